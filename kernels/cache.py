@@ -1,0 +1,167 @@
+"""Compile with numba, once per machine: numba's on-disk cache, with a lock between processes.
+
+Without the lock all ranks of a job meet an empty cache together and all compile the same function. Here a
+process first looks without locking (the usual case: 2 ms), and only on a miss takes the lock, looks again
+and compiles. Every (function, signature, processor) has its own cache files. Numba itself numbers the
+signatures of one function in a shared index, and two hosts that write it together over a network file
+system, where a lock on one host does not help, can leave float32 code filed under float64.
+
+The files lie where numba puts them: NUMBA_CACHE_DIR, else __pycache__ beside the source, else the user's
+cache directory. Where none can be written, functions are compiled in each process and not kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from numba import njit, types
+from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.ccallback import CFunc
+from numba.core.registry import cpu_target
+from numba.core.typing import Signature, signature
+
+LOCK_SECONDS = 120.0  # then compile anyway: a double compilation wastes time, it does no harm
+
+_log = logging.getLogger(__name__)
+_compiled: list[str] = []
+_loaded: list[str] = []
+
+
+def compiled_here() -> tuple[str, ...]:
+    """What this process has compiled itself, as 'function(argument types)', oldest first."""
+    return tuple(_compiled)
+
+
+def loaded_here() -> tuple[str, ...]:
+    """What this process has loaded from the cache, as 'function(argument types)', oldest first."""
+    return tuple(_loaded)
+
+
+def native(function: Callable, arguments: Sequence[types.Type]) -> CFunc:
+    """`function` as a C function returning void, compiled or loaded: see its .address.
+
+    Keep the result: the machine code goes when it does.
+    """
+    kernel = CFunc(function, (tuple(arguments), types.void), {}, {})
+    _compile(kernel, function, signature(types.void, *arguments), (), kernel.compile)
+    return kernel
+
+
+def jit(returns: types.Type, *arguments: types.Type, also: Sequence[str] = ()) -> Callable[[Callable], Any]:
+    """Decorator: njit(nogil=True) with this one signature, compiled or loaded at once.
+
+    `also` names further source files whose jitted functions are compiled in: numba looks for changes only
+    in the file of the function itself and would go on using what it compiled before such a change.
+    """
+
+    def decorate(function: Callable) -> Any:
+        dispatcher = njit(nogil=True)(function)
+        wanted = signature(returns, *arguments)
+        _compile(dispatcher, function, wanted, also, lambda: dispatcher.compile(wanted))
+        dispatcher.disable_compile()
+        return dispatcher
+
+    return decorate
+
+
+def _compile(target: Any, function: Callable, wanted: Signature, also: Sequence[str], compile_: Callable) -> None:
+    try:
+        cache = _OneAtATime(function, wanted, also)
+    except RuntimeError as error:  # numba found no directory that it can write to
+        _log.info("not kept on disk: %s", error)
+        compile_()
+        _compiled.append(_label(function, wanted))
+        return
+    target._cache = cache
+    try:
+        compile_()
+    finally:
+        cache.release()
+
+
+def _label(function: Callable, wanted: Signature) -> str:
+    return f"{function.__module__.rpartition('.')[2]}.{function.__name__}({', '.join(map(str, wanted.args))})"
+
+
+class _OneAtATime(FunctionCache):
+    """Numba's cache of one function and signature, which locks from a miss until the result is saved.
+
+    numba calls load_overload, compiles if that gave None, then calls save_overload.
+    """
+
+    def __init__(self, function: Callable, wanted: Signature, also: Sequence[str]) -> None:
+        super().__init__(function)
+        self._held: Any = None
+        self._label = _label(function, wanted)
+        locator = self._impl.locator
+        self._cache_file = IndexDataCacheFile(
+            cache_path=self.cache_path,
+            filename_base=f"{self._impl.filename_base}-{_digest(wanted)}",
+            source_stamp=(locator.get_source_stamp(), *map(_stamp, also)),
+        )
+
+    def _index_key(self, sig: Any, codegen: Any) -> str:
+        """The file name says it all; numba would hash closures, which pickle differently in each process."""
+        return ""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        found = super().load_overload(sig, target_context)
+        if found is None:
+            self._held = _acquire(self.cache_path)
+            found = super().load_overload(sig, target_context)
+        if found is not None:
+            _loaded.append(self._label)
+            self.release()
+        return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        _compiled.append(self._label)
+        try:
+            super().save_overload(sig, data)
+        except OSError as error:  # disk full, quota: the function works, the next process compiles again
+            _log.warning("could not keep %s in %s: %s", self._label, self.cache_path, error)
+        self.release()
+
+    def release(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            held.release()
+
+
+def _digest(wanted: Signature) -> str:
+    """Sixteen hex digits for a signature on this processor."""
+    processor = cpu_target.target_context.codegen().magic_tuple()
+    return hashlib.sha256(repr((str(wanted), processor)).encode()).hexdigest()[:16]
+
+
+def _stamp(path: str) -> tuple[float, int]:
+    status = os.stat(path)
+    return status.st_mtime, status.st_size
+
+
+def _acquire(cache_path: str) -> Any:
+    """The lock of this user and cache directory, held; None where it cannot be had."""
+    lock = _lock(cache_path)
+    try:
+        lock.acquire(timeout=LOCK_SECONDS)
+    except (OSError, NotImplementedError) as error:  # filelock's Timeout is an OSError
+        _log.warning("compiling without the lock %s: %s", lock.lock_file, error)
+        return None
+    return lock
+
+
+@lru_cache(maxsize=None)
+def _lock(cache_path: str) -> Any:
+    """One lock object per process and directory, so that a thread which holds it may take it again."""
+    from filelock import FileLock  # here, since a warm cache never needs it
+
+    user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
+    place = hashlib.sha256(os.path.realpath(cache_path).encode()).hexdigest()[:16]
+    return FileLock(Path(tempfile.gettempdir()) / f"mpicoll-kernels-{user}-{place}.lock", poll_interval=0.01)

@@ -1,0 +1,118 @@
+"""Gather scattered bytes into a contiguous buffer and scatter them back, by address and without the GIL.
+
+    strided     `count` blocks of `length` elements of `size` bytes; block i starts `stride` bytes after
+                block i - 1 (negative strides too). MPI's vector and hvector types, a column of a matrix.
+    segments    any list of (offset, length) in bytes, as two int64 vectors. A message of several blocks.
+
+`packed` is the address of the contiguous buffer, `base` that of the scattered one: of block 0, or what the
+offsets count from. Every function returns the bytes that it moved. They are callable from Python with
+integers and from jitted code; nothing is checked: a wrong address or a negative count or length ends the
+process. `packed` may not overlap the rest, nor blocks one another when unpacking. No alignment is asked for. `reference` has the same in NumPy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from .cache import jit
+
+__all__ = ["copy_bytes", "pack_segments", "pack_strided", "unpack_segments", "unpack_strided"]
+
+_STRIDED = [types.int64] * 6
+_VECTOR = types.Array(types.int64, 1, "C", readonly=True)
+_SEGMENTS = [types.int64, types.int64, _VECTOR, _VECTOR]
+
+
+@intrinsic
+def copy_bytes(typing: Any, dst: Any, src: Any, length: Any) -> Any:
+    """Inside jitted code: memcpy between addresses; a constant length up to 16 or so becomes plain moves."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        dst, src, length = arguments
+        byte = cgutils.voidptr_t
+        target, source = builder.inttoptr(dst, byte), builder.inttoptr(src, byte)
+        cgutils.raw_memcpy(builder, target, source, length, 1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+@njit
+def _move(dst: int, src: int, length: int) -> None:
+    """A copy of any length, without the call for the lengths of one element."""
+    if length == 8:
+        copy_bytes(dst, src, 8)
+    elif length == 4:
+        copy_bytes(dst, src, 4)
+    elif length == 16:
+        copy_bytes(dst, src, 16)
+    else:
+        copy_bytes(dst, src, length)
+
+
+@njit
+def _every(dst: int, to: int, src: int, by: int, count: int, run: int) -> None:
+    """`count` runs of `run` bytes, from src in steps of `by` bytes to dst in steps of `to`.
+
+    One loop for each size of a single element, so that the length is a constant in it.
+    """
+    if to == run and by == run:
+        copy_bytes(dst, src, count * run)
+    elif run == 1:
+        for i in range(count):
+            copy_bytes(dst + i * to, src + i * by, 1)
+    elif run == 2:
+        for i in range(count):
+            copy_bytes(dst + i * to, src + i * by, 2)
+    elif run == 4:
+        for i in range(count):
+            copy_bytes(dst + i * to, src + i * by, 4)
+    elif run == 8:
+        for i in range(count):
+            copy_bytes(dst + i * to, src + i * by, 8)
+    elif run == 16:
+        for i in range(count):
+            copy_bytes(dst + i * to, src + i * by, 16)
+    else:
+        for i in range(count):
+            copy_bytes(dst + i * to, src + i * by, run)
+
+
+@jit(types.int64, *_STRIDED)
+def pack_strided(packed: int, base: int, count: int, length: int, stride: int, size: int) -> int:
+    """From the blocks at `base` into `packed`; see the module for the arguments."""
+    run = length * size
+    _every(packed, run, base, stride, count, run)
+    return count * run
+
+
+@jit(types.int64, *_STRIDED)
+def unpack_strided(packed: int, base: int, count: int, length: int, stride: int, size: int) -> int:
+    """From `packed` into the blocks at `base`; the bytes between the blocks stay as they are."""
+    run = length * size
+    _every(base, stride, packed, run, count, run)
+    return count * run
+
+
+@jit(types.int64, *_SEGMENTS)
+def pack_segments(packed: int, base: int, offsets: Any, lengths: Any) -> int:
+    """From the segments at base + offsets[i], of lengths[i] bytes, into `packed`, in the order given."""
+    done = 0
+    for i in range(offsets.size):
+        _move(packed + done, base + offsets[i], lengths[i])
+        done += lengths[i]
+    return done
+
+
+@jit(types.int64, *_SEGMENTS)
+def unpack_segments(packed: int, base: int, offsets: Any, lengths: Any) -> int:
+    """From `packed` into the segments at base + offsets[i], of lengths[i] bytes, in the order given."""
+    done = 0
+    for i in range(offsets.size):
+        _move(base + offsets[i], packed + done, lengths[i])
+        done += lengths[i]
+    return done

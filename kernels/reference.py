@@ -1,0 +1,95 @@
+"""What the compiled kernels compute, in NumPy: the definition that tests hold them to. No numba here.
+
+Semantics of the reductions are in `rules`, of the layouts in `pack`. Where `pack` takes addresses, these
+take one-dimensional uint8 arrays, and `at`, the index in `scattered` of block 0 or of offset 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .rules import check
+
+_UFUNCS = {
+    "SUM": np.add,
+    "PROD": np.multiply,
+    "MAX": np.maximum,
+    "MIN": np.minimum,
+    "LAND": np.logical_and,
+    "LOR": np.logical_or,
+    "LXOR": np.logical_xor,
+    "BAND": np.bitwise_and,
+    "BOR": np.bitwise_or,
+    "BXOR": np.bitwise_xor,
+}
+
+
+def reduce(op: str, dst: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
+    """dst[i] = a[i] op b[i]: three arrays of one shape and dtype; dst may be a or b.
+
+    Raises as reduce.address does: TypeError, or NoKernel for a dtype without kernels.
+    """
+    kind = check(op, dst.dtype)
+    if kind == "pair":
+        _reduce_pairs(op, dst, a, b)
+        return
+    if kind == "byte":
+        dst, a, b = (array.view(np.uint8) for array in (dst, a, b))
+    with np.errstate(all="ignore"):
+        _UFUNCS[op](a, b, out=dst, casting="unsafe")
+
+
+def _reduce_pairs(op: str, dst: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
+    value, index = dst.dtype.names or ()
+    x, y = a[value], b[value]
+    x_nan, y_nan = x != x, y != y
+    tie = (x == y) | (x_nan & y_nan)
+    better = (x > y if op == "MAXLOC" else x < y) | x_nan
+    first = np.where(tie, a[index] <= b[index], better & ~y_nan)
+    values, indices = np.where(first, x, y), np.where(first, a[index], b[index])
+    dst[value], dst[index] = values, indices  # only now: dst may be a or b
+
+
+def pack_strided(
+    packed: np.ndarray, scattered: np.ndarray, count: int, length: int, stride: int, size: int, at: int = 0
+) -> int:
+    """From the blocks in `scattered` into `packed`; returns the bytes moved."""
+    index = _strided(count, length * size, stride, at)
+    packed[: index.size] = scattered[index]
+    return index.size
+
+
+def unpack_strided(
+    packed: np.ndarray, scattered: np.ndarray, count: int, length: int, stride: int, size: int, at: int = 0
+) -> int:
+    """From `packed` into the blocks in `scattered`; returns the bytes moved."""
+    index = _strided(count, length * size, stride, at)
+    scattered[index] = packed[: index.size]
+    return index.size
+
+
+def pack_segments(
+    packed: np.ndarray, scattered: np.ndarray, offsets: np.ndarray, lengths: np.ndarray, at: int = 0
+) -> int:
+    """From the segments of `scattered` into `packed`, in the order given; returns the bytes moved."""
+    index = _segments(offsets, lengths, at)
+    packed[: index.size] = scattered[index]
+    return index.size
+
+
+def unpack_segments(
+    packed: np.ndarray, scattered: np.ndarray, offsets: np.ndarray, lengths: np.ndarray, at: int = 0
+) -> int:
+    """From `packed` into the segments of `scattered`, in the order given; returns the bytes moved."""
+    index = _segments(offsets, lengths, at)
+    scattered[index] = packed[: index.size]
+    return index.size
+
+
+def _strided(count: int, run: int, stride: int, at: int) -> np.ndarray:
+    return (at + stride * np.arange(count)[:, None] + np.arange(run)).ravel()
+
+
+def _segments(offsets: np.ndarray, lengths: np.ndarray, at: int) -> np.ndarray:
+    spans = [np.arange(at + first, at + first + length) for first, length in zip(offsets, lengths)]
+    return np.concatenate(spans) if spans else np.arange(0)

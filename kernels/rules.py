@@ -1,0 +1,108 @@
+"""Which reduction operator takes which element type, as the MPI standard has it. No numba here.
+
+The standard sorts types into classes; here a class is called a *kind*:
+
+    kind       numpy dtype                                       operators
+    integer    int8..int64, uint8..uint64                        MAX MIN SUM PROD LAND LOR LXOR BAND BOR BXOR
+    floating   float32, float64                                  MAX MIN SUM PROD
+    complex    complex64, complex128                             SUM PROD
+    logical    bool                                              LAND LOR LXOR
+    byte       V1 (one raw byte, MPI_BYTE)                       BAND BOR BXOR
+    pair       a C struct {value, int index}, see PAIRS          MAXLOC MINLOC
+
+What the operators compute, in every implementation here:
+
+- SUM, PROD on integers wrap modulo 2**bits, signed ones too.
+- MAX, MIN return NaN where either operand is NaN. Which of 0.0 and -0.0 they return is left open.
+- LAND, LOR, LXOR take every nonzero as true and give 0 or 1 in the element type.
+- MAXLOC, MINLOC give the pair with the larger (smaller) value; on equal values the lower index; a NaN
+  value beats every number, and of two NaNs the lower index stays. Padding bytes are not written.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+ARITHMETIC = ("SUM", "PROD")
+EXTREMES = ("MAX", "MIN")
+LOGICAL = ("LAND", "LOR", "LXOR")
+BITWISE = ("BAND", "BOR", "BXOR")
+LOCATIONS = ("MAXLOC", "MINLOC")
+OPERATORS = (*ARITHMETIC, *EXTREMES, *LOGICAL, *BITWISE, *LOCATIONS)
+
+ALLOWED = {
+    "integer": ARITHMETIC + EXTREMES + LOGICAL + BITWISE,
+    "floating": ARITHMETIC + EXTREMES,
+    "complex": ARITHMETIC,
+    "logical": LOGICAL,
+    "byte": BITWISE,
+    "pair": LOCATIONS,
+}
+
+
+def _pair(value: str) -> np.dtype:
+    return np.dtype([("value", value), ("index", np.intc)], align=True)
+
+
+# MPI's pair types as the C structs that they are: extents 8, 16, 16, 8 and 8 bytes where long has 8.
+PAIRS = {
+    "FLOAT_INT": _pair("f"),
+    "DOUBLE_INT": _pair("d"),
+    "LONG_INT": _pair("l"),
+    "2INT": _pair("i"),
+    "SHORT_INT": _pair("h"),
+}
+
+_KINDS: dict[np.dtype, str] = {
+    **{np.dtype(f"{letter}{size}"): "integer" for letter in "iu" for size in (1, 2, 4, 8)},
+    **{np.dtype(f"f{size}"): "floating" for size in (4, 8)},
+    **{np.dtype(f"c{size}"): "complex" for size in (8, 16)},
+    np.dtype(bool): "logical",
+    np.dtype("V1"): "byte",
+    **{dtype: "pair" for dtype in PAIRS.values()},
+}
+
+
+class NoKernel(LookupError):
+    """No reduction kernel exists for a dtype, whatever the operator."""
+
+
+def canonical(dtype: np.dtype) -> np.dtype:
+    """The same dtype, with the fields of a pair named value and index; field names carry no meaning here."""
+    if dtype.names is None or len(dtype.names) != 2 or dtype.fields is None:
+        return dtype
+    formats, offsets = zip(*(dtype.fields[name][:2] for name in dtype.names))
+    return np.dtype(
+        {"names": ["value", "index"], "formats": formats, "offsets": offsets, "itemsize": dtype.itemsize}
+    )
+
+
+def kind_of(dtype: np.dtype) -> str:
+    """The kind of a dtype: a key of ALLOWED. Raises NoKernel for float16, longdouble, swapped bytes..."""
+    dtype = np.dtype(dtype)
+    kind = _KINDS.get(dtype) or _KINDS.get(canonical(dtype))
+    if kind is None:
+        raise NoKernel(
+            f"no reduction kernel for dtype {dtype!r}; there are kernels for native-endian int8..int64, "
+            f"uint8..uint64, float32/64, complex64/128, bool, V1 (bytes) and the pairs {', '.join(PAIRS)}"
+        )
+    return kind
+
+
+def allowed(op: str, kind: str) -> bool:
+    """Whether the standard lets operator `op` take elements of `kind`; False for an unknown operator."""
+    return op in ALLOWED[kind]
+
+
+def check(op: str, dtype: np.dtype) -> str:
+    """The kind of `dtype`, once `op` is known to take it.
+
+    Raises NoKernel (a LookupError) as kind_of does, and TypeError where the operator is not allowed.
+    """
+    kind = kind_of(dtype)
+    if not allowed(op, kind):
+        raise TypeError(
+            f"operator {op} does not take dtype {np.dtype(dtype)!r} ({kind}); "
+            f"operators that do: {', '.join(ALLOWED[kind])}"
+        )
+    return kind

@@ -1,0 +1,213 @@
+"""The compiled engine: one jitted, GIL-free walker over a plan's table, calling MPI by address.
+
+It posts the same messages as the reference engine. MPI's functions are called with 64-bit integers for
+every argument: an int travels in the same register, a handle is an int on MPICH and Intel MPI and a
+pointer on Open MPI. What differs between libraries (sizes of requests and statuses, where a status keeps
+its error) is asked of mpi4py, and a self-test must pass before the engine is used.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from mpi4py import MPI
+from numba import types
+from numba.extending import intrinsic
+
+from ..kernels.cache import jit
+from ..plan import FOLD, MAX_WINDOW, SEND, Plan, tag
+from . import Waiting, local
+from .local import I64, LINE, TABLE, finish, geometry, prepare
+
+name = "compiled"
+
+WAITING, DONE = 0, 1
+_IDLE_PASSES = 50  # empty passes before the processor is offered to others
+_CLOCK_PASSES = 16  # passes between looks at the clock
+# columns of a lane's state, places in `library` and `call`
+LANE, STEP, COUNT = range(3)
+ISEND, IRECV, TESTALL, WTIME, YIELD, BYTE, REQUEST_SIZE, STATUS_SIZE, STATUS_ERROR, IN_STATUS = range(10)
+COMM, TAG, KERNEL, REQUESTS, STATUSES, FLAG, MOST = range(7)
+
+
+def _call(returns: ir.Type) -> Any:
+    """An intrinsic that calls the function at an address with int64 arguments."""
+    result = types.float64 if isinstance(returns, ir.DoubleType) else types.int32
+
+    @intrinsic
+    def call(typing: Any, function: Any, arguments: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            words = [builder.extract_value(values[1], i) for i in range(len(arguments))]
+            kind = ir.FunctionType(returns, [ir.IntType(64)] * len(words)).as_pointer()
+            return builder.call(builder.inttoptr(values[0], kind), words)
+
+        return result(types.int64, arguments), generate
+
+    return call
+
+
+call_int, call_double = _call(ir.IntType(32)), _call(ir.DoubleType())
+
+
+@jit(
+    types.int64, TABLE, TABLE, TABLE, TABLE, LINE, LINE, TABLE, LINE, LINE, types.Array(types.int32, 1, "C"), LINE, types.float64,
+    also=(local.__file__,),
+)  # fmt: skip
+def walk(  # type: ignore[no-untyped-def]
+    rows, segments, steps, strands, geometry, bases, state, library, call, flag, progress, seconds
+):
+    """Advance every lane for at most `seconds`: DONE, WAITING, or minus the MPI error code."""
+    lanes, window = geometry[1], geometry[2]
+    until, idle = -1.0, 0
+    while True:
+        moved, alive = False, False
+        for unit in range(state.shape[0]):
+            strand, slot = unit // window, unit % window
+            first, end = strands[strand, 0], strands[strand, 1]
+            lane = state[unit, LANE]
+            requests = call[REQUESTS] + unit * call[MOST] * library[REQUEST_SIZE]
+            while lane < lanes:
+                step = state[unit, STEP]
+                top, posts, bottom = steps[step, 0], steps[step, 1], steps[step, 2]
+                if state[unit, COUNT] < 0:
+                    count = 0
+                    for r in range(top, posts):
+                        kind = rows[r, 0]
+                        at, n = prepare(rows, segments, geometry, bases, r, lane, slot, call[KERNEL])
+                        if kind == FOLD or (rows[r, 2] < rows[r, 3] and n == 0):
+                            continue
+                        function = library[ISEND] if kind == SEND else library[IRECV]
+                        request = requests + count * library[REQUEST_SIZE]
+                        code = call_int(
+                            function, (at, n, library[BYTE], rows[r, 1], call[TAG] + strand * MAX_WINDOW + slot, call[COMM], request)
+                        )
+                        if code:
+                            return -code
+                        count += 1
+                        progress[0] += 1
+                        progress[1] += n if kind == SEND else 0
+                    state[unit, COUNT] = count
+                    moved = True
+                if state[unit, COUNT] > 0:
+                    code = call_int(library[TESTALL], (state[unit, COUNT], requests, call[FLAG], call[STATUSES]))
+                    if code:
+                        return -code
+                    if flag[0] == 0:
+                        break
+                finish(rows, segments, geometry, bases, top, posts, bottom, lane, slot, call[KERNEL])
+                progress[2] += 1
+                moved = True
+                state[unit, COUNT] = -1
+                step += 1
+                if step == end:
+                    step, lane = first, lane + window
+                    state[unit, LANE] = lane
+                state[unit, STEP] = step
+            alive |= lane < lanes
+        if not alive:
+            return DONE
+        if moved:
+            idle = 0
+            continue
+        if seconds <= 0.0:
+            return WAITING
+        idle += 1
+        if idle > _IDLE_PASSES:
+            call_int(library[YIELD], (0,))
+        if idle % _CLOCK_PASSES == 0:
+            now = call_double(library[WTIME], (0,))
+            if until < 0.0:
+                until = now + seconds
+            elif now >= until:
+                return WAITING
+
+
+@lru_cache(maxsize=1)
+def library() -> np.ndarray:
+    """Addresses and sizes of the MPI library in use."""
+    mpi, c = ctypes.CDLL(MPI.__file__), ctypes.CDLL(None)
+    functions = [mpi.MPI_Isend, mpi.MPI_Irecv, mpi.MPI_Testall, mpi.MPI_Wtime, c.sched_yield]
+    addresses = [ctypes.cast(f, ctypes.c_void_p).value for f in functions]
+    sizes = [MPI._sizeof(MPI.Request), MPI._sizeof(MPI.Status), _error_offset()]
+    return np.array([*addresses, _handle(MPI.BYTE), *sizes, MPI.ERR_IN_STATUS], np.int64)
+
+
+def _handle(of: Any) -> int:
+    """A handle as a signed 64-bit integer."""
+    return ctypes.c_int64(MPI._handleof(of)).value
+
+
+def _error_offset() -> int:
+    """Where a status keeps its error code."""
+    status = MPI.Status()
+    status.Set_error(MPI.ERR_TRUNCATE)
+    words = np.frombuffer(ctypes.string_at(MPI._addressof(status), MPI._sizeof(status)), np.int32)
+    (found,) = np.flatnonzero(words == MPI.ERR_TRUNCATE)
+    return int(found) * 4
+
+
+class Execution:
+    """One plan under way; its arrays are what the walker works on."""
+
+    def __init__(self, plan: Plan, comm: MPI.Comm, sequence: int, bases: tuple[int, int, int], kernel: int) -> None:
+        self.plan = plan
+        self.bases, self.geometry, self.library = np.array(bases, np.int64), geometry(plan), library()
+        units = len(plan.strands) * plan.window
+        sizes = self.library
+        most = max(1, plan.most_messages)
+        self.requests = np.empty(units * most * int(sizes[REQUEST_SIZE]), np.uint8)
+        self.statuses = np.zeros(most * int(sizes[STATUS_SIZE]), np.uint8)
+        self.flag, self.counters = np.zeros(1, np.int32), np.zeros(3, np.int64)
+        self.call = np.array(
+            [_handle(comm), tag(sequence, 0, 0), kernel, *(MPI.Get_address(x) for x in (self.requests, self.statuses, self.flag)), most],
+            np.int64,
+        )  # fmt: skip
+        self.state = np.empty((units, 3), np.int64)
+        self._rewind()
+
+    def _rewind(self) -> None:
+        plan = self.plan
+        first = np.repeat(plan.strands, plan.window, axis=0)
+        self.state[:, LANE] = np.tile(np.arange(plan.window), len(plan.strands))
+        self.state[first[:, 0] == first[:, 1], LANE] = plan.lanes
+        self.state[:, STEP], self.state[:, COUNT] = first[:, 0], -1
+
+    def advance(self, seconds: float) -> bool:
+        """Go on for at most `seconds`; True when done."""
+        plan = self.plan
+        code = walk(
+            plan.rows, plan.segments, plan.steps, plan.strands, self.geometry, self.bases, self.state, self.library, self.call,
+            self.flag, self.counters, seconds,
+        )  # fmt: skip
+        if code < 0:
+            raise MPI.Exception(self._cause(-code))
+        return code == DONE
+
+    def _cause(self, code: int) -> int:
+        """The error itself, where the library says that it is in one of the statuses."""
+        if MPI.Get_error_class(code) != MPI.ERR_IN_STATUS:
+            return code
+        size, at = int(self.library[STATUS_SIZE]), int(self.library[STATUS_ERROR])
+        codes = [int(self.statuses[k + at : k + at + 4].view(np.int32)[0]) for k in range(0, len(self.statuses), size)]
+        return next((c for c in codes if c not in (MPI.SUCCESS, MPI.ERR_PENDING)), code)
+
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """(messages posted, bytes sent, steps finished) so far."""
+        return tuple(self.counters.tolist())  # type: ignore[return-value]
+
+    def waiting(self) -> list[Waiting]:
+        """What each unfinished lane waits for."""
+        return [
+            Waiting(u // self.plan.window, int(lane), int(step - self.plan.strands[u // self.plan.window, 0]), self._peers(int(step)))
+            for u, (lane, step, count) in enumerate(self.state.tolist())
+            if lane < self.plan.lanes and count >= 0
+        ]
+
+    def _peers(self, step: int) -> tuple[int, ...]:
+        first, posts, _ = self.plan.steps[step].tolist()
+        return tuple(sorted({peer for kind, peer, *_ in self.plan.rows[first:posts].tolist() if kind != FOLD}))

@@ -1,0 +1,117 @@
+"""The reference engine: Isend and Irecv of mpi4py, a window of chunks in flight.
+
+Every algorithm runs here, on any MPI; the definition of done. Local work is jitted (local.py).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+from ..plan import FOLD, SEND, Plan, tag
+from . import Waiting
+from .local import finish_step, geometry, prepare_row
+
+name = "mpi4py"
+
+_BYTE = MPI.BYTE
+_IDLE_PASSES = 20  # empty passes before the processor is offered to others
+
+
+class _Lane:
+    """A (strand, slot) working through its lanes; requests is None before its step is posted."""
+
+    __slots__ = ("end", "first", "lane", "requests", "slot", "step", "strand")
+
+    def __init__(self, strand: int, slot: int, first: int, end: int) -> None:
+        self.strand, self.slot, self.first, self.end = strand, slot, first, end
+        self.lane, self.step = slot, first
+        self.requests: list[MPI.Request] | None = None
+
+
+class Execution:
+    """One plan under way."""
+
+    def __init__(self, plan: Plan, comm: MPI.Comm, sequence: int, bases: tuple[int, int, int], kernel: int) -> None:
+        self.plan, self.comm, self.kernel = plan, comm, kernel
+        self.bases, self.geometry = np.array(bases, np.int64), geometry(plan)
+        self.sequence = sequence
+        self.rows, self.steps = plan.rows.tolist(), plan.steps.tolist()
+        self.messages = self.bytes = self.finished = 0
+        self.lanes = [
+            _Lane(s, slot, first, end)
+            for s, (first, end) in enumerate(plan.strands.tolist())
+            for slot in range(plan.window)
+            if first < end
+        ]
+
+    def advance(self, seconds: float) -> bool:
+        """Go on for at most `seconds`; True when done."""
+        until, idle = time.monotonic() + seconds, 0
+        while self.lanes:
+            moved = [self._run(lane) for lane in self.lanes]
+            self.lanes = [lane for lane in self.lanes if lane.lane < self.plan.lanes]
+            if any(moved):
+                idle = 0
+            elif time.monotonic() >= until:
+                return False
+            else:
+                idle += 1
+                if idle > _IDLE_PASSES:
+                    os.sched_yield()
+        return True
+
+    def _run(self, lane: _Lane) -> bool:
+        """Take one lane as far as it goes; whether that was anywhere."""
+        moved = False
+        while lane.lane < self.plan.lanes:
+            if lane.requests is None:
+                lane.requests = self._post(lane)
+                moved = True
+            if lane.requests and not MPI.Request.Testall(lane.requests):
+                return moved
+            first, posts, end = self.steps[lane.step]
+            plan = self.plan
+            finish_step(
+                plan.rows, plan.segments, self.geometry, self.bases, first, posts, end, lane.lane, lane.slot, self.kernel
+            )
+            lane.requests, moved = None, True
+            self.finished += 1
+            lane.step += 1
+            if lane.step == lane.end:
+                lane.step, lane.lane = lane.first, lane.lane + plan.window
+        return True
+
+    def _post(self, lane: _Lane) -> list[MPI.Request]:
+        plan, requests = self.plan, []
+        first, posts, _ = self.steps[lane.step]
+        mark = tag(self.sequence, lane.strand, lane.slot)
+        for r in range(first, posts):
+            kind, peer, a, b, _ = self.rows[r]
+            at, n = prepare_row(plan.rows, plan.segments, self.geometry, self.bases, r, lane.lane, lane.slot, self.kernel)
+            if kind == FOLD or (a < b and not n):
+                continue
+            message = [MPI.buffer.fromaddress(at, n), n, _BYTE]
+            post = self.comm.Isend if kind == SEND else self.comm.Irecv
+            requests.append(post(message, peer, mark))
+            self.messages += 1
+            self.bytes += n if kind == SEND else 0
+        return requests
+
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """(messages posted, bytes sent, steps finished) so far."""
+        return self.messages, self.bytes, self.finished
+
+    def waiting(self) -> list[Waiting]:
+        """What each unfinished lane waits for."""
+        return [
+            Waiting(lane.strand, lane.lane, lane.step - lane.first, self._peers(lane)) for lane in self.lanes if lane.requests is not None
+        ]
+
+    def _peers(self, lane: _Lane) -> tuple[int, ...]:
+        first, posts, _ = self.steps[lane.step]
+        return tuple(sorted({peer for kind, peer, *_ in self.rows[first:posts] if kind != FOLD}))

@@ -1,0 +1,264 @@
+"""Every error mpicoll raises.
+
+Each error is a `MpicollError` and also what mpi4py raises for the same mistake, so a program that already
+catches `ValueError` or `MPI.Exception` around a collective keeps working.  In brackets: the other base classes,
+and after the colon the MPI error class that `Get_error_class()` reports.
+
+    MpicollError
+        ArgumentError [TypeError]                     an argument of the wrong type: a root that is no integer
+        BufferFormError                               a buffer argument mpi4py would refuse
+            NotABufferError [TypeError]               neither a buffer nor a list or tuple describing one
+            MessageSpecError [ValueError]             a list that does not add up: items, count, displacement
+            TypecodeError [KeyError]                  no MPI datatype for this format or typecode
+            BufferAccessError [BufferError, ValueError]   read-only, not contiguous, foreign byte order, not on the CPU
+            BufferTooSmallError [ValueError]          the memory ends before the elements do
+        MPIError [MPI.Exception: ERR_OTHER]           what mpi4py leaves to the MPI library to refuse
+            RootError [: ERR_ROOT]                    a root that is not a rank of the communicator
+            OperatorError [: ERR_OP]                  an operator that does not take this datatype
+            CommError [: ERR_COMM]                    a null, freed or otherwise unfit communicator
+            OverlapError [: ERR_BUFFER]               send and receive memory overlap without MPI.IN_PLACE
+            InPlaceError [TypeError, ValueError: ERR_BUFFER]   MPI.IN_PLACE where MPI does not have it
+            DatatypeError [ValueError: ERR_TYPE]      send and receive datatypes differ, or a null datatype
+            CountMismatch [ValueError: ERR_TRUNCATE]  counts of one rank that do not fit together
+        UnknownAlgorithm [LookupError, ValueError]    no algorithm of that name; says which names are near
+        PreconditionError [ValueError]                an algorithm that cannot serve this call
+        MismatchError [RuntimeError]                  check mode: the ranks called different things
+        VerifyError [AssertionError]                  a schedule that is not a correct collective
+        EngineError [RuntimeError]                    an engine that cannot run a plan
+            StallError                                a plan that stopped making progress
+
+This module never imports mpi4py: proofs and pictures need no MPI.  `MPIError` is born a plain `RuntimeError`
+(as is `MPI.Exception`); the modules that do use MPI call `join_mpi`, which gives it `MPI.Exception` as a base.
+No `except MPI.Exception` can be missed by that: who names `MPI.Exception` in a call of ours has imported both.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Hashable, Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any, ClassVar
+
+__all__ = [
+    "ArgumentError",
+    "BufferAccessError",
+    "BufferFormError",
+    "BufferTooSmallError",
+    "CommError",
+    "CountMismatch",
+    "DatatypeError",
+    "EngineError",
+    "InPlaceError",
+    "MPIError",
+    "MessageSpecError",
+    "MismatchError",
+    "MpicollError",
+    "NotABufferError",
+    "OperatorError",
+    "OverlapError",
+    "PreconditionError",
+    "RootError",
+    "StallError",
+    "TypecodeError",
+    "UnknownAlgorithm",
+    "VerifyError",
+]
+
+
+class MpicollError(Exception):
+    """Any error of mpicoll.  `rank` is filled in by whoever knows it, and then leads the message."""
+
+    rank: int | None = None
+
+    def __init__(self, *args: object) -> None:
+        Exception.__init__(self, *args)  # not super(): MPI.Exception takes an integer
+
+    def message(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+    def __str__(self) -> str:
+        return self.message() if self.rank is None else f"rank {self.rank}: {self.message()}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+
+class ArgumentError(MpicollError, TypeError):
+    """An argument of the wrong type."""
+
+
+class BufferFormError(MpicollError):
+    """A buffer argument mpi4py would refuse."""
+
+
+class NotABufferError(BufferFormError, TypeError):
+    """Neither a buffer nor a list or tuple describing one."""
+
+
+class MessageSpecError(BufferFormError, ValueError):
+    """A `[buffer, count, ...]` list that does not add up."""
+
+
+class TypecodeError(BufferFormError, KeyError):
+    """No MPI datatype for this format or typecode."""
+
+
+class BufferAccessError(BufferFormError, BufferError, ValueError):
+    """Memory that cannot be used: read-only, not contiguous, foreign byte order, not on the CPU."""
+
+
+class BufferTooSmallError(BufferFormError, ValueError):
+    """The memory ends before the elements do."""
+
+
+class MPIError(MpicollError, RuntimeError):
+    """What mpi4py leaves to the MPI library to refuse; an `MPI.Exception` once MPI is in use."""
+
+    mpi_class: ClassVar[str] = "ERR_OTHER"
+
+    def __int__(self) -> int:
+        """The MPI error class, from which `MPI.Exception` derives everything else."""
+        return int(getattr(sys.modules["mpi4py.MPI"], self.mpi_class))
+
+    def __bool__(self) -> bool:
+        return True
+
+
+class RootError(MPIError):
+    """A root that is not a rank of the communicator."""
+
+    mpi_class = "ERR_ROOT"
+
+
+class OperatorError(MPIError):
+    """An operator that does not take this datatype."""
+
+    mpi_class = "ERR_OP"
+
+
+class CommError(MPIError):
+    """A null, freed or otherwise unfit communicator."""
+
+    mpi_class = "ERR_COMM"
+
+
+class OverlapError(MPIError):
+    """Send and receive memory overlap without MPI.IN_PLACE."""
+
+    mpi_class = "ERR_BUFFER"
+
+
+class InPlaceError(MPIError, TypeError, ValueError):
+    """MPI.IN_PLACE where MPI does not have it."""
+
+    mpi_class = "ERR_BUFFER"
+
+
+class DatatypeError(MPIError, ValueError):
+    """Send and receive datatypes differ, or a null datatype."""
+
+    mpi_class = "ERR_TYPE"
+
+
+class CountMismatch(MPIError, ValueError):
+    """Counts of one rank that do not fit together."""
+
+    mpi_class = "ERR_TRUNCATE"
+
+
+def join_mpi(mpi_exception: type[Exception]) -> None:
+    """Make `MPIError` and its heirs subclasses of `mpi_exception` (MPI.Exception) too; again is harmless."""
+    if not issubclass(MPIError, mpi_exception):
+        MPIError.__bases__ = (MpicollError, mpi_exception)
+
+
+class UnknownAlgorithm(MpicollError, LookupError, ValueError):
+    """No `what` ("allreduce algorithm", "collective") of that name; says which names are near, or else all."""
+
+    def __init__(self, what: str, name: str, known: Iterable[str] = ()) -> None:
+        self.what, self.name, self.known = what, name, tuple(known)
+        super().__init__(what, name, self.known)
+
+    @property
+    def near(self) -> tuple[str, ...]:
+        """The known names that look like the given one, best first."""
+        return tuple(get_close_matches(str(self.name), self.known, n=3, cutoff=0.5))
+
+    def message(self) -> str:
+        said = f"no {self.what} is called {self.name!r}"
+        if self.near:
+            return f"{said}; did you mean {' or '.join(map(repr, self.near))}?"
+        return f"{said}; there is {', '.join(map(repr, self.known)) or 'none at all'}"
+
+
+class PreconditionError(MpicollError, ValueError):
+    """An algorithm that cannot serve this call: the number of ranks, a non-commutative operator."""
+
+
+class MismatchError(MpicollError, RuntimeError):
+    """Check mode: the ranks called different things.  `values` holds one value per rank, in rank order."""
+
+    def __init__(self, what: str, values: Iterable[Hashable]) -> None:
+        self.what, self.values = what, tuple(values)
+        super().__init__(what, self.values)
+
+    @property
+    def groups(self) -> Mapping[Hashable, list[int]]:
+        """The ranks that gave each value."""
+        groups: dict[Hashable, list[int]] = {}
+        for rank, value in enumerate(self.values):
+            groups.setdefault(value, []).append(rank)
+        return groups
+
+    def message(self) -> str:
+        gave = "; ".join(f"{value!r} on rank {spans(ranks)}" for value, ranks in self.groups.items())
+        return f"the ranks differ in {self.what}: {gave}; every rank must pass the same"
+
+
+class VerifyError(MpicollError, AssertionError):
+    """A schedule that is not a correct collective: where it breaks, what should be there and what is."""
+
+    FIELDS: ClassVar[tuple[str, ...]] = ("algorithm", "p", "rank", "strand", "step", "op", "expected", "got")
+
+    def __init__(
+        self,
+        algorithm: str,
+        p: int,
+        rank: int | None = None,
+        strand: int | None = None,
+        step: int | None = None,
+        op: Any = None,
+        expected: Any = None,
+        got: Any = None,
+    ) -> None:
+        self.algorithm, self.p, self.rank, self.strand, self.step = algorithm, p, rank, strand, step
+        self.op, self.expected, self.got = op, expected, got
+        super().__init__(algorithm, p, rank, strand, step, op, expected, got)
+
+    def message(self) -> str:
+        places = [("strand", self.strand), ("step", self.step), ("op", self.op)]
+        where = "".join(f", {name} {value}" for name, value in places if value is not None)
+        return f"{self.algorithm} on p={self.p}{where}: expected {self.expected}, got {self.got}"
+
+
+class EngineError(MpicollError, RuntimeError):
+    """An engine that cannot run a plan."""
+
+
+class StallError(EngineError):
+    """A plan that stopped making progress: some rank did not join, or two wait for each other."""
+
+
+def spans(ranks: Iterable[int]) -> str:
+    """Sorted ranks in short form.
+
+    >>> spans([0, 1, 2, 5, 7, 8])
+    '0-2, 5, 7-8'
+    """
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

@@ -1,0 +1,272 @@
+"""The IR a collective algorithm is written in, and the registry that makes it known everywhere.
+
+An algorithm is a function of (p, rank) that yields the steps of that one rank. A step is one
+operation or a tuple of operations done at once:
+
+    Send(peer, blocks)              reads the state before the step
+    Recv(peer, blocks)              overwrites; may not target what the step sends
+    RecvReduce(peer, blocks, side)  lands in scratch, folded in when the step ends; "left" is received∘local
+    Reduce(dst, src, side)          local, when the step ends; an undefined dst becomes a copy of src
+
+Blocks live in named buffers: "value" starts as the rank's contribution and ends as its result,
+"input" is the contribution itself and read-only, any other name is an accumulator that starts
+undefined. A message of no blocks is a token. Nothing here knows of counts, data types or tags.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+from .claims import Claims
+from .collectives import COLLECTIVES, Block, Collective
+from .errors import PreconditionError, UnknownAlgorithm
+
+VALUE, INPUT = "value", "input"
+
+
+class Loc(NamedTuple):
+    """A place a block can be in: a buffer's name and the block."""
+
+    buffer: str
+    block: Block
+
+
+class Send(NamedTuple):
+    """Send blocks, in this order, to a peer."""
+
+    peer: int
+    blocks: tuple[Block, ...]
+    buffer: str = VALUE
+
+
+class Recv(NamedTuple):
+    """Receive blocks, in this order, from a peer, in the place of what was there."""
+
+    peer: int
+    blocks: tuple[Block, ...]
+    buffer: str = VALUE
+
+
+class RecvReduce(NamedTuple):
+    """Receive blocks from a peer and fold them into the local ones: side "left" is received∘local."""
+
+    peer: int
+    blocks: tuple[Block, ...]
+    side: str = "right"
+    buffer: str = VALUE
+
+
+class Reduce(NamedTuple):
+    """Fold a local block into another: side "left" is src∘dst, "right" is dst∘src."""
+
+    dst: Loc
+    src: Loc
+    side: str = "right"
+
+
+Op = Send | Recv | RecvReduce | Reduce
+Step = tuple[Op, ...]
+Strand = tuple[Step, ...]
+Steps = Iterable[Op | Sequence[Op]]
+
+
+class Strands(tuple[Strand, ...]):
+    """Independent sequences of steps that one rank runs side by side."""
+
+
+def strands(body: Steps | Strands) -> Strands:
+    """What an algorithm returned, in the one form everything else reads: tuples all the way down."""
+    if isinstance(body, Strands):
+        return body
+    return Strands((tuple(_step(step) for step in body),))
+
+
+def _step(step: Op | Sequence[Op]) -> Step:
+    ops = (step,) if isinstance(step, Op) else tuple(step)
+    return tuple(op if isinstance(op, Reduce) or type(op.blocks) is tuple else op._replace(blocks=tuple(op.blocks)) for op in ops)
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One registered algorithm: its function and what is declared about it.
+
+    blocks: how many blocks the vector has, as a function of p and the parameters (collectives named by
+    rank or pair have theirs by definition). ordered: whether operands are combined in rank order, so that
+    a non-commutative operator gives its right result (rooted ones: at root 0).
+    """
+
+    collective: Collective
+    name: str
+    body: Callable[..., Steps | Strands]
+    blocks: Callable[..., int]
+    ordered: bool
+    claims: Claims
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self, p: int, rank: int, **parameters: Any) -> Strands:
+        """The steps of one rank, for root 0."""
+        return strands(self.body(p, rank, **parameters))
+
+
+_REGISTRY: dict[str, dict[str, Algorithm]] = {name: {} for name in COLLECTIVES}
+
+
+def algorithm(
+    collective: str, *, blocks: int | Callable[..., int] = 1, ordered: bool = False, name: str | None = None
+) -> Callable[[Callable[..., Any]], Algorithm]:
+    """Register a function of (p, rank, *, parameters) as an algorithm; the one edit that adds it everywhere.
+
+    Raises ValueError when the docstring lacks a field of the grammar (see claims.py) or the name is taken.
+    """
+
+    def register(body: Callable[..., Any]) -> Algorithm:
+        own = name or body.__name__
+        if own in _REGISTRY[collective]:
+            raise ValueError(f"{collective} {own} is registered twice")
+        count = blocks if callable(blocks) else lambda p, **_: blocks
+        keywords = {
+            k: v.default for k, v in inspect.signature(body).parameters.items() if v.kind is v.KEYWORD_ONLY
+        }
+        entry = Algorithm(
+            COLLECTIVES[collective], own, body, count, ordered, Claims.parse(f"{collective} {own}", body.__doc__), keywords
+        )
+        _REGISTRY[collective][own] = entry
+        return entry
+
+    return register
+
+
+def registered() -> Iterator[Algorithm]:
+    """Every algorithm, collective by collective, in the order of registration."""
+    for entries in _REGISTRY.values():
+        yield from entries.values()
+
+
+def algorithms() -> dict[str, tuple[str, ...]]:
+    """The names of all algorithms: {"allreduce": ("ring", …), …}."""
+    return {collective: tuple(entries) for collective, entries in _REGISTRY.items()}
+
+
+def find(collective: str, name: str) -> Algorithm:
+    """The algorithm of that name. Raises UnknownAlgorithm, naming the near ones."""
+    if collective not in _REGISTRY:
+        raise UnknownAlgorithm("collective", collective, _REGISTRY)
+    if name not in _REGISTRY[collective]:
+        raise UnknownAlgorithm(f"{collective} algorithm", name, _REGISTRY[collective])
+    return _REGISTRY[collective][name]
+
+
+@lru_cache(maxsize=1024)
+def parse_spec(collective: str, spec: str) -> tuple[Algorithm, tuple[tuple[str, Any], ...]]:
+    """An algorithm and its parameters from "name" or "name(key=value, …)"; bare words are strings.
+
+    Raises UnknownAlgorithm for a name and ValueError for a parameter that does not exist.
+    """
+    name, _, rest = spec.partition("(")
+    entry = find(collective, name.strip())
+    if not rest:
+        return entry, ()
+    try:
+        call = ast.parse(spec.strip(), mode="eval").body
+        assert isinstance(call, ast.Call) and not call.args
+        given = {
+            str(k.arg): k.value.id if isinstance(k.value, ast.Name) else ast.literal_eval(k.value) for k in call.keywords
+        }
+    except (SyntaxError, ValueError, AssertionError):
+        raise ValueError(f"cannot read {spec!r}: write it as name(key=value, …)") from None
+    unknown = set(given) - set(entry.parameters)
+    if unknown:
+        known = ", ".join(entry.parameters) or "none"
+        raise ValueError(f"{collective} {entry.name} has no parameter {', '.join(sorted(unknown))}; it has: {known}")
+    return entry, tuple(sorted(given.items()))
+
+
+class Schedule:
+    """One algorithm at one p, root and choice of parameters: every rank's program, made when asked for.
+
+    commutative=False asks for the form that combines operands in rank order for every root.
+    """
+
+    def __init__(self, entry: Algorithm, p: int, root: int = 0, *, commutative: bool = True, **parameters: Any) -> None:
+        if p < 1:
+            raise ValueError(f"p is {p}; a schedule has at least 1 rank")
+        if not 0 <= root < p:
+            raise ValueError(f"root is {root}; it must be in 0..{p - 1}")
+        if not commutative and entry.collective.reduces and not entry.ordered:
+            raise PreconditionError(
+                f"{entry.collective.name} {entry.name} does not keep operand order, and the operator is not commutative; "
+                f"choose one that does: {', '.join(ordered_names(entry.collective.name)) or 'native'}"
+            )
+        self.algorithm, self.p, self.root, self.parameters = entry, p, root, parameters
+        self.collective = entry.collective
+        self.commutative = commutative
+
+    def __repr__(self) -> str:
+        return f"<Schedule {self.title} p={self.p}>"
+
+    @property
+    def title(self) -> str:
+        """Collective, algorithm and parameters, and the root where it is not rank 0."""
+        given = ", ".join(f"{k}={v}" for k, v in self.parameters.items())
+        root = f" root {self.root}" if self.root else ""
+        order = "" if self.commutative else " in rank order"
+        return f"{self.collective.name} {self.algorithm.name}{f'({given})' if given else ''}{root}{order}"
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """Every block's name."""
+        match self.collective.naming:
+            case "vector":
+                return tuple(range(self.algorithm.blocks(self.p, **self.parameters)))
+            case "rank":
+                return tuple(range(self.p))
+            case "pair":
+                return tuple((s, d) for s in range(self.p) for d in range(self.p))
+        return ()
+
+    def program(self, rank: int) -> Strands:
+        """The strands of one rank, roots and operand order taken care of."""
+        from .combine import forward, rotate, then
+
+        if not self.collective.rooted or self.root == 0:
+            return self.algorithm(self.p, rank, **self.parameters)
+        if self.collective.reduces and not self.commutative:
+            return then(self.algorithm(self.p, rank, **self.parameters), forward(self.blocks, rank, 0, self.root))
+        blocks_turn = self.collective.naming == "rank"
+        return rotate(lambda p, r: self.algorithm(p, r, **self.parameters), self.p, rank, self.root, blocks_turn)
+
+    def starts(self, rank: int) -> list[Block]:
+        """The blocks a rank contributes."""
+        return [b for b in self.blocks if self.collective.starts(b, rank, self.root)]
+
+    def ends(self, rank: int) -> list[Block]:
+        """The blocks a rank must hold at the end."""
+        return [b for b in self.blocks if self.collective.ends(b, rank, self.root)]
+
+    def verify(self) -> None:
+        """Prove this schedule; raises VerifyError with coordinates."""
+        from .verify import verify
+
+        verify(self)
+
+    def draw(self) -> str:
+        """The space-time picture as plain text."""
+        from .draw import text
+
+        return text(self)
+
+
+def ordered_names(collective: str) -> list[str]:
+    """The algorithms of a collective that serve non-commutative operators."""
+    return [a.name for a in _REGISTRY[collective].values() if a.ordered]
+
+
+def schedule(collective: str, spec: str, p: int, root: int = 0, *, commutative: bool = True, **parameters: Any) -> Schedule:
+    """The schedule of an algorithm, given by name or as "name(key=value, …)", for p ranks."""
+    entry, given = parse_spec(collective, spec)
+    return Schedule(entry, p, root, commutative=commutative, **{**dict(given), **parameters})

@@ -17,7 +17,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ LOCK_SECONDS = 120.0  # then compile anyway: a double compilation wastes time, i
 _log = logging.getLogger(__name__)
 _compiled: list[str] = []
 _loaded: list[str] = []
+_kept: list[CFunc] = []  # the machine code goes with its CFunc
 
 
 def compiled_here() -> tuple[str, ...]:
@@ -44,14 +45,13 @@ def loaded_here() -> tuple[str, ...]:
     return tuple(_loaded)
 
 
-def native(function: Callable, arguments: Sequence[types.Type]) -> CFunc:
-    """`function` as a C function returning void, compiled or loaded: see its .address.
-
-    Keep the result: the machine code goes when it does.
-    """
+def native(function: Callable, arguments: Sequence[types.Type]) -> int:
+    """The address of `function` as a C function that returns void, compiled or loaded; valid to the end."""
     kernel = CFunc(function, (tuple(arguments), types.void), {}, {})
-    _compile(kernel, function, signature(types.void, *arguments), (), kernel.compile)
-    return kernel
+    _build(kernel, function, signature(types.void, *arguments), kernel.compile)
+    _kept.append(kernel)
+    assert kernel.address is not None  # as mypy cannot know
+    return kernel.address
 
 
 def jit(returns: types.Type, *arguments: types.Type, also: Sequence[str] = ()) -> Callable[[Callable], Any]:
@@ -64,24 +64,27 @@ def jit(returns: types.Type, *arguments: types.Type, also: Sequence[str] = ()) -
     def decorate(function: Callable) -> Any:
         dispatcher = njit(nogil=True)(function)
         wanted = signature(returns, *arguments)
-        _compile(dispatcher, function, wanted, also, lambda: dispatcher.compile(wanted))
+        _build(dispatcher, function, wanted, lambda: dispatcher.compile(wanted), also)
         dispatcher.disable_compile()
         return dispatcher
 
     return decorate
 
 
-def _compile(target: Any, function: Callable, wanted: Signature, also: Sequence[str], compile_: Callable) -> None:
+def _build(
+    target: Any, function: Callable, wanted: Signature, build: Callable, also: Sequence[str] = ()
+) -> None:
+    """Calls build(), which compiles or loads `target`, numba's object for `function`."""
     try:
         cache = _OneAtATime(function, wanted, also)
     except RuntimeError as error:  # numba found no directory that it can write to
         _log.info("not kept on disk: %s", error)
-        compile_()
+        build()
         _compiled.append(_label(function, wanted))
         return
     target._cache = cache
     try:
-        compile_()
+        build()
     finally:
         cache.release()
 
@@ -148,16 +151,16 @@ def _stamp(path: str) -> tuple[float, int]:
 
 def _acquire(cache_path: str) -> Any:
     """The lock of this user and cache directory, held; None where it cannot be had."""
-    lock = _lock(cache_path)
     try:
+        lock = _lock(cache_path)
         lock.acquire(timeout=LOCK_SECONDS)
     except (OSError, NotImplementedError) as error:  # filelock's Timeout is an OSError
-        _log.warning("compiling without the lock %s: %s", lock.lock_file, error)
+        _log.warning("compiling without a lock: %s", error)
         return None
     return lock
 
 
-@lru_cache(maxsize=None)
+@cache
 def _lock(cache_path: str) -> Any:
     """One lock object per process and directory, so that a thread which holds it may take it again."""
     from filelock import FileLock  # here, since a warm cache never needs it

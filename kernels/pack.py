@@ -6,8 +6,9 @@
 
 `packed` is the address of the contiguous buffer, `base` that of the scattered one: of block 0, or what the
 offsets count from. Every function returns the bytes that it moved. They are callable from Python with
-integers and from jitted code; nothing is checked: a wrong address or a negative count or length ends the
-process. `packed` may not overlap the rest, nor blocks one another when unpacking. No alignment is asked for. `reference` has the same in NumPy.
+integers and from jitted code. `packed` may not overlap the rest, nor blocks one another when unpacking; no
+alignment is asked for. Nothing is checked: a wrong address or a negative count ends the process.
+`reference` has the same in NumPy.
 """
 
 from __future__ import annotations
@@ -27,8 +28,7 @@ _VECTOR = types.Array(types.int64, 1, "C", readonly=True)
 _SEGMENTS = [types.int64, types.int64, _VECTOR, _VECTOR]
 
 
-@intrinsic
-def copy_bytes(typing: Any, dst: Any, src: Any, length: Any) -> Any:
+def _copy_bytes(typing: Any, dst: Any, src: Any, length: Any) -> Any:
     """Inside jitted code: memcpy between addresses; a constant length up to 16 or so becomes plain moves."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -39,6 +39,9 @@ def copy_bytes(typing: Any, dst: Any, src: Any, length: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), generate
+
+
+copy_bytes: Any = intrinsic(_copy_bytes)  # by hand: as a decorator numba's types describe the wrong call
 
 
 @njit

@@ -13,7 +13,7 @@ An operator is one function of two elements, a line in _SCALAR, and a line in `r
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -37,10 +37,10 @@ def address(op: str, dtype: np.dtype) -> int:
     return _address(op, np.dtype(dtype))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _address(op: str, dtype: np.dtype) -> int:
     check(op, dtype)
-    return _kernel(*_shared(op, canonical(dtype))).address
+    return _kernel(*_shared(op, canonical(dtype)))
 
 
 def _shared(op: str, dtype: np.dtype) -> tuple[str, np.dtype]:
@@ -52,8 +52,8 @@ def _shared(op: str, dtype: np.dtype) -> tuple[str, np.dtype]:
     return op, np.dtype(f"u{dtype.itemsize}")  # sign matters to MAX and MIN alone, and unsigned wraps
 
 
-@lru_cache(maxsize=None)  # also what keeps the machine code alive
-def _kernel(name: str, dtype: np.dtype) -> Any:
+@cache
+def _kernel(name: str, dtype: np.dtype) -> int:
     pointer = types.CPointer(from_dtype(dtype))
     return native(_KERNELS[name], (pointer, pointer, pointer, types.int64))
 
@@ -188,8 +188,7 @@ _KERNELS = {
 }
 
 
-@intrinsic
-def call_address(typing: Any, kernel: Any, dst: Any, a: Any, b: Any, n: Any) -> Any:
+def _call_address(typing: Any, kernel: Any, dst: Any, a: Any, b: Any, n: Any) -> Any:
     """Inside jitted code: call the C function at the address `kernel` with four int64."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -199,6 +198,9 @@ def call_address(typing: Any, kernel: Any, dst: Any, a: Any, b: Any, n: Any) -> 
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 5), generate
+
+
+call_address: Any = intrinsic(_call_address)  # by hand: as decorators numba's types describe the wrong call
 
 
 @jit(types.void, *[types.int64] * 5)

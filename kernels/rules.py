@@ -59,7 +59,7 @@ _KINDS: dict[np.dtype, str] = {
     **{np.dtype(f"c{size}"): "complex" for size in (8, 16)},
     np.dtype(bool): "logical",
     np.dtype("V1"): "byte",
-    **{dtype: "pair" for dtype in PAIRS.values()},
+    **dict.fromkeys(PAIRS.values(), "pair"),
 }
 
 

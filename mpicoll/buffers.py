@@ -1,13 +1,14 @@
 """From the arguments of a collective to checked memory.
 
-One `parse_*` function per collective takes what mpi4py's method takes, refuses what mpi4py refuses (with an error
-that is also mpi4py's, see `mpicoll.errors`) and checks all that one rank can know before it sends anything.
-Buffers are described as in mpi4py 4.1: an object, `[object, count, displacement, datatype]` or one of its shorter
-forms; `None` or `MPI.IN_PLACE` on the send side (at a scatter's root: the receive side) mean in place.
+One `parse_*` function per collective takes what mpi4py's method takes, refuses what mpi4py refuses (with an
+error that is also mpi4py's, see `mpicoll.errors`) and checks all that one rank can know before it sends.
+Buffers are described as in mpi4py 4.1: an object, `[object, count, displacement, datatype]` or one of its
+shorter forms; `None` or `MPI.IN_PLACE` on the send side (at a scatter's root: the receive side) say in place.
 
-Stricter than mpi4py in what MPI calls erroneous and the libraries answer with wrong data or an abort: send and
-receive memory must not overlap, elements must lie within the object that was passed, and what a rank sends to
-itself must be exactly as long as what it receives from itself.
+Stricter than mpi4py in what MPI calls erroneous and the libraries answer with wrong data or an abort: send
+and receive memory must not overlap, elements must lie within the object that was passed, and what a rank
+sends to itself must be exactly as long as what it receives from itself.  What an operator takes is not
+checked here.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ _IN_PLACE = MPI.IN_PLACE
 _nothing = np.empty(0, np.uint8)
 _ON_CPU = (1, 3, 11, 13)  # DLPack device types: CPU, pinned by CUDA or ROCm, managed
 
-# NumPy shares one dtype object per built-in type, so most arrays are known by its identity.
+# NumPy shares one dtype object per built-in type, so most arrays are known by its identity; unpickled arrays
+# are not.
 _known_dtypes: dict[int, TypeFacts] = {
     id(dtype): known for dtype in map(np.dtype, "?bhilqBHILQefdgFDG") if (known := facts_of_dtype(dtype))
 }
@@ -56,9 +58,9 @@ _known_dtypes: dict[int, TypeFacts] = {
 class Buffer:
     """`blocks` blocks of `count` elements of one datatype, at an address.
 
-    `nbytes` is their span, extent times elements, and `size` the bytes of data in it.  Where `contiguous`, the
-    span holds the elements in order and engines may work on it.  Elsewhere `pack` and `unpack` go between the
-    memory and `packed_nbytes` bytes laid out as on every other rank.  `obj` keeps the memory alive.
+    `nbytes` is their span, extent times elements, and `size` the bytes of data in it.  Where `contiguous`,
+    the span holds the elements in order and engines may work on it.  Elsewhere `pack` and `unpack` go between
+    the memory and `packed_nbytes` bytes laid out as on every other rank.  `obj` keeps the memory alive.
     """
 
     __slots__ = ("address", "blocks", "contiguous", "count", "facts", "nbytes", "obj")
@@ -150,8 +152,8 @@ class _ShortBuffer(Buffer):
 class _Span:
     """All elements of a buffer as one element of a temporary datatype, and one byte to hang it on.
 
-    mpi4py's Pack counts elements by the length of its buffer, which extents that are zero, negative or beyond the
-    end, and absolute addresses (MPI.BOTTOM), would mislead.
+    mpi4py's Pack counts elements by the length of its buffer, which extents that are zero, negative or beyond
+    the end, and absolute addresses (MPI.BOTTOM), would mislead.
     """
 
     def __init__(self, buffer: Buffer) -> None:
@@ -250,7 +252,8 @@ def settle_counts(arguments: Arguments, counts: Sequence[int], rank: int) -> Arg
     whole, side = (recv, "receive") if send is None else (send, "send")
     if whole.count != total:
         raise errors.CountMismatch(
-            f"the {side} buffer has {whole.count} elements and recvcounts add up to {total}; they must be equal"
+            f"the {side} buffer has {whole.count} elements and recvcounts add up to {total}; "
+            f"they must be equal"
         )
     if send is not None and recv.count != counts[rank]:
         raise errors.CountMismatch(
@@ -325,8 +328,8 @@ def _check_same(send: Buffer, recv: Buffer) -> None:
         _check_same_type(send, recv)
     if send.count != recv.count:
         raise errors.CountMismatch(
-            f"{_a_block(send)} to send has {send.count} elements and {_a_block(recv)} to receive {recv.count}; "
-            f"a reduction needs as many on both sides"
+            f"{_a_block(send)} to send has {send.count} elements and {_a_block(recv)} to receive "
+            f"{recv.count}; a reduction needs as many on both sides"
         )
     _check_apart(send, recv)
 
@@ -341,11 +344,12 @@ def _check_same_type(send: Buffer, recv: Buffer) -> None:
 
 def _check_fit(send: Buffer, recv: Buffer) -> None:
     """What a rank sends to itself must be what it receives from itself."""
-    if send.facts.size * send.count != recv.facts.size * recv.count:
+    sent, received = send.facts.size * send.count, recv.facts.size * recv.count
+    if sent != received:
         raise errors.CountMismatch(
-            f"{_a_block(send)} to send is {send.count} of {send.facts.name}, {send.facts.size * send.count} bytes, "
-            f"and {_a_block(recv)} to receive is {recv.count} of {recv.facts.name}, "
-            f"{recv.facts.size * recv.count} bytes; they must be equally long"
+            f"{_a_block(send)} to send is {send.count} of {send.facts.name}, {sent} bytes, and "
+            f"{_a_block(recv)} to receive is {recv.count} of {recv.facts.name}, {received} bytes; "
+            f"they must be equally long"
         )
     _check_apart(send, recv)
 
@@ -377,7 +381,7 @@ def _kind(value: object) -> str:
 def _buffer(message: Any, writable: bool = False, blocks: int = 1, reducing: bool = False) -> Buffer:
     """A buffer argument in `blocks` blocks.  The way of an ordinary NumPy array is kept short."""
     if type(message) is _ndarray:
-        known = _known_dtypes.get(id(message.dtype))
+        known = _known_dtypes.get(id(message.dtype)) or facts_of_dtype(message.dtype)
         if known is not None and (not writable or message.flags.writeable):
             try:
                 address = _address_of(message)
@@ -416,7 +420,9 @@ def _described(message: Any, writable: bool, blocks: int, reducing: bool) -> Buf
 def _unpack(message: Any) -> tuple[Any, Any, Any, Any]:
     """(object, count, displacement, datatype), None where not given."""
     if message is _IN_PLACE:
-        raise errors.InPlaceError("MPI.IN_PLACE stands where MPI needs a buffer; it may stand for the other one")
+        raise errors.InPlaceError(
+            "MPI.IN_PLACE stands where MPI needs a buffer; it may stand for the other one"
+        )
     if not isinstance(message, (list, tuple)):
         if message is None:
             raise errors.NotABufferError("the buffer is None, and this rank needs one here; pass a buffer")
@@ -455,7 +461,7 @@ def _memory(obj: Any, typed: bool, writable: bool) -> tuple[Any, int, int, str |
     except (BufferError, ValueError) as error:  # dates, for which there is no format
         if not (typed and isinstance(obj, np.ndarray) and obj.flags.forc):
             raise errors.BufferAccessError(f"the buffer, {_kind(obj)}, cannot be read: {error}") from None
-        view = memoryview(obj.ravel(order="K").view(np.uint8))
+        view = obj.ravel(order="K").view(np.uint8).data
     if not view.contiguous:
         raise _not_contiguous(obj)
     if writable and view.readonly:
@@ -484,16 +490,19 @@ def _foreign_format(obj: Any, dlpack: bool) -> str | None:
     """None, as in mpi4py, for item types that have no format (bfloat16): these travel as bytes."""
     try:
         dtype = np.from_dlpack(obj).dtype if dlpack else np.dtype(obj.__cuda_array_interface__["typestr"])
-        return memoryview(np.empty(0, dtype)).format
+        return np.empty(0, dtype).data.format
     except (BufferError, RuntimeError, TypeError, ValueError):
         return None
 
 
 def _readable(held: MPI.buffer) -> bool:
     """The CUDA interface does not say where memory is, but a system call does so without a crash."""
+    if held.nbytes == 0:
+        return True
+    first: Any = MPI.buffer.fromaddress(held.address, 1)
     source, sink = os.pipe()
     try:
-        return held.nbytes == 0 or os.write(sink, MPI.buffer.fromaddress(held.address, 1)) == 1
+        return os.write(sink, first) == 1
     except OSError:
         return False
     finally:
@@ -512,7 +521,9 @@ def _datatype(spec: Any, format: str | None, obj: Any) -> MPI.Datatype:
             return MPI.BYTE
         spec = _native_format(format)
     if not isinstance(spec, (str, bytes, int, float)) and spec.__hash__ is None:
-        raise errors.ArgumentError(f"the datatype is {spec!r}, {_kind(spec)}; pass an MPI.Datatype or a typecode")
+        raise errors.ArgumentError(
+            f"the datatype is {spec!r}, {_kind(spec)}; pass an MPI.Datatype or a typecode"
+        )
     try:
         return MPI.Datatype.fromcode(spec)
     except (TypeError, ValueError):
@@ -570,7 +581,9 @@ def _count(count: Any, obj: Any, known: TypeFacts, length: int, blocks: int) -> 
         if count < 0:
             raise errors.MessageSpecError(f"the count is {count}; it must not be negative")
         if count > 0 and obj is None:
-            raise errors.MessageSpecError(f"the count is {count} and the buffer is None; pass a buffer or count 0")
+            raise errors.MessageSpecError(
+                f"the count is {count} and the buffer is None; pass a buffer or count 0"
+            )
         return count
     if length == 0:
         return 0
@@ -630,13 +643,14 @@ def _integer(value: Any, what: str) -> int:
 def _bytes_at(address: int, nbytes: int) -> np.ndarray:
     if not nbytes:
         return np.empty(0, np.uint8)
-    return np.frombuffer(MPI.buffer.fromaddress(address, nbytes), np.uint8)
+    memory: Any = MPI.buffer.fromaddress(address, nbytes)
+    return np.frombuffer(memory, np.uint8)
 
 
 def _not_contiguous(obj: Any) -> errors.BufferAccessError:
     return errors.BufferAccessError(
-        f"the buffer, {_kind(obj)}, is not contiguous; pass a contiguous one (numpy.ascontiguousarray makes a "
-        f"copy), or all of the memory with a vector datatype"
+        f"the buffer, {_kind(obj)}, is not contiguous; pass a contiguous one (numpy.ascontiguousarray "
+        f"makes a copy), or all of the memory with a vector datatype"
     )
 
 

@@ -1,7 +1,7 @@
 """What we need to know of an MPI datatype, looked up once.
 
-Facts are cached for predefined datatypes only: their handles live as long as MPI does.  The handle of a derived
-type can be given to another type after `Free`, so its facts are worked out on every call.
+Facts are cached for predefined datatypes only: their handles live as long as MPI does.  The handle of a
+derived type can be given to another type after `Free`, so its facts are worked out on every call.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ _GROUPS = {
         CXX_LONG_DOUBLE_COMPLEX COMPLEX DOUBLE_COMPLEX COMPLEX4 COMPLEX8 COMPLEX16 COMPLEX32""",
     "logical": "C_BOOL CXX_BOOL LOGICAL LOGICAL1 LOGICAL2 LOGICAL4 LOGICAL8 LOGICAL16",
     "byte": "BYTE",
-    "pair": "FLOAT_INT DOUBLE_INT LONG_INT SHORT_INT LONG_DOUBLE_INT TWOINT TWOREAL TWODOUBLE_PRECISION TWOINTEGER",
+    "pair": """
+        FLOAT_INT DOUBLE_INT LONG_INT SHORT_INT LONG_DOUBLE_INT TWOINT
+        TWOREAL TWODOUBLE_PRECISION TWOINTEGER""",
     "other": "CHAR WCHAR CHARACTER PACKED",
 }
 _KINDS = {"C integer": "integer", "Fortran integer": "integer", "multi-language": "integer"}
@@ -158,7 +160,7 @@ def _numpy_dtype(datatype: MPI.Datatype, name: str, group: str) -> np.dtype[Any]
 
 
 def _layout(datatype: MPI.Datatype) -> Layout:
-    """Read a derived type's recipe.  Where a recipe is not understood the answer is "not dense": never wrong."""
+    """Read a derived type's recipe.  One that is not understood is "not dense", which is always safe."""
     known = _by_handle.get(MPI._handleof(datatype))
     if known is not None:
         return Layout(known.basic, known.nbasic, known.dense)
@@ -277,7 +279,7 @@ def _discovered() -> dict[int, TypeFacts]:
     for code in "?bhilqBHILQefdgFDG":
         dtype = np.dtype(code)
         try:
-            found[dtype.num] = facts(MPI.Datatype.fromcode(memoryview(np.empty(0, dtype)).format))
+            found[dtype.num] = facts(MPI.Datatype.fromcode(np.empty(0, dtype).data.format))
         except ValueError:  # this MPI has no such type
             continue
     return found

@@ -1,8 +1,8 @@
 """Every error mpicoll raises.
 
 Each error is a `MpicollError` and also what mpi4py raises for the same mistake, so a program that already
-catches `ValueError` or `MPI.Exception` around a collective keeps working.  In brackets: the other base classes,
-and after the colon the MPI error class that `Get_error_class()` reports.
+catches `ValueError` or `MPI.Exception` around a collective keeps working.  In brackets: the other base
+classes, and after the colon the MPI error class that `Get_error_class()` reports.
 
     MpicollError
         ArgumentError [TypeError]                     an argument of the wrong type: a root that is no integer
@@ -10,7 +10,7 @@ and after the colon the MPI error class that `Get_error_class()` reports.
             NotABufferError [TypeError]               neither a buffer nor a list or tuple describing one
             MessageSpecError [ValueError]             a list that does not add up: items, count, displacement
             TypecodeError [KeyError]                  no MPI datatype for this format or typecode
-            BufferAccessError [BufferError, ValueError]   read-only, not contiguous, foreign byte order, not on the CPU
+            BufferAccessError [BufferError, ValueError]   read-only, not contiguous, foreign byte order
             BufferTooSmallError [ValueError]          the memory ends before the elements do
         MPIError [MPI.Exception: ERR_OTHER]           what mpi4py leaves to the MPI library to refuse
             RootError [: ERR_ROOT]                    a root that is not a rank of the communicator
@@ -28,8 +28,7 @@ and after the colon the MPI error class that `Get_error_class()` reports.
             StallError                                a plan that stopped making progress
 
 This module never imports mpi4py: proofs and pictures need no MPI.  `MPIError` is born a plain `RuntimeError`
-(as is `MPI.Exception`); the modules that do use MPI call `join_mpi`, which gives it `MPI.Exception` as a base.
-No `except MPI.Exception` can be missed by that: who names `MPI.Exception` in a call of ours has imported both.
+(as is `MPI.Exception`); the modules that use MPI call `join_mpi`, which gives it `MPI.Exception` as a base.
 """
 
 from __future__ import annotations
@@ -173,7 +172,7 @@ def join_mpi(mpi_exception: type[Exception]) -> None:
 
 
 class UnknownAlgorithm(MpicollError, LookupError, ValueError):
-    """No `what` ("allreduce algorithm", "collective") of that name; says which names are near, or else all."""
+    """No `what` ("allreduce algorithm") of that name; says which names are near, or else all of them."""
 
     def __init__(self, what: str, name: str, known: Iterable[str] = ()) -> None:
         self.what, self.name, self.known = what, name, tuple(known)

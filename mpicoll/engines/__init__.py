@@ -6,7 +6,7 @@ goes as far as it can without blocking, so blocking, nonblocking and many-in-fli
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from mpi4py import MPI
 
@@ -37,3 +37,14 @@ class Execution(Protocol):
     @property
     def progress(self) -> tuple[int, int, int]:
         """(messages posted, bytes sent, steps finished) so far."""
+
+
+def engine_named(name: str) -> Any:
+    """The engine of that name, as its module."""
+    from . import mpi4py as reference
+
+    if name == reference.name:
+        return reference
+    from . import compiled
+
+    return compiled

@@ -1,0 +1,37 @@
+"""MPI collectives as data: proved for every p, explained, and fast from Python.
+
+    import mpicoll
+    comm = mpicoll.Comm(MPI.COMM_WORLD)     # an MPI.Intracomm; its collectives are mpicoll's
+    mpicoll.algorithms()                    # {"allreduce": ("ring", …), …}
+    mpicoll.schedule("allreduce", "ring", p=5).verify()
+
+Schedules, proofs and pictures need no MPI: only what is reached through Comm imports mpi4py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import algorithms as _registered  # noqa: F401 - registers them
+from . import errors
+from .schedule import algorithm, algorithms, schedule
+
+if TYPE_CHECKING:
+    from .comm import Comm
+    from .requests import Request
+
+__version__ = "0.1.0"
+__all__ = ["Comm", "Request", "__version__", "algorithm", "algorithms", "errors", "schedule"]
+
+
+def __getattr__(name: str) -> Any:
+    """Comm and Request on first use, so that importing mpicoll does not start MPI."""
+    if name == "Comm":
+        from .comm import Comm
+
+        return Comm
+    if name == "Request":
+        from .requests import Request
+
+        return Request
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,246 @@
+"""The drop-in communicator: MPI.Intracomm with its buffer collectives carried out by mpicoll."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from mpi4py import MPI
+
+from . import buffers, calls
+from .buffers import Arguments
+from .channel import Channel, attach, check_usable
+from .errors import ArgumentError, CommError, MpicollError
+from .flight import Record
+from .requests import Request
+from .select import NATIVE, RULES, Choice
+from .settings import ENGINES
+
+Native = Callable[[], Any]
+
+
+class Comm(MPI.Intracomm):
+    """An MPI.Intracomm whose collectives are mpicoll's; everything else is inherited.
+
+    Comm(comm) is collective over comm: it makes a private communicator for mpicoll's messages, which goes when
+    comm is freed. Raises CommError for an intercommunicator. Methods have mpi4py's signatures and take its
+    buffer forms; errors are mpicoll.errors, each also what mpi4py raises for the same mistake.
+    """
+
+    _channel: Channel | None = None
+
+    def __new__(cls, comm: MPI.Intracomm | None = None) -> Comm:
+        """A new handle on the same communicator."""
+        if comm is not None and comm != MPI.COMM_NULL and not isinstance(comm, MPI.Intracomm):
+            check_usable(comm)
+            raise CommError(f"{comm!r} is not an intracommunicator")
+        return super().__new__(cls, comm)
+
+    def __init__(self, comm: MPI.Intracomm | None = None) -> None:
+        if self != MPI.COMM_NULL:
+            self._channel = attach(self)
+
+    def _open(self) -> Channel:
+        """The channel. Raises CommError where there can be none."""
+        channel = self._channel
+        if channel is None or channel.freed or self == MPI.COMM_NULL:
+            check_usable(self)
+            channel = self._channel = attach(self)
+        return channel
+
+    # -- choosing ---------------------------------------------------------------------------------------
+
+    @contextmanager
+    def using(
+        self, *, chunk_bytes: int | None = None, window: int | None = None, engine: str | None = None, **algorithms: str
+    ) -> Iterator[Comm]:
+        """Within the block, run collectives as said: comm.using(allreduce="ring", chunk_bytes=1 << 18).
+
+        Every rank must say the same. An algorithm is a name, "name(key=value)", "native" or "auto"; chunk_bytes the
+        most of each block in one message; window how many chunks are in flight; engine "auto", "mpi4py" or
+        "compiled". What is forced never falls back. Raises UnknownAlgorithm, ArgumentError, EngineError.
+        """
+        channel = self._open()
+        if engine is not None:
+            if engine not in ENGINES:
+                raise ArgumentError(f"engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
+            channel.use_engine(engine)
+        before = channel.overrides
+        channel.overrides = before.merged(algorithms, chunk_bytes, window, engine)
+        try:
+            yield self
+        finally:
+            channel.overrides = before
+
+    def explain(self, collective: str, nbytes: int = 0, op: MPI.Op = MPI.SUM) -> Choice:
+        """What would run for a call of nbytes, and why. See Claims for whose bytes. Raises UnknownAlgorithm."""
+        channel = self._open()
+        if collective not in RULES:
+            from .schedule import find
+
+            find(collective, "")
+        operator = calls.Operator("", op.Is_commutative(), 0)
+        return calls.select(channel, calls.Call(collective, nbytes=nbytes, operator=operator))
+
+    @contextmanager
+    def trace(self) -> Iterator[list[Record]]:
+        """Within the block, collect a Record of every collective that ran to its end."""
+        channel, records = self._open(), list[Record]()
+        channel.traces.append(records)
+        try:
+            yield records
+        finally:
+            channel.traces.remove(records)
+
+    # -- the way of a call ------------------------------------------------------------------------------
+
+    def _collective(
+        self, name: str, parse: Callable[..., Arguments] | None, given: tuple[Any, ...], native: Native, *, root: Any = 0,
+        op: MPI.Op | None = None,
+    ) -> None:  # fmt: skip
+        """Check, select, run; or let MPI's own collective do it."""
+        channel = self._open()
+        call, choice = self._describe(channel, name, parse, given, root, op)
+        if choice.algorithm == NATIVE:
+            calls.check_native(channel, call, choice)
+            native()
+        else:
+            channel.run(calls.flight(channel, call, choice))
+
+    def _describe(
+        self, channel: Channel, name: str, parse: Callable[..., Arguments] | None, given: tuple[Any, ...], root: Any,
+        op: MPI.Op | None,
+    ) -> tuple[calls.Call, Choice]:  # fmt: skip
+        try:
+            arguments = parse(*given) if parse is not None else None
+            if name == "reduce_scatter" and arguments is not None and arguments.counts is None:
+                arguments = self._settle(channel, arguments)
+            call = calls.describe(name, arguments, channel.size, int(root), op)
+            return call, calls.select(channel, call)
+        except MpicollError as error:
+            error.rank = channel.rank
+            calls.refuse(channel, error)
+            raise
+
+    def _settle(self, channel: Channel, arguments: Arguments) -> Arguments:
+        """Reduce_scatter_block's counts are equal; Reduce_scatter without counts asks the other ranks."""
+        assert arguments.recv is not None
+        if arguments.recv.blocks > 1 or (arguments.send is not None and arguments.send.blocks > 1) or channel.size == 1:
+            return arguments
+        return buffers.settle_counts(arguments, channel.comm.allgather(arguments.recv.count), channel.rank)
+
+    # -- collectives ------------------------------------------------------------------------------------
+
+    def Barrier(self) -> None:
+        """Nobody leaves before everybody has come."""
+        self._collective("barrier", None, (), super().Barrier)
+
+    def Bcast(self, buf: Any, root: int = 0) -> None:
+        """Broadcast from one rank to all others."""
+        native = super().Bcast
+        given = (buf, root, self.rank, self.size)
+        self._collective("bcast", buffers.parse_bcast, given, lambda: native(buf, root), root=root)
+
+    def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        """Scatter the root's blocks, one to every rank."""
+        native = super().Scatter
+        given = (sendbuf, recvbuf, root, self.rank, self.size)
+        self._collective("scatter", buffers.parse_scatter, given, lambda: native(sendbuf, recvbuf, root), root=root)
+
+    def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        """Gather one block of every rank at the root."""
+        native = super().Gather
+        given = (sendbuf, recvbuf, root, self.rank, self.size)
+        self._collective("gather", buffers.parse_gather, given, lambda: native(sendbuf, recvbuf, root), root=root)
+
+    def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Gather one block of every rank everywhere."""
+        native = super().Allgather
+        self._collective(
+            "allgather", buffers.parse_allgather, (sendbuf, recvbuf, self.size), lambda: native(sendbuf, recvbuf)
+        )
+
+    def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
+        """A block from every rank to every rank."""
+        native = super().Alltoall
+        self._collective(
+            "alltoall", buffers.parse_alltoall, (sendbuf, recvbuf, self.size), lambda: native(sendbuf, recvbuf)
+        )
+
+    def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
+        """Combine everybody's vectors at the root."""
+        native = super().Reduce
+        given = (sendbuf, recvbuf, root, self.rank, self.size)
+        self._collective(
+            "reduce", buffers.parse_reduce, given, lambda: native(sendbuf, recvbuf, op, root), root=root, op=op
+        )
+
+    def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
+        """Combine everybody's vectors everywhere."""
+        native = super().Allreduce
+        self._collective(
+            "allreduce", buffers.parse_allreduce, (sendbuf, recvbuf), lambda: native(sendbuf, recvbuf, op), op=op
+        )
+
+    def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
+        """Combine everybody's vectors, a block of the result at every rank; blocks are equal."""
+        native = super().Reduce_scatter_block
+        given = (sendbuf, recvbuf, self.size)
+        self._collective(
+            "reduce_scatter", buffers.parse_reduce_scatter_block, given, lambda: native(sendbuf, recvbuf, op), op=op
+        )
+
+    def Reduce_scatter(
+        self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None = None, op: MPI.Op = MPI.SUM
+    ) -> None:
+        """Combine everybody's vectors, recvcounts[r] elements of the result at rank r."""
+        native = super().Reduce_scatter
+        given = (sendbuf, recvbuf, recvcounts, self.rank, self.size)
+        self._collective(
+            "reduce_scatter", buffers.parse_reduce_scatter, given, lambda: native(sendbuf, recvbuf, recvcounts, op), op=op
+        )
+
+    def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
+        """Start combining everybody's vectors everywhere; the buffers are mpicoll's until the request completes."""
+        channel = self._open()
+        call, choice = self._describe(channel, "allreduce", buffers.parse_allreduce, (sendbuf, recvbuf), 0, op)
+        if choice.algorithm == NATIVE:
+            calls.note(channel, call, choice, None, channel.next_sequence(), (0, 0, 0))
+            channel.say_once(choice)
+            return super().Iallreduce(sendbuf, recvbuf, op)
+        return Request.launch(channel, calls.flight(channel, call, choice))
+
+    # -- communicators out of this one ------------------------------------------------------------------
+
+    def _same_class(self, comm: MPI.Comm) -> Any:
+        return type(self)(comm)
+
+    def Dup(self, info: MPI.Info | None = None) -> Any:
+        """A duplicate, of this class."""
+        return self._same_class(super().Dup(info))
+
+    def Clone(self) -> Any:
+        """A duplicate without attributes, of this class."""
+        return self._same_class(super().Clone())
+
+    def Split(self, color: int = 0, key: int = 0) -> Any:
+        """Parts of this communicator, of this class; COMM_NULL for color MPI.UNDEFINED."""
+        return self._same_class(super().Split(color, key))
+
+    def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> Any:
+        """Parts by split_type, of this class."""
+        return self._same_class(super().Split_type(split_type, key, info))
+
+    def Create(self, group: MPI.Group) -> Any:
+        """The communicator of a group, of this class; COMM_NULL for ranks outside."""
+        return self._same_class(super().Create(group))
+
+    @classmethod
+    def Create_from_group(cls, *args: Any, **kwargs: Any) -> Any:
+        """The communicator of a group, of this class."""
+        return cls(MPI.Intracomm.Create_from_group(*args, **kwargs))
+
+    def Create_group(self, group: MPI.Group, tag: int = 0) -> Any:
+        """The communicator of a group, collective over the group only, of this class."""
+        return self._same_class(super().Create_group(group, tag))

@@ -1,0 +1,77 @@
+"""Whether the compiled engine works on this MPI, found out before it is used: messages to oneself, through the walker."""
+
+from __future__ import annotations
+
+import time
+from functools import lru_cache
+
+import numpy as np
+from mpi4py import MPI
+
+from ..plan import FOLD, IN, OUT, RECV, SCRATCH, SEND, WHOLE, Plan
+
+_PATIENCE = 5.0  # seconds
+
+
+def _plan(rows: list[tuple[int, ...]], segments: list[tuple[int, ...]], posts: int) -> Plan:
+    return Plan(
+        np.array(rows, np.int64), np.array(segments, np.int64), np.array([[0, posts, len(rows)]], np.int64),
+        np.array([[0, 1]], np.int64), slice=WHOLE, lanes=1, window=1, lane_scratch=64, most_messages=posts, itemsize=8,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def check() -> str | None:
+    """None when the engine works, else the reason. Runs once per process, in about a millisecond once compiled."""
+    try:
+        from . import compiled
+    except Exception as error:  # a numba or a C library that does not fit
+        return f"it does not load: {error}"
+    comm = MPI.COMM_SELF.Dup()
+    comm.Set_errhandler(MPI.ERRORS_RETURN)
+    try:
+        return _exchange(compiled, comm) or _truncated(compiled, comm)
+    except Exception as error:
+        return f"its self-test raised {type(error).__name__}: {error}"
+    finally:
+        comm.Free()
+
+
+def _start(compiled, plan: Plan, comm: MPI.Comm, send: np.ndarray, receive: np.ndarray, kernel: int):  # type: ignore[no-untyped-def]
+    scratch = np.empty(64, np.uint8)
+    bases = tuple(MPI.Get_address(x) for x in (send, receive, scratch))
+    return compiled.Execution(plan, comm, 0, bases, kernel), scratch
+
+
+def _exchange(compiled, comm: MPI.Comm) -> str | None:  # type: ignore[no-untyped-def]
+    """Send two numbers to oneself and add them to what was sent."""
+    from ..kernels import reduce
+
+    plan = _plan(
+        [(RECV, 0, 0, 1, -1), (SEND, 0, 1, 2, -1), (FOLD, 0, 2, 5, -1)],
+        [(SCRATCH, 0, 16), (IN, 0, 16), (OUT, 0, 16), (SCRATCH, 0, 16), (IN, 0, 16)],
+        posts=2,
+    )
+    send, receive = np.array([3.0, 4.0]), np.zeros(2)
+    execution, scratch = _start(compiled, plan, comm, send, receive, reduce.address("SUM", send.dtype))
+    until = time.monotonic() + _PATIENCE
+    while not execution.advance(0.01):
+        if time.monotonic() > until:
+            return "a message to oneself did not arrive"
+    if receive.tolist() != [6.0, 8.0] or execution.progress != (2, 16, 1):
+        return f"a message to oneself gave {receive.tolist()} and {execution.progress}"
+    return None
+
+
+def _truncated(compiled, comm: MPI.Comm) -> str | None:  # type: ignore[no-untyped-def]
+    """A message too long for its receive must raise truncation, not pass."""
+    plan = _plan([(RECV, 0, 0, 1, -1), (SEND, 0, 1, 2, -1)], [(OUT, 0, 8), (IN, 0, 16)], posts=2)
+    execution, scratch = _start(compiled, plan, comm, np.zeros(2), np.zeros(2), 0)
+    until = time.monotonic() + _PATIENCE
+    try:
+        while not execution.advance(0.01):
+            if time.monotonic() > until:
+                return "a truncated message neither arrived nor raised"
+    except MPI.Exception as error:
+        return None if error.Get_error_class() == MPI.ERR_TRUNCATE else f"a truncated message raised {error}"
+    return "a truncated message passed unseen"

@@ -1,0 +1,69 @@
+"""The progress thread: advances nonblocking collectives while the program computes or waits elsewhere.
+
+MPI promises that a nonblocking collective goes on while its caller is inside another MPI call. Plans are
+advanced by Python, so somebody has to: one thread per process, asleep while nothing is in flight. Without
+MPI_THREAD_MULTIPLE, or with MPICOLL_PROGRESS=0, plans go on in Wait, Test and mpicoll's other calls only.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from mpi4py import MPI
+
+if TYPE_CHECKING:
+    from .channel import Channel
+
+PAUSE = 50e-6  # seconds between passes
+
+
+class ProgressThread:
+    """Polls the channels that have something in flight."""
+
+    def __init__(self) -> None:
+        self.channels: set[Channel] = set()
+        self.wake, self.lock = threading.Event(), threading.Lock()
+        self.stopping = False
+        self.thread: threading.Thread | None = None
+
+    @staticmethod
+    def possible() -> bool:
+        """Whether this MPI may be called from several threads at once."""
+        return MPI.Query_thread() == MPI.THREAD_MULTIPLE
+
+    def watch(self, channel: Channel) -> None:
+        """Poll this channel until nothing is in flight on it."""
+        with self.lock:
+            self.channels.add(channel)
+            if self.thread is None and not self.stopping:
+                self.thread = threading.Thread(target=self._run, name="mpicoll-progress", daemon=True)
+                self.thread.start()
+        self.wake.set()
+
+    def _run(self) -> None:
+        while not self.stopping:
+            with self.lock:
+                channels = list(self.channels)
+            for channel in channels:
+                if not channel.poll():
+                    with self.lock:
+                        if not channel.flying:
+                            self.channels.discard(channel)
+            if channels:
+                time.sleep(PAUSE)
+            else:
+                self.wake.wait()
+                self.wake.clear()
+
+    def stop(self) -> None:
+        """End the thread; before MPI_Finalize."""
+        self.stopping = True
+        self.wake.set()
+        if self.thread is not None:
+            self.thread.join(timeout=10)
+            self.thread = None
+
+
+THREAD = ProgressThread()

@@ -1,0 +1,153 @@
+"""Which algorithm serves a call, and why.
+
+The rules look at the collective, the bytes, p and whether the operator commutes: values MPI makes equal on
+every rank, so every rank chooses the same without a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from .errors import ArgumentError, PreconditionError
+from .schedule import algorithms, find, parse_spec
+
+NATIVE = "native"
+WINDOW = 4
+KIB = 1024
+
+
+class Rule(NamedTuple):
+    """From this many bytes on, this algorithm in chunks of that size (None: whole blocks)."""
+
+    above: int
+    algorithm: str
+    chunk_bytes: int | None
+    why: str
+
+
+RULES: dict[str, tuple[Rule, ...]] = {
+    "barrier": (Rule(0, "dissemination", None, "fewest rounds for any p"),),
+    "bcast": (
+        Rule(0, "binomial", None, "few rounds: latency decides"),
+        Rule(128 * KIB, "chain", 128 * KIB, "pipelined, every link carries the vector once"),
+    ),
+    "scatter": (
+        Rule(0, "binomial", None, "few rounds: latency decides"),
+        Rule(64 * KIB, "linear", None, "no block is sent twice"),
+    ),
+    "gather": (
+        Rule(0, "binomial", None, "few rounds: latency decides"),
+        Rule(64 * KIB, "linear", None, "no block is sent twice"),
+    ),
+    "allgather": (
+        Rule(0, "bruck", None, "few rounds: latency decides"),
+        Rule(64 * KIB, "ring", None, "neighbours only, nothing is copied"),
+    ),
+    "reduce": (
+        Rule(0, "binomial", None, "few rounds: latency decides"),
+        Rule(64 * KIB, "chain", 128 * KIB, "pipelined, every link carries the vector once"),
+    ),
+    "reduce_scatter": (
+        Rule(0, "recursive_halving", None, "few rounds: latency decides"),
+        Rule(64 * KIB, "ring", 256 * KIB, "the least bytes, folded while the next chunk is on the wire"),
+    ),
+    "allreduce": (
+        Rule(0, "recursive_doubling", None, "fewest rounds: latency decides"),
+        Rule(16 * KIB, "ring", 256 * KIB, "the least bytes, folded while the next chunk is on the wire"),
+    ),
+    "alltoall": (
+        Rule(0, "bruck", None, "few rounds: latency decides"),
+        Rule(4 * KIB, "pairwise", None, "no block is sent twice"),
+    ),
+}
+ORDERED_RULES: dict[str, tuple[Rule, ...]] = {
+    "reduce": RULES["reduce"],
+    "allreduce": (
+        Rule(0, "recursive_doubling", None, "keeps operand order in the fewest rounds"),
+        Rule(64 * KIB, "reduce_bcast", None, "keeps operand order, the vector crosses each link twice"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What runs a call and why. chunk_bytes None means whole blocks."""
+
+    collective: str
+    algorithm: str
+    chunk_bytes: int | None
+    window: int
+    engine: str
+    why: str
+    forced: bool = False
+
+    def __str__(self) -> str:
+        chunks = "whole blocks" if self.chunk_bytes is None else f"chunks of {self.chunk_bytes} bytes, {self.window} in flight"
+        how = "" if self.algorithm == NATIVE else f" on the {self.engine} engine, {chunks}"
+        return f"{self.collective}: {self.algorithm}{how}: {self.why}"
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What using() has set: algorithms by collective, chunk, window and engine (None: not set)."""
+
+    algorithms: Mapping[str, str]
+    chunk_bytes: int | None = None
+    window: int | None = None
+    engine: str | None = None
+
+    def merged(
+        self, algorithms: Mapping[str, str], chunk_bytes: int | None, window: int | None, engine: str | None
+    ) -> Overrides:
+        """These with others laid over them, checked."""
+        for collective, spec in algorithms.items():
+            if spec not in (NATIVE, "auto"):
+                parse_spec(collective, spec)
+            elif collective not in RULES:
+                find(collective, spec)
+        for what, value in (("chunk_bytes", chunk_bytes), ("window", window)):
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ArgumentError(f"{what} is {value!r}; it must be an integer of at least 1")
+        return Overrides(
+            {**self.algorithms, **algorithms}, chunk_bytes or self.chunk_bytes, window or self.window, engine or self.engine
+        )
+
+
+def choose(
+    collective: str, nbytes: int, p: int, commutative: bool, overrides: Overrides, engine: str
+) -> Choice:
+    """The choice for a call of nbytes (see Claims for whose bytes). Raises PreconditionError when what is forced cannot serve."""
+    spec = overrides.algorithms.get(collective, "auto")
+    window = overrides.window or WINDOW
+    if spec == "auto":
+        rules = RULES[collective] if commutative else ORDERED_RULES.get(collective, ())
+        rule = next((r for r in reversed(rules) if nbytes >= r.above), None)
+        if rule is None:
+            why = "no algorithm here keeps operand order, and the operator does not commute"
+            return Choice(collective, NATIVE, None, window, NATIVE, why)
+        found = Choice(collective, rule.algorithm, rule.chunk_bytes, window, engine, f"{nbytes} bytes on {p} ranks: {rule.why}")
+    elif spec == NATIVE:
+        return Choice(collective, NATIVE, None, window, NATIVE, "chosen by using()", forced=True)
+    else:
+        entry, _ = parse_spec(collective, spec)
+        if not commutative and not entry.ordered:
+            able = [name for name in algorithms()[collective] if find(collective, name).ordered]
+            raise PreconditionError(
+                f"{collective} {entry.name} was chosen by using(), but it does not keep operand order and the operator does not "
+                f"commute; choose {' or '.join(able) or NATIVE}"
+            )
+        chunk = next((r.chunk_bytes for r in RULES[collective] if r.algorithm == entry.name), None)
+        found = Choice(collective, spec, chunk, window, engine, "chosen by using()", forced=True)
+    return replace(found, chunk_bytes=overrides.chunk_bytes) if overrides.chunk_bytes else found
+
+
+def native_choice(collective: str, why: str) -> Choice:
+    """MPI's own collective, and the reason."""
+    return Choice(collective, NATIVE, None, WINDOW, NATIVE, why)
+
+
+def as_record(choice: Choice) -> dict[str, Any]:
+    """A choice as plain data."""
+    return dict(vars(choice))

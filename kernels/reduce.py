@@ -111,21 +111,21 @@ def _bxor(x: Any, y: Any) -> Any:
     return x ^ y
 
 
-# Whether the first of two pairs is the result.
+# Whether the first of two pairs is the result. No comparison with a NaN holds but !=.
 
 
 @njit
 def _maxloc(x: Any, i: Any, y: Any, j: Any) -> Any:
     x_nan, y_nan = x != x, y != y
     tie = (x == y) | (x_nan & y_nan)
-    return ((x > y) & (not y_nan)) | (x_nan & (not y_nan)) | (tie & (i <= j))
+    return (x > y) | (x_nan & (not y_nan)) | (tie & (i <= j))
 
 
 @njit
 def _minloc(x: Any, i: Any, y: Any, j: Any) -> Any:
     x_nan, y_nan = x != x, y != y
     tie = (x == y) | (x_nan & y_nan)
-    return ((x < y) & (not y_nan)) | (x_nan & (not y_nan)) | (tie & (i <= j))
+    return (x < y) | (x_nan & (not y_nan)) | (tie & (i <= j))
 
 
 # The loops. LLVM vectorises one behind a check that its vectors do not overlap, which dst == a fails: that

@@ -45,7 +45,7 @@ def _reduce_pairs(op: str, dst: np.ndarray, a: np.ndarray, b: np.ndarray) -> Non
     x_nan, y_nan = x != x, y != y
     tie = (x == y) | (x_nan & y_nan)
     better = (x > y if op == "MAXLOC" else x < y) | x_nan
-    first = np.where(tie, a[index] <= b[index], better & ~y_nan)
+    first = np.where(tie, a[index] <= b[index], better)
     values, indices = np.where(first, x, y), np.where(first, a[index], b[index])
     dst[value], dst[index] = values, indices  # only now: dst may be a or b
 

@@ -1,4 +1,4 @@
-"""From checked arguments to a flight: what is called, which algorithm serves it, on which memory.
+"""From checked arguments to a collective under way: which plan serves the call, on which memory.
 
 Only values that are equal on every rank decide what is sent (collective, bytes, operator, root). What is one
 rank's own affair (a layout with holes, MPI.IN_PLACE at the root) is settled here by packing or staging.
@@ -7,104 +7,237 @@ rank's own affair (a layout with holes, MPI.IN_PLACE at the root) is settled her
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from mpi4py import MPI
 
-from .buffers import Arguments, Buffer
-from .channel import Channel
+from .buffers import Arguments
+from .channel import SPIN, Channel
 from .check import Exchange
 from .collectives import COLLECTIVES
 from .engines import Execution, Waiting, engine_named
 from .errors import PreconditionError
 from .flight import Flight, Record, Stage
+from .memory import Memory, place
 from .operators import Operator, operator
-from .plan import ALIGN, Plan, reads_input
+from .plan import Plan, lower, reads_input
 from .schedule import schedule
 from .select import NATIVE, Choice, choose, native_choice
 
 _STAGED = ("reduce_scatter", "alltoall")  # in place, their results would lie across their input
 
 
-@dataclass
 class Call:
-    """One call as every rank describes it: bytes is what selection looks at, unit the bytes of one count."""
+    """One call as every rank describes it: counts of `unit` bytes (see plan.layout), root and operator."""
 
-    collective: str
-    counts: int | tuple[int, ...] = 0
-    unit: int = 1
-    nbytes: int = 0
-    root: int = 0
-    operator: Operator | None = None
-    arguments: Arguments | None = None
+    __slots__ = ("arguments", "collective", "counts", "operator", "root", "unit")
+
+    def __init__(
+        self, collective: str, arguments: Arguments | None, counts: int | tuple[int, ...] = 0, unit: int = 1, root: int = 0,
+        operator: Operator | None = None,
+    ) -> None:  # fmt: skip
+        self.collective, self.arguments, self.counts, self.unit = collective, arguments, counts, unit
+        self.root, self.operator = root, operator
 
     @property
     def commutative(self) -> bool:
         """Whether operands may be combined in any order."""
         return self.operator is None or self.operator.commutative
 
+    @property
+    def missing(self) -> str:
+        """Why no kernel serves the operator; empty where one does."""
+        return self.operator.missing if self.operator is not None else ""
+
+    def nbytes(self, p: int) -> int:
+        """The bytes selection looks at: the whole vector, or one rank's send buffer for alltoall."""
+        if isinstance(self.counts, tuple):
+            return sum(self.counts) * self.unit
+        shares = 1 if COLLECTIVES[self.collective].naming == "vector" else p
+        return self.counts * self.unit * shares
+
 
 @dataclass
-class Memory:
-    """What a plan works on: addresses of its input and output, and what brings the user's data there and back."""
+class Prepared:
+    """What serves calls of one kind: the choice, its plan (None for native), and idle executions to use again."""
 
-    source: int = 0
-    target: int = 0
-    in_place: bool = False
-    keep: list[Any] = field(default_factory=list)
-    after: list[Callable[[], None]] = field(default_factory=list)
+    choice: Choice
+    nbytes: int
+    plan: Plan | None
+    staged: bool
+    engine: Any
+    idle: list[Execution]
+
+    def take(self, comm: MPI.Comm) -> Execution:
+        """An execution to bind."""
+        assert self.plan is not None
+        return self.idle.pop() if self.idle else self.engine.Execution(self.plan, comm)
 
 
-def describe(collective: str, arguments: Arguments | None, p: int, root: int = 0, op: MPI.Op | None = None) -> Call:
+def describe(collective: str, arguments: Arguments | None, root: int = 0, op: MPI.Op | None = None) -> Call:
     """A call from its arguments. Raises OperatorError for an operator the datatype does not allow."""
     if arguments is None:
-        return Call(collective)
+        return Call(collective, None)
     one = arguments.send if arguments.send is not None else arguments.recv
     assert one is not None
     if op is None:
-        block = one.packed_nbytes // one.blocks
-        shares = p if COLLECTIVES[collective].naming != "vector" else 1
-        return Call(collective, block, 1, block * shares, root, None, arguments)
+        return Call(collective, arguments, one.packed_nbytes // one.blocks, 1, root)
     facts = one.facts
-    counts: int | tuple[int, ...] = one.count
-    total = one.elements
-    if arguments.counts is not None:
-        counts, total = arguments.counts, sum(arguments.counts)
-    return Call(collective, counts, facts.extent, total * facts.extent, root, operator(op, facts), arguments)
+    counts = arguments.counts if arguments.counts is not None else one.count
+    return Call(collective, arguments, counts, facts.extent, root, operator(op, facts))
 
 
-def select(channel: Channel, call: Call) -> Choice:
-    """What runs this call. Raises PreconditionError where what using() forced cannot."""
+def select(channel: Channel, collective: str, nbytes: int, commutative: bool, missing: str = "") -> Choice:
+    """What runs such a call. Raises PreconditionError where what using() forced cannot."""
     engine = channel.overrides.engine or "auto"
     choice = choose(
-        call.collective, call.nbytes, channel.size, call.commutative, channel.overrides,
-        channel.engine if engine == "auto" else engine,
-    )  # fmt: skip
-    if call.operator is not None and call.operator.missing and choice.algorithm != NATIVE:
+        collective, nbytes, channel.size, commutative, channel.overrides, channel.engine if engine == "auto" else engine
+    )
+    if missing and choice.algorithm != NATIVE:
         if choice.forced:
-            raise PreconditionError(f"{choice.algorithm} was chosen by using(), but there is {call.operator.missing}; choose native")
-        return native_choice(call.collective, call.operator.missing)
+            raise PreconditionError(f"{choice.algorithm} was chosen by using(), but there is {missing}; choose native")
+        return native_choice(collective, missing)
     return choice
 
 
-def signature(call: Call, choice: Choice, sequence: int) -> dict[str, Any]:
+def prepare(channel: Channel, call: Call) -> Prepared:
+    """What serves this call, from the channel's cache or made now. Raises PreconditionError, ValueError."""
+    arguments = call.arguments
+    in_place = arguments is not None and (arguments.in_place or call.collective == "bcast")
+    key = (call.collective, call.counts, call.unit, call.root, call.commutative, call.missing, in_place)
+    prepared = channel.prepared.get(key)
+    if prepared is None:
+        prepared = _prepare(channel, call, in_place)
+        channel.remember(key, prepared)
+    return prepared
+
+
+def _prepare(channel: Channel, call: Call, in_place: bool) -> Prepared:
+    nbytes = call.nbytes(channel.size)
+    choice = select(channel, call.collective, nbytes, call.commutative, call.missing)
+    if choice.algorithm == NATIVE:
+        return Prepared(choice, nbytes, None, False, None, [])
+    made = schedule(call.collective, choice.algorithm, channel.size, call.root, commutative=call.commutative)
+    staged = in_place and (call.collective in _STAGED or reads_input(made, channel.rank))
+    plan = lower(
+        made, channel.rank, call.counts, call.unit, in_place=in_place and not staged, chunk_bytes=choice.chunk_bytes,
+        window=choice.window,
+    )  # fmt: skip
+    return Prepared(choice, nbytes, plan, staged, engine_named(choice.engine), [])
+
+
+# -- running --------------------------------------------------------------------------------------------
+
+
+def run(channel: Channel, call: Call, prepared: Prepared) -> None:
+    """Carry out a call and return when it is done; one that is done at once never becomes a flight."""
+    if channel.flying or channel.settings.check:
+        channel.run(flight(channel, call, prepared))
+        return
+    memory = place(call, prepared, channel)
+    sequence = channel.next_sequence()
+    execution = _bound(channel, call, prepared, memory, sequence)
+    if execution.advance(SPIN):
+        _finish(channel, call, prepared, memory, execution, sequence)
+    else:
+        channel.run(_flight(channel, call, prepared, memory, sequence, [lambda: Running(execution)], [execution]))
+
+
+def flight(channel: Channel, call: Call, prepared: Prepared) -> Flight:
+    """The flight that carries out a call; not launched yet."""
+    memory = place(call, prepared, channel)
+    sequence = channel.next_sequence()
+    made: list[Execution] = []
+
+    def start() -> Stage:
+        made.append(_bound(channel, call, prepared, memory, sequence))
+        return Running(made[0])
+
+    stages: list[Callable[[], Stage]] = [start]
+    if channel.settings.check:
+        stages.insert(0, lambda: Exchange(channel.comm, signature(call, prepared, sequence)))
+    return _flight(channel, call, prepared, memory, sequence, stages, made)
+
+
+def _bound(channel: Channel, call: Call, prepared: Prepared, memory: Memory, sequence: int) -> Execution:
+    execution = prepared.take(channel.comm)
+    kernel = call.operator.kernel if call.operator is not None else 0
+    execution.bind(sequence, (memory.source, memory.target, memory.scratch_address), kernel)
+    return execution
+
+
+def _flight(
+    channel: Channel, call: Call, prepared: Prepared, memory: Memory, sequence: int, stages: list[Callable[[], Stage]],
+    made: list[Execution],
+) -> Flight:  # fmt: skip
+    def finish() -> None:
+        _finish(channel, call, prepared, memory, made[0], sequence)
+
+    return Flight(prepared.choice, sequence, stages, finish, (call, memory))
+
+
+def _finish(
+    channel: Channel, call: Call, prepared: Prepared, memory: Memory, execution: Execution, sequence: int
+) -> None:
+    prepared.idle.append(execution)
+    channel.give_scratch(memory.scratch)
+    if call.operator is not None and call.operator.errors:
+        raise call.operator.errors[0]
+    if memory.after is not None:
+        memory.after()
+    if channel.traces:
+        note(channel, prepared, sequence, execution.progress)
+
+
+def check_native(channel: Channel, call: Call, prepared: Prepared) -> None:
+    """Before MPI's own collective runs: in check mode, compare signatures. Raises MismatchError."""
+    channel.say_once(prepared.choice)
+    sequence = channel.next_sequence()
+    if channel.settings.check:
+        stage = [lambda: Exchange(channel.comm, signature(call, prepared, sequence))]
+        channel.run(Flight(prepared.choice, sequence, stage, lambda: None, None))
+    note(channel, prepared, sequence, (0, 0, 0))
+
+
+def refuse(channel: Channel, error: Exception) -> None:
+    """In check mode, tell the others that this rank's arguments were wrong, so that they raise too."""
+    if not channel.settings.check:
+        return
+    sequence = channel.next_sequence()
+    stage = [lambda: Exchange(channel.comm, {"sequence": sequence, "error": str(error)})]
+    try:
+        channel.run(Flight(native_choice("a call", "refused"), sequence, stage, lambda: None, None))
+    except RuntimeError:
+        pass  # this rank raises its own error
+
+
+def signature(call: Call, prepared: Prepared, sequence: int) -> dict[str, Any]:
     """What all ranks must agree on, for check mode; None where this rank cannot know."""
     arguments = call.arguments
     one = (arguments.send or arguments.recv) if arguments is not None else None
-    reduces = COLLECTIVES[call.collective].reduces
     return {
         "sequence": sequence,
         "collective": call.collective,
         "root": call.root,
-        "bytes": call.nbytes,
-        "count": call.counts if reduces else None,
+        "bytes": prepared.nbytes,
+        "count": call.counts if COLLECTIVES[call.collective].reduces else None,
         "type": one.facts.basic if one is not None else None,
         "op": call.operator.name if call.operator else None,
-        "algorithm": choice.algorithm,
-        "chunk_bytes": choice.chunk_bytes,
+        "algorithm": prepared.choice.algorithm,
+        "chunk_bytes": prepared.choice.chunk_bytes,
     }
+
+
+def note(channel: Channel, prepared: Prepared, sequence: int, progress: tuple[int, int, int]) -> None:
+    """Leave a record where somebody traces."""
+    choice = prepared.choice
+    lanes = prepared.plan.lanes if prepared.plan else 0
+    channel.record(
+        Record(
+            choice.collective, choice.algorithm, choice.engine, prepared.nbytes, choice.chunk_bytes, lanes, *progress[:2], sequence
+        )
+    )
 
 
 class Running:
@@ -127,147 +260,3 @@ class Running:
 def _line(w: Waiting) -> str:
     ranks = f"rank{'s' * (len(w.peers) > 1)} {', '.join(map(str, w.peers))}"
     return f"step {w.step} of chunk {w.chunk}, strand {w.strand}, waits for {ranks}"
-
-
-def flight(channel: Channel, call: Call, choice: Choice) -> Flight:
-    """The flight that carries out a call by a plan; not launched yet."""
-    memory = place(call, channel)
-    plan = channel.plan(choice, call.root, call.commutative, call.counts, call.unit, memory.in_place)
-    scratch = channel.take_scratch(plan.scratch_bytes)
-    base = -(-MPI.Get_address(scratch) // ALIGN) * ALIGN
-    sequence = channel.next_sequence()
-    made: list[Execution] = []
-
-    def run() -> Stage:
-        kernel = call.operator.kernel if call.operator else 0
-        engine = engine_named(choice.engine)
-        made.append(engine.Execution(plan, channel.comm, sequence, (memory.source, memory.target, base), kernel))
-        return Running(made[0])
-
-    def finish() -> None:
-        channel.give_scratch(scratch)
-        if call.operator is not None and call.operator.errors:
-            raise call.operator.errors[0]
-        for step in memory.after:
-            step()
-        note(channel, call, choice, plan, sequence, made[0].progress)
-
-    stages: list[Callable[[], Stage]] = [run]
-    if channel.settings.check:
-        stages.insert(0, lambda: Exchange(channel.comm, signature(call, choice, sequence)))
-    return Flight(choice, sequence, stages, finish, (call, memory, scratch))
-
-
-def check_native(channel: Channel, call: Call, choice: Choice) -> None:
-    """In check mode, compare signatures before MPI's own collective runs too. Raises MismatchError."""
-    channel.say_once(choice)
-    sequence = channel.next_sequence()
-    if channel.settings.check:
-        stage = [lambda: Exchange(channel.comm, signature(call, choice, sequence))]
-        channel.run(Flight(choice, sequence, stage, lambda: None, None))
-    note(channel, call, choice, None, sequence, (0, 0, 0))
-
-
-def refuse(channel: Channel, error: Exception) -> None:
-    """In check mode, tell the others that this rank's arguments were wrong, so that they raise too."""
-    if not channel.settings.check:
-        return
-    sequence = channel.next_sequence()
-    stage = [lambda: Exchange(channel.comm, {"sequence": sequence, "error": str(error)})]
-    told = Flight(native_choice("a call", "refused"), sequence, stage, lambda: None, None)
-    channel.launch(told)
-    try:
-        channel.wait(told)
-    except RuntimeError:
-        pass  # this rank raises its own error
-
-
-def note(
-    channel: Channel, call: Call, choice: Choice, plan: Plan | None, sequence: int, progress: tuple[int, int, int]
-) -> None:
-    """Leave a record for traces."""
-    if channel.traces:
-        lanes = plan.lanes if plan else 0
-        channel.record(
-            Record(
-                call.collective, choice.algorithm, choice.engine, call.nbytes, choice.chunk_bytes, lanes, progress[0], progress[1],
-                sequence,
-            )
-        )  # fmt: skip
-
-
-# -- memory ---------------------------------------------------------------------------------------------
-
-
-def place(call: Call, channel: Channel) -> Memory:
-    """Where the plan finds its input and leaves its output."""
-    memory, arguments = Memory(), call.arguments
-    if arguments is None:
-        return memory
-    if call.collective == "bcast":
-        assert arguments.recv is not None
-        memory.in_place, memory.target = True, _output(memory, arguments.recv, True, channel.rank != call.root)
-        return memory
-    if arguments.send is not None:
-        memory.source = _input(memory, arguments.send)
-    if not arguments.in_place:
-        memory.target = _output(memory, arguments.recv, False) if arguments.recv is not None else 0
-    elif arguments.recv is None:
-        memory.in_place = True  # scatter: the root's block stays where it is
-    elif call.collective in _STAGED or _goes_back(call, channel):
-        _stage(memory, arguments.recv, call, channel.rank)
-    else:
-        memory.in_place, memory.target = True, _output(memory, arguments.recv, True)
-    return memory
-
-
-def _goes_back(call: Call, channel: Channel) -> bool:
-    """Whether the algorithm reads its contribution after it may have written a result over it."""
-    spec = select(channel, call).algorithm
-    return reads_input(schedule(call.collective, spec, channel.size, call.root, commutative=call.commutative), channel.rank)
-
-
-def _input(memory: Memory, buffer: Buffer) -> int:
-    if buffer.contiguous:
-        memory.keep.append(buffer)
-        return buffer.address
-    packed = buffer.pack()
-    memory.keep.append(packed)
-    return MPI.Get_address(packed)
-
-
-def _output(memory: Memory, buffer: Buffer, with_data: bool, writes: bool = True) -> int:
-    if buffer.contiguous:
-        memory.keep.append(buffer)
-        return buffer.address
-    packed = buffer.pack() if with_data else np.empty(buffer.packed_nbytes, np.uint8)
-    memory.keep += [packed, buffer]
-    if writes:
-        memory.after.append(lambda: buffer.unpack(packed))
-    return MPI.Get_address(packed)
-
-
-def _stage(memory: Memory, buffer: Buffer, call: Call, rank: int) -> None:
-    """The receive buffer is the input; the output goes to memory of its own and is copied back at the end."""
-    if isinstance(call.counts, tuple):
-        nbytes = call.counts[rank] * call.unit
-    elif call.collective == "reduce_scatter":
-        nbytes = call.counts * call.unit
-    else:
-        nbytes = call.nbytes
-    result = np.empty(nbytes, np.uint8)
-    packed = None if buffer.contiguous else buffer.pack()
-    memory.keep += [buffer, result, packed]
-    memory.source = buffer.address if packed is None else MPI.Get_address(packed)
-    memory.target = MPI.Get_address(result)
-
-    def back() -> None:
-        if packed is None:
-            np.frombuffer(MPI.buffer.fromaddress(buffer.address, nbytes), np.uint8)[:] = result
-        else:
-            packed[:nbytes] = result
-            buffer.unpack(packed)
-
-    memory.after.append(back)
-
-

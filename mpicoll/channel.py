@@ -7,6 +7,7 @@ shares it and it goes when the communicator does.
 from __future__ import annotations
 
 import atexit
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -20,12 +21,12 @@ from . import progress, stall
 from .engines import selftest
 from .errors import CommError, EngineError
 from .flight import Flight, Record
-from .plan import ALIGN, SEQUENCES, Plan, lower
-from .schedule import schedule
-from .select import NATIVE, Choice, Overrides, native_choice
+from .plan import ALIGN, SEQUENCES
+from .select import Choice, Overrides
 from .settings import Settings, read
 
-PLANS = 512  # plans kept per communicator
+PLANS = 512  # plans kept per communicator and choice of overrides
+OVERRIDES = 64  # choices of overrides whose plans are kept
 SPIN = 0.01  # seconds an engine may run before signals, stalls and other flights are looked after
 KEEP_SCRATCH = 64 << 20  # bytes of scratch kept for the next call
 
@@ -68,8 +69,8 @@ class Channel:
         self.rank, self.size = comm.rank, comm.size
         self.settings: Settings = self._agreed_settings()
         self.engine, self.engine_why = self._agree_engine()
-        self.overrides = Overrides({})
-        self.plans: OrderedDict[Hashable, Plan] = OrderedDict()
+        self.caches: dict[Overrides, OrderedDict[Hashable, Any]] = {}
+        self.override(Overrides())
         self.sequence = 0
         self.flying: list[Flight] = []
         self.slots: dict[int, Flight] = {}
@@ -108,27 +109,21 @@ class Channel:
         """Check that an engine chosen by using() can run. Raises EngineError."""
         self._require(engine)
 
-    # -- plans ------------------------------------------------------------------------------------------
+    # -- what calls need --------------------------------------------------------------------------------
 
-    def plan(
-        self, choice: Choice, root: int, commutative: bool, counts: int | tuple[int, ...], itemsize: int, in_place: bool
-    ) -> Plan:
-        """The plan for a call, from the cache or lowered now."""
-        key = (
-            choice.collective, choice.algorithm, choice.chunk_bytes, choice.window, root, commutative, counts, itemsize, in_place,
-        )  # fmt: skip
-        plan = self.plans.get(key)
-        if plan is None:
-            made = schedule(choice.collective, choice.algorithm, self.size, root, commutative=commutative)
-            plan = lower(
-                made, self.rank, counts, itemsize, in_place=in_place, chunk_bytes=choice.chunk_bytes, window=choice.window
-            )
-            self.plans[key] = plan
-            if len(self.plans) > PLANS:
-                self.plans.popitem(last=False)
-        else:
-            self.plans.move_to_end(key)
-        return plan
+    def override(self, overrides: Overrides) -> dict[Hashable, Any]:
+        """Put other overrides in force, with a cache of their own for what serves calls."""
+        self.overrides = overrides
+        self.prepared = self.caches.setdefault(overrides, OrderedDict())
+        if len(self.caches) > OVERRIDES:
+            del self.caches[next(x for x in self.caches if x is not overrides)]
+        return self.prepared
+
+    def remember(self, key: Hashable, prepared: Any) -> None:
+        """Keep what serves a kind of call, the oldest going when there are too many."""
+        self.prepared[key] = prepared
+        if len(self.prepared) > PLANS:
+            self.prepared.popitem(last=False)
 
     def take_scratch(self, nbytes: int) -> np.ndarray:
         """An array that holds nbytes from an aligned address on; see aligned()."""
@@ -137,9 +132,9 @@ class Channel:
             return kept
         return np.empty(nbytes + ALIGN, np.uint8)
 
-    def give_scratch(self, array: np.ndarray) -> None:
+    def give_scratch(self, array: np.ndarray | None) -> None:
         """Keep the larger one for the next call."""
-        if len(array) <= KEEP_SCRATCH and (self.scratch is None or len(self.scratch) < len(array)):
+        if array is not None and len(array) <= KEEP_SCRATCH and (self.scratch is None or len(self.scratch) < len(array)):
             self.scratch = array
 
     # -- flights ----------------------------------------------------------------------------------------
@@ -210,8 +205,6 @@ class Channel:
         """Tell the user, once per reason and from rank 0, that a call runs native though nobody asked for it."""
         if self.rank == 0 and not choice.forced and choice.why not in self.said:
             self.said.add(choice.why)
-            import logging
-
             logging.getLogger("mpicoll").warning("%s runs native: %s", choice.collective, choice.why)
 
     # -- the end ----------------------------------------------------------------------------------------
@@ -225,7 +218,8 @@ class Channel:
                 self.step(SPIN)
                 stall.watch(self.flying, self.rank, self.settings, time.monotonic())
             self.freed = True
-            self.plans.clear()
+            self.caches.clear()
+            self.prepared.clear()
             _live.pop(id(self), None)
             if self.comm != MPI.COMM_NULL:
                 self.comm.Free()
@@ -237,6 +231,3 @@ def check_usable(comm: MPI.Intracomm) -> None:
         raise CommError("the communicator is MPI.COMM_NULL or was freed; make a Comm from one that is alive")
     if comm.Is_inter():
         raise CommError("this is an intercommunicator; mpicoll serves intracommunicators, Merge() makes one")
-
-
-__all__ = ["NATIVE", "Channel", "attach", "check_usable", "native_choice"]

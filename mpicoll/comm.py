@@ -14,7 +14,7 @@ from .channel import Channel, attach, check_usable
 from .errors import ArgumentError, CommError, MpicollError
 from .flight import Record
 from .requests import Request
-from .select import NATIVE, RULES, Choice
+from .select import RULES, Choice
 from .settings import ENGINES
 
 Native = Callable[[], Any]
@@ -67,11 +67,11 @@ class Comm(MPI.Intracomm):
                 raise ArgumentError(f"engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
             channel.use_engine(engine)
         before = channel.overrides
-        channel.overrides = before.merged(algorithms, chunk_bytes, window, engine)
+        channel.override(before.merged(algorithms, chunk_bytes, window, engine))
         try:
             yield self
         finally:
-            channel.overrides = before
+            channel.override(before)
 
     def explain(self, collective: str, nbytes: int = 0, op: MPI.Op = MPI.SUM) -> Choice:
         """What would run for a call of nbytes, and why. See Claims for whose bytes. Raises UnknownAlgorithm."""
@@ -80,8 +80,7 @@ class Comm(MPI.Intracomm):
             from .schedule import find
 
             find(collective, "")
-        operator = calls.Operator("", op.Is_commutative(), 0)
-        return calls.select(channel, calls.Call(collective, nbytes=nbytes, operator=operator))
+        return calls.select(channel, collective, nbytes, op.Is_commutative())
 
     @contextmanager
     def trace(self) -> Iterator[list[Record]]:
@@ -101,23 +100,23 @@ class Comm(MPI.Intracomm):
     ) -> None:  # fmt: skip
         """Check, select, run; or let MPI's own collective do it."""
         channel = self._open()
-        call, choice = self._describe(channel, name, parse, given, root, op)
-        if choice.algorithm == NATIVE:
-            calls.check_native(channel, call, choice)
+        call, prepared = self._prepare(channel, name, parse, given, root, op)
+        if prepared.plan is None:
+            calls.check_native(channel, call, prepared)
             native()
         else:
-            channel.run(calls.flight(channel, call, choice))
+            calls.run(channel, call, prepared)
 
-    def _describe(
+    def _prepare(
         self, channel: Channel, name: str, parse: Callable[..., Arguments] | None, given: tuple[Any, ...], root: Any,
         op: MPI.Op | None,
-    ) -> tuple[calls.Call, Choice]:  # fmt: skip
+    ) -> tuple[calls.Call, calls.Prepared]:  # fmt: skip
         try:
             arguments = parse(*given) if parse is not None else None
             if name == "reduce_scatter" and arguments is not None and arguments.counts is None:
                 arguments = self._settle(channel, arguments)
-            call = calls.describe(name, arguments, channel.size, int(root), op)
-            return call, calls.select(channel, call)
+            call = calls.describe(name, arguments, int(root), op)
+            return call, calls.prepare(channel, call)
         except MpicollError as error:
             error.rank = channel.rank
             calls.refuse(channel, error)
@@ -204,12 +203,12 @@ class Comm(MPI.Intracomm):
     def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
         """Start combining everybody's vectors everywhere; the buffers are mpicoll's until the request completes."""
         channel = self._open()
-        call, choice = self._describe(channel, "allreduce", buffers.parse_allreduce, (sendbuf, recvbuf), 0, op)
-        if choice.algorithm == NATIVE:
-            calls.note(channel, call, choice, None, channel.next_sequence(), (0, 0, 0))
-            channel.say_once(choice)
+        call, prepared = self._prepare(channel, "allreduce", buffers.parse_allreduce, (sendbuf, recvbuf), 0, op)
+        if prepared.plan is None:
+            channel.say_once(prepared.choice)
+            calls.note(channel, prepared, channel.next_sequence(), (0, 0, 0))
             return super().Iallreduce(sendbuf, recvbuf, op)
-        return Request.launch(channel, calls.flight(channel, call, choice))
+        return Request.launch(channel, calls.flight(channel, call, prepared))
 
     # -- communicators out of this one ------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from .kernels import reduce as kernels
 
 _NAMES = ("SUM", "PROD", "MAX", "MIN", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "MAXLOC", "MINLOC")
 _BY_HANDLE = {MPI._handleof(getattr(MPI, name)): name for name in _NAMES}  # predefined: never reused
+_known: dict[tuple[str, TypeFacts], Operator] = {}
 _LOGICAL = ("LAND", "LOR", "LXOR")
 _Signature = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
 
@@ -45,6 +46,15 @@ def operator(op: MPI.Op, facts: TypeFacts) -> Operator:
     name = name_of(op)
     if name == "user":
         return _user(op, facts)
+    known = _known.get((name, facts)) if facts.predefined else None
+    if known is None:
+        known = _predefined(name, facts)
+        if facts.predefined:
+            _known[name, facts] = known
+    return known
+
+
+def _predefined(name: str, facts: TypeFacts) -> Operator:
     if not kernels.allowed(name, facts.kind) or (name in _LOGICAL and facts.group == "Fortran integer"):
         able = [n for n in _NAMES if kernels.allowed(n, facts.kind)]
         takes = f"operators for it are {', '.join(able)}" if able else "no predefined operator takes it, make one with MPI.Op.Create"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .errors import ArgumentError, PreconditionError
 from .schedule import algorithms, find, parse_spec
@@ -93,7 +93,7 @@ class Choice:
 class Overrides:
     """What using() has set: algorithms by collective, chunk, window and engine (None: not set)."""
 
-    algorithms: Mapping[str, str]
+    algorithms: tuple[tuple[str, str], ...] = ()
     chunk_bytes: int | None = None
     window: int | None = None
     engine: str | None = None
@@ -111,7 +111,7 @@ class Overrides:
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ArgumentError(f"{what} is {value!r}; it must be an integer of at least 1")
         return Overrides(
-            {**self.algorithms, **algorithms}, chunk_bytes or self.chunk_bytes, window or self.window, engine or self.engine
+            tuple({**dict(self.algorithms), **algorithms}.items()), chunk_bytes or self.chunk_bytes, window or self.window, engine or self.engine
         )
 
 
@@ -119,7 +119,7 @@ def choose(
     collective: str, nbytes: int, p: int, commutative: bool, overrides: Overrides, engine: str
 ) -> Choice:
     """The choice for a call of nbytes (see Claims for whose bytes). Raises PreconditionError when what is forced cannot serve."""
-    spec = overrides.algorithms.get(collective, "auto")
+    spec = dict(overrides.algorithms).get(collective, "auto")
     window = overrides.window or WINDOW
     if spec == "auto":
         rules = RULES[collective] if commutative else ORDERED_RULES.get(collective, ())
@@ -146,8 +146,3 @@ def choose(
 def native_choice(collective: str, why: str) -> Choice:
     """MPI's own collective, and the reason."""
     return Choice(collective, NATIVE, None, WINDOW, NATIVE, why)
-
-
-def as_record(choice: Choice) -> dict[str, Any]:
-    """A choice as plain data."""
-    return dict(vars(choice))

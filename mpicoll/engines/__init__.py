@@ -25,8 +25,11 @@ class Waiting(NamedTuple):
 class Execution(Protocol):
     """One plan under way."""
 
-    def __init__(self, plan: Plan, comm: MPI.Comm, sequence: int, bases: tuple[int, int, int], kernel: int) -> None:
-        """Bind a plan to memory (addresses of input, output, scratch), a communicator and a kernel's address."""
+    def __init__(self, plan: Plan, comm: MPI.Comm) -> None:
+        """Set up for a plan and a communicator."""
+
+    def bind(self, sequence: int, bases: tuple[int, int, int], kernel: int) -> None:
+        """Make ready to run: addresses of input, output and scratch, and of the kernel. Not while under way."""
 
     def advance(self, seconds: float) -> bool:
         """Go on for at most `seconds` (0: as far as possible at once); True when done. Raises MPI.Exception."""

@@ -151,38 +151,41 @@ def _error_offset() -> int:
 
 
 class Execution:
-    """One plan under way; its arrays are what the walker works on."""
+    """One plan under way; its arrays are what the walker works on. May be bound again once done."""
 
-    def __init__(self, plan: Plan, comm: MPI.Comm, sequence: int, bases: tuple[int, int, int], kernel: int) -> None:
-        self.plan = plan
-        self.bases, self.geometry, self.library = np.array(bases, np.int64), geometry(plan), library()
-        units = len(plan.strands) * plan.window
-        sizes = self.library
+    def __init__(self, plan: Plan, comm: MPI.Comm) -> None:
+        self.plan, self.library, self.geometry = plan, library(), geometry(plan)
+        self.bases, self.counters, self.flag = np.zeros(3, np.int64), np.zeros(3, np.int64), np.zeros(1, np.int32)
+        self.start = self._start()
+        self.state = self.start.copy()
         most = max(1, plan.most_messages)
-        self.requests = np.empty(units * most * int(sizes[REQUEST_SIZE]), np.uint8)
-        self.statuses = np.zeros(most * int(sizes[STATUS_SIZE]), np.uint8)
-        self.flag, self.counters = np.zeros(1, np.int32), np.zeros(3, np.int64)
-        self.call = np.array(
-            [_handle(comm), tag(sequence, 0, 0), kernel, *(MPI.Get_address(x) for x in (self.requests, self.statuses, self.flag)), most],
-            np.int64,
-        )  # fmt: skip
-        self.state = np.empty((units, 3), np.int64)
-        self._rewind()
+        self.requests = np.empty(len(self.state) * most * int(self.library[REQUEST_SIZE]), np.uint8)
+        self.statuses = np.zeros(most * int(self.library[STATUS_SIZE]), np.uint8)
+        addresses = [MPI.Get_address(x) for x in (self.requests, self.statuses, self.flag)]
+        self.call = np.array([_handle(comm), 0, 0, *addresses, most], np.int64)
+        self.tables = (plan.rows, plan.segments, plan.steps, plan.strands, self.geometry, self.bases, self.state)
+        self.tables += (self.library, self.call, self.flag, self.counters)
 
-    def _rewind(self) -> None:
+    def _start(self) -> np.ndarray:
+        """Every lane's state before its first step."""
         plan = self.plan
-        first = np.repeat(plan.strands, plan.window, axis=0)
-        self.state[:, LANE] = np.tile(np.arange(plan.window), len(plan.strands))
-        self.state[first[:, 0] == first[:, 1], LANE] = plan.lanes
-        self.state[:, STEP], self.state[:, COUNT] = first[:, 0], -1
+        spans = np.repeat(plan.strands, plan.window, axis=0)
+        state = np.empty((len(spans), 3), np.int64)
+        state[:, LANE] = np.tile(np.arange(plan.window), len(plan.strands))
+        state[spans[:, 0] == spans[:, 1], LANE] = plan.lanes
+        state[:, STEP], state[:, COUNT] = spans[:, 0], -1
+        return state
+
+    def bind(self, sequence: int, bases: tuple[int, int, int], kernel: int) -> None:
+        """Make ready to run on this memory."""
+        self.bases[:] = bases
+        self.call[TAG], self.call[KERNEL] = tag(sequence, 0, 0), kernel
+        self.state[:] = self.start
+        self.counters[:] = 0
 
     def advance(self, seconds: float) -> bool:
         """Go on for at most `seconds`; True when done."""
-        plan = self.plan
-        code = walk(
-            plan.rows, plan.segments, plan.steps, plan.strands, self.geometry, self.bases, self.state, self.library, self.call,
-            self.flag, self.counters, seconds,
-        )  # fmt: skip
+        code = walk(*self.tables, seconds)
         if code < 0:
             raise MPI.Exception(self._cause(-code))
         return code == DONE

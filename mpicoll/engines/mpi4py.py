@@ -33,18 +33,20 @@ class _Lane:
 
 
 class Execution:
-    """One plan under way."""
+    """One plan under way. May be bound again once done."""
 
-    def __init__(self, plan: Plan, comm: MPI.Comm, sequence: int, bases: tuple[int, int, int], kernel: int) -> None:
-        self.plan, self.comm, self.kernel = plan, comm, kernel
-        self.bases, self.geometry = np.array(bases, np.int64), geometry(plan)
-        self.sequence = sequence
+    def __init__(self, plan: Plan, comm: MPI.Comm) -> None:
+        self.plan, self.comm, self.geometry = plan, comm, geometry(plan)
         self.rows, self.steps = plan.rows.tolist(), plan.steps.tolist()
+
+    def bind(self, sequence: int, bases: tuple[int, int, int], kernel: int) -> None:
+        """Make ready to run on this memory."""
+        self.sequence, self.bases, self.kernel = sequence, np.array(bases, np.int64), kernel
         self.messages = self.bytes = self.finished = 0
         self.lanes = [
             _Lane(s, slot, first, end)
-            for s, (first, end) in enumerate(plan.strands.tolist())
-            for slot in range(plan.window)
+            for s, (first, end) in enumerate(self.plan.strands.tolist())
+            for slot in range(self.plan.window)
             if first < end
         ]
 

@@ -40,7 +40,9 @@ def check() -> str | None:
 def _start(compiled, plan: Plan, comm: MPI.Comm, send: np.ndarray, receive: np.ndarray, kernel: int):  # type: ignore[no-untyped-def]
     scratch = np.empty(64, np.uint8)
     bases = tuple(MPI.Get_address(x) for x in (send, receive, scratch))
-    return compiled.Execution(plan, comm, 0, bases, kernel), scratch
+    execution = compiled.Execution(plan, comm)
+    execution.bind(0, bases, kernel)
+    return execution, scratch
 
 
 def _exchange(compiled, comm: MPI.Comm) -> str | None:  # type: ignore[no-untyped-def]

@@ -17,7 +17,7 @@ from .channel import SPIN, Channel
 from .check import Exchange
 from .collectives import COLLECTIVES
 from .engines import Execution, Waiting, engine_named
-from .errors import PreconditionError
+from .errors import PreconditionError, spans
 from .flight import Flight, Record, Stage
 from .memory import Memory, place
 from .operators import Operator, operator
@@ -258,5 +258,9 @@ class Running:
 
 
 def _line(w: Waiting) -> str:
-    ranks = f"rank{'s' * (len(w.peers) > 1)} {', '.join(map(str, w.peers))}"
-    return f"step {w.step} of chunk {w.chunk}, strand {w.strand}, waits for {ranks}"
+    parts = [
+        f"{what} rank{'s' * (len(peers) > 1)} {spans(peers)}"
+        for what, peers in (("to receive from", w.receives), ("to send to", w.sends))
+        if peers
+    ]
+    return f"step {w.step} of chunk {w.chunk}, strand {w.strand}, waits {' and '.join(parts) or 'for its turn'}"

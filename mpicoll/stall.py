@@ -29,14 +29,21 @@ def report(flights: Iterable[Flight], rank: int, seconds: float) -> str:
 
 
 def watch(flights: list[Flight], rank: int, settings: Settings, now: float) -> None:
-    """Print a report for flights that stand still, once; abort the run where MPICOLL_TIMEOUT asked for it."""
-    still = [(f, f.stalled(now)) for f in flights]
-    late = [(f, s) for f, s in still if s > settings.timeout and not f.reported]
-    if not late:
-        return
-    print(report([f for f, _ in late], rank, max(s for _, s in late)), file=sys.stderr, flush=True)
-    for flight, _ in late:
+    """Print a report for flights that stand still, once; abort the run where MPICOLL_TIMEOUT asked for it.
+
+    The abort comes a little after the report, so that the other stuck ranks can print theirs.
+    """
+    still = {flight: flight.stalled(now) for flight in flights}
+    late = [f for f, seconds in still.items() if seconds > settings.timeout and not f.reported]
+    if late:
+        print(report(late, rank, max(still[f] for f in late)), file=sys.stderr, flush=True)
+    for flight in late:
         flight.reported = True
-    if settings.abort:
+    if settings.abort and max(still.values(), default=0.0) > settings.timeout + grace(settings):
         print(f"mpicoll: rank {rank}: MPICOLL_TIMEOUT={settings.timeout:g} is over, aborting", file=sys.stderr, flush=True)
         MPI.COMM_WORLD.Abort(86)
+
+
+def grace(settings: Settings) -> float:
+    """Seconds from the report to the abort."""
+    return max(1.0, settings.timeout / 10)

@@ -61,6 +61,22 @@ def check_tables(schedule: Schedule) -> None:
             run(schedule, case, in_place)
 
 
+def check_scratch(schedule: Schedule) -> None:
+    """The most scratch any rank's plan takes must be the docstring's formula. Raises VerifyError."""
+    p, naming = schedule.p, schedule.collective.naming
+    k = len(schedule.blocks) if naming == "vector" else p
+    block = plans.ALIGN
+    case = Case({"vector": block * k, "none": 0}.get(naming, block), 1, None, 4)
+    got = max(plan.scratch_bytes for plan in lower_all(schedule, case, schedule.collective.name == "bcast"))
+    claims = schedule.algorithm.claims
+    claimed = claims.evaluate(claims.scratch, p, block * k)
+    if claimed != got:
+        raise VerifyError(
+            algorithm=schedule.title, p=p, op="the docstring's Scratch", expected=f"{claims.scratch} = {claimed} for n = {block * k}",
+            got=f"{got} bytes",
+        )  # fmt: skip
+
+
 def in_place_forms(schedule: Schedule) -> tuple[bool, ...]:
     """The placements a collective's plans come in; where the result would lie across the input, it is staged."""
     match schedule.collective.name:

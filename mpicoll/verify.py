@@ -15,8 +15,6 @@ from .errors import VerifyError
 from .play import Interval, Trace, Value, play, show
 from .schedule import VALUE, Algorithm, Loc, Schedule, registered
 
-GRID = {"counts": ("0", "1", "p-1", "p+1", "3p+2"), "lanes": (1, 3)}
-
 
 def verify(schedule: Schedule) -> Trace:
     """Prove one schedule and return its trace. Raises VerifyError with coordinates."""
@@ -80,13 +78,14 @@ def schedules(entry: Algorithm, p: int) -> Iterator[Schedule]:
 
 def prove(entry: Algorithm, p: int) -> int:
     """Prove an algorithm at p ranks, schedules and lowered tables; returns how many of each were proved."""
-    from .tables import check_tables
+    from .tables import check_scratch, check_tables
 
     count = 0
     for schedule in schedules(entry, p):
         verify(schedule)
         check_tables(schedule)
         count += 1
+    check_scratch(Schedule(entry, p))
     return count
 
 

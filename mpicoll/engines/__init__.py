@@ -6,20 +6,41 @@ goes as far as it can without blocking, so blocking, nonblocking and many-in-fli
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from mpi4py import MPI
 
-from ..plan import Plan
+from ..blocks import chunk_length
+from ..plan import FOLD, RECV, SEND, Plan
 
 
 class Waiting(NamedTuple):
-    """What one lane of an execution waits for."""
+    """What one lane of an execution waits for: the ranks whose messages are not in, and those that have not taken ours."""
 
     strand: int
     chunk: int
     step: int
-    peers: tuple[int, ...]
+    receives: tuple[int, ...]
+    sends: tuple[int, ...]
+
+
+def waiting(plan: Plan, strand: int, lane: int, step: int, requests: Sequence[MPI.Request]) -> Waiting:
+    """What a lane waits for, from the requests of its step in the order they were posted."""
+    first, posts, _ = plan.steps[step].tolist()
+    posted = [(kind, peer) for kind, peer, a, b, _ in plan.rows[first:posts].tolist() if _is_posted(plan, kind, a, b, lane)]
+    left = [who for who, request in zip(posted, requests, strict=True) if not request.Get_status()]
+    begin = int(plan.strands[strand, 0])
+    return Waiting(strand, lane, step - begin, _peers(left, RECV), _peers(left, SEND))
+
+
+def _is_posted(plan: Plan, kind: int, first: int, end: int, lane: int) -> bool:
+    lengths = [chunk_length(int(n), plan.slice, lane) for n in plan.segments[first:end, 2]]
+    return kind != FOLD and (first == end or sum(lengths) > 0)
+
+
+def _peers(messages: Sequence[tuple[int, int]], kind: int) -> tuple[int, ...]:
+    return tuple(sorted({peer for k, peer in messages if k == kind}))
 
 
 class Execution(Protocol):

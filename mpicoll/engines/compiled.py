@@ -20,7 +20,7 @@ from numba.extending import intrinsic
 
 from ..kernels.cache import jit
 from ..plan import FOLD, MAX_WINDOW, SEND, Plan, tag
-from . import Waiting, local
+from . import Waiting, local, waiting
 from .local import I64, LINE, TABLE, finish, geometry, prepare
 
 name = "compiled"
@@ -55,7 +55,7 @@ call_int, call_double = _call(ir.IntType(32)), _call(ir.DoubleType())
 
 @jit(
     types.int64, TABLE, TABLE, TABLE, TABLE, LINE, LINE, TABLE, LINE, LINE, types.Array(types.int32, 1, "C"), LINE, types.float64,
-    also=(local.__file__,),
+    also=(local.__file__, *local.INLINED),
 )  # fmt: skip
 def walk(  # type: ignore[no-untyped-def]
     rows, segments, steps, strands, geometry, bases, state, library, call, flag, progress, seconds
@@ -206,11 +206,13 @@ class Execution:
     def waiting(self) -> list[Waiting]:
         """What each unfinished lane waits for."""
         return [
-            Waiting(u // self.plan.window, int(lane), int(step - self.plan.strands[u // self.plan.window, 0]), self._peers(int(step)))
-            for u, (lane, step, count) in enumerate(self.state.tolist())
+            waiting(self.plan, unit // self.plan.window, lane, step, self._requests(unit, count))
+            for unit, (lane, step, count) in enumerate(self.state.tolist())
             if lane < self.plan.lanes and count >= 0
         ]
 
-    def _peers(self, step: int) -> tuple[int, ...]:
-        first, posts, _ = self.plan.steps[step].tolist()
-        return tuple(sorted({peer for kind, peer, *_ in self.plan.rows[first:posts].tolist() if kind != FOLD}))
+    def _requests(self, unit: int, count: int) -> list[MPI.Request]:
+        size = int(self.library[REQUEST_SIZE])
+        handles = self.requests.view(np.uint32 if size == 4 else np.uint64)
+        first = unit * max(1, self.plan.most_messages)
+        return [MPI.Request.fromhandle(int(h)) for h in handles[first : first + count]]

@@ -11,11 +11,14 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from ..kernels import pack as packing
+from ..kernels import reduce as reducing
 from ..kernels.cache import jit
 from ..kernels.pack import copy_bytes
 from ..kernels.reduce import call_address
 from ..plan import FOLD, RECV, SCRATCH, Plan
 
+INLINED = (packing.__file__, reducing.__file__)  # sources whose code is compiled into what is jitted here
 I64 = types.int64
 LINE = types.Array(types.int64, 1, "C")
 TABLE = types.Array(types.int64, 2, "C")
@@ -134,13 +137,13 @@ def prepare(rows, segments, geometry, bases, r, lane, slot, kernel):  # type: ig
     return at, total(segments, geometry, first, end, lane)
 
 
-@jit(types.void, TABLE, TABLE, LINE, LINE, I64, I64, I64, I64, I64, I64)
+@jit(types.void, TABLE, TABLE, LINE, LINE, I64, I64, I64, I64, I64, I64, also=INLINED)
 def finish_step(rows, segments, geometry, bases, first, posts, end, lane, slot, kernel):  # type: ignore[no-untyped-def]
     """finish(), for the Python engine."""
     finish(rows, segments, geometry, bases, first, posts, end, lane, slot, kernel)
 
 
-@jit(types.UniTuple(types.int64, 2), TABLE, TABLE, LINE, LINE, I64, I64, I64, I64)
+@jit(types.UniTuple(types.int64, 2), TABLE, TABLE, LINE, LINE, I64, I64, I64, I64, also=INLINED)
 def prepare_row(rows, segments, geometry, bases, r, lane, slot, kernel):  # type: ignore[no-untyped-def]
     """prepare(), for the Python engine."""
     return prepare(rows, segments, geometry, bases, r, lane, slot, kernel)

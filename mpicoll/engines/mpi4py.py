@@ -12,7 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..plan import FOLD, SEND, Plan, tag
-from . import Waiting
+from . import Waiting, waiting
 from .local import finish_step, geometry, prepare_row
 
 name = "mpi4py"
@@ -110,10 +110,4 @@ class Execution:
 
     def waiting(self) -> list[Waiting]:
         """What each unfinished lane waits for."""
-        return [
-            Waiting(lane.strand, lane.lane, lane.step - lane.first, self._peers(lane)) for lane in self.lanes if lane.requests is not None
-        ]
-
-    def _peers(self, lane: _Lane) -> tuple[int, ...]:
-        first, posts, _ = self.steps[lane.step]
-        return tuple(sorted({peer for kind, peer, *_ in self.rows[first:posts] if kind != FOLD}))
+        return [waiting(self.plan, x.strand, x.lane, x.step, x.requests) for x in self.lanes if x.requests is not None]

@@ -7,6 +7,7 @@ rank's own affair (a layout with holes, MPI.IN_PLACE at the root) is settled her
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from .channel import SPIN, Channel
 from .check import Exchange
 from .collectives import COLLECTIVES
 from .engines import Execution, Waiting, engine_named
-from .errors import PreconditionError, spans
+from .errors import MismatchError, PreconditionError, spans
 from .flight import Flight, Record, Stage
 from .memory import Memory, place
 from .operators import Operator, operator
@@ -34,9 +35,14 @@ class Call:
     __slots__ = ("arguments", "collective", "counts", "operator", "root", "unit")
 
     def __init__(
-        self, collective: str, arguments: Arguments | None, counts: int | tuple[int, ...] = 0, unit: int = 1, root: int = 0,
+        self,
+        collective: str,
+        arguments: Arguments | None,
+        counts: int | tuple[int, ...] = 0,
+        unit: int = 1,
+        root: int = 0,
         operator: Operator | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.collective, self.arguments, self.counts, self.unit = collective, arguments, counts, unit
         self.root, self.operator = root, operator
 
@@ -121,9 +127,14 @@ def _prepare(channel: Channel, call: Call, in_place: bool) -> Prepared:
     made = schedule(call.collective, choice.algorithm, channel.size, call.root, commutative=call.commutative)
     staged = in_place and (call.collective in _STAGED or reads_input(made, channel.rank))
     plan = lower(
-        made, channel.rank, call.counts, call.unit, in_place=in_place and not staged, chunk_bytes=choice.chunk_bytes,
+        made,
+        channel.rank,
+        call.counts,
+        call.unit,
+        in_place=in_place and not staged,
+        chunk_bytes=choice.chunk_bytes,
         window=choice.window,
-    )  # fmt: skip
+    )
     return Prepared(choice, nbytes, plan, staged, engine_named(choice.engine), [])
 
 
@@ -168,9 +179,14 @@ def _bound(channel: Channel, call: Call, prepared: Prepared, memory: Memory, seq
 
 
 def _flight(
-    channel: Channel, call: Call, prepared: Prepared, memory: Memory, sequence: int, stages: list[Callable[[], Stage]],
+    channel: Channel,
+    call: Call,
+    prepared: Prepared,
+    memory: Memory,
+    sequence: int,
+    stages: list[Callable[[], Stage]],
     made: list[Execution],
-) -> Flight:  # fmt: skip
+) -> Flight:
     def finish() -> None:
         _finish(channel, call, prepared, memory, made[0], sequence)
 
@@ -206,10 +222,8 @@ def refuse(channel: Channel, error: Exception) -> None:
         return
     sequence = channel.next_sequence()
     stage = [lambda: Exchange(channel.comm, {"sequence": sequence, "error": str(error)})]
-    try:
+    with suppress(MismatchError):  # this rank raises its own error
         channel.run(Flight(native_choice("a call", "refused"), sequence, stage, lambda: None, None))
-    except RuntimeError:
-        pass  # this rank raises its own error
 
 
 def signature(call: Call, prepared: Prepared, sequence: int) -> dict[str, Any]:
@@ -235,7 +249,14 @@ def note(channel: Channel, prepared: Prepared, sequence: int, progress: tuple[in
     lanes = prepared.plan.lanes if prepared.plan else 0
     channel.record(
         Record(
-            choice.collective, choice.algorithm, choice.engine, prepared.nbytes, choice.chunk_bytes, lanes, *progress[:2], sequence
+            choice.collective,
+            choice.algorithm,
+            choice.engine,
+            prepared.nbytes,
+            choice.chunk_bytes,
+            lanes,
+            *progress[:2],
+            sequence,
         )
     )
 

@@ -39,7 +39,7 @@ def attach(comm: MPI.Intracomm) -> Channel:
     global _keyval
     if _keyval is None:
         _keyval = MPI.Comm.Create_keyval(delete_fn=_deleted)
-    channel = comm.Get_attr(_keyval)
+    channel: Any = comm.Get_attr(_keyval)
     if channel is None:
         channel = Channel(comm)
         comm.Set_attr(_keyval, channel)
@@ -99,7 +99,9 @@ class Channel:
             self._require(self.settings.engine)
             return self.settings.engine, "chosen by MPICOLL_ENGINE"
         problem = selftest.check()
-        return ("compiled", "its self-test passed") if problem is None else ("mpi4py", f"compiled cannot run: {problem}")
+        return (
+            ("compiled", "its self-test passed") if problem is None else ("mpi4py", f"compiled cannot run: {problem}")
+        )
 
     def _require(self, engine: str) -> None:
         if engine == "compiled" and (problem := selftest.check()) is not None:
@@ -134,7 +136,11 @@ class Channel:
 
     def give_scratch(self, array: np.ndarray | None) -> None:
         """Keep the larger one for the next call."""
-        if array is not None and len(array) <= KEEP_SCRATCH and (self.scratch is None or len(self.scratch) < len(array)):
+        if (
+            array is not None
+            and len(array) <= KEEP_SCRATCH
+            and (self.scratch is None or len(self.scratch) < len(array))
+        ):
             self.scratch = array
 
     # -- flights ----------------------------------------------------------------------------------------

@@ -104,7 +104,12 @@ def embed(program: Program, ranks: Sequence[int], rank: int, blocks: Rename = la
 
 
 def fold(
-    program: Program, p: int, rank: int, blocks: Sequence[Block], inner: Rename = lambda b: (b,), keep: Rename | None = None
+    program: Program,
+    p: int,
+    rank: int,
+    blocks: Sequence[Block],
+    inner: Rename = lambda b: (b,),
+    keep: Rename | None = None,
 ) -> Strands:
     """Run a program for a power of two ranks on any p: the extra ranks fold into a neighbour first.
 

@@ -95,9 +95,15 @@ class Comm(MPI.Intracomm):
     # -- the way of a call ------------------------------------------------------------------------------
 
     def _collective(
-        self, name: str, parse: Callable[..., Arguments] | None, given: tuple[Any, ...], native: Native, *, root: Any = 0,
+        self,
+        name: str,
+        parse: Callable[..., Arguments] | None,
+        given: tuple[Any, ...],
+        native: Native,
+        *,
+        root: Any = 0,
         op: MPI.Op | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Check, select, run; or let MPI's own collective do it."""
         channel = self._open()
         call, prepared = self._prepare(channel, name, parse, given, root, op)
@@ -108,9 +114,14 @@ class Comm(MPI.Intracomm):
             calls.run(channel, call, prepared)
 
     def _prepare(
-        self, channel: Channel, name: str, parse: Callable[..., Arguments] | None, given: tuple[Any, ...], root: Any,
+        self,
+        channel: Channel,
+        name: str,
+        parse: Callable[..., Arguments] | None,
+        given: tuple[Any, ...],
+        root: Any,
         op: MPI.Op | None,
-    ) -> tuple[calls.Call, calls.Prepared]:  # fmt: skip
+    ) -> tuple[calls.Call, calls.Prepared]:
         try:
             arguments = parse(*given) if parse is not None else None
             if name == "reduce_scatter" and arguments is not None and arguments.counts is None:
@@ -197,7 +208,11 @@ class Comm(MPI.Intracomm):
         native = super().Reduce_scatter
         given = (sendbuf, recvbuf, recvcounts, self.rank, self.size)
         self._collective(
-            "reduce_scatter", buffers.parse_reduce_scatter, given, lambda: native(sendbuf, recvbuf, recvcounts, op), op=op
+            "reduce_scatter",
+            buffers.parse_reduce_scatter,
+            given,
+            lambda: native(sendbuf, recvbuf, recvcounts, op),
+            op=op,
         )
 
     def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:

@@ -47,7 +47,12 @@ class Flight:
     """
 
     def __init__(
-        self, choice: Choice, sequence: int, stages: Sequence[Callable[[], Stage]], finish: Callable[[], None], keep: Any
+        self,
+        choice: Choice,
+        sequence: int,
+        stages: Sequence[Callable[[], Stage]],
+        finish: Callable[[], None],
+        keep: Any,
     ) -> None:
         self.choice, self.sequence, self.keep = choice, sequence, keep
         self.stages = list(stages)

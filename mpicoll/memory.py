@@ -89,7 +89,7 @@ def _stage(memory: Memory, buffer: Buffer, nbytes: int) -> None:
 
     def back() -> None:
         if packed is None:
-            np.frombuffer(MPI.buffer.fromaddress(buffer.address, nbytes), np.uint8)[:] = result
+            MPI.buffer.fromaddress(buffer.address, nbytes)[:] = result
         else:
             packed[:nbytes] = result
             buffer.unpack(packed)

@@ -57,7 +57,11 @@ def operator(op: MPI.Op, facts: TypeFacts) -> Operator:
 def _predefined(name: str, facts: TypeFacts) -> Operator:
     if not kernels.allowed(name, facts.kind) or (name in _LOGICAL and facts.group == "Fortran integer"):
         able = [n for n in _NAMES if kernels.allowed(n, facts.kind)]
-        takes = f"operators for it are {', '.join(able)}" if able else "no predefined operator takes it, make one with MPI.Op.Create"
+        takes = (
+            f"operators for it are {', '.join(able)}"
+            if able
+            else "no predefined operator takes it, make one with MPI.Op.Create"
+        )
         raise OperatorError(f"MPI.{name} does not take {facts.name} ({facts.kind}); {takes}")
     if facts.dtype is None:
         return Operator(name, True, 0, missing=f"no kernel for {facts.name}")
@@ -69,7 +73,7 @@ def _predefined(name: str, facts: TypeFacts) -> Operator:
 
 def _user(op: MPI.Op, facts: TypeFacts) -> Operator:
     if op in (MPI.OP_NULL, MPI.REPLACE, MPI.NO_OP):
-        raise OperatorError(f"{op.name if op != MPI.OP_NULL else 'MPI.OP_NULL'} cannot reduce; pass a reduction operator")
+        raise OperatorError("MPI.OP_NULL, MPI.REPLACE and MPI.NO_OP cannot reduce; pass a reduction operator")
     if not facts.contiguous:
         return Operator("user", op.Is_commutative(), 0, missing=f"a user operator on {facts.name}, which has holes")
     errors: list[BaseException] = []

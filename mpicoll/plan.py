@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -75,13 +75,19 @@ def layout(schedule: Schedule, counts: int | tuple[int, ...], itemsize: int, in_
     else:
         lengths = [x * itemsize for x in ((counts,) * p if isinstance(counts, int) else counts)]
     at = parts.offsets(lengths)
-    spread, alone = at.__getitem__, (lambda b: 0)
+    length_of: Callable[[Any], int] = lengths.__getitem__
+    spread: Callable[[Any], int] = at.__getitem__
+    alone: Callable[[Any], int] = lambda b: 0
     starts_alone = naming == "rank" and schedule.collective.starts(0, 0, p) and not schedule.collective.starts(1, 0, p)
     ends_alone = naming == "rank" and schedule.collective.ends(0, 0, p) and not schedule.collective.ends(1, 0, p)
     return Layout(
-        lengths.__getitem__, alone if starts_alone else spread, alone if ends_alone else spread, max(lengths, default=0),
-        sum(lengths), in_place,
-    )  # type: ignore[arg-type]  # fmt: skip
+        length_of,
+        alone if starts_alone else spread,
+        alone if ends_alone else spread,
+        max(lengths, default=0),
+        sum(lengths),
+        in_place,
+    )  # type: ignore[arg-type]
 
 
 class _Region:
@@ -171,9 +177,15 @@ def lanes_of(largest: int, total: int, itemsize: int, blocks: int, chunk_bytes: 
 
 
 def lower(
-    schedule: Schedule, rank: int, counts: int | tuple[int, ...], itemsize: int, *, in_place: bool = False,
-    chunk_bytes: int | None = None, window: int = 4,
-) -> Plan:  # fmt: skip
+    schedule: Schedule,
+    rank: int,
+    counts: int | tuple[int, ...],
+    itemsize: int,
+    *,
+    in_place: bool = False,
+    chunk_bytes: int | None = None,
+    window: int = 4,
+) -> Plan:
     """The plan of one rank.
 
     in_place: the contribution lies in the output buffer, at the block's own place (for scatter: the root
@@ -385,7 +397,9 @@ class _Lowering:
         for block in self.schedule.ends(self.rank):
             loc = Loc(VALUE, block)
             if (home := self.homes[loc]).base == IN and self._length(loc):
-                rows.append((FOLD, 0, [(OUT, self.memory.output_at(block), self._length(loc)), self._segment(loc, home)], -1))
+                rows.append(
+                    (FOLD, 0, [(OUT, self.memory.output_at(block), self._length(loc)), self._segment(loc, home)], -1)
+                )
         if not rows:
             return
         first, end = self.spans[0]
@@ -397,7 +411,9 @@ class _Lowering:
     # -- tables -----------------------------------------------------------------------------------------
 
     def _tables(self, window: int, itemsize: int, lane_scratch: int) -> Plan:
-        rows, segments, steps = [], [], []
+        rows: list[tuple[int, ...]] = []
+        segments: list[Segment] = []
+        steps: list[tuple[int, ...]] = []
         for post, finish in self.steps:
             first = len(rows)
             for kind, peer, pieces, stage in post + finish:
@@ -406,9 +422,17 @@ class _Lowering:
             steps.append((first, first + len(post), len(rows)))
         most = max((sum(r[0] != FOLD for r in post) for post, _ in self.steps), default=0)
         return Plan(
-            _table(rows, 5), _table(segments, 3), _table(steps, 3), _table(self.spans, 2), self.slice, self.lanes, window,
-            lane_scratch, most, itemsize,
-        )  # fmt: skip
+            _table(rows, 5),
+            _table(segments, 3),
+            _table(steps, 3),
+            _table(self.spans, 2),
+            self.slice,
+            self.lanes,
+            window,
+            lane_scratch,
+            most,
+            itemsize,
+        )
 
 
 def _follows(a: Segment, b: Segment) -> bool:

@@ -115,12 +115,17 @@ class Player:
         self.ordered = schedule.collective.reduces and not schedule.commutative
         p = schedule.p
         self.trace = Trace(
-            state=[self._start(rank) for rank in range(p)], known=[1 << r for r in range(p)], sent=[0] * p, received=[0] * p
+            state=[self._start(rank) for rank in range(p)],
+            known=[1 << r for r in range(p)],
+            sent=[0] * p,
+            received=[0] * p,
         )
         programs = [schedule.program(rank) for rank in range(p)]
         for rank, program in enumerate(programs):
             self._check_strands_apart(rank, program)
-        self.lines = {(r, s): _Line(r, s, steps) for r, program in enumerate(programs) for s, steps in enumerate(program)}
+        self.lines = {
+            (r, s): _Line(r, s, steps) for r, program in enumerate(programs) for s, steps in enumerate(program)
+        }
         self.sends: dict[tuple[int, int, int], deque[_Posted]] = defaultdict(deque)
         self.receives: dict[tuple[int, int, int], deque[_Posted]] = defaultdict(deque)
         self.ready = deque(self.lines.values())
@@ -145,16 +150,27 @@ class Player:
             line = stuck[0]
             waits = [op for op in line.steps[line.index] if not isinstance(op, Reduce)]
             others = ", ".join(f"rank {x.rank} in step {x.index}" for x in stuck[1:5])
-            self._fail(line, waits[0], "every message matched", f"deadlock: {len(stuck)} strands wait for ever ({others or 'no other'})")
+            self._fail(
+                line,
+                waits[0],
+                "every message matched",
+                f"deadlock: {len(stuck)} strands wait for ever ({others or 'no other'})",
+            )
         self.trace.steps = max((line.clock for line in self.lines.values()), default=0)
         return self.trace
 
     def _fail(self, line: _Line, op: Any, expected: str, got: str) -> NoReturn:
         s = self.schedule
         raise VerifyError(
-            algorithm=s.title, p=s.p, rank=line.rank, strand=line.strand,
-            step=line.index, op=op, expected=expected, got=got,
-        )  # fmt: skip
+            algorithm=s.title,
+            p=s.p,
+            rank=line.rank,
+            strand=line.strand,
+            step=line.index,
+            op=op,
+            expected=expected,
+            got=got,
+        )
 
     def _check_strands_apart(self, rank: int, program: tuple[Strand, ...]) -> None:
         """No strand may touch what another one writes: they run side by side."""
@@ -169,7 +185,12 @@ class Player:
                     if clash := _writes(step) & touched[other]:
                         line = _Line(rank, s, strand)
                         line.index = index
-                        self._fail(line, step, f"places strand {other} does not touch", f"it writes {sorted(clash, key=str)[0]}")
+                        self._fail(
+                            line,
+                            step,
+                            f"places strand {other} does not touch",
+                            f"it writes {sorted(clash, key=str)[0]}",
+                        )
 
     # -- one step ---------------------------------------------------------------------------------------
 
@@ -185,7 +206,9 @@ class Player:
             if isinstance(op, Send):
                 values = tuple(self._read(line, Loc(op.buffer, b), op) for b in op.blocks)
                 key = (line.rank, op.peer, line.strand)
-                self.sends[key].append(_Posted(line.rank, line.strand, op, line.clock, values, self.trace.known[line.rank]))
+                self.sends[key].append(
+                    _Posted(line.rank, line.strand, op, line.clock, values, self.trace.known[line.rank])
+                )
             else:
                 key = (op.peer, line.rank, line.strand)
                 self.receives[key].append(_Posted(line.rank, line.strand, op, line.clock))
@@ -210,10 +233,17 @@ class Player:
             if any(loc.buffer == INPUT for loc in targets):
                 self._fail(line, op, "a target other than the read-only input", "input")
             if isinstance(op, Recv) and targets & (sent | landed):
-                self._fail(line, op, "a target nothing else in this step uses", f"{sorted(targets & (sent | landed), key=str)[0]}")
+                self._fail(
+                    line,
+                    op,
+                    "a target nothing else in this step uses",
+                    f"{sorted(targets & (sent | landed), key=str)[0]}",
+                )
             landed |= targets if isinstance(op, Recv) else set()
         if landed & {Loc(op.buffer, b) for op in step if isinstance(op, RecvReduce) for b in op.blocks}:
-            self._fail(line, step, "no block both received and folded into in one step", str(sorted(landed, key=str)[0]))
+            self._fail(
+                line, step, "no block both received and folded into in one step", str(sorted(landed, key=str)[0])
+            )
 
     def _read(self, line: _Line, loc: Loc, op: Op) -> Value:
         value = self.trace.state[line.rank].get(loc)
@@ -227,7 +257,9 @@ class Player:
             send, receive = sends.popleft(), receives.popleft()
             target = self.lines[receive.rank, receive.strand]
             if send.op.blocks != receive.op.blocks:
-                self._fail(target, receive.op, f"blocks {receive.op.blocks}", f"rank {send.rank} sent blocks {send.op.blocks}")
+                self._fail(
+                    target, receive.op, f"blocks {receive.op.blocks}", f"rank {send.rank} sent blocks {send.op.blocks}"
+                )
             start = max(send.at, receive.at)
             k = next(k for k, op in enumerate(target.steps[target.index]) if op is receive.op)
             target.taken[k] = send.values
@@ -236,10 +268,16 @@ class Player:
             self.trace.received[receive.rank] += len(send.op.blocks)
             self.trace.messages.append(
                 Message(
-                    send.rank, receive.rank, send.strand, target.index, start, send.op.blocks, send.values,
+                    send.rank,
+                    receive.rank,
+                    send.strand,
+                    target.index,
+                    start,
+                    send.op.blocks,
+                    send.values,
                     isinstance(receive.op, RecvReduce),
                 )
-            )  # fmt: skip
+            )
             for line in (self.lines[send.rank, send.strand], target):
                 line.finish = max(line.finish, start + 1)
                 line.pending -= 1

@@ -6,7 +6,7 @@ thread runs (see progress.py); its own Wait and Test advance the plan themselves
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from mpi4py import MPI
 
@@ -33,7 +33,7 @@ class Request(MPI.Request):
         channel.background()
         return request
 
-    def Wait(self, status: MPI.Status | None = None) -> bool:
+    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Wait for the collective. Raises what it raised."""
         flight = self._flight
         if flight is not None and self != MPI.REQUEST_NULL:

@@ -88,7 +88,9 @@ def strands(body: Steps | Strands) -> Strands:
 
 def _step(step: Op | Sequence[Op]) -> Step:
     ops = (step,) if isinstance(step, Op) else tuple(step)
-    return tuple(op if isinstance(op, Reduce) or type(op.blocks) is tuple else op._replace(blocks=tuple(op.blocks)) for op in ops)
+    return tuple(
+        op if isinstance(op, Reduce) or type(op.blocks) is tuple else op._replace(blocks=tuple(op.blocks)) for op in ops
+    )
 
 
 @dataclass(frozen=True)
@@ -129,11 +131,15 @@ def algorithm(
         if own in _REGISTRY[collective]:
             raise ValueError(f"{collective} {own} is registered twice")
         count = blocks if callable(blocks) else lambda p, **_: blocks
-        keywords = {
-            k: v.default for k, v in inspect.signature(body).parameters.items() if v.kind is v.KEYWORD_ONLY
-        }
+        keywords = {k: v.default for k, v in inspect.signature(body).parameters.items() if v.kind is v.KEYWORD_ONLY}
         entry = Algorithm(
-            COLLECTIVES[collective], own, body, count, ordered, Claims.parse(f"{collective} {own}", body.__doc__), keywords
+            COLLECTIVES[collective],
+            own,
+            body,
+            count,
+            ordered,
+            Claims.parse(f"{collective} {own}", body.__doc__),
+            keywords,
         )
         _REGISTRY[collective][own] = entry
         return entry
@@ -175,7 +181,8 @@ def parse_spec(collective: str, spec: str) -> tuple[Algorithm, tuple[tuple[str, 
         call = ast.parse(spec.strip(), mode="eval").body
         assert isinstance(call, ast.Call) and not call.args
         given = {
-            str(k.arg): k.value.id if isinstance(k.value, ast.Name) else ast.literal_eval(k.value) for k in call.keywords
+            str(k.arg): k.value.id if isinstance(k.value, ast.Name) else ast.literal_eval(k.value)
+            for k in call.keywords
         }
     except (SyntaxError, ValueError, AssertionError):
         raise ValueError(f"cannot read {spec!r}: write it as name(key=value, …)") from None
@@ -199,8 +206,8 @@ class Schedule:
             raise ValueError(f"root is {root}; it must be in 0..{p - 1}")
         if not commutative and entry.collective.reduces and not entry.ordered:
             raise PreconditionError(
-                f"{entry.collective.name} {entry.name} does not keep operand order, and the operator is not commutative; "
-                f"choose one that does: {', '.join(ordered_names(entry.collective.name)) or 'native'}"
+                f"{entry.collective.name} {entry.name} does not keep operand order, and the operator does not commute; "
+                f"choose {' or '.join(ordered_names(entry.collective.name)) or 'native'}"
             )
         self.algorithm, self.p, self.root, self.parameters = entry, p, root, parameters
         self.collective = entry.collective
@@ -266,7 +273,9 @@ def ordered_names(collective: str) -> list[str]:
     return [a.name for a in _REGISTRY[collective].values() if a.ordered]
 
 
-def schedule(collective: str, spec: str, p: int, root: int = 0, *, commutative: bool = True, **parameters: Any) -> Schedule:
+def schedule(
+    collective: str, spec: str, p: int, root: int = 0, *, commutative: bool = True, **parameters: Any
+) -> Schedule:
     """The schedule of an algorithm, given by name or as "name(key=value, …)", for p ranks."""
     entry, given = parse_spec(collective, spec)
     return Schedule(entry, p, root, commutative=commutative, **{**dict(given), **parameters})

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from .errors import ArgumentError, PreconditionError
-from .schedule import algorithms, find, parse_spec
+from .schedule import find, ordered_names, parse_spec
 
 NATIVE = "native"
 WINDOW = 4
@@ -84,7 +84,11 @@ class Choice:
     forced: bool = False
 
     def __str__(self) -> str:
-        chunks = "whole blocks" if self.chunk_bytes is None else f"chunks of {self.chunk_bytes} bytes, {self.window} in flight"
+        chunks = (
+            "whole blocks"
+            if self.chunk_bytes is None
+            else f"chunks of {self.chunk_bytes} bytes, {self.window} in flight"
+        )
         how = "" if self.algorithm == NATIVE else f" on the {self.engine} engine, {chunks}"
         return f"{self.collective}: {self.algorithm}{how}: {self.why}"
 
@@ -111,14 +115,18 @@ class Overrides:
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ArgumentError(f"{what} is {value!r}; it must be an integer of at least 1")
         return Overrides(
-            tuple({**dict(self.algorithms), **algorithms}.items()), chunk_bytes or self.chunk_bytes, window or self.window, engine or self.engine
+            tuple({**dict(self.algorithms), **algorithms}.items()),
+            chunk_bytes or self.chunk_bytes,
+            window or self.window,
+            engine or self.engine,
         )
 
 
-def choose(
-    collective: str, nbytes: int, p: int, commutative: bool, overrides: Overrides, engine: str
-) -> Choice:
-    """The choice for a call of nbytes (see Claims for whose bytes). Raises PreconditionError when what is forced cannot serve."""
+def choose(collective: str, nbytes: int, p: int, commutative: bool, overrides: Overrides, engine: str) -> Choice:
+    """The choice for a call of nbytes (see Claims for whose bytes).
+
+    Raises PreconditionError when what is forced cannot serve.
+    """
     spec = dict(overrides.algorithms).get(collective, "auto")
     window = overrides.window or WINDOW
     if spec == "auto":
@@ -127,16 +135,17 @@ def choose(
         if rule is None:
             why = "no algorithm here keeps operand order, and the operator does not commute"
             return Choice(collective, NATIVE, None, window, NATIVE, why)
-        found = Choice(collective, rule.algorithm, rule.chunk_bytes, window, engine, f"{nbytes} bytes on {p} ranks: {rule.why}")
+        found = Choice(
+            collective, rule.algorithm, rule.chunk_bytes, window, engine, f"{nbytes} bytes on {p} ranks: {rule.why}"
+        )
     elif spec == NATIVE:
         return Choice(collective, NATIVE, None, window, NATIVE, "chosen by using()", forced=True)
     else:
         entry, _ = parse_spec(collective, spec)
         if not commutative and not entry.ordered:
-            able = [name for name in algorithms()[collective] if find(collective, name).ordered]
             raise PreconditionError(
-                f"{collective} {entry.name} was chosen by using(), but it does not keep operand order and the operator does not "
-                f"commute; choose {' or '.join(able) or NATIVE}"
+                f"{collective} {entry.name} was chosen by using(), but it does not keep operand order and the operator "
+                f"does not commute; choose {' or '.join(ordered_names(collective)) or NATIVE}"
             )
         chunk = next((r.chunk_bytes for r in RULES[collective] if r.algorithm == entry.name), None)
         found = Choice(collective, spec, chunk, window, engine, "chosen by using()", forced=True)

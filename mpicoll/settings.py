@@ -1,10 +1,10 @@
 """What the environment says, read by rank 0 and told to all when a Comm is made, so that every rank agrees.
 
-    MPICOLL_ENGINE    auto (default), mpi4py or compiled
-    MPICOLL_CHECK     1: exchange a signature of each call and raise on every rank where they differ
-    MPICOLL_TIMEOUT   seconds after which a call that stands still is reported and the run aborted
-                      (unset: reported after 300 s, and no more)
-    MPICOLL_PROGRESS  0: no progress thread for nonblocking collectives
+MPICOLL_ENGINE    auto (default), mpi4py or compiled
+MPICOLL_CHECK     1: exchange a signature of each call and raise on every rank where they differ
+MPICOLL_TIMEOUT   seconds after which a call that stands still is reported and the run aborted
+                  (unset: reported after 300 s, and no more)
+MPICOLL_PROGRESS  0: no progress thread for nonblocking collectives
 """
 
 from __future__ import annotations

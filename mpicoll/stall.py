@@ -17,8 +17,8 @@ def report(flights: Iterable[Flight], rank: int, seconds: float) -> str:
     for flight in flights:
         choice = flight.choice
         lines.append(
-            f"mpicoll: rank {rank}: {choice.collective} (call {flight.sequence}, {choice.algorithm}, {choice.engine} engine) "
-            f"has not moved for {seconds:.0f} s"
+            f"mpicoll: rank {rank}: {choice.collective} (call {flight.sequence}, {choice.algorithm}, "
+            f"{choice.engine} engine) has not moved for {seconds:.0f} s"
         )
         lines += [f"mpicoll: rank {rank}:   {line}" for line in flight.describe()]
     lines.append(
@@ -40,7 +40,9 @@ def watch(flights: list[Flight], rank: int, settings: Settings, now: float) -> N
     for flight in late:
         flight.reported = True
     if settings.abort and max(still.values(), default=0.0) > settings.timeout + grace(settings):
-        print(f"mpicoll: rank {rank}: MPICOLL_TIMEOUT={settings.timeout:g} is over, aborting", file=sys.stderr, flush=True)
+        print(
+            f"mpicoll: rank {rank}: MPICOLL_TIMEOUT={settings.timeout:g} is over, aborting", file=sys.stderr, flush=True
+        )
         MPI.COMM_WORLD.Abort(86)
 
 

@@ -72,9 +72,12 @@ def check_scratch(schedule: Schedule) -> None:
     claimed = claims.evaluate(claims.scratch, p, block * k)
     if claimed != got:
         raise VerifyError(
-            algorithm=schedule.title, p=p, op="the docstring's Scratch", expected=f"{claims.scratch} = {claimed} for n = {block * k}",
+            algorithm=schedule.title,
+            p=p,
+            op="the docstring's Scratch",
+            expected=f"{claims.scratch} = {claimed} for n = {block * k}",
             got=f"{got} bytes",
-        )  # fmt: skip
+        )
 
 
 def in_place_forms(schedule: Schedule) -> tuple[bool, ...]:
@@ -91,11 +94,16 @@ def lower_all(schedule: Schedule, case: Case, in_place: bool) -> list[Plan]:
     """Every rank's plan."""
     return [
         plans.lower(
-            schedule, r, case.counts, case.itemsize, in_place=in_place and _is_in_place_rank(schedule, r),
-            chunk_bytes=case.chunk_bytes, window=case.window,
+            schedule,
+            r,
+            case.counts,
+            case.itemsize,
+            in_place=in_place and _is_in_place_rank(schedule, r),
+            chunk_bytes=case.chunk_bytes,
+            window=case.window,
         )
         for r in range(schedule.p)
-    ]  # fmt: skip
+    ]
 
 
 def _is_in_place_rank(schedule: Schedule, rank: int) -> bool:
@@ -123,13 +131,17 @@ class _Machine:
         self.schedule, self.case, self.in_place, self.plans = schedule, case, in_place, lowered
         self.ordered = schedule.collective.reduces and not schedule.commutative
         self.layouts = [
-            plans.layout(schedule, case.counts, case.itemsize, in_place and _is_in_place_rank(schedule, r)) for r in range(schedule.p)
+            plans.layout(schedule, case.counts, case.itemsize, in_place and _is_in_place_rank(schedule, r))
+            for r in range(schedule.p)
         ]
         self.memory = [self._memory(r) for r in range(schedule.p)]
         self.sends: dict[tuple[int, int, int], deque] = defaultdict(deque)
         self.receives: dict[tuple[int, int, int], deque] = defaultdict(deque)
         self.lanes = [
-            _Lane(r, s, slot, plan) for r, plan in enumerate(lowered) for s in range(len(plan.strands)) for slot in range(plan.window)
+            _Lane(r, s, slot, plan)
+            for r, plan in enumerate(lowered)
+            for s in range(len(plan.strands))
+            for slot in range(plan.window)
         ]
         random.Random(schedule.p).shuffle(self.lanes)
 
@@ -137,7 +149,11 @@ class _Machine:
 
     def _identity(self, block: object) -> np.ndarray:
         """Numbers that name the elements of a block, the same on every rank and different between blocks."""
-        place = self.schedule.blocks.index(block) if self.schedule.collective.naming != "pair" else block[0] * self.schedule.p + block[1]  # type: ignore[index]
+        place = (
+            self.schedule.blocks.index(block)
+            if self.schedule.collective.naming != "pair"
+            else block[0] * self.schedule.p + block[1]
+        )  # type: ignore[index]
         return (place << 32) + np.arange(self.layouts[0].size(block), dtype=np.int64)  # type: ignore[arg-type]
 
     def _contribution(self, rank: int, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -146,7 +162,11 @@ class _Machine:
         return np.full(n, 1 << rank, np.uint64), np.zeros(n, np.uint64)
 
     def _memory(self, rank: int) -> list[Cells]:
-        memory = [_empty(self.layouts[rank].total), _empty(self.layouts[rank].total), _empty(self.plans[rank].scratch_bytes)]
+        memory = [
+            _empty(self.layouts[rank].total),
+            _empty(self.layouts[rank].total),
+            _empty(self.plans[rank].scratch_bytes),
+        ]
         where = self.layouts[rank]
         home = OUT if where.in_place and self.schedule.collective.name != "scatter" else 0
         for block in self.schedule.starts(rank):
@@ -190,22 +210,27 @@ class _Machine:
     def _fail(self, lane: _Lane | None, expected: str, got: str, rank: int | None = None) -> NoReturn:
         s = self.schedule
         raise VerifyError(
-            algorithm=s.title, p=s.p, rank=lane.rank if lane else rank,
-            strand=lane.strand if lane else None, step=lane.step if lane else None,
+            algorithm=s.title,
+            p=s.p,
+            rank=lane.rank if lane else rank,
+            strand=lane.strand if lane else None,
+            step=lane.step if lane else None,
             op=f"lowered table, {self.case}, in_place={self.in_place}" + (f", lane {lane.lane}" if lane else ""),
-            expected=expected, got=got,
-        )  # fmt: skip
+            expected=expected,
+            got=got,
+        )
 
     def _pieces(self, lane: _Lane, first: int, end: int) -> list[tuple[int, int, int]]:
         """(base, address, length) of segments in this lane."""
         plan = lane.plan
         return [
             (
-                int(base), int(offset + (lane.slot * plan.lane_scratch if base == SCRATCH else lane.lane * plan.slice)),
+                int(base),
+                int(offset + (lane.slot * plan.lane_scratch if base == SCRATCH else lane.lane * plan.slice)),
                 parts.chunk_length(int(length), plan.slice, lane.lane),
             )
             for base, offset, length in plan.segments[first:end]
-        ]  # fmt: skip
+        ]
 
     def _take(self, lane: _Lane, pieces: list[tuple[int, int, int]]) -> Cells:
         found = [tuple(array[a : a + n].copy() for array in self.memory[lane.rank][base]) for base, a, n in pieces]
@@ -254,7 +279,9 @@ class _Machine:
             (sender, source), (receiver, target) = sends.popleft(), receives.popleft()
             cells = self._take(sender, source)
             if len(cells[0]) != sum(n for _, _, n in target):
-                self._fail(receiver, f"{sum(n for _, _, n in target)} bytes from rank {key[0]}", f"{len(cells[0])} bytes")
+                self._fail(
+                    receiver, f"{sum(n for _, _, n in target)} bytes from rank {key[0]}", f"{len(cells[0])} bytes"
+                )
             self._put(receiver, target, cells)
             for lane in (sender, receiver):
                 lane.pending -= 1
@@ -267,7 +294,9 @@ class _Machine:
             if kind == RECV and stage >= 0:
                 pieces = self._pieces(lane, a, b)
                 total = sum(n for _, _, n in pieces)
-                self._put(lane, pieces, self._take(lane, [(SCRATCH, stage + lane.slot * lane.plan.lane_scratch, total)]))
+                self._put(
+                    lane, pieces, self._take(lane, [(SCRATCH, stage + lane.slot * lane.plan.lane_scratch, total)])
+                )
         for kind, _, a, b, _ in lane.plan.rows[posts:end].tolist():
             if kind in (SEND, RECV):
                 self._fail(lane, "local rows after the messages", "a message")

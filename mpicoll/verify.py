@@ -34,19 +34,22 @@ def _expected(schedule: Schedule, block: object) -> Value:
 
 def _check_result(schedule: Schedule, trace: Trace) -> None:
     s = schedule
-    who = {"algorithm": s.title, "p": s.p}
     for rank in range(s.p):
         for block in s.ends(rank):
             got, expected = trace.state[rank].get(Loc(VALUE, block)), _expected(s, block)
             if got != expected:
                 raise VerifyError(
-                    **who, rank=rank, strand=None, step=None, op=f"the end of block {block}", expected=show(expected), got=show(got)
+                    s.title, s.p, rank, op=f"the end of block {block}", expected=show(expected), got=show(got)
                 )
         if s.collective.naming == "none" and trace.known[rank] != (1 << s.p) - 1:
             raise VerifyError(
-                **who, rank=rank, strand=None, step=None, op="leaving the barrier", expected="to have heard of every rank",
+                s.title,
+                s.p,
+                rank,
+                op="leaving the barrier",
+                expected="to have heard of every rank",
                 got=f"heard of {show(trace.known[rank])}",
-            )  # fmt: skip
+            )
 
 
 def measured_bytes(schedule: Schedule, trace: Trace) -> Fraction:
@@ -63,9 +66,15 @@ def _check_claims(schedule: Schedule, trace: Trace) -> None:
     ):
         if claims.evaluate(formula, p) != got:
             raise VerifyError(
-                algorithm=schedule.title, p=p, rank=None, strand=None,
-                step=None, op=f"the docstring's {what}", expected=f"{formula} = {claims.evaluate(formula, p)}", got=str(got),
-            )  # fmt: skip
+                algorithm=schedule.title,
+                p=p,
+                rank=None,
+                strand=None,
+                step=None,
+                op=f"the docstring's {what}",
+                expected=f"{formula} = {claims.evaluate(formula, p)}",
+                got=str(got),
+            )
 
 
 def schedules(entry: Algorithm, p: int) -> Iterator[Schedule]:

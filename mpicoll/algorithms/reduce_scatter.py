@@ -1,5 +1,7 @@
 """Reduce-scatter: everybody's vectors combined, a block of the result at every rank."""
 
+from typing import Any
+
 from ..blocks import power_of_two_floor
 from ..combine import fold
 from ..schedule import RecvReduce, Send, Steps, Strands, algorithm
@@ -40,7 +42,8 @@ def recursive_halving(p: int, rank: int) -> Strands:
 
     Steps: lg(q) + 2 * (p > q)
     Bytes per rank: n / p * (p - 1 if p == q else p + q - 1 + sum(min(2**i, p - q) for i in range(lg(q))))
-    Scratch: n / p * (0 if p == 1 else 1 if p == 2 else p * 3 // 4 if p == q else p + (q // 2 + min(q // 2, p - q)) * (q > 1))
+    Scratch: n / p * (0 if p == 1 else 1 if p == 2 else p * 3 // 4 if p == q
+        else p + (q // 2 + min(q // 2, p - q)) * (q > 1))
     Cost: lg(q) α + n (q - 1)/q (β + γ), and 2 α + n (β + γ) where p is not a power of two
     Source: Thakur, Rabenseifner, Gropp, Optimization of collective communication operations in MPICH, 2005
 
@@ -49,7 +52,7 @@ def recursive_halving(p: int, rank: int) -> Strands:
     """
     extra = p - power_of_two_floor(p)
 
-    def blocks(virtual: int) -> tuple[int, ...]:
+    def blocks(virtual: Any) -> tuple[int, ...]:
         return (2 * virtual, 2 * virtual + 1) if virtual < extra else (virtual + extra,)
 
     return fold(halving, p, rank, range(p), blocks, keep=lambda low: (low,))

@@ -16,7 +16,7 @@ from ..plan import FOLD, RECV, SEND, Plan
 
 
 class Waiting(NamedTuple):
-    """What one lane of an execution waits for: the ranks whose messages are not in, and those that have not taken ours."""
+    """What one lane waits for: the ranks whose messages are not in, and those that have not taken ours."""
 
     strand: int
     chunk: int
@@ -28,7 +28,9 @@ class Waiting(NamedTuple):
 def waiting(plan: Plan, strand: int, lane: int, step: int, requests: Sequence[MPI.Request]) -> Waiting:
     """What a lane waits for, from the requests of its step in the order they were posted."""
     first, posts, _ = plan.steps[step].tolist()
-    posted = [(kind, peer) for kind, peer, a, b, _ in plan.rows[first:posts].tolist() if _is_posted(plan, kind, a, b, lane)]
+    posted = [
+        (kind, peer) for kind, peer, a, b, _ in plan.rows[first:posts].tolist() if _is_posted(plan, kind, a, b, lane)
+    ]
     left = [who for who, request in zip(posted, requests, strict=True) if not request.Get_status()]
     begin = int(plan.strands[strand, 0])
     return Waiting(strand, lane, step - begin, _peers(left, RECV), _peers(left, SEND))

@@ -21,7 +21,7 @@ from numba.extending import intrinsic
 from ..kernels.cache import jit
 from ..plan import FOLD, MAX_WINDOW, SEND, Plan, tag
 from . import Waiting, local, waiting
-from .local import I64, LINE, TABLE, finish, geometry, prepare
+from .local import LINE, TABLE, finish, geometry, prepare
 
 name = "compiled"
 
@@ -54,9 +54,21 @@ call_int, call_double = _call(ir.IntType(32)), _call(ir.DoubleType())
 
 
 @jit(
-    types.int64, TABLE, TABLE, TABLE, TABLE, LINE, LINE, TABLE, LINE, LINE, types.Array(types.int32, 1, "C"), LINE, types.float64,
+    types.int64,
+    TABLE,
+    TABLE,
+    TABLE,
+    TABLE,
+    LINE,
+    LINE,
+    TABLE,
+    LINE,
+    LINE,
+    types.Array(types.int32, 1, "C"),
+    LINE,
+    types.float64,
     also=(local.__file__, *local.INLINED),
-)  # fmt: skip
+)
 def walk(  # type: ignore[no-untyped-def]
     rows, segments, steps, strands, geometry, bases, state, library, call, flag, progress, seconds
 ):
@@ -83,7 +95,16 @@ def walk(  # type: ignore[no-untyped-def]
                         function = library[ISEND] if kind == SEND else library[IRECV]
                         request = requests + count * library[REQUEST_SIZE]
                         code = call_int(
-                            function, (at, n, library[BYTE], rows[r, 1], call[TAG] + strand * MAX_WINDOW + slot, call[COMM], request)
+                            function,
+                            (
+                                at,
+                                n,
+                                library[BYTE],
+                                rows[r, 1],
+                                call[TAG] + strand * MAX_WINDOW + slot,
+                                call[COMM],
+                                request,
+                            ),
                         )
                         if code:
                             return -code
@@ -163,7 +184,15 @@ class Execution:
         self.statuses = np.zeros(most * int(self.library[STATUS_SIZE]), np.uint8)
         addresses = [MPI.Get_address(x) for x in (self.requests, self.statuses, self.flag)]
         self.call = np.array([_handle(comm), 0, 0, *addresses, most], np.int64)
-        self.tables = (plan.rows, plan.segments, plan.steps, plan.strands, self.geometry, self.bases, self.state)
+        self.tables: tuple[np.ndarray, ...] = (
+            plan.rows,
+            plan.segments,
+            plan.steps,
+            plan.strands,
+            self.geometry,
+            self.bases,
+            self.state,
+        )
         self.tables += (self.library, self.call, self.flag, self.counters)
 
     def _start(self) -> np.ndarray:

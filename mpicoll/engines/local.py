@@ -83,7 +83,7 @@ def spread(segments, geometry, bases, first, end, stage, lane, slot):  # type: i
         at -= n
         there = place(segments, geometry, bases, s, lane, slot)
         if there != at:
-            move_bytes(there, at, n)
+            move_bytes(there, at, n)  # type: ignore[call-arg]
 
 
 @njit

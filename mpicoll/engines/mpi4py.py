@@ -78,7 +78,16 @@ class Execution:
             first, posts, end = self.steps[lane.step]
             plan = self.plan
             finish_step(
-                plan.rows, plan.segments, self.geometry, self.bases, first, posts, end, lane.lane, lane.slot, self.kernel
+                plan.rows,
+                plan.segments,
+                self.geometry,
+                self.bases,
+                first,
+                posts,
+                end,
+                lane.lane,
+                lane.slot,
+                self.kernel,
             )
             lane.requests, moved = None, True
             self.finished += 1
@@ -93,7 +102,9 @@ class Execution:
         mark = tag(self.sequence, lane.strand, lane.slot)
         for r in range(first, posts):
             kind, peer, a, b, _ = self.rows[r]
-            at, n = prepare_row(plan.rows, plan.segments, self.geometry, self.bases, r, lane.lane, lane.slot, self.kernel)
+            at, n = prepare_row(
+                plan.rows, plan.segments, self.geometry, self.bases, r, lane.lane, lane.slot, self.kernel
+            )
             if kind == FOLD or (a < b and not n):
                 continue
             message = [MPI.buffer.fromaddress(at, n), n, _BYTE]

@@ -1,4 +1,4 @@
-"""Whether the compiled engine works on this MPI, found out before it is used: messages to oneself, through the walker."""
+"""Whether the compiled engine works on this MPI, found out before it is used by messages to oneself."""
 
 from __future__ import annotations
 
@@ -15,9 +15,17 @@ _PATIENCE = 5.0  # seconds
 
 def _plan(rows: list[tuple[int, ...]], segments: list[tuple[int, ...]], posts: int) -> Plan:
     return Plan(
-        np.array(rows, np.int64), np.array(segments, np.int64), np.array([[0, posts, len(rows)]], np.int64),
-        np.array([[0, 1]], np.int64), slice=WHOLE, lanes=1, window=1, lane_scratch=64, most_messages=posts, itemsize=8,
-    )  # fmt: skip
+        np.array(rows, np.int64),
+        np.array(segments, np.int64),
+        np.array([[0, posts, len(rows)]], np.int64),
+        np.array([[0, 1]], np.int64),
+        slice=WHOLE,
+        lanes=1,
+        window=1,
+        lane_scratch=64,
+        most_messages=posts,
+        itemsize=8,
+    )
 
 
 @lru_cache(maxsize=1)
@@ -55,7 +63,7 @@ def _exchange(compiled, comm: MPI.Comm) -> str | None:  # type: ignore[no-untype
         posts=2,
     )
     send, receive = np.array([3.0, 4.0]), np.zeros(2)
-    execution, scratch = _start(compiled, plan, comm, send, receive, reduce.address("SUM", send.dtype))
+    execution, _scratch = _start(compiled, plan, comm, send, receive, reduce.address("SUM", send.dtype))
     until = time.monotonic() + _PATIENCE
     while not execution.advance(0.01):
         if time.monotonic() > until:
@@ -71,7 +79,7 @@ def _truncated(compiled, comm: MPI.Comm) -> str | None:  # type: ignore[no-untyp
     The send comes first: Open MPI overlooks the truncation of a message to oneself that finds its receive posted.
     """
     plan = _plan([(SEND, 0, 0, 1, -1), (RECV, 0, 1, 2, -1)], [(IN, 0, 16), (OUT, 0, 8)], posts=2)
-    execution, scratch = _start(compiled, plan, comm, np.zeros(2), np.zeros(2), 0)
+    execution, _scratch = _start(compiled, plan, comm, np.zeros(2), np.zeros(2), 0)
     until = time.monotonic() + _PATIENCE
     try:
         while not execution.advance(0.01):

@@ -149,7 +149,12 @@ def run(channel: Channel, call: Call, prepared: Prepared) -> None:
     memory = place(call, prepared, channel)
     sequence = channel.next_sequence()
     execution = _bound(channel, call, prepared, memory, sequence)
-    if execution.advance(SPIN):
+    try:
+        done = execution.advance(SPIN)
+    except BaseException:  # Ctrl-C too: MPI may still write to this memory, so it must stay
+        channel.abandoned.append((execution, memory, call))
+        raise
+    if done:
         _finish(channel, call, prepared, memory, execution, sequence)
     else:
         channel.run(_flight(channel, call, prepared, memory, sequence, [lambda: Running(execution)], [execution]))

@@ -77,6 +77,7 @@ class Channel:
         self.lock = threading.RLock()
         self.traces: list[list[Record]] = []
         self.said: set[str] = set()
+        self.abandoned: list[Any] = []  # what broke off with messages still posted: its memory must stay
         self.scratch: np.ndarray | None = None
         self.freed = False
 
@@ -183,6 +184,8 @@ class Channel:
         ended = [flight for flight in self.flying if flight.step(seconds)]
         for flight in ended:
             self.flying.remove(flight)
+            if flight.stage is not None:
+                self.abandoned.append(flight)
             if self.slots.get(flight.sequence % SEQUENCES) is flight:
                 del self.slots[flight.sequence % SEQUENCES]
         return bool(ended)
@@ -226,6 +229,7 @@ class Channel:
             self.freed = True
             self.caches.clear()
             self.prepared.clear()
+            self.abandoned.clear()
             _live.pop(id(self), None)
             if self.comm != MPI.COMM_NULL:
                 self.comm.Free()

@@ -43,7 +43,7 @@ class Flight:
     """One call of a collective on its way.
 
     stages are made one after the other, each when the one before is done. finish runs after the last.
-    keep holds whatever memory the stages use.
+    keep holds whatever memory the stages use; it is not let go when a stage broke off, since MPI may still write to it.
     """
 
     def __init__(
@@ -84,7 +84,9 @@ class Flight:
             self.finish()
         except BaseException as error:  # told to whoever waits for this flight
             self.error = error
-        self.done, self.keep = True, None
+        self.done = True
+        if self.stage is None:
+            self.keep = None
         if self.on_done is not None:
             self.on_done()
         return True

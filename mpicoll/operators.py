@@ -15,6 +15,7 @@ _NAMES = ("SUM", "PROD", "MAX", "MIN", "LAND", "LOR", "LXOR", "BAND", "BOR", "BX
 _BY_HANDLE = {MPI._handleof(getattr(MPI, name)): name for name in _NAMES}  # predefined: never reused
 _known: dict[tuple[str, TypeFacts], Operator] = {}
 _LOGICAL = ("LAND", "LOR", "LXOR")
+_NOT_LOGICAL = ("Fortran integer", "multi-language")  # integers that logical operators do not take
 _Signature = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
 
 
@@ -55,7 +56,7 @@ def operator(op: MPI.Op, facts: TypeFacts) -> Operator:
 
 
 def _predefined(name: str, facts: TypeFacts) -> Operator:
-    if not kernels.allowed(name, facts.kind) or (name in _LOGICAL and facts.group == "Fortran integer"):
+    if not kernels.allowed(name, facts.kind) or (name in _LOGICAL and facts.group in _NOT_LOGICAL):
         able = [n for n in _NAMES if kernels.allowed(n, facts.kind)]
         takes = (
             f"operators for it are {', '.join(able)}"

@@ -1,0 +1,5 @@
+"""`python -m mpicoll.benchmarks` is `mpicoll bench`."""
+
+from .cli import bench
+
+bench(prog_name="mpicoll bench")

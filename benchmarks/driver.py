@@ -1,0 +1,85 @@
+"""Runs shapes over sizes, shares the time out, and hands the results to whoever shows or keeps them."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .contenders import Contender
+from .measure import Bench, Budget
+from .patterns import Case, Shape, footprint
+from .progress import Bar
+from .records import Result, Writer, results
+from .sizes import format_size
+
+MEMORY = 1 << 30  # bytes of buffers per rank above which a size is left out
+
+
+@dataclass(frozen=True)
+class Job:
+    """One collective over some sizes, with who takes part."""
+
+    shape: Shape
+    sizes: tuple[int, ...]
+    contenders: Sequence[Contender]
+
+
+def feasible(job: Job, p: int, limit: int = MEMORY) -> tuple[list[int], list[int]]:
+    """The sizes in bytes that fit in memory and those that do not, each distinct once rounded to elements."""
+    sizes = {job.shape.elements(n): n for n in sorted(job.sizes, reverse=True)}
+    wanted = sorted(sizes.values())
+    fit = [n for n in wanted if footprint(job.shape, n, p) <= limit]
+    return fit, [n for n in wanted if n not in fit]
+
+
+class Driver:
+    """All ranks run the same jobs; rank 0's `say` and `writer` are the ones that are heard."""
+
+    def __init__(
+        self,
+        control: Any,
+        mpi: Any,
+        writer: Writer,
+        say: Callable[[str], None],
+        *,
+        seed: int = 0,
+        memory: int = MEMORY,
+    ) -> None:
+        self.control, self.writer, self.say, self.memory = control, writer, say, memory
+        self.bench = Bench(control, mpi, seed)
+
+    def parts(self, jobs: Sequence[Job]) -> int:
+        """How many sizes there are to measure."""
+        return sum(len(feasible(job, self.control.size, self.memory)[0]) for job in jobs)
+
+    def run(self, job: Job, seconds: float, rounds: int | None, bar: Bar) -> list[Result]:
+        """One collective. What a size leaves of its share of the seconds goes to the later ones."""
+        sizes, too_big = feasible(job, self.control.size, self.memory)
+        if too_big:
+            self.say(
+                f"{job.shape.collective}: without {', '.join(map(format_size, too_big))}, whose buffers take "
+                f"more than {format_size(self.memory)} on a rank"
+            )
+        gc.collect()  # here, since it takes a while; it is off while timing
+        found, until = [], time.perf_counter() + seconds
+        for place, nbytes in enumerate(sizes):
+            share = max(0.05, (until - time.perf_counter()) / (len(sizes) - place))
+            bar.begin(f"{job.shape.collective} {format_size(nbytes)}")
+            found += self._size(job, nbytes, Budget(share, rounds), bar)
+            bar.end()
+        return found
+
+    def _size(self, job: Job, nbytes: int, budget: Budget, bar: Bar) -> list[Result]:
+        case = Case(job.shape, nbytes, self.control.rank, self.control.size)
+        made = results(case, self.bench.measure(case, job.contenders, budget, bar.within))
+        for result in made:
+            self.writer.write(result.line())
+        return made
+
+
+def all_valid(results: Sequence[Result]) -> bool:
+    """Whether every contender that ran gave the right answer."""
+    return all(result.timing.valid for result in results)

@@ -1,0 +1,89 @@
+"""A bar with the time left: on rank 0, on a terminal, and nowhere else.
+
+mpiexec puts a pipe between its ranks and the terminal, so a rank also asks whether the launcher that started
+it writes to one: what goes into the pipe then comes out there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+REDRAW = 0.1  # seconds; only when told how far it is: a thread that redraws would disturb what is timed
+LAUNCHERS = ("mpiexec", "mpirun", "prterun", "orterun")
+
+
+def terminal_width(proc: Path = Path("/proc")) -> int | None:
+    """Columns of the terminal that output ends on, directly or behind an mpiexec on this host; or None."""
+    try:
+        if sys.stdout.isatty():
+            return os.get_terminal_size(sys.stdout.fileno()).columns
+        pid = os.getppid()
+        while pid > 1:
+            name, parent = re.findall(r"\((.*)\) \S (\d+)", (proc / str(pid) / "stat").read_text())[0]
+            if name.startswith(LAUNCHERS):
+                return columns_of(os.readlink(proc / str(pid) / "fd" / "1"))
+            pid = int(parent)
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
+
+
+def columns_of(device: str) -> int | None:
+    """Columns of a device if it is a terminal."""
+    if not device.startswith(("/dev/pts/", "/dev/tty")):
+        return None
+    descriptor = os.open(device, os.O_RDONLY | os.O_NOCTTY)
+    try:
+        return os.get_terminal_size(descriptor).columns
+    finally:
+        os.close(descriptor)
+
+
+class Bar:
+    """Counts parts, for instance sizes, and how far the current one is."""
+
+    def __init__(self, progress: Progress | None, parts: int) -> None:
+        self.progress, self.parts, self.done = progress, parts, 0
+        self.task = progress.add_task("", total=parts) if progress else None
+        self.title, self.drawn = "", 0.0
+
+    def begin(self, title: str) -> None:
+        """Name the part that starts now."""
+        self.title = title
+        self.within(0.0)
+
+    def within(self, fraction: float) -> None:
+        """How far the current part is, from 0 to 1."""
+        if self.progress is None or self.task is None:
+            return
+        self.progress.update(self.task, completed=self.done + min(fraction, 1.0), description=self.title)
+        if time.monotonic() - self.drawn > REDRAW:
+            self.progress.refresh()
+            self.drawn = time.monotonic()
+
+    def end(self) -> None:
+        """The current part is over."""
+        self.done += 1
+        self.within(0.0)
+
+
+@contextmanager
+def bar(console: Console, parts: int, here: bool) -> Iterator[Bar]:
+    """A bar on the console if `here` and if it is a terminal; else one that shows nothing."""
+    if not (here and console.is_terminal and parts):
+        yield Bar(None, parts)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+    with Progress(
+        *columns, TimeRemainingColumn(), console=console, transient=True, auto_refresh=False
+    ) as progress:
+        yield Bar(progress, parts)

@@ -1,0 +1,64 @@
+"""Every collective, every registered algorithm, beside MPI's own, in about a minute:
+
+    mpiexec -n 2 python -m mpicoll.benchmarks.sidebyside
+
+Allreduce and auto run on each engine. The exit status is 1 if any answer was wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from mpicoll.schedule import algorithms
+
+from .cli import positive
+from .contenders import AUTO, ENGINES, NATIVE, line_up
+from .driver import Job
+from .patterns import Shape
+from .session import Session
+from .voice import WRONG, OneVoice, opened
+
+SIZES = (8, 64 << 10, 1 << 20)
+MORE_SIZES = {"allreduce": (8, 1 << 10, 64 << 10, 1 << 20, 16 << 20), "barrier": (0,)}
+ON_EACH_ENGINE = ("allreduce",)
+
+
+def line_up_of(collective: str, session: Session) -> Job:
+    """Who takes part in a collective: native, auto, and every algorithm."""
+    shape, sizes = Shape(collective), MORE_SIZES.get(collective, SIZES)
+    engines = ENGINES[1:] if collective in ON_EACH_ENGINE else (AUTO,)
+    names = algorithms()[collective]
+    job = session.job(shape, sizes, (NATIVE, AUTO), (AUTO,))
+    return Job(
+        shape, sizes, [*job.contenders, *line_up(collective, names, engines, session.plain, session.ours)]
+    )
+
+
+def shares(jobs: list[Job], seconds: float) -> list[float]:
+    """Seconds per collective, in proportion to how many measurements it has."""
+    weights = [len(job.sizes) * len(job.contenders) for job in jobs]
+    return [seconds * weight / sum(weights) for weight in weights]
+
+
+@click.command("sidebyside", cls=OneVoice, context_settings={"show_default": True})
+@click.option("--seconds", default=40.0, help="Time to spend in all, apart from checking and warming up.")
+@click.option("--json", "path", metavar="FILE", help="Write JSON lines, as results come.")
+def main(path: str | None, seconds: float) -> None:
+    """Time every collective's algorithms beside MPI's own: start it under mpiexec, on 2 or more ranks."""
+    from mpi4py import MPI
+
+    try:
+        positive("--seconds", seconds)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    settings: dict[str, Any] = {"benchmark": "sidebyside", "seconds": seconds}
+    with opened(path, MPI.COMM_WORLD) as file, Session(file, settings) as session:
+        jobs = [line_up_of(collective, session) for collective in algorithms()]
+        if not session.run(jobs, shares(jobs, seconds)):
+            raise click.exceptions.Exit(WRONG)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""Trains a network on scikit-learn's handwritten digits, each batch shared out among the ranks:
+
+    mpiexec -n 4 python -m mpicoll.benchmarks.train_digits
+    mpiexec -n 2 python -m mpicoll.benchmarks.train_digits --time
+
+The first trains on 1 rank, then on all, and asserts that the losses agree to rounding and that the test
+accuracy is at least 95 %. The second times epochs with MPI's own Allreduce and with mpicoll's, in turn.
+
+Each rank sums the gradients and the loss of its part of a batch into one bucket; Allreduce adds the buckets;
+the sum is divided by the size of the whole batch. So parts of unequal size, or of none, weigh what they
+should.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import click
+import numpy as np
+
+from mpicoll.blocks import offsets, sizes
+
+from .mlp import Mlp
+from .progress import bar
+from .stats import estimate, ratio
+from .table import console
+from .voice import WRONG, OneVoice
+
+HIDDEN, BATCH, RATE = 256, 128, 0.1
+LEAST_ACCURACY = 0.95
+TOLERANCE = 1e-9  # relative, between losses; the sums differ in their order only
+SEED = 0
+
+
+class Digits(NamedTuple):
+    """Images as rows of 64 values from 0 to 1, and the digits they show."""
+
+    x: np.ndarray
+    y: np.ndarray
+    test_x: np.ndarray
+    test_y: np.ndarray
+
+
+def load() -> Digits:
+    """1,437 images to train on and 360 to test on, always the same. Raises UsageError."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise click.UsageError("scikit-learn is missing; pip install 'mpicoll[train]'") from None
+    x, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(SEED).permutation(len(x))
+    x, y = x[order] / 16.0, y[order]
+    return Digits(x[:1437], y[:1437], x[1437:], y[1437:])
+
+
+def one_thread(stack: ExitStack) -> None:
+    """Ranks share the cores already: one thread each for the linear algebra."""
+    from threadpoolctl import threadpool_limits
+
+    stack.enter_context(threadpool_limits(1))
+
+
+@dataclass
+class Trainer:
+    """One rank's part in training on a communicator."""
+
+    comm: Any
+    digits: Digits
+
+    def __post_init__(self) -> None:
+        self.model = Mlp(self.digits.x.shape[1], HIDDEN, 10, SEED)
+        self.mine = np.zeros(len(self.model.parameters) + 1)  # the gradient, then the loss
+        self.all = np.zeros_like(self.mine)
+        self.shuffle = np.random.default_rng(SEED)
+        self.communicating = 0.0  # seconds in Allreduce
+
+    def epoch(self) -> float:
+        """Go once through the training images; returns their mean loss."""
+        total, order = 0.0, self.shuffle.permutation(len(self.digits.x))
+        for first in range(0, len(order), BATCH):
+            total += self.batch(order[first : first + BATCH])
+        return total / len(order)
+
+    def batch(self, images: np.ndarray) -> float:
+        """One step, from the images of this batch that are this rank's; returns the batch's summed loss."""
+        lengths = sizes(len(images), self.comm.size)
+        first = offsets(lengths)[self.comm.rank]
+        part = images[first : first + lengths[self.comm.rank]]
+        self.mine[-1] = self.model.backward(self.digits.x[part], self.digits.y[part], self.mine[:-1])
+        start = time.perf_counter()
+        self.comm.Allreduce(self.mine, self.all)
+        self.communicating += time.perf_counter() - start
+        self.model.step(self.all[:-1] / len(images), RATE)
+        return float(self.all[-1])
+
+
+def compare(world: Any, alone: Any, digits: Digits, epochs: int) -> list[str]:
+    """Train on 1 rank beside all, printing losses; returns what does not hold, the same on all ranks."""
+    out, here = console(), world.rank == 0
+    with bar(out, epochs, here) as progress:
+        progress.begin("training on 1 rank")
+        single = [Trainer(alone, digits)] if here else []
+        losses = [trainer.epoch() for trainer in single for _ in range(epochs)]
+        losses = world.bcast(losses)
+        together, worst = Trainer(world, digits), 0.0
+        if here:
+            out.print(f"epoch    loss, 1 rank     loss, {world.size} ranks    difference")
+        for epoch, expected in enumerate(losses, 1):
+            progress.begin(f"epoch {epoch}")
+            loss = together.epoch()
+            worst = max(worst, abs(loss - expected) / expected)
+            if here:
+                out.print(f"{epoch:5}  {expected:14.10f}  {loss:14.10f}  {loss - expected:12.1e}")
+            progress.end()
+    accuracy = together.model.accuracy(digits.test_x, digits.test_y)
+    if here:
+        shares = sizes(len(digits.x) % BATCH, world.size)
+        out.print(
+            f"{len(digits.x)} images, the last batch shared out as {shares}\n"
+            f"largest relative difference of losses {worst:.1e} (limit {TOLERANCE:.0e}), "
+            f"test accuracy {accuracy:.1%} (at least {LEAST_ACCURACY:.0%})"
+        )
+    return world.bcast(complaints(worst, accuracy))
+
+
+def complaints(worst: float, accuracy: float) -> list[str]:
+    """What does not hold. Written so that NaN does not pass."""
+    found = []
+    if not worst <= TOLERANCE:
+        found.append(f"the losses differ by {worst:.1e}, more than {TOLERANCE:.0e}")
+    if not accuracy >= LEAST_ACCURACY:
+        found.append(f"test accuracy is {accuracy:.1%}, less than {LEAST_ACCURACY:.0%}")
+    return found
+
+
+def time_epochs(world: Any, plain: Any, digits: Digits, seconds: float) -> None:
+    """Epochs with native's Allreduce and with mpicoll's in turn, the order of each pair drawn by lot."""
+    out, here = console(), world.rank == 0
+    trainers = {"native": Trainer(plain, digits), "mpicoll": Trainer(world, digits)}
+    for trainer in trainers.values():
+        trainer.epoch()
+    spent: dict[str, list[tuple[float, float]]] = {name: [] for name in trainers}
+    names, draw, started = list(trainers), random.Random(SEED), time.perf_counter()
+    with bar(out, 1, here) as progress:
+        progress.begin("epochs in turn")
+        while plain.bcast(time.perf_counter() - started < seconds):
+            draw.shuffle(names)
+            for name in names:
+                spent[name].append(timed_epoch(trainers[name], plain))
+            progress.within((time.perf_counter() - started) / seconds)
+    if here:
+        show_times(out, spent, world.size)
+
+
+def timed_epoch(trainer: Trainer, plain: Any) -> tuple[float, float]:
+    """Seconds of one epoch and of the Allreduce calls in it, the longest over ranks."""
+    trainer.communicating = 0.0
+    plain.Barrier()
+    start = time.perf_counter()
+    trainer.epoch()
+    mine = np.array([time.perf_counter() - start, trainer.communicating])
+    longest = np.empty_like(mine)
+    from mpi4py import MPI
+
+    plain.Allreduce(mine, longest, MPI.MAX)
+    return tuple(longest.tolist())
+
+
+def show_times(out: Any, spent: dict[str, list[tuple[float, float]]], ranks: int) -> None:
+    """Median times and paired ratios, with 95 % intervals."""
+    for column, what in enumerate(("an epoch", "its Allreduce calls")):
+        times = {name: [pair[column] * 1e3 for pair in pairs] for name, pairs in spent.items()}
+        for name, values in times.items():
+            found = estimate(values)
+            spread = f"{found.low:.2f}–{found.high:.2f}" if found.spread else "too few"
+            out.print(
+                f"{what}, {name} on {ranks} ranks: {found.median:.2f} ms [{spread}], {found.values} epochs"
+            )
+        found = ratio(times["native"], times["mpicoll"])
+        spread = f"{found.low:.3f}–{found.high:.3f}" if found.spread else "too few"
+        out.print(
+            f"{what}: native / mpicoll {found.median:.3f} [{spread}], above 1 is faster: {found.verdict}"
+        )
+
+
+@click.command("train_digits", cls=OneVoice, context_settings={"show_default": True})
+@click.option("--epochs", default=30, help="To train for, when comparing losses.")
+@click.option("--time", "timing", is_flag=True, help="Time epochs, native beside mpicoll, instead.")
+@click.option("--seconds", default=10.0, help="To time for.")
+def main(epochs: int, timing: bool, seconds: float) -> None:
+    """Train on handwritten digits with the images shared out among the ranks: start it under mpiexec."""
+    from mpi4py import MPI
+
+    import mpicoll
+
+    if epochs < 1 or not seconds > 0:
+        raise click.UsageError("--epochs and --seconds must be above 0")
+    with ExitStack() as stack:
+        digits = load()
+        one_thread(stack)
+        world = mpicoll.Comm(MPI.COMM_WORLD)
+        if timing:
+            time_epochs(world, MPI.Intracomm(MPI.COMM_WORLD.Dup()), digits, seconds)
+            return
+        found = compare(world, mpicoll.Comm(MPI.COMM_SELF), digits, epochs)
+        for complaint in found if world.rank == 0 else ():
+            click.echo(f"FAILED: {complaint}", err=True)
+        if found:
+            raise click.exceptions.Exit(WRONG)
+
+
+if __name__ == "__main__":
+    main()

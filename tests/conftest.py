@@ -1,0 +1,79 @@
+"""What unit and MPI tests share. Importing this module must not start MPI."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import mpi_harness
+import pytest
+
+ON_REQUEST = {
+    "browser": "a web browser",
+    "hosts": "root, ip netns and tc",
+    "slurm": "Slurm's daemons",
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    mpi_harness.pytest_addoption(parser)
+    group = parser.getgroup("mpicoll")
+    for name, needs in ON_REQUEST.items():
+        group.addoption(f"--run-{name}", action="store_true", help=f"run the tests that need {needs}")
+    group.addoption("--results", metavar="FILE", help="append one line of JSON per test")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.results:
+        config.pluginmanager.register(Results(config.option.results))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    required = os.environ.get("MPICOLL_REQUIRE", "").replace(",", " ").split()
+    for name, needs in ON_REQUEST.items():
+        if not config.getoption(f"--run-{name}") and name not in required:
+            skip = pytest.mark.skip(reason=f"{name}: needs {needs}; run it with --run-{name}")
+            for item in items:
+                if item.get_closest_marker(name):
+                    item.add_marker(skip)
+
+
+class Results:
+    """Writes each test's outcome as it is known, so that what an aborted run did is not lost."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.outcome, self.reason = "passed", ""
+
+    def write(self, **entry: object) -> None:
+        with open(self.path, "a") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def pytest_runtest_logstart(self) -> None:
+        self.outcome, self.reason = "passed", ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.outcome, self.reason = "failed", ""
+        elif report.skipped and self.outcome == "passed":
+            self.outcome, self.reason = "skipped", reason_of(report)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self.write(id=nodeid, outcome=self.outcome, reason=self.reason)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if not report.passed:
+            self.write(id=report.nodeid, outcome=report.outcome, reason=reason_of(report))
+
+    def pytest_deselected(self, items: list[pytest.Item]) -> None:
+        for item in items:
+            if mpi_harness.TOO_FEW_OR_MANY in item.user_properties:
+                self.write(id=item.nodeid, outcome="inapplicable", reason="")
+
+
+def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
+    if hasattr(report, "wasxfail"):
+        return f"xfail: {report.wasxfail}"
+    if report.skipped and isinstance(report.longrepr, tuple):
+        return report.longrepr[-1].removeprefix("Skipped: ")
+    return ""

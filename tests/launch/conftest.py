@@ -1,0 +1,33 @@
+"""Tests that start mpiexec themselves. They run under plain pytest, and never under mpiexec."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import launcher
+import pytest
+
+
+@dataclass
+class Finished:
+    """A launch that is over: its exit status, None if it had to be killed, and all that it printed."""
+
+    status: int | None
+    output: str
+
+
+@pytest.fixture
+def mpiexec() -> Callable[..., Finished]:
+    """mpiexec(ranks, program, *arguments, limit=seconds, env={...})"""
+
+    def start(ranks: int, *arguments: object, limit: float = 45.0,
+              env: dict[str, str] | None = None) -> Finished:
+        command = launcher.command(ranks, [str(argument) for argument in arguments])
+        with tempfile.TemporaryFile() as output:
+            status = launcher.run_group(command, limit, output, env)
+            output.seek(0)
+            return Finished(status, output.read().decode(errors="replace"))
+
+    return start

@@ -1,0 +1,14 @@
+"""Every test below runs on all ranks at once: see mpi_harness.py."""
+
+from mpi_harness import comm as comm
+from mpi_harness import install as pytest_configure  # noqa: F401
+
+try:
+    from hypothesis import Phase, settings
+except ImportError:
+    pass
+else:
+    # Every rank must draw the same examples and none may replay or shrink one alone.
+    settings.register_profile("mpi", database=None, deadline=None, derandomize=True, max_examples=25,
+                              phases=[Phase.explicit, Phase.generate])
+    settings.load_profile("mpi")

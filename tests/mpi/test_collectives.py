@@ -1,0 +1,162 @@
+"""Every algorithm on both engines gives what MPI's own collective gives, and touches nothing else."""
+
+from __future__ import annotations
+
+import time
+
+import mpi_cases as cases
+import mpi_forms as forms
+import numpy as np
+import pytest
+from mpi4py import MPI
+from mpi_cases import Case, Checks
+
+import mpicoll
+
+LARGE = 40_000                              # doubles in all
+CHUNKS = ((1, 1), (8, 2), (24, 3))          # (chunk_bytes, window)
+
+
+@pytest.fixture(params=cases.ENGINES)
+def engine(request):
+    return request.param
+
+
+def counts(p):
+    """Small counts around the number of ranks, in which remainders and empty blocks show."""
+    return sorted({0, 1, p - 1, p, p + 1, 5 * p + 3})
+
+
+def roots(collective, p):
+    return range(p) if collective in cases.ROOTED else (0,)
+
+
+def places(collective):
+    return (False, True) if collective in cases.IN_PLACE else (False,)
+
+
+def large(collective, p):
+    shared = collective not in ("bcast", "reduce", "allreduce")
+    return LARGE // p if shared else LARGE
+
+
+def each(*parameters):
+    return pytest.mark.parametrize(("collective", "spec"), parameters, ids=map(" ".join, parameters))
+
+
+ALL = list(cases.specs())
+WITH_BUFFERS = [(collective, spec) for collective, spec in ALL if collective != "barrier"]
+
+
+@each(*ALL)
+def test_small_counts_from_every_root(comm, engine, collective, spec):
+    ours, p = mpicoll.Comm(comm), comm.size
+    with Checks() as checks:
+        for n in counts(p) if collective != "barrier" else (0,):
+            for root in roots(collective, p):
+                for in_place in places(collective):
+                    cases.check(checks, ours, comm, Case(collective, n, root, in_place), spec, engine)
+
+
+@each(*WITH_BUFFERS)
+def test_tiny_chunks(comm, engine, collective, spec):
+    ours, p = mpicoll.Comm(comm), comm.size
+    with Checks() as checks:
+        for chunk_bytes, window in CHUNKS:
+            for n in (1, p + 1, 5 * p + 3):
+                for root in {0, (n + window) % p} & set(roots(collective, p)):
+                    for in_place in places(collective):
+                        cases.check(checks, ours, comm, Case(collective, n, root, in_place), spec, engine,
+                                    chunk_bytes=chunk_bytes, window=window)
+
+
+@each(*WITH_BUFFERS)
+def test_large_counts(comm, engine, collective, spec):
+    ours, p = mpicoll.Comm(comm), comm.size
+    with Checks() as checks:
+        for root in sorted({0, p - 1} & set(roots(collective, p))):
+            for in_place in places(collective):
+                case = Case(collective, large(collective, p), root, in_place)
+                for how in ({}, {"chunk_bytes": 10_000, "window": 3}):
+                    cases.check(checks, ours, comm, case, spec, engine, **how)
+
+
+# -- reduce_scatter with counts
+
+
+def shares(p):
+    """Counts of every rank: all kinds of irregular."""
+    yield [0] * p
+    yield [(3 * r) % 4 for r in range(p)]
+    yield [0] * (p - 1) + [2 * p + 1]
+    yield [5] + [1] * (p - 1)
+    yield [2 * p - r for r in range(p)]
+
+
+def reduce_scatter(comm, each_counts, in_place, given=True):
+    """(result, whether the guard zones are intact) of one call."""
+    total, own = sum(each_counts), each_counts[comm.rank]
+    mine, receive = cases.data(total, comm.rank), cases.Guarded(total if in_place else own)
+    if in_place:
+        receive.view[:] = mine
+    comm.Reduce_scatter(MPI.IN_PLACE if in_place else mine, receive.view, each_counts if given else None)
+    return receive.view[:own], receive.intact
+
+
+@pytest.mark.parametrize("spec", [spec for collective, spec in ALL if collective == "reduce_scatter"])
+def test_reduce_scatter_of_unequal_shares(comm, engine, spec):
+    ours, p = mpicoll.Comm(comm), comm.size
+    with Checks() as checks:
+        for each_counts in shares(p):
+            for in_place in (False, True):
+                want, _ = reduce_scatter(comm, each_counts, in_place)
+                for how in ({}, {"chunk_bytes": 8, "window": 2}, {"chunk_bytes": 24}):
+                    said = (each_counts, in_place, how)
+                    with ours.using(engine=engine, reduce_scatter=spec, **how), ours.trace() as records:
+                        got, intact = reduce_scatter(ours, each_counts, in_place)
+                    checks.equal(got, want, *said)
+                    checks.that(intact, *said, "wrote outside its receive buffer")
+                    checks.equal([(r.algorithm, r.engine) for r in records], [(spec, engine)], *said)
+
+
+def test_reduce_scatter_asks_for_counts_it_is_not_given(comm):
+    ours = mpicoll.Comm(comm)
+    with Checks() as checks:
+        for each_counts in shares(comm.size):
+            got, intact = reduce_scatter(ours, each_counts, False, given=False)
+            checks.equal(got, reduce_scatter(comm, each_counts, False)[0], each_counts)
+            checks.that(intact, each_counts, "wrote outside its receive buffer")
+
+
+# -- forms of buffers
+
+
+@pytest.mark.parametrize("name", forms.FORMS)
+def test_form_of_a_buffer(comm, engine, name):
+    """Like MPI's own, whatever the chunks."""
+    ours, make = mpicoll.Comm(comm), forms.FORMS[name]
+    want = make(comm)
+    with Checks() as checks:
+        for how in ({}, {"chunk_bytes": 16, "window": 2} if name != "large vector" else {}):
+            with ours.using(engine=engine, **how), ours.trace() as records:
+                checks.equal(np.array(make(ours)), np.array(want), how)
+            checks.that(records and all(r.engine == engine for r in records), "ran", records)
+
+
+# -- barrier
+
+
+@pytest.mark.mpi(min_size=2)
+def test_nobody_leaves_a_barrier_before_everybody_came(comm, engine):
+    """The last to come writes down when, before it does."""
+    ours, came = mpicoll.Comm(comm), np.zeros(comm.size)
+    for late in range(comm.size):
+        with ours.using(engine=engine):
+            if comm.rank == late:
+                time.sleep(0.05)
+            came[comm.rank] = time.monotonic()      # one clock: the ranks share a machine
+            ours.Barrier()
+            left = time.monotonic()
+        everybody = np.empty(comm.size)
+        comm.Allgather(came[comm.rank : comm.rank + 1], everybody)
+        assert left >= everybody.max()

@@ -1,0 +1,252 @@
+"""Operators: every one on every type it takes, and a clear refusal of the rest."""
+
+from __future__ import annotations
+
+import logging
+from itertools import product
+
+import mpi_cases as cases
+import mpi_ops as ops
+import numpy as np
+import pytest
+from mpi4py import MPI
+from mpi_cases import Case, Checks
+
+import mpicoll
+from mpicoll.errors import OperatorError, PreconditionError
+from mpicoll.schedule import find
+
+COUNT = 13
+REDUCING = [(collective, spec) for collective, spec in cases.specs() if collective in cases.REDUCING]
+ORDERED = [(c, spec) for c, spec in REDUCING if find(c, spec.partition("(")[0]).ordered]
+UNORDERED = [pair for pair in REDUCING if pair not in ORDERED]
+each = pytest.mark.parametrize
+engines = each("engine", cases.ENGINES)
+
+
+def same(a, b):
+    """Equal; of structures, all but the padding."""
+    return all(np.array_equal(a[name], b[name]) for name in a.dtype.names or ()) and (
+        bool(a.dtype.names) or np.array_equal(a, b))
+
+
+def compare(checks, ours, plain, case, **how):
+    """Ours against MPI's own; returns what ran."""
+    with ours.using(**how), ours.trace() as records:
+        got = case.run(ours)
+    want = case.run(plain)
+    if want.result is not None:
+        checks.that(same(got.result, want.result), case, case.op, case.datatype and case.datatype.name, how,
+                    f"got {got.result}, builtin {want.result}")
+    checks.that(got.guards_intact and got.send_unchanged, case, how, "wrote where it must not")
+    return records
+
+
+# -- predefined operators
+
+
+@engines
+@each(("group", "name"), ops.EVERY_TYPE, ids=[name for _, name in ops.EVERY_TYPE])
+def test_operators_of_a_type_equal_the_builtin(comm, engine, group, name):
+    if not ops.present(name):
+        return
+    ours, datatype = mpicoll.Comm(comm), getattr(MPI, name)
+    with Checks() as checks:
+        for op, collective in product(ops.TAKES[group], cases.REDUCING):
+            case = Case(collective, COUNT, comm.size - 1 if collective == "reduce" else 0, op=op,
+                        make=ops.maker(group, name, op), datatype=datatype)
+            for spec in ("auto", "ring") if collective != "reduce" else ("auto", "chain"):
+                ran = compare(checks, ours, comm, case, engine=engine, **{collective: spec})
+                checks.equal([r.engine for r in ran], [engine], name, op, collective)
+
+
+@each("code", ops.AUTOMATIC)
+def test_operators_of_a_numpy_dtype_equal_the_builtin(comm, code):
+    ours = mpicoll.Comm(comm)
+    group = {"?": "logical", "f": "floating", "d": "floating", "F": "complex", "D": "complex"}.get(code, "C integer")
+    with Checks() as checks:
+        for op in ops.TAKES[group]:
+            case = Case("allreduce", COUNT, op=op, make=lambda n, r, op=op: ops.values(n, r, code, op))
+            ran = compare(checks, ours, comm, case, allreduce="ring")
+            checks.equal([r.algorithm for r in ran], ["ring"], code, op)
+
+
+@each(("group", "name"), ops.EVERY_TYPE, ids=[name for _, name in ops.EVERY_TYPE])
+def test_operators_that_do_not_take_a_type_are_refused(comm, group, name):
+    if not ops.present(name):
+        return
+    ours, datatype = mpicoll.Comm(comm), getattr(MPI, name)
+    a, b = np.zeros(64, np.uint8), np.zeros(64, np.uint8)
+    with Checks() as checks, ours.trace() as records:
+        for op in set(ops.OPERATORS) - set(ops.TAKES[group]):
+            try:
+                ours.Allreduce([a, 2, datatype], [b, 2, datatype], getattr(MPI, op))
+                checks.that(False, f"{op} took {name}")
+            except OperatorError as error:
+                checks.equal(error.Get_error_class(), MPI.ERR_OP, op, name)
+                checks.that(all(w in str(error) for w in (op, f"rank {comm.rank}", "operators")), error)
+        checks.equal(records, [], "ran")
+    works(ours)
+
+
+def works(comm):
+    """A collective gives what it should."""
+    total = np.zeros(3)
+    comm.Allreduce(np.full(3, comm.rank + 1.0), total)
+    assert (total == comm.size * (comm.size + 1) / 2).all()
+
+
+@each("op", ["OP_NULL", "REPLACE", "NO_OP"])
+@each("method", ["Allreduce", "Reduce", "Reduce_scatter_block", "Iallreduce"])
+def test_what_cannot_reduce_is_refused(comm, method, op):
+    ours = mpicoll.Comm(comm)
+    with pytest.raises(OperatorError) as caught:
+        getattr(ours, method)(np.zeros(comm.size), np.zeros(1 if "scatter" in method else comm.size),
+                              op=getattr(MPI, op))
+    assert caught.value.Get_error_class() == MPI.ERR_OP
+    works(ours)
+
+
+def test_predefined_operators_refuse_derived_types(comm):
+    ours = mpicoll.Comm(comm)
+    with ops.matrix_type() as datatype:
+        with pytest.raises(OperatorError):
+            ours.Allreduce([np.zeros(4, "i8"), 1, datatype], [np.zeros(4, "i8"), 1, datatype])
+    works(ours)
+
+
+# -- NaN
+
+
+@engines
+@each(("collective", "spec"), REDUCING, ids=map(" ".join, REDUCING))
+def test_nan_wins_in_max_and_min(comm, engine, collective, spec):
+    """One rank has the NaN, each in turn; it must come out, and come out the same everywhere."""
+    ours, p = mpicoll.Comm(comm), comm.size
+    with Checks() as checks:
+        for owner, op in product(range(p), ("MAX", "MIN")):
+            case = Case(collective, 3, op=op, make=lambda n, r, owner=owner: with_nan(n, r, owner))
+            with ours.using(engine=engine, **{collective: spec}):
+                got = case.run(ours).result
+            if got is not None:
+                checks.equal(np.isnan(got).tolist(), [False, True, False], case, op, owner)
+
+
+def with_nan(n, rank, owner):
+    """Numbers, with a NaN in the middle of every three on one rank."""
+    made = cases.data(n, rank)
+    if rank == owner:
+        made[1::3] = np.nan
+    return made
+
+
+@each("op", ["MAXLOC", "MINLOC"])
+def test_nan_wins_in_maxloc_and_minloc(comm, op):
+    ours, got = mpicoll.Comm(comm), ops.pairs(5, 0, "d")
+    mine = ops.pairs(5, comm.rank, "d")
+    mine["value"][2] = np.nan if comm.rank == comm.size - 1 else 0
+    mine["index"] = comm.rank
+    ours.Allreduce([mine, MPI.DOUBLE_INT], [got, MPI.DOUBLE_INT], getattr(MPI, op))
+    assert np.isnan(got["value"][2]) and got["index"][2] == comm.size - 1
+    assert not np.isnan(got["value"][[0, 1, 3, 4]]).any()
+
+
+# -- types without a kernel
+
+
+def test_long_double_runs_native_and_says_so_once(comm, caplog):
+    ours = mpicoll.Comm(comm)
+    case = Case("allreduce", COUNT, make=lambda n, r: cases.data(n, r, "g"))
+    with caplog.at_level(logging.WARNING, "mpicoll"), Checks() as checks:
+        for _ in range(3):
+            ran = compare(checks, ours, comm, case)
+            checks.equal([r.algorithm for r in ran], ["native"])
+    said = [record.getMessage() for record in caplog.records if record.name.startswith("mpicoll")]
+    assert len(said) == (comm.rank == 0)
+    assert all("native" in line and "LONG_DOUBLE" in line for line in said)
+
+
+def test_long_double_by_a_chosen_algorithm_is_refused(comm):
+    ours = mpicoll.Comm(comm)
+    with ours.using(allreduce="ring"), pytest.raises(PreconditionError, match="LONG_DOUBLE"):
+        ours.Allreduce(np.zeros(3, "g"), np.zeros(3, "g"))
+    works(ours)
+
+
+# -- user operators
+
+
+@engines
+@each(("collective", "spec"), ORDERED, ids=map(" ".join, ORDERED))
+def test_operand_order_is_kept(comm, engine, collective, spec):
+    ours, p = mpicoll.Comm(comm), comm.size
+    with Checks() as checks, ops.user_op(ops.AFFINE) as op:
+        for n, root in product((1, p, 5 * p + 3), range(p) if collective == "reduce" else (0,)):
+            for how in ({}, {"chunk_bytes": 8, "window": 2}):
+                case = Case(collective, n, root, make=ops.maps, user=op)
+                with ours.using(engine=engine, **{collective: spec}, **how), ours.trace() as records:
+                    got = case.run(ours)
+                if got.result is not None:
+                    checks.equal(got.result, ops.composed(n, p), case, how)
+                checks.equal([(r.algorithm, r.engine) for r in records], [(spec, engine)], case)
+                compare(checks, ours, comm, case, engine=engine, **{collective: spec})
+
+
+@engines
+@each(("collective", "spec"), ORDERED, ids=map(" ".join, ORDERED))
+def test_operand_order_is_kept_on_a_derived_type(comm, engine, collective, spec):
+    ours, p, n = mpicoll.Comm(comm), comm.size, 3
+    with Checks() as checks, ops.user_op(ops.PRODUCT) as op, ops.matrix_type() as datatype:
+        for root, chunk_bytes in product(range(p) if collective == "reduce" else (0,), (8, 1000)):
+            send, receive = ops.matrices(n, comm.rank), np.zeros(4 * n, np.int64)
+            rest = (op, root) if collective == "reduce" else (op,)
+            with ours.using(engine=engine, chunk_bytes=chunk_bytes, **{collective: spec}):
+                getattr(ours, cases.METHODS[collective])([send, datatype], [receive, datatype], *rest)
+            if collective != "reduce" or comm.rank == root:
+                checks.equal(receive, ops.multiplied(n, p), collective, spec, root, chunk_bytes)
+
+
+@each(("collective", "spec"), UNORDERED, ids=map(" ".join, UNORDERED))
+def test_algorithms_that_do_not_keep_order_are_refused(comm, collective, spec):
+    ours = mpicoll.Comm(comm)
+    with ops.user_op(ops.AFFINE) as op, ours.using(**{collective: spec}):
+        with pytest.raises(PreconditionError, match="order"):
+            Case(collective, 4, make=ops.maps, user=op).run(ours)
+    works(ours)
+
+
+@each("collective", cases.REDUCING)
+def test_order_is_kept_when_nothing_is_chosen(comm, collective):
+    """Where no algorithm keeps order, MPI's own does."""
+    ours = mpicoll.Comm(comm)
+    with Checks() as checks, ops.user_op(ops.AFFINE) as op:
+        for n in (1, 5, 20_000):
+            case = Case(collective, n, make=ops.maps, user=op)
+            records = compare(checks, ours, comm, case)
+            native = [r.algorithm == "native" for r in records]
+            checks.equal(native, [not any(c == collective for c, _ in ORDERED)], case)
+
+
+@engines
+@each(("collective", "spec"), REDUCING, ids=map(" ".join, REDUCING))
+def test_commutative_user_operator(comm, engine, collective, spec):
+    ours, p = mpicoll.Comm(comm), comm.size
+    with Checks() as checks, ops.user_op(ops.ADD, commute=True) as op:
+        for n, in_place in product((0, 1, 2 * p + 1), (False, True)):
+            case = Case(collective, n, p - 1 if collective == "reduce" else 0, in_place,
+                        make=lambda n, r: cases.data(n, r, "i8"), user=op)
+            ran = compare(checks, ours, comm, case, engine=engine, **{collective: spec})
+            checks.equal([r.algorithm for r in ran], [spec], case)
+
+
+def test_a_handle_used_again_is_another_operator(comm):
+    ours, p, got = mpicoll.Comm(comm), comm.size, np.zeros(4, np.int64)
+    mine = ops.maps(4, comm.rank)
+    with Checks() as checks:
+        for _ in range(5):
+            with ops.user_op(ops.ADD, commute=True) as op:
+                ours.Allreduce(mine, got, op)
+            checks.equal(got, sum(ops.maps(4, r) for r in range(p)) % 251 if p > 1 else mine, "sum")
+            with ops.user_op(ops.AFFINE) as op:
+                ours.Allreduce(mine, got, op)
+            checks.equal(got, ops.composed(4, p), "composition")

@@ -1,0 +1,189 @@
+"""Runs the tests: unit tests, tests that start mpiexec themselves, and the MPI tests on several rank counts.
+
+    python tests/run.py                             # what `make test` does
+    python tests/run.py --full                      # every MPI test on 1 to 8 ranks, a sample on more
+    python tests/run.py --ranks 3 -- -k ring -x     # arguments after -- go to pytest
+    python tests/run.py --mpi openmpi               # in .venv-openmpi
+
+Each launch has a wall-clock limit. With CI=true a skip fails the run unless its reason is listed in
+allowed_skips.txt. The last line is `N passed, M failed, K skipped`, summed over all launches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import launcher
+
+TESTS = Path(__file__).resolve().parent
+ROOT = TESTS.parent
+ENVIRONMENTS = {"mpich": ".venv", "openmpi": ".venv-openmpi", "intel": ".venv-intel"}
+SUITES = ("unit", "launch", "mpi")
+LIMITS = {"unit": 900, "launch": 600, "mpi": 600}       # seconds per launch
+WHOLE, SAMPLED, FRACTION = (1, 2, 3, 4), (5, 7, 8), 0.25
+FULL_WHOLE, FULL_SAMPLED = (1, 2, 3, 4, 5, 6, 7, 8), (12, 13, 16)
+NO_TESTS = 5                                            # pytest's exit status
+
+
+@dataclass
+class Launch:
+    """One pytest run, perhaps on several ranks, and what came of it."""
+
+    suite: str
+    ranks: int = 1
+    fraction: float = 1.0
+    outcomes: dict[str, tuple[str, str]] = field(default_factory=dict)
+    complaint: str = ""
+    seconds: float = 0.0
+
+    @property
+    def title(self) -> str:
+        if self.suite != "mpi":
+            return self.suite
+        sampled = f", {self.fraction:.0%} sample" if self.fraction < 1 else ""
+        return f"mpi, {self.ranks} rank{'s' * (self.ranks > 1)}{sampled}"
+
+    @property
+    def counts(self) -> Counter[str]:
+        counts = Counter(outcome for outcome, _ in self.outcomes.values())
+        if self.complaint and not counts["failed"]:
+            counts["failed"] = 1
+        return counts
+
+    def run(self, arguments: argparse.Namespace, limit: float) -> None:
+        with tempfile.TemporaryDirectory(prefix="mpicoll-tests-") as directory:
+            results = Path(directory) / "results"
+            options = [str(TESTS / self.suite), "--results", str(results),
+                       f"--color={'yes' if sys.stdout.isatty() else 'no'}"]
+            if self.fraction < 1:
+                options += ["--sample", str(self.fraction), "--sample-seed", str(arguments.seed)]
+            options += arguments.pytest
+            if self.suite == "mpi":
+                command = launcher.command(self.ranks, ["pytest", *options])
+            else:
+                command = [launcher.executable("pytest"), *options]
+            started = time.monotonic()
+            status = launcher.run_group(command, limit)
+            self.seconds = time.monotonic() - started
+            self.outcomes = read_results(results)
+        if status is None:
+            self.complaint = f"killed after {limit:.0f} s"
+        elif status == NO_TESTS:
+            self.complaint = "" if arguments.pytest else "found no tests"
+        elif status:
+            self.complaint = f"exit status {status}"
+
+
+def read_results(path: Path) -> dict[str, tuple[str, str]]:
+    """Per test its outcome and the reason; a failure that any line tells stays a failure."""
+    outcomes: dict[str, tuple[str, str]] = {}
+    for line in path.read_text().splitlines() if path.exists() else []:
+        entry = json.loads(line)
+        if outcomes.get(entry["id"], ("",))[0] != "failed":
+            outcomes[entry["id"]] = entry["outcome"], entry["reason"]
+    return outcomes
+
+
+def plan(arguments: argparse.Namespace) -> list[Launch]:
+    """The launches, in order."""
+    launches = [Launch(suite) for suite in ("unit", "launch") if suite in arguments.suites]
+    if "mpi" not in arguments.suites:
+        return launches
+    if arguments.ranks is not None:
+        return launches + [Launch("mpi", n, arguments.sample or 1.0) for n in arguments.ranks]
+    whole, sampled = (FULL_WHOLE, FULL_SAMPLED) if arguments.full else (WHOLE, SAMPLED)
+    return (launches + [Launch("mpi", n) for n in whole]
+            + [Launch("mpi", n, arguments.sample or FRACTION) for n in sampled])
+
+
+def forbidden_skips(launches: list[Launch]) -> list[str]:
+    """Skips whose reason matches no line of allowed_skips.txt."""
+    lines = (TESTS / "allowed_skips.txt").read_text().splitlines()
+    allowed = [re.compile(line.strip()) for line in lines if line.strip() and not line.startswith("#")]
+    return [f"{launch.title}: {name}: {reason}" for launch in launches
+            for name, (outcome, reason) in launch.outcomes.items()
+            if outcome == "skipped" and not any(pattern.fullmatch(reason) for pattern in allowed)]
+
+
+def never_ran(launches: list[Launch]) -> list[str]:
+    """MPI tests that no launch had the right number of ranks for."""
+    seen = [(name, outcome) for launch in launches for name, (outcome, _) in launch.outcomes.items()]
+    ran = {name for name, outcome in seen if outcome != "inapplicable"}
+    return sorted({name for name, _ in seen} - ran)
+
+
+def report(launches: list[Launch], strict: bool) -> bool:
+    """Prints the table, what else is to be said, and the totals; tells whether all is well."""
+    print(f"\n==== summary: {launcher.flavour()} ====")
+    print(f"{'launch':<28}{'passed':>8}{'failed':>8}{'skipped':>8}{'seconds':>9}")
+    totals: Counter[str] = Counter()
+    for launch in launches:
+        counts = launch.counts
+        totals += counts
+        print(f"{launch.title:<28}{counts['passed']:>8}{counts['failed']:>8}{counts['skipped']:>8}"
+              f"{launch.seconds:>9.1f}  {launch.complaint}".rstrip())
+    for name in never_ran(launches):
+        print(f"not run on any of these rank counts: {name}")
+    forbidden = forbidden_skips(launches) if strict else []
+    for line in forbidden:
+        print(f"FAILED, a skip that tests/allowed_skips.txt does not list: {line}")
+    totals["failed"] += len(forbidden)
+    totals["skipped"] -= len(forbidden)
+    print(f"{totals['passed']} passed, {totals['failed']} failed, {totals['skipped']} skipped", flush=True)
+    return not totals["failed"]
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    def numbers(text: str) -> list[int]:
+        return [int(part) for part in text.split(",")]
+
+    def suites(text: str) -> list[str]:
+        if unknown := set(text.split(",")) - set(SUITES):
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: there are only {', '.join(SUITES)}")
+        return text.split(",")
+
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
+    add = parser.add_argument
+    add("--ranks", type=numbers, metavar="N,N", help="run the MPI tests on these rank counts only")
+    add("--sample", type=float, metavar="FRACTION",
+        help="run this part of the MPI tests: on --ranks, else on the counts that are sampled")
+    add("--seed", type=int, help="which sample; a random one, printed, if not given")
+    add("--full", action="store_true", help="every MPI test on 1 to 8 ranks, a sample on more")
+    add("--suites", type=suites, default=list(SUITES), metavar="NAME,NAME", help=f"of {', '.join(SUITES)}")
+    add("--mpi", choices=ENVIRONMENTS, help="use the environment that the Makefile made for this MPI")
+    add("--limit", type=float, metavar="SECONDS", help="wall-clock limit of each launch")
+    add("--strict", action="store_true", default=os.environ.get("CI") == "true",
+        help="fail on skips that are not listed; the default if CI=true")
+    add("pytest", nargs="*", help="arguments for pytest, after --")
+    return parser.parse_args(arguments)
+
+
+def main(words: list[str]) -> int:
+    arguments = parse(words)
+    if arguments.mpi and launcher.flavour() != arguments.mpi:
+        python = ROOT / ENVIRONMENTS[arguments.mpi] / "bin" / "python"
+        if not python.exists():
+            sys.exit(f"{python.relative_to(ROOT)} is missing; `make env MPI={arguments.mpi}` makes it")
+        os.execv(python, [str(python), __file__, *words])
+    if arguments.seed is None:
+        arguments.seed = random.SystemRandom().randrange(1_000_000)
+    launches = plan(arguments)
+    for launch in launches:
+        print(f"\n==== {launch.title}: {launcher.flavour()}, seed {arguments.seed} ====", flush=True)
+        launch.run(arguments, arguments.limit or LIMITS[launch.suite] * (4 if arguments.full else 1))
+    return 0 if report(launches, arguments.strict) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,178 @@
+"""The words of the command line, the table, the environment."""
+
+from __future__ import annotations
+
+import io
+import sys
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from mpicoll.benchmarks import cli, environment, progress, sizes, voice
+from mpicoll.benchmarks.contenders import Contender
+from mpicoll.benchmarks.measure import Timing
+from mpicoll.benchmarks.patterns import Case, Shape
+from mpicoll.benchmarks.records import results
+from mpicoll.benchmarks.table import summary, table
+from mpicoll.errors import MpicollError
+
+GIVEN = {
+    "sizes": "8:1K", "algorithms": "all", "engines": "auto", "dtype": "float64", "op": "sum", "root": 0,
+    "in_place": False, "seconds": 1.0, "iterations": None, "memory": "1G", "seed": 0,
+}
+
+
+@pytest.mark.parametrize(("text", "bytes_"), [
+    ("8", [8]),
+    ("8,1K,64K", [8, 1024, 65536]),
+    ("64KiB, 8 , 8B", [8, 65536]),
+    ("8:64M", [8 * 4**k for k in range(12)] + [64 << 20]),
+    ("8:512", [8, 32, 128, 512]),
+    ("1:8:2,0", [0, 1, 2, 4, 8]),
+    ("5:5", [5]),
+])
+def test_sizes(text, bytes_):
+    assert sizes.parse_sizes(text) == bytes_
+
+
+NO_SIZES = ["", "8,,9", "x", "-8", "1.5K", "8:4", "0:8", "8:64:1", "8:64:x", "1:2:3:4", "8T", ":"]
+
+
+@pytest.mark.parametrize("text", NO_SIZES)
+def test_sizes_that_are_none(text):
+    with pytest.raises(ValueError, match=r"write|must"):
+        sizes.parse_sizes(text)
+
+
+def test_settings():
+    made = cli.settings(4, "allreduce", **GIVEN)
+    assert made.algorithms[:2] == ("native", "auto")
+    assert set(made.algorithms) > {"ring", "native"}
+    assert made.sizes == (8, 32, 128, 512, 1024)
+    ours = cli.settings(4, "allreduce", **GIVEN | {"algorithms": "ring,native,reduce_bcast(reduce=chain,bcast=chain)"})
+    assert ours.algorithms == ("native", "ring", "reduce_bcast(reduce=chain,bcast=chain)")
+
+
+WRONG_WORDS = [
+    ({"collective": "allreduc"}, "did you mean 'allreduce'"),
+    ({"sizes": "8:x"}, "'x' is not a size"),
+    ({"algorithms": "rign"}, "did you mean 'ring'"),
+    ({"algorithms": "ring(k=1)"}, "has no parameter k"),
+    ({"algorithms": ","}, "names none"),
+    ({"engines": "fast"}, "auto, mpi4py, compiled"),
+    ({"dtype": "float99"}, "no dtype is called 'float99'"),
+    ({"op": "avg"}, "no operator is called 'avg'"),
+    ({"op": "band"}, "does not have the operator band for floating types"),
+    ({"root": 4, "collective": "bcast"}, "must be in 0..3"),
+    ({"root": 1}, "allreduce has no root"),
+    ({"collective": "bcast", "in_place": True}, "no in-place form"),
+    ({"seconds": 0.0}, "--seconds is 0.0"),
+    ({"iterations": -1}, "--iterations is -1"),
+    ({"memory": "much"}, "'much' is not a size"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), WRONG_WORDS, ids=[str(change) for change, _ in WRONG_WORDS])
+def test_settings_that_are_wrong(change, said):
+    words = {"collective": "allreduce", **GIVEN, **change}
+    with pytest.raises((ValueError, MpicollError)) as caught:
+        cli.settings(4, words.pop("collective"), **words)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("words", ["allreduce --sizes x", "allreduce --nope", "", "allreduce --root x"])
+def test_bad_input_is_one_line_of_rank_0_and_status_2(monkeypatch, rank, words):
+    world = lambda: SimpleNamespace(rank=rank, size=2)
+    monkeypatch.setattr(voice, "world", world)
+    monkeypatch.setattr(cli, "world", world)
+    done = CliRunner().invoke(cli.bench, words)
+    assert done.exit_code == 2
+    assert len(done.output.splitlines()) == (1 if rank == 0 else 0)
+    assert rank or done.output.startswith("mpicoll bench: ")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_help_is_of_rank_0(monkeypatch, rank):
+    monkeypatch.setattr(voice, "world", lambda: SimpleNamespace(rank=rank, size=2))
+    done = CliRunner().invoke(cli.bench, ["--help"])
+    assert done.exit_code == 0
+    assert ("--algorithms" in done.output) == (rank == 0)
+
+
+def some_results(valid: bool = True, note: str = ""):
+    native = Timing(Contender("native", None, None), rounds=[[2e-6]] * 8)
+    auto = Timing(Contender("auto", "auto", None), rounds=[[1e-6]] * 8, ran={"algorithm": "ring"})
+    other = Timing(Contender("ring", "compiled", None), valid=valid, rounds=[[4e-6]] * 8)
+    if note:
+        other.note, other.rounds = note, []
+    return results(Case(Shape("allreduce"), 64 << 10, 0, 1), [native, auto, other])
+
+
+def lines(renderable) -> list[list[str]]:
+    """The cells of a table's rows."""
+    console = Console(width=120, file=io.StringIO(), markup=False)
+    console.print(renderable)
+    return [line.split() for line in console.file.getvalue().splitlines()]
+
+
+def test_table():
+    rows = lines(table(some_results(), "allreduce"))
+    assert ["size", "algorithm", "µs", "[95", "%]", "ratio", "[95", "%]", "verdict", "valid"] in rows
+    assert ["64", "KiB", "native", "2.00", "2.00–2.00", "yes"] in rows
+    assert ["auto:", "ring", "1.00", "1.00–1.00", "2.00", "2.00–2.00", "faster", "yes"] in rows
+    assert ["ring", "@compiled", "4.00", "4.00–4.00", "0.50", "0.50–0.50", "slower", "yes"] in rows
+
+
+def test_table_says_no():
+    rows = lines(table(some_results(valid=False), "allreduce"))
+    assert [row[-1] for row in rows if "slower" in row] == ["NO"]
+    assert lines(summary(some_results(valid=False)))[-2] == ["allreduce", "2.00", "1", "0", "0", "1"]
+
+
+def test_table_says_what_did_not_run():
+    assert ["ring", "@compiled", "–", "not", "applicable"] in lines(table(some_results(note="only p = 2"), "allreduce"))
+
+
+def test_environment_names_no_host_and_no_path():
+    mpi = SimpleNamespace(Get_processor_name=lambda: "secret", get_vendor=lambda: ("MPICH", (5, 0)),
+                          Get_version=lambda: (5, 0))
+    comm = SimpleNamespace(size=3, allgather=lambda name: [name, name, "other"])
+    made = environment.describe(comm, mpi)
+    assert (made["hosts"], made["ranks"], made["ranks_per_host_most"], made["mpi"]) == (2, 3, 2, "MPICH 5.0")
+    assert "secret" not in str(made) and sys.prefix not in str(made)
+    assert environment.headline(made).startswith("MPICH 5.0, 3 ranks on 2 hosts, Python 3.")
+
+
+def test_commit_is_read_from_the_checkout(tmp_path):
+    assert environment.commit(tmp_path) is None
+    (tmp_path / "mpicoll").mkdir()
+    git = tmp_path / ".git"
+    git.mkdir()
+    (git / "HEAD").write_text("ref: refs/heads/main\n")
+    (git / "packed-refs").write_text("# pack-refs\nabc123 refs/heads/main\n")
+    assert environment.commit(tmp_path) == "abc123"
+    (git / "refs" / "heads").mkdir(parents=True)
+    (git / "refs" / "heads" / "main").write_text("def456\n")
+    assert environment.commit(tmp_path) == "def456"
+    (git / "HEAD").write_text("0123ab\n")
+    assert environment.commit(tmp_path) == "0123ab"
+
+
+def test_the_bar_shows_nothing_but_on_a_terminal():
+    pipe = Console(file=io.StringIO())
+    with progress.bar(pipe, 3, here=True) as bar:
+        bar.begin("a")
+        bar.end()
+    assert pipe.file.getvalue() == ""
+    terminal = Console(file=io.StringIO(), force_terminal=True)
+    with progress.bar(terminal, 2, here=False) as bar:
+        bar.begin("a")
+    assert terminal.file.getvalue() == ""
+    with progress.bar(terminal, 2, here=True) as bar:
+        bar.begin("a")
+        bar.end()
+    assert " 50 %" in terminal.file.getvalue()

@@ -1,0 +1,83 @@
+"""The network: its gradient, and that parts of a batch add up whatever their sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mpicoll.benchmarks.mlp import Mlp
+from mpicoll.benchmarks.train_digits import LEAST_ACCURACY, TOLERANCE, Digits, Trainer, complaints
+from mpicoll.blocks import offsets, sizes
+
+RANDOM = np.random.default_rng(3)
+X, Y = RANDOM.random((29, 6)), RANDOM.integers(0, 4, 29)
+
+
+def test_gradient_is_the_slope_of_the_loss():
+    model = Mlp(6, 5, 4)
+    gradient, scratch = np.empty_like(model.parameters), np.empty_like(model.parameters)
+    model.backward(X, Y, gradient)
+    for at in range(0, len(gradient), 7):
+        losses = []
+        for step in (1e-6, -1e-6):
+            model.parameters[at] += step
+            losses.append(model.backward(X, Y, scratch))
+            model.parameters[at] -= step
+        assert gradient[at] == pytest.approx((losses[0] - losses[1]) / 2e-6, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("p", [1, 2, 4, 7, 40])
+def test_parts_add_up(p):
+    """29 images on 40 ranks: some have none."""
+    model = Mlp(6, 5, 4)
+    whole, total, part = (np.zeros_like(model.parameters) for _ in range(3))
+    loss, summed = model.backward(X, Y, whole), 0.0
+    lengths = sizes(len(X), p)
+    for first, length in zip(offsets(lengths), lengths):
+        summed += model.backward(X[first : first + length], Y[first : first + length], part)
+        total += part
+    assert summed == pytest.approx(loss, rel=1e-13)
+    assert np.allclose(total, whole, rtol=1e-10, atol=1e-12)
+
+
+class Team:
+    """p ranks played in turn: Allreduce adds what each would have contributed."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.rank = size, 0
+
+
+def test_an_epoch_does_not_depend_on_the_number_of_ranks():
+    digits = Digits(X, Y, X, Y)
+
+    def losses(p):
+        team = Team(p)
+        trainer = Trainer(team, digits)
+
+        def Allreduce(mine, everyone):
+            everyone[:] = 0
+            images = Allreduce.images
+            for rank in range(p):
+                lengths = sizes(len(images), p)
+                part = images[offsets(lengths)[rank] :][: lengths[rank]]
+                mine[-1] = trainer.model.backward(X[part], Y[part], mine[:-1])
+                everyone += mine
+
+        team.Allreduce = Allreduce
+        batch = trainer.batch
+
+        def noting(images):
+            Allreduce.images = images
+            return batch(images)
+
+        trainer.batch = noting
+        return [trainer.epoch() for _ in range(3)]
+
+    assert losses(4) == pytest.approx(losses(1), rel=1e-12)
+
+
+def test_what_does_not_hold_is_said():
+    assert complaints(TOLERANCE, LEAST_ACCURACY) == []
+    assert "losses differ" in complaints(TOLERANCE * 2, 1.0)[0]
+    assert "accuracy" in complaints(0.0, 0.9)[0]
+    assert len(complaints(float("nan"), float("nan"))) == 2

@@ -1,0 +1,101 @@
+"""The errors, without MPI.  What needs mpi4py is in tests/mpi/test_buffers.py."""
+
+import builtins
+import doctest
+import inspect
+import pickle
+import re
+import subprocess
+import sys
+
+import pytest
+
+from mpicoll import errors
+
+CLASSES = {
+    name: value
+    for name, value in vars(errors).items()
+    if inspect.isclass(value) and value.__module__ == errors.__name__
+}
+
+SAMPLES = {
+    errors.UnknownAlgorithm: ("allreduce algorithm", "rinng", ("ring", "tree")),
+    errors.MismatchError: ("root", (0, 0, 1)),
+    errors.VerifyError: ("ring", 5, 2, 0, 3, "Recv(4, b1)", "{0,1}", "{0}"),
+}
+
+
+def drawn():
+    """(name, parent, other bases, MPI error class) of each line of the tree in the docstring."""
+    path = []
+    for line in errors.__doc__.splitlines():
+        if found := re.match(r"    ( *)(\w+)(?: \[([^\]]*)\])?(?:  |$)", line):
+            indent, name, extra = found.groups()
+            depth = len(indent) // 4
+            path[depth:] = [name]
+            bases, _, code = (extra or "").partition(":")
+            bases = [base.strip() for base in bases.split(",") if base.strip()]
+            yield name, path[depth - 1] if depth else "Exception", bases, code.strip()
+
+
+def test_the_drawn_tree_is_the_tree():
+    tree = {name: rest for name, *rest in drawn()}
+    assert set(tree) == set(CLASSES) == set(errors.__all__)
+    for name, (parent, bases, code) in tree.items():
+        cls = CLASSES[name]
+        assert cls.__bases__[0].__name__ == parent, name
+        for base in bases:
+            assert issubclass(cls, RuntimeError if base == "MPI.Exception" else getattr(builtins, base)), name
+        if code:
+            assert cls.mpi_class == code, name
+
+
+@pytest.mark.parametrize("cls", CLASSES.values(), ids=CLASSES)
+def test_errors_survive_the_trip_to_another_rank(cls):
+    error = cls(*SAMPLES.get(cls, ("what, and what to do",)))
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is cls and str(copy) == str(error) and vars(copy) == vars(error)
+
+
+def test_rank_leads_the_message():
+    error = errors.CountMismatch("3 is not 4")
+    error.rank = 7
+    assert str(error) == "rank 7: 3 is not 4"
+    assert str(errors.TypecodeError("no such code")) == "no such code"  # a KeyError would quote it
+
+
+def test_unknown_algorithm_names_what_is_near():
+    error = errors.UnknownAlgorithm("allreduce algorithm", "rinng", ["ring", "tree", "ring_segmented"])
+    assert error.near[0] == "ring"
+    assert "did you mean 'ring'" in str(error)
+    assert isinstance(error, (LookupError, ValueError))
+
+
+def test_unknown_algorithm_lists_all_when_nothing_is_near():
+    assert "'ring', 'tree'" in str(errors.UnknownAlgorithm("bcast algorithm", "xyz", ["ring", "tree"]))
+
+
+def test_mismatch_groups_ranks_by_what_they_passed():
+    error = errors.MismatchError("root", [0, 0, 1, 0])
+    assert error.groups == {0: [0, 1, 3], 1: [2]}
+    assert "root: 0 on rank 0-1, 3; 1 on rank 2" in str(error)
+
+
+def test_verify_error_has_coordinates():
+    error = errors.VerifyError(
+        algorithm="ring", p=5, rank=2, strand=0, step=3, op="Recv", expected="a", got="b"
+    )
+    assert [getattr(error, name) for name in error.FIELDS] == ["ring", 5, 2, 0, 3, "Recv", "a", "b"]
+    assert str(error) == "rank 2: ring on p=5, strand 0, step 3, op Recv: expected a, got b"
+    assert "strand" not in str(errors.VerifyError("ring", 5, expected="a", got="b"))
+
+
+def test_errors_need_no_mpi():
+    code = "import sys; sys.modules['mpi4py'] = None; from mpicoll import errors; print(errors.RootError())"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "\n"
+
+
+def test_examples():
+    assert doctest.testmod(errors).failed == 0

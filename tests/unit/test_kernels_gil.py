@@ -1,0 +1,56 @@
+"""While a kernel runs, other Python threads do too."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from mpicoll import kernels
+
+
+def ticks_during(call: Callable[[], object]) -> int:
+    """How often another thread, which wants the GIL every millisecond, gets it during one call."""
+    ticks, stop = [0], threading.Event()
+
+    def tick() -> None:
+        while not stop.is_set():
+            ticks[0] += 1
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    try:
+        before = ticks[0]
+        call()
+        return ticks[0] - before
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_call_that_keeps_the_gil_would_be_seen() -> None:
+    keeps = ctypes.PyDLL(None).usleep
+    assert ticks_during(lambda: keeps(300_000)) <= 2
+
+
+def test_reduce_call() -> None:
+    sleep = ctypes.cast(ctypes.CDLL(None).usleep, ctypes.c_void_p).value  # a kernel that takes long
+    assert ticks_during(lambda: kernels.reduce.call(sleep, 300_000, 0, 0, 0)) >= 5
+
+
+@pytest.mark.parametrize("name", ["pack_strided", "unpack_strided"])
+def test_strided(name: str) -> None:
+    function = getattr(kernels.pack, name)
+    assert ticks_during(lambda: function(0, 0, 1 << 28, 0, 1, 1)) >= 5  # very many blocks of no bytes
+
+
+@pytest.mark.parametrize("name", ["pack_segments", "unpack_segments"])
+def test_segments(name: str) -> None:
+    function = getattr(kernels.pack, name)
+    zeros = np.zeros(1 << 27, np.int64)  # never written, so no memory is taken
+    assert ticks_during(lambda: function(0, 0, zeros, zeros)) >= 5

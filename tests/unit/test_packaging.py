@@ -1,0 +1,116 @@
+"""What is installed, what imports what, and that the documents name files that exist."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LINKED = ("kernels", "benchmarks", "jobs")
+WITHOUT_MPI = ("schedule", "blocks", "combine", "algorithms", "verify", "draw", "kernels")
+
+
+def python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The names of the files in a wheel built from a copy of the checkout, without a network."""
+    version = importlib.metadata.version("setuptools") if _installed("setuptools") else "0"
+    if tuple(map(int, version.split(".")[:2])) < (70, 1) and not _installed("wheel"):
+        pytest.skip("setuptools>=70.1 is not installed here, and no network is used to build a wheel")
+    source, output = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    ignore = shutil.ignore_patterns("__pycache__")
+    for name in ("mpicoll", *LINKED):
+        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignore)
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source / name)
+    done = python("-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--quiet",
+                  "--disable-pip-version-check", "--wheel-dir", str(output), ".", cwd=source)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (built,) = output.glob("*.whl")
+    with zipfile.ZipFile(built) as archive:
+        return archive.namelist()
+
+
+def _installed(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def test_wheel_has_one_top_level_name(wheel):
+    top = {name.split("/")[0] for name in wheel if ".dist-info/" not in name}
+    assert top == {"mpicoll"}
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_wheel_holds_the_linked_directories_as_files(wheel, name):
+    in_checkout = {f"mpicoll/{file.relative_to(ROOT)}" for file in (ROOT / name).rglob("*.py")}
+    assert f"mpicoll/{name}/__init__.py" in in_checkout
+    assert in_checkout <= set(wheel)
+
+
+def test_wheel_holds_every_module_of_the_library(wheel):
+    in_checkout = {str(file.relative_to(ROOT)) for file in (ROOT / "mpicoll").rglob("*.py")}
+    assert in_checkout <= set(wheel)
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_links_are_relative(name):
+    assert (ROOT / "mpicoll" / name).readlink() == Path("..") / name
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_no_bare_name_is_installed(name, tmp_path):
+    done = python("-I", "-c", f"import importlib.util as u, sys; sys.exit(u.find_spec({name!r}) is not None)",
+                  cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", WITHOUT_MPI)
+def test_module_needs_no_mpi(name):
+    blocked = f"import sys; sys.path[0] = {str(ROOT)!r}; sys.modules['mpi4py'] = None; import mpicoll.{name}"
+    done = python("-c", blocked, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_kernels_know_nothing_of_the_library():
+    imports = re.compile(r"^\s*(?:from|import)\s+(mpicoll|mpi4py)\b", re.MULTILINE)
+    for file in (ROOT / "kernels").rglob("*.py"):
+        assert not imports.findall(file.read_text()), file
+
+
+def paths_named_in(text: str) -> list[str]:
+    """The tokens in backquotes that look like paths: with a slash inside, or ending in .py or .md."""
+    return [token for token in re.findall(r"`([\w.*/-]+)`", text)
+            if "/" in token.strip("/") or token.endswith(("/", ".py", ".md"))]
+
+
+def test_paths_named_in_the_architecture_exist():
+    named = paths_named_in((ROOT / "docs" / "ARCHITECTURE.md").read_text())
+    assert named
+    assert [path for path in named if not exists(path)] == []
+
+
+def exists(path: str) -> bool:
+    """In the checkout or in the library; a bare file name may be anywhere in the library."""
+    if "/" not in path:
+        return any(ROOT.glob(path)) or any((ROOT / "mpicoll").rglob(path))
+    return any(any(base.glob(path.rstrip("/"))) for base in (ROOT, ROOT / "mpicoll"))
+
+
+def test_what_counts_as_a_path():
+    text = "`a/b.c`, `blocks.py`, `kernels/`, `Comm`, `s.cost(x)`, `tests/*.py`, a/b, `n / 2`"
+    assert paths_named_in(text) == ["a/b.c", "blocks.py", "kernels/", "tests/*.py"]
+    assert [exists(path) for path in paths_named_in(text)] == [False, True, True, True]

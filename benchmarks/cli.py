@@ -105,7 +105,7 @@ def positive(name: str, value: float) -> float:
 
 @click.command(cls=OneVoice, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 @click.argument("collective")
-@click.option("--sizes", default="8:4M", help="Bytes: a list of sizes and ranges FIRST:LAST[:FACTOR].")
+@click.option("--sizes", default="8:4M:8", help="Bytes: a list of sizes and ranges FIRST:LAST[:FACTOR].")
 @click.option("--algorithms", default="all", help="native, auto and names from `mpicoll list`, or all.")
 @click.option("--engines", default=who.AUTO, help=f"Of {', '.join(who.ENGINES)}.")
 @click.option("--dtype", default="float64", help="NumPy's name.")

@@ -15,6 +15,7 @@ from .progress import Bar
 from .records import Result, Writer, results
 from .sizes import format_size
 
+LEAST_SHARE = 0.5  # of an even share of the time, for every size, however long the earlier ones took
 MEMORY = 1 << 30  # bytes of buffers per rank above which a size is left out
 
 
@@ -66,7 +67,8 @@ class Driver:
         gc.collect()  # here, since it takes a while; it is off while timing
         found, until = [], time.perf_counter() + seconds
         for place, nbytes in enumerate(sizes):
-            share = max(0.05, (until - time.perf_counter()) / (len(sizes) - place))
+            left = (until - time.perf_counter()) / (len(sizes) - place)
+            share = max(left, LEAST_SHARE * seconds / len(sizes))
             bar.begin(f"{job.shape.collective} {format_size(nbytes)}")
             found += self._size(job, nbytes, Budget(share, rounds), bar)
             bar.end()

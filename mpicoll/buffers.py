@@ -175,10 +175,11 @@ class _Span:
 class Arguments:
     """The checked arguments of one call.  A side that this rank does not have, or that is in place, is None.
 
-    `counts` is only for reduce_scatter: the elements of every rank, or None where `settle_counts` is due.
+    `counts` is only for reduce_scatter: the elements of every rank. `unsettled`: only the ranks together know them,
+    and `settle_counts` is due.
     """
 
-    __slots__ = ("counts", "in_place", "recv", "send")
+    __slots__ = ("counts", "in_place", "recv", "send", "unsettled")
 
     def __init__(
         self, send: Buffer | None, recv: Buffer | None, in_place: bool, counts: tuple[int, ...] | None = None
@@ -187,6 +188,7 @@ class Arguments:
         self.recv = recv
         self.in_place = in_place
         self.counts = counts
+        self.unsettled = False
 
 
 # One function per collective
@@ -239,6 +241,7 @@ def parse_reduce_scatter(
             _check_same_type(send, recv)
     arguments = Arguments(send, recv, in_place)
     if recvcounts is None and not in_place:
+        arguments.unsettled = True
         return arguments
     return settle_counts(arguments, _counts(recvcounts, size), rank)
 
@@ -262,7 +265,7 @@ def settle_counts(arguments: Arguments, counts: Sequence[int], rank: int) -> Arg
         )
     if min(counts) < 0:
         raise errors.CountMismatch(f"recvcounts are {list(counts)}; none may be negative")
-    arguments.counts = tuple(counts)
+    arguments.counts, arguments.unsettled = tuple(counts), False
     return arguments
 
 

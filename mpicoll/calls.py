@@ -13,7 +13,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .buffers import Arguments
+from .buffers import Arguments, settle_counts
 from .channel import SPIN, Channel
 from .check import Exchange
 from .collectives import COLLECTIVES
@@ -94,6 +94,15 @@ def describe(collective: str, arguments: Arguments | None, root: int = 0, op: MP
     return Call(collective, arguments, counts, facts.extent, root, operator(op, facts))
 
 
+def settle(channel: Channel, arguments: Arguments) -> None:
+    """Reduce_scatter without recvcounts: ask all ranks for theirs. In check mode, first whether all of them ask."""
+    assert arguments.recv is not None
+    if channel.settings.check:
+        sequence = channel.next_sequence()
+        _compare(channel, sequence, {"sequence": sequence, "collective": "reduce_scatter", "recvcounts": "left out"})
+    settle_counts(arguments, channel.comm.allgather(arguments.recv.count), channel.rank)
+
+
 def select(channel: Channel, collective: str, nbytes: int, commutative: bool, missing: str = "") -> Choice:
     """What runs such a call. Raises PreconditionError where what using() forced cannot."""
     engine = channel.overrides.engine or "auto"
@@ -172,7 +181,8 @@ def flight(channel: Channel, call: Call, prepared: Prepared) -> Flight:
 
     stages: list[Callable[[], Stage]] = [start]
     if channel.settings.check:
-        stages.insert(0, lambda: Exchange(channel.comm, signature(call, prepared, sequence)))
+        exchange = Exchange(channel.comm, signature(call, prepared, sequence))  # now: all ranks in the order of calls
+        stages.insert(0, lambda: exchange)
     return _flight(channel, call, prepared, memory, sequence, stages, made)
 
 
@@ -212,23 +222,27 @@ def _finish(
 
 
 def check_native(channel: Channel, call: Call, prepared: Prepared) -> None:
-    """Before MPI's own collective runs: in check mode, compare signatures. Raises MismatchError."""
+    """Before MPI's own collective runs: in check mode, compare signatures and wait for that. Raises MismatchError."""
     channel.say_once(prepared.choice)
     sequence = channel.next_sequence()
     if channel.settings.check:
-        stage = [lambda: Exchange(channel.comm, signature(call, prepared, sequence))]
-        channel.run(Flight(prepared.choice, sequence, stage, lambda: None, None))
+        _compare(channel, sequence, signature(call, prepared, sequence))
     note(channel, prepared, sequence, (0, 0, 0))
 
 
 def refuse(channel: Channel, error: Exception) -> None:
     """In check mode, tell the others that this rank's arguments were wrong, so that they raise too."""
-    if not channel.settings.check:
-        return
-    sequence = channel.next_sequence()
-    stage = [lambda: Exchange(channel.comm, {"sequence": sequence, "error": str(error)})]
-    with suppress(MismatchError):  # this rank raises its own error
-        channel.run(Flight(native_choice("a call", "refused"), sequence, stage, lambda: None, None))
+    if channel.settings.check:
+        sequence = channel.next_sequence()
+        with suppress(MismatchError):  # this rank raises its own error
+            _compare(channel, sequence, {"sequence": sequence, "error": str(error)})
+
+
+def _compare(channel: Channel, sequence: int, mine: dict[str, Any]) -> None:
+    """Exchange signatures, and nothing else, in a flight of its own. Raises MismatchError."""
+    exchange = Exchange(channel.comm, mine)
+    choice = native_choice(mine.get("collective", "a call"), "comparing signatures")
+    channel.run(Flight(choice, sequence, [lambda: exchange], lambda: None, None))
 
 
 def signature(call: Call, prepared: Prepared, sequence: int) -> dict[str, Any]:
@@ -238,6 +252,7 @@ def signature(call: Call, prepared: Prepared, sequence: int) -> dict[str, Any]:
     return {
         "sequence": sequence,
         "collective": call.collective,
+        "recvcounts": "given" if call.collective == "reduce_scatter" else None,
         "root": call.root,
         "bytes": prepared.nbytes,
         "count": call.counts if COLLECTIVES[call.collective].reduces else None,

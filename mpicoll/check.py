@@ -6,6 +6,7 @@ A rank whose own arguments are wrong gives its error instead, so that the others
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from typing import Any
 
@@ -14,7 +15,8 @@ from mpi4py import MPI
 
 from .errors import MismatchError
 
-SIZE = 1024  # bytes of a signature, pickled
+SIZE = 2048  # bytes of a signature, pickled
+LONG = 300  # bytes of one value; ten of them and their names must fit
 Signature = dict[str, Any]
 
 
@@ -23,7 +25,7 @@ class Exchange:
 
     def __init__(self, comm: MPI.Comm, signature: Signature) -> None:
         self.comm, self.signature = comm, signature
-        data = pickle.dumps(_shortened(signature))
+        data = pickle.dumps({what: _short(value) for what, value in signature.items()})
         self.mine = np.zeros(SIZE, np.uint8)
         self.mine[: len(data)] = np.frombuffer(data, np.uint8)
         self.all = np.empty((comm.size, SIZE), np.uint8)
@@ -48,7 +50,19 @@ class Exchange:
 
 def compare(signatures: list[Signature]) -> None:
     """Raise MismatchError for the first thing the ranks differ in; what a rank leaves None is not compared."""
-    for what in ("error", "sequence", "collective", "root", "bytes", "count", "type", "op", "algorithm", "chunk_bytes"):
+    for what in (
+        "error",
+        "sequence",
+        "collective",
+        "recvcounts",
+        "root",
+        "bytes",
+        "count",
+        "type",
+        "op",
+        "algorithm",
+        "chunk_bytes",
+    ):
         values = [s.get(what) for s in signatures]
         if what == "error":
             if any(values):
@@ -59,5 +73,10 @@ def compare(signatures: list[Signature]) -> None:
             raise MismatchError(what, values)
 
 
-def _shortened(signature: Signature) -> Signature:
-    return {k: v if not isinstance(v, str) else v[:400] for k, v in signature.items()}
+def _short(value: Any) -> Any:
+    """A value, or what stands for it where it is long: its beginning and a digest of all of it."""
+    text = repr(value)
+    if len(text.encode()) <= LONG:
+        return value
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return f"{text.encode()[: LONG - 40].decode(errors='ignore')}… ({len(text)} characters, {digest})"

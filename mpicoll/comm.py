@@ -11,13 +11,14 @@ from mpi4py import MPI
 from . import buffers, calls
 from .buffers import Arguments
 from .channel import Channel, attach, check_usable
-from .errors import ArgumentError, CommError, MpicollError
+from .errors import ArgumentError, CommError, MismatchError, MpicollError
 from .flight import Record
 from .requests import Request
 from .select import RULES, Choice
 from .settings import ENGINES
 
 Native = Callable[[], Any]
+Parse = Callable[[Channel], Arguments | None]
 
 
 class Comm(MPI.Intracomm):
@@ -94,19 +95,10 @@ class Comm(MPI.Intracomm):
 
     # -- the way of a call ------------------------------------------------------------------------------
 
-    def _collective(
-        self,
-        name: str,
-        parse: Callable[..., Arguments] | None,
-        given: tuple[Any, ...],
-        native: Native,
-        *,
-        root: Any = 0,
-        op: MPI.Op | None = None,
-    ) -> None:
+    def _collective(self, name: str, parse: Parse, native: Native, root: Any = 0, op: MPI.Op | None = None) -> None:
         """Check, select, run; or let MPI's own collective do it."""
         channel = self._open()
-        call, prepared = self._prepare(channel, name, parse, given, root, op)
+        call, prepared = self._prepare(channel, name, parse, root, op)
         if prepared.plan is None:
             calls.check_native(channel, call, prepared)
             native()
@@ -114,91 +106,99 @@ class Comm(MPI.Intracomm):
             calls.run(channel, call, prepared)
 
     def _prepare(
-        self,
-        channel: Channel,
-        name: str,
-        parse: Callable[..., Arguments] | None,
-        given: tuple[Any, ...],
-        root: Any,
-        op: MPI.Op | None,
+        self, channel: Channel, name: str, parse: Parse, root: Any, op: MPI.Op | None
     ) -> tuple[calls.Call, calls.Prepared]:
         try:
-            arguments = parse(*given) if parse is not None else None
-            if name == "reduce_scatter" and arguments is not None and arguments.counts is None:
-                arguments = self._settle(channel, arguments)
+            arguments = parse(channel)
+            if arguments is not None and arguments.unsettled:
+                calls.settle(channel, arguments)
             call = calls.describe(name, arguments, int(root), op)
             return call, calls.prepare(channel, call)
+        except MismatchError:
+            raise
         except MpicollError as error:
             error.rank = channel.rank
             calls.refuse(channel, error)
             raise
 
-    def _settle(self, channel: Channel, arguments: Arguments) -> Arguments:
-        """Reduce_scatter_block's counts are equal; Reduce_scatter without counts asks the other ranks."""
-        assert arguments.recv is not None
-        if arguments.recv.blocks > 1 or (arguments.send is not None and arguments.send.blocks > 1) or channel.size == 1:
-            return arguments
-        return buffers.settle_counts(arguments, channel.comm.allgather(arguments.recv.count), channel.rank)
-
     # -- collectives ------------------------------------------------------------------------------------
 
     def Barrier(self) -> None:
         """Nobody leaves before everybody has come."""
-        self._collective("barrier", None, (), super().Barrier)
+        self._collective("barrier", lambda c: None, super().Barrier)
 
     def Bcast(self, buf: Any, root: int = 0) -> None:
         """Broadcast from one rank to all others."""
         native = super().Bcast
-        given = (buf, root, self.rank, self.size)
-        self._collective("bcast", buffers.parse_bcast, given, lambda: native(buf, root), root=root)
+        self._collective(
+            "bcast", lambda c: buffers.parse_bcast(buf, root, c.rank, c.size), lambda: native(buf, root), root
+        )
 
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Scatter the root's blocks, one to every rank."""
         native = super().Scatter
-        given = (sendbuf, recvbuf, root, self.rank, self.size)
-        self._collective("scatter", buffers.parse_scatter, given, lambda: native(sendbuf, recvbuf, root), root=root)
+        self._collective(
+            "scatter",
+            lambda c: buffers.parse_scatter(sendbuf, recvbuf, root, c.rank, c.size),
+            lambda: native(sendbuf, recvbuf, root),
+            root,
+        )
 
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Gather one block of every rank at the root."""
         native = super().Gather
-        given = (sendbuf, recvbuf, root, self.rank, self.size)
-        self._collective("gather", buffers.parse_gather, given, lambda: native(sendbuf, recvbuf, root), root=root)
+        self._collective(
+            "gather",
+            lambda c: buffers.parse_gather(sendbuf, recvbuf, root, c.rank, c.size),
+            lambda: native(sendbuf, recvbuf, root),
+            root,
+        )
 
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         """Gather one block of every rank everywhere."""
         native = super().Allgather
         self._collective(
-            "allgather", buffers.parse_allgather, (sendbuf, recvbuf, self.size), lambda: native(sendbuf, recvbuf)
+            "allgather",
+            lambda c: buffers.parse_allgather(sendbuf, recvbuf, c.size),
+            lambda: native(sendbuf, recvbuf),
         )
 
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
         """A block from every rank to every rank."""
         native = super().Alltoall
         self._collective(
-            "alltoall", buffers.parse_alltoall, (sendbuf, recvbuf, self.size), lambda: native(sendbuf, recvbuf)
+            "alltoall", lambda c: buffers.parse_alltoall(sendbuf, recvbuf, c.size), lambda: native(sendbuf, recvbuf)
         )
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
         """Combine everybody's vectors at the root."""
         native = super().Reduce
-        given = (sendbuf, recvbuf, root, self.rank, self.size)
         self._collective(
-            "reduce", buffers.parse_reduce, given, lambda: native(sendbuf, recvbuf, op, root), root=root, op=op
+            "reduce",
+            lambda c: buffers.parse_reduce(sendbuf, recvbuf, root, c.rank, c.size),
+            lambda: native(sendbuf, recvbuf, op, root),
+            root,
+            op,
         )
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """Combine everybody's vectors everywhere."""
         native = super().Allreduce
         self._collective(
-            "allreduce", buffers.parse_allreduce, (sendbuf, recvbuf), lambda: native(sendbuf, recvbuf, op), op=op
+            "allreduce",
+            lambda c: buffers.parse_allreduce(sendbuf, recvbuf),
+            lambda: native(sendbuf, recvbuf, op),
+            op=op,
         )
 
     def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """Combine everybody's vectors, a block of the result at every rank; blocks are equal."""
         native = super().Reduce_scatter_block
-        given = (sendbuf, recvbuf, self.size)
         self._collective(
-            "reduce_scatter", buffers.parse_reduce_scatter_block, given, lambda: native(sendbuf, recvbuf, op), op=op
+            "reduce_scatter",
+            lambda c: buffers.parse_reduce_scatter_block(sendbuf, recvbuf, c.size),
+            lambda: native(sendbuf, recvbuf, op),
+            op=op,
         )
 
     def Reduce_scatter(
@@ -206,11 +206,9 @@ class Comm(MPI.Intracomm):
     ) -> None:
         """Combine everybody's vectors, recvcounts[r] elements of the result at rank r."""
         native = super().Reduce_scatter
-        given = (sendbuf, recvbuf, recvcounts, self.rank, self.size)
         self._collective(
             "reduce_scatter",
-            buffers.parse_reduce_scatter,
-            given,
+            lambda c: buffers.parse_reduce_scatter(sendbuf, recvbuf, recvcounts, c.rank, c.size),
             lambda: native(sendbuf, recvbuf, recvcounts, op),
             op=op,
         )
@@ -218,10 +216,9 @@ class Comm(MPI.Intracomm):
     def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
         """Start combining everybody's vectors everywhere; the buffers are mpicoll's until the request completes."""
         channel = self._open()
-        call, prepared = self._prepare(channel, "allreduce", buffers.parse_allreduce, (sendbuf, recvbuf), 0, op)
+        call, prepared = self._prepare(channel, "allreduce", lambda c: buffers.parse_allreduce(sendbuf, recvbuf), 0, op)
         if prepared.plan is None:
-            channel.say_once(prepared.choice)
-            calls.note(channel, prepared, channel.next_sequence(), (0, 0, 0))
+            calls.check_native(channel, call, prepared)
             return super().Iallreduce(sendbuf, recvbuf, op)
         return Request.launch(channel, calls.flight(channel, call, prepared))
 

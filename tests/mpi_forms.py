@@ -88,12 +88,14 @@ def counts_of_a_block(comm):
 
 @form
 def another_type_at_the_root(comm):
-    got = empty(6, "i")
+    """Of the same signature: three times two numbers."""
+    got, two = empty(6, "i"), MPI.INT.Create_contiguous(2).Commit()
     if comm.rank == last(comm):
         got[:] = mine(6, comm, "i")
-        comm.Bcast([got.view("u1"), 24, MPI.BYTE], last(comm))
+        comm.Bcast([got, 3, two], last(comm))
     else:
         comm.Bcast([got, 6, MPI.INT], last(comm))
+    two.Free()
     return got
 
 

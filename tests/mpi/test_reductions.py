@@ -71,6 +71,22 @@ def test_operators_of_a_numpy_dtype_equal_the_builtin(comm, code):
             checks.equal([r.algorithm for r in ran], ["ring"], code, op)
 
 
+@engines
+@each("code", "bhilBHIL")
+def test_integers_wrap(comm, engine, code):
+    """Ours do so in every algorithm; some builtins do not."""
+    ours, p, n = mpicoll.Comm(comm), comm.size, 2 * comm.size + 1
+    top = np.iinfo(code).max
+    mine, got = np.full(n, top, code), np.zeros(n, code)
+    with Checks() as checks:
+        for spec, op in product(("ring", "rabenseifner", "naive"), ("SUM", "PROD")):
+            with ours.using(engine=engine, allreduce=spec):
+                ours.Allreduce(mine, got, getattr(MPI, op))
+            exact = p * int(top) if op == "SUM" else int(top) ** p
+            wrapped = np.array([exact % (1 << 64)], np.uint64).astype(code)[0]
+            checks.that((got == wrapped).all(), spec, op, f"got {got}, expected {wrapped}")
+
+
 @each(("group", "name"), ops.EVERY_TYPE, ids=[name for _, name in ops.EVERY_TYPE])
 def test_operators_that_do_not_take_a_type_are_refused(comm, group, name):
     if not ops.present(name):

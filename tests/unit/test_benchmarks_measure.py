@@ -159,6 +159,12 @@ def test_a_call_that_does_nothing_is_not_valid(clock):
     assert not run([idle])[0].valid
 
 
+def test_what_another_contender_left_behind_is_no_answer(clock):
+    idle = contender("b", clock, 0.1)
+    idle.comm.Allreduce = lambda *_: None
+    assert [timing.valid for timing in run([contender("a", clock, 0.1), idle])] == [True, False]
+
+
 def test_an_answer_that_is_wrong_elsewhere_is_not_valid(clock):
     (timing,) = run([contender("a", clock, 0.1)], control=Control(lambda mine: np.ones_like(mine)))
     assert not timing.valid

@@ -155,6 +155,21 @@ def test_blocks_swapped_or_shifted_show(collective):
     assert not case.is_right()
 
 
+def test_a_block_says_who_it_is_for():
+    """Alltoall between the wrong pairs, every rank giving everybody what is meant for rank 0."""
+    made = cases(4, 1024, collective="alltoall")
+    given, n = inputs(made), made[0].count
+    for case in made[1:]:
+        case.recv[:] = np.concatenate([block[:n] for block in given])
+        assert not case.is_right()
+
+
+def test_a_new_case_is_ready_to_be_called():
+    made = [Case(Shape("allreduce", in_place=True), 80, rank, 3) for rank in range(3)]
+    perform(made)
+    assert all(case.is_right() for case in made)
+
+
 @pytest.mark.parametrize("at", [0, 30, -1])
 def test_one_wrong_element_shows(at):
     for collective in COLLECTIVES:

@@ -1,0 +1,267 @@
+"""What one rank can know to be wrong is refused before the first message, in words that help.
+
+After each refusal the communicator must work as if nothing had been: not one message was sent.
+"""
+
+from __future__ import annotations
+
+import mpi_cases as cases
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll import errors
+
+each = pytest.mark.parametrize
+
+
+def z(n, dtype="d"):
+    return np.zeros(n, dtype)
+
+
+def frozen(n):
+    made = np.zeros(n)
+    made.flags.writeable = False
+    return made
+
+
+@pytest.fixture(params=cases.ENGINES)
+def ours(comm, request):
+    made = mpicoll.Comm(comm)
+    with made.using(engine=request.param):
+        yield made
+
+
+def works(comm):
+    """Collectives of ours give what they should, and nothing is left that could meet them."""
+    for spec in ("ring", "naive"):
+        total = np.zeros(5)
+        with comm.using(allreduce=spec):
+            comm.Allreduce(np.full(5, comm.rank + 1.0), total)
+        assert (total == comm.size * (comm.size + 1) / 2).all()
+    comm.Barrier()
+
+
+def overlapping(method):
+    """A call whose send and receive buffer share memory."""
+
+    def call(c):
+        p, memory = c.size, np.zeros(3 * c.size + 2)
+        sizes = {"Allgather": (2, 2 * p), "Alltoall": (p, p), "Reduce_scatter_block": (2 * p, 2), "Allreduce": (3, 3)}
+        sent, received = sizes[method]
+        getattr(c, method)(memory[1 : 1 + sent], memory[:received])
+
+    return call
+
+
+# what: (call, class, MPI's error class or None, a built-in class that catches it, words)
+CALLS = {
+    "allreduce counts": (lambda c: c.Allreduce(z(3), z(4)), errors.CountMismatch, MPI.ERR_TRUNCATE, ValueError, "3 4"),
+    "allreduce types": (lambda c: c.Allreduce(z(3), z(3, "f")), errors.DatatypeError, MPI.ERR_TYPE, ValueError,
+                        "DOUBLE FLOAT"),
+    "allreduce into nothing": (lambda c: c.Allreduce(z(3), None), errors.NotABufferError, None, TypeError, "None"),
+    "reduce in place off the root": (lambda c: c.Reduce(MPI.IN_PLACE, z(3), root=(c.rank + 1) % c.size)
+                                     if c.size > 1 else c.Reduce(z(3), MPI.IN_PLACE),
+                                     errors.InPlaceError, MPI.ERR_BUFFER, ValueError, "IN_PLACE"),
+    "reduce_scatter_block counts": (lambda c: c.Reduce_scatter_block(z(2 * c.size), z(3)), errors.CountMismatch,
+                                    MPI.ERR_TRUNCATE, ValueError, "2 3"),
+    "reduce_scatter counts": (lambda c: c.Reduce_scatter(z(2 * c.size), z(2), [3] * c.size), errors.CountMismatch,
+                              MPI.ERR_TRUNCATE, ValueError, ""),
+    "reduce_scatter few counts": (lambda c: c.Reduce_scatter(z(2), z(2), [1] * (c.size + 1)), errors.MessageSpecError,
+                                  None, ValueError, "items"),
+    "reduce_scatter negative": (lambda c: c.Reduce_scatter(z(0), z(0), [-1] * c.size), errors.CountMismatch,
+                                MPI.ERR_TRUNCATE, ValueError, ""),
+    "allgather counts": (lambda c: c.Allgather(z(2), z(3 * c.size)), errors.CountMismatch, MPI.ERR_TRUNCATE, ValueError,
+                         "16 bytes 24 bytes"),
+    "alltoall counts": (lambda c: c.Alltoall(z(2 * c.size), z(c.size)), errors.CountMismatch, MPI.ERR_TRUNCATE, ValueError,
+                        "16 8"),
+    "gather counts at the root": (lambda c: c.Gather(z(2), z(c.size), c.rank), errors.CountMismatch, MPI.ERR_TRUNCATE,
+                                  ValueError, "16 8"),
+    "scatter counts at the root": (lambda c: c.Scatter(z(2 * c.size), z(1), c.rank), errors.CountMismatch,
+                                   MPI.ERR_TRUNCATE, ValueError, "16 8"),
+    "root too large": (lambda c: c.Bcast(z(3), c.size), errors.RootError, MPI.ERR_ROOT, MPI.Exception, "ranks 0 to"),
+    "root negative": (lambda c: c.Reduce(z(3), z(3), root=-5), errors.RootError, MPI.ERR_ROOT, MPI.Exception, "-5"),
+    "root PROC_NULL": (lambda c: c.Gather(z(1), z(c.size), MPI.PROC_NULL), errors.RootError, MPI.ERR_ROOT, MPI.Exception,
+                       "PROC_NULL"),
+    "root no number": (lambda c: c.Scatter(z(c.size), z(1), "0"), errors.ArgumentError, None, TypeError, "'0' str"),
+    "operator": (lambda c: c.Allreduce(z(3), z(3), MPI.BAND), errors.OperatorError, MPI.ERR_OP, MPI.Exception,
+                 "MPI.BAND DOUBLE SUM"),
+    "read-only": (lambda c: c.Allreduce(z(3), frozen(3)), errors.BufferAccessError, None, BufferError, "read-only"),
+    "read-only in place": (lambda c: c.Allreduce(MPI.IN_PLACE, frozen(3)), errors.BufferAccessError, None, ValueError,
+                           "read-only"),
+    "read-only bytes": (lambda c: c.Bcast(b"abc", (c.rank + 1) % c.size) if c.size > 1 else c.Allreduce(b"a", b"b"),
+                        errors.BufferAccessError, None, BufferError, "read-only"),
+    "strided": (lambda c: c.Allreduce(z(3), z(6)[::2]), errors.BufferAccessError, None, ValueError, "contiguous"),
+    "strided send": (lambda c: c.Allgather(z(6)[::2], z(3 * c.size)), errors.BufferAccessError, None, ValueError,
+                     "ascontiguousarray"),
+    "too small": (lambda c: c.Bcast([z(3), 4]), errors.BufferTooSmallError, None, ValueError, "32 24"),
+    "cannot be shared": (lambda c: c.Alltoall(z(c.size + 1), z(c.size + 1)) if c.size > 1 else c.Bcast([z(1), 1, 1, 1, 1]),
+                         errors.MessageSpecError, None, ValueError, ""),
+    "no buffer": (lambda c: c.Bcast(17), errors.NotABufferError, None, TypeError, "17 int"),
+    "unknown typecode": (lambda c: c.Bcast([z(3), "x"]), errors.TypecodeError, None, KeyError, "'x'"),
+    "null type": (lambda c: c.Bcast([z(3), 1, MPI.DATATYPE_NULL]), errors.DatatypeError, MPI.ERR_TYPE, ValueError,
+                  "DATATYPE_NULL"),
+    **{f"overlap in {method}": (overlapping(method), errors.OverlapError, MPI.ERR_BUFFER, MPI.Exception,
+                                "bytes MPI.IN_PLACE")
+       for method in ("Allgather", "Alltoall", "Reduce_scatter_block", "Allreduce")},
+    "iallreduce counts": (lambda c: c.Iallreduce(z(3), z(4)), errors.CountMismatch, MPI.ERR_TRUNCATE, ValueError, "3 4"),
+    "iallreduce read-only": (lambda c: c.Iallreduce(z(3), frozen(3)), errors.BufferAccessError, None, ValueError, ""),
+}
+
+
+@each("what", CALLS)
+def test_a_wrong_call_is_refused_before_any_message(ours, what):
+    call, error, code, builtin, words = CALLS[what]
+    with ours.trace() as records:
+        with pytest.raises(error) as caught:
+            call(ours)
+    raised = caught.value
+    assert isinstance(raised, builtin) and isinstance(raised, errors.MpicollError)
+    assert raised.rank == ours.rank and str(raised).startswith(f"rank {ours.rank}: ")
+    assert all(word in str(raised) for word in words.split()), str(raised)
+    if code is not None:
+        assert isinstance(raised, MPI.Exception) and raised.Get_error_class() == code
+    assert not records
+    works(ours)
+
+
+@pytest.mark.mpi(min_size=2)
+@each("what", ["allreduce counts", "overlap in Allgather", "read-only", "operator"])
+def test_refused_on_one_rank_alone(ours, what):
+    """Nobody else made the call; so nobody waits."""
+    call, error, *_ = CALLS[what]
+    if ours.rank == ours.size - 1:
+        with pytest.raises(error):
+            call(ours)
+    works(ours)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_refused_on_one_rank_and_then_repaired(ours):
+    """The others are already in the call; once this one makes it well, all is well."""
+    send, got = np.full(4, ours.rank + 1.0), np.zeros(4)
+    if ours.rank == 0:
+        with pytest.raises(errors.CountMismatch):
+            ours.Allreduce(send, z(5))
+    ours.Allreduce(send, got)
+    assert (got == ours.size * (ours.size + 1) / 2).all()
+    works(ours)
+
+
+# -- using()
+
+SETTINGS = {
+    "chunk_bytes 0": ({"chunk_bytes": 0}, errors.ArgumentError, TypeError, "chunk_bytes 0 at least 1"),
+    "chunk_bytes -1": ({"chunk_bytes": -1}, errors.ArgumentError, TypeError, "chunk_bytes -1"),
+    "chunk_bytes float": ({"chunk_bytes": 1.5}, errors.ArgumentError, TypeError, "1.5 integer"),
+    "chunk_bytes str": ({"chunk_bytes": "1K"}, errors.ArgumentError, TypeError, "'1K'"),
+    "window 0": ({"window": 0}, errors.ArgumentError, TypeError, "window 0"),
+    "window -3": ({"window": -3}, errors.ArgumentError, TypeError, "window -3"),
+    "engine": ({"engine": "turbo"}, errors.ArgumentError, TypeError, "'turbo' auto mpi4py compiled"),
+    "algorithm": ({"allreduce": "rung"}, errors.UnknownAlgorithm, LookupError, "'rung' 'ring'"),
+    "algorithm of another collective": ({"bcast": "ring"}, errors.UnknownAlgorithm, ValueError, "'ring' bcast"),
+    "collective": ({"alreduce": "ring"}, errors.UnknownAlgorithm, LookupError, "'alreduce' 'allreduce'"),
+    "collective native": ({"alreduce": "native"}, errors.UnknownAlgorithm, LookupError, "'alreduce' 'allreduce'"),
+    "parameter": ({"allreduce": "reduce_bcast(redoce=chain)"}, ValueError, ValueError, "redoce reduce"),
+    "syntax": ({"allreduce": "reduce_bcast(reduce="}, ValueError, ValueError, "name(key=value"),
+    "parameter of a parameter": ({"allreduce": "reduce_bcast(reduce=chian)"}, errors.UnknownAlgorithm, LookupError,
+                                 "'chian' 'chain'"),
+}
+
+
+@each("what", SETTINGS)
+def test_a_wrong_choice_is_refused(ours, what):
+    settings, error, builtin, words = SETTINGS[what]
+    with pytest.raises(error) as caught, ours.using(**settings):
+        ours.Allreduce(z(3), z(3))
+    assert isinstance(caught.value, builtin)
+    assert all(word in str(caught.value) for word in words.split()), str(caught.value)
+    works(ours)
+
+
+def test_explain_refuses_what_there_is_not(ours):
+    with pytest.raises(errors.UnknownAlgorithm, match="allreduce"):
+        ours.explain("alreduce")
+
+
+def chosen(comm):
+    """What would run for an allreduce of 1 MiB."""
+    choice = comm.explain("allreduce", 1 << 20)
+    return choice.algorithm, choice.chunk_bytes, choice.window, choice.engine
+
+
+def test_using_nests_and_restores(ours):
+    outside = chosen(ours)
+    with ours.using(allreduce="ring", chunk_bytes=100, window=3):
+        assert chosen(ours)[:3] == ("ring", 100, 3)
+        with ours.using(chunk_bytes=50):
+            assert chosen(ours)[:3] == ("ring", 50, 3)
+            with ours.using(allreduce="naive", engine="mpi4py"):
+                assert chosen(ours) == ("naive", 50, 3, "mpi4py")
+            assert chosen(ours)[0] == "ring"
+        with ours.using(allreduce="auto"):
+            assert chosen(ours)[1] == 100
+        assert chosen(ours)[:3] == ("ring", 100, 3)
+    assert chosen(ours) == outside
+
+
+@each("error", [RuntimeError, KeyboardInterrupt, SystemExit])
+def test_using_restores_after_an_exception(ours, error):
+    outside = chosen(ours)
+    with pytest.raises(error), ours.using(allreduce="naive"), ours.using(chunk_bytes=8):
+        raise error
+    assert chosen(ours) == outside
+    works(ours)
+
+
+def test_a_wrong_choice_leaves_the_old_one(ours):
+    with ours.using(allreduce="naive", chunk_bytes=64):
+        inside = chosen(ours)
+        with pytest.raises(errors.ArgumentError), ours.using(allreduce="ring", window=0):
+            pass
+        assert chosen(ours) == inside
+
+
+def test_auto_engine_within_a_chosen_one(comm):
+    ours = mpicoll.Comm(comm)
+    free = ours.explain("allreduce").engine
+    with ours.using(engine="mpi4py"):
+        with ours.using(engine="auto"):
+            assert ours.explain("allreduce").engine == free
+        assert ours.explain("allreduce").engine == "mpi4py"
+
+
+def test_explain_is_what_runs(ours):
+    for nbytes in (8, 4_000, 1 << 17, 1 << 20):
+        choice = ours.explain("allreduce", nbytes)
+        with ours.trace() as records:
+            ours.Allreduce(z(nbytes // 8), z(nbytes // 8))
+        (ran,) = records
+        assert (ran.algorithm, ran.chunk_bytes, ran.engine) == (choice.algorithm, choice.chunk_bytes, choice.engine)
+        assert str(choice.algorithm) in str(choice) and str(nbytes) in choice.why
+
+
+# -- the environment
+
+
+@each(("name", "value"), [
+    ("MPICOLL_ENGINE", "turbo"), ("MPICOLL_CHECK", "yes"), ("MPICOLL_TIMEOUT", "soon"), ("MPICOLL_TIMEOUT", "0"),
+    ("MPICOLL_TIMEOUT", "-1"), ("MPICOLL_TIMEOUT", "inf"), ("MPICOLL_PROGRESS", "2"),
+])
+@each("everywhere", [True, False], ids=["all ranks", "rank 0"])
+def test_a_wrong_variable_is_named_on_every_rank(comm, monkeypatch, name, value, everywhere):
+    if everywhere or comm.rank == 0:
+        monkeypatch.setenv(name, value)
+    with pytest.raises(errors.ArgumentError) as caught:
+        mpicoll.Comm(comm)
+    assert name in str(caught.value) and repr(value) in str(caught.value)
+    monkeypatch.delenv(name, raising=False)
+    works(mpicoll.Comm(comm))
+
+
+@pytest.mark.mpi(min_size=2)
+def test_only_rank_0_is_asked(comm, monkeypatch):
+    if comm.rank:
+        monkeypatch.setenv("MPICOLL_TIMEOUT", "soon")
+    works(mpicoll.Comm(comm))

@@ -1,0 +1,217 @@
+"""The two engines: each works here, either can be forced, and what they send is the same."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import mpi_cases as cases
+import numpy as np
+import pytest
+from mpi_cases import Case, Checks
+
+import mpicoll
+from mpicoll import channel as channels
+from mpicoll.engines import selftest
+from mpicoll.errors import EngineError
+
+each = pytest.mark.parametrize
+SPECS = list(cases.specs())
+
+
+def works(comm, engine=None):
+    """A collective gives what it should, on the engine that is expected."""
+    total = np.zeros(5)
+    with comm.trace() as records:
+        comm.Allreduce(np.full(5, comm.rank + 1.0), total)
+    assert (total == comm.size * (comm.size + 1) / 2).all()
+    assert engine is None or [r.engine for r in records] == [engine]
+
+
+# -- which one runs
+
+
+def test_self_test_passes_on_this_mpi():
+    assert selftest.check() is None
+
+
+def test_auto_takes_the_compiled_one_where_it_works(comm):
+    ours = mpicoll.Comm(comm)
+    assert ours.explain("allreduce").engine == "compiled"
+    works(ours, "compiled")
+
+
+@each("engine", cases.ENGINES)
+def test_forced_by_the_environment(comm, monkeypatch, engine):
+    monkeypatch.setenv("MPICOLL_ENGINE", engine)
+    works(mpicoll.Comm(comm), engine)
+
+
+@each("engine", cases.ENGINES)
+def test_forced_by_using(comm, engine):
+    ours = mpicoll.Comm(comm)
+    with ours.using(engine=engine):
+        works(ours, engine)
+
+
+def test_rank_0_decides_for_all(comm, monkeypatch):
+    monkeypatch.setenv("MPICOLL_ENGINE", "compiled" if comm.rank else "mpi4py")
+    works(mpicoll.Comm(comm), "mpi4py")
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """The compiled engine's self-test fails on this rank."""
+    monkeypatch.setattr(selftest, "check", lambda: "it is broken for this test")
+
+
+def test_auto_falls_back_where_the_self_test_fails(comm, broken):
+    ours = mpicoll.Comm(comm)
+    assert "broken for this test" in ours._channel.engine_why
+    works(ours, "mpi4py")
+
+
+def test_forced_does_not_fall_back(comm, broken, monkeypatch):
+    ours = mpicoll.Comm(comm)
+    with pytest.raises(EngineError, match="broken for this test"), ours.using(engine="compiled"):
+        pass
+    works(ours, "mpi4py")
+    monkeypatch.setenv("MPICOLL_ENGINE", "compiled")
+    with pytest.raises(EngineError, match="broken for this test"):
+        mpicoll.Comm(comm.Dup())
+
+
+@pytest.mark.mpi(min_size=2)
+def test_self_test_fails_on_one_rank(comm, monkeypatch):
+    """auto means another engine there; the ranks understand each other all the same."""
+    if comm.rank == comm.size - 1:
+        monkeypatch.setattr(selftest, "check", lambda: "it is broken for this test")
+    works(mpicoll.Comm(comm), "mpi4py" if comm.rank == comm.size - 1 else "compiled")
+
+
+@pytest.mark.mpi(min_size=2)
+def test_forced_by_the_environment_and_broken_on_one_rank(comm, monkeypatch):
+    """Every rank raises; the others do not go on to wait for the one that did."""
+    if comm.rank == comm.size - 1:
+        monkeypatch.setattr(selftest, "check", lambda: "it is broken for this test")
+    monkeypatch.setenv("MPICOLL_ENGINE", "compiled")
+    with pytest.raises(EngineError, match="broken for this test"):
+        mpicoll.Comm(comm)
+
+
+@each("module", ["_exchange", "_truncated"])
+def test_self_test_says_what_is_wrong(monkeypatch, module):
+    monkeypatch.setattr(selftest, module, lambda compiled, comm: f"{module} fails")
+    assert selftest.check.__wrapped__() == f"{module} fails"
+
+
+def test_self_test_survives_an_exception(monkeypatch):
+    monkeypatch.setattr(selftest, "_exchange", lambda compiled, comm: 1 / 0)
+    assert "ZeroDivisionError" in selftest.check.__wrapped__()
+
+
+# -- the same messages
+
+
+@each("parity", [0, 1])
+@each(("collective", "spec"), SPECS, ids=map(" ".join, SPECS))
+def test_ranks_on_different_engines_understand_each_other(comm, parity, collective, spec):
+    ours, p = mpicoll.Comm(comm), comm.size
+    engine = cases.ENGINES[(comm.rank + parity) % 2]
+    with Checks() as checks:
+        for n in (1, p + 1, 3_000) if collective != "barrier" else (0,):
+            for root in {0, p - 1} if collective in cases.ROOTED else (0,):
+                for how in ({}, {"chunk_bytes": 1000 if n == 3_000 else 8, "window": 2}):
+                    cases.check(checks, ours, comm, Case(collective, n, root), spec, engine, **how)
+
+
+@each(("collective", "spec"), SPECS, ids=map(" ".join, SPECS))
+def test_engines_count_the_same_messages_and_bytes(comm, collective, spec):
+    ours, p = mpicoll.Comm(comm), comm.size
+    with Checks() as checks:
+        for n in (0, 1, 5 * p + 3) if collective != "barrier" else (0,):
+            for how in ({}, {"chunk_bytes": 16, "window": 3}):
+                ran = [record_of(ours, Case(collective, n), spec, engine, how) for engine in cases.ENGINES]
+                checks.equal(*[(r.messages, r.bytes, r.lanes, r.chunk_bytes) for r in ran], collective, n, how)
+
+
+def record_of(comm, case, spec, engine, how):
+    """The record of one call."""
+    with comm.using(engine=engine, **{case.collective: spec}, **how), comm.trace() as records:
+        case.run(comm)
+    (record,) = records
+    return record
+
+
+@each("engine", cases.ENGINES)
+def test_ring_sends_what_its_formula_says(comm, engine):
+    ours, p, n = mpicoll.Comm(comm), comm.size, 60 * comm.size
+    record = record_of(ours, Case("allreduce", n), "ring", engine, {})
+    assert record.messages == 4 * (p - 1) and record.bytes == 2 * (p - 1) * n * 8 // p
+    chunked = record_of(ours, Case("allreduce", n), "ring", engine, {"chunk_bytes": 80})
+    assert chunked.lanes == 6 and chunked.messages == 6 * record.messages and chunked.bytes == record.bytes
+
+
+# -- coming back in time
+
+
+@pytest.mark.mpi(min_size=2)
+@each("engine", cases.ENGINES)
+def test_a_spin_ends_on_time(comm, engine):
+    """Signals are seen between spins, so a spin on a receive that nobody answers must end when it should."""
+    ours = mpicoll.Comm(comm)
+    spins: list[float] = []
+    with ours.using(engine=engine, bcast="binomial"):
+        if comm.rank == 0:
+            time.sleep(0.5)
+        else:
+            spins = timed_spins(ours)
+        buffer = np.full(4, 7.0 if comm.rank == 0 else 0.0)
+        if comm.rank == 0:
+            ours.Bcast(buffer)
+    comm.Barrier()
+    assert all(seconds < 0.25 for seconds in spins) and (comm.rank == 0 or len(spins) > 5)
+
+
+def timed_spins(ours):
+    """Make the broadcast, and note how long each spin of it took."""
+    spins, step = [], channels.Channel.step
+
+    def timed(self, seconds):
+        before = time.monotonic()
+        ended = step(self, seconds)
+        spins.append(time.monotonic() - before)
+        return ended
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(channels.Channel, "step", timed)
+        ours.Bcast(np.zeros(4))
+    return spins
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupt(*arguments):
+    raise Interrupted
+
+
+@pytest.mark.mpi(min_size=2)
+@each("engine", cases.ENGINES)
+def test_an_interrupt_is_seen_at_once(comm, engine):
+    """As Ctrl-C would be; and the ranks can go on together afterwards."""
+    ours, buffer = mpicoll.Comm(comm), np.zeros(4)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    with ours.using(engine=engine, bcast="linear" if "linear" in mpicoll.algorithms()["bcast"] else "binomial"):
+        if comm.rank:
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            started = time.monotonic()
+            with pytest.raises(Interrupted):
+                ours.Bcast(buffer)
+            assert time.monotonic() - started < 0.5
+        signal.signal(signal.SIGALRM, before)
+        comm.Barrier()
+        if comm.rank == 0:
+            ours.Bcast(buffer)
+        works(ours, engine)

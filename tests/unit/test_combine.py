@@ -1,0 +1,345 @@
+"""Combinators: schedules as data, and schedules out of schedules that hold."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from unit.mutants import adhoc
+
+from mpicoll.combine import embed, fold, forward, mirror, parallel, relabel, rotate, then
+from mpicoll.errors import VerifyError
+from mpicoll.schedule import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send, Strands, find, registered, strands
+from mpicoll.tables import check_tables
+from mpicoll.verify import verify
+
+EVERY = [pytest.param(a, id=f"{a.collective.name}-{a.name}") for a in registered()]
+MOVING = [x for x in EVERY if not x.values[0].collective.reduces]
+
+
+def holds(schedule):
+    """The schedule and its tables are proved."""
+    verify(schedule)
+    check_tables(schedule)
+
+
+def same(rank):
+    return rank
+
+
+# -- as data ------------------------------------------------------------------------------------------------
+
+
+def test_then_goes_strand_by_strand():
+    a, b, c = Send(1, (0,)), Send(2, (0,)), Send(3, (0,))
+    assert then([a], [b]) == Strands((((a,), (b,)),))
+    assert then(parallel([a], [b]), [c]) == Strands((((a,), (c,)), ((b,),)))
+    assert then([c], parallel([a], [b])) == Strands((((c,), (a,)), ((b,),)))
+    assert then() == Strands()
+
+
+def test_parallel_keeps_strands_apart():
+    a, b = Send(1, (0,)), Send(2, (1,))
+    assert parallel([a], [b]) == Strands((((a,),), ((b,),)))
+    assert parallel(parallel([a], [b]), [a]) == Strands((((a,),), ((b,),), ((a,),)))
+
+
+@pytest.mark.parametrize("entry", MOVING)
+@pytest.mark.parametrize("p", [1, 2, 5, 8])
+def test_mirror_twice_is_nothing(entry, p):
+    for rank in range(p):
+        assert mirror(mirror(entry(p, rank))) == entry(p, rank)
+
+
+def test_mirror_reverses_time_and_turns_every_message_round():
+    program = [(Send(1, (0,)), Recv(2, (1,), "a")), RecvReduce(3, (2,), "left")]
+    assert mirror(program) == Strands((((Send(3, (2,)),), (Recv(1, (0,)), Send(2, (1,), "a"))),))
+
+
+def test_mirror_refuses_a_local_reduction():
+    with pytest.raises(ValueError, match=r"Reduce\(.*cannot be mirrored: a local reduction has no reverse"):
+        mirror([Reduce(Loc("a", 0), Loc(VALUE, 0))])
+
+
+def test_rotate_turns_peers_and_blocks_named_after_ranks():
+    gather = find("gather", "linear")
+    assert rotate(gather, 4, 3, 2, blocks_turn=True) == Strands((((Send(2, (3,)),),),))
+    assert rotate(gather, 4, 3, 2, blocks_turn=False) == Strands((((Send(2, (1,)),),),))
+
+
+@pytest.mark.parametrize("entry", EVERY)
+def test_rotate_right_round_is_nothing(entry):
+    for rank, turns in itertools.product(range(5), (True, False)):
+        if not turns or entry.collective.naming == "rank":
+            assert rotate(entry, 5, rank, 5, turns) == rotate(entry, 5, rank, 0, turns) == entry(5, rank)
+
+
+def test_relabel_spreads_a_block_over_several():
+    program = [(Send(0, (0, 1)), RecvReduce(1, (1,), "left")), Reduce(Loc("a", 1), Loc(INPUT, 1), "left")]
+    found = relabel(program, lambda r: r + 5, lambda b: (10 * b, 10 * b + 1))
+    assert found == Strands((
+        (
+            (Send(5, (0, 1, 10, 11)), RecvReduce(6, (10, 11), "left")),
+            (Reduce(Loc("a", 10), Loc(INPUT, 10), "left"), Reduce(Loc("a", 11), Loc(INPUT, 11), "left")),
+        ),
+    ))
+
+
+def test_forward():
+    assert strands(forward([0, 1], 2, 2, 3)) == Strands((((Send(3, (0, 1)),),),))
+    assert strands(forward([0, 1], 3, 2, 3)) == Strands((((Recv(2, (0, 1)),),),))
+    assert strands(forward([0, 1], 1, 2, 3)) == Strands(((),))
+
+
+def test_embed_names_the_ranks_and_leaves_others_alone():
+    chain = find("reduce", "chain")
+    assert embed(chain, (7, 3, 5), 3) == Strands((((RecvReduce(5, (0,)),), (Send(7, (0,)),)),))
+    assert embed(chain, (7, 3, 5), 4) == Strands(((),))
+
+
+@pytest.mark.parametrize("p", range(1, 40))
+def test_fold_runs_its_core_on_a_power_of_two(p):
+    asked = []
+
+    def core(q, virtual):
+        asked.append((q, virtual))
+        return []
+
+    for rank in range(p):
+        fold(core, p, rank, (0,))
+    q = 1 << (p.bit_length() - 1)
+    assert asked == [(q, v) for v in range(q)]
+
+
+# -- hierarchy: pieces on unequal nodes, on one set of ranks ------------------------------------------------
+
+
+def nodes_of(p):
+    """Nodes of 1, 3, 2, 4, 1, … ranks, the last with what is left."""
+    ranks, nodes = list(range(p)), []
+    for size in itertools.cycle((1, 3, 2, 4)):
+        if not ranks:
+            return nodes
+        nodes.append(tuple(ranks[:size]))
+        ranks = ranks[size:]
+
+
+def hierarchical(inner, outer, share):
+    """Reduce on every node, allreduce among the first ranks of the nodes, broadcast on every node."""
+    down, across, up = find("reduce", inner), find("allreduce", outer), find("bcast", inner)
+
+    def body(p, rank):
+        nodes = nodes_of(p)
+        leaders = [node[0] for node in nodes]
+        node = next(node for node in nodes if rank in node)
+        width = len(nodes) * share
+
+        def whole(_):
+            return tuple(range(width))
+
+        def part(block):
+            k = across.blocks(len(leaders))
+            return tuple(range(block * width // k, (block + 1) * width // k))
+
+        return then(
+            embed(down, node, rank, whole), embed(across, leaders, rank, part), embed(up, node, rank, whole)
+        )
+
+    return body
+
+
+@pytest.mark.parametrize("inner", ["binomial", "chain"])
+@pytest.mark.parametrize("outer", ["ring", "recursive_doubling", "rabenseifner"])
+@pytest.mark.parametrize("p", [1, 2, 3, 5, 8, 11, 14])
+def test_two_levels_on_unequal_nodes(inner, outer, p):
+    """share: the outer algorithm's one block is 1 or 2 of ours, named as a tuple."""
+    for share in (1, 2):
+        blocks = len(nodes_of(p)) * share
+        holds(adhoc("allreduce", hierarchical(inner, outer, share), p, blocks=blocks))
+
+
+@pytest.mark.parametrize("p", [2, 6, 11])
+def test_two_levels_keep_operand_order_where_their_pieces_do(p):
+    body = hierarchical("binomial", "recursive_doubling", 1)
+    holds(adhoc("allreduce", body, p, blocks=len(nodes_of(p)), ordered=True, in_order=True))
+    broken = adhoc("allreduce", hierarchical("binomial", "ring", 1), 11, blocks=4 + 1, ordered=True, in_order=True)
+    with pytest.raises(VerifyError, match="out of rank order"):
+        verify(broken)
+
+
+@pytest.mark.parametrize("p", [3, 5, 8])
+def test_a_node_with_the_wrong_rank_is_found(p):
+    """A leader that is not where its node reduced to."""
+    right = hierarchical("binomial", "ring", 1)
+    down, up = find("reduce", "binomial"), find("bcast", "binomial")
+
+    def body(p, rank):
+        nodes = nodes_of(p)
+        turned = [node[1:] + node[:1] for node in nodes]
+        node = next(node for node in turned if rank in node)
+        blocks = tuple(range(len(nodes)))
+        leaders = [node[0] for node in nodes]
+        across = embed(find("allreduce", "ring"), leaders, rank)
+        return then(embed(down, node, rank, lambda _: blocks), across, embed(up, node, rank, lambda _: blocks))
+
+    holds(adhoc("allreduce", right, p, blocks=len(nodes_of(p))))
+    with pytest.raises(VerifyError):
+        verify(adhoc("allreduce", body, p, blocks=len(nodes_of(p))))
+
+
+# -- strands ------------------------------------------------------------------------------------------------
+
+
+def bidirectional(p, rank):
+    """Half of the blocks round the ring one way, half the other way."""
+    ring = find("allreduce", "ring")
+
+    def back(x):
+        return -x % p
+
+    return parallel(ring(p, rank), relabel(ring(p, back(rank)), back, lambda b: (p + b,)))
+
+
+def chains(p, rank):
+    """Block 0 is reduced to rank 0 and block 1 to the last, both go back the way they came."""
+    reduce = find("reduce", "chain")
+
+    def flip(x):
+        return p - 1 - x
+
+    one, two = reduce(p, rank), relabel(reduce(p, flip(rank)), flip, lambda b: (1,))
+    return parallel(then(one, mirror(one)), then(two, mirror(two)))
+
+
+def alternately(body):
+    """The strands of a program merged into one sequence, a step of each in turn."""
+
+    def merged(p, rank):
+        steps = itertools.zip_longest(*body(p, rank), fillvalue=())
+        return Strands((tuple(step for row in steps for step in row if step),))
+
+    return merged
+
+
+@pytest.mark.parametrize("p", [*range(1, 9), 13])
+def test_two_strands_hold(p):
+    holds(adhoc("allreduce", bidirectional, p, blocks=2 * p))
+    holds(adhoc("allreduce", chains, p, blocks=2))
+
+
+def test_two_strands_run_side_by_side():
+    assert verify(adhoc("allreduce", bidirectional, 8, blocks=16)).steps == 14
+    assert verify(adhoc("allreduce", chains, 8, blocks=2)).steps == 14
+
+
+@pytest.mark.parametrize("p", [4, 5, 8])
+def test_the_same_in_one_sequence_deadlocks(p):
+    with pytest.raises(VerifyError, match="deadlock") as error:
+        verify(adhoc("allreduce", alternately(chains), p, blocks=2))
+    assert error.value.strand == 0 and error.value.p == p
+
+
+@pytest.mark.parametrize("p", [2, 3, 6])
+def test_strands_that_touch_the_same_block_are_refused(p):
+    def body(p, rank):
+        ring = find("allreduce", "ring")(p, rank)
+        return parallel(ring, ring)
+
+    with pytest.raises(VerifyError) as error:
+        verify(adhoc("allreduce", body, p, blocks=p))
+    assert (error.value.rank, error.value.strand) == (0, 0)
+    assert error.value.expected == "places strand 1 does not touch"
+
+
+def test_strands_may_read_the_same_block():
+    def body(p, rank):
+        if rank:
+            return parallel([], []) if rank > 2 else parallel(*[[Recv(0, (0,))], []][:: 1 if rank == 1 else -1])
+        return parallel([Send(1, (0,))], [Send(2, (0,))])
+
+    holds(adhoc("bcast", body, 3))
+
+
+# -- accumulators -------------------------------------------------------------------------------------------
+
+
+def ring_of_inputs(p, rank):
+    """Every contribution goes round in buffers of its own, folded into the value from there."""
+    for i in range(1, p):
+        yield (
+            Send((rank + 1) % p, (0,), INPUT if i == 1 else f"passing {i - 1}"),
+            Recv((rank - 1) % p, (0,), f"passing {i}"),
+            Reduce(Loc(VALUE, 0), Loc(f"passing {i}", 0), "left"),
+        )
+
+
+def scan_then_bcast(p, rank):
+    """Each message folded twice, into what is passed on and into the prefix; the last rank's prefix is all (p = 2^k)."""
+    yield Reduce(Loc("total", 0), Loc(INPUT, 0))
+    bit = 1
+    while bit < p:
+        peer = rank ^ bit
+        below = [Reduce(Loc(VALUE, 0), Loc("got", 0), "left")] if peer < rank else []
+        side = "left" if peer < rank else "right"
+        yield (
+            Send(peer, (0,), "total"), Recv(peer, (0,), "got"), Reduce(Loc("total", 0), Loc("got", 0), side), *below
+        )
+        bit *= 2
+    if rank < p - 1:
+        yield Recv(p - 1, (0,))
+    elif p > 1:
+        yield [Send(peer, (0,)) for peer in range(p - 1)]
+
+
+@pytest.mark.parametrize("p", range(1, 8))
+def test_accumulators(p):
+    holds(adhoc("allreduce", ring_of_inputs, p))
+
+
+@pytest.mark.parametrize("p", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("in_order", [False, True])
+def test_one_message_folded_into_two_accumulators(p, in_order):
+    trace = verify(adhoc("allreduce", scan_then_bcast, p, ordered=True, in_order=in_order))
+    check_tables(adhoc("allreduce", scan_then_bcast, p, ordered=True, in_order=in_order))
+    assert {Loc("total", 0), Loc(VALUE, 0)} <= set(trace.state[0])
+
+
+def test_reduce_into_what_is_undefined_copies():
+    def body(p, rank):
+        yield Reduce(Loc("a", 0), Loc(INPUT, 0)), Reduce(Loc("b", 0), Loc("a", 0))
+
+    trace = verify(adhoc("allreduce", body, 1))
+    assert {loc: value for loc, value in trace.state[0].items() if loc.buffer in "ab"} == {
+        Loc("a", 0): 1, Loc("b", 0): 1
+    }
+
+
+def test_reduce_of_what_is_undefined_is_refused():
+    def body(p, rank):
+        yield Reduce(Loc(VALUE, 0), Loc("nothing", 0))
+
+    with pytest.raises(VerifyError, match="it was never written"):
+        verify(adhoc("allreduce", body, 1))
+
+
+# -- fold ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("p", range(1, 21))
+def test_fold_keeps_operand_order(p):
+    holds(adhoc("allreduce", find("allreduce", "recursive_doubling"), p, ordered=True, in_order=True))
+
+
+@pytest.mark.parametrize("p", [3, 5, 6, 7])
+def test_fold_with_what_was_kept_missing_is_found(p):
+    """The extra ranks get only the first block back."""
+    core = find("allreduce", "ring")
+
+    def body(p, rank):
+        q = 1 << (p.bit_length() - 1)
+        return fold(core, p, rank, range(q), keep=lambda low: (0,))
+
+    q = 1 << (p.bit_length() - 1)
+    with pytest.raises(VerifyError) as error:
+        verify(adhoc("allreduce", body, p, blocks=q))
+    assert (error.value.rank, error.value.op) == (0, "the end of block 1")

@@ -1,7 +1,7 @@
 """A bar with the time left: on rank 0, on a terminal, and nowhere else.
 
-mpiexec puts a pipe between its ranks and the terminal, so a rank also asks whether the launcher that started
-it writes to one: what goes into the pipe then comes out there.
+mpiexec puts something between its ranks and the terminal: MPICH a pipe, Open MPI a terminal of its own, even
+where its output goes to a file. So a rank asks whether the launcher that started it writes to a terminal.
 """
 
 from __future__ import annotations
@@ -24,17 +24,15 @@ LAUNCHERS = ("mpiexec", "mpirun", "prterun", "orterun")
 def terminal_width(proc: Path = Path("/proc")) -> int | None:
     """Columns of the terminal that output ends on, directly or behind an mpiexec on this host; or None."""
     try:
-        if sys.stdout.isatty():
-            return os.get_terminal_size(sys.stdout.fileno()).columns
         pid = os.getppid()
         while pid > 1:
             name, parent = re.findall(r"\((.*)\) \S (\d+)", (proc / str(pid) / "stat").read_text())[0]
             if name.startswith(LAUNCHERS):
                 return columns_of(os.readlink(proc / str(pid) / "fd" / "1"))
             pid = int(parent)
+        return os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else None
     except (OSError, ValueError, IndexError):
-        pass
-    return None
+        return None
 
 
 def columns_of(device: str) -> int | None:

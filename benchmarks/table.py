@@ -15,7 +15,7 @@ from .records import Result
 from .sizes import format_size
 from .stats import Estimate, Ratio, geometric_mean
 
-WIDTH = 100  # columns where the output is not a terminal
+WIDTH = 160  # columns where the output is not a terminal
 STYLES = {"faster": "green", "slower": "red"}
 WRONG = "bold red"
 LEGEND = (
@@ -50,7 +50,7 @@ def table(results: Sequence[Result], title: str) -> Table:
     """Rows by size, then contender. The fastest valid one of each size is bold."""
     made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     made.add_column("size", justify="right", no_wrap=True)
-    made.add_column("algorithm", no_wrap=True, overflow="ellipsis", max_width=34)
+    made.add_column("algorithm", max_width=34)  # the one that folds where a terminal is narrow
     for name in ("µs", "[95 %]", "ratio", "[95 %]"):
         made.add_column(name, justify="right", no_wrap=True)
     made.add_column("verdict", no_wrap=True)

@@ -20,9 +20,10 @@ from .collectives import COLLECTIVES
 from .engines import Execution, Waiting, engine_named
 from .errors import MismatchError, PreconditionError, spans
 from .flight import Flight, Record, Stage
+from .lowering import lower, reads_input
 from .memory import Memory, place
 from .operators import Operator, operator
-from .plan import Plan, lower, reads_input
+from .plan import Plan
 from .schedule import schedule
 from .select import NATIVE, Choice, choose, native_choice
 

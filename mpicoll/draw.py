@@ -571,7 +571,7 @@ class _Drawing:
             self._arrow((x, y, x + 36, y), _colour(0), fold, self.sheet)
             self._text(words, x + 48, y + 4, 12)
             x += 124
-        if folds:
+        if folds and self.labelled:
             self._pill("complete", x + 30, y, True, _colour(0))
             x += 92
         for strand in range(self.picture.strands if self.picture.strands > 1 else 0):
@@ -595,7 +595,8 @@ class _Drawing:
     # -- arrows
 
     def _message(self, message: Message) -> None:
-        group = self.dw.Group(class_="message")
+        faint = {} if self.labelled else {"opacity": 0.5}
+        group = self.dw.Group(class_="message", **faint)
         group.append_title(self._tooltip(message))
         self._arrow(self.ends(message), _colour(message.strand), message.folds, group)
         self.sheet.append(group)

@@ -13,15 +13,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
-import numpy as np
-
 from . import blocks as parts
 from . import plan as plans
+from .collectives import Block
 from .errors import VerifyError
-from .plan import FOLD, OUT, RECV, SCRATCH, SEND, Plan
+from .lowering import lower
+from .plan import FOLD, IN, OUT, RECV, SCRATCH, SEND, Plan
 from .schedule import Schedule
 
-Cells = tuple[np.ndarray, np.ndarray, np.ndarray]  # identity, then (mask, 0) or (first, end) of the contributions
+Cell = tuple[int, int, int]  # identity of an element, then (mask, 0) or (first, end) of the contributions in it
+Pieces = list[tuple[int, int, int]]  # (base, address, length)
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def in_place_forms(schedule: Schedule) -> tuple[bool, ...]:
 def lower_all(schedule: Schedule, case: Case, in_place: bool) -> list[Plan]:
     """Every rank's plan."""
     return [
-        plans.lower(
+        lower(
             schedule,
             r,
             case.counts,
@@ -119,61 +120,53 @@ def run(schedule: Schedule, case: Case, in_place: bool, lowered: list[Plan] | No
 class _Lane:
     """A (rank, strand, slot) working through its lanes."""
 
-    __slots__ = ("lane", "pending", "plan", "rank", "slot", "step", "strand")
+    __slots__ = ("end", "first", "lane", "pending", "plan", "rank", "slot", "step", "strand")
 
     def __init__(self, rank: int, strand: int, slot: int, plan: Plan) -> None:
         self.rank, self.strand, self.slot, self.plan = rank, strand, slot, plan
-        self.lane, self.pending, self.step = slot, 0, int(plan.strands[strand, 0])
+        self.first, self.end = plan.strands[strand].tolist()
+        self.lane, self.pending, self.step = slot, 0, self.first
 
 
 class _Machine:
+    """All ranks' memory, one cell per byte (None: never written), and the lanes at work on it."""
+
     def __init__(self, schedule: Schedule, case: Case, in_place: bool, lowered: list[Plan]) -> None:
         self.schedule, self.case, self.in_place, self.plans = schedule, case, in_place, lowered
         self.ordered = schedule.collective.reduces and not schedule.commutative
         self.layouts = [
-            plans.layout(schedule, case.counts, case.itemsize, in_place and _is_in_place_rank(schedule, r))
-            for r in range(schedule.p)
+            plans.layout(schedule, case.counts, case.itemsize, in_place and _is_in_place_rank(schedule, r)) for r in range(schedule.p)
         ]
+        self.segments: list[Pieces] = [[tuple(x) for x in plan.segments.tolist()] for plan in lowered]
+        self.rows = [plan.rows.tolist() for plan in lowered]
+        self.steps = [plan.steps.tolist() for plan in lowered]
+        self.places = {block: i for i, block in enumerate(schedule.blocks)}
         self.memory = [self._memory(r) for r in range(schedule.p)]
         self.sends: dict[tuple[int, int, int], deque] = defaultdict(deque)
         self.receives: dict[tuple[int, int, int], deque] = defaultdict(deque)
         self.lanes = [
-            _Lane(r, s, slot, plan)
-            for r, plan in enumerate(lowered)
-            for s in range(len(plan.strands))
-            for slot in range(plan.window)
+            _Lane(r, s, slot, plan) for r, plan in enumerate(lowered) for s in range(len(plan.strands)) for slot in range(plan.window)
         ]
         random.Random(schedule.p).shuffle(self.lanes)
 
     # -- memory -----------------------------------------------------------------------------------------
 
-    def _identity(self, block: object) -> np.ndarray:
-        """Numbers that name the elements of a block, the same on every rank and different between blocks."""
-        place = (
-            self.schedule.blocks.index(block)
-            if self.schedule.collective.naming != "pair"
-            else block[0] * self.schedule.p + block[1]
-        )  # type: ignore[index]
-        return (place << 32) + np.arange(self.layouts[0].size(block), dtype=np.int64)  # type: ignore[arg-type]
+    def _cells(self, block: Block, first: int, second: int) -> list[Cell]:
+        """A block's elements, named the same on every rank and differently in every block."""
+        start = self.places[block] << 32
+        return [(start + i, first, second) for i in range(self.layouts[0].size(block))]
 
-    def _contribution(self, rank: int, n: int) -> tuple[np.ndarray, np.ndarray]:
-        if self.ordered:
-            return np.full(n, rank, np.uint64), np.full(n, rank + 1, np.uint64)
-        return np.full(n, 1 << rank, np.uint64), np.zeros(n, np.uint64)
+    def _contribution(self, block: Block, rank: int) -> list[Cell]:
+        """A block as one rank contributes it."""
+        return self._cells(block, rank, rank + 1) if self.ordered else self._cells(block, 1 << rank, 0)
 
-    def _memory(self, rank: int) -> list[Cells]:
-        memory = [
-            _empty(self.layouts[rank].total),
-            _empty(self.layouts[rank].total),
-            _empty(self.plans[rank].scratch_bytes),
-        ]
+    def _memory(self, rank: int) -> list[list[Cell | None]]:
         where = self.layouts[rank]
-        home = OUT if where.in_place and self.schedule.collective.name != "scatter" else 0
+        memory: list[list[Cell | None]] = [[None] * n for n in (where.total, where.total, self.plans[rank].scratch_bytes)]
+        home = OUT if where.in_place and self.schedule.collective.name != "scatter" else IN
         for block in self.schedule.starts(rank):
             at = where.output_at(block) if home == OUT else where.input_at(block)
-            cells = (self._identity(block), *self._contribution(rank, where.size(block)))
-            for array, values in zip(memory[home], cells, strict=True):
-                array[at : at + len(values)] = values
+            memory[home][at : at + where.size(block)] = self._contribution(block, rank)
         return memory
 
     # -- running ----------------------------------------------------------------------------------------
@@ -181,7 +174,6 @@ class _Machine:
     def run(self) -> None:
         """Until every lane is done; then look at what every rank holds."""
         self.ready = deque(self.lanes)
-        self.idle: set[int] = set()
         started: set[int] = set()
         while self.ready:
             lane = self.ready.popleft()
@@ -190,13 +182,12 @@ class _Machine:
                     self._finish(lane)
                     started.discard(id(lane))
                     lane.step += 1
-                    if lane.step == lane.plan.strands[lane.strand, 1]:
+                    if lane.step == lane.end:
                         lane.lane += lane.plan.window
-                        lane.step = int(lane.plan.strands[lane.strand, 0])
+                        lane.step = lane.first
+                elif lane.first == lane.end:
+                    lane.lane = lane.plan.lanes
                 else:
-                    if lane.plan.strands[lane.strand, 0] == lane.plan.strands[lane.strand, 1]:
-                        lane.lane = lane.plan.lanes
-                        break
                     started.add(id(lane))
                     self._post(lane)
         for lane in self.lanes:
@@ -210,53 +201,51 @@ class _Machine:
     def _fail(self, lane: _Lane | None, expected: str, got: str, rank: int | None = None) -> NoReturn:
         s = self.schedule
         raise VerifyError(
-            algorithm=s.title,
-            p=s.p,
-            rank=lane.rank if lane else rank,
-            strand=lane.strand if lane else None,
-            step=lane.step if lane else None,
+            algorithm=s.title, p=s.p, rank=lane.rank if lane else rank,
+            strand=lane.strand if lane else None, step=lane.step if lane else None,
             op=f"lowered table, {self.case}, in_place={self.in_place}" + (f", lane {lane.lane}" if lane else ""),
-            expected=expected,
-            got=got,
-        )
+            expected=expected, got=got,
+        )  # fmt: skip
 
-    def _pieces(self, lane: _Lane, first: int, end: int) -> list[tuple[int, int, int]]:
-        """(base, address, length) of segments in this lane."""
-        plan = lane.plan
+    def _pieces(self, lane: _Lane, first: int, end: int) -> Pieces:
+        """Segments as they lie in this lane."""
+        segments, plan = self.segments[lane.rank][first:end], lane.plan
+        if plan.lanes == 1:
+            return segments
+        scratch, onward = lane.slot * plan.lane_scratch, lane.lane * plan.slice
         return [
-            (
-                int(base),
-                int(offset + (lane.slot * plan.lane_scratch if base == SCRATCH else lane.lane * plan.slice)),
-                parts.chunk_length(int(length), plan.slice, lane.lane),
-            )
-            for base, offset, length in plan.segments[first:end]
+            (base, offset + (scratch if base == SCRATCH else onward), parts.chunk_length(length, plan.slice, lane.lane))
+            for base, offset, length in segments
         ]
 
-    def _take(self, lane: _Lane, pieces: list[tuple[int, int, int]]) -> Cells:
-        found = [tuple(array[a : a + n].copy() for array in self.memory[lane.rank][base]) for base, a, n in pieces]
-        cells = tuple(np.concatenate(x) for x in zip(*found, strict=True)) if found else _empty(0)
-        if (cells[0] < 0).any() or len(cells[0]) != sum(n for _, _, n in pieces):
-            self._fail(lane, "to read what was written", f"memory never written or out of bounds in {pieces}")
-        return cells  # type: ignore[return-value]
+    def _take(self, lane: _Lane, pieces: Pieces) -> list[Cell]:
+        memory, out = self.memory[lane.rank], []
+        for base, at, n in pieces:
+            cells = memory[base][at : at + n]
+            if len(cells) != n or at < 0 or None in cells:
+                self._fail(lane, "to read what was written", f"memory never written or out of bounds in {pieces}")
+            out += cells
+        return out  # type: ignore[return-value]
 
-    def _put(self, lane: _Lane, pieces: list[tuple[int, int, int]], cells: Cells) -> None:
-        at = 0
-        for base, a, n in pieces:
-            for array, values in zip(self.memory[lane.rank][base], cells, strict=True):
-                if len(array[a : a + n]) != n:
-                    self._fail(lane, "to write inside the buffer", f"bytes {a}..{a + n} of {len(array)}")
-                array[a : a + n] = values[at : at + n]
-            at += n
+    def _put(self, lane: _Lane, pieces: Pieces, cells: list[Cell]) -> None:
+        done = 0
+        for base, at, n in pieces:
+            memory = self.memory[lane.rank][base]
+            if not 0 <= at <= at + n <= len(memory):
+                self._fail(lane, "to write inside the buffer", f"bytes {at}..{at + n} of {len(memory)}")
+            memory[at : at + n] = cells[done : done + n]
+            done += n
 
     def _post(self, lane: _Lane) -> None:
         plan = lane.plan
-        first, posts, _ = (int(x) for x in plan.steps[lane.step])
-        for kind, peer, a, b, stage in plan.rows[first:posts].tolist():
+        first, posts, _ = self.steps[lane.rank][lane.step]
+        tag = plans.tag(0, lane.strand, lane.slot)
+        for kind, peer, a, b, stage in self.rows[lane.rank][first:posts]:
             pieces = self._pieces(lane, a, b)
-            total = sum(n for _, _, n in pieces)
             if kind == FOLD:
                 self._local(lane, pieces)
                 continue
+            total = _length(pieces)
             if b > a and not total:
                 continue
             if stage >= 0:
@@ -265,7 +254,6 @@ class _Machine:
                     self._put(lane, staged, self._take(lane, pieces))
                 pieces = staged
             lane.pending += 1
-            tag = plans.tag(0, lane.strand, lane.slot)
             key = (lane.rank, peer, tag) if kind == SEND else (peer, lane.rank, tag)
             (self.sends if kind == SEND else self.receives)[key].append((lane, pieces))
             self._match(key)
@@ -278,10 +266,8 @@ class _Machine:
         while sends and receives:
             (sender, source), (receiver, target) = sends.popleft(), receives.popleft()
             cells = self._take(sender, source)
-            if len(cells[0]) != sum(n for _, _, n in target):
-                self._fail(
-                    receiver, f"{sum(n for _, _, n in target)} bytes from rank {key[0]}", f"{len(cells[0])} bytes"
-                )
+            if len(cells) != _length(target):
+                self._fail(receiver, f"{_length(target)} bytes from rank {key[0]}", f"{len(cells)} bytes")
             self._put(receiver, target, cells)
             for lane in (sender, receiver):
                 lane.pending -= 1
@@ -289,54 +275,54 @@ class _Machine:
                     self.ready.append(lane)
 
     def _finish(self, lane: _Lane) -> None:
-        first, posts, end = (int(x) for x in lane.plan.steps[lane.step])
-        for kind, _, a, b, stage in lane.plan.rows[first:posts].tolist():
+        first, posts, end = self.steps[lane.rank][lane.step]
+        rows = self.rows[lane.rank]
+        for kind, _, a, b, stage in rows[first:posts]:
             if kind == RECV and stage >= 0:
                 pieces = self._pieces(lane, a, b)
-                total = sum(n for _, _, n in pieces)
-                self._put(
-                    lane, pieces, self._take(lane, [(SCRATCH, stage + lane.slot * lane.plan.lane_scratch, total)])
-                )
-        for kind, _, a, b, _ in lane.plan.rows[posts:end].tolist():
+                staged = [(SCRATCH, stage + lane.slot * lane.plan.lane_scratch, _length(pieces))]
+                self._put(lane, pieces, self._take(lane, staged))
+        for kind, _, a, b, _ in rows[posts:end]:
             if kind in (SEND, RECV):
                 self._fail(lane, "local rows after the messages", "a message")
             self._local(lane, self._pieces(lane, a, b))
 
-    def _local(self, lane: _Lane, pieces: list[tuple[int, int, int]]) -> None:
+    def _local(self, lane: _Lane, pieces: Pieces) -> None:
         if not pieces[0][2]:
             return
         result = self._take(lane, pieces[1:2])
         for piece in pieces[2:]:
             right = self._take(lane, [piece])
-            if (result[0] != right[0]).any():
+            if len(right) != len(result) or any(x[0] != y[0] for x, y in zip(result, right)):
                 self._fail(lane, "to fold an element with itself", f"different elements in {pieces}")
-            clash = (result[2] != right[1]) if self.ordered else (result[1] & right[1]) != 0
-            if clash.any():
+            if any(x[2] != y[1] if self.ordered else x[1] & y[1] for x, y in zip(result, right)):
                 self._fail(lane, "each contribution once, in order", f"not so in {pieces}")
-            result = (result[0], result[1], right[2]) if self.ordered else (result[0], result[1] | right[1], result[2])
+            if self.ordered:
+                result = [(x[0], x[1], y[2]) for x, y in zip(result, right)]
+            else:
+                result = [(x[0], x[1] | y[1], 0) for x, y in zip(result, right)]
+        if len(result) != pieces[0][2]:
+            self._fail(lane, f"a result of {pieces[0][2]} bytes", f"{len(result)} bytes in {pieces}")
         self._put(lane, pieces[:1], result)
 
     def _check_result(self) -> None:
         s = self.schedule
         for rank in range(s.p):
             where = self.layouts[rank]
+            if where.in_place and s.collective.name == "scatter":
+                continue
+            output = self.memory[rank][OUT]
             for block in s.ends(rank):
-                if where.in_place and s.collective.name == "scatter":
-                    continue
-                n, at = where.size(block), where.output_at(block)
-                got = [array[at : at + n] for array in self.memory[rank][OUT]]
-                expected = self._expected(block, n)
-                if any((g != e).any() for g, e in zip(got, expected, strict=True)):
+                at = where.output_at(block)
+                if output[at : at + where.size(block)] != self._expected(block):
                     self._fail(None, f"block {block} whole", "wrong elements or contributions", rank)
 
-    def _expected(self, block: object, n: int) -> Cells:
+    def _expected(self, block: Block) -> list[Cell]:
         s = self.schedule
         if not s.collective.reduces:
-            return (self._identity(block), *self._contribution(s.collective.source(block, s.root), n))
-        if self.ordered:
-            return self._identity(block), np.zeros(n, np.uint64), np.full(n, s.p, np.uint64)
-        return self._identity(block), np.full(n, (1 << s.p) - 1, np.uint64), np.zeros(n, np.uint64)
+            return self._contribution(block, s.collective.source(block, s.root))
+        return self._cells(block, 0, s.p) if self.ordered else self._cells(block, (1 << s.p) - 1, 0)
 
 
-def _empty(n: int) -> Cells:
-    return np.full(n, -1, np.int64), np.zeros(n, np.uint64), np.zeros(n, np.uint64)
+def _length(pieces: Pieces) -> int:
+    return sum([n for _, _, n in pieces])

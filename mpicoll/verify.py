@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import cache
 
 from .errors import VerifyError
 from .play import Interval, Trace, Value, play, show
@@ -77,12 +78,22 @@ def _check_claims(schedule: Schedule, trace: Trace) -> None:
             )
 
 
+class _Remembered(Schedule):
+    """A schedule that makes each rank's program, starts and ends once: a proof asks for them many times."""
+
+    def __init__(self, entry: Algorithm, p: int, root: int = 0, *, commutative: bool = True) -> None:
+        super().__init__(entry, p, root, commutative=commutative)
+        self.program = cache(super().program)  # type: ignore[method-assign]
+        self.starts = cache(super().starts)  # type: ignore[method-assign]
+        self.ends = cache(super().ends)  # type: ignore[method-assign]
+
+
 def schedules(entry: Algorithm, p: int) -> Iterator[Schedule]:
     """All an algorithm is proved on at p ranks: every root, and rank order kept where it claims to."""
     for root in range(p) if entry.collective.rooted else (0,):
-        yield Schedule(entry, p, root)
+        yield _Remembered(entry, p, root)
         if entry.ordered:
-            yield Schedule(entry, p, root, commutative=False)
+            yield _Remembered(entry, p, root, commutative=False)
 
 
 def prove(entry: Algorithm, p: int) -> int:
@@ -94,7 +105,7 @@ def prove(entry: Algorithm, p: int) -> int:
         verify(schedule)
         check_tables(schedule)
         count += 1
-    check_scratch(Schedule(entry, p))
+    check_scratch(_Remembered(entry, p))
     return count
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
 HEAD = """\
 import os, signal, sys, time
 import numpy as np
@@ -24,13 +22,12 @@ ENGINES = ("mpi4py", "compiled")
 
 @pytest.fixture
 def run(mpiexec, tmp_path):
-    """Runs a script on some ranks; mpicoll comes from this tree."""
+    """Runs a script on some ranks."""
 
     def run(code: str, *arguments: str, ranks: int = 3, **variables: str):
         script = tmp_path / "script.py"
         script.write_text(HEAD + dedent(code))
-        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        return mpiexec(ranks, "python", script, *arguments, env={"PYTHONPATH": path, **variables})
+        return mpiexec(ranks, "python", script, *arguments, env=variables)
 
     return run
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mpicoll.claims import Claims
 from mpicoll.collectives import COLLECTIVES
-from mpicoll.plan import FOLD, Plan
+from mpicoll.plan import ALIGN, FOLD, IN, MAX_WINDOW, OUT, RECV, SCRATCH, SEND, WHOLE, Plan
 from mpicoll.schedule import Algorithm, Op, Recv, RecvReduce, Reduce, Schedule, Send, Step, Strands
 
 COLUMNS = {
@@ -20,7 +20,6 @@ COLUMNS = {
     "steps": ("first row", "end of posts", "end row"),
     "strands": ("first step", "end step"),
 }
-NUMBERS = ("slice", "lanes", "window", "lane_scratch", "most_messages", "itemsize")
 
 Body = Callable[..., Any]
 
@@ -97,7 +96,7 @@ def replacements(op: Op, p: int, blocks: tuple[Any, ...]) -> Iterator[tuple[str,
         yield "another buffer", (op._replace(buffer="elsewhere"),)
     if len(op.blocks) > 1:
         yield "the blocks in another order", (op._replace(blocks=op.blocks[::-1]),)
-    if isinstance(op, Recv):
+    if isinstance(op, Recv) and op.blocks:
         yield "folded", (RecvReduce(op.peer, op.blocks),)
     if isinstance(op, RecvReduce):
         yield "not folded", (Recv(op.peer, op.blocks),)
@@ -106,11 +105,11 @@ def replacements(op: Op, p: int, blocks: tuple[Any, ...]) -> Iterator[tuple[str,
 
 
 def op_mutants(schedule: Schedule, rank: int) -> Iterator[tuple[str, Schedule]]:
-    """The schedule with one operation of one rank's program changed, in every way."""
+    """The schedule with one operation of one rank's program changed, in every way that makes a difference."""
     entry = schedule.algorithm
     for place, op in operations(entry(schedule.p, rank)):
         for what, ops in replacements(op, schedule.p, schedule.blocks):
-            if ops == (op,):
+            if ops == (op,) or (schedule.commutative and what == "on the other side"):
                 continue
             broken = at_rank(entry, rank, lambda program, place=place, ops=ops: put(program, place, ops))
             made = Schedule(broken, schedule.p, schedule.root, commutative=schedule.commutative)
@@ -124,30 +123,52 @@ def changed(plan: Plan, table: str, at: tuple[int, ...], value: int) -> Plan:
     return replace(plan, **{table: array})
 
 
+def other_values(plan: Plan, table: str, row: int, column: str) -> tuple[int, ...]:
+    """What one number of a table may wrongly be; none where nobody reads it."""
+    old = int(getattr(plan, table)[row, COLUMNS[table].index(column)])
+    if column in ("kind", "base"):
+        return (old + 1) % 3, (old + 2) % 3
+    if table == "rows":
+        kind, _, first, end, stage = plan.rows[row].tolist()
+        if (column == "peer" and kind == FOLD) or (first == end and column != "peer"):
+            return ()
+        if column == "stage":
+            return (-1, plan.lane_scratch) if stage >= 0 else ()
+    return old - 1, old + 1
+
+
 def number_mutants(plan: Plan) -> Iterator[tuple[str, Plan]]:
-    """The plan with one number of one table one more, or one less."""
+    """The plan with one number of one table changed."""
     for table, columns in COLUMNS.items():
-        array = getattr(plan, table)
-        for row, column in np.ndindex(array.shape):
-            old = int(array[row, column])
-            for new in (old - 1, old + 1):
-                what = f"{table}[{row}] {columns[column]} {old} -> {new}"
-                yield what, changed(plan, table, (row, column), new)
+        for row, column in itertools.product(range(len(getattr(plan, table))), columns):
+            at = (row, columns.index(column))
+            for new in other_values(plan, table, row, column):
+                old = int(getattr(plan, table)[at])
+                yield f"{table}[{row}] {column} {old} -> {new}", changed(plan, table, at, new)
 
 
 def field_mutants(plan: Plan) -> Iterator[tuple[str, Plan]]:
-    """The plan with one of its plain numbers one more, or one less, where it is still at least 1."""
-    for name in NUMBERS:
-        old = getattr(plan, name)
-        for new in (old - 1, old + 1):
-            if new > 0:
-                yield f"{name} {old} -> {new}", replace(plan, **{name: new})
+    """The plan with one of its plain numbers changed."""
+    yield "room for a message less", replace(plan, most_messages=plan.most_messages - 1)
+    if plan.lanes > 1:
+        yield "a chunk dropped", replace(plan, lanes=plan.lanes - 1)
+        yield "slices a byte longer", replace(plan, slice=plan.slice + 1)
+        yield "slices a byte shorter", replace(plan, slice=plan.slice - 1)
+    if plan.window > 1:
+        yield "a slot fewer", replace(plan, window=plan.window - 1)
+        yield "a slot more", replace(plan, window=plan.window + 1)
+        if plan.lane_scratch:
+            yield "lanes share their scratch", replace(plan, lane_scratch=0)
+    if plan.lane_scratch:
+        yield "less scratch", replace(plan, lane_scratch=plan.lane_scratch - ALIGN)
 
 
-def order_mutants(plan: Plan) -> Iterator[tuple[str, Plan]]:
-    """The plan with two neighbouring segments of a row in the other order: pieces of a message, operands of a fold."""
+def order_mutants(plan: Plan, commutative: bool) -> Iterator[tuple[str, Plan]]:
+    """The plan with neighbouring segments of a row in the other order: pieces of a message, operands where it matters."""
     for r, (kind, _, first, end, _) in enumerate(plan.rows.tolist()):
-        for a, b in pairwise(range(first + (kind == FOLD), end)):
+        if kind == FOLD and commutative:
+            continue
+        for a, b in itertools.pairwise(range(first + (kind == FOLD), end)):
             segments = plan.segments.copy()
             segments[[a, b]] = segments[[b, a]]
             yield f"rows[{r}] segments {a} and {b} swapped", replace(plan, segments=segments)
@@ -161,9 +182,67 @@ def row_mutants(plan: Plan) -> Iterator[tuple[str, Plan]]:
         yield f"rows[{dropped}] dropped", replace(plan, rows=rows, steps=steps)
 
 
-def table_mutants(plan: Plan) -> Iterator[tuple[str, Plan]]:
+def table_mutants(plan: Plan, commutative: bool) -> Iterator[tuple[str, Plan]]:
     """Every single change of a plan."""
-    yield from number_mutants(plan)
-    yield from field_mutants(plan)
-    yield from order_mutants(plan)
-    yield from row_mutants(plan)
+    return itertools.chain(
+        number_mutants(plan), field_mutants(plan), order_mutants(plan, commutative), row_mutants(plan)
+    )
+
+
+# -- what is wrong with a plan's form ---------------------------------------------------------------------------
+
+
+def faults(plan: Plan) -> list[str]:
+    """What an engine that believes every number of a plan would trip over; nothing for a sound one."""
+    found = []
+
+    def expect(holds: bool, what: str) -> None:
+        if not holds:
+            found.append(what)
+
+    expect(consecutive(plan.strands, len(plan.steps)), "strands divide the steps")
+    expect(consecutive(plan.steps[:, ::2], len(plan.rows)), "steps divide the rows")
+    expect(consecutive(plan.rows[:, 2:4], len(plan.segments)), "rows divide the segments")
+    expect(bool((plan.steps[:, 1] >= plan.steps[:, 0]).all() and (plan.steps[:, 1] <= plan.steps[:, 2]).all()),
+           "what is posted is a part of the step")
+    expect(bool(np.isin(plan.rows[:, 0], (SEND, RECV, FOLD)).all()), "kinds")
+    expect(bool(np.isin(plan.segments[:, 0], (IN, OUT, SCRATCH)).all()), "bases")
+    expect(bool((plan.segments[:, 1] >= 0).all() and (plan.segments[:, 2] > 0).all()), "places and lengths")
+    expect(bool((plan.segments[:, 2] % plan.itemsize == 0).all()), "whole elements in every block")
+    expect(plan.slice == WHOLE if plan.lanes == 1 else plan.slice % plan.itemsize == 0, "whole elements in every slice")
+    expect(1 <= plan.window <= min(plan.lanes, MAX_WINDOW), "the window")
+    expect(plan.lane_scratch % ALIGN == 0, "aligned lanes")
+    if not found:
+        for row in range(len(plan.rows)):
+            expect(sound_row(plan, row), f"row {row}")
+        expect(plan.most_messages == max(map(len, messages(plan)), default=0), "room for the messages of a step")
+    return found
+
+
+def consecutive(table: np.ndarray, total: int) -> bool:
+    """Whether (first, end) pairs follow each other and cover 0..total."""
+    first, end = table[:, 0].tolist(), table[:, -1].tolist()
+    return [0, *end] == [*first, total] and all(a <= b for a, b in zip(first, end))
+
+
+def messages(plan: Plan) -> list[list[int]]:
+    """The rows of each step that are messages."""
+    return [[r for r in range(first, posts) if plan.rows[r, 0] != FOLD] for first, posts, _ in plan.steps.tolist()]
+
+
+def sound_row(plan: Plan, row: int) -> bool:
+    """Whether one row's segments are what its kind needs, within a lane's scratch."""
+    kind, _, first, end, stage = plan.rows[row].tolist()
+    segments = plan.segments[first:end].tolist()
+    whole = [min(length, plan.slice) for _, _, length in segments]
+    within = all(base != SCRATCH or at + n <= plan.lane_scratch for (base, at, _), n in zip(segments, whole))
+    if kind == FOLD:
+        to, *operands = segments or [[]]
+        late = [x for x in operands[2:] if x == to]  # overwritten only when all else is folded
+        return within and len(operands) > 0 and len(set(whole)) == 1 and (not late or operands[0][0] == SCRATCH)
+    if len(segments) < 2:
+        return within and stage == -1
+    if stage < 0 or stage + sum(whole) > plan.lane_scratch:
+        return False
+    at = [stage + sum(whole[:i]) for i in range(len(whole))]
+    return within and (kind == SEND or [s[:2] for s in segments] == [[SCRATCH, a] for a in at])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import doctest
 import io
+import os
 import sys
 from types import SimpleNamespace
 
@@ -10,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from mpicoll.benchmarks import cli, environment, progress, sizes, voice
+from mpicoll.benchmarks import cli, contenders, environment, progress, sizes, stats, voice
+from mpicoll.benchmarks import table as table_module
 from mpicoll.benchmarks.contenders import Contender
 from mpicoll.benchmarks.measure import Timing
 from mpicoll.benchmarks.patterns import Case, Shape
@@ -160,6 +163,46 @@ def test_commit_is_read_from_the_checkout(tmp_path):
     assert environment.commit(tmp_path) == "def456"
     (git / "HEAD").write_text("0123ab\n")
     assert environment.commit(tmp_path) == "0123ab"
+
+
+def process(proc, pid, name, parent, output):
+    """An entry of /proc."""
+    (proc / str(pid) / "fd").mkdir(parents=True)
+    (proc / str(pid) / "stat").write_text(f"{pid} ({name}) S {parent} 0 0\n")
+    (proc / str(pid) / "fd" / "1").symlink_to(output)
+
+
+@pytest.mark.parametrize(("launcher", "output", "own", "width"), [
+    ("mpiexec.hydra", "/dev/pts/7", False, 77),         # MPICH: a pipe that ends on a terminal
+    ("mpiexec", "/dev/null", True, None),               # Open MPI: a terminal that ends in a file
+    ("bash", "/dev/pts/7", False, None),                # no launcher: standard output itself decides
+    ("bash", "/dev/null", True, 99),
+])
+def test_the_terminal_behind_a_launcher(monkeypatch, tmp_path, launcher, output, own, width):
+    process(tmp_path, os.getppid(), "a (proxy", 300, "pipe:[1]")
+    process(tmp_path, 300, launcher, 1, output)
+    monkeypatch.setattr(progress, "columns_of", lambda device: 77 if device == "/dev/pts/7" else None)
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(isatty=lambda: own, fileno=lambda: 1))
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((99, 50)))
+    assert progress.terminal_width(tmp_path) == width
+
+
+def test_what_is_no_terminal_has_no_columns():
+    assert progress.columns_of("/dev/null") is None
+    assert progress.columns_of("pipe:[1]") is None
+
+
+@pytest.mark.parametrize("module", [contenders, sizes, stats, table_module])
+def test_examples(module):
+    done = doctest.testmod(module)
+    assert done.attempted and not done.failed
+
+
+def test_a_narrow_terminal_folds_names_and_cuts_no_number():
+    console = Console(width=70, file=io.StringIO(), markup=False)
+    console.print(table(some_results(), "allreduce"))
+    text = console.file.getvalue()
+    assert "…" not in text and "2.00–2.00" in text and max(map(len, text.splitlines())) <= 70
 
 
 def test_the_bar_shows_nothing_but_on_a_terminal():

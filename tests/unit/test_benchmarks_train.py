@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
+import click
 import numpy as np
 import pytest
 
 from mpicoll.benchmarks.mlp import Mlp
-from mpicoll.benchmarks.train_digits import LEAST_ACCURACY, TOLERANCE, Digits, Trainer, complaints
+from mpicoll.benchmarks.train_digits import LEAST_ACCURACY, TOLERANCE, Digits, Trainer, complaints, load
 from mpicoll.blocks import offsets, sizes
 
 RANDOM = np.random.default_rng(3)
@@ -38,6 +41,12 @@ def test_parts_add_up(p):
         total += part
     assert summed == pytest.approx(loss, rel=1e-13)
     assert np.allclose(total, whole, rtol=1e-10, atol=1e-12)
+
+
+def test_scikit_learn_missing_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(click.UsageError, match=r"pip install 'mpicoll\[train\]'"):
+        load()
 
 
 class Team:

@@ -71,17 +71,12 @@ def results(case: Case, timings: Sequence[Timing]) -> list[Result]:
     native = next((t.values for t in timings if t.contender.algorithm == NATIVE and t.rounds), None)
     found = []
     for timing in timings:
-        ran = bool(timing.rounds)
-        compared = ran and native is not None and timing.contender.algorithm != NATIVE
-        found.append(
-            Result(
-                case.shape,
-                case.nbytes,
-                timing,
-                estimate(timing.values) if ran else None,
-                ratio(native, timing.values) if compared else None,
-            )
-        )
+        time = against = None
+        if timing.rounds:
+            time = estimate(timing.values)
+            if native is not None and timing.contender.algorithm != NATIVE:
+                against = ratio(native, timing.values)
+        found.append(Result(case.shape, case.nbytes, timing, time, against))
     return found
 
 

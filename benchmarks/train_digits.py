@@ -59,7 +59,7 @@ def load() -> Digits:
 
 def one_thread(stack: ExitStack) -> None:
     """Ranks share the cores already: one thread each for the linear algebra."""
-    from threadpoolctl import threadpool_limits
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     stack.enter_context(threadpool_limits(1))
 

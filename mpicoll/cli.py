@@ -258,14 +258,14 @@ def prove(algorithm: tuple[str, str], p: int) -> Proof:
     from .schedule import find
     from .verify import prove
 
-    start, count, failure = time.perf_counter(), 0, None
+    start, count, failure = time.process_time(), 0, None
     try:
         count = prove(find(*algorithm), p)
     except VerifyError as error:
         failure = str(error)
     except Exception as error:
         failure = f"{' '.join(algorithm)} on p={p}: {type(error).__name__}: {error}"
-    return Proof(algorithm, p, count, time.perf_counter() - start, failure)
+    return Proof(algorithm, p, count, time.process_time() - start, failure)
 
 
 @main.command(short_help="Prove algorithms for every number of ranks and every root.")

@@ -85,7 +85,7 @@ def replacements(op: Op, p: int, blocks: tuple[Any, ...]) -> Iterator[tuple[str,
     if isinstance(op, Reduce):
         yield "source and destination swapped", (op._replace(src=op.dst, dst=op.src),)
         return
-    yield "to itself", (op._replace(peer=-1),)
+    yield "no peer", (op._replace(peer=-1),)
     yield "the next peer", (op._replace(peer=(op.peer + 1) % p),)
     yield "a peer out of range", (op._replace(peer=p),)
     if op.blocks:

@@ -1,0 +1,358 @@
+"""Lowering: layouts, chunks, lanes, tags, scratch, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from unit.mutants import adhoc, faults, messages
+
+from mpicoll import blocks as parts
+from mpicoll.lowering import lower, reads_input
+from mpicoll.plan import (
+    ALIGN,
+    FOLD,
+    IN,
+    MAX_MESSAGE,
+    MAX_STRANDS,
+    MAX_WINDOW,
+    OUT,
+    RECV,
+    SCRATCH,
+    SEND,
+    SEQUENCES,
+    WHOLE,
+    lanes_of,
+    layout,
+    tag,
+)
+from mpicoll.schedule import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Schedule, Send, registered, schedule
+from mpicoll.tables import Case, in_place_forms, lower_all
+
+EVERY = [pytest.param(a, id=f"{a.collective.name}-{a.name}") for a in registered()]
+VECTORS = [x for x in EVERY if x.values[0].collective.naming == "vector"]
+SIZED = [x for x in EVERY if x.values[0].collective.naming != "none"]
+
+
+def counts_of(made, per_block):
+    """Elements for `per_block` in every block, in the collective's own terms."""
+    return per_block * len(made.blocks) if made.collective.naming == "vector" else per_block
+
+
+# -- chunks -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entry", EVERY)
+def test_every_plan_is_sound(entry):
+    for p in (1, 2, 5, 6):
+        made = Schedule(entry, p)
+        for case in (Case(0, 8, None, 4), Case(1, 8, None, 4), Case(31, 8, None, 4), Case(31, 8, 16, 3)):
+            for in_place in in_place_forms(made):
+                assert [faults(plan) for plan in lower_all(made, case, in_place)] == [[]] * p
+
+
+@pytest.mark.parametrize("entry", VECTORS)
+@pytest.mark.parametrize("chunk_bytes", [1, 8, 24, 1000, None])
+def test_chunks_do_not_move_the_boundaries_of_blocks(entry, chunk_bytes):
+    """Whatever the chunk, what is folded into an element comes from the same elements in the same order."""
+    made = Schedule(entry, 5)
+    ends = {8 * x for x in (*parts.offsets(parts.sizes(43, len(made.blocks))), 43)}
+    for rank in range(5):
+        plan = lower(made, rank, 43, 8, chunk_bytes=chunk_bytes)
+        assert plan.slice == WHOLE or plan.slice % 8 == 0
+        for base, at, length in plan.segments.tolist():
+            if base != SCRATCH:
+                assert {at, at + length} <= ends
+
+
+@pytest.mark.parametrize("entry", SIZED)
+@pytest.mark.parametrize("chunk_bytes", [8, 24, 40])
+def test_lanes_and_slices(entry, chunk_bytes):
+    made = Schedule(entry, 5)
+    count = counts_of(made, 11)
+    for rank in range(5):
+        plan = lower(made, rank, count, 8, chunk_bytes=chunk_bytes, window=3)
+        assert (plan.slice, plan.lanes) == (chunk_bytes, -(-88 // chunk_bytes))
+        assert plan.window == min(3, plan.lanes)
+        assert plan.itemsize == 8
+
+
+@pytest.mark.parametrize(
+    ("chunk_bytes", "expected"),
+    [(None, (WHOLE, 1)), (88, (WHOLE, 1)), (1 << 40, (WHOLE, 1)), (87, (80, 2)), (8, (8, 11)), (1, (8, 11)), (15, (8, 11))],
+)
+def test_slices_are_whole_elements(chunk_bytes, expected):
+    assert lanes_of(88, 440, 8, 5, chunk_bytes) == expected
+
+
+@pytest.mark.parametrize("window", [1, 2, 4, 31, 32, 33, 1000])
+def test_window_is_no_more_than_there_are_lanes_or_tags(window):
+    made = schedule("allreduce", "ring", 3)
+    assert lower(made, 0, 30_000, 1, chunk_bytes=1, window=window).window == min(window, MAX_WINDOW)
+    assert lower(made, 0, 30, 1, chunk_bytes=5, window=window).window == min(window, 2)
+
+
+def test_all_ranks_cut_alike():
+    """Shares of different sizes: the largest sets the lanes, for every rank."""
+    made = schedule("reduce_scatter", "ring", 4)
+    plans = [lower(made, rank, (0, 7, 1, 100), 4, chunk_bytes=16) for rank in range(4)]
+    assert {(plan.slice, plan.lanes, plan.window) for plan in plans} == {(16, 25, 4)}
+
+
+@pytest.mark.parametrize("entry", EVERY)
+@pytest.mark.parametrize("chunk_bytes", [None, 1 << 28, 1 << 31])
+def test_no_message_passes_the_limit(entry, chunk_bytes):
+    """MPI's counts are 32 bits wide; longer messages are cut, whatever the chunk."""
+    made = Schedule(entry, 6)
+    counts = 0 if entry.collective.naming == "none" else counts_of(made, (1 << 30) // 8 + 5)
+    for rank in range(6):
+        plan = lower(made, rank, counts, 8, chunk_bytes=chunk_bytes)
+        for row in itertools.chain.from_iterable(messages(plan)):
+            first, end = plan.rows[row, 2:4]
+            assert sum(min(plan.slice, int(n)) for n in plan.segments[first:end, 2]) <= MAX_MESSAGE
+
+
+def test_limit_is_no_chunking_below_it():
+    made = schedule("bcast", "chain", 3)
+    assert lower(made, 0, MAX_MESSAGE, 1, in_place=True).lanes == 1
+    assert lower(made, 0, MAX_MESSAGE + 1, 1, in_place=True).lanes == 2
+
+
+# -- empty messages and tokens ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entry", SIZED)
+def test_nothing_to_send_is_not_sent(entry):
+    for rank in range(5):
+        plan = lower(Schedule(entry, 5), rank, 0, 8)
+        assert len(plan.rows) == len(plan.segments) == plan.scratch_bytes == plan.most_messages == 0
+
+
+def test_empty_blocks_are_left_out_of_messages():
+    """Three elements in five blocks: two blocks are empty, and nobody sends them."""
+    made = schedule("allreduce", "ring", 5)
+    sent = [(plan.rows[:, 0] == SEND).sum() for plan in lower_all(made, Case(3, 8, None, 4), False)]
+    full = [(plan.rows[:, 0] == SEND).sum() for plan in lower_all(made, Case(5, 8, None, 4), False)]
+    assert sum(full) == 5 * 8 and sum(sent) == 3 * 8
+
+
+@pytest.mark.parametrize("p", [2, 3, 8])
+def test_tokens_are_sent(p):
+    for plan in lower_all(schedule("barrier", "dissemination", p), Case(0, 1, None, 4), False):
+        assert len(plan.rows) == 2 * (p - 1).bit_length()
+        assert (plan.rows[:, 2] == plan.rows[:, 3]).all() and (plan.rows[:, 4] == -1).all()
+        assert plan.most_messages == 2
+
+
+def test_tokens_beside_data():
+    """A message of no blocks is sent even where there is nothing else to send."""
+
+    def body(p, rank):
+        if rank == 0:
+            yield Send(1, (0,))
+            yield Recv(1, ())
+        else:
+            yield Recv(0, (0,))
+            yield Send(0, ())
+
+    made = adhoc("bcast", body, 2)
+    assert [len(lower(made, r, n, 1, in_place=True).rows) for n in (0, 1) for r in (0, 1)] == [1, 1, 2, 2]
+
+
+# -- layouts ------------------------------------------------------------------------------------------------
+
+
+def places(made, counts, itemsize, in_place=False):
+    found = layout(made, counts, itemsize, in_place)
+    return [(found.size(b), found.input_at(b), found.output_at(b)) for b in made.blocks], found
+
+
+def test_layout_of_a_vector():
+    rows, found = places(schedule("allreduce", "ring", 3), 7, 4)
+    assert rows == [(12, 0, 0), (8, 12, 12), (8, 20, 20)]
+    assert (found.largest, found.total) == (12, 28)
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "expected"),
+    [
+        ("allgather", "ring", [(4, 0, 0), (4, 0, 4), (4, 0, 8)]),
+        ("gather", "linear", [(4, 0, 0), (4, 0, 4), (4, 0, 8)]),
+        ("scatter", "linear", [(4, 0, 0), (4, 4, 0), (4, 8, 0)]),
+        ("reduce_scatter", "ring", [(4, 0, 0), (4, 4, 0), (4, 8, 0)]),
+    ],
+)
+def test_layout_of_shares(collective, algorithm, expected):
+    """Where a rank has one block only, that lies at the start of its buffer."""
+    assert places(schedule(collective, algorithm, 3), 2, 2)[0] == expected
+
+
+def test_layout_of_unequal_shares():
+    rows, found = places(schedule("reduce_scatter", "ring", 3), (3, 0, 2), 2)
+    assert rows == [(6, 0, 0), (0, 6, 0), (4, 6, 0)]
+    assert (found.largest, found.total) == (6, 10)
+
+
+def test_layout_of_pairs():
+    rows, found = places(schedule("alltoall", "pairwise", 2), 3, 2)
+    assert rows == [(6, 0, 0), (6, 6, 0), (6, 0, 6), (6, 6, 6)]
+    assert found.total == 12
+
+
+@pytest.mark.parametrize("name", ["ring", "recursive_halving"])
+@pytest.mark.parametrize("counts", [(5, 0, 3, 1, 9), (0, 0, 0, 0, 7), (0, 0, 0, 0, 0)])
+def test_unequal_shares_are_sent_as_they_are(name, counts):
+    """In all, every rank but the last hop's folds p - 1 times each byte of each share."""
+    plans = lower_all(schedule("reduce_scatter", name, 5), Case(counts, 8, None, 4), False)
+    received = [sum(int(plan.segments[s, 2]) for k, _, a, b, _ in plan.rows.tolist() if k == RECV for s in range(a, b))
+                for plan in plans]
+    sent = [sum(int(plan.segments[s, 2]) for k, _, a, b, _ in plan.rows.tolist() if k == SEND for s in range(a, b))
+            for plan in plans]
+    assert sum(received) == sum(sent) >= 4 * 8 * sum(counts)
+    if name == "ring":
+        assert sum(sent) == 4 * 8 * sum(counts)
+
+
+# -- one rank -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entry", SIZED)
+def test_one_rank_copies_its_input(entry):
+    made = Schedule(entry, 1)
+    plan = lower(made, 0, 6, 8)
+    assert plan.rows.tolist() == [[FOLD, 0, 0, 2, -1]]
+    assert plan.segments.tolist() == [[OUT, 0, 48], [IN, 0, 48]]
+    assert plan.scratch_bytes == 0
+
+
+@pytest.mark.parametrize("entry", SIZED)
+def test_one_rank_in_place_does_nothing(entry):
+    if entry.collective.name != "scatter":
+        assert len(lower(Schedule(entry, 1), 0, 6, 8, in_place=True).rows) == 0
+
+
+# -- scratch ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entry", EVERY)
+@pytest.mark.parametrize("p", [*range(1, 18), 24, 31, 33])
+def test_scratch_is_what_the_docstring_says(entry, p):
+    """Blocks of a multiple of 64 bytes, unchunked; of one chunk, times the window, when chunked."""
+    made = Schedule(entry, p)
+    in_place = entry.collective.name == "bcast"
+    k = len(made.blocks) if entry.collective.naming == "vector" else p
+    claims = entry.claims
+    per_block = 0 if entry.collective.naming == "none" else 2 * ALIGN
+    whole = lower_all(made, Case(counts_of(made, per_block), 1, None, 4), in_place)
+    assert max(plan.scratch_bytes for plan in whole) == claims.evaluate(claims.scratch, p, k * per_block)
+    if per_block:
+        chunked = lower_all(made, Case(counts_of(made, 5 * ALIGN), 1, ALIGN, 3), in_place)
+        assert max(plan.scratch_bytes for plan in chunked) == 3 * claims.evaluate(claims.scratch, p, k * ALIGN)
+
+
+@pytest.mark.parametrize("entry", SIZED)
+def test_scratch_is_aligned(entry):
+    for rank in range(5):
+        plan = lower(Schedule(entry, 5), rank, 37, 3, chunk_bytes=9)
+        assert plan.lane_scratch % ALIGN == 0
+
+
+# -- tags ---------------------------------------------------------------------------------------------------
+
+
+def test_tags_are_distinct_and_fit_any_mpi():
+    every = {tag(*x) for x in itertools.product(range(SEQUENCES), range(MAX_STRANDS), range(MAX_WINDOW))}
+    assert len(every) == SEQUENCES * MAX_STRANDS * MAX_WINDOW == 1 << 15
+    assert min(every) == 0 and max(every) < 1 << 15
+
+
+def test_tags_come_round_after_all_sequences():
+    assert tag(SEQUENCES + 3, 1, 2) == tag(3, 1, 2)
+
+
+# -- rows ---------------------------------------------------------------------------------------------------
+
+
+def test_neighbours_go_in_one_piece():
+    """Blocks that follow each other in memory are one segment, until a chunk cuts through them."""
+    made = schedule("scatter", "binomial", 4)
+    whole, cut = (lower(made, 0, 10, 8, chunk_bytes=chunk) for chunk in (None, 16))
+    assert whole.segments[whole.rows[0, 2] : whole.rows[0, 3]].tolist() == [[IN, 160, 160]]
+    assert cut.rows[0, 3] - cut.rows[0, 2] == 2 and cut.rows[0, 4] >= 0
+
+
+def test_nothing_is_copied_that_need_not_be():
+    """A ring reads the input where it lies and ends in the output: no stage and no copies."""
+    for plan in lower_all(schedule("allreduce", "ring", 4), Case(64, 8, None, 4), False):
+        assert (plan.rows[:, 4] == -1).all()
+        folds = [end - first for kind, _, first, end, _ in plan.rows.tolist() if kind == FOLD]
+        assert folds == [3, 3, 3]
+
+
+def test_several_folds_into_one_are_one_row():
+    """naive takes all operands from left to right in one pass."""
+    made = schedule("allreduce", "naive", 4, commutative=False)
+    (row,) = [r for r in lower(made, 2, 4, 8).rows.tolist() if r[0] == FOLD]
+    assert row[3] - row[2] == 5
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_reads_input(in_place):
+    def early(p, rank):
+        yield Send(1 - rank, (0,)), RecvReduce(1 - rank, (0,))
+
+    def late(p, rank):
+        yield Send(1 - rank, (0,), INPUT), RecvReduce(1 - rank, (0,))
+
+    def local(p, rank):
+        yield Reduce(Loc("a", 0), Loc(INPUT, 0))
+
+    answers = [reads_input(adhoc("allreduce", body, 2), 0) for body in (early, late, local)]
+    assert answers == [False, True, True]
+
+
+def test_in_place_reads_the_output():
+    made = schedule("allreduce", "ring", 3)
+    bases = {int(base) for base in lower(made, 0, 9, 8, in_place=True).segments[:, 0]}
+    assert bases == {OUT, SCRATCH}
+    assert IN in lower(made, 0, 9, 8).segments[:, 0]
+
+
+def test_strands_have_scratch_of_their_own():
+    """What one strand keeps in scratch, another never uses."""
+    chain = schedule("reduce", "chain", 3).algorithm
+
+    def body(p, rank):
+        from mpicoll.combine import parallel, relabel
+
+        return parallel(*(relabel(chain(p, rank), int, lambda _, b=b: (b,)) for b in range(3)))
+
+    plan = lower(adhoc("reduce", body, 3, blocks=3), 1, 3 * ALIGN, 1)
+    used = []
+    for first, end in plan.strands.tolist():
+        rows = plan.rows[plan.steps[first, 0] : plan.steps[end - 1, 2]]
+        segments = np.concatenate([plan.segments[a:b] for _, _, a, b, _ in rows.tolist()])
+        used.append(set(segments[segments[:, 0] == SCRATCH, 1].tolist()))
+    assert len(used) == 3 and all(used)
+    assert not any(a & b for a, b in itertools.combinations(used, 2))
+
+
+def test_value_is_what_is_kept():
+    """Of a value and an accumulator of the same block, only the value goes to the output."""
+
+    def body(p, rank):
+        yield Reduce(Loc("a", 0), Loc(VALUE, 0))
+
+    rows = lower(adhoc("allreduce", body, 1), 0, 4, 1)
+    targets = [rows.segments[first].tolist() for _, _, first, _, _ in rows.rows.tolist()]
+    assert sorted(target[0] for target in targets) == [OUT, SCRATCH]
+
+
+# -- what is refused ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("chunk_bytes", "window"), [(0, 4), (-1, 4), (8, 0), (None, 0), (8, -2)])
+def test_chunks_and_windows_of_nothing(chunk_bytes, window):
+    with pytest.raises(ValueError, match=f"chunk_bytes is {chunk_bytes} and window {window}; both must be at least 1"):
+        lower(schedule("allreduce", "ring", 3), 0, 10, 8, chunk_bytes=chunk_bytes, window=window)

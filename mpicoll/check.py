@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
+from .buffers import Arguments, settle_counts
+from .channel import Channel
+from .collectives import COLLECTIVES
 from .errors import MismatchError
+from .flight import Flight
+from .prepared import Call, Prepared
+from .select import native_choice
 
 SIZE = 2048  # bytes of a signature, pickled
 LONG = 300  # bytes of one value; ten of them and their names must fit
@@ -80,3 +87,48 @@ def _short(value: Any) -> Any:
         return value
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     return f"{text.encode()[: LONG - 40].decode(errors='ignore')}… ({len(text)} characters, {digest})"
+
+
+# -- at the calls ---------------------------------------------------------------------------------------
+
+
+def signature(call: Call, prepared: Prepared, sequence: int) -> dict[str, Any]:
+    """What all ranks must agree on, for check mode; None where this rank cannot know."""
+    arguments = call.arguments
+    one = (arguments.send or arguments.recv) if arguments is not None else None
+    return {
+        "sequence": sequence,
+        "collective": call.collective,
+        "recvcounts": "given" if call.collective == "reduce_scatter" else None,
+        "root": call.root,
+        "bytes": prepared.nbytes,
+        "count": call.counts if COLLECTIVES[call.collective].reduces else None,
+        "type": one.facts.basic if one is not None else None,
+        "op": call.operator.name if call.operator else None,
+        "algorithm": prepared.choice.algorithm,
+        "chunk_bytes": prepared.choice.chunk_bytes,
+    }
+
+
+def settle(channel: Channel, arguments: Arguments) -> None:
+    """Reduce_scatter without recvcounts: ask all ranks for theirs. In check mode, first whether all of them ask."""
+    assert arguments.recv is not None
+    if channel.settings.check:
+        sequence = channel.next_sequence()
+        compare_now(channel, sequence, {"sequence": sequence, "collective": "reduce_scatter", "recvcounts": "left out"})
+    settle_counts(arguments, channel.comm.allgather(arguments.recv.count), channel.rank)
+
+
+def refuse(channel: Channel, error: Exception) -> None:
+    """In check mode, tell the others that this rank's arguments were wrong, so that they raise too."""
+    if channel.settings.check:
+        sequence = channel.next_sequence()
+        with suppress(MismatchError):  # this rank raises its own error
+            compare_now(channel, sequence, {"sequence": sequence, "error": str(error)})
+
+
+def compare_now(channel: Channel, sequence: int, mine: dict[str, Any]) -> None:
+    """Exchange signatures, and nothing else, in a flight of its own. Raises MismatchError."""
+    exchange = Exchange(channel.comm, mine)
+    choice = native_choice(mine.get("collective", "a call"), "comparing signatures")
+    channel.run(Flight(choice, sequence, [lambda: exchange], lambda: None, None))

@@ -7,6 +7,7 @@ commands that need it. Under mpiexec, commands that look at schedules run on one
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import sys
@@ -307,7 +308,7 @@ def _run(tasks: Sequence[tuple[tuple[str, str], int]], jobs: int) -> Iterator[Pr
     if jobs == 1:
         yield from (prove(*task) for task in tasks)
         return
-    pool = ProcessPoolExecutor(jobs, mp_context=get_context("fork"))
+    pool = ProcessPoolExecutor(jobs, get_context("fork"), _collect_rarely)
     try:
         for future in as_completed([pool.submit(prove, *task) for task in tasks]):
             yield future.result()
@@ -315,6 +316,12 @@ def _run(tasks: Sequence[tuple[tuple[str, str], int]], jobs: int) -> Iterator[Pr
         raise MpicollError("a process of the pool was killed, for want of memory perhaps; try --jobs 1") from None
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _collect_rarely() -> None:
+    """Proofs make millions of small objects and few cycles: looking for those less often saves a tenth."""
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 50)
 
 
 @contextlib.contextmanager
@@ -342,8 +349,9 @@ def _report(results: dict[tuple[str, str], Proofs], seconds: float) -> None:
             console.print(f"… and on p = {spans(sorted(proofs.failed)[3:])}", style="red", soft_wrap=True)
     bad = sum(bool(proofs.failed) for proofs in results.values())
     count = sum(proofs.schedules for proofs in results.values())
-    said = f"{bad} of {len(results)} algorithms fail" if bad else f"all {len(results)} algorithms hold"
-    console.print(f"{said}: {count} schedules proved in {seconds:.1f} s", style="bold red" if bad else "bold green")
+    said = f"{bad} of {len(results)} fail" if bad else "all hold"
+    total = f"{len(results)} algorithm{'s' * (len(results) != 1)}, {count} schedules proved in {seconds:.1f} s"
+    console.print(f"{said}: {total}", style="bold red" if bad else "bold green")
 
 
 def _proofs_table(results: dict[tuple[str, str], Proofs]) -> Any:

@@ -11,7 +11,7 @@ from itertools import zip_longest
 
 from .blocks import power_of_two_floor
 from .collectives import Block
-from .schedule import Loc, Op, Recv, RecvReduce, Reduce, Send, Step, Steps, Strands, strands
+from .ir import Loc, Op, Recv, RecvReduce, Reduce, Send, Step, Steps, Strands, strands
 
 Program = Callable[[int, int], Steps | Strands]
 Rename = Callable[[Block], Sequence[Block]]

@@ -8,11 +8,12 @@ from typing import Any
 
 from mpi4py import MPI
 
-from . import buffers, calls
+from . import buffers, calls, check, prepared
 from .buffers import Arguments
 from .channel import Channel, attach, check_usable
 from .errors import ArgumentError, CommError, MismatchError, MpicollError
 from .flight import Record
+from .prepared import Call, Prepared
 from .requests import Request
 from .select import RULES, Choice
 from .settings import ENGINES
@@ -81,7 +82,7 @@ class Comm(MPI.Intracomm):
             from .schedule import find
 
             find(collective, "")
-        return calls.select(channel, collective, nbytes, op.Is_commutative())
+        return prepared.select(channel, collective, nbytes, op.Is_commutative())
 
     @contextmanager
     def trace(self) -> Iterator[list[Record]]:
@@ -98,27 +99,27 @@ class Comm(MPI.Intracomm):
     def _collective(self, name: str, parse: Parse, native: Native, root: Any = 0, op: MPI.Op | None = None) -> None:
         """Check, select, run; or let MPI's own collective do it."""
         channel = self._open()
-        call, prepared = self._prepare(channel, name, parse, root, op)
-        if prepared.plan is None:
-            calls.check_native(channel, call, prepared)
+        call, served = self._prepare(channel, name, parse, root, op)
+        if served.plan is None:
+            calls.check_native(channel, call, served)
             native()
         else:
-            calls.run(channel, call, prepared)
+            calls.run(channel, call, served)
 
     def _prepare(
         self, channel: Channel, name: str, parse: Parse, root: Any, op: MPI.Op | None
-    ) -> tuple[calls.Call, calls.Prepared]:
+    ) -> tuple[Call, Prepared]:
         try:
             arguments = parse(channel)
             if arguments is not None and arguments.unsettled:
-                calls.settle(channel, arguments)
-            call = calls.describe(name, arguments, int(root), op)
-            return call, calls.prepare(channel, call)
+                check.settle(channel, arguments)
+            call = prepared.describe(name, arguments, int(root), op)
+            return call, prepared.prepare(channel, call)
         except MismatchError:
             raise
         except MpicollError as error:
             error.rank = channel.rank
-            calls.refuse(channel, error)
+            check.refuse(channel, error)
             raise
 
     # -- collectives ------------------------------------------------------------------------------------
@@ -216,11 +217,11 @@ class Comm(MPI.Intracomm):
     def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
         """Start combining everybody's vectors everywhere; the buffers are mpicoll's until the request completes."""
         channel = self._open()
-        call, prepared = self._prepare(channel, "allreduce", lambda c: buffers.parse_allreduce(sendbuf, recvbuf), 0, op)
-        if prepared.plan is None:
-            calls.check_native(channel, call, prepared)
+        call, served = self._prepare(channel, "allreduce", lambda c: buffers.parse_allreduce(sendbuf, recvbuf), 0, op)
+        if served.plan is None:
+            calls.check_native(channel, call, served)
             return super().Iallreduce(sendbuf, recvbuf, op)
-        return Request.launch(channel, calls.flight(channel, call, prepared))
+        return Request.launch(channel, calls.flight(channel, call, served))
 
     # -- communicators out of this one ------------------------------------------------------------------
 

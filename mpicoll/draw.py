@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .errors import MpicollError, spans
+from .ir import VALUE, Loc, RecvReduce, Reduce, Send
 from .play import Message, Player, Value, contributors
-from .schedule import VALUE, Loc, RecvReduce, Reduce, Schedule, Send
+from .schedule import Schedule
 
 Block = Hashable
 

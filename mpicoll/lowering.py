@@ -9,8 +9,9 @@ import numpy as np
 
 from . import blocks as parts
 from .collectives import Block
+from .ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send, Step, Strand
 from .plan import ALIGN, FOLD, IN, MAX_STRANDS, MAX_WINDOW, OUT, RECV, SCRATCH, SEND, Layout, Plan, lanes_of, layout
-from .schedule import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Schedule, Send, Step, Strand
+from .schedule import Schedule
 from .scratch import Pool, Region
 
 

@@ -7,17 +7,15 @@ A result in place that would lie across its own input goes to memory of its own,
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from .buffers import Buffer
+from .channel import Channel
 from .plan import ALIGN
-
-if TYPE_CHECKING:
-    from .calls import Call, Prepared
-    from .channel import Channel
+from .prepared import Call, Prepared
 
 
 class Memory:

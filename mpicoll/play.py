@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from .collectives import Block
 from .errors import VerifyError
-from .schedule import INPUT, VALUE, Loc, Op, Recv, RecvReduce, Reduce, Schedule, Send, Step, Strand
+from .ir import INPUT, VALUE, Loc, Op, Recv, RecvReduce, Reduce, Send, Step, Strand
+from .schedule import Schedule
 
 
 class Interval(NamedTuple):
@@ -72,18 +73,6 @@ class Message:
         return self.start + 1
 
 
-@dataclass(slots=True)
-class _Posted:
-    """One side of a message waiting for the other."""
-
-    rank: int
-    strand: int
-    op: Send | Recv | RecvReduce
-    at: int
-    values: tuple[Value, ...] = ()
-    known: int = 0
-
-
 @dataclass
 class Trace:
     """What a played schedule did: its messages in order, and every rank's state at the end."""
@@ -105,6 +94,18 @@ class _Line:
         self.rank, self.strand, self.steps = rank, strand, steps
         self.index = self.pending = self.clock = self.finish = 0
         self.taken: dict[int, tuple[Value, ...]] = {}
+
+
+@dataclass(slots=True)
+class _Posted:
+    """One side of a message waiting for the other: operation k of the step a line is in."""
+
+    line: _Line
+    k: int
+    op: Send | Recv | RecvReduce
+    at: int
+    values: tuple[Value, ...] = ()
+    known: int = 0
 
 
 class Player:
@@ -202,48 +203,47 @@ class Player:
         self._check_step(line, step)
         messages = [(k, op) for k, op in enumerate(step) if not isinstance(op, Reduce)]
         line.pending = len(messages)
-        for _, op in messages:
+        for k, op in messages:
             if isinstance(op, Send):
-                values = tuple(self._read(line, Loc(op.buffer, b), op) for b in op.blocks)
+                values = tuple([self._read(line, Loc(op.buffer, b), op) for b in op.blocks])
                 key = (line.rank, op.peer, line.strand)
-                self.sends[key].append(
-                    _Posted(line.rank, line.strand, op, line.clock, values, self.trace.known[line.rank])
-                )
+                self.sends[key].append(_Posted(line, k, op, line.clock, values, self.trace.known[line.rank]))
             else:
                 key = (op.peer, line.rank, line.strand)
-                self.receives[key].append(_Posted(line.rank, line.strand, op, line.clock))
+                self.receives[key].append(_Posted(line, k, op, line.clock))
             self._match(key)
         if not line.pending:
             self.ready.append(line)
 
     def _check_step(self, line: _Line, step: Step) -> None:
-        p, rank = self.schedule.p, line.rank
-        sent = {Loc(op.buffer, b) for op in step if isinstance(op, Send) for b in op.blocks}
+        for op in step:
+            if not isinstance(op, Reduce):
+                self._check_message(line, op)
+        if len(step) > 1:
+            self._check_targets(line, step)
+
+    def _check_message(self, line: _Line, op: Send | Recv | RecvReduce) -> None:
+        p, blocks = self.schedule.p, op.blocks
+        if not 0 <= op.peer < p or op.peer == line.rank:
+            self._fail(line, op, f"another rank in 0..{p - 1} as the peer", f"peer {op.peer}")
+        if len(blocks) > 1 and len(set(blocks)) < len(blocks):
+            self._fail(line, op, "each block once in a message", f"blocks {blocks}")
+        if op.buffer == INPUT and blocks and not isinstance(op, Send):
+            self._fail(line, op, "a target other than the read-only input", "input")
+
+    def _check_targets(self, line: _Line, step: Step) -> None:
+        """A plain receive may target nothing that another message of its step uses."""
+        used = {Loc(op.buffer, b) for op in step if isinstance(op, Send) for b in op.blocks}
         landed: set[Loc] = set()
         for op in step:
-            if isinstance(op, Reduce):
-                continue
-            if not 0 <= op.peer < p or op.peer == rank:
-                self._fail(line, op, f"another rank in 0..{p - 1} as the peer", f"peer {op.peer}")
-            if len(set(op.blocks)) < len(op.blocks):
-                self._fail(line, op, "each block once in a message", f"blocks {op.blocks}")
-            if isinstance(op, Send):
-                continue
-            targets = {Loc(op.buffer, b) for b in op.blocks}
-            if any(loc.buffer == INPUT for loc in targets):
-                self._fail(line, op, "a target other than the read-only input", "input")
-            if isinstance(op, Recv) and targets & (sent | landed):
-                self._fail(
-                    line,
-                    op,
-                    "a target nothing else in this step uses",
-                    f"{sorted(targets & (sent | landed), key=str)[0]}",
-                )
-            landed |= targets if isinstance(op, Recv) else set()
+            if isinstance(op, Recv):
+                targets = {Loc(op.buffer, b) for b in op.blocks}
+                if clash := targets & (used | landed):
+                    self._fail(line, op, "a target nothing else in this step uses", str(sorted(clash, key=str)[0]))
+                landed |= targets
         if landed & {Loc(op.buffer, b) for op in step if isinstance(op, RecvReduce) for b in op.blocks}:
-            self._fail(
-                line, step, "no block both received and folded into in one step", str(sorted(landed, key=str)[0])
-            )
+            expected = "no block both received and folded into in one step"
+            self._fail(line, step, expected, str(sorted(landed, key=str)[0]))
 
     def _read(self, line: _Line, loc: Loc, op: Op) -> Value:
         value = self.trace.state[line.rank].get(loc)
@@ -255,30 +255,20 @@ class Player:
         sends, receives = self.sends[key], self.receives[key]
         while sends and receives:
             send, receive = sends.popleft(), receives.popleft()
-            target = self.lines[receive.rank, receive.strand]
-            if send.op.blocks != receive.op.blocks:
-                self._fail(
-                    target, receive.op, f"blocks {receive.op.blocks}", f"rank {send.rank} sent blocks {send.op.blocks}"
-                )
+            sender, receiver, blocks = send.line, receive.line, send.op.blocks
+            if blocks != receive.op.blocks:
+                expected = f"blocks {receive.op.blocks}"
+                self._fail(receiver, receive.op, expected, f"rank {sender.rank} sent blocks {blocks}")
             start = max(send.at, receive.at)
-            k = next(k for k, op in enumerate(target.steps[target.index]) if op is receive.op)
-            target.taken[k] = send.values
-            self.trace.known[receive.rank] |= send.known
-            self.trace.sent[send.rank] += len(send.op.blocks)
-            self.trace.received[receive.rank] += len(send.op.blocks)
-            self.trace.messages.append(
-                Message(
-                    send.rank,
-                    receive.rank,
-                    send.strand,
-                    target.index,
-                    start,
-                    send.op.blocks,
-                    send.values,
-                    isinstance(receive.op, RecvReduce),
-                )
+            receiver.taken[receive.k] = send.values
+            trace, folds = self.trace, isinstance(receive.op, RecvReduce)
+            trace.known[receiver.rank] |= send.known
+            trace.sent[sender.rank] += len(blocks)
+            trace.received[receiver.rank] += len(blocks)
+            trace.messages.append(
+                Message(sender.rank, receiver.rank, sender.strand, receiver.index, start, blocks, send.values, folds)
             )
-            for line in (self.lines[send.rank, send.strand], target):
+            for line in (sender, receiver):
                 line.finish = max(line.finish, start + 1)
                 line.pending -= 1
                 if not line.pending:

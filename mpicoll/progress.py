@@ -9,21 +9,27 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from mpi4py import MPI
 
-if TYPE_CHECKING:
-    from .channel import Channel
-
 PAUSE = 50e-6  # seconds between passes
+
+
+class Polled(Protocol):
+    """What the thread looks after: a channel."""
+
+    flying: list
+
+    def poll(self) -> bool:
+        """Advance what is in flight; whether anything is left."""
 
 
 class ProgressThread:
     """Polls the channels that have something in flight."""
 
     def __init__(self) -> None:
-        self.channels: set[Channel] = set()
+        self.channels: set[Polled] = set()
         self.wake, self.lock = threading.Event(), threading.Lock()
         self.stopping = False
         self.thread: threading.Thread | None = None
@@ -33,7 +39,7 @@ class ProgressThread:
         """Whether this MPI may be called from several threads at once."""
         return MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
-    def watch(self, channel: Channel) -> None:
+    def watch(self, channel: Polled) -> None:
         """Poll this channel until nothing is in flight on it."""
         with self.lock:
             self.channels.add(channel)

@@ -1,96 +1,19 @@
-"""The IR a collective algorithm is written in, and the registry that makes it known everywhere.
-
-An algorithm is a function of (p, rank) that yields the steps of that one rank. A step is one
-operation or a tuple of operations done at once:
-
-    Send(peer, blocks)              reads the state before the step
-    Recv(peer, blocks)              overwrites; may not target what the step sends
-    RecvReduce(peer, blocks, side)  lands in scratch, folded in when the step ends; "left" is received∘local
-    Reduce(dst, src, side)          local, when the step ends; an undefined dst becomes a copy of src
-
-Blocks live in named buffers: "value" starts as the rank's contribution and ends as its result,
-"input" is the contribution itself and read-only, any other name is an accumulator that starts
-undefined. A message of no blocks is a token. Nothing here knows of counts, data types or tags.
-"""
+"""The registry that makes an algorithm known everywhere, and the schedules made of its entries."""
 
 from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from .claims import Claims
 from .collectives import COLLECTIVES, Block, Collective
+from .combine import forward, rotate, then
 from .errors import PreconditionError, UnknownAlgorithm
-
-VALUE, INPUT = "value", "input"
-
-
-class Loc(NamedTuple):
-    """A place a block can be in: a buffer's name and the block."""
-
-    buffer: str
-    block: Block
-
-
-class Send(NamedTuple):
-    """Send blocks, in this order, to a peer."""
-
-    peer: int
-    blocks: tuple[Block, ...]
-    buffer: str = VALUE
-
-
-class Recv(NamedTuple):
-    """Receive blocks, in this order, from a peer, in the place of what was there."""
-
-    peer: int
-    blocks: tuple[Block, ...]
-    buffer: str = VALUE
-
-
-class RecvReduce(NamedTuple):
-    """Receive blocks from a peer and fold them into the local ones: side "left" is received∘local."""
-
-    peer: int
-    blocks: tuple[Block, ...]
-    side: str = "right"
-    buffer: str = VALUE
-
-
-class Reduce(NamedTuple):
-    """Fold a local block into another: side "left" is src∘dst, "right" is dst∘src."""
-
-    dst: Loc
-    src: Loc
-    side: str = "right"
-
-
-Op = Send | Recv | RecvReduce | Reduce
-Step = tuple[Op, ...]
-Strand = tuple[Step, ...]
-Steps = Iterable[Op | Sequence[Op]]
-
-
-class Strands(tuple[Strand, ...]):
-    """Independent sequences of steps that one rank runs side by side."""
-
-
-def strands(body: Steps | Strands) -> Strands:
-    """What an algorithm returned, in the one form everything else reads: tuples all the way down."""
-    if isinstance(body, Strands):
-        return body
-    return Strands((tuple(_step(step) for step in body),))
-
-
-def _step(step: Op | Sequence[Op]) -> Step:
-    ops = (step,) if isinstance(step, Op) else tuple(step)
-    return tuple(
-        op if isinstance(op, Reduce) or type(op.blocks) is tuple else op._replace(blocks=tuple(op.blocks)) for op in ops
-    )
+from .ir import Steps, Strands, strands
 
 
 @dataclass(frozen=True)
@@ -238,8 +161,6 @@ class Schedule:
 
     def program(self, rank: int) -> Strands:
         """The strands of one rank, roots and operand order taken care of."""
-        from .combine import forward, rotate, then
-
         if not self.collective.rooted or self.root == 0:
             return self.algorithm(self.p, rank, **self.parameters)
         if self.collective.reduces and not self.commutative:

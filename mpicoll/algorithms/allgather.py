@@ -2,7 +2,8 @@
 
 from ..blocks import powers_of_two
 from ..combine import mirror
-from ..schedule import Recv, Send, Steps, Strands, algorithm
+from ..ir import Recv, Send, Steps, Strands
+from ..schedule import algorithm
 from . import reduce_scatter
 
 

@@ -2,7 +2,8 @@
 
 from ..blocks import power_of_two_floor, powers_of_two
 from ..combine import Program, fold, mirror, then
-from ..schedule import RecvReduce, Send, Steps, Strands, algorithm, find
+from ..ir import RecvReduce, Send, Steps, Strands
+from ..schedule import algorithm, find
 from . import allgather, reduce_scatter
 
 

@@ -1,7 +1,8 @@
 """Alltoall: a block from every rank to every rank."""
 
 from ..blocks import powers_of_two
-from ..schedule import Recv, Send, Steps, algorithm
+from ..ir import Recv, Send, Steps
+from ..schedule import algorithm
 
 
 @algorithm("alltoall")

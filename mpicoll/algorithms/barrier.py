@@ -1,7 +1,8 @@
 """Barrier: nobody leaves before everybody has come."""
 
 from ..blocks import powers_of_two
-from ..schedule import Recv, Send, Steps, algorithm
+from ..ir import Recv, Send, Steps
+from ..schedule import algorithm
 
 
 @algorithm("barrier")

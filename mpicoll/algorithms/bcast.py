@@ -1,7 +1,8 @@
 """Bcast: the root's vector, everywhere."""
 
 from ..combine import mirror
-from ..schedule import Strands, algorithm
+from ..ir import Strands
+from ..schedule import algorithm
 from . import reduce
 
 

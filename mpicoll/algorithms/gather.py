@@ -1,7 +1,8 @@
 """Gather: one block of every rank, at the root."""
 
 from ..blocks import powers_of_two
-from ..schedule import Recv, Send, Steps, algorithm
+from ..ir import Recv, Send, Steps
+from ..schedule import algorithm
 
 
 @algorithm("gather")

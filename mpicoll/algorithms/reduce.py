@@ -1,7 +1,8 @@
 """Reduce: everybody's vectors combined, at the root."""
 
 from ..blocks import powers_of_two
-from ..schedule import RecvReduce, Send, Steps, algorithm
+from ..ir import RecvReduce, Send, Steps
+from ..schedule import algorithm
 
 
 @algorithm("reduce", ordered=True)

@@ -4,7 +4,8 @@ from typing import Any
 
 from ..blocks import power_of_two_floor
 from ..combine import fold
-from ..schedule import RecvReduce, Send, Steps, Strands, algorithm
+from ..ir import RecvReduce, Send, Steps, Strands
+from ..schedule import algorithm
 
 
 @algorithm("reduce_scatter")

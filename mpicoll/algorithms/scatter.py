@@ -1,7 +1,8 @@
 """Scatter: the root's blocks, one to every rank."""
 
 from ..combine import mirror
-from ..schedule import Strands, algorithm
+from ..ir import Strands
+from ..schedule import algorithm
 from . import gather
 
 

@@ -48,7 +48,7 @@ def overlapping(method):
 
     def call(c):
         p, memory = c.size, np.zeros(3 * c.size + 2)
-        sizes = {"Allgather": (2, 2 * p), "Alltoall": (p, p), "Reduce_scatter_block": (2 * p, 2), "Allreduce": (3, 3)}
+        sizes = {"Allgather": (2, 2 * p), "Alltoall": (2 * p, 2 * p), "Reduce_scatter_block": (2 * p, 2), "Allreduce": (3, 3)}
         sent, received = sizes[method]
         getattr(c, method)(memory[1 : 1 + sent], memory[:received])
 
@@ -113,9 +113,8 @@ CALLS = {
 @each("what", CALLS)
 def test_a_wrong_call_is_refused_before_any_message(ours, what):
     call, error, code, builtin, words = CALLS[what]
-    with ours.trace() as records:
-        with pytest.raises(error) as caught:
-            call(ours)
+    with ours.trace() as records, pytest.raises(error) as caught:
+        call(ours)
     raised = caught.value
     assert isinstance(raised, builtin) and isinstance(raised, errors.MpicollError)
     assert raised.rank == ours.rank and str(raised).startswith(f"rank {ours.rank}: ")

@@ -267,21 +267,23 @@ def test_cycles_of_the_users_own_communicator(comm):
 @each("engine", cases.ENGINES)
 def test_user_messages_do_not_meet_ours(comm, engine):
     """Receives from anybody with any tag wait, before, while and after our messages travel."""
+    plain = comm.Dup()       # MPI's own collectives need not be so careful, and on one rank of MPICH they hang
     ours, p = mpicoll.Comm(comm), comm.size
     waiting = [np.zeros(1) for _ in range(8)]
     requests = [comm.Irecv(buffer, MPI.ANY_SOURCE, MPI.ANY_TAG) for buffer in waiting]
     with cases.Checks() as checks:
         for collective, spec in cases.specs():
-            cases.check(checks, ours, comm, cases.Case(collective, 3 if collective != "barrier" else 0), spec, engine)
+            cases.check(checks, ours, plain, cases.Case(collective, 3 if collective != "barrier" else 0), spec, engine)
         flight = ours.Iallreduce(np.ones(5), np.zeros(5))
         checks.that(not any(r.Test() for r in requests), "a message of ours reached the user")
         flight.Wait()
         checks.that(not any(r.Test() for r in requests), "a message of ours reached the user")
-    comm.Barrier()
+    plain.Barrier()
     for i in range(8):
         comm.Send(np.full(1, float(i)), (comm.rank + 1) % p, 50 + i)
     MPI.Request.Waitall(requests)
     assert sorted(buffer[0] for buffer in waiting) == list(range(8))
+    plain.Free()
 
 
 @each("engine", cases.ENGINES)

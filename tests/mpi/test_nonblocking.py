@@ -330,14 +330,13 @@ class Broken(Exception):
 
 @each("how", ["Wait", "Test"])
 def test_an_error_on_the_way_surfaces_when_it_completes(ours, monkeypatch, how):
-    """Every rank's engine fails in its second flight; the first and third are as if nothing were."""
-    first = Flight(ours)
-    with monkeypatch.context() as patch:
-        patch.setattr("mpicoll.calls.note", fail)
+    """What goes wrong at the end of a flight is told to whoever waits for it, and the next is as if nothing were."""
+    with monkeypatch.context() as patch, ours.trace():
+        patch.setattr("mpicoll.channel.Channel.record", fail)
         second = ours.Iallreduce(np.zeros(3), np.zeros(3))
         until = time.monotonic() + 20
         while not second._flight.done and time.monotonic() < until:
-            first.request._channel.poll()
+            ours._channel.poll()
     third = Flight(ours)
     with pytest.raises(Broken, match="on the way"):
         complete(second, how)

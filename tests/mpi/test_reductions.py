@@ -125,9 +125,8 @@ def test_what_cannot_reduce_is_refused(comm, method, op):
 
 def test_predefined_operators_refuse_derived_types(comm):
     ours = mpicoll.Comm(comm)
-    with ops.matrix_type() as datatype:
-        with pytest.raises(OperatorError):
-            ours.Allreduce([np.zeros(4, "i8"), 1, datatype], [np.zeros(4, "i8"), 1, datatype])
+    with ops.matrix_type() as datatype, pytest.raises(OperatorError):
+        ours.Allreduce([np.zeros(4, "i8"), 1, datatype], [np.zeros(4, "i8"), 1, datatype])
     works(ours)
 
 

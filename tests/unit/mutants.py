@@ -11,8 +11,9 @@ import numpy as np
 
 from mpicoll.claims import Claims
 from mpicoll.collectives import COLLECTIVES
+from mpicoll.ir import Op, Recv, RecvReduce, Reduce, Send, Step, Strands
 from mpicoll.plan import ALIGN, FOLD, IN, MAX_WINDOW, OUT, RECV, SCRATCH, SEND, WHOLE, Plan
-from mpicoll.schedule import Algorithm, Op, Recv, RecvReduce, Reduce, Schedule, Send, Step, Strands
+from mpicoll.schedule import Algorithm, Schedule
 
 COLUMNS = {
     "rows": ("kind", "peer", "first segment", "end segment", "stage"),
@@ -25,7 +26,14 @@ Body = Callable[..., Any]
 
 
 def adhoc(
-    collective: str, body: Body, p: int, root: int = 0, *, blocks: int = 1, ordered: bool = False, in_order: bool = False
+    collective: str,
+    body: Body,
+    p: int,
+    root: int = 0,
+    *,
+    blocks: int = 1,
+    ordered: bool = False,
+    in_order: bool = False,
 ) -> Schedule:
     """The schedule of a function of (p, rank) that is not registered and claims nothing."""
     entry = Algorithm(
@@ -164,7 +172,7 @@ def field_mutants(plan: Plan) -> Iterator[tuple[str, Plan]]:
 
 
 def order_mutants(plan: Plan, commutative: bool) -> Iterator[tuple[str, Plan]]:
-    """The plan with neighbouring segments of a row in the other order: pieces of a message, operands where it matters."""
+    """The plan with two neighbours of a row swapped: pieces of a message, operands where order matters."""
     for r, (kind, _, first, end, _) in enumerate(plan.rows.tolist()):
         if kind == FOLD and commutative:
             continue
@@ -189,11 +197,11 @@ def table_mutants(plan: Plan, commutative: bool) -> Iterator[tuple[str, Plan]]:
     )
 
 
-# -- what is wrong with a plan's form ---------------------------------------------------------------------------
+# -- what is wrong with a plan's form ------------------------------------------------------------------------
 
 
 def faults(plan: Plan) -> list[str]:
-    """What an engine that believes every number of a plan would trip over; nothing for a sound one."""
+    """What an engine that believes every number of a plan would trip over."""
     found = []
 
     def expect(holds: bool, what: str) -> None:
@@ -203,19 +211,35 @@ def faults(plan: Plan) -> list[str]:
     expect(consecutive(plan.strands, len(plan.steps)), "strands divide the steps")
     expect(consecutive(plan.steps[:, ::2], len(plan.rows)), "steps divide the rows")
     expect(consecutive(plan.rows[:, 2:4], len(plan.segments)), "rows divide the segments")
-    expect(bool((plan.steps[:, 1] >= plan.steps[:, 0]).all() and (plan.steps[:, 1] <= plan.steps[:, 2]).all()),
-           "what is posted is a part of the step")
+    expect(
+        bool((plan.steps[:, 1] >= plan.steps[:, 0]).all() and (plan.steps[:, 1] <= plan.steps[:, 2]).all()),
+        "what is posted is a part of the step",
+    )
     expect(bool(np.isin(plan.rows[:, 0], (SEND, RECV, FOLD)).all()), "kinds")
     expect(bool(np.isin(plan.segments[:, 0], (IN, OUT, SCRATCH)).all()), "bases")
     expect(bool((plan.segments[:, 1] >= 0).all() and (plan.segments[:, 2] > 0).all()), "places and lengths")
     expect(bool((plan.segments[:, 2] % plan.itemsize == 0).all()), "whole elements in every block")
-    expect(plan.slice == WHOLE if plan.lanes == 1 else plan.slice % plan.itemsize == 0, "whole elements in every slice")
+    expect(
+        plan.slice == WHOLE if plan.lanes == 1 else plan.slice % plan.itemsize == 0,
+        "whole elements in every slice",
+    )
     expect(1 <= plan.window <= min(plan.lanes, MAX_WINDOW), "the window")
     expect(plan.lane_scratch % ALIGN == 0, "aligned lanes")
     if not found:
         for row in range(len(plan.rows)):
             expect(sound_row(plan, row), f"row {row}")
-        expect(plan.most_messages == max(map(len, messages(plan)), default=0), "room for the messages of a step")
+        expect(
+            all(
+                sound_copy(plan, r)
+                for first, posts, _ in plan.steps.tolist()
+                for r in range(first, posts)
+                if plan.rows[r, 0] == FOLD
+            ),
+            "only the input is copied before the messages of a step are in",
+        )
+        expect(
+            plan.most_messages == max(map(len, messages(plan)), default=0), "room for the messages of a step"
+        )
     return found
 
 
@@ -227,7 +251,15 @@ def consecutive(table: np.ndarray, total: int) -> bool:
 
 def messages(plan: Plan) -> list[list[int]]:
     """The rows of each step that are messages."""
-    return [[r for r in range(first, posts) if plan.rows[r, 0] != FOLD] for first, posts, _ in plan.steps.tolist()]
+    return [
+        [r for r in range(first, posts) if plan.rows[r, 0] != FOLD] for first, posts, _ in plan.steps.tolist()
+    ]
+
+
+def sound_copy(plan: Plan, row: int) -> bool:
+    """Whether a row copies a piece of the input to the output."""
+    first, end = plan.rows[row, 2:4]
+    return plan.segments[first:end, 0].tolist() == [OUT, IN]
 
 
 def sound_row(plan: Plan, row: int) -> bool:
@@ -239,7 +271,9 @@ def sound_row(plan: Plan, row: int) -> bool:
     if kind == FOLD:
         to, *operands = segments or [[]]
         late = [x for x in operands[2:] if x == to]  # overwritten only when all else is folded
-        return within and len(operands) > 0 and len(set(whole)) == 1 and (not late or operands[0][0] == SCRATCH)
+        return (
+            within and len(operands) > 0 and len(set(whole)) == 1 and (not late or operands[0][0] == SCRATCH)
+        )
     if len(segments) < 2:
         return within and stage == -1
     if stage < 0 or stage + sum(whole) > plan.lane_scratch:

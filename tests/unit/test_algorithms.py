@@ -40,11 +40,17 @@ def test_proof_at_larger_p(entry, record_property):
 
 @pytest.mark.parametrize("entry", [x for x in EVERY if x.values[0].parameters])
 def test_every_choice_of_algorithms_by_parameter(entry):
-    """A parameter named after a collective takes any of its algorithms of one block that keep what is claimed."""
+    """A parameter named after a collective takes its algorithms of one block that keep what is claimed."""
     pieces = {
-        name: [a.name for a in registered() if a.collective.name == name and a.blocks(5) == 1 and
-               (a.ordered or not entry.ordered or not a.collective.reduces)]
-        for name in entry.parameters if isinstance(entry.parameters[name], str)
+        name: [
+            a.name
+            for a in registered()
+            if a.collective.name == name
+            and a.blocks(5) == 1
+            and (a.ordered or not entry.ordered or not a.collective.reduces)
+        ]
+        for name in entry.parameters
+        if isinstance(entry.parameters[name], str)
     }
     for name, choices in pieces.items():
         for choice in choices:

@@ -9,7 +9,8 @@ from unit.mutants import adhoc
 
 from mpicoll.combine import embed, fold, forward, mirror, parallel, relabel, rotate, then
 from mpicoll.errors import VerifyError
-from mpicoll.schedule import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send, Strands, find, registered, strands
+from mpicoll.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send, Strands, strands
+from mpicoll.schedule import find, registered
 from mpicoll.tables import check_tables
 from mpicoll.verify import verify
 
@@ -77,12 +78,14 @@ def test_rotate_right_round_is_nothing(entry):
 def test_relabel_spreads_a_block_over_several():
     program = [(Send(0, (0, 1)), RecvReduce(1, (1,), "left")), Reduce(Loc("a", 1), Loc(INPUT, 1), "left")]
     found = relabel(program, lambda r: r + 5, lambda b: (10 * b, 10 * b + 1))
-    assert found == Strands((
+    assert found == Strands(
         (
-            (Send(5, (0, 1, 10, 11)), RecvReduce(6, (10, 11), "left")),
-            (Reduce(Loc("a", 10), Loc(INPUT, 10), "left"), Reduce(Loc("a", 11), Loc(INPUT, 11), "left")),
-        ),
-    ))
+            (
+                (Send(5, (0, 1, 10, 11)), RecvReduce(6, (10, 11), "left")),
+                (Reduce(Loc("a", 10), Loc(INPUT, 10), "left"), Reduce(Loc("a", 11), Loc(INPUT, 11), "left")),
+            ),
+        )
+    )
 
 
 def test_forward():
@@ -162,7 +165,9 @@ def test_two_levels_on_unequal_nodes(inner, outer, p):
 def test_two_levels_keep_operand_order_where_their_pieces_do(p):
     body = hierarchical("binomial", "recursive_doubling", 1)
     holds(adhoc("allreduce", body, p, blocks=len(nodes_of(p)), ordered=True, in_order=True))
-    broken = adhoc("allreduce", hierarchical("binomial", "ring", 1), 11, blocks=4 + 1, ordered=True, in_order=True)
+    broken = adhoc(
+        "allreduce", hierarchical("binomial", "ring", 1), 11, blocks=4 + 1, ordered=True, in_order=True
+    )
     with pytest.raises(VerifyError, match="out of rank order"):
         verify(broken)
 
@@ -180,7 +185,9 @@ def test_a_node_with_the_wrong_rank_is_found(p):
         blocks = tuple(range(len(nodes)))
         leaders = [node[0] for node in nodes]
         across = embed(find("allreduce", "ring"), leaders, rank)
-        return then(embed(down, node, rank, lambda _: blocks), across, embed(up, node, rank, lambda _: blocks))
+        return then(
+            embed(down, node, rank, lambda _: blocks), across, embed(up, node, rank, lambda _: blocks)
+        )
 
     holds(adhoc("allreduce", right, p, blocks=len(nodes_of(p))))
     with pytest.raises(VerifyError):
@@ -254,7 +261,9 @@ def test_strands_that_touch_the_same_block_are_refused(p):
 def test_strands_may_read_the_same_block():
     def body(p, rank):
         if rank:
-            return parallel([], []) if rank > 2 else parallel(*[[Recv(0, (0,))], []][:: 1 if rank == 1 else -1])
+            return (
+                parallel([], []) if rank > 2 else parallel(*[[Recv(0, (0,))], []][:: 1 if rank == 1 else -1])
+            )
         return parallel([Send(1, (0,))], [Send(2, (0,))])
 
     holds(adhoc("bcast", body, 3))
@@ -274,7 +283,7 @@ def ring_of_inputs(p, rank):
 
 
 def scan_then_bcast(p, rank):
-    """Each message folded twice, into what is passed on and into the prefix; the last rank's prefix is all (p = 2^k)."""
+    """For p = 2^k, fold each message into what is passed on and into the prefix; the last one is of all."""
     yield Reduce(Loc("total", 0), Loc(INPUT, 0))
     bit = 1
     while bit < p:
@@ -282,7 +291,10 @@ def scan_then_bcast(p, rank):
         below = [Reduce(Loc(VALUE, 0), Loc("got", 0), "left")] if peer < rank else []
         side = "left" if peer < rank else "right"
         yield (
-            Send(peer, (0,), "total"), Recv(peer, (0,), "got"), Reduce(Loc("total", 0), Loc("got", 0), side), *below
+            Send(peer, (0,), "total"),
+            Recv(peer, (0,), "got"),
+            Reduce(Loc("total", 0), Loc("got", 0), side),
+            *below,
         )
         bit *= 2
     if rank < p - 1:
@@ -310,7 +322,8 @@ def test_reduce_into_what_is_undefined_copies():
 
     trace = verify(adhoc("allreduce", body, 1))
     assert {loc: value for loc, value in trace.state[0].items() if loc.buffer in "ab"} == {
-        Loc("a", 0): 1, Loc("b", 0): 1
+        Loc("a", 0): 1,
+        Loc("b", 0): 1,
     }
 
 

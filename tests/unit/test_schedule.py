@@ -10,23 +10,8 @@ import mpicoll
 from mpicoll import verify
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import PreconditionError, UnknownAlgorithm
-from mpicoll.schedule import (
-    _REGISTRY,
-    Loc,
-    Recv,
-    RecvReduce,
-    Reduce,
-    Schedule,
-    Send,
-    Strands,
-    algorithm,
-    find,
-    ordered_names,
-    parse_spec,
-    registered,
-    schedule,
-    strands,
-)
+from mpicoll.ir import Loc, Recv, RecvReduce, Reduce, Send, Strands, strands
+from mpicoll.schedule import _REGISTRY, Schedule, algorithm, find, ordered_names, parse_spec, registered, schedule
 
 EVERY = [pytest.param(a, id=f"{a.collective.name}-{a.name}") for a in registered()]
 
@@ -82,7 +67,9 @@ def test_registering_twice(registry):
 
 
 def test_a_docstring_is_part_of_it(registry):
-    with pytest.raises(ValueError, match="the docstring of bcast bare lacks Steps, Bytes per rank, Scratch, Cost, So"):
+    with pytest.raises(
+        ValueError, match="the docstring of bcast bare lacks Steps, Bytes per rank, Scratch, Cost, So"
+    ):
         algorithm("bcast", name="bare")(lambda p, rank: [])
     assert "bare" not in mpicoll.algorithms()["bcast"]
 
@@ -117,9 +104,13 @@ def test_every_collective_has_an_algorithm():
 
 
 def test_near_names():
-    with pytest.raises(UnknownAlgorithm, match="no allreduce algorithm is called 'rign'; did you mean 'ring'"):
+    with pytest.raises(
+        UnknownAlgorithm, match="no allreduce algorithm is called 'rign'; did you mean 'ring'"
+    ):
         schedule("allreduce", "rign", p=3)
-    with pytest.raises(UnknownAlgorithm, match="no collective is called 'alreduce'; did you mean 'allreduce'"):
+    with pytest.raises(
+        UnknownAlgorithm, match="no collective is called 'alreduce'; did you mean 'allreduce'"
+    ):
         schedule("alreduce", "ring", p=3)
 
 
@@ -138,7 +129,7 @@ def test_every_algorithm_is_found_by_its_name(entry):
 
 
 def test_selected_refuses_what_is_unknown():
-    with pytest.raises(UnknownAlgorithm, match="no collective is called 'nothing'|there is"):
+    with pytest.raises(UnknownAlgorithm, match="no collective is called 'nothing'"):
         verify.selected("nothing")
     with pytest.raises(UnknownAlgorithm):
         verify.selected("allreduce", "nothing")
@@ -166,8 +157,18 @@ def test_parse_spec(spec, expected):
 
 @pytest.mark.parametrize(
     "spec",
-    ["reduce_bcast(chain)", "reduce_bcast(reduce=chain", "reduce_bcast(reduce=)", "reduce_bcast(reduce=f())",
-     "reduce_bcast(reduce=chain) x", "reduce_bcast(reduce=a.b)", "reduce_bcast(1, reduce=chain)"],
+    [
+        "reduce_bcast(chain)",
+        "reduce_bcast(reduce=chain",
+        "reduce_bcast(reduce=)",
+        "reduce_bcast(reduce=f())",
+        "reduce_bcast(reduce=chain) x",
+        "reduce_bcast(reduce=a.b)",
+        "reduce_bcast(1, reduce=chain)",
+        "ring(",
+        "reduce_bcast(reduce=chain)(bcast=chain)",
+        "reduce_bcast(reduce=chain, reduce=binomial)",
+    ],
 )
 def test_junk_in_a_spec(spec):
     with pytest.raises(ValueError, match=r"cannot read .*: write it as name\(key=value, …\)"):
@@ -175,7 +176,9 @@ def test_junk_in_a_spec(spec):
 
 
 def test_unknown_parameter():
-    with pytest.raises(ValueError, match="allreduce reduce_bcast has no parameter root; it has: reduce, bcast"):
+    with pytest.raises(
+        ValueError, match="allreduce reduce_bcast has no parameter root; it has: reduce, bcast"
+    ):
         parse_spec("allreduce", "reduce_bcast(root=1)")
     with pytest.raises(ValueError, match="allreduce ring has no parameter a, b; it has: none"):
         parse_spec("allreduce", "ring(b=1, a=2)")
@@ -212,6 +215,28 @@ def test_only_ordered_algorithms_serve_an_operator_that_does_not_commute(entry):
     with pytest.raises(PreconditionError, match=f"choose {' or '.join(able) or 'native'}$") as error:
         Schedule(entry, 3, commutative=False)
     assert f"{entry.collective.name} {entry.name} does not keep operand order" in str(error.value)
+
+
+def test_a_piece_that_loses_the_order_is_refused_too(registry):
+    """reduce_bcast keeps operand order where its reduce does."""
+
+    @algorithm("reduce")
+    def loose(p, rank):
+        """The others in the wrong order.
+
+        Steps: p > 1
+        Bytes per rank: n * (p - 1)
+        Scratch: n * (p - 1)
+        Cost: (p - 1) (α + n β + n γ)
+        Source: none
+        """
+        if rank:
+            yield Send(0, (0,))
+        elif p > 1:
+            yield [RecvReduce(peer, (0,), "left") for peer in range(1, p)]
+
+    with pytest.raises(PreconditionError, match="reduce loose does not keep operand order"):
+        schedule("allreduce", "reduce_bcast(reduce=loose)", 4, commutative=False)
 
 
 @pytest.mark.parametrize("p", [0, -1])

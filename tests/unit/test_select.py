@@ -9,15 +9,26 @@ from mpicoll.errors import ArgumentError, PreconditionError, UnknownAlgorithm
 from mpicoll.schedule import Schedule, find, parse_spec, registered
 from mpicoll.select import NATIVE, ORDERED_RULES, RULES, WINDOW, Overrides, choose, native_choice
 
-BYTES = sorted({0, 1, 8, 1 << 40} | {rule.above + d for rules in RULES.values() for rule in rules for d in (-1, 0, 1)
-                                     if rule.above + d >= 0})
+BYTES = sorted(
+    {0, 1, 8, 1 << 40}
+    | {
+        rule.above + d
+        for rules in RULES.values()
+        for rule in rules
+        for d in (-1, 0, 1)
+        if rule.above + d >= 0
+    }
+)
 REDUCING = [name for name, c in COLLECTIVES.items() if c.reduces]
 EVERY = [pytest.param(a, id=f"{a.collective.name}-{a.name}") for a in registered()]
 
 
 def chosen(collective, nbytes=8, p=4, commutative=True, engine="mpi4py", **overrides):
     made = Overrides().merged(
-        overrides.pop("algorithms", {}), overrides.pop("chunk_bytes", None), overrides.pop("window", None), None
+        overrides.pop("algorithms", {}),
+        overrides.pop("chunk_bytes", None),
+        overrides.pop("window", None),
+        None,
     )
     assert not overrides
     return choose(collective, nbytes, p, commutative, made, engine)

@@ -12,22 +12,9 @@ from unit.mutants import adhoc, at_rank, op_mutants, with_body
 from mpicoll.algorithms import allgather, reduce_scatter
 from mpicoll.combine import parallel, then
 from mpicoll.errors import MpicollError, VerifyError
+from mpicoll.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send, Strands, strands
 from mpicoll.play import Interval, combine, contributors, play, show
-from mpicoll.schedule import (
-    INPUT,
-    VALUE,
-    Loc,
-    Recv,
-    RecvReduce,
-    Reduce,
-    Schedule,
-    Send,
-    Strands,
-    find,
-    registered,
-    schedule,
-    strands,
-)
+from mpicoll.schedule import Schedule, find, registered, schedule
 from mpicoll.tables import check_scratch
 from mpicoll.verify import prove, schedules, selected, verify
 
@@ -51,7 +38,7 @@ def where(error):
 @pytest.mark.parametrize("entry", EVERY)
 @pytest.mark.parametrize("p", [2, 3, 4, 5])
 def test_every_mutant_is_caught(entry, p):
-    """One operation of one rank changed: message dropped or doubled, other peer, blocks, buffer, kind or side."""
+    """One operation changed: a message dropped or doubled, another peer, block, buffer, kind or side."""
     survivors, tried = [], 0
     for right in schedules(entry, p):
         if right.root in (0, p - 1):
@@ -108,10 +95,18 @@ def test_ring_that_ends_elsewhere():
 
     def body(p, rank):
         for s in range(1, p):
-            yield Send((rank + 1) % p, ((rank - s + 1) % p,)), RecvReduce((rank - 1) % p, ((rank - s) % p,), "left")
+            yield (
+                Send((rank + 1) % p, ((rank - s + 1) % p,)),
+                RecvReduce((rank - 1) % p, ((rank - s) % p,), "left"),
+            )
 
     error = refused(adhoc("reduce_scatter", body, 4))
-    assert (error.rank, error.op, error.expected, error.got) == (0, "the end of block 0", "{0, 1, 2, 3}", "{0}")
+    assert (error.rank, error.op, error.expected, error.got) == (
+        0,
+        "the end of block 0",
+        "{0, 1, 2, 3}",
+        "{0}",
+    )
 
 
 def swapped_side(p, rank):
@@ -168,7 +163,10 @@ def test_receive_into_what_the_step_sends():
     error = refused(adhoc("allreduce", body, 2))
     assert where(error)[1:] == (2, 0, 0, 0)
     assert error.op == Recv(1, (0,))
-    assert (error.expected, error.got) == ("a target nothing else in this step uses", "Loc(buffer='value', block=0)")
+    assert (error.expected, error.got) == (
+        "a target nothing else in this step uses",
+        "Loc(buffer='value', block=0)",
+    )
 
 
 @pytest.mark.parametrize(
@@ -221,6 +219,14 @@ def test_input_is_read_only(op):
     assert (error.rank, error.got) == (0, "input")
 
 
+def test_input_is_read_only_for_local_reductions_too():
+    def body(p, rank):
+        yield Send(1 - rank, (0,)), Recv(1 - rank, (0,), "got"), Reduce(Loc(INPUT, 0), Loc("got", 0))
+        yield Send(1 - rank, (0,), INPUT), Recv(1 - rank, (0,))
+
+    assert refused(adhoc("allreduce", body, 2)).rank == 0
+
+
 def test_sending_what_was_never_received():
     def body(p, rank):
         if rank == 1:
@@ -230,7 +236,10 @@ def test_sending_what_was_never_received():
 
     error = refused(adhoc("bcast", body, 3))
     assert where(error)[1:] == (3, 1, 0, 0)
-    assert (error.expected, error.got) == ("Loc(buffer='value', block=0) to hold something", "it was never written")
+    assert (error.expected, error.got) == (
+        "Loc(buffer='value', block=0) to hold something",
+        "it was never written",
+    )
 
 
 @pytest.mark.parametrize("fold", [RecvReduce(1, (1,)), Reduce(Loc("a", 0), Loc(VALUE, 0))])
@@ -266,9 +275,10 @@ def test_two_strands_touching_one_block():
         return parallel(ring, [Send(1, (0,))] if rank == 0 else [Recv(0, (0,))] if rank == 1 else [])
 
     error = refused(adhoc("allgather", body, 3))
-    assert where(error)[1:] == (3, 1, 0, 0)
+    assert where(error)[1:] == (3, 1, 0, 1)
     assert (error.expected, error.got) == (
-        "places strand 1 does not touch", "it writes Loc(buffer='value', block=0)"
+        "places strand 1 does not touch",
+        "it writes Loc(buffer='value', block=0)",
     )
 
 
@@ -304,7 +314,11 @@ def test_wrong_formula(entry, field, what):
     formula = f"({getattr(entry.claims, field)}) + 1"
     claims = replace(entry.claims, **{field: formula})
     error = refused(Schedule(replace(entry, claims=claims), 5))
-    assert (error.algorithm, error.p, error.op) == (f"{entry.collective.name} {entry.name}", 5, f"the docstring's {what}")
+    assert (error.algorithm, error.p, error.op) == (
+        f"{entry.collective.name} {entry.name}",
+        5,
+        f"the docstring's {what}",
+    )
     assert error.expected == f"{formula} = {claims.evaluate(formula, 5)}"
     assert Fraction(error.got) == claims.evaluate(formula, 5) - 1
 
@@ -350,7 +364,12 @@ def test_trace():
 def test_time_is_the_longest_chain():
     """A chain's last message starts when all before it are in, whatever order ranks are played in."""
     trace = play(schedule("reduce", "chain", 5))
-    assert [(m.source, m.start) for m in sorted(trace.messages, key=lambda m: m.start)] == [(4, 0), (3, 1), (2, 2), (1, 3)]
+    assert [(m.source, m.start) for m in sorted(trace.messages, key=lambda m: m.start)] == [
+        (4, 0),
+        (3, 1),
+        (2, 2),
+        (1, 3),
+    ]
 
 
 def test_schedules_are_every_root_and_order():

@@ -1,0 +1,250 @@
+"""Pictures show what the schedule does: every step, every message, and who has contributed to what."""
+
+from __future__ import annotations
+
+import re
+import sys
+from xml.etree import ElementTree
+
+import pytest
+
+from mpicoll import draw
+from mpicoll.algorithms import allreduce
+from mpicoll.combine import mirror, parallel, relabel, then
+from mpicoll.errors import MpicollError
+from mpicoll.play import play
+from mpicoll.schedule import RecvReduce, Send, registered, schedule
+
+from .mutants import with_body
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def ring(p=5):
+    return schedule("allreduce", "ring", p)
+
+
+def steps(text):
+    """The lines of each step, by its number."""
+    found, at = {}, None
+    for line in text.splitlines():
+        number = re.match(r" {0,3}(\d+) ", line)
+        at = int(number[1]) if number else at
+        if at is not None:
+            found.setdefault(at, []).append(line)
+    return found
+
+
+def two_lines(p=5):
+    """An allreduce in two strands: half the vector comes down the ranks and goes back, the other half goes up first."""
+
+    def down(p, rank):
+        to_zero = [RecvReduce(rank + 1, (0,))] * (rank < p - 1) + [Send(rank - 1, (0,))] * (rank > 0)
+        return then(to_zero, mirror(to_zero))
+
+    def both(p, rank):
+        up = relabel(down(p, p - 1 - rank), lambda peer: p - 1 - peer, lambda b: (1,))
+        return parallel(down(p, rank), up)
+
+    return with_body(allreduce.ring, both, blocks=lambda p: 2), p
+
+
+# -- text ---------------------------------------------------------------------------------------------------------
+
+
+def test_ring_allreduce_shows_every_step_with_its_contributors():
+    shown = steps(draw.text(ring()))
+    assert list(shown) == list(range(1, 9))
+    for t in range(1, 5):  # one contribution more in each step; rank r has just got block r - t
+        for rank in range(5):
+            who = draw.ranks((rank - i) % 5 for i in range(t + 1))
+            assert re.search(rf"(?<!\S)b{(rank - t) % 5}: {re.escape(who)}(?!\S)", "\n".join(shown[t])), (t, rank)
+    for t in range(5, 9):  # then only whole blocks travel, each rank getting the one after
+        for rank in range(5):
+            assert f"b{(rank + t - 4) % 5}: 0-4" in "\n".join(shown[t])
+
+
+def test_ring_allreduce_has_an_arrow_for_each_message():
+    shown = steps(draw.text(ring()))
+    for t, lines in shown.items():
+        drawing = "\n".join(lines)
+        heads = drawing.count("▶") + drawing.count("◀")
+        assert heads == 5
+        assert drawing.count("⊕") == (5 if t < 5 else 0)
+        assert drawing.count("●") == (0 if t < 5 else 5)
+
+
+def test_the_notes_stand_under_their_ranks():
+    lines = draw.text(ring()).splitlines()
+    head = next(line for line in lines if line.startswith("rank"))
+    notes = next(line for line in lines if "b3: 0,4" in line)
+    for rank, note in enumerate(("b3: 0,4", "b4: 0-1", "b0: 1-2", "b1: 2-3", "b2: 3-4")):
+        column = head.index(f" {rank} " if rank < 4 else " 4") + 1
+        assert notes.index(note) <= column < notes.index(note) + len(note)
+
+
+def test_the_first_lines_say_what_is_shown():
+    headline, idea, key = draw.text(ring()).splitlines()[:3]
+    assert headline == "allreduce ring, p = 5: 8 steps, 40 messages"
+    assert idea == ring().algorithm.claims.idea
+    assert "folded in" in key and "contributions" in key
+
+
+def test_blocks_of_one_message_with_the_same_contributors_share_a_note():
+    assert "b0-3: 0-1" in draw.text(schedule("allreduce", "rabenseifner", 5))
+
+
+def test_a_barrier_shows_who_has_been_heard_of():
+    shown = steps(draw.text(schedule("barrier", "dissemination", 5)))
+    assert "heard 0,4" in "\n".join(shown[1])
+    assert "\n".join(shown[3]).count("heard 0-4") == 5
+
+
+def test_alltoall_names_pairs():
+    assert "3→0 3→2" in draw.text(schedule("alltoall", "bruck", 4))
+
+
+def test_the_root_is_in_the_picture():
+    text = draw.text(schedule("reduce", "chain", 4, root=2))
+    assert "root 2" in text.splitlines()[0]
+    assert text.count("b0: 0-3") == 1
+
+
+@pytest.mark.parametrize("entry", list(registered()), ids=lambda a: f"{a.collective.name}-{a.name}")
+@pytest.mark.parametrize("p", [1, 2, 7])
+def test_every_algorithm_can_be_drawn(entry, p):
+    wanted = schedule(entry.collective.name, entry.name, p)
+    total = len(play(wanted).messages)
+    text = draw.text(wanted)
+    assert text.count("▶") + text.count("◀") == total
+    assert len(arrows(draw.svg(wanted))) == total
+    assert str(draw.render(wanted)) == text
+
+
+def test_a_picture_too_wide_becomes_a_table_of_all_that_arrives():
+    text = draw.text(ring(13), width=100)
+    assert max(map(len, text.split("\n\n", 1)[1].splitlines())) <= 100
+    assert text.count("⊕b") == text.count("▸b") == 12 * 13
+    assert "12⊕b11: 0,12" in text
+    assert "left out" not in text
+
+
+def test_what_a_long_table_leaves_out_it_says():
+    text = draw.text(ring(64), width=100)
+    assert "steps 17-110 left out (6016 messages)" in text
+    assert re.search(r"ranks \d+-\d+ left out", text)
+    assert len(text.splitlines()) < 200
+
+
+def test_arrows_that_are_left_out_are_counted():
+    text = draw.text(schedule("allreduce", "naive", 12))
+    arrows = text.count("▶") + text.count("◀")
+    hidden = int(re.search(r"… (\d+) more messages in this step left out", text)[1])
+    assert arrows + hidden == 12 * 11
+
+
+def test_arrows_on_one_line_do_not_cross():
+    messages = play(schedule("allreduce", "naive", 6)).messages
+    packed = draw.pack(messages)
+    assert sorted(id(m) for line in packed for m in line) == sorted(map(id, messages))
+    for line in packed:
+        spots = [x for m in line for x in range(min(m.source, m.destination), max(m.source, m.destination))]
+        assert len(spots) == len(set(spots))
+
+
+def test_strands_differ_in_colour():
+    entry, p = two_lines()
+    from mpicoll.schedule import Schedule
+
+    wanted = Schedule(entry, p)
+    styles = {str(span.style) for span in draw.render(wanted).spans}
+    assert {draw.STRAND_STYLES[0], draw.STRAND_STYLES[1]} <= styles
+    colours = {line.get("stroke") for arrow in arrows(draw.svg(wanted)) for line in arrow.iter(f"{SVG}path")}
+    assert {draw.STRAND_COLOURS[0], draw.STRAND_COLOURS[1]} <= colours
+    assert "strand 1" in draw.svg(wanted)
+
+
+# -- svg ----------------------------------------------------------------------------------------------------------
+
+
+def arrows(document):
+    """The groups that are messages, in well-formed XML."""
+    return ElementTree.fromstring(document).findall(f".//{SVG}g[@class='message']")
+
+
+def words(document):
+    return [node.text for node in ElementTree.fromstring(document).iter(f"{SVG}text")]
+
+
+def test_svg_has_an_arrow_a_label_and_a_note_for_each_message():
+    document = draw.svg(ring())
+    titles = [arrow.find(f"{SVG}title").text for arrow in arrows(document)]
+    assert len(titles) == len(set(titles)) == 40
+    assert "step 2: 0 to 1: b3, contributors 0,4, folded in" in titles
+    assert "step 5: 1 to 0: b1, contributors 0-4" in titles
+    shown = words(document)
+    assert [shown.count(f"step {t}") for t in range(1, 10)] == [1] * 8 + [0]
+    assert shown.count("b3: 0-1,4") == 1 and shown.count("b0: 0-4") == 5
+    assert sum(w in {f"b{i}" for i in range(5)} for w in shown) == 2 * 40  # each label over its outline
+
+
+def test_svg_tells_folds_from_plain_receives():
+    document = draw.svg(ring())
+    dashed = [a for a in arrows(document) if any(x.get("stroke-dasharray") for x in a.iter())]
+    plus = [a for a in arrows(document) if a.find(f"{SVG}circle") is not None]
+    assert len(dashed) == len(plus) == 20
+    assert not set(dashed) & set(plus)
+
+
+def test_svg_stands_alone():
+    document = draw.svg(ring())
+    assert not re.search(r"href=|@import|<script|<image", document)
+    sheet = ElementTree.fromstring(document)
+    paper = sheet.find(f"{SVG}rect")
+    assert (paper.get("width"), paper.get("fill")) == (sheet.get("width"), "#ffffff")
+
+
+def test_svg_escapes_what_xml_does_not_take():
+    wanted = schedule("allreduce", "recursive_doubling", 4)
+    object.__setattr__(wanted.algorithm.claims, "idea", idea := wanted.algorithm.claims.idea)
+    try:
+        object.__setattr__(wanted.algorithm.claims, "idea", "a < b & c")
+        assert "a < b & c" in words(draw.svg(wanted))
+    finally:
+        object.__setattr__(wanted.algorithm.claims, "idea", idea)
+
+
+def test_svg_keeps_its_words_on_the_paper():
+    for wanted in (ring(), ring(13), schedule("alltoall", "bruck", 5), schedule("bcast", "chain", 2)):
+        sheet = ElementTree.fromstring(draw.svg(wanted))
+        width, height = float(sheet.get("width")), float(sheet.get("height"))
+        for node in sheet.iter(f"{SVG}text"):
+            size = float(node.get("font-size")) * draw.ADVANCE * len(node.text)
+            left = float(node.get("x")) - (size / 2 if node.get("text-anchor") == "middle" else 0)
+            assert left >= 0 and left + size <= width and 0 < float(node.get("y")) < height, node.text
+
+
+def test_svg_labels_stand_apart():
+    drawing = draw._Drawing(pytest.importorskip("drawsvg"), draw.Picture(ring(13)))
+    assert not any(a.hits(b) for i, a in enumerate(drawing.labels) for b in drawing.labels[:i])
+
+
+def test_svg_says_when_labels_are_left_out():
+    crowded = words(draw.svg(schedule("allreduce", "naive", 32)))
+    assert any("Too many messages to label" in w for w in crowded) and "b0" not in crowded
+    some = draw.svg(schedule("allreduce", "naive", 9))
+    missing = int(re.search(r"(\d+) labels? had no room", some)[1])
+    assert words(some).count("b0") == 2 * (9 * 8 - missing)
+
+
+def test_svg_without_drawsvg_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "drawsvg", None)
+    with pytest.raises(MpicollError, match=re.escape("pip install mpicoll[svg]")):
+        draw.svg(ring())
+
+
+def test_pictures_need_no_mpi():
+    import subprocess
+
+    code = "import sys, mpicoll; mpicoll.schedule('allreduce', 'ring', 3).draw(); print('mpi4py.MPI' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"

@@ -18,7 +18,7 @@ from .buffers import Arguments, settle_counts
 from .channel import Channel
 from .collectives import COLLECTIVES
 from .errors import MismatchError
-from .flight import Flight
+from .flight import Flight, Gathering
 from .prepared import Call, Prepared
 from .select import native_choice
 
@@ -27,32 +27,21 @@ LONG = 300  # bytes of one value; ten of them and their names must fit
 Signature = dict[str, Any]
 
 
-class Exchange:
-    """A stage: an allgather of signatures on the private communicator, compared when it is in."""
+class Exchange(Gathering):
+    """A stage: the signatures of all ranks, compared when they are in."""
+
+    what = "the signatures"
 
     def __init__(self, comm: MPI.Comm, signature: Signature) -> None:
-        self.comm, self.signature = comm, signature
         data = pickle.dumps({what: _short(value) for what, value in signature.items()})
-        self.mine = np.zeros(SIZE, np.uint8)
-        self.mine[: len(data)] = np.frombuffer(data, np.uint8)
-        self.all = np.empty((comm.size, SIZE), np.uint8)
-        self.request = comm.Iallgather(self.mine, self.all)
+        super().__init__(comm, np.frombuffer(data.ljust(SIZE, b"\0"), np.uint8))
 
     def advance(self, seconds: float) -> bool:
-        """Poll once; when all signatures are in, compare. Raises MismatchError."""
-        if not self.request.Test():
+        """Poll; when all are in, compare. Raises MismatchError."""
+        if not super().advance(seconds):
             return False
         compare([pickle.loads(row.tobytes()) for row in self.all])
         return True
-
-    @property
-    def progress(self) -> tuple[int, int, int]:
-        """Nothing moves while signatures are on their way."""
-        return 0, 0, 0
-
-    def describe(self) -> list[str]:
-        """What it waits for."""
-        return ["waits for the signatures of all ranks (MPICOLL_CHECK=1): some rank has not made this call"]
 
 
 def compare(signatures: list[Signature]) -> None:
@@ -116,7 +105,10 @@ def settle(channel: Channel, arguments: Arguments) -> None:
     if channel.settings.check:
         sequence = channel.next_sequence()
         compare_now(channel, sequence, {"sequence": sequence, "collective": "reduce_scatter", "recvcounts": "left out"})
-    settle_counts(arguments, channel.comm.allgather(arguments.recv.count), channel.rank)
+    counts = Gathering(channel.comm, np.array([arguments.recv.count], np.int64))
+    choice = native_choice("reduce_scatter", "asking for recvcounts")
+    channel.run(Flight(choice, channel.next_sequence(), [lambda: counts], lambda: None, None))
+    settle_counts(arguments, counts.all[:, 0].tolist(), channel.rank)
 
 
 def refuse(channel: Channel, error: Exception) -> None:

@@ -51,12 +51,13 @@ class _Later(click.Command):
 class _OneLine(click.Group):
     """A group whose errors are one line, and which ends with the right status."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
         """Run, print what went wrong, and exit."""
+        run: Any = super().main
         if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **extra)
+            return run(*args, standalone_mode=False, **extra)
         try:
-            status = super().main(*args, standalone_mode=False, **extra)
+            status = run(*args, standalone_mode=False, **extra)
         except click.exceptions.NoArgsIsHelpError as error:
             click.echo(error.format_message())
             sys.exit(USAGE)
@@ -112,9 +113,7 @@ def main() -> None:
     """MPI collectives as data: list, see, prove and time their algorithms."""
 
 
-main.add_command(
-    _Later("bench", "mpicoll.benchmarks.cli:bench", "Time algorithms beside MPI's own, under mpiexec.")
-)
+main.add_command(_Later("bench", "mpicoll.benchmarks.cli:bench", "Time algorithms beside MPI's own, under mpiexec."))
 
 
 # -- list -----------------------------------------------------------------------------------------------------
@@ -211,7 +210,7 @@ def show(collective: str, algorithm: str, p: int, root: int, svg: str | None, pl
         click.echo(draw.text(wanted), nl=False)
     else:
         console = _console()
-        console.print(draw.render(wanted, console.width if console.is_terminal else None), soft_wrap=True)
+        console.print(draw.render(wanted, console.width if console.is_terminal else None), soft_wrap=True, end="")
 
 
 def _write(path: str, content: str) -> None:

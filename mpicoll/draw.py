@@ -170,7 +170,7 @@ def clip(text: str, width: int) -> str:
 # -- a canvas of characters -----------------------------------------------------------------------------------
 
 LEFT = 6  # columns for the step numbers
-ARROWS_PER_STEP = 20  # lines of arrows in one step
+ARROWS_PER_STEP = 24  # lines of arrows in one step
 WIDEST = 240  # of text that no terminal bounds
 STRAND_STYLES = ("cyan", "yellow", "magenta", "green", "blue", "red")
 

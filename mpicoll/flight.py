@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+import numpy as np
+from mpi4py import MPI
 
 from .select import Choice
 
@@ -22,6 +26,34 @@ class Stage(Protocol):
     @property
     def progress(self) -> tuple[int, int, int]:
         """(messages posted, bytes sent, steps finished) so far; grows whenever anything moved."""
+
+
+class Gathering:
+    """A stage: an allgather of a small array by the MPI itself; `all` has a row for every rank when it is done."""
+
+    what = "the recvcounts"
+
+    def __init__(self, comm: MPI.Comm, mine: np.ndarray) -> None:
+        self.mine, self.all = mine, np.empty((comm.size, len(mine)), mine.dtype)
+        self.request = comm.Iallgather(self.mine, self.all)
+
+    def advance(self, seconds: float) -> bool:
+        """Poll until it is done or the seconds are over."""
+        until = time.monotonic() + seconds
+        while not self.request.Test():
+            if time.monotonic() >= until:
+                return False
+            os.sched_yield()
+        return True
+
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """Nothing is seen to move."""
+        return 0, 0, 0
+
+    def describe(self) -> list[str]:
+        """What it waits for."""
+        return [f"waits for {self.what} of all ranks: some rank has not made this call"]
 
 
 @dataclass(frozen=True)

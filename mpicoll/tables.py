@@ -135,7 +135,8 @@ class _Machine:
         self.schedule, self.case, self.in_place, self.plans = schedule, case, in_place, lowered
         self.ordered = schedule.collective.reduces and not schedule.commutative
         self.layouts = [
-            plans.layout(schedule, case.counts, case.itemsize, in_place and _is_in_place_rank(schedule, r)) for r in range(schedule.p)
+            plans.layout(schedule, case.counts, case.itemsize, in_place and _is_in_place_rank(schedule, r))
+            for r in range(schedule.p)
         ]
         self.segments: list[Pieces] = [[tuple(x) for x in plan.segments.tolist()] for plan in lowered]
         self.rows = [plan.rows.tolist() for plan in lowered]
@@ -145,7 +146,10 @@ class _Machine:
         self.sends: dict[tuple[int, int, int], deque] = defaultdict(deque)
         self.receives: dict[tuple[int, int, int], deque] = defaultdict(deque)
         self.lanes = [
-            _Lane(r, s, slot, plan) for r, plan in enumerate(lowered) for s in range(len(plan.strands)) for slot in range(plan.window)
+            _Lane(r, s, slot, plan)
+            for r, plan in enumerate(lowered)
+            for s in range(len(plan.strands))
+            for slot in range(plan.window)
         ]
         random.Random(schedule.p).shuffle(self.lanes)
 
@@ -162,7 +166,8 @@ class _Machine:
 
     def _memory(self, rank: int) -> list[list[Cell | None]]:
         where = self.layouts[rank]
-        memory: list[list[Cell | None]] = [[None] * n for n in (where.total, where.total, self.plans[rank].scratch_bytes)]
+        sizes = where.total, where.total, self.plans[rank].scratch_bytes
+        memory: list[list[Cell | None]] = [[None] * n for n in sizes]
         home = OUT if where.in_place and self.schedule.collective.name != "scatter" else IN
         for block in self.schedule.starts(rank):
             at = where.output_at(block) if home == OUT else where.input_at(block)

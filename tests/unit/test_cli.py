@@ -1,0 +1,302 @@
+"""The command line: what it prints, how it ends, and that errors are one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner
+
+import mpicoll
+from mpicoll import cli
+from mpicoll.combine import then
+from mpicoll.ir import RecvReduce, Send
+from mpicoll.schedule import _REGISTRY, algorithm, find
+
+FIELDS = {
+    "name",
+    "idea",
+    "steps",
+    "bytes_per_rank",
+    "scratch",
+    "cost",
+    "keeps_operand_order",
+    "parameters",
+    "source",
+}
+
+
+@pytest.fixture(autouse=True)
+def launched_by_hand(monkeypatch):
+    for name in cli.RANK_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def run(*args, env=None):
+    return CliRunner(env=env).invoke(cli.main, args, prog_name="mpicoll")
+
+
+def good(*args):
+    result = run(*args)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refused(*args, status=2):
+    """The one line of an error."""
+    result = run(*args)
+    assert result.exit_code == status, result.output
+    assert not result.stdout
+    line, end = result.stderr[:-1], result.stderr[-1:]
+    assert end == "\n" and "\n" not in line and "Traceback" not in line
+    return line
+
+
+@pytest.fixture
+def broken():
+    """An allreduce that, from 4 ranks on, folds the wrong block at rank 1."""
+
+    @algorithm("allreduce", blocks=lambda p: p)
+    def broken_ring(p, rank):
+        """A ring that goes wrong.
+
+        Steps: 2 * (p - 1)
+        Bytes per rank: 2 * n * (p - 1) / p
+        Scratch: n / p * (p > 1)
+        Cost: none
+        Source: nobody
+        """
+        right = find("allreduce", "ring")(p, rank)
+        if p < 4 or rank != 1:
+            return right
+        first = [Send(2, (0,)), RecvReduce(0, (2,), "left")]
+        return then([tuple(first)], list(right[0][1:]))
+
+    yield broken_ring
+    del _REGISTRY["allreduce"]["broken_ring"]
+
+
+@pytest.fixture
+def raising():
+    """An algorithm that raises on 3 ranks."""
+
+    @algorithm("barrier")
+    def raises(p, rank):
+        """A barrier that raises.
+
+        Steps: 0
+        Bytes per rank: 0
+        Scratch: 0
+        Cost: none
+        Source: nobody
+        """
+        if p == 3:
+            raise ZeroDivisionError("three")
+        return find("barrier", "dissemination")(p, rank)
+
+    yield raises
+    del _REGISTRY["barrier"]["raises"]
+
+
+# -- list -------------------------------------------------------------------------------------------------
+
+
+def test_list_json_has_every_algorithm_with_every_field():
+    found = json.loads(good("list", "--json"))
+    assert {c: tuple(e["name"] for e in entries) for c, entries in found.items()} == mpicoll.algorithms()
+    for collective, entries in found.items():
+        for entry in entries:
+            assert set(entry) == FIELDS
+            claims = find(collective, entry["name"]).claims
+            assert (entry["steps"], entry["scratch"]) == (claims.steps, claims.scratch)
+            assert all(entry[key] for key in ("idea", "steps", "bytes_per_rank", "scratch", "source"))
+
+
+def test_list_json_tells_operand_order_and_parameters():
+    found = {e["name"]: e for e in json.loads(good("list", "--json"))["allreduce"]}
+    assert found["ring"]["keeps_operand_order"] is False
+    assert found["recursive_doubling"]["keeps_operand_order"] is True
+    assert found["reduce_bcast"]["parameters"] == {"reduce": "binomial", "bcast": "binomial"}
+    assert json.loads(good("list", "--json"))["bcast"][0]["keeps_operand_order"] is None
+
+
+def test_list_shows_every_algorithm_to_people():
+    output = good("list")
+    for collective, names in mpicoll.algorithms().items():
+        assert f"\n{collective} " in f"\n{output}"
+        assert all(f"\n {name} " in output for name in names)
+    assert "steps 2 * (p - 1)" in output and "keeps operand order" in output and "reduce=binomial" in output
+
+
+def test_list_shows_what_was_just_registered(broken):
+    assert "broken_ring" in good("list")
+
+
+# -- show -------------------------------------------------------------------------------------------------
+
+
+def test_show_is_the_picture():
+    output = good("show", "allreduce", "ring", "-p", "5", "--plain")
+    assert output == mpicoll.schedule("allreduce", "ring", 5).draw()
+    assert good("show", "allreduce", "ring") == output  # 5 ranks are the default, and no colour in a pipe
+
+
+def test_show_takes_parameters_and_a_root():
+    assert "reduce=chain" in good("show", "allreduce", "reduce_bcast(reduce=chain)", "-p", "4")
+    assert "root 3" in good("show", "bcast", "binomial", "--root", "3")
+
+
+def test_show_writes_svg(tmp_path):
+    path = tmp_path / "ring.svg"
+    assert good("show", "allreduce", "ring", "-p", "4", "--svg", str(path)) == ""
+    assert ElementTree.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+    assert good("show", "allreduce", "ring", "-p", "4", "--svg", "-") == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("show", "allreduce", "rng"), "mpicoll show: no allreduce algorithm is called 'rng'; did you mean 'ring'?"),
+        (("show", "alreduce", "ring"), "mpicoll show: no collective is called 'alreduce'; did you mean 'allreduce'"),
+        (("show", "allreduce", "ring(chunk=3)"), "mpicoll show: allreduce ring has no parameter chunk"),
+        (("show", "allreduce", "ring(("), "mpicoll show: cannot read 'ring(('"),
+        (("show", "allreduce", "reduce_bcast(reduce=chian)"), "'chian'; did you mean 'chain'?"),
+        (("show", "allreduce", "ring", "-p", "0"), "mpicoll show: p is 0"),
+        (("show", "allreduce", "ring", "-p", "x"), "mpicoll show: Invalid value for '-p'"),
+        (("show", "allreduce", "ring", "--root", "1"), "mpicoll show: allreduce has no root"),
+        (("show", "bcast", "chain", "--root", "5"), "mpicoll show: root is 5; it must be in 0..4"),
+        (("show", "allreduce"), "mpicoll show: Missing argument 'ALGORITHM'"),
+        (("verify", "allreduce", "rng"), "mpicoll verify: no allreduce algorithm is called 'rng'"),
+        (("verify", "reduce_scater"), "did you mean 'reduce_scatter'"),
+        (("verify", "--max-ranks", "0"), "mpicoll verify: Invalid value for '--max-ranks'"),
+        (("verify", "--jobs", "0"), "mpicoll verify: Invalid value for '--jobs'"),
+        (("list", "--jsn"), "--json"),
+        (("lst",), "mpicoll: No such command 'lst'"),
+    ],
+)
+def test_what_is_asked_wrongly_is_one_line(args, said):
+    assert said in refused(*args)
+
+
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
+    path = str(tmp_path / "none" / "ring.svg")
+    assert f"cannot write {path}: No such file" in refused("show", "allreduce", "ring", "--svg", path, status=1)
+
+
+def test_a_missing_drawsvg_is_one_line(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "drawsvg", None)
+    line = refused("show", "allreduce", "ring", "--svg", str(tmp_path / "x.svg"), status=1)
+    assert "pip install mpicoll[svg]" in line
+    assert not list(tmp_path.iterdir())
+
+
+# -- verify -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_verify_proves_all_that_is_registered(jobs):
+    output = good("verify", "--max-ranks", "3", "--jobs", jobs)
+    for collective, names in mpicoll.algorithms().items():
+        for name in names:
+            assert any(line.split()[:3] == [collective, name, "1-3"] for line in output.splitlines())
+    assert f"all hold: {sum(map(len, mpicoll.algorithms().values()))} algorithms" in output
+
+
+def test_verify_takes_a_collective_and_an_algorithm():
+    output = good("verify", "reduce", "--max-ranks", "2", "--jobs", "1")
+    assert "chain" in output and "allreduce" not in output
+    output = good("verify", "allreduce", "ring", "--max-ranks", "3", "--jobs", "1")
+    assert "all hold: 1 algorithm, 3 schedules" in output
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_verify_fails_with_coordinates(broken, jobs):
+    result = run("verify", "allreduce", "--max-ranks", "8", "--jobs", jobs)
+    assert result.exit_code == 1
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert ["allreduce", "broken_ring", "1-3", "4-8"] in [row[:4] for row in rows]
+    assert ["allreduce", "ring", "1-8"] in [row[:3] for row in rows]
+    assert "rank 2: allreduce broken_ring on p=4, strand 0, step 0, op RecvReduce(peer=1" in result.stdout
+    assert "expected blocks (0,), got rank 1 sent blocks" not in result.stdout
+    assert "… and on p = 7-8" in result.stdout
+    assert "1 of 6 fail" in result.stdout
+
+
+def test_verify_reports_an_algorithm_that_raises(raising):
+    result = run("verify", "barrier", "--max-ranks", "4", "--jobs", "1")
+    assert result.exit_code == 1
+    assert "barrier raises on p=3: ZeroDivisionError: three" in result.stdout
+
+
+def test_verify_starts_with_the_largest():
+    tasks = []
+
+    def collect(every, jobs):
+        tasks.extend(every)
+        return iter(())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli, "_run", collect)
+        list(cli._proofs([("bcast", "chain"), ("allreduce", "ring")], 3, 2))
+    assert [p for _, p in tasks] == [3, 3, 2, 2, 1, 1]
+
+
+# -- info, bench, and the whole ---------------------------------------------------------------------------
+
+
+def test_commands_that_look_at_schedules_start_no_mpi():
+    code = (
+        "import sys; from mpicoll.cli import main\n"
+        "for args in (['list'], ['show', 'bcast', 'chain'], ['verify', 'bcast', '--max-ranks', '2']):\n"
+        "    main(args, standalone_mode=False)\n"
+        "print('MPI' if 'mpi4py.MPI' in sys.modules else 'no MPI')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    assert done.stdout.splitlines()[-1:] == ["no MPI"], done.stderr
+
+
+def test_python_m_is_the_same_and_ends_with_the_same_status():
+    done = subprocess.run(
+        [sys.executable, "-m", "mpicoll", "show", "allreduce", "rng"], capture_output=True, text=True, timeout=50
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "mpicoll show: no allreduce algorithm is called 'rng'; did you mean 'ring'?\n"
+
+
+@pytest.mark.parametrize("name", cli.RANK_VARIABLES)
+@pytest.mark.parametrize(
+    "args", [("list",), ("show", "allreduce", "rng"), ("verify", "bcast", "--max-ranks", "2")], ids=lambda a: a[0]
+)
+def test_only_rank_0_speaks(name, args):
+    assert run(*args, env={name: "1"}).output == ""
+    assert run(*args, env={name: "1"}).exit_code == 0
+    assert run(*args, env={name: "0"}).output != ""
+
+
+def test_a_batch_scripts_task_number_does_not_hide_the_launchers_rank():
+    assert run("list", env={"PMI_RANK": "0", "SLURM_PROCID": "3"}).output != ""
+
+
+def test_a_benchmark_that_does_not_load_spoils_nothing_else(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpicoll.benchmarks.cli", None)
+    assert "bench" in good("--help")
+    assert "allreduce" in good("list")
+    assert "mpicoll.benchmarks.cli does not load" in refused("bench", "allreduce", status=1)
+
+
+def test_bench_is_the_benchmarks_own_command():
+    output = good("bench", "--help")
+    assert "Usage: mpicoll bench" in output and "--sizes" in output and "--algorithms" in output
+
+
+def test_help_names_every_command():
+    output = good("--help")
+    assert all(f"\n  {name} " in output for name in ("list", "show", "verify", "info", "bench"))
+    assert run().exit_code == 2
+
+
+def test_version():
+    assert mpicoll.__version__ in good("--version")

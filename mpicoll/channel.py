@@ -19,7 +19,7 @@ from mpi4py import MPI
 
 from . import progress, stall
 from .engines import selftest
-from .errors import CommError, EngineError
+from .errors import CommError, EngineError, spans
 from .flight import Flight, Record
 from .plan import ALIGN, SEQUENCES
 from .select import Choice, Overrides
@@ -96,21 +96,28 @@ class Channel:
 
     def _agree_engine(self) -> tuple[str, str]:
         """The engine auto means here; a fact of this rank, since both engines send the same messages."""
+        if self.settings.engine == "compiled":
+            self._all_can_compile()
         if self.settings.engine != "auto":
-            self._require(self.settings.engine)
             return self.settings.engine, "chosen by MPICOLL_ENGINE"
         problem = selftest.check()
         return (
             ("compiled", "its self-test passed") if problem is None else ("mpi4py", f"compiled cannot run: {problem}")
         )
 
-    def _require(self, engine: str) -> None:
-        if engine == "compiled" and (problem := selftest.check()) is not None:
-            raise EngineError(f"the compiled engine was asked for and cannot run here: {problem}")
+    def _all_can_compile(self) -> None:
+        """Raise on every rank where one cannot do what the environment asks for."""
+        problems = self.comm.allgather(selftest.check())
+        failed = [rank for rank, problem in enumerate(problems) if problem is not None]
+        if failed:
+            self.comm.Free()
+            where = f"on rank {spans(failed)}: {problems[failed[0]]}"
+            raise EngineError(f"MPICOLL_ENGINE asks for the compiled engine, and it cannot run {where}")
 
     def use_engine(self, engine: str) -> None:
         """Check that an engine chosen by using() can run. Raises EngineError."""
-        self._require(engine)
+        if engine == "compiled" and (problem := selftest.check()) is not None:
+            raise EngineError(f"the compiled engine was asked for and cannot run here: {problem}")
 
     # -- what calls need --------------------------------------------------------------------------------
 

@@ -52,7 +52,7 @@ class Claims:
     def parse(cls, who: str, doc: str | None) -> Claims:
         """Read a docstring. Raises ValueError naming the fields that are missing."""
         found = dict(
-            re.findall(r"^\s*([A-Z][a-z ]+): (.+(?:\n +(?! *[A-Z][a-z ]+: |>>>).*\S)*)", doc or "", re.MULTILINE)
+            re.findall(r"^\s*([A-Z][a-z ]+): (.+(?:\n(?! *(?:[A-Z][a-z ]+: |>>>)) +.*\S)*)", doc or "", re.MULTILINE)
         )
         missing = [f for f in FIELDS if f not in found]
         if missing:

@@ -74,8 +74,8 @@ class Picture:
         same: dict[tuple[str, Value | None, bool], list[Block]] = defaultdict(list)
         for loc, value in got.values.items():
             same[loc.buffer, value if collective.reduces else None, loc in got.folded].append(loc.block)
-        for (buffer, value, folds), blocks in same.items():
-            who = [] if value is None else contributors(value)
+        for (buffer, held, folds), blocks in same.items():
+            who = contributors(held) if held is not None else []
             label = ("" if buffer == VALUE else f"{buffer} ") + names(blocks) + (f": {ranks(who)}" if who else "")
             done = len(who) == self.p if collective.reduces else ends.issuperset(blocks)
             yield Note(label, done and buffer == VALUE, got.strand, got.sources_of(folds), folds)
@@ -627,8 +627,8 @@ class _Drawing:
     # -- labels
 
     def _halo(self, label: _Label) -> None:
-        look = {"text_anchor": "middle", "font_weight": "bold"}
-        outline = {"fill": PAPER, "stroke": PAPER, "stroke_width": 4, "stroke_linejoin": "round"}
+        look: dict[str, Any] = {"text_anchor": "middle", "font_weight": "bold"}
+        outline: dict[str, Any] = {"fill": PAPER, "stroke": PAPER, "stroke_width": 4, "stroke_linejoin": "round"}
         self._text(label.text, label.x, label.y, **look, **outline)
         self._text(label.text, label.x, label.y, **{**look, "fill": label.colour})
 

@@ -48,79 +48,84 @@ def overlapping(method):
 
     def call(c):
         p, memory = c.size, np.zeros(3 * c.size + 2)
-        sizes = {"Allgather": (2, 2 * p), "Alltoall": (2 * p, 2 * p), "Reduce_scatter_block": (2 * p, 2), "Allreduce": (3, 3)}
-        sent, received = sizes[method]
+        sent = {"Allgather": 2, "Allreduce": 3}.get(method, 2 * p)
+        received = {"Reduce_scatter_block": 2, "Allreduce": 3}.get(method, 2 * p)
         getattr(c, method)(memory[1 : 1 + sent], memory[:received])
 
     return call
 
 
-# what: (call, class, MPI's error class or None, a built-in class that catches it, words)
+def case(call, error, words="", builtin=ValueError):
+    """(call, its error, words of the message, a class of mpi4py's or Python's that catches it too)."""
+    return call, error, words, builtin
+
+
+def alone(c):
+    return c.size == 1
+
+
+def another(c):
+    """A root that is not this rank, where there is one."""
+    return (c.rank + 1) % c.size
+
+
+COUNTS, SPEC, ACCESS = errors.CountMismatch, errors.MessageSpecError, errors.BufferAccessError
 CALLS = {
-    "allreduce counts": (lambda c: c.Allreduce(z(3), z(4)), errors.CountMismatch, MPI.ERR_TRUNCATE, ValueError, "3 4"),
-    "allreduce types": (lambda c: c.Allreduce(z(3), z(3, "f")), errors.DatatypeError, MPI.ERR_TYPE, ValueError,
-                        "DOUBLE FLOAT"),
-    "allreduce into nothing": (lambda c: c.Allreduce(z(3), None), errors.NotABufferError, None, TypeError, "None"),
-    "reduce in place off the root": (lambda c: c.Reduce(MPI.IN_PLACE, z(3), root=(c.rank + 1) % c.size)
-                                     if c.size > 1 else c.Reduce(z(3), MPI.IN_PLACE),
-                                     errors.InPlaceError, MPI.ERR_BUFFER, ValueError, "IN_PLACE"),
-    "reduce_scatter_block counts": (lambda c: c.Reduce_scatter_block(z(2 * c.size), z(3)), errors.CountMismatch,
-                                    MPI.ERR_TRUNCATE, ValueError, "2 3"),
-    "reduce_scatter counts": (lambda c: c.Reduce_scatter(z(2 * c.size), z(2), [3] * c.size), errors.CountMismatch,
-                              MPI.ERR_TRUNCATE, ValueError, ""),
-    "reduce_scatter few counts": (lambda c: c.Reduce_scatter(z(2), z(2), [1] * (c.size + 1)), errors.MessageSpecError,
-                                  None, ValueError, "items"),
-    "reduce_scatter negative": (lambda c: c.Reduce_scatter(z(0), z(0), [-1] * c.size), errors.CountMismatch,
-                                MPI.ERR_TRUNCATE, ValueError, ""),
-    "allgather counts": (lambda c: c.Allgather(z(2), z(3 * c.size)), errors.CountMismatch, MPI.ERR_TRUNCATE, ValueError,
-                         "16 bytes 24 bytes"),
-    "alltoall counts": (lambda c: c.Alltoall(z(2 * c.size), z(c.size)), errors.CountMismatch, MPI.ERR_TRUNCATE, ValueError,
-                        "16 8"),
-    "gather counts at the root": (lambda c: c.Gather(z(2), z(c.size), c.rank), errors.CountMismatch, MPI.ERR_TRUNCATE,
-                                  ValueError, "16 8"),
-    "scatter counts at the root": (lambda c: c.Scatter(z(2 * c.size), z(1), c.rank), errors.CountMismatch,
-                                   MPI.ERR_TRUNCATE, ValueError, "16 8"),
-    "root too large": (lambda c: c.Bcast(z(3), c.size), errors.RootError, MPI.ERR_ROOT, MPI.Exception, "ranks 0 to"),
-    "root negative": (lambda c: c.Reduce(z(3), z(3), root=-5), errors.RootError, MPI.ERR_ROOT, MPI.Exception, "-5"),
-    "root PROC_NULL": (lambda c: c.Gather(z(1), z(c.size), MPI.PROC_NULL), errors.RootError, MPI.ERR_ROOT, MPI.Exception,
-                       "PROC_NULL"),
-    "root no number": (lambda c: c.Scatter(z(c.size), z(1), "0"), errors.ArgumentError, None, TypeError, "'0' str"),
-    "operator": (lambda c: c.Allreduce(z(3), z(3), MPI.BAND), errors.OperatorError, MPI.ERR_OP, MPI.Exception,
-                 "MPI.BAND DOUBLE SUM"),
-    "read-only": (lambda c: c.Allreduce(z(3), frozen(3)), errors.BufferAccessError, None, BufferError, "read-only"),
-    "read-only in place": (lambda c: c.Allreduce(MPI.IN_PLACE, frozen(3)), errors.BufferAccessError, None, ValueError,
-                           "read-only"),
-    "read-only bytes": (lambda c: c.Bcast(b"abc", (c.rank + 1) % c.size) if c.size > 1 else c.Allreduce(b"a", b"b"),
-                        errors.BufferAccessError, None, BufferError, "read-only"),
-    "strided": (lambda c: c.Allreduce(z(3), z(6)[::2]), errors.BufferAccessError, None, ValueError, "contiguous"),
-    "strided send": (lambda c: c.Allgather(z(6)[::2], z(3 * c.size)), errors.BufferAccessError, None, ValueError,
-                     "ascontiguousarray"),
-    "too small": (lambda c: c.Bcast([z(3), 4]), errors.BufferTooSmallError, None, ValueError, "32 24"),
-    "cannot be shared": (lambda c: c.Alltoall(z(c.size + 1), z(c.size + 1)) if c.size > 1 else c.Bcast([z(1), 1, 1, 1, 1]),
-                         errors.MessageSpecError, None, ValueError, ""),
-    "no buffer": (lambda c: c.Bcast(17), errors.NotABufferError, None, TypeError, "17 int"),
-    "unknown typecode": (lambda c: c.Bcast([z(3), "x"]), errors.TypecodeError, None, KeyError, "'x'"),
-    "null type": (lambda c: c.Bcast([z(3), 1, MPI.DATATYPE_NULL]), errors.DatatypeError, MPI.ERR_TYPE, ValueError,
-                  "DATATYPE_NULL"),
-    **{f"overlap in {method}": (overlapping(method), errors.OverlapError, MPI.ERR_BUFFER, MPI.Exception,
-                                "bytes MPI.IN_PLACE")
+    "allreduce counts": case(lambda c: c.Allreduce(z(3), z(4)), COUNTS, "3 4"),
+    "allreduce types": case(lambda c: c.Allreduce(z(3), z(3, "f")), errors.DatatypeError, "DOUBLE FLOAT"),
+    "allreduce into nothing": case(lambda c: c.Allreduce(z(3), None), errors.NotABufferError, "None", TypeError),
+    "reduce in place off the root": case(
+        lambda c: c.Reduce(z(3), MPI.IN_PLACE) if alone(c) else c.Reduce(MPI.IN_PLACE, z(3), root=another(c)),
+        errors.InPlaceError, "IN_PLACE"),
+    "reduce_scatter_block counts": case(lambda c: c.Reduce_scatter_block(z(2 * c.size), z(3)), COUNTS, "2 3"),
+    "reduce_scatter counts": case(lambda c: c.Reduce_scatter(z(2 * c.size), z(2), [3] * c.size), COUNTS),
+    "reduce_scatter few counts": case(lambda c: c.Reduce_scatter(z(2), z(2), [1] * (c.size + 1)), SPEC, "items"),
+    "reduce_scatter negative": case(lambda c: c.Reduce_scatter(z(0), z(0), [-1] * c.size), COUNTS),
+    "allgather counts": case(lambda c: c.Allgather(z(2), z(3 * c.size)), COUNTS, "16 bytes 24 bytes"),
+    "alltoall counts": case(lambda c: c.Alltoall(z(2 * c.size), z(c.size)), COUNTS, "16 8"),
+    "gather counts at the root": case(lambda c: c.Gather(z(2), z(c.size), c.rank), COUNTS, "16 8"),
+    "scatter counts at the root": case(lambda c: c.Scatter(z(2 * c.size), z(1), c.rank), COUNTS, "16 8"),
+    "root too large": case(lambda c: c.Bcast(z(3), c.size), errors.RootError, "ranks 0 to", MPI.Exception),
+    "root negative": case(lambda c: c.Reduce(z(3), z(3), root=-5), errors.RootError, "-5", MPI.Exception),
+    "root PROC_NULL": case(
+        lambda c: c.Gather(z(1), z(c.size), MPI.PROC_NULL), errors.RootError, "PROC_NULL", MPI.Exception),
+    "root no number": case(lambda c: c.Scatter(z(c.size), z(1), "0"), errors.ArgumentError, "'0' str", TypeError),
+    "operator": case(
+        lambda c: c.Allreduce(z(3), z(3), MPI.BAND), errors.OperatorError, "MPI.BAND DOUBLE SUM", MPI.Exception),
+    "read-only": case(lambda c: c.Allreduce(z(3), frozen(3)), ACCESS, "read-only", BufferError),
+    "read-only in place": case(lambda c: c.Allreduce(MPI.IN_PLACE, frozen(3)), ACCESS, "read-only"),
+    "read-only bytes": case(
+        lambda c: c.Allreduce(b"a", b"b") if alone(c) else c.Bcast(b"abc", another(c)), ACCESS, "read-only"),
+    "strided": case(lambda c: c.Allreduce(z(3), z(6)[::2]), ACCESS, "contiguous"),
+    "strided send": case(lambda c: c.Allgather(z(6)[::2], z(3 * c.size)), ACCESS, "ascontiguousarray"),
+    "too small": case(lambda c: c.Bcast([z(3), 4]), errors.BufferTooSmallError, "32 24"),
+    "cannot be shared": case(
+        lambda c: c.Bcast([z(1), 1, 1, 1, 1]) if alone(c) else c.Alltoall(z(c.size + 1), z(c.size + 1)), SPEC),
+    "no buffer": case(lambda c: c.Bcast(17), errors.NotABufferError, "17 int", TypeError),
+    "unknown typecode": case(lambda c: c.Bcast([z(3), "x"]), errors.TypecodeError, "'x'", KeyError),
+    "null type": case(lambda c: c.Bcast([z(3), 1, MPI.DATATYPE_NULL]), errors.DatatypeError, "DATATYPE_NULL"),
+    **{f"overlap in {method}": case(overlapping(method), errors.OverlapError, "bytes MPI.IN_PLACE", MPI.Exception)
        for method in ("Allgather", "Alltoall", "Reduce_scatter_block", "Allreduce")},
-    "iallreduce counts": (lambda c: c.Iallreduce(z(3), z(4)), errors.CountMismatch, MPI.ERR_TRUNCATE, ValueError, "3 4"),
-    "iallreduce read-only": (lambda c: c.Iallreduce(z(3), frozen(3)), errors.BufferAccessError, None, ValueError, ""),
+    "iallreduce counts": case(lambda c: c.Iallreduce(z(3), z(4)), COUNTS, "3 4"),
+    "iallreduce read-only": case(lambda c: c.Iallreduce(z(3), frozen(3)), ACCESS),
+}
+CODES = {
+    COUNTS: MPI.ERR_TRUNCATE, errors.DatatypeError: MPI.ERR_TYPE, errors.InPlaceError: MPI.ERR_BUFFER,
+    errors.RootError: MPI.ERR_ROOT, errors.OperatorError: MPI.ERR_OP, errors.OverlapError: MPI.ERR_BUFFER,
 }
 
 
 @each("what", CALLS)
 def test_a_wrong_call_is_refused_before_any_message(ours, what):
-    call, error, code, builtin, words = CALLS[what]
+    call, error, words, builtin = CALLS[what]
     with ours.trace() as records, pytest.raises(error) as caught:
         call(ours)
     raised = caught.value
     assert isinstance(raised, builtin) and isinstance(raised, errors.MpicollError)
     assert raised.rank == ours.rank and str(raised).startswith(f"rank {ours.rank}: ")
     assert all(word in str(raised) for word in words.split()), str(raised)
-    if code is not None:
-        assert isinstance(raised, MPI.Exception) and raised.Get_error_class() == code
+    if error in CODES:
+        assert isinstance(raised, MPI.Exception) and raised.Get_error_class() == CODES[error]
     assert not records
     works(ours)
 

@@ -63,7 +63,7 @@ def test_tiny_chunks(comm, engine, collective, spec):
     ours, p = mpicoll.Comm(comm), comm.size
     with Checks() as checks:
         for chunk_bytes, window in CHUNKS:
-            for n in (1, p + 1, 5 * p + 3):
+            for n in (1, p + 1, 5 * p + 3)[: 2 if chunk_bytes == 1 else 3]:
                 for root in {0, (n + window) % p} & set(roots(collective, p)):
                     for in_place in places(collective):
                         cases.check(checks, ours, comm, Case(collective, n, root, in_place), spec, engine,

@@ -242,7 +242,7 @@ def test_intercommunicators_are_refused(comm):
 def test_cycles_leave_nothing_behind(comm):
     """More of them than there can be communicators: MPICH has 2,046."""
     ours, live = mpicoll.Comm(comm), len(channels._live)
-    for _ in range(1_100):
+    for _ in range(1_100 if ours.size < 5 else 300):
         copy = ours.Dup()
         copy.Free()
     for _ in range(30):

@@ -224,9 +224,9 @@ def test_operand_order_is_kept_on_a_derived_type(comm, engine, collective, spec)
 @each(("collective", "spec"), UNORDERED, ids=map(" ".join, UNORDERED))
 def test_algorithms_that_do_not_keep_order_are_refused(comm, collective, spec):
     ours = mpicoll.Comm(comm)
-    with ops.user_op(ops.AFFINE) as op, ours.using(**{collective: spec}):
-        with pytest.raises(PreconditionError, match="order"):
-            Case(collective, 4, make=ops.maps, user=op).run(ours)
+    forced = ours.using(**{collective: spec})
+    with ops.user_op(ops.AFFINE) as op, forced, pytest.raises(PreconditionError, match="order"):
+        Case(collective, 4, make=ops.maps, user=op).run(ours)
     works(ours)
 
 

@@ -142,7 +142,8 @@ def other_values(plan: Plan, table: str, row: int, column: str) -> tuple[int, ..
             return ()
         if column == "stage":
             return (-1, plan.lane_scratch) if stage >= 0 else ()
-    return old - 1, old + 1
+    by = plan.itemsize if table == "segments" else 1
+    return old - by, old + by
 
 
 def number_mutants(plan: Plan) -> Iterator[tuple[str, Plan]]:

@@ -64,8 +64,8 @@ def test_mirror_refuses_a_local_reduction():
 
 def test_rotate_turns_peers_and_blocks_named_after_ranks():
     gather = find("gather", "linear")
-    assert rotate(gather, 4, 3, 2, blocks_turn=True) == Strands((((Send(2, (3,)),),),))
-    assert rotate(gather, 4, 3, 2, blocks_turn=False) == Strands((((Send(2, (1,)),),),))
+    assert rotate(gather, 5, 3, 2, blocks_turn=True) == Strands((((Send(2, (3,)),),),))
+    assert rotate(gather, 5, 3, 2, blocks_turn=False) == Strands((((Send(2, (1,)),),),))
 
 
 @pytest.mark.parametrize("entry", EVERY)

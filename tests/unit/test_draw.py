@@ -73,6 +73,7 @@ def test_ring_allreduce_has_an_arrow_for_each_message():
         assert heads == 5
         assert drawing.count("⊕") == (5 if t < 5 else 0)
         assert drawing.count("●") == (0 if t < 5 else 5)
+        assert ("─" in drawing, "╌" in drawing) == (t < 5, t >= 5)
 
 
 def test_the_notes_stand_under_their_ranks():
@@ -137,7 +138,14 @@ def test_what_a_long_table_leaves_out_it_says():
     assert len(text.splitlines()) < 200
 
 
-def test_arrows_that_are_left_out_are_counted():
+def test_what_is_complete_is_green():
+    shown = draw.render(ring())
+    green = "".join(shown.plain[x.start : x.end] for x in shown.spans if str(x.style) == "bold green")
+    assert green == "".join(f"b{(r + t - 4) % 5}: 0-4" for t in range(4, 9) for r in range(5))
+
+
+def test_arrows_that_are_left_out_are_counted(monkeypatch):
+    monkeypatch.setattr(draw, "ARROWS_PER_STEP", 3)
     text = draw.text(schedule("allreduce", "naive", 12))
     arrows = text.count("▶") + text.count("◀")
     hidden = int(re.search(r"… (\d+) more messages in this step left out", text)[1])
@@ -225,9 +233,9 @@ def test_svg_labels_stand_apart():
 def test_svg_says_when_labels_are_left_out():
     crowded = words(draw.svg(schedule("allreduce", "naive", 32)))
     assert any("Too many messages to label" in w for w in crowded) and "b0" not in crowded
-    some = draw.svg(schedule("allreduce", "naive", 13))
+    some = draw.svg(schedule("allreduce", "naive", 26))
     missing = int(re.search(r"(\d+) labels? had no room", some)[1])
-    assert words(some).count("b0") == 2 * (13 * 12 - missing)
+    assert words(some).count("b0") == 2 * (26 * 25 - missing)
 
 
 def test_svg_without_drawsvg_says_what_to_install(monkeypatch):

@@ -11,7 +11,16 @@ from mpicoll import verify
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import PreconditionError, UnknownAlgorithm
 from mpicoll.ir import Loc, Recv, RecvReduce, Reduce, Send, Strands, strands
-from mpicoll.schedule import _REGISTRY, Schedule, algorithm, find, ordered_names, parse_spec, registered, schedule
+from mpicoll.schedule import (
+    _REGISTRY,
+    Schedule,
+    algorithm,
+    find,
+    ordered_names,
+    parse_spec,
+    registered,
+    schedule,
+)
 
 EVERY = [pytest.param(a, id=f"{a.collective.name}-{a.name}") for a in registered()]
 

@@ -54,12 +54,15 @@ def refused(made, case, change, in_place=False):
 
 
 def harmless(plan, what):
-    """Changes after which the plan is as right as before: what a block is sent from and when it is copied.
+    """Changes after which the plan is as right as before.
 
-    A block that is kept untouched lies in the input and, from the first step on, in the output too; copying
-    it when the step's messages are in, rather than before, is as good.
+    What is added to a length beyond the last chunk is cut off. A block that is kept untouched lies in the input
+    and, from the first step on, in the output too; copying it when the step's messages are in, rather than
+    before, is as good.
     """
     table, row = re.match(r"(\w+)\[(\d+)\]", what).groups() if "[" in what else ("", 0)
+    if table == "segments" and f"length {plan.lanes * plan.slice} ->" in what:
+        return what.endswith(f"-> {plan.lanes * plan.slice + plan.itemsize}")
     if table == "segments" and "base 0 -> 1" in what:
         return any(kind == SEND and first <= int(row) < end for kind, _, first, end, _ in plan.rows.tolist())
     if table == "steps" and "end of posts" in what:

@@ -130,7 +130,7 @@ def catalogue() -> dict[str, list[dict[str, Any]]]:
             {
                 "name": entry.name, "idea": claims.idea, "steps": claims.steps,
                 "bytes_per_rank": claims.bytes_per_rank, "scratch": claims.scratch, "cost": claims.cost,
-                "keeps_operand_order": entry.ordered if entry.collective.reduces else None,
+                "keeps_operand_order": entry.keeps_order() if entry.collective.reduces else None,
                 "parameters": dict(entry.parameters), "source": claims.source,
             }
         )  # fmt: skip

@@ -51,8 +51,14 @@ def lower(
     return _Lowering(schedule, rank, memory, slice_, lanes).plan(min(window, lanes, MAX_WINDOW), itemsize)
 
 
-def reads_input(schedule: Schedule, rank: int) -> bool:
-    """Whether a rank's program goes back to its contribution, so that its result may not overwrite it."""
+def is_staged(schedule: Schedule, rank: int) -> bool:
+    """Whether a result in place would overwrite what is still to be read, so that it needs memory of its own.
+
+    reduce_scatter and alltoall lay their results across their input, and some programs go back to their
+    contribution.
+    """
+    if schedule.collective.name in ("reduce_scatter", "alltoall"):
+        return True
     ops = (op for strand in schedule.program(rank) for step in strand for op in step)
     return any(INPUT in ((op.dst.buffer, op.src.buffer) if isinstance(op, Reduce) else (op.buffer,)) for op in ops)
 
@@ -94,10 +100,13 @@ class _Lowering:
         for index, step in enumerate(strand):
             self.index, self.released = index, []  # type: ignore[var-annotated]
             self.finish: list[Row] = []
-            receives = [self._receive(op) for op in step if isinstance(op, Recv)]
             operands: dict[Loc, list[_Home]] = {}
             whole: dict[Loc, bool] = {}
-            receives += [self._land(op, operands, whole) for op in step if isinstance(op, RecvReduce)]
+            receives = [  # in the step's order, in which messages from one peer match
+                self._receive(op) if isinstance(op, Recv) else self._land(op, operands, whole)
+                for op in step
+                if isinstance(op, Recv | RecvReduce)
+            ]
             sends = [self._send(op) for op in step if isinstance(op, Send)]
             for loc, sources in operands.items():
                 self._fold(loc, sources, whole[loc])

@@ -219,6 +219,8 @@ class Player:
         for op in step:
             if not isinstance(op, Reduce):
                 self._check_message(line, op)
+            elif op.dst.buffer == INPUT:
+                self._fail(line, op, "a target other than the read-only input", "input")
         if len(step) > 1:
             self._check_targets(line, step)
 

@@ -15,13 +15,11 @@ from .channel import Channel
 from .collectives import COLLECTIVES
 from .engines import Execution, engine_named
 from .errors import PreconditionError
-from .lowering import lower, reads_input
+from .lowering import is_staged, lower
 from .operators import Operator, operator
 from .plan import Plan
 from .schedule import schedule
 from .select import NATIVE, Choice, choose, native_choice
-
-_STAGED = ("reduce_scatter", "alltoall")  # in place, their results would lie across their input
 
 
 class Call:
@@ -120,7 +118,7 @@ def _prepare(channel: Channel, call: Call, in_place: bool) -> Prepared:
     if choice.algorithm == NATIVE:
         return Prepared(choice, nbytes, None, False, None, [])
     made = schedule(call.collective, choice.algorithm, channel.size, call.root, commutative=call.commutative)
-    staged = in_place and (call.collective in _STAGED or reads_input(made, channel.rank))
+    staged = in_place and is_staged(made, channel.rank)
     plan = lower(
         made,
         channel.rank,

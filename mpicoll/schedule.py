@@ -22,16 +22,21 @@ class Algorithm:
 
     blocks: how many blocks the vector has, as a function of p and the parameters (collectives named by
     rank or pair have theirs by definition). ordered: whether operands are combined in rank order, so that
-    a non-commutative operator gives its right result (rooted ones: at root 0).
+    a non-commutative operator gives its right result (rooted ones: at root 0); a function of the parameters
+    where it depends on them.
     """
 
     collective: Collective
     name: str
     body: Callable[..., Steps | Strands]
     blocks: Callable[..., int]
-    ordered: bool
+    ordered: bool | Callable[..., bool]
     claims: Claims
     parameters: dict[str, Any] = field(default_factory=dict)
+
+    def keeps_order(self, **given: Any) -> bool:
+        """Whether it serves operators that do not commute, with these parameters."""
+        return self.ordered(**{**self.parameters, **given}) if callable(self.ordered) else self.ordered
 
     def __call__(self, p: int, rank: int, **parameters: Any) -> Strands:
         """The steps of one rank, for root 0."""
@@ -42,7 +47,11 @@ _REGISTRY: dict[str, dict[str, Algorithm]] = {name: {} for name in COLLECTIVES}
 
 
 def algorithm(
-    collective: str, *, blocks: int | Callable[..., int] = 1, ordered: bool = False, name: str | None = None
+    collective: str,
+    *,
+    blocks: int | Callable[..., int] = 1,
+    ordered: bool | Callable[..., bool] = False,
+    name: str | None = None,
 ) -> Callable[[Callable[..., Any]], Algorithm]:
     """Register a function of (p, rank, *, parameters) as an algorithm; the one edit that adds it everywhere.
 
@@ -96,17 +105,18 @@ def parse_spec(collective: str, spec: str) -> tuple[Algorithm, tuple[tuple[str, 
 
     Raises UnknownAlgorithm for a name and ValueError for a parameter that does not exist.
     """
-    name, _, rest = spec.partition("(")
-    entry = find(collective, name.strip())
-    if not rest:
+    entry = find(collective, spec.partition("(")[0].strip())
+    if "(" not in spec:
         return entry, ()
     try:
         call = ast.parse(spec.strip(), mode="eval").body
-        assert isinstance(call, ast.Call) and not call.args
-        given = {
-            str(k.arg): k.value.id if isinstance(k.value, ast.Name) else ast.literal_eval(k.value)
+        assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args
+        values = [
+            (str(k.arg), k.value.id if isinstance(k.value, ast.Name) else ast.literal_eval(k.value))
             for k in call.keywords
-        }
+        ]
+        given = dict(values)
+        assert len(given) == len(values)
     except (SyntaxError, ValueError, AssertionError):
         raise ValueError(f"cannot read {spec!r}: write it as name(key=value, …)") from None
     unknown = set(given) - set(entry.parameters)
@@ -127,7 +137,7 @@ class Schedule:
             raise ValueError(f"p is {p}; a schedule has at least 1 rank")
         if not 0 <= root < p:
             raise ValueError(f"root is {root}; it must be in 0..{p - 1}")
-        if not commutative and entry.collective.reduces and not entry.ordered:
+        if not commutative and entry.collective.reduces and not entry.keeps_order(**parameters):
             raise PreconditionError(
                 f"{entry.collective.name} {entry.name} does not keep operand order, and the operator does not commute; "
                 f"choose {' or '.join(ordered_names(entry.collective.name)) or 'native'}"
@@ -191,7 +201,7 @@ class Schedule:
 
 def ordered_names(collective: str) -> list[str]:
     """The algorithms of a collective that serve non-commutative operators."""
-    return [a.name for a in _REGISTRY[collective].values() if a.ordered]
+    return [a.name for a in _REGISTRY[collective].values() if a.keeps_order()]
 
 
 def schedule(

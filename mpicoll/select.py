@@ -141,8 +141,8 @@ def choose(collective: str, nbytes: int, p: int, commutative: bool, overrides: O
     elif spec == NATIVE:
         return Choice(collective, NATIVE, None, window, NATIVE, "chosen by using()", forced=True)
     else:
-        entry, _ = parse_spec(collective, spec)
-        if not commutative and not entry.ordered:
+        entry, given = parse_spec(collective, spec)
+        if not commutative and not entry.keeps_order(**dict(given)):
             raise PreconditionError(
                 f"{collective} {entry.name} was chosen by using(), but it does not keep operand order and the operator "
                 f"does not commute; choose {' or '.join(ordered_names(collective)) or NATIVE}"

@@ -17,7 +17,7 @@ from . import blocks as parts
 from . import plan as plans
 from .collectives import Block
 from .errors import VerifyError
-from .lowering import lower
+from .lowering import is_staged, lower
 from .plan import FOLD, IN, OUT, RECV, SCRATCH, SEND, Plan
 from .schedule import Schedule
 
@@ -82,12 +82,11 @@ def check_scratch(schedule: Schedule) -> None:
 
 
 def in_place_forms(schedule: Schedule) -> tuple[bool, ...]:
-    """The placements a collective's plans come in; where the result would lie across the input, it is staged."""
-    match schedule.collective.name:
-        case "bcast":
-            return (True,)
-        case "barrier" | "reduce_scatter" | "alltoall":
-            return (False,)
+    """The placements a schedule's plans come in; a staged one is the plain one on other memory."""
+    if schedule.collective.name == "bcast":
+        return (True,)
+    if schedule.collective.name == "barrier" or any(is_staged(schedule, rank) for rank in range(schedule.p)):
+        return (False,)
     return (False, True)
 
 

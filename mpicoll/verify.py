@@ -93,7 +93,7 @@ def schedules(entry: Algorithm, p: int) -> Iterator[Schedule]:
     """All an algorithm is proved on at p ranks: every root, and rank order kept where it claims to."""
     for root in range(p) if entry.collective.rooted else (0,):
         yield _Remembered(entry, p, root)
-        if entry.ordered:
+        if entry.keeps_order():
             yield _Remembered(entry, p, root, commutative=False)
 
 

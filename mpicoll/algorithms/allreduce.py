@@ -85,7 +85,7 @@ def rabenseifner(p: int, rank: int) -> Strands:
     return fold(_halve_and_double, p, rank, range(power_of_two_floor(p)))
 
 
-@algorithm("allreduce", ordered=True)
+@algorithm("allreduce", ordered=lambda reduce, bcast: find("reduce", reduce).keeps_order())
 def reduce_bcast(p: int, rank: int, *, reduce: str = "binomial", bcast: str = "binomial") -> Strands:
     """Reduce to rank 0, then broadcast, each by any registered algorithm of one block.
 

@@ -238,9 +238,7 @@ def faults(plan: Plan) -> list[str]:
             ),
             "only the input is copied before the messages of a step are in",
         )
-        expect(
-            plan.most_messages == max(map(len, messages(plan)), default=0), "room for the messages of a step"
-        )
+        expect(plan.most_messages == max(map(len, messages(plan)), default=0), "room for the messages of a step")
     return found
 
 
@@ -252,9 +250,7 @@ def consecutive(table: np.ndarray, total: int) -> bool:
 
 def messages(plan: Plan) -> list[list[int]]:
     """The rows of each step that are messages."""
-    return [
-        [r for r in range(first, posts) if plan.rows[r, 0] != FOLD] for first, posts, _ in plan.steps.tolist()
-    ]
+    return [[r for r in range(first, posts) if plan.rows[r, 0] != FOLD] for first, posts, _ in plan.steps.tolist()]
 
 
 def sound_copy(plan: Plan, row: int) -> bool:
@@ -272,9 +268,7 @@ def sound_row(plan: Plan, row: int) -> bool:
     if kind == FOLD:
         to, *operands = segments or [[]]
         late = [x for x in operands[2:] if x == to]  # overwritten only when all else is folded
-        return (
-            within and len(operands) > 0 and len(set(whole)) == 1 and (not late or operands[0][0] == SCRATCH)
-        )
+        return within and len(operands) > 0 and len(set(whole)) == 1 and (not late or operands[0][0] == SCRATCH)
     if len(segments) < 2:
         return within and stage == -1
     if stage < 0 or stage + sum(whole) > plan.lane_scratch:

@@ -144,9 +144,7 @@ def hierarchical(inner, outer, share):
             k = across.blocks(len(leaders))
             return tuple(range(block * width // k, (block + 1) * width // k))
 
-        return then(
-            embed(down, node, rank, whole), embed(across, leaders, rank, part), embed(up, node, rank, whole)
-        )
+        return then(embed(down, node, rank, whole), embed(across, leaders, rank, part), embed(up, node, rank, whole))
 
     return body
 
@@ -165,9 +163,7 @@ def test_two_levels_on_unequal_nodes(inner, outer, p):
 def test_two_levels_keep_operand_order_where_their_pieces_do(p):
     body = hierarchical("binomial", "recursive_doubling", 1)
     holds(adhoc("allreduce", body, p, blocks=len(nodes_of(p)), ordered=True, in_order=True))
-    broken = adhoc(
-        "allreduce", hierarchical("binomial", "ring", 1), 11, blocks=4 + 1, ordered=True, in_order=True
-    )
+    broken = adhoc("allreduce", hierarchical("binomial", "ring", 1), 11, blocks=4 + 1, ordered=True, in_order=True)
     with pytest.raises(VerifyError, match="out of rank order"):
         verify(broken)
 
@@ -185,9 +181,7 @@ def test_a_node_with_the_wrong_rank_is_found(p):
         blocks = tuple(range(len(nodes)))
         leaders = [node[0] for node in nodes]
         across = embed(find("allreduce", "ring"), leaders, rank)
-        return then(
-            embed(down, node, rank, lambda _: blocks), across, embed(up, node, rank, lambda _: blocks)
-        )
+        return then(embed(down, node, rank, lambda _: blocks), across, embed(up, node, rank, lambda _: blocks))
 
     holds(adhoc("allreduce", right, p, blocks=len(nodes_of(p))))
     with pytest.raises(VerifyError):
@@ -261,9 +255,7 @@ def test_strands_that_touch_the_same_block_are_refused(p):
 def test_strands_may_read_the_same_block():
     def body(p, rank):
         if rank:
-            return (
-                parallel([], []) if rank > 2 else parallel(*[[Recv(0, (0,))], []][:: 1 if rank == 1 else -1])
-            )
+            return parallel([], []) if rank > 2 else parallel(*[[Recv(0, (0,))], []][:: 1 if rank == 1 else -1])
         return parallel([Send(1, (0,))], [Send(2, (0,))])
 
     holds(adhoc("bcast", body, 3))

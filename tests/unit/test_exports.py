@@ -19,9 +19,7 @@ PROMISED = {"Comm", "algorithm", "algorithms", "schedule"}
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
     start = f"import sys; sys.path[0] = {str(ROOT)!r}; "
-    return subprocess.run(
-        [sys.executable, "-c", start + code], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    return subprocess.run([sys.executable, "-c", start + code], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def test_promised_names():
@@ -53,9 +51,7 @@ def test_importing_and_proving_does_not_start_mpi():
 
 
 def test_modules_need_no_mpi():
-    done = python(
-        "sys.modules['mpi4py'] = None; " + "; ".join(f"import mpicoll.{name}" for name in WITHOUT_MPI)
-    )
+    done = python("sys.modules['mpi4py'] = None; " + "; ".join(f"import mpicoll.{name}" for name in WITHOUT_MPI))
     assert done.returncode == 0, done.stderr
 
 

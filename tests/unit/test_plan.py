@@ -217,15 +217,11 @@ def test_unequal_shares_are_sent_as_they_are(name, counts):
     """In all, every rank but the last hop's folds p - 1 times each byte of each share."""
     plans = lower_all(schedule("reduce_scatter", name, 5), Case(counts, 8, None, 4), False)
     received = [
-        sum(
-            int(plan.segments[s, 2]) for k, _, a, b, _ in plan.rows.tolist() if k == RECV for s in range(a, b)
-        )
+        sum(int(plan.segments[s, 2]) for k, _, a, b, _ in plan.rows.tolist() if k == RECV for s in range(a, b))
         for plan in plans
     ]
     sent = [
-        sum(
-            int(plan.segments[s, 2]) for k, _, a, b, _ in plan.rows.tolist() if k == SEND for s in range(a, b)
-        )
+        sum(int(plan.segments[s, 2]) for k, _, a, b, _ in plan.rows.tolist() if k == SEND for s in range(a, b))
         for plan in plans
     ]
     assert sum(received) == sum(sent) >= 4 * 8 * sum(counts)
@@ -402,9 +398,7 @@ def test_no_strands():
 
 @pytest.mark.parametrize(("chunk_bytes", "window"), [(0, 4), (-1, 4), (8, 0), (None, 0), (8, -2)])
 def test_chunks_and_windows_of_nothing(chunk_bytes, window):
-    with pytest.raises(
-        ValueError, match=f"chunk_bytes is {chunk_bytes} and window {window}; both must be at least 1"
-    ):
+    with pytest.raises(ValueError, match=f"chunk_bytes is {chunk_bytes} and window {window}; both must be at least 1"):
         lower(schedule("allreduce", "ring", 3), 0, 10, 8, chunk_bytes=chunk_bytes, window=window)
 
 

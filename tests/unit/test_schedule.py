@@ -76,9 +76,7 @@ def test_registering_twice(registry):
 
 
 def test_a_docstring_is_part_of_it(registry):
-    with pytest.raises(
-        ValueError, match="the docstring of bcast bare lacks Steps, Bytes per rank, Scratch, Cost, So"
-    ):
+    with pytest.raises(ValueError, match="the docstring of bcast bare lacks Steps, Bytes per rank, Scratch, Cost, So"):
         algorithm("bcast", name="bare")(lambda p, rank: [])
     assert "bare" not in mpicoll.algorithms()["bcast"]
 
@@ -113,13 +111,9 @@ def test_every_collective_has_an_algorithm():
 
 
 def test_near_names():
-    with pytest.raises(
-        UnknownAlgorithm, match="no allreduce algorithm is called 'rign'; did you mean 'ring'"
-    ):
+    with pytest.raises(UnknownAlgorithm, match="no allreduce algorithm is called 'rign'; did you mean 'ring'"):
         schedule("allreduce", "rign", p=3)
-    with pytest.raises(
-        UnknownAlgorithm, match="no collective is called 'alreduce'; did you mean 'allreduce'"
-    ):
+    with pytest.raises(UnknownAlgorithm, match="no collective is called 'alreduce'; did you mean 'allreduce'"):
         schedule("alreduce", "ring", p=3)
 
 
@@ -185,9 +179,7 @@ def test_junk_in_a_spec(spec):
 
 
 def test_unknown_parameter():
-    with pytest.raises(
-        ValueError, match="allreduce reduce_bcast has no parameter root; it has: reduce, bcast"
-    ):
+    with pytest.raises(ValueError, match="allreduce reduce_bcast has no parameter root; it has: reduce, bcast"):
         parse_spec("allreduce", "reduce_bcast(root=1)")
     with pytest.raises(ValueError, match="allreduce ring has no parameter a, b; it has: none"):
         parse_spec("allreduce", "ring(b=1, a=2)")
@@ -244,7 +236,7 @@ def test_a_piece_that_loses_the_order_is_refused_too(registry):
         elif p > 1:
             yield [RecvReduce(peer, (0,), "left") for peer in range(1, p)]
 
-    with pytest.raises(PreconditionError, match="reduce loose does not keep operand order"):
+    with pytest.raises(PreconditionError, match="reduce_bcast does not keep operand order"):
         schedule("allreduce", "reduce_bcast(reduce=loose)", 4, commutative=False)
 
 
@@ -265,9 +257,7 @@ def test_root_is_a_rank(root):
 
 def test_strands_are_tuples_all_the_way_down():
     send, fold, local = Send(1, [0, 1]), RecvReduce(1, range(2)), Reduce(Loc("a", 0), Loc("value", 0))
-    assert strands(iter([send, [fold, local]])) == Strands(
-        (((Send(1, (0, 1)),), (RecvReduce(1, (0, 1)), local)),)
-    )
+    assert strands(iter([send, [fold, local]])) == Strands((((Send(1, (0, 1)),), (RecvReduce(1, (0, 1)), local)),))
 
 
 def test_strands_stay_what_they_are():

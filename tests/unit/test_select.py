@@ -11,13 +11,7 @@ from mpicoll.select import NATIVE, ORDERED_RULES, RULES, WINDOW, Overrides, choo
 
 BYTES = sorted(
     {0, 1, 8, 1 << 40}
-    | {
-        rule.above + d
-        for rules in RULES.values()
-        for rule in rules
-        for d in (-1, 0, 1)
-        if rule.above + d >= 0
-    }
+    | {rule.above + d for rules in RULES.values() for rule in rules for d in (-1, 0, 1) if rule.above + d >= 0}
 )
 REDUCING = [name for name, c in COLLECTIVES.items() if c.reduces]
 EVERY = [pytest.param(a, id=f"{a.collective.name}-{a.name}") for a in registered()]

@@ -56,8 +56,8 @@ def refused(made, case, change, in_place=False):
 def harmless(plan, what):
     """Changes after which the plan is as right as before.
 
-    What is added to a length beyond the last chunk is cut off. A block that is kept untouched lies in the input
-    and, from the first step on, in the output too; copying it when the step's messages are in, rather than
+    What is added to a length beyond the last chunk is cut off. A block that is kept untouched lies in the
+    input and, from the first step on, in the output too; copying it when the step's messages are in, rather than
     before, is as good.
     """
     table, row = re.match(r"(\w+)\[(\d+)\]", what).groups() if "[" in what else ("", 0)
@@ -112,9 +112,7 @@ def test_a_few_mutants_at_larger_p(entry):
             if not faults(broken) and not harmless(plans[r], what)
         ]
         for rank, what, broken in draw.sample(every, 6):
-            assert caught(made, case, in_place, [*plans[:rank], broken, *plans[rank + 1 :]]), (
-                f"{rank}: {what}"
-            )
+            assert caught(made, case, in_place, [*plans[:rank], broken, *plans[rank + 1 :]]), f"{rank}: {what}"
 
 
 # -- some of them on all ranks at once, with their coordinates ----------------------------------------------
@@ -188,9 +186,7 @@ def test_merged_where_a_neighbour_does_not_follow():
 
     def widen(rank, plan):
         longest = int(plan.segments[:, 2].argmax())
-        return (
-            changed(plan, "segments", (longest, 1), int(plan.segments[longest, 1]) + 6) if rank == 0 else plan
-        )
+        return changed(plan, "segments", (longest, 1), int(plan.segments[longest, 1]) + 6) if rank == 0 else plan
 
     assert refused(made, case, widen).p == 4
 
@@ -205,9 +201,7 @@ def test_steps_of_one_rank_in_another_order():
 @pytest.mark.parametrize("p", [2, 3, 5])
 def test_a_window_that_ranks_disagree_on(p):
     made = schedule("bcast", "chain", p)
-    error = refused(
-        made, Case(9, 2, 4, 3), lambda rank, plan: replace(plan, window=3 - (rank == 1)), in_place=True
-    )
+    error = refused(made, Case(9, 2, 4, 3), lambda rank, plan: replace(plan, window=3 - (rank == 1)), in_place=True)
     assert error.strand == 0 and "lane" in error.op
 
 
@@ -297,9 +291,7 @@ class RandomAllreduce:
     def add(self, rank, op):
         """As a step of its own, or in the last one where that has other blocks only."""
         program = self.programs[rank]
-        apart = program and not any(
-            isinstance(x, Reduce) or set(x.blocks) & set(op.blocks) for x in program[-1]
-        )
+        apart = program and not any(isinstance(x, Reduce) or set(x.blocks) & set(op.blocks) for x in program[-1])
         if apart and self.draw.random() < 0.5:
             program[-1].append(op)
         else:
@@ -324,9 +316,7 @@ def test_random_schedules_use_everything():
     rows, steps, ops = [], [], []
     for seed in range(40):
         made = RandomAllreduce(seed).schedule()
-        ops += [
-            op for rank in range(made.p) for strand in made.program(rank) for step in strand for op in step
-        ]
+        ops += [op for rank in range(made.p) for strand in made.program(rank) for step in strand for op in step]
         for plan in lower_all(made, Case(23, 2, 4, 2), False):
             rows += [(kind, stage >= 0, end - first) for kind, _, first, end, stage in plan.rows.tolist()]
             steps += [b - a for a, b, _ in plan.steps.tolist()]

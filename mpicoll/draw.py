@@ -10,6 +10,7 @@ labels; both say what they leave out.
 
 from __future__ import annotations
 
+import textwrap
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -394,7 +395,8 @@ def _paint(schedule: Schedule, width: int | None) -> tuple[str, str, _Canvas]:
     drawing: _SpaceTime | _Table = _SpaceTime(picture)
     if drawing.width > room:
         drawing = _Table(picture, room if width else 120)
-    return picture.headline, _key(picture, isinstance(drawing, _Table)), drawing.paint()
+    key = textwrap.fill(_key(picture, isinstance(drawing, _Table)), min(room, 120))
+    return picture.headline, key, drawing.paint()
 
 
 def text(schedule: Schedule, width: int | None = None) -> str:

@@ -139,7 +139,13 @@ def test_one_rank_waits_first_and_another_calls_first(ours, what):
 
 
 def test_more_in_flight_than_there_are_tags(ours):
-    flights = [Flight(ours, n=3, factor=i % 7 + 1) for i in range(300)]
+    """Of different lengths, in several steps each, on ranks that are not in step: a mix-up would show."""
+    with ours.using(allreduce="ring", chunk_bytes=64, window=2):
+        flights = []
+        for i in range(300):
+            if i % 100 == 30 * ours.rank:
+                time.sleep(0.05)
+            flights.append(Flight(ours, n=3 + i % 50, factor=i % 7 + 1))
     for flight in flights[::-1]:
         flight.request.Wait()
     assert all(flight.right() for flight in flights)
@@ -373,6 +379,19 @@ def test_user_operator(ours):
     with ops.user_op(ops.AFFINE) as op:
         ours.Iallreduce(ops.maps(9, ours.rank), got, op).Wait()
     assert np.array_equal(got, ops.composed(9, ours.size))
+
+
+@each("number", [1, 4])
+def test_operator_and_datatype_may_be_freed_before_the_wait(ours, number):
+    """As MPI has it: they go once nothing uses them."""
+    got = [np.zeros(8_000, np.int64) for _ in range(number)]
+    with ops.user_op(ops.PRODUCT) as op, ops.matrix_type() as datatype:
+        send = ops.matrices(2_000, ours.rank)
+        requests = [ours.Iallreduce([send, datatype], [each_got, datatype], op) for each_got in got]
+    with ops.user_op(ops.ADD, commute=True):        # may get the same handle
+        for request in requests:
+            request.Wait()
+    assert all(np.array_equal(each_got, ops.multiplied(2_000, ours.size)) for each_got in got)
 
 
 def test_freeing_a_communicator_completes_what_is_in_flight(ours):

@@ -1,50 +1,50 @@
 """What each collective means: which rank starts with which block, and which must end with it.
 
-These few predicates are the whole specification the verifier proves schedules against and the
+These few functions are the whole specification the verifier proves schedules against and the
 plan maps memory by. A block is named by what it is: a part of the vector (an int), the rank it
 belongs to (an int), or a (source, destination) pair.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 Block = Hashable
-Where = Callable[[Block, int, int], bool]  # (block, rank, root)
+Where = Callable[[Sequence[Block], int, int, int], Sequence[Block]]  # (all blocks, p, rank, root) -> that rank's
 
 
-def everywhere(block: Block, rank: int, root: int) -> bool:
-    """True: every rank has every block."""
-    return True
+def everywhere(blocks: Sequence[Block], p: int, rank: int, root: int) -> Sequence[Block]:
+    """Every rank has every block."""
+    return blocks
 
 
-def at_root(block: Block, rank: int, root: int) -> bool:
+def at_root(blocks: Sequence[Block], p: int, rank: int, root: int) -> Sequence[Block]:
     """The root has every block, the others none."""
-    return rank == root
+    return blocks if rank == root else ()
 
 
-def at_namesake(block: Block, rank: int, root: int) -> bool:
+def at_namesake(blocks: Sequence[Block], p: int, rank: int, root: int) -> Sequence[Block]:
     """Block b is at rank b."""
-    return rank == block
+    return (rank,)
 
 
-def at_source(block: Block, rank: int, root: int) -> bool:
+def at_source(blocks: Sequence[Block], p: int, rank: int, root: int) -> Sequence[Block]:
     """Block (s, d) is at rank s."""
-    return rank == block[0]  # type: ignore[index]
+    return [(rank, d) for d in range(p)]
 
 
-def at_destination(block: Block, rank: int, root: int) -> bool:
+def at_destination(blocks: Sequence[Block], p: int, rank: int, root: int) -> Sequence[Block]:
     """Block (s, d) is at rank d."""
-    return rank == block[1]  # type: ignore[index]
+    return [(s, rank) for s in range(p)]
 
 
 @dataclass(frozen=True)
 class Collective:
     """The meaning of one collective.
 
-    starts, ends: predicates (block, rank, root) on who has a block before and after.
+    starts, ends: which blocks a rank has before and after.
     naming: what a block is: a part of the "vector", a "rank"'s share, a (source, destination) "pair", or "none".
     reduces: whether the blocks at the end hold every rank's contribution, combined.
     """

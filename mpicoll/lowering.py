@@ -43,8 +43,8 @@ def lower(
     keeps its block where it is). chunk_bytes: the most of each block that one message carries; None: all.
     window: how many chunks are in flight. Raises ValueError for a chunk or window of zero or less.
     """
-    if (chunk_bytes is not None and chunk_bytes < 1) or window < 1:
-        raise ValueError(f"chunk_bytes is {chunk_bytes} and window {window}; both must be at least 1")
+    if not all(isinstance(x, int) and x > 0 for x in (window, 1 if chunk_bytes is None else chunk_bytes)):
+        raise ValueError(f"chunk_bytes is {chunk_bytes} and window {window}; both must be whole numbers of at least 1")
     memory = layout(schedule, counts, itemsize, in_place)
     width = schedule.p if schedule.collective.naming == "pair" else len(schedule.blocks)
     slice_, lanes = lanes_of(memory.largest, memory.total, itemsize, width, chunk_bytes)
@@ -90,6 +90,7 @@ class _Lowering:
             first = len(self.steps)
             peak = self._strand(strand, peak)
             self.spans.append((first, len(self.steps)))
+        self.spans = self.spans or [(0, 0)]
         self._keep_untouched()
         return self._tables(window, itemsize, -(-peak // ALIGN) * ALIGN)
 

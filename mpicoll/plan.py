@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from . import blocks as parts
-from .collectives import Block
+from .collectives import Block, at_namesake
 from .schedule import Schedule
 
 SEND, RECV, FOLD = range(3)
@@ -78,12 +78,10 @@ def layout(schedule: Schedule, counts: int | tuple[int, ...], itemsize: int, in_
     length_of: Callable[[Any], int] = lengths.__getitem__
     spread: Callable[[Any], int] = at.__getitem__
     alone: Callable[[Any], int] = lambda b: 0
-    starts_alone = naming == "rank" and schedule.collective.starts(0, 0, p) and not schedule.collective.starts(1, 0, p)
-    ends_alone = naming == "rank" and schedule.collective.ends(0, 0, p) and not schedule.collective.ends(1, 0, p)
     return Layout(
         length_of,
-        alone if starts_alone else spread,
-        alone if ends_alone else spread,
+        alone if schedule.collective.starts is at_namesake else spread,
+        alone if schedule.collective.ends is at_namesake else spread,
         max(lengths, default=0),
         sum(lengths),
         in_place,

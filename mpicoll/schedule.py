@@ -180,11 +180,11 @@ class Schedule:
 
     def starts(self, rank: int) -> list[Block]:
         """The blocks a rank contributes."""
-        return [b for b in self.blocks if self.collective.starts(b, rank, self.root)]
+        return list(self.collective.starts(self.blocks, self.p, rank, self.root))
 
     def ends(self, rank: int) -> list[Block]:
         """The blocks a rank must hold at the end."""
-        return [b for b in self.blocks if self.collective.ends(b, rank, self.root)]
+        return list(self.collective.ends(self.blocks, self.p, rank, self.root))
 
     def verify(self) -> None:
         """Prove this schedule; raises VerifyError with coordinates."""

@@ -107,12 +107,14 @@ class Overrides:
     ) -> Overrides:
         """These with others laid over them, checked."""
         for collective, spec in algorithms.items():
+            if not isinstance(spec, str):
+                raise ArgumentError(f"{collective} is {spec!r}; it must be the name of an algorithm")
             if spec not in (NATIVE, "auto"):
                 parse_spec(collective, spec)
             elif collective not in RULES:
                 find(collective, spec)
         for what, value in (("chunk_bytes", chunk_bytes), ("window", window)):
-            if value is not None and (not isinstance(value, int) or value < 1):
+            if value is not None and (type(value) is not int or value < 1):
                 raise ArgumentError(f"{what} is {value!r}; it must be an integer of at least 1")
         return Overrides(
             tuple({**dict(self.algorithms), **algorithms}.items()),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -17,10 +17,12 @@ from . import blocks as parts
 from . import plan as plans
 from .collectives import Block
 from .errors import VerifyError
+from .form import faults
 from .lowering import is_staged, lower
 from .plan import FOLD, IN, OUT, RECV, SCRATCH, SEND, Plan
 from .schedule import Schedule
 
+MANY = 16  # ranks up to which tables are proved on many cases, and their form is looked at
 Cell = tuple[int, int, int]  # identity of an element, then (mask, 0) or (first, end) of the contributions in it
 Pieces = list[tuple[int, int, int]]  # (base, address, length)
 
@@ -42,7 +44,7 @@ def cases(schedule: Schedule) -> Iterator[Case]:
         yield Case(0, 1, None, 4)
         return
     k = max(1, len(schedule.blocks)) if naming == "vector" else 1
-    if p > 16:
+    if p > MANY:
         if schedule.root in (0, p // 2):
             yield Case(2 * k + 1, 1, 2, 2) if p % 2 else Case(k + 1, 1, None, 4)
         return
@@ -112,8 +114,14 @@ def _is_in_place_rank(schedule: Schedule, rank: int) -> bool:
 
 
 def run(schedule: Schedule, case: Case, in_place: bool, lowered: list[Plan] | None = None) -> None:
-    """Run one case on symbolic memory. Raises VerifyError."""
-    _Machine(schedule, case, in_place, lowered or lower_all(schedule, case, in_place)).run()
+    """Run one case on symbolic memory, its plans' form looked at first. Raises VerifyError."""
+    lowered = lowered or lower_all(schedule, case, in_place)
+    for rank, plan in enumerate(lowered if schedule.p <= MANY else ()):
+        if found := faults(plan):
+            raise VerifyError(
+                schedule.title, schedule.p, rank, op=f"lowered table, {case}", expected=found[0], got="otherwise"
+            )
+    _Machine(schedule, case, in_place, lowered).run()
 
 
 class _Lane:
@@ -142,6 +150,7 @@ class _Machine:
         self.steps = [plan.steps.tolist() for plan in lowered]
         self.places = {block: i for i, block in enumerate(schedule.blocks)}
         self.memory = [self._memory(r) for r in range(schedule.p)]
+        self.known = [1 << r for r in range(schedule.p)]  # whom each rank has heard of
         self.sends: dict[tuple[int, int, int], deque] = defaultdict(deque)
         self.receives: dict[tuple[int, int, int], deque] = defaultdict(deque)
         self.lanes = [
@@ -231,7 +240,7 @@ class _Machine:
             out += cells
         return out  # type: ignore[return-value]
 
-    def _put(self, lane: _Lane, pieces: Pieces, cells: list[Cell]) -> None:
+    def _put(self, lane: _Lane, pieces: Pieces, cells: Sequence[Cell | None]) -> None:
         done = 0
         for base, at, n in pieces:
             memory = self.memory[lane.rank][base]
@@ -244,6 +253,7 @@ class _Machine:
         plan = lane.plan
         first, posts, _ = self.steps[lane.rank][lane.step]
         tag = plans.tag(0, lane.strand, lane.slot)
+        keys = []
         for kind, peer, a, b, stage in self.rows[lane.rank][first:posts]:
             pieces = self._pieces(lane, a, b)
             if kind == FOLD:
@@ -258,8 +268,14 @@ class _Machine:
                     self._put(lane, staged, self._take(lane, pieces))
                 pieces = staged
             lane.pending += 1
-            key = (lane.rank, peer, tag) if kind == SEND else (peer, lane.rank, tag)
-            (self.sends if kind == SEND else self.receives)[key].append((lane, pieces))
+            if kind == SEND:
+                keys.append((lane.rank, peer, tag))
+                self.sends[keys[-1]].append((lane, pieces, self.known[lane.rank]))
+            else:
+                keys.append((peer, lane.rank, tag))
+                self.receives[keys[-1]].append((lane, pieces))
+                self._put(lane, pieces, [None] * total)  # nobody may read it before it arrives
+        for key in keys:
             self._match(key)
         if not lane.pending:
             self.ready.append(lane)
@@ -268,7 +284,8 @@ class _Machine:
         """Both sides are there: read what the sender's memory holds now, not when it posted."""
         sends, receives = self.sends[key], self.receives[key]
         while sends and receives:
-            (sender, source), (receiver, target) = sends.popleft(), receives.popleft()
+            (sender, source, known), (receiver, target) = sends.popleft(), receives.popleft()
+            self.known[receiver.rank] |= known
             cells = self._take(sender, source)
             if len(cells) != _length(target):
                 self._fail(receiver, f"{_length(target)} bytes from rank {key[0]}", f"{len(cells)} bytes")
@@ -313,6 +330,8 @@ class _Machine:
         s = self.schedule
         for rank in range(s.p):
             where = self.layouts[rank]
+            if s.collective.naming == "none" and self.known[rank] != (1 << s.p) - 1:
+                self._fail(None, "every rank to have heard of every other", "not so", rank)
             if where.in_place and s.collective.name == "scatter":
                 continue
             output = self.memory[rank][OUT]

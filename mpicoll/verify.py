@@ -90,11 +90,15 @@ class _Remembered(Schedule):
 
 
 def schedules(entry: Algorithm, p: int) -> Iterator[Schedule]:
-    """All an algorithm is proved on at p ranks: every root, and rank order kept where it claims to."""
+    """All an algorithm is proved on at p ranks: every root, and rank order kept where it claims to.
+
+    Where the operator's commuting makes no other program, the proof that order is kept is the proof of both.
+    """
     for root in range(p) if entry.collective.rooted else (0,):
-        yield _Remembered(entry, p, root)
         if entry.keeps_order():
             yield _Remembered(entry, p, root, commutative=False)
+        if root or not entry.keeps_order():
+            yield _Remembered(entry, p, root)
 
 
 def prove(entry: Algorithm, p: int) -> int:

@@ -11,7 +11,7 @@ from unit.mutants import adhoc, faults, messages
 from mpicoll import blocks as parts
 from mpicoll.combine import parallel, relabel
 from mpicoll.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send, Strands
-from mpicoll.lowering import lower, reads_input
+from mpicoll.lowering import lower, is_staged
 from mpicoll.plan import (
     ALIGN,
     FOLD,
@@ -337,7 +337,7 @@ def test_several_folds_into_one_are_one_row():
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_reads_input(in_place):
+def test_is_staged(in_place):
     def early(p, rank):
         yield Send(1 - rank, (0,)), RecvReduce(1 - rank, (0,))
 
@@ -347,7 +347,7 @@ def test_reads_input(in_place):
     def local(p, rank):
         yield Reduce(Loc("a", 0), Loc(INPUT, 0))
 
-    answers = [reads_input(adhoc("allreduce", body, 2), 0) for body in (early, late, local)]
+    answers = [is_staged(adhoc("allreduce", body, 2), 0) for body in (early, late, local)]
     assert answers == [False, True, True]
 
 
@@ -398,7 +398,7 @@ def test_no_strands():
 
 @pytest.mark.parametrize(("chunk_bytes", "window"), [(0, 4), (-1, 4), (8, 0), (None, 0), (8, -2)])
 def test_chunks_and_windows_of_nothing(chunk_bytes, window):
-    with pytest.raises(ValueError, match=f"chunk_bytes is {chunk_bytes} and window {window}; both must be at least 1"):
+    with pytest.raises(ValueError, match=f"chunk_bytes is {chunk_bytes} and window {window}; both must be whole numbers of at least 1"):
         lower(schedule("allreduce", "ring", 3), 0, 10, 8, chunk_bytes=chunk_bytes, window=window)
 
 

@@ -140,7 +140,7 @@ def test_a_chunk_dropped_at_one_rank():
 
 
 def test_lanes_that_share_scratch():
-    assert refused(RING, Case(90, 2, 4, 3), lambda rank, plan: replace(plan, lane_scratch=0)).strand == 0
+    assert refused(RING, Case(90, 2, 4, 3), lambda rank, plan: replace(plan, lane_scratch=0)).expected == "row 0"
 
 
 def test_a_fold_the_wrong_way_round():

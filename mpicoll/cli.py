@@ -197,6 +197,7 @@ def show(collective: str, algorithm: str, p: int, root: int, svg: str | None, pl
     """A space-time picture of ALGORITHM, a name or "name(key=value)": who sends what, and who then holds whose."""
     _alone()
     from . import draw
+    from . import svg as drawing
     from .schedule import schedule
 
     with _asking():
@@ -205,7 +206,7 @@ def show(collective: str, algorithm: str, p: int, root: int, svg: str | None, pl
             raise ValueError(f"{collective} has no root")
         next(iter(wanted.program(0)), None)
     if svg:
-        _write(svg, draw.svg(wanted))
+        _write(svg, drawing.svg(wanted))
     elif plain:
         click.echo(draw.text(wanted), nl=False)
     else:

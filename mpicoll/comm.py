@@ -226,7 +226,7 @@ class Comm(MPI.Intracomm):
     # -- communicators out of this one ------------------------------------------------------------------
 
     def _same_class(self, comm: MPI.Comm) -> Any:
-        return type(self)(comm)
+        return type(self)(comm)  # type: ignore[arg-type]
 
     def Dup(self, info: MPI.Info | None = None) -> Any:
         """A duplicate, of this class."""

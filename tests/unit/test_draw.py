@@ -11,10 +11,12 @@ from xml.etree import ElementTree
 import pytest
 
 from mpicoll import draw
+from mpicoll import svg as drawing
 from mpicoll.algorithms import allreduce
 from mpicoll.combine import mirror, parallel, relabel, then
 from mpicoll.errors import MpicollError
 from mpicoll.ir import RecvReduce, Send
+from mpicoll.picture import Picture, ranks
 from mpicoll.play import play
 from mpicoll.schedule import Schedule, registered, schedule
 
@@ -58,7 +60,7 @@ def test_ring_allreduce_shows_every_step_with_its_contributors():
     assert list(shown) == list(range(1, 9))
     for t in range(1, 5):  # one contribution more in each step
         for rank in range(5):
-            who = draw.ranks((rank - i) % 5 for i in range(t + 1))
+            who = ranks((rank - i) % 5 for i in range(t + 1))
             assert re.search(rf"(?<!\S)b{(rank - t - 1) % 5}: {re.escape(who)}(?!\S)", "\n".join(shown[t])), (t, rank)
     for t in range(5, 9):  # then only whole blocks travel, each rank getting the one after
         for rank in range(5):
@@ -119,7 +121,7 @@ def test_every_algorithm_can_be_drawn(entry, p):
     total = len(play(wanted).messages)
     text = draw.text(wanted)
     assert text.count("▶") + text.count("◀") == total
-    assert len(arrows(draw.svg(wanted))) == total
+    assert len(arrows(drawing.svg(wanted))) == total
     assert str(draw.render(wanted)) == text
 
 
@@ -165,9 +167,9 @@ def test_strands_differ_in_colour():
     wanted = two_lines()
     styles = {str(span.style) for span in draw.render(wanted).spans}
     assert {draw.STRAND_STYLES[0], draw.STRAND_STYLES[1]} <= styles
-    colours = {line.get("stroke") for arrow in arrows(draw.svg(wanted)) for line in arrow.iter(f"{SVG}path")}
-    assert {draw.STRAND_COLOURS[0], draw.STRAND_COLOURS[1]} <= colours
-    assert "strand 1" in draw.svg(wanted)
+    colours = {line.get("stroke") for arrow in arrows(drawing.svg(wanted)) for line in arrow.iter(f"{SVG}path")}
+    assert {drawing.STRAND_COLOURS[0], draw.STRAND_COLOURS[1]} <= colours
+    assert "strand 1" in drawing.svg(wanted)
 
 
 # -- svg ----------------------------------------------------------------------------------------------------------
@@ -183,7 +185,7 @@ def words(document):
 
 
 def test_svg_has_an_arrow_a_label_and_a_note_for_each_message():
-    document = draw.svg(ring())
+    document = drawing.svg(ring())
     titles = [arrow.find(f"{SVG}title").text for arrow in arrows(document)]
     assert len(titles) == len(set(titles)) == 40
     assert "step 2: 0 to 1: b3, contributors 0,4, folded in" in titles
@@ -195,7 +197,7 @@ def test_svg_has_an_arrow_a_label_and_a_note_for_each_message():
 
 
 def test_svg_tells_folds_from_plain_receives():
-    document = draw.svg(ring())
+    document = drawing.svg(ring())
     dashed = [a for a in arrows(document) if any(x.get("stroke-dasharray") for x in a.iter())]
     plus = [a for a in arrows(document) if a.find(f"{SVG}circle") is not None]
     assert len(dashed) == len(plus) == 20
@@ -203,7 +205,7 @@ def test_svg_tells_folds_from_plain_receives():
 
 
 def test_svg_stands_alone():
-    document = draw.svg(ring())
+    document = drawing.svg(ring())
     assert not re.search(r"href=|@import|<script|<image", document)
     sheet = ElementTree.fromstring(document)
     paper = sheet.find(f"{SVG}rect")
@@ -212,28 +214,28 @@ def test_svg_stands_alone():
 
 def test_svg_escapes_what_xml_does_not_take():
     claims = replace(allreduce.ring.claims, idea="a < b & c")
-    assert "a < b & c" in words(draw.svg(Schedule(replace(allreduce.ring, claims=claims), 3)))
+    assert "a < b & c" in words(drawing.svg(Schedule(replace(allreduce.ring, claims=claims), 3)))
 
 
 def test_svg_keeps_its_words_on_the_paper():
     for wanted in (ring(), ring(13), schedule("alltoall", "bruck", 5), schedule("bcast", "chain", 2)):
-        sheet = ElementTree.fromstring(draw.svg(wanted))
+        sheet = ElementTree.fromstring(drawing.svg(wanted))
         width, height = float(sheet.get("width")), float(sheet.get("height"))
         for node in sheet.iter(f"{SVG}text"):
-            size = float(node.get("font-size")) * draw.ADVANCE * len(node.text)
+            size = float(node.get("font-size")) * drawing.ADVANCE * len(node.text)
             left = float(node.get("x")) - (size / 2 if node.get("text-anchor") == "middle" else 0)
             assert left >= 0 and left + size <= width and 0 < float(node.get("y")) < height, node.text
 
 
 def test_svg_labels_stand_apart():
-    drawing = draw._Drawing(pytest.importorskip("drawsvg"), draw.Picture(ring(13)))
+    drawing = drawing._Drawing(pytest.importorskip("drawsvg"), Picture(ring(13)))
     assert not any(a.hits(b) for i, a in enumerate(drawing.labels) for b in drawing.labels[:i])
 
 
 def test_svg_says_when_labels_are_left_out():
-    crowded = words(draw.svg(schedule("allreduce", "naive", 32)))
+    crowded = words(drawing.svg(schedule("allreduce", "naive", 32)))
     assert any("Too many messages to label" in w for w in crowded) and "b0" not in crowded
-    some = draw.svg(schedule("allreduce", "naive", 26))
+    some = drawing.svg(schedule("allreduce", "naive", 26))
     missing = int(re.search(r"(\d+) labels? had no room", some)[1])
     assert words(some).count("b0") == 2 * (26 * 25 - missing)
 
@@ -241,7 +243,7 @@ def test_svg_says_when_labels_are_left_out():
 def test_svg_without_drawsvg_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "drawsvg", None)
     with pytest.raises(MpicollError, match=re.escape("pip install mpicoll[svg]")):
-        draw.svg(ring())
+        drawing.svg(ring())
 
 
 def test_pictures_need_no_mpi():

@@ -11,7 +11,7 @@ from unit.mutants import adhoc, faults, messages
 from mpicoll import blocks as parts
 from mpicoll.combine import parallel, relabel
 from mpicoll.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send, Strands
-from mpicoll.lowering import lower, is_staged
+from mpicoll.lowering import is_staged, lower
 from mpicoll.plan import (
     ALIGN,
     FOLD,
@@ -398,7 +398,8 @@ def test_no_strands():
 
 @pytest.mark.parametrize(("chunk_bytes", "window"), [(0, 4), (-1, 4), (8, 0), (None, 0), (8, -2)])
 def test_chunks_and_windows_of_nothing(chunk_bytes, window):
-    with pytest.raises(ValueError, match=f"chunk_bytes is {chunk_bytes} and window {window}; both must be whole numbers of at least 1"):
+    said = f"chunk_bytes is {chunk_bytes} and window {window}; both must be whole numbers of at least 1"
+    with pytest.raises(ValueError, match=said):
         lower(schedule("allreduce", "ring", 3), 0, 10, 8, chunk_bytes=chunk_bytes, window=window)
 
 

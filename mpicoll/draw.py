@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .picture import Note, Picture, clip, many, names, ranks
+from .picture import Note, Picture, clip, key, many, names, ranks
 from .play import Message
 from .schedule import Schedule
 
@@ -223,29 +223,13 @@ def _cell(note: Note) -> str:
 # -- text and render --------------------------------------------------------------------------------------------
 
 
-KEY = "the blocks that a rank has just got, and the ranks whose contributions are in them"
-
-
-def _key(picture: Picture, table: bool) -> str:
-    """How to read the picture."""
-    collective = picture.schedule.collective
-    if collective.naming == "none":
-        return "Below the arrows: the ranks that each rank has heard of."
-    below = "In each cell: source and" if table else "Below the arrows:"
-    where = "⊕ folded in, ▸ received" if table else "─⊕ folded in, ╌● received"
-    if not collective.reduces:
-        owner = {"rank": "block b is rank b's", "pair": "s→d is rank s's block for rank d"}.get(collective.naming)
-        return f"{below} the blocks that a rank has just got" + (f"; {owner}." if owner else ".")
-    return f"{where}. {below} {KEY}."
-
-
 def _paint(schedule: Schedule, width: int | None) -> tuple[str, str, _Canvas]:
     picture = Picture(schedule)
     room = width or WIDEST
     drawing: _SpaceTime | _Table = _SpaceTime(picture)
     if drawing.width > room:
         drawing = _Table(picture, room if width else 120)
-    key = textwrap.fill(_key(picture, isinstance(drawing, _Table)), min(room, 120))
+    key = textwrap.fill(key(picture, isinstance(drawing, _Table)), min(room, 120))
     return picture.headline, key, drawing.paint()
 
 

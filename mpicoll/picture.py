@@ -158,3 +158,19 @@ def clip(text: str, width: int) -> str:
     'b0-3:…'
     """
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+KEY = "the blocks that a rank has just got, and the ranks whose contributions are in them"
+
+
+def key(picture: Picture, table: bool) -> str:
+    """How to read the picture."""
+    collective = picture.schedule.collective
+    if collective.naming == "none":
+        return "Below the arrows: the ranks that each rank has heard of."
+    below = "In each cell: source and" if table else "Below the arrows:"
+    where = "⊕ folded in, ▸ received" if table else "─⊕ folded in, ╌● received"
+    if not collective.reduces:
+        owner = {"rank": "block b is rank b's", "pair": "s→d is rank s's block for rank d"}.get(collective.naming)
+        return f"{below} the blocks that a rank has just got" + (f"; {owner}." if owner else ".")
+    return f"{where}. {below} {KEY}."

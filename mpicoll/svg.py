@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from .errors import MpicollError
-from .picture import Note, Picture, clip, many, names, ranks
+from .picture import Note, Picture, clip, key, many, names, ranks
 from .play import Message, contributors
 from .schedule import Schedule
 
@@ -68,7 +68,7 @@ class _Drawing:
     def _heading(self) -> float:
         """The width of the words on top."""
         idea = self.picture.schedule.algorithm.claims.idea
-        sizes = ((19, self.picture.headline), (13, idea), (12, self._key()))
+        sizes = ((19, self.picture.headline), (13, idea), (12, self.key()))
         return 30 + max(ADVANCE * size * len(words) for size, words in sizes)
 
     def _column(self) -> float:
@@ -146,15 +146,15 @@ class _Drawing:
     def _head(self) -> None:
         self._text(self.picture.headline, 20, 34, 19, font_weight="bold")
         self._text(self.picture.schedule.algorithm.claims.idea, 20, 55, 13, fill=FAINT)
-        self._text(self._key(), 20, 76, 12, fill=FAINT)
+        self._text(self.key(), 20, 76, 12, fill=FAINT)
         self._legend(20, 98)
 
-    def _key(self) -> str:
+    def key(self) -> str:
         if not self.labelled:
             return "Too many messages to label: point at an arrow to read what it carries."
         missing = self.unlabelled
         more = f" {many(missing, 'label')} had no room: point at an arrow to read it." if missing else ""
-        words = _key(self.picture, False)
+        words = key(self.picture, False)
         return words[words.index("Below") :] + more
 
     def _legend(self, x: float, y: float) -> None:

@@ -228,8 +228,8 @@ def test_svg_keeps_its_words_on_the_paper():
 
 
 def test_svg_labels_stand_apart():
-    drawing = drawing._Drawing(pytest.importorskip("drawsvg"), Picture(ring(13)))
-    assert not any(a.hits(b) for i, a in enumerate(drawing.labels) for b in drawing.labels[:i])
+    laid = drawing._Drawing(pytest.importorskip("drawsvg"), Picture(ring(13)))
+    assert not any(a.hits(b) for i, a in enumerate(laid.labels) for b in laid.labels[:i])
 
 
 def test_svg_says_when_labels_are_left_out():

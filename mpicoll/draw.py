@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .picture import Note, Picture, clip, key, many, names, ranks
+from .picture import Note, Picture, clip, legend, many, names, ranks
 from .play import Message
 from .schedule import Schedule
 
@@ -229,7 +229,7 @@ def _paint(schedule: Schedule, width: int | None) -> tuple[str, str, _Canvas]:
     drawing: _SpaceTime | _Table = _SpaceTime(picture)
     if drawing.width > room:
         drawing = _Table(picture, room if width else 120)
-    key = textwrap.fill(key(picture, isinstance(drawing, _Table)), min(room, 120))
+    key = textwrap.fill(legend(picture, isinstance(drawing, _Table)), min(room, 120))
     return picture.headline, key, drawing.paint()
 
 

@@ -163,7 +163,7 @@ def clip(text: str, width: int) -> str:
 KEY = "the blocks that a rank has just got, and the ranks whose contributions are in them"
 
 
-def key(picture: Picture, table: bool) -> str:
+def legend(picture: Picture, table: bool) -> str:
     """How to read the picture."""
     collective = picture.schedule.collective
     if collective.naming == "none":

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from .errors import MpicollError
-from .picture import Note, Picture, clip, key, many, names, ranks
+from .picture import Note, Picture, clip, legend, many, names, ranks
 from .play import Message, contributors
 from .schedule import Schedule
 
@@ -154,7 +154,7 @@ class _Drawing:
             return "Too many messages to label: point at an arrow to read what it carries."
         missing = self.unlabelled
         more = f" {many(missing, 'label')} had no room: point at an arrow to read it." if missing else ""
-        words = key(self.picture, False)
+        words = legend(self.picture, False)
         return words[words.index("Below") :] + more
 
     def _legend(self, x: float, y: float) -> None:

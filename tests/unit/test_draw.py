@@ -168,7 +168,7 @@ def test_strands_differ_in_colour():
     styles = {str(span.style) for span in draw.render(wanted).spans}
     assert {draw.STRAND_STYLES[0], draw.STRAND_STYLES[1]} <= styles
     colours = {line.get("stroke") for arrow in arrows(drawing.svg(wanted)) for line in arrow.iter(f"{SVG}path")}
-    assert {drawing.STRAND_COLOURS[0], draw.STRAND_COLOURS[1]} <= colours
+    assert {drawing.STRAND_COLOURS[0], drawing.STRAND_COLOURS[1]} <= colours
     assert "strand 1" in drawing.svg(wanted)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from typing import Any, NamedTuple
 
 from mpi4py import MPI
@@ -84,6 +85,9 @@ def _user(op: MPI.Op, facts: TypeFacts) -> Operator:
 
 def _reduce_local(op: MPI.Op, facts: TypeFacts, errors: list[BaseException]) -> Any:
     """dst = a op b for a user's operator, through MPI.Op.Reduce_local, which works on its second argument."""
+    datatype = facts.datatype
+    if not facts.predefined:
+        datatype = datatype.Dup()  # the user may free theirs before a nonblocking call is done
 
     def kernel(dst: int, a: int, b: int, n: int) -> None:
         try:
@@ -93,10 +97,12 @@ def _reduce_local(op: MPI.Op, facts: TypeFacts, errors: list[BaseException]) -> 
             else:
                 target = MPI.buffer.allocate(nbytes)
                 target[:] = MPI.buffer.fromaddress(b, nbytes)
-            op.Reduce_local([MPI.buffer.fromaddress(a, nbytes), n, facts.datatype], [target, n, facts.datatype])
+            op.Reduce_local([MPI.buffer.fromaddress(a, nbytes), n, datatype], [target, n, datatype])
             if dst != b:
                 MPI.buffer.fromaddress(dst, nbytes)[:] = target
         except BaseException as error:  # raised again when the call ends
             errors.append(error)
 
+    if not facts.predefined:
+        weakref.finalize(kernel, datatype.Free)
     return kernel

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable
 
 from mpi4py import MPI
 
 from .flight import Flight
+from .select import NATIVE
 from .settings import Settings
+
+LAST_WORDS = 0.5  # seconds for a launcher to forward what was said before the abort ends it
 
 
 def report(flights: Iterable[Flight], rank: int, seconds: float) -> str:
@@ -16,9 +20,10 @@ def report(flights: Iterable[Flight], rank: int, seconds: float) -> str:
     lines = []
     for flight in flights:
         choice = flight.choice
+        how = choice.why if choice.algorithm == NATIVE else f"{choice.algorithm}, {choice.engine} engine"
         lines.append(
-            f"mpicoll: rank {rank}: {choice.collective} (call {flight.sequence}, {choice.algorithm}, "
-            f"{choice.engine} engine) has not moved for {seconds:.0f} s"
+            f"mpicoll: rank {rank}: {choice.collective} (call {flight.sequence}, {how}) "
+            f"has not moved for {seconds:.0f} s"
         )
         lines += [f"mpicoll: rank {rank}:   {line}" for line in flight.describe()]
     lines.append(
@@ -36,16 +41,21 @@ def watch(flights: list[Flight], rank: int, settings: Settings, now: float) -> N
     still = {flight: flight.stalled(now) for flight in flights}
     late = [f for f, seconds in still.items() if seconds > settings.timeout and not f.reported]
     if late:
-        print(report(late, rank, max(still[f] for f in late)), file=sys.stderr, flush=True)
+        _say(report(late, rank, max(still[f] for f in late)))
     for flight in late:
         flight.reported = True
     if settings.abort and max(still.values(), default=0.0) > settings.timeout + grace(settings):
-        print(
-            f"mpicoll: rank {rank}: MPICOLL_TIMEOUT={settings.timeout:g} is over, aborting", file=sys.stderr, flush=True
-        )
+        _say(f"mpicoll: rank {rank}: MPICOLL_TIMEOUT={settings.timeout:g} is over, aborting")
+        time.sleep(LAST_WORDS)
         MPI.COMM_WORLD.Abort(86)
 
 
 def grace(settings: Settings) -> float:
     """Seconds from the report to the abort."""
     return max(1.0, settings.timeout / 10)
+
+
+def _say(text: str) -> None:
+    """In one write, so that the words of two ranks do not mix."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()

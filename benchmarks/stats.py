@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
 from statistics import median
 
 CONFIDENCE = 0.95
@@ -31,17 +33,22 @@ class Estimate:
         return None if self.low is None or self.high is None else (self.low, self.high)
 
 
+@lru_cache
 def interval_rank(n: int, confidence: float = CONFIDENCE) -> int:
     """The largest k for which the k-th smallest and k-th largest of n values enclose the median; 0 if none.
 
     >>> interval_rank(5), interval_rank(6), interval_rank(20), interval_rank(100)
     (0, 1, 6, 40)
+    >>> interval_rank(5000)
+    2431
     """
-    outside, k = 0, 0  # outside: outcomes of n coin tosses with fewer than k heads
+    allowed = (1 - Fraction(str(confidence))) * 2**n / 2  # whole numbers: floats end at 1,023 values
+    outside, k, ways = 0, 0, 1  # of n coin tosses: outcomes with fewer than k heads, and with k
     while k < (n + 1) // 2:
-        outside += math.comb(n, k)
-        if 2 * outside > (1 - confidence) * 2**n:
+        outside += ways
+        if outside > allowed:
             break
+        ways = ways * (n - k) // (k + 1)
         k += 1
     return k
 

@@ -19,12 +19,17 @@ KIB = 1024
 
 
 class Rule(NamedTuple):
-    """From this many bytes on, this algorithm in chunks of that size (None: whole blocks)."""
+    """From this many bytes on, this algorithm in chunks of that size (None: whole blocks); the last that fits."""
 
     above: int
     algorithm: str
     chunk_bytes: int | None
     why: str
+    only_powers_of_two: bool = False
+
+    def fits(self, nbytes: int, p: int) -> bool:
+        """Whether the rule speaks of such a call."""
+        return nbytes >= self.above and (not self.only_powers_of_two or p & (p - 1) == 0)
 
 
 RULES: dict[str, tuple[Rule, ...]] = {
@@ -55,7 +60,9 @@ RULES: dict[str, tuple[Rule, ...]] = {
     ),
     "allreduce": (
         Rule(0, "recursive_doubling", None, "fewest rounds: latency decides"),
-        Rule(16 * KIB, "ring", 256 * KIB, "the least bytes, folded while the next chunk is on the wire"),
+        Rule(96 * KIB, "ring", 256 * KIB, "the least bytes for any p"),
+        Rule(96 * KIB, "rabenseifner", None, "the least bytes in few rounds", only_powers_of_two=True),
+        Rule(2048 * KIB, "ring", 256 * KIB, "the least bytes, folded while the next chunk is on the wire"),
     ),
     "alltoall": (
         Rule(0, "bruck", None, "few rounds: latency decides"),
@@ -133,7 +140,7 @@ def choose(collective: str, nbytes: int, p: int, commutative: bool, overrides: O
     window = overrides.window or WINDOW
     if spec == "auto":
         rules = RULES[collective] if commutative else ORDERED_RULES.get(collective, ())
-        rule = next((r for r in reversed(rules) if nbytes >= r.above), None)
+        rule = next((r for r in reversed(rules) if r.fits(nbytes, p)), None)
         if rule is None:
             why = "no algorithm here keeps operand order, and the operator does not commute"
             return Choice(collective, NATIVE, None, window, NATIVE, why)

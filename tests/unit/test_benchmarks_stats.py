@@ -36,6 +36,10 @@ def test_interval_holds_the_true_median_as_often_as_it_says():
     assert inside == pytest.approx(0.9586, abs=0.012)       # nearly four standard deviations of 4,000 draws
 
 
+def test_more_values_than_a_float_can_count_the_outcomes_of():
+    assert interval_rank(1023) < interval_rank(1024) == 481 < interval_rank(5000)
+
+
 def test_an_outlier_moves_nothing():
     assert estimate([1, 1, 1, 1, 1, 1, 1, 1, 1e9]).spread == (1, 1)
 

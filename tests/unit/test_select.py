@@ -61,17 +61,21 @@ def test_native_serves_only_where_nothing_here_keeps_order():
 
 @pytest.mark.parametrize("rules", [*RULES.values(), *ORDERED_RULES.values()])
 def test_rules_start_at_zero_and_rise(rules):
-    bounds = [rule.above for rule in rules]
-    assert bounds[0] == 0
-    assert bounds == sorted(set(bounds))
+    assert rules[0].above == 0 and not rules[0].only_powers_of_two
+    for before, rule in zip(rules, rules[1:]):
+        assert before.above < rule.above or (before.above == rule.above and rule.only_powers_of_two)
 
 
+@pytest.mark.parametrize("p", [5, 8])
 @pytest.mark.parametrize("collective", RULES)
-def test_a_rule_holds_from_its_bound_on(collective):
-    for before, rule in zip((None, *RULES[collective]), RULES[collective]):
-        assert chosen(collective, rule.above).algorithm == rule.algorithm
+def test_a_rule_holds_from_its_bound_on(collective, p):
+    """For five ranks those that speak of powers of two are as if they were not there."""
+    alike = [rule for rule in RULES[collective] if p == 8 or not rule.only_powers_of_two]
+    rules = [rule for rule, after in zip(alike, (*alike[1:], None)) if after is None or after.above > rule.above]
+    for before, rule in zip((None, *rules), rules):
+        assert chosen(collective, rule.above, p=p).algorithm == rule.algorithm
         if before:
-            assert chosen(collective, rule.above - 1).algorithm == before.algorithm
+            assert chosen(collective, rule.above - 1, p=p).algorithm == before.algorithm
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from .buffers import Arguments, settle_counts
+from .arguments import Arguments, settle_counts
 from .channel import Channel
 from .collectives import COLLECTIVES
 from .errors import MismatchError

@@ -8,8 +8,8 @@ from typing import Any
 
 from mpi4py import MPI
 
-from . import buffers, calls, check, prepared
-from .buffers import Arguments
+from . import arguments, calls, check, prepared
+from .arguments import Arguments
 from .channel import Channel, attach, check_usable
 from .errors import ArgumentError, CommError, MismatchError, MpicollError
 from .flight import Record
@@ -110,10 +110,10 @@ class Comm(MPI.Intracomm):
         self, channel: Channel, name: str, parse: Parse, root: Any, op: MPI.Op | None
     ) -> tuple[Call, Prepared]:
         try:
-            arguments = parse(channel)
-            if arguments is not None and arguments.unsettled:
-                check.settle(channel, arguments)
-            call = prepared.describe(name, arguments, int(root), op)
+            given = parse(channel)
+            if given is not None and given.unsettled:
+                check.settle(channel, given)
+            call = prepared.describe(name, given, int(root), op)
             return call, prepared.prepare(channel, call)
         except MismatchError:
             raise
@@ -132,7 +132,7 @@ class Comm(MPI.Intracomm):
         """Broadcast from one rank to all others."""
         native = super().Bcast
         self._collective(
-            "bcast", lambda c: buffers.parse_bcast(buf, root, c.rank, c.size), lambda: native(buf, root), root
+            "bcast", lambda c: arguments.parse_bcast(buf, root, c.rank, c.size), lambda: native(buf, root), root
         )
 
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
@@ -140,7 +140,7 @@ class Comm(MPI.Intracomm):
         native = super().Scatter
         self._collective(
             "scatter",
-            lambda c: buffers.parse_scatter(sendbuf, recvbuf, root, c.rank, c.size),
+            lambda c: arguments.parse_scatter(sendbuf, recvbuf, root, c.rank, c.size),
             lambda: native(sendbuf, recvbuf, root),
             root,
         )
@@ -150,7 +150,7 @@ class Comm(MPI.Intracomm):
         native = super().Gather
         self._collective(
             "gather",
-            lambda c: buffers.parse_gather(sendbuf, recvbuf, root, c.rank, c.size),
+            lambda c: arguments.parse_gather(sendbuf, recvbuf, root, c.rank, c.size),
             lambda: native(sendbuf, recvbuf, root),
             root,
         )
@@ -160,7 +160,7 @@ class Comm(MPI.Intracomm):
         native = super().Allgather
         self._collective(
             "allgather",
-            lambda c: buffers.parse_allgather(sendbuf, recvbuf, c.size),
+            lambda c: arguments.parse_allgather(sendbuf, recvbuf, c.size),
             lambda: native(sendbuf, recvbuf),
         )
 
@@ -168,7 +168,7 @@ class Comm(MPI.Intracomm):
         """A block from every rank to every rank."""
         native = super().Alltoall
         self._collective(
-            "alltoall", lambda c: buffers.parse_alltoall(sendbuf, recvbuf, c.size), lambda: native(sendbuf, recvbuf)
+            "alltoall", lambda c: arguments.parse_alltoall(sendbuf, recvbuf, c.size), lambda: native(sendbuf, recvbuf)
         )
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
@@ -176,7 +176,7 @@ class Comm(MPI.Intracomm):
         native = super().Reduce
         self._collective(
             "reduce",
-            lambda c: buffers.parse_reduce(sendbuf, recvbuf, root, c.rank, c.size),
+            lambda c: arguments.parse_reduce(sendbuf, recvbuf, root, c.rank, c.size),
             lambda: native(sendbuf, recvbuf, op, root),
             root,
             op,
@@ -187,7 +187,7 @@ class Comm(MPI.Intracomm):
         native = super().Allreduce
         self._collective(
             "allreduce",
-            lambda c: buffers.parse_allreduce(sendbuf, recvbuf),
+            lambda c: arguments.parse_allreduce(sendbuf, recvbuf),
             lambda: native(sendbuf, recvbuf, op),
             op=op,
         )
@@ -197,7 +197,7 @@ class Comm(MPI.Intracomm):
         native = super().Reduce_scatter_block
         self._collective(
             "reduce_scatter",
-            lambda c: buffers.parse_reduce_scatter_block(sendbuf, recvbuf, c.size),
+            lambda c: arguments.parse_reduce_scatter_block(sendbuf, recvbuf, c.size),
             lambda: native(sendbuf, recvbuf, op),
             op=op,
         )
@@ -209,7 +209,7 @@ class Comm(MPI.Intracomm):
         native = super().Reduce_scatter
         self._collective(
             "reduce_scatter",
-            lambda c: buffers.parse_reduce_scatter(sendbuf, recvbuf, recvcounts, c.rank, c.size),
+            lambda c: arguments.parse_reduce_scatter(sendbuf, recvbuf, recvcounts, c.rank, c.size),
             lambda: native(sendbuf, recvbuf, recvcounts, op),
             op=op,
         )
@@ -217,7 +217,7 @@ class Comm(MPI.Intracomm):
     def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
         """Start combining everybody's vectors everywhere; the buffers are mpicoll's until the request completes."""
         channel = self._open()
-        call, served = self._prepare(channel, "allreduce", lambda c: buffers.parse_allreduce(sendbuf, recvbuf), 0, op)
+        call, served = self._prepare(channel, "allreduce", lambda c: arguments.parse_allreduce(sendbuf, recvbuf), 0, op)
         if served.plan is None:
             calls.check_native(channel, call, served)
             return super().Iallreduce(sendbuf, recvbuf, op)

@@ -10,7 +10,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .buffers import Arguments
+from .arguments import Arguments
 from .channel import Channel
 from .collectives import COLLECTIVES
 from .engines import Execution, engine_named

@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from mpicoll import buffers, datatypes, errors
+from mpicoll import arguments, datatypes, errors, forms
 
 SELF = MPI.COMM_SELF
 IN_PLACE = MPI.IN_PLACE
 
 # parse functions with the signature of the method of one rank alone
 PARSE = {
-    "Bcast": lambda buf, root=0: buffers.parse_bcast(buf, root, 0, 1),
-    "Reduce": lambda s, r, op=MPI.SUM, root=0: buffers.parse_reduce(s, r, root, 0, 1),
-    "Allreduce": lambda s, r, op=MPI.SUM: buffers.parse_allreduce(s, r),
-    "Reduce_scatter_block": lambda s, r: buffers.parse_reduce_scatter_block(s, r, 1),
-    "Reduce_scatter": lambda s, r, counts=None: buffers.parse_reduce_scatter(s, r, counts, 0, 1),
-    "Gather": lambda s, r, root=0: buffers.parse_gather(s, r, root, 0, 1),
-    "Scatter": lambda s, r, root=0: buffers.parse_scatter(s, r, root, 0, 1),
-    "Allgather": lambda s, r: buffers.parse_allgather(s, r, 1),
-    "Alltoall": lambda s, r: buffers.parse_alltoall(s, r, 1),
+    "Bcast": lambda buf, root=0: arguments.parse_bcast(buf, root, 0, 1),
+    "Reduce": lambda s, r, op=MPI.SUM, root=0: arguments.parse_reduce(s, r, root, 0, 1),
+    "Allreduce": lambda s, r, op=MPI.SUM: arguments.parse_allreduce(s, r),
+    "Reduce_scatter_block": lambda s, r: arguments.parse_reduce_scatter_block(s, r, 1),
+    "Reduce_scatter": lambda s, r, counts=None: arguments.parse_reduce_scatter(s, r, counts, 0, 1),
+    "Gather": lambda s, r, root=0: arguments.parse_gather(s, r, root, 0, 1),
+    "Scatter": lambda s, r, root=0: arguments.parse_scatter(s, r, root, 0, 1),
+    "Allgather": lambda s, r: arguments.parse_allgather(s, r, 1),
+    "Alltoall": lambda s, r: arguments.parse_alltoall(s, r, 1),
 }
 
 
@@ -231,7 +231,7 @@ def test_a_call_is_taken_as_mpi4py_takes_it(case):
 def test_a_buffer_means_what_mpi4py_makes_of_it(form):
     """A message to oneself says how many bytes mpi4py saw."""
     try:
-        ours = buffers.parse_bcast(BUFFERS[form], 0, 0, 1).send
+        ours = arguments.parse_bcast(BUFFERS[form], 0, 0, 1).send
     except errors.MpicollError:
         return
     into, status = bytearray(1000), MPI.Status()
@@ -243,19 +243,19 @@ def test_a_buffer_means_what_mpi4py_makes_of_it(form):
 @pytest.mark.parametrize(
     ("error", "code", "call"),
     [
-        (errors.RootError, MPI.ERR_ROOT, lambda: buffers.parse_bcast(z(1), 4, 0, 4)),
-        (errors.OverlapError, MPI.ERR_BUFFER, lambda: (a := z(6), buffers.parse_allreduce(a[:4], a[2:]))),
-        (errors.CountMismatch, MPI.ERR_TRUNCATE, lambda: buffers.parse_gather(z(3), z(4), 1, 1, 2)),
-        (errors.CountMismatch, MPI.ERR_TRUNCATE, lambda: buffers.parse_scatter(z(4), z(1), 1, 1, 2)),
-        (errors.CountMismatch, MPI.ERR_TRUNCATE, lambda: buffers.parse_alltoall(z(4), z(6), 2)),
-        (errors.CountMismatch, MPI.ERR_TRUNCATE, lambda: buffers.parse_allgather(z(2), z(6), 2)),
-        (errors.DatatypeError, MPI.ERR_TYPE, lambda: buffers.parse_allreduce(z(4), z(4, "f"))),
-        (errors.DatatypeError, MPI.ERR_TYPE, lambda: buffers.parse_bcast([z(5), 1, LOOSE], 0, 0, 1)),
-        (errors.InPlaceError, MPI.ERR_BUFFER, lambda: buffers.parse_bcast(IN_PLACE, 0, 0, 1)),
-        (errors.InPlaceError, MPI.ERR_BUFFER, lambda: buffers.parse_gather(IN_PLACE, None, 0, 1, 2)),
-        (errors.InPlaceError, MPI.ERR_BUFFER, lambda: buffers.parse_scatter(None, IN_PLACE, 0, 1, 2)),
-        (errors.InPlaceError, MPI.ERR_BUFFER, lambda: buffers.parse_reduce(IN_PLACE, None, 0, 1, 2)),
-        (errors.InPlaceError, MPI.ERR_BUFFER, lambda: buffers.parse_allreduce(z(4), IN_PLACE)),
+        (errors.RootError, MPI.ERR_ROOT, lambda: arguments.parse_bcast(z(1), 4, 0, 4)),
+        (errors.OverlapError, MPI.ERR_BUFFER, lambda: (a := z(6), arguments.parse_allreduce(a[:4], a[2:]))),
+        (errors.CountMismatch, MPI.ERR_TRUNCATE, lambda: arguments.parse_gather(z(3), z(4), 1, 1, 2)),
+        (errors.CountMismatch, MPI.ERR_TRUNCATE, lambda: arguments.parse_scatter(z(4), z(1), 1, 1, 2)),
+        (errors.CountMismatch, MPI.ERR_TRUNCATE, lambda: arguments.parse_alltoall(z(4), z(6), 2)),
+        (errors.CountMismatch, MPI.ERR_TRUNCATE, lambda: arguments.parse_allgather(z(2), z(6), 2)),
+        (errors.DatatypeError, MPI.ERR_TYPE, lambda: arguments.parse_allreduce(z(4), z(4, "f"))),
+        (errors.DatatypeError, MPI.ERR_TYPE, lambda: arguments.parse_bcast([z(5), 1, LOOSE], 0, 0, 1)),
+        (errors.InPlaceError, MPI.ERR_BUFFER, lambda: arguments.parse_bcast(IN_PLACE, 0, 0, 1)),
+        (errors.InPlaceError, MPI.ERR_BUFFER, lambda: arguments.parse_gather(IN_PLACE, None, 0, 1, 2)),
+        (errors.InPlaceError, MPI.ERR_BUFFER, lambda: arguments.parse_scatter(None, IN_PLACE, 0, 1, 2)),
+        (errors.InPlaceError, MPI.ERR_BUFFER, lambda: arguments.parse_reduce(IN_PLACE, None, 0, 1, 2)),
+        (errors.InPlaceError, MPI.ERR_BUFFER, lambda: arguments.parse_allreduce(z(4), IN_PLACE)),
     ],
 )
 def test_errors_are_mpi_exceptions_with_their_class(error, code, call):
@@ -270,17 +270,17 @@ def test_errors_are_mpi_exceptions_with_their_class(error, code, call):
 @pytest.mark.parametrize(
     ("error", "call"),
     [
-        (errors.BufferTooSmallError, lambda: buffers.parse_bcast([z(3), 4], 0, 0, 1)),
-        (errors.BufferTooSmallError, lambda: buffers.parse_bcast([z(3), (2, 2)], 0, 0, 1)),
-        (errors.BufferTooSmallError, lambda: buffers.parse_bcast([z(5), 2, VECTOR], 0, 0, 1)),
-        (errors.BufferTooSmallError, lambda: buffers.parse_gather(z(2), [z(5), 2], 0, 0, 3)),
-        (errors.BufferTooSmallError, lambda: buffers.parse_bcast([MPI.BOTTOM, 1, "d"], 0, 0, 1)),
-        (errors.MessageSpecError, lambda: buffers.parse_alltoall(z(5), z(5), 2)),
-        (errors.MessageSpecError, lambda: buffers.parse_scatter(z(5), z(2), 0, 0, 2)),
-        (errors.MessageSpecError, lambda: buffers.parse_reduce_scatter_block(IN_PLACE, z(5), 2)),
-        (errors.BufferAccessError, lambda: buffers.parse_bcast(frozen(4), 0, 1, 2)),
-        (errors.BufferAccessError, lambda: buffers.parse_bcast(Cuda(z(4), 8), 0, 0, 1)),
-        (errors.CountMismatch, lambda: buffers.parse_reduce_scatter(z(1), z(2), [2, -1], 0, 2)),
+        (errors.BufferTooSmallError, lambda: arguments.parse_bcast([z(3), 4], 0, 0, 1)),
+        (errors.BufferTooSmallError, lambda: arguments.parse_bcast([z(3), (2, 2)], 0, 0, 1)),
+        (errors.BufferTooSmallError, lambda: arguments.parse_bcast([z(5), 2, VECTOR], 0, 0, 1)),
+        (errors.BufferTooSmallError, lambda: arguments.parse_gather(z(2), [z(5), 2], 0, 0, 3)),
+        (errors.BufferTooSmallError, lambda: arguments.parse_bcast([MPI.BOTTOM, 1, "d"], 0, 0, 1)),
+        (errors.MessageSpecError, lambda: arguments.parse_alltoall(z(5), z(5), 2)),
+        (errors.MessageSpecError, lambda: arguments.parse_scatter(z(5), z(2), 0, 0, 2)),
+        (errors.MessageSpecError, lambda: arguments.parse_reduce_scatter_block(IN_PLACE, z(5), 2)),
+        (errors.BufferAccessError, lambda: arguments.parse_bcast(frozen(4), 0, 1, 2)),
+        (errors.BufferAccessError, lambda: arguments.parse_bcast(Cuda(z(4), 8), 0, 0, 1)),
+        (errors.CountMismatch, lambda: arguments.parse_reduce_scatter(z(1), z(2), [2, -1], 0, 2)),
     ],
 )
 def test_what_several_ranks_need(error, call):
@@ -292,50 +292,50 @@ def test_overlap_is_of_bytes_that_hold_data():
     a = z((4, 4))
     column = MPI.DOUBLE.Create_vector(4, 1, 4).Commit()
     first, second = [a, 1, column], [a.ravel()[1:], 1, column]
-    buffers.parse_allgather(first, second, 1)  # interleaved, not overlapping
-    buffers.parse_allreduce(a[:2], a[2:])  # side by side
-    buffers.parse_allreduce(a[1:1], a[:0])  # empty
+    arguments.parse_allgather(first, second, 1)  # interleaved, not overlapping
+    arguments.parse_allreduce(a[:2], a[2:])  # side by side
+    arguments.parse_allreduce(a[1:1], a[:0])  # empty
     with pytest.raises(errors.OverlapError):
-        buffers.parse_allreduce(a[:3], a[1:])
+        arguments.parse_allreduce(a[:3], a[1:])
     column.Free()
 
 
 def test_significant_only_at_the_root():
     junk = object()
-    assert buffers.parse_reduce(z(2), junk, 1, 0, 2).recv is None
-    assert buffers.parse_gather(z(2), junk, 1, 0, 2).recv is None
-    assert buffers.parse_scatter(junk, z(2), 1, 0, 2).send is None
+    assert arguments.parse_reduce(z(2), junk, 1, 0, 2).recv is None
+    assert arguments.parse_gather(z(2), junk, 1, 0, 2).recv is None
+    assert arguments.parse_scatter(junk, z(2), 1, 0, 2).send is None
 
 
 def test_blocks():
-    parsed = buffers.parse_alltoall(z(6), z((3, 2)), 3)
+    parsed = arguments.parse_alltoall(z(6), z((3, 2)), 3)
     for side in (parsed.send, parsed.recv):
         assert (side.blocks, side.count, side.elements, side.nbytes, side.itemsize) == (3, 2, 6, 48, 8)
-    parsed = buffers.parse_reduce_scatter_block(None, z(6), 3)
+    parsed = arguments.parse_reduce_scatter_block(None, z(6), 3)
     assert parsed.in_place and parsed.recv.count == 2
-    parsed = buffers.parse_scatter([z(9), 3, 0, "d"], z(3), 0, 0, 3)
+    parsed = arguments.parse_scatter([z(9), 3, 0, "d"], z(3), 0, 0, 3)
     assert (parsed.send.blocks, parsed.send.count, parsed.recv.count) == (3, 3, 3)
 
 
 def test_reduce_scatter_without_counts_is_settled_later():
-    parsed = buffers.parse_reduce_scatter(z(5), z(2), None, 0, 2)
+    parsed = arguments.parse_reduce_scatter(z(5), z(2), None, 0, 2)
     assert parsed.counts is None
-    assert buffers.settle_counts(parsed, (2, 3), 0).counts == (2, 3)
+    assert arguments.settle_counts(parsed, (2, 3), 0).counts == (2, 3)
     with pytest.raises(errors.CountMismatch):
-        buffers.settle_counts(parsed, (3, 2), 0)
+        arguments.settle_counts(parsed, (3, 2), 0)
 
 
 @pytest.mark.parametrize("code", "?bhilqBHILQefdgFDG")
 def test_the_short_way_and_the_long_way_agree(code):
     a = np.ones(6, code)
-    short, long = buffers._buffer(a, True, 2), buffers._described(a, True, 2, False)
+    short, long = forms.buffer(a, True, 2), forms._described(a, True, 2, False)
     for name in ("address", "count", "blocks", "nbytes", "contiguous", "facts", "size", "readonly"):
         assert getattr(short, name) == getattr(long, name), name
 
 
 def test_a_buffer_keeps_its_memory():
     held = bytearray(16)
-    buffer = buffers._buffer(held, True)
+    buffer = forms.buffer(held, True)
     with pytest.raises(BufferError):
         held.extend(b"more")
     del buffer
@@ -364,12 +364,12 @@ def derived():
 def test_packing_gives_the_plain_bytes(n):
     datatype, count, memory, chosen = list(derived())[n]
     datatype.Commit()
-    buffer = buffers.parse_bcast([memory, count, datatype], 0, 0, 1).send
+    buffer = arguments.parse_bcast([memory, count, datatype], 0, 0, 1).send
     assert buffer.size == buffer.packed_nbytes == chosen.nbytes
     packed = buffer.pack()
     assert packed.tobytes() == chosen.tobytes()
     blank = np.full_like(memory, -1)
-    buffers.parse_bcast([blank, count, datatype], 0, 0, 1).send.unpack(packed)
+    arguments.parse_bcast([blank, count, datatype], 0, 0, 1).send.unpack(packed)
     expected = np.where(np.isin(memory, chosen), memory, -1)
     assert blank.tobytes() == expected.tobytes()
     datatype.Free()
@@ -378,7 +378,7 @@ def test_packing_gives_the_plain_bytes(n):
 def test_packing_from_absolute_addresses():
     a = data(3)
     datatype = MPI.DOUBLE.Create_hindexed([1, 1], [MPI.Get_address(a[2:]), MPI.Get_address(a)]).Commit()
-    buffer = buffers.parse_bcast([MPI.BOTTOM, 1, datatype], 0, 0, 1).send
+    buffer = arguments.parse_bcast([MPI.BOTTOM, 1, datatype], 0, 0, 1).send
     assert buffer.pack().view("d").tolist() == [3, 1]
     buffer.unpack(data(2).view("u1"))
     assert a.tolist() == [2, 2, 1]
@@ -389,16 +389,16 @@ def test_padded_pairs():
     pairs = np.zeros(2, datatypes.facts(MPI.DOUBLE_INT).dtype)
     pairs["value"], pairs["index"] = [1.5, 2.5], [3, 4]
     spec = [pairs, 2, MPI.DOUBLE_INT]
-    reduced = buffers.parse_allreduce(IN_PLACE, spec).recv
+    reduced = arguments.parse_allreduce(IN_PLACE, spec).recv
     assert reduced.contiguous and reduced.nbytes == 32 and reduced.size == 24
-    moved = buffers.parse_bcast(spec, 0, 0, 1).send  # may meet another type of this signature
+    moved = arguments.parse_bcast(spec, 0, 0, 1).send  # may meet another type of this signature
     assert not moved.contiguous and moved.packed_nbytes == 24
     assert moved.pack().tobytes() == b"".join(p["value"].tobytes() + p["index"].tobytes() for p in pairs)
 
 
 def test_pair_that_ends_before_its_padding():
     memory = bytearray(np.arange(7, dtype="i").tobytes())  # 28 bytes: one pair of 16, 12 of the next
-    buffer = buffers.parse_allreduce(IN_PLACE, [memory, 2, MPI.DOUBLE_INT]).recv
+    buffer = arguments.parse_allreduce(IN_PLACE, [memory, 2, MPI.DOUBLE_INT]).recv
     packed = buffer.pack()
     assert not buffer.contiguous and packed.size == buffer.packed_nbytes == 32
     assert packed[:28].tobytes() == bytes(memory)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from mpicoll.collectives import COLLECTIVES
@@ -62,7 +64,7 @@ def test_native_serves_only_where_nothing_here_keeps_order():
 @pytest.mark.parametrize("rules", [*RULES.values(), *ORDERED_RULES.values()])
 def test_rules_start_at_zero_and_rise(rules):
     assert rules[0].above == 0 and not rules[0].only_powers_of_two
-    for before, rule in zip(rules, rules[1:]):
+    for before, rule in pairwise(rules):
         assert before.above < rule.above or (before.above == rule.above and rule.only_powers_of_two)
 
 

@@ -34,7 +34,7 @@ $(STAMP): setup.cfg
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	  echo 'mpicoll needs Python 3.10 or newer; $(PYTHON) is' "$$($(PYTHON) --version 2>&1)."; \
 	  echo 'Name another: make PYTHON=python3.12'; exit 1; } >&2
-	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
 	@touch $@
 

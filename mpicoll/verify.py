@@ -3,7 +3,7 @@
 play() shows that every message is matched under rendezvous sends; here every rank must end with the
 right contributions of every block it owns, each exactly once and, where the operator needs it, in rank
 order; and steps and bytes must equal the formulas of the docstring. Lowered tables are proved the same
-way by check_plans.
+way by tables.check_tables.
 """
 
 from __future__ import annotations

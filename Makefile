@@ -22,7 +22,7 @@ TEST_ARGS ?=
 MAX_RANKS ?= 64
 
 .DEFAULT_GOAL := help
-.PHONY: help env bench test test-full verify lint clean distclean
+.PHONY: help env bench test test-full verify docs lint clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -51,6 +51,9 @@ test-full: env  ## every MPI test on 1 to 8 ranks, a sample on 12, 13 and 16
 
 verify: env  ## prove every algorithm for every number of ranks up to MAX_RANKS
 	$(BIN)/mpicoll verify --max-ranks $(MAX_RANKS)
+
+docs: env  ## write docs/ALGORITHMS.md, its pictures and README's table from what is registered
+	$(PY) -m mpicoll.docs
 
 lint: env  ## ruff and mypy
 	$(BIN)/ruff check .

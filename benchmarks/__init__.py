@@ -2,7 +2,10 @@
 
 sizes.py            "8:64M" and back
 stats.py            medians, intervals, paired ratios
-patterns.py         buffers with a known right answer
+patterns.py         how each collective is called: the table of them
+shares.py           even and uneven shares, where ranks have counts of their own
+contents.py         numbers with a known right answer
+case.py             one rank's buffers, and the check of what came of them
 contenders.py       who is timed: an algorithm on an engine, or native
 measure.py          the timed loops
 driver.py           size after size, the time shared out
@@ -13,6 +16,6 @@ progress.py         the bar on a terminal
 session.py          a run on MPI.COMM_WORLD: communicators, output, results
 cli.py              `mpicoll bench`
 voice.py            commands that all ranks run and of which rank 0 speaks
-sidebyside.py       every collective in a minute
+sidebyside.py       nine collectives in a minute
 train_digits.py     data-parallel training on handwritten digits, of the network in mlp.py
 """

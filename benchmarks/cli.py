@@ -7,16 +7,19 @@ with one line from rank 0 and exit status 2.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import click
 
-from mpicoll.errors import MpicollError, UnknownAlgorithm
+from mpicoll.errors import MpicollError, ParameterError, PreconditionError, UnknownAlgorithm
 
 from . import contenders as who
-from .patterns import DTYPES, OPERATORS, REDUCES, ROOTED, WITHOUT_IN_PLACE, Shape
-from .sizes import parse_size, parse_sizes
+from .patterns import Shape
+from .shares import EVEN
+from .sizes import format_size, parse_size, parse_sizes
 from .voice import WRONG, OneVoice, opened, world
+
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True)
@@ -26,58 +29,65 @@ class Settings:
     shape: Shape
     sizes: tuple[int, ...]
     algorithms: tuple[str, ...]
+    left_out: dict[str, str]
     engines: tuple[str, ...]
+    chunk_bytes: int | None
+    window: int | None
     seconds: float
     rounds: int | None
     memory: int
     seed: int
 
+    @property
+    def notes(self) -> list[str]:
+        """What the reader of the table must know, a line each."""
+        limits = [f"chunks of {format_size(self.chunk_bytes)}"] if self.chunk_bytes else []
+        limits += [f"{self.window} chunks in flight"] if self.window else []
+        left_out = [f"{name} left out: {why}" for name, why in self.left_out.items()]
+        return [", ".join(limits) + ", wherever mpicoll runs"] * bool(limits) + ["; ".join(left_out)] * bool(left_out)
+
 
 def settings(p: int, collective: str, **given: Any) -> Settings:
     """The settings for p ranks from the words of the command line. Raises ValueError or UnknownAlgorithm."""
-    from mpicoll.schedule import algorithms
+    from mpicoll.registry import algorithms
 
     known = algorithms()
     if collective not in known:
         raise UnknownAlgorithm("collective", collective, known)
-    shape = Shape(collective, given["dtype"], given["op"].lower(), given["root"], given["in_place"])
-    check_shape(shape, p)
+    chunk, window, rounds = given["chunk_bytes"], given["window"], given["iterations"]
+    words = (given["dtype"], given["op"].lower(), given["root"], given["in_place"], given["counts"])
+    shape = Shape(collective, *words)
+    shape.check(p)
     return Settings(
         shape,
         tuple(parse_sizes(given["sizes"])),
-        check_algorithms(collective, given["algorithms"], known[collective]),
+        *check_algorithms(collective, given["algorithms"], p),
         check_engines(given["engines"]),
+        None if chunk is None else positive("--chunk-bytes", parse_size(chunk)),
+        None if window is None else positive("--window", window),
         positive("--seconds", given["seconds"]),
-        given["iterations"] and int(positive("--iterations", given["iterations"])),
+        None if rounds is None else positive("--iterations", rounds),
         parse_size(given["memory"]),
         given["seed"],
     )
 
 
-def check_shape(shape: Shape, p: int) -> None:
-    """Raises ValueError for a shape that MPI does not have."""
-    if shape.dtype not in DTYPES:
-        raise ValueError(f"no dtype is called {shape.dtype!r}; there is {', '.join(DTYPES)}")
-    if shape.op not in OPERATORS:
-        raise ValueError(f"no operator is called {shape.op!r}; there is {', '.join(OPERATORS)}")
-    kind = DTYPES[shape.dtype]
-    if shape.collective in REDUCES and kind not in OPERATORS[shape.op][1]:
-        raise ValueError(f"MPI does not have the operator {shape.op} for {kind} types such as {shape.dtype}")
-    if shape.in_place and shape.collective in WITHOUT_IN_PLACE:
-        raise ValueError(f"{shape.collective} has no in-place form")
-    if not 0 <= shape.root < p:
-        raise ValueError(f"root is {shape.root}; with {p} rank{'s' * (p > 1)} it must be in 0..{p - 1}")
-    if shape.root and shape.collective not in ROOTED:
-        raise ValueError(f"{shape.collective} has no root")
+def check_algorithms(collective: str, text: str, p: int) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The names, and why which are left out: "all" is native, auto and every one that suits p ranks.
 
+    Whether those named suit them is seen when there is a communicator. Raises UnknownAlgorithm, ParameterError,
+    ValueError.
+    """
+    from mpicoll.registry import algorithms, find, parse_spec
 
-def check_algorithms(collective: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """The names; "all" is native, auto and every registered one. Raises ValueError for one there is not."""
-    from mpicoll.schedule import parse_spec
-
-    names: list[str] = []
+    known, names, left_out = algorithms()[collective], list[str](), dict[str, str]()
     for name in who.split_names(text):
-        names += [who.NATIVE, who.AUTO, *known] if name == "all" else [name]
+        if name != "all":
+            names.append(name)
+            continue
+        entries = [find(collective, each) for each in known]
+        names += [who.NATIVE, who.AUTO, *(entry.name for entry in entries if entry.serves(p))]
+        left_out = {e.name: f"needs {e.requires.words}" for e in entries if e.requires and not e.serves(p)}
     for name in names:
         if name.partition("(")[0].strip() not in (who.NATIVE, who.AUTO, *known):
             raise UnknownAlgorithm(f"{collective} algorithm", name, (who.NATIVE, who.AUTO, "all", *known))
@@ -85,7 +95,7 @@ def check_algorithms(collective: str, text: str, known: tuple[str, ...]) -> tupl
             parse_spec(collective, name)
     if not names:
         raise ValueError("--algorithms names none")
-    return tuple(dict.fromkeys(sorted(names, key=lambda name: name != who.NATIVE)))
+    return tuple(dict.fromkeys(sorted(names, key=lambda name: name != who.NATIVE))), left_out
 
 
 def check_engines(text: str) -> tuple[str, ...]:
@@ -96,7 +106,7 @@ def check_engines(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def positive(name: str, value: float) -> float:
+def positive(name: str, value: Number) -> Number:
     """Raises ValueError unless above 0."""
     if not value > 0:
         raise ValueError(f"{name} is {value}; it must be above 0")
@@ -106,12 +116,15 @@ def positive(name: str, value: float) -> float:
 @click.command(cls=OneVoice, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 @click.argument("collective")
 @click.option("--sizes", default="8:4M:8", help="Bytes: a list of sizes and ranges FIRST:LAST[:FACTOR].")
-@click.option("--algorithms", default="all", help="native, auto and names from `mpicoll list`, or all.")
+@click.option("--algorithms", default="all", help="native, auto, names from `mpicoll list`; or all that suit.")
 @click.option("--engines", default=who.AUTO, help=f"Of {', '.join(who.ENGINES)}.")
 @click.option("--dtype", default="float64", help="NumPy's name.")
 @click.option("--op", default="sum", help="For reductions: sum, prod, max …")
-@click.option("--root", default=0, help="For bcast, scatter, gather and reduce.")
+@click.option("--root", default=0, help="For bcast, scatter, gather, reduce, scatterv and gatherv.")
 @click.option("--in-place", is_flag=True, help="Use MPI.IN_PLACE.")
+@click.option("--counts", default=EVEN, help="Of scatterv and its like: even or uneven, 0 to twice the size.")
+@click.option("--chunk-bytes", metavar="SIZE", help="For ours: the most of each block in one message, such as 256K.")
+@click.option("--window", type=int, help="For ours: how many chunks are in flight.")
 @click.option("--seconds", default=10.0, help="Time to spend in all, apart from checking and warming up.")
 @click.option("--iterations", type=int, help="Rounds per size, instead of --seconds.")
 @click.option("--memory", default="1G", help="Leave out sizes that need more for buffers on a rank.")
@@ -120,9 +133,9 @@ def positive(name: str, value: float) -> float:
 def bench(path: str | None, **given: Any) -> None:
     """Time COLLECTIVE's algorithms beside MPI's own: start it under mpiexec, on 2 or more ranks.
 
-    A size is what the OSU benchmarks mean by it: the vector of bcast, reduce, allreduce and reduce_scatter;
-    a rank's share in scatter, gather and allgather; what one rank sends another in alltoall. Answers are
-    checked: a wrong one shows as NO and makes the exit status 1.
+    A size is what the OSU benchmarks mean by it: the vector of bcast, scan and reductions; a rank's share in
+    scatter, gather and allgather; what one rank sends another in alltoall; the average of it where ranks have
+    counts of their own. Answers are checked: a wrong one shows as NO and makes the exit status 1.
     """
     comm = world()
     try:
@@ -135,9 +148,15 @@ def bench(path: str | None, **given: Any) -> None:
 
 
 def run(wanted: Settings, file: IO[str] | None) -> bool:
-    """Measure and print; True if every answer was right."""
+    """Measure and print; True if every answer was right. Raises UsageError for algorithms these ranks do not suit."""
     from .session import Session
 
+    shape, names = wanted.shape, wanted.algorithms
     with Session(file, asdict(wanted), seed=wanted.seed, memory=wanted.memory) as session:
-        job = session.job(wanted.shape, wanted.sizes, wanted.algorithms, wanted.engines)
-        return session.run([job], [wanted.seconds], wanted.rounds)
+        try:
+            session.check(shape.collective, names)
+        except (ParameterError, PreconditionError) as error:
+            raise click.UsageError(str(error)) from None
+        limits = {"chunk_bytes": wanted.chunk_bytes, "window": wanted.window}
+        job = session.job(shape, wanted.sizes, names, wanted.engines, **limits)
+        return session.run([job], [wanted.seconds], wanted.rounds, wanted.notes)

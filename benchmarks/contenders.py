@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -30,30 +29,42 @@ class Contender:
 def split_names(text: str) -> list[str]:
     """The names of a comma-separated list, each once; commas in parentheses belong to a name.
 
-    >>> split_names("auto, reduce_bcast(reduce=chain, bcast=chain),auto")
-    ['auto', 'reduce_bcast(reduce=chain, bcast=chain)']
+    >>> split_names("auto, hierarchical(groups=((0, 1), (2,)), inner=chain),auto")
+    ['auto', 'hierarchical(groups=((0, 1), (2,)), inner=chain)']
     """
-    names = [name.strip() for name in re.split(r",(?![^(]*\))", text)]
-    return list(dict.fromkeys(name for name in names if name))
+    names, depth = [""], 0
+    for char in text:
+        depth += (char == "(") - (char == ")")
+        if char == "," and not depth:
+            names.append("")
+        else:
+            names[-1] += char
+    return list(dict.fromkeys(name.strip() for name in names if name.strip()))
 
 
 def line_up(
-    collective: str, names: Sequence[str], engines: Sequence[str], plain: Any, ours: Any
+    collective: str, names: Sequence[str], engines: Sequence[str], plain: Any, ours: Any, **limits: int | None
 ) -> list[Contender]:
-    """Every algorithm on every engine; native once, on a plain communicator, as without mpicoll."""
+    """Every algorithm on every engine; native once, on a plain communicator, as without mpicoll.
+
+    limits: chunk_bytes and window for all of ours, None where not given.
+    """
     found = []
     for name in names:
         if name == NATIVE:
             found.append(Contender(NATIVE, None, plain))
         else:
             found += [
-                Contender(name, engine, ours, _using(ours, collective, name, engine)) for engine in engines
+                Contender(name, engine, ours, _using(ours, collective, name, engine, limits)) for engine in engines
             ]
     return found
 
 
-def _using(ours: Any, collective: str, name: str, engine: str) -> Callable[[], AbstractContextManager[Any]]:
-    forced = {} if name == AUTO else {collective: name}
+def _using(
+    ours: Any, collective: str, name: str, engine: str, limits: Mapping[str, int | None]
+) -> Callable[[], AbstractContextManager[Any]]:
+    forced: dict[str, Any] = {} if name == AUTO else {collective: name}
     if engine != AUTO:
         forced["engine"] = engine
+    forced.update((key, value) for key, value in limits.items() if value is not None)
     return (lambda: ours.using(**forced)) if forced else nullcontext

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .case import Case
 from .contenders import Contender
 from .measure import Bench, Budget
-from .patterns import Case, Shape, footprint
+from .patterns import Shape
 from .progress import Bar
 from .records import Result, Writer, results
 from .sizes import format_size
@@ -32,7 +33,7 @@ def feasible(job: Job, p: int, limit: int = MEMORY) -> tuple[list[int], list[int
     """The sizes in bytes that fit in memory and those that do not, each distinct once rounded to elements."""
     sizes = {job.shape.elements(n): n for n in sorted(job.sizes, reverse=True)}
     wanted = sorted(sizes.values())
-    fit = [n for n in wanted if footprint(job.shape, n, p) <= limit]
+    fit = [n for n in wanted if job.shape.footprint(n, p) <= limit]
     return fit, [n for n in wanted if n not in fit]
 
 

@@ -25,8 +25,8 @@ import numpy as np
 
 from mpicoll.errors import EngineError, PreconditionError, StallError
 
+from .case import Case
 from .contenders import Contender
-from .patterns import Case
 from .stats import FEWEST
 
 SHORT = 100e-6  # seconds: calls shorter than this are made several times a round

@@ -1,8 +1,8 @@
 """Results as JSON lines: one on the run, then one per collective, size and contender, each written at once.
 
     {"kind": "run", "schema": 1, "environment": {…}, "settings": {…}}
-    {"kind": "result", "schema": 1, "collective", "size", "nbytes", "dtype", "op", "root", "in_place",
-     "algorithm", "engine",                               what was asked for
+    {"kind": "result", "schema": 1, "collective", "size", "dtype", "op", "root", "in_place",
+     "counts", "algorithm", "engine",                     what was asked for
      "ran": {"algorithm", "engine", "chunk_bytes", "lanes"},   what did run; empty for native
      "valid", "note",
      "median_us", "interval_us": [low, high] | null, "rounds",
@@ -19,9 +19,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
+from .case import Case
 from .contenders import NATIVE
 from .measure import Timing
-from .patterns import Case, Shape
+from .patterns import Shape
 from .stats import Estimate, Ratio, estimate, ratio
 
 SCHEMA = 1

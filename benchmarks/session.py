@@ -10,9 +10,9 @@ from mpi4py import MPI
 import mpicoll
 
 from . import environment
-from .contenders import line_up
+from .contenders import AUTO, NATIVE, line_up
 from .driver import MEMORY, Driver, Job, all_valid
-from .patterns import REDUCES, ROOTED, Shape
+from .patterns import Shape
 from .progress import bar
 from .records import Result, Writer
 from .table import LEGEND, console, summary, table
@@ -39,9 +39,7 @@ class Session:
         self.control, self.plain = MPI.Intracomm(world.Dup()), MPI.Intracomm(world.Dup())
         self.ours = mpicoll.Comm(world)
         self.driver = Driver(self.control, MPI, Writer(file), self.say, seed=seed, memory=memory)
-        about = environment.describe(self.control, MPI)
-        self.driver.writer.run(about, settings)
-        self.say(environment.headline(about))
+        self.settings = settings
 
     def __enter__(self) -> Session:
         return self
@@ -58,30 +56,44 @@ class Session:
             self.console.print(what)
 
     def job(
-        self, shape: Shape, sizes: Sequence[int], algorithms: Sequence[str], engines: Sequence[str]
+        self,
+        shape: Shape,
+        sizes: Sequence[int],
+        algorithms: Sequence[str],
+        engines: Sequence[str],
+        **limits: int | None,
     ) -> Job:
-        """A collective with its contenders on this session's communicators."""
-        return Job(shape, tuple(sizes), line_up(shape.collective, algorithms, engines, self.plain, self.ours))
+        """A collective with its contenders on this session's communicators; limits as in line_up."""
+        contenders = line_up(shape.collective, algorithms, engines, self.plain, self.ours, **limits)
+        return Job(shape, tuple(sizes), contenders)
 
-    def run(self, jobs: Sequence[Job], seconds: Sequence[float], rounds: int | None = None) -> bool:
-        """Run all jobs, print a table after each and a summary after several; True if all was right."""
+    def check(self, collective: str, algorithms: Sequence[str]) -> None:
+        """Raises ParameterError or PreconditionError, on every rank, for one that does not suit these ranks."""
+        for name in algorithms:
+            if name not in (NATIVE, AUTO):
+                forced: dict[str, Any] = {collective: name}
+                with self.ours.using(**forced):
+                    pass
+
+    def run(
+        self, jobs: Sequence[Job], seconds: Sequence[float], rounds: int | None = None, notes: Sequence[str] = ()
+    ) -> bool:
+        """Run all jobs, print a table after each and a summary after several; True if all was right.
+
+        Before them comes what they run on, in one line, and the notes.
+        """
+        about = environment.describe(self.control, MPI)
+        self.driver.writer.run(about, self.settings)
+        for line in (environment.headline(about), *notes):
+            self.say(line)
         found: list[Result] = []
         with bar(self.console, self.driver.parts(jobs), self.here) as progress:
             for job, share in zip(jobs, seconds):
                 results = self.driver.run(job, share, rounds, progress)
-                self.say(table(results, title(job.shape)))
+                self.say(table(results, job.shape.title))
                 found += results
         self.say(LEGEND)
         if len(jobs) > 1:
             self.say(summary(found))
         return all_valid(found)
 
-
-def title(shape: Shape) -> str:
-    """A table's title: what was called."""
-    words = [shape.collective, shape.dtype] if shape.collective != "barrier" else [shape.collective]
-    if shape.collective in REDUCES:
-        words.append(shape.op)
-    if shape.collective in ROOTED:
-        words.append(f"root {shape.root}")
-    return " ".join(words + ["in place"] * shape.in_place)

@@ -1,13 +1,14 @@
 """The arithmetic and the copying of mpicoll: fast loops over memory, without the GIL and without MPI.
 
     reduce      dst[i] = a[i] op b[i] for MPI's twelve operators: address(), call(), allowed(), kind_of()
+    scale       dst[i] = a[i] / b[0], the last step of an average: address()
     pack        strided layouts and segment lists to and from a contiguous buffer
     reference   all of it in NumPy: what tests compare with, and what to read first
     rules       which operator takes which dtype, and what it computes on NaN, ties and overflow
     cache       compile once per machine: jit() and native(), for whoever adds compiled functions
 
 Import the module you need: `from mpicoll.kernels import reduce`. They are loaded when first asked for, since
-reduce, pack and cache bring in numba (0.35 s), which rules and reference do without.
+reduce, scale, pack and cache bring in numba (0.35 s), which rules and reference do without.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import cache, pack, reduce, reference, rules
+    from . import cache, pack, reduce, reference, rules, scale
 
-__all__ = ["cache", "pack", "reduce", "reference", "rules"]
+__all__ = ["cache", "pack", "reduce", "reference", "rules", "scale"]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .rules import check
+from .rules import check, check_scalable
 
 _UFUNCS = {
     "SUM": np.add,
@@ -37,6 +37,24 @@ def reduce(op: str, dst: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
         dst, a, b = (array.view(np.uint8) for array in (dst, a, b))
     with np.errstate(all="ignore"):
         _UFUNCS[op](a, b, out=dst, casting="unsafe")
+
+
+def scale(dst: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
+    """dst[i] = a[i] / b[0]: arrays of one dtype, b of one element; dst may be a.
+
+    Raises as scale.address does: TypeError, or NoKernel for a dtype without kernels.
+    """
+    check_scalable(dst.dtype)
+    divide(dst, a, b.real[0])
+
+
+def divide(dst: np.ndarray, a: np.ndarray, by: float) -> None:
+    """scale() for any floating or complex dtype that NumPy has, long double too."""
+    if dst.dtype.kind == "c":  # part by part: NumPy divides complex numbers through a reciprocal
+        part = dst.real.dtype
+        dst, a = dst.view(part), a.view(part)
+    with np.errstate(all="ignore"):
+        np.true_divide(a, dst.dtype.type(by), out=dst)
 
 
 def _reduce_pairs(op: str, dst: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:

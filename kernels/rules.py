@@ -15,6 +15,7 @@ What the operators compute, in every implementation here:
 - SUM, PROD on integers wrap modulo 2**bits, signed ones too.
 - MAX, MIN return NaN where either operand is NaN. Which of 0.0 and -0.0 they return is left open.
 - LAND, LOR, LXOR take every nonzero as true and give 0 or 1 in the element type.
+- Scaling, which makes an average of a sum, divides and rounds correctly, each part of a complex number by itself.
 - MAXLOC, MINLOC give the pair with the larger (smaller) value; on equal values the lower index; a NaN
   value beats every number, and of two NaNs the lower index stays. Padding bytes are not written.
 """
@@ -29,6 +30,7 @@ LOGICAL = ("LAND", "LOR", "LXOR")
 BITWISE = ("BAND", "BOR", "BXOR")
 LOCATIONS = ("MAXLOC", "MINLOC")
 OPERATORS = (*ARITHMETIC, *EXTREMES, *LOGICAL, *BITWISE, *LOCATIONS)
+SCALABLE = ("floating", "complex")  # the kinds that can be averaged
 
 ALLOWED = {
     "integer": ARITHMETIC + EXTREMES + LOGICAL + BITWISE,
@@ -105,4 +107,15 @@ def check(op: str, dtype: np.dtype) -> str:
             f"operator {op} does not take dtype {np.dtype(dtype)!r} ({kind}); "
             f"operators that do: {', '.join(ALLOWED[kind])}"
         )
+    return kind
+
+
+def check_scalable(dtype: np.dtype) -> str:
+    """The kind of `dtype`, once its elements are known to be numbers that division keeps in their type.
+
+    Raises NoKernel (a LookupError) as kind_of does, and TypeError for any other kind.
+    """
+    kind = kind_of(dtype)
+    if kind not in SCALABLE:
+        raise TypeError(f"dtype {np.dtype(dtype)!r} ({kind}) cannot be averaged; {' and '.join(SCALABLE)} ones can")
     return kind

@@ -14,22 +14,28 @@ from typing import TYPE_CHECKING, Any
 
 from . import algorithms as _registered  # noqa: F401 - registers them
 from . import errors
-from .schedule import algorithm, algorithms, schedule
+from .registry import algorithm, algorithms
+from .schedule import schedule
 
 if TYPE_CHECKING:
     from .comm import Comm
+    from .operators import AVG
     from .requests import Request
 
 __version__ = "0.1.0"
-__all__ = ["Comm", "Request", "__version__", "algorithm", "algorithms", "errors", "schedule"]
+__all__ = ["AVG", "Comm", "Request", "__version__", "algorithm", "algorithms", "errors", "schedule"]
 
 
 def __getattr__(name: str) -> Any:
-    """Comm and Request on first use, so that importing mpicoll does not start MPI."""
+    """AVG, Comm and Request on first use, so that importing mpicoll does not start MPI."""
     if name == "Comm":
         from .comm import Comm
 
         return Comm
+    if name == "AVG":
+        from .operators import AVG
+
+        return AVG
     if name == "Request":
         from .requests import Request
 

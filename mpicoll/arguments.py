@@ -21,7 +21,8 @@ from mpi4py import MPI
 
 from . import errors
 from .buffers import Buffer
-from .forms import buffer, integer, kind
+from .forms import buffer, integers, kind
+from .plan import Shares
 
 _IN_PLACE = MPI.IN_PLACE
 
@@ -29,14 +30,15 @@ _IN_PLACE = MPI.IN_PLACE
 class Arguments:
     """The checked arguments of one call.  A side that this rank does not have, or that is in place, is None.
 
-    `counts` is only for reduce_scatter: the elements of every rank. `unsettled`: only the ranks together know them,
+    `counts` is only for reduce_scatter: the elements of every rank; and for collectives with counts for every rank:
+    this rank's blocks. `unsettled`: only the ranks together know them,
     and `settle_counts` is due.
     """
 
     __slots__ = ("counts", "in_place", "recv", "send", "unsettled")
 
     def __init__(
-        self, send: Buffer | None, recv: Buffer | None, in_place: bool, counts: tuple[int, ...] | None = None
+        self, send: Buffer | None, recv: Buffer | None, in_place: bool, counts: tuple[int, ...] | Shares | None = None
     ) -> None:
         self.send = send
         self.recv = recv
@@ -50,7 +52,7 @@ class Arguments:
 
 def parse_bcast(buf: Any, root: int, rank: int, size: int) -> Arguments:
     """`send` and `recv` are one buffer, which the root may have read-only."""
-    root = _check_root(root, size)
+    root = check_root(root, size)
     one = buffer(buf, rank != root)
     return Arguments(one, one, False)
 
@@ -67,7 +69,7 @@ def parse_allreduce(sendbuf: Any, recvbuf: Any) -> Arguments:
 
 def parse_reduce(sendbuf: Any, recvbuf: Any, root: int, rank: int, size: int) -> Arguments:
     """Off the root there is only `send`, and nothing looks at `recvbuf`."""
-    if _check_root(root, size) == rank:
+    if check_root(root, size) == rank:
         return parse_allreduce(sendbuf, recvbuf)
     return Arguments(buffer(sendbuf, False, 1, True), None, False)
 
@@ -97,7 +99,7 @@ def parse_reduce_scatter(
     if recvcounts is None and not in_place:
         arguments.unsettled = True
         return arguments
-    return settle_counts(arguments, _counts(recvcounts, size), rank)
+    return settle_counts(arguments, integers(recvcounts, size, "recvcounts"), rank)
 
 
 def settle_counts(arguments: Arguments, counts: Sequence[int], rank: int) -> Arguments:
@@ -133,14 +135,14 @@ def parse_allgather(sendbuf: Any, recvbuf: Any, size: int) -> Arguments:
 
 def parse_gather(sendbuf: Any, recvbuf: Any, root: int, rank: int, size: int) -> Arguments:
     """Off the root there is only `send`, and nothing looks at `recvbuf`."""
-    if _check_root(root, size) == rank:
+    if check_root(root, size) == rank:
         return parse_allgather(sendbuf, recvbuf, size)
     return Arguments(buffer(sendbuf), None, False)
 
 
 def parse_scatter(sendbuf: Any, recvbuf: Any, root: int, rank: int, size: int) -> Arguments:
     """Off the root there is only `recv`.  At the root `recvbuf` may be in place: its own block stays put."""
-    if _check_root(root, size) != rank:
+    if check_root(root, size) != rank:
         return Arguments(None, buffer(recvbuf, True), False)
     send = buffer(sendbuf, False, size)
     if recvbuf is _IN_PLACE or recvbuf is None:
@@ -163,7 +165,7 @@ def parse_alltoall(sendbuf: Any, recvbuf: Any, size: int) -> Arguments:
 # What one rank's arguments must satisfy together
 
 
-def _check_root(root: int, size: int) -> int:
+def check_root(root: int, size: int) -> int:
     if type(root) is not int:
         try:
             root = int(root) if isinstance(root, float) else index(root)  # mpi4py truncates floats
@@ -224,15 +226,3 @@ def _check_apart(send: Buffer, recv: Buffer) -> None:
 
 def _a_block(buffer: Buffer) -> str:
     return "a block" if buffer.blocks > 1 else "the buffer"
-
-
-def _counts(recvcounts: Any, size: int) -> list[int]:
-    try:
-        given = [recvcounts[i] for i in range(len(recvcounts))]
-    except TypeError:
-        raise errors.ArgumentError(
-            f"recvcounts is {recvcounts!r:.60}, {kind(recvcounts)}; pass one integer per rank, {size} in all"
-        ) from None
-    if len(given) != size:
-        raise errors.MessageSpecError(f"recvcounts has {len(given)} items; pass one per rank, {size} in all")
-    return [integer(count, "item of recvcounts") for count in given]

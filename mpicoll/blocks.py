@@ -64,3 +64,15 @@ def power_of_two_floor(p: int) -> int:
     8
     """
     return 1 << (p.bit_length() - 1)
+
+
+def power_floor(p: int, k: int) -> int:
+    """The largest power of k that is at most p.
+
+    >>> power_floor(13, 3)
+    9
+    """
+    power = 1
+    while power * k <= p:
+        power *= k
+    return power

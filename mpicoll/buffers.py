@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -63,20 +64,27 @@ class Buffer:
     def pack(self) -> np.ndarray:
         """The data, as a new array of bytes."""
         if self.contiguous:
-            return _bytes_at(self.address, self.nbytes).copy()
+            return bytes_at(self.address, self.nbytes).copy()
         packed = np.empty(self.size, np.uint8)
         if self.size:
-            with _Span(self) as (datatype, anchor):
+            with self._span() as (datatype, anchor):
                 datatype.Pack(anchor, packed, 0, MPI.COMM_SELF)
         return packed
 
     def unpack(self, packed: np.ndarray) -> None:
         """Put the bytes of `pack` in their places; what lies between stays as it is."""
         if self.contiguous:
-            _bytes_at(self.address, self.nbytes)[:] = packed
+            bytes_at(self.address, self.nbytes)[:] = packed
         elif self.size:
-            with _Span(self) as (datatype, anchor):
+            with self._span() as (datatype, anchor):
                 datatype.Unpack(packed, 0, anchor, MPI.COMM_SELF)
+
+    def _span(self) -> Span:
+        return Span(self.address, [(self.elements, 0, self.datatype)])
+
+    def spans(self) -> list[tuple[int, int]]:
+        """(address, end) of memory that holds data and nothing else; none where there are holes, or no data."""
+        return [(self.address, self.address + self.nbytes)] if self.contiguous and self.nbytes else []
 
     def __repr__(self) -> str:
         blocks = f"{self.blocks} x " if self.blocks > 1 else ""
@@ -93,7 +101,7 @@ class ShortBuffer(Buffer):
         return self.nbytes
 
     def _owned(self) -> np.ndarray:
-        return _bytes_at(self.address, self.nbytes - self.facts.extent + self.facts.true_extent)
+        return bytes_at(self.address, self.nbytes - self.facts.extent + self.facts.true_extent)
 
     def pack(self) -> np.ndarray:
         packed = np.zeros(self.nbytes, np.uint8)
@@ -106,21 +114,25 @@ class ShortBuffer(Buffer):
         owned[:] = packed[: owned.size]
 
 
-class _Span:
-    """All elements of a buffer as one element of a temporary datatype, and one byte to hang it on.
+class Span:
+    """(count, place, datatype) of blocks as one element of a temporary datatype, and one byte to hang it on.
 
-    mpi4py's Pack counts elements by the length of its buffer, which extents that are zero, negative or beyond
-    the end, and absolute addresses (MPI.BOTTOM), would mislead.
+    Places are in bytes from the address. mpi4py's Pack counts elements by the length of its buffer, which extents that
+    are zero, negative or beyond the end, and absolute addresses (MPI.BOTTOM), would mislead.
     """
 
-    def __init__(self, buffer: Buffer) -> None:
-        self.buffer = buffer
+    def __init__(self, address: int, blocks: Sequence[tuple[int, int, MPI.Datatype]]) -> None:
+        self.address, self.blocks = address, blocks
         self.anchor = np.empty(1, np.uint8)
 
     def __enter__(self) -> tuple[MPI.Datatype, MPI.buffer]:
-        anchor = self.buffer.address or _address_of(self.anchor)
-        displacement = self.buffer.address - anchor
-        inner = self.buffer.datatype.Create_hindexed([self.buffer.elements], [displacement])
+        anchor = self.address or _address_of(self.anchor)
+        counts, places, types = (list(x) for x in zip(*self.blocks))
+        places = [self.address - anchor + x for x in places]
+        if all(datatype is types[0] for datatype in types):
+            inner = types[0].Create_hindexed(counts, places)
+        else:
+            inner = MPI.Datatype.Create_struct(counts, places, types)
         self.datatype = inner.Create_resized(0, 1).Commit()
         inner.Free()
         return self.datatype, MPI.buffer.fromaddress(anchor, 1)
@@ -129,7 +141,8 @@ class _Span:
         self.datatype.Free()
 
 
-def _bytes_at(address: int, nbytes: int) -> np.ndarray:
+def bytes_at(address: int, nbytes: int) -> np.ndarray:
+    """Memory as an array."""
     if not nbytes:
         return np.empty(0, np.uint8)
     memory: Any = MPI.buffer.fromaddress(address, nbytes)

@@ -6,19 +6,25 @@ What is one rank's own affair (a layout with holes, MPI.IN_PLACE at the root) is
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
+from mpi4py import MPI
+
+from . import counts
 from .channel import SPIN, Channel
 from .check import Exchange, compare_now, signature
-from .engines import Execution, Waiting
-from .errors import spans
-from .flight import Flight, Record, Stage
-from .memory import Memory, place
-from .prepared import Call, Prepared
+from .engines import Execution
+from .flight import Flight, Gathering, Record, Running, Stage
+from .memory import Memory, divide, place
+from .operators import divisor
+from .plan import Shares
+from .prepared import Call, Prepared, settle
 
 
 def run(channel: Channel, call: Call, prepared: Prepared) -> None:
     """Carry out a call and return when it is done; one that is done at once never becomes a flight."""
-    if channel.flying or channel.settings.check:
+    if channel.flying or channel.settings.check or prepared.plan is None:
         channel.run(flight(channel, call, prepared))
         return
     memory = place(call, prepared, channel)
@@ -32,46 +38,71 @@ def run(channel: Channel, call: Call, prepared: Prepared) -> None:
     if done:
         _finish(channel, call, prepared, memory, execution, sequence)
     else:
-        channel.run(_flight(channel, call, prepared, memory, sequence, [lambda: Running(execution)], [execution]))
+
+        def finish() -> None:
+            _finish(channel, call, prepared, memory, execution, sequence)
+
+        channel.run(Flight(prepared.choice, sequence, [lambda: Running(execution)], finish, (call, memory)))
 
 
 def flight(channel: Channel, call: Call, prepared: Prepared) -> Flight:
-    """The flight that carries out a call; not launched yet."""
-    memory = place(call, prepared, channel)
-    sequence = channel.next_sequence()
-    made: list[Execution] = []
+    """The flight that carries out a call; not launched yet.
 
-    def start() -> Stage:
-        made.append(_bound(channel, call, prepared, memory, sequence))
-        return Running(made[0])
-
-    stages: list[Callable[[], Stage]] = [start]
+    Where the counts of other ranks are needed for a plan, or for a check, it asks for them first.
+    """
+    under_way = _UnderWay(channel, call, prepared)
+    stages: list[Callable[[], Stage]] = [under_way.start]
+    if prepared.asks or (channel.settings.check and counts.are_own(call)):
+        stages.insert(0, under_way.ask)
     if channel.settings.check:
-        exchange = Exchange(channel.comm, signature(call, prepared, sequence))  # now: all ranks in the order of calls
+        mine = signature(call, prepared, under_way.sequence)
+        exchange = Exchange(channel.comm, mine)  # now: all ranks in the order of calls
         stages.insert(0, lambda: exchange)
-    return _flight(channel, call, prepared, memory, sequence, stages, made)
+    return Flight(prepared.choice, under_way.sequence, stages, under_way.finish, under_way)
+
+
+class _UnderWay:
+    """A call that is carried out as a flight: the stages that are its own, and what they leave for the next."""
+
+    def __init__(self, channel: Channel, call: Call, prepared: Prepared) -> None:
+        self.channel, self.call, self.prepared = channel, call, prepared
+        self.memory = None if prepared.asks else place(call, prepared, channel)
+        self.sequence = channel.next_sequence()
+        self.execution: Execution | None = None
+
+    def ask(self) -> Stage:
+        """A stage: learn the counts of the other ranks, and with them what serves."""
+        return counts.Asking(self.channel, self.call, self.prepared.choice.engine, self.sequence, self._told)
+
+    def _told(self, every: tuple[int, ...]) -> None:
+        if self.prepared.asks:
+            assert isinstance(self.call.counts, Shares)
+            self.call.counts = replace(self.call.counts, every=every)
+            self.prepared = settle(self.channel, self.call, self.prepared)
+            self.memory = place(self.call, self.prepared, self.channel)
+
+    def start(self) -> Stage:
+        """A stage: the plan."""
+        assert self.memory is not None
+        self.execution = _bound(self.channel, self.call, self.prepared, self.memory, self.sequence)
+        return Running(self.execution)
+
+    def finish(self) -> None:
+        """After the last stage."""
+        assert self.memory is not None and self.execution is not None
+        _finish(self.channel, self.call, self.prepared, self.memory, self.execution, self.sequence)
 
 
 def _bound(channel: Channel, call: Call, prepared: Prepared, memory: Memory, sequence: int) -> Execution:
     execution = prepared.take(channel.comm)
-    kernel = call.operator.kernel if call.operator is not None else 0
-    execution.bind(sequence, (memory.source, memory.target, memory.scratch_address), kernel)
+    bases, operator = (memory.source, memory.target, memory.scratch_address), call.operator
+    if operator is None:
+        execution.bind(sequence, bases, 0)
+    elif not operator.averages:
+        execution.bind(sequence, bases, operator.kernel)
+    else:
+        execution.bind(sequence, bases, operator.kernel, operator.scale, divisor(operator.dtype, channel.size))
     return execution
-
-
-def _flight(
-    channel: Channel,
-    call: Call,
-    prepared: Prepared,
-    memory: Memory,
-    sequence: int,
-    stages: list[Callable[[], Stage]],
-    made: list[Execution],
-) -> Flight:
-    def finish() -> None:
-        _finish(channel, call, prepared, memory, made[0], sequence)
-
-    return Flight(prepared.choice, sequence, stages, finish, (call, memory))
 
 
 def _finish(
@@ -96,6 +127,25 @@ def check_native(channel: Channel, call: Call, prepared: Prepared) -> None:
     note(channel, prepared, sequence, (0, 0, 0))
 
 
+def run_native(channel: Channel, call: Call, prepared: Prepared, native: Callable[[], Any]) -> None:
+    """MPI's own collective, and what it cannot do itself."""
+    check_native(channel, call, prepared)
+    native()
+    if call.averages:
+        divide(call, prepared, channel)
+
+
+def start_native(channel: Channel, call: Call, prepared: Prepared, native: Callable[[], Any]) -> MPI.Request | Flight:
+    """MPI's own nonblocking collective: its request, or a flight where something is to be done after it."""
+    check_native(channel, call, prepared)
+    request = native()
+    if not call.averages:
+        return request
+    stage = Adding(request)
+    after = lambda: divide(call, prepared, channel)
+    return Flight(prepared.choice, channel.next_sequence(), [lambda: stage], after, call)
+
+
 def note(channel: Channel, prepared: Prepared, sequence: int, progress: tuple[int, int, int]) -> None:
     """Leave a record where somebody traces."""
     choice = prepared.choice
@@ -114,27 +164,10 @@ def note(channel: Channel, prepared: Prepared, sequence: int, progress: tuple[in
     )
 
 
-class Running:
-    """A stage: a plan in its engine."""
+class Adding(Gathering):
+    """A stage: a sum made by the MPI itself."""
 
-    def __init__(self, execution: Execution) -> None:
-        self.execution = execution
-        self.advance = execution.advance
+    what = "the sum"
 
-    @property
-    def progress(self) -> tuple[int, int, int]:
-        """(messages posted, bytes sent, steps finished) so far."""
-        return self.execution.progress
-
-    def describe(self) -> list[str]:
-        """What each lane waits for."""
-        return [_line(w) for w in self.execution.waiting()]
-
-
-def _line(w: Waiting) -> str:
-    parts = [
-        f"{what} rank{'s' * (len(peers) > 1)} {spans(peers)}"
-        for what, peers in (("to receive from", w.receives), ("to send to", w.sends))
-        if peers
-    ]
-    return f"step {w.step} of chunk {w.chunk}, strand {w.strand}, waits {' and '.join(parts) or 'for its turn'}"
+    def __init__(self, request: MPI.Request) -> None:
+        self.request = request

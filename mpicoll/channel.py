@@ -21,6 +21,7 @@ from . import progress, stall
 from .engines import selftest
 from .errors import CommError, EngineError, spans
 from .flight import Flight, Record
+from .parameters import Partition
 from .plan import ALIGN, SEQUENCES
 from .select import Choice, Overrides
 from .settings import Settings, read
@@ -80,6 +81,7 @@ class Channel:
         self.abandoned: list[Any] = []  # what broke off with messages still posted: its memory must stay
         self.scratch: np.ndarray | None = None
         self.freed = False
+        self.nodes: Partition | None = None
 
     def _agreed_settings(self) -> Settings:
         found: Any = None
@@ -104,6 +106,16 @@ class Channel:
         return (
             ("compiled", "its self-test passed") if problem is None else ("mpi4py", f"compiled cannot run: {problem}")
         )
+
+    def find_nodes(self) -> Partition:
+        """The ranks that share memory, node by node. Collective the first time, and completes what is in flight."""
+        if self.nodes is None:
+            self.drain()
+            node = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
+            first = self.comm.allgather(node.bcast(self.rank))
+            node.Free()
+            self.nodes = tuple(tuple(r for r in range(self.size) if first[r] == f) for f in sorted(set(first)))
+        return self.nodes
 
     def _all_can_compile(self) -> None:
         """Raise on every rank where one cannot do what the environment asks for."""
@@ -223,6 +235,13 @@ class Channel:
             self.said.add(choice.why)
             logging.getLogger("mpicoll").warning("%s runs native: %s", choice.collective, choice.why)
 
+    def drain(self) -> None:
+        """Complete what is in flight."""
+        with self.lock:
+            while self.flying:
+                self.step(SPIN)
+                stall.watch(self.flying, self.rank, self.settings, time.monotonic())
+
     # -- the end ----------------------------------------------------------------------------------------
 
     def free(self, drain: bool = True) -> None:
@@ -230,9 +249,8 @@ class Channel:
         if self.freed:
             return
         with self.lock:
-            while drain and self.flying:
-                self.step(SPIN)
-                stall.watch(self.flying, self.rank, self.settings, time.monotonic())
+            if drain:
+                self.drain()
             self.freed = True
             self.caches.clear()
             self.prepared.clear()

@@ -19,6 +19,7 @@ from .channel import Channel
 from .collectives import COLLECTIVES
 from .errors import MismatchError
 from .flight import Flight, Gathering
+from .plan import Shares
 from .prepared import Call, Prepared
 from .select import native_choice
 
@@ -85,14 +86,15 @@ def signature(call: Call, prepared: Prepared, sequence: int) -> dict[str, Any]:
     """What all ranks must agree on, for check mode; None where this rank cannot know."""
     arguments = call.arguments
     one = (arguments.send or arguments.recv) if arguments is not None else None
+    shares = call.counts if isinstance(call.counts, Shares) else None
     return {
         "sequence": sequence,
         "collective": call.collective,
         "recvcounts": "given" if call.collective == "reduce_scatter" else None,
         "root": call.root,
-        "bytes": prepared.nbytes,
-        "count": call.counts if COLLECTIVES[call.collective].reduces else None,
-        "type": one.facts.basic if one is not None else None,
+        "bytes": prepared.nbytes if shares is None else None,
+        "count": shares.every if shares else call.counts if COLLECTIVES[call.collective].reduces else None,
+        "type": one.facts.basic if one is not None and call.collective != "alltoallw" else None,
         "op": call.operator.name if call.operator else None,
         "algorithm": prepared.choice.algorithm,
         "chunk_bytes": prepared.choice.chunk_bytes,

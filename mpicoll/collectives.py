@@ -13,6 +13,7 @@ from typing import Literal
 
 Block = Hashable
 Where = Callable[[Sequence[Block], int, int, int], Sequence[Block]]  # (all blocks, p, rank, root) -> that rank's
+Whose = Callable[[int, int], tuple[int, int]]  # (p, rank) -> first and end of the ranks combined there
 
 
 def everywhere(blocks: Sequence[Block], p: int, rank: int, root: int) -> Sequence[Block]:
@@ -40,13 +41,33 @@ def at_destination(blocks: Sequence[Block], p: int, rank: int, root: int) -> Seq
     return [(s, rank) for s in range(p)]
 
 
+def but_first(blocks: Sequence[Block], p: int, rank: int, root: int) -> Sequence[Block]:
+    """Every rank but 0 has every block."""
+    return blocks if rank else ()
+
+
+def everybody(p: int, rank: int) -> tuple[int, int]:
+    """All ranks' contributions."""
+    return 0, p
+
+
+def up_to_itself(p: int, rank: int) -> tuple[int, int]:
+    """The contributions of the ranks up to this one."""
+    return 0, rank + 1
+
+
+def before_itself(p: int, rank: int) -> tuple[int, int]:
+    """The contributions of the ranks before this one."""
+    return 0, rank
+
+
 @dataclass(frozen=True)
 class Collective:
     """The meaning of one collective.
 
     starts, ends: which blocks a rank has before and after.
     naming: what a block is: a part of the "vector", a "rank"'s share, a (source, destination) "pair", or "none".
-    reduces: whether the blocks at the end hold every rank's contribution, combined.
+    reduces: whether the blocks at the end hold ranks' contributions, combined; covers says whose.
     """
 
     name: str
@@ -55,6 +76,18 @@ class Collective:
     ends: Where
     rooted: bool = False
     reduces: bool = False
+    covers: Whose = everybody
+
+    def blocks(self, p: int, share: int) -> tuple[Block, ...]:
+        """Every block's name; share is how many blocks a vector has."""
+        match self.naming:
+            case "vector":
+                return tuple(range(share))
+            case "rank":
+                return tuple(range(p))
+            case "pair":
+                return tuple((s, d) for s in range(p) for d in range(p))
+        return ()
 
     def source(self, block: Block, root: int) -> int:
         """The one rank a block comes from, in a collective that only moves data."""
@@ -74,6 +107,26 @@ COLLECTIVES: dict[str, Collective] = {
         Collective("reduce", "vector", everywhere, at_root, rooted=True, reduces=True),
         Collective("reduce_scatter", "rank", everywhere, at_namesake, reduces=True),
         Collective("allreduce", "vector", everywhere, everywhere, reduces=True),
+        Collective("scan", "vector", everywhere, everywhere, reduces=True, covers=up_to_itself),
+        Collective("exscan", "vector", everywhere, but_first, reduces=True, covers=before_itself),
         Collective("alltoall", "pair", at_source, at_destination),
     )
 }
+
+# Collectives whose blocks have counts of their own: what they mean, and what serves them, is the plain form's.
+PLAIN = {
+    "scatterv": "scatter",
+    "gatherv": "gather",
+    "allgatherv": "allgather",
+    "alltoallv": "alltoall",
+    "alltoallw": "alltoall",
+}
+
+
+def plain(collective: str) -> str:
+    """The collective whose algorithms serve one: gather for gatherv, itself for any other.
+
+    >>> plain("gatherv"), plain("bcast")
+    ('gather', 'bcast')
+    """
+    return PLAIN.get(collective, collective)

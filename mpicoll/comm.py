@@ -8,7 +8,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from . import arguments, calls, check, prepared
+from . import arguments, calls, check, operators, prepared, vector_arguments
 from .arguments import Arguments
 from .channel import Channel, attach, check_usable
 from .errors import ArgumentError, CommError, MismatchError, MpicollError
@@ -61,15 +61,18 @@ class Comm(MPI.Intracomm):
 
         Every rank must say the same. An algorithm is a name, "name(key=value)", "native" or "auto"; chunk_bytes the
         most of each block in one message; window how many chunks are in flight; engine "auto", "mpi4py" or
-        "compiled". What is forced never falls back. Raises UnknownAlgorithm, ArgumentError, EngineError.
+        "compiled". What is forced never falls back. Raises UnknownAlgorithm, ParameterError, PreconditionError for an
+        algorithm that this number of ranks does not suit, ArgumentError, EngineError.
         """
         channel = self._open()
-        if engine is not None:
-            if engine not in ENGINES:
-                raise ArgumentError(f"engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
-            channel.use_engine(engine)
+        if engine not in (None, *ENGINES):
+            raise ArgumentError(f"engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
         before = channel.overrides
-        channel.override(before.merged(algorithms, chunk_bytes, window, engine))
+        after = before.merged(algorithms, chunk_bytes, window, engine)
+        prepared.check_choices(channel, algorithms)  # may ask all ranks, so before what only one may refuse
+        if engine is not None:
+            channel.use_engine(engine)
+        channel.override(after)
         try:
             yield self
         finally:
@@ -79,7 +82,7 @@ class Comm(MPI.Intracomm):
         """What would run for a call of nbytes, and why. See Claims for whose bytes. Raises UnknownAlgorithm."""
         channel = self._open()
         if collective not in RULES:
-            from .schedule import find
+            from .registry import find
 
             find(collective, "")
         return prepared.select(channel, collective, nbytes, op.Is_commutative())
@@ -100,9 +103,8 @@ class Comm(MPI.Intracomm):
         """Check, select, run; or let MPI's own collective do it."""
         channel = self._open()
         call, served = self._prepare(channel, name, parse, root, op)
-        if served.plan is None:
-            calls.check_native(channel, call, served)
-            native()
+        if served.plan is None and not served.asks:
+            calls.run_native(channel, call, served, native)
         else:
             calls.run(channel, call, served)
 
@@ -171,13 +173,60 @@ class Comm(MPI.Intracomm):
             "alltoall", lambda c: arguments.parse_alltoall(sendbuf, recvbuf, c.size), lambda: native(sendbuf, recvbuf)
         )
 
+    def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        """Scatter the root's blocks, of any sizes and from any places, one to every rank."""
+        native = super().Scatterv
+        self._collective(
+            "scatterv",
+            lambda c: vector_arguments.parse_scatterv(sendbuf, recvbuf, root, c.rank, c.size),
+            lambda: native(sendbuf, recvbuf, root),
+            root,
+        )
+
+    def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        """Gather one block of every rank at the root, of any sizes and to any places."""
+        native = super().Gatherv
+        self._collective(
+            "gatherv",
+            lambda c: vector_arguments.parse_gatherv(sendbuf, recvbuf, root, c.rank, c.size),
+            lambda: native(sendbuf, recvbuf, root),
+            root,
+        )
+
+    def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Gather one block of every rank everywhere, of any sizes and to any places."""
+        native = super().Allgatherv
+        self._collective(
+            "allgatherv",
+            lambda c: vector_arguments.parse_allgatherv(sendbuf, recvbuf, c.rank, c.size),
+            lambda: native(sendbuf, recvbuf),
+        )
+
+    def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
+        """A block from every rank to every rank, of any sizes and places."""
+        native = super().Alltoallv
+        self._collective(
+            "alltoallv",
+            lambda c: vector_arguments.parse_alltoallv(sendbuf, recvbuf, c.rank, c.size),
+            lambda: native(sendbuf, recvbuf),
+        )
+
+    def Alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
+        """A block from every rank to every rank, each with a datatype of its own; displacements are in bytes."""
+        native = super().Alltoallw
+        self._collective(
+            "alltoallw",
+            lambda c: vector_arguments.parse_alltoallw(sendbuf, recvbuf, c.rank, c.size),
+            lambda: native(sendbuf, recvbuf),
+        )
+
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
         """Combine everybody's vectors at the root."""
         native = super().Reduce
         self._collective(
             "reduce",
             lambda c: arguments.parse_reduce(sendbuf, recvbuf, root, c.rank, c.size),
-            lambda: native(sendbuf, recvbuf, op, root),
+            lambda: native(sendbuf, recvbuf, operators.native(op), root),
             root,
             op,
         )
@@ -188,7 +237,7 @@ class Comm(MPI.Intracomm):
         self._collective(
             "allreduce",
             lambda c: arguments.parse_allreduce(sendbuf, recvbuf),
-            lambda: native(sendbuf, recvbuf, op),
+            lambda: native(sendbuf, recvbuf, operators.native(op)),
             op=op,
         )
 
@@ -198,7 +247,7 @@ class Comm(MPI.Intracomm):
         self._collective(
             "reduce_scatter",
             lambda c: arguments.parse_reduce_scatter_block(sendbuf, recvbuf, c.size),
-            lambda: native(sendbuf, recvbuf, op),
+            lambda: native(sendbuf, recvbuf, operators.native(op)),
             op=op,
         )
 
@@ -210,17 +259,33 @@ class Comm(MPI.Intracomm):
         self._collective(
             "reduce_scatter",
             lambda c: arguments.parse_reduce_scatter(sendbuf, recvbuf, recvcounts, c.rank, c.size),
-            lambda: native(sendbuf, recvbuf, recvcounts, op),
+            lambda: native(sendbuf, recvbuf, recvcounts, operators.native(op)),
             op=op,
+        )
+
+    def Scan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
+        """Combine the vectors of the ranks up to this one."""
+        native = super().Scan
+        self._collective(
+            "scan", lambda c: arguments.parse_allreduce(sendbuf, recvbuf), lambda: native(sendbuf, recvbuf, op), op=op
+        )
+
+    def Exscan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
+        """Combine the vectors of the ranks before this one; rank 0's receive buffer stays as it is."""
+        native = super().Exscan
+        self._collective(
+            "exscan", lambda c: arguments.parse_allreduce(sendbuf, recvbuf), lambda: native(sendbuf, recvbuf, op), op=op
         )
 
     def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
         """Start combining everybody's vectors everywhere; the buffers are mpicoll's until the request completes."""
         channel = self._open()
         call, served = self._prepare(channel, "allreduce", lambda c: arguments.parse_allreduce(sendbuf, recvbuf), 0, op)
+        native = super().Iallreduce
         if served.plan is None:
-            calls.check_native(channel, call, served)
-            return super().Iallreduce(sendbuf, recvbuf, op)
+            begin = lambda: native(sendbuf, recvbuf, operators.native(op))
+            begun = calls.start_native(channel, call, served, begin)
+            return begun if isinstance(begun, MPI.Request) else Request.launch(channel, begun)
         return Request.launch(channel, calls.flight(channel, call, served))
 
     # -- communicators out of this one ------------------------------------------------------------------

@@ -80,6 +80,11 @@ class TypeFacts:
     basic: str | None
     nbasic: int
 
+    def span(self, n: int) -> tuple[int, int]:
+        """The first and the end byte of n elements, counted from where they are said to be; n is at least 1."""
+        far = (n - 1) * self.extent
+        return min(far, 0) + self.true_lb, max(far, 0) + self.true_lb + self.true_extent
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:

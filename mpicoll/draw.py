@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .picture import Note, Picture, clip, legend, many, names, ranks
+from .picture import Note, Picture, clip, legend, many, names, ranks, strand_labels
 from .play import Message
 from .schedule import Schedule
 
@@ -223,31 +223,36 @@ def _cell(note: Note) -> str:
 # -- text and render --------------------------------------------------------------------------------------------
 
 
-def _paint(schedule: Schedule, width: int | None) -> tuple[str, str, _Canvas]:
+Styled = list[tuple[str, str]]
+
+
+def _paint(schedule: Schedule, width: int | None) -> tuple[Styled, _Canvas]:
+    """What stands above the picture, in pieces with their styles, and the picture."""
     picture = Picture(schedule)
     room = width or WIDEST
     drawing: _SpaceTime | _Table = _SpaceTime(picture)
     if drawing.width > room:
         drawing = _Table(picture, room if width else 120)
     key = textwrap.fill(legend(picture, isinstance(drawing, _Table)), min(room, 120))
-    return picture.headline, key, drawing.paint()
+    head = [(f"{picture.headline}\n", "bold"), (f"{schedule.algorithm.claims.idea}\n", ""), (f"{key}\n", "dim")]
+    for i, (strand, label) in enumerate(strand_labels(picture).items()):
+        head += [(" · ", "dim")] * bool(i) + [(label, STRAND_STYLES[strand % len(STRAND_STYLES)])]
+    return [*head, ("\n\n" if len(picture.strands) > 1 else "\n", "")], drawing.paint()
 
 
 def text(schedule: Schedule, width: int | None = None) -> str:
     """The picture as plain text; in a width that does not hold it, a table."""
-    headline, key, canvas = _paint(schedule, width)
-    return f"{headline}\n{schedule.algorithm.claims.idea}\n{key}\n\n{canvas.plain()}"
+    head, canvas = _paint(schedule, width)
+    return "".join(words for words, _ in head) + canvas.plain()
 
 
 def render(schedule: Schedule, width: int | None = None) -> Any:
     """The picture in colour, for rich's Console.print: strands differ in colour, what is complete is green."""
     from rich.text import Text
 
-    headline, key, canvas = _paint(schedule, width)
+    head, canvas = _paint(schedule, width)
     out = Text(no_wrap=True, overflow="ignore", end="")
-    out.append(f"{headline}\n", "bold").append(f"{schedule.algorithm.claims.idea}\n").append(f"{key}\n\n", "dim")
-    for row in canvas.rows():
-        for char, style in row:
-            out.append(char, style)
-        out.append("\n")
+    for row in (head, *([*row, ("\n", "")] for row in canvas.rows())):
+        for words, style in row:
+            out.append(words, style)
     return out

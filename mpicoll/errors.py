@@ -21,6 +21,7 @@ classes, and after the colon the MPI error class that `Get_error_class()` report
             DatatypeError [ValueError: ERR_TYPE]      send and receive datatypes differ, or a null datatype
             CountMismatch [ValueError: ERR_TRUNCATE]  counts of one rank that do not fit together
         UnknownAlgorithm [LookupError, ValueError]    no algorithm of that name; says which names are near
+        ParameterError [ValueError]                   a parameter an algorithm does not have, or out of its range
         PreconditionError [ValueError]                an algorithm that cannot serve this call
         MismatchError [RuntimeError]                  check mode: the ranks called different things
         VerifyError [AssertionError]                  a schedule that is not a correct collective
@@ -55,6 +56,7 @@ __all__ = [
     "NotABufferError",
     "OperatorError",
     "OverlapError",
+    "ParameterError",
     "PreconditionError",
     "RootError",
     "StallError",
@@ -188,6 +190,10 @@ class UnknownAlgorithm(MpicollError, LookupError, ValueError):
         if self.near:
             return f"{said}; did you mean {' or '.join(map(repr, self.near))}?"
         return f"{said}; there is {', '.join(map(repr, self.known)) or 'none at all'}"
+
+
+class ParameterError(MpicollError, ValueError):
+    """A parameter an algorithm does not have, or out of its range; says the range."""
 
 
 class PreconditionError(MpicollError, ValueError):

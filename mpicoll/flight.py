@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 from mpi4py import MPI
 
+from .engines import Execution, Waiting
+from .errors import spans
 from .select import Choice
 
 
@@ -54,6 +56,32 @@ class Gathering:
     def describe(self) -> list[str]:
         """What it waits for."""
         return [f"waits for {self.what} of all ranks: some rank has not made this call"]
+
+
+class Running:
+    """A stage: a plan in its engine."""
+
+    def __init__(self, execution: Execution) -> None:
+        self.execution = execution
+        self.advance = execution.advance
+
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """(messages posted, bytes sent, steps finished) so far."""
+        return self.execution.progress
+
+    def describe(self) -> list[str]:
+        """What each lane waits for."""
+        return [_line(w) for w in self.execution.waiting()]
+
+
+def _line(w: Waiting) -> str:
+    parts = [
+        f"{what} rank{'s' * (len(peers) > 1)} {spans(peers)}"
+        for what, peers in (("to receive from", w.receives), ("to send to", w.sends))
+        if peers
+    ]
+    return f"step {w.step} of chunk {w.chunk}, strand {w.strand}, waits {' and '.join(parts) or 'for its turn'}"
 
 
 @dataclass(frozen=True)

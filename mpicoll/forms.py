@@ -52,21 +52,19 @@ def buffer(message: Any, writable: bool = False, blocks: int = 1, reducing: bool
 def _described(message: Any, writable: bool, blocks: int, reducing: bool) -> Buffer:
     """Any buffer argument, in the order in which mpi4py looks at its parts."""
     obj, count, displacement, spec = _unpack(message)
-    held, address, length, format = _memory(obj, spec is not None, writable)
-    datatype = _datatype(spec, format, obj)
+    held, address, length, format = memory_of(obj, spec is not None, writable)
+    datatype = find_type(spec, format, obj)
     null = datatype == MPI.DATATYPE_NULL
     if null and (count is not None or not length):
         raise errors.DatatypeError("the datatype is MPI.DATATYPE_NULL; pass one that is alive and committed")
     if null:
         raise errors.MessageSpecError("the datatype is MPI.DATATYPE_NULL and there is no count; pass both")
-    known = facts(datatype)
-    if not known.predefined:
-        _check_committed(known)
+    known = check_type(datatype)
     offset = _offset(displacement, known, length)
     count = _count(count, obj, known, length - offset, blocks)
     elements = count * blocks
     contiguous = known.contiguous if reducing else known.dense
-    fits = _check_room(obj, known, elements, length - offset)
+    fits = _check_room(obj, known, elements, length - offset, offset)
     kind = ShortBuffer if contiguous and not fits else Buffer
     return kind(held, address + offset, count, blocks, known, known.extent * elements, contiguous and fits)
 
@@ -100,7 +98,7 @@ def _unpack(message: Any) -> tuple[Any, Any, Any, Any]:
     return obj, count, displacement, spec
 
 
-def _memory(obj: Any, typed: bool, writable: bool) -> tuple[Any, int, int, str | None]:
+def memory_of(obj: Any, typed: bool, writable: bool) -> tuple[Any, int, int, str | None]:
     """(what holds the memory, its address, its length in bytes, the format of its items)."""
     if obj is None or obj is MPI.BOTTOM:
         return None, 0, 0, None
@@ -162,7 +160,7 @@ def _readable(held: MPI.buffer) -> bool:
         os.close(sink)
 
 
-def _datatype(spec: Any, format: str | None, obj: Any) -> MPI.Datatype:
+def find_type(spec: Any, format: str | None, obj: Any) -> MPI.Datatype:
     """The datatype that was named, or else found by the format."""
     if isinstance(spec, MPI.Datatype):
         return spec
@@ -182,7 +180,15 @@ def _datatype(spec: Any, format: str | None, obj: Any) -> MPI.Datatype:
         ) from None
 
 
-def _check_committed(known: TypeFacts) -> None:
+def check_type(datatype: MPI.Datatype) -> TypeFacts:
+    """The facts on a datatype that is not null. Raises DatatypeError where it is not committed."""
+    known = facts(datatype)
+    if not known.predefined:
+        check_committed(known)
+    return known
+
+
+def check_committed(known: TypeFacts) -> None:
     """Packing nothing is how to ask: MPI has no question for it."""
     if known.extent > 0:
         try:
@@ -249,7 +255,7 @@ def _count(count: Any, obj: Any, known: TypeFacts, length: int, blocks: int) -> 
     return elements // blocks
 
 
-def _check_room(obj: Any, known: TypeFacts, elements: int, length: int) -> bool:
+def _check_room(obj: Any, known: TypeFacts, elements: int, length: int, offset: int) -> bool:
     """Whether the whole span lies in the memory; an error where even the data does not."""
     if elements == 0:
         return True
@@ -259,13 +265,32 @@ def _check_room(obj: Any, known: TypeFacts, elements: int, length: int) -> bool:
                 f"{elements} of {known.name} at MPI.BOTTOM are at address 0; pass a datatype made of absolute addresses"
             )
         return False
-    needed = (elements - 1) * max(known.extent, 0) + known.true_lb + known.true_extent
+    begin, needed = known.span(elements)
     if needed > length:
         raise errors.BufferTooSmallError(
             f"{elements} elements of {known.name} need {needed} bytes and the buffer has {length}; "
             f"pass a smaller count or a larger buffer"
         )
+    if begin + offset < 0:
+        raise errors.BufferTooSmallError(
+            f"{elements} elements of {known.name} begin {-begin - offset} bytes before the buffer; "
+            f"pass a displacement that leaves them room"
+        )
     return known.extent * elements <= length
+
+
+def integers(values: Any, size: int, what: str) -> list[int]:
+    """One integer per rank."""
+    try:
+        given = [values[i] for i in range(len(values))]
+    except TypeError:
+        raise errors.ArgumentError(
+            f"{what} is {values!r:.60}, {kind(values)}; pass one integer per rank, {size} in all"
+        ) from None
+    found = [integer(value, f"item of {what}") for value in given]
+    if len(found) != size:
+        raise errors.MessageSpecError(f"{what} has {len(found)} items; pass one per rank, {size} in all")
+    return found
 
 
 def integer(value: Any, what: str) -> int:

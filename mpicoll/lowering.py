@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,9 +10,26 @@ import numpy as np
 from . import blocks as parts
 from .collectives import Block
 from .ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send, Step, Strand
-from .plan import ALIGN, FOLD, IN, MAX_STRANDS, MAX_WINDOW, OUT, RECV, SCRATCH, SEND, Layout, Plan, lanes_of, layout
+from .plan import (
+    ALIGN,
+    FOLD,
+    IN,
+    LAST,
+    MAX_STRANDS,
+    MAX_WINDOW,
+    OUT,
+    RECV,
+    SCRATCH,
+    SEND,
+    Counts,
+    Layout,
+    Plan,
+    cut,
+    layout,
+)
 from .schedule import Schedule
 from .scratch import Pool, Region
+from .uses import due, last, read, written
 
 
 class _Home(NamedTuple):
@@ -30,25 +47,27 @@ Row = tuple[int, int, list[Segment], int]  # kind, peer, segments, stage
 def lower(
     schedule: Schedule,
     rank: int,
-    counts: int | tuple[int, ...],
+    counts: Counts,
     itemsize: int,
     *,
     in_place: bool = False,
     chunk_bytes: int | None = None,
     window: int = 4,
+    averaged: bool = False,
 ) -> Plan:
     """The plan of one rank.
 
     in_place: the contribution lies in the output buffer, at the block's own place (for scatter: the root
     keeps its block where it is). chunk_bytes: the most of each block that one message carries; None: all.
-    window: how many chunks are in flight. Raises ValueError for a chunk or window of zero or less.
+    window: how many chunks are in flight. averaged: results are divided by the number of
+    ranks. Raises ValueError for a chunk or window of zero or less.
     """
     if not all(isinstance(x, int) and x > 0 for x in (window, 1 if chunk_bytes is None else chunk_bytes)):
         raise ValueError(f"chunk_bytes is {chunk_bytes} and window {window}; both must be whole numbers of at least 1")
-    memory = layout(schedule, counts, itemsize, in_place)
-    width = schedule.p if schedule.collective.naming == "pair" else len(schedule.blocks)
-    slice_, lanes = lanes_of(memory.largest, memory.total, itemsize, width, chunk_bytes)
-    return _Lowering(schedule, rank, memory, slice_, lanes).plan(min(window, lanes, MAX_WINDOW), itemsize)
+    memory = layout(schedule, counts, itemsize, in_place, rank)
+    slice_, lanes = cut(schedule, memory, counts, itemsize, chunk_bytes)
+    lowering = _Lowering(schedule, rank, memory, slice_, lanes, averaged and schedule.p > 1)
+    return lowering.plan(min(window, lanes, MAX_WINDOW), itemsize)
 
 
 def is_staged(schedule: Schedule, rank: int) -> bool:
@@ -66,9 +85,12 @@ def is_staged(schedule: Schedule, rank: int) -> bool:
 class _Lowering:
     """The state of one lowering: where each block is, and the rows so far."""
 
-    def __init__(self, schedule: Schedule, rank: int, memory: Layout, slice_: int, lanes: int) -> None:
+    def __init__(
+        self, schedule: Schedule, rank: int, memory: Layout, slice_: int, lanes: int, averaged: bool
+    ) -> None:
         self.schedule, self.rank, self.memory = schedule, rank, memory
         self.slice, self.lanes = slice_, lanes
+        self.averaged, self.early = averaged, schedule.algorithm.finishes_where_kept(schedule.p, schedule.settled)
         self.kept = set(schedule.ends(rank))
         self.homes: dict[Loc, _Home] = {}
         for b in schedule.starts(rank):
@@ -97,10 +119,13 @@ class _Lowering:
     # -- strands and steps ------------------------------------------------------------------------------
 
     def _strand(self, strand: Strand, start: int) -> int:
-        self.pool, self.last_read, self.last_write = Pool(start), _last(strand, _read), _last(strand, _written)
+        self.pool, self.last_read, self.last_write = Pool(start), last(strand, read), last(strand, written)
+        kept = [loc for loc in self.last_write if self._is_kept(loc) and self._length(loc)] if self.averaged else []
+        divided = due(kept, self.last_read, self.last_write, self.early)
         for index, step in enumerate(strand):
             self.index, self.released = index, []  # type: ignore[var-annotated]
             self.finish: list[Row] = []
+            self.wrote: dict[Loc, int] = {}  # the last of these rows that writes a place
             operands: dict[Loc, list[_Home]] = {}
             whole: dict[Loc, bool] = {}
             receives = [  # in the step's order, in which messages from one peer match
@@ -114,6 +139,8 @@ class _Lowering:
             for op in step:
                 if isinstance(op, Reduce):
                     self._reduce(op)
+            if index in divided:
+                self._divide(divided[index], step)
             self._release(index)
             self.steps.append(([row for row in receives + sends if row], self._merged(self.finish)))
         return self.pool.peak
@@ -238,6 +265,7 @@ class _Lowering:
 
     def _write(self, loc: Loc, sources: list[_Home], place: _Home) -> None:
         if self._length(loc):
+            self.wrote[loc] = len(self.finish)
             self.finish.append((FOLD, 0, [self._segment(loc, h) for h in (place, *sources)], -1))
         self._move(loc, place)
 
@@ -245,12 +273,26 @@ class _Lowering:
         """Local rows whose every segment follows on become one."""
         out: list[Row] = []
         for row in rows:
-            if self.lanes == 1 and out and len(out[-1][2]) == len(row[2]) and all(map(_follows, out[-1][2], row[2])):
+            alike = self.lanes == 1 and out and out[-1][0] == row[0] and len(out[-1][2]) == len(row[2])
+            if alike and all(map(_follows, out[-1][2], row[2])):
                 joined = [(a[0], a[1], a[2] + b[2]) for a, b in zip(out[-1][2], row[2], strict=True)]
-                out[-1] = (FOLD, 0, joined, -1)
+                out[-1] = (row[0], 0, joined, -1)
             else:
                 out.append(row)
         return out
+
+    def _divide(self, locs: Sequence[Loc], step: Step) -> None:
+        """Make the rows that write these results divide them too, or add rows that do; see uses.due."""
+        read = {op.src for op in step if isinstance(op, Reduce)}
+        for loc in locs:
+            row = self.wrote.get(loc)
+            if self.early and (row is None or len(self.finish[row][2]) == 2):
+                continue  # received, or copied from where it was received: by then it is divided
+            if row is not None and (self.early or loc not in read):
+                self.finish[row] = (LAST, *self.finish[row][1:])
+            else:
+                here = self._segment(loc, self.homes[loc])
+                self.finish.append((LAST, 0, [here, here], -1))
 
     def _keep_untouched(self) -> None:
         """Blocks that end here and were never written go from input to output while the first messages travel."""
@@ -283,7 +325,7 @@ class _Lowering:
                 rows.append((kind, peer, len(segments), len(segments) + len(pieces), stage))
                 segments += pieces
             steps.append((first, first + len(post), len(rows)))
-        most = max((sum(r[0] != FOLD for r in post) for post, _ in self.steps), default=0)
+        most = max((sum(r[0] in (SEND, RECV) for r in post) for post, _ in self.steps), default=0)
         return Plan(
             _table(rows, 5),
             _table(segments, 3),
@@ -304,28 +346,3 @@ def _follows(a: Segment, b: Segment) -> bool:
 
 def _table(rows: Sequence[Sequence[int]], width: int) -> np.ndarray:
     return np.array(rows, np.int64).reshape(-1, width)
-
-
-def _last(strand: Strand, of: Callable[[Step], list[Loc]]) -> dict[Loc, int]:
-    """The last step in which each place is read, or written."""
-    return {loc: index for index, step in enumerate(strand) for loc in of(step)}
-
-
-def _read(step: Step) -> list[Loc]:
-    found: list[Loc] = []
-    for op in step:
-        if isinstance(op, Reduce):
-            found += [op.src, op.dst]
-        elif not isinstance(op, Recv):
-            found += [Loc(op.buffer, b) for b in op.blocks]
-    return found
-
-
-def _written(step: Step) -> list[Loc]:
-    found: list[Loc] = []
-    for op in step:
-        if isinstance(op, Reduce):
-            found.append(op.dst)
-        elif not isinstance(op, Send):
-            found += [Loc(op.buffer, b) for b in op.blocks]
-    return found

@@ -14,8 +14,10 @@ from mpi4py import MPI
 
 from .buffers import Buffer
 from .channel import Channel
-from .plan import ALIGN
+from .kernels import reference
+from .plan import ALIGN, Shares
 from .prepared import Call, Prepared
+from .vectors import Vector
 
 
 class Memory:
@@ -42,22 +44,47 @@ def place(call: Call, prepared: Prepared, channel: Channel) -> Memory:
     send, recv = arguments.send, arguments.recv
     if prepared.staged:
         assert recv is not None
-        _stage(memory, recv, _result_bytes(call, channel.rank, prepared.nbytes))
+        if isinstance(recv, Vector):
+            _stage_blocks(memory, recv)
+        else:
+            _stage(memory, recv, _result_bytes(call, channel.rank, prepared.nbytes))
+        if _has_no_result(call, channel.rank):
+            memory.after = None
     elif call.collective == "bcast":
         assert recv is not None
         _output(memory, recv, with_data=True, read_back=channel.rank != call.root)
     else:
         if send is not None:
             memory.source = send.address if send.contiguous else _packed(memory, send)
-        if recv is not None:
-            _output(memory, recv, with_data=arguments.in_place)
+        if recv is not None and recv.contiguous:
+            memory.target = recv.address
+        elif recv is not None:
+            _output(memory, recv, arguments.in_place, read_back=not _has_no_result(call, channel.rank))
     return memory
+
+
+def _has_no_result(call: Call, rank: int) -> bool:
+    """Whether the receive buffer must stay as it is."""
+    return call.collective == "exscan" and rank == 0
 
 
 def _result_bytes(call: Call, rank: int, nbytes: int) -> int:
     if call.collective != "reduce_scatter":
         return nbytes
-    return call.unit * (call.counts[rank] if isinstance(call.counts, tuple) else call.counts)
+    counts = call.counts
+    assert not isinstance(counts, Shares)
+    return call.unit * (counts[rank] if isinstance(counts, tuple) else counts)
+
+
+def divide(call: Call, prepared: Prepared, channel: Channel) -> None:
+    """Make averages of the sums that MPI's own collective has left on this rank."""
+    recv = call.arguments.recv if call.arguments is not None else None
+    nbytes = _result_bytes(call, channel.rank, prepared.nbytes)
+    if recv is None or not nbytes:
+        return
+    assert call.operator is not None
+    result = np.frombuffer(MPI.buffer.fromaddress(recv.address, nbytes), call.operator.dtype)  # type: ignore[call-overload]
+    reference.divide(result, result, channel.size)
 
 
 def _packed(memory: Memory, buffer: Buffer) -> int:
@@ -93,3 +120,12 @@ def _stage(memory: Memory, buffer: Buffer, nbytes: int) -> None:
             buffer.unpack(packed)
 
     memory.after = back
+
+
+def _stage_blocks(memory: Memory, buffer: Vector) -> None:
+    """The receive buffer is the input, the output an array of all blocks, which go to their places in the end."""
+    result = np.empty(buffer.nbytes, np.uint8)
+    memory.keep = [result]
+    memory.source = buffer.address if buffer.contiguous else _packed(memory, buffer)
+    memory.target = MPI.Get_address(result)
+    memory.after = lambda: buffer.unpack(result)

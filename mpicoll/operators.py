@@ -4,17 +4,48 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
 from mpi4py import MPI
 
 from .datatypes import TypeFacts
 from .errors import OperatorError
 from .kernels import reduce as kernels
+from .kernels import scale as scaling
+from .kernels.rules import SCALABLE
+from .words import last_words
 
 _NAMES = ("SUM", "PROD", "MAX", "MIN", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "MAXLOC", "MINLOC")
+
+
+def _on_a_plain_communicator(*arguments: Any) -> NoReturn:
+    why = (
+        "mpicoll.AVG averages on an mpicoll.Comm, in Allreduce, Reduce, Reduce_scatter, Reduce_scatter_block and "
+        "Iallreduce; elsewhere reduce with MPI.SUM and divide"
+    )
+    last_words(f"mpicoll: {why}")  # mpi4py aborts as soon as it has begun to print the error
+    raise OperatorError(why)
+
+
+class _Average(MPI.Op):
+    """The type of AVG, which belongs to everybody."""
+
+    def Free(self) -> NoReturn:
+        """AVG stays, as MPI's own operators do."""
+        raise OperatorError("mpicoll.AVG cannot be freed")
+
+    def __repr__(self) -> str:
+        return "mpicoll.AVG"
+
+
+# MPI knows it as a user's operator that raises, which mpi4py prints before it aborts: there is no way back from C.
+AVG = _Average(MPI.Op.Create(_on_a_plain_communicator, commute=True))
 _BY_HANDLE = {MPI._handleof(getattr(MPI, name)): name for name in _NAMES}  # predefined: never reused
+_BY_HANDLE[MPI._handleof(AVG)] = "AVG"
 _known: dict[tuple[str, TypeFacts], Operator] = {}
+_divisors: list[np.ndarray] = []
 _LOGICAL = ("LAND", "LOR", "LXOR")
 _NOT_LOGICAL = ("Fortran integer", "multi-language")  # integers that logical operators do not take
 _Signature = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
@@ -23,7 +54,8 @@ _Signature = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
 class Operator(NamedTuple):
     """An operator on a datatype: its kernel's address, what keeps that alive, and why there is none.
 
-    errors collects what a user's function raised inside a kernel, which cannot pass through C.
+    errors collects what a user's function raised inside a kernel, which cannot pass through C. scale is the
+    address of the kernel that makes an average of a sum, 0 where there is none; averages says that one is wanted.
     """
 
     name: str
@@ -32,10 +64,13 @@ class Operator(NamedTuple):
     keep: Any = None
     errors: list[BaseException] = []  # noqa: RUF012 - replaced for user operators
     missing: str = ""
+    averages: bool = False
+    scale: int = 0
+    dtype: np.dtype[Any] | None = None  # of averages
 
 
 def name_of(op: MPI.Op) -> str:
-    """SUM, … for a predefined operator, "user" for any other."""
+    """SUM, … for a predefined operator, AVG for mpicoll's own, "user" for any other."""
     return _BY_HANDLE.get(MPI._handleof(op), "user")
 
 
@@ -56,7 +91,37 @@ def operator(op: MPI.Op, facts: TypeFacts) -> Operator:
     return known
 
 
+def native(op: MPI.Op) -> MPI.Op:
+    """What MPI's own collective is given: SUM for an average, whose result is then divided."""
+    return MPI.SUM if name_of(op) == "AVG" else op
+
+
+@cache
+def divisor(dtype: np.dtype[Any], p: int) -> int:
+    """The address of one element that says p, for the kernels that divide; it stays valid."""
+    _divisors.append(np.array([p], dtype))
+    return _divisors[-1].ctypes.data
+
+
+def _average(facts: TypeFacts) -> Operator:
+    """AVG: a sum whose last step divides."""
+    if facts.kind not in SCALABLE or not facts.predefined:
+        why = (
+            "the average of integers is not an integer: convert to a floating type, or use MPI.SUM and divide"
+            if facts.kind == "integer"
+            else f"it takes predefined {' and '.join(SCALABLE)} types"
+        )
+        raise OperatorError(f"mpicoll.AVG does not take {facts.name} ({facts.kind}); {why}")
+    if facts.dtype is None:
+        raise OperatorError(f"mpicoll.AVG does not take {facts.name}, which NumPy cannot divide; use MPI.SUM")
+    total = _predefined("SUM", facts)
+    scale = 0 if total.missing else scaling.address(facts.dtype)
+    return total._replace(name="AVG", averages=True, scale=scale, dtype=facts.dtype)
+
+
 def _predefined(name: str, facts: TypeFacts) -> Operator:
+    if name == "AVG":
+        return _average(facts)
     if not kernels.allowed(name, facts.kind) or (name in _LOGICAL and facts.group in _NOT_LOGICAL):
         able = [n for n in _NAMES if kernels.allowed(n, facts.kind)]
         takes = (

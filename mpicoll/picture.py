@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 from .errors import spans
 from .ir import VALUE, Loc, RecvReduce, Reduce, Send
 from .play import Message, Player, Value, contributors
 from .schedule import Schedule
+from .verify import measured_bytes
 
 Block = Hashable
 
@@ -32,6 +34,7 @@ class Picture:
         player = _Recorder(schedule)
         trace = player.play()
         self.schedule, self.p, self.steps = schedule, schedule.p, trace.steps
+        self.moved = measured_bytes(schedule, trace)
         self.messages: dict[int, list[Message]] = defaultdict(list)
         for message in trace.messages:
             self.messages[message.start + 1].append(message)
@@ -46,15 +49,20 @@ class Picture:
         return sum(map(len, self.messages.values()))
 
     @property
-    def strands(self) -> int:
-        """How many strands send something."""
-        return len({m.strand for at in self.messages.values() for m in at})
+    def strands(self) -> dict[int, list[Block]]:
+        """The strands that send something, each with the blocks that move in it."""
+        found: dict[int, dict[Block, None]] = defaultdict(dict)
+        for at in self.messages.values():
+            for message in at:
+                found[message.strand].update(dict.fromkeys(message.blocks))
+        return {strand: list(found[strand]) for strand in sorted(found)}
 
     @property
     def headline(self) -> str:
-        """What is shown, in one line."""
+        """What is shown, in one line: with the messages, and the most bytes any rank sends or receives."""
         counts = f"{many(self.steps, 'step')}, {many(self.total, 'message')}"
-        return f"{self.schedule.title}, p = {self.p}: {counts}"
+        moved = "" if self.schedule.collective.naming == "none" else f", at most {share(self.moved)} bytes per rank"
+        return f"{self.schedule.title}, p = {self.p}: {counts}{moved}"
 
     def _notes(self, got: _Got, ends: set[Block]) -> Iterator[Note]:
         """One note for all blocks with the same contributors."""
@@ -69,7 +77,8 @@ class Picture:
         for (buffer, held, folds), blocks in same.items():
             who = contributors(held) if held is not None else []
             label = ("" if buffer == VALUE else f"{buffer} ") + names(blocks) + (f": {ranks(who)}" if who else "")
-            done = len(who) == self.p if collective.reduces else ends.issuperset(blocks)
+            whole = list(range(*collective.covers(self.p, got.rank)))
+            done = who == whole if collective.reduces else ends.issuperset(blocks)
             yield Note(label, done and buffer == VALUE, got.strand, got.sources_of(folds), folds)
 
 
@@ -128,6 +137,15 @@ def many(n: int, what: str) -> str:
     return f"{n} {what}{'s' * (n != 1)}"
 
 
+def share(of_n: Fraction) -> str:
+    """A part of the vector's n bytes, or several times as much.
+
+    >>> share(Fraction(24, 13)), share(Fraction(1)), share(Fraction(0))
+    ('1.85 n', 'n', '0')
+    """
+    return {0: "0", 1: "n"}.get(of_n, f"{float(of_n):.3g} n")  # type: ignore[call-overload]
+
+
 def ranks(who: Iterable[int]) -> str:
     """Ranks in short form, without spaces.
 
@@ -158,6 +176,12 @@ def clip(text: str, width: int) -> str:
     'b0-3:…'
     """
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def strand_labels(picture: Picture) -> dict[int, str]:
+    """Which strand moves what, where there are several."""
+    strands = picture.strands
+    return {s: f"strand {s}: {names(blocks, 1)}" for s, blocks in strands.items()} if len(strands) > 1 else {}
 
 
 KEY = "the blocks that a rank has just got, and the ranks whose contributions are in them"

@@ -15,6 +15,7 @@ from .collectives import Block
 from .errors import VerifyError
 from .ir import INPUT, VALUE, Loc, Op, Recv, RecvReduce, Reduce, Send, Step, Strand
 from .schedule import Schedule
+from .uses import read, written
 
 
 class Interval(NamedTuple):
@@ -25,6 +26,11 @@ class Interval(NamedTuple):
 
 
 Value = int | Interval  # a bit mask of contributions, or an interval where the order matters
+
+
+def mask(ranks: Interval) -> int:
+    """The contributions of an interval where their order does not matter."""
+    return (1 << ranks.end) - (1 << ranks.first)
 
 
 def combine(left: Value, right: Value) -> Value:
@@ -177,13 +183,13 @@ class Player:
         """No strand may touch what another one writes: they run side by side."""
         if len(program) < 2:
             return
-        touched = [{x for step in strand for x in _reads(step) | _writes(step)} for strand in program]
+        touched = [{x for step in strand for x in (*read(step), *written(step))} for strand in program]
         for s, strand in enumerate(program):
             for other in range(len(program)):
                 if other == s:
                     continue
                 for index, step in enumerate(strand):
-                    if clash := _writes(step) & touched[other]:
+                    if clash := touched[other].intersection(written(step)):
                         line = _Line(rank, s, strand)
                         line.index = index
                         self._fail(
@@ -302,26 +308,6 @@ class Player:
             state[loc] = combine(value, local) if side == "left" else combine(local, value)
         except ValueError as e:
             self._fail(line, op, f"{loc} = {show(local)} to combine with {show(value)} on the {side}", str(e))
-
-
-def _reads(step: Step) -> set[Loc]:
-    found: set[Loc] = set()
-    for op in step:
-        if isinstance(op, Reduce):
-            found |= {op.src, op.dst}
-        elif not isinstance(op, Recv):
-            found |= {Loc(op.buffer, b) for b in op.blocks}
-    return found
-
-
-def _writes(step: Step) -> set[Loc]:
-    found: set[Loc] = set()
-    for op in step:
-        if isinstance(op, Reduce):
-            found.add(op.dst)
-        elif not isinstance(op, Send):
-            found |= {Loc(op.buffer, b) for b in op.blocks}
-    return found
 
 
 def play(schedule: Schedule) -> Trace:

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from .errors import ArgumentError, PreconditionError
-from .schedule import find, ordered_names, parse_spec
+from .errors import ArgumentError
+from .parameters import Partition
+from .registry import check_order, find, parse_spec
 
 NATIVE = "native"
 WINDOW = 4
@@ -32,6 +33,10 @@ class Rule(NamedTuple):
         return nbytes >= self.above and (not self.only_powers_of_two or p & (p - 1) == 0)
 
 
+_SCAN = (
+    Rule(0, "recursive_doubling", None, "few rounds: latency decides"),
+    Rule(64 * KIB, "linear", 128 * KIB, "every link carries the vector once, pipelined"),
+)
 RULES: dict[str, tuple[Rule, ...]] = {
     "barrier": (Rule(0, "dissemination", None, "fewest rounds for any p"),),
     "bcast": (
@@ -68,13 +73,25 @@ RULES: dict[str, tuple[Rule, ...]] = {
         Rule(0, "bruck", None, "few rounds: latency decides"),
         Rule(4 * KIB, "pairwise", None, "no block is sent twice"),
     ),
+    "scan": _SCAN,
+    "exscan": _SCAN,
+    # Where ranks know only their own counts, bytes decide nothing: one rule, and no exchange of counts before it.
+    "scatterv": (Rule(0, "linear", None, "only the root knows all counts, and this needs no others' counts"),),
+    "gatherv": (Rule(0, "linear", None, "only the root knows all counts, and this needs no others' counts"),),
+    "alltoallv": (Rule(0, "pairwise", None, "ranks know their own counts, and this needs no others' counts"),),
+    "alltoallw": (Rule(0, "pairwise", None, "ranks know their own counts, and this needs no others' counts"),),
 }
+RULES["allgatherv"] = RULES["allgather"]  # every rank has all counts, so their sum is a value to go by
 ORDERED_RULES: dict[str, tuple[Rule, ...]] = {
     "reduce": RULES["reduce"],
+    "scan": RULES["scan"],
+    "exscan": RULES["exscan"],
     "allreduce": (
         Rule(0, "recursive_doubling", None, "keeps operand order in the fewest rounds"),
         Rule(64 * KIB, "reduce_bcast", None, "keeps operand order, the vector crosses each link twice"),
+        Rule(64 * KIB, "butterfly", None, "keeps operand order with the least bytes", only_powers_of_two=True),
     ),
+    "reduce_scatter": (Rule(0, "butterfly", None, "keeps operand order with few rounds and the least bytes"),),
 }
 
 
@@ -131,7 +148,15 @@ class Overrides:
         )
 
 
-def choose(collective: str, nbytes: int, p: int, commutative: bool, overrides: Overrides, engine: str) -> Choice:
+def choose(
+    collective: str,
+    nbytes: int,
+    p: int,
+    commutative: bool,
+    overrides: Overrides,
+    engine: str,
+    nodes: Partition | None = None,
+) -> Choice:
     """The choice for a call of nbytes (see Claims for whose bytes).
 
     Raises PreconditionError when what is forced cannot serve.
@@ -139,11 +164,8 @@ def choose(collective: str, nbytes: int, p: int, commutative: bool, overrides: O
     spec = dict(overrides.algorithms).get(collective, "auto")
     window = overrides.window or WINDOW
     if spec == "auto":
-        rules = RULES[collective] if commutative else ORDERED_RULES.get(collective, ())
-        rule = next((r for r in reversed(rules) if r.fits(nbytes, p)), None)
-        if rule is None:
-            why = "no algorithm here keeps operand order, and the operator does not commute"
-            return Choice(collective, NATIVE, None, window, NATIVE, why)
+        rules = RULES[collective] if commutative else ORDERED_RULES[collective]
+        rule = next(r for r in reversed(rules) if r.fits(nbytes, p))
         found = Choice(
             collective, rule.algorithm, rule.chunk_bytes, window, engine, f"{nbytes} bytes on {p} ranks: {rule.why}"
         )
@@ -151,11 +173,8 @@ def choose(collective: str, nbytes: int, p: int, commutative: bool, overrides: O
         return Choice(collective, NATIVE, None, window, NATIVE, "chosen by using()", forced=True)
     else:
         entry, given = parse_spec(collective, spec)
-        if not commutative and not entry.keeps_order(**dict(given)):
-            raise PreconditionError(
-                f"{collective} {entry.name} was chosen by using(), but it does not keep operand order and the operator "
-                f"does not commute; choose {' or '.join(ordered_names(collective)) or NATIVE}"
-            )
+        if not commutative:
+            check_order(entry, p, nodes, **dict(given))
         chunk = next((r.chunk_bytes for r in RULES[collective] if r.algorithm == entry.name), None)
         found = Choice(collective, spec, chunk, window, engine, "chosen by using()", forced=True)
     return replace(found, chunk_bytes=overrides.chunk_bytes) if overrides.chunk_bytes else found

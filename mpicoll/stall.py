@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Iterable
 
 from mpi4py import MPI
@@ -11,8 +9,7 @@ from mpi4py import MPI
 from .flight import Flight
 from .select import NATIVE
 from .settings import Settings
-
-LAST_WORDS = 0.5  # seconds for a launcher to forward what was said before the abort ends it
+from .words import last_words, say
 
 
 def report(flights: Iterable[Flight], rank: int, seconds: float) -> str:
@@ -41,21 +38,14 @@ def watch(flights: list[Flight], rank: int, settings: Settings, now: float) -> N
     still = {flight: flight.stalled(now) for flight in flights}
     late = [f for f, seconds in still.items() if seconds > settings.timeout and not f.reported]
     if late:
-        _say(report(late, rank, max(still[f] for f in late)))
+        say(report(late, rank, max(still[f] for f in late)))
     for flight in late:
         flight.reported = True
     if settings.abort and max(still.values(), default=0.0) > settings.timeout + grace(settings):
-        _say(f"mpicoll: rank {rank}: MPICOLL_TIMEOUT={settings.timeout:g} is over, aborting")
-        time.sleep(LAST_WORDS)
+        last_words(f"mpicoll: rank {rank}: MPICOLL_TIMEOUT={settings.timeout:g} is over, aborting")
         MPI.COMM_WORLD.Abort(86)
 
 
 def grace(settings: Settings) -> float:
     """Seconds from the report to the abort."""
     return max(1.0, settings.timeout / 10)
-
-
-def _say(text: str) -> None:
-    """In one write, so that the words of two ranks do not mix."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()

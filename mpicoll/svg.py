@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from .errors import MpicollError
-from .picture import Note, Picture, clip, legend, many, names, ranks
+from .picture import Note, Picture, clip, legend, many, names, ranks, strand_labels
 from .play import Message, contributors
 from .schedule import Schedule
 
@@ -48,19 +48,20 @@ class _Label(NamedTuple):
 class _Drawing:
     """Lays a picture out on paper: each step a band, each rank a vertical line."""
 
-    left, margin = 84.0, 24.0
+    left, margin = 84, 24
     unlabelled = 0  # labels that found no room
 
     def __init__(self, drawsvg: Any, picture: Picture) -> None:
         self.dw, self.picture = drawsvg, picture
         self.labelled = picture.total <= MESSAGES_LABELLED
-        self.top = 134.0 if picture.schedule.collective.reduces or picture.strands > 1 else 112.0
+        self.strands = strand_labels(picture)
+        self.top = 134 if picture.schedule.collective.reduces or self.strands else 112
         self.column = self._column()
         self.bands = self._bands()
         self.labels = [x for at in picture.messages.values() for x in self._labels(at)] if self.labelled else []
         named = sum(bool(m.blocks) for at in picture.messages.values() for m in at)
         self.unlabelled = named - len(self.labels)
-        self.width = max(self.left + self.column * picture.p + self.margin, self._heading())
+        self.width = round(max(self.left + self.column * picture.p + self.margin, self._heading()))
         self.height = self.bands[-1] + 20
 
     # -- layout
@@ -71,20 +72,21 @@ class _Drawing:
         sizes = ((19, self.picture.headline), (13, idea), (12, self.key()))
         return 30 + max(ADVANCE * size * len(words) for size, words in sizes)
 
-    def _column(self) -> float:
+    def _column(self) -> int:
         """How far apart the ranks stand: room for their notes, and for few ranks the width of the heading."""
         notes = [len(clip(note.text, NOTE_WIDTH)) for some in self.picture.notes.values() for note in some]
         room = 30 + ADVANCE * SIZE * max([6, *notes]) if self.labelled else 34
-        return max(room, min((self._heading() - self.left - self.margin) / self.picture.p, 190))
+        return round(max(room, min((self._heading() - self.left - self.margin) / self.picture.p, 190)))
 
-    def _bands(self) -> list[float]:
+    def _bands(self) -> list[int]:
         """Where each step begins, and where the last one ends: more room where more arrows cross."""
         edges = [self.top]
         for t in range(1, self.picture.steps + 1):
             messages = self.picture.messages[t]
             reach = max((abs(m.source - m.destination) for m in messages), default=0)
             crowd = len(messages) / self.picture.p
-            edges.append(edges[-1] + 62 + min(3.0 * reach + 10.0 * max(0, crowd - 1), 120) + LINE * self._lines(t))
+            room = round(min(3 * reach + 10 * max(0, crowd - 1), 120))
+            edges.append(edges[-1] + 62 + room + LINE * self._lines(t))
         return edges
 
     def _lines(self, t: int) -> int:
@@ -92,18 +94,22 @@ class _Drawing:
         most = max((len(self.picture.notes.get((t, rank), ())) for rank in range(self.picture.p)), default=0)
         return min(most, NOTES_SHOWN + 1) if self.labelled else 0
 
-    def x(self, rank: int) -> float:
+    def x(self, rank: int) -> int:
         """Where a rank's line is."""
-        return self.left + self.column * (rank + 0.5)
+        return self.left + self.column * rank + self.column // 2
 
-    def arrival(self, t: int) -> float:
+    def arrival(self, t: int) -> int:
         """The height at which a step's messages arrive, above its notes."""
         return self.bands[t] - 14 - LINE * self._lines(t)
 
     def ends(self, message: Message) -> tuple[float, float, float, float]:
-        """From (sender, start) to (receiver, end)."""
-        t = message.start + 1
-        return self.x(message.source), self.bands[t - 1] + 9, self.x(message.destination), self.arrival(t)
+        """From (sender, start) to (receiver, end); where there are strands, messages arrive beside each other."""
+        t, to = message.start + 1, self.x(message.destination)
+        same = [m for m in self.picture.messages[t] if m.destination == message.destination] if self.strands else []
+        if len(same) > 1:
+            order = sorted(same, key=lambda m: (m.source, m.strand)).index(message)
+            to += round(min(16, 48 / len(same)) * (order - (len(same) - 1) / 2))
+        return self.x(message.source), self.bands[t - 1] + 9, to, self.arrival(t)
 
     def _labels(self, messages: Sequence[Message]) -> Iterator[_Label]:
         """Labels for one step's arrows, each where fewest arrows cross it and no label is; else none."""
@@ -119,7 +125,7 @@ class _Drawing:
     def _tries(self, message: Message, line: tuple[float, float, float, float]) -> list[_Label]:
         label = names(message.blocks, 1)
         x1, y1, x2, y2 = line
-        points = [(x1 + at * (x2 - x1), y1 + at * (y2 - y1) + 4) for at in TRIES if label]
+        points = [(tenths(x1 + at * (x2 - x1)), tenths(y1 + at * (y2 - y1) + 4)) for at in TRIES if label]
         return [_Label(label, x, y, _colour(message.strand)) for x, y in points]
 
     # -- the sheet
@@ -127,21 +133,25 @@ class _Drawing:
     def paint(self) -> str:
         """Draw it from the paper up: bands, lines, arrows, then all that must stay readable."""
         self.sheet = self.dw.Drawing(self.width, self.height, font_family=FONT)
+        self.pills: dict[tuple[str, str], Any] = {}  # their outlines by what they look like
+        self.words = self.dw.Group(text_anchor="middle", fill=INK)  # what stands in them
         self.sheet.append(self.dw.Rectangle(0, 0, self.width, self.height, fill=PAPER))
         self._head()
         self._ground()
         messages = [m for at in self.picture.messages.values() for m in at]
         for message in sorted(messages, key=lambda m: -abs(m.source - m.destination)):
             self._message(message)
-        for label in self.labels:
-            self._halo(label)
+        self._labels_on_top()
         if self.labelled:
             for (t, rank), notes in self.picture.notes.items():
                 self._notes(t, rank, notes)
+        self.sheet.extend(self.pills.values())
+        self.sheet.append(self.words)
         return str(self.sheet.as_svg())
 
-    def _text(self, words: str, x: float, y: float, size: float = SIZE, **look: Any) -> None:
-        self.sheet.append(self.dw.Text(words, size, x, y, **{"fill": INK, **look}))
+    def _text(self, words: str, x: float, y: float, size: float = SIZE, into: Any = None, **look: Any) -> None:
+        look = look if into else {"fill": INK, **look}
+        (into or self.sheet).append(self.dw.Text(words, size, x, y, **look))
 
     def _head(self) -> None:
         self._text(self.picture.headline, 20, 34, 19, font_weight="bold")
@@ -166,10 +176,10 @@ class _Drawing:
         if folds and self.labelled:
             self._pill("complete", x + 30, y, True, _colour(0))
             x += 92
-        for strand in range(self.picture.strands if self.picture.strands > 1 else 0):
+        for strand, label in self.strands.items():
             self.sheet.append(self.dw.Rectangle(x, y - 3, 22, 6, rx=3, fill=_colour(strand)))
-            self._text(f"strand {strand}", x + 28, y + 4, 12)
-            x += 94
+            self._text(label, x + 28, y + 4, 12)
+            x += 46 + round(ADVANCE * 12 * len(label))
 
     def _ground(self) -> None:
         for t in range(1, self.picture.steps + 1):
@@ -205,23 +215,29 @@ class _Drawing:
         x1, y1, x2, y2 = line
         length = max(1.0, ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5)
         ux, uy = (x2 - x1) / length, (y2 - y1) / length
-        look: dict[str, Any] = {"stroke_width": 2.0} if folds else {"stroke_width": 1.6, "stroke_dasharray": "6 4"}
-        into.append(self.dw.Line(x1, y1, x2 - 13 * ux, y2 - 13 * uy, stroke=colour, **look))
+        look: dict[str, Any] = {"stroke_width": 2} if folds else {"stroke_width": 1.6, "stroke_dasharray": "6 4"}
+        into.append(self.dw.Line(x1, y1, tenths(x2 - 13 * ux), tenths(y2 - 13 * uy), stroke=colour, **look))
         tip = 6.5 if folds else 1.0
         x, y = x2 - tip * ux, y2 - tip * uy
         wings = [x - 10 * ux + 4.2 * uy, y - 10 * uy - 4.2 * ux, x - 10 * ux - 4.2 * uy, y - 10 * uy + 4.2 * ux]
-        into.append(self.dw.Lines(x, y, *wings, close=True, fill=colour))
+        into.append(self.dw.Lines(*map(tenths, (x, y, *wings)), close=True, fill=colour))
         if folds:
-            into.append(self.dw.Circle(x2, y2, 6, fill=PAPER, stroke=colour, stroke_width=1.6))
-            into.append(self.dw.Path(d=f"M{x2 - 4:g} {y2:g}h8M{x2:g} {y2 - 4:g}v8", stroke=colour, stroke_width=1.6))
+            plus = self.dw.Group(stroke=colour, stroke_width=1.6, fill=PAPER)
+            plus.append(self.dw.Circle(x2, y2, 6))
+            plus.append(self.dw.Path(d=f"M{x2 - 4:g} {y2:g}h8M{x2:g} {y2 - 4:g}v8"))
+            into.append(plus)
 
     # -- labels
 
-    def _halo(self, label: _Label) -> None:
+    def _labels_on_top(self) -> None:
+        """Outlines in the colour of the paper keep arrows away from the words."""
         look: dict[str, Any] = {"text_anchor": "middle", "font_weight": "bold"}
-        outline: dict[str, Any] = {"fill": PAPER, "stroke": PAPER, "stroke_width": 4, "stroke_linejoin": "round"}
-        self._text(label.text, label.x, label.y, **look, **outline)
-        self._text(label.text, label.x, label.y, **{**look, "fill": label.colour})
+        outlines = self.dw.Group(fill=PAPER, stroke=PAPER, stroke_width=4, stroke_linejoin="round", **look)
+        by_colour = {label.colour: self.dw.Group(fill=label.colour, **look) for label in self.labels}
+        for label in self.labels:
+            for group in (outlines, by_colour[label.colour]):
+                self._text(label.text, label.x, label.y, into=group)
+        self.sheet.extend((outlines, *by_colour.values()))
 
     def _notes(self, t: int, rank: int, notes: Sequence[Note]) -> None:
         y = self.arrival(t) + 20
@@ -229,14 +245,23 @@ class _Drawing:
             self._pill(clip(note.text, NOTE_WIDTH), self.x(rank), y, note.done, _colour(note.strand))
             y += LINE
         if len(notes) > NOTES_SHOWN:
-            more = f"+{len(notes) - NOTES_SHOWN} more"
-            self._text(more, self.x(rank), y + 4, fill=FAINT, text_anchor="middle")
+            self._text(f"+{len(notes) - NOTES_SHOWN} more", self.x(rank), y + 4, into=self.words)
 
     def _pill(self, words: str, x: float, y: float, done: bool, colour: str) -> None:
-        width = ADVANCE * SIZE * len(words) + 10
-        look = {"fill": "#dff3e5", "stroke": GREEN} if done else {"fill": PAPER, "stroke": colour}
-        self.sheet.append(self.dw.Rectangle(x - width / 2, y - 7.5, width, 15, rx=7.5, stroke_width=1, **look))
-        self._text(words, x, y + 4, fill="#0d5427" if done else INK, text_anchor="middle")
+        width = round(ADVANCE * SIZE * len(words) + 10)
+        fill, stroke = ("#dff3e5", GREEN) if done else (PAPER, colour)
+        group = self.pills.setdefault((fill, stroke), self.dw.Group(fill=fill, stroke=stroke))
+        group.append(self.dw.Rectangle(x - width // 2, y - 7.5, width, 15, rx=7.5))
+        self._text(words, x, y + 4, into=self.words)
+
+
+def tenths(x: float) -> float:
+    """To a tenth, and whole numbers without a point: a drawing's digits are most of its size.
+
+    >>> tenths(1.234), tenths(2.0)
+    (1.2, 2)
+    """
+    return int(x) if round(x, 1) == int(x) else round(x, 1)
 
 
 def _colour(strand: int) -> str:

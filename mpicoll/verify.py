@@ -11,34 +11,42 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import cache
+from typing import Any
 
-from .errors import VerifyError
-from .ir import VALUE, Loc
-from .play import Interval, Trace, Value, play, show
-from .schedule import Algorithm, Schedule, registered
+from .errors import PreconditionError, VerifyError
+from .ir import VALUE, Loc, Reduce
+from .parameters import every_root
+from .play import Interval, Trace, Value, mask, play, show
+from .registry import Algorithm, registered
+from .schedule import Schedule
+
+Given = dict[str, Any]
 
 
 def verify(schedule: Schedule) -> Trace:
     """Prove one schedule and return its trace. Raises VerifyError with coordinates."""
     trace = play(schedule)
     _check_result(schedule, trace)
-    if not schedule.parameters and schedule.root == 0:
+    _check_strands(schedule)
+    if schedule.algorithm.direct:
+        _check_direct(schedule)
+    if schedule.root == 0:
         _check_claims(schedule, trace)
     return trace
 
 
-def _expected(schedule: Schedule, block: object) -> Value:
-    p = schedule.p
+def _expected(schedule: Schedule, rank: int, block: object) -> Value:
     if not schedule.collective.reduces:
         return 1 << schedule.collective.source(block, schedule.root)
-    return (1 << p) - 1 if schedule.commutative else Interval(0, p)
+    covered = Interval(*schedule.collective.covers(schedule.p, rank))
+    return mask(covered) if schedule.commutative else covered
 
 
 def _check_result(schedule: Schedule, trace: Trace) -> None:
     s = schedule
     for rank in range(s.p):
         for block in s.ends(rank):
-            got, expected = trace.state[rank].get(Loc(VALUE, block)), _expected(s, block)
+            got, expected = trace.state[rank].get(Loc(VALUE, block)), _expected(s, rank, block)
             if got != expected:
                 raise VerifyError(
                     s.title, s.p, rank, op=f"the end of block {block}", expected=show(expected), got=show(got)
@@ -54,6 +62,34 @@ def _check_result(schedule: Schedule, trace: Trace) -> None:
             )
 
 
+def _check_strands(schedule: Schedule) -> None:
+    """Blocks move in the strands the algorithm declares, on which compositions rely."""
+    for rank in range(schedule.p):
+        program = schedule.program(rank)
+        for s, strand in enumerate(program if len(program) > 1 else ()):
+            for index, step in enumerate(strand):
+                for op in step:
+                    for block in (op.dst.block,) if isinstance(op, Reduce) else op.blocks:
+                        if schedule.strand(block) != s:
+                            expected = f"block {block} in strand {schedule.strand(block)}, as declared"
+                            raise VerifyError(schedule.title, schedule.p, rank, s, index, op, expected, f"strand {s}")
+
+
+def _check_direct(schedule: Schedule) -> None:
+    """A direct algorithm's ranks handle nothing but what they start or end with."""
+    for rank in range(schedule.p):
+        own = {*schedule.starts(rank), *schedule.ends(rank)}
+        for s, strand in enumerate(schedule.program(rank)):
+            for index, step in enumerate(strand):
+                for op in step:
+                    if not isinstance(op, Reduce) and not own.issuperset(op.blocks):
+                        strange = sorted(set(op.blocks) - own, key=str)[0]
+                        expected = "only blocks this rank starts or ends with, as direct=True declares"
+                        raise VerifyError(
+                            schedule.title, schedule.p, rank, s, index, op, expected, f"block {strange}"
+                        )
+
+
 def measured_bytes(schedule: Schedule, trace: Trace) -> Fraction:
     """The most any rank sends or receives, as a share of the vector's n bytes."""
     k = schedule.p if schedule.collective.naming == "pair" else max(1, len(schedule.blocks))
@@ -66,7 +102,7 @@ def _check_claims(schedule: Schedule, trace: Trace) -> None:
         ("Steps", claims.steps, Fraction(trace.steps)),
         ("Bytes per rank", claims.bytes_per_rank, measured_bytes(schedule, trace)),
     ):
-        if claims.evaluate(formula, p) != got:
+        if not claims.holds(formula, got, p, **schedule.settled):
             raise VerifyError(
                 algorithm=schedule.title,
                 p=p,
@@ -74,7 +110,7 @@ def _check_claims(schedule: Schedule, trace: Trace) -> None:
                 strand=None,
                 step=None,
                 op=f"the docstring's {what}",
-                expected=f"{formula} = {claims.evaluate(formula, p)}",
+                expected=f"{formula} = {claims.evaluate(formula, p, **schedule.settled)}",
                 got=str(got),
             )
 
@@ -82,42 +118,55 @@ def _check_claims(schedule: Schedule, trace: Trace) -> None:
 class _Remembered(Schedule):
     """A schedule that makes each rank's program, starts and ends once: a proof asks for them many times."""
 
-    def __init__(self, entry: Algorithm, p: int, root: int = 0, *, commutative: bool = True) -> None:
-        super().__init__(entry, p, root, commutative=commutative)
+    def __init__(self, entry: Algorithm, p: int, root: int, commutative: bool, given: Given) -> None:
+        super().__init__(entry, p, root, commutative=commutative, **given)
         self.program = cache(super().program)  # type: ignore[method-assign]
         self.starts = cache(super().starts)  # type: ignore[method-assign]
         self.ends = cache(super().ends)  # type: ignore[method-assign]
 
 
-def schedules(entry: Algorithm, p: int) -> Iterator[Schedule]:
-    """All an algorithm is proved on at p ranks: every root, and rank order kept where it claims to.
+def schedules(entry: Algorithm, p: int, given: Given | None = None) -> Iterator[Schedule]:
+    """All an algorithm is proved on at p ranks: its defaults at every root, its grid, and rank order where it keeps it.
 
-    Where the operator's commuting makes no other program, the proof that order is kept is the proof of both.
+    given: parameters to prove in the place of those declared. Where the operator's commuting makes no other program,
+    the proof that order is kept is the proof of both. A choice of the grid that does not suit p is left out.
     """
-    for root in range(p) if entry.collective.rooted else (0,):
-        if entry.keeps_order():
-            yield _Remembered(entry, p, root, commutative=False)
-        if root or not entry.keeps_order():
-            yield _Remembered(entry, p, root)
+    for choice, roots in entry.choices(p) if given is None else ((given, every_root(p)),):
+        try:
+            ordered = entry.collective.reduces and entry.keeps_order(p, **choice)
+            Schedule(entry, p, **choice)
+        except PreconditionError:
+            if (choice and given is None) or not entry.serves(p):
+                continue
+            raise
+        for root in roots if entry.collective.rooted else (0,):
+            if ordered:
+                yield _Remembered(entry, p, root, False, choice)
+            if root or not ordered:
+                yield _Remembered(entry, p, root, True, choice)
 
 
-def prove(entry: Algorithm, p: int) -> int:
-    """Prove an algorithm at p ranks, schedules and lowered tables; returns how many of each were proved."""
-    from .tables import check_scratch, check_tables
+def prove(entry: Algorithm, p: int, given: Given | None = None) -> int:
+    """Prove an algorithm at p ranks; returns how many schedules that were.
+
+    Lowered tables, and the scratch they take, are proved where tables.wanted says.
+    """
+    from .tables import check_scratch, check_tables, wanted
 
     count = 0
-    for schedule in schedules(entry, p):
+    for schedule in schedules(entry, p, given):
         verify(schedule)
-        check_tables(schedule)
-        if count == 0:  # root 0, as the docstring's formulas say
-            check_scratch(schedule)
+        if wanted(p, schedule.root):
+            check_tables(schedule)
+            if schedule.root == 0:  # as the docstring's formulas say
+                check_scratch(schedule)
         count += 1
     return count
 
 
 def selected(collective: str | None = None, name: str | None = None) -> list[Algorithm]:
     """The registered algorithms, all or of one collective or just one."""
-    from .schedule import algorithms, find
+    from .registry import algorithms, find
 
     if collective is not None and name is not None:
         return [find(collective, name)]

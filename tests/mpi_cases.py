@@ -5,7 +5,9 @@ Receive buffers lie between guard zones, which nothing may touch; send buffers m
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +16,9 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll import blocks
-from mpicoll.schedule import parse_spec
+from mpicoll.errors import PreconditionError
+from mpicoll.parameters import Groups, Of, uneven
+from mpicoll.registry import Algorithm, parse_spec, registered
 
 PAD = 64                        # bytes of a guard zone
 GUARD = 0xA5
@@ -22,11 +26,12 @@ ENGINES = ("mpi4py", "compiled")
 METHODS = {
     "barrier": "Barrier", "bcast": "Bcast", "scatter": "Scatter", "gather": "Gather", "allgather": "Allgather",
     "reduce": "Reduce", "reduce_scatter": "Reduce_scatter_block", "allreduce": "Allreduce",
-    "alltoall": "Alltoall",
+    "alltoall": "Alltoall", "scan": "Scan", "exscan": "Exscan",
 }
 ROOTED = ("bcast", "scatter", "gather", "reduce")
-REDUCING = ("reduce", "reduce_scatter", "allreduce")
-IN_PLACE = ("reduce", "reduce_scatter", "allreduce", "scatter", "gather", "allgather", "alltoall")
+REDUCING = ("reduce", "reduce_scatter", "allreduce", "scan", "exscan")
+IN_PLACE = (*REDUCING, "scatter", "gather", "allgather", "alltoall")
+WHOLE = ("bcast", "reduce", "allreduce", "scan", "exscan")      # every rank has the whole vector
 WIDE_SEND = ("scatter", "reduce_scatter", "alltoall")       # a block for every rank
 WIDE_RECEIVE = ("gather", "allgather", "alltoall")
 
@@ -88,6 +93,11 @@ class Case:
         if self.collective == "reduce_scatter" and self.in_place:
             result = result[: self.n]
         return Outcome(result, before is None or bool((send == before).all()), not receive or receive.intact)
+
+    def untouched(self, comm: MPI.Intracomm) -> np.ndarray:
+        """The receive buffer before the call: rank 0's of an exscan, of which MPI says nothing, stays so."""
+        _, receive = self._buffers(comm)
+        return receive.view.copy()
 
     def _typed(self, buffer: Any) -> Any:
         return [buffer, self.datatype] if self.datatype and isinstance(buffer, np.ndarray) else buffer
@@ -164,18 +174,45 @@ _expected: dict[Case, np.ndarray | None] = {}
 def expected(comm: MPI.Intracomm, case: Case) -> np.ndarray | None:
     """What MPI's own collective gives; asked once per case. comm is a plain communicator of all ranks."""
     if case.user is not None or case.datatype is not None:
-        return case.run(comm).result
+        got = case.run(comm).result
+        return case.untouched(comm) if case.collective == "exscan" and comm.rank == 0 else got
     if case not in _expected:
-        _expected[case] = case.run(comm).result
+        got = case.run(comm).result
+        _expected[case] = case.untouched(comm) if case.collective == "exscan" and comm.rank == 0 else got
     return _expected[case]
 
 
 def specs() -> Iterator[tuple[str, str]]:
-    """Every (collective, algorithm) of the registry, and some with parameters."""
-    for collective, names in mpicoll.algorithms().items():
-        for name in names:
-            yield collective, name
-    yield "allreduce", "reduce_bcast(reduce=chain, bcast=chain)"
+    """Every (collective, algorithm) of the registry that suits these ranks, by name."""
+    for entry in registered():
+        if entry.serves(MPI.COMM_WORLD.size):
+            yield entry.collective.name, entry.name
+
+
+def variants() -> Iterator[tuple[str, str]]:
+    """Algorithms with parameters: a few choices of the grids they are proved on, and of algorithms as parameters."""
+    p = MPI.COMM_WORLD.size
+    for entry in registered():
+        rows = [row for grid in entry.grid for row in grid.rows(p)]
+        rows = rows[:: max(1, len(rows) // 3)][:3] + list(drawn(entry, p))
+        for spec in dict.fromkeys(spelled(entry.name, row) for row in rows):
+            with suppress(PreconditionError):
+                mpicoll.schedule(entry.collective.name, spec, p)
+                yield entry.collective.name, spec
+
+
+def drawn(entry: Algorithm, p: int, number: int = 3) -> Iterator[dict[str, Any]]:
+    """Choices for parameters that are algorithms, on groups of unequal size where there are groups."""
+    kinds = {name: parameter.kind for name, parameter in entry.parameters.items()}
+    draw = random.Random(f"{entry.title} {p}")
+    for _ in range(number if any(isinstance(kind, Of) for kind in kinds.values()) else 0):
+        yield {name: draw.choice(mpicoll.algorithms()[kind.collective]) if isinstance(kind, Of) else uneven(p)
+               for name, kind in kinds.items() if isinstance(kind, Of | Groups)}
+
+
+def spelled(name: str, row: dict[str, Any]) -> str:
+    """An algorithm and its parameters as using() takes them."""
+    return f"{name}({', '.join(f'{key}={value}' for key, value in row.items())})"
 
 
 def lanes(case: Case, spec: str, p: int, chunk_bytes: int | None) -> int:
@@ -185,8 +222,9 @@ def lanes(case: Case, spec: str, p: int, chunk_bytes: int | None) -> int:
         return 1
     reduces = case.collective in REDUCING
     unit, share = (8, case.n) if reduces else (1, case.n * 8)
-    if case.collective in ("bcast", "reduce", "allreduce"):
-        share = blocks.sizes(share, entry.blocks(p, **dict(parameters)))[0]
+    if case.collective in WHOLE:
+        one_node = (tuple(range(p)),)                   # the tests run on one machine
+        share = blocks.sizes(share, entry.blocks(p, one_node, **dict(parameters)))[0]
     nbytes = share * unit
     if chunk_bytes is None:
         return 1

@@ -1,5 +1,17 @@
 """One module per collective; importing this package registers every algorithm."""
 
-from . import allgather, allreduce, alltoall, barrier, bcast, gather, reduce, reduce_scatter, scatter
+from . import allgather, allreduce, alltoall, barrier, bcast, butterfly, gather, reduce, reduce_scatter, scan, scatter
 
-__all__ = ["allgather", "allreduce", "alltoall", "barrier", "bcast", "gather", "reduce", "reduce_scatter", "scatter"]
+__all__ = [
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "bcast",
+    "butterfly",
+    "gather",
+    "reduce",
+    "reduce_scatter",
+    "scan",
+    "scatter",
+]

@@ -1,10 +1,47 @@
 """Allgather: one block of every rank, everywhere."""
 
-from ..blocks import powers_of_two
-from ..combine import mirror
+from typing import Any
+
+from ..blocks import power_of_two_floor, powers_of_two
+from ..combine import Layer, embed, forward, mirror, then
 from ..ir import Recv, Send, Steps, Strands
-from ..schedule import algorithm
+from ..parameters import (
+    NODES,
+    Allgathering,
+    Broadcasting,
+    Gathering,
+    Grouping,
+    Radix,
+    dealt,
+    homes,
+    leaders,
+    over,
+    places,
+    uneven,
+)
+from ..registry import Requirement, algorithm, every
 from . import reduce_scatter
+
+
+@algorithm("allgather")
+def linear(p: int, rank: int) -> Steps:
+    """Everybody sends its block to everybody, all at once.
+
+    Steps: p > 1
+    Bytes per rank: n * (p - 1) / p
+    Scratch: 0
+    Cost: (p - 1) α + n (p - 1)/p β
+    Source: the definition (MPI 1.1, 1995), carried out literally
+
+    >>> [op.peer for op in linear(3, 1)[0][0]]
+    [2, 0, 0, 2]
+    """
+    others = range(1, p)
+    if others:
+        yield (
+            *(Send((rank + i) % p, (rank,)) for i in others),
+            *(Recv((rank - i) % p, ((rank - i) % p,)) for i in others),
+        )
 
 
 @algorithm("allgather")
@@ -23,22 +60,138 @@ def ring(p: int, rank: int) -> Strands:
     return mirror(reduce_scatter.ring(p, rank))
 
 
-@algorithm("allgather")
-def bruck(p: int, rank: int) -> Steps:
-    """In round k get from the rank 2^k further on all it has, so that what one has doubles each round, for any p.
+@algorithm("allgather", grid=[over(range(1, 17), k=(3, 5, 8)), over((27, 31, 64), k=(3, 8))])
+def bruck(p: int, rank: int, *, k: Radix = 2) -> Steps:
+    """In round i get from the ranks k^i, 2 k^i … further on all they have, so that what one has grows k-fold.
 
-    Steps: lg(p)
+    Steps: lg(p, k)
     Bytes per rank: n * (p - 1) / p
-    Scratch: n / p * max([0] + [2 * m for i in range(lg(p)) if (m := min(2**i, p - 2**i)) > 1])
-    Cost: lg(p) α + n (p - 1)/p β
+    Scratch: n / p * max([0] + [m[0] + sum(m) for i in range(lg(p, k))
+        if (m := [x for z in range(k**i, min(k**(i + 1), p), k**i) if (x := min(k**i, p - z)) > 1])])
+    Cost: lg(p, k) α + n (p - 1)/p β
     Source: Bruck et al., Efficient algorithms for all-to-all communications in multiport message-passing systems, 1997
 
     >>> [op.blocks for step in bruck(5, 3)[0] for op in step if isinstance(op, Recv)]
     [(4,), (0, 1), (2,)]
     """
-    for have in powers_of_two(p):
-        count = min(have, p - have)
+    have = 1
+    while have < p:
+        counts = [(i, min(have, p - i)) for i in range(have, min(k * have, p), have)]
         yield (
-            Send((rank - have) % p, tuple((rank + i) % p for i in range(count))),
-            Recv((rank + have) % p, tuple((rank + have + i) % p for i in range(count))),
+            *(Send((rank - i) % p, tuple((rank + j) % p for j in range(count))) for i, count in counts),
+            *(Recv((rank + i) % p, tuple((rank + i + j) % p for j in range(count))) for i, count in counts),
         )
+        have *= k
+
+
+@algorithm("allgather")
+def recursive_doubling(p: int, rank: int) -> Strands:
+    """Swap all one has with the rank 1, 2, 4 … away; extra ranks hand a neighbour their block and get all at the end.
+
+    Steps: lg(q) + 2 * (p > q)
+    Bytes per rank: n / p * (p - 1 if p == q else p + q - 2 + sum(min(2**i, p - q) for i in range(lg(q))))
+    Scratch: n / p * (p - 1 if p > q else p // 2 * (p > 2))
+    Cost: lg(q) α + n (p - 1)/p β, and 2 α + n β where p is not a power of two
+    Source: Thakur, Rabenseifner, Gropp, Optimization of collective communication operations in MPICH, 2005
+    Excess: where p is not a power of two, about n for the ranks that send their neighbour all at the end
+
+    >>> [op.blocks for step in recursive_doubling(5, 0)[0] for op in step]
+    [(1,), (0, 1), (2,), (0, 1, 2), (3, 4), (0, 2, 3, 4)]
+    """
+
+    def swap(p: int, rank: int) -> Steps:
+        for have in powers_of_two(p):
+            first, peer = rank & -have, rank ^ have
+            yield (
+                Send(peer, tuple(range(first, first + have))),
+                Recv(peer, tuple(range(first ^ have, (first ^ have) + have))),
+            )
+
+    extra = p - power_of_two_floor(p)
+    parts: dict[Any, tuple[int, ...]] = {i: (2 * i, 2 * i + 1) if i < extra else (i + extra,) for i in range(p - extra)}
+    core = embed(swap, [part[0] for part in parts.values()], rank, parts.__getitem__)
+    if rank >= 2 * extra:
+        return core
+    low, high = rank & ~1, rank | 1
+    back = [block for block in range(p) if block != high]
+    return then(forward([high], rank, high, low), core, forward(back, rank, low, high))
+
+
+@algorithm("allgather", requires=Requirement("an even number of ranks", lambda p: p == 1 or p % 2 == 0))
+def neighbor_exchange(p: int, rank: int) -> Steps:
+    """Swap with the neighbour on one side and on the other by turns, each time the two blocks that came last.
+
+    Steps: p // 2
+    Bytes per rank: n * (p - 1) / p
+    Scratch: 2 * n / p * (p > 2)
+    Cost: p/2 α + n (p - 1)/p β
+    Source: Chen, Zhang, Zhang, Yuan, Performance evaluation of allgather algorithms on terascale Linux cluster with \
+fast Ethernet, 2005
+
+    >>> [(op.peer, op.blocks) for step in neighbor_exchange(6, 0)[0] for op in step if isinstance(op, Recv)]
+    [(1, (1,)), (5, (4, 5)), (1, (2, 3))]
+    """
+
+    def got(rank: int, step: int) -> tuple[int, int]:
+        pair = (rank // 2 + (-1) ** (rank + step) * ((step + 1) // 2)) % (p // 2)
+        return 2 * pair, 2 * pair + 1
+
+    for step in range(p // 2):
+        peer = (rank + (-1) ** (rank + step)) % p
+        if step == 0:
+            yield Send(peer, (rank,)), Recv(peer, (peer,))
+        else:
+            yield Send(peer, got(rank, step - 1)), Recv(peer, got(peer, step - 1))
+
+
+@algorithm("allgather", layered=True, grid=[over((5, 8, 11), gather=every("gather"), bcast=every("bcast"))])
+def gather_bcast(p: int, *, gather: Gathering = "binomial", bcast: Broadcasting = "binomial") -> list[Layer]:
+    """Gather to rank 0, then broadcast everything, each by any registered algorithm.
+
+    Steps: at most steps(gather, p) + steps(bcast, p)
+    Bytes per rank: at most moved(gather, p) + moved(bcast, p, cut(bcast, p, p))
+    Scratch: at most scratch(gather, p) + 2 * moved(bcast, p, cut(bcast, p, p))
+    Cost: 2 lg(p) α + n (lg(p) + (p - 1)/p) β with binomial trees
+    Source: Pješivac-Grbović et al., Performance analysis of MPI collective operations, 2007
+
+    >>> [op.blocks for step in gather_bcast(4, 0)[0] for op in step]
+    [(1,), (2, 3), (0, 1, 2, 3), (0, 1, 2, 3)]
+    """
+    return [gather.layer(range(p), lambda block: block), bcast.evenly(range(p), p)]
+
+
+@algorithm(
+    "allgather",
+    layered=True,
+    grid=[
+        over((*range(1, 14), 31), groups=(3, uneven, dealt)),
+        over((6, 11), inner=every("gather"), middle=every("allgather"), groups=(uneven,)),
+        over((6, 11), bcast=every("bcast"), groups=(uneven,)),
+    ],
+)
+def hierarchical(
+    p: int,
+    *,
+    inner: Gathering = "binomial",
+    middle: Allgathering = "ring",
+    bcast: Broadcasting = "binomial",
+    groups: Grouping = NODES,
+) -> list[Layer]:
+    """Gather inside every group to its first rank, allgather among these, broadcast everything inside every group.
+
+    Steps: at most max(steps(inner, len(g)) + steps(bcast, len(g)) for g in groups) + steps(middle, len(groups))
+    Bytes per rank: at most moved(middle, len(groups), n / p * len(groups) * largest(groups))
+        + max(moved(inner, len(g), n / p * len(g)) + moved(bcast, len(g), cut(bcast, len(g), p))
+        for g in groups)
+    Scratch: at most 2 * moved(middle, len(groups), n / p * len(groups) * largest(groups))
+        + max(scratch(inner, len(g), n / p * len(g)) + 2 * moved(bcast, len(g), cut(bcast, len(g), p))
+        for g in groups)
+    Cost: that of the parts; across h nodes n (h - 1)/h β with middle=ring, whatever the placement
+    Source: Karonis et al., Exploiting hierarchy in parallel computer networks to optimize collective operation \
+performance, 2000
+
+    >>> [op.blocks for step in hierarchical(4, 0, groups=2)[0] for op in step]
+    [(1,), (2, 3), (0, 1), (0, 1, 2, 3)]
+    """
+    inside = [inner.layer(group, places(group)) for group in groups]
+    return [*inside, middle.layer(leaders(groups), homes(groups).get), *(bcast.evenly(group, p) for group in groups)]

@@ -1,11 +1,47 @@
 """Alltoall: a block from every rank to every rank."""
 
-from ..blocks import powers_of_two
+from collections.abc import Callable, Sequence
+
+from ..combine import Layer
 from ..ir import Recv, Send, Steps
-from ..schedule import algorithm
+from ..parameters import (
+    NODES,
+    Alltoalling,
+    Fanout,
+    Gathering,
+    Grouping,
+    Radix,
+    Scattering,
+    dealt,
+    homes,
+    leaders,
+    over,
+    places,
+    uneven,
+)
+from ..registry import algorithm, every
 
 
-@algorithm("alltoall")
+@algorithm("alltoall", direct=True, grid=[over(range(1, 17), k=(1, 3)), over((31,), k=(3, 64))])
+def linear(p: int, rank: int, *, k: Fanout = 8) -> Steps:
+    """Send to the k next ranks and receive from the k last ones at once, then the k after them, and so on.
+
+    Steps: -(-(p - 1) // k)
+    Bytes per rank: n * (p - 1) / p
+    Scratch: 0
+    Cost: (p - 1) α + n (p - 1)/p β
+    Source: Thakur, Rabenseifner, Gropp, Optimization of collective communication operations in MPICH, 2005
+
+    >>> [[op.peer for op in step] for step in linear(6, 0, k=3)[0]]
+    [[1, 2, 3, 5, 4, 3], [4, 5, 2, 1]]
+    """
+    for first in range(1, p, k):
+        window = range(first, min(first + k, p))
+        ahead, behind = [(rank + i) % p for i in window], [(rank - i) % p for i in window]
+        yield *(Send(to, ((rank, to),)) for to in ahead), *(Recv(source, ((source, rank),)) for source in behind)
+
+
+@algorithm("alltoall", direct=True)
 def pairwise(p: int, rank: int) -> Steps:
     """In step i send to the rank i further on and receive from the rank i back, so that no link is shared.
 
@@ -23,25 +59,73 @@ def pairwise(p: int, rank: int) -> Steps:
         yield Send(to, ((rank, to),)), Recv(source, ((source, rank),))
 
 
-@algorithm("alltoall")
-def bruck(p: int, rank: int) -> Steps:
-    """A block i ranks from home travels by the bits of i, so that few large messages replace many small ones.
+@algorithm("alltoall", grid=[over(range(1, 17), k=(3, 5, 8)), over((27, 31), k=(3, 8))])
+def bruck(p: int, rank: int, *, k: Radix = 2) -> Steps:
+    """A block i ranks from home travels by the digits of i in base k: few large messages in the place of many.
 
-    Steps: lg(p)
-    Bytes per rank: n / p * sum(ones(k) for k in range(lg(p)))
-    Scratch: n / p * max([0] + [sum(ones(j) for j in range(k) if 2**k + 2**j < p) + 2 * ones(k)
-        for k in range(lg(p)) if ones(k) > 1])
-    Cost: lg(p) α + n/2 lg(p) β
+    Steps: lg(p, k)
+    Bytes per rank: n / p * sum(p - digit(k, i, 0) for i in range(lg(p, k)))
+    Scratch: n / p * max([0] + [sum(digit(k, j, z) for j in range(i) for z in range(1, k) if z * k**j + k**i < p)
+        + 2 * sum(m for z in range(1, k) if (m := digit(k, i, z)) > 1) for i in range(lg(p, k))])
+    Cost: lg(p, k) α + n (k - 1)/k lg(p, k) β
     Source: Bruck et al., Efficient algorithms for all-to-all communications in multiport message-passing systems, 1997
 
     >>> [op.blocks for step in bruck(4, 0)[0] for op in step if isinstance(op, Send)]
     [((0, 1), (0, 3)), ((0, 2), (3, 2))]
     """
-    for bit in powers_of_two(p):
-        leaving = [i for i in range(p) if i & bit]
+    reach = 1
+    while reach < p:
+        hops = range(reach, min(k * reach, p), reach)
 
-        def carried(holder: int, leaving: list[int] = leaving, bit: int = bit) -> tuple[tuple[int, int], ...]:
-            sources = [(holder - i % bit) % p for i in leaving]
-            return tuple((s, (s + i) % p) for s, i in zip(sources, leaving, strict=True))
+        def carried(holder: int, hop: int, reach: int = reach) -> tuple[tuple[int, int], ...]:
+            away = [i for i in range(p) if i % (k * reach) // reach * reach == hop]
+            return tuple(((holder - i % reach) % p, (holder - i % reach + i) % p) for i in away)
 
-        yield Send((rank + bit) % p, carried(rank)), Recv((rank - bit) % p, carried((rank - bit) % p))
+        sends = [Send((rank + hop) % p, carried(rank, hop)) for hop in hops]
+        yield *sends, *(Recv((rank - hop) % p, carried((rank - hop) % p, hop)) for hop in hops)
+        reach *= k
+
+
+@algorithm(
+    "alltoall",
+    layered=True,
+    grid=[
+        over(range(1, 14), groups=(3, uneven, dealt)),
+        over((6,), inner=every("gather"), middle=every("alltoall"), scatter=every("scatter"), groups=(uneven,)),
+    ],
+)
+def hierarchical(
+    p: int,
+    *,
+    inner: Gathering = "binomial",
+    middle: Alltoalling = "pairwise",
+    scatter: Scattering = "binomial",
+    groups: Grouping = NODES,
+) -> list[Layer]:
+    """Gather what a group sends at its first rank, alltoall among these, scatter what a group gets inside it.
+
+    Steps: at most max(steps(inner, len(g)) + steps(scatter, len(g)) for g in groups) + steps(middle, len(groups))
+    Bytes per rank: at most max(a + b + c - min(a, b, c) for g in groups
+        for a in [moved(inner, len(g), n * (p - 1) / p * len(g))]
+        for b in [moved(middle, len(groups), n / p * len(groups) * largest(groups) ** 2)]
+        for c in [moved(scatter, len(g), n * (p - 1) / p * len(g))])
+    Scratch: at most 2 * (moved(middle, len(groups), n / p * len(groups) * largest(groups) ** 2)
+        + max(moved(inner, len(g), m) + moved(scatter, len(g), m) for g in groups for m in [n * (p - 1) / p * len(g)]))
+    Cost: that of the parts; for nodes of m ranks (h - 1) α + m n (h - 1)/h β across h nodes with middle=pairwise
+    Source: Kumar et al., Scaling alltoall collective on multi-core systems, 2008
+
+    >>> [op.blocks for step in hierarchical(4, 1, groups=2)[0] for op in step]
+    [((1, 0), (1, 2), (1, 3)), ((0, 1), (2, 1), (3, 1))]
+    """
+    home = homes(groups)
+    layers = [middle.layer(leaders(groups), lambda pair: (home[pair[0]], home[pair[1]]))]
+    for group in groups:
+        layers.insert(0, inner.layer(group, _end(0, group)))
+        layers.append(scatter.layer(group, _end(1, group)))
+    return layers
+
+
+def _end(which: int, group: Sequence[int]) -> Callable[[tuple[int, int]], int | None]:
+    """The place in its group of a pair's source (0) or destination (1); none for what a rank sends itself."""
+    place = places(group)
+    return lambda pair: None if pair[0] == pair[1] else place(pair[which])

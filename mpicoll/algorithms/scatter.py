@@ -1,12 +1,13 @@
 """Scatter: the root's blocks, one to every rank."""
 
-from ..combine import mirror
+from ..combine import Layer, mirror
 from ..ir import Strands
-from ..schedule import algorithm
+from ..parameters import NODES, Grouping, Radix, Scattering, dealt, homes, leaders, over, places, uneven
+from ..registry import algorithm, every
 from . import gather
 
 
-@algorithm("scatter")
+@algorithm("scatter", direct=True)
 def linear(p: int, rank: int) -> Strands:
     """The root sends everybody's block, all at once.
 
@@ -20,6 +21,22 @@ def linear(p: int, rank: int) -> Strands:
     ((Recv(peer=0, blocks=(1,), buffer='value'),),)
     """
     return mirror(gather.linear(p, rank))
+
+
+@algorithm("scatter", grid=[over(range(1, 17), k=(2, 3, 5, 8)), over((31, 64), k=(3, 8))])
+def knomial(p: int, rank: int, *, k: Radix = 4) -> Strands:
+    """A rank hands k - 1 subtrees of base k their blocks at once: gather's tree reversed in time.
+
+    Steps: lg(p, k)
+    Bytes per rank: n * (p - 1) / p
+    Scratch: n / p * max([0] + [m for i in range(lg(p, k)) if (m := min(k**i, p - k**i)) > 1])
+    Cost: lg(p, k) α + n (p - 1)/p β
+    Source: Wilkins et al., Generalized collective algorithms for the exascale era, 2023
+
+    >>> [[op.blocks for op in step] for step in knomial(7, 0, k=3)[0]]
+    [[(3, 4, 5), (6,)], [(1,), (2,)]]
+    """
+    return mirror(gather.knomial(p, rank, k=k))
 
 
 @algorithm("scatter")
@@ -36,3 +53,30 @@ def binomial(p: int, rank: int) -> Strands:
     [(4,), (2, 3), (1,)]
     """
     return mirror(gather.binomial(p, rank))
+
+
+@algorithm(
+    "scatter",
+    layered=True,
+    grid=[
+        over((*range(1, 14), 31), groups=(3, uneven, dealt)),
+        over((6, 11), inner=every("scatter"), middle=every("scatter"), groups=(uneven,)),
+    ],
+)
+def hierarchical(
+    p: int, *, inner: Scattering = "binomial", middle: Scattering = "binomial", groups: Grouping = NODES
+) -> list[Layer]:
+    """Scatter to the first rank of every group what its group gets, one message a group, then inside every group.
+
+    Steps: at most steps(middle, len(groups)) + max(steps(inner, len(g)) for g in groups)
+    Bytes per rank: n * (p - 1) / p
+    Scratch: at most n * (p - 1) / p
+    Cost: that of the parts; across h groups lg(h) α with binomial trees
+    Source: Karonis et al., Exploiting hierarchy in parallel computer networks to optimize collective operation \
+performance, 2000
+
+    >>> [op.blocks for step in hierarchical(5, 0, groups=3)[0] for op in step]
+    [(3, 4), (2,), (1,)]
+    """
+    inside = [inner.layer(group, places(group)) for group in groups]
+    return [middle.layer(leaders(groups), homes(groups).get), *inside]

@@ -51,8 +51,13 @@ class Execution(Protocol):
     def __init__(self, plan: Plan, comm: MPI.Comm) -> None:
         """Set up for a plan and a communicator."""
 
-    def bind(self, sequence: int, bases: tuple[int, int, int], kernel: int) -> None:
-        """Make ready to run: addresses of input, output and scratch, and of the kernel. Not while under way."""
+    def bind(
+        self, sequence: int, bases: tuple[int, int, int], kernel: int, scale: int = 0, divisor: int = 0
+    ) -> None:
+        """Make ready to run: addresses of input, output and scratch, and of the kernel. Not while under way.
+
+        A plan of an average needs the kernel that divides and the address of its divisor too.
+        """
 
     def advance(self, seconds: float) -> bool:
         """Go on for at most `seconds` (0: as far as possible at once); True when done. Raises MPI.Exception."""

@@ -31,7 +31,7 @@ _CLOCK_PASSES = 16  # passes between looks at the clock
 # columns of a lane's state, places in `library` and `call`
 LANE, STEP, COUNT = range(3)
 ISEND, IRECV, TESTALL, WTIME, YIELD, BYTE, REQUEST_SIZE, STATUS_SIZE, STATUS_ERROR, IN_STATUS = range(10)
-COMM, TAG, KERNEL, REQUESTS, STATUSES, FLAG, MOST = range(7)
+COMM, TAG, KERNEL, SCALE, DIVISOR, REQUESTS, STATUSES, FLAG, MOST = range(9)
 
 
 def _call(returns: ir.Type) -> Any:
@@ -119,7 +119,10 @@ def walk(  # type: ignore[no-untyped-def]
                         return -code
                     if flag[0] == 0:
                         break
-                finish(rows, segments, geometry, bases, top, posts, bottom, lane, slot, call[KERNEL])
+                finish(
+                    rows, segments, geometry, bases, top, posts, bottom, lane, slot,
+                    call[KERNEL], call[SCALE], call[DIVISOR],
+                )  # fmt: skip
                 progress[2] += 1
                 moved = True
                 state[unit, COUNT] = -1
@@ -183,7 +186,7 @@ class Execution:
         self.requests = np.empty(len(self.state) * most * int(self.library[REQUEST_SIZE]), np.uint8)
         self.statuses = np.zeros(most * int(self.library[STATUS_SIZE]), np.uint8)
         addresses = [MPI.Get_address(x) for x in (self.requests, self.statuses, self.flag)]
-        self.call = np.array([_handle(comm), 0, 0, *addresses, most], np.int64)
+        self.call = np.array([_handle(comm), 0, 0, 0, 0, *addresses, most], np.int64)
         self.tables: tuple[np.ndarray, ...] = (
             plan.rows,
             plan.segments,
@@ -205,10 +208,12 @@ class Execution:
         state[:, STEP], state[:, COUNT] = spans[:, 0], -1
         return state
 
-    def bind(self, sequence: int, bases: tuple[int, int, int], kernel: int) -> None:
+    def bind(
+        self, sequence: int, bases: tuple[int, int, int], kernel: int, scale: int = 0, divisor: int = 0
+    ) -> None:
         """Make ready to run on this memory."""
         self.bases[:] = bases
-        self.call[TAG], self.call[KERNEL] = tag(sequence, 0, 0), kernel
+        self.call[TAG : DIVISOR + 1] = tag(sequence, 0, 0), kernel, scale, divisor
         self.state[:] = self.start
         self.counters[:] = 0
 

@@ -16,7 +16,7 @@ from ..kernels import reduce as reducing
 from ..kernels.cache import jit
 from ..kernels.pack import copy_bytes
 from ..kernels.reduce import call_address
-from ..plan import FOLD, RECV, SCRATCH, Plan
+from ..plan import FOLD, LAST, RECV, SCRATCH, Plan
 
 INLINED = (packing.__file__, reducing.__file__)  # sources whose code is compiled into what is jitted here
 I64 = types.int64
@@ -110,14 +110,32 @@ def fold(segments, geometry, bases, first, end, lane, slot, kernel):  # type: ig
 
 
 @njit
-def finish(rows, segments, geometry, bases, first, posts, end, lane, slot, kernel):  # type: ignore[no-untyped-def]
+def fold_last(segments, geometry, bases, first, end, lane, slot, kernel, scale, divisor):  # type: ignore[no-untyped-def]
+    """fold(), and the result divided, while it is in the cache; a copy is divided on its way."""
+    n = length(segments, geometry, first, lane)
+    if n == 0:
+        return
+    to = place(segments, geometry, bases, first, lane, slot)
+    source = place(segments, geometry, bases, first + 1, lane, slot)
+    if end - first > 2:
+        fold(segments, geometry, bases, first, end, lane, slot, kernel)
+        source = to
+    call_address(scale, to, source, divisor, n // geometry[4])
+
+
+@njit
+def finish(rows, segments, geometry, bases, first, posts, end, lane, slot, kernel, scale, divisor):  # type: ignore[no-untyped-def]
     """What is left of a step once its messages are in."""
     for r in range(first, posts):
         if rows[r, 0] == RECV and rows[r, 4] >= 0:
             stage = bases[SCRATCH] + rows[r, 4] + slot * geometry[3]
             spread(segments, geometry, bases, rows[r, 2], rows[r, 3], stage, lane, slot)
     for r in range(posts, end):
-        fold(segments, geometry, bases, rows[r, 2], rows[r, 3], lane, slot, kernel)
+        a, b = rows[r, 2], rows[r, 3]
+        if rows[r, 0] == LAST:
+            fold_last(segments, geometry, bases, a, b, lane, slot, kernel, scale, divisor)
+        else:
+            fold(segments, geometry, bases, a, b, lane, slot, kernel)
 
 
 @njit
@@ -137,10 +155,10 @@ def prepare(rows, segments, geometry, bases, r, lane, slot, kernel):  # type: ig
     return at, total(segments, geometry, first, end, lane)
 
 
-@jit(types.void, TABLE, TABLE, LINE, LINE, I64, I64, I64, I64, I64, I64, also=INLINED)
-def finish_step(rows, segments, geometry, bases, first, posts, end, lane, slot, kernel):  # type: ignore[no-untyped-def]
+@jit(types.void, TABLE, TABLE, LINE, LINE, *[I64] * 8, also=INLINED)
+def finish_step(rows, segments, geometry, bases, first, posts, end, lane, slot, kernel, scale, divisor):  # type: ignore[no-untyped-def]
     """finish(), for the Python engine."""
-    finish(rows, segments, geometry, bases, first, posts, end, lane, slot, kernel)
+    finish(rows, segments, geometry, bases, first, posts, end, lane, slot, kernel, scale, divisor)
 
 
 @jit(types.UniTuple(types.int64, 2), TABLE, TABLE, LINE, LINE, I64, I64, I64, I64, also=INLINED)

@@ -39,9 +39,12 @@ class Execution:
         self.plan, self.comm, self.geometry = plan, comm, geometry(plan)
         self.rows, self.steps = plan.rows.tolist(), plan.steps.tolist()
 
-    def bind(self, sequence: int, bases: tuple[int, int, int], kernel: int) -> None:
+    def bind(
+        self, sequence: int, bases: tuple[int, int, int], kernel: int, scale: int = 0, divisor: int = 0
+    ) -> None:
         """Make ready to run on this memory."""
         self.sequence, self.bases, self.kernel = sequence, np.array(bases, np.int64), kernel
+        self.scale, self.divisor = scale, divisor
         self.messages = self.bytes = self.finished = 0
         self.lanes = [
             _Lane(s, slot, first, end)
@@ -88,6 +91,8 @@ class Execution:
                 lane.lane,
                 lane.slot,
                 self.kernel,
+                self.scale,
+                self.divisor,
             )
             lane.requests, moved = None, True
             self.finished += 1

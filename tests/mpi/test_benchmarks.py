@@ -10,15 +10,18 @@ from click.testing import CliRunner
 from mpi4py import MPI
 
 import mpicoll
+from mpicoll.benchmarks.case import Case
 from mpicoll.benchmarks.cli import bench
 from mpicoll.benchmarks.contenders import Contender, line_up
 from mpicoll.benchmarks.driver import Job
-from mpicoll.benchmarks.patterns import ROOTED, WITHOUT_IN_PLACE, Case, Shape
+from mpicoll.benchmarks.patterns import PATTERNS, Shape
 from mpicoll.benchmarks.session import Session
 from mpicoll.benchmarks.train_digits import HIDDEN, Digits, Trainer
 
 COLLECTIVES = list(mpicoll.algorithms())
-ALL = ("native", "auto")
+ROOTED = [c for c in COLLECTIVES if PATTERNS[c].meaning.rooted]
+IN_PLACE = [c for c in COLLECTIVES if PATTERNS[c].in_place]
+HAVE_COUNTS = [c for c in COLLECTIVES if PATTERNS[c].has_counts]
 
 
 def lines_of(comm, jobs) -> tuple[bool, list[dict]]:
@@ -29,38 +32,66 @@ def lines_of(comm, jobs) -> tuple[bool, list[dict]]:
     return right, [json.loads(line) for line in file.getvalue().splitlines()] if file else []
 
 
+def invoke(*words: object):
+    """`mpicoll bench` on all ranks."""
+    return CliRunner().invoke(bench, list(map(str, words)), catch_exceptions=False)
+
+
+def bench_to_json(comm, tmp_path, *words: object) -> tuple[str, list[dict]]:
+    """What the command prints on rank 0, and its lines of JSON."""
+    path = tmp_path / "out.jsonl"
+    done = invoke(*words, "--json", path)
+    assert done.exit_code == 0, done.output
+    return done.output, [json.loads(line) for line in path.read_text().splitlines()] if comm.rank == 0 else []
+
+
+def ways(collective: str, p: int) -> list[tuple]:
+    """The sizes and options to call a collective with."""
+    root = ("--root", p - 1) if collective in ROOTED else ()
+    uneven = ("--counts", "uneven") if collective in HAVE_COUNTS else ()
+    found = [("0,8,4000", *root), ("4000", "--dtype", "int32", "--op", "max", *uneven)]
+    return found + [("4000", "--in-place", *root, *uneven)] * (collective in IN_PLACE)
+
+
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_every_algorithm_of_a_collective(comm, collective, capsys):
-    names = (*ALL, *mpicoll.algorithms()[collective])
-    root = comm.size - 1 if collective in ROOTED else 0
-    shapes = [Shape(collective, root=root), Shape(collective, "int32", "max")]
-    if collective not in WITHOUT_IN_PLACE:
-        shapes.append(Shape(collective, root=root, in_place=True))
-    jobs = [lambda session, shape=shape: session.job(shape, (0, 8, 4000), names, ("auto",)) for shape in shapes]
-    right, lines = lines_of(comm, jobs)
-    assert right
-    if comm.rank == 0:
-        results = [line for line in lines if line["kind"] == "result"]
-        sizes = 1 if collective == "barrier" else 3
-        assert len(results) == len(shapes) * sizes * len(names)
-        assert all(line["valid"] and line["rounds"] == 2 for line in results if not line["note"])
-        assert lines[0]["environment"]["ranks"] == comm.size
-        assert collective in capsys.readouterr().out
+def test_every_algorithm_of_a_collective(comm, collective, tmp_path):
+    names, asked = mpicoll.algorithms()[collective], (collective, "--iterations", 1, "--sizes")
+    outcomes = [(words, *bench_to_json(comm, tmp_path, *asked, *words)) for words in ways(collective, comm.size)]
+    if comm.rank:
+        assert not any(said for _, said, _ in outcomes)
+        return
+    unsuited = {"neighbor_exchange"} & set(names) if comm.size % 2 and comm.size > 1 else set()
+    for (sizes, *words), said, (head, *results) in outcomes:
+        assert f"\n{collective}" in said and head["environment"]["ranks"] == comm.size
+        assert set(head["settings"]["left_out"]) == unsuited
+        assert all(f"\n{name} left out: needs an even number of ranks\n" in said for name in unsuited)
+        rows = 1 if collective == "barrier" else sizes.count(",") + 1
+        want = sorted({"native", "auto", *names} - unsuited)
+        assert [sorted(line["algorithm"] for line in part) for part in split(results, rows)] == [want] * rows
+        assert all(line["valid"] and line["rounds"] == 1 and not line["note"] for line in results), words
+        assert all(line["counts"] == ("uneven" if "uneven" in words else "even") for line in results)
+
+
+def split(lines: list, parts: int) -> list[list]:
+    """Equal parts, one behind the other."""
+    return [lines[len(lines) * i // parts : len(lines) * (i + 1) // parts] for i in range(parts)]
 
 
 @pytest.mark.parametrize("collective", [c for c in COLLECTIVES if c != "barrier"])
 @pytest.mark.parametrize("in_place", [False, True])
 def test_the_patterns_against_this_mpi(comm, collective, in_place):
     """MPI's own answer is right, in every dtype, and nothing but the call makes it so."""
-    if in_place and collective in WITHOUT_IN_PLACE:
+    if in_place and collective not in IN_PLACE:
         return
     for dtype in ("float32", "float64", "int8", "uint64", "complex128"):
         for root in {0, comm.size - 1} if collective in ROOTED else {0}:
-            case = Case(Shape(collective, dtype, root=root, in_place=in_place), 1000, comm.rank, comm.size)
-            for _ in range(2):
-                case.poison()
-                getattr(comm, case.method)(*case.arguments(MPI))
-                assert case.is_right(), (dtype, root)
+            for counts in ("even", "uneven") if collective in HAVE_COUNTS else ("even",):
+                shape = Shape(collective, dtype, root=root, in_place=in_place, counts=counts)
+                case = Case(shape, 1000, comm.rank, comm.size)
+                for _ in range(2):
+                    case.poison()
+                    getattr(comm, case.method)(*case.arguments(MPI))
+                    assert case.is_right(), shape
 
 
 @pytest.mark.parametrize("op", ["sum", "prod", "max", "min", "band", "bor", "bxor", "land", "lor", "lxor"])
@@ -96,11 +127,6 @@ def test_what_is_wrong_on_one_rank_is_wrong(comm, capsys):
         assert capsys.readouterr().out.count("NO") == 2
 
 
-def invoke(*words: str):
-    """`mpicoll bench` on all ranks."""
-    return CliRunner().invoke(bench, words, catch_exceptions=False)
-
-
 def test_command(comm, tmp_path):
     path = tmp_path / "out.jsonl"
     done = invoke("allreduce", "--sizes", "8,1K", "--iterations", "2", "--json", str(path))
@@ -116,14 +142,55 @@ def test_command_with_a_wrong_answer(comm, monkeypatch):
     assert ("NO" in done.output) == (comm.rank == 0)
 
 
-@pytest.mark.parametrize("words", [
-    "allreduce --sizes 8:x", "allreduce --algorithms rign", "allreduce --dtype float99", "nothing", "allreduce --no",
-    "allreduce --sizes 8 --json /nowhere/at/all",
-])
-def test_command_with_bad_input(comm, words):
+def test_command_with_chunks(comm, tmp_path):
+    """They hold for auto and for named ones; native is as it is."""
+    words = ("--sizes", "4000", "--iterations", 1, "--algorithms", "all", "--chunk-bytes", "1K", "--window", 3)
+    said, lines = bench_to_json(comm, tmp_path, "scan", *words)
+    if comm.rank == 0:
+        head, *results = lines
+        assert "chunks of 1 KiB, 3 chunks in flight" in said
+        assert (head["settings"]["chunk_bytes"], head["settings"]["window"]) == (1024, 3)
+        assert [line["ran"].get("chunk_bytes") for line in results] == [None, 1024, 1024, 1024]
+        lanes = {line["algorithm"]: line["ran"].get("lanes") for line in results}
+        assert lanes["native"] is None and (lanes["linear"] == 4 or comm.size == 1)     # 4,000 bytes in chunks of 1,024
+
+
+def refused(comm, words: str) -> str:
+    """What rank 0 says: one line, and nothing is written on the other ranks."""
     done = invoke(*words.split())
     assert done.exit_code == 2
     assert len(done.output.splitlines()) == (1 if comm.rank == 0 else 0)
+    return done.output
+
+
+@pytest.mark.parametrize("words", [
+    "allreduce --sizes 8:x", "allreduce --algorithms rign", "allreduce --dtype float99", "nothing", "allreduce --no",
+    "allreduce --sizes 8 --json /nowhere/at/all", "gather --counts uneven", "gatherv --counts odd", "scan --root 1",
+    "scatterv --root 99", "alltoallw --window 0", "exscan --chunk-bytes 0",
+])
+def test_command_with_bad_input(comm, words):
+    refused(comm, words)
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    ("gatherv --algorithms knomial(k=1)", "gather knomial: k is 1; it must be a whole number of at least 2"),
+    ("allreduce --algorithms ring,parameter_server(servers=99)", "servers is 99; it must be a whole number from 1 to"),
+    ("alltoallw --algorithms hierarchical(groups=((0,99),))", "each of the ranks 0.."),
+    ("allgather --algorithms hierarchical(middle=bruck(k=1))", "allgather bruck: k is 1"),
+])
+def test_command_with_parameters_out_of_range(comm, words, said):
+    output = refused(comm, words)
+    assert comm.rank or said in output
+
+
+@pytest.mark.parametrize("name", ["neighbor_exchange", "native,all,neighbor_exchange"])
+def test_command_with_an_algorithm_that_does_not_suit(comm, name):
+    words = f"allgatherv --sizes 8 --iterations 1 --algorithms {name}"
+    if comm.size % 2 == 0 or comm.size == 1:
+        assert invoke(*words.split()).exit_code == 0
+    else:
+        output = refused(comm, words)
+        assert comm.rank or f"needs an even number of ranks, and p is {comm.size}" in output
 
 
 def test_training_does_not_depend_on_the_number_of_ranks(comm):

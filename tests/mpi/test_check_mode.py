@@ -5,6 +5,7 @@ from __future__ import annotations
 import mpi_cases as cases
 import mpi_forms as forms
 import mpi_ops as ops
+import mpi_vectors as vectors
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -65,6 +66,11 @@ def with_parameter(c):
         c.Allreduce(z(64), z(64))
 
 
+def by(c, collective, spec, call):
+    with c.using(**{collective: spec}):
+        call(c)
+
+
 def user_and_sum(c):
     with ops.user_op(ops.ADD, commute=True) as op:
         c.Allreduce(z(3, "i8"), z(3, "i8"), op if odd(c) else MPI.SUM)
@@ -88,6 +94,27 @@ DIFFER = {      # what: (call, what the message calls it, the two values in it)
     "count of reduce_scatter_block": (
         lambda c: c.Reduce_scatter_block(z((3 + odd(c)) * c.size), z(3 + odd(c))), "", ""),
     "counts of reduce_scatter": (lambda c: c.Reduce_scatter(*unequal(c)), "", ""),
+    "count of scan": (lambda c: c.Scan(*[z(3 + odd(c)) for _ in "sr"]), "", ""),
+    "op of exscan": (lambda c: c.Exscan(z(3), z(3), MPI.MAX if odd(c) else MPI.SUM), "op", "'MAX' 'SUM'"),
+    "v or not": (lambda c: c.Gatherv(z(1), z(c.size)) if odd(c) else c.Gather(z(1), z(c.size)), "collective",
+                 "'gatherv' 'gather'"),
+    "root of gatherv": (lambda c: c.Gatherv(z(1), z(c.size), int(odd(c))), "root", "1 0"),
+    "type of scatterv": (lambda c: c.Scatterv(z(c.size), z(1, "i8" if odd(c) else "d")), "type", "DOUBLE"),
+    "counts of allgatherv": (
+        lambda c: c.Allgatherv(z(2), [z(3 * c.size), [3 if odd(c) and r != c.rank else 2 for r in range(c.size)]]),
+        "count", "24"),
+    **{f"{spec} of {name}": (lambda c, name=name, call=call, spec=spec: by(c, name, spec, call), "the bytes", words)
+       for name, specs, call, words in (
+           ("gatherv", ("linear", "binomial"), lambda c: c.Gatherv(z(2 + odd(c)), z(2 * c.size)), "sends 24 16"),
+           ("scatterv", ("linear", "binomial"), lambda c: c.Scatterv(z(2 * c.size), z(2 + odd(c))), "receives 24 16"),
+           ("alltoallv", ("pairwise", "bruck"),
+            lambda c: c.Alltoallv([z(3 * c.size), [2 + (odd(c) and r == 0) for r in range(c.size)]], z(2 * c.size)),
+            "sends 24 rank 0, 16"),
+           ("alltoallw", ("pairwise", "bruck"),
+            lambda c: c.Alltoallw([z(3), [MPI.FLOAT if odd(c) and r == 0 else MPI.DOUBLE for r in range(c.size)]],
+                                  [z(c.size), [1] * c.size, [8 * r for r in range(c.size)], [MPI.DOUBLE] * c.size]),
+            "sends 4 rank 0, 8"))
+       for spec in specs},
     "op": (lambda c: c.Allreduce(z(3), z(3), MPI.MAX if odd(c) else MPI.SUM), "op", "'MAX' 'SUM'"),
     "user op": (user_and_sum, "op", "'SUM'"),
     "dtype": (lambda c: c.Allreduce(*[z(6, "f") if odd(c) else z(3) for _ in "sr"]), "", ""),
@@ -156,6 +183,10 @@ OWN = {         # what a rank may get wrong alone: (its call, its error, the oth
                     lambda c: c.Iallreduce(z(3), z(3)).Wait()),
     "before a native one": (lambda c: c.Allreduce(z(3, "g"), z(4, "g")), errors.CountMismatch,
                             lambda c: c.Allreduce(z(3, "g"), z(3, "g"))),
+    "gatherv": (lambda c: c.Gatherv(z(2), [z(c.size), [1] * (c.size + 1)], c.size - 1), errors.MessageSpecError,
+                lambda c: c.Gatherv(z(2), None, c.size - 1)),
+    "alltoallv": (lambda c: c.Alltoallv(z(c.size), [z(c.size), [2] * c.size]), errors.BufferTooSmallError,
+                  lambda c: c.Alltoallv(z(c.size), z(c.size))),
     "reduce_scatter": (lambda c: c.Reduce_scatter(z(2 * c.size), bytes(16), [2] * c.size), errors.BufferAccessError,
                        lambda c: c.Reduce_scatter(z(2 * c.size), z(2), [2] * c.size)),
     "reduce_scatter without counts": (lambda c: c.Reduce_scatter(z(2 * c.size), bytes(16)), errors.BufferAccessError,
@@ -195,6 +226,30 @@ def test_every_algorithm_passes(comm, checked, engine):
             for in_place in (False, collective in cases.IN_PLACE):
                 case = cases.Case(collective, 5 if collective != "barrier" else 0, 0, in_place)
                 cases.check(checks, checked, comm, case, spec, engine)
+
+
+@each("engine", cases.ENGINES)
+def test_every_algorithm_with_counts_passes(comm, checked, engine):
+    with cases.Checks() as checks:
+        for collective, spec in vectors.specs():
+            for in_place in (False, True):
+                with checked.using(engine=engine, **{collective: spec}):
+                    call = vectors.Call(collective, "uneven", "strewn", comm.size - 1, in_place)
+                    got, want, _ = call.run(checked)
+                checks.that(want is None or np.array_equal(got, want), call, spec, got, want)
+
+
+def test_other_types_of_one_length_pass(checked):
+    """What is sent as bytes of one type and received as another of the same is legal."""
+    p, got = checked.size, z(2 * checked.size)
+    two = MPI.DOUBLE.Create_contiguous(2).Commit()
+    mine = np.full(2, checked.rank + 1.0)
+    checked.Gatherv([mine, 1, two] if checked.rank else mine, [got, [2] * p, None, MPI.DOUBLE])
+    assert checked.rank or np.array_equal(got[::2], np.arange(1.0, p + 1))
+    checked.Alltoallw([np.repeat(mine, p), [1] * p, [16 * r for r in range(p)], [two] * p],
+                      [got, [2] * p, [16 * r for r in range(p)], [MPI.DOUBLE] * p])
+    assert np.array_equal(got[1::2], np.arange(1.0, p + 1))
+    two.Free()
 
 
 def test_nonblocking_passes(checked):

@@ -21,7 +21,7 @@ def run(*args):
 def test_the_launchers_variables_tell_the_rank():
     if MPI.COMM_WORLD.size > 1:
         assert any(name in os.environ for name in cli.RANK_VARIABLES)
-    assert cli._rank() == MPI.COMM_WORLD.rank
+    assert cli.rank() == MPI.COMM_WORLD.rank
 
 
 @pytest.mark.parametrize("args", ON_RANK_0.values(), ids=ON_RANK_0)

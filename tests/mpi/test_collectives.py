@@ -14,7 +14,6 @@ from mpi_cases import Case, Checks
 import mpicoll
 
 LARGE = 40_000                              # doubles in all
-CHUNKS = ((1, 1), (8, 2), (24, 3))          # (chunk_bytes, window)
 
 
 @pytest.fixture(params=cases.ENGINES)
@@ -36,8 +35,7 @@ def places(collective):
 
 
 def large(collective, p):
-    shared = collective not in ("bcast", "reduce", "allreduce")
-    return LARGE // p if shared else LARGE
+    return LARGE if collective in cases.WHOLE else LARGE // p
 
 
 def each(*parameters):
@@ -48,37 +46,46 @@ ALL = list(cases.specs())
 WITH_BUFFERS = [(collective, spec) for collective, spec in ALL if collective != "barrier"]
 
 
+def calls(collective, p):
+    """Every count at root 0, and every root at one count."""
+    if collective == "barrier":
+        return [(0, 0)]
+    return [*((n, 0) for n in counts(p)), *((p + 1, root) for root in roots(collective, p) if root)]
+
+
 @each(*ALL)
-def test_small_counts_from_every_root(comm, engine, collective, spec):
+def test_small_counts_and_every_root(comm, engine, collective, spec):
     ours, p = mpicoll.Comm(comm), comm.size
     with Checks() as checks:
-        for n in counts(p) if collective != "barrier" else (0,):
-            for root in roots(collective, p):
-                for in_place in places(collective):
-                    cases.check(checks, ours, comm, Case(collective, n, root, in_place), spec, engine)
-
-
-@each(*WITH_BUFFERS)
-def test_tiny_chunks(comm, engine, collective, spec):
-    ours, p = mpicoll.Comm(comm), comm.size
-    with Checks() as checks:
-        for chunk_bytes, window in CHUNKS:
-            for n in (1, p + 1, 5 * p + 3)[: 2 if chunk_bytes == 1 else 3]:
-                for root in {0, (n + window) % p} & set(roots(collective, p)):
-                    for in_place in places(collective):
-                        cases.check(checks, ours, comm, Case(collective, n, root, in_place), spec, engine,
-                                    chunk_bytes=chunk_bytes, window=window)
-
-
-@each(*WITH_BUFFERS)
-def test_large_counts(comm, engine, collective, spec):
-    ours, p = mpicoll.Comm(comm), comm.size
-    with Checks() as checks:
-        for root in sorted({0, p - 1} & set(roots(collective, p))):
+        for n, root in calls(collective, p):
             for in_place in places(collective):
-                case = Case(collective, large(collective, p), root, in_place)
-                for how in ({}, {"chunk_bytes": 10_000, "window": 3}):
-                    cases.check(checks, ours, comm, case, spec, engine, **how)
+                cases.check(checks, ours, comm, Case(collective, n, root, in_place), spec, engine)
+
+
+@each(*cases.variants())
+def test_parameters(comm, engine, collective, spec):
+    ours, p = mpicoll.Comm(comm), comm.size
+    with Checks() as checks:
+        for n, root, how in ((2 * p + 1, 0, {}), (p + 1, p - 1, {"chunk_bytes": 8, "window": 2})):
+            if collective == "barrier" or root not in roots(collective, p):
+                n, root = 0 if collective == "barrier" else n, 0
+            for in_place in places(collective):
+                cases.check(checks, ours, comm, Case(collective, n, root, in_place), spec, engine, **how)
+
+
+@each(*WITH_BUFFERS)
+def test_chunks(comm, engine, collective, spec):
+    """Tiny ones, and large counts in chunks and without."""
+    ours, p = mpicoll.Comm(comm), comm.size
+    n, last = large(collective, p), max(roots(collective, p))
+    how = [(1, last, {"chunk_bytes": 1, "window": 1}), (p + 1, 0, {"chunk_bytes": 8, "window": 2}),
+           (5 * p + 3, last, {"chunk_bytes": 24, "window": 3}), (n, 0, {}),
+           (n, last, {"chunk_bytes": 10_000, "window": 3})]
+    with Checks() as checks:
+        for n, root, chunks in how:
+            for in_place in places(collective):
+                case = Case(collective, n, root, in_place)
+                cases.check(checks, ours, comm, case, spec, engine, **chunks)
 
 
 # -- reduce_scatter with counts
@@ -126,6 +133,30 @@ def test_reduce_scatter_asks_for_counts_it_is_not_given(comm):
             got, intact = reduce_scatter(ours, each_counts, False, given=False)
             checks.equal(got, reduce_scatter(comm, each_counts, False)[0], each_counts)
             checks.that(intact, each_counts, "wrote outside its receive buffer")
+
+
+# -- exscan
+
+
+@pytest.mark.parametrize("how", [{}, {"chunk_bytes": 16}])
+def test_exscan_leaves_the_buffer_of_rank_0(comm, engine, how):
+    """Of padded pairs in memory that ends with the last index too, which the engines cannot work on."""
+    ours, rank = mpicoll.Comm(comm), comm.rank
+    send = np.zeros(28, "u1")
+    send[:8].view("d")[:], send[16:24].view("d")[:] = rank, -rank
+    send[8:12].view("i")[:], send[24:].view("i")[:] = rank, rank
+    for place in (send, MPI.IN_PLACE):
+        got = np.full(28, cases.GUARD, np.uint8)
+        if place is MPI.IN_PLACE:
+            got[:] = send
+        before = got.copy()
+        with ours.using(engine=engine, **how):
+            ours.Exscan([place, 2, MPI.DOUBLE_INT] if place is send else place, [got, 2, MPI.DOUBLE_INT], MPI.MAXLOC)
+        if rank == 0:
+            assert np.array_equal(got, before)
+        else:
+            pairs = [(got[at : at + 8].view("d")[0], got[at + 8 : at + 12].view("i")[0]) for at in (0, 16)]
+            assert pairs == [(rank - 1, rank - 1), (0, 0)]
 
 
 # -- forms of buffers

@@ -14,12 +14,13 @@ from mpi_cases import Case, Checks
 
 import mpicoll
 from mpicoll.errors import OperatorError, PreconditionError
-from mpicoll.schedule import find
+from mpicoll.registry import find
 
 COUNT = 13
 REDUCING = [(collective, spec) for collective, spec in cases.specs() if collective in cases.REDUCING]
-ORDERED = [(c, spec) for c, spec in REDUCING if find(c, spec.partition("(")[0]).ordered]
+ORDERED = [(c, spec) for c, spec in REDUCING if find(c, spec).keeps_order(MPI.COMM_WORLD.size)]
 UNORDERED = [pair for pair in REDUCING if pair not in ORDERED]
+ORDERED.append(("allreduce", "hierarchical(middle=recursive_doubling, groups=2)"))
 each = pytest.mark.parametrize
 engines = each("engine", cases.ENGINES)
 
@@ -35,11 +36,21 @@ def compare(checks, ours, plain, case, **how):
     with ours.using(**how), ours.trace() as records:
         got = case.run(ours)
     want = case.run(plain)
-    if want.result is not None:
+    if want.result is not None and has_result(case.collective, plain.rank):
         checks.that(same(got.result, want.result), case, case.op, case.datatype and case.datatype.name, how,
                     f"got {got.result}, builtin {want.result}")
     checks.that(got.guards_intact and got.send_unchanged, case, how, "wrote where it must not")
     return records
+
+
+def has_result(collective, rank):
+    """Rank 0 of an exscan has none."""
+    return collective != "exscan" or rank > 0
+
+
+def combined(collective, comm):
+    """How many ranks' vectors are combined, from rank 0 on."""
+    return {"scan": comm.rank + 1, "exscan": comm.rank}.get(collective, comm.size)
 
 
 # -- predefined operators
@@ -55,7 +66,7 @@ def test_operators_of_a_type_equal_the_builtin(comm, engine, group, name):
         for op, collective in product(ops.TAKES[group], cases.REDUCING):
             case = Case(collective, COUNT, comm.size - 1 if collective == "reduce" else 0, op=op,
                         make=ops.maker(group, name, op), datatype=datatype)
-            for spec in ("auto", "ring") if collective != "reduce" else ("auto", "chain"):
+            for spec in ("auto", {"reduce": "chain", "scan": "linear", "exscan": "linear"}.get(collective, "ring")):
                 ran = compare(checks, ours, comm, case, engine=engine, **{collective: spec})
                 checks.equal([r.engine for r in ran], [engine], name, op, collective)
 
@@ -136,15 +147,16 @@ def test_predefined_operators_refuse_derived_types(comm):
 @engines
 @each(("collective", "spec"), REDUCING, ids=map(" ".join, REDUCING))
 def test_nan_wins_in_max_and_min(comm, engine, collective, spec):
-    """One rank has the NaN, each in turn; it must come out, and come out the same everywhere."""
+    """One rank has the NaN, each in turn; it must come out wherever that rank's vector counts."""
     ours, p = mpicoll.Comm(comm), comm.size
     with Checks() as checks:
         for owner, op in product(range(p), ("MAX", "MIN")):
             case = Case(collective, 3, op=op, make=lambda n, r, owner=owner: with_nan(n, r, owner))
             with ours.using(engine=engine, **{collective: spec}):
                 got = case.run(ours).result
-            if got is not None:
-                checks.equal(np.isnan(got).tolist(), [False, True, False], case, op, owner)
+            if got is not None and has_result(collective, comm.rank):
+                nan = owner < combined(collective, comm)
+                checks.equal(np.isnan(got).tolist(), [False, nan, False], case, op, owner)
 
 
 def with_nan(n, rank, owner):
@@ -191,6 +203,13 @@ def test_long_double_by_a_chosen_algorithm_is_refused(comm):
 # -- user operators
 
 
+def share(collective, n, comm):
+    """(elements that a rank contributes, those of the result that it gets) where n is what it receives."""
+    if collective != "reduce_scatter":
+        return n, slice(None)
+    return n * comm.size, slice(comm.rank * n, (comm.rank + 1) * n)
+
+
 @engines
 @each(("collective", "spec"), ORDERED, ids=map(" ".join, ORDERED))
 def test_operand_order_is_kept(comm, engine, collective, spec):
@@ -201,8 +220,9 @@ def test_operand_order_is_kept(comm, engine, collective, spec):
                 case = Case(collective, n, root, make=ops.maps, user=op)
                 with ours.using(engine=engine, **{collective: spec}, **how), ours.trace() as records:
                     got = case.run(ours)
-                if got.result is not None:
-                    checks.equal(got.result, ops.composed(n, p), case, how)
+                if got.result is not None and has_result(collective, comm.rank):
+                    wide, mine = share(collective, n, comm)
+                    checks.equal(got.result, ops.composed(wide, combined(collective, comm))[mine], case, how)
                 checks.equal([(r.algorithm, r.engine) for r in records], [(spec, engine)], case)
                 compare(checks, ours, comm, case, engine=engine, **{collective: spec})
 
@@ -213,12 +233,14 @@ def test_operand_order_is_kept_on_a_derived_type(comm, engine, collective, spec)
     ours, p, n = mpicoll.Comm(comm), comm.size, 3
     with Checks() as checks, ops.user_op(ops.PRODUCT) as op, ops.matrix_type() as datatype:
         for root, chunk_bytes in product(range(p) if collective == "reduce" else (0,), (8, 1000)):
-            send, receive = ops.matrices(n, comm.rank), np.zeros(4 * n, np.int64)
+            wide, mine = share(collective, n, comm)
+            send, receive = ops.matrices(wide, comm.rank), np.zeros(4 * n, np.int64)
             rest = (op, root) if collective == "reduce" else (op,)
             with ours.using(engine=engine, chunk_bytes=chunk_bytes, **{collective: spec}):
                 getattr(ours, cases.METHODS[collective])([send, datatype], [receive, datatype], *rest)
-            if collective != "reduce" or comm.rank == root:
-                checks.equal(receive, ops.multiplied(n, p), collective, spec, root, chunk_bytes)
+            if has_result(collective, comm.rank) and (collective != "reduce" or comm.rank == root):
+                want = ops.multiplied(wide, combined(collective, comm)).reshape(wide, 4)[mine].ravel()
+                checks.equal(receive, want, collective, spec, root, chunk_bytes)
 
 
 @each(("collective", "spec"), UNORDERED, ids=map(" ".join, UNORDERED))

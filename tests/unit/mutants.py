@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -12,9 +13,11 @@ import numpy as np
 from mpicoll.claims import Claims
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.form import faults, messages  # noqa: F401 - for the tests
-from mpicoll.ir import Op, Recv, RecvReduce, Reduce, Send, Step, Strands
-from mpicoll.plan import ALIGN, FOLD, Plan
-from mpicoll.schedule import Algorithm, Schedule
+from mpicoll.ir import VALUE, Op, Recv, RecvReduce, Reduce, Send, Step, Strands
+from mpicoll.plan import ALIGN, FOLD, LAST, OUT, RECV, SCRATCH, SEND, Plan
+from mpicoll.play import Interval, combine, play
+from mpicoll.registry import Algorithm
+from mpicoll.schedule import Schedule
 
 COLUMNS = {
     "rows": ("kind", "peer", "first segment", "end segment", "stage"),
@@ -24,6 +27,7 @@ COLUMNS = {
 }
 
 Body = Callable[..., Any]
+UNBOUNDED = "at most 1000000 * (n + 1)"
 
 
 def adhoc(
@@ -35,32 +39,37 @@ def adhoc(
     blocks: int = 1,
     ordered: bool = False,
     in_order: bool = False,
+    **declared: Any,
 ) -> Schedule:
-    """The schedule of a function of (p, rank) that is not registered and claims nothing."""
+    """The schedule of a function of (p, rank) that is not registered and claims nothing that could be wrong."""
     entry = Algorithm(
         COLLECTIVES[collective],
         getattr(body, "__name__", "adhoc"),
-        lambda p, rank, **_: body(p, rank),
-        lambda p, **_: blocks,
-        ordered,
-        Claims("An idea.", "0", "0", "0", "", ""),
+        lambda p, rank: body(p, rank),
+        Claims("An idea.", UNBOUNDED, UNBOUNDED, UNBOUNDED, "", ""),
+        share=lambda p: blocks,
+        ordered=ordered,
+        **declared,
     )
-    return Schedule(entry, p, root, commutative=not in_order, claims=False)
-
-
-def with_body(entry: Algorithm, body: Body) -> Algorithm:
-    """The algorithm with another body under the same claims."""
-    return replace(entry, body=body)
+    return Schedule(entry, p, root, commutative=not in_order)
 
 
 def at_rank(entry: Algorithm, rank: int, change: Callable[[Strands], Strands]) -> Algorithm:
-    """The algorithm with one rank's program changed."""
+    """The algorithm, not a layered one, with one rank's program changed."""
 
-    def body(p: int, own: int, **parameters: Any) -> Strands:
-        program = entry(p, own, **parameters)
+    def body(p: int, own: int, **settled: Any) -> Strands:
+        program = entry.make(p, settled)(own)
         return change(program) if own == rank else program
 
-    return with_body(entry, body)
+    return replace(entry, body=body)
+
+
+class Changed(Schedule):
+    """A schedule with one rank's program changed, whatever it was made of."""
+
+    def __init__(self, right: Schedule, rank: int, program: Strands) -> None:
+        self.__dict__.update(right.__dict__)
+        self.program = lambda r: program if r == rank else right.program(r)  # type: ignore[method-assign]
 
 
 class Place(NamedTuple):
@@ -113,16 +122,15 @@ def replacements(op: Op, p: int, blocks: tuple[Any, ...]) -> Iterator[tuple[str,
     yield "the other way", (Recv(*op[:2]) if isinstance(op, Send) else Send(*op[:2]),)
 
 
-def op_mutants(schedule: Schedule, rank: int) -> Iterator[tuple[str, Schedule]]:
+def op_mutants(right: Schedule, rank: int) -> Iterator[tuple[str, Schedule, int, Place]]:
     """The schedule with one operation of one rank's program changed, in every way that makes a difference."""
-    entry = schedule.algorithm
-    for place, op in operations(entry(schedule.p, rank)):
-        for what, ops in replacements(op, schedule.p, schedule.blocks):
-            if ops == (op,) or (schedule.commutative and what == "on the other side"):
+    program = right.program(rank)
+    for place, op in operations(program):
+        for what, ops in replacements(op, right.p, right.blocks):
+            if ops == (op,) or (right.commutative and what == "on the other side"):
                 continue
-            broken = at_rank(entry, rank, lambda program, place=place, ops=ops: put(program, place, ops))
-            made = Schedule(broken, schedule.p, schedule.root, commutative=schedule.commutative)
-            yield f"{schedule}: {op} of rank {rank}, {place}: {what}", made
+            title = f"{right.title} on p={right.p}: {op} of rank {rank}, {place}: {what}"
+            yield title, Changed(right, rank, put(program, place, ops)), rank, place
 
 
 def changed(plan: Plan, table: str, at: tuple[int, ...], value: int) -> Plan:
@@ -135,11 +143,13 @@ def changed(plan: Plan, table: str, at: tuple[int, ...], value: int) -> Plan:
 def other_values(plan: Plan, table: str, row: int, column: str) -> tuple[int, ...]:
     """What one number of a table may wrongly be; none where nobody reads it."""
     old = int(getattr(plan, table)[row, COLUMNS[table].index(column)])
-    if column in ("kind", "base"):
+    if column == "kind":
+        return tuple(kind for kind in (SEND, RECV, FOLD, LAST) if kind != old)
+    if column == "base":
         return (old + 1) % 3, (old + 2) % 3
     if table == "rows":
         kind, _, first, end, stage = plan.rows[row].tolist()
-        if (column == "peer" and kind == FOLD) or (first == end and column != "peer"):
+        if (column == "peer" and kind in (FOLD, LAST)) or (first == end and column != "peer"):
             return ()
         if column == "stage":
             return (-1, plan.lane_scratch) if stage >= 0 else ()
@@ -176,9 +186,10 @@ def field_mutants(plan: Plan) -> Iterator[tuple[str, Plan]]:
 def order_mutants(plan: Plan, commutative: bool) -> Iterator[tuple[str, Plan]]:
     """The plan with two neighbours of a row swapped: pieces of a message, operands where order matters."""
     for r, (kind, _, first, end, _) in enumerate(plan.rows.tolist()):
-        if kind == FOLD and commutative:
+        local = kind in (FOLD, LAST)
+        if local and commutative:
             continue
-        for a, b in itertools.pairwise(range(first + (kind == FOLD), end)):
+        for a, b in itertools.pairwise(range(first + local, end)):
             segments = plan.segments.copy()
             segments[[a, b]] = segments[[b, a]]
             yield f"rows[{r}] segments {a} and {b} swapped", replace(plan, segments=segments)
@@ -197,3 +208,200 @@ def table_mutants(plan: Plan, commutative: bool) -> Iterator[tuple[str, Plan]]:
     return itertools.chain(
         number_mutants(plan), field_mutants(plan), order_mutants(plan, commutative), row_mutants(plan)
     )
+
+
+# -- changes that change nothing ----------------------------------------------------------------------------
+
+
+class Hazard(Exception):
+    """What a run ends with depends on who is faster, or it does not end."""
+
+
+Cell = tuple[int, int]  # base and address
+
+
+class Numbering:
+    """All ranks' plans run on numbered values: what lies somewhere at the start has a number, what a fold makes too.
+
+    So it is known what plans do to every byte, whatever it means; nothing here is shared with what proves tables.
+    A line is a (rank, strand, slot). No line touches what another one writes, and none what is under way in the step
+    it is in: then all runs come to the same. Raises Hazard where that does not hold.
+    """
+
+    def __init__(self, plans: Sequence[Plan], numbers: dict[Any, int]) -> None:
+        self.plans, self.numbers = plans, numbers
+        self.values: list[dict[Cell, int]] = [{} for _ in plans]
+        self.users: list[dict[Cell, tuple[Any, bool]]] = [{} for _ in plans]  # line (None: several), whether it wrote
+        self.mail: dict[tuple[int, int, int, int], deque[list[int]]] = defaultdict(deque)
+        lines = [
+            _Line(self, rank, strand, slot)
+            for rank, plan in enumerate(plans)
+            for strand in range(len(plan.strands))
+            for slot in range(plan.window)
+        ]
+        going = {line: line.run() for line in lines}
+        while going:
+            before = [line.done for line in going]
+            left = {line: run for line, run in going.items() if next(run, None)}
+            if len(left) == len(going) and before == [line.done for line in going]:
+                raise Hazard("deadlock")
+            going = left
+        if any(self.mail.values()):
+            raise Hazard("a message that nobody receives")
+
+    def number(self, *what: Any) -> int:
+        """The number of a value, by what it is or was made of."""
+        return self.numbers.setdefault(what, len(self.numbers))
+
+    def value(self, rank: int, cell: Cell) -> int:
+        """What lies there."""
+        found = self.values[rank].get(cell)
+        return self.number("at the start", rank, cell) if found is None else found
+
+    def touched(self) -> set[tuple[int, Cell]]:
+        """The bytes of input and output that anybody reads or writes."""
+        return {(rank, cell) for rank, cells in enumerate(self.users) for cell in cells if cell[0] != SCRATCH}
+
+
+class _Line:
+    """One (rank, strand, slot) at work."""
+
+    def __init__(self, all_: Numbering, rank: int, strand: int, slot: int) -> None:
+        self.all, self.rank, self.strand, self.slot, self.plan = all_, rank, strand, slot, all_.plans[rank]
+        self.lane, self.done = slot, 0
+        self.rows, self.segments = self.plan.rows.tolist(), self.plan.segments.tolist()
+
+    def run(self) -> Iterator[bool]:
+        """Every lane's every step; yields while a message is waited for."""
+        steps = self.plan.steps[slice(*self.plan.strands[self.strand].tolist())].tolist()
+        for lane in range(self.slot, self.plan.lanes, self.plan.window):
+            self.lane = lane
+            for first, posts, end in steps:
+                self.read: set[Cell] = set()  # while the step's messages are under way
+                self.written: set[Cell] = set()
+                awaited = [found for row in self.rows[first:posts] if (found := self.post(*row))]
+                for peer, cells in awaited:
+                    mail = self.all.mail[peer, self.rank, self.strand, self.slot]
+                    while not mail:
+                        yield True
+                    if len(values := mail.popleft()) != len(cells):
+                        raise Hazard("a message of another length")
+                    self.put(cells, values)
+                    self.done += 1
+                for row in self.rows[posts:end]:
+                    if row[0] in (SEND, RECV):
+                        raise Hazard("a message after the messages")
+                    self.fold(row)
+                self.done += 1
+
+    def post(self, kind: int, peer: int, a: int, b: int, stage: int) -> tuple[int, list[Cell]] | None:
+        """Start a message, or copy; what is to be received, if anything is."""
+        pieces = [self.cells(segment) for segment in self.segments[a:b]]
+        cells = [cell for piece in pieces for cell in piece]
+        if kind == FOLD:
+            self.hold(cells[len(pieces[0]) :], pieces[0])
+            self.fold([kind, peer, a, b, stage])
+        elif kind == RECV and (cells or a == b):
+            self.hold([], cells)
+            return peer, cells
+        elif kind == SEND and (cells or a == b):
+            staged = self.cells([SCRATCH, stage, len(cells)], whole=True) if stage >= 0 else []
+            self.hold(cells, staged)
+            at = 0
+            for piece in pieces if staged else ():
+                self.make(staged[at : at + len(piece)], [piece], SEND)
+                at += len(piece)
+            self.all.mail[self.rank, peer, self.strand, self.slot].append(self.take(staged or cells))
+            self.done += 1
+        return None
+
+    def hold(self, read: list[Cell], written: list[Cell]) -> None:
+        """What is under way is touched by no other row if it is written, and only read if it is read."""
+        reads, writes = set(read), set(written)
+        if writes & (self.written | self.read) or reads & self.written or len(writes) < len(written):
+            raise Hazard("under way")
+        self.read |= reads
+        self.written |= writes
+
+    def cells(self, segment: list[int], whole: bool = False) -> list[Cell]:
+        """Where a piece's bytes lie in this lane."""
+        (base, at, length), plan = segment, self.plan
+        if plan.lanes > 1:
+            length = length if whole else max(0, min(plan.slice, length - self.lane * plan.slice))
+            at += self.slot * plan.lane_scratch if base == SCRATCH else self.lane * plan.slice
+        return [(base, at + i) for i in range(length)]
+
+    def use(self, cells: list[Cell], writes: bool) -> None:
+        users, own = self.all.users[self.rank], (self.strand, self.slot)
+        for cell in cells:
+            line, wrote = users.get(cell, (own, False))
+            if line != own and (wrote or writes):
+                raise Hazard("two lines, and one of them writes")
+            users[cell] = (own if line == own else None, wrote or writes)
+
+    def take(self, cells: list[Cell]) -> list[int]:
+        self.use(cells, False)
+        return [self.all.value(self.rank, cell) for cell in cells]
+
+    def put(self, cells: list[Cell], values: list[int]) -> None:
+        self.use(cells, True)
+        self.all.values[self.rank].update(zip(cells, values, strict=True))
+
+    def fold(self, row: list[int]) -> None:
+        """A copy is the same value, a fold one made of its operands, in their order."""
+        kind, _, a, b, _ = row
+        to, *operands = [self.cells(segment) for segment in self.segments[a:b]]
+        if not to:
+            return
+        if any(len(x) != len(to) for x in operands):
+            raise Hazard("operands of another length")
+        self.make(to, operands, kind)
+
+    def make(self, to: list[Cell], operands: list[list[Cell]], kind: int) -> None:
+        """Copy or fold; what is written over a part of what it is made of is torn, and like nothing else."""
+        result, *more = map(self.take, operands)
+        for other in more:
+            result = [self.all.number("fold", x, y) for x, y in zip(result, other, strict=True)]
+        if kind == LAST:
+            result = [self.all.number("divided", x) for x in result]
+        if any(x != to and set(x) & set(to) for x in operands):
+            result = [self.all.number("torn", len(self.all.numbers)) for _ in to]
+        self.put(to, result)
+
+
+def same_result(right: Sequence[Plan], broken: Sequence[Plan]) -> bool:
+    """Whether changed plans leave the same in every rank's output, and touch nothing more of what users own."""
+    numbers: dict[Any, int] = {}
+    one = Numbering(right, numbers)
+    try:
+        two = Numbering(broken, numbers)
+    except Hazard:
+        return False
+    return two.touched() <= one.touched() and all(
+        one.value(rank, cell) == two.value(rank, cell) for rank, cell in one.touched() if cell[0] == OUT
+    )
+
+
+def receives_again(right: Schedule, rank: int, place: Place) -> bool:
+    """Whether one operation receives only what its rank holds already: it may as well put it elsewhere.
+
+    What arrives is known from the right schedule's trace, what is held from following the rank's strand up to there.
+    """
+    arrived: dict[tuple[int, int], deque] = defaultdict(deque)
+    for message in play(right).messages:
+        if message.destination == rank:
+            arrived[message.source, message.strand].append(dict(zip(message.blocks, message.values)))
+    own = 1 << rank if right.commutative or not right.collective.reduces else Interval(rank, rank + 1)
+    held: dict[Any, Any] = dict.fromkeys(right.starts(rank), own)
+    for i, step in enumerate(right.program(rank)[place.strand]):
+        got = [(op, arrived[op.peer, place.strand].popleft()) for op in step if isinstance(op, Recv | RecvReduce)]
+        if i == place.step:
+            op = step[place.op]
+            values = next((found for other, found in got if other is op), {})
+            return isinstance(op, Recv) and op.buffer == VALUE and all(held.get(b) == v for b, v in values.items())
+        for op, values in got:
+            for block, value in values.items() if op.buffer == VALUE else ():
+                if isinstance(op, RecvReduce):
+                    value = combine(value, held[block]) if op.side == "left" else combine(held[block], value)
+                held[block] = value
+    raise AssertionError("no such place")

@@ -14,16 +14,18 @@ from rich.console import Console
 
 from mpicoll.benchmarks import cli, contenders, environment, progress, sizes, stats, voice
 from mpicoll.benchmarks import table as table_module
+from mpicoll.benchmarks.case import Case
 from mpicoll.benchmarks.contenders import Contender
 from mpicoll.benchmarks.measure import Timing
-from mpicoll.benchmarks.patterns import Case, Shape
+from mpicoll.benchmarks.patterns import Shape
 from mpicoll.benchmarks.records import results
 from mpicoll.benchmarks.table import summary, table
 from mpicoll.errors import MpicollError
 
 GIVEN = {
     "sizes": "8:1K", "algorithms": "all", "engines": "auto", "dtype": "float64", "op": "sum", "root": 0,
-    "in_place": False, "seconds": 1.0, "iterations": None, "memory": "1G", "seed": 0,
+    "in_place": False, "counts": "even", "chunk_bytes": None, "window": None, "seconds": 1.0, "iterations": None,
+    "memory": "1G", "seed": 0,
 }
 
 
@@ -58,6 +60,21 @@ def test_settings():
     assert ours.algorithms == ("native", "ring", "reduce_bcast(reduce=chain,bcast=chain)")
 
 
+def test_all_are_those_that_suit_the_ranks():
+    on_four, on_three = (cli.settings(p, "allgatherv", **GIVEN) for p in (4, 3))
+    assert set(on_four.algorithms) - set(on_three.algorithms) == {"neighbor_exchange"}
+    assert on_four.notes == [] and on_four.left_out == {}
+    assert on_three.notes == ["neighbor_exchange left out: needs an even number of ranks"]
+    named = cli.settings(3, "allgatherv", **GIVEN | {"algorithms": "native,ring"})
+    assert (named.algorithms, named.notes) == (("native", "ring"), [])
+
+
+def test_how_ours_run_is_noted():
+    made = cli.settings(4, "scan", **GIVEN | {"chunk_bytes": "256K", "window": 8})
+    assert (made.chunk_bytes, made.window) == (256 << 10, 8)
+    assert made.notes == ["chunks of 256 KiB, 8 chunks in flight, wherever mpicoll runs"]
+
+
 WRONG_WORDS = [
     ({"collective": "allreduc"}, "did you mean 'allreduce'"),
     ({"sizes": "8:x"}, "'x' is not a size"),
@@ -73,6 +90,16 @@ WRONG_WORDS = [
     ({"collective": "bcast", "in_place": True}, "no in-place form"),
     ({"seconds": 0.0}, "--seconds is 0.0"),
     ({"iterations": -1}, "--iterations is -1"),
+    ({"iterations": 0}, "--iterations is 0"),
+    ({"counts": "odd", "collective": "gatherv"}, "--counts is 'odd'; it must be even or uneven"),
+    ({"counts": "uneven"}, "allreduce has no counts for every rank; scatterv, gatherv"),
+    ({"root": 1, "collective": "allgatherv"}, "allgatherv has no root"),
+    ({"root": 4, "collective": "scatterv"}, "must be in 0..3"),
+    ({"op": "band", "collective": "exscan"}, "does not have the operator band for floating types"),
+    ({"chunk_bytes": "big"}, "'big' is not a size"),
+    ({"chunk_bytes": "0"}, "--chunk-bytes is 0"),
+    ({"chunk_bytes": ""}, "'' is not a size"),
+    ({"window": 0}, "--window is 0"),
     ({"memory": "much"}, "'much' is not a size"),
 ]
 
@@ -179,7 +206,8 @@ def process(proc, pid, name, parent, output):
     ("bash", "/dev/null", True, 99),
 ])
 def test_the_terminal_behind_a_launcher(monkeypatch, tmp_path, launcher, output, own, width):
-    process(tmp_path, os.getppid(), "a (proxy", 300, "pipe:[1]")
+    monkeypatch.setattr(os, "getppid", lambda: 200)      # its own may be 1, where whoever started it has ended
+    process(tmp_path, 200, "a (proxy", 300, "pipe:[1]")
     process(tmp_path, 300, launcher, 1, output)
     monkeypatch.setattr(progress, "columns_of", lambda device: 77 if device == "/dev/pts/7" else None)
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(isatty=lambda: own, fileno=lambda: 1))

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from mpicoll.benchmarks import measure
+from mpicoll.benchmarks.case import Case
 from mpicoll.benchmarks.contenders import Contender, line_up, split_names
 from mpicoll.benchmarks.driver import Driver, Job, all_valid, feasible
 from mpicoll.benchmarks.measure import Bench, Budget
-from mpicoll.benchmarks.patterns import Case, Shape
+from mpicoll.benchmarks.patterns import Shape
 from mpicoll.benchmarks.progress import Bar
 from mpicoll.benchmarks.records import SCHEMA, Writer
 from mpicoll.errors import PreconditionError, StallError
@@ -210,8 +211,9 @@ def test_lines_of_json(clock):
     assert [(line["size"], line["algorithm"]) for line in rest] == [
         (size, name) for size in (8, 64) for name in ("native", "ring", "bad")]
     assert set(rest[1]) == {
-        "kind", "schema", "collective", "size", "dtype", "op", "root", "in_place", "algorithm", "engine", "ran",
-        "valid", "note", "median_us", "interval_us", "rounds", "ratio", "ratio_interval", "verdict", "samples_us"}
+        "kind", "schema", "collective", "size", "dtype", "op", "root", "in_place", "counts", "algorithm", "engine",
+        "ran", "valid", "note", "median_us", "interval_us", "rounds", "ratio", "ratio_interval", "verdict",
+        "samples_us"}
     assert rest[1]["median_us"] == pytest.approx(1e5)
     assert (rest[1]["ratio"], rest[1]["ratio_interval"], rest[1]["verdict"]) == (2.0, [2.0, 2.0], "faster")
     assert len(rest[1]["samples_us"]) == rest[1]["rounds"] == 8
@@ -225,6 +227,8 @@ def test_sizes_that_fit_and_differ():
     job = Job(Shape("alltoall", "float64"), (1, 8, 12, 16, 1 << 20), [])
     assert feasible(job, 4, 1 << 20) == ([1, 16], [1 << 20])
     assert feasible(Job(Shape("barrier"), (8, 64), []), 4) == ([8], [])
+    job = Job(Shape("gatherv", counts="uneven"), (8, 1000), [])
+    assert (feasible(job, 4, 6000), feasible(job, 4, 5999)) == (([8, 1000], []), ([8], [1000]))
 
 
 def test_line_up():
@@ -244,6 +248,12 @@ def test_line_up():
     assert used == [{"engine": "compiled"}, {"reduce_scatter": "ring"},
                     {"reduce_scatter": "ring", "engine": "compiled"}]
     assert [c.comm for c in made] == ["plain", ours, ours, ours, ours]
+
+    used.clear()
+    for each in line_up("scan", ["native", "auto", "linear"], ["auto"], "plain", ours, chunk_bytes=9, window=None):
+        with each.context():
+            pass
+    assert used == [{"chunk_bytes": 9}, {"scan": "linear", "chunk_bytes": 9}]
 
 
 def test_names_with_parameters():

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-import itertools
+import doctest
+from itertools import accumulate
 
 import numpy as np
 import pytest
 
-from mpicoll.benchmarks.patterns import (
-    DTYPES,
-    OPERATORS,
-    REDUCES,
-    ROOTED,
-    WITHOUT_IN_PLACE,
-    Case,
-    Shape,
-    footprint,
-)
-from mpicoll.collectives import COLLECTIVES
+import mpicoll
+from mpicoll.benchmarks import shares
+from mpicoll.benchmarks.case import Case
+from mpicoll.benchmarks.contents import DTYPES, OPERATORS
+from mpicoll.benchmarks.patterns import PATTERNS, Shape
 
-MOVING = [c for c in COLLECTIVES if c not in (*REDUCES, "barrier")]
+COLLECTIVES = [c for c in PATTERNS if c != "barrier"]
+REDUCES = ("reduce", "reduce_scatter", "allreduce", "scan", "exscan")
+ROOTED = ("bcast", "scatter", "gather", "reduce", "scatterv", "gatherv")
+HAVE_COUNTS = ("scatterv", "gatherv", "allgatherv", "alltoallv", "alltoallw")
+GATHERS = ("gather", "allgather", "gatherv", "allgatherv")
+EXCHANGES = ("alltoall", "alltoallv", "alltoallw")
+MOVING = [c for c in COLLECTIVES if c not in REDUCES]
 
 
-class InPlace:
+class MPI:
     """Stands for mpi4py.MPI."""
 
     IN_PLACE = "in place"
+    SUM, PROD, MAX, MIN, BAND, BOR, BXOR, LAND, LOR, LXOR = (name.upper() for name in OPERATORS)
 
-    def __getattr__(self, name):
-        return name
-
-
-MPI = InPlace()
+    class Datatype:
+        fromcode = staticmethod(np.dtype)
 
 
 def cases(p: int, nbytes: int = 800, **shape) -> list[Case]:
@@ -41,67 +40,123 @@ def cases(p: int, nbytes: int = 800, **shape) -> list[Case]:
     return made
 
 
-def inputs(made: list[Case]) -> list[np.ndarray]:
-    """Each rank's contribution, from where the method would take it."""
-    collective, root, found = made[0].shape.collective, made[0].shape.root, []
+# -- the collectives, by their definitions, on what each rank would pass
+
+
+def blocks(message, p: int, collective: str) -> list[np.ndarray]:
+    """The memory of each of p blocks, wherever the argument says that it lies."""
+    if isinstance(message, np.ndarray):
+        return np.split(message, p)
+    array, counts, places, types = message
+    assert len(counts) == len(places) == p
+    if collective == "alltoallw":
+        assert types == [array.dtype] * p and not any(place % array.itemsize for place in places)
+        places = [place // array.itemsize for place in places]
+    else:
+        assert types == array.dtype
+    return [array[place : place + n] for place, n in zip(places, counts)]
+
+
+def fold(arrays: list[np.ndarray], op: str) -> np.ndarray:
+    total = arrays[0]
+    for other in arrays[1:]:
+        total = OPERATORS[op][0](total, other).astype(total.dtype)
+    return total
+
+
+def inputs(made: list[Case]) -> list:
+    """Each rank's contribution, taken from where the method would: a list of blocks where it has one for each rank."""
+    collective, p, root, found = made[0].shape.collective, made[0].p, made[0].shape.root, []
     for case in made:
-        if collective == "scatter" and case.rank != root:
-            found.append(None)
-            continue
-        if collective == "bcast":
-            found.append(case.recv.copy())
-            continue
         send, recv = case.arguments(MPI)[:2]
-        if isinstance(send, str):
-            own = case.rank * case.count if collective in ("gather", "allgather") else 0
-            length = case.count * (case.p if collective == "alltoall" else 1)
-            send = recv[own : own + length]
-        found.append(send.copy())
+        if collective == "bcast":
+            found.append(send.copy())
+        elif collective in ("scatter", "scatterv"):
+            found.append([b.copy() for b in blocks(send, p, collective)] if case.rank == root else None)
+        elif collective in EXCHANGES:
+            given = recv if send is MPI.IN_PLACE else send
+            found.append([b.copy() for b in blocks(given, p, collective)])
+        elif send is not MPI.IN_PLACE:
+            found.append(send.copy())
+        elif collective in GATHERS:
+            found.append(blocks(recv, p, collective)[case.rank].copy())
+        else:
+            found.append(recv.copy())
     return found
 
 
+def outputs(made: list[Case], given: list) -> list:
+    """What each rank must get: blocks from each rank where it gets one, None where nothing is said."""
+    shape, p = made[0].shape, made[0].p
+    name, op, root, ranks = shape.collective, shape.op, shape.root, range(p)
+    if name == "reduce_scatter":
+        ends = list(accumulate(made[0].arguments(MPI)[2]))
+        return np.split(fold(given, op), ends[:-1])
+    found = {
+        "bcast": lambda d: given[root],
+        "scatter": lambda d: given[root][d],
+        "gather": lambda d: given if d == root else None,
+        "allgather": lambda d: given,
+        "reduce": lambda d: fold(given, op) if d == root else None,
+        "allreduce": lambda d: fold(given, op),
+        "scan": lambda d: fold(given[: d + 1], op),
+        "exscan": lambda d: fold(given[:d], op) if d else None,
+        "alltoall": lambda d: [given[s][d] for s in ranks],
+    }[name.rstrip("vw")]
+    return [found(d) for d in ranks]
+
+
+def flat(answer) -> np.ndarray:
+    return np.concatenate(answer) if isinstance(answer, list) else answer
+
+
 def perform(made: list[Case]) -> None:
-    """The collective, by its definition."""
-    given, shape, p, n = inputs(made), made[0].shape, made[0].p, made[0].count
-    if shape.collective in REDUCES:
-        total = given[0]
-        for other in given[1:]:
-            total = OPERATORS[shape.op][0](total, other).astype(total.dtype)
-    ends = list(itertools.accumulate(made[0].counts))
-    for case in made:
-        if case.recv is None or (case.in_place and shape.collective == "scatter"):
+    """The collective: into the receive buffer of every rank goes what it must get."""
+    name, p = made[0].shape.collective, made[0].p
+    for case, answer in zip(made, outputs(made, inputs(made))):
+        recv = case.arguments(MPI)[0 if name == "bcast" else 1]
+        if answer is None or recv is MPI.IN_PLACE:
             continue
-        if shape.collective in REDUCES:
-            part = total
-            if shape.collective == "reduce_scatter":
-                part = total[ends[case.rank] - case.counts[case.rank] : ends[case.rank]]
-        elif shape.collective == "bcast":
-            part = given[shape.root]
-        elif shape.collective == "scatter":
-            part = given[shape.root][case.rank * n : (case.rank + 1) * n]
-        elif shape.collective == "alltoall":
-            part = np.concatenate([given[s][case.rank * n : (case.rank + 1) * n] for s in range(p)])
+        if isinstance(answer, list):
+            for place, block in zip(blocks(recv, p, name), answer):
+                place[:] = block
         else:
-            part = np.concatenate(given)
-        case.recv[: len(part)] = part
+            recv[: len(answer)] = answer
 
 
 def variants(collective: str):
     for p in (1, 2, 3, 4, 5):
-        for root in {0, p - 1} if collective in ROOTED else {0}:
-            for in_place in {False, collective not in WITHOUT_IN_PLACE}:
-                yield p, {"collective": collective, "root": root, "in_place": in_place}
+        for root in {0, p // 2, p - 1} if collective in ROOTED else {0}:
+            for in_place in {False, collective != "bcast"}:
+                for counts in ("even", "uneven") if collective in HAVE_COUNTS else ("even",):
+                    yield p, {"collective": collective, "root": root, "in_place": in_place, "counts": counts}
 
 
-@pytest.mark.parametrize("collective", [c for c in COLLECTIVES if c != "barrier"])
+def needs_no_call(case: Case) -> bool:
+    """Whether the answer is there before: what the rank itself contributed, in place."""
+    if not case.in_place:
+        return False
+    alone = case.shape.collective in GATHERS and case.send.size == case.recv.size
+    return case.p == 1 or alone or (case.shape.collective == "scan" and case.rank == 0)
+
+
+def test_every_collective_has_a_pattern():
+    assert list(PATTERNS) == list(mpicoll.algorithms())
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
 def test_right_answer_is_accepted_and_poison_is_not(collective):
     for p, shape in variants(collective):
         made = cases(p, **shape)
-        receivers = [c for c in made if c.expected() is not None and not (collective == "bcast" and c.is_root)]
-        mistaken = [c.rank for c in receivers if c.is_right()]
-        if shape["in_place"] and p == 1:
-            mistaken = []       # what is contributed is the answer
-        assert not mistaken, (p, shape)
+        answers = outputs(made, inputs(made))
+        for case, answer in zip(made, answers):
+            if (collective in ("scatter", "scatterv") and case.in_place) or answer is None:
+                assert case.expected() is None, (p, shape, case.rank)
+                continue
+            assert np.array_equal(case.expected(), flat(answer)), (p, shape, case.rank)
+            is_source = collective == "bcast" and case.rank == shape["root"]
+            there = is_source or flat(answer).size == 0 or needs_no_call(case)
+            assert case.is_right() == there, (p, shape, case.rank)
         perform(made)
         assert all(case.is_right() for case in made), (p, shape)
 
@@ -119,30 +174,42 @@ def test_operators_fold_exactly(op):
     for dtype, kind in DTYPES.items():
         if kind in OPERATORS[op][1]:
             for p in (1, 3, 8):
-                made = cases(p, collective="allreduce", dtype=dtype, op=op)
-                perform(made)
-                assert all(case.is_right() for case in made), (dtype, p)
+                for collective in ("allreduce", "scan"):
+                    made = cases(p, collective=collective, dtype=dtype, op=op)
+                    perform(made)
+                    assert all(case.is_right() for case in made), (dtype, p)
 
 
 @pytest.mark.parametrize("op", ["sum", "prod", "max", "band", "lor", "land", "bxor", "lxor"])
-def test_a_contribution_left_out_or_counted_twice_shows(op):
+@pytest.mark.parametrize("collective", ["allreduce", "scan", "exscan"])
+def test_a_contribution_left_out_or_counted_twice_shows(op, collective):
     """Operators for which twice is once need not show the latter."""
-    def fold(arrays):
-        total = arrays[0]
-        for other in arrays[1:]:
-            total = OPERATORS[op][0](total, other).astype(total.dtype)
-        return total
+    made = cases(5, 16000, collective=collective, op=op, dtype="int64")
+    given, last = inputs(made), made[-1]
+    counted = given if collective != "exscan" else given[:-1]
+    for rank in range(len(counted)):
+        last.recv[:] = fold(counted[:rank] + counted[rank + 1 :], op)
+        assert not last.is_right(), rank
+        last.recv[:] = fold(counted + [counted[rank]], op)
+        assert last.is_right() == (op in ("max", "band", "lor", "land")), rank
+    last.recv[:] = fold(counted, op)
+    assert last.is_right()
+    if collective != "allreduce":                   # one rank too many or too few
+        made[2].recv[:] = outputs(made, given)[1]
+        assert not made[2].is_right()
+        made[2].recv[:] = outputs(made, given)[3]
+        assert not made[2].is_right()
 
-    made = cases(4, 8000, collective="allreduce", op=op, dtype="int64")
-    given = inputs(made)
-    for rank in range(4):
-        made[0].recv[:] = fold(given[:rank] + given[rank + 1 :])
-        assert not made[0].is_right(), rank
-        made[0].recv[:] = fold(given + [given[rank]])
-        assert made[0].is_right() == (op in ("max", "band", "lor", "land")), rank
+
+def test_the_first_rank_of_exscan_may_hold_anything():
+    for in_place in (False, True):
+        first = cases(3, collective="exscan", in_place=in_place)[0]
+        assert len(first.recv) == first.count and first.expected() is None
+        first.recv[:] = np.nan
+        assert first.is_right()
 
 
-@pytest.mark.parametrize("collective", ["gather", "allgather", "alltoall"])
+@pytest.mark.parametrize("collective", [*GATHERS, *EXCHANGES])
 def test_blocks_swapped_or_shifted_show(collective):
     made = cases(4, 1024, collective=collective)
     perform(made)
@@ -155,13 +222,22 @@ def test_blocks_swapped_or_shifted_show(collective):
     assert not case.is_right()
 
 
-def test_a_block_says_who_it_is_for():
-    """Alltoall between the wrong pairs, every rank giving everybody what is meant for rank 0."""
-    made = cases(4, 1024, collective="alltoall")
-    given, n = inputs(made), made[0].count
+@pytest.mark.parametrize("collective", EXCHANGES)
+def test_a_block_says_who_it_is_for(collective):
+    """Between the wrong pairs, every rank giving everybody what is meant for rank 0."""
+    made = cases(4, 1024, collective=collective)
+    given = inputs(made)
     for case in made[1:]:
-        case.recv[:] = np.concatenate([block[:n] for block in given])
+        case.recv[:] = np.concatenate([found[0] for found in given])
         assert not case.is_right()
+
+
+@pytest.mark.parametrize("collective", ["scatter", "scatterv"])
+def test_somebody_elses_share_shows(collective):
+    made = cases(4, 1024, collective=collective)
+    perform(made)
+    made[1].recv[:] = made[2].recv
+    assert not made[1].is_right()
 
 
 def test_a_new_case_is_ready_to_be_called():
@@ -171,24 +247,28 @@ def test_a_new_case_is_ready_to_be_called():
 
 
 @pytest.mark.parametrize("at", [0, 30, -1])
-def test_one_wrong_element_shows(at):
-    for collective in COLLECTIVES:
-        if collective != "barrier":
-            made = cases(3, collective=collective)
-            perform(made)
-            made[0].recv[at] += 1
-            assert not made[0].is_right(), collective
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_one_wrong_element_shows(collective, at):
+    for counts in ("even", "uneven") if collective in HAVE_COUNTS else ("even",):
+        made = cases(3, collective=collective, root=2 if collective in ROOTED else 0, counts=counts)
+        perform(made)
+        made[2].recv[at] += 1
+        assert not made[2].is_right(), counts
 
 
-def test_refill_restores_what_a_call_in_place_overwrote():
-    for collective in set(COLLECTIVES) - set(WITHOUT_IN_PLACE):
-        made = cases(3, collective=collective, in_place=True)
+@pytest.mark.parametrize("collective", [c for c in COLLECTIVES if c != "bcast"])
+def test_refill_restores_what_a_call_in_place_overwrote(collective):
+    for counts in ("even", "uneven") if collective in HAVE_COUNTS else ("even",):
+        made = cases(3, collective=collective, in_place=True, counts=counts)
         before = inputs(made)
         perform(made)
         for case in made:
             case.refill()
         for a, b in zip(before, inputs(made)):
-            assert np.array_equal(a, b), collective
+            assert (a is b is None) or np.array_equal(flat(a), flat(b))
+
+
+# -- sizes
 
 
 def test_sizes_are_whole_elements():
@@ -199,16 +279,64 @@ def test_sizes_are_whole_elements():
 
 def test_size_is_the_vector_or_a_share():
     """As in the OSU benchmarks."""
-    lengths = {c: (len(case.send), len(case.recv)) for c in COLLECTIVES if c != "barrier"
-               for case in [Case(Shape(c), 80, 0, 5)]}
+    lengths = {c: (len(case.recv if case.send is None else case.send), len(case.recv))
+               for c in COLLECTIVES for case in [Case(Shape(c), 80, 0, 5)]}
     assert lengths == {
         "bcast": (10, 10), "scatter": (50, 10), "gather": (10, 50), "allgather": (10, 50), "reduce": (10, 10),
-        "reduce_scatter": (10, 2), "allreduce": (10, 10), "alltoall": (50, 50),
+        "reduce_scatter": (10, 2), "allreduce": (10, 10), "scan": (10, 10), "exscan": (10, 10), "alltoall": (50, 50),
+        "scatterv": (50, 10), "gatherv": (10, 50), "allgatherv": (10, 50), "alltoallv": (50, 50), "alltoallw": (50, 50),
     }
 
 
-@pytest.mark.parametrize("collective", [c for c in COLLECTIVES if c != "barrier"])
-def test_footprint_is_what_the_root_allocates(collective):
-    case = Case(Shape(collective), 8000, 0, 4)
-    arrays = {id(a): a.nbytes for a in (case.send, case.recv) if a is not None}
-    assert sum(arrays.values()) <= footprint(case.shape, 8000, 4) <= 2 * sum(arrays.values())
+@pytest.mark.parametrize("n", [0, 1, 2, 10, 999])
+@pytest.mark.parametrize("p", range(1, 10))
+def test_uneven_shares(p, n):
+    made = shares.uneven(n, p)
+    assert len(made) == p and sum(made) == p * n
+    assert made == sorted(made)
+    assert (made[0], made[-1]) == ((0, 2 * n) if p > 1 else (n, n))
+    if n == 999 and p > 2:
+        assert len(set(made)) == p
+
+
+@pytest.mark.parametrize("collective", HAVE_COUNTS)
+def test_counts_are_those_of_the_shares(collective):
+    """What one rank sends, another receives; ranks that exchange send each other as much, so that it works in place."""
+    p, n = 4, 10
+    for name, make in shares.SHARES.items():
+        made = [Case(Shape(collective, counts=name), 8 * n, rank, p) for rank in range(p)]
+        counts = [[case.sends.counts, case.receives.counts] for case in made]
+        want = make(n, p)
+        if collective in ("alltoallv", "alltoallw"):
+            table = [[want[(s + d) % p] for d in range(p)] for s in range(p)]
+            assert table == [list(column) for column in zip(*table)]
+            assert counts == [[row, row] for row in table]
+        elif collective == "scatterv":
+            assert counts == [[want if rank == 0 else [], [want[rank]]] for rank in range(p)]
+        else:
+            assert counts == [[[want[rank]], want if rank == 0 or collective == "allgatherv" else []]
+                              for rank in range(p)]
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_footprint_is_what_the_rank_that_has_most_allocates(collective):
+    for counts in ("even", "uneven") if collective in HAVE_COUNTS else ("even",):
+        root = 3 if collective in ROOTED else 0
+        most = 0
+        for rank in range(4):
+            case = Case(Shape(collective, root=root, counts=counts), 8000, rank, 4)
+            arrays = {id(a): a.nbytes for a in (case.send, case.recv) if a is not None}
+            most = max(most, sum(arrays.values()))
+        assert most <= case.shape.footprint(8000, 4) <= 2 * most
+
+
+def test_titles():
+    assert Shape("barrier").title == "barrier"
+    assert Shape("bcast", root=1).title == "bcast float64 root 1"
+    assert Shape("scan", "int32", "max", in_place=True).title == "scan int32 max in place"
+    assert Shape("gatherv", counts="uneven").title == "gatherv float64 root 0 uneven counts"
+
+
+def test_examples():
+    done = doctest.testmod(shares)
+    assert done.attempted and not done.failed

@@ -16,7 +16,7 @@ FEW = st.integers(1, 300)
 
 def test_examples():
     found = doctest.testmod(blocks)
-    assert (found.failed, found.attempted) == (0, 6)
+    assert (found.failed, found.attempted) == (0, 7)
 
 
 @given(COUNTS, FEW)

@@ -7,11 +7,15 @@ import sys
 from fractions import Fraction
 
 import pytest
+from unit.every import EVERY, served
 
 import mpicoll
 from mpicoll import claims
-from mpicoll.claims import FIELDS, Claims
-from mpicoll.schedule import Algorithm, registered
+from mpicoll.claims import FIELDS, OPTIONAL, Claims
+from mpicoll.collectives import PLAIN
+from mpicoll.errors import PreconditionError
+from mpicoll.registry import Algorithm, Chosen, find, registered
+from mpicoll.schedule import Schedule
 
 LINES = {
     "Steps": "p - 1",
@@ -20,13 +24,15 @@ LINES = {
     "Cost": "(p - 1) α",
     "Source": "Someone, Something, 2009",
 }
-EVERY = [pytest.param(a, id=f"{a.collective.name}-{a.name}") for a in registered()]
 
 
 def docstring(**changes: str | None) -> str:
     """A docstring of the grammar, fields changed or (None) left out; a _ in a name is a blank."""
     fields = {**LINES, **{name.replace("_", " "): text for name, text in changes.items()}}
     return "An idea.\n\n" + "\n".join(f"    {name}: {text}" for name, text in fields.items() if text is not None)
+
+
+SAID = Claims("An idea.", *LINES.values())
 
 
 def test_examples():
@@ -57,6 +63,20 @@ def test_a_formula_may_go_on_on_the_next_line():
     assert found.cost == LINES["Cost"]
 
 
+def test_excess_is_said_where_there_is_any():
+    assert OPTIONAL == ("Excess",)
+    assert Claims.parse("x", docstring()).excess == ""
+    found = Claims.parse("x", docstring(Excess="n for every rank that folds,\n        since p is no power of two"))
+    assert found.excess == "n for every rank that folds, since p is no power of two"
+    assert found == Claims("An idea.", *LINES.values(), found.excess)
+    assert Claims.parse("x", docstring(Steps="p", Excess="n")).source == LINES["Source"]
+
+
+def test_excess_is_no_field_that_may_be_missed():
+    with pytest.raises(ValueError, match="lacks Source;"):
+        Claims.parse("x", docstring(Source=None, Excess="n"))
+
+
 def test_the_example_is_no_part_of_the_last_field():
     found = Claims.parse("x", docstring() + "\n    >>> 1 + 1\n    2")
     assert found.source == LINES["Source"]
@@ -81,6 +101,64 @@ def test_evaluate_scales_with_n():
     assert Claims.parse("x", docstring()).evaluate("n / p", 3, 12) == 4
 
 
+@pytest.mark.parametrize("k", [2, 3, 4, 10])
+def test_lg_to_any_base(k):
+    for x in range(1, 130):
+        digits = claims.lg(x, k)
+        assert k**digits >= x and (digits == 0 or k ** (digits - 1) < x)
+    assert [SAID.evaluate(formula, 28, 1, k=k) for formula in ("lg(p, k)", "lg(p)")] == [claims.lg(28, k), 5]
+
+
+@pytest.mark.parametrize("p", [1, 2, 9, 10, 27])
+def test_digits_are_counted(p):
+    """In base 3 as written out; in base 2 those that are 1 are `ones`."""
+    for place in range(4):
+        written = [f"{x // 27 % 3}{x // 9 % 3}{x // 3 % 3}{x % 3}"[::-1][place] for x in range(p)]
+        assert [SAID.evaluate(f"digit(3, {place}, {z})", p) for z in range(3)] == list(map(written.count, "012"))
+        assert SAID.evaluate(f"digit(2, {place}, 1) - ones({place})", p) == 0
+        assert SAID.evaluate("sum(digit(k, i, z) for z in range(k))", p, 1, k=5, i=place) == p
+
+
+def test_formulas_of_groups():
+    groups = ((0, 1), (2, 3, 4), (5,))
+    assert SAID.evaluate("100 * len(groups) + 10 * largest(groups) + len(groups[0])", 6, 1, groups=groups) == 332
+    assert SAID.evaluate("[n * min(map, p) for map in (1, 9)][1]", 6, 2) == 12
+
+
+CHAIN = Chosen(find("reduce", "chain"))
+NESTED = Chosen(find("allreduce", "reduce_bcast"), (("reduce", "chain"),))
+
+
+@pytest.mark.parametrize(
+    ("formula", "value"),
+    [
+        ("steps(a, p)", 4),
+        ("steps(a, 1) + steps(a, len(groups))", 0 + 1),
+        ("moved(a, p)", 100),
+        ("moved(a, 1)", 0),
+        ("moved(a, p, n / 4)", 25),
+        ("scratch(a, p)", 100),
+        ("steps(b, p)", 4 + 3),
+        ("moved(b, p, 2 * n)", 200 + 600),
+        ("max(steps(a, largest(groups)), 3)", 3),
+    ],
+)
+def test_formulas_of_algorithms_that_are_parameters(formula, value):
+    """Theirs for as many ranks and bytes as they are given; of an inner one, with its own parameters."""
+    assert SAID.evaluate(formula, 5, 100, a=CHAIN, b=NESTED, groups=((0, 1, 2), (3, 4))) == value
+
+
+def test_a_formula_is_exact_or_a_bound():
+    assert SAID.evaluate("at most n / p", 4, 10) == SAID.evaluate("n / p", 4, 10) == Fraction(5, 2)
+    value, bit = Fraction(5, 2), Fraction(1, 1000)
+    wrong = {"n / p": (2, 3, value - bit, value + bit), "at most n / p": (3, value + bit)}
+    right = {"n / p": (value,), "at most n / p": (0, 2, value - bit, value)}
+    for formula in wrong:
+        assert not any(SAID.holds(formula, Fraction(got), 4, 10) for got in wrong[formula])
+        assert all(SAID.holds(formula, Fraction(got), 4, 10) for got in right[formula])
+    assert SAID.holds("k * p", Fraction(12), 4, k=3) and not SAID.holds("at most k * p", Fraction(12), 4, k=2)
+
+
 @pytest.mark.parametrize("formula", ["open('x')", "__import__('os')", "m", "p.real.nothing"])
 def test_formulas_know_no_other_names(formula):
     with pytest.raises((NameError, AttributeError)):
@@ -90,10 +168,15 @@ def test_formulas_know_no_other_names(formula):
 @pytest.mark.parametrize("entry", EVERY)
 @pytest.mark.parametrize("p", [1, 2, 7, 64])
 def test_formulas_of_every_algorithm_have_values(entry: Algorithm, p):
-    said = entry.claims
-    values = [said.evaluate(formula, p) for formula in (said.steps, said.bytes_per_rank, said.scratch)]
-    assert min(values) >= 0
-    assert values[0].denominator == 1
+    said, p = entry.claims, served(entry, p)
+    for given, _ in entry.choices(p):
+        try:
+            settled = Schedule(entry, p, **given).settled
+        except PreconditionError:
+            continue
+        values = [said.evaluate(x, p, 1, **settled) for x in (said.steps, said.bytes_per_rank, said.scratch)]
+        assert min(values) >= 0
+        assert values[0].denominator == 1
 
 
 @pytest.mark.parametrize("entry", EVERY)
@@ -112,6 +195,7 @@ def test_idea_is_one_sentence(entry: Algorithm):
 
 
 def test_every_algorithm_is_seen_here():
-    assert {(a.collective.name, a.name) for a in registered()} == {
-        (collective, name) for collective, names in mpicoll.algorithms().items() for name in names
-    }
+    every = {(a.collective.name, a.name) for a in registered()}
+    named = mpicoll.algorithms().items()
+    assert every == {(collective, name) for collective, names in named for name in names if collective not in PLAIN}
+    assert len(EVERY) == len(every)

@@ -12,9 +12,14 @@ from click.testing import CliRunner
 
 import mpicoll
 from mpicoll import cli, info
+from mpicoll.cli import proofs
+from mpicoll.cli.verify import few
+from mpicoll.collectives import PLAIN
 from mpicoll.combine import then
+from mpicoll.errors import spans
 from mpicoll.ir import RecvReduce, Send
-from mpicoll.schedule import _REGISTRY, algorithm, find
+from mpicoll.parameters import Radix, over
+from mpicoll.registry import _REGISTRY, Requirement, algorithm, find
 
 FIELDS = {
     "name",
@@ -23,9 +28,15 @@ FIELDS = {
     "bytes_per_rank",
     "scratch",
     "cost",
-    "keeps_operand_order",
-    "parameters",
+    "excess",
     "source",
+    "keeps_operand_order",
+    "order_depends_on_parameters",
+    "parameters",
+    "requires",
+    "direct",
+    "strands",
+    "proved_with",
 }
 
 
@@ -101,6 +112,31 @@ def raising():
     del _REGISTRY["barrier"]["raises"]
 
 
+@pytest.fixture
+def even():
+    """A barrier for even p, with a parameter that two thirds of these suit."""
+
+    @algorithm(
+        "barrier",
+        requires=Requirement("an even number of ranks that k divides", lambda p, k: p % 2 == 0 and p % k == 0),
+        grid=[over(range(1, 7), k=(3,))],
+    )
+    def evenly(p, rank, *, k: Radix = 2):
+        """A barrier that is choosy.
+
+        Steps: lg(p)
+        Bytes per rank: 0
+        Scratch: 0
+        Cost: none
+        Source: nobody
+        Excess: none, of course
+        """
+        return find("barrier", "dissemination")(p, rank)
+
+    yield evenly
+    del _REGISTRY["barrier"]["evenly"]
+
+
 # -- list -------------------------------------------------------------------------------------------------
 
 
@@ -119,8 +155,29 @@ def test_list_json_tells_operand_order_and_parameters():
     found = {e["name"]: e for e in json.loads(good("list", "--json"))["allreduce"]}
     assert found["ring"]["keeps_operand_order"] is False
     assert found["recursive_doubling"]["keeps_operand_order"] is True
-    assert found["reduce_bcast"]["parameters"] == {"reduce": "binomial", "bcast": "binomial"}
+    assert found["recursive_doubling"]["order_depends_on_parameters"] is False
+    assert found["reduce_bcast"]["parameters"] == {
+        name: {"default": "binomial", "range": f"an algorithm of {name}"} for name in ("reduce", "bcast")
+    }
+    assert found["reduce_bcast"]["order_depends_on_parameters"] is True
+    assert found["ring_bidirectional"]["strands"] == 2
     assert json.loads(good("list", "--json"))["bcast"][0]["keeps_operand_order"] is None
+
+
+def test_list_json_has_the_forms_with_counts_too():
+    found = json.loads(good("list", "--json"))
+    assert all(found[collective] == found[plain] for collective, plain in PLAIN.items())
+
+
+def test_list_tells_what_an_algorithm_needs(even):
+    found = {e["name"]: e for e in json.loads(good("list", "--json"))["barrier"]}["evenly"]
+    assert found["requires"] == "an even number of ranks that k divides"
+    assert found["parameters"] == {"k": {"default": 2, "range": "a whole number of at least 2"}}
+    assert (found["excess"], found["proved_with"]) == ("none, of course", ["k = 3 for p = 1-6"])
+    output = good("list")
+    assert "needs an even number of ranks that k divides" in output
+    assert "parameter k=2: a whole number of at least 2" in output
+    assert "above its source: none, of course" in output and "proved with k = 3 for p = 1-6" in output
 
 
 def test_list_shows_every_algorithm_to_people():
@@ -129,6 +186,9 @@ def test_list_shows_every_algorithm_to_people():
         assert f"\n{collective} " in f"\n{output}"
         assert all(f"\n {name} " in output for name in names)
     assert "steps 2 * (p - 1)" in output and "keeps operand order" in output and "reduce=binomial" in output
+    assert "\nscatterv is served by the algorithms of scatter\n" in output
+    assert "keeps operand order, depending on parameters: kept by default" in output
+    assert "2 strands side by side" in output and "direct: ranks handle only blocks" in output
 
 
 def test_list_shows_what_was_just_registered(broken):
@@ -151,7 +211,9 @@ def test_show_takes_parameters_and_a_root():
 
 def test_show_writes_svg(tmp_path):
     path = tmp_path / "ring.svg"
-    assert good("show", "allreduce", "ring", "-p", "4", "--svg", str(path)) == ""
+    said = "allreduce ring, p = 4: 6 steps, 24 messages, at most 1.5 n bytes per rank"
+    assert good("show", "allreduce", "ring", "-p", "4", "--svg", str(path)) == f"{path}: {said}\n"
+    assert said in path.read_text(encoding="utf-8")
     assert ElementTree.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg"
     assert good("show", "allreduce", "ring", "-p", "4", "--svg", "-") == path.read_text(encoding="utf-8")
 
@@ -196,13 +258,21 @@ def test_a_missing_drawsvg_is_one_line(monkeypatch, tmp_path):
 # -- verify -----------------------------------------------------------------------------------------------
 
 
+def rows(output):
+    """The words of each line."""
+    return [line.split() for line in output.splitlines()]
+
+
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_verify_proves_all_that_is_registered(jobs):
     output = good("verify", "--max-ranks", "3", "--jobs", jobs)
-    for collective, names in mpicoll.algorithms().items():
+    plain = {collective: names for collective, names in mpicoll.algorithms().items() if collective not in PLAIN}
+    for collective, names in plain.items():
         for name in names:
-            assert any(line.split()[:3] == [collective, name, "1-3"] for line in output.splitlines())
-    assert f"all hold: {sum(map(len, mpicoll.algorithms().values()))} algorithms" in output
+            served = spans(p for p in (1, 2, 3) if find(collective, name).serves(p))
+            assert any(line.startswith(f"  {collective} ") and f" {name} " in line and f" {served} " in line
+                       for line in output.splitlines()), name
+    assert f"all hold: {sum(map(len, plain.values()))} algorithms" in output
 
 
 def test_verify_takes_a_collective_and_an_algorithm():
@@ -212,18 +282,67 @@ def test_verify_takes_a_collective_and_an_algorithm():
     assert "all hold: 1 algorithm, 3 schedules" in output
 
 
+def test_verify_takes_the_forms_with_counts():
+    assert ["gather", "linear", "1-2"] in [row[:3] for row in rows(good("verify", "gatherv", "--max-ranks", "2"))]
+    assert ["gather", "linear", "1-2"] in [
+        row[:3] for row in rows(good("verify", "gatherv", "linear", "--max-ranks", "2", "--jobs", "1"))
+    ]
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_verify_takes_parameters(jobs):
+    spec = "reduce_bcast(reduce=chain,bcast=chain)"
+    output = good("verify", "allreduce", spec, "--max-ranks", "4", "--jobs", jobs)
+    assert ["allreduce", spec, "1-4", "4"] in [row[:4] for row in rows(output)]
+
+
+def test_verify_says_which_p_will_not_do(even):
+    output = good("verify", "barrier", "evenly", "--max-ranks", "8", "--jobs", "1")
+    assert ["barrier", "evenly", "2,", "4,", "6,", "8", "5"] in [row[:7] for row in rows(output)]  # and k=3 on 6
+    assert "barrier evenly is not for p = 1, 3, 5, 7: needs an even number of ranks that k divides\n" in output
+    output = good("verify", "barrier", "evenly(k=3)", "--max-ranks", "8", "--jobs", "1")
+    assert ["barrier", "evenly(k=3)", "6", "1"] in [row[:4] for row in rows(output)]
+    assert "barrier evenly(k=3) is not for p = 1-5, 7-8: needs an even" in output
+
+
+def test_verify_refuses_parameters_that_serve_no_p(even):
+    line = refused("verify", "barrier", "evenly(k=1)", "--max-ranks", "4", "--jobs", "1")
+    assert line == (
+        "mpicoll verify: evenly(k=1) serves no number of ranks up to 4: k is 1; it must be a whole number of at least 2"
+    )
+    assert "has no parameter z; it has: k" in refused("verify", "barrier", "evenly(z=1)")
+
+
+def test_verify_leaves_out_p_below_a_share():
+    output = good("verify", "allreduce", "parameter_server(servers=3)", "--max-ranks", "4", "--jobs", "1")
+    assert "is not for p = 1-2: servers is 3; it must be a whole number from 1 to p" in output
+
+
+def test_numbers_of_ranks_are_few():
+    assert few([]) == "" and few([4, 1, 2]) == "1-2, 4"
+    assert few([1, 2, 4, 8, 16, 32, 64]) == "1-2, 4, 8, 16, 32, 64"
+    assert few(range(2, 65, 2)) == "2, 4, 6, …, 64"
+
+
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_verify_fails_with_coordinates(broken, jobs):
-    result = run("verify", "allreduce", "--max-ranks", "8", "--jobs", jobs)
+    result = run("verify", "allreduce", "broken_ring", "--max-ranks", "8", "--jobs", jobs)
     assert result.exit_code == 1
-    rows = [line.split() for line in result.stdout.splitlines()]
-    assert ["allreduce", "broken_ring", "1-3", "4-8"] in [row[:4] for row in rows]
-    assert ["allreduce", "ring", "1-8"] in [row[:3] for row in rows]
+    assert ["allreduce", "broken_ring", "1-3", "4-8"] in [row[:4] for row in rows(result.stdout)]
     where = "rank 1: allreduce broken_ring on p=4, strand 0, step 0, op RecvReduce(peer=0, blocks=(2,)"
     assert any(line.startswith(where) for line in result.stdout.splitlines())
     assert "expected blocks (2,), got rank 0 sent blocks (3,)" in result.stdout
     assert "… and on p = 7-8" in result.stdout
-    assert "1 of 6 fail" in result.stdout
+    assert "1 of 1 fail: 1 algorithm" in result.stdout
+
+
+def test_verify_fails_if_one_of_many_does(broken):
+    result = run("verify", "allreduce", "--max-ranks", "4")
+    assert result.exit_code == 1
+    assert ["allreduce", "broken_ring", "1-3", "4"] in [row[:4] for row in rows(result.stdout)]
+    assert ["allreduce", "ring", "1-4"] in [row[:3] for row in rows(result.stdout)]
+    every = len(mpicoll.algorithms()["allreduce"])
+    assert f"1 of {every} fail: {every} algorithms" in result.stdout
 
 
 def test_verify_reports_an_algorithm_that_raises(raising):
@@ -233,16 +352,8 @@ def test_verify_reports_an_algorithm_that_raises(raising):
 
 
 def test_verify_starts_with_the_largest():
-    tasks = []
-
-    def collect(every, jobs):
-        tasks.extend(every)
-        return iter(())
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli, "_run", collect)
-        list(cli._proofs([("bcast", "chain"), ("allreduce", "ring")], 3, 2))
-    assert [p for _, p in tasks] == [3, 3, 2, 2, 1, 1]
+    every = list(proofs.run([("bcast", "chain"), ("allreduce", "ring")], 3, 1))
+    assert [proof.p for proof in every] == [3, 3, 2, 2, 1, 1]
 
 
 # -- info, bench, and the whole ---------------------------------------------------------------------------

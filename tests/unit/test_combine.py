@@ -5,17 +5,16 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from unit.every import EVERY, MOVING, served
 from unit.mutants import adhoc
 
 from mpicoll.combine import embed, fold, forward, mirror, parallel, relabel, rotate, then
 from mpicoll.errors import VerifyError
 from mpicoll.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send, Strands, strands
-from mpicoll.schedule import find, registered
+from mpicoll.play import play
+from mpicoll.registry import find
 from mpicoll.tables import check_tables
 from mpicoll.verify import verify
-
-EVERY = [pytest.param(a, id=f"{a.collective.name}-{a.name}") for a in registered()]
-MOVING = [x for x in EVERY if not x.values[0].collective.reduces]
 
 
 def holds(schedule):
@@ -48,6 +47,7 @@ def test_parallel_keeps_strands_apart():
 @pytest.mark.parametrize("entry", MOVING)
 @pytest.mark.parametrize("p", [1, 2, 5, 8])
 def test_mirror_twice_is_nothing(entry, p):
+    p = served(entry, p)
     for rank in range(p):
         assert mirror(mirror(entry(p, rank))) == entry(p, rank)
 
@@ -70,9 +70,10 @@ def test_rotate_turns_peers_and_blocks_named_after_ranks():
 
 @pytest.mark.parametrize("entry", EVERY)
 def test_rotate_right_round_is_nothing(entry):
-    for rank, turns in itertools.product(range(5), (True, False)):
+    p = served(entry, 5)
+    for rank, turns in itertools.product(range(p), (True, False)):
         if not turns or entry.collective.naming == "rank":
-            assert rotate(entry, 5, rank, 5, turns) == rotate(entry, 5, rank, 0, turns) == entry(5, rank)
+            assert rotate(entry, p, rank, p, turns) == rotate(entry, p, rank, 0, turns) == entry(p, rank)
 
 
 def test_relabel_spreads_a_block_over_several():
@@ -224,13 +225,22 @@ def alternately(body):
 
 @pytest.mark.parametrize("p", [*range(1, 9), 13])
 def test_two_strands_hold(p):
-    holds(adhoc("allreduce", bidirectional, p, blocks=2 * p))
-    holds(adhoc("allreduce", chains, p, blocks=2))
+    holds(adhoc("allreduce", bidirectional, p, blocks=2 * p, strand=lambda b: b // p))
+    holds(adhoc("allreduce", chains, p, blocks=2, strand=int))
 
 
 def test_two_strands_run_side_by_side():
-    assert verify(adhoc("allreduce", bidirectional, 8, blocks=16)).steps == 14
-    assert verify(adhoc("allreduce", chains, 8, blocks=2)).steps == 14
+    assert verify(adhoc("allreduce", bidirectional, 8, blocks=16, strand=lambda b: b // 8)).steps == 14
+    assert verify(adhoc("allreduce", chains, 8, blocks=2, strand=int)).steps == 14
+
+
+@pytest.mark.parametrize("p", [2, 3, 8])
+def test_a_block_moves_in_the_strand_declared(p):
+    """Compositions count on it; where there is but one strand there is nothing to declare."""
+    for strand in (lambda b: 0, lambda b: 1, lambda b: 1 - b, lambda b: b + 1):
+        with pytest.raises(VerifyError, match=r"expected block \d in strand \d, as declared, got strand \d"):
+            verify(adhoc("allreduce", chains, p, blocks=2, strand=strand))
+    verify(adhoc("allreduce", find("allreduce", "naive"), p, strand=lambda b: 5))
 
 
 @pytest.mark.parametrize("p", [4, 5, 8])
@@ -252,13 +262,19 @@ def test_strands_that_touch_the_same_block_are_refused(p):
     assert error.value.expected == "places strand 1 does not touch"
 
 
-def test_strands_may_read_the_same_block():
+def test_strands_may_read_the_same_block_but_not_move_it():
+    """Side by side they could; but of a block that moves in two strands a composition would take one only."""
+
     def body(p, rank):
         if rank:
             return parallel([], []) if rank > 2 else parallel(*[[Recv(0, (0,))], []][:: 1 if rank == 1 else -1])
         return parallel([Send(1, (0,))], [Send(2, (0,))])
 
-    holds(adhoc("bcast", body, 3))
+    made = adhoc("bcast", body, 3)
+    assert play(made).state == [{Loc(b, 0): 1 for b in (VALUE, INPUT)}, {Loc(VALUE, 0): 1}, {Loc(VALUE, 0): 1}]
+    check_tables(made)
+    with pytest.raises(VerifyError, match="expected block 0 in strand 0, as declared, got strand 1"):
+        verify(made)
 
 
 # -- accumulators -------------------------------------------------------------------------------------------

@@ -13,12 +13,14 @@ import pytest
 from mpicoll import draw
 from mpicoll import svg as drawing
 from mpicoll.algorithms import allreduce
+from mpicoll.catalogue import served
 from mpicoll.combine import mirror, parallel, relabel, then
 from mpicoll.errors import MpicollError
 from mpicoll.ir import RecvReduce, Send
 from mpicoll.picture import Picture, ranks
 from mpicoll.play import play
-from mpicoll.schedule import Schedule, registered, schedule
+from mpicoll.registry import registered
+from mpicoll.schedule import Schedule, schedule
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -49,7 +51,7 @@ def two_lines(p=5):
         up = relabel(down(p, p - 1 - rank), lambda peer: p - 1 - peer, lambda b: (1,))
         return parallel(down(p, rank), up)
 
-    return Schedule(replace(allreduce.ring, body=both, blocks=lambda p: 2), p)
+    return Schedule(replace(allreduce.ring, body=both, share=lambda p: 2, strand=lambda block: block), p)
 
 
 # -- text ---------------------------------------------------------------------------------------------------------
@@ -89,9 +91,24 @@ def test_the_notes_stand_under_their_ranks():
 
 def test_the_first_lines_say_what_is_shown():
     headline, idea, key = draw.text(ring()).splitlines()[:3]
-    assert headline == "allreduce ring, p = 5: 8 steps, 40 messages"
+    assert headline == "allreduce ring, p = 5: 8 steps, 40 messages, at most 1.6 n bytes per rank"
     assert idea == ring().algorithm.claims.idea
     assert "folded in" in key and "contributions" in key
+
+
+def test_the_first_line_has_the_bytes_that_were_measured():
+    """Of all blocks for collectives whose vector is that, of a rank's for alltoall; a barrier moves none."""
+    for collective, name, p, said in (
+        ("allreduce", "halving_doubling(form=fold)", 13, "at most 2.75 n bytes per rank"),
+        ("allreduce", "halving_doubling(form=binary_blocks)", 13, "at most 2 n bytes per rank"),
+        ("alltoall", "pairwise", 4, "at most 0.75 n bytes per rank"),
+        ("scatter", "linear", 1, "at most 0 bytes per rank"),
+        ("bcast", "chain", 3, "at most n bytes per rank"),
+    ):
+        assert Picture(schedule(collective, name, p)).headline.endswith(said)
+    assert Picture(schedule("barrier", "dissemination", 4)).headline == (
+        "barrier dissemination, p = 4: 2 steps, 8 messages"
+    )
 
 
 def test_blocks_of_one_message_with_the_same_contributors_share_a_note():
@@ -117,7 +134,7 @@ def test_the_root_is_in_the_picture():
 @pytest.mark.parametrize("entry", list(registered()), ids=lambda a: f"{a.collective.name}-{a.name}")
 @pytest.mark.parametrize("p", [1, 2, 7])
 def test_every_algorithm_can_be_drawn(entry, p):
-    wanted = schedule(entry.collective.name, entry.name, p)
+    wanted = schedule(entry.collective.name, entry.name, served(entry, p))
     total = len(play(wanted).messages)
     text = draw.text(wanted)
     assert text.count("▶") + text.count("◀") == total
@@ -167,9 +184,28 @@ def test_strands_differ_in_colour():
     wanted = two_lines()
     styles = {str(span.style) for span in draw.render(wanted).spans}
     assert {draw.STRAND_STYLES[0], draw.STRAND_STYLES[1]} <= styles
-    colours = {line.get("stroke") for arrow in arrows(drawing.svg(wanted)) for line in arrow.iter(f"{SVG}path")}
-    assert {drawing.STRAND_COLOURS[0], drawing.STRAND_COLOURS[1]} <= colours
-    assert "strand 1" in drawing.svg(wanted)
+    for arrow in arrows(drawing.svg(wanted)):
+        colour = drawing.STRAND_COLOURS["b1" in arrow.find(f"{SVG}title").text]
+        assert {node.get("stroke") for node in arrow.iter() if node.get("stroke")} == {colour}
+
+
+def test_strands_are_explained():
+    """Which strand moves what, in both pictures and only where there are several."""
+    shown = draw.render(two_lines())
+    assert "\nstrand 0: b0 · strand 1: b1\n" in shown.plain == draw.text(two_lines())
+    styles = {shown.plain[x.start : x.end]: str(x.style) for x in shown.spans}
+    assert styles["strand 1: b1"] == draw.STRAND_STYLES[1]
+    assert {"strand 0: b0", "strand 1: b1"} <= set(words(drawing.svg(two_lines())))
+    assert "strand" not in draw.text(ring()) + drawing.svg(ring())
+
+
+def test_what_strands_bring_at_once_arrives_side_by_side():
+    wanted = schedule("allreduce", "ring_bidirectional", 4)
+    laid = drawing._Drawing(pytest.importorskip("drawsvg"), Picture(wanted))
+    for messages in laid.picture.messages.values():
+        ends = [laid.ends(message)[2:] for message in messages]
+        assert len(ends) == len(set(ends)) == 8
+        assert all(abs(x - laid.x(m.destination)) == 8 for m, (x, _) in zip(messages, ends))
 
 
 # -- svg ----------------------------------------------------------------------------------------------------------
@@ -199,7 +235,7 @@ def test_svg_has_an_arrow_a_label_and_a_note_for_each_message():
 def test_svg_tells_folds_from_plain_receives():
     document = drawing.svg(ring())
     dashed = [a for a in arrows(document) if any(x.get("stroke-dasharray") for x in a.iter())]
-    plus = [a for a in arrows(document) if a.find(f"{SVG}circle") is not None]
+    plus = [a for a in arrows(document) if a.find(f".//{SVG}circle") is not None]
     assert len(dashed) == len(plus) == 20
     assert not set(dashed) & set(plus)
 
@@ -218,13 +254,21 @@ def test_svg_escapes_what_xml_does_not_take():
 
 
 def test_svg_keeps_its_words_on_the_paper():
-    for wanted in (ring(), ring(13), schedule("alltoall", "bruck", 5), schedule("bcast", "chain", 2)):
+    for wanted in (ring(), ring(13), two_lines(), schedule("alltoall", "bruck", 5), schedule("bcast", "chain", 2)):
         sheet = ElementTree.fromstring(drawing.svg(wanted))
         width, height = float(sheet.get("width")), float(sheet.get("height"))
+        centred = {node for group in sheet.iter() if group.get("text-anchor") == "middle" for node in group.iter()}
         for node in sheet.iter(f"{SVG}text"):
             size = float(node.get("font-size")) * drawing.ADVANCE * len(node.text)
-            left = float(node.get("x")) - (size / 2 if node.get("text-anchor") == "middle" else 0)
+            left = float(node.get("x")) - (size / 2 if node in centred else 0)
             assert left >= 0 and left + size <= width and 0 < float(node.get("y")) < height, node.text
+
+
+def test_svg_has_no_idle_digits():
+    """To a tenth at most, except in words; a drawing's digits are most of its size."""
+    document = re.sub(r"<(title|text).*", "", drawing.svg(ring(7)))
+    assert not re.search(r"\d\.\d\d", document)
+    assert len(drawing.svg(ring())) < 26_000
 
 
 def test_svg_labels_stand_apart():

@@ -5,18 +5,19 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from unit.every import EVERY, REDUCING
 
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError, PreconditionError, UnknownAlgorithm
-from mpicoll.schedule import Schedule, find, parse_spec, registered
+from mpicoll.registry import find, parse_spec, registered
+from mpicoll.schedule import Schedule
 from mpicoll.select import NATIVE, ORDERED_RULES, RULES, WINDOW, Overrides, choose, native_choice
 
 BYTES = sorted(
     {0, 1, 8, 1 << 40}
     | {rule.above + d for rules in RULES.values() for rule in rules for d in (-1, 0, 1) if rule.above + d >= 0}
 )
-REDUCING = [name for name, c in COLLECTIVES.items() if c.reduces]
-EVERY = [pytest.param(a, id=f"{a.collective.name}-{a.name}") for a in registered()]
+REDUCTIONS = [name for name, c in COLLECTIVES.items() if c.reduces]
 
 
 def chosen(collective, nbytes=8, p=4, commutative=True, engine="mpi4py", **overrides):
@@ -45,7 +46,7 @@ def test_there_is_a_registered_algorithm_for_every_call(collective, p):
         assert not choice.forced
 
 
-@pytest.mark.parametrize("collective", REDUCING)
+@pytest.mark.parametrize("collective", REDUCTIONS)
 def test_operators_that_do_not_commute_get_what_keeps_order(collective):
     for nbytes in BYTES:
         choice = chosen(collective, nbytes, commutative=False)
@@ -53,11 +54,11 @@ def test_operators_that_do_not_commute_get_what_keeps_order(collective):
             assert not ORDERED_RULES.get(collective)
             assert "does not commute" in choice.why
         else:
-            assert parse_spec(collective, choice.algorithm)[0].ordered
+            assert parse_spec(collective, choice.algorithm)[0].keeps_order()
 
 
 def test_native_serves_only_where_nothing_here_keeps_order():
-    able = {a.collective.name for a in registered() if a.ordered and a.collective.reduces}
+    able = {a.collective.name for a in registered() if a.collective.reduces and a.keeps_order()}
     assert able == set(ORDERED_RULES)
 
 
@@ -119,13 +120,13 @@ def test_native_and_auto(collective):
     assert str(native) == f"{collective}: native: chosen by using()"
 
 
-@pytest.mark.parametrize("entry", [x for x in EVERY if x.values[0].collective.reduces])
+@pytest.mark.parametrize("entry", REDUCING)
 def test_forced_on_an_operator_that_does_not_commute(entry):
     name = entry.collective.name
-    if entry.ordered:
+    if entry.keeps_order():
         assert chosen(name, commutative=False, algorithms={name: entry.name}).algorithm == entry.name
         return
-    with pytest.raises(PreconditionError, match=f"{name} {entry.name} was chosen by using.*; choose "):
+    with pytest.raises(PreconditionError, match=f"{name} {entry.name} does not keep operand order.*; choose "):
         chosen(name, commutative=False, algorithms={name: entry.name})
 
 

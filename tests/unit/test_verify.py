@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import random
 import re
 from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from unit.mutants import adhoc, at_rank, op_mutants, with_body
+from unit.every import EVERY, cases, served
+from unit.mutants import adhoc, at_rank, op_mutants, receives_again
 
 from mpicoll.algorithms import allgather, reduce_scatter
 from mpicoll.combine import parallel, then
 from mpicoll.errors import MpicollError, VerifyError
 from mpicoll.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send, Strands, strands
 from mpicoll.play import Interval, combine, contributors, play, show
-from mpicoll.schedule import Schedule, find, registered, schedule
+from mpicoll.registry import find, registered
+from mpicoll.schedule import Schedule, schedule
 from mpicoll.tables import check_scratch
-from mpicoll.verify import prove, schedules, selected, verify
-
-EVERY = [pytest.param(a, id=f"{a.collective.name}-{a.name}") for a in registered()]
+from mpicoll.verify import measured_bytes, prove, schedules, selected, verify
 
 
 def refused(schedule, match=None):
@@ -26,6 +27,11 @@ def refused(schedule, match=None):
     with pytest.raises(VerifyError, match=match) as error:
         verify(schedule)
     return error.value
+
+
+def claiming(entry, **claims):
+    """The algorithm under other claims."""
+    return replace(entry, claims=replace(entry.claims, **claims))
 
 
 def where(error):
@@ -39,30 +45,39 @@ def where(error):
 @pytest.mark.parametrize("p", [2, 3, 4, 5])
 def test_every_mutant_is_caught(entry, p):
     """One operation changed: a message dropped or doubled, another peer, block, buffer, kind or side."""
-    survivors, tried = [], 0
+    tried = 0
     for right in schedules(entry, p):
-        if right.root in (0, p - 1):
-            for rank in range(p):
-                for what, broken in op_mutants(Schedule(entry, p, commutative=right.commutative), rank):
-                    tried += 1
-                    try:
-                        verify(broken)
-                    except VerifyError as error:
-                        assert error.algorithm == broken.title and error.p == p
-                        assert error.expected is not None and error.got is not None
-                    else:
-                        survivors.append(what)
-    assert survivors == []
-    assert tried >= 2 * p
+        if not right.parameters and right.root in (0, p // 2, p - 1):
+            every = [mutant for rank in range(p) for mutant in op_mutants(right, rank)]
+            assert survivors(right, every) == []
+            tried += len(every)
+    assert tried >= 2 * p or not entry.serves(p)
 
 
-@pytest.mark.parametrize("entry", [x for x in EVERY if x.values[0].collective.rooted])
-def test_mutants_at_another_root_are_caught(entry):
-    """Peers are counted from the root there, so that one out of range is another in range."""
-    for rank in range(4):
-        for what, broken in op_mutants(Schedule(entry, 4, 2), rank):
-            if not what.endswith(("a peer out of range", "no peer")):
-                refused(broken)
+def survivors(right, mutants):
+    """What of the broken schedules passes, although it is not as right as before."""
+    found = []
+    for what, broken, rank, place in mutants:
+        try:
+            verify(broken)
+        except VerifyError as error:
+            assert (error.algorithm, error.p) == (broken.title, broken.p)
+            assert error.expected is not None and error.got is not None
+        else:
+            if not (what.endswith("another buffer") and receives_again(right, rank, place)):
+                found.append(what)
+    return found
+
+
+@pytest.mark.parametrize("entry", cases(*(a for a in registered() if a.grid)))
+def test_a_few_mutants_of_every_choice_are_caught(entry):
+    """A number of ranks for each grid, parameters and roots as they are declared."""
+    draw = random.Random(entry.title)
+    for p in sorted({next((p for p in grid.ranks if p >= 6), max(grid.ranks)) for grid in entry.grid}):
+        for right in schedules(entry, p):
+            if right.parameters:
+                every = [mutant for rank in range(p) for mutant in op_mutants(right, rank)]
+                assert survivors(right, draw.sample(every, min(6, len(every)))) == []
 
 
 # -- some of them, with their coordinates -------------------------------------------------------------------
@@ -119,7 +134,7 @@ def swapped_side(p, rank):
 def test_swapped_operand():
     verify(adhoc("reduce", swapped_side, 2, ordered=True))
     error = refused(adhoc("reduce", swapped_side, 2, ordered=True, in_order=True))
-    assert where(error) == ("reduce swapped_side(claims=False) in rank order", 2, 0, 0, 0)
+    assert where(error) == ("reduce swapped_side in rank order", 2, 0, 0, 0)
     assert error.op == RecvReduce(1, (0,), "left")
     assert error.expected == "Loc(buffer='value', block=0) = 0..0 to combine with 1..1 on the left"
     assert error.got == "1..1 before 0..0 is out of rank order"
@@ -311,41 +326,76 @@ def test_barrier_of_one_round():
 @pytest.mark.parametrize(("field", "what"), [("steps", "Steps"), ("bytes_per_rank", "Bytes per rank")])
 @pytest.mark.parametrize("entry", EVERY)
 def test_wrong_formula(entry, field, what):
-    formula = f"({getattr(entry.claims, field)}) + 1"
-    claims = replace(entry.claims, **{field: formula})
-    error = refused(Schedule(replace(entry, claims=claims), 5))
-    assert (error.algorithm, error.p, error.op) == (
-        f"{entry.collective.name} {entry.name}",
-        5,
-        f"the docstring's {what}",
-    )
-    assert error.expected == f"{formula} = {claims.evaluate(formula, 5)}"
-    assert Fraction(error.got) == claims.evaluate(formula, 5) - 1
+    """One more than what is said to be exact; for a bound, one less than what it bounds."""
+    p = served(entry, 5)
+    right = Schedule(entry, p)
+    trace = verify(right)
+    got = trace.steps if field == "steps" else measured_bytes(right, trace)
+    said = getattr(entry.claims, field)
+    wrong = f"at most n * {got} - n" if said.startswith("at most ") else f"({said}) + 1"
+    error = refused(Schedule(claiming(entry, **{field: wrong}), p))
+    assert (error.algorithm, error.p, error.op) == (entry.title, p, f"the docstring's {what}")
+    value = entry.claims.evaluate(wrong, p, **right.settled)
+    assert error.expected == f"{wrong} = {value}"
+    assert Fraction(error.got) == got == value + (1 if said.startswith("at most ") else -1)
+
+
+@pytest.mark.parametrize(("field", "what"), [("steps", "Steps"), ("bytes_per_rank", "Bytes per rank")])
+def test_a_bound_may_be_above_but_not_below(field, what):
+    ring = find("allreduce", "ring")
+    right = getattr(ring.claims, field)
+    for more in ("0", "1 / p", "n * p"):
+        verify(Schedule(claiming(ring, **{field: f"at most {right} + {more}"}), 5))
+    error = refused(Schedule(claiming(ring, **{field: f"at most {right} - 1 / p"}), 5))
+    assert error.op == f"the docstring's {what}"
+    assert error.expected.startswith("at most ")
 
 
 @pytest.mark.parametrize("entry", EVERY)
 def test_wrong_scratch(entry):
-    claims = replace(entry.claims, scratch=f"({entry.claims.scratch}) + 1")
+    """One byte more than what is said to be exact; for a bound, less than nothing."""
+    p, bound = served(entry, 5), entry.claims.scratch.startswith("at most ")
+    wrong = claiming(entry, scratch="at most -1" if bound else f"({entry.claims.scratch}) + 1")
     with pytest.raises(VerifyError) as error:
-        check_scratch(Schedule(replace(entry, claims=claims), 5))
-    assert (error.value.p, error.value.op) == (5, "the docstring's Scratch")
-    with pytest.raises(VerifyError):
-        prove(replace(entry, claims=claims), 5)
+        check_scratch(Schedule(wrong, p))
+    assert (error.value.p, error.value.op) == (p, "the docstring's Scratch")
+    with pytest.raises(VerifyError, match="the docstring's Scratch"):
+        prove(wrong, p)
+
+
+def test_a_bound_of_scratch_may_be_above_but_not_below():
+    chain = find("reduce", "chain")
+    check_scratch(Schedule(claiming(chain, scratch="at most n"), 5))
+    check_scratch(Schedule(claiming(chain, scratch="at most 2 * n"), 5))
+    with pytest.raises(VerifyError, match="Scratch: expected at most n / 2 = 32 for n = 64, got 64 bytes"):
+        check_scratch(Schedule(claiming(chain, scratch="at most n / 2"), 5))
 
 
 def test_formula_right_at_powers_of_two_only():
     entry = find("barrier", "dissemination")
-    broken = replace(entry, claims=replace(entry.claims, steps="lg(q)"))
-    assert prove(broken, 8) == 1
+    broken = claiming(entry, steps="lg(q)")
+    assert prove(broken, 8, {}) == 1
     with pytest.raises(VerifyError, match=r"lg\(q\) = 2, got 3"):
-        prove(broken, 5)
+        prove(broken, 5, {})
 
 
-def test_claims_are_of_the_default_parameters():
+def test_claims_are_of_every_choice_of_parameters():
+    """A formula that is right for the defaults is not thereby right for others."""
     verify(schedule("allreduce", "reduce_bcast(reduce=chain)", 5))
-    entry = find("allreduce", "reduce_bcast")
-    chained = with_body(entry, lambda p, rank: entry(p, rank, reduce="chain"))
-    assert refused(Schedule(chained, 5)).op == "the docstring's Steps"
+    broken = claiming(find("allreduce", "reduce_bcast"), steps="at most 2 * lg(p)")
+    verify(Schedule(broken, 6))
+    error = refused(Schedule(broken, 6, reduce="chain"), r"expected at most 2 \* lg\(p\) = 6, got 8")
+    assert error.op == "the docstring's Steps"
+    with pytest.raises(VerifyError, match=r"reduce=.*bcast=.*the docstring's Steps"):
+        prove(broken, 6)
+    assert prove(broken, 5, {"reduce": "binomial"}) == 1
+
+
+def test_formulas_know_the_parameters():
+    entry = claiming(find("allreduce", "hierarchical"), steps="at most 2 * len(groups) + largest(groups)")
+    verify(Schedule(entry, 12, groups=6))
+    error = refused(Schedule(entry, 12, groups=6, inner="chain"))
+    assert (error.expected, error.got) == (f"{entry.claims.steps} = 10", "12")
 
 
 # -- what a proof returns -----------------------------------------------------------------------------------
@@ -375,7 +425,13 @@ def test_time_is_the_longest_chain():
 def test_schedules_are_every_root_and_order():
     every = list(schedules(find("reduce", "chain"), 3))
     both = [(root, commutative) for root in (1, 2) for commutative in (False, True)]
-    assert [(s.root, s.commutative) for s in every] == [(0, False), *both]  # at root 0 the programs are the same
+    defaults = [(s.root, s.commutative) for s in every if not s.parameters]
+    assert defaults == [(0, False), *both]  # at root 0 the programs are the same
+    assert [(s.root, s.commutative) for s in schedules(find("reduce", "chain"), 3, {"k": 3})] == defaults
+    chosen = [(s.parameters["k"], s.root, s.commutative) for s in every if s.parameters]
+    assert chosen == [(k, *case) for k in (2, 3, 5) for case in ((0, False), (2, False), (2, True))]
+    assert len({s.root for s in schedules(find("reduce", "chain"), 16)}) == 16
+    assert {s.root for s in schedules(find("reduce", "chain"), 17)} == {0, 1, 8, 16}
     assert [s.commutative for s in schedules(find("allreduce", "ring"), 3)] == [True]
     assert [s.commutative for s in schedules(find("allreduce", "naive"), 3)] == [False]
     assert selected() == list(registered())
@@ -391,7 +447,7 @@ def test_error_is_an_assertion_with_everything_in_its_text():
     error = refused(adhoc("reduce_scatter", shifted_ring, 5))
     assert isinstance(error, MpicollError) and isinstance(error, AssertionError)
     assert str(error) == (
-        "rank 1: reduce_scatter shifted_ring(claims=False) on p=5, strand 0, step 0, op RecvReduce(peer=0, "
+        "rank 1: reduce_scatter shifted_ring on p=5, strand 0, step 0, op RecvReduce(peer=0, "
         "blocks=(0,), side='left', buffer='value'): expected blocks (0,), got rank 0 sent blocks (4,)"
     )
 

@@ -1,0 +1,107 @@
+"""Buffers for one call of a collective, filled so that the right answer is known exactly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mpicoll.blocks import offsets
+from mpicoll.collectives import at_namesake, at_root
+
+from .contents import contributed, folded, moved, wrong
+from .patterns import Shape, Side
+
+
+class Case:
+    """One rank's buffers for one shape at one size, and what must be in them afterwards.
+
+    in_place: the argument that is MPI.IN_PLACE on this rank, "send" or "recv", or "".
+    """
+
+    def __init__(self, shape: Shape, nbytes: int, rank: int, p: int) -> None:
+        self.shape, self.rank, self.p = shape, rank, p
+        self.pattern, self.meaning = shape.pattern, shape.pattern.meaning
+        self.dtype = np.dtype(shape.dtype)
+        self.count = shape.elements(nbytes)
+        self.nbytes = self.count * self.dtype.itemsize
+        self.lengths = self.pattern.lengths(self.count, p, shape.counts)
+        self.sends, self.receives = self.pattern.sides(self.lengths, p, rank, shape.root)
+        here = rank == shape.root or not self.meaning.rooted
+        self.in_place = self.pattern.in_place if shape.in_place and here else ""
+        self.send = self._sent()
+        self.recv = self._room()
+        self.refill()
+
+    def _sent(self) -> np.ndarray | None:
+        """What this rank contributes."""
+        if not self.sends.blocks:
+            return None
+        if self.meaning.reduces:
+            return np.resize(contributed(self.rank, self.p, self.shape.op, self.dtype), self.sends.total)
+        return self._moved(self.sends)
+
+    def _moved(self, side: Side) -> np.ndarray:
+        ways = (self.pattern.way(block, self.shape.root) for block in side.blocks)
+        return np.concatenate([moved(*way, n, self.dtype) for way, n in zip(ways, side.counts)])
+
+    def _room(self) -> np.ndarray | None:
+        """Where this rank's result goes; exscan's rank 0, which gets none, must pass a buffer all the same."""
+        off_root = self.meaning.ends is at_root and not self.receives.blocks
+        if self.pattern.recv is None or off_root or self.in_place == "recv":
+            return None
+        if self.pattern.send is None and self.send is not None:  # one buffer for both
+            return self.send
+        as_sent = self.in_place == "send" or not self.receives.blocks
+        return np.zeros(max(self.receives.total, self.sends.total if as_sent else 0), self.dtype)
+
+    def expected(self) -> np.ndarray | None:
+        """The right answer on this rank; None where there is none."""
+        if self.recv is None or not self.receives.blocks:
+            return None
+        if not self.meaning.reduces:
+            return self._moved(self.receives)
+        ranks = range(*self.meaning.covers(self.p, self.rank))
+        everything = np.resize(folded(ranks, self.p, self.shape.op, self.dtype), sum(self.lengths))
+        (block,) = self.receives.blocks
+        first = offsets(self.lengths)[block]
+        return everything[first : first + self.lengths[block]]
+
+    def poison(self) -> None:
+        """Put a wrong value wherever the answer must come."""
+        answer = self.expected()
+        if answer is None or self.recv is self.send:
+            return
+        self.recv[: len(answer)] = wrong(answer)  # type: ignore[index]
+        self.refill()
+
+    def refill(self) -> None:
+        """Put this rank's contribution back in place; nothing to do where it has a buffer of its own."""
+        if self.in_place == "send":
+            own = self.receives.places[self.rank] if self.meaning.starts is at_namesake else 0
+            self.recv[own : own + len(self.send)] = self.send  # type: ignore[index, arg-type]
+
+    def is_right(self) -> bool:
+        """Whether the answer is the right one, exactly."""
+        answer = self.expected()
+        return answer is None or bool(np.array_equal(self.recv[: len(answer)], answer))  # type: ignore[index]
+
+    @property
+    def method(self) -> str:
+        """The name of the communicator's method."""
+        return self.shape.collective.capitalize()
+
+    def arguments(self, mpi: Any) -> tuple[Any, ...]:
+        """The method's positional arguments; mpi is the module mpi4py.MPI."""
+        pattern = self.pattern
+        sides = (
+            ("send", pattern.send, self.send, self.sends),
+            ("recv", pattern.recv, self.recv, self.receives),
+        )
+        buffers = [
+            mpi.IN_PLACE if name == self.in_place else None if array is None else form(array, side, mpi)
+            for name, form, array, side in sides
+            if form is not None
+        ]
+        more = {"counts": self.lengths, "op": getattr(mpi, self.shape.op.upper()), "root": self.shape.root}
+        return (*buffers, *(more[word] for word in pattern.then))

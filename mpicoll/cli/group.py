@@ -1,0 +1,95 @@
+"""What the commands share: errors of one line, one rank that speaks, a console."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import click
+
+from ..errors import MpicollError, UnknownAlgorithm
+
+FAILED, USAGE = 1, 2
+RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+
+
+class Later(click.Command):
+    """A command that is imported when it is used, so that a part that does not load spoils no other."""
+
+    def __init__(self, name: str, place: str, short_help: str) -> None:
+        super().__init__(name, short_help=short_help)
+        self.place = place
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """The context of the real command, which is then what runs."""
+        module, _, attribute = self.place.partition(":")
+        try:
+            command = getattr(import_module(module), attribute)
+        except Exception as error:
+            raise click.ClickException(f"{module} does not load: {type(error).__name__}: {error}") from None
+        return command.make_context(info_name, args, parent, **extra)
+
+
+class OneLine(click.Group):
+    """A group whose errors are one line, and which ends with the right status."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
+        """Run, print what went wrong, and exit."""
+        run: Any = super().main
+        if not standalone_mode:
+            return run(*args, standalone_mode=False, **extra)
+        try:
+            status = run(*args, standalone_mode=False, **extra)
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.format_message())
+            sys.exit(USAGE)
+        except click.ClickException as error:
+            _say(error)
+            sys.exit(USAGE if isinstance(error, click.UsageError) else error.exit_code)
+        except click.Abort:
+            click.echo("mpicoll: interrupted", err=True)
+            sys.exit(130)
+        except MpicollError as error:
+            click.echo(f"mpicoll: {error}", err=True)
+            sys.exit(USAGE if isinstance(error, UnknownAlgorithm) else FAILED)
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _say(error: click.ClickException) -> None:
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context else "mpicoll"
+    click.echo(f"{where}: {' '.join(error.format_message().split())}", err=True)
+
+
+@contextlib.contextmanager
+def asking() -> Iterator[None]:
+    """What is wrong with what was asked becomes a usage error."""
+    try:
+        yield
+    except (MpicollError, ValueError) as error:
+        raise click.UsageError(str(error), click.get_current_context()) from None
+
+
+def rank(environ: Any = os.environ) -> int:
+    """This process's rank as its launcher tells it, without starting MPI."""
+    return next((int(environ[name]) for name in RANK_VARIABLES if environ.get(name, "").isdigit()), 0)
+
+
+def alone() -> None:
+    """Leave, unless this is rank 0."""
+    if rank() > 0:
+        click.get_current_context().exit(0)
+
+
+def console(stderr: bool = False) -> Any:
+    """A console as wide as the terminal, or 120 characters wide where there is none."""
+    from rich.console import Console
+
+    made = Console(stderr=stderr, highlight=False)
+    return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=120)

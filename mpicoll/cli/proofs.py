@@ -1,0 +1,105 @@
+"""Many proofs at once: every algorithm at every p, in as many processes as there are CPUs."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..errors import MpicollError, ParameterError, PreconditionError, VerifyError
+
+if TYPE_CHECKING:
+    from ..registry import Algorithm
+
+Name = tuple[str, str]  # a collective, and an algorithm of it as "name" or "name(key=value)"
+
+
+class Proof(NamedTuple):
+    """What came of proving one algorithm at one p; unfit: why that p will not do."""
+
+    algorithm: Name
+    p: int
+    schedules: int = 0
+    seconds: float = 0.0
+    failure: str | None = None
+    unfit: str | None = None
+
+
+@dataclass
+class Proofs:
+    """What came of one algorithm at all p."""
+
+    proved: list[int] = field(default_factory=list)
+    failed: dict[int, str] = field(default_factory=dict)
+    excluded: dict[int, str] = field(default_factory=dict)
+    schedules: int = 0
+    seconds: float = 0.0
+
+    def add(self, proof: Proof) -> None:
+        """One more p."""
+        self.schedules += proof.schedules
+        self.seconds += proof.seconds
+        if proof.failure is not None:
+            self.failed[proof.p] = proof.failure
+        elif proof.unfit is not None:
+            self.excluded[proof.p] = proof.unfit
+        else:
+            self.proved.append(proof.p)
+
+
+def prove(algorithm: Name, p: int) -> Proof:
+    """Prove one algorithm at one p; any error is a failure, an algorithm that raises included."""
+    from ..registry import parse_spec
+    from ..verify import prove
+
+    start, count, failure, unfit = time.process_time(), 0, None, None
+    try:
+        entry, given = parse_spec(*algorithm)
+        unfit = _unfit(entry, p, dict(given)) if given else None
+        if unfit is None:
+            count = prove(entry, p, dict(given) or None)
+            unfit = f"needs {entry.requires.words}" if entry.requires and not count else None
+    except VerifyError as error:
+        failure = str(error)
+    except Exception as error:
+        failure = f"{' '.join(algorithm)} on p={p}: {type(error).__name__}: {error}"
+    return Proof(algorithm, p, count, time.process_time() - start, failure, unfit)
+
+
+def _unfit(entry: Algorithm, p: int, given: dict[str, Any]) -> str | None:
+    """Why there is no schedule with these parameters for p ranks; None if there is one."""
+    from ..schedule import Schedule
+
+    try:
+        Schedule(entry, p, **given)
+    except (PreconditionError, ParameterError) as error:
+        words = str(error).rpartition(", and p is ")[0] or str(error)
+        return words.removeprefix(entry.title).removeprefix(":").strip()
+    return None
+
+
+def run(names: Sequence[Name], max_ranks: int, jobs: int) -> Iterator[Proof]:
+    """All proofs as they come, large p first so that no process is left with the longest at the end."""
+    tasks = [(name, p) for p in range(max_ranks, 0, -1) for name in names]
+    if min(jobs, len(tasks)) <= 1:
+        yield from (prove(*task) for task in tasks)
+        return
+    pool = ProcessPoolExecutor(min(jobs, len(tasks)), get_context("fork"), _collect_rarely)
+    try:
+        for future in as_completed([pool.submit(prove, *task) for task in tasks]):
+            yield future.result()
+    except BrokenProcessPool:
+        raise MpicollError("a process of the pool was killed, for want of memory perhaps; try --jobs 1") from None
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _collect_rarely() -> None:
+    """Proofs make millions of small objects and few cycles: looking for those less often saves a tenth."""
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 50)

@@ -1,0 +1,50 @@
+"""`mpicoll show`: a space-time picture of an algorithm."""
+
+from __future__ import annotations
+
+import click
+
+from .group import alone, asking, console
+
+
+@click.command(short_help="A space-time picture of an algorithm, in the terminal or as SVG.")
+@click.argument("collective")
+@click.argument("algorithm")
+@click.option("-p", "--ranks", "p", default=5, show_default=True, help="Number of ranks.")
+@click.option("--root", default=0, show_default=True, help="For bcast, scatter, gather and reduce.")
+@click.option("--svg", metavar="FILE", help="Write a drawing to FILE, or to - for standard output.")
+@click.option("--plain", is_flag=True, help="No colour, and never narrower than the picture needs.")
+def show(collective: str, algorithm: str, p: int, root: int, svg: str | None, plain: bool) -> None:
+    """A space-time picture of ALGORITHM, a name or "name(key=value)": who sends what, and who then holds whose.
+
+    The first line has its steps, messages and the most bytes that any rank sends or receives, as a share of the n
+    bytes of the vector.
+    """
+    alone()
+    from .. import draw
+    from .. import svg as drawing
+    from ..picture import Picture
+    from ..schedule import schedule
+
+    with asking():
+        wanted = schedule(collective, algorithm, p, root)
+        if root and not wanted.collective.rooted:
+            raise ValueError(f"{collective} has no root")
+        next(iter(wanted.program(0)), None)
+    if svg:
+        _write(svg, drawing.svg(wanted))
+        if svg != "-":
+            click.echo(f"{svg}: {Picture(wanted).headline}")
+    elif plain:
+        click.echo(draw.text(wanted), nl=False)
+    else:
+        to = console()
+        to.print(draw.render(wanted, to.width if to.is_terminal else None), soft_wrap=True, end="")
+
+
+def _write(path: str, content: str) -> None:
+    try:
+        with click.open_file(path, "w", encoding="utf-8") as file:
+            file.write(content)
+    except OSError as error:
+        raise click.ClickException(f"cannot write {path}: {error.strerror}") from None

@@ -1,0 +1,127 @@
+"""`mpicoll verify`: proofs for every number of ranks, in a table."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import click
+
+from ..collectives import plain
+from ..errors import spans
+from .group import FAILED, alone, asking, console
+from .proofs import Name, Proof, Proofs, run
+
+LISTED = 8  # runs of numbers of ranks that are listed before the middle is left out
+
+
+@click.command(short_help="Prove algorithms for every number of ranks.")
+@click.argument("collective", required=False)
+@click.argument("algorithm", required=False)
+@click.option("--max-ranks", default=16, show_default=True, type=click.IntRange(min=1), help="Prove p = 1 to this.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes  [default: as many as there are CPUs]")
+def verify(collective: str | None, algorithm: str | None, max_ranks: int, jobs: int | None) -> None:
+    """Prove algorithms, all or those named, for every number of ranks: no deadlock, no hazard, each contribution once
+    and in order, messages and memory as claimed. Exit status 0 only if all hold.
+
+    Schedules are proved with every root up to 16 ranks and four beyond, where a root is but a renaming; the tables
+    they are lowered to, and the memory these take, up to 16 ranks and on 23, 32, 33, 47 and 64.
+
+    ALGORITHM is a name, proved with its default parameters and all others it declares, or "name(key=value)", proved
+    with these.
+    """
+    alone()
+    with asking():
+        names = named(collective, algorithm)
+    results = {name: Proofs() for name in names}
+    start = time.perf_counter()
+    with _progress(len(names) * max_ranks) as advance:
+        for proof in run(names, max_ranks, jobs or _cpus()):
+            results[proof.algorithm].add(proof)
+            advance(proof)
+    if "(" in (algorithm or "") and len(results[names[0]].excluded) == max_ranks:
+        why = results[names[0]].excluded[max_ranks]
+        raise click.UsageError(f"{algorithm} serves no number of ranks up to {max_ranks}: {why}")
+    _report(results, time.perf_counter() - start)
+    if any(proofs.failed for proofs in results.values()):
+        click.get_current_context().exit(FAILED)
+
+
+def named(collective: str | None, algorithm: str | None) -> list[Name]:
+    """What to prove: all algorithms, those of a collective, or one with its parameters as they were written."""
+    from ..registry import parse_spec
+    from ..verify import selected
+
+    if collective is None or algorithm is None:
+        return [(a.collective.name, a.name) for a in selected(collective and plain(collective))]
+    parse_spec(collective, algorithm)
+    return [(plain(collective), algorithm)]
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Callable[[Proof], None]]:
+    """A bar on a terminal; what it yields is called after each proof."""
+    to = console(stderr=True)
+    if not to.is_terminal:
+        yield lambda proof: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=to, transient=True) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda proof: progress.update(task, advance=1, description=f"{' '.join(proof.algorithm)} p={proof.p}")
+
+
+def _report(results: dict[Name, Proofs], seconds: float) -> None:
+    to = console()
+    to.print(_table(results))
+    for name, proofs in results.items():
+        if proofs.excluded:
+            why = proofs.excluded[min(proofs.excluded)]
+            said = f"{' '.join(name)} is not for p = {few(list(proofs.excluded))}: {why}"
+            to.print(said, style="yellow", markup=False, soft_wrap=True)
+    for proofs in results.values():
+        for p in sorted(proofs.failed)[:3]:
+            to.print(proofs.failed[p], style="red", markup=False, soft_wrap=True)
+        if len(proofs.failed) > 3:
+            to.print(f"… and on p = {spans(sorted(proofs.failed)[3:])}", style="red", soft_wrap=True)
+    bad = sum(bool(proofs.failed) for proofs in results.values())
+    count = sum(proofs.schedules for proofs in results.values())
+    said = f"{bad} of {len(results)} fail" if bad else "all hold"
+    total = f"{len(results)} algorithm{'s' * (len(results) != 1)}, {count} schedules proved in {seconds:.1f} s"
+    to.print(f"{said}: {total}", style="bold red" if bad else "bold green")
+
+
+def _table(results: dict[Name, Proofs]) -> Any:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in ("collective", "algorithm", "proved for p", "fails for p"):
+        table.add_column(name)
+    for name in ("schedules", "CPU s"):
+        table.add_column(name, justify="right")
+    for (collective, algorithm), proofs in results.items():
+        fails = Text(few(list(proofs.failed)), "bold red")
+        numbers = str(proofs.schedules), f"{proofs.seconds:.2f}"
+        table.add_row(collective, Text(algorithm), few(proofs.proved) or "none", fails, *numbers)
+    return table
+
+
+def few(ranks: Sequence[int]) -> str:
+    """Numbers of ranks in short form, the middle left out where they do not follow each other.
+
+    >>> few([3, 1, 2]), few(range(2, 65, 2))
+    ('1-3', '2, 4, 6, …, 64')
+    """
+    runs = spans(ranks).split(", ") if ranks else []
+    return ", ".join(runs if len(runs) <= LISTED else [*runs[:3], "…", runs[-1]])

@@ -1,0 +1,262 @@
+"""mpicoll.AVG: on whole numbers it is MPI's own SUM, divided by the number of ranks and correctly rounded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import mpi_cases as cases
+import mpi_ops as ops
+import numpy as np
+import pytest
+from mpi4py import MPI
+from mpi_cases import Case, Checks
+from unit.mutants import adhoc
+
+import mpicoll
+from mpicoll import operators, prepared
+from mpicoll.arguments import parse_allreduce
+from mpicoll.datatypes import facts
+from mpicoll.engines import engine_named
+from mpicoll.errors import MismatchError, OperatorError, PreconditionError
+from mpicoll.ir import Recv, RecvReduce, Send
+from mpicoll.lowering import lower
+from mpicoll.plan import LAST
+
+AVERAGED = ("reduce", "reduce_scatter", "allreduce")
+REDUCING = [(collective, spec) for collective, spec in cases.specs() if collective in AVERAGED]
+WITH_NATIVE = REDUCING + [(collective, "native") for collective in AVERAGED]
+each = pytest.mark.parametrize
+engines = each("engine", cases.ENGINES)
+several = pytest.mark.mpi(min_size=2)
+
+
+def quotient(total, p):
+    """total / p, each part of a complex number by itself: NumPy divides those through a reciprocal."""
+    if total.dtype.kind != "c":
+        return total / total.dtype.type(p)
+    part = total.real.dtype
+    return (total.view(part) / part.type(p)).view(total.dtype)
+
+
+def check(checks, ours, plain, case, spec, engine, **how):
+    """An average against the builtin's sum, divided."""
+    said = (case, spec, engine, how, case.make(1, 0).dtype)
+    with ours.using(engine=engine, **{case.collective: spec}, **how), ours.trace() as records:
+        got = replace(case, user=mpicoll.AVG).run(ours)
+    total = case.run(plain).result
+    checks.that((got.result is None) == (total is None), *said, "has a result")
+    if total is not None:
+        checks.equal(got.result, quotient(total, ours.size), *said)
+    checks.that(got.send_unchanged and got.guards_intact, *said, "wrote where it must not")
+    ran = "native" if spec == "native" else engine
+    checks.equal([(r.algorithm, r.engine) for r in records], [(spec, ran)], *said, "trace")
+
+
+def numbers(code):
+    """Whole numbers of a dtype, as mpi_cases makes them."""
+    return lambda n, rank: ops.values(n, rank, code)
+
+
+# -- every algorithm
+
+
+@engines
+@each(("collective", "spec"), WITH_NATIVE, ids=map(" ".join, WITH_NATIVE))
+def test_averages_are_sums_divided(comm, engine, collective, spec):
+    ours, p = mpicoll.Comm(comm), comm.size
+    roots = sorted({0, 1 % p, p - 1}) if collective == "reduce" else (0,)
+    with Checks() as checks:
+        for n, root in product(sorted({0, 1, p - 1, p, p + 1, 3000}), roots):
+            for in_place in (False, True):
+                case = Case(collective, n, root, in_place)
+                check(checks, ours, comm, case, spec, engine)
+                if 0 < n <= p + 1:
+                    check(checks, ours, comm, case, spec, engine, chunk_bytes=8, window=2)
+        check(checks, ours, comm, Case(collective, 200), spec, engine, chunk_bytes=64, window=3)
+
+
+@engines
+@each("collective", AVERAGED)
+def test_every_type_that_has_an_average(comm, engine, collective):
+    """Long doubles have no kernels, and go by MPI's own collective."""
+    ours = mpicoll.Comm(comm)
+    specs = [spec for c, spec in WITH_NATIVE if c == collective]
+    with Checks() as checks:
+        for code, spec, in_place in product("fFDgG", specs, (False, True)):
+            if code in "gG" and spec != "native":
+                continue
+            case = Case(collective, 13, comm.size - 1 if collective == "reduce" else 0, in_place, make=numbers(code))
+            check(checks, ours, comm, case, spec, engine)
+
+
+@engines
+@each("spec", ["ring", "recursive_halving", "native"])
+def test_uneven_shares(comm, engine, spec):
+    ours, p = mpicoll.Comm(comm), comm.size
+    counts = [3 * rank % 5 for rank in range(p)]
+    mine, total, got = cases.data(sum(counts), comm.rank), np.zeros(counts[comm.rank]), np.zeros(counts[comm.rank])
+    comm.Reduce_scatter(mine, total, counts)
+    with ours.using(engine=engine, reduce_scatter=spec):
+        ours.Reduce_scatter(mine, got, counts, mpicoll.AVG)
+        ours.Reduce_scatter(MPI.IN_PLACE, mine, counts, mpicoll.AVG)
+    assert np.array_equal(got, total / p)
+    assert np.array_equal(mine[: counts[comm.rank]], total / p)
+
+
+@engines
+@each("spec", ["ring", "rabenseifner", "native"])
+@each("code", "dF")
+def test_nonblocking(comm, engine, spec, code):
+    """Several under way, sums among them, which no average may touch."""
+    ours, p = mpicoll.Comm(comm), comm.size
+    mine = [ops.values(n, comm.rank, code) for n in (0, 1, p, 500, 4001)]
+    totals = [ops.values(len(x), 0, code) for x in mine]
+    for x, total in zip(mine, totals):
+        comm.Allreduce(x, total)
+    averages, sums = [np.zeros_like(x) for x in mine], [np.zeros_like(x) for x in mine]
+    with ours.using(engine=engine, allreduce=spec, chunk_bytes=512):
+        requests = [ours.Iallreduce(x, y, op)
+                    for x, y, z in zip(mine, averages, sums) for y, op in ((y, mpicoll.AVG), (z, MPI.SUM))]
+        in_place = mine[-1].copy()
+        requests.append(ours.Iallreduce(MPI.IN_PLACE, in_place, mpicoll.AVG))
+    for request in requests:
+        request.Wait()
+    with Checks() as checks:
+        for total, average, plain in zip(totals, averages, sums):
+            checks.equal(average, quotient(total, p), len(total), "average")
+            checks.equal(plain, total, len(total), "sum")
+        checks.equal(in_place, quotient(totals[-1], p), "in place")
+
+
+@engines
+@each(("collective", "spec"), REDUCING, ids=map(" ".join, REDUCING))
+def test_averages_are_the_same_algorithms_sums_divided(comm, engine, collective, spec):
+    """Numbers whose sum depends on the order: the division comes after it, and nothing else changes."""
+    ours, p = mpicoll.Comm(comm), comm.size
+    case = Case(collective, 3 * p + 1, make=lambda n, r: np.random.default_rng(r).standard_normal(n))
+    with ours.using(engine=engine, chunk_bytes=16, **{collective: spec}):
+        total, average = case.run(ours).result, replace(case, user=mpicoll.AVG).run(ours).result
+    assert total is None if average is None else np.array_equal(average, total / p)
+
+
+def test_sums_and_averages_of_one_size_do_not_share_a_plan(comm):
+    ours, p, got = mpicoll.Comm(comm), comm.size, np.zeros(7)
+    with Checks() as checks, ours.using(allreduce="ring"):
+        for _ in range(2):
+            for op, by in ((MPI.SUM, 1), (mpicoll.AVG, p), (MPI.MAX, 0)):
+                ours.Allreduce(np.full(7, comm.rank + 1.0), got, op)
+                want = p if op == MPI.MAX else sum(range(1, p + 1)) / by
+                checks.equal(got, np.full(7, float(want)), op)
+
+
+def handed_over(p, rank):
+    """Rank 1 completes the sum, and gets it back from rank 0, blocks out of order: they land, and are copied."""
+    others = tuple(range(2, p))
+    if rank == 1:
+        yield tuple(RecvReduce(peer, (0, 1, 2)) for peer in (0, *others))
+        yield Send(0, (0, 1, 2))
+        yield Recv(0, (2, 0, 1))
+    elif rank == 0 and p > 1:
+        yield Send(1, (0, 1, 2))
+        yield Recv(1, (0, 1, 2))
+        yield tuple(Send(peer, (2, 0, 1)) for peer in (1, *others))
+    elif rank:
+        yield Send(1, (0, 1, 2))
+        yield Recv(0, (2, 0, 1))
+
+
+@engines
+@each("chunk_bytes", [None, 16])
+def test_an_algorithm_that_declares_nothing(comm, engine, chunk_bytes):
+    """Every rank divides what it keeps, after it was used last."""
+    made, n = adhoc("allreduce", handed_over, comm.size, blocks=3), 20
+    plan = lower(made, comm.rank, n, 8, chunk_bytes=chunk_bytes, averaged=True)
+    divisions = [plan.segments[a:b] for kind, _, a, b, _ in plan.rows.tolist() if kind == LAST]
+    assert (len(divisions) > 0) == (comm.size > 1)
+    mine, total, got = cases.data(n, comm.rank), np.zeros(n), np.zeros(n)
+    scratch = np.empty(plan.scratch_bytes + 64, np.uint8)
+    execution = engine_named(engine).Execution(plan, comm)
+    average = operators.operator(mpicoll.AVG, facts(MPI.DOUBLE))
+    bases = tuple(MPI.Get_address(x) for x in (mine, got, scratch))
+    execution.bind(0, bases, average.kernel, average.scale, operators.divisor(mine.dtype, comm.size))
+    while not execution.advance(1.0):
+        pass
+    comm.Allreduce(mine, total)
+    assert np.array_equal(got, total / comm.size)
+
+
+# -- refusals
+
+
+def test_types_that_have_no_average_are_refused(comm):
+    ours, a, b = mpicoll.Comm(comm), np.zeros(64, np.uint8), np.zeros(64, np.uint8)
+    refused = [(g, name) for g, name in ops.EVERY_TYPE if g not in ("floating", "complex") and ops.present(name)]
+    with Checks() as checks, ours.trace() as records:
+        for (group, name), spec in product(refused, ("auto", "native")):
+            datatype = getattr(MPI, name)
+            with ours.using(allreduce=spec), pytest.raises(OperatorError) as caught:
+                ours.Allreduce([a, 2, datatype], [b, 2, datatype], mpicoll.AVG)
+            checks.equal(caught.value.Get_error_class(), MPI.ERR_OP, name)
+            checks.that("AVG does not take" in str(caught.value), caught.value)
+            told = "convert to a floating type, or use MPI.SUM and divide" in str(caught.value)
+            checks.equal(told, "integer" in group or group == "multi-language", caught.value)
+        checks.equal(records, [], "ran")
+
+
+@each("method", ["Allreduce", "Reduce", "Reduce_scatter_block", "Reduce_scatter", "Iallreduce"])
+def test_integers_are_refused_in_every_collective(comm, method):
+    ours, n = mpicoll.Comm(comm), comm.size
+    got = np.zeros(1 if "scatter" in method else n, int)
+    with pytest.raises(OperatorError, match="not an integer"):
+        getattr(ours, method)(np.zeros(n, int), got, op=mpicoll.AVG)
+
+
+def test_derived_types_are_refused_as_for_any_predefined_operator(comm):
+    ours, datatype = mpicoll.Comm(comm), MPI.DOUBLE.Create_vector(2, 1, 2).Commit()
+    for op in (MPI.SUM, mpicoll.AVG):
+        with pytest.raises(OperatorError, match="predefined"):
+            ours.Allreduce([np.zeros(4), 1, datatype], [np.zeros(4), 1, datatype], op)
+    datatype.Free()
+
+
+@each("collective", ["scan", "exscan"])
+def test_what_is_no_average_over_all_ranks_is_refused(collective):
+    given = parse_allreduce(np.zeros(2), np.zeros(2))
+    with pytest.raises(OperatorError, match=f"AVG does not {collective}"):
+        prepared.describe(collective, given, 0, mpicoll.AVG)
+    assert prepared.describe(collective, given, 0, MPI.SUM).operator.name == "SUM"
+
+
+def test_long_double_by_a_chosen_algorithm_is_refused(comm):
+    with mpicoll.Comm(comm).using(allreduce="ring") as ours, pytest.raises(PreconditionError, match="LONG_DOUBLE"):
+        ours.Allreduce(np.zeros(3, "g"), np.zeros(3, "g"), mpicoll.AVG)
+
+
+@several
+def test_check_mode_tells_averages_from_sums(comm, monkeypatch):
+    monkeypatch.setenv("MPICOLL_CHECK", "1")
+    ours, got = mpicoll.Comm(comm), np.zeros(3)
+    with pytest.raises(MismatchError, match=r"(?s)AVG.*SUM|SUM.*AVG"):
+        ours.Allreduce(np.ones(3), got, MPI.SUM if comm.rank else mpicoll.AVG)
+    for spec in ("ring", "native"):
+        with ours.using(allreduce=spec):
+            ours.Allreduce(np.full(3, comm.rank + 1.0), got, mpicoll.AVG)
+            assert (got == (comm.size + 1) / 2).all()
+            ours.Iallreduce(np.full(3, comm.rank + 3.0), got, mpicoll.AVG).Wait()
+            assert (got == (comm.size + 5) / 2).all()
+
+
+# -- the operator itself
+
+
+def test_it_is_an_operator_of_mpi(comm):
+    average = mpicoll.AVG
+    assert isinstance(average, MPI.Op) and average.Is_commutative() and not average.is_predefined
+    assert average is mpicoll.AVG and repr(average) == "mpicoll.AVG"
+    assert average not in (MPI.SUM, MPI.OP_NULL)
+    with pytest.raises(OperatorError, match="cannot be freed"):
+        average.Free()
+    with pytest.raises(OperatorError, match="averages on an mpicoll"):
+        average(1.0, 2.0)
+    assert mpicoll.Comm(comm).explain("allreduce", 1 << 20, average).algorithm != "native" or comm.size == 1

@@ -1,0 +1,414 @@
+"""Collectives with counts for every rank: every algorithm on both engines, any counts, any places, any form."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import mpi_vectors as vectors
+import numpy as np
+import pytest
+from mpi4py import MPI
+from mpi_cases import ENGINES, Checks
+from mpi_vectors import Call
+
+import mpicoll
+from mpicoll import counts
+from mpicoll.registry import find
+
+SPECS = list(vectors.specs())
+HOW = ({}, {"chunk_bytes": 1, "window": 1}, {"chunk_bytes": 24, "window": 2}, {"chunk_bytes": 16, "window": 32})
+each = pytest.mark.parametrize
+every_spec = each(("collective", "spec"), SPECS, ids=map(" ".join, SPECS))
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request):
+    return request.param
+
+
+def roots(collective, p):
+    return range(p) if collective in vectors.ROOTED else (0,)
+
+
+def check(checks, ours, call, spec, engine, message=None, **how):
+    """Run a call by one algorithm; what arrived, what must be as it was, and what the trace says."""
+    said = (call, spec, engine, how)
+    with ours.using(engine=engine, **{call.collective: spec}, **how), ours.trace() as records:
+        got, want, unchanged = call.run(ours, message)
+    checks.that((got is None) == (want is None), *said, "has a result")
+    if want is not None:
+        checks.equal(got, want, *said)
+    checks.that(unchanged, *said, "changed its send buffer")
+    checks.equal([(r.collective, r.algorithm, r.engine) for r in records], [(call.collective, spec, engine)], *said)
+    return records
+
+
+@every_spec
+def test_any_counts_at_any_place(comm, engine, collective, spec):
+    ours, p = mpicoll.Comm(comm), comm.size
+    with Checks() as checks:
+        for name in vectors.COUNTS:
+            for order in vectors.ORDERS:
+                for root in roots(collective, p):
+                    for in_place in (False, True):
+                        check(checks, ours, Call(collective, name, order, root, in_place), spec, engine)
+
+
+@every_spec
+def test_tiny_chunks(comm, engine, collective, spec):
+    """Some ranks have many chunks and others none or one, and each has as many lanes as its own blocks need."""
+    ours, p = mpicoll.Comm(comm), comm.size
+    with Checks() as checks:
+        for how in HOW[1:]:
+            for counts in ("uneven", "a long one")[: how["chunk_bytes"]]:
+                for root in {0, p - 1} & set(roots(collective, p)):
+                    for in_place in (False, True):
+                        call = Call(collective, counts, "strewn", root, in_place)
+                        (record,) = check(checks, ours, call, spec, engine, **how)
+                        checks.equal(record.chunk_bytes, how["chunk_bytes"], call, how)
+                        if p > 1 and counts == "a long one" and how["chunk_bytes"] == 16 and comm.rank == root:
+                            checks.that(record.lanes == 20, call, how, f"not cut: {record}")
+
+
+@each("collective", vectors.METHODS)
+def test_parameters_of_algorithms(comm, engine, collective):
+    ours, p = mpicoll.Comm(comm), comm.size
+    with Checks() as checks:
+        for name, spec in vectors.variants():
+            for how in ({}, {"chunk_bytes": 24, "window": 2}) if name == collective else ():
+                for in_place in (False, True):
+                    check(checks, ours, Call(collective, "uneven", "strewn", p - 1, in_place), spec, engine, **how)
+
+
+@pytest.mark.mpi(min_size=3)
+@each("window", [1, 2, 3, 4, 32])
+def test_ranks_have_lanes_of_their_own(comm, engine, window):
+    """Nobody but the root knows how many chunks the others have: 1, 3, 5, … and none."""
+    ours, p = mpicoll.Comm(comm), comm.size
+    sizes = [0, *[2 * r - 1 for r in range(1, p)]]
+    with Checks() as checks, ours.using(gatherv="linear", engine=engine, chunk_bytes=8, window=window):
+        for root in range(p):
+            with ours.trace() as records:
+                got = np.full(sum(sizes), -1.0)
+                ours.Gatherv(vectors.block(comm.rank, 0, sizes[comm.rank]), [got, sizes], root)
+            want = max(sizes) if comm.rank == root else max(1, sizes[comm.rank])
+            checks.equal(records[0].lanes, want, root)
+            if comm.rank == root:
+                checks.equal(got, np.concatenate([vectors.block(r, 0, n) for r, n in enumerate(sizes)]), root)
+
+
+@each("collective", vectors.METHODS)
+def test_many_bytes(comm, engine, collective):
+    """Beyond what an MPI sends at once: nobody may wait for another's turn."""
+    ours, p, n = mpicoll.Comm(comm), comm.size, 30_000
+    counts = {"many": lambda p, s, d: n + s + d}
+    with pytest.MonkeyPatch.context() as patch, Checks() as checks:
+        patch.setattr(vectors, "COUNTS", counts)
+        patch.setattr(vectors, "SYMMETRIC", counts)
+        for spec in vectors.names(collective):
+            for in_place, how in ((False, {}), (True, {"chunk_bytes": 50_000})):
+                check(checks, ours, Call(collective, "many", "strewn", p - 1, in_place), spec, engine, **how)
+
+
+@each("form", vectors.FORMS)
+def test_forms_of_a_vector(comm, engine, form):
+    ours, p = mpicoll.Comm(comm), comm.size
+    orders = ("packed",) if form in vectors.PACKED_ONLY else vectors.ORDERS
+    with Checks() as checks:
+        for collective, order in product([c for c in vectors.METHODS if c != "alltoallw"], orders):
+            for name in ("nothing", "uneven"):
+                call = Call(collective, name, order, p - 1)
+                with ours.using(engine=engine):
+                    got, want, unchanged = call.run(ours, vectors.FORMS[form])
+                checks.that(want is None or np.array_equal(got, want), call, got, want)
+                checks.that(unchanged, call)
+
+
+@each("form", vectors.FORMS_OF_TYPES)
+def test_forms_of_types(comm, engine, form):
+    ours = mpicoll.Comm(comm)
+    with Checks() as checks:
+        for order in vectors.ORDERS:
+            for in_place in (False, True):
+                call = Call("alltoallw", "uneven", order, 0, in_place)
+                with ours.using(engine=engine):
+                    got, want, unchanged = call.run(ours, vectors.FORMS_OF_TYPES[form])
+                checks.equal(got, want, call)
+                checks.that(unchanged, call)
+
+
+def test_without_counts_elements_are_shared_out(comm):
+    """As mpi4py does: the first ranks get one more."""
+    ours, p, rank = mpicoll.Comm(comm), comm.size, comm.rank
+    share = [2 + (r < 1) for r in range(p)]
+    forms = (lambda x: x, lambda x: [x, MPI.DOUBLE], lambda x: [x, None, None, "d"], lambda x: [x, (None, None)])
+    for message in forms:
+        got = np.full(2 * p + 1, -1.0)
+        ours.Allgatherv(vectors.block(rank, 0, share[rank]), message(got))
+        assert np.array_equal(got, np.concatenate([vectors.block(r, 0, n) for r, n in enumerate(share)]))
+        part = np.full(share[rank], -1.0)
+        ours.Scatterv(message(got) if rank == 0 else None, part)
+        assert np.array_equal(part, vectors.block(rank, 0, share[rank]))
+
+
+def test_one_number_for_all(comm):
+    """One count for all ranks, and one displacement that is the stride."""
+    ours, p = mpicoll.Comm(comm), comm.size
+    for two, five in ((2, 5), (np.int32(2), np.array(5))):
+        got = np.full(5 * p, -1.0)
+        ours.Allgatherv(vectors.block(comm.rank, 0, 2), [got, (two, five)])
+        assert np.array_equal(got.reshape(p, 5)[:, :2], [vectors.block(r, 0, 2) for r in range(p)])
+        assert (got.reshape(p, 5)[:, 2:] == -1).all()
+
+
+def test_no_memory_for_nothing(comm):
+    ours, none = mpicoll.Comm(comm), [0] * comm.size
+    ours.Allgatherv([None, 0, MPI.INT], [None, none, MPI.INT])
+    ours.Alltoallv([None, none, MPI.INT], [None, none, MPI.INT])
+    ours.Alltoallw([None, none, none, [MPI.INT] * comm.size], [None, none, none, [MPI.INT] * comm.size])
+    ours.Gatherv(np.zeros(0), [None, none, MPI.DOUBLE] if comm.rank == 0 else None)
+
+
+def test_significant_only_at_the_root(comm):
+    ours, root = mpicoll.Comm(comm), comm.size - 1
+    there, junk = comm.rank == root, object()
+    got, part = np.zeros(comm.size), np.zeros(1)
+    ours.Gatherv(np.full(1, comm.rank + 1.0), got if there else junk, root)
+    ours.Scatterv(got if there else junk, part, root)
+    assert part[0] == comm.rank + 1
+
+
+# -- datatypes
+
+
+@pytest.fixture
+def holes():
+    """Two numbers of every four: x.x."""
+    vector = MPI.DOUBLE.Create_vector(2, 1, 2)
+    made = vector.Create_resized(0, 32).Commit()
+    vector.Free()
+    yield made
+    made.Free()
+
+
+def inside(array):
+    """The numbers the datatype with holes selects."""
+    return array.reshape(-1, 4)[:, ::2].ravel()
+
+
+def between(array):
+    """And those it leaves."""
+    return array.reshape(-1, 4)[:, 1::2].ravel()
+
+
+@each("collective", vectors.METHODS)
+def test_datatypes_with_holes(comm, engine, collective, holes):
+    for spec in vectors.names(collective):
+        check_holes(comm, engine, collective, spec, holes)
+
+
+def check_holes(comm, engine, collective, spec, holes):
+    """At the senders, at the receivers, or at both; the same numbers with another type on the other side."""
+    ours, p, rank = mpicoll.Comm(comm), comm.size, comm.rank
+    one = MPI.DOUBLE
+
+    def message(data, at, sizes, holey):
+        """In elements of the type: two numbers each where it has holes; of Alltoallw in bytes."""
+        counts = [n if holey else 2 * n for n in sizes]
+        places = list(at) if holey else [2 * x for x in at]
+        if collective == "alltoallw":
+            return [data, counts, [x * (32 if holey else 8) for x in places], [holes if holey else one] * p]
+        return [data, counts, places, holes if holey else one]
+
+    def plain(data, n, holey):
+        return [data, n if holey else 2 * n, holes if holey else one]
+
+    def room(elements, holey):
+        return np.full(elements * (4 if holey else 2), -1.0)
+
+    sizes = {(s, d): (s + 2 * (d if collective in vectors.PAIRS else 0) + 1) % 4 for s in range(p) for d in range(p)}
+    pairs = collective in vectors.PAIRS
+    with Checks() as checks, ours.using(engine=engine, **{collective: spec}):
+        for sends, receives in ((True, False), (False, True), (True, True)):
+            for how in ({}, {"chunk_bytes": 8, "window": 2}):
+                row = [sizes[rank, d] for d in range(p)] if pairs else [sizes[r, 0] for r in range(p)]
+                column = [sizes[s, rank] for s in range(p)] if pairs else row
+                said = (sends, receives, how)
+                sent, got = room(sum(row) + p, sends), room(sum(column) + p, receives)
+                at = [sum(row[:d]) + d for d in range(p)]
+                to = [sum(x + 1 for x in column[s + 1 :]) for s in range(p)]
+                with ours.using(**how):
+                    if collective in ("gatherv", "allgatherv"):
+                        own = room(row[rank], sends)
+                        (inside(own) if sends else own)[:] = vectors.block(rank, 0, 2 * row[rank])
+                        if sends:
+                            own.reshape(-1, 4)[:, ::2] = vectors.block(rank, 0, 2 * row[rank]).reshape(-1, 2)
+                        root = () if collective == "allgatherv" else (p - 1,)
+                        getattr(ours, vectors.METHODS[collective])(
+                            plain(own, row[rank], sends), message(got, to, column, receives), *root)
+                        if root and rank != p - 1:
+                            continue
+                        want = {s: vectors.block(s, 0, 2 * column[s]) for s in range(p)}
+                    else:
+                        values = sent.reshape(-1, 4)[:, ::2] if sends else sent.reshape(-1, 2)
+                        for d in range(p):
+                            values[at[d] : at[d] + row[d]] = vectors.block(rank, d, 2 * row[d]).reshape(-1, 2)
+                        if collective == "scatterv":
+                            got, to = room(row[rank], receives), [0]
+                            first = message(sent, at, row, sends) if rank == p - 1 else None
+                            ours.Scatterv(first, plain(got, row[rank], receives), p - 1)
+                            want = {0: vectors.block(p - 1, rank, 2 * row[rank])}
+                        else:
+                            getattr(ours, vectors.METHODS[collective])(
+                                message(sent, at, row, sends), message(got, to, column, receives))
+                            want = {s: vectors.block(s, rank, 2 * column[s]) for s in range(p)}
+                expected = np.full((len(got) // (4 if receives else 2), 2), -1.0)
+                for s, data in want.items():
+                    expected[to[s] : to[s] + len(data) // 2] = data.reshape(-1, 2)
+                checks.equal(inside(got) if receives else got, expected.ravel(), *said)
+                checks.that(not receives or (between(got) == -1).all(), *said, "wrote into the holes")
+
+
+def test_alltoallw_of_many_types(comm, engine):
+    """Every pair of ranks has a type of its own, and every rank lays all of them into one struct of memory."""
+    ours, p, rank = mpicoll.Comm(comm), comm.size, comm.rank
+    kinds = [(MPI.DOUBLE, "d"), (MPI.INT, "i"), (MPI.CHAR, "S1"), (MPI.SHORT, "h")]
+
+    def parts(of):
+        """(type, bytes, count, place) of each block."""
+        found, at = [], 0
+        for other in range(p):
+            datatype, code = kinds[(rank + other) % 4]
+            n = (rank + other) % 3
+            found.append((datatype, code, n, at))
+            at += 8 * n + 8 * of
+        return found, at
+
+    (sends, length), (receives, room) = parts(1), parts(2)
+    sent, got = np.zeros(length, "u1"), np.full(room, 0xA5, "u1")
+    for other, (_, code, n, at) in enumerate(sends):
+        data = np.full(n, rank * p + other + 1).astype(code)
+        sent[at : at + data.nbytes] = np.frombuffer(data.tobytes(), "u1")
+    want = got.copy()
+    for other, (_, code, n, at) in enumerate(receives):
+        data = np.full(n, other * p + rank + 1).astype(code)
+        want[at : at + data.nbytes] = np.frombuffer(data.tobytes(), "u1")
+    for spec in vectors.names("alltoallw"):
+        got[:] = 0xA5
+        with ours.using(engine=engine, alltoallw=spec):
+            ours.Alltoallw([sent, [x[2] for x in sends], [x[3] for x in sends], [x[0] for x in sends]],
+                           [got, [x[2] for x in receives], [x[3] for x in receives], [x[0] for x in receives]])
+        assert np.array_equal(got, want), spec
+
+
+def test_alltoallw_of_subarrays(comm, engine):
+    """A matrix is transposed in blocks: no counts, no displacements, the types say it all."""
+    ours, p = mpicoll.Comm(comm), comm.size
+    whole = np.arange(4.0 * p * p * p).reshape(2 * p, 2 * p * p)            # two rows of every rank
+    mine = whole[:, 2 * p * comm.rank : 2 * p * (comm.rank + 1)].copy()     # this rank has its columns
+    rows = np.zeros((2, 2 * p * p))
+    out = [MPI.DOUBLE.Create_subarray([2 * p, 2 * p], [2, 2 * p], [2 * d, 0]).Commit() for d in range(p)]
+    into = [MPI.DOUBLE.Create_subarray([2, 2 * p * p], [2, 2 * p], [0, 2 * p * s]).Commit() for s in range(p)]
+    for spec in vectors.names("alltoallw"):
+        rows[:] = 0
+        with ours.using(engine=engine, alltoallw=spec):
+            ours.Alltoallw([mine, out], [rows, into])
+        assert np.array_equal(rows, whole[2 * comm.rank : 2 * comm.rank + 2]), spec
+    for datatype in out + into:
+        datatype.Free()
+
+
+def test_absolute_addresses(comm):
+    """MPI.BOTTOM, with datatypes made of addresses."""
+    ours, p = mpicoll.Comm(comm), comm.size
+    sent, got = vectors.block(comm.rank, 0, p), np.full(p, -1.0)
+
+    def types(array):
+        return [MPI.DOUBLE.Create_hindexed([1], [MPI.Get_address(array) + 8 * i]).Commit() for i in range(p)]
+
+    out, into = types(sent), types(got)
+    ours.Alltoallw([MPI.BOTTOM, [1] * p, [0] * p, out], [MPI.BOTTOM, [1] * p, [0] * p, into])
+    assert got.tolist() == [vectors.block(r, 0, p)[comm.rank] for r in range(p)]
+    for datatype in out + into:
+        datatype.Free()
+
+
+# -- choosing
+
+
+@each("collective", vectors.METHODS)
+def test_native_and_auto(comm, collective):
+    ours = mpicoll.Comm(comm)
+    with Checks() as checks, ours.trace() as records:
+        for spec in ("auto", "native"):
+            with ours.using(**{collective: spec}):
+                got, want, _ = Call(collective, "uneven", "strewn").run(ours)
+            checks.that(want is None or np.array_equal(got, want), spec, got, want)
+    assert [r.collective for r in records] == [collective] * 2
+    assert records[0].algorithm == ours.explain(collective, 8).algorithm and records[1].algorithm == "native"
+
+
+@each("collective", vectors.METHODS)
+def test_who_needs_no_counts_asks_for_none(comm, monkeypatch, collective):
+    """Auto takes what needs none; and asking is what the others do."""
+    ours, asked = mpicoll.Comm(comm), []
+    asking = counts.Asking
+    monkeypatch.setattr(counts, "Asking", lambda *given: asked.append(given) or asking(*given))
+    for spec in ("auto", *vectors.names(collective)):
+        asked.clear()
+        with ours.using(**{collective: spec}):
+            Call(collective, "uneven", "packed").run(ours)
+        needs = spec != "auto" and not find(collective, spec).direct and collective != "allgatherv"
+        assert len(asked) == needs, spec
+
+
+def test_the_plain_form_is_chosen_apart(comm):
+    ours = mpicoll.Comm(comm)
+    with ours.using(gather="binomial", gatherv="linear"), ours.trace() as records:
+        ours.Gather(np.zeros(1), np.zeros(comm.size))
+        ours.Gatherv(np.zeros(1), [np.zeros(comm.size), 1])
+    assert [(r.collective, r.algorithm) for r in records] == [("gather", "binomial"), ("gatherv", "linear")]
+
+
+def test_ways_of_many_calls(comm, engine):
+    """Counts that change from call to call on one rank only, which others must not believe to know."""
+    ours, p = mpicoll.Comm(comm), comm.size
+    with ours.using(engine=engine, gatherv="binomial", alltoallv="bruck"):
+        for i in range(40):
+            sizes = [1 + (i if r == i % p else 0) for r in range(p)]
+            got = np.full(sum(sizes), -1.0)
+            ours.Gatherv(vectors.block(comm.rank, 0, sizes[comm.rank]), [got, sizes])
+            if comm.rank == 0:
+                assert np.array_equal(got, np.concatenate([vectors.block(r, 0, n) for r, n in enumerate(sizes)])), i
+            ours.Alltoallv([got, [0] * p], [got[:0], [0] * p])
+
+
+@pytest.mark.mpi(min_size=2)
+def test_beside_what_is_in_flight(comm, engine):
+    """Calls that ask for counts first, while others of ours are under way and end in any order."""
+    ours, p = mpicoll.Comm(comm), comm.size
+    totals = [np.zeros(5_000) for _ in range(4)]
+    with ours.using(engine=engine, gatherv="binomial", scatterv="binomial", alltoallv="bruck"):
+        requests = []
+        for i, total in enumerate(totals):
+            requests.append(ours.Iallreduce(np.full(5_000, i + 1.0), total))
+            if i % 2 == comm.rank % 2:
+                requests[-1].Test()
+            got, want, _ = Call(("gatherv", "scatterv", "alltoallv", "allgatherv")[i], "uneven", "strewn", 1).run(ours)
+            assert want is None or np.array_equal(got, want)
+        for request in requests[:: 1 if comm.rank else -1]:
+            request.Wait()
+    assert all((total == p * (i + 1)).all() for i, total in enumerate(totals))
+
+
+# -- counts that do not fit together, without check mode
+
+
+@pytest.mark.mpi(min_size=2)
+def test_what_does_not_fit_is_told_before_memory_is_written(comm):
+    """An algorithm that asks for counts knows better than to write past a block; here every rank expects less."""
+    ours, p = mpicoll.Comm(comm), comm.size
+    received = [2] * p
+    with ours.using(alltoallv="bruck"), pytest.raises(mpicoll.errors.CountMismatch, match=r"sends 24 bytes .* 16"):
+        sent = [3 if d != comm.rank else 2 for d in range(p)]
+        ours.Alltoallv([np.zeros(sum(sent)), sent], [np.zeros(2 * p), received])

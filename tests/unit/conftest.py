@@ -1,0 +1,20 @@
+"""What several unit tests need around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from mpicoll.registry import _REGISTRY, parse_spec
+
+
+@pytest.fixture
+def registry() -> Iterator[None]:
+    """What a test registers is gone after it."""
+    before = {collective: dict(entries) for collective, entries in _REGISTRY.items()}
+    yield
+    for collective, entries in before.items():
+        _REGISTRY[collective].clear()
+        _REGISTRY[collective].update(entries)
+    parse_spec.cache_clear()

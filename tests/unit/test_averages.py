@@ -1,0 +1,276 @@
+"""Plans of averages: who divides what and when, and what the proof says of plans that do otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from unit.mutants import adhoc, changed, faults
+
+from mpicoll import tables
+from mpicoll.errors import VerifyError
+from mpicoll.ir import VALUE, Loc, Recv, RecvReduce, Reduce, Send
+from mpicoll.plan import FOLD, IN, LAST, OUT, SCRATCH
+from mpicoll.registry import find, registered
+from mpicoll.schedule import Schedule, schedule
+from mpicoll.tables import Case, check_tables, lower_all
+
+REDUCING = [
+    pytest.param(a, id=f"{a.collective.name}-{a.name}")
+    for a in registered()
+    if a.collective.name in ("reduce", "reduce_scatter", "allreduce")
+]
+
+
+def rows_of(plan, kind):
+    """The segments of each row of a kind."""
+    return [plan.segments[a:b].tolist() for k, _, a, b, _ in plan.rows.tolist() if k == kind]
+
+
+def divided(plan):
+    """The bytes a rank divides."""
+    return sum(segments[0][2] for segments in rows_of(plan, LAST))
+
+
+def refused(made, case, change, in_place=False):
+    """The error of all ranks' plans, some of them changed: change(rank, plan)."""
+    plans = [change(rank, plan) for rank, plan in enumerate(lower_all(made, case, in_place))]
+    with pytest.raises(VerifyError) as error:
+        tables.run(made, case, in_place, plans)
+    return error.value
+
+
+# -- where divisions are ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("p", [2, 3, 4, 7])
+def test_who_divides(p):
+    """As much as is kept where sums travel; of what travels divided, each block once."""
+    count = 12 * p
+    case = Case(count, 8, None, 4, averaged=True)
+    ring = [divided(plan) for plan in lower_all(schedule("allreduce", "ring", p), case, False)]
+    assert ring == [count // p * 8] * p
+    tree = [divided(plan) for plan in lower_all(schedule("allreduce", "tree", p), case, False)]
+    assert tree == [count * 8] + [0] * (p - 1)
+    for late in ("naive", "reduce_bcast"):
+        assert [divided(plan) for plan in lower_all(schedule("allreduce", late, p), case, False)] == [count * 8] * p
+    at_root = [divided(plan) for plan in lower_all(schedule("reduce", "binomial", p, root=1), case, False)]
+    assert at_root == [count * 8 * (rank == 1) for rank in range(p)]
+
+
+@pytest.mark.parametrize("entry", REDUCING)
+@pytest.mark.parametrize("p", [2, 3, 5, 8])
+def test_the_last_fold_divides(entry, p):
+    """No rank goes over its results once more, but those of what does not finish where it is kept.
+
+    Of these a rank divides apart what it does not fold in the last step that uses it.
+    """
+
+    def touched(op):
+        return {op.dst, op.src} if isinstance(op, Reduce) else {Loc(op.buffer, block) for block in op.blocks}
+
+    def folded_last(rank, block):
+        steps = [step for strand in made.program(rank) for step in strand]
+        used = [step for step in steps if any(Loc(VALUE, block) in touched(op) for op in step)]
+        return any(isinstance(op, RecvReduce) and Loc(VALUE, block) in touched(op) for op in used[-1])
+
+    made = Schedule(entry, p)
+    plans = lower_all(made, Case(40, 8, 16, 2, averaged=True), False)
+    alone = {rank for rank, plan in enumerate(plans) if any(len(s) == 2 for s in rows_of(plan, LAST))}
+    late = {rank for rank in range(p) if not all(folded_last(rank, block) for block in made.ends(rank))}
+    assert alone == (set() if entry.finishes_where_kept(p, made.settled) else late)
+
+
+@pytest.mark.parametrize("entry", REDUCING)
+def test_other_plans_know_nothing_of_it(entry):
+    for p in (1, 2, 5):
+        case = Case(40, 8, 16, 2)
+        for plain, averaging in zip(*(lower_all(Schedule(entry, p), replace(case, averaged=a), False) for a in (0, 1))):
+            assert not rows_of(plain, LAST)
+            assert p > 1 or np.array_equal(plain.rows, averaging.rows), "alone there is nothing to divide"
+            assert plain.scratch_bytes == averaging.scratch_bytes
+
+
+def test_rows_for_several_blocks():
+    """Late, neighbours that fall due together are divided in one go: those sent last, and those received last."""
+    made = replace(find("allreduce", "rabenseifner"), finishes=False)
+    (*_, plan) = lower_all(Schedule(made, 4), Case(16, 8, None, 4, averaged=True), False)
+    assert rows_of(plan, LAST) == [[[OUT, 64, 64]] * 2, [[OUT, 0, 64]] * 2]
+
+
+def test_neighbours_of_which_one_is_due():
+    """Two blocks folded in one step, one of them for the last time, stay two rows."""
+
+    def body(p, rank):
+        if rank == 0:
+            yield RecvReduce(1, (0, 1))
+            yield RecvReduce(2, (1,))
+            yield Send(1, (0, 1)), Send(2, (0, 1))
+            return
+        if rank == 1:
+            yield RecvReduce(2, (0,))
+            yield Send(0, (0, 1))
+        else:
+            yield Send(1, (0,))
+            yield Send(0, (1,))
+        yield Recv(0, (0, 1))
+
+    made = Schedule(replace(adhoc("allreduce", body, 3, blocks=2).algorithm, finishes=True), 3)
+    check_tables(made)
+    plan = lower_all(made, Case(4, 8, None, 4, averaged=True), False)[0]
+    assert (len(rows_of(plan, FOLD)), len(rows_of(plan, LAST))) == (1, 2)
+
+
+def test_what_is_copied_to_its_place_is_divided_on_its_way():
+    def body(p, rank):
+        if rank == 0:
+            yield RecvReduce(1, (0, 1, 2))
+            yield Send(1, (2, 0, 1))
+        else:
+            yield Send(0, (0, 1, 2))
+            yield Recv(0, (2, 0, 1))
+
+    made = adhoc("allreduce", body, 2, blocks=3)
+    check_tables(made)
+    (_, plan) = lower_all(made, Case(6, 8, None, 4, averaged=True), False)
+    assert rows_of(plan, LAST) == [[[OUT, 32, 16], [SCRATCH, 0, 16]], [[OUT, 0, 32], [SCRATCH, 16, 32]]]
+
+
+# -- schedules in which dividing early would be wrong --------------------------------------------------------
+
+
+def handed_over(p, rank):
+    """Rank 1 completes the sum, then rank 0 tells everybody, rank 1 too."""
+    if rank == 1:
+        yield tuple(RecvReduce(peer, (0,)) for peer in range(p) if peer != 1)
+        yield Send(0, (0,))
+        yield Recv(0, (0,))
+    elif rank == 0:
+        yield Send(1, (0,))
+        yield Recv(1, (0,))
+        yield tuple(Send(peer, (0,)) for peer in range(1, p))
+    else:
+        yield Send(1, (0,))
+        yield Recv(0, (0,))
+
+
+@pytest.mark.parametrize("p", [2, 3, 5])
+def test_an_algorithm_that_declares_nothing_is_right(p):
+    made = adhoc("allreduce", handed_over, p)
+    check_tables(made)
+    for case in (Case(5, 2, None, 4, averaged=True), Case(5, 2, 4, 2, averaged=True)):
+        for in_place in (False, True):
+            tables.run(made, case, in_place)
+
+
+@pytest.mark.parametrize("p", [2, 3, 5])
+def test_one_that_declares_falsely_is_found_out(p):
+    entry = replace(adhoc("allreduce", handed_over, p).algorithm, finishes=True)
+    with pytest.raises(VerifyError, match="block 0 whole"):
+        check_tables(Schedule(entry, p))
+
+
+def test_what_completes_a_block_for_others_does_not_finish():
+    """Ranks that recursive halving folds away get their block from a neighbour that does not keep it."""
+    entry = replace(find("reduce_scatter", "recursive_halving"), finishes=True)
+    check_tables(Schedule(entry, 4))
+    with pytest.raises(VerifyError, match="averaged=True"):
+        check_tables(Schedule(entry, 3))
+
+
+@pytest.mark.parametrize("p", [2, 3, 5, 8, 17])
+def test_what_finishes_with_some_parameters_only(p):
+    """What is reduced to a root by trees is complete there; a reduction that gathers has completed it elsewhere."""
+    trees = replace(find("allreduce", "reduce_bcast"), finishes=lambda p, reduce, bcast: reduce.entry.name == "chain")
+    for reduce, finishes in (("chain", True), ("rabenseifner", False)):
+        made = Schedule(trees, p, reduce=reduce)
+        assert trees.finishes_where_kept(p, made.settled) is finishes
+        check_tables(made)
+    falsely = Schedule(replace(trees, finishes=True), p, reduce="rabenseifner")
+    with pytest.raises(VerifyError, match="averaged=True"):
+        check_tables(falsely)
+
+
+# -- broken plans -------------------------------------------------------------------------------------------
+
+RING = schedule("allreduce", "ring", 3)
+CHUNKED = Case(17, 2, 4, 2, averaged=True)
+
+
+def of_kind(plan, kind):
+    """The rows of a kind."""
+    return np.flatnonzero(plan.rows[:, 0] == kind)
+
+
+def test_a_fold_before_the_last_that_divides():
+    def early(rank, plan):
+        return changed(plan, "rows", (of_kind(plan, FOLD)[0], 0), LAST) if rank == 1 else plan
+
+    error = refused(RING, CHUNKED, early)
+    assert (error.rank, error.step, error.expected) == (1, 0, "to divide once, when all contributions are in")
+
+
+def test_a_last_fold_that_does_not_divide():
+    def never(rank, plan):
+        return changed(plan, "rows", (of_kind(plan, LAST)[0], 0), FOLD) if rank == 2 else plan
+
+    assert refused(RING, CHUNKED, never).expected.endswith("whole")
+
+
+def test_a_result_divided_twice():
+    def twice(rank, plan):
+        """A copy of a row: the sum it makes is whole, and its own first operand."""
+        row = of_kind(plan, LAST)[0]
+        a, b = plan.rows[row, 2:4]
+        here = plan.segments[[a, a]]
+        segments = np.concatenate([plan.segments[:b], here, plan.segments[b:]])
+        rows = np.insert(plan.rows, row + 1, [LAST, 0, b, b + 2, -1], axis=0)
+        rows[row + 2 :, 2:4] += 2
+        return replace(plan, rows=rows, segments=segments, steps=plan.steps + (plan.steps > row))
+
+    error = refused(RING, CHUNKED, lambda rank, plan: twice(rank, plan) if rank == 0 else plan)
+    assert error.expected == "to divide once, when all contributions are in"
+
+
+def test_a_division_before_the_messages_are_in():
+    """A copy of the input may be made then, a division may not: nothing is complete yet."""
+    made = schedule("allreduce", "ring", 1)
+    (plan,) = lower_all(made, Case(4, 2, None, 4), False)
+    assert rows_of(plan, FOLD) == [[[OUT, 0, 8], [IN, 0, 8]]]
+    assert faults(plan) == []
+    assert faults(changed(plan, "rows", (0, 0), LAST)) == [
+        "only the input is copied before the messages of a step are in"
+    ]
+
+
+def test_every_rank_dividing_what_travels_divided():
+    """Plans of the early and of the late kind do not go together."""
+    late = Schedule(replace(find("allreduce", "ring"), finishes=False), 3)
+    plans = [lower_all(late, CHUNKED, False)[rank] if rank else lower_all(RING, CHUNKED, False)[0] for rank in range(3)]
+    with pytest.raises(VerifyError):
+        tables.run(RING, CHUNKED, False, plans)
+
+
+def test_what_a_scan_combines_is_not_averaged():
+    assert not any(tables.averages(Schedule(a, 3)) for a in registered() if a.collective.name in ("scan", "exscan"))
+    assert not tables.averages(schedule("bcast", "chain", 3))
+    assert not tables.averages(schedule("reduce", "chain", 3, root=1, commutative=False)), "another program"
+    assert tables.averages(schedule("reduce", "chain", 3, root=1))
+
+
+def test_a_result_read_in_the_step_that_writes_it():
+    """Late, what reads a sum in the step that makes it must get the sum: the division comes after it."""
+
+    def body(p, rank):
+        if rank == 0:
+            yield RecvReduce(1, (0,)), Reduce(Loc("onward", 0), Loc(VALUE, 0))
+            yield Send(1, (0,), "onward")
+        else:
+            yield Send(0, (0,))
+            yield Recv(0, (0,))
+
+    made = adhoc("allreduce", body, 2)
+    check_tables(made)
+    plan = lower_all(made, Case(3, 2, None, 4, averaged=True), False)[0]
+    assert [len(s) for s in rows_of(plan, LAST)] == [2]

@@ -1,0 +1,163 @@
+"""The facts about algorithms: what is said of them is what is declared and measured."""
+
+from __future__ import annotations
+
+import doctest
+import json
+from fractions import Fraction
+from importlib import import_module
+
+import pytest
+
+from mpicoll import misreadings
+from mpicoll.catalogue import facts, grid_words, measured, served, strands, suits
+from mpicoll.claims import Claims
+from mpicoll.formulas import pretty
+from mpicoll.misreadings import _at_root
+from mpicoll.parameters import dealt, every_root, over
+from mpicoll.registry import _REGISTRY, Requirement, algorithm, every, find, registered
+
+EVERY = [pytest.param(a, id=f"{a.collective.name}-{a.name}") for a in registered()]
+
+
+@pytest.fixture
+def squares():
+    """A barrier for square numbers of ranks."""
+
+    @algorithm("barrier", requires=Requirement("a square number of ranks", lambda p: int(p**0.5) ** 2 == p))
+    def squares(p, rank):
+        """A barrier that is choosy.
+
+        Steps: lg(p)
+        Bytes per rank: 0
+        Scratch: 0
+        Cost: none
+        Source: nobody
+        """
+        return find("barrier", "dissemination")(p, rank)
+
+    yield squares
+    del _REGISTRY["barrier"]["squares"]
+
+
+@pytest.mark.parametrize("name", ["catalogue", "formulas", "picture", "svg", "cli.verify"])
+def test_examples(name):
+    found = doctest.testmod(import_module(f"mpicoll.{name}"))
+    assert found.attempted and not found.failed
+
+
+# -- facts ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entry", EVERY)
+def test_facts_are_plain(entry):
+    found = facts(entry)
+    assert json.loads(json.dumps(found)) == found
+    assert found["steps"] == entry.claims.steps and found["source"] == entry.claims.source
+    assert set(found["parameters"]) == set(entry.parameters)
+    assert all(x["range"] for x in found["parameters"].values())
+    assert len(found["proved_with"]) == len(entry.grid)
+    assert (found["keeps_operand_order"] is None) == (not entry.collective.reduces)
+
+
+@pytest.mark.parametrize("entry", EVERY)
+def test_measured_is_what_is_claimed(entry):
+    p = served(entry, 8)
+    steps, moved = measured(entry, p)
+    claims, settled = entry.claims, entry.settle(p)
+    assert claims.holds(claims.steps, Fraction(steps), p, **settled)
+    assert claims.holds(claims.bytes_per_rank, moved, p, **settled)
+
+
+def test_what_does_not_suit_is_not_measured(squares):
+    assert [p for p in range(1, 17) if suits(squares, p)] == [1, 4, 9, 16]
+    assert served(squares, 5) == 9
+    assert measured(squares, 5) is None and measured(squares, 9).steps == 4
+    assert facts(squares)["requires"] == "a square number of ranks"
+
+
+def test_strands_are_counted():
+    assert strands(find("allreduce", "ring_bidirectional"), 8) == 2
+    assert strands(find("allreduce", "ring"), 8) == strands(find("barrier", "dissemination"), 8) == 1
+
+
+@pytest.mark.parametrize(
+    ("grid", "words"),
+    [
+        (over(k=(2, 3)), "k = 2, 3 for p = 1-64"),
+        (over((6, 11), groups=(4, dealt)), "groups = 4, dealt for p = 6, 11"),
+        (over((1, 2), groups=(((0,), (1, 2)), "nodes")), "groups = groups of 1, 2, nodes for p = 1-2"),
+        (over((8,), k=lambda p: (1, p)), "k = 1, 8 for p = 8"),
+        (over((8,), k=(1, lambda p: p - 1)), "k = 1, 7 at p = 8 for p = 8"),
+        (over((8,), k=range(1, 9), roots=every_root), "k = each of 8 for p = 8"),
+        (over((8,), inner=every("scan")), f"inner = {', '.join(_REGISTRY['scan'])} for p = 8"),
+    ],
+)
+def test_grids_in_words(grid, words):
+    assert grid_words(grid) == words
+
+
+# -- formulas ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("python", "readable"),
+    [
+        ("(p - 1) * n / p", "(p − 1) n / p"),
+        ("n / (2 * p)", "n / (2 p)"),
+        ("n / p / 2", "n / p / 2"),
+        ("n / p * 2", "(n / p) · 2"),
+        ("p - (q - 1)", "p − (q − 1)"),
+        ("p - q - 1", "p − q − 1"),
+        ("2**(i + 1)", "2^(i + 1)"),
+        ("(p // 2) * k", "⌊p / 2⌋ k"),
+        ("-(-p // k)", "⌈p / k⌉"),
+        ("lg(p, k)", "lg_k p"),
+        ("lg(q) * lg(p - 1)", "lg q lg(p − 1)"),
+        ("1 < p <= q", "[1 < p ≤ q]"),
+        ("p > q and k != 2", "[p > q and k ≠ 2]"),
+        ("p % 2 == 0", "[p mod 2 = 0]"),
+        ("n * (1 if p > q else 0)", "n (1 if p > q, else 0)"),
+        ("n if form == 'fold' else 0", "n if form = fold, else 0"),
+        ("at most moved(a, p) + 1", "at most moved(a, p) + 1"),
+        ("max([0] + [x for x in groups])", "max(0, x for x in groups)"),
+        ("sum(i for i in range(1, p))", "sum(i for i from 1 to below p)"),
+        ("a.blocks(len(g))", "a.blocks(len(g))"),
+    ],
+)
+def test_formulas_read_well(python, readable):
+    assert pretty(python) == readable
+
+
+@pytest.mark.parametrize("entry", EVERY)
+def test_every_formula_can_be_read(entry):
+    claims: Claims = entry.claims
+    for formula in (claims.steps, claims.bytes_per_rank, claims.scratch):
+        said = pretty(formula)
+        assert said.count("(") == said.count(")") and said.count("[") == said.count("]")
+        assert not any(sign in said for sign in ("**", "//", " * ", ":=", "range")), said
+
+
+# -- misreadings ------------------------------------------------------------------------------------------
+
+
+def test_misreadings_are_not_what_is_measured():
+    every = misreadings.misreadings()
+    assert len({x.said for x in every}) == len(every) >= 6
+    assert all(x.meant != x.measured for x in every)
+
+
+def test_misreadings_have_the_numbers_of_the_schedules():
+    ring = next(x for x in misreadings.misreadings() if "every rank moves (p − 1) n" in x.said)
+    assert (ring.meant, ring.measured) == ("7 n", "1.75 n")
+    doubling = next(x for x in misreadings.misreadings() if x.said.startswith("Recursive doubling"))
+    assert (doubling.meant, doubling.measured) == ("n", "3 n")
+    twice = next(x for x in misreadings.misreadings() if "twice an allreduce" in x.said)
+    assert twice.measured == "reduce_scatter 0.875 n + allgather 0.875 n = 1.75 n, allreduce 1.75 n"
+    at_four = next(x for x in misreadings.misreadings(4) if "every rank moves (p − 1) n" in x.said)
+    assert (at_four.meant, at_four.measured) == ("3 n", "1.5 n")
+
+
+def test_what_goes_through_the_root():
+    assert _at_root("bcast", "binomial", 8) == (0, 3)
+    assert _at_root("allreduce", "reduce_bcast", 8) == (3, 3)

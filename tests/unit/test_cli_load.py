@@ -1,0 +1,181 @@
+"""`mpicoll --load FILE`: algorithms of one's own in every command, and files that do not load."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+
+import pytest
+from click.testing import CliRunner
+
+from mpicoll import cli
+from mpicoll.cli import load
+
+MINE = '''\
+from mpicoll import algorithm
+from mpicoll.ir import Recv, Send
+
+
+@algorithm("bcast")
+def mine(p, rank):
+    """The root sends to one after the other.
+
+    Steps: p - 1
+    Bytes per rank: n * (p - 1)
+    Scratch: 0
+    Cost: (p - 1) (α + n β)
+    Source: {source}
+    """
+    if rank == 0:
+        yield from (Send(peer, (0,)) for peer in range(1, p))
+    else:
+        yield Recv(0, (0,))
+'''
+
+
+@pytest.fixture(autouse=True)
+def as_it_was(monkeypatch, registry):
+    """No launcher's variables; afterwards, what was registered and importable before."""
+    for name in cli.RANK_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.fixture
+def mine(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(MINE.replace("{source}", "nobody"), encoding="utf-8")
+    return str(path)
+
+
+def run(*args, env=None):
+    return CliRunner(env=env).invoke(cli.main, args, prog_name="mpicoll")
+
+
+def refused(*args):
+    """The one line of an error."""
+    result = run(*args)
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    line, end = result.stderr[:-1], result.stderr[-1:]
+    assert end == "\n" and "\n" not in line and "Traceback" not in line
+    return line
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("list",), " mine "),
+        (("show", "bcast", "mine", "-p", "3"), "bcast mine, p = 3: 2 steps, 2 messages, at most 2 n bytes per rank"),
+        (("verify", "bcast", "mine", "--max-ranks", "4", "--jobs", "1"), "all hold: 1 algorithm, 10 schedules"),
+    ],
+    ids=lambda x: x[0] if isinstance(x, tuple) else "",
+)
+def test_a_loaded_algorithm_is_like_any_other(mine, args, said):
+    result = run("--load", mine, *args)
+    assert result.exit_code == 0, result.output
+    assert said in result.stdout
+    assert "mine" in {e["name"] for e in json.loads(run("list", "--json").stdout)["bcast"]}
+
+
+def test_verify_knows_it_in_its_processes(mine):
+    result = run("--load", mine, "verify", "bcast", "--max-ranks", "3", "--jobs", "2")
+    assert result.exit_code == 0, result.output
+    assert any(line.split()[:3] == ["bcast", "mine", "1-3"] for line in result.stdout.splitlines())
+
+
+def test_several_files_each_once(mine, tmp_path):
+    other = tmp_path / "other.py"
+    other.write_text(MINE.replace("def mine", "def other"), encoding="utf-8")
+    result = run("--load", mine, "--load", str(other), "--load", mine, "list")
+    assert " mine " in result.stdout and " other " in result.stdout
+
+
+def test_a_file_may_import_what_lies_beside_it(tmp_path):
+    (tmp_path / "beside_it.py").write_text("NAME = 'nobody in particular'")
+    path = tmp_path / "mine.py"
+    path.write_text("import beside_it\n" + MINE.replace("{source}", "nobody") + "assert beside_it.NAME\n")
+    assert run("--load", str(path), "list").exit_code == 0
+
+
+def test_a_change_is_seen_at_once(mine, tmp_path):
+    """Nothing of the file is kept in a cache."""
+    assert not list(tmp_path.glob("**/__pycache__"))
+    assert run("--load", mine, "list").exit_code == 0
+    assert not list(tmp_path.glob("**/__pycache__"))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("x = 1\ndef f(:\n", "mine.py, line 2: invalid syntax"),
+        ("x = 1\n1 / 0\n", "mine.py, line 2: ZeroDivisionError: division by zero"),
+        ("import no_such_module\n", "mine.py, line 1: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("x = 1\n", "mine.py registers no algorithm; see mpicoll.algorithm"),
+        ("raise SystemExit('enough')", "mine.py, line 1: SystemExit: enough"),
+        (
+            MINE.replace("    Source: {source}\n", ""),
+            "mine.py, line 5: the docstring of bcast mine lacks Source; see mpicoll/claims.py for the grammar",
+        ),
+        (MINE.replace("def mine", "def chain"), "mine.py, line 5: bcast chain is registered twice"),
+        (
+            MINE.replace('"bcast"', '"bcasts"'),
+            "mine.py, line 5: no collective is called 'bcasts'; did you mean 'bcast'?",
+        ),
+        (
+            MINE.replace("(p, rank)", "(p, rank, *, k=3)"),
+            "mine.py, line 5: the parameter k of bcast mine has no kind; annotate it, see mpicoll/parameters.py",
+        ),
+    ],
+)
+def test_a_file_that_does_not_load_is_one_line(tmp_path, content, said):
+    path = tmp_path / "mine.py"
+    path.write_text(content, encoding="utf-8")
+    line = refused("--load", str(path), "list")
+    assert line.startswith("mpicoll: ") and said in line
+
+
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
+    assert refused("--load", str(tmp_path / "no.py"), "list").endswith("no.py: No such file or directory")
+    assert "Is a directory" in refused("--load", str(tmp_path), "list")
+    (tmp_path / "binary.py").write_bytes(b"\xff\xfe\x00")
+    assert "binary.py is no Python file" in refused("--load", str(tmp_path / "binary.py"), "list")
+    (tmp_path / "null.py").write_bytes(b"x = 1\0")
+    assert "null.py" in refused("--load", str(tmp_path / "null.py"), "list")
+
+
+def test_only_rank_0_says_so(tmp_path):
+    assert run("--load", str(tmp_path / "no.py"), "list", env={"PMI_RANK": "1"}).output == ""
+    assert run("--load", str(tmp_path / "no.py"), "list", env={"PMI_RANK": "1"}).exit_code == 2
+
+
+def test_what_went_wrong_on_one_rank_ends_all(monkeypatch):
+    """The lowest rank that has trouble is told of, by its number unless all have it."""
+    seen = []
+
+    def world(*troubles):
+        def allgather(mine):
+            seen.append(mine)
+            return list(troubles)
+
+        mpi = types.SimpleNamespace(COMM_WORLD=types.SimpleNamespace(allgather=allgather))
+        monkeypatch.setitem(sys.modules, "mpi4py", types.SimpleNamespace(MPI=mpi))
+
+    world("", "", "")
+    assert load._first("") == ""
+    world("", "no file", "no file")
+    assert load._first("") == "on rank 1: no file"
+    world("no file", "no file")
+    assert load._first("no file") == "no file"
+    assert seen == ["", "", "no file"]
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    assert load._first("no file") == "no file"
+
+
+def test_bench_asks_all_ranks(mine, monkeypatch):
+    asked = []
+    monkeypatch.setattr(load, "_first", lambda trouble: asked.append(trouble) or trouble)
+    assert run("--load", mine, "bench", "--help").exit_code == 0
+    assert run("--load", "/no/file.py", "bench", "bcast").exit_code == 2
+    assert run("--load", "/no/file.py", "list").exit_code == 2
+    assert asked == ["", "cannot read /no/file.py: No such file or directory"]

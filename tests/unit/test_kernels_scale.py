@@ -1,0 +1,86 @@
+"""Scaling: NumPy's and numba's against correctly rounded division, worked out in fractions."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from unit.test_kernels_reduce import DTYPES, UNSUPPORTED, Guarded, name, same
+
+from mpicoll import kernels
+
+SCALABLE = [np.dtype(code) for code in "fdFD"]
+DIVISORS = [1, 2, 3, 5, 7, 10, 49, 641]  # 49: x * (1 / 49) is not x / 49 for many small x
+
+
+def by_reference(dst, a, b):
+    kernels.reference.scale(dst, a, b)
+
+
+def by_numba(dst, a, b):
+    kernel = kernels.scale.address(dst.dtype)
+    kernels.reduce.call(kernel, dst.ctypes.data, a.ctypes.data, b.ctypes.data, dst.size)
+
+
+IMPLEMENTATIONS = [pytest.param(by_reference, id="reference"), pytest.param(by_numba, id="numba")]
+
+
+def rounded(x: float, by: int, dtype: np.dtype) -> float:
+    """The number of the dtype nearest to x / by, found among the neighbours of a guess; ties do not occur here."""
+    if not math.isfinite(x):
+        return x
+    guess = dtype.type(x) / dtype.type(by)
+    near = [guess, np.nextafter(guess, dtype.type(math.inf)), np.nextafter(guess, dtype.type(-math.inf))]
+    exact = Fraction(float(x)) / by
+    return float(min(near, key=lambda y: abs(Fraction(float(y)) - exact)))
+
+
+def numbers(dtype: np.dtype, n: int) -> np.ndarray:
+    """Small whole numbers, others, and what is no number."""
+    random = np.random.default_rng(20261121)
+    parts = np.concatenate([np.arange(-n, n), random.standard_normal(2 * n) * 1e5, [math.inf, -math.inf, math.nan]])
+    part = np.dtype("f4") if dtype in ("f4", "c8") else np.dtype("f8")
+    parts = parts.astype(part)
+    return np.stack([parts, parts[::-1]], 1).ravel().view(dtype) if dtype.kind == "c" else parts
+
+
+@pytest.mark.parametrize("scale", IMPLEMENTATIONS)
+@pytest.mark.parametrize("by", DIVISORS)
+@pytest.mark.parametrize("dtype", SCALABLE, ids=name)
+def test_divides_and_rounds_correctly(scale, by, dtype):
+    a = numbers(dtype, 60)
+    parts = a.view(a.real.dtype)
+    want = np.array([rounded(float(x), by, parts.dtype) for x in parts], parts.dtype).view(dtype)
+    for n in (0, 1, 7, a.size):
+        for in_place in (False, True):
+            x, divisor = Guarded(a[:n], front=1), Guarded(np.array([by], dtype), front=2)
+            out = x if in_place else Guarded(np.zeros(n, dtype), front=3)
+            scale(out.array, x.array, divisor.array)
+            assert same(out.array, want[:n]), (n, in_place)
+            assert in_place or same(x.array, a[:n])
+            assert all(v.intact() for v in (x, out, divisor))
+
+
+@pytest.mark.parametrize("scale", IMPLEMENTATIONS)
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if d not in SCALABLE], ids=name)
+def test_what_has_no_average_is_refused(scale, dtype):
+    vector = np.zeros(2, dtype)
+    with pytest.raises(TypeError, match="cannot be averaged; floating and complex ones can"):
+        scale(vector, vector, vector)
+
+
+@pytest.mark.parametrize("scale", IMPLEMENTATIONS)
+@pytest.mark.parametrize("dtype", UNSUPPORTED)
+def test_dtypes_without_kernels(scale, dtype):
+    vector = np.zeros(2, dtype)
+    with pytest.raises(LookupError, match="no reduction kernel for dtype"):
+        scale(vector, vector, vector)
+
+
+@pytest.mark.parametrize("code", "gG")
+def test_the_reference_divides_long_doubles_too(code):
+    a, out = np.arange(1, 9).astype(code), np.zeros(8, code)
+    kernels.reference.divide(out, a, 3)
+    assert (out.real == np.arange(1, 9) / np.longdouble(3)).all()

@@ -1,0 +1,370 @@
+"""The kinds of parameters, their ranges, and the grids algorithms are proved on."""
+
+from __future__ import annotations
+
+import doctest
+from dataclasses import replace
+
+import pytest
+from unit.mutants import UNBOUNDED
+
+from mpicoll import parameters
+from mpicoll.claims import Claims
+from mpicoll.collectives import COLLECTIVES
+from mpicoll.errors import ParameterError, PreconditionError, UnknownAlgorithm
+from mpicoll.ir import Recv, Send
+from mpicoll.parameters import (
+    Fanout,
+    Grid,
+    Grouping,
+    Groups,
+    Kind,
+    Of,
+    Parameter,
+    Radix,
+    Share,
+    Whole,
+    consecutive,
+    dealt,
+    every_root,
+    leaders,
+    over,
+    two_roots,
+    uneven,
+)
+from mpicoll.registry import Algorithm, Chosen, Requirement, algorithm, algorithms, every, find
+from mpicoll.schedule import Schedule, schedule
+from mpicoll.verify import prove, schedules
+
+CLAIMS = Claims("An idea.", UNBOUNDED, UNBOUNDED, UNBOUNDED, "", "")
+
+
+def settled(annotation, value, p=6, nodes=None):
+    """What an algorithm gets for a parameter of that kind."""
+    (kind,) = annotation.__metadata__
+    return Parameter(None, kind).settle("bcast toy", "x", value, p, nodes)
+
+
+def refused(annotation, value, p=6, nodes=None):
+    with pytest.raises(ParameterError) as error:
+        settled(annotation, value, p, nodes)
+    assert isinstance(error.value, ValueError)
+    assert str(error.value).startswith(f"bcast toy: x is {value!r}; ")
+    return str(error.value).partition("; ")[2]
+
+
+def test_examples():
+    found = doctest.testmod(parameters)
+    assert (found.failed, found.attempted) == (0, 6)
+
+
+# -- numbers ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [(Radix, 2), (Radix, 1000), (Fanout, 1), (Fanout, 1000), (Share, 1), (Share, 6)]
+)
+def test_a_number_in_range(kind, value):
+    assert settled(kind, value) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "said"),
+    [
+        (Radix, 1, "it must be a whole number of at least 2"),
+        (Radix, 0, "it must be a whole number of at least 2"),
+        (Radix, -2, "it must be a whole number of at least 2"),
+        (Fanout, 0, "it must be a whole number of at least 1"),
+        (Share, 0, "it must be a whole number from 1 to p = 6"),
+        (Share, 7, "it must be a whole number from 1 to p = 6"),
+    ],
+)
+def test_a_number_out_of_range(kind, value, said):
+    assert refused(kind, value) == said
+
+
+@pytest.mark.parametrize("value", [True, 2.0, 2.5, "2", None, (2,), float("nan"), "two"])
+@pytest.mark.parametrize("kind", [Radix, Fanout, Share])
+def test_no_number_at_all(kind, value):
+    assert refused(kind, value).startswith("it must be a whole number ")
+
+
+def test_a_share_depends_on_p():
+    assert settled(Share, 6, p=6) == 6
+    assert refused(Share, 6, p=5).endswith("from 1 to p = 5")
+
+
+# -- groups -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "groups"),
+    [
+        (1, ((0,), (1,), (2,), (3,), (4,), (5,))),
+        (2, ((0, 1), (2, 3), (4, 5))),
+        (4, ((0, 1, 2, 3), (4, 5))),
+        (6, ((0, 1, 2, 3, 4, 5),)),
+        (100, ((0, 1, 2, 3, 4, 5),)),
+        ("nodes", ((0, 1, 2, 3), (4, 5))),  # none are known: as if four ranks shared one
+        (((0, 1, 2), (3, 4, 5)), ((0, 1, 2), (3, 4, 5))),
+        (((5, 3, 4), (2, 0), (1,)), ((0, 2), (1,), (3, 4, 5))),
+        ([[0, 1], [2, 3], [], [5, 4]], ((0, 1), (2, 3), (4, 5))),
+    ],
+)
+def test_groups(value, groups):
+    assert settled(Grouping, value) == groups
+
+
+def test_nodes_are_those_of_the_communicator_where_known():
+    nodes = ((0, 3), (1, 4, 5), (2,))
+    assert settled(Grouping, "nodes", nodes=nodes) == nodes
+    assert settled(Grouping, 2, nodes=nodes) == ((0, 1), (2, 3), (4, 5))
+    assert settled(Grouping, ((0, 1, 2, 3, 4, 5),), nodes=nodes) == ((0, 1, 2, 3, 4, 5),)
+    made = schedule("allreduce", "hierarchical", 6, nodes=nodes)
+    assert made.settled["groups"] == nodes
+    assert schedule("allreduce", "hierarchical(groups=3)", 6, nodes=nodes).settled["groups"] == ((0, 1, 2), (3, 4, 5))
+    made.verify()
+
+
+def test_whether_order_is_kept_depends_on_the_nodes():
+    entry = find("allreduce", "hierarchical")
+    one_by_one = {"middle": "recursive_doubling"}
+    assert entry.keeps_order(6, ((0, 1), (2, 3, 4, 5)), **one_by_one)
+    assert not entry.keeps_order(6, ((0, 2), (1, 3, 4, 5)), **one_by_one)
+    assert not entry.keeps_order(6, ((0, 1), (2, 3, 4, 5)))  # a ring among the nodes
+    Schedule(entry, 6, commutative=False, nodes=((0, 1), (2, 3, 4, 5)), **one_by_one).verify()
+    with pytest.raises(PreconditionError, match="does not keep operand order"):
+        Schedule(entry, 6, commutative=False, nodes=((0, 2), (1, 3, 4, 5)), **one_by_one)
+
+
+IN_ONE = "each of the ranks 0..5 must be in one group, and it "
+RANGE = "it must be nodes, the ranks per group (at least 1), or groups that hold each rank 0..p-1 once"
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (0, RANGE),
+        (-3, RANGE),
+        (((0, 1), (2, 3)), IN_ONE + "leaves out 4-5"),
+        ((), IN_ONE + "leaves out 0-5"),
+        (((0, 1, 2), (2, 3), (4, 5, 0)), IN_ONE + "holds more than once 0, 2"),
+        (((0, 1, 2, 2), (3, 4, 5)), IN_ONE + "holds more than once 2"),
+        (((0, 1, 2), (3, 4, 5, 6)), IN_ONE + "names 6"),
+        (((0, 1, 2, -1), (3, 4, 5)), IN_ONE + "names -1"),
+        (((False, 1, 2), (3, 4, 5)), IN_ONE + "names False"),
+        (((0, 1, 2.0), (3, 4, 5)), IN_ONE + "names 2.0"),
+        ((("a", "b"), ("c",)), RANGE),
+        ("node", RANGE),
+        (2.5, RANGE),
+        (None, RANGE),
+        (True, RANGE),
+        ((0, 1, 2, 3, 4, 5), RANGE),
+        (((0, 1, 2), 3, 4, 5), RANGE),
+        (((0, "a"), (1, 2, 3, 4, 5)), RANGE),
+        (((None, None), (1, 2, 3, 4, 5)), RANGE),
+        ((((0,), (1,)), (2, 3, 4, 5)), RANGE),
+        ({0: 1}, RANGE),
+    ],
+    ids=str,
+)
+def test_groups_that_are_none(value, said):
+    assert refused(Grouping, value) == said
+
+
+@pytest.mark.parametrize("by", range(6))
+def test_groups_turn_with_the_root(by):
+    """The root's new name is 0, and who was together still is."""
+    kind, groups = Groups(), ((0, 3), (1, 4, 5), (2,))
+    turned = kind.turned(groups, 6, by)
+    assert {frozenset((r - by) % 6 for r in group) for group in groups} == set(map(frozenset, turned))
+    assert turned == kind.settle(turned, 6, None)  # in the order it would have been given
+    assert 0 in turned[0] and next(g for g in groups if by in g) == tuple(sorted((r + by) % 6 for r in turned[0]))
+    assert kind.turned(turned, 6, -by % 6) == groups
+
+
+def test_numbers_do_not_turn():
+    assert Whole(1).turned(3, 6, 2) == 3
+
+
+# -- other algorithms ---------------------------------------------------------------------------------------
+
+
+def test_another_algorithm():
+    chosen = settled(parameters.Reducing, "chain")
+    assert chosen == Chosen(find("reduce", "chain"))
+    inner = settled(parameters.Allreducing, "reduce_bcast(reduce=chain)")
+    assert inner == Chosen(find("allreduce", "reduce_bcast"), (("reduce", "chain"),))
+    assert inner.blocks(range(5)) == 1 and inner.ordered(range(5))
+
+
+@pytest.mark.parametrize("value", [3, None, ("chain",), print, b"chain"])
+def test_no_name_of_an_algorithm(value):
+    assert refused(parameters.Reducing, value) == "it must be an algorithm of reduce"
+
+
+def test_an_algorithm_that_is_not_there():
+    """The parameter is named, and what is near."""
+    assert refused(parameters.Reducing, "chian") == (
+        "no reduce algorithm is called 'chian'; did you mean 'chain'?"
+    )
+    assert refused(parameters.Reducing, "ring").startswith("no reduce algorithm is called 'ring'")
+    with pytest.raises(UnknownAlgorithm):
+        Of("reduce").settle("chian", 4, None)
+    with pytest.raises(ParameterError, match=r"^allreduce reduce_bcast has no parameter k; it has: reduce, bcast$"):
+        settled(parameters.Allreducing, "reduce_bcast(k=1)")
+
+
+def test_what_an_inner_algorithm_is_given_is_looked_at_when_it_is_used():
+    with pytest.raises(ParameterError, match=r"^allreduce hierarchical: groups is 0; it must be nodes"):
+        schedule("allreduce", "hierarchical(middle=hierarchical(groups=0))", 8)
+    with pytest.raises(ParameterError, match=r"each of the ranks 0\.\.1 must be in one group, and it names 2"):
+        schedule("allreduce", "hierarchical(groups=4, middle=hierarchical(groups=((0, 1, 2),)))", 8)
+    schedule("allreduce", "hierarchical(groups=4, middle=hierarchical(groups=((0,), (1,))))", 8).verify()
+
+
+def test_a_kind_says_nothing_of_its_own():
+    with pytest.raises(TypeError, match="abstract"):
+        Kind()
+
+
+# -- grids --------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_all_combinations():
+    grid = over(k=(2, 3), groups=(4, "nodes"))
+    assert grid == Grid({"k": (2, 3), "groups": (4, "nodes")})
+    assert list(grid.rows(5)) == [
+        {"k": 2, "groups": 4},
+        {"k": 2, "groups": "nodes"},
+        {"k": 3, "groups": 4},
+        {"k": 3, "groups": "nodes"},
+    ]
+    assert list(over().rows(5)) == [{}]
+    assert list(over(k=()).rows(5)) == []
+
+
+def test_rows_of_other_ranks_are_none():
+    grid = over(range(2, 5), k=(2,))
+    assert [len(list(grid.rows(p))) for p in range(1, 7)] == [0, 1, 1, 1, 0, 0]
+    assert [len(list(over(k=(2,)).rows(p))) for p in (1, 64, 65)] == [1, 1, 0]
+    assert [len(list(over((6, 11), k=(2,)).rows(p))) for p in (6, 7, 11)] == [1, 0, 1]
+
+
+def test_values_may_be_functions_of_p():
+    grid = over(servers=lambda p: range(1, p), groups=(uneven, dealt, 2), k=(lambda p: p // 2,))
+    assert [row["servers"] for row in grid.rows(3)] == [1, 1, 1, 2, 2, 2]
+    assert [row["groups"] for row in grid.rows(2)] == [((0,), (1,)), ((0,), (1,)), 2]
+    assert {row["k"] for row in grid.rows(7)} == {3}
+    names = [row["reduce"] for row in over(reduce=every("reduce", "chain")).rows(4)]
+    assert "binomial" in names and "chain" not in names and len(names) == len(algorithms()["reduce"]) - 1
+
+
+def test_every_names_what_is_registered_later_too(registry):
+    names = every("barrier")
+    before = names(4)
+    algorithm("barrier", name="later")(find("barrier", "dissemination").body)
+    assert names(4) == [*before, "later"]
+    assert every("barrier", *before)(4) == ["later"]
+
+
+@pytest.mark.parametrize("p", range(1, 20))
+def test_groupings_for_grids(p):
+    for make in (uneven, dealt):
+        groups = make(p)
+        assert Groups().settle(groups, p, None) == groups
+    *sizes, last = map(len, uneven(p))
+    assert sizes == [1, 2, 3, 1, 2, 3, 1, 2, 3][: len(sizes)] and last <= 3
+    assert consecutive(uneven(p))
+    assert consecutive(dealt(p)) == (p < 4)
+    assert leaders(dealt(p)) == list(range(min(p, 3)))
+
+
+def test_roots():
+    assert list(every_root(16)) == list(range(16))
+    assert list(every_root(17)) == [0, 1, 8, 16]
+    assert [list(two_roots(p)) for p in (1, 2, 9)] == [[0], [0, 1], [0, 8]]
+
+
+def test_choices_are_the_defaults_then_the_grid():
+    def body(p, rank, *, k=2): ...
+
+    parameter = {"k": Parameter(2, Whole(2))}
+    grid = (over(range(3, 5), k=(3, 4)), over((4,), every_root, k=(5,)))
+    entry = Algorithm(COLLECTIVES["bcast"], "toy", body, CLAIMS, grid=grid, parameters=parameter)
+    assert [(given, list(roots)) for given, roots in entry.choices(2)] == [({}, [0, 1])]
+    assert [(given, list(roots)) for given, roots in entry.choices(4)] == [
+        ({}, [0, 1, 2, 3]),
+        ({"k": 3}, [0, 3]),
+        ({"k": 4}, [0, 3]),
+        ({"k": 5}, [0, 1, 2, 3]),
+    ]
+    assert (entry.defaults, entry.settle(3), entry.settle(3, k=9)) == ({"k": 2}, {"k": 2}, {"k": 9})
+
+
+# -- what an algorithm needs of p ---------------------------------------------------------------------------
+
+
+def pairs(p, rank, *, k: Radix = 2):
+    """Even ranks talk to the odd ranks after them, rank 0 told all in a star.
+
+    Steps: 1 + (p > 2)
+    Bytes per rank: n * (p // 2)
+    Scratch: 0
+    Cost: none to speak of
+    Source: this test
+    """
+    if rank % 2:
+        yield Recv(rank - 1, (0,))
+        return
+    if rank:
+        yield Recv(0, (0,))
+    elif p > 2:
+        yield [Send(r, (0,)) for r in range(2, p, 2)]
+    yield Send(rank + 1, (0,))
+
+
+EVEN = Requirement("an even number of ranks, more than k", lambda p, k: p % 2 == 0 and p >= k)
+
+
+def test_an_algorithm_may_need_a_number_of_ranks(registry):
+    entry = algorithm("bcast", requires=EVEN, grid=[over(k=(2, 5))])(pairs)
+    assert [entry.serves(p) for p in (1, 2, 3, 4)] == [False, True, False, True]
+    assert issubclass(PreconditionError, ValueError)
+    for p, given in ((3, {}), (1, {}), (4, {"k": 5})):
+        said = f"^bcast pairs needs an even number of ranks, more than k, and p is {p}$"
+        for use in (entry.settle, lambda p, **given: Schedule(entry, p, **given), lambda p, **k: entry(p, 0, **k)):
+            with pytest.raises(PreconditionError, match=said):
+                use(p, **given)
+    with pytest.raises(PreconditionError):
+        schedule("bcast", "pairs(k=5)", 4)
+    schedule("bcast", "pairs(k=5)", 6).verify()
+
+
+def test_only_where_it_serves_it_is_proved(registry):
+    """Its defaults where p will do; of its grid what will do. What is asked for must do, or there is no proof."""
+    entry = algorithm("bcast", requires=EVEN, grid=[over(k=(2, 5))])(pairs)
+    assert [prove(entry, p) for p in range(1, 7)] == [0, 2, 0, 4, 0, 6 + 2]
+    assert [str(s.parameters) for s in schedules(entry, 4)] == ["{}"] * 4
+    assert prove(entry, 6, {"k": 5}) == 6
+    with pytest.raises(PreconditionError):
+        prove(entry, 4, {"k": 5})
+
+
+def test_a_part_that_does_not_serve_is_refused(registry):
+    """In a composition the parts have ranks of their own to serve."""
+    algorithm("bcast", requires=EVEN)(pairs)
+    schedule("allreduce", "reduce_bcast(bcast=pairs)", 4).verify()
+    with pytest.raises(PreconditionError, match=r"^bcast pairs needs an even number of ranks, .* and p is 3$"):
+        schedule("allreduce", "reduce_bcast(bcast=pairs)", 3)
+    entry = replace(find("allreduce", "reduce_bcast"), grid=(over(bcast=("pairs", "chain")),))
+    assert [prove(entry, p) for p in (3, 4)] == [1 + 1, 1 + 2]
+
+
+def test_parameters_out_of_range_are_no_question_of_p(registry):
+    entry = algorithm("bcast", requires=EVEN)(pairs)
+    with pytest.raises(ParameterError, match=r"^bcast pairs: k is 1; it must be a whole number of at least 2$"):
+        entry.settle(3, k=1)
+    wrong = algorithm("bcast", name="wrong", grid=[over(k=(1,))])(pairs)
+    with pytest.raises(ParameterError, match="k is 1"):
+        prove(wrong, 4)

@@ -1,0 +1,113 @@
+"""Blocks with sizes and places of their own: their layout, how they are cut, and that a wrong plan is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from mpicoll import tables
+from mpicoll.errors import VerifyError
+from mpicoll.form import faults
+from mpicoll.lowering import lower
+from mpicoll.plan import MAX_MESSAGE, WHOLE, Shares, layout
+from mpicoll.registry import registered
+from mpicoll.schedule import Schedule, schedule
+from mpicoll.spread import Spread, uneven
+from mpicoll.tables import Case, cases, in_place_forms, lower_all
+
+SHARED = [pytest.param(a, id=f"{a.collective.name}-{a.name}") for a in registered()
+          if a.collective.naming in ("rank", "pair") and a.collective.name != "reduce_scatter"]  # fmt: skip
+
+
+def test_layout_of_a_root_that_gathers():
+    made = schedule("gather", "linear", 3, root=1)
+    found = layout(made, Shares((4,), (2, 4, 0), (7,), (9, 1, 0)), 1, False, 1)
+    assert [(found.size(b), found.output_at(b)) for b in range(3)] == [(2, 9), (4, 1), (0, 0)]
+    assert found.input_at(1) == 7 and found.largest == 4
+
+
+def test_layout_of_pairs_is_of_one_rank():
+    made = schedule("alltoall", "pairwise", 2)
+    found = layout(made, Shares((5, 6), (7, 6), (0, 10), (20, 30)), 1, False, 1)
+    assert [found.size(b) for b in ((1, 0), (1, 1), (0, 1))] == [5, 6, 7]
+    assert (found.input_at((1, 0)), found.input_at((1, 1))) == (0, 10)
+    assert (found.output_at((0, 1)), found.output_at((1, 1))) == (20, 30)
+    with pytest.raises(KeyError):
+        found.size((0, 0))  # nobody told this rank
+
+
+def test_all_sizes_may_be_known():
+    made = schedule("alltoall", "bruck", 2)
+    found = layout(made, Shares((3, 4), (2, 4), (0, 3), (0, 2), (1, 2, 3, 4)), 1, False, 1)
+    assert [found.size(b) for b in made.blocks] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("window", [1, 2, 3, 4, 9, 32])
+def test_lanes_of_ranks_that_know_only_their_own(window):
+    """Fewer at some than at others; what two share has the same slices, and the same slots."""
+    made, sizes = schedule("gather", "linear", 5), (0, 1, 17, 64, 200)
+    plans = lower_all(made, Case(Spread(sizes, known=False), 1, 8, window), False)
+    assert [plan.lanes for plan in plans] == [25, 1, 3, 8, 25]
+    for rank in range(1, 5):
+        assert plans[rank].slice == (WHOLE if rank == 1 else 8)
+        for lane in range(plans[rank].lanes):
+            assert lane % plans[rank].window == lane % plans[0].window
+
+
+def test_a_block_beyond_the_limit_is_cut():
+    """By the limit itself, since nobody knows how long the others' blocks are."""
+    made, n = schedule("alltoall", "pairwise", 2), 3 * MAX_MESSAGE + 1
+    plan = lower(made, 0, Shares((1, n), (1, 2), (0, 1), (0, 1)), 1, chunk_bytes=1 << 40)
+    assert (plan.slice, plan.lanes) == (MAX_MESSAGE, 4)
+    plan = lower(made, 1, Shares((2, 1), (n, 1), (0, 1), (0, 1)), 1)
+    assert (plan.slice, plan.lanes) == (MAX_MESSAGE, 4)
+
+
+def test_messages_of_many_pairs_stay_below_the_limit():
+    """The bound is for any program: of all pairs' blocks, not of one rank's."""
+    p, n = 4, MAX_MESSAGE // 10
+    regular = lower(schedule("alltoall", "bruck", p), 0, n, 1)
+    assert regular.slice == MAX_MESSAGE // p**2
+    every = Shares((n,) * p, (n,) * p, (0,) * p, (0,) * p, (n,) * p**2)
+    assert lower(schedule("alltoall", "bruck", p), 0, every, 1).slice == MAX_MESSAGE // p**2
+    assert lower(schedule("alltoall", "pairwise", p), 0, n, 1).lanes == 1  # one block each
+
+
+@pytest.mark.parametrize("entry", SHARED)
+def test_standing_cases_hold_all_kinds_of_blocks(entry):
+    """Empty ones and others, out of order, with gaps; whole and cut; and no more is known than a call would know."""
+    made = Schedule(entry, 6)
+    spreads = [case for case in cases(made) if isinstance(case.counts, Spread)]
+    assert {case.chunk_bytes for case in spreads} == {None, 2}
+    for case in spreads:
+        assert 0 in case.counts.sizes and len(set(case.counts.sizes)) > 3
+        assert case.counts.known == (not entry.direct or entry.collective.name == "allgather")
+        for shares in (case.of(made, rank) for rank in range(6)):
+            for sizes, at in ((shares.sends, shares.send_at), (shares.receives, shares.recv_at)):
+                spans = sorted((a, a + n) for a, n in zip(at, sizes) if n)
+                assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+                if len(spans) > 3:
+                    assert list(at) != sorted(at)
+                    assert any(end < start for (_, end), (start, _) in pairwise(spans))
+
+
+@pytest.mark.parametrize("entry", SHARED)
+@pytest.mark.parametrize("what", ["place", "size"])
+def test_what_is_wrong_in_one_rank_is_found(entry, what):
+    """A block of one rank that its plan has elsewhere, or longer, than the call says."""
+    made = Schedule(entry, 4)
+    case = Case(uneven(made, 4), 1, None, 4)
+    for in_place in in_place_forms(made):
+        tables.run(made, case, in_place)
+        plans = lower_all(made, case, in_place)
+        for rank, plan in enumerate(plans):
+            for row in range(len(plan.segments)):
+                base, at, length = plan.segments[row].tolist()
+                broken = plan.segments.copy()
+                broken[row] = (base, at + 1, length) if what == "place" else (base, at, length + 1)
+                changed = [*plans[:rank], replace(plan, segments=broken), *plans[rank + 1 :]]
+                if not faults(changed[rank]):
+                    with pytest.raises(VerifyError):
+                        tables.run(made, case, in_place, changed)

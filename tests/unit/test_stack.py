@@ -1,0 +1,258 @@
+"""Layers one after the other: parts of several strands, on some of the ranks, of some of the blocks."""
+
+from __future__ import annotations
+
+from math import lcm
+
+import pytest
+from unit.mutants import UNBOUNDED, adhoc
+
+from mpicoll.claims import Claims
+from mpicoll.collectives import COLLECTIVES
+from mpicoll.combine import Layer, Stack, mirror, parallel, relabel
+from mpicoll.errors import VerifyError
+from mpicoll.ir import Recv, RecvReduce, Send, Strands
+from mpicoll.parameters import dealt, uneven
+from mpicoll.registry import Algorithm, Chosen, algorithm, find
+from mpicoll.schedule import Schedule, schedule
+from mpicoll.tables import check_tables
+from mpicoll.verify import verify
+
+CLAIMS = Claims("An idea.", UNBOUNDED, UNBOUNDED, UNBOUNDED, "", "")
+DOC = f"""A toy.
+
+Steps: {UNBOUNDED}
+Bytes per rank: {UNBOUNDED}
+Scratch: {UNBOUNDED}
+Cost: none to speak of
+Source: this test
+"""
+CHAIN, BINOMIAL = find("reduce", "chain"), find("reduce", "binomial")
+
+
+def twofold(p, rank):
+    """Block 0 comes down a chain in strand 0, block 1 down a tree in strand 1."""
+    return parallel(CHAIN(p, rank), relabel(BINOMIAL(p, rank), int, lambda _: (1,)))
+
+
+def woven(p, rank):
+    """A block per rank, the even ones down a chain in strand 0, the odd ones down a tree in strand 1."""
+    return parallel(
+        relabel(CHAIN(p, rank), int, lambda _: tuple(range(0, p, 2))),
+        relabel(BINOMIAL(p, rank), int, lambda _: tuple(range(1, p, 2))),
+    )
+
+
+def reversed_in_time(body):
+    return lambda p, rank: mirror(body(p, rank))
+
+
+def documented(body):
+    """The body with a docstring that claims nothing."""
+
+    def toy(p, rank):
+        return body(p, rank)
+
+    toy.__doc__ = DOC
+    return toy
+
+
+def odd(block):
+    return block % 2
+
+
+@pytest.fixture
+def toys(registry) -> None:
+    """Reductions and broadcasts of several strands, under the same names; gone after the test."""
+    for name, body, blocks, strand in (
+        ("twofold", twofold, 2, odd),
+        ("woven", woven, lambda p: p, odd),
+        ("liar", twofold, 2, lambda block: 0),
+        ("third", lambda p, rank: relabel(CHAIN(p, rank), int, lambda _: (0, 1, 2)), 3, lambda block: 0),
+    ):
+        for collective, one in (("reduce", body), ("bcast", reversed_in_time(body))):
+            algorithm(collective, name=name, blocks=blocks, strand=strand, ordered=True)(documented(one))
+
+
+def holds(made):
+    verify(made)
+    check_tables(made)
+    assert len({len(made.program(rank)) for rank in range(made.p)}) == 1
+
+
+def stacked(collective, layers, p, blocks, **declared):
+    """The schedule of some layers."""
+    entry = Algorithm(
+        COLLECTIVES[collective], "stacked", lambda p: layers, CLAIMS, lambda p: blocks, layered=True, **declared
+    )
+    return Schedule(entry, p)
+
+
+# -- parts of several strands -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize(
+    ("reduce", "bcast", "strands", "blocks"),
+    [
+        ("twofold", "twofold", 2, 2),
+        ("twofold", "binomial", 2, 2),
+        ("chain", "twofold", 2, 2),
+        ("third", "twofold", 2, 6),
+        ("twofold", "woven", None, None),
+        ("woven", "woven", None, None),
+        ("woven", "third", None, None),
+    ],
+)
+def test_a_strand_for_every_combination_of_strands(toys, p, reduce, bcast, strands, blocks):
+    made = schedule("allreduce", f"reduce_bcast(reduce={reduce}, bcast={bcast})", p)
+    parts = find("reduce", reduce), find("bcast", bcast)
+    total = lcm(*(part.blocks(p) for part in parts))
+    assert len(made.blocks) == total == (blocks or total)
+    ways = {tuple(part.strand(b * part.blocks(p) // total) for part in parts) for b in made.blocks}
+    assert len(made.program(0)) == len(ways) == (strands or len(ways))
+    for block in made.blocks:
+        way = [part.strand(block * part.blocks(p) // total) for part in parts]
+        others = [b for b in made.blocks if made.strand(b) == made.strand(block)]
+        assert all([part.strand(b * part.blocks(p) // total) for part in parts] == way for b in others)
+    holds(made)
+    holds(schedule("allreduce", f"reduce_bcast(reduce={reduce}, bcast={bcast})", p, commutative=False))
+
+
+def test_strands_cross(toys):
+    """Three blocks of four go another way in the second layer than in the first: four strands of two."""
+    made = schedule("allreduce", "reduce_bcast(reduce=twofold, bcast=woven)", 4)
+    assert [made.strand(b) for b in made.blocks] == [0, 1, 2, 3]
+    assert [len(strand) for strand in made.program(0)] == [1 + 1, 1 + 2, 2 + 1, 2 + 2]
+    assert verify(made).steps == 3 + 3
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 20, uneven, dealt], ids=str)
+@pytest.mark.parametrize("inner", ["twofold", "woven", "third", "chain"])
+@pytest.mark.parametrize("middle", ["ring", "reduce_bcast(reduce=woven,bcast=twofold)"])
+def test_unequal_groups(toys, groups, inner, middle):
+    for p in (1, 2, 7, 11):
+        which = groups(p) if callable(groups) else groups
+        holds(schedule("allreduce", f"hierarchical(inner={inner}, middle={middle}, groups={which})", p))
+
+
+def test_layers_of_layers_of_layers(toys):
+    inmost = "reduce_bcast(reduce=woven, bcast=twofold)"
+    outer = f"hierarchical(groups=2, middle=hierarchical(groups=2, inner=woven, middle={inmost}))"
+    holds(schedule("allreduce", outer, 9))
+
+
+def test_a_part_whose_strands_are_not_as_declared(toys):
+    """It is found on its own; a composition, which takes the strands that are declared, does not move the block."""
+    for collective in ("reduce", "bcast"):
+        with pytest.raises(VerifyError, match="expected block 1 in strand 0, as declared, got strand 1"):
+            verify(schedule(collective, "liar", 3))
+    for given in ("reduce=liar", "bcast=liar", "reduce=liar, bcast=liar"):
+        with pytest.raises(VerifyError):
+            verify(schedule("allreduce", f"reduce_bcast({given})", 3))
+    with pytest.raises(VerifyError):
+        verify(schedule("allreduce", "hierarchical(inner=liar, groups=2)", 4))
+
+
+def test_a_stack_is_checked_as_others_are(toys):
+    """A block that moves in another strand than the stack says."""
+    made = schedule("allreduce", "reduce_bcast(reduce=twofold, bcast=twofold)", 3)
+    made.make.strand[1] = 0
+    with pytest.raises(VerifyError, match="expected block 1 in strand 0, as declared, got strand 1"):
+        verify(made)
+
+
+# -- of some of the blocks, on some of the ranks ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 6])
+def test_a_layer_that_moves_some_of_the_blocks_only(p):
+    low = Layer(CHAIN, range(p), lambda b: 0 if b < 2 else None)
+    high = Layer(BINOMIAL, range(p), lambda b: None if b < 2 else 0)
+    made = stacked("reduce", [low, high], p, 5)
+    assert {made.strand(b) for b in made.blocks} == {0} and len(made.program(0)) == 1
+    holds(made)
+    if p > 1:
+        with pytest.raises(VerifyError, match="the end of block 2"):
+            verify(stacked("reduce", [low], p, 5))
+        with pytest.raises(VerifyError, match=r"would count twice|deadlock"):
+            verify(stacked("reduce", [low, low, high], p, 5))
+
+
+def test_what_a_layer_does_not_move_is_in_no_message_of_it():
+    layer = Layer(lambda p, rank: [Send(1, (0,))] if rank == 0 else [Recv(0, (0,))], (0, 1), lambda b: 0 if b else None)
+    assert Stack(range(3), [layer])(0) == Strands((((Send(1, (1, 2)),),),))
+    assert Stack([0], [layer])(0) == Strands(((),))
+    assert Stack([], [layer])(0) == Strands(((),))
+    assert Stack(range(3), [])(0) == Strands(((),))
+
+
+def test_a_block_no_layer_moves_is_with_those_of_the_first_strands():
+    up = Layer(twofold, range(3), lambda b: b if b < 2 else None, odd)
+    assert Stack(range(3), [up]).strand == {0: 0, 1: 1, 2: 0}
+    assert Stack(range(3), [up, up]).strand == {0: 0, 1: 1, 2: 0}
+
+
+def test_ranks_are_named_by_their_layer():
+    stack = Stack(range(2), [Layer(twofold, (5, 3, 9), lambda b: b, odd)])
+    assert stack(9) == Strands((((Send(3, (0,)),),), ((Send(5, (1,)),),)))
+    assert stack(5)[1] == ((RecvReduce(3, (1,)),), (RecvReduce(9, (1,)),))
+    assert stack(4) == Strands(((), ()))
+
+
+def test_ranks_of_a_layer_of_fewer_strands():
+    """A rank whose program has fewer strands than others has nothing to do in the rest."""
+
+    def body(p, rank):
+        return twofold(p, rank) if p > 1 else Strands(((),))
+
+    groups = [(0,), (1, 2)]
+    stack = Stack(range(2), [Layer(body, group, lambda b: b, odd) for group in groups])
+    assert stack(0) == Strands(((), ()))
+    assert stack(1) == Strands((((RecvReduce(2, (0,)),),), ((RecvReduce(2, (1,)),),)))
+
+
+def test_layers_follow_each_other():
+    """What a rank does in a later layer waits for the earlier one, strand by strand."""
+    chain = Chosen(CHAIN)
+    stack = Stack(range(1), [chain.evenly((0, 1), 1), chain.evenly((0, 2), 1), chain.evenly((0, 1), 1, mirrored=True)])
+    assert stack(0)[0] == ((RecvReduce(1, (0,)),), (RecvReduce(2, (0,)),), (Send(1, (0,)),))
+
+
+@pytest.mark.parametrize("total", [2, 4, 6])
+def test_blocks_are_equal_shares(toys, total):
+    layer = Chosen(find("reduce", "twofold")).evenly(range(4), total)
+    assert [layer.within(b) for b in range(total)] == [0] * (total // 2) + [1] * (total // 2)
+    assert list(map(layer.strand, (0, 1))) == [0, 1]
+
+
+def test_chosen_is_what_it_names(toys):
+    chosen = Chosen(find("allreduce", "reduce_bcast"), (("bcast", "twofold"), ("reduce", "woven")))
+    assert (chosen.blocks(range(3)), chosen.blocks(range(4)), chosen.ordered(range(5))) == (6, 4, True)
+    assert not Chosen(find("allreduce", "ring")).ordered(range(5))
+    alone = Stack(range(4), [chosen.evenly(range(4), 4)])
+    assert alone(1) == schedule("allreduce", "reduce_bcast(reduce=woven, bcast=twofold)", 4).program(1)
+
+
+# -- roots --------------------------------------------------------------------------------------------------
+
+
+def two_handed(p, rank):
+    """Gather, ranks of odd number in a strand of their own."""
+    if rank:
+        return parallel(*([Send(0, (rank,))] if rank % 2 == s else [] for s in range(2)))
+    return parallel(*([Recv(peer, (peer,)) for peer in range(1, p) if peer % 2 == s] for s in range(2)))
+
+
+@pytest.mark.parametrize("p", [2, 3, 6])
+def test_strands_of_blocks_named_after_ranks_turn_with_the_root(p):
+    for root in range(p):
+        holds(adhoc("gather", two_handed, p, root, strand=odd))
+        holds(adhoc("scatter", reversed_in_time(two_handed), p, root, strand=odd))
+
+
+@pytest.mark.parametrize("p", [2, 3, 6])
+@pytest.mark.parametrize("in_order", [False, True])
+def test_strands_of_parts_of_a_vector_do_not(p, in_order):
+    for root in range(p):
+        holds(adhoc("reduce", twofold, p, root, blocks=2, strand=odd, ordered=True, in_order=in_order))

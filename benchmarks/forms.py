@@ -1,0 +1,84 @@
+"""The forms a collective is called in: blocking, nonblocking, persistent; and which of them are mpicoll's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+
+class Operation(NamedTuple):
+    """One collective operation on given buffers, ready to be carried out any number of times."""
+
+    call: Callable[[], Any]
+    """The whole operation."""
+    start: Callable[[], Any] | None
+    """Begins it and returns its request; None where it blocks."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """How mpi4py names a form's methods, and what becomes of one."""
+
+    name: str
+    spell: Callable[[str], str]
+    bind: Callable[[Callable[..., Any], Sequence[Any]], tuple[Operation, Callable[[], Any]]]
+
+    def method(self, collective: str) -> str:
+        """mpi4py's name of the method.
+
+        >>> [form.method("reduce_scatter") for form in FORMS.values()]
+        ['Reduce_scatter', 'Ireduce_scatter', 'Reduce_scatter_init']
+        """
+        return self.spell(collective)
+
+    def is_ours(self, collective: str) -> bool:
+        """Whether mpicoll.Comm has the method of its own, rather than MPI's."""
+        from mpi4py import MPI
+
+        import mpicoll
+
+        name = self.method(collective)
+        return getattr(mpicoll.Comm, name) is not getattr(MPI.Intracomm, name)
+
+    @contextmanager
+    def ready(self, comm: Any, collective: str, arguments: Sequence[Any]) -> Iterator[Operation]:
+        """The operation on a communicator; what it holds is freed at the end. Collective, for a persistent one."""
+        operation, free = self.bind(getattr(comm, self.method(collective)), arguments)
+        yield operation
+        free()  # not after an error: the operation may be under way
+
+
+def _nothing() -> None:
+    """What a form that holds nothing frees."""
+
+
+def _blocking(method: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Operation, Callable[[], Any]]:
+    return Operation(partial(method, *arguments), None), _nothing
+
+
+def _nonblocking(method: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Operation, Callable[[], Any]]:
+    return Operation(lambda: method(*arguments).Wait(), partial(method, *arguments)), _nothing
+
+
+def _persistent(method: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Operation, Callable[[], Any]]:
+    request = method(*arguments)
+
+    def start() -> Any:
+        request.Start()
+        return request
+
+    return Operation(lambda: start().Wait(), start), request.Free
+
+
+BLOCKING = "blocking"
+FORMS = {
+    form.name: form
+    for form in (
+        Form(BLOCKING, str.capitalize, _blocking),
+        Form("nonblocking", lambda collective: f"I{collective}", _nonblocking),
+        Form("persistent", lambda collective: f"{collective.capitalize()}_init", _persistent),
+    )
+}

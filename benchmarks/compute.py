@@ -1,0 +1,46 @@
+"""Work that a rank does while a nonblocking collective is under way, of a length that can be asked for.
+
+As NumPy's loops do, it runs outside the interpreter's lock, so that a progress thread can work meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import lru_cache
+
+from numba import types
+
+from mpicoll.kernels.cache import jit
+
+CALIBRATION = 5e-3  # seconds that each of three trials should take
+
+
+@jit(types.float64, types.int64)
+def _work(rounds):  # type: ignore[no-untyped-def]
+    """A dependent chain of multiplications and additions, which no compiler can shorten."""
+    x = 1.0
+    for _ in range(rounds):
+        x = x * 0.999999 + 1e-6
+    return x
+
+
+@lru_cache(maxsize=1)
+def rounds_per_second(clock: Callable[[], float] = time.perf_counter) -> float:
+    """How fast this processor works, the quickest of three trials; measured once per process."""
+    rounds, spent = 1000, 0.0
+    while spent < CALIBRATION:
+        rounds *= 2
+        spent = _timed(rounds, clock)
+    return rounds / min(_timed(rounds, clock) for _ in range(3))
+
+
+def _timed(rounds: int, clock: Callable[[], float]) -> float:
+    start = clock()
+    _work(rounds)
+    return clock() - start
+
+
+def compute(seconds: float) -> None:
+    """Work for about so many seconds, if nothing disturbs it."""
+    _work(int(seconds * rounds_per_second()))

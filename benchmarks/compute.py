@@ -16,10 +16,9 @@ from mpicoll.kernels.cache import jit
 CALIBRATION = 5e-3  # seconds that each of three trials should take
 
 
-@jit(types.float64, types.int64)
-def _work(rounds):  # type: ignore[no-untyped-def]
-    """A dependent chain of multiplications and additions, which no compiler can shorten."""
-    x = 1.0
+@jit(types.float64, types.float64, types.int64)
+def _work(x, rounds):  # type: ignore[no-untyped-def]
+    """A dependent chain of multiplications and additions from an x unknown beforehand, so not shortened."""
     for _ in range(rounds):
         x = x * 0.999999 + 1e-6
     return x
@@ -37,10 +36,10 @@ def rounds_per_second(clock: Callable[[], float] = time.perf_counter) -> float:
 
 def _timed(rounds: int, clock: Callable[[], float]) -> float:
     start = clock()
-    _work(rounds)
+    _work(0.5, rounds)
     return clock() - start
 
 
 def compute(seconds: float) -> None:
     """Work for about so many seconds, if nothing disturbs it."""
-    _work(int(seconds * rounds_per_second()))
+    _work(0.5, int(seconds * rounds_per_second()))

@@ -1,13 +1,19 @@
 """Benchmarks, as `mpicoll.benchmarks`: collectives timed beside MPI's own, in one interleaved run.
 
-sizes.py            "8:64M" and back
+sizes.py            "8:64M" and back; rates of links
 stats.py            medians, intervals, paired ratios
 patterns.py         how each collective is called: the table of them
-shares.py           even and uneven shares, where ranks have counts of their own
+forms.py            blocking, nonblocking, persistent
+shares.py           even and irregular shares, where ranks have counts of their own
 contents.py         numbers with a known right answer
 case.py             one rank's buffers, and the check of what came of them
 contenders.py       who is timed: an algorithm on an engine, or native
+sync.py             how the ranks start a timed call together
 measure.py          the timed loops
+budget.py           when a size has been measured enough
+overlap.py          how much of a nonblocking call work hides; compute.py is the work
+bandwidth.py        algorithm and bus bandwidth
+limits.py           what the hosts' links allow
 driver.py           size after size, the time shared out
 records.py          JSON lines
 environment.py      what the numbers were measured on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -10,27 +11,48 @@ from mpicoll.blocks import offsets
 from mpicoll.collectives import at_namesake, at_root
 
 from .contents import contributed, folded, moved, wrong
+from .forms import FORMS, Operation
 from .patterns import Shape, Side
+
+
+class Memory:
+    """Buffers that cases share, so that one made later finds memory that is mapped and in cache."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, np.ndarray] = {}
+
+    def hold(self, name: str, contents: np.ndarray | None) -> np.ndarray | None:
+        """The contents in the buffer of that name."""
+        if contents is None:
+            return None
+        if name not in self.kept or len(self.kept[name]) < len(contents):
+            self.kept[name] = contents
+        held = self.kept[name][: len(contents)]
+        held[:] = contents
+        return held
 
 
 class Case:
     """One rank's buffers for one shape at one size, and what must be in them afterwards.
 
-    in_place: the argument that is MPI.IN_PLACE on this rank, "send" or "recv", or "".
+    in_place: the argument that is MPI.IN_PLACE on this rank, "send" or "recv", or "". The shape's root is a rank.
     """
 
-    def __init__(self, shape: Shape, nbytes: int, rank: int, p: int) -> None:
+    def __init__(self, shape: Shape, nbytes: int, rank: int, p: int, memory: Memory | None = None) -> None:
         self.shape, self.rank, self.p = shape, rank, p
+        memory = memory or Memory()
         self.pattern, self.meaning = shape.pattern, shape.pattern.meaning
+        self.root = int(shape.root)
         self.dtype = np.dtype(shape.dtype)
         self.count = shape.elements(nbytes)
         self.nbytes = self.count * self.dtype.itemsize
         self.lengths = self.pattern.lengths(self.count, p, shape.counts)
-        self.sends, self.receives = self.pattern.sides(self.lengths, p, rank, shape.root)
-        here = rank == shape.root or not self.meaning.rooted
+        self.sends, self.receives = self.pattern.sides(self.lengths, p, rank, self.root)
+        here = rank == self.root or not self.meaning.rooted
         self.in_place = self.pattern.in_place if shape.in_place and here else ""
-        self.send = self._sent()
-        self.recv = self._room()
+        one_buffer = self.pattern.send is None
+        self.send = memory.hold("recv" if one_buffer else "send", self._sent())
+        self.recv = self.send if one_buffer and self.send is not None else memory.hold("recv", self._room())
         self.refill()
 
     def _sent(self) -> np.ndarray | None:
@@ -42,7 +64,7 @@ class Case:
         return self._moved(self.sends)
 
     def _moved(self, side: Side) -> np.ndarray:
-        ways = (self.pattern.way(block, self.shape.root) for block in side.blocks)
+        ways = (self.pattern.way(block, self.root) for block in side.blocks)
         return np.concatenate([moved(*way, n, self.dtype) for way, n in zip(ways, side.counts)])
 
     def _room(self) -> np.ndarray | None:
@@ -50,8 +72,6 @@ class Case:
         off_root = self.meaning.ends is at_root and not self.receives.blocks
         if self.pattern.recv is None or off_root or self.in_place == "recv":
             return None
-        if self.pattern.send is None and self.send is not None:  # one buffer for both
-            return self.send
         as_sent = self.in_place == "send" or not self.receives.blocks
         return np.zeros(max(self.receives.total, self.sends.total if as_sent else 0), self.dtype)
 
@@ -86,11 +106,6 @@ class Case:
         answer = self.expected()
         return answer is None or bool(np.array_equal(self.recv[: len(answer)], answer))  # type: ignore[index]
 
-    @property
-    def method(self) -> str:
-        """The name of the communicator's method."""
-        return self.shape.collective.capitalize()
-
     def arguments(self, mpi: Any) -> tuple[Any, ...]:
         """The method's positional arguments; mpi is the module mpi4py.MPI."""
         pattern = self.pattern
@@ -103,5 +118,32 @@ class Case:
             for name, form, array, side in sides
             if form is not None
         ]
-        more = {"counts": self.lengths, "op": getattr(mpi, self.shape.op.upper()), "root": self.shape.root}
+        more = {"counts": self.lengths, "op": getattr(mpi, self.shape.op.upper()), "root": self.root}
         return (*buffers, *(more[word] for word in pattern.then))
+
+    def ready(self, comm: Any, mpi: Any) -> AbstractContextManager[Operation]:
+        """The operation on a communicator, in the shape's form."""
+        return FORMS[self.shape.form].ready(comm, self.shape.collective, self.arguments(mpi))
+
+
+class Cases:
+    """The case of every round: always the same, or another for each root in turn."""
+
+    def __init__(self, shape: Shape, nbytes: int, rank: int, p: int) -> None:
+        self.shape, self.wanted, self.rank, self.p = shape, nbytes, rank, p
+        self.turns, self.memory = len(shape.roots(p)), Memory()
+        self.current = self._made(0)
+
+    def _made(self, number: int) -> Case:
+        return Case(self.shape.turn(number, self.p), self.wanted, self.rank, self.p, self.memory)
+
+    @property
+    def nbytes(self) -> int:
+        """The size, in whole elements."""
+        return self.current.nbytes
+
+    def __call__(self, number: int) -> Case:
+        """The case of a round; a new one is filled with its numbers before it is timed."""
+        if self.turns > 1 and number % self.turns != self.current.root:
+            self.current = self._made(number)
+        return self.current

@@ -7,16 +7,19 @@ with one line from rank 0 and exit status 2.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from mpicoll.errors import MpicollError, ParameterError, PreconditionError, UnknownAlgorithm
 
 from . import contenders as who
-from .patterns import Shape
-from .shares import EVEN
-from .sizes import format_size, parse_size, parse_sizes
+from .budget import Budget
+from .forms import BLOCKING, FORMS
+from .patterns import ROTATING, Shape
+from .shares import EVEN, SHARES
+from .sizes import format_size, parse_rate, parse_size, parse_sizes
+from .sync import BARRIER, SYNCS
 from .voice import WRONG, OneVoice, opened, world
 
 Number = TypeVar("Number", int, float)
@@ -35,6 +38,10 @@ class Settings:
     window: int | None
     seconds: float
     rounds: int | None
+    precision: float
+    warmup: int
+    sync: str
+    rate: float | None
     memory: int
     seed: int
 
@@ -54,36 +61,52 @@ def settings(p: int, collective: str, **given: Any) -> Settings:
     known = algorithms()
     if collective not in known:
         raise UnknownAlgorithm("collective", collective, known)
-    chunk, window, rounds = given["chunk_bytes"], given["window"], given["iterations"]
-    words = (given["dtype"], given["op"].lower(), given["root"], given["in_place"], given["counts"])
+    chunk, window, rounds, rate = given["chunk_bytes"], given["window"], given["iterations"], given["rate"]
+    root = int(given["root"]) if given["root"].strip().isdecimal() else given["root"]
+    words = (given["dtype"], given["op"].lower(), root, given["in_place"], given["counts"], given["form"])
     shape = Shape(collective, *words)
     shape.check(p)
+    if given["sync"] not in SYNCS:
+        raise ValueError(f"--sync is {given['sync']!r}; it must be {' or '.join(SYNCS)}")
     return Settings(
         shape,
         tuple(parse_sizes(given["sizes"])),
-        *check_algorithms(collective, given["algorithms"], p),
+        *check_algorithms(shape, given["algorithms"], p),
         check_engines(given["engines"]),
         None if chunk is None else positive("--chunk-bytes", parse_size(chunk)),
         None if window is None else positive("--window", window),
         positive("--seconds", given["seconds"]),
         None if rounds is None else positive("--iterations", rounds),
+        not_negative("--precision", given["precision"]) / 100,
+        not_negative("--warmup", given["warmup"]),
+        given["sync"],
+        None if rate is None else parse_rate(rate),
         parse_size(given["memory"]),
         given["seed"],
     )
 
 
-def check_algorithms(collective: str, text: str, p: int) -> tuple[tuple[str, ...], dict[str, str]]:
+def check_algorithms(shape: Shape, text: str, p: int) -> tuple[tuple[str, ...], dict[str, str]]:
     """The names, and why which are left out: "all" is native, auto and every one that suits p ranks.
+
+    In a form that mpicoll leaves to MPI there is only native.
 
     Whether those named suit them is seen when there is a communicator. Raises UnknownAlgorithm, ParameterError,
     ValueError.
     """
     from mpicoll.registry import algorithms, find, parse_spec
 
+    collective = shape.collective
     known, names, left_out = algorithms()[collective], list[str](), dict[str, str]()
+    method = FORMS[shape.form].method(collective)
+    theirs = f"mpicoll leaves {method} to MPI" if not FORMS[shape.form].is_ours(collective) else ""
     for name in who.split_names(text):
         if name != "all":
             names.append(name)
+            continue
+        if theirs:
+            names.append(who.NATIVE)
+            left_out[who.AUTO] = theirs
             continue
         entries = [find(collective, each) for each in known]
         names += [who.NATIVE, who.AUTO, *(entry.name for entry in entries if entry.serves(p))]
@@ -91,6 +114,8 @@ def check_algorithms(collective: str, text: str, p: int) -> tuple[tuple[str, ...
     for name in names:
         if name.partition("(")[0].strip() not in (who.NATIVE, who.AUTO, *known):
             raise UnknownAlgorithm(f"{collective} algorithm", name, (who.NATIVE, who.AUTO, "all", *known))
+        if name != who.NATIVE and theirs:
+            raise ValueError(f"{theirs}; --algorithms can only be {who.NATIVE}")
         if name not in (who.NATIVE, who.AUTO):
             parse_spec(collective, name)
     if not names:
@@ -113,6 +138,13 @@ def positive(name: str, value: Number) -> Number:
     return value
 
 
+def not_negative(name: str, value: Number) -> Number:
+    """Raises ValueError below 0."""
+    if not value >= 0:
+        raise ValueError(f"{name} is {value}; it must not be below 0")
+    return value
+
+
 @click.command(cls=OneVoice, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 @click.argument("collective")
 @click.option("--sizes", default="8:4M:8", help="Bytes: a list of sizes and ranges FIRST:LAST[:FACTOR].")
@@ -120,16 +152,21 @@ def positive(name: str, value: Number) -> Number:
 @click.option("--engines", default=who.AUTO, help=f"Of {', '.join(who.ENGINES)}.")
 @click.option("--dtype", default="float64", help="NumPy's name.")
 @click.option("--op", default="sum", help="For reductions: sum, prod, max …")
-@click.option("--root", default=0, help="For bcast, scatter, gather, reduce, scatterv and gatherv.")
+@click.option("--root", default="0", help=f"Of rooted collectives: a rank, or {ROTATING}: another each round.")
 @click.option("--in-place", is_flag=True, help="Use MPI.IN_PLACE.")
-@click.option("--counts", default=EVEN, help="Of scatterv and its like: even or uneven, 0 to twice the size.")
+@click.option("--counts", default=EVEN, help=f"Of scatterv and its like: {', '.join(SHARES)}.")
+@click.option("--form", default=BLOCKING, help=f"{', '.join(FORMS)}; the second also tells how much is hidden by work.")
 @click.option("--chunk-bytes", metavar="SIZE", help="For ours: the most of each block in one message, such as 256K.")
 @click.option("--window", type=int, help="For ours: how many chunks are in flight.")
 @click.option("--seconds", default=10.0, help="Time to spend in all, apart from checking and warming up.")
 @click.option("--iterations", type=int, help="Rounds per size, instead of --seconds.")
+@click.option("--precision", default=1.0, help="Per cent: stop a size earlier, once all medians are known so well.")
+@click.option("--warmup", default=2, help="Calls before the first that counts.")
+@click.option("--sync", default=BARRIER, help=f"How calls start together: {' or '.join(SYNCS)}, of agreed times.")
+@click.option("--rate", metavar="RATE", help="Of every host's link, such as 100Gbit: tells how near the limit it is.")
 @click.option("--memory", default="1G", help="Leave out sizes that need more for buffers on a rank.")
 @click.option("--seed", default=0, help="Of the order within a round.")
-@click.option("--json", "path", metavar="FILE", help="Write JSON lines, as results come.")
+@click.option("--json", "path", metavar="FILE", help="For JSON lines, as results come; else in a file it names.")
 def bench(path: str | None, **given: Any) -> None:
     """Time COLLECTIVE's algorithms beside MPI's own: start it under mpiexec, on 2 or more ranks.
 
@@ -142,21 +179,23 @@ def bench(path: str | None, **given: Any) -> None:
         wanted = settings(comm.size, **given)
     except (ValueError, MpicollError) as error:
         raise click.UsageError(str(error)) from None
-    with opened(path, comm) as file:
-        if not run(wanted, file):
-            raise click.exceptions.Exit(WRONG)
+    if not run(wanted, path):
+        raise click.exceptions.Exit(WRONG)
 
 
-def run(wanted: Settings, file: IO[str] | None) -> bool:
-    """Measure and print; True if every answer was right. Raises UsageError for algorithms these ranks do not suit."""
+def run(wanted: Settings, path: str | None) -> bool:
+    """Measure and print; True if every answer was right. Raises UsageError for what these ranks do not suit."""
     from .session import Session
 
     shape, names = wanted.shape, wanted.algorithms
-    with Session(file, asdict(wanted), seed=wanted.seed, memory=wanted.memory) as session:
+    given = {name: getattr(wanted, name) for name in ("seed", "memory", "rate", "sync", "warmup")}
+    with Session(asdict(wanted), **given) as session:
         try:
             session.check(shape.collective, names)
         except (ParameterError, PreconditionError) as error:
             raise click.UsageError(str(error)) from None
         limits = {"chunk_bytes": wanted.chunk_bytes, "window": wanted.window}
         job = session.job(shape, wanted.sizes, names, wanted.engines, **limits)
-        return session.run([job], [wanted.seconds], wanted.rounds, wanted.notes)
+        budget = Budget(wanted.seconds, wanted.rounds, wanted.precision)
+        with opened(path, session.control, shape.collective) as file:
+            return session.run([job], [budget], file, wanted.notes)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-from .case import Case
+from .budget import Budget
+from .case import Cases
 from .contenders import Contender
-from .measure import Bench, Budget
+from .measure import Bench
 from .patterns import Shape
 from .progress import Bar
-from .records import Result, Writer, results
+from .records import Place, Result, Writer, results
 from .sizes import format_size
 
 LEAST_SHARE = 0.5  # of an even share of the time, for every size, however long the earlier ones took
@@ -41,43 +41,36 @@ class Driver:
     """All ranks run the same jobs; rank 0's `say` and `writer` are the ones that are heard."""
 
     def __init__(
-        self,
-        control: Any,
-        mpi: Any,
-        writer: Writer,
-        say: Callable[[str], None],
-        *,
-        seed: int = 0,
-        memory: int = MEMORY,
+        self, bench: Bench, place: Place, writer: Writer, say: Callable[[str], None], memory: int = MEMORY
     ) -> None:
-        self.control, self.writer, self.say, self.memory = control, writer, say, memory
-        self.bench = Bench(control, mpi, seed)
+        self.bench, self.place, self.writer, self.say, self.memory = bench, place, writer, say, memory
+        self.rank, self.p = bench.control.rank, bench.control.size
 
     def parts(self, jobs: Sequence[Job]) -> int:
         """How many sizes there are to measure."""
-        return sum(len(feasible(job, self.control.size, self.memory)[0]) for job in jobs)
+        return sum(len(feasible(job, self.p, self.memory)[0]) for job in jobs)
 
-    def run(self, job: Job, seconds: float, rounds: int | None, bar: Bar) -> list[Result]:
+    def run(self, job: Job, allowed: Budget, bar: Bar) -> list[Result]:
         """One collective. What a size leaves of its share of the seconds goes to the later ones."""
-        sizes, too_big = feasible(job, self.control.size, self.memory)
+        sizes, too_big = feasible(job, self.p, self.memory)
         if too_big:
             self.say(
                 f"{job.shape.collective}: without {', '.join(map(format_size, too_big))}, whose buffers take "
                 f"more than {format_size(self.memory)} on a rank"
             )
         gc.collect()  # here, since it takes a while; it is off while timing
-        found, until = [], time.perf_counter() + seconds
+        found, until = [], time.perf_counter() + allowed.seconds
         for place, nbytes in enumerate(sizes):
             left = (until - time.perf_counter()) / (len(sizes) - place)
-            share = max(left, LEAST_SHARE * seconds / len(sizes))
+            share = max(left, LEAST_SHARE * allowed.seconds / len(sizes))
             bar.begin(f"{job.shape.collective} {format_size(nbytes)}")
-            found += self._size(job, nbytes, Budget(share, rounds), bar)
+            found += self._size(job, nbytes, replace(allowed, seconds=share), bar)
             bar.end()
         return found
 
     def _size(self, job: Job, nbytes: int, budget: Budget, bar: Bar) -> list[Result]:
-        case = Case(job.shape, nbytes, self.control.rank, self.control.size)
-        made = results(case, self.bench.measure(case, job.contenders, budget, bar.within))
+        cases = Cases(job.shape, nbytes, self.rank, self.p)
+        made = results(cases, self.bench.measure(cases, job.contenders, budget, bar.within), self.place)
         for result in made:
             self.writer.write(result.line())
         return made

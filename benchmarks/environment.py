@@ -1,40 +1,133 @@
-"""What numbers were measured on: enough to compare them, nothing that names a machine, a user or a path."""
+"""What numbers were measured on: enough to compare and repeat them, nothing that names a machine, a user or a path."""
 
 from __future__ import annotations
 
+import os
 import platform
 import re
+import shlex
+import sys
 import time
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from .sizes import format_size
+
 PACKAGES = ("mpicoll", "mpi4py", "numpy", "numba")
+SETTINGS = re.compile(r"(?:MPICH|MPIR_CVAR|OMPI_MCA|PRTE_MCA|PMIX_MCA|I_MPI|FI|UCX|MPICOLL)_\w+")
+OF_THE_LAUNCHER = re.compile(r"MPICH_INTERFACE|I_MPI_(?:ROOT|MPIRUN|INFO)|MPI_LOCAL|HYDRA|FI_PROVIDER_PATH")
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+KINDS = {"Data": "d", "Instruction": "i"}
 
 
-def describe(comm: Any, mpi: Any) -> dict[str, Any]:
-    """The environment of a run; collective, since the hosts are counted."""
-    hosts = comm.allgather(mpi.Get_processor_name())
+def hosts_of(comm: Any, mpi: Any) -> list[int]:
+    """Every rank's host, numbered in the order of their first ranks. Collective."""
+    return numbered(comm.allgather(mpi.Get_processor_name()))
+
+
+def numbered(names: Sequence[str]) -> list[int]:
+    """Names as numbers.
+
+    >>> numbered(["b", "a", "b"])
+    [0, 1, 0]
+    """
+    known = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return [known[name] for name in names]
+
+
+def placement(host_of: Sequence[int]) -> str:
+    """How ranks were dealt to hosts.
+
+    >>> [placement(hosts) for hosts in ([0, 0], [0, 0, 1, 1], [0, 1], [0, 1, 0, 1], [0, 1, 1])]
+    ['one host', 'block', 'block', 'cyclic', 'block']
+    """
+    hosts = max(host_of) + 1
+    if hosts == 1:
+        return "one host"
+    if list(host_of) == sorted(host_of):
+        return "block"
+    return "cyclic" if list(host_of) == [rank % hosts for rank in range(len(host_of))] else "irregular"
+
+
+def describe(comm: Any, mpi: Any, host_of: Sequence[int], rate: float | None = None) -> dict[str, Any]:
+    """The environment of a run. Collective, since every rank tells what cores it may use."""
     vendor, numbers = mpi.get_vendor()
+    hosts = range(max(host_of) + 1)
     return {
+        "command": command(sys.argv, comm.size),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "mpi": f"{vendor} {'.'.join(map(str, numbers))}",
         "mpi_standard": ".".join(map(str, mpi.Get_version())),
+        "mpi_settings": mpi_settings(os.environ),
         "ranks": comm.size,
-        "hosts": len(set(hosts)),
-        "ranks_per_host_most": max(map(hosts.count, hosts)),
+        "hosts": len(hosts),
+        "ranks_per_host": [list(host_of).count(host) for host in hosts],
+        "host_of": list(host_of),
+        "placement": placement(host_of),
+        "rate": rate,
+        "binding": comm.allgather(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None),
+        "cores": os.cpu_count(),
+        "caches": caches(),
+        "memory": memory(),
+        "cpu": cpu_model(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "kernel": platform.release(),
         "python": platform.python_version(),
         **{name: _version(name) for name in PACKAGES},
-        "system": f"{platform.system()} {platform.machine()}",
-        "cpu": cpu_model(),
         "commit": commit(Path(__file__).resolve().parents[1]),
     }
+
+
+def command(arguments: Sequence[str], ranks: int) -> str:
+    """The command line of a run, a path in it as the file's name alone.
+
+    >>> command(["/opt/bin/mpicoll", "bench", "allreduce", "--json", "/tmp/a.jsonl"], 4)
+    'mpiexec -n 4 mpicoll bench allreduce --json a.jsonl'
+    """
+    program, *words = arguments
+    if program.endswith(".py"):  # python -m
+        module = ".".join(Path(program).with_suffix("").parts[-2:]).removesuffix(".__main__")
+        program = f"python -m {module if module == 'mpicoll' else f'mpicoll.{module}'}"
+    words = [Path(word).name if "/" in word else word for word in words]
+    return f"mpiexec -n {ranks} {shlex.join([*Path(program).name.split(), *words])}"
+
+
+def mpi_settings(variables: Mapping[str, str]) -> dict[str, str]:
+    """The environment variables that set MPI and its transports; a path among them is not told.
+
+    >>> mpi_settings({"UCX_TLS": "tcp,self", "FI_PROVIDER_PATH": "/x", "HOME": "/root", "I_MPI_PMI_LIBRARY": "/a/b.so"})
+    {'I_MPI_PMI_LIBRARY': '(a path)', 'UCX_TLS': 'tcp,self'}
+    """
+    wanted = sorted(name for name in variables if SETTINGS.fullmatch(name) and not OF_THE_LAUNCHER.match(name))
+    return {name: "(a path)" if "/" in variables[name] else variables[name] for name in wanted}
 
 
 def _version(name: str) -> str | None:
     try:
         return version(name)
     except PackageNotFoundError:
+        return None
+
+
+def caches(directory: Path = CACHES) -> dict[str, int]:
+    """Bytes of the first core's caches, by level: L1d, L2, L3."""
+    found = {}
+    for each in sorted(directory.glob("index*")):
+        try:
+            level, kind, size = ((each / name).read_text().strip() for name in ("level", "type", "size"))
+            found[f"L{level}{KINDS.get(kind, '')}"] = int(size.removesuffix("K")) << 10
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def memory() -> int | None:
+    """Bytes of memory."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
         return None
 
 
@@ -67,8 +160,15 @@ def commit(root: Path) -> str | None:
 
 def headline(environment: dict[str, Any]) -> str:
     """One line for people."""
-    ranks, hosts = environment["ranks"], environment["hosts"]
-    return (
-        f"{environment['mpi']}, {ranks} rank{'s' * (ranks > 1)} on {hosts} host{'s' * (hosts > 1)}, "
-        f"Python {environment['python']}, {environment['cpu'] or 'unknown processor'}"
-    )
+    ranks, hosts, rate = environment["ranks"], environment["hosts"], environment["rate"]
+    cores, caches = environment["cores"], environment["caches"]
+    words = [
+        environment["mpi"],
+        f"{ranks} rank{'s' * (ranks > 1)} on {hosts} host{'s' * (hosts > 1)}"
+        + f", {environment['placement']} placement" * (1 < hosts < ranks)
+        + (f", {rate / 1e6:g} Mbit/s a host" if rate else ""),
+        f"Python {environment['python']}",
+        f"{environment['cpu'] or 'unknown processor'}, {cores} core{'s' * (cores != 1)}"
+        + "".join(f", {name} {format_size(size)}" for name, size in caches.items() if name in ("L2", "L3")),
+    ]
+    return "; ".join(words)

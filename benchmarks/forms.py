@@ -73,12 +73,12 @@ def _persistent(method: Callable[..., Any], arguments: Sequence[Any]) -> tuple[O
     return Operation(lambda: start().Wait(), start), request.Free
 
 
-BLOCKING = "blocking"
+BLOCKING, NONBLOCKING = "blocking", "nonblocking"
 FORMS = {
     form.name: form
     for form in (
         Form(BLOCKING, str.capitalize, _blocking),
-        Form("nonblocking", lambda collective: f"I{collective}", _nonblocking),
+        Form(NONBLOCKING, lambda collective: f"I{collective}", _nonblocking),
         Form("persistent", lambda collective: f"{collective.capitalize()}_init", _persistent),
     )
 }

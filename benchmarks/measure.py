@@ -3,20 +3,22 @@
 All contenders of one size are measured in rounds, each of which times every contender in a new shuffled
 order, the same on all ranks: what disturbs the machine for a while disturbs them all, and contenders of one
 round can be paired. Within a round a contender makes one call or, where calls are short, a few after one
-that is not timed. Before each timed call comes a barrier. The time of a call is the longest that any rank
-spent in it, and a round's value is the median of its calls. Ranks leave a barrier at slightly different
-times, so a call's time includes that skew, for every contender alike.
+that is not timed. The ranks start each timed call together, in one of the ways of sync.py. The time of a
+call is the longest that any rank spent in it, and a round's value is the median of its calls.
+
+A nonblocking form is timed once more in every round, with work between its start and its Wait that takes as
+long as the call took alone: overlap.py says what that tells.
 """
 
 from __future__ import annotations
 
 import gc
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count
 from statistics import median
 from typing import Any
@@ -25,14 +27,19 @@ import numpy as np
 
 from mpicoll.errors import EngineError, PreconditionError, StallError
 
-from .case import Case
-from .contenders import Contender
-from .stats import FEWEST
+from .budget import Budget
+from .case import Case, Cases
+from .compute import compute
+from .contenders import NATIVE, Contender
+from .forms import NONBLOCKING
+from .overlap import PARTS, Overlap
+from .stats import estimate, paired
+from .sync import BARRIER, Sync, sync_of
 
 SHORT = 100e-6  # seconds: calls shorter than this are made several times a round
 CALLS = 5  # how many times
-PATIENCE = 3  # times its share that a size may take to get the fewest rounds an interval needs
-MOST_ROUNDS = 1000
+WARMUP = 2  # calls of each contender before the first round
+LATE = math.inf  # the time of a call that a rank started late: the maximum over ranks passes it on
 
 
 @dataclass
@@ -43,60 +50,81 @@ class Timing:
     valid: bool = True
     ran: dict[str, Any] = field(default_factory=dict)  # what mpicoll's trace says of a call
     note: str = ""  # why it was not timed
+    expected: float = 0.0  # how long a call took last
     rounds: list[list[float]] = field(default_factory=list)
+    overlaps: list[Overlap] = field(default_factory=list)
 
     @property
     def values(self) -> list[float]:
-        """Seconds per call, one value a round."""
-        return [median(calls) for calls in self.rounds]
+        """Seconds per call, one value a round; NaN where every call of a round was late."""
+        on_time = ([call for call in calls if call != LATE] for calls in self.rounds)
+        return [median(calls) if calls else math.nan for calls in on_time]
 
+    @property
+    def late(self) -> int:
+        """How many calls were left out because a rank was late."""
+        return sum(calls.count(LATE) for calls in self.rounds)
 
-@dataclass(frozen=True)
-class Budget:
-    """When to stop: after so many rounds if given, else after so many seconds."""
-
-    seconds: float
-    rounds: int | None = None
-
-    def enough(self, rounds: int, elapsed: float) -> bool:
-        if self.rounds is not None:
-            return rounds >= self.rounds
-        limit = self.seconds if rounds >= FEWEST else self.seconds * PATIENCE
-        return elapsed >= limit or rounds >= MOST_ROUNDS
+    def add(self, calls: list[float], whole: list[float]) -> None:
+        """A round's calls and, of a nonblocking form, the parts of the call with work in it."""
+        self.rounds.append(calls)
+        if not math.isnan(value := self.values[-1]):
+            self.expected = value
+        if whole:
+            self.overlaps.append(Overlap(self.expected, *whole))
 
 
 class Bench:
-    """Measures contenders on all ranks of `control`, a communicator used only to synchronise them."""
+    """Measures contenders on all ranks of `control`, a communicator used only to synchronise them.
 
-    def __init__(self, control: Any, mpi: Any, seed: int = 0) -> None:
-        self.control, self.mpi = control, mpi
+    barrier: what the ranks meet in before a call, control's own if not given. sync: "barrier" or "window".
+    """
+
+    def __init__(
+        self,
+        control: Any,
+        mpi: Any,
+        seed: int = 0,
+        *,
+        sync: str = BARRIER,
+        barrier: Callable[[], Any] | None = None,
+        warmup: int = WARMUP,
+    ) -> None:
+        self.control, self.mpi, self.warmup = control, mpi, warmup
         self.shuffle = random.Random(seed).shuffle
+        self.sync: Sync = sync_of(sync, control, barrier or control.Barrier, time.perf_counter)
 
     def measure(
         self,
-        case: Case,
+        cases: Cases,
         contenders: Sequence[Contender],
         budget: Budget,
         tick: Callable[[float], None] = lambda _: None,
     ) -> list[Timing]:
-        """Check, time, and check again. tick is told what part of the budget is used up."""
+        """Check, time, and check again, for every root. tick is told what part of the budget is used up."""
         timings = [Timing(contender) for contender in contenders]
-        for timing in timings:
-            self.check(case, timing)
+        self._check_all(cases, timings)
         running = [timing for timing in timings if not timing.note]
+        self.sync.agree()
         with collection_off():
-            calls = self._calls_per_round(case, running)
-            self._rounds(case, running, calls, budget, tick)
-        for timing in running:
-            self.check(case, timing)
+            calls = self._warm_up(cases(0), running)
+            self._rounds(cases, running, calls, budget, tick)
+        self._check_all(cases, running)
         return timings
+
+    def _check_all(self, cases: Cases, timings: Sequence[Timing]) -> None:
+        for turn in range(cases.turns):
+            for timing in timings:
+                if not timing.note:
+                    self.check(cases(turn), timing)
 
     def check(self, case: Case, timing: Timing) -> None:
         """One call that is not timed, from poisoned buffers, compared with the right answer on every rank."""
+        comm = timing.contender.comm
         case.poison()
         try:
-            with timing.contender.context(), traced(timing.contender.comm) as records:
-                getattr(timing.contender.comm, case.method)(*case.arguments(self.mpi))
+            with timing.contender.context(), traced(comm) as records, case.ready(comm, self.mpi) as operation:
+                operation.call()
         except StallError:
             raise
         except (PreconditionError, EngineError) as error:  # of the call, so the same on all ranks
@@ -117,42 +145,85 @@ class Bench:
         self.control.Allreduce(mine, everyone, self.mpi.MAX)
         return everyone
 
-    def _calls_per_round(self, case: Case, running: Sequence[Timing]) -> int:
-        """Few where the quickest contender is slow. Warms up on the way."""
-        quickest = [self._time(case, timing.contender, 2)[-1:] for timing in running]
-        return CALLS if running and self._longest(np.array(quickest)).min() < SHORT else 1
+    def _warm_up(self, case: Case, running: Sequence[Timing]) -> int:
+        """Calls that do not count; returns how many a round has: few where the quickest contender is slow."""
+        if not running:
+            return 1
+        for timing in running:
+            mine = self._alone(case, timing, max(1, self.warmup))
+            on_time = [call for call in self._longest(np.array(mine)).tolist() if call != LATE]
+            timing.expected = on_time[-1] if on_time else SHORT
+        return CALLS if min(timing.expected for timing in running) < SHORT else 1
 
     def _rounds(
-        self, case: Case, running: Sequence[Timing], calls: int, budget: Budget, tick: Callable[[float], None]
+        self, cases: Cases, running: Sequence[Timing], calls: int, budget: Budget, tick: Callable[[float], None]
     ) -> None:
         started, order = time.perf_counter(), list(range(len(running)))
-        mine = np.empty((len(running), calls))
+        overlapping = cases.shape.form == NONBLOCKING
+        mine = np.empty((len(running), calls + len(PARTS) * overlapping))
         for done in count():
             elapsed = time.perf_counter() - started
             tick(done / budget.rounds if budget.rounds else elapsed / budget.seconds)
-            if not running or self.control.bcast(budget.enough(done, elapsed)):
+            if not running or self._enough(budget, done, elapsed, running):
                 break
+            case = cases(done)
             self.shuffle(order)
             for i in order:
-                mine[i] = self._time(case, running[i].contender, calls)
-            for timing, seconds in zip(running, self._longest(mine).tolist()):
-                timing.rounds.append(seconds)
+                mine[i, :calls] = self._alone(case, running[i], calls)
+                if overlapping:
+                    mine[i, calls:] = self._with_work(case, running[i])
+            everyone = self._longest(mine)
+            started_together = everyone[:, : calls + overlapping]
+            self.sync.learn(int(np.isinf(started_together).sum()), started_together.size)
+            for timing, seconds in zip(running, everyone.tolist()):
+                timing.add(seconds[:calls], seconds[calls:])
 
-    def _time(self, case: Case, contender: Contender, calls: int) -> list[float]:
-        """Seconds this rank spent in each of some calls."""
-        seconds, clock, barrier = [], time.perf_counter, self.control.Barrier
-        with contender.context():
-            call = partial(getattr(contender.comm, case.method), *case.arguments(self.mpi))
+    def _enough(self, budget: Budget, rounds: int, elapsed: float, running: Sequence[Timing]) -> bool:
+        """Rank 0 decides, since every rank's clock says something else."""
+        here = self.control.rank == 0
+        return self.control.bcast(here and budget.enough(rounds, elapsed, lambda: _least_precise(running)))
+
+    def _alone(self, case: Case, timing: Timing, calls: int) -> list[float]:
+        """Seconds this rank spent in each of some calls, LATE for those it was too late for."""
+        seconds, clock, contender = [], time.perf_counter, timing.contender
+        with contender.context(), case.ready(contender.comm, self.mpi) as operation:
+            call = operation.call
             if calls > 1:
                 case.refill()
                 call()
+            start = self.sync.calls(timing.expected)
             for _ in range(calls):
                 case.refill()
-                barrier()
-                start = clock()
+                at, late = start()
                 call()
-                seconds.append(clock() - start)
+                end = clock()
+                seconds.append(LATE if late else end - at)
         return seconds
+
+    def _with_work(self, case: Case, timing: Timing) -> tuple[float, ...]:
+        """Seconds this rank spent in the parts of one call that has work between its start and its Wait."""
+        clock, contender = time.perf_counter, timing.contender
+        with contender.context(), case.ready(contender.comm, self.mpi) as operation:
+            begin = operation.start
+            assert begin is not None
+            start = self.sync.calls(2 * timing.expected)
+            case.refill()
+            at, late = start()
+            request = begin()
+            begun = clock()
+            compute(timing.expected)
+            computed = clock()
+            request.Wait()
+            end = clock()
+        return (LATE,) * len(PARTS) if late else (end - at, computed - begun, begun - at, end - computed)
+
+
+def _least_precise(running: Sequence[Timing]) -> float:
+    """The widest interval of any contender, relative to its ratio to native or, without native, to its time."""
+    native = next((t for t in running if t.contender.algorithm == NATIVE), None)
+    if native is None or len(running) == 1:
+        return max(estimate(timing.values).relative_width for timing in running)
+    return max(paired(native.values, timing.values).relative_width for timing in running if timing is not native)
 
 
 def traced(comm: Any) -> AbstractContextManager[list[Any]]:

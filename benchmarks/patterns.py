@@ -12,7 +12,7 @@ What a size in bytes means, as in the OSU benchmarks (rounded down to whole elem
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,10 @@ from mpicoll.blocks import offsets, sizes
 from mpicoll.collectives import COLLECTIVES, Collective, at_namesake, plain
 
 from .contents import DTYPES, OPERATORS
+from .forms import BLOCKING, FORMS
 from .shares import EVEN, SHARES
+
+ROTATING = "rotating"  # a root that is another rank each round
 
 
 @dataclass(frozen=True)
@@ -99,12 +102,16 @@ class Pattern:
                 return [n]
         return sizes(n, p) if self.meaning.reduces else SHARES[counts](n, p)
 
+    def length(self, block: Any, lengths: list[int]) -> int:
+        """Elements of one block, of the lengths above."""
+        return lengths[sum(block) % len(lengths) if self.meaning.naming == "pair" else block]
+
     def sides(self, lengths: list[int], p: int, rank: int, root: int) -> tuple[Side, Side]:
         """The blocks a rank starts with, and those it ends with."""
-        pairs, blocks = self.meaning.naming == "pair", range(len(lengths))
+        blocks = range(len(lengths))
 
         def side(found: Sequence[Any]) -> Side:
-            return Side(found, [lengths[sum(b) % p if pairs else b] for b in found])
+            return Side(found, [self.length(b, lengths) for b in found])
 
         starts, ends = self.meaning.starts(blocks, p, rank, root), self.meaning.ends(blocks, p, rank, root)
         return side(starts), side(ends)
@@ -144,14 +151,18 @@ PATTERNS = {
 
 @dataclass(frozen=True)
 class Shape:
-    """What is called, apart from the size: names of the collective, dtype and operator, and how shares differ."""
+    """What is called, apart from the size: names of the collective, dtype and operator, how shares differ, the form.
+
+    root: a rank, or ROTATING.
+    """
 
     collective: str
     dtype: str = "float64"
     op: str = "sum"
-    root: int = 0
+    root: int | str = 0
     in_place: bool = False
     counts: str = EVEN
+    form: str = BLOCKING
 
     @property
     def pattern(self) -> Pattern:
@@ -163,14 +174,24 @@ class Shape:
         """In words, those that apply."""
         pattern = self.pattern
         words = [
+            (self.form, self.form != BLOCKING),
             (self.collective, True),
             (self.dtype, pattern.recv is not None),
             (self.op, pattern.meaning.reduces),
-            (f"root {self.root}", pattern.meaning.rooted),
+            ("root rotating" if self.root == ROTATING else f"root {self.root}", pattern.meaning.rooted),
             (f"{self.counts} counts", pattern.has_counts),
             ("in place", self.in_place),
         ]
         return " ".join(word for word, applies in words if applies)
+
+    def roots(self, p: int) -> list[int]:
+        """The roots that calls have in turn."""
+        return list(range(p)) if self.root == ROTATING else [int(self.root)]
+
+    def turn(self, number: int, p: int) -> Shape:
+        """What is called in a round, with the root it has there."""
+        roots = self.roots(p)
+        return replace(self, root=roots[number % len(roots)])
 
     def elements(self, nbytes: int) -> int:
         """Elements in a message of a size in bytes."""
@@ -190,12 +211,15 @@ class Shape:
             raise ValueError(f"MPI does not have the operator {self.op} for {kind} types such as {self.dtype}")
         if self.in_place and not pattern.in_place:
             raise ValueError(f"{name} has no in-place form")
-        if not 0 <= self.root < p:
-            raise ValueError(f"root is {self.root}; with {p} rank{'s' * (p > 1)} it must be in 0..{p - 1}")
+        if self.root != ROTATING and not (isinstance(self.root, int) and 0 <= self.root < p):
+            ranks = f"{p} rank{'s' * (p > 1)}"
+            raise ValueError(f"root is {self.root}; with {ranks} it must be in 0..{p - 1}, or {ROTATING!r}")
         if self.root and not pattern.meaning.rooted:
             raise ValueError(f"{name} has no root")
+        if self.form not in FORMS:
+            raise ValueError(f"--form is {self.form!r}; it must be one of {', '.join(FORMS)}")
         if self.counts not in SHARES:
-            raise ValueError(f"--counts is {self.counts!r}; it must be {' or '.join(SHARES)}")
+            raise ValueError(f"--counts is {self.counts!r}; it must be one of {', '.join(SHARES)}")
         if self.counts != EVEN and not pattern.has_counts:
             those = ", ".join(row.collective for row in PATTERNS.values() if row.has_counts)
             raise ValueError(f"{name} has no counts for every rank; {those} do")

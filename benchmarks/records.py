@@ -1,13 +1,19 @@
 """Results as JSON lines: one on the run, then one per collective, size and contender, each written at once.
 
-    {"kind": "run", "schema": 1, "environment": {…}, "settings": {…}}
-    {"kind": "result", "schema": 1, "collective", "size", "dtype", "op", "root", "in_place",
-     "counts", "algorithm", "engine",                     what was asked for
+    {"kind": "run", "schema": 2, "environment": {…}, "settings": {…}}
+    {"kind": "result", "schema": 2,
+     "collective", "form", "dtype", "op", "root", "in_place", "counts", "algorithm", "engine",   what was asked for
+     "size", "ranks", "hosts",
      "ran": {"algorithm", "engine", "chunk_bytes", "lanes"},   what did run; empty for native
+     "paired": true,                                      timed in the same rounds as native
      "valid", "note",
-     "median_us", "interval_us": [low, high] | null, "rounds",
+     "median_us", "interval_us": [low, high] | null, "rounds", "late",
+     "algbw", "busbw",                                    bytes per second, as in bandwidth.py
+     "limit_us", "of_limit",                              where a link rate was given: limits.py; 1 is at the limit
      "ratio", "ratio_interval", "verdict",                native's time over this one's; null without native
-     "samples_us": [[call, …], …]}                        by round and call, the longest over ranks
+     "overlap": null | {"percent", "interval", "overall_us", "compute_us", "init_us", "wait_us"},
+     "samples_us": [value, …]}                            one a round, the longest over ranks; past SAMPLES of them
+                                                          "sketch_us" instead: the 0th to 100th percentile
 
 Times are in microseconds, sizes in bytes. A reader refuses a schema it does not know.
 """
@@ -15,69 +21,131 @@ Times are in microseconds, sizes in bytes. A reader refuses a schema it does not
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
-from .case import Case
-from .contenders import NATIVE
-from .measure import Timing
-from .patterns import Shape
-from .stats import Estimate, Ratio, estimate, ratio
+import numpy as np
 
-SCHEMA = 1
+from .bandwidth import bandwidths
+from .case import Cases
+from .contenders import NATIVE
+from .limits import limit
+from .measure import Timing
+from .overlap import PARTS, Overlapped, overlapped
+from .patterns import Shape
+from .stats import Estimate, Ratio, estimate, paired
+
+SCHEMA = 2
+SAMPLES = 2000  # values that are kept as they are
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where something ran: every rank's host, and the rate of a host's link in bits per second, if known."""
+
+    host_of: Sequence[int]
+    rate: float | None = None
 
 
 @dataclass(frozen=True)
 class Result:
-    """One contender at one size. Seconds and bytes."""
+    """One contender at one size. Seconds, bytes, bytes per second."""
 
     shape: Shape
     nbytes: int
+    place: Place
     timing: Timing
     time: Estimate | None  # None: it did not run
     ratio: Ratio | None  # None: native, or no native to compare with
+    limit: float | None
+    overlap: Overlapped | None
+
+    @property
+    def bandwidths(self) -> tuple[float | None, float | None]:
+        """Of the algorithm, and of the bus."""
+        if self.time is None or not self.nbytes:
+            return None, None
+        return bandwidths(self.shape, self.nbytes, len(self.place.host_of), self.time.median)
+
+    @property
+    def of_limit(self) -> float | None:
+        """The limit over the time: 1 is at the limit."""
+        return self.limit / self.time.median if self.limit and self.time else None
 
     def line(self) -> dict[str, Any]:
         """The JSON object of this result."""
         time, against = self.time, self.ratio
         shape = asdict(self.shape)
+        algorithm, bus = self.bandwidths
         return {
             "kind": "result",
             "schema": SCHEMA,
             "collective": shape.pop("collective"),
             "size": self.nbytes,
             **shape,
+            "ranks": len(self.place.host_of),
+            "hosts": len(set(self.place.host_of)),
             "algorithm": self.timing.contender.algorithm,
             "engine": self.timing.contender.engine,
             "ran": self.timing.ran,
+            "paired": True,
             "valid": self.timing.valid if time else None,
             "note": self.timing.note,
             "median_us": time and _microseconds(time.median),
             "interval_us": time and time.spread and [_microseconds(t) for t in time.spread],
             "rounds": time.values if time else 0,
+            "late": self.timing.late,
+            "algbw": algorithm and round(algorithm),
+            "busbw": bus and round(bus),
+            "limit_us": self.limit and _microseconds(self.limit),
+            "of_limit": self.of_limit and round(self.of_limit, 4),
             "ratio": against and round(against.median, 4),
             "ratio_interval": against and against.spread and [round(r, 4) for r in against.spread],
             "verdict": against and against.verdict,
-            "samples_us": [[_microseconds(t) for t in calls] for calls in self.timing.rounds],
+            "overlap": _overlap_line(self.overlap),
+            **samples([value for value in self.timing.values if not math.isnan(value)]),
         }
+
+
+def samples(seconds: Sequence[float]) -> dict[str, list[float]]:
+    """All values, or of too many their percentiles."""
+    if len(seconds) <= SAMPLES:
+        return {"samples_us": [_microseconds(t) for t in seconds]}
+    return {"sketch_us": [_microseconds(t) for t in np.percentile(seconds, range(101))]}
+
+
+def _overlap_line(found: Overlapped | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    percent = found.percent
+    return {
+        "percent": round(percent.median, 2),
+        "interval": percent.spread and [round(x, 2) for x in percent.spread],
+        **{f"{part}_us": _microseconds(found.parts[part].median) for part in PARTS},
+    }
 
 
 def _microseconds(seconds: float) -> float:
     return round(seconds * 1e6, 3)
 
 
-def results(case: Case, timings: Sequence[Timing]) -> list[Result]:
+def results(cases: Cases, timings: Sequence[Timing], place: Place) -> list[Result]:
     """The statistics of what was measured at one size."""
+    shape, nbytes = cases.shape, cases.nbytes
+    least = limit(shape, nbytes, place.host_of, place.rate) if place.rate else None
     native = next((t.values for t in timings if t.contender.algorithm == NATIVE and t.rounds), None)
     found = []
     for timing in timings:
         time = against = None
-        if timing.rounds:
-            time = estimate(timing.values)
+        if (measured := estimate(timing.values)).values:
+            time = measured
             if native is not None and timing.contender.algorithm != NATIVE:
-                against = ratio(native, timing.values)
-        found.append(Result(case.shape, case.nbytes, timing, time, against))
+                against = paired(native, timing.values)
+        elif timing.rounds:
+            timing.note = "a rank was late for every call"
+        found.append(Result(shape, nbytes, place, timing, time, against, least, overlapped(timing.overlaps)))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import IO, Any
 
 from mpi4py import MPI
@@ -10,36 +11,47 @@ from mpi4py import MPI
 import mpicoll
 
 from . import environment
+from .budget import Budget
 from .contenders import AUTO, NATIVE, line_up
 from .driver import MEMORY, Driver, Job, all_valid
+from .measure import WARMUP, Bench
 from .patterns import Shape
 from .progress import bar
-from .records import Result, Writer
-from .table import LEGEND, console, summary, table
+from .records import Place, Result, Writer
+from .sync import BARRIER
+from .table import console, legend, summary, table
 
 
 class Session:
     """Made on all ranks together; rank 0 prints and writes.
 
-    Native is called on a plain duplicate of the world, our algorithms on an mpicoll.Comm, and barriers go
-    over a third communicator, so that no cost or message of one is another's.
+    Native is called on a plain duplicate of the world, our algorithms on an mpicoll.Comm, and what the ranks
+    start together by goes over communicators of its own, so that no cost or message of one is another's. The
+    barrier before a call is ours, a dissemination, whose ranks leave at nearly the same time on any MPI.
+
+    rate: bits per second of a host's link, if known. sync: "barrier" or "window". seed: of the order in a round.
     """
 
     def __init__(
         self,
-        file: IO[str] | None,
         settings: dict[str, Any],
         *,
         seed: int = 0,
         memory: int = MEMORY,
+        rate: float | None = None,
+        sync: str = BARRIER,
+        warmup: int = WARMUP,
         world: Any = None,
     ) -> None:
         world = MPI.COMM_WORLD if world is None else world
-        self.console, self.here = console(), world.rank == 0
+        self.console, self.here, self.settings = console(), world.rank == 0, settings
         self.control, self.plain = MPI.Intracomm(world.Dup()), MPI.Intracomm(world.Dup())
-        self.ours = mpicoll.Comm(world)
-        self.driver = Driver(self.control, MPI, Writer(file), self.say, seed=seed, memory=memory)
-        self.settings = settings
+        self.ours, meeting = mpicoll.Comm(world), mpicoll.Comm(world)
+        self.place = Place(environment.hosts_of(world, MPI), rate)
+        self.stack = ExitStack()
+        self.stack.enter_context(meeting.using(barrier="dissemination"))
+        self.bench = Bench(self.control, MPI, seed, sync=sync, barrier=meeting.Barrier, warmup=warmup)
+        self.memory = memory
 
     def __enter__(self) -> Session:
         return self
@@ -47,6 +59,7 @@ class Session:
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         """Free what it made, but not after an error, when messages may be on their way."""
         if error is None:
+            self.stack.close()
             self.control.Free()
             self.plain.Free()
 
@@ -76,24 +89,26 @@ class Session:
                     pass
 
     def run(
-        self, jobs: Sequence[Job], seconds: Sequence[float], rounds: int | None = None, notes: Sequence[str] = ()
+        self, jobs: Sequence[Job], budgets: Sequence[Budget], file: IO[str] | None, notes: Sequence[str] = ()
     ) -> bool:
         """Run all jobs, print a table after each and a summary after several; True if all was right.
 
-        Before them comes what they run on, in one line, and the notes.
+        Before them comes what they run on, in one line, and the notes. Results go to rank 0's file as they come.
         """
-        about = environment.describe(self.control, MPI)
-        self.driver.writer.run(about, self.settings)
+        about = environment.describe(self.control, MPI, self.place.host_of, self.place.rate)
+        driver = Driver(self.bench, self.place, Writer(file), self.say, self.memory)
+        driver.writer.run(about, self.settings)
+        if self.place.rate and about["hosts"] == 1:
+            notes = [*notes, "all ranks are on one host, so no link limits them"]
         for line in (environment.headline(about), *notes):
             self.say(line)
         found: list[Result] = []
-        with bar(self.console, self.driver.parts(jobs), self.here) as progress:
-            for job, share in zip(jobs, seconds):
-                results = self.driver.run(job, share, rounds, progress)
+        with bar(self.console, driver.parts(jobs), self.here) as progress:
+            for job, budget in zip(jobs, budgets):
+                results = driver.run(job, budget, progress)
                 self.say(table(results, job.shape.title))
                 found += results
-        self.say(LEGEND)
+        self.say(legend(found))
         if len(jobs) > 1:
             self.say(summary(found))
         return all_valid(found)
-

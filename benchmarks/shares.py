@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from itertools import pairwise
 
 
 def even(n: int, p: int) -> list[int]:
@@ -24,5 +26,31 @@ def uneven(n: int, p: int) -> list[int]:
     return [*low, *[n] * (p % 2), *(2 * n - x for x in reversed(low))]
 
 
+def spike(n: int, p: int) -> list[int]:
+    """One rank in the middle has half of all, the others the rest: a hot spot, as an adaptive mesh has.
+
+    >>> spike(6, 1), spike(6, 2), spike(6, 4)
+    ([6], [6, 6], [4, 4, 12, 4])
+    """
+    rest = n * p - (n * p + 1) // 2 if p > 1 else 0
+    found = [rest * (i + 1) // (p - 1) - rest * i // (p - 1) for i in range(p - 1)]
+    return [*found[: p // 2], n * p - rest, *found[p // 2 :]]
+
+
+def skewed(n: int, p: int) -> list[int]:
+    """As tokens fall to experts or keys to owners: drawn from a long-tailed distribution, the same each time.
+
+    >>> skewed(100, 4), sum(skewed(7, 5))
+    ([102, 42, 192, 64], 35)
+    """
+    draw = random.Random(p)
+    weights = [draw.expovariate(1.0) for _ in range(p)]
+    ends, so_far = [0], 0.0
+    for weight in weights:
+        so_far += weight
+        ends.append(round(n * p * so_far / sum(weights)))
+    return [high - low for low, high in pairwise(ends)]
+
+
 EVEN = "even"
-SHARES: dict[str, Callable[[int, int], list[int]]] = {EVEN: even, "uneven": uneven}
+SHARES: dict[str, Callable[[int, int], list[int]]] = {EVEN: even, "uneven": uneven, "spike": spike, "skewed": skewed}

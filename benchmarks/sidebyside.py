@@ -13,6 +13,7 @@ import click
 
 from mpicoll.registry import algorithms
 
+from .budget import Budget
 from .cli import positive
 from .contenders import AUTO, ENGINES, NATIVE, line_up
 from .driver import Job
@@ -47,10 +48,10 @@ def line_up_of(collective: str, session: Session) -> Job:
     )
 
 
-def shares(jobs: list[Job], seconds: float) -> list[float]:
-    """Seconds per collective, in proportion to how many measurements it has."""
+def shares(jobs: list[Job], seconds: float) -> list[Budget]:
+    """Time per collective, in proportion to how many measurements it has."""
     weights = [len(job.sizes) * len(job.contenders) for job in jobs]
-    return [seconds * weight / sum(weights) for weight in weights]
+    return [Budget(seconds * weight / sum(weights)) for weight in weights]
 
 
 @click.command("sidebyside", cls=OneVoice, context_settings={"show_default": True})
@@ -65,9 +66,9 @@ def main(path: str | None, seconds: float) -> None:
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     settings: dict[str, Any] = {"benchmark": "sidebyside", "seconds": seconds}
-    with opened(path, MPI.COMM_WORLD) as file, Session(file, settings) as session:
+    with opened(path, MPI.COMM_WORLD, "sidebyside") as file, Session(settings) as session:
         jobs = [line_up_of(collective, session) for collective in COLLECTIVES]
-        if not session.run(jobs, shares(jobs, seconds)):
+        if not session.run(jobs, shares(jobs, seconds), file):
             raise click.exceptions.Exit(WRONG)
 
 

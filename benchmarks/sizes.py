@@ -1,4 +1,4 @@
-"""Message sizes as people write them, in bytes."""
+"""Message sizes and link rates as people write them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 FACTOR = 4  # from one size of a range to the next
+_RATE = re.compile(r"(\d+(?:\.\d*)?)\s*([kMGT]?)(?:bit|bps|b)?(?:/s)?", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
 
 
@@ -19,6 +20,18 @@ def parse_size(text: str) -> int:
     if match is None:
         raise ValueError(f"{text.strip()!r} is not a size; write 8, 64K, 1M or 2G")
     return int(match[1]) * UNITS[match[2].upper()]
+
+
+def parse_rate(text: str) -> float:
+    """Bits per second of a link; k, M, G and T are powers of 1000, as of links and in tc. Raises ValueError.
+
+    >>> [parse_rate(s) for s in ("50Mbit", "100 Gbit/s", "2.5gbps", "25G")]
+    [50000000.0, 100000000000.0, 2500000000.0, 25000000000.0]
+    """
+    match = _RATE.fullmatch(text.strip())
+    if match is None or not float(match[1]):
+        raise ValueError(f"{text.strip()!r} is not a rate; write 50Mbit, 25Gbit or 100Gbit/s")
+    return float(match[1]) * 1000.0 ** " kmgt".index(match[2].lower() or " ")
 
 
 def parse_sizes(text: str) -> list[int]:

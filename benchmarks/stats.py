@@ -9,13 +9,14 @@ median with a probability that depends on n and k alone (Le Boudec, Performance 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from statistics import median
 
 CONFIDENCE = 0.95
+FASTER, SLOWER, NO_DIFFERENCE, TOO_FEW = "faster", "slower", "no difference", "too few"
 FEWEST = 6  # values from which a 95 % interval exists: 1 - 2/2⁶ = 0.969
 
 
@@ -31,6 +32,11 @@ class Estimate:
     @property
     def spread(self) -> tuple[float, float] | None:
         return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
+    def relative_width(self) -> float:
+        """Half the interval's width over the median; infinite without an interval."""
+        return (self.high - self.low) / 2 / self.median if self.spread else math.inf  # type: ignore[operator]
 
 
 @lru_cache
@@ -53,13 +59,15 @@ def interval_rank(n: int, confidence: float = CONFIDENCE) -> int:
     return k
 
 
-def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
-    """The median of some values and its interval.
+def estimate(values: Iterable[float], confidence: float = CONFIDENCE) -> Estimate:
+    """The median of some values and its interval; NaN is no value.
 
-    >>> estimate([3, 1, 2, 6, 5, 4])
-    Estimate(median=3.5, low=1, high=6, values=6)
+    >>> estimate([3, 1, 2, math.nan, 6, 5, 4]), estimate([])
+    (Estimate(median=3.5, low=1, high=6, values=6), Estimate(median=nan, low=None, high=None, values=0))
     """
-    ordered = sorted(values)
+    ordered = sorted(value for value in values if not math.isnan(value))
+    if not ordered:
+        return Estimate(math.nan, None, None, 0)
     k = interval_rank(len(ordered), confidence)
     low, high = (ordered[k - 1], ordered[-k]) if k else (None, None)
     return Estimate(median(ordered), low, high, len(ordered))
@@ -71,10 +79,10 @@ class Ratio(Estimate):
 
     @property
     def verdict(self) -> str:
-        """ "faster" or "slower" where the whole interval is on one side of 1, "same" where it is not."""
+        """ "faster" or "slower" where the whole interval is on one side of 1, else "no difference"."""
         if self.low is None or self.high is None:
-            return "too few"
-        return "faster" if self.low > 1 else "slower" if self.high < 1 else "same"
+            return TOO_FEW
+        return FASTER if self.low > 1 else SLOWER if self.high < 1 else NO_DIFFERENCE
 
 
 def ratio(baseline: Sequence[float], other: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:
@@ -87,6 +95,17 @@ def ratio(baseline: Sequence[float], other: Sequence[float], confidence: float =
         raise ValueError(f"{len(baseline)} values cannot be paired with {len(other)}")
     found = estimate([b / o for b, o in zip(baseline, other)], confidence)
     return Ratio(found.median, found.low, found.high, found.values)
+
+
+def paired(baseline: Sequence[float], other: Sequence[float]) -> Ratio:
+    """The ratio over the places where both have a value; NaN is none.
+
+    >>> nan = math.nan
+    >>> paired([2, nan, 2, 6], [1, 5, nan, 2]).median
+    2.5
+    """
+    both = [pair for pair in zip(baseline, other, strict=True) if not any(map(math.isnan, pair))]
+    return ratio([before for before, _ in both], [after for _, after in both])
 
 
 def geometric_mean(values: Sequence[float]) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from rich import box
 from rich.console import Console
@@ -10,18 +11,24 @@ from rich.table import Table
 from rich.text import Text
 
 from .contenders import AUTO
+from .overlap import Overlapped
 from .progress import terminal_width
 from .records import Result
 from .sizes import format_size
-from .stats import Estimate, Ratio, geometric_mean
+from .stats import FASTER, NO_DIFFERENCE, SLOWER, Estimate, geometric_mean
 
-WIDTH = 160  # columns where the output is not a terminal
-STYLES = {"faster": "green", "slower": "red"}
+WIDTH = 180  # columns where the output is not a terminal
+VERDICTS = (FASTER, NO_DIFFERENCE, SLOWER)
+STYLES = {FASTER: "green", SLOWER: "red"}
 WRONG = "bold red"
 LEGEND = (
     "µs: median over rounds of the longest time over ranks. ratio: native's time over this one's,\n"
     "paired by round; above 1 is faster. [95 %]: where the median lies with 95 % confidence."
 )
+BUS = "bus: what a rank's link carries per second, so that it compares with the link's rate (nccl-tests' busbw)."
+OF_LIMIT = "of limit: the time the busiest host's link needs at least, over this one's; 100 % is as fast as can be."
+OVERLAP = "overlap: how much of the call alone is hidden behind work that takes as long."
+LATE_STARTS = "late: calls left out because a rank started late."
 
 
 def console() -> Console:
@@ -46,22 +53,57 @@ def microseconds(seconds: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 1000 else f"{value:.0f}"
 
 
+@dataclass(frozen=True)
+class Column:
+    """One of a table's: what it says of a result that was timed, and when there is such a thing to say."""
+
+    name: str
+    cell: Callable[[Result], str | Text]
+    applies: Callable[[Result], bool] = lambda _: True
+    explained: str = ""
+    left: bool = False
+
+
+COLUMNS = (
+    Column("µs", lambda r: microseconds(_timed(r).median)),
+    Column("[95 %]", lambda r: spread(_timed(r), microseconds)),
+    Column("ratio", lambda r: f"{r.ratio.median:.2f}" if r.ratio else ""),
+    Column("[95 %]", lambda r: spread(r.ratio, "{:.2f}".format) if r.ratio else ""),
+    Column("verdict", lambda r: Text(r.ratio.verdict, STYLES.get(r.ratio.verdict, "")) if r.ratio else "", left=True),
+    Column("bus", lambda r: rate(r.bandwidths[1]), lambda r: r.bandwidths[1] is not None, BUS),
+    Column("of limit", lambda r: f"{r.of_limit:.0%}" if r.of_limit else "", lambda r: bool(r.limit), OF_LIMIT),
+    Column("overlap", lambda r: overlap(r.overlap), lambda r: r.overlap is not None, OVERLAP),
+    Column("late", lambda r: str(r.timing.late), lambda r: r.timing.late > 0, LATE_STARTS),
+    Column("valid", lambda r: "yes" if r.timing.valid else Text("NO", WRONG), left=True),
+)
+
+
+def columns_for(results: Sequence[Result]) -> list[Column]:
+    """Those that say something."""
+    return [column for column in COLUMNS if any(map(column.applies, results))]
+
+
+def legend(results: Sequence[Result]) -> str:
+    """What the columns mean."""
+    return "\n".join([LEGEND, *(column.explained for column in columns_for(results) if column.explained)])
+
+
 def table(results: Sequence[Result], title: str) -> Table:
     """Rows by size, then contender. The fastest valid one of each size is bold."""
+    columns = columns_for(results)
     made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     made.add_column("size", justify="right", no_wrap=True)
     made.add_column("algorithm", max_width=34)  # the one that folds where a terminal is narrow
-    for name in ("µs", "[95 %]", "ratio", "[95 %]"):
-        made.add_column(name, justify="right", no_wrap=True)
-    made.add_column("verdict", no_wrap=True)
-    made.add_column("valid", no_wrap=True)
+    for column in columns:
+        made.add_column(column.name, justify="left" if column.left else "right", no_wrap=True)
     for nbytes in dict.fromkeys(result.nbytes for result in results):
         same = [result for result in results if result.nbytes == nbytes]
         fastest = min((r.time.median for r in same if r.time and r.timing.valid), default=None)
         for place, result in enumerate(same):
             best = result.timing.valid and result.time is not None and result.time.median == fastest
             size = "" if place else format_size(nbytes)
-            made.add_row(size, *_cells(result), style="bold" if best else "", end_section=result is same[-1])
+            style = "bold" if best else ""
+            made.add_row(size, label_of(result), *_cells(result, columns), style=style, end_section=result is same[-1])
     return made
 
 
@@ -73,39 +115,54 @@ def label_of(result: Result) -> str:
     )
 
 
-def _cells(result: Result) -> list[str | Text]:
-    time, ratio = result.time, result.ratio
-    if time is None:
-        return [label_of(result), "–", "", "", "", "not applicable", ""]
-    cells: list[str | Text] = [label_of(result), microseconds(time.median), _times(time)]
-    if ratio is None:
-        cells += ["", "", ""]
-    else:
-        verdict = Text(ratio.verdict, STYLES.get(ratio.verdict, ""))
-        cells += [f"{ratio.median:.2f}", _ratios(ratio), verdict]
-    return [*cells, "yes" if result.timing.valid else Text("NO", WRONG)]
+def _cells(result: Result, columns: Sequence[Column]) -> list[str | Text]:
+    if result.time is not None:
+        return [column.cell(result) for column in columns]
+    why = {"µs": "–", "verdict": "too late" if result.timing.rounds else "not applicable"}
+    return [why.get(column.name, "") for column in columns]
 
 
-def _times(time: Estimate) -> str:
-    return "–".join(map(microseconds, time.spread)) if time.spread else "?"
+def _timed(result: Result) -> Estimate:
+    assert result.time is not None
+    return result.time
 
 
-def _ratios(ratio: Ratio) -> str:
-    return "–".join(f"{r:.2f}" for r in ratio.spread) if ratio.spread else "?"
+def spread(found: Estimate, form: Callable[[float], str]) -> str:
+    """An interval's ends; a question mark where there are too few values for one."""
+    return "–".join(map(form, found.spread)) if found.spread else "?"
+
+
+def rate(bytes_per_second: float | None) -> str:
+    """A bandwidth in bytes per second, decimal as links are.
+
+    >>> rate(5.93e6), rate(12.34e9)
+    ('5.93 MB/s', '12.3 GB/s')
+    """
+    if bytes_per_second is None:
+        return ""
+    scale, unit = (1e9, "GB/s") if bytes_per_second >= 1e9 else (1e6, "MB/s")
+    return f"{bytes_per_second / scale:.3g} {unit}"
+
+
+def overlap(found: Overlapped | None) -> str:
+    """How much was hidden, with its interval."""
+    if found is None:
+        return ""
+    return f"{found.percent.median:.0f} % [{spread(found.percent, '{:.0f}'.format)}]"
 
 
 def summary(results: Sequence[Result], label: str = AUTO) -> Table:
     """One row per collective: how one contender does against native over all sizes."""
     made = Table(title=f"{label} beside native", box=box.SIMPLE_HEAD, title_justify="left")
     made.add_column("collective")
-    for name in ("geometric mean of ratios", "faster", "same", "slower", "invalid, of all"):
+    for name in ("geometric mean of ratios", *VERDICTS, "invalid, of all"):
         made.add_column(name, justify="right")
     for collective in dict.fromkeys(r.shape.collective for r in results):
         all_of_it = [r for r in results if r.shape.collective == collective]
         compared = [r.ratio for r in all_of_it if r.timing.contender.label == label and r.ratio]
         verdicts = [ratio.verdict for ratio in compared]
         mean = f"{geometric_mean([r.median for r in compared]):.2f}" if compared else "–"
-        counts = [str(verdicts.count(verdict)) for verdict in ("faster", "same", "slower")]
+        counts = [str(verdicts.count(verdict)) for verdict in VERDICTS]
         invalid = sum(not r.timing.valid for r in all_of_it)
         made.add_row(collective, mean, *counts, Text(str(invalid), WRONG if invalid else ""))
     return made

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import IO, Any
 
 import click
 
+KEPT = 100  # files of results that nobody asked to keep
 WRONG = 1  # exit status when an answer was wrong; 2 is bad input
 
 
@@ -63,16 +67,36 @@ def world() -> Any:
 
 
 @contextlib.contextmanager
-def opened(path: str | None, comm: Any) -> Iterator[IO[str] | None]:
-    """The file on rank 0, None elsewhere; a path that cannot be written ends all ranks."""
+def opened(path: str | None, comm: Any, name: str) -> Iterator[IO[str] | None]:
+    """The file on rank 0, None elsewhere; a path that cannot be written ends all ranks.
+
+    Without a path it is a new file for the benchmark of that name in the user's state directory, which rank 0
+    names at the end: no run is lost because nobody thought of keeping it.
+    """
     with contextlib.ExitStack() as stack:
         file, trouble = None, None
-        if path is not None and comm.rank == 0:
+        if comm.rank == 0:
             try:
-                file = stack.enter_context(open(path, "w", encoding="utf-8"))
+                where = kept(name) if path is None else Path(path)
+                file = stack.enter_context(where.open("w", encoding="utf-8"))
             except OSError as error:
-                trouble = f"--json {path}: {error.strerror}"
+                trouble = f"--json {path}: {error.strerror}" if path is not None else None
         trouble = comm.bcast(trouble)
         if trouble:
             raise click.UsageError(trouble)
-        yield file
+        try:
+            yield file
+        finally:
+            if path is None and file is not None:
+                click.echo(f"results: {file.name}")
+
+
+def kept(name: str, environ: Mapping[str, str] = os.environ) -> Path:
+    """Where to make a new file in the user's state directory, of which the KEPT newest stay. Raises OSError."""
+    state = environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    folder = Path(state) / "mpicoll"
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in sorted(folder.glob("*.jsonl"), key=lambda file: file.stat().st_mtime)[: -KEPT + 1]:
+        old.unlink(missing_ok=True)
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return folder / f"{name}-{stamp}-{os.getpid()}.jsonl"

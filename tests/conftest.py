@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import tempfile
+from functools import partial
 
 import mpi_harness
 import pytest
@@ -24,6 +27,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="mpicoll-tests-")  # benchmarks keep results there
+    config.add_cleanup(partial(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True))
     if config.option.results:
         config.pluginmanager.register(Results(config.option.results))
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import io
 import json
+import time
 
 import pytest
 from click.testing import CliRunner
 from mpi4py import MPI
 
 import mpicoll
+from mpicoll.benchmarks.budget import Budget
 from mpicoll.benchmarks.case import Case
 from mpicoll.benchmarks.cli import bench
 from mpicoll.benchmarks.contenders import Contender, line_up
 from mpicoll.benchmarks.driver import Job
 from mpicoll.benchmarks.patterns import PATTERNS, Shape
 from mpicoll.benchmarks.session import Session
+from mpicoll.benchmarks.sync import Window
 from mpicoll.benchmarks.train_digits import HIDDEN, Digits, Trainer
 
 COLLECTIVES = list(mpicoll.algorithms())
@@ -27,8 +30,8 @@ HAVE_COUNTS = [c for c in COLLECTIVES if PATTERNS[c].has_counts]
 def lines_of(comm, jobs) -> tuple[bool, list[dict]]:
     """Run jobs for two rounds each; whether all was right, and rank 0's lines of JSON."""
     file = io.StringIO() if comm.rank == 0 else None
-    with Session(file, {"a": 1}, world=comm) as session:
-        right = session.run([job(session) for job in jobs], [1.0] * len(jobs), rounds=2)
+    with Session({"a": 1}, world=comm) as session:
+        right = session.run([job(session) for job in jobs], [Budget(1.0, rounds=2)] * len(jobs), file)
     return right, [json.loads(line) for line in file.getvalue().splitlines()] if file else []
 
 
@@ -72,6 +75,12 @@ def test_every_algorithm_of_a_collective(comm, collective, tmp_path):
         assert all(line["counts"] == ("uneven" if "uneven" in words else "even") for line in results)
 
 
+def run(comm, case: Case) -> None:
+    """Carry a case out."""
+    with case.ready(comm, MPI) as operation:
+        operation.call()
+
+
 def split(lines: list, parts: int) -> list[list]:
     """Equal parts, one behind the other."""
     return [lines[len(lines) * i // parts : len(lines) * (i + 1) // parts] for i in range(parts)]
@@ -90,7 +99,7 @@ def test_the_patterns_against_this_mpi(comm, collective, in_place):
                 case = Case(shape, 1000, comm.rank, comm.size)
                 for _ in range(2):
                     case.poison()
-                    getattr(comm, case.method)(*case.arguments(MPI))
+                    run(comm, case)
                     assert case.is_right(), shape
 
 
@@ -98,7 +107,7 @@ def test_the_patterns_against_this_mpi(comm, collective, in_place):
 def test_operators_against_this_mpi(comm, op):
     case = Case(Shape("allreduce", "int32", op), 4000, comm.rank, comm.size)
     case.poison()
-    comm.Allreduce(*case.arguments(MPI))
+    run(comm, case)
     assert case.is_right()
 
 
@@ -155,6 +164,50 @@ def test_command_with_chunks(comm, tmp_path):
         assert lanes["native"] is None and (lanes["linear"] == 4 or comm.size == 1)     # 4,000 bytes in chunks of 1,024
 
 
+@pytest.mark.parametrize(("words", "names"), [
+    ("bcast --root rotating --algorithms native,binomial", ["native", "binomial"]),
+    ("gather --root rotating --in-place --sync window --algorithms native,linear", ["native", "linear"]),
+    ("allreduce --form nonblocking --algorithms native,auto", ["native", "auto"]),
+    ("allreduce --form persistent", ["native"]),
+    ("gatherv --form nonblocking --counts skewed --sync window", ["native"]),
+    ("alltoallv --counts spike --algorithms native,pairwise --rate 10Gbit", ["native", "pairwise"]),
+])
+def test_command_in_other_forms(comm, tmp_path, words, names):
+    said, lines = bench_to_json(comm, tmp_path, *words.split(), "--sizes", "4000", "--iterations", 6)
+    if comm.rank:
+        return
+    head, *results = lines
+    assert [line["algorithm"] for line in results] == names and all(line["valid"] for line in results)
+    asked = Shape(words.split()[0], **{key: results[0][key] for key in ("form", "counts", "root", "in_place")})
+    assert f"\n{asked.title}\n" in said.replace(" \n", "\n")
+    for line in results:
+        assert len(line["samples_us"]) == line["rounds"] and line["ranks"] == comm.size
+        assert (line["overlap"] is not None) == (line["form"] == "nonblocking")
+        assert line["late"] == 0 or head["settings"]["sync"] == "window"
+        assert line["algorithm"] == "native" or line["ran"]["algorithm"] != "native"
+    assert ("no link limits them" in said) == ("--rate" in words)
+
+
+def test_clocks_of_one_host_agree(comm):
+    window = Window(comm, time.perf_counter)
+    window.agree()
+    assert abs(window.ahead) < 0.01             # the same clock, read while other ranks run
+    start = window.calls(1e-3)
+    starts = comm.allgather(start().at - window.ahead)
+    assert max(starts) - min(starts) < 1e-9
+
+
+def test_results_that_nobody_asked_to_keep_are_kept(comm, tmp_path, monkeypatch):
+    folder = comm.bcast(str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", folder)
+    done = invoke("barrier", "--iterations", 1)
+    assert done.exit_code == 0
+    if comm.rank == 0:
+        (path,) = (tmp_path / "mpicoll").glob("barrier-*.jsonl")
+        assert f"results: {path}" in done.output
+        assert len(path.read_text().splitlines()) > 3
+
+
 def refused(comm, words: str) -> str:
     """What rank 0 says: one line, and nothing is written on the other ranks."""
     done = invoke(*words.split())
@@ -167,6 +220,8 @@ def refused(comm, words: str) -> str:
     "allreduce --sizes 8:x", "allreduce --algorithms rign", "allreduce --dtype float99", "nothing", "allreduce --no",
     "allreduce --sizes 8 --json /nowhere/at/all", "gather --counts uneven", "gatherv --counts odd", "scan --root 1",
     "scatterv --root 99", "alltoallw --window 0", "exscan --chunk-bytes 0",
+    "bcast --form persistent --algorithms chain", "bcast --rate 50Mbyte",
+    "bcast --sync never", "bcast --root 99", "bcast --root some", "bcast --form sync",
 ])
 def test_command_with_bad_input(comm, words):
     refused(comm, words)
@@ -181,6 +236,12 @@ def test_command_with_bad_input(comm, words):
 def test_command_with_parameters_out_of_range(comm, words, said):
     output = refused(comm, words)
     assert comm.rank or said in output
+
+
+def test_what_is_refused_leaves_the_file_alone(comm, tmp_path):
+    (path := tmp_path / "out.jsonl").write_text("what was there\n")
+    refused(comm, f"gatherv --algorithms knomial(k=1) --json {path}")
+    assert path.read_text() == "what was there\n"
 
 
 @pytest.mark.parametrize("name", ["neighbor_exchange", "native,all,neighbor_exchange"])

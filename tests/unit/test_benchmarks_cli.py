@@ -12,20 +12,32 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from mpicoll.benchmarks import cli, contenders, environment, progress, sizes, stats, voice
+from mpicoll.benchmarks import (
+    bandwidth,
+    cli,
+    contenders,
+    environment,
+    forms,
+    overlap,
+    progress,
+    sizes,
+    stats,
+    sync,
+    voice,
+)
 from mpicoll.benchmarks import table as table_module
-from mpicoll.benchmarks.case import Case
+from mpicoll.benchmarks.case import Cases
 from mpicoll.benchmarks.contenders import Contender
 from mpicoll.benchmarks.measure import Timing
 from mpicoll.benchmarks.patterns import Shape
-from mpicoll.benchmarks.records import results
+from mpicoll.benchmarks.records import Place, results
 from mpicoll.benchmarks.table import summary, table
 from mpicoll.errors import MpicollError
 
 GIVEN = {
-    "sizes": "8:1K", "algorithms": "all", "engines": "auto", "dtype": "float64", "op": "sum", "root": 0,
-    "in_place": False, "counts": "even", "chunk_bytes": None, "window": None, "seconds": 1.0, "iterations": None,
-    "memory": "1G", "seed": 0,
+    "sizes": "8:1K", "algorithms": "all", "engines": "auto", "dtype": "float64", "op": "sum", "root": "0",
+    "in_place": False, "counts": "even", "form": "blocking", "chunk_bytes": None, "window": None, "seconds": 1.0,
+    "iterations": None, "precision": 1.0, "warmup": 2, "sync": "barrier", "rate": None, "memory": "1G", "seed": 0,
 }
 
 
@@ -75,6 +87,20 @@ def test_how_ours_run_is_noted():
     assert made.notes == ["chunks of 256 KiB, 8 chunks in flight, wherever mpicoll runs"]
 
 
+def test_forms_and_roots():
+    made = cli.settings(4, "bcast", **GIVEN | {"root": "rotating"})
+    assert (made.shape.root, made.shape.roots(4), made.shape.turn(5, 4).root) == ("rotating", [0, 1, 2, 3], 1)
+    theirs = cli.settings(4, "bcast", **GIVEN | {"form": "nonblocking"})
+    assert theirs.algorithms == ("native",) and theirs.notes == ["auto left out: mpicoll leaves Ibcast to MPI"]
+    ours = cli.settings(4, "allreduce", **GIVEN | {"form": "nonblocking"})
+    assert "ring" in ours.algorithms and not ours.notes
+
+
+def test_rate_and_precision():
+    made = cli.settings(4, "bcast", **GIVEN | {"rate": "50Mbit", "precision": 2.5})
+    assert (made.rate, made.precision) == (50e6, 0.025)
+
+
 WRONG_WORDS = [
     ({"collective": "allreduc"}, "did you mean 'allreduce'"),
     ({"sizes": "8:x"}, "'x' is not a size"),
@@ -85,16 +111,27 @@ WRONG_WORDS = [
     ({"dtype": "float99"}, "no dtype is called 'float99'"),
     ({"op": "avg"}, "no operator is called 'avg'"),
     ({"op": "band"}, "does not have the operator band for floating types"),
-    ({"root": 4, "collective": "bcast"}, "must be in 0..3"),
-    ({"root": 1}, "allreduce has no root"),
+    ({"root": "4", "collective": "bcast"}, "must be in 0..3, or 'rotating'"),
+    ({"root": "1"}, "allreduce has no root"),
     ({"collective": "bcast", "in_place": True}, "no in-place form"),
     ({"seconds": 0.0}, "--seconds is 0.0"),
     ({"iterations": -1}, "--iterations is -1"),
     ({"iterations": 0}, "--iterations is 0"),
-    ({"counts": "odd", "collective": "gatherv"}, "--counts is 'odd'; it must be even or uneven"),
+    ({"root": "rotating"}, "allreduce has no root"),
+    ({"root": "round", "collective": "bcast"}, "root is round; with 4 ranks it must be in 0..3, or 'rotating'"),
+    ({"root": "-1", "collective": "bcast"}, "root is -1"),
+    ({"form": "lazy"}, "--form is 'lazy'; it must be one of blocking, nonblocking, persistent"),
+    ({"form": "persistent", "algorithms": "ring"},
+     "mpicoll leaves Allreduce_init to MPI; --algorithms can only be native"),
+    ({"sync": "clock"}, "--sync is 'clock'; it must be barrier or window"),
+    ({"rate": "fast"}, "'fast' is not a rate"),
+    ({"rate": "0Mbit"}, "'0Mbit' is not a rate"),
+    ({"precision": -1.0}, "--precision is -1.0"),
+    ({"warmup": -1}, "--warmup is -1"),
+    ({"counts": "odd", "collective": "gatherv"}, "--counts is 'odd'; it must be one of even, uneven, spike, skewed"),
     ({"counts": "uneven"}, "allreduce has no counts for every rank; scatterv, gatherv"),
-    ({"root": 1, "collective": "allgatherv"}, "allgatherv has no root"),
-    ({"root": 4, "collective": "scatterv"}, "must be in 0..3"),
+    ({"root": "1", "collective": "allgatherv"}, "allgatherv has no root"),
+    ({"root": "4", "collective": "scatterv"}, "must be in 0..3"),
     ({"op": "band", "collective": "exscan"}, "does not have the operator band for floating types"),
     ({"chunk_bytes": "big"}, "'big' is not a size"),
     ({"chunk_bytes": "0"}, "--chunk-bytes is 0"),
@@ -133,13 +170,13 @@ def test_help_is_of_rank_0(monkeypatch, rank):
     assert ("--algorithms" in done.output) == (rank == 0)
 
 
-def some_results(valid: bool = True, note: str = ""):
+def some_results(valid: bool = True, note: str = "", rate: float | None = None):
     native = Timing(Contender("native", None, None), rounds=[[2e-6]] * 8)
     auto = Timing(Contender("auto", "auto", None), rounds=[[1e-6]] * 8, ran={"algorithm": "ring"})
     other = Timing(Contender("ring", "compiled", None), valid=valid, rounds=[[4e-6]] * 8)
     if note:
         other.note, other.rounds = note, []
-    return results(Case(Shape("allreduce"), 64 << 10, 0, 1), [native, auto, other])
+    return results(Cases(Shape("allreduce"), 64 << 10, 0, 2), [native, auto, other], Place([0, 1], rate))
 
 
 def lines(renderable) -> list[list[str]]:
@@ -151,10 +188,17 @@ def lines(renderable) -> list[list[str]]:
 
 def test_table():
     rows = lines(table(some_results(), "allreduce"))
-    assert ["size", "algorithm", "µs", "[95", "%]", "ratio", "[95", "%]", "verdict", "valid"] in rows
-    assert ["64", "KiB", "native", "2.00", "2.00–2.00", "yes"] in rows
-    assert ["auto:", "ring", "1.00", "1.00–1.00", "2.00", "2.00–2.00", "faster", "yes"] in rows
-    assert ["ring", "@compiled", "4.00", "4.00–4.00", "0.50", "0.50–0.50", "slower", "yes"] in rows
+    assert ["size", "algorithm", "µs", "[95", "%]", "ratio", "[95", "%]", "verdict", "bus", "valid"] in rows
+    assert ["64", "KiB", "native", "2.00", "2.00–2.00", "32.8", "GB/s", "yes"] in rows
+    assert ["auto:", "ring", "1.00", "1.00–1.00", "2.00", "2.00–2.00", "faster", "65.5", "GB/s", "yes"] in rows
+    assert ["ring", "@compiled", "4.00", "4.00–4.00", "0.50", "0.50–0.50", "slower", "16.4", "GB/s", "yes"] in rows
+
+
+def test_table_tells_how_near_the_limit_it_is():
+    rows = lines(table(some_results(rate=8 * 65.536e9), "allreduce"))      # 64 KiB must cross a link: 1 µs
+    assert [row[-2] for row in rows if row and row[-1] == "yes"] == ["50%", "100%", "25%"]
+    legend = table_module.legend(some_results(rate=1e9))
+    assert "of limit:" in legend and "of limit:" not in table_module.legend(some_results())
 
 
 def test_table_says_no():
@@ -167,14 +211,26 @@ def test_table_says_what_did_not_run():
     assert ["ring", "@compiled", "–", "not", "applicable"] in lines(table(some_results(note="only p = 2"), "allreduce"))
 
 
-def test_environment_names_no_host_and_no_path():
+def test_environment_names_no_host_and_no_path(monkeypatch):
     mpi = SimpleNamespace(Get_processor_name=lambda: "secret", get_vendor=lambda: ("MPICH", (5, 0)),
                           Get_version=lambda: (5, 0))
     comm = SimpleNamespace(size=3, allgather=lambda name: [name, name, "other"])
-    made = environment.describe(comm, mpi)
-    assert (made["hosts"], made["ranks"], made["ranks_per_host_most"], made["mpi"]) == (2, 3, 2, "MPICH 5.0")
+    monkeypatch.setenv("UCX_TLS", "tcp,self")
+    monkeypatch.setenv("I_MPI_PMI_LIBRARY", sys.prefix + "/lib.so")
+    made = environment.describe(comm, mpi, environment.hosts_of(comm, mpi), 50e6)
+    assert (made["hosts"], made["ranks"], made["ranks_per_host"], made["mpi"]) == (2, 3, [2, 1], "MPICH 5.0")
+    assert made["mpi_settings"] == {"I_MPI_PMI_LIBRARY": "(a path)", "UCX_TLS": "tcp,self"}
     assert "secret" not in str(made) and sys.prefix not in str(made)
-    assert environment.headline(made).startswith("MPICH 5.0, 3 ranks on 2 hosts, Python 3.")
+    assert environment.headline(made).startswith(
+        "MPICH 5.0; 3 ranks on 2 hosts, block placement, 50 Mbit/s a host; Python 3.")
+
+
+def test_caches_and_what_cannot_be_read(tmp_path):
+    for number, (level, kind, size) in enumerate([(1, "Data", "48K"), (2, "Unified", "2048K"), (3, "Unified", "odd")]):
+        (index := tmp_path / f"index{number}").mkdir()
+        for name, text in (("level", level), ("type", kind), ("size", size)):
+            (index / name).write_text(f"{text}\n")
+    assert environment.caches(tmp_path) == {"L1d": 48 << 10, "L2": 2 << 20}
 
 
 def test_commit_is_read_from_the_checkout(tmp_path):
@@ -220,17 +276,18 @@ def test_what_is_no_terminal_has_no_columns():
     assert progress.columns_of("pipe:[1]") is None
 
 
-@pytest.mark.parametrize("module", [contenders, sizes, stats, table_module])
+@pytest.mark.parametrize("module", [
+    bandwidth, contenders, environment, forms, overlap, sizes, stats, sync, table_module])
 def test_examples(module):
     done = doctest.testmod(module)
     assert done.attempted and not done.failed
 
 
 def test_a_narrow_terminal_folds_names_and_cuts_no_number():
-    console = Console(width=70, file=io.StringIO(), markup=False)
+    console = Console(width=80, file=io.StringIO(), markup=False)
     console.print(table(some_results(), "allreduce"))
     text = console.file.getvalue()
-    assert "…" not in text and "2.00–2.00" in text and max(map(len, text.splitlines())) <= 70
+    assert "…" not in text and "2.00–2.00" in text and max(map(len, text.splitlines())) <= 80
 
 
 def test_the_bar_shows_nothing_but_on_a_terminal():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -11,13 +12,16 @@ import numpy as np
 import pytest
 
 from mpicoll.benchmarks import measure
-from mpicoll.benchmarks.case import Case
+from mpicoll.benchmarks.budget import PATIENCE, Budget
+from mpicoll.benchmarks.case import Cases
 from mpicoll.benchmarks.contenders import Contender, line_up, split_names
 from mpicoll.benchmarks.driver import Driver, Job, all_valid, feasible
-from mpicoll.benchmarks.measure import Bench, Budget
+from mpicoll.benchmarks.measure import LATE, Bench, Timing
 from mpicoll.benchmarks.patterns import Shape
 from mpicoll.benchmarks.progress import Bar
-from mpicoll.benchmarks.records import SCHEMA, Writer
+from mpicoll.benchmarks.records import SCHEMA, Place, Writer, results, samples
+from mpicoll.benchmarks.stats import FEWEST, estimate
+from mpicoll.benchmarks.sync import Started
 from mpicoll.errors import PreconditionError, StallError
 
 MPI = SimpleNamespace(MAX="max", SUM="sum", IN_PLACE="in place")
@@ -80,7 +84,7 @@ EIGHT_ROUNDS = Budget(1.0, rounds=8)
 
 
 def run(contenders, budget=EIGHT_ROUNDS, control=None, seed=0):
-    return Bench(control or Control(), MPI, seed).measure(Case(SHAPE, 64, 0, 1), contenders, budget)
+    return Bench(control or Control(), MPI, seed).measure(Cases(SHAPE, 64, 0, 1), contenders, budget)
 
 
 def test_a_call_takes_as_long_as_it_takes(clock):
@@ -136,9 +140,9 @@ def test_time_is_up(clock):
     (timing,) = run([contender("a", clock, 0.1)], Budget(2.0))
     assert 20 <= len(timing.rounds) <= 21
     (slow,) = run([contender("a", clock, 0.5)], Budget(1.0))
-    assert len(slow.rounds) == measure.FEWEST                   # an interval is worth some patience
+    assert len(slow.rounds) == FEWEST                   # an interval is worth some patience
     (slower,) = run([contender("a", clock, 1.5)], Budget(1.0))
-    assert len(slower.rounds) == measure.PATIENCE - 1           # but not any amount
+    assert len(slower.rounds) == PATIENCE - 1           # but not any amount
 
 
 @pytest.mark.parametrize("wrong", [1.0, float("nan")])
@@ -196,10 +200,10 @@ def drive(clock, contenders, lines: list) -> list:
             pass
 
     said: list = []
-    driver = Driver(Control(), MPI, Writer(File()), said.append, memory=1 << 20)
+    driver = Driver(Bench(Control(), MPI), Place([0]), Writer(File()), said.append, memory=1 << 20)
     driver.writer.run({"ranks": 1}, {"seconds": 1})
     job = Job(SHAPE, (8, 64, 1 << 20), contenders)
-    return driver.run(job, 1.0, 8, Bar(None, 2)), said
+    return driver.run(job, EIGHT_ROUNDS, Bar(None, 2)), said
 
 
 def test_lines_of_json(clock):
@@ -211,9 +215,9 @@ def test_lines_of_json(clock):
     assert [(line["size"], line["algorithm"]) for line in rest] == [
         (size, name) for size in (8, 64) for name in ("native", "ring", "bad")]
     assert set(rest[1]) == {
-        "kind", "schema", "collective", "size", "dtype", "op", "root", "in_place", "counts", "algorithm", "engine",
-        "ran", "valid", "note", "median_us", "interval_us", "rounds", "ratio", "ratio_interval", "verdict",
-        "samples_us"}
+        "kind", "schema", "collective", "size", "form", "dtype", "op", "root", "in_place", "counts", "ranks", "hosts",
+        "algorithm", "engine", "ran", "paired", "valid", "note", "median_us", "interval_us", "rounds", "late",
+        "algbw", "busbw", "limit_us", "of_limit", "ratio", "ratio_interval", "verdict", "overlap", "samples_us"}
     assert rest[1]["median_us"] == pytest.approx(1e5)
     assert (rest[1]["ratio"], rest[1]["ratio_interval"], rest[1]["verdict"]) == (2.0, [2.0, 2.0], "faster")
     assert len(rest[1]["samples_us"]) == rest[1]["rounds"] == 8
@@ -258,3 +262,199 @@ def test_line_up():
 
 def test_names_with_parameters():
     assert split_names("a, b(x=1, y=2) ,a,,c") == ["a", "b(x=1, y=2)", "c"]
+
+
+# -- late starts
+
+
+class SometimesLate:
+    """A way to start together at which every third call is late."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.count, self.learned = clock, 0, []
+
+    def agree(self) -> None:
+        pass
+
+    def calls(self, expected):
+        def start():
+            self.count += 1
+            return Started(self.clock.now, self.count % 3 == 0)
+
+        return start
+
+    def learn(self, late, calls):
+        self.learned.append((late, calls))
+
+
+def late_run(clock, seconds, rounds=9):
+    bench = Bench(Control(), MPI, 0)
+    bench.sync = SometimesLate(clock)
+    contenders = [contender("native", clock, seconds), contender("a", clock, seconds / 2)]
+    cases = Cases(SHAPE, 64, 0, 1)
+    return bench, cases, bench.measure(cases, contenders, Budget(1.0, rounds=rounds))
+
+
+def test_late_calls_are_counted_and_left_out(clock):
+    bench, _, timings = late_run(clock, 1e-5)
+    assert sum(t.late for t in timings) == sum(late for late, _ in bench.sync.learned) == 2 * 9 * measure.CALLS // 3
+    assert timings[0].values == pytest.approx([1e-5] * 9)
+
+
+def test_a_round_without_a_call_in_time_pairs_with_nothing(clock):
+    _, cases, timings = late_run(clock, 1e-2)
+    missing = [sum(map(math.isnan, timing.values)) for timing in timings]
+    assert sum(missing) == 6 and all(len(timing.values) == 9 for timing in timings)
+    native, other = results(cases, timings, Place([0]))
+    assert native.time.values == 9 - missing[0]
+    assert other.ratio.median == pytest.approx(2.0) and other.ratio.values == 9 - sum(missing)
+    assert len(other.line()["samples_us"]) == other.time.values and other.line()["late"] == missing[1]
+
+
+def test_nothing_in_time_is_nothing_timed(clock):
+    timing = Timing(contender("a", clock, 1.0), rounds=[[LATE]] * 8)
+    (found,) = results(Cases(SHAPE, 64, 0, 1), [timing], Place([0]))
+    assert found.time is None and found.line()["median_us"] is None
+    assert found.timing.note == "a rank was late for every call"
+
+
+# -- when it is enough
+
+
+def test_budget_stops_when_all_is_known_well_enough():
+    asked = []
+
+    def precision():
+        asked.append(True)
+        return 0.01
+
+    assert not Budget(10.0, precision=0.005).enough(50, 1.0, precision)
+    assert Budget(10.0, precision=0.02).enough(50, 1.0, precision)
+    assert not Budget(10.0, precision=0.02).enough(FEWEST, 1.0, precision)     # of few rounds it is not asked
+    assert len(asked) == 2
+    assert not Budget(10.0, precision=0.0).enough(5000, 1.0, precision) and len(asked) == 2
+    assert Budget(10.0, rounds=3, precision=0.02).enough(3, 99.0, precision) and len(asked) == 2
+
+
+def test_budget_does_not_look_at_every_round():
+    budget, looks = Budget(10.0, precision=1e-9), []
+    for done in range(1000):
+        budget.enough(done, 0.0, lambda: looks.append(1) or 1.0)
+    assert 5 < len(looks) < 30
+
+
+def test_calls_that_never_differ_are_soon_enough(clock):
+    steady = [contender("native", clock, 1e-2), contender("a", clock, 2e-2)]
+    first, second = run(steady, Budget(1e6, precision=0.01))
+    assert 4 * FEWEST <= len(first.rounds) == len(second.rounds) < 10 * FEWEST
+
+
+def test_the_ratio_to_native_decides_where_there_is_a_native(clock):
+    """Both drift alike, so that no time is known well but the ratio is."""
+    drifting = [contender("native", clock, 1e-2), contender("a", clock, 2e-2)]
+    factor = [1.0]
+
+    def wobble(self, calls, seconds=None):
+        factor[0] = 3.0 if factor[0] == 1.0 else 1.0
+
+    for each in drifting:
+        plain, seconds = each.comm.Allreduce, each.comm.seconds
+
+        def Allreduce(*args, comm=each.comm, plain=plain, seconds=seconds):
+            comm.seconds = seconds * factor[0]
+            plain(*args)
+
+        each.comm.Allreduce = Allreduce
+    bench = Bench(Control(), MPI, 0)
+    bench.sync.learn = wobble                   # once a round
+    timings = bench.measure(Cases(SHAPE, 64, 0, 1), drifting, Budget(1e3, precision=0.01))
+    assert len(timings[0].rounds) < 10 * FEWEST
+    assert estimate(timings[0].values).relative_width > 0.1
+
+
+# -- overlap, in a nonblocking form
+
+
+class Hidden:
+    """A communicator whose Iallreduce takes `alone` seconds, of which `hidden` pass while there is work."""
+
+    def __init__(self, clock: Clock, alone: float, hidden: float) -> None:
+        self.clock, self.alone, self.hidden = clock, alone, hidden
+
+    def Iallreduce(self, send, recv, op):
+        began, recv[:] = self.clock.now, send
+
+        def Wait():
+            meanwhile = min(self.clock.now - began, self.hidden)
+            self.clock.now += self.alone - meanwhile
+
+        return SimpleNamespace(Wait=Wait)
+
+
+@pytest.mark.parametrize(("hidden", "percent"), [(0.0, 0.0), (0.25, 25.0), (1.0, 100.0)])
+def test_overlap_is_the_share_of_the_call_that_work_hides(monkeypatch, clock, hidden, percent):
+    monkeypatch.setattr(measure, "compute", lambda seconds: setattr(clock, "now", clock.now + seconds))
+    shape, cases = Shape("allreduce", form="nonblocking"), None
+    cases = Cases(shape, 64, 0, 1)
+    made = Contender("auto", None, Hidden(clock, 0.2, 0.2 * hidden))
+    (timing,) = Bench(Control(), MPI).measure(cases, [made], EIGHT_ROUNDS)
+    assert timing.valid and timing.values == pytest.approx([0.2] * 8)
+    (result,) = results(cases, [timing], Place([0]))
+    assert result.overlap.percent.median == pytest.approx(percent)
+    line = result.line()
+    assert line["form"] == "nonblocking" and line["overlap"]["percent"] == pytest.approx(percent)
+    assert line["overlap"]["compute_us"] == pytest.approx(2e5)
+    assert line["overlap"]["overall_us"] == pytest.approx(2e5 * (2 - hidden))
+
+
+def test_blocking_forms_have_no_overlap(clock):
+    _, cases, timings = late_run(clock, 1e-2)
+    assert {result.line()["overlap"] for result in results(cases, timings, Place([0]))} == {None}
+
+
+def test_a_persistent_request_is_made_once_a_turn_and_freed(clock):
+    log = []
+
+    class Persistent:
+        def Allreduce_init(self, send, recv, op):
+            log.append("init")
+            start = lambda: (setattr(clock, "now", clock.now + 0.1), recv.__setitem__(slice(None), send))
+            return SimpleNamespace(Start=start, Wait=lambda: None, Free=lambda: log.append("free"))
+
+    cases = Cases(Shape("allreduce", form="persistent"), 64, 0, 1)
+    (timing,) = Bench(Control(), MPI).measure(cases, [Contender("native", None, Persistent())], EIGHT_ROUNDS)
+    assert timing.valid and timing.values == pytest.approx([0.1] * 8)
+    assert log == ["init", "free"] * (2 + 1 + 8)            # two checks, the warm-up, the rounds
+
+
+# -- roots
+
+
+def test_a_rotating_root_takes_turns_and_all_roots_are_checked(clock):
+    roots = []
+
+    class Bcast:
+        def Bcast(self, buffer, root):
+            roots.append(root)
+            clock.now += 0.1
+
+    cases = Cases(Shape("bcast", root="rotating"), 64, 0, 3)
+    Bench(Control(), MPI, warmup=1).measure(cases, [Contender("native", None, Bcast())], Budget(1.0, rounds=4))
+    assert roots == [0, 1, 2] + [0] + [0, 1, 2, 0] + [0, 1, 2]
+
+
+def test_cases_of_a_rotating_root_share_their_memory():
+    cases = Cases(Shape("gather", root="rotating"), 800, 1, 3)
+    seen = [cases(number) for number in range(6)]
+    assert [case.root for case in seen] == [0, 1, 2, 0, 1, 2]
+    assert np.shares_memory(seen[0].send, seen[4].send) and np.shares_memory(seen[1].recv, seen[4].recv)
+    assert seen[0].recv is None or not len(seen[0].recv)
+    cases(1).poison()
+    assert cases(3) is cases(3)
+
+
+def test_percentiles_stand_for_too_many_values():
+    few, many = samples([1e-6, 2e-6]), samples([k * 1e-6 for k in range(2001)])
+    assert few == {"samples_us": [1.0, 2.0]}
+    assert many["sketch_us"][0] == 0 and many["sketch_us"][50] == 1000 and many["sketch_us"][100] == 2000
+    assert len(many["sketch_us"]) == 101

@@ -49,7 +49,7 @@ def busiest(shape: Shape, root: int, nbytes: int, host_of: Sequence[int]) -> flo
         begin, end = starts[block], ends[block]
         for host in begin | end:
             load[host, "in"] += length * (host in end and (meaning.reduces or host not in begin) and len(hosts) > 1)
-            load[host, "out"] += length * (host in begin and (meaning.reduces or len(begin) == 1) and end != {host})
+            load[host, "out"] += length * (host in begin and end != {host})
         combined = (len(begin) - 1) * meaning.reduces
         handed_on = (len(end) - 1) * (meaning.covers is everybody)
         total += length * (combined + handed_on)

@@ -33,7 +33,7 @@ from .compute import compute
 from .contenders import NATIVE, Contender
 from .forms import NONBLOCKING
 from .overlap import PARTS, Overlap
-from .stats import estimate, paired
+from .stats import estimate, ratio
 from .sync import BARRIER, Sync, sync_of
 
 SHORT = 100e-6  # seconds: calls shorter than this are made several times a round
@@ -223,7 +223,7 @@ def _least_precise(running: Sequence[Timing]) -> float:
     native = next((t for t in running if t.contender.algorithm == NATIVE), None)
     if native is None or len(running) == 1:
         return max(estimate(timing.values).relative_width for timing in running)
-    return max(paired(native.values, timing.values).relative_width for timing in running if timing is not native)
+    return max(ratio(native.values, timing.values).relative_width for timing in running if timing is not native)
 
 
 def traced(comm: Any) -> AbstractContextManager[list[Any]]:

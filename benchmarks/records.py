@@ -35,7 +35,7 @@ from .limits import limit
 from .measure import Timing
 from .overlap import PARTS, Overlapped, overlapped
 from .patterns import Shape
-from .stats import Estimate, Ratio, estimate, paired
+from .stats import Estimate, Ratio, estimate, ratio
 
 SCHEMA = 2
 SAMPLES = 2000  # values that are kept as they are
@@ -142,7 +142,7 @@ def results(cases: Cases, timings: Sequence[Timing], place: Place) -> list[Resul
         if (measured := estimate(timing.values)).values:
             time = measured
             if native is not None and timing.contender.algorithm != NATIVE:
-                against = paired(native, timing.values)
+                against = ratio(native, timing.values)
         elif timing.rounds:
             timing.note = "a rank was late for every call"
         found.append(Result(shape, nbytes, place, timing, time, against, least, overlapped(timing.overlaps)))

@@ -88,24 +88,15 @@ class Ratio(Estimate):
 def ratio(baseline: Sequence[float], other: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:
     """Baseline time over other time, paired: values at the same place were measured side by side.
 
-    >>> ratio([2, 2, 4, 4, 6, 6], [1, 1, 2, 2, 3, 3])
+    A pair with a NaN is none.
+
+    >>> ratio([2, 2, 4, 4, 6, 6, math.nan], [1, 1, 2, 2, 3, 3, 9])
     Ratio(median=2.0, low=2.0, high=2.0, values=6)
     """
     if len(baseline) != len(other):
         raise ValueError(f"{len(baseline)} values cannot be paired with {len(other)}")
     found = estimate([b / o for b, o in zip(baseline, other)], confidence)
     return Ratio(found.median, found.low, found.high, found.values)
-
-
-def paired(baseline: Sequence[float], other: Sequence[float]) -> Ratio:
-    """The ratio over the places where both have a value; NaN is none.
-
-    >>> nan = math.nan
-    >>> paired([2, nan, 2, 6], [1, 5, nan, 2]).median
-    2.5
-    """
-    both = [pair for pair in zip(baseline, other, strict=True) if not any(map(math.isnan, pair))]
-    return ratio([before for before, _ in both], [after for _, after in both])
 
 
 def geometric_mean(values: Sequence[float]) -> float:

@@ -453,6 +453,29 @@ def test_cases_of_a_rotating_root_share_their_memory():
     assert cases(3) is cases(3)
 
 
+def test_a_case_of_another_root_finds_its_own_numbers():
+    cases = Cases(Shape("scatter", root="rotating"), 800, 1, 3)
+    fresh = cases(1).send.copy()
+    cases(2).poison()
+    cases(1).send[:] = 0
+    cases(2)
+    assert np.array_equal(cases(1).send, fresh)
+
+
+def test_what_a_call_in_place_overwrote_is_put_back_before_the_next(clock):
+    found = []
+
+    class InPlace:
+        def Allreduce(self, send, recv, op):
+            found.append(recv.copy())
+            clock.now += 0.1
+            recv += 1
+
+    cases = Cases(Shape("allreduce", in_place=True), 64, 0, 1)
+    Bench(Control(), MPI).measure(cases, [Contender("native", None, InPlace())], EIGHT_ROUNDS)
+    assert len(found) > 8 and all(np.array_equal(each, found[0]) for each in found)
+
+
 def test_percentiles_stand_for_too_many_values():
     few, many = samples([1e-6, 2e-6]), samples([k * 1e-6 for k in range(2001)])
     assert few == {"samples_us": [1.0, 2.0]}

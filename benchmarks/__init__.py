@@ -20,6 +20,7 @@ environment.py      what the numbers were measured on
 table.py            the side-by-side table
 progress.py         the bar on a terminal
 session.py          a run on MPI.COMM_WORLD: communicators, output, results
+asked.py            what a command line asks for
 cli.py              `mpicoll bench`
 voice.py            commands that all ranks run and of which rank 0 speaks
 sidebyside.py       nine collectives in a minute

@@ -6,153 +6,29 @@ with one line from rank 0 and exit status 2.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from mpicoll.errors import MpicollError, ParameterError, PreconditionError, UnknownAlgorithm
+from mpicoll.errors import MpicollError, ParameterError, PreconditionError
 
 from . import contenders as who
-from .budget import Budget
+from .asked import Settings, settings
 from .forms import BLOCKING, FORMS
-from .patterns import ROTATING, Shape
+from .patterns import ROTATING
 from .shares import EVEN, SHARES
-from .sizes import format_size, parse_rate, parse_size, parse_sizes
 from .sync import BARRIER, SYNCS
 from .voice import WRONG, OneVoice, opened, world
 
-Number = TypeVar("Number", int, float)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What was asked for, checked."""
-
-    shape: Shape
-    sizes: tuple[int, ...]
-    algorithms: tuple[str, ...]
-    left_out: dict[str, str]
-    engines: tuple[str, ...]
-    chunk_bytes: int | None
-    window: int | None
-    seconds: float
-    rounds: int | None
-    precision: float
-    warmup: int
-    sync: str
-    rate: float | None
-    memory: int
-    seed: int
-
-    @property
-    def notes(self) -> list[str]:
-        """What the reader of the table must know, a line each."""
-        limits = [f"chunks of {format_size(self.chunk_bytes)}"] if self.chunk_bytes else []
-        limits += [f"{self.window} chunks in flight"] if self.window else []
-        left_out = [f"{name} left out: {why}" for name, why in self.left_out.items()]
-        return [", ".join(limits) + ", wherever mpicoll runs"] * bool(limits) + ["; ".join(left_out)] * bool(left_out)
-
-
-def settings(p: int, collective: str, **given: Any) -> Settings:
-    """The settings for p ranks from the words of the command line. Raises ValueError or UnknownAlgorithm."""
-    from mpicoll.registry import algorithms
-
-    known = algorithms()
-    if collective not in known:
-        raise UnknownAlgorithm("collective", collective, known)
-    chunk, window, rounds, rate = given["chunk_bytes"], given["window"], given["iterations"], given["rate"]
-    root = int(given["root"]) if given["root"].strip().isdecimal() else given["root"]
-    words = (given["dtype"], given["op"].lower(), root, given["in_place"], given["counts"], given["form"])
-    shape = Shape(collective, *words)
-    shape.check(p)
-    if given["sync"] not in SYNCS:
-        raise ValueError(f"--sync is {given['sync']!r}; it must be {' or '.join(SYNCS)}")
-    return Settings(
-        shape,
-        tuple(parse_sizes(given["sizes"])),
-        *check_algorithms(shape, given["algorithms"], p),
-        check_engines(given["engines"]),
-        None if chunk is None else positive("--chunk-bytes", parse_size(chunk)),
-        None if window is None else positive("--window", window),
-        positive("--seconds", given["seconds"]),
-        None if rounds is None else positive("--iterations", rounds),
-        not_negative("--precision", given["precision"]) / 100,
-        not_negative("--warmup", given["warmup"]),
-        given["sync"],
-        None if rate is None else parse_rate(rate),
-        parse_size(given["memory"]),
-        given["seed"],
-    )
-
-
-def check_algorithms(shape: Shape, text: str, p: int) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The names, and why which are left out: "all" is native, auto and every one that suits p ranks.
-
-    In a form that mpicoll leaves to MPI there is only native.
-
-    Whether those named suit them is seen when there is a communicator. Raises UnknownAlgorithm, ParameterError,
-    ValueError.
-    """
-    from mpicoll.registry import algorithms, find, parse_spec
-
-    collective = shape.collective
-    known, names, left_out = algorithms()[collective], list[str](), dict[str, str]()
-    method = FORMS[shape.form].method(collective)
-    theirs = f"mpicoll leaves {method} to MPI" if not FORMS[shape.form].is_ours(collective) else ""
-    for name in who.split_names(text):
-        if name != "all":
-            names.append(name)
-            continue
-        if theirs:
-            names.append(who.NATIVE)
-            left_out[who.AUTO] = theirs
-            continue
-        entries = [find(collective, each) for each in known]
-        names += [who.NATIVE, who.AUTO, *(entry.name for entry in entries if entry.serves(p))]
-        left_out = {e.name: f"needs {e.requires.words}" for e in entries if e.requires and not e.serves(p)}
-    for name in names:
-        if name.partition("(")[0].strip() not in (who.NATIVE, who.AUTO, *known):
-            raise UnknownAlgorithm(f"{collective} algorithm", name, (who.NATIVE, who.AUTO, "all", *known))
-        if name != who.NATIVE and theirs:
-            raise ValueError(f"{theirs}; --algorithms can only be {who.NATIVE}")
-        if name not in (who.NATIVE, who.AUTO):
-            parse_spec(collective, name)
-    if not names:
-        raise ValueError("--algorithms names none")
-    return tuple(dict.fromkeys(sorted(names, key=lambda name: name != who.NATIVE))), left_out
-
-
-def check_engines(text: str) -> tuple[str, ...]:
-    """The names of engines. Raises ValueError."""
-    names = who.split_names(text)
-    if not names or not set(names) <= set(who.ENGINES):
-        raise ValueError(f"--engines is {text!r}; it takes a list of {', '.join(who.ENGINES)}")
-    return tuple(names)
-
-
-def positive(name: str, value: Number) -> Number:
-    """Raises ValueError unless above 0."""
-    if not value > 0:
-        raise ValueError(f"{name} is {value}; it must be above 0")
-    return value
-
-
-def not_negative(name: str, value: Number) -> Number:
-    """Raises ValueError below 0."""
-    if not value >= 0:
-        raise ValueError(f"{name} is {value}; it must not be below 0")
-    return value
-
 
 @click.command(cls=OneVoice, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
-@click.argument("collective")
+@click.argument("collectives", metavar="COLLECTIVE[,COLLECTIVE…]|all")
 @click.option("--sizes", default="8:4M:8", help="Bytes: a list of sizes and ranges FIRST:LAST[:FACTOR].")
 @click.option("--algorithms", default="all", help="native, auto, names from `mpicoll list`; or all that suit.")
 @click.option("--engines", default=who.AUTO, help=f"Of {', '.join(who.ENGINES)}.")
-@click.option("--dtype", default="float64", help="NumPy's name.")
-@click.option("--op", default="sum", help="For reductions: sum, prod, max …")
-@click.option("--root", default="0", help=f"Of rooted collectives: a rank, or {ROTATING}: another each round.")
+@click.option("--dtype", default="float64", help="NumPy's names; every list gives all combinations.")
+@click.option("--op", default="sum", help="For reductions, of sum, prod, max …")
+@click.option("--root", default="0", help=f"Of rooted collectives: ranks, or {ROTATING}: another each round.")
 @click.option("--in-place", is_flag=True, help="Use MPI.IN_PLACE.")
 @click.option("--counts", default=EVEN, help=f"Of scatterv and its like: {', '.join(SHARES)}.")
 @click.option("--form", default=BLOCKING, help=f"{', '.join(FORMS)}; the second also tells how much is hidden by work.")
@@ -168,7 +44,7 @@ def not_negative(name: str, value: Number) -> Number:
 @click.option("--seed", default=0, help="Of the order within a round.")
 @click.option("--json", "path", metavar="FILE", help="For JSON lines, as results come; else in a file it names.")
 def bench(path: str | None, **given: Any) -> None:
-    """Time COLLECTIVE's algorithms beside MPI's own: start it under mpiexec, on 2 or more ranks.
+    """Time algorithms of collectives beside MPI's own: start it under mpiexec, on 2 or more ranks.
 
     A size is what the OSU benchmarks mean by it: the vector of bcast, scan and reductions; a rank's share in
     scatter, gather and allgather; what one rank sends another in alltoall; the average of it where ranks have
@@ -187,15 +63,14 @@ def run(wanted: Settings, path: str | None) -> bool:
     """Measure and print; True if every answer was right. Raises UsageError for what these ranks do not suit."""
     from .session import Session
 
-    shape, names = wanted.shape, wanted.algorithms
     given = {name: getattr(wanted, name) for name in ("seed", "memory", "rate", "sync", "warmup")}
-    with Session(asdict(wanted), **given) as session:
+    limits = {"chunk_bytes": wanted.chunk_bytes, "window": wanted.window}
+    with Session(wanted.line(), **given) as session:
         try:
-            session.check(shape.collective, names)
+            for asked in wanted.asked:
+                session.check(asked.shape.collective, asked.algorithms)
         except (ParameterError, PreconditionError) as error:
             raise click.UsageError(str(error)) from None
-        limits = {"chunk_bytes": wanted.chunk_bytes, "window": wanted.window}
-        job = session.job(shape, wanted.sizes, names, wanted.engines, **limits)
-        budget = Budget(wanted.seconds, wanted.rounds, wanted.precision)
-        with opened(path, session.control, shape.collective) as file:
-            return session.run([job], [budget], file, wanted.notes)
+        jobs = [session.job(a.shape, wanted.sizes, a.algorithms, wanted.engines, **limits) for a in wanted.asked]
+        with opened(path, session.control, wanted.name) as file:
+            return session.run(jobs, [wanted.budget(asked) for asked in wanted.asked], file, wanted.notes)

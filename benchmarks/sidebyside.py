@@ -13,8 +13,8 @@ import click
 
 from mpicoll.registry import algorithms
 
+from .asked import positive
 from .budget import Budget
-from .cli import positive
 from .contenders import AUTO, ENGINES, NATIVE, line_up
 from .driver import Job
 from .patterns import Shape

@@ -12,7 +12,9 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+import mpicoll
 from mpicoll.benchmarks import (
+    asked,
     bandwidth,
     cli,
     contenders,
@@ -63,41 +65,66 @@ def test_sizes_that_are_none(text):
         sizes.parse_sizes(text)
 
 
+def one(p: int, collective: str, **given) -> asked.Asked:
+    """What is asked for one collective."""
+    (found,) = asked.settings(p, collective, **GIVEN | given).asked
+    return found
+
+
 def test_settings():
-    made = cli.settings(4, "allreduce", **GIVEN)
+    made = one(4, "allreduce")
     assert made.algorithms[:2] == ("native", "auto")
     assert set(made.algorithms) > {"ring", "native"}
-    assert made.sizes == (8, 32, 128, 512, 1024)
-    ours = cli.settings(4, "allreduce", **GIVEN | {"algorithms": "ring,native,reduce_bcast(reduce=chain,bcast=chain)"})
+    assert asked.settings(4, "allreduce", **GIVEN).sizes == (8, 32, 128, 512, 1024)
+    ours = one(4, "allreduce", algorithms="ring,native,reduce_bcast(reduce=chain,bcast=chain)")
     assert ours.algorithms == ("native", "ring", "reduce_bcast(reduce=chain,bcast=chain)")
 
 
 def test_all_are_those_that_suit_the_ranks():
-    on_four, on_three = (cli.settings(p, "allgatherv", **GIVEN) for p in (4, 3))
+    on_four, on_three = (one(p, "allgatherv") for p in (4, 3))
     assert set(on_four.algorithms) - set(on_three.algorithms) == {"neighbor_exchange"}
-    assert on_four.notes == [] and on_four.left_out == {}
-    assert on_three.notes == ["neighbor_exchange left out: needs an even number of ranks"]
-    named = cli.settings(3, "allgatherv", **GIVEN | {"algorithms": "native,ring"})
-    assert (named.algorithms, named.notes) == (("native", "ring"), [])
+    assert on_four.left_out == {} and asked.settings(4, "allgatherv", **GIVEN).notes == []
+    why = "neighbor_exchange left out: needs an even number of ranks"
+    assert asked.settings(3, "allgatherv", **GIVEN).notes == [why]
+    both = asked.settings(3, "allgather,scan,allgatherv", **GIVEN).notes
+    assert both == [f"allgather float64: {why}", f"allgatherv float64 even counts: {why}"]
+    named = one(3, "allgatherv", algorithms="native,ring")
+    assert (named.algorithms, named.left_out) == (("native", "ring"), {})
+
+
+def test_lists_give_all_combinations():
+    made = asked.settings(4, "bcast,allreduce", **GIVEN | {"dtype": "float32,int64", "op": "sum,max"})
+    titles = [each.shape.title for each in made.asked]
+    assert titles == ["bcast float32 root 0", "bcast int64 root 0", "allreduce float32 sum", "allreduce float32 max",
+                      "allreduce int64 sum", "allreduce int64 max"]
+    everything = asked.settings(4, "all", **GIVEN)
+    assert [each.shape.collective for each in everything.asked] == list(mpicoll.algorithms())
+    shares = [everything.budget(each).seconds for each in everything.asked]
+    assert sum(shares) == pytest.approx(GIVEN["seconds"]) and min(shares) > 0
+
+
+def test_each_collective_takes_the_algorithms_that_it_has():
+    made = asked.settings(4, "bcast,allreduce,scan", **GIVEN | {"algorithms": "native,ring,chain,linear"})
+    assert [each.algorithms for each in made.asked] == [
+        ("native", "chain", "linear"), ("native", "ring"), ("native", "linear")]
 
 
 def test_how_ours_run_is_noted():
-    made = cli.settings(4, "scan", **GIVEN | {"chunk_bytes": "256K", "window": 8})
+    made = asked.settings(4, "scan", **GIVEN | {"chunk_bytes": "256K", "window": 8})
     assert (made.chunk_bytes, made.window) == (256 << 10, 8)
     assert made.notes == ["chunks of 256 KiB, 8 chunks in flight, wherever mpicoll runs"]
 
 
 def test_forms_and_roots():
-    made = cli.settings(4, "bcast", **GIVEN | {"root": "rotating"})
-    assert (made.shape.root, made.shape.roots(4), made.shape.turn(5, 4).root) == ("rotating", [0, 1, 2, 3], 1)
-    theirs = cli.settings(4, "bcast", **GIVEN | {"form": "nonblocking"})
-    assert theirs.algorithms == ("native",) and theirs.notes == ["auto left out: mpicoll leaves Ibcast to MPI"]
-    ours = cli.settings(4, "allreduce", **GIVEN | {"form": "nonblocking"})
-    assert "ring" in ours.algorithms and not ours.notes
+    shape = one(4, "bcast", root="rotating").shape
+    assert (shape.root, shape.roots(4), shape.turn(5, 4).root) == ("rotating", [0, 1, 2, 3], 1)
+    theirs = one(4, "bcast", form="nonblocking")
+    assert theirs.algorithms == ("native",) and theirs.left_out == {"auto": "mpicoll leaves Ibcast to MPI"}
+    assert "ring" in one(4, "allreduce", form="nonblocking").algorithms
 
 
 def test_rate_and_precision():
-    made = cli.settings(4, "bcast", **GIVEN | {"rate": "50Mbit", "precision": 2.5})
+    made = asked.settings(4, "bcast", **GIVEN | {"rate": "50Mbit", "precision": 2.5})
     assert (made.rate, made.precision) == (50e6, 0.025)
 
 
@@ -106,7 +133,12 @@ WRONG_WORDS = [
     ({"sizes": "8:x"}, "'x' is not a size"),
     ({"algorithms": "rign"}, "did you mean 'ring'"),
     ({"algorithms": "ring(k=1)"}, "has no parameter k"),
-    ({"algorithms": ","}, "names none"),
+    ({"algorithms": ","}, "--algorithms is ','; it must name something"),
+    ({"collective": "bcast,scan", "algorithms": "rign"}, "no algorithm"),
+    ({"collective": "bcast,scan", "algorithms": "chain"}, "names none that scan has"),
+    ({"collective": "bcast,"  "scam"}, "did you mean 'scan'"),
+    ({"collective": ","}, "COLLECTIVE is ','"),
+    ({"dtype": ""}, "--dtype is ''; it must name something"),
     ({"engines": "fast"}, "auto, mpi4py, compiled"),
     ({"dtype": "float99"}, "no dtype is called 'float99'"),
     ({"op": "avg"}, "no operator is called 'avg'"),
@@ -145,7 +177,7 @@ WRONG_WORDS = [
 def test_settings_that_are_wrong(change, said):
     words = {"collective": "allreduce", **GIVEN, **change}
     with pytest.raises((ValueError, MpicollError)) as caught:
-        cli.settings(4, words.pop("collective"), **words)
+        asked.settings(4, words.pop("collective"), **words)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 

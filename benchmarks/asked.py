@@ -1,0 +1,203 @@
+"""What a command line of `mpicoll bench` asks for, checked: every rank comes to the same conclusion from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any, TypeVar
+
+from mpicoll.errors import UnknownAlgorithm
+
+from . import contenders as who
+from .budget import Budget
+from .forms import FORMS
+from .patterns import Shape
+from .sizes import format_size, parse_rate, parse_size, parse_sizes
+from .sync import SYNCS
+
+Number = TypeVar("Number", int, float)
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One shape to be called, by whom, and why which algorithms are left out."""
+
+    shape: Shape
+    algorithms: tuple[str, ...]
+    left_out: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that was asked for. Seconds, bytes, bits per second."""
+
+    asked: tuple[Asked, ...]
+    sizes: tuple[int, ...]
+    engines: tuple[str, ...]
+    chunk_bytes: int | None
+    window: int | None
+    seconds: float
+    rounds: int | None
+    precision: float
+    warmup: int
+    sync: str
+    rate: float | None
+    memory: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """What a file of results is called."""
+        collectives = dict.fromkeys(asked.shape.collective for asked in self.asked)
+        return next(iter(collectives)) if len(collectives) == 1 else "collectives"
+
+    @property
+    def notes(self) -> list[str]:
+        """What the reader of the tables must know, a line each."""
+        limits = [f"chunks of {format_size(self.chunk_bytes)}"] if self.chunk_bytes else []
+        limits += [f"{self.window} chunks in flight"] if self.window else []
+        found = [", ".join(limits) + ", wherever mpicoll runs"] if limits else []
+        several = len(self.asked) > 1
+        for asked in self.asked:
+            left_out = "; ".join(f"{name} left out: {why}" for name, why in asked.left_out.items())
+            found += [f"{asked.shape.title}: {left_out}" if several else left_out] if left_out else []
+        return found
+
+    def budget(self, asked: Asked) -> Budget:
+        """A shape's part of the time, in proportion to how many take part."""
+        everyone = sum(len(each.algorithms) for each in self.asked)
+        return Budget(self.seconds * len(asked.algorithms) / everyone, self.rounds, self.precision)
+
+    def line(self) -> dict[str, Any]:
+        """For the record; what a shape was and who took part is said there with each result."""
+        return {key: value for key, value in asdict(self).items() if key != "asked"} | {
+            "left_out": {asked.shape.title: asked.left_out for asked in self.asked if asked.left_out}
+        }
+
+
+def settings(p: int, collectives: str, **given: Any) -> Settings:
+    """The settings for p ranks from the words of the command line. Raises ValueError or UnknownAlgorithm."""
+    chunk, window, rounds, rate = given["chunk_bytes"], given["window"], given["iterations"], given["rate"]
+    if given["sync"] not in SYNCS:
+        raise ValueError(f"--sync is {given['sync']!r}; it must be {' or '.join(SYNCS)}")
+    return Settings(
+        tuple(check_algorithms(list(shapes(p, collectives, **given)), given["algorithms"], p)),
+        tuple(parse_sizes(given["sizes"])),
+        check_engines(given["engines"]),
+        None if chunk is None else positive("--chunk-bytes", parse_size(chunk)),
+        None if window is None else positive("--window", window),
+        positive("--seconds", given["seconds"]),
+        None if rounds is None else positive("--iterations", rounds),
+        not_negative("--precision", given["precision"]) / 100,
+        not_negative("--warmup", given["warmup"]),
+        given["sync"],
+        None if rate is None else parse_rate(rate),
+        parse_size(given["memory"]),
+        given["seed"],
+    )
+
+
+def shapes(p: int, collectives: str, **given: Any) -> Iterator[Shape]:
+    """Every combination of the listed collectives, dtypes, operators, roots, counts and forms that is one.
+
+    A word that was given for all collectives must suit all; an operator is nothing to those that do not reduce.
+    """
+    from mpicoll.registry import algorithms
+
+    known = algorithms()
+    names = [each for name in listed("COLLECTIVE", collectives) for each in (known if name == ALL else [name])]
+    for name in names:
+        if name not in known:
+            raise UnknownAlgorithm("collective", name, (*known, ALL))
+    lists = [listed(f"--{word}", given[word]) for word in ("dtype", "op", "root", "counts", "form")]
+    seen: dict[str, None] = {}
+    for name, (dtype, op, root, counts, form) in product(dict.fromkeys(names), product(*lists)):
+        shape = Shape(name, dtype, op.lower(), int(root) if root.isdecimal() else root, given["in_place"], counts, form)
+        shape.check(p)
+        if shape.title not in seen:
+            seen[shape.title] = None
+            yield shape
+
+
+def listed(option: str, text: str) -> list[str]:
+    """The words of a list. Raises ValueError without any."""
+    found = who.split_names(text)
+    if not found:
+        raise ValueError(f"{option} is {text!r}; it must name something")
+    return found
+
+
+def check_algorithms(wanted: list[Shape], text: str, p: int) -> Iterator[Asked]:
+    """Who takes part in each shape: "all" is native, auto and every algorithm that suits p ranks.
+
+    Of several collectives, each takes the algorithms that it has. In a form that mpicoll leaves to MPI there is
+    only native. Whether those named suit the ranks is seen when there is a communicator. Raises
+    UnknownAlgorithm, ParameterError, ValueError.
+    """
+    names = listed("--algorithms", text)
+    for name in names:
+        if not any(_is_known(name, shape.collective) for shape in wanted):
+            first = wanted[0].collective
+            kind = f"{first} algorithm" if len({shape.collective for shape in wanted}) == 1 else "algorithm"
+            raise UnknownAlgorithm(kind, name, (who.NATIVE, who.AUTO, ALL, *_known(first)))
+    for shape in wanted:
+        yield _takers(shape, [name for name in names if _is_known(name, shape.collective)], p)
+
+
+def _known(collective: str) -> tuple[str, ...]:
+    from mpicoll.registry import algorithms
+
+    return tuple(algorithms()[collective])
+
+
+def _is_known(name: str, collective: str) -> bool:
+    return name.partition("(")[0].strip() in (who.NATIVE, who.AUTO, ALL, *_known(collective))
+
+
+def _takers(shape: Shape, names: list[str], p: int) -> Asked:
+    """Who takes part in one shape, native first."""
+    from mpicoll.registry import find, parse_spec
+
+    form, collective = FORMS[shape.form], shape.collective
+    if not form.is_ours(collective):
+        why = f"mpicoll leaves {form.method(collective)} to MPI"
+        if not set(names) <= {who.NATIVE, ALL}:
+            raise ValueError(f"{why}; --algorithms can only be {who.NATIVE}")
+        return Asked(shape, (who.NATIVE,), {who.AUTO: why} if ALL in names else {})
+    found, left_out = list[str](), dict[str, str]()
+    for name in names:
+        if name == ALL:
+            entries = [find(collective, each) for each in _known(collective)]
+            found += [who.NATIVE, who.AUTO, *(entry.name for entry in entries if entry.serves(p))]
+            left_out = {e.name: f"needs {e.requires.words}" for e in entries if e.requires and not e.serves(p)}
+        else:
+            if name not in (who.NATIVE, who.AUTO):
+                parse_spec(collective, name)
+            found.append(name)
+    if not found:
+        raise ValueError(f"--algorithms names none that {collective} has")
+    return Asked(shape, tuple(dict.fromkeys(sorted(found, key=lambda name: name != who.NATIVE))), left_out)
+
+
+def check_engines(text: str) -> tuple[str, ...]:
+    """The names of engines. Raises ValueError."""
+    names = who.split_names(text)
+    if not names or not set(names) <= set(who.ENGINES):
+        raise ValueError(f"--engines is {text!r}; it takes a list of {', '.join(who.ENGINES)}")
+    return tuple(names)
+
+
+def positive(name: str, value: Number) -> Number:
+    """Raises ValueError unless above 0."""
+    if not value > 0:
+        raise ValueError(f"{name} is {value}; it must be above 0")
+    return value
+
+
+def not_negative(name: str, value: Number) -> Number:
+    """Raises ValueError below 0."""
+    if not value >= 0:
+        raise ValueError(f"{name} is {value}; it must not be below 0")
+    return value

@@ -73,7 +73,7 @@ def describe(comm: Any, mpi: Any, host_of: Sequence[int], rate: float | None = N
         "memory": memory(),
         "cpu": cpu_model(),
         "system": f"{platform.system()} {platform.machine()}",
-        "kernel": platform.release(),
+        "kernel": platform.release().partition("-")[0],
         "python": platform.python_version(),
         **{name: _version(name) for name in PACKAGES},
         "commit": commit(Path(__file__).resolve().parents[1]),

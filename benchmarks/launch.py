@@ -75,7 +75,8 @@ def _hydra(across: Across) -> list[str]:
 def _prte(across: Across) -> list[str]:
     hosts = ",".join(f"{host}:{across.ranks_per_host}" for host in across.hosts)
     agent = ["--prtemca", "plm", "ssh", "--prtemca", "plm_ssh_agent", str(across.agent)]
-    order = ["--map-by", "slot" if across.block else "node", "--rank-by", "slot", "--bind-to", "none"]
+    by = "slot" if across.block else "node"
+    order = ["--map-by", by, "--rank-by", by, "--bind-to", "none"]
     network = ["--mca", "pml", "ob1", "--mca", "btl", "tcp,sm,self", "--mca", "btl_tcp_if_include", across.subnet]
     return [*agent, "--host", hosts, *order, *network]
 
@@ -84,20 +85,24 @@ def _prte(across: Across) -> list[str]:
 # within a host. Nobody binds ranks: each host would begin with the same core.
 ARGUMENTS_ACROSS: dict[str, Callable[[Across], list[str]]] = {"mpich": _hydra, "openmpi": _prte, "intel": _hydra}
 ENVIRONMENT_ACROSS = {
-    "mpich": {"UCX_TLS": "tcp,self", "MPIR_CVAR_CH4_NETMOD": "ucx"},
+    "mpich": {"UCX_TLS": "tcp,self", "FI_PROVIDER": "tcp"},  # whichever of UCX and libfabric it was built with
     "openmpi": {},
     "intel": {"FI_PROVIDER": "tcp", "I_MPI_FABRICS": "shm:ofi", "I_MPI_PIN": "0"},
 }
 
 
+def directory(python: Path | None = None) -> Path:
+    """Where an environment has its programs. Its Python is a link, which is not to be followed."""
+    return (python or Path(sys.executable)).absolute().parent
+
+
 def executable(name: str, python: Path | None = None) -> str:
     """`name` from the environment of a Python, else from PATH. Raises LaunchError."""
-    python = python or Path(sys.executable)
-    beside = python.parent / name
+    beside = directory(python) / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
         advice = "; install one MPI, for instance `pip install mpich`" if name == "mpiexec" else ""
-        raise LaunchError(f"{name}: neither beside {python} nor on PATH{advice}")
+        raise LaunchError(f"{name}: neither in {directory(python)} nor on PATH{advice}")
     return found
 
 
@@ -136,22 +141,21 @@ def command(ranks: int, arguments: Sequence[str], python: Path | None = None,
 def environment(extra: Mapping[str, str] | None = None, python: Path | None = None,
                 across: bool = False) -> dict[str, str]:
     """The environment to start it in. What the caller's has already stands, but for the network between hosts."""
-    beside = (python or Path(sys.executable)).parent
-    path = f"{beside}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    path = f"{directory(python)}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     kind = flavour(python)
     network = ENVIRONMENT_ACROSS[kind] if across else {}
     return ONE_THREAD | ENVIRONMENT[kind] | dict(os.environ) | network | {"PATH": path} | dict(extra or {})
 
 
 def run_group(command: Sequence[str], limit: float | None, env: Mapping[str, str], output: IO[bytes] | None = None,
-              directory: Path | None = None) -> int | None:
+              cwd: Path | None = None) -> int | None:
     """The exit status of a command, or None if it and all it started had to be killed after `limit` seconds.
 
     Its output goes to `output` or, without one, where this program's goes; it reads nothing. However this ends,
     nothing that the command started is left.
     """
     label = uuid.uuid4().hex
-    process = subprocess.Popen(command, cwd=directory, stdin=subprocess.DEVNULL, stdout=output,
+    process = subprocess.Popen(command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output,
                                stderr=None if output is None else subprocess.STDOUT, start_new_session=True,
                                env={**env, "MPICOLL_LAUNCH": label})
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -13,7 +12,7 @@ from types import TracebackType
 from .. import launch as launching
 from ..launch import PLACEMENTS, Across, LaunchError
 from . import sandbox
-from .network import SUBNET, SWITCH, Network, bind_etc_hosts
+from .network import SUBNET, SWITCH, Network
 from .probe import check_reach
 from .rates import check_rate
 
@@ -56,11 +55,9 @@ class Hosts:
         if not sandbox.entered():
             raise LaunchError("hosts are made inside the sandbox only: call hosts.enter() first")
         with ExitStack() as stack:
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm")))
-            bind_etc_hosts(self.network.etc_hosts(), directory, stack)
             stack.enter_context(self.network)
             check_reach(self.network)
-            self._agent = self._make_agent(directory)
+            self._agent = make_agent(self.network)
             self._stack = stack.pop_all()
         return self
 
@@ -121,10 +118,12 @@ class Hosts:
                               f"give from 1 to {slots}, or more ranks per host")
         return ranks
 
-    def _make_agent(self, directory: Path) -> Path:
-        for name in self.names:
-            (directory / name).write_text(f"{self.network.pid(name)}\n")
-        agent = directory / "agent"
-        agent.write_text(AGENT.format(directory=directory))
-        os.chmod(agent, 0o700)
-        return agent
+
+def make_agent(network: Network) -> Path:
+    """The remote shell for the hosts of a network."""
+    for name in network.names:
+        (network.directory / name).write_text(f"{network.pid(name)}\n")
+    agent = network.directory / "agent"
+    agent.write_text(AGENT.format(directory=network.directory))
+    agent.chmod(0o700)
+    return agent

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import subprocess
+import tempfile
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -24,13 +25,17 @@ MOST = 500  # hosts; a Linux bridge has 1,023 ports
 # 64 KiB pass at once after a pause; a queue of 100 ms stands for a switch's buffer.
 SHAPE = "tbf rate {rate}bit burst 64k latency 100ms"
 
-# Arguments: name, address. Two lines on standard output say how far it is; between them comes the link. IPv6 would
-# only spend the links' credit on finding neighbours.
+# Arguments: name, address, directory. Two lines on standard output say how far it is; between them comes the link.
+# The directory is in /dev/shm, and is still there when a /dev/shm of the host's own has taken the place: Open MPI
+# wants to find its agent on hosts too. IPv6 would only spend the links' credit on finding neighbours.
 HOLDER = """
 set -e
 echo "$1" > /proc/sys/kernel/hostname
 mount -t sysfs sysfs /sys
-mount -t tmpfs tmpfs /dev/shm
+mount -t tmpfs tmpfs "$3/shm"
+mkdir "$3/shm/${3##*/}"
+mount --bind "$3" "$3/shm/${3##*/}"
+mount --move "$3/shm" /dev/shm
 echo made; read linked
 ip link set lo up
 ip link set eth0 addrgenmode none
@@ -44,13 +49,13 @@ echo ready; exec sleep infinity
 class Network:
     """So many hosts on a switch, while entered. Raises LaunchError where the kernel or a tool refuses.
 
-    names: of the hosts; rate: of every link, bits per second in each direction.
+    names: of the hosts; rate: of every link, bits per second in each direction; directory: one that all hosts see.
     """
 
     def __init__(self, count: int, rate: int) -> None:
         if not 1 <= count <= MOST:
             raise LaunchError(f"{count} hosts cannot be made; give a number from 1 to {MOST}")
-        self.rate = rate
+        self.rate, self.directory = rate, Path()
         self.names = tuple(f"host{i}" for i in range(count))
         addresses = SUBNET.hosts()
         self.here = next(addresses)
@@ -60,6 +65,9 @@ class Network:
 
     def __enter__(self) -> Network:
         with ExitStack() as stack:
+            self.directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm")))
+            (self.directory / "shm").mkdir()
+            bind_etc_hosts(self.etc_hosts(), self.directory / "hosts", stack)
             self._make(stack)
             self._stack = stack.pop_all()
         return self
@@ -102,7 +110,8 @@ class Network:
 
     def _hold(self, name: str, stack: ExitStack) -> None:
         address = f"{self.addresses[name]}/{SUBNET.prefixlen}"
-        line = ["unshare", "--net", "--uts", "--ipc", "--mount", "sh", "-c", HOLDER, "sh", name, address]
+        line = ["unshare", "--net", "--uts", "--ipc", "--mount", "sh", "-c", HOLDER, "sh", name, address,
+                str(self.directory)]
         holder = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                   text=True, start_new_session=True)
         self._holders[name] = stack.enter_context(holder)
@@ -157,9 +166,8 @@ def _input(holder: subprocess.Popen[str]) -> Any:
     return holder.stdin
 
 
-def bind_etc_hosts(text: str, directory: Path, stack: ExitStack) -> None:
+def bind_etc_hosts(text: str, file: Path, stack: ExitStack) -> None:
     """Have this text in /etc/hosts, here and on hosts made from now on, until the stack is closed."""
-    file = directory / "hosts"
     file.write_text(text)
     with suppress(OSError):  # where there is no /etc/hosts, addresses do
         linux.mount(str(file), "/etc/hosts", flags=linux.MS_BIND)

@@ -44,7 +44,14 @@ def hosts(count: int, rate: str, python: Path | None, command: tuple[str, ...], 
         done = net.launch(command, python=python, capture=False, **how)
     if done.timed_out:
         click.echo(f"{NAME}: {command[0]} had to be ended after {how['timeout']:g} s", err=True)
-    raise click.exceptions.Exit(TIMED_OUT if done.status is None else done.status)
+    raise click.exceptions.Exit(as_in_a_shell(done.status))
+
+
+def as_in_a_shell(status: int | None) -> int:
+    """The exit status for a launcher's: 128 and the signal's number if a signal ended it, 124 if the time was up."""
+    if status is None:
+        return TIMED_OUT
+    return status if status >= 0 else 128 - status
 
 
 def main(arguments: list[str]) -> int:

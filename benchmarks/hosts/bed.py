@@ -32,7 +32,8 @@ exec nsenter --target "$pid" --net --uts --ipc --mount -- \\
 class Done:
     """A launch that is over.
 
-    status: the launcher's exit status, None if time was up; output: all that was printed, "" unless captured.
+    status: the launcher's exit status, less than 0 if a signal ended it (as in subprocess), None if time was up;
+    output: all that was printed, "" unless captured.
     """
 
     status: int | None

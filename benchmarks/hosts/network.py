@@ -90,16 +90,16 @@ class Network:
         # Whether a switch and links go with their last process at once is up to the kernel; a second network's names
         # are the same.
         stack.callback(self._remove_links)
-        self._ip(f"link set lo up\nlink add {SWITCH} address 02:00:00:00:00:01 type bridge mcast_snooping 0\n"
-                 f"link set {SWITCH} addrgenmode none\n"
-                 f"address add {self.here}/{SUBNET.prefixlen} dev {SWITCH}\nlink set {SWITCH} up")
+        _told("ip", f"link set lo up\nlink add {SWITCH} address 02:00:00:00:00:01 type bridge mcast_snooping 0\n"
+              f"link set {SWITCH} addrgenmode none\n"
+              f"address add {self.here}/{SUBNET.prefixlen} dev {SWITCH}\nlink set {SWITCH} up")
         for name in self.names:
             self._hold(name, stack)
         for name in self.names:
             self._hear(name, "made")
-        self._ip("\n".join(f"link add {link(name)} type veth peer name eth0 netns {self.pid(name)}\n"
-                           f"link set {link(name)} addrgenmode none\n"
-                           f"link set {link(name)} master {SWITCH} up" for name in self.names))
+        _told("ip", "\n".join(f"link add {link(name)} type veth peer name eth0 netns {self.pid(name)}\n"
+                              f"link set {link(name)} addrgenmode none\n"
+                              f"link set {link(name)} master {SWITCH} up" for name in self.names))
         shape = SHAPE.format(rate=self.rate)
         _told("tc", "\n".join(f"qdisc add dev {link(name)} root {shape}" for name in self.names))
         for name in self.names:
@@ -124,12 +124,10 @@ class Network:
         if holder.stdout.readline().strip() != word:
             raise LaunchError(refusal(f"{name} could not be made", holder.stderr.read()))
 
-    def _ip(self, lines: str) -> None:
-        _told("ip", lines)
-
     def _remove_links(self) -> None:
-        with suppress(LaunchError):
-            self._ip("\n".join(f"link delete {name}" for name in (*map(link, self._holders), SWITCH)))
+        lines = "\n".join(f"link delete {name}" for name in (*map(link, self._holders), SWITCH))
+        with suppress(LaunchError):  # some may have gone already: -force goes on
+            _told("ip", lines, "-force")
 
 
 def link(name: str) -> str:
@@ -155,9 +153,9 @@ def refusal(what: str, said: str) -> str:
     return f"{what}: {words}"
 
 
-def _told(tool: str, lines: str) -> None:
+def _told(tool: str, lines: str, *options: str) -> None:
     """Have ip or tc do these lines. Raises LaunchError."""
-    done = subprocess.run([tool, "-batch", "-"], input=lines + "\n", capture_output=True, text=True)
+    done = subprocess.run([tool, *options, "-batch", "-"], input=lines + "\n", capture_output=True, text=True)
     if done.returncode:
         raise LaunchError(refusal(f"{tool} refused", done.stderr))
 

@@ -82,12 +82,12 @@ def _prte(across: Across) -> list[str]:
 
 
 # Across hosts: the launcher's arguments, and the network that MPI is to use between hosts. Shared memory stays on
-# within a host. Nobody binds ranks: each host would begin with the same core.
+# within a host. Nobody binds ranks: each host would begin with the same core. Who waits gives way: the cores are few.
 ARGUMENTS_ACROSS: dict[str, Callable[[Across], list[str]]] = {"mpich": _hydra, "openmpi": _prte, "intel": _hydra}
 ENVIRONMENT_ACROSS = {
     "mpich": {"UCX_TLS": "tcp,self", "FI_PROVIDER": "tcp"},  # whichever of UCX and libfabric it was built with
     "openmpi": {},
-    "intel": {"FI_PROVIDER": "tcp", "I_MPI_FABRICS": "shm:ofi", "I_MPI_PIN": "0"},
+    "intel": {"FI_PROVIDER": "tcp", "I_MPI_FABRICS": "shm:ofi", "I_MPI_PIN": "0", "I_MPI_WAIT_MODE": "1"},
 }
 
 

@@ -50,7 +50,7 @@ class Hosts:
     def __init__(self, count: int, rate_bits_per_second: float) -> None:
         self.network = Network(count, check_rate(rate_bits_per_second))
         self._stack = ExitStack()
-        self._agent = Path()
+        self._agent: Path | None = None
 
     def __enter__(self) -> Hosts:
         if not sandbox.entered():
@@ -64,6 +64,7 @@ class Hosts:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
+        self._agent = None
         self._stack.close()
 
     @property
@@ -95,6 +96,8 @@ class Hosts:
         bits per second in MPICOLL_LINK_RATE. Raises LaunchError if the launch cannot be what was asked for.
         """
         ranks = self._checked(arguments, ranks_per_host, ranks, placement)
+        if self._agent is None:
+            raise LaunchError("these hosts are not up: launch inside `with Hosts(…) as net`")
         across = Across(self.names, ranks_per_host, placement, self._agent, SWITCH, str(SUBNET))
         line = launching.command(ranks, [str(word) for word in arguments], python, across)
         extra = {"TMPDIR": "/dev/shm", RATE_VARIABLE: str(self.rate), **(env or {})}

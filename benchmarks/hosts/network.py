@@ -148,7 +148,7 @@ def check_shape(interface: str, rate: int) -> None:
 def refusal(what: str, said: str) -> str:
     """What a tool did not do, and in which words; one line."""
     words = " ".join(re.sub(r"Command failed -:\d+", "", said).split()) or "no reason given"
-    if "qdisc kind is unknown" in words or what == "tc refused" and "No such file or directory" in words:
+    if "qdisc kind is unknown" in words or (what == "tc refused" and "No such file or directory" in words):
         return f"this kernel has no token bucket filter, which limits a link's rate: modprobe sch_tbf ({words})"
     return f"{what}: {words}"
 

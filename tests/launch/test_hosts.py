@@ -20,7 +20,7 @@ import pytest
 pytestmark = pytest.mark.hosts
 COMMAND = [sys.executable, "-m", "mpicoll.benchmarks.hosts"]
 RATE, MESSAGE, BURST = 100_000_000, 1 << 20, 1 << 16
-WIRE = 8 * (MESSAGE - BURST) / RATE  # seconds; the burst passes at once
+WIRE, TWICE = (8 * (n * MESSAGE - BURST) / RATE for n in (1, 2))  # seconds; the burst passes at once
 GONE = 10.0  # seconds that the kernel may take
 
 WHERE = """
@@ -46,27 +46,34 @@ def sent():
     counters = (open(f"/sys/class/net/{link}/statistics/tx_bytes") for link in ("lo", "eth0"))
     return np.array([int(each.read()) for each in counters])
 
-def message(a, b):
-    "The least seconds from rank a to b and a word back, and bytes that left a on (lo, eth0) then."
-    best = None
-    buffer, word = np.zeros(1 << 20, "u1"), np.zeros(1, "u1")
+def least(root, body):
+    "The least seconds of three that a rank needs for it, and bytes that left its host on (lo, eth0) then."
+    found = []
     for _ in range(3):
         world.Barrier()
         time.sleep(0.05)  # the links are idle and have their bursts again
         before, started = sent(), time.perf_counter()
-        if world.rank == a:
-            world.Send(buffer, b)
-            world.Recv(word, b)
-        if world.rank == b:
-            world.Recv(buffer, a)
-            world.Send(word, a)
-        took = time.perf_counter() - started, *map(int, sent() - before)
-        best = took if best is None else min(best, took)
-    return world.bcast(best, a)
+        body()
+        found.append((time.perf_counter() - started, *map(int, sent() - before)))
+    return world.bcast(min(found), root)
+
+def exchange(root, others, outwards):
+    "A message between the root and each of the others; a word the other way says that it has come, or is to."
+    at, words = (others if world.rank == root else [root] * (world.rank in others)), np.zeros((world.size, 1), "u1")
+    messages = np.zeros((world.size, 1 << 20), "u1")
+    def body():
+        sends, receives = (messages, words) if outwards == (world.rank == root) else (words, messages)
+        coming = [world.Irecv(receives[other], other) for other in at]
+        if world.rank != root:
+            MPI.Request.Waitall(coming)
+        MPI.Request.Waitall([world.Isend(sends[other], other) for other in at] + coming)
+    return least(root, body)
 
 peers = local.allgather(world.rank)
 mates = world.bcast(peers[1] if len(peers) > 1 else None)
-messages = {"far": message(0, world.size - 1), "near": message(0, mates) if mates else None}
+others = [1, 2] if world.size > 2 and not mates else []
+messages = {"far": exchange(0, [world.size - 1], True), "near": exchange(0, [mates], True) if mates else None,
+            "out": exchange(0, others, True), "in": exchange(0, others, False)}
 if world.rank == 0:
     print(json.dumps([facts, messages]))
 """
@@ -129,6 +136,8 @@ def bed() -> Iterator[Bed]:
     while made.left() and time.monotonic() < until:
         time.sleep(0.05)
     left = made.left()
+    for pid in made.processes():
+        os.kill(pid, signal.SIGKILL)
     for process in made.started:
         process.kill()
         process.communicate()
@@ -166,6 +175,8 @@ def test_who_is_where_and_what_limits_messages(bed, script, count, each, placeme
                         "shared": mates, "sum": [10.0], "rate": str(RATE)}
     seconds, _, wire = messages["far"]
     assert WIRE <= seconds <= 4 * WIRE and wire >= MESSAGE
+    if each == 1:  # two links at one end, so it is the link of rank 0 that limits, outwards and inwards
+        assert all(TWICE <= messages[direction][0] <= 4 * TWICE for direction in ("out", "in")), messages
     if each > 1:
         seconds, loopback, wire = messages["near"]
         assert seconds < WIRE / 2 and loopback + wire < MESSAGE / 2  # neither network: shared memory
@@ -223,8 +234,29 @@ def test_nothing_is_left_however_it_ends(bed, how):
     bed.look()
     assert len(bed.networks) == 4  # outside, the switch's, and two hosts'
     os.kill(whom(bed, process.pid), signum)
-    process.wait(20)
-    assert process.returncode == status or (status is None and process.returncode not in (0, None))
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == status or (status is None and process.returncode), err
+    assert "Traceback" not in err and (status != 130 or err.endswith(": interrupted\n"))
+
+
+def test_a_second_signal_ends_what_ignores_the_first(bed, script):
+    stubborn = script("""
+        import signal, time
+        from mpicoll.benchmarks import hosts
+
+        hosts.enter()
+        signal.signal(signal.SIGTERM, lambda *_: print("no", flush=True))
+        print("up", flush=True)
+        while True:
+            time.sleep(100)
+    """)
+    process = bed.start(command=[sys.executable, str(stubborn)])
+    assert process.stdout.readline() == "up\n"
+    process.terminate()
+    assert process.stdout.readline() == "no\n"
+    assert process.poll() is None
+    process.terminate()
+    assert process.wait(10) == 137
 
 
 def test_two_beds_at_once(bed):

@@ -78,6 +78,7 @@ def test_a_refusal_is_one_line():
     ({"ranks_per_host": 0}, "0 ranks per host cannot be"),
     ({"placement": "random"}, "no placement is called 'random'; there is block and cyclic"),
     ({"arguments": []}, "nothing to run"),
+    ({}, "not up: launch inside"),
 ])
 def test_launches_that_cannot_be(how, says):
     with pytest.raises(LaunchError, match=says):

@@ -1,8 +1,9 @@
 """A sandbox that the kernel takes down: whatever is made inside is gone when its first process is.
 
-Three processes hold it. The one that called `enter` stays outside, passes signals on and ends with the sandbox's
-exit status. The first process inside collects orphans. The worker goes on where `enter` was called. If any of them
-dies, of whatever cause, the first process does, and with it every process, namespace, link and mount inside.
+Three processes hold it. The one that called `enter` stays outside. The first process inside is its child; the worker,
+a child of that, goes on where `enter` was called. Both parents pass signals on and end with their child's status. If
+any of the three dies, of whatever cause, the first process does, and with it every process, namespace, link and mount
+inside.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import shutil
 import signal
 import sys
 import threading
-from types import FrameType
 from typing import NoReturn
 
 from ..launch import LaunchError
@@ -21,6 +21,7 @@ from . import linux
 
 TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux", "mount": "mount"}
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+BLOCKED = (*PASSED_ON, signal.SIGCHLD)
 
 _inside = False
 
@@ -41,10 +42,10 @@ def enter() -> None:
     try:
         linux.unshare(linux.CLONE_NEWPID)
         lifeline = os.pipe()
-        signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+        signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
         first = os.fork()
         if first:
-            _stay_outside(first)
+            _tend(first)
         _be_first(*lifeline)
     except OSError as error:
         raise LaunchError(f"this machine lets nobody make network namespaces: {error.strerror}; in a container, "
@@ -76,28 +77,6 @@ def _flush() -> None:
             stream.flush()
 
 
-def _stay_outside(first: int) -> NoReturn:
-    """Pass signals on until the sandbox ends; a second one ends it at once."""
-    signals: list[int] = []
-
-    def pass_on(signum: int, frame: FrameType | None) -> None:
-        signals.append(signum)
-        try:
-            if len(signals) > 1:
-                os.kill(first, signal.SIGKILL)
-            else:
-                os.killpg(first, signum)
-        except ProcessLookupError:  # not yet a group, or over
-            os.kill(first, signal.SIGKILL)
-
-    for signum in PASSED_ON:
-        if signal.getsignal(signum) is not signal.SIG_IGN:
-            signal.signal(signum, pass_on)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
-    _, status = os.waitpid(first, 0)
-    os._exit(_as_in_a_shell(status))
-
-
 def _be_first(lifeline: int, outside: int) -> None:
     """In the first process, end with the worker's exit status. Return in the worker."""
     os.close(outside)
@@ -112,16 +91,24 @@ def _be_first(lifeline: int, outside: int) -> None:
         linux.mount(kind, place, kind)
     worker = os.fork()
     if worker:
-        _collect(worker)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+        _tend(worker)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED)
 
 
-def _collect(worker: int) -> NoReturn:
-    """Collect whoever ends, until the worker does. PASSED_ON stays blocked here: it is meant for the worker."""
+def _tend(child: int) -> NoReturn:
+    """Pass signals on to a child, a second one as a kill; collect whoever ends; end as the child does."""
+    heard = {signum for signum in PASSED_ON if signal.getsignal(signum) is not signal.SIG_IGN}
+    last = False
     while True:
-        ended, status = os.wait()
-        if ended == worker:
-            os._exit(_as_in_a_shell(status))
+        signum = signal.sigwait({*heard, signal.SIGCHLD})  # all blocked, so that none is missed
+        if signum in heard:
+            os.kill(child, signal.SIGKILL if last else signum)
+            last = True
+        ended = -1
+        while ended:
+            ended, status = os.waitpid(-1, os.WNOHANG)
+            if ended == child:
+                os._exit(_as_in_a_shell(status))
 
 
 def _as_in_a_shell(status: int) -> int:

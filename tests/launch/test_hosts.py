@@ -248,7 +248,7 @@ def test_a_second_signal_ends_what_ignores_the_first(bed, script):
         signal.signal(signal.SIGTERM, lambda *_: print("no", flush=True))
         print("up", flush=True)
         while True:
-            time.sleep(100)
+            time.sleep(0.1)
     """)
     process = bed.start(command=[sys.executable, str(stubborn)])
     assert process.stdout.readline() == "up\n"

@@ -23,6 +23,8 @@ session.py          a run on MPI.COMM_WORLD: communicators, output, results
 asked.py            what a command line asks for
 cli.py              `mpicoll bench`
 voice.py            commands that all ranks run and of which rank 0 speaks
+launch.py           mpiexec, as each MPI's wants it
+hosts/              several hosts on one machine, with links of a given rate
 sidebyside.py       nine collectives in a minute
 train_digits.py     data-parallel training on handwritten digits, of the network in mlp.py
 """

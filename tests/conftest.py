@@ -13,7 +13,7 @@ import pytest
 
 ON_REQUEST = {
     "browser": "a web browser",
-    "hosts": "root, ip netns and tc",
+    "hosts": "root, ip and tc",
     "slurm": "Slurm's daemons",
 }
 

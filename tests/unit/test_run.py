@@ -13,15 +13,18 @@ import mpi_harness
 import pytest
 import run
 
+from mpicoll.benchmarks import launch
+
 
 @pytest.fixture(autouse=True)
 def any_mpi(monkeypatch):
     """These tests need no MPI in the environment."""
+    monkeypatch.setattr(launch, "flavour", lambda python=None: "mpich")
     monkeypatch.setattr(launcher, "flavour", lambda: "mpich")
 
 
 def sizes(*words: str) -> list[tuple[str, int, float]]:
-    return [(launch.suite, launch.ranks, launch.fraction) for launch in run.plan(run.parse(list(words)))]
+    return [(each.suite, each.ranks, each.fraction) for each in run.plan(run.parse(list(words)))]
 
 
 def test_default_plan():
@@ -45,16 +48,16 @@ def test_totals_are_the_last_line(capsys):
 
 
 def test_a_launch_that_dies_is_a_failure(capsys):
-    launch = launch_with(a="passed")
-    launch.complaint = "killed after 1 s"
-    assert not run.report([launch], strict=False)
+    died = launch_with(a="passed")
+    died.complaint = "killed after 1 s"
+    assert not run.report([died], strict=False)
     assert capsys.readouterr().out.splitlines()[-1] == "1 passed, 1 failed, 0 skipped"
 
 
 def test_strict_fails_on_a_skip_that_is_not_listed(capsys):
-    launch = run.Launch("mpi", outcomes={"a": ("skipped", "hosts: needs root"), "b": ("skipped", "no idea")})
-    assert run.report([launch], strict=False)
-    assert not run.report([launch], strict=True)
+    skips = run.Launch("mpi", outcomes={"a": ("skipped", "slurm: needs root"), "b": ("skipped", "no idea")})
+    assert run.report([skips], strict=False)
+    assert not run.report([skips], strict=True)
     assert capsys.readouterr().out.splitlines()[-1] == "0 passed, 1 failed, 1 skipped"
 
 
@@ -73,7 +76,7 @@ def test_a_failure_stays_a_failure(tmp_path):
 
 @pytest.mark.parametrize("precaution", ["", "os.setsid(); signal.signal(signal.SIGTERM, signal.SIG_IGN)"])
 def test_nothing_outlives_the_limit(tmp_path, monkeypatch, precaution):
-    monkeypatch.setattr(launcher, "KILL_AFTER", 0.5)
+    monkeypatch.setattr(launch, "KILL_AFTER", 0.5)
     code = f"import os, signal, time\nprint(os.getpid(), flush=True)\n{precaution}\ntime.sleep(60)\n"
     (tmp_path / "child.py").write_text(code)
     parent = (f"import subprocess, sys; subprocess.Popen([sys.executable, {str(tmp_path / 'child.py')!r}], "

@@ -1,0 +1,183 @@
+"""Starts MPI programs with the mpiexec of an environment.
+
+This is the one place that knows what each MPI's launcher needs, on this machine and across hosts. An environment is
+named by its Python; without one it is that of the Python that runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import IO
+
+KILL_AFTER = 10.0  # seconds from SIGTERM to SIGKILL
+PLACEMENTS = ("block", "cyclic")
+
+# What `mpiexec --version` says, and what that launcher is given besides -n.
+SIGNATURES = {"intel": "Intel(R) MPI", "openmpi": "Open MPI", "mpich": "HYDRA"}
+ARGUMENTS: dict[str, list[str]] = {
+    "mpich": [],
+    "openmpi": ["--oversubscribe", "--bind-to", "none"],
+    "intel": [],
+}
+ENVIRONMENT: dict[str, dict[str, str]] = {
+    "mpich": {},
+    "openmpi": {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_mpi_yield_when_idle": "1",  # more ranks than cores is the normal case here
+    },
+    "intel": {},
+}
+# Ranks share the cores already: no rank starts a pool of threads of its own.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+
+
+class LaunchError(ValueError):
+    """What was asked for cannot be launched here; the message is one line for the user."""
+
+
+@dataclass(frozen=True)
+class Across:
+    """Hosts to start ranks on.
+
+    `agent` is a remote shell, AGENT HOST COMMAND…; `interface` is this machine's towards the hosts, `subnet` theirs.
+    """
+
+    hosts: tuple[str, ...]
+    ranks_per_host: int
+    placement: str
+    agent: Path
+    interface: str
+    subnet: str
+
+    @property
+    def block(self) -> bool:
+        return self.placement == "block"
+
+
+def _hydra(across: Across) -> list[str]:
+    """Both relatives of Hydra go round the hosts, so many ranks at a time."""
+    together = across.ranks_per_host if across.block else 1
+    agent = ["-launcher", "rsh", "-launcher-exec", str(across.agent), "-iface", across.interface]
+    return [*agent, "-hosts", ",".join(across.hosts), "-ppn", str(together)]
+
+
+def _prte(across: Across) -> list[str]:
+    hosts = ",".join(f"{host}:{across.ranks_per_host}" for host in across.hosts)
+    agent = ["--prtemca", "plm", "ssh", "--prtemca", "plm_ssh_agent", str(across.agent)]
+    by = "slot" if across.block else "node"
+    order = ["--map-by", by, "--rank-by", by, "--bind-to", "none"]
+    network = ["--mca", "pml", "ob1", "--mca", "btl", "tcp,sm,self", "--mca", "btl_tcp_if_include", across.subnet]
+    return [*agent, "--host", hosts, *order, *network]
+
+
+# Across hosts: the launcher's arguments, and the network that MPI is to use between hosts. Shared memory stays on
+# within a host. Nobody binds ranks: each host would begin with the same core. Who waits gives way: the cores are few.
+ARGUMENTS_ACROSS: dict[str, Callable[[Across], list[str]]] = {"mpich": _hydra, "openmpi": _prte, "intel": _hydra}
+ENVIRONMENT_ACROSS = {
+    "mpich": {"UCX_TLS": "tcp,self", "FI_PROVIDER": "tcp"},  # whichever of UCX and libfabric it was built with
+    "openmpi": {},
+    "intel": {"FI_PROVIDER": "tcp", "I_MPI_FABRICS": "shm:ofi", "I_MPI_PIN": "0", "I_MPI_WAIT_MODE": "1"},
+}
+
+
+def directory(python: Path | None = None) -> Path:
+    """Where an environment has its programs. Its Python is a link, which is not to be followed."""
+    return (python or Path(sys.executable)).absolute().parent
+
+
+def executable(name: str, python: Path | None = None) -> str:
+    """`name` from the environment of a Python, else from PATH. Raises LaunchError."""
+    beside = directory(python) / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        advice = "; install one MPI, for instance `pip install mpich`" if name == "mpiexec" else ""
+        raise LaunchError(f"{name}: neither in {directory(python)} nor on PATH{advice}")
+    return found
+
+
+def program(name: str, python: Path | None = None) -> str:
+    """The program a command begins with: a path, or a name as `executable` finds it. Raises LaunchError."""
+    if os.sep not in name:
+        return executable(name, python)
+    if shutil.which(name) is None:
+        raise LaunchError(f"{name}: {'not executable' if Path(name).exists() else 'no such file'}")
+    return name
+
+
+@lru_cache
+def flavour(python: Path | None = None) -> str:
+    """Which MPI the launcher belongs to: "mpich", "openmpi" or "intel". Raises LaunchError."""
+    command = executable("mpiexec", python)
+    said = subprocess.run([command, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=60, env=os.environ | ENVIRONMENT["openmpi"])
+    for name, signature in SIGNATURES.items():
+        if signature in said.stdout + said.stderr:
+            return name
+    raise LaunchError(f"{command} --version names no MPI known here ({', '.join(SIGNATURES)}): "
+                      f"{(said.stdout + said.stderr)[:200]!r}")
+
+
+def command(ranks: int, arguments: Sequence[str], python: Path | None = None,
+            across: Across | None = None) -> list[str]:
+    """The command line that starts `arguments` on so many ranks. Raises LaunchError."""
+    name, *rest = arguments
+    started = [program(name, python), *rest]
+    kind = flavour(python)
+    options = ARGUMENTS_ACROSS[kind](across) if across else ARGUMENTS[kind]
+    return [executable("mpiexec", python), *options, "-n", str(ranks), *started]
+
+
+def environment(extra: Mapping[str, str] | None = None, python: Path | None = None,
+                across: bool = False) -> dict[str, str]:
+    """The environment to start it in. What the caller's has already stands, but for the network between hosts."""
+    path = f"{directory(python)}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    kind = flavour(python)
+    network = ENVIRONMENT_ACROSS[kind] if across else {}
+    return ONE_THREAD | ENVIRONMENT[kind] | dict(os.environ) | network | {"PATH": path} | dict(extra or {})
+
+
+def run_group(command: Sequence[str], limit: float | None, env: Mapping[str, str], output: IO[bytes] | None = None,
+              cwd: Path | None = None) -> int | None:
+    """The exit status of a command, or None if it and all it started had to be killed after `limit` seconds.
+
+    Its output goes to `output` or, without one, where this program's goes; it reads nothing. However this ends,
+    nothing that the command started is left.
+    """
+    label = uuid.uuid4().hex
+    process = subprocess.Popen(command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output,
+                               stderr=None if output is None else subprocess.STDOUT, start_new_session=True,
+                               env={**env, "MPICOLL_LAUNCH": label})
+    try:
+        return process.wait(limit)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(KILL_AFTER)
+        return None
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        kill_labelled(label)
+
+
+def kill_labelled(label: str) -> None:
+    """Ends what a launch left behind: a launcher puts its ranks into process groups of their own."""
+    mark = f"MPICOLL_LAUNCH={label}".encode()
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (directory / "environ").read_bytes().split(b"\0"):
+                os.kill(int(directory.name), signal.SIGKILL)
+        except OSError:
+            continue

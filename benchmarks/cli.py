@@ -15,6 +15,7 @@ from mpicoll.errors import MpicollError, ParameterError, PreconditionError
 from . import contenders as who
 from .asked import Settings, settings
 from .forms import BLOCKING, FORMS
+from .launch import RATE_VARIABLE
 from .patterns import ROTATING
 from .shares import EVEN, SHARES
 from .sync import BARRIER, SYNCS
@@ -39,7 +40,8 @@ from .voice import WRONG, OneVoice, opened, world
 @click.option("--precision", default=1.0, help="Per cent: stop a size earlier, once all medians are known so well.")
 @click.option("--warmup", default=2, help="Calls before the first that counts.")
 @click.option("--sync", default=BARRIER, help=f"How calls start together: {' or '.join(SYNCS)}, of agreed times.")
-@click.option("--rate", metavar="RATE", help="Of every host's link, such as 100Gbit: tells how near the limit it is.")
+@click.option("--rate", metavar="RATE", envvar=RATE_VARIABLE,
+              help="Of every host's link, such as 100Gbit: tells how near the limit it is.")
 @click.option("--memory", default="1G", help="Leave out sizes that need more for buffers on a rank.")
 @click.option("--seed", default=0, help="Of the order within a round.")
 @click.option("--json", "path", metavar="FILE", help="For JSON lines, as results come; else in a file it names.")

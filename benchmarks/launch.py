@@ -21,6 +21,7 @@ from typing import IO
 
 KILL_AFTER = 10.0  # seconds from SIGTERM to SIGKILL
 PLACEMENTS = ("block", "cyclic")
+RATE_VARIABLE = "MPICOLL_LINK_RATE"  # tells programs on shaped hosts the links' bits per second
 
 # What `mpiexec --version` says, and what that launcher is given besides -n.
 SIGNATURES = {"intel": "Intel(R) MPI", "openmpi": "Open MPI", "mpich": "HYDRA"}

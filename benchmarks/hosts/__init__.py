@@ -24,12 +24,12 @@ sandbox.py      what is made inside is gone when its first process is
 network.py      hosts, a switch, the links
 probe.py        whether a link reaches its rate
 bed.py          launching programs on the hosts
-rates.py        "50Mbit" and back
+rates.py        rates that a link can have
 linux.py        calls of the kernel
 """
 
-from ..launch import LaunchError
-from .bed import RATE_VARIABLE, Done, Hosts
+from ..launch import RATE_VARIABLE, LaunchError
+from .bed import Done, Hosts
 from .rates import format_rate, parse_rate
 from .sandbox import enter
 

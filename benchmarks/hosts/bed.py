@@ -10,13 +10,11 @@ from pathlib import Path
 from types import TracebackType
 
 from .. import launch as launching
-from ..launch import PLACEMENTS, Across, LaunchError
+from ..launch import PLACEMENTS, RATE_VARIABLE, Across, LaunchError
 from . import sandbox
 from .network import SUBNET, SWITCH, Network
 from .probe import check_reach
 from .rates import check_rate
-
-RATE_VARIABLE = "MPICOLL_LINK_RATE"
 
 # What launchers take for a remote shell. A host's directory of temporary files is its own memory: launchers keep
 # sockets and segments there, and it goes with the host.

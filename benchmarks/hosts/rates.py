@@ -1,27 +1,25 @@
-"""Rates of links as people write them, in bits per second."""
+"""Rates that a link between hosts can have, in bits per second."""
 
 from __future__ import annotations
 
-import re
-
+from .. import sizes
 from ..launch import LaunchError
 
 UNITS = {"bit": 1, "kbit": 10**3, "Mbit": 10**6, "Gbit": 10**9}
 LOWEST, HIGHEST = 10**6, 10**11  # MPI itself takes minutes to start below; no machine is as fast as above
-_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?bit)(?:/s)?", re.IGNORECASE)
-_SCALE = {name.lower(): factor for name, factor in UNITS.items()}
 
 
 def parse_rate(text: str) -> int:
-    """Bits per second of a rate; k, M and G are powers of 1000, as on a wire. Raises LaunchError.
+    """Bits per second of a rate that a link here can have. Raises LaunchError.
 
     >>> parse_rate("50Mbit"), parse_rate("2.5 gbit/s")
     (50000000, 2500000000)
     """
-    match = _RATE.fullmatch(text.strip())
-    if match is None:
-        raise LaunchError(f"the rate {text!r} is none; write 50Mbit or 1Gbit, bits per second")
-    return check_rate(float(match[1]) * _SCALE[match[2].lower()])
+    try:
+        rate = sizes.parse_rate(text)
+    except ValueError as error:
+        raise LaunchError(str(error)) from None
+    return check_rate(rate)
 
 
 def check_rate(rate: float) -> int:

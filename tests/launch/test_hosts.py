@@ -182,6 +182,15 @@ def test_who_is_where_and_what_limits_messages(bed, script, count, each, placeme
         assert seconds < WIRE / 2 and loopback + wire < MESSAGE / 2  # neither network: shared memory
 
 
+def test_the_benchmark_knows_hosts_and_rate(bed, tmp_path):
+    results = tmp_path / "results"
+    words = ["barrier", "--algorithms", "native", "--iterations", 1, "--json", results]
+    status, out, err = bed.run("--hosts", 2, "--rate", f"{RATE}bit", "mpicoll", "bench", *words)
+    assert status == 0, out + err
+    made = json.loads(results.read_text().splitlines()[0])["environment"]
+    assert (made["rate"], made["hosts"], made["ranks"]) == (RATE, 2, 2)
+
+
 def test_fewer_ranks_than_there_is_room_for(bed):
     program = "from mpi4py import MPI; w = MPI.COMM_WORLD; n = w.gather(MPI.Get_processor_name()); n and print(*n)"
     assert bed.run("--hosts", 3, "--ranks-per-host", 2, "-n", 3, "python", "-c", program)[1] == "host0 host0 host1\n"

@@ -1,0 +1,63 @@
+"""Which algorithm is best where, as maps: one collective over places, and all collectives on one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import altair as alt
+
+from .look import Look
+
+CELLS = "cells"
+SLOWER, SAME, FASTER = "#d9772b", "#9aa0a8", "#0a84c6"
+STEP, HEIGHT = 104, 64
+_TOOLTIP = [
+    alt.Tooltip("bytes:N", title="size"),
+    alt.Tooltip("place:N", title="on"),
+    alt.Tooltip("contender:N", title="fastest"),
+    alt.Tooltip("time:Q", title="µs", format=",.4~r"),
+    alt.Tooltip("next:N", title="next"),
+    alt.Tooltip("margin:Q", title="next's time over it", format=".2f"),
+    alt.Tooltip("ours:N", title="our fastest"),
+    alt.Tooltip("ratio:Q", title="times native's speed", format=".2f"),
+    alt.Tooltip("verdict:N", title="verdict"),
+]
+
+
+def best(looks: Mapping[str, Look]) -> alt.LayerChart:
+    """The fastest of all over size and place; the stronger its colour, the further the next one is behind."""
+    scale = alt.Scale(domain=list(looks), range=[look.colour for look in looks.values()])
+    strength = alt.Opacity("margin:Q", legend=None).scale(domain=[1, 1.6], range=[0.16, 0.62], clamp=True)
+    base = alt.Chart(alt.NamedData(CELLS)).encode(
+        x=_size(), y=alt.Y("place:N", sort=None, title=None, axis=_left()), tooltip=_TOOLTIP
+    )
+    tiles = base.mark_rect(cornerRadius=4).encode(color=alt.Color("contender:N", scale=scale, legend=None), opacity=strength)
+    words = base.mark_text(lineBreak="\n", fontSize=11, lineHeight=14, baseline="middle").encode(text="words:N")
+    return alt.layer(tiles, words).properties(width=alt.Step(STEP), height=alt.Step(HEIGHT))
+
+
+def glance() -> alt.LayerChart:
+    """How our fastest stands against native, by collective and size: slower is orange, faster blue."""
+    colour = (
+        alt.Color("ratio:Q", legend=None)
+        .scale(type="log", domain=[0.4, 1, 2.5], range=[SLOWER, SAME, FASTER], clamp=True, interpolate="rgb")
+    )
+    base = (
+        alt.Chart(alt.NamedData(CELLS))
+        .transform_filter("isValid(datum.ratio)")
+        .transform_calculate(distance="abs(log(datum.ratio))", words="format(datum.ratio, '.2f') + '×\\n' + datum.ours")
+        .encode(x=_size(), y=alt.Y("setting:N", sort=None, title=None, axis=_left()), tooltip=_TOOLTIP)
+    )
+    strength = alt.Opacity("distance:Q", legend=None).scale(domain=[0, 0.9], range=[0.1, 0.62], clamp=True)
+    tiles = base.mark_rect(cornerRadius=4).encode(color=colour, opacity=strength)
+    words = base.mark_text(lineBreak="\n", fontSize=11, lineHeight=14, baseline="middle").encode(text="words:N")
+    return alt.layer(tiles, words).properties(width=alt.Step(STEP + 26), height=alt.Step(44))
+
+
+def _size() -> alt.X:
+    axis = alt.Axis(orient="top", labelAngle=0, domain=False, ticks=False, labelPadding=6)
+    return alt.X("bytes:N", sort=alt.EncodingSortField("size"), title=None, axis=axis).scale(paddingInner=0.04)
+
+
+def _left() -> alt.Axis:
+    return alt.Axis(domain=False, ticks=False, labelPadding=8, labelLimit=260)

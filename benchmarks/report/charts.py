@@ -14,8 +14,8 @@ import altair as alt
 from .look import NEUTRAL, Look
 
 ROWS = "rows"
-SIZES = [4**k for k in range(17)]
-COUNTS = [2**k for k in range(21)]
+FIT = alt.AutoSizeParams(type="fit-x", contains="padding")  # what is as high as it has lines
+POWERS = [2**k for k in range(37)]
 DASHES = {"native": [1, 0], "paired": [1, 0], "unpaired": [6, 3]}
 BYTES = (
     "datum.value < 1024 ? datum.value + ' B' : datum.value < 1048576 ? datum.value / 1024 + ' KiB' : "
@@ -25,7 +25,11 @@ TIME = (
     "datum.value >= 1e6 ? format(datum.value / 1e6, '~g') + ' s' : "
     "datum.value >= 1e3 ? format(datum.value / 1e3, '~g') + ' ms' : format(datum.value, '~g') + ' µs'"
 )
-RATE = "replace(format(datum.value, '~s'), 'G', ' G') + 'B/s'"
+# On a logarithmic axis: powers of ten over many, 1, 2 and 5 times those over few.
+TENS = [10.0**k for k in range(-3, 14)]
+ROUND = sorted(step * ten for ten in TENS for step in (1, 2, 5))
+TICKS = f"domain('y')[1] / domain('y')[0] > 500 ? {TENS} : {ROUND}"
+NEAR = 0.1  # of the limit: further away its line would only squeeze the others
 
 
 @dataclass(frozen=True)
@@ -38,19 +42,19 @@ class Measure:
     log: bool = True
     line: float | None = None  # a value to draw a line at
     limit: str | None = None  # the field of the limit's line
-    zero: bool = False
+    zero: bool = True  # on an axis that is not logarithmic
 
 
 MEASURES = {
     "time": Measure("time", "time per call", TIME, limit="limit"),
-    "ratio": Measure("ratio", "native's time over this one's", "format(datum.value, '~g') + '×'", line=1.0),
-    "bandwidth": Measure("bandwidth", "bus bandwidth", "format(datum.value, '.3~s') + 'B/s'", limit="limit_bandwidth"),
-    "overlap": Measure("overlap", "overlap with other work", "datum.value + ' %'", log=False, zero=True),
+    "ratio": Measure("ratio", "speed against native", "format(datum.value, '~g') + '×'", line=1.0),
+    "bandwidth": Measure("bandwidth", "bandwidth", "format(datum.value, '.3~s') + 'B/s'", limit="limit_bandwidth"),
+    "overlap": Measure("overlap", "overlap with other work", "datum.value + ' %'", log=False),
 }
-AXES: dict[str, tuple[str, list[int], str]] = {
-    "size": ("message size", SIZES, BYTES),
-    "ranks": ("ranks", COUNTS, "datum.value"),
-    "hosts": ("hosts", COUNTS, "datum.value"),
+AXES: dict[str, tuple[str, str]] = {
+    "size": ("message size", BYTES),
+    "ranks": ("ranks", "datum.value"),
+    "hosts": ("hosts", "datum.value"),
 }
 
 
@@ -77,7 +81,7 @@ def curves(measure: str, x: str, looks: Mapping[str, Look], legend: bool = False
         y=_y(what),
         opacity=faded,
         strokeDash=alt.StrokeDash("kind:N", legend=None).scale(domain=list(DASHES), range=list(DASHES.values())),
-        strokeWidth=alt.StrokeWidth("kind:N", legend=None).scale(domain=list(DASHES), range=[3.5, 2, 2]),
+        strokeWidth=alt.when("datum.kind == 'native'").then(alt.value(3.5)).otherwise(alt.value(2)),
     )
     points = (
         base.mark_point(filled=True, size=52, opacity=1)
@@ -97,13 +101,15 @@ def _references(what: Measure, x: str) -> list[alt.Chart]:
         least = (
             alt.Chart(alt.NamedData(ROWS))
             .transform_filter(f"isValid(datum.{what.limit}) && datum.{x} > 0")
-            .transform_aggregate(limit=f"min({what.limit})", groupby=[x])
+            .transform_aggregate(limit=f"min({what.limit})", near="max(of_limit)", groupby=[x])
+            .transform_filter(f"datum.near > {NEAR}")
         )
         place = least.encode(x=_x(x), y=_y(what, "limit"))
         layers.append(place.mark_line(color=NEUTRAL, strokeDash=[2, 3], strokeWidth=2, tooltip=False))
-        last = least.transform_window(place="rank()", sort=[alt.SortField(x, order="descending")])
-        named = last.transform_filter("datum.place == 1").encode(x=_x(x), y=_y(what, "limit"))
-        layers.append(named.mark_text(text="limit of the links", color=NEUTRAL, align="right", dy=12, fontStyle="italic"))
+        ordered = least.transform_window(place="rank()", sort=[alt.SortField(x)])
+        first = ordered.transform_filter("datum.place == 1").encode(x=_x(x), y=_y(what, "limit"))
+        words = {"text": "limit of the links", "align": "left", "dx": 8, "dy": 10 if what.field == "time" else -8}
+        layers.append(first.mark_text(color=NEUTRAL, fontStyle="italic", **words))
     return layers
 
 
@@ -121,18 +127,19 @@ def dots(measure: str, looks: Mapping[str, Look], legend: bool = False) -> alt.L
     marks = base.mark_point(filled=True, size=90, opacity=1).encode(
         x=alt.X(f"{what.field}:Q", axis=axis).scale(zero=True), shape=_shape(looks, False), tooltip=tooltip()
     )
-    return alt.layer(spans, marks).add_params(hidden).properties(width="container", height=alt.Step(26))
+    return alt.layer(spans, marks).add_params(hidden).properties(width="container", autosize=FIT, height=alt.Step(26))
 
 
 def _x(x: str) -> alt.X:
-    title, values, labels = AXES[x]
-    axis = alt.Axis(values=values, labelExpr=labels, labelOverlap=True, grid=False)
+    title, labels = AXES[x]
+    axis = alt.Axis(values=POWERS, labelExpr=labels, labelOverlap="parity", ticks=False, labelPadding=8, grid=False)
     return alt.X(f"{x}:Q", title=title, axis=axis).scale(type="log", base=2, nice=False, padding=12)
 
 
 def _y(what: Measure, field: str | None = None) -> alt.Y:
-    axis = alt.Axis(labelExpr=what.labels, tickCount=6, labelOverlap=True)
-    scale = alt.Scale(type="log" if what.log else "linear", zero=what.zero, nice=not what.log)
+    values: Any = alt.ExprRef(TICKS) if what.log else alt.Undefined
+    axis = alt.Axis(labelExpr=what.labels, values=values, labelOverlap="greedy", ticks=False, domain=False, labelPadding=8)
+    scale = alt.Scale(type="log") if what.log else alt.Scale(zero=what.zero)
     return alt.Y(f"{field or what.field}:Q", title=what.title, axis=axis, scale=scale)
 
 

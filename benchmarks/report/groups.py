@@ -55,7 +55,7 @@ def gather(runs: Sequence[Run]) -> list[Group]:
                 guests.append((row, stem))
     own = list(found)
     for row, stem in guests:
-        for key in [key for key in own if fits(row, *key)] or [(row.setting, Place(row.ranks, row.hosts))]:
+        for key in _seats(row, own):
             found[key].append(_told_apart(row, stem, found[key]))
     order = {setting: place for place, setting in enumerate(dict.fromkeys(setting for setting, _ in found))}
     keys = sorted(found, key=lambda key: (order[key[0]], key[1].hosts or 0, key[1].ranks or 0, key[1].where))
@@ -83,10 +83,20 @@ def keys(run: Run) -> set[tuple[Setting, int | None, int | None]]:
     return {(row.setting, row.ranks, row.hosts) for row in run.rows}
 
 
-def fits(row: Row, setting: Setting, place: Place) -> bool:
-    """Whether a row may stand beside others: all that its file tells agrees with them."""
-    told = [*zip(row.setting, setting), (row.ranks, place.ranks), (row.hosts, place.hosts)]
-    return all(one is None or one == other for one, other in told)
+def _seats(row: Row, own: Sequence[Key]) -> list[Key]:
+    """Where a guest stands: at each place that it fits; of a setting that it fits, but no place, at its own."""
+    settings = [setting for setting in dict.fromkeys(setting for setting, _ in own) if fits(row.setting, setting)]
+    alone = Place(row.ranks, row.hosts)
+    found = []
+    for setting in settings or [row.setting]:
+        places = [place for each, place in own if each == setting and fits((row.ranks, row.hosts), place)]
+        found += [(setting, place) for place in places or [alone]]
+    return found
+
+
+def fits(told: Iterable[object], known: Iterable[object]) -> bool:
+    """Whether all that is told, which is what is not None, agrees with what is known."""
+    return all(one is None or one == other for one, other in zip(told, known))
 
 
 def _told_apart(row: Row, stem: str, beside: Iterable[Row]) -> Row:

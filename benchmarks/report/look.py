@@ -1,4 +1,4 @@
-"""How a contender looks: the same colour and mark in every picture, and native always the same grey.
+"""How a contender looks: the same colour and mark in every picture, and native always the same grey, auto the same blue.
 
 Algorithms get a colour by name, so a variant with parameters or on another engine keeps its algorithm's. Those that
 meet in one picture get different colours as long as there are enough, and marks tell apart what shares one.
@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 from ..contenders import AUTO, NATIVE
 from .groups import Group
 
-NEUTRAL = "#8a8f98"
+NEUTRAL, CHOICE = "#8a8f98", "#0a84c6"  # of native, and of auto
 # Told apart with red-green blindness too, and on white as well as on near-black.
 COLOURS = (
-    "#0a84c6",
     "#e8862a",
     "#12a17f",
     "#d6457a",
@@ -50,7 +49,7 @@ def name_of(contender: str) -> str:
 def looks(groups: Sequence[Group]) -> dict[str, Look]:
     """Each contender's look; native and auto first, then as they come."""
     meetings = _meetings(groups)
-    colours = _colours([name for name in meetings if name != NATIVE], meetings)
+    colours = _colours([name for name in meetings if name not in (NATIVE, AUTO)], meetings) | {AUTO: CHOICE}
     found: dict[str, Look] = {}
     marks: Counter[str] = Counter()
     for contender in contenders(row.contender for group in groups for row in group.rows):
@@ -67,13 +66,13 @@ def contenders(labels: Iterable[str]) -> list[str]:
 
 
 def _meetings(groups: Iterable[Group]) -> dict[str, set[str]]:
-    """For each name those it is seen beside, the names that meet most first after auto."""
+    """For each name those it is seen beside, the names that meet most first."""
     met: dict[str, set[str]] = defaultdict(set)
     for group in groups:
         names = {name_of(row.contender): None for row in group.rows}
         for name in names:
             met[name] |= set(names) - {name}
-    return dict(sorted(met.items(), key=lambda item: (item[0] != AUTO, -len(item[1]))))
+    return dict(sorted(met.items(), key=lambda item: -len(item[1])))
 
 
 def _colours(names: Iterable[str], meetings: dict[str, set[str]]) -> dict[str, str]:

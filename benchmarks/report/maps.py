@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import altair as alt
 
+from .charts import FIT
 from .look import Look
 
 CELLS = "cells"
 SLOWER, SAME, FASTER = "#d9772b", "#9aa0a8", "#0a84c6"
-STEP, HEIGHT = 104, 64
+STEP, HEIGHT, LINE = 110, 60, 14
 _TOOLTIP = [
     alt.Tooltip("bytes:N", title="size"),
     alt.Tooltip("place:N", title="on"),
@@ -27,31 +29,41 @@ _TOOLTIP = [
 def best(looks: Mapping[str, Look]) -> alt.LayerChart:
     """The fastest of all over size and place; the stronger its colour, the further the next one is behind."""
     scale = alt.Scale(domain=list(looks), range=[look.colour for look in looks.values()])
-    strength = alt.Opacity("margin:Q", legend=None).scale(domain=[1, 1.6], range=[0.16, 0.62], clamp=True)
-    base = alt.Chart(alt.NamedData(CELLS)).encode(
-        x=_size(), y=alt.Y("place:N", sort=None, title=None, axis=_left()), tooltip=_TOOLTIP
+    base = alt.Chart(alt.NamedData(CELLS)).encode(x=_size(), y=_down("place"), tooltip=_TOOLTIP)
+    tiles = base.mark_rect(cornerRadius=5).encode(
+        color=alt.Color("contender:N", scale=scale, legend=None),
+        opacity=alt.Opacity("margin:Q", legend=None).scale(domain=[1, 1.6], range=[0.16, 0.62], clamp=True),
     )
-    tiles = base.mark_rect(cornerRadius=4).encode(color=alt.Color("contender:N", scale=scale, legend=None), opacity=strength)
-    words = base.mark_text(lineBreak="\n", fontSize=11, lineHeight=14, baseline="middle").encode(text="words:N")
-    return alt.layer(tiles, words).properties(width=alt.Step(STEP), height=alt.Step(HEIGHT))
+    return alt.layer(tiles, *_words(base)).properties(width="container", autosize=FIT, height=alt.Step(HEIGHT))
 
 
 def glance() -> alt.LayerChart:
     """How our fastest stands against native, by collective and size: slower is orange, faster blue."""
-    colour = (
-        alt.Color("ratio:Q", legend=None)
-        .scale(type="log", domain=[0.4, 1, 2.5], range=[SLOWER, SAME, FASTER], clamp=True, interpolate="rgb")
+    colour = alt.Color("ratio:Q", legend=None).scale(
+        type="log", domain=[0.4, 1, 2.5], range=[SLOWER, SAME, FASTER], clamp=True, interpolate="rgb"
     )
     base = (
         alt.Chart(alt.NamedData(CELLS))
         .transform_filter("isValid(datum.ratio)")
-        .transform_calculate(distance="abs(log(datum.ratio))", words="format(datum.ratio, '.2f') + '×\\n' + datum.ours")
-        .encode(x=_size(), y=alt.Y("setting:N", sort=None, title=None, axis=_left()), tooltip=_TOOLTIP)
+        .transform_calculate(
+            distance="abs(log(datum.ratio))", words="format(datum.ratio, '.2f') + '×\\n' + datum.ours", lines="2"
+        )
+        .encode(x=_size(), y=_down("setting"), tooltip=_TOOLTIP)
     )
     strength = alt.Opacity("distance:Q", legend=None).scale(domain=[0, 0.9], range=[0.1, 0.62], clamp=True)
-    tiles = base.mark_rect(cornerRadius=4).encode(color=colour, opacity=strength)
-    words = base.mark_text(lineBreak="\n", fontSize=11, lineHeight=14, baseline="middle").encode(text="words:N")
-    return alt.layer(tiles, words).properties(width=alt.Step(STEP + 26), height=alt.Step(44))
+    tiles = base.mark_rect(cornerRadius=5).encode(color=colour, opacity=strength)
+    return alt.layer(tiles, *_words(base)).properties(width="container", autosize=FIT, height=alt.Step(46))
+
+
+def _words(base: alt.Chart) -> list[alt.Chart]:
+    """The words of each tile, in its middle: a text of several lines is placed by its first."""
+    style: dict[str, Any] = {"lineBreak": "\n", "fontSize": 11, "lineHeight": LINE, "baseline": "middle"}
+    return [
+        base.transform_filter(f"datum.lines == {lines}")
+        .mark_text(dy=-LINE * (lines - 1) / 2, **style)
+        .encode(text="words:N")
+        for lines in (2, 3, 4)
+    ]
 
 
 def _size() -> alt.X:
@@ -59,5 +71,6 @@ def _size() -> alt.X:
     return alt.X("bytes:N", sort=alt.EncodingSortField("size"), title=None, axis=axis).scale(paddingInner=0.04)
 
 
-def _left() -> alt.Axis:
-    return alt.Axis(domain=False, ticks=False, labelPadding=8, labelLimit=260)
+def _down(field: str) -> alt.Y:
+    axis = alt.Axis(domain=False, ticks=False, labelPadding=8, labelLimit=260)
+    return alt.Y(f"{field}:N", sort=None, title=None, axis=axis).scale(paddingInner=0.06)

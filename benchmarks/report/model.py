@@ -39,7 +39,7 @@ class Setting(NamedTuple):
         'blocking, float64, root rotating'
         """
         meant = COLLECTIVES.get(plain(self.collective))
-        words = [self.form, self.dtype]
+        words = [self.form] + [self.dtype] * (meant is None or meant.naming != "none")
         words += [self.op] if meant is None or meant.reduces else []
         words += [f"root {self.root}"] if self.root is not None and (meant is None or meant.rooted) else []
         words += ["in place"] if self.in_place else []

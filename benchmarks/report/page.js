@@ -54,7 +54,7 @@
       made.style.width = "100%";
       const shown = [...box.children];
       box.append(made);
-      const result = await vegaEmbed(made, wanted, { actions, renderer: "svg", tooltip, mode: "vega-lite" });
+      const result = await vegaEmbed(made, wanted, { actions, renderer: "svg", tooltip, mode: "vega-lite", logLevel: 1 });
       if (turn !== box.turn) return void (result.finalize(), made.remove()); // overtaken by a later choice
       views.get(box)?.finalize();
       shown.forEach((old) => old.remove());
@@ -66,6 +66,14 @@
       box.textContent = `This chart could not be drawn: ${error}`;
       throw error;
     }
+  }
+
+  /** Room for a tile per size, and not too much of it. */
+  function fit(box, cells, left) {
+    const tiles = new Set(cells.map((cell) => cell.size)).size;
+    box.style.minWidth = `${left + 100 * tiles}px`;
+    box.style.maxWidth = `${left + 180 * tiles}px`;
+    return box;
   }
 
   async function hide(box, hidden) {
@@ -101,7 +109,7 @@
       chip.ondblclick = () => set(names.filter((other) => other !== name));
       return chip;
     });
-    const all = element("button", { type: "button", class: "all" }, hidden.size ? "show all" : "hide all");
+    const all = element("button", { type: "button", class: "all" }, hidden.size ? "show all" : kinds.get(names[0]) === "native" ? "only native" : "hide all");
     all.onclick = () => set(hidden.size ? [] : names.filter((name) => kinds.get(name) !== "native"));
     const focused = [...box.children].indexOf(document.activeElement);
     box.replaceChildren(...chips, all);
@@ -124,7 +132,7 @@
     ["ratio", (row) => number(row.ratio)],
     ["from–to", (row) => spanned(row.ratio_low, row.ratio_high, number)],
     ["verdict", (row) => row.verdict ?? "", "words verdict"],
-    ["bus bandwidth", (row) => rate(row.bandwidth)],
+    ["bandwidth", (row) => rate(row.bandwidth)],
     ["of limit", (row) => (row.of_limit === undefined ? "" : `${Math.round(100 * row.of_limit)} %`)],
     ["overlap", (row) => (row.overlap === undefined ? "" : `${Math.round(row.overlap)} %`)],
     ["rounds", (row) => row.rounds ?? ""],
@@ -217,7 +225,7 @@
     map() {
       const cells = this.setting.places.flatMap((place) => place.cells);
       this.find(".best").hidden = !cells.length;
-      return cells.length && draw(this.find(".map"), data.specs.best, "cells", cells);
+      return cells.length && draw(fit(this.find(".map"), cells, 180), data.specs.best, "cells", cells);
     }
 
     scaling() {
@@ -259,7 +267,7 @@
       const cells = this.settings.flatMap((setting) => setting.places
         .filter((place) => place.title === this.titles[this.place])
         .flatMap((place) => place.cells.map((cell) => ({ ...cell, setting: setting.title }))));
-      await draw(this.box.querySelector(".chart"), data.specs.glance, "cells", cells);
+      await draw(fit(this.box.querySelector(".chart"), cells, 260), data.specs.glance, "cells", cells);
     }
   }
 

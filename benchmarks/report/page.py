@@ -6,8 +6,11 @@ The page asks nothing of any network: Vega, its styles and its data are inside, 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
+from pathlib import PurePath
 from typing import Any
 
 import jinja2
@@ -26,29 +29,25 @@ from .scaling import families
 
 
 def build(runs: Sequence[Run], title: str) -> str:
-    """The page as HTML."""
-    groups = gather(runs)
+    """The page as HTML. Nothing in its data or programs can end the script element that it stands in."""
+    runs = [replace(run, name=PurePath(run.name).name) for run in runs]
     here = files(__package__ or __name__)
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string((here / "page.html.j2").read_text(encoding="utf-8"))
-    found = data(groups)
+    found = data(gather(runs))
     return template.render(
         title=title,
         version=__version__,
         collectives=[collective["name"] for collective in found["collectives"]],
         runs=runs,
+        headlines=[headline(run) for run in runs],
         facts=facts(runs),
         settings=[(run, words) for run in runs if (words := _table(run.settings))],
-        data=Markup(_in_script(json.dumps(found, ensure_ascii=False, separators=(",", ":")))),
-        vega=Markup(_in_script(vl_convert.javascript_bundle())),
+        data=Markup(json.dumps(found, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")),
+        vega=Markup(re.sub("</(?=script)", r"<\\/", vl_convert.javascript_bundle(), flags=re.IGNORECASE)),
         script=Markup((here / "page.js").read_text(encoding="utf-8")),
         style=Markup((here / "page.css").read_text(encoding="utf-8")),
     )
-
-
-def _in_script(text: str) -> str:
-    """Text that cannot end the script element it stands in."""
-    return text.replace("</", "<\\/").replace("<!--", "<\\!--")
 
 
 def data(groups: Sequence[Group]) -> Record:
@@ -97,6 +96,12 @@ def _settings(groups: Sequence[Group]) -> list[Record]:
 
 def _place(group: Group) -> Record:
     return {"title": group.place.title, "sizes": group.sizes, "rows": records(group), "cells": cells(group)}
+
+
+def headline(run: Run) -> str:
+    """What was read of a file, and on what it was measured."""
+    words = [run.environment.get(key) for key in ("mpi", "placement", "cpu", "time")]
+    return " · ".join([run.told, *(str(word) for word in words if word)])
 
 
 def facts(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:

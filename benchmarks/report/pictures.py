@@ -14,12 +14,12 @@ from ..sizes import format_size
 from .charts import MEASURES, ROWS, curves, dots
 from .groups import Group, gather
 from .look import PAPER, Look, contenders, looks
-from .maps import CELLS, best
+from .maps import CELLS, STEP, best
 from .model import Run
 from .points import Record, cells, records
 from .scaling import families
 
-WIDTH, HEIGHT = 640, 400
+WIDTH = 640
 SHARPNESS = 2.0  # pixels of a PNG for each unit of length
 WRITERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
     "png": lambda spec: vl_convert.vegalite_to_png(spec, scale=SHARPNESS),
@@ -77,9 +77,7 @@ def _of(look: Mapping[str, Look], rows: Sequence[Record]) -> dict[str, Look]:
 
 def _whole(chart: alt.LayerChart, name: str, rows: Sequence[Record], title: str) -> dict[str, Any]:
     spec = chart.properties(title=title).to_dict()
-    if spec.get("width") == "container":
-        spec["width"] = WIDTH
-        spec["height"] = HEIGHT if spec["height"] == 380 else spec["height"]
+    spec["width"] = {"step": STEP} if name == CELLS else WIDTH
     return spec | {"datasets": {name: list(rows)}, "config": PAPER, "padding": 16}
 
 

@@ -65,7 +65,7 @@ def curves(measure: str, x: str, looks: Mapping[str, Look], legend: bool = False
     """
     what = MEASURES[measure]
     hidden = alt.param(name="hidden", value=[])
-    hover = alt.selection_point(name="hover", on="pointerover", clear="pointerout", fields=["contender"], nearest=True)
+    hover = alt.selection_point(name="hover", on="pointerover", clear="pointerout", fields=["contender"])
     shown = alt.Chart(alt.NamedData(ROWS)).transform_filter(
         f"isValid(datum.{what.field}) && !datum.wrong && datum.{x} > 0 && indexof(hidden, datum.contender) < 0"
     )
@@ -96,7 +96,8 @@ def _references(what: Measure, x: str) -> list[alt.Chart]:
     """The limit's line, with its name at its end, and the line of no difference."""
     layers = []
     if what.line is not None:
-        layers.append(alt.Chart().mark_rule(color=NEUTRAL, strokeWidth=1.5).encode(y=alt.datum(what.line)))
+        even = alt.Chart(alt.NamedData(ROWS)).transform_aggregate(rows="count()").transform_calculate(even=str(what.line))
+        layers.append(even.mark_rule(color=NEUTRAL, strokeWidth=2.5, tooltip=False).encode(y=_y(what, "even")))
     if what.limit is not None:
         least = (
             alt.Chart(alt.NamedData(ROWS))
@@ -139,7 +140,7 @@ def _x(x: str) -> alt.X:
 def _y(what: Measure, field: str | None = None) -> alt.Y:
     values: Any = alt.ExprRef(TICKS) if what.log else alt.Undefined
     axis = alt.Axis(labelExpr=what.labels, values=values, labelOverlap="greedy", ticks=False, domain=False, labelPadding=8)
-    scale = alt.Scale(type="log") if what.log else alt.Scale(zero=what.zero)
+    scale = alt.Scale(type="log", nice=False, padding=12) if what.log else alt.Scale(zero=what.zero)
     return alt.Y(f"{field or what.field}:Q", title=what.title, axis=axis, scale=scale)
 
 

@@ -13,6 +13,10 @@ from .look import Look
 CELLS = "cells"
 SLOWER, SAME, FASTER = "#d9772b", "#9aa0a8", "#0a84c6"
 STEP, HEIGHT, LINE = 110, 60, 14
+TWO_LINES = (
+    "indexof(datum.label, ', ') < 0 ? datum.label : "
+    "[slice(datum.label, 0, indexof(datum.label, ', ')), slice(datum.label, indexof(datum.label, ', ') + 2)]"
+)
 _TOOLTIP = [
     alt.Tooltip("bytes:N", title="size"),
     alt.Tooltip("place:N", title="on"),
@@ -68,9 +72,9 @@ def _words(base: alt.Chart) -> list[alt.Chart]:
 
 def _size() -> alt.X:
     axis = alt.Axis(orient="top", labelAngle=0, domain=False, ticks=False, labelPadding=6)
-    return alt.X("bytes:N", sort=alt.EncodingSortField("size"), title=None, axis=axis).scale(paddingInner=0.04)
+    return alt.X("bytes:N", sort=alt.EncodingSortField("order"), title=None, axis=axis).scale(paddingInner=0.04)
 
 
 def _down(field: str) -> alt.Y:
-    axis = alt.Axis(domain=False, ticks=False, labelPadding=8, labelLimit=260)
+    axis = alt.Axis(domain=False, ticks=False, labelPadding=8, labelLimit=260, labelLineHeight=LINE, labelExpr=TWO_LINES)
     return alt.Y(f"{field}:N", sort=None, title=None, axis=axis).scale(paddingInner=0.06)

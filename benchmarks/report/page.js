@@ -166,11 +166,12 @@
       this.collective = collective;
       this.hidden = new Set();
       this.at = { setting: 0, place: collective.settings[0].places.length - 1, measure: "time", family: 0, size: -1 };
-      this.find(".card details, details").addEventListener("toggle", () => this.table());
+      this.find("details.card").addEventListener("toggle", () => this.table());
     }
     find(selector) { return this.box.querySelector(selector); }
     get setting() { return this.collective.settings[this.at.setting]; }
     get place() { return this.setting.places[this.at.place]; }
+    get sizes() { return new Set(this.place.rows.map((row) => row.size).filter((size) => size > 0)).size; }
     get charts() { return [this.find(".curves"), this.find(".scaling")]; }
 
     choose(what, at) {
@@ -186,7 +187,8 @@
       return this.draw();
     }
 
-    async draw() {
+    /** All but the charts, for which it leaves room: so that nothing moves when they come. */
+    frame() {
       const { setting, place, at } = this;
       const measures = Object.keys(data.measures).filter((measure) => place.rows.some((row) => row[measure] !== undefined));
       if (!measures.includes(at.measure)) at.measure = measures[0] ?? "time";
@@ -198,6 +200,15 @@
       this.legend();
       this.caption();
       this.table();
+      const cells = setting.places.filter((each) => each.cells.length).length;
+      this.find(".best").hidden = !cells;
+      this.find(".map").style.minHeight = `${60 * cells + 40}px`;
+      this.find(".growth").hidden = !setting.families.length;
+      this.find(".curves").classList.toggle("short", this.sizes < 2);
+    }
+
+    async draw() {
+      this.frame();
       await Promise.all([this.curves(), this.map(), this.scaling()]);
     }
 
@@ -215,22 +226,18 @@
     }
 
     curves() {
-      const sizes = new Set(this.place.rows.filter((row) => row.size > 0).map((row) => row.size));
       const box = this.find(".curves");
-      box.classList.toggle("short", sizes.size < 2);
-      const spec = sizes.size > 1 ? data.specs.curves[this.at.measure].size : data.specs.dots[this.at.measure];
+      const spec = this.sizes > 1 ? data.specs.curves[this.at.measure].size : data.specs.dots[this.at.measure];
       return draw(box, spec, "rows", this.place.rows, this.hidden);
     }
 
     map() {
       const cells = this.setting.places.flatMap((place) => place.cells);
-      this.find(".best").hidden = !cells.length;
       return cells.length && draw(fit(this.find(".map"), cells, 180), data.specs.best, "cells", cells);
     }
 
     scaling() {
       const family = this.setting.families[this.at.family];
-      this.find(".growth").hidden = !family;
       if (!family) return null;
       const rows = family.places.flatMap((at) => this.setting.places[at].rows);
       const sizes = [...new Map(rows.map((row) => [row.size, row.bytes]))].sort((a, b) => a[0] - b[0]);
@@ -267,7 +274,7 @@
       const cells = this.settings.flatMap((setting) => setting.places
         .filter((place) => place.title === this.titles[this.place])
         .flatMap((place) => place.cells.map((cell) => ({ ...cell, setting: setting.title }))));
-      await draw(fit(this.box.querySelector(".chart"), cells, 260), data.specs.glance, "cells", cells);
+      await draw(fit(this.box.querySelector(".chart"), cells, 190), data.specs.glance, "cells", cells);
     }
   }
 
@@ -275,7 +282,9 @@
   const parts = new Map([[document.getElementById("glance"), new Glance(document.getElementById("glance"))]]);
   for (const each of data.collectives) {
     const box = document.getElementById(each.name);
-    parts.set(box, new Section(box, each));
+    const section = new Section(box, each);
+    section.frame();
+    parts.set(box, section);
   }
   const drawn = new Set();
   function theme() { return root.dataset.theme; }
@@ -296,6 +305,7 @@
     }
   }, { rootMargin: "400px" });
   parts.forEach((_, box) => near.observe(box));
+  if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
 
   const links = new Map([...document.querySelectorAll("nav a")].map((link) => [link.hash.slice(1), link]));
   const reading = new IntersectionObserver((entries) => {

@@ -12,6 +12,7 @@ from .groups import Group
 from .model import Row
 
 Record = dict[str, Any]
+LAST = 1 << 62  # where what has no data stands among sizes
 NARROW = 14  # characters of a line in a cell of the map
 
 
@@ -85,6 +86,7 @@ def _cell(group: Group, size: int, ranked: Sequence[Row]) -> Record:
     return {
         "size": size,
         "bytes": format_size(size),
+        "order": size or LAST,
         "place": group.place.title,
         "contender": best.contender,
         "time": best.median_us,

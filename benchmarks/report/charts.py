@@ -25,10 +25,16 @@ TIME = (
     "datum.value >= 1e6 ? format(datum.value / 1e6, '~g') + ' s' : "
     "datum.value >= 1e3 ? format(datum.value / 1e3, '~g') + ' ms' : format(datum.value, '~g') + ' µs'"
 )
-# On a logarithmic axis: powers of ten over many, 1, 2 and 5 times those over few.
 TENS = [10.0**k for k in range(-3, 14)]
-ROUND = sorted(step * ten for ten in TENS for step in (1, 2, 5))
-TICKS = f"domain('y')[1] / domain('y')[0] > 500 ? {TENS} : {ROUND}"
+
+
+def _steps(*steps: float) -> list[float]:
+    return sorted(step * ten for ten in TENS for step in steps)
+
+
+# Of a logarithmic axis: powers of ten where it has many, and the more between them, the fewer it has.
+REACH = "domain('y')[1] / domain('y')[0]"
+TICKS = f"{REACH} > 500 ? {TENS} : {REACH} > 20 ? {_steps(1, 2, 5)} : {_steps(1, 1.5, 2, 3, 4, 5, 7)}"
 NEAR = 0.1  # of the limit: further away its line would only squeeze the others
 
 
@@ -96,7 +102,9 @@ def _references(what: Measure, x: str) -> list[alt.Chart]:
     """The limit's line, with its name at its end, and the line of no difference."""
     layers = []
     if what.line is not None:
-        even = alt.Chart(alt.NamedData(ROWS)).transform_aggregate(rows="count()").transform_calculate(even=str(what.line))
+        even = (
+            alt.Chart(alt.NamedData(ROWS)).transform_aggregate(rows="count()").transform_calculate(even=str(what.line))
+        )
         layers.append(even.mark_rule(color=NEUTRAL, strokeWidth=2.5, tooltip=False).encode(y=_y(what, "even")))
     if what.limit is not None:
         least = (
@@ -139,7 +147,9 @@ def _x(x: str) -> alt.X:
 
 def _y(what: Measure, field: str | None = None) -> alt.Y:
     values: Any = alt.ExprRef(TICKS) if what.log else alt.Undefined
-    axis = alt.Axis(labelExpr=what.labels, values=values, labelOverlap="greedy", ticks=False, domain=False, labelPadding=8)
+    axis = alt.Axis(
+        labelExpr=what.labels, values=values, labelOverlap="greedy", ticks=False, domain=False, labelPadding=8
+    )
     scale = alt.Scale(type="log", nice=False, padding=12) if what.log else alt.Scale(zero=what.zero)
     return alt.Y(f"{field or what.field}:Q", title=what.title, axis=axis, scale=scale)
 

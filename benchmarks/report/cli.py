@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -16,6 +17,7 @@ from .groups import gather
 from .model import Run
 from .read import read
 
+Made = TypeVar("Made")
 EXTRA = "pip install 'mpicoll[report]'"
 
 
@@ -44,7 +46,8 @@ def report(paths: tuple[str, ...], collectives: str | None, comparing: bool, **g
     for run in runs:
         click.echo(run.told, err=comparing or not _writes(given))
     if comparing:
-        compare(*runs, fail=given["fail_if_slower"], tolerance=(given["tolerance"] or 0.0) / 100)
+        old, new = runs
+        compare(old, new, given["fail_if_slower"], (given["tolerance"] or 0.0) / 100)
     elif _writes(given):
         write(runs, given["output"], given["title"] or "Collectives, measured", {k: given[k] for k in ("png", "svg")})
     else:
@@ -121,17 +124,17 @@ def write(runs: Sequence[Run], output: str | None, title: str, folders: dict[str
         with extra("--output"):
             from .page import build
         text = build(runs, title)
-        _written(output, lambda: Path(output).write_text(text, encoding="utf-8"))
+        _written(output, partial(Path(output).write_text, text, encoding="utf-8"))
         click.echo(f"{output}: {len(text.encode()) / 1e6:.1f} MB, opens in any browser without a network")
     for kind, folder in folders.items():
         if folder is not None:
             with extra(f"--{kind}"):
                 from . import pictures
-            files = _written(folder, lambda: pictures.write(runs, Path(folder), kind))
+            files = _written(folder, partial(pictures.write, runs, Path(folder), kind))
             click.echo(f"{folder}: {len(files)} {kind.upper()} file{'s' * (len(files) != 1)}")
 
 
-def _written(path: str, act: Callable[[], Any]) -> Any:
+def _written(path: str, act: Callable[[], Made]) -> Made:
     try:
         return act()
     except OSError as error:

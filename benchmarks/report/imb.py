@@ -1,9 +1,9 @@
 """What Intel's IMB-MPI1 and IMB-NBC print: a block per benchmark and number of processes.
 
-    # Benchmarking Allreduce
-    # #processes = 2
-    # ( 2 additional processes waiting in MPI_Barrier)
-           #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]
+# Benchmarking Allreduce
+# #processes = 2
+# ( 2 additional processes waiting in MPI_Barrier)
+       #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def parse(name: str, text: str) -> Run:
     facts = {key: found[1].strip() for key, pattern in FACTS.items() if (found := pattern.search(text))}
     dtype, op = _REDUCED.search(text), _OP.search(text)
     reductions = Reductions(dtype and TYPES.get(dtype[1], dtype[1].lower()), op and op[1].lower())
-    found = [_row(number, reductions) for number in _numbers(text)]
-    rows = tuple(row for row in found if row)
+    every = [_row(number, reductions) for number in _numbers(text)]
+    rows = tuple(row for row in every if row)
     version = facts.pop("version", "")
-    return Run(name, f"{KIND} {version}".strip(), rows, dict(facts), left_out=len(found) - len(rows))
+    return Run(name, f"{KIND} {version}".strip(), rows, dict(facts), left_out=len(every) - len(rows))
 
 
 def _numbers(text: str) -> Iterator[Number]:

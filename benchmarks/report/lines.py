@@ -89,6 +89,8 @@ def _kind(entry: Any, where: str) -> str:
 def _row(entry: Mapping[str, Any], where: str) -> Row:
     """A result. Raises ReadError where it lacks what every result has, or holds another type of it."""
     try:
+        numbers: dict[str, Any] = {key: _maybe(float, entry.get(key)) for key in NUMBERS}
+        numbers |= {key: _maybe(_interval, entry.get(key)) for key in INTERVALS}
         return Row(
             Setting(
                 str(entry["collective"]),
@@ -110,8 +112,7 @@ def _row(entry: Mapping[str, Any], where: str) -> Row:
             overlap=_maybe(_overlap, entry.get("overlap")),
             samples_us=tuple(map(float, entry.get("samples_us") or entry.get("sketch_us") or ())),
             sketched=not entry.get("samples_us") and bool(entry.get("sketch_us")),
-            **{key: _maybe(float, entry.get(key)) for key in NUMBERS},
-            **{key: _maybe(_interval, entry.get(key)) for key in ("interval_us", "ratio_interval")},
+            **numbers,
         )
     except KeyError as error:
         raise ReadError(f"{where} is a result without {error.args[0]!r}") from None
@@ -119,6 +120,7 @@ def _row(entry: Mapping[str, Any], where: str) -> Row:
         raise ReadError(f"{where} is no result of schema {SCHEMA}: {error}") from None
 
 
+INTERVALS = ("interval_us", "ratio_interval")
 NUMBERS = ("median_us", "algbw", "busbw", "limit_us", "of_limit", "ratio")
 
 

@@ -62,7 +62,8 @@ def looks(groups: Sequence[Group]) -> dict[str, Look]:
 def contenders(labels: Iterable[str]) -> list[str]:
     """Each label once: native, then auto, then the others as they come."""
     first = (NATIVE, AUTO)
-    return sorted(dict.fromkeys(labels), key=lambda label: first.index(name_of(label)) if name_of(label) in first else 2)
+    place = {label: first.index(name) if (name := name_of(label)) in first else 2 for label in labels}
+    return sorted(place, key=place.__getitem__)
 
 
 def _meetings(groups: Iterable[Group]) -> dict[str, set[str]]:
@@ -89,7 +90,14 @@ def config(ink: str, soft: str, grid: str, background: str | None) -> dict[str, 
     """Vega-Lite's configuration of a theme: text, labels and axes, grid lines, and what is behind it all."""
     axis = {"labelColor": soft, "titleColor": soft, "domainColor": grid, "tickColor": grid, "gridColor": grid}
     sizes = {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "titlePadding": 10}
-    legend = {"labelColor": ink, "labelFontSize": 12, "symbolStrokeWidth": 0, "symbolSize": 90, "labelLimit": 300}
+    legend = {
+        "labelColor": ink,
+        "labelFontSize": 12,
+        "symbolStrokeWidth": 0,
+        "symbolOpacity": 1,
+        "symbolSize": 90,
+        "labelLimit": 300,
+    }
     return {
         "background": background,
         "font": FONT,

@@ -13,10 +13,7 @@ from .look import Look
 CELLS = "cells"
 SLOWER, SAME, FASTER = "#d9772b", "#9aa0a8", "#0a84c6"
 STEP, HEIGHT, LINE = 110, 60, 14
-TWO_LINES = (
-    "indexof(datum.label, ', ') < 0 ? datum.label : "
-    "[slice(datum.label, 0, indexof(datum.label, ', ')), slice(datum.label, indexof(datum.label, ', ') + 2)]"
-)
+TWO_LINES = "[slice(datum.label, 0, indexof(datum.label, ', ')), slice(datum.label, indexof(datum.label, ', ') + 2)]"
 _TOOLTIP = [
     alt.Tooltip("bytes:N", title="size"),
     alt.Tooltip("place:N", title="on"),
@@ -52,7 +49,7 @@ def glance() -> alt.LayerChart:
         .transform_calculate(
             distance="abs(log(datum.ratio))", words="format(datum.ratio, '.2f') + '×\\n' + datum.ours", lines="2"
         )
-        .encode(x=_size(), y=_down("setting"), tooltip=_TOOLTIP)
+        .encode(x=_size(), y=_down("setting", lines=2), tooltip=_TOOLTIP)
     )
     strength = alt.Opacity("distance:Q", legend=None).scale(domain=[0, 0.9], range=[0.1, 0.62], clamp=True)
     tiles = base.mark_rect(cornerRadius=5).encode(color=colour, opacity=strength)
@@ -75,6 +72,8 @@ def _size() -> alt.X:
     return alt.X("bytes:N", sort=alt.EncodingSortField("order"), title=None, axis=axis).scale(paddingInner=0.04)
 
 
-def _down(field: str) -> alt.Y:
-    axis = alt.Axis(domain=False, ticks=False, labelPadding=8, labelLimit=260, labelLineHeight=LINE, labelExpr=TWO_LINES)
+def _down(field: str, lines: int = 1) -> alt.Y:
+    axis = alt.Axis(domain=False, ticks=False, labelPadding=8, labelLimit=260, labelLineHeight=LINE)
+    if lines == 2:
+        axis.labelExpr, axis.labelOffset = TWO_LINES, -LINE / 2
     return alt.Y(f"{field}:N", sort=None, title=None, axis=axis).scale(paddingInner=0.06)

@@ -14,9 +14,7 @@ from .model import MEAN_OF_ALL, MEAN_OF_SLOWEST, Overlap, Row, Run, Setting
 
 KIND = "OSU micro-benchmarks"
 NAME = "OSU"
-_TITLE = re.compile(
-    r"#\s*OSU MPI(?:-(?:CUDA MANAGED|\w+))?[ _](?P<name>.*?)\s*Test(?:\s+v(?P<version>\S+))?\s*$"
-)
+_TITLE = re.compile(r"#\s*OSU MPI(?:-(?:CUDA MANAGED|\w+))?[ _](?P<name>.*?)\s*Test(?:\s+v(?P<version>\S+))?\s*$")
 _DATATYPE = re.compile(r"#\s*Datatype:\s*MPI_(\w+)")
 _HEADINGS = re.compile(r"#\s*(Size|Avg Latency|Latency|Overall|Bandwidth)")
 _MARKS = {"nonblocking": re.compile(r"\bnon-?blocking\b", re.I), "persistent": re.compile(r"\bpersistent\b", re.I)}

@@ -44,7 +44,7 @@ def build(runs: Sequence[Run], title: str) -> str:
         facts=facts(runs),
         settings=[(run, words) for run in runs if (words := _table(run.settings))],
         data=Markup(json.dumps(found, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")),
-        vega=Markup(re.sub("</(?=script)", r"<\\/", vl_convert.javascript_bundle(), flags=re.IGNORECASE)),
+        vega=Markup(re.sub("</(?=script)", r"<\\/", vl_convert.javascript_bundle(""), flags=re.IGNORECASE)),
         script=Markup((here / "page.js").read_text(encoding="utf-8")),
         style=Markup((here / "page.css").read_text(encoding="utf-8")),
     )

@@ -79,7 +79,9 @@ def _cell(group: Group, size: int, ranked: Sequence[Row]) -> Record:
     best, second = ranked[:2]
     ours = next(row for row in ranked if not row.native)
     native = next((row for row in ranked if row.native), None)
-    ratio = ours.ratio or (native.median_us / ours.median_us if native and native.median_us and ours.median_us else None)
+    ratio = ours.ratio or (
+        native.median_us / ours.median_us if native and native.median_us and ours.median_us else None
+    )
     margin = (second.median_us or 0.0) / (best.median_us or 1.0)
     tie = bool(best.interval_us and second.interval_us and best.interval_us[1] >= second.interval_us[0])
     beside = f"{margin:.2f}× the next" if best.native or ratio is None else f"{ratio:.2f}× native"

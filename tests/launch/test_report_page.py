@@ -25,7 +25,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     ours = write(folder / "ours.jsonl", results(("allreduce", "bcast", "barrier")))
     page = folder / "report.html"
-    page.write_text(build([read(ours), read(IMB)], "A title with <b> & \"quotes\""), encoding="utf-8")
+    page.write_text(build([read(ours), read(IMB)], 'A title with <b> & "quotes"'), encoding="utf-8")
     return page
 
 
@@ -67,8 +67,9 @@ class Opened:
         before = self.chart(section, kind).get_attribute("data-drawn")
         act()
         wanted = f"#{section} .chart.{kind}"
-        self.page.wait_for_function("([at, old]) => document.querySelector(at).dataset.drawn > old", arg=[wanted, before],
-                                    timeout=WAIT)
+        self.page.wait_for_function(
+            "([at, old]) => document.querySelector(at).dataset.drawn > old", arg=[wanted, before], timeout=WAIT
+        )
 
 
 @pytest.fixture
@@ -85,8 +86,9 @@ def marks(box) -> int:
     return box.locator("svg .mark-symbol path, svg .mark-rect path, svg .mark-line path").count()
 
 
-@pytest.mark.parametrize("opened", [(DESKTOP, "light"), (DESKTOP, "dark"), (PHONE, "light")], indirect=True,
-                         ids=["desktop", "dark", "phone"])
+@pytest.mark.parametrize(
+    "opened", [(DESKTOP, "light"), (DESKTOP, "dark"), (PHONE, "light")], indirect=True, ids=["desktop", "dark", "phone"]
+)
 def test_every_chart_is_drawn_and_nothing_is_wider_than_the_screen(opened, tmp_path):
     page = opened.page
     assert page.title() == 'A title with <b> & "quotes"'
@@ -108,13 +110,16 @@ def test_legend_hides_and_shows_everywhere_in_its_section(opened):
     before = marks(curves), marks(scaling)
     chip = opened.page.locator("#allreduce .legend button", has_text="rabenseifner")
     chip.click()
-    opened.page.wait_for_function("([at, n]) => document.querySelectorAll(at).length < n",
-                                  arg=["#allreduce .curves .mark-symbol path", SHOWN * 6])
+    opened.page.wait_for_function(
+        "([at, n]) => document.querySelectorAll(at).length < n", arg=["#allreduce .curves .mark-symbol path", SHOWN * 6]
+    )
     assert marks(curves) < before[0] and marks(scaling) < before[1]
     assert chip.get_attribute("aria-pressed") == "false"
     chip.click()
-    opened.page.wait_for_function("([at, n]) => document.querySelectorAll(at).length >= n",
-                                  arg=["#allreduce .curves .mark-symbol path", SHOWN * 6])
+    opened.page.wait_for_function(
+        "([at, n]) => document.querySelectorAll(at).length >= n",
+        arg=["#allreduce .curves .mark-symbol path", SHOWN * 6],
+    )
     assert (marks(curves), marks(scaling)) == before
 
 

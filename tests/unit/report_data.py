@@ -48,8 +48,19 @@ def limit(size: int, ranks: int, hosts: int) -> float:
     return size / (RATE if hosts > 1 else 4e9) * 1e6 * 2 * (ranks - 1) / ranks
 
 
-def result(collective: str, algorithm: str, size: int, ranks: int, hosts: int, *, rounds: int = 24, faster: float = 1.0,
-           form: str = "blocking", seed: object = 0, **other: Any) -> dict[str, Any]:
+def result(
+    collective: str,
+    algorithm: str,
+    size: int,
+    ranks: int,
+    hosts: int,
+    *,
+    rounds: int = 24,
+    faster: float = 1.0,
+    form: str = "blocking",
+    seed: object = 0,
+    **other: Any,
+) -> dict[str, Any]:
     """One line; native's samples come from the same seed, so ratios are paired."""
     native = sampled(collective, "native", size, ranks, hosts, rounds, seed)
     own = [time / faster for time in sampled(collective, algorithm, size, ranks, hosts, rounds, seed)]
@@ -76,7 +87,9 @@ def result(collective: str, algorithm: str, size: int, ranks: int, hosts: int, *
     return found | other
 
 
-def sampled(collective: str, algorithm: str, size: int, ranks: int, hosts: int, rounds: int, seed: object) -> list[float]:
+def sampled(
+    collective: str, algorithm: str, size: int, ranks: int, hosts: int, rounds: int, seed: object
+) -> list[float]:
     draw = random.Random(f"{collective} {algorithm} {size} {ranks} {hosts} {seed}")
     middle = model(f"{collective} {algorithm}", size, ranks, hosts)
     return [middle * math.exp(draw.gauss(0, 0.06) + draw.expovariate(20)) for _ in range(rounds)]
@@ -91,11 +104,20 @@ def untimed(collective: str, algorithm: str, size: int, ranks: int, hosts: int, 
 
 
 def run_line(**environment: Any) -> dict[str, Any]:
-    return {"kind": "run", "schema": 2, "environment": ENVIRONMENT | environment, "settings": {"seconds": 10.0, "seed": 0}}
+    return {
+        "kind": "run",
+        "schema": 2,
+        "environment": ENVIRONMENT | environment,
+        "settings": {"seconds": 10.0, "seed": 0},
+    }
 
 
-def results(collectives: Sequence[str] = ("allreduce", "bcast", "barrier"), places: Sequence[tuple[int, int]] = PLACES[2:4],
-            sizes: Sequence[int] = SIZES, **other: Any) -> Iterator[dict[str, Any]]:
+def results(
+    collectives: Sequence[str] = ("allreduce", "bcast", "barrier"),
+    places: Sequence[tuple[int, int]] = PLACES[2:4],
+    sizes: Sequence[int] = SIZES,
+    **other: Any,
+) -> Iterator[dict[str, Any]]:
     """Every kind of line there is: timed, wrong, not applicable, without interval, late, unpaired, overlapping."""
     for collective in collectives:
         for ranks, hosts in places:
@@ -112,7 +134,13 @@ def results(collectives: Sequence[str] = ("allreduce", "bcast", "barrier"), plac
                         yield result(collective, algorithm, *where, **other)
                 if collective == "allreduce":
                     yield result(collective, "gloo", *where, **other) | {
-                        "paired": False, "ratio": None, "ratio_interval": None, "verdict": None, "ran": {}, "engine": None}
+                        "paired": False,
+                        "ratio": None,
+                        "ratio_interval": None,
+                        "verdict": None,
+                        "ran": {},
+                        "engine": None,
+                    }
                     for algorithm in ("native", "auto", "ring", "recursive_doubling", "tree"):
                         yield result(collective, algorithm, *where, form="nonblocking", **other)
 

@@ -27,6 +27,8 @@ from .model import Run
 from .points import Record, cells, records
 from .scaling import families
 
+VEGA = "window.vegaEmbed = vegaEmbed;"  # what the bundle is to hold
+
 
 def build(runs: Sequence[Run], title: str) -> str:
     """The page as HTML. Nothing in its data or programs can end the script element that it stands in."""
@@ -44,7 +46,7 @@ def build(runs: Sequence[Run], title: str) -> str:
         facts=facts(runs),
         settings=[(run, words) for run in runs if (words := _table(run.settings))],
         data=Markup(json.dumps(found, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")),
-        vega=Markup(re.sub("</(?=script)", r"<\\/", vl_convert.javascript_bundle(""), flags=re.IGNORECASE)),
+        vega=Markup(re.sub("</(?=script)", r"<\\/", vl_convert.javascript_bundle(VEGA), flags=re.IGNORECASE)),
         script=Markup((here / "page.js").read_text(encoding="utf-8")),
         style=Markup((here / "page.css").read_text(encoding="utf-8")),
     )

@@ -15,10 +15,12 @@ SIZES = (8, 512, 8192, 65536, 1 << 20, 4 << 20)
 PLACES = ((4, 1), (4, 2), (8, 2), (16, 4), (32, 8))
 ALGORITHMS = {
     "allreduce": ("ring", "ring_bidirectional", "recursive_doubling", "recursive_multiplying", "rabenseifner",
-                  "halving_doubling", "parameter_server", "reduce_bcast", "tree", "double_tree", "hierarchical", "butterfly"),
-    "bcast": ("linear", "binomial", "knomial", "knomial(k=4)", "chain", "binary_tree", "split_binary", "double_tree",
-              "scatter_allgather", "hierarchical"),
-    "reduce": ("linear", "binomial", "knomial", "chain", "binary_tree", "in_order_binary", "double_tree", "rabenseifner"),
+                  "halving_doubling", "parameter_server", "reduce_bcast", "tree", "double_tree", "hierarchical",
+                  "butterfly"),
+    "bcast": ("linear", "binomial", "knomial", "knomial(k=4)", "chain", "binary_tree", "split_binary",
+              "double_tree", "scatter_allgather", "hierarchical"),
+    "reduce": ("linear", "binomial", "knomial", "chain", "binary_tree", "in_order_binary", "double_tree",
+               "rabenseifner"),
     "allgather": ("linear", "ring", "bruck", "recursive_doubling", "neighbor_exchange", "gather_bcast"),
     "alltoall": ("linear", "pairwise", "bruck", "hierarchical"),
     "reduce_scatter": ("ring", "pairwise", "recursive_halving", "recursive_doubling", "reduce_scatterv", "butterfly"),
@@ -29,7 +31,8 @@ ALGORITHMS = {
 RATE = 6.25e6  # bytes per second of a link
 ENVIRONMENT = {
     "time": "2026-05-04T10:20:30Z", "mpi": "MPICH 5.0.2", "mpi_standard": "5.0", "placement": "block",
-    "binding": [1, 1], "cores": 2, "caches": {"L1d": 32768, "L2": 1048576}, "cpu": "Some Processor", "system": "Linux x86_64",
+    "binding": [1, 1], "cores": 2, "caches": {"L1d": 32768, "L2": 1048576}, "cpu": "Some Processor",
+    "system": "Linux x86_64",
     "python": "3.11.2", "mpicoll": "0.1.0", "numpy": "2.3.0", "commit": "0123456789abcdef", "rate": 50e6,
     "mpi_settings": {"UCX_TLS": "tcp,self"},
 }  # fmt: skip
@@ -74,11 +77,13 @@ def result(
         "op": "sum", "root": 0, "in_place": False, "counts": "even", "ranks": ranks, "hosts": hosts,
         "algorithm": algorithm, "engine": "auto" if ours else None,
         "ran": {"algorithm": "ring" if algorithm == "auto" else algorithm, "engine": "compiled"} if ours else {},
-        "paired": True, "valid": True, "note": "", "median_us": time.median, "interval_us": time.spread, "rounds": rounds,
-        "late": 0, "algbw": algbw if size else None, "busbw": busbw if size else None, "limit_us": least,
+        "paired": True, "valid": True, "note": "", "median_us": time.median, "interval_us": time.spread,
+        "rounds": rounds, "late": 0, "algbw": algbw if size else None, "busbw": busbw if size else None,
+        "limit_us": least,
         "of_limit": least and least / time.median, "ratio": against.median if ours else None,
         "ratio_interval": against.spread if ours else None,
-        "verdict": against.verdict.replace("same", "no difference") if ours else None, "overlap": None, "samples_us": own,
+        "verdict": against.verdict.replace("same", "no difference") if ours else None, "overlap": None,
+        "samples_us": own,
     }  # fmt: skip
     if form == "nonblocking":
         percent = min(99.0, 20 + 10 * math.log10(size or 1))

@@ -44,8 +44,11 @@ def test_looks_that_meet_differ(every):
 
 def times(folder, **of):
     """A group of one size: each algorithm's median, with an interval of 5 % about it."""
-    lines = [result("bcast", name, 8, 4, 1) | {"median_us": t, "interval_us": [t * 0.95, t * 1.05], "ratio": of["native"] / t}
-             for name, t in of.items()]  # fmt: skip
+    lines = [
+        result("bcast", name, 8, 4, 1)
+        | {"median_us": t, "interval_us": [t * 0.95, t * 1.05], "ratio": of["native"] / t}
+        for name, t in of.items()
+    ]
     return groups_of(folder, lines)
 
 

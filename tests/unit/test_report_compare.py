@@ -71,7 +71,9 @@ def test_tolerance_swallows_small_changes_only():
     assert change_of(old, skewed(draw, 200, 0.8), tolerance=0.05)[2] < LEVEL
 
 
-@pytest.mark.parametrize(("n", "m", "tells"), [(0, 9, False), (1, 1, False), (3, 3, False), (4, 4, True), (2, 8, True)])
+@pytest.mark.parametrize(
+    ("n", "m", "tells"), [(0, 9, False), (1, 1, False), (3, 3, False), (4, 4, True), (2, 8, True)]
+)
 def test_too_few_values_tell_nothing(n, m, tells):
     _, interval, p = change_of([5.0] * n, [9.0 + k / 10 for k in range(m)])
     assert (p is not None) == tells and (interval is not None) == tells

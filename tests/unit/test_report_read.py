@@ -41,8 +41,8 @@ def test_every_field_of_a_result_is_read(tmp_path):
     assert run.environment["rate"] == 1e9 and run.settings["seed"] == 0 and run.left_out == 0
     assert row.setting == Setting("reduce", "nonblocking", "float64", "sum", "rotating", True, "uneven")
     assert row.contender == "ring @compiled" and row.statistic == MEDIAN_OF_LONGEST and not row.sketched
-    for name in ("size", "ranks", "hosts", "ran", "paired", "valid", "note", "median_us", "rounds", "late", "algbw", "busbw",
-                 "limit_us", "of_limit", "ratio", "verdict"):  # fmt: skip
+    for name in ("size", "ranks", "hosts", "ran", "paired", "valid", "note", "median_us", "rounds", "late", "algbw",
+                 "busbw", "limit_us", "of_limit", "ratio", "verdict"):  # fmt: skip
         assert getattr(row, name) == given[name], name
     assert row.interval_us == tuple(given["interval_us"]) and row.ratio_interval == tuple(given["ratio_interval"])
     assert row.samples_us == tuple(given["samples_us"])
@@ -100,7 +100,7 @@ def test_what_is_no_results_file_is_one_line(tmp_path, text, said):
 
 
 def test_missing_and_binary_files(tmp_path):
-    with pytest.raises(ReadError, match="cannot read .*: No such file"):
+    with pytest.raises(ReadError, match=r"cannot read .*: No such file"):
         read(tmp_path / "none.jsonl")
     with pytest.raises(ReadError, match="is no results file"):
         path = tmp_path / "binary"
@@ -112,7 +112,9 @@ def test_imb_with_a_block_per_number_of_processes():
     run = read(DATA / "imb-4.txt")
     assert run.kind == "IMB 2021.11" and run.left_out == 0 and run.environment["mpi_standard"] == "4.1"
     found = {(row.setting.collective, row.ranks): row for row in run.rows if row.size in (0, 256)}
-    assert set(found) == {(name, p) for name in ("allreduce", "barrier", "sendrecv") for p in (2, 4)} | {("pingpong", 2)}
+    assert set(found) == {(name, p) for name in ("allreduce", "barrier", "sendrecv") for p in (2, 4)} | {
+        ("pingpong", 2)
+    }
     allreduce = found["allreduce", 4]
     assert allreduce.setting[:4] == ("allreduce", "blocking", "float32", "sum")
     assert (allreduce.median_us, allreduce.rounds, allreduce.statistic) == (5.99, 20, MEAN_OF_SLOWEST)

@@ -15,7 +15,7 @@ endif
 BIN     := $(CURDIR)/$(VENV)/bin
 PY      := $(BIN)/python
 STAMP   := $(VENV)/.installed
-EXTRAS  := $(MPI),svg,train,test,dev
+EXTRAS  := $(MPI),svg,train,report,test,dev
 MPIEXEC  = $(PY) tests/launcher.py
 
 TEST_ARGS ?=

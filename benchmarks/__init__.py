@@ -22,6 +22,7 @@ progress.py         the bar on a terminal
 session.py          a run on MPI.COMM_WORLD: communicators, output, results
 asked.py            what a command line asks for
 cli.py              `mpicoll bench`
+report/             `mpicoll report`: results read, compared, drawn
 voice.py            commands that all ranks run and of which rank 0 speaks
 launch.py           mpiexec, as each MPI's wants it
 hosts/              several hosts on one machine, with links of a given rate

@@ -49,3 +49,4 @@ def info(as_json: bool) -> None:
 for command in (list_, show, verify, info):
     main.add_command(command)
 main.add_command(Later("bench", "mpicoll.benchmarks.cli:bench", "Time algorithms beside MPI's own, under mpiexec."))
+main.add_command(Later("report", "mpicoll.benchmarks.report.cli:report", "Show, compare and draw what was timed."))

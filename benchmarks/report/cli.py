@@ -1,0 +1,141 @@
+"""`mpicoll report`: results read, shown, compared and drawn. Runs alone, without MPI."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from mpicoll.cli.group import FAILED, alone, asking
+
+from . import terminal
+from .groups import gather
+from .model import Run
+from .read import read
+
+Made = TypeVar("Made")
+EXTRA = "pip install 'mpicoll[report]'"
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("paths", nargs=-1, required=True, metavar="FILE...")
+@click.option("--collectives", metavar="NAME,NAME", help="Only these.")
+@click.option("--compare", "comparing", is_flag=True, help="Compare two files, the old and the new, row by row.")
+@click.option("--fail-if-slower", is_flag=True, help="With --compare: exit status 1 if any row got slower, or wrong.")
+@click.option(
+    "--tolerance", type=click.FloatRange(min=0), metavar="PERCENT", help="With --compare: changes up to this are none."
+)
+@click.option("-o", "--output", metavar="FILE", help="Write one HTML page, which needs no network.")
+@click.option("--title", help="Of that page.  [default: Collectives, measured]")
+@click.option("--png", metavar="DIR", help="Write every chart as a PNG file in DIR.")
+@click.option("--svg", metavar="DIR", help="Write every chart as an SVG file in DIR.")
+def report(paths: tuple[str, ...], collectives: str | None, comparing: bool, **given: Any) -> None:
+    """Show what FILEs hold: tables, a page of charts, or what changed between two runs.
+
+    A FILE is of `mpicoll bench --json`, or the output of the OSU micro-benchmarks or Intel's IMB-MPI1; which, is told
+    from what is in it. Without options, tables are printed.
+    """
+    alone()
+    check(paths, comparing, **given)
+    with asking():
+        runs = [only(read(path), collectives) for path in paths]
+    for run in runs:
+        click.echo(run.told, err=comparing or not _writes(given))
+    if comparing:
+        old, new = runs
+        compare(old, new, given["fail_if_slower"], (given["tolerance"] or 0.0) / 100)
+    elif _writes(given):
+        write(runs, given["output"], given["title"] or "Collectives, measured", {k: given[k] for k in ("png", "svg")})
+    else:
+        show(runs)
+
+
+def _writes(given: dict[str, Any]) -> list[str]:
+    return [name for name in ("output", "png", "svg") if given[name] is not None]
+
+
+def check(paths: Sequence[str], comparing: bool, **given: Any) -> None:
+    """Raises UsageError for options that do not go together."""
+    if comparing and len(paths) != 2:
+        raise click.UsageError(f"--compare takes two files, the old one and the new one; {len(paths)} given")
+    if comparing and _writes(given):
+        raise click.UsageError("--compare prints tables, and goes with none of --output, --png and --svg")
+    if not comparing and (given["fail_if_slower"] or given["tolerance"] is not None):
+        raise click.UsageError("--fail-if-slower and --tolerance need --compare")
+    if given["title"] is not None and given["output"] is None:
+        raise click.UsageError("--title is of the page that --output FILE writes")
+
+
+def only(run: Run, collectives: str | None) -> Run:
+    """The run with the rows of some collectives. Raises ValueError for one that it does not have."""
+    if collectives is None:
+        return run
+    from dataclasses import replace
+
+    wanted = [name.strip() for name in collectives.split(",")]
+    known = list(dict.fromkeys(row.setting.collective for row in run.rows))
+    if missing := [name for name in wanted if name not in known]:
+        raise ValueError(f"{run.name} has no {', '.join(missing)}; it has {', '.join(known)}")
+    return replace(run, rows=tuple(row for row in run.rows if row.setting.collective in wanted))
+
+
+def show(runs: Sequence[Run]) -> None:
+    """Print a table per setting and place."""
+    from ..table import console
+
+    to, groups = console(), gather(runs)
+    for group in groups:
+        to.print(terminal.table(group))
+    to.print(terminal.legend(groups))
+
+
+@contextmanager
+def extra(needs: str) -> Iterator[None]:
+    """A package that only this command wants and that is not there becomes one line."""
+    try:
+        yield
+    except ImportError as error:
+        raise click.ClickException(f"{needs} needs {error.name or error}, which is not installed: {EXTRA}") from None
+
+
+def compare(old: Run, new: Run, fail: bool, tolerance: float) -> None:
+    """Print what changed; exit status 1 if asked to fail and anything got worse."""
+    from ..table import console
+
+    with extra("--compare"):
+        from . import compare as statistics
+    from . import difference
+
+    found = statistics.compare(old, new, tolerance)
+    if not found.changes and not found.wrong:
+        raise click.UsageError(f"{old.name} and {new.name} have no row in common; ranks, hosts and settings must agree")
+    difference.show(console(), old, new, found, tolerance)
+    if fail and found.worse:
+        click.get_current_context().exit(FAILED)
+
+
+def write(runs: Sequence[Run], output: str | None, title: str, folders: dict[str, str | None]) -> None:
+    """Write the page and the pictures; one line on each."""
+    if output is not None:
+        with extra("--output"):
+            from .page import build
+        text = build(runs, title)
+        _written(output, partial(Path(output).write_text, text, encoding="utf-8"))
+        click.echo(f"{output}: {len(text.encode()) / 1e6:.1f} MB, opens in any browser without a network")
+    for kind, folder in folders.items():
+        if folder is not None:
+            with extra(f"--{kind}"):
+                from . import pictures
+            files = _written(folder, partial(pictures.write, runs, Path(folder), kind))
+            click.echo(f"{folder}: {len(files)} {kind.upper()} file{'s' * (len(files) != 1)}")
+
+
+def _written(path: str, act: Callable[[], Made]) -> Made:
+    try:
+        return act()
+    except OSError as error:
+        raise click.ClickException(f"cannot write {path}: {error.strerror}") from None

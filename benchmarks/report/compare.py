@@ -1,0 +1,168 @@
+"""Two runs, row by row: did it get faster or slower, and by how much.
+
+The rounds of two runs are not paired. A row's p-value is of the Mann–Whitney test, which assumes nothing about how
+times are distributed; its ratio, old time over new, is the Hodges–Lehmann estimate on logarithms: the median of the
+ratios of all pairs of an old and a new round. The interval is the same test's: it holds every factor by which the
+old times could be divided without the test telling them from the new (Lehmann, Nonparametrics, 1975, chapter 2).
+With many rows some would look changed by chance, so verdicts hold the share of wrong ones among all that are called
+faster or slower below 5 % (Benjamini and Hochberg, 1995).
+
+What this cannot see is how much a whole run differs from the next one on the same machine, since there is one of
+each; a tolerance leaves room for that.
+
+A row that has percentiles in place of its rounds stands for thousands of them, and takes part with these 101
+values: that makes intervals wider than all rounds would, and no verdict bolder.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from .model import Row, Run
+
+LEVEL = 0.05  # of wrong verdicts among all; and 1 - the confidence of an interval
+FASTER, SLOWER, SAME, TOO_FEW = "faster", "slower", "no difference", "too few"
+
+
+@dataclass(frozen=True)
+class Change:
+    """A row of the old run and the same of the new one. ratio: old time over new, above 1 is faster."""
+
+    old: Row
+    new: Row
+    ratio: float | None
+    interval: tuple[float, float] | None
+    p: float | None  # None: too few rounds to ever tell
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came of comparing. wrong: rows whose answer is wrong in the new run and was not in the old."""
+
+    changes: tuple[Change, ...]
+    only_old: tuple[Row, ...]
+    only_new: tuple[Row, ...]
+    wrong: tuple[Row, ...]
+    untimed: int  # rows that either run did not time, or answered wrongly in the old one
+
+    def count(self, verdict: str) -> int:
+        """How many changes have this verdict."""
+        return sum(change.verdict == verdict for change in self.changes)
+
+    @property
+    def worse(self) -> bool:
+        """Whether anything got slower or wrong."""
+        return bool(self.count(SLOWER) or self.wrong)
+
+
+def compare(old: Run, new: Run, tolerance: float = 0.0) -> Comparison:
+    """Every row that both runs have. tolerance: changes up to this part of the time are none; 0.05 is 5 %."""
+    before, after = _by_key(old.rows), _by_key(new.rows)
+    both = [(before[key], after[key]) for key in before if key in after]
+    wrong = [b for a, b in both if b.valid is False and a.valid is not False]
+    timed = [(a, b) for a, b in both if a.right and b.right and a.median_us and b.median_us]
+    return Comparison(
+        tuple(_changes(timed, tolerance)),
+        tuple(row for key, row in before.items() if key not in after),
+        tuple(row for key, row in after.items() if key not in before),
+        tuple(wrong),
+        len(both) - len(timed) - len(wrong),
+    )
+
+
+def _by_key(rows: Iterable[Row]) -> dict[Hashable, Row]:
+    """Rows by what was measured on what; of what was measured twice, the last."""
+    return {(row.setting, row.size, row.ranks, row.hosts, row.contender): row for row in rows}
+
+
+def _changes(pairs: Sequence[tuple[Row, Row]], tolerance: float) -> list[Change]:
+    found = [change_of(old.samples_us, new.samples_us, tolerance) for old, new in pairs]
+    tested = [p for _, _, p in found if p is not None]
+    adjusted = iter(stats.false_discovery_control(tested) if tested else ())
+    changes = []
+    for (old, new), (ratio, interval, p) in zip(pairs, found):
+        verdict = _verdict(ratio, None if p is None else float(next(adjusted)))
+        assert old.median_us and new.median_us
+        changes.append(Change(old, new, ratio or old.median_us / new.median_us, interval, p, verdict))
+    return changes
+
+
+def _verdict(ratio: float | None, adjusted: float | None) -> str:
+    if adjusted is None or ratio is None:
+        return TOO_FEW
+    if adjusted > LEVEL:
+        return SAME
+    return FASTER if ratio > 1 else SLOWER
+
+
+Found = tuple[float | None, tuple[float, float] | None, float | None]
+
+
+def change_of(old: Sequence[float], new: Sequence[float], tolerance: float = 0.0) -> Found:
+    """Ratio of old to new, its interval, and the p-value of the ratio being within the tolerance of 1.
+
+    Each is None where there are too few values for it.
+    """
+    a, b = _logarithms(old), _logarithms(new)
+    if not len(a) or not len(b):
+        return None, None, None
+    ratios = np.sort(np.subtract.outer(a, b), axis=None)
+    k = interval_rank(len(a), len(b))
+    interval = (math.exp(ratios[k - 1]), math.exp(ratios[-k])) if k else None
+    p = _p_value(a, b, math.log1p(tolerance)) if _can_tell(len(a), len(b)) else None
+    return math.exp(np.median(ratios)), interval, p
+
+
+def _logarithms(values: Sequence[float]) -> np.ndarray:
+    """Logarithms; a time that the clock could not resolve counts as the shortest that it could."""
+    times = np.asarray(values, dtype=float)
+    above = times[times > 0]
+    return np.log(np.maximum(times, above.min())) if len(above) else np.empty(0)
+
+
+def _p_value(a: np.ndarray, b: np.ndarray, margin: float) -> float:
+    """Two one-sided tests at the ends of the tolerance: the larger change needs to be seen in one direction."""
+    faster = stats.mannwhitneyu(a - margin, b, alternative="greater").pvalue
+    slower = stats.mannwhitneyu(a + margin, b, alternative="less").pvalue
+    return min(1.0, 2 * float(min(faster, slower)))
+
+
+def _can_tell(n: int, m: int) -> bool:
+    """Whether n and m values that do not even overlap would be significant."""
+    return 2 / math.comb(n + m, n) <= LEVEL
+
+
+def interval_rank(n: int, m: int) -> int:
+    """The k for which the k-th smallest and largest of the n m ratios enclose the true one, 95 % sure; 0 if none.
+
+    From the normal approximation of the test's statistic; with few values the interval only exists if the test
+    could ever tell.
+
+    >>> interval_rank(3, 3), interval_rank(10, 10), interval_rank(20, 30)
+    (0, 24, 201)
+    """
+    if not _can_tell(n, m):
+        return 0
+    z = float(stats.norm.ppf(1 - LEVEL / 2))
+    k = math.floor(n * m / 2 - z * math.sqrt(n * m * (n + m + 1) / 12))
+    return max(k, 1)
+
+
+def differing(old: Mapping[str, object], new: Mapping[str, object]) -> list[tuple[str, object, object]]:
+    """The facts of two environments that differ, but for the time; dictionaries within them by their entries."""
+    found = []
+    for key in dict.fromkeys([*old, *new]):
+        one, other = old.get(key), new.get(key)
+        if key == "time" or one == other:
+            continue
+        if isinstance(one, dict) and isinstance(other, dict):
+            found += [(f"{key}.{name}", a, b) for name, a, b in differing(one, other)]
+        else:
+            found.append((key, one, other))
+    return found

@@ -1,0 +1,9 @@
+"""What is wrong with a results file, in one line that names it."""
+
+from __future__ import annotations
+
+from mpicoll.errors import MpicollError
+
+
+class ReadError(MpicollError, ValueError):
+    """A file that holds no results this version reads."""

@@ -1,0 +1,105 @@
+"""Rows of all files, gathered into what one table or one picture shows: one setting on one place.
+
+Runs of mpicoll are told apart by their MPI library and placement where these differ, and by their files' names
+where the same was measured twice. Rows of other programs tell less: what a file does not tell fits everything, so
+an OSU or IMB row stands beside all runs that it fits, or by itself if there is none.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+
+from .lines import KIND
+from .model import Place, Row, Run, Setting
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that may be compared with each other, by size and then as they were measured."""
+
+    setting: Setting
+    place: Place
+    rows: tuple[Row, ...]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Each size once, ascending."""
+        return sorted({row.size for row in self.rows})
+
+    def at(self, size: int) -> list[Row]:
+        """The rows of one size."""
+        return [row for row in self.rows if row.size == size]
+
+    @property
+    def title(self) -> str:
+        """The group in words."""
+        return f"{self.setting.title}: {self.place.title}"
+
+
+Key = tuple[Setting, Place]
+
+
+def gather(runs: Sequence[Run]) -> list[Group]:
+    """The groups of all runs, in the order in which they were first measured, places ascending."""
+    found: dict[Key, list[Row]] = defaultdict(list)
+    guests: list[tuple[Row, str]] = []
+    for run, where in zip(runs, wheres(runs)):
+        stem = PurePath(run.name).stem
+        for row in run.rows:
+            if run.kind == KIND:
+                found[row.setting, Place(row.ranks, row.hosts, where)].append(row)
+            else:
+                guests.append((row, stem))
+    own = list(found)
+    for row, stem in guests:
+        for key in _seats(row, own):
+            found[key].append(_told_apart(row, stem, found[key]))
+    order = {setting: place for place, setting in enumerate(dict.fromkeys(setting for setting, _ in found))}
+    keys = sorted(found, key=lambda key: (order[key[0]], key[1].hosts or 0, key[1].ranks or 0, key[1].where))
+    return [Group(*key, tuple(sorted(found[key], key=lambda row: row.size))) for key in keys]
+
+
+def wheres(runs: Sequence[Run]) -> list[str]:
+    """For each run what tells it from the others of mpicoll; empty where nothing needs to."""
+    ours = [run for run in runs if run.kind == KIND]
+    facts = [key for key in ("mpi", "placement") if len({run.environment.get(key) for run in ours}) > 1]
+    words = [[str(run.environment[key]) for key in facts if run.environment.get(key)] for run in runs]
+    for one, run in enumerate(runs):
+        again = [other for at, other in enumerate(runs) if at != one and _same(run, other, facts)]
+        if run.kind == KIND and any(keys(run) & keys(other) for other in again):
+            words[one].append(PurePath(run.name).stem)
+    return [", ".join(each) for each in words]
+
+
+def _same(run: Run, other: Run, facts: Iterable[str]) -> bool:
+    return other.kind == KIND and all(run.environment.get(key) == other.environment.get(key) for key in facts)
+
+
+def keys(run: Run) -> set[tuple[Setting, int | None, int | None]]:
+    """What a run measured, and on how many ranks and hosts."""
+    return {(row.setting, row.ranks, row.hosts) for row in run.rows}
+
+
+def _seats(row: Row, own: Sequence[Key]) -> list[Key]:
+    """Where a guest stands: at each place that it fits; of a setting that it fits, but no place, at its own."""
+    settings = [setting for setting in dict.fromkeys(setting for setting, _ in own) if fits(row.setting, setting)]
+    alone = Place(row.ranks, row.hosts)
+    found = []
+    for setting in settings or [row.setting]:
+        places = [place for each, place in own if each == setting and fits((row.ranks, row.hosts), place)]
+        found += [(setting, place) for place in places or [alone]]
+    return found
+
+
+def fits(told: Iterable[object], known: Iterable[object]) -> bool:
+    """Whether all that is told, which is what is not None, agrees with what is known."""
+    return all(one is None or one == other for one, other in zip(told, known))
+
+
+def _told_apart(row: Row, stem: str, beside: Iterable[Row]) -> Row:
+    """The row, named after its file where another file's program of that name is there already."""
+    taken = any(other.size == row.size and other.contender == row.contender for other in beside)
+    return replace(row, algorithm=f"{row.algorithm} ({stem})") if taken else row

@@ -1,0 +1,109 @@
+"""What pictures are drawn from: rows as plain records, and for each size on each place who is fastest."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from ..contenders import AUTO
+from ..sizes import format_size
+from .groups import Group
+from .model import Row
+
+Record = dict[str, Any]
+LAST = 1 << 62  # where what has no data stands among sizes
+NARROW = 14  # characters of a line in a cell of the map
+
+
+def records(group: Group) -> list[Record]:
+    """A group's rows, without what they do not have."""
+    return [_record(row, group) for row in group.rows]
+
+
+def _record(row: Row, group: Group) -> Record:
+    low, high = row.interval_us or (None, None)
+    ratio_low, ratio_high = row.ratio_interval or (None, None)
+    overlap_low, overlap_high = (row.overlap and row.overlap.interval) or (None, None)
+    found = {
+        "size": row.size,
+        "bytes": format_size(row.size),
+        "ranks": group.place.ranks,
+        "hosts": group.place.hosts,
+        "contender": row.contender,
+        "chose": row.ran.get("algorithm") if row.algorithm == AUTO else None,
+        "kind": kind(row),
+        "time": row.median_us,
+        "time_low": low,
+        "time_high": high,
+        "ratio": row.ratio,
+        "ratio_low": ratio_low,
+        "ratio_high": ratio_high,
+        "verdict": row.verdict,
+        "bandwidth": row.bandwidth,
+        "overlap": row.overlap and row.overlap.percent,
+        "overlap_low": overlap_low,
+        "overlap_high": overlap_high,
+        "limit": row.limit_us,
+        "limit_bandwidth": row.busbw / row.of_limit if row.busbw and row.of_limit else None,
+        "of_limit": row.of_limit,
+        "rounds": row.rounds,
+        "late": row.late or None,
+        "note": row.note or None,
+        "wrong": True if row.valid is False else None,
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def kind(row: Row) -> str:
+    """How a row's line is drawn: native's own way, others whole, and broken what was not measured in its rounds."""
+    return "native" if row.native else "paired" if row.paired else "unpaired"
+
+
+def cells(group: Group) -> list[Record]:
+    """Per size who is fastest of all, and of ours, measured in the same rounds and right; auto is a choice of these.
+
+    margin: the next one's time over the fastest's. tie: their intervals overlap. ratio: native's time over our
+    fastest one's.
+    """
+    found = []
+    for size in group.sizes:
+        rows = [row for row in group.at(size) if row.right and row.paired and row.algorithm != AUTO]
+        ranked = sorted(rows, key=lambda row: row.median_us or 0.0)
+        if len(ranked) > 1:
+            found.append(_cell(group, size, ranked))
+    return found
+
+
+def _cell(group: Group, size: int, ranked: Sequence[Row]) -> Record:
+    best, second = ranked[:2]
+    ours = next(row for row in ranked if not row.native)
+    native = next((row for row in ranked if row.native), None)
+    ratio = ours.ratio or (
+        native.median_us / ours.median_us if native and native.median_us and ours.median_us else None
+    )
+    margin = (second.median_us or 0.0) / (best.median_us or 1.0)
+    tie = bool(best.interval_us and second.interval_us and best.interval_us[1] >= second.interval_us[0])
+    beside = f"{margin:.2f}× the next" if best.native or ratio is None else f"{ratio:.2f}× native"
+    return {
+        "size": size,
+        "bytes": format_size(size),
+        "order": size or LAST,
+        "place": group.place.title,
+        "contender": best.contender,
+        "time": best.median_us,
+        "next": second.contender,
+        "margin": round(margin, 4),
+        "tie": tie,
+        "words": "\n".join(lines := [*_lines(f"≈ {best.contender}" if tie else best.contender), beside]),
+        "lines": len(lines),
+        "ours": ours.contender,
+        "ratio": ratio,
+        "verdict": ours.verdict or "",
+    }
+
+
+def _lines(name: str) -> list[str]:
+    """A name on lines short enough for a cell."""
+    lines = textwrap.wrap(name.replace("_", "_ "), NARROW)
+    return [line.replace("_ ", "_") for line in lines]

@@ -1,0 +1,102 @@
+"""Results as tables for people: one per setting and place, rows by size and contender."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from ..sizes import format_size
+from ..table import STYLES, WRONG, microseconds
+from .groups import Group
+from .model import MEDIAN_OF_LONGEST, Row
+
+RATES = (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
+COLUMNS = ("time µs", "[95 %]", "ratio", "[95 %]", "verdict", "bus bandwidth", "of limit", "overlap", "")
+LEGEND = (
+    "time: {statistic}. ratio: native's time over this one's, paired by round; above 1 is faster.\n"
+    "[95 %]: where the median lies with 95 % confidence. bus bandwidth: as nccl-tests defines it.\n"
+    "of limit: the least time the links allow over this one's. unpaired: not in the same rounds as native."
+)
+
+
+def legend(groups: Sequence[Group]) -> str:
+    """What the columns mean, for these rows."""
+    kinds = dict.fromkeys(row.statistic for group in groups for row in group.rows if row.median_us is not None)
+    others = "; ".join(kind for kind in kinds if kind != MEDIAN_OF_LONGEST)
+    programs = sorted({row.algorithm for g in groups for row in g.rows if row.statistic != MEDIAN_OF_LONGEST})
+    said = MEDIAN_OF_LONGEST if MEDIAN_OF_LONGEST in kinds else ""
+    said += "; " * bool(said and others) + (f"of {', '.join(programs)}: {others}" if others else "")
+    return LEGEND.format(statistic=said or "none")
+
+
+def table(group: Group) -> Table:
+    """The rows of a group; the fastest right one of each size is bold, columns nobody fills are left out."""
+    lines = [(row, _cells(row)) for row in group.rows]
+    used = [at for at, name in enumerate(COLUMNS) if any(str(cells[at]) for _, cells in lines)]
+    made = Table(title=group.title, box=box.SIMPLE_HEAD, title_justify="left")
+    made.add_column("size", justify="right", no_wrap=True)
+    made.add_column("algorithm", max_width=34)
+    for at in used:
+        made.add_column(COLUMNS[at], justify="left" if COLUMNS[at] in ("verdict", "") else "right", no_wrap=True)
+    for size in group.sizes:
+        rows = group.at(size)
+        fastest = min((row.median_us for row in rows if row.right and row.median_us), default=None)
+        for place, row in enumerate(rows):
+            cells, best = _cells(row), row.right and row.median_us is not None and row.median_us == fastest
+            first = "" if place else format_size(size)
+            style = "bold" if best else ""
+            made.add_row(first, row.label, *(cells[at] for at in used), style=style, end_section=row is rows[-1])
+    return made
+
+
+def _cells(row: Row) -> list[str | Text]:
+    if row.median_us is None and row.bandwidth is None:
+        return ["–", *[""] * 7, Text(f"not timed: {row.note}" if row.note else "not timed", "dim")]
+    return [
+        time(row.median_us),
+        span(row.interval_us, time),
+        _ratio(row.ratio),
+        span(row.ratio_interval, _ratio),
+        Text(row.verdict or "", STYLES.get(row.verdict or "", "")),
+        rate(row.bandwidth),
+        "" if row.of_limit is None else f"{row.of_limit:.0%}",
+        "" if row.overlap is None else f"{row.overlap.percent:.0f} %",
+        _remarks(row),
+    ]
+
+
+def _remarks(row: Row) -> Text:
+    marks = [("wrong answer", WRONG)] * (row.valid is False) + [("unpaired", "dim")] * (not row.paired)
+    marks += [(f"{row.late} late", "dim")] * bool(row.late) + [(row.note, "dim")] * bool(row.note)
+    return Text(", ").join(Text(*mark) for mark in marks)
+
+
+def time(us: float | None) -> str:
+    """Microseconds as `mpicoll bench` prints them; nothing for none."""
+    return "" if us is None else microseconds(us / 1e6)
+
+
+def _ratio(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.2f}"
+
+
+def span(interval: tuple[float, float] | None, words: Callable[[float], str]) -> str:
+    """An interval's two ends."""
+    return "" if interval is None else "–".join(words(end) for end in interval)
+
+
+def rate(bandwidth: float | None) -> str:
+    """Bytes per second with three digits.
+
+    >>> [rate(b) for b in (6.25e6, 1.2e10, 512.0, None)]
+    ['6.25 MB/s', '12.0 GB/s', '512 B/s', '']
+    """
+    if bandwidth is None:
+        return ""
+    unit, factor = next(((unit, factor) for unit, factor in RATES if bandwidth >= factor), RATES[-1])
+    value = bandwidth / factor
+    digits = 2 if value < 10 else 1 if value < 100 else 0
+    return f"{value:.{digits}f} {unit}B/s"

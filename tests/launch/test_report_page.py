@@ -1,0 +1,163 @@
+"""The page of `mpicoll report` in a real browser: opened from a file, with the network cut off."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from unit.report_data import results, write
+
+from mpicoll.benchmarks.report.read import read
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+IMB = Path(__file__).parents[1] / "unit" / "data" / "imb-4.txt"
+SHOWN = 14  # contenders of the blocking allreduce with a right answer
+WAIT = 30_000  # milliseconds, for a chart on a busy machine
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from mpicoll.benchmarks.report.page import build
+
+    folder = tmp_path_factory.mktemp("report")
+    ours = write(folder / "ours.jsonl", results(("allreduce", "bcast", "barrier")))
+    page = folder / "report.html"
+    page.write_text(build([read(ours), read(IMB)], 'A title with <b> & "quotes"'), encoding="utf-8")
+    return page
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    assert found, f"none of {', '.join(BROWSERS)} is on PATH"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Opened:
+    """The page as a visitor sees it, and what went wrong on the way."""
+
+    def __init__(self, browser, report: Path, viewport: dict[str, int], scheme: str) -> None:
+        self.errors: list[str] = []
+        self.requests: list[str] = []
+        self.context = browser.new_context(viewport=viewport, color_scheme=scheme, offline=True)
+        self.page = self.context.new_page()
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.route(lambda url: not url.startswith("file:"), lambda route: route.abort())
+        self.page.goto(report.as_uri())
+
+    def chart(self, section: str, kind: str):
+        """A chart once it is drawn, in view."""
+        box = self.page.locator(f"#{section} .chart.{kind}")
+        box.scroll_into_view_if_needed()
+        self.page.wait_for_selector(f"#{section} .chart.{kind}[data-drawn] svg", timeout=WAIT)
+        return box
+
+    def redrawn(self, section: str, kind: str, act) -> None:
+        """Do something that draws a chart anew, and wait for that."""
+        before = self.chart(section, kind).get_attribute("data-drawn")
+        act()
+        wanted = f"#{section} .chart.{kind}"
+        self.page.wait_for_function(
+            "([at, old]) => document.querySelector(at).dataset.drawn > old", arg=[wanted, before], timeout=WAIT
+        )
+
+
+@pytest.fixture
+def opened(browser, report, request):
+    viewport, scheme = getattr(request, "param", (DESKTOP, "light"))
+    made = Opened(browser, report, viewport, scheme)
+    yield made
+    made.context.close()
+    assert made.errors == []
+    assert [url for url in made.requests if not url.startswith(("file:", "data:", "blob:"))] == []
+
+
+def marks(box) -> int:
+    return box.locator("svg .mark-symbol path, svg .mark-rect path, svg .mark-line path").count()
+
+
+@pytest.mark.parametrize(
+    "opened", [(DESKTOP, "light"), (DESKTOP, "dark"), (PHONE, "light")], indirect=True, ids=["desktop", "dark", "phone"]
+)
+def test_every_chart_is_drawn_and_nothing_is_wider_than_the_screen(opened, tmp_path):
+    page = opened.page
+    assert page.title() == 'A title with <b> & "quotes"'
+    assert marks(opened.chart("glance", "map")) >= 2 * 6 + 1
+    assert marks(opened.chart("allreduce", "curves")) >= SHOWN * 6
+    assert marks(opened.chart("allreduce", "map")) == 2 * 6
+    assert marks(opened.chart("allreduce", "scaling")) >= SHOWN * 2
+    assert marks(opened.chart("bcast", "curves")) >= 12 * 6
+    assert marks(opened.chart("barrier", "curves")) == 7
+    assert marks(opened.chart("pingpong", "curves")) >= 6
+    assert page.locator("#pingpong .best").is_hidden()
+    assert page.evaluate("window.reportFailures") == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert len(page.screenshot(path=tmp_path / "page.png")) > 20_000
+
+
+def test_legend_hides_and_shows_everywhere_in_its_section(opened):
+    curves, scaling = opened.chart("allreduce", "curves"), opened.chart("allreduce", "scaling")
+    before = marks(curves), marks(scaling)
+    chip = opened.page.locator("#allreduce .legend button", has_text="rabenseifner")
+    chip.click()
+    opened.page.wait_for_function(
+        "([at, n]) => document.querySelectorAll(at).length < n", arg=["#allreduce .curves .mark-symbol path", SHOWN * 6]
+    )
+    assert marks(curves) < before[0] and marks(scaling) < before[1]
+    assert chip.get_attribute("aria-pressed") == "false"
+    chip.click()
+    opened.page.wait_for_function(
+        "([at, n]) => document.querySelectorAll(at).length >= n",
+        arg=["#allreduce .curves .mark-symbol path", SHOWN * 6],
+    )
+    assert (marks(curves), marks(scaling)) == before
+
+
+def test_a_point_tells_its_numbers(opened):
+    chart = opened.chart("bcast", "curves")
+    chart.locator(".mark-symbol path").first.hover(force=True)
+    tooltip = opened.page.locator("#vg-tooltip-element.visible")
+    tooltip.wait_for(timeout=WAIT)
+    said = tooltip.inner_text()
+    assert "algorithm" in said and "µs" in said and "8 B" in said
+    assert "null" not in said and "NaN" not in said and "undefined" not in said
+
+
+def test_choices_change_what_is_drawn(opened):
+    section = opened.page.locator("#allreduce")
+    title = opened.chart("allreduce", "curves").locator("text", has_text="time per call")
+    assert title.count() == 1
+    opened.redrawn("allreduce", "curves", section.get_by_role("button", name="speed against native").click)
+    assert title.count() == 0
+    opened.redrawn("allreduce", "curves", section.get_by_role("button", name="nonblocking").click)
+    opened.redrawn("allreduce", "curves", section.get_by_role("button", name="overlap").click)
+    assert section.locator(".legend button").count() == 5 + 1
+
+
+def test_the_table_has_every_row_with_its_remarks(opened):
+    section = opened.page.locator("#allreduce")
+    opened.chart("allreduce", "curves")
+    section.locator("summary", has_text="All numbers").click()
+    rows = section.locator(".table tbody tr")
+    assert rows.count() == 6 * 15
+    said = section.locator(".table").inner_text()
+    assert "wrong answer" in said and "unpaired" in said and "3 late" in said
+    assert section.locator(".table tr.fastest").count() == 6
+
+
+def test_theme_changes_colours(opened):
+    page = opened.page
+    opened.chart("allreduce", "curves")
+    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    opened.redrawn("allreduce", "curves", page.locator("#theme").click)
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before

@@ -1,0 +1,233 @@
+"""`mpicoll report`: what it prints, writes and refuses."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner
+from unit.report_data import result, results, write
+
+from mpicoll import cli
+
+DATA = Path(__file__).parent / "data"
+
+
+@pytest.fixture(autouse=True)
+def launched_by_hand(monkeypatch):
+    for name in cli.RANK_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def ours(tmp_path):
+    return write(tmp_path / "ours.jsonl", results(("allreduce", "barrier"), ((4, 1), (8, 2)), (8, 65536)))
+
+
+def run(*args):
+    return CliRunner().invoke(cli.main, ["report", *map(str, args)], prog_name="mpicoll")
+
+
+def good(*args):
+    result = run(*args)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refused(*args, status=2):
+    result = run(*args)
+    assert result.exit_code == status, result.output
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.startswith("mpicoll")
+    return last
+
+
+def line(said: str, *words: str) -> str:
+    """The first line that has all these words."""
+    return next(each for each in said.splitlines() if all(word in each for word in words))
+
+
+def test_tables(ours):
+    said = good(ours)
+    assert "allreduce, blocking, float64, sum: 4 ranks on 1 host" in said
+    assert "allreduce, nonblocking, float64, sum: 8 ranks on 2 hosts" in said
+    assert "barrier, blocking: 8 ranks on 2 hosts" in said
+    assert "wrong answer" in line(said, "butterfly")
+    assert "unpaired" in line(said, "gloo")
+    assert "3 late" in line(said, "parameter_server")
+    assert re.search(
+        r"ring +\d+\.\d +\d+\.\d–\d+\.\d +\d\.\d\d +\d\.\d\d–\d\.\d\d +(faster|slower|no difference)", said
+    )
+    assert "auto: ring" in said and "native's time over this one's" in said
+    blocking, nonblocking = said.split("allreduce, nonblocking", 1)
+    assert "overlap" not in blocking and "overlap" in nonblocking
+
+
+def test_tables_of_other_programs():
+    said = good(DATA / "imb-4.txt", DATA / "osu-several.txt")
+    assert "pingpong, blocking: 2 ranks" in said and "202 MB/s" in line(said, "IMB", "1.26", "202")
+    assert "latency, blocking: unknown number of ranks" in said
+    assert (
+        "1 line left out, not whole" in CliRunner().invoke(cli.main, ["report", str(DATA / "osu-several.txt")]).stderr
+    )
+    assert "of IMB, OSU: mean over calls" in said
+
+
+def test_not_timed_is_said_why(tmp_path):
+    path = write(tmp_path / "a", results(("allgather",), ((4, 1),), (8,)))
+    assert "not timed: needs an even number of ranks" in line(good(path), "neighbor_exchange")
+
+
+def test_only_some_collectives(ours):
+    assert "allreduce" not in good(ours, "--collectives", "barrier")
+    assert "has no scan; it has allreduce, barrier" in refused(ours, "--collectives", "scan")
+
+
+def test_comparison(ours, tmp_path):
+    places = ((4, 1), (8, 2))
+    slow = write(tmp_path / "slow", results(("allreduce",), places, (8, 65536), faster=0.7, seed=1), commit="other")
+    said = good(ours, slow, "--compare")
+    assert "The environments differ" in said and "0123456789abcdef" in line(said, "commit", "other")
+    assert "slower" in line(said, "rabenseifner")
+    assert "only in" in said and "barrier" in line(said, "only in")
+    summary = said.splitlines()[-1]
+    assert re.fullmatch(r"76 rows: 0 faster, 7\d slower, \d no difference, 0 too few; geometric mean of the ratios "
+                        r"0\.(69|70)\d; 4 not timed in both", summary), summary  # fmt: skip
+    assert run(ours, slow, "--compare", "--fail-if-slower").exit_code == 1
+    assert run(slow, ours, "--compare", "--fail-if-slower").exit_code == 0
+    assert run(ours, ours, "--compare", "--fail-if-slower").exit_code == 0
+    assert run(ours, slow, "--compare", "--fail-if-slower", "--tolerance", "80").exit_code == 0
+    assert "changes up to 80 % are none" in good(ours, slow, "--compare", "--tolerance", "80")
+
+
+def test_an_answer_that_became_wrong_fails_too(tmp_path):
+    row = result("bcast", "chain", 8, 4, 1)
+    right, wrong = write(tmp_path / "right", [row]), write(tmp_path / "wrong", [row | {"valid": False}])
+    done = run(right, wrong, "--compare", "--fail-if-slower")
+    assert done.exit_code == 1 and "wrong answer in" in done.stdout and "1 wrong now" in done.stdout
+
+
+def test_page(ours, tmp_path):
+    page = tmp_path / "report.html"
+    said = good(ours, DATA / "imb-4.txt", "-o", page, "--title", "A <title>")
+    assert "report.html:" in said and "allreduce, blocking" not in said
+    text = page.read_text(encoding="utf-8")
+    assert "<title>A &lt;title&gt;</title>" in text
+    assert str(tmp_path) not in text  # a page is made to be given away
+    outside = re.findall(
+        r"""(?:src|href)=["'](?!#|data:)[^"']+|@import|url\(\s*["']?https?:""", text.split("<script>")[0]
+    )
+    assert outside == [] and '<link rel="stylesheet' not in text
+    scripts = re.findall(r"<script[^>]*>(.*?)</script>", text, re.DOTALL)
+    assert len(scripts) == 3
+    data = json.loads(scripts[1])
+    assert [each["name"] for each in data["collectives"]] == ["allreduce", "barrier", "pingpong", "sendrecv"]
+    (blocking, nonblocking, float32) = data["collectives"][0]["settings"]
+    assert [place["title"] for place in blocking["places"]] == ["4 ranks on 1 host", "8 ranks on 2 hosts"]
+    assert len(blocking["places"][0]["rows"]) == 2 * 15
+    assert blocking["families"][0]["x"] == "hosts" and nonblocking["variant"] == "nonblocking, float64, sum"
+    assert float32["variant"] == "blocking, float32, sum"
+
+
+def test_data_cannot_end_the_script_it_stands_in(tmp_path):
+    row = result("bcast", "chain", 8, 4, 1) | {"note": "</script><!--<script>alert(1)"}
+    path = write(tmp_path / "a", [row], cpu="</td><script>")
+    page = tmp_path / "p.html"
+    good(path, "-o", page)
+    text = page.read_text(encoding="utf-8")
+    assert len(re.findall("<script[ >]", text.split("<body>")[0] + text.split("</main>")[1])) >= 3
+    assert "</script><!--" not in text and "</td><script>" not in text
+    (data,) = re.findall(r'<script id="data"[^>]*>(.*?)</script>', text, re.DOTALL)
+    assert json.loads(data)["collectives"][0]["settings"][0]["places"][0]["rows"][0]["note"] == row["note"]
+
+
+@pytest.mark.timeout(240)
+def test_pictures(tmp_path):
+    path = write(tmp_path / "a", results(("bcast", "barrier"), ((4, 1), (8, 2)), (8, 65536)))
+    said = good(path, "--png", tmp_path / "deep" / "png", "--svg", tmp_path / "svg")
+    pngs, svgs = sorted((tmp_path / "deep" / "png").iterdir()), sorted((tmp_path / "svg").iterdir())
+    assert [p.stem for p in pngs] == [p.stem for p in svgs] and f"{len(pngs)} PNG files" in said
+    assert {"bcast-blocking-float64-root-0-best", "bcast-blocking-float64-root-0-8-ranks-on-2-hosts-time",
+            "bcast-blocking-float64-root-0-4-ranks-on-1-host-ratio", "barrier-blocking-4-ranks-on-1-host-time",
+            "bcast-blocking-float64-root-0-64-kib-4-ranks-per-host-over-hosts"} <= {p.stem for p in pngs}  # fmt: skip
+    assert all(p.read_bytes().startswith(b"\x89PNG") and p.stat().st_size > 4000 for p in pngs)
+    curves = (tmp_path / "svg" / "bcast-blocking-float64-root-0-8-ranks-on-2-hosts-time.svg").read_text()
+    ElementTree.fromstring(curves)
+    assert all(
+        word in curves for word in ("native", "knomial(k=4)", "64 KiB", "limit of the links", "8 ranks on 2 hosts")
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--compare"], "--compare takes two files, the old one and the new one; 1 given"),
+        (["--fail-if-slower"], "--fail-if-slower and --tolerance need --compare"),
+        (["--tolerance", "3"], "--fail-if-slower and --tolerance need --compare"),
+        (["--title", "x"], "--title is of the page that --output FILE writes"),
+        (["--tolerance", "-1"], "-1"),
+    ],
+)
+def test_options_that_do_not_go_together(ours, options, said):
+    assert said in refused(ours, *options)
+
+
+def test_bad_files_and_places(ours, tmp_path):
+    assert "cannot read nothing.jsonl: No such file" in refused("nothing.jsonl")
+    old = write(tmp_path / "old", [])
+    old.write_text(old.read_text().replace('"schema": 2', '"schema": 1'))
+    assert "has schema 1, and this mpicoll reads schema 2" in refused(old)
+    assert "goes with none of" in refused(ours, ours, "--compare", "-o", "x.html")
+    assert "have no row in common" in refused(ours, DATA / "imb-2.txt", "--compare")
+    assert "cannot write" in refused(ours, "-o", tmp_path / "none" / "x.html", status=1)
+    assert "cannot write" in refused(ours, "--svg", ours, status=1)
+    assert "Missing argument" in refused()
+
+
+@pytest.mark.parametrize(
+    ("options", "module"),
+    [
+        (["-o", "x.html"], "jinja2"),
+        (["--png", "x"], "vl_convert"),
+        (["--svg", "x"], "altair"),
+        (["--compare"], "scipy"),
+    ],
+)
+def test_a_missing_package_is_one_line(ours, tmp_path, monkeypatch, options, module):
+    monkeypatch.chdir(tmp_path)
+    real = builtins.__import__
+
+    def missing(name, *args, **others):
+        if name.partition(".")[0] == module:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+        return real(name, *args, **others)
+
+    for name in [name for name in sys.modules if name.startswith("mpicoll.benchmarks.report") or name == module]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(builtins, "__import__", missing)
+    files = [ours, ours] if options == ["--compare"] else [ours]
+    said = refused(*files, *options, status=1)
+    assert module in said and "pip install 'mpicoll[report]'" in said
+    assert not (tmp_path / "x").exists() and not (tmp_path / "x.html").exists()
+
+
+def test_it_starts_no_mpi_and_loads_no_plots_for_tables(ours):
+    code = (
+        "import sys; from mpicoll import cli\n"
+        f"cli.main(['report', {str(ours)!r}], standalone_mode=False)\n"
+        "bad = {'mpi4py', 'altair', 'scipy', 'vl_convert'} & set(sys.modules)\n"
+        "sys.exit(f'imported {bad}' if bad else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_only_rank_0_speaks(ours):
+    done = CliRunner(env={"PMI_RANK": "1"}).invoke(cli.main, ["report", str(ours)])
+    assert done.exit_code == 0 and done.output == ""

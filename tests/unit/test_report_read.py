@@ -1,0 +1,198 @@
+"""Results files of every kind, whole, cut short and wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from unit.report_data import result, results, run_line, untimed, write
+
+from mpicoll.benchmarks.report.errors import ReadError
+from mpicoll.benchmarks.report.groups import gather
+from mpicoll.benchmarks.report.model import MEAN_OF_ALL, MEAN_OF_SLOWEST, MEDIAN_OF_LONGEST, Place, Setting
+from mpicoll.benchmarks.report.read import read
+
+DATA = Path(__file__).parent / "data"
+RING = result("allreduce", "ring", 1024, 8, 2)
+
+
+def lines(*entries: dict[str, object]) -> str:
+    return "".join(json.dumps(entry) + "\n" for entry in entries)
+
+
+def file(folder: Path, text: str, name: str = "results.jsonl") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_every_field_of_a_result_is_read(tmp_path):
+    given = result("reduce", "ring", 1024, 8, 2, form="nonblocking") | {
+        "root": "rotating",
+        "in_place": True,
+        "counts": "uneven",
+        "engine": "compiled",
+        "late": 3,
+        "note": "a note",
+    }
+    run = read(file(tmp_path, lines(run_line(rate=1e9), given)))
+    (row,) = run.rows
+    assert run.environment["rate"] == 1e9 and run.settings["seed"] == 0 and run.left_out == 0
+    assert row.setting == Setting("reduce", "nonblocking", "float64", "sum", "rotating", True, "uneven")
+    assert row.contender == "ring @compiled" and row.statistic == MEDIAN_OF_LONGEST and not row.sketched
+    for name in ("size", "ranks", "hosts", "ran", "paired", "valid", "note", "median_us", "rounds", "late", "algbw",
+                 "busbw", "limit_us", "of_limit", "ratio", "verdict"):  # fmt: skip
+        assert getattr(row, name) == given[name], name
+    assert row.interval_us == tuple(given["interval_us"]) and row.ratio_interval == tuple(given["ratio_interval"])
+    assert row.samples_us == tuple(given["samples_us"])
+    assert row.overlap.percent == given["overlap"]["percent"] and row.overlap.wait_us == given["overlap"]["wait_us"]
+
+
+def test_percentiles_stand_for_samples(tmp_path):
+    given = {key: value for key, value in RING.items() if key != "samples_us"} | {"sketch_us": list(range(101))}
+    (row,) = read(file(tmp_path, lines(given))).rows
+    assert row.sketched and row.samples_us == tuple(range(101))
+
+
+def test_a_contender_that_was_not_timed(tmp_path):
+    (row,) = read(file(tmp_path, lines(untimed("allreduce", "ring", 8, 3, 1, "needs p = 2ᵏ")))).rows
+    assert row.median_us is None and row.valid is None and row.note == "needs p = 2ᵏ" and not row.right
+
+
+@pytest.mark.parametrize("cut", [1, 20, 300])
+def test_a_file_that_was_cut_short(tmp_path, cut):
+    whole = lines(run_line(), RING, RING)
+    run = read(file(tmp_path, whole[:-cut]))
+    assert len(run.rows) == (2 if cut == 1 else 1)
+    assert run.left_out == (0 if cut == 1 else 1)
+    assert ("1 line left out" in run.told) == (cut != 1)
+
+
+def test_a_broken_line_in_the_middle(tmp_path):
+    run = read(file(tmp_path, lines(run_line(), RING) + '{"kind": "resu{"kin\n\n' + lines(RING)))
+    assert (len(run.rows), run.left_out) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (lines(run_line() | {"schema": 1}), "has schema 1, and this mpicoll reads schema 2"),
+        (lines(run_line(), RING | {"schema": 3}), "line 2 has schema 3"),
+        (lines({"kind": "weather", "schema": 2}), "its kind is 'weather'"),
+        ("{}\n", "its kind is None"),
+        ('{"kind": "run", "sch', "has no whole line"),
+        (lines(run_line()), "has no whole result"),
+        (lines({key: value for key, value in RING.items() if key != "size"}), "a result without 'size'"),
+        (lines(RING | {"median_us": "fast"}), "line 1 is no result of schema 2"),
+        (lines(RING | {"interval_us": [1, 2, 3]}), "line 1 is no result of schema 2"),
+        ("", "is empty"),
+        (" \n\n", "is empty"),
+        ("size,time\n8,3\n", "is no results file"),
+        ("# OSU MPI Allreduce Latency Test v7.4\n", "OSU micro-benchmarks and has no whole result"),
+    ],
+)
+def test_what_is_no_results_file_is_one_line(tmp_path, text, said):
+    path = file(tmp_path, text)
+    with pytest.raises(ReadError) as caught:
+        read(path)
+    assert said in str(caught.value) and str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_missing_and_binary_files(tmp_path):
+    with pytest.raises(ReadError, match=r"cannot read .*: No such file"):
+        read(tmp_path / "none.jsonl")
+    with pytest.raises(ReadError, match="is no results file"):
+        path = tmp_path / "binary"
+        path.write_bytes(bytes(range(256)))
+        read(path)
+
+
+def test_imb_with_a_block_per_number_of_processes():
+    run = read(DATA / "imb-4.txt")
+    assert run.kind == "IMB 2021.11" and run.left_out == 0 and run.environment["mpi_standard"] == "4.1"
+    found = {(row.setting.collective, row.ranks): row for row in run.rows if row.size in (0, 256)}
+    assert set(found) == {(name, p) for name in ("allreduce", "barrier", "sendrecv") for p in (2, 4)} | {
+        ("pingpong", 2)
+    }
+    allreduce = found["allreduce", 4]
+    assert allreduce.setting[:4] == ("allreduce", "blocking", "float32", "sum")
+    assert (allreduce.median_us, allreduce.rounds, allreduce.statistic) == (5.99, 20, MEAN_OF_SLOWEST)
+    assert not allreduce.paired and allreduce.interval_us is None and allreduce.algbw is None
+    assert (found["barrier", 2].median_us, found["barrier", 2].size) == (2.45, 0)
+    assert (found["pingpong", 2].median_us, found["pingpong", 2].algbw) == (1.26, 202.37e6)
+    assert found["pingpong", 2].statistic == MEAN_OF_ALL
+    assert found["sendrecv", 4].algbw == 389.99e6
+
+
+def test_imb_of_two_processes_and_nonblocking():
+    run = read(DATA / "imb-2.txt")
+    assert [row.size for row in run.rows if row.setting.collective == "bcast"] == [0, *(2**k for k in range(3, 11))]
+    row = read(DATA / "imb-nbc.txt").rows[-1]
+    assert row.setting[:4] == ("allreduce", "nonblocking", "float32", "sum")
+    assert (row.median_us, row.overlap.percent, row.overlap.overall_us) == (1.43, 27.03, 2.33)
+
+
+def test_osu_with_all_columns():
+    run = read(DATA / "osu-allreduce-full.txt")
+    assert run.kind == "OSU micro-benchmarks 7.4"
+    assert [row.size for row in run.rows] == [4, 8, 1 << 20]
+    assert [row.valid for row in run.rows] == [True, False, True]
+    assert (run.rows[0].median_us, run.rows[0].rounds, run.rows[0].statistic) == (1.74, 1000, MEAN_OF_SLOWEST)
+    assert run.rows[0].setting == Setting("allreduce", "blocking", "float32") and run.rows[0].ranks is None
+
+
+def test_osu_with_overlap():
+    (_, row) = read(DATA / "osu-iallreduce.txt").rows
+    assert row.setting == Setting("allreduce", "nonblocking", "int32") and row.median_us == 10.31
+    overlap = row.overlap
+    assert (overlap.percent, overlap.overall_us, overlap.compute_us) == (40.0, 20.43, 10.02)
+    assert (overlap.init_us, overlap.wait_us) == (1.10, 8.10)
+
+
+def test_osu_several_in_one_file_the_last_cut_short():
+    run = read(DATA / "osu-several.txt")
+    found = [(row.setting.collective, row.size, row.median_us) for row in run.rows]
+    assert found[:5] == [("bcast", 1, 1.05), ("bcast", 2, 1.07), ("barrier", 0, 3.25), ("latency", 0, 0.31),
+                         ("latency", 8, 0.35)]  # fmt: skip
+    assert found[5:7] == [("bandwidth", 1, None), ("bandwidth", 4 << 20, None)] and run.rows[6].algbw == 12e9
+    assert found[7:] == [("alltoall", 1, 9.05), ("alltoall", 2, 9.0)] and run.left_out == 1
+    assert {row.statistic for row in run.rows} == {MEAN_OF_ALL}
+
+
+def test_groups_hold_what_may_be_compared(tmp_path):
+    run = read(write(tmp_path / "a.jsonl", results(("bcast",), ((4, 1), (8, 2)))))
+    groups = gather([run])
+    assert [group.place for group in groups] == [Place(4, 1), Place(8, 2)]
+    assert sum(len(group.rows) for group in groups) == len(run.rows)
+    assert all(row.size in group.sizes for group in groups for row in group.rows)
+
+
+def test_runs_are_told_apart_by_what_differs(tmp_path):
+    every = list(results(("bcast",), ((4, 1),), (8,)))
+    one = read(write(tmp_path / "a.jsonl", every))
+    other = read(write(tmp_path / "b.jsonl", every, mpi="Open MPI 5.0.8"))
+    again = read(write(tmp_path / "c.jsonl", every))
+    assert [g.place.where for g in gather([one, other])] == ["MPICH 5.0.2", "Open MPI 5.0.8"]
+    assert [g.place.where for g in gather([one, again])] == ["a", "c"]
+    elsewhere = read(write(tmp_path / "d.jsonl", results(("bcast",), ((8, 2),), (8,))))
+    assert [g.place.where for g in gather([one, elsewhere])] == ["", ""]
+
+
+def test_a_guest_stands_wherever_it_fits(tmp_path):
+    ours = read(write(tmp_path / "a.jsonl", results(("bcast", "allreduce"), ((2, 1), (4, 2)), (8,))))
+    groups = gather([ours, read(DATA / "imb-2.txt"), read(DATA / "osu-several.txt")])
+    seen = {(g.setting.collective, g.setting.dtype, g.place.ranks): {row.contender for row in g.rows} for g in groups}
+    assert {"native", "IMB", "OSU"} <= seen["bcast", "float64", 2]
+    assert "OSU" in seen["bcast", "float64", 4] and "IMB" not in seen["bcast", "float64", 4]
+    assert "IMB" not in seen["allreduce", "float64", 2]  # it reduces float32
+    assert seen["allreduce", "float32", 2] == {"IMB"}
+    assert seen["pingpong", None, 2] == {"IMB"}
+
+
+def test_two_files_of_one_program_are_told_apart(tmp_path):
+    for name in ("first.txt", "second.txt"):
+        file(tmp_path, (DATA / "osu-several.txt").read_text(), name)
+    groups = gather([read(tmp_path / "first.txt"), read(tmp_path / "second.txt")])
+    (bcast,) = (group for group in groups if group.setting.collective == "bcast")
+    assert [row.contender for row in bcast.at(1)] == ["OSU", "OSU (second)"]

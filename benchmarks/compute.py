@@ -9,19 +9,24 @@ import time
 from collections.abc import Callable
 from functools import lru_cache
 
-from numba import types
-
-from mpicoll.kernels.cache import jit
-
 CALIBRATION = 5e-3  # seconds that each of three trials should take
 
 
-@jit(types.float64, types.float64, types.int64)
-def _work(x, rounds):  # type: ignore[no-untyped-def]
+def _chain(x, rounds):  # type: ignore[no-untyped-def]
     """A dependent chain of multiplications and additions from an x unknown beforehand, so not shortened."""
     for _ in range(rounds):
         x = x * 0.999999 + 1e-6
     return x
+
+
+@lru_cache(maxsize=1)
+def _compiled() -> Callable[[float, int], float]:
+    """The chain, compiled; numba takes its time to load, and only who measures overlap needs it."""
+    from numba import types
+
+    from mpicoll.kernels.cache import jit
+
+    return jit(types.float64, types.float64, types.int64)(_chain)
 
 
 @lru_cache(maxsize=1)
@@ -35,11 +40,11 @@ def rounds_per_second(clock: Callable[[], float] = time.perf_counter) -> float:
 
 
 def _timed(rounds: int, clock: Callable[[], float]) -> float:
-    start = clock()
-    _work(0.5, rounds)
+    work, start = _compiled(), clock()
+    work(0.5, rounds)
     return clock() - start
 
 
 def compute(seconds: float) -> None:
     """Work for about so many seconds, if nothing disturbs it."""
-    _work(0.5, int(seconds * rounds_per_second()))
+    _compiled()(0.5, int(seconds * rounds_per_second()))

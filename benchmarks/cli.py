@@ -14,10 +14,11 @@ import click
 from mpicoll.errors import MpicollError, ParameterError, PreconditionError, UnknownAlgorithm
 
 from . import contenders as who
+from .osu.either import FLAG, OrOSU
 from .patterns import Shape
 from .shares import EVEN
 from .sizes import format_size, parse_size, parse_sizes
-from .voice import WRONG, OneVoice, opened, world
+from .voice import WRONG, opened, world
 
 Number = TypeVar("Number", int, float)
 
@@ -113,7 +114,7 @@ def positive(name: str, value: Number) -> Number:
     return value
 
 
-@click.command(cls=OneVoice, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
+@click.command(cls=OrOSU, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 @click.argument("collective")
 @click.option("--sizes", default="8:4M:8", help="Bytes: a list of sizes and ranges FIRST:LAST[:FACTOR].")
 @click.option("--algorithms", default="all", help="native, auto, names from `mpicoll list`; or all that suit.")
@@ -129,6 +130,7 @@ def positive(name: str, value: Number) -> Number:
 @click.option("--iterations", type=int, help="Rounds per size, instead of --seconds.")
 @click.option("--memory", default="1G", help="Leave out sizes that need more for buffers on a rank.")
 @click.option("--seed", default=0, help="Of the order within a round.")
+@click.option(FLAG, is_flag=True, expose_value=False, help="Print as the OSU benchmarks do, whose options follow.")
 @click.option("--json", "path", metavar="FILE", help="Write JSON lines, as results come.")
 def bench(path: str | None, **given: Any) -> None:
     """Time COLLECTIVE's algorithms beside MPI's own: start it under mpiexec, on 2 or more ranks.

@@ -15,6 +15,7 @@ table.py            the side-by-side table
 progress.py         the bar on a terminal
 session.py          a run on MPI.COMM_WORLD: communicators, output, results
 cli.py              `mpicoll bench`
+osu/                `mpicoll bench … --osu`: what the OSU benchmarks measure, as they print it
 voice.py            commands that all ranks run and of which rank 0 speaks
 sidebyside.py       nine collectives in a minute
 train_digits.py     data-parallel training on handwritten digits, of the network in mlp.py

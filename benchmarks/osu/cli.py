@@ -132,7 +132,6 @@ def read(wanted: Program, comm: Any, **given: Any) -> Options:
         percentiles=options.read_percentiles(given["tail_lat"]),
         validate=given["validation"],
         validation_warmup=given["validation_warmup"],
-        memory=memory,
         window=given["window_size"],
         tests=given["num_test_calls"],
         types=options.read_types(given["types"]),

@@ -40,7 +40,7 @@ REPEATS = {
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for, checked. Sizes and memory in bytes; root is a rank or None, which rotates."""
+    """What was asked for, checked. Sizes in bytes; root is a rank, or None, which rotates."""
 
     low: int = 1
     high: int = 1 << 20
@@ -50,7 +50,6 @@ class Options:
     percentiles: tuple[int, ...] = ()
     validate: bool = False
     validation_warmup: int = 5
-    memory: int = MEMORY
     window: int = 64
     tests: int = 0
     types: tuple[str, ...] = ("mpi_char",)

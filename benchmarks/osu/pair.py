@@ -56,10 +56,11 @@ class Pair:
     ) -> None:
         self.program, self.options, self.comm, self.mpi, self.clock = program, options, comm, mpi, clock
         self.other = 1 - comm.rank
+        self.window = 1 if program.kind == LATENCY else options.window
 
     def measure(self, kind: str, size: int, repeats: Repeats) -> Row:
         """The row of one type and size in bytes, the same on both ranks, from the time on rank 0. Collective."""
-        rank, buffers = self.comm.rank, self.options.window if self.options.multiple else 1
+        rank, buffers = self.comm.rank, self.window if self.options.multiple else 1
         messages = Messages(kind, size, rank, buffers, receives=rank == 1 or self.program.name != "osu_bw")
         call = self._call(messages, getattr(self.mpi, kind.upper().removeprefix("MPI_")))
         around = CheckedPair(messages, call, self) if self.options.validate else Apart(self.comm.Barrier, "")
@@ -77,7 +78,7 @@ class Pair:
                 layout.AVERAGE: float(seconds.mean()) * MICRO / 2,
                 **percentiles(seconds * MICRO / 2, self.options.percentiles),
             }
-        megabytes = size / 1e6 * self.options.window * (2 if self.program.name == "osu_bibw" else 1)
+        megabytes = size / 1e6 * self.window * (2 if self.program.name == "osu_bibw" else 1)
         return {
             layout.SPEED: megabytes / float(seconds.mean()),
             **percentiles(megabytes / seconds, self.options.percentiles),
@@ -96,7 +97,7 @@ class Pair:
     def _call(self, messages: Messages, datatype: Any) -> Call:
         """What this rank does in one iteration."""
         n, first = len(messages.answer), self.comm.rank == 0
-        share = 1 if self.options.multiple or self.program.kind == LATENCY else self.options.window
+        share = self.window // len(messages.sent)
         sent, received = (
             [[buffer, n, datatype] for buffer in buffers] * share for buffers in (messages.sent, messages.received)
         )

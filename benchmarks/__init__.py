@@ -23,6 +23,7 @@ session.py          a run on MPI.COMM_WORLD: communicators, output, results
 asked.py            what a command line asks for
 cli.py              `mpicoll bench`
 report/             `mpicoll report`: results read, compared, drawn
+osu/                `mpicoll bench … --osu`: what the OSU benchmarks measure, as they print it
 voice.py            commands that all ranks run and of which rank 0 speaks
 launch.py           mpiexec, as each MPI's wants it
 hosts/              several hosts on one machine, with links of a given rate

@@ -16,13 +16,14 @@ from . import contenders as who
 from .asked import Settings, settings
 from .forms import BLOCKING, FORMS
 from .launch import RATE_VARIABLE
+from .osu.either import FLAG, OrOSU
 from .patterns import ROTATING
 from .shares import EVEN, SHARES
 from .sync import BARRIER, SYNCS
-from .voice import WRONG, OneVoice, opened, world
+from .voice import WRONG, opened, world
 
 
-@click.command(cls=OneVoice, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
+@click.command(cls=OrOSU, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 @click.argument("collectives", metavar="COLLECTIVE[,COLLECTIVE…]|all")
 @click.option("--sizes", default="8:4M:8", help="Bytes: a list of sizes and ranges FIRST:LAST[:FACTOR].")
 @click.option("--algorithms", default="all", help="native, auto, names from `mpicoll list`; or all that suit.")
@@ -44,6 +45,7 @@ from .voice import WRONG, OneVoice, opened, world
               help="Of every host's link, such as 100Gbit: tells how near the limit it is.")
 @click.option("--memory", default="1G", help="Leave out sizes that need more for buffers on a rank.")
 @click.option("--seed", default=0, help="Of the order within a round.")
+@click.option(FLAG, is_flag=True, expose_value=False, help="Print as the OSU benchmarks do, whose options follow.")
 @click.option("--json", "path", metavar="FILE", help="For JSON lines, as results come; else in a file it names.")
 def bench(path: str | None, **given: Any) -> None:
     """Time algorithms of collectives beside MPI's own: start it under mpiexec, on 2 or more ranks.

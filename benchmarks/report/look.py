@@ -7,25 +7,25 @@ meet in one picture get different colours as long as there are enough, and marks
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..contenders import AUTO, NATIVE
 from .groups import Group
 
 NEUTRAL, CHOICE = "#8a8f98", "#0a84c6"  # of native, and of auto
-# Told apart with red-green blindness too, and on white as well as on near-black.
+# Told apart with red-green blindness too, and neither too light for white nor too dark for near-black.
 COLOURS = (
-    "#e8862a",
-    "#12a17f",
-    "#d6457a",
-    "#8867d8",
-    "#c9a20a",
-    "#56bde8",
-    "#a8552f",
-    "#6f9a2c",
-    "#e58fc2",
-    "#4a5fc4",
+    "#a80c90",
+    "#f09c60",
+    "#248400",
+    "#00c0d8",
+    "#e45460",
+    "#b4b400",
+    "#0054d8",
+    "#54c090",
+    "#844860",
+    "#606030",
 )
 MARKS = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
 
@@ -47,16 +47,14 @@ def name_of(contender: str) -> str:
 
 
 def looks(groups: Sequence[Group]) -> dict[str, Look]:
-    """Each contender's look; native and auto first, then as they come."""
-    meetings = _meetings(groups)
-    colours = _colours([name for name in meetings if name not in (NATIVE, AUTO)], meetings) | {AUTO: CHOICE}
-    found: dict[str, Look] = {}
-    marks: Counter[str] = Counter()
-    for contender in contenders(row.contender for group in groups for row in group.rows):
-        colour = colours.get(name_of(contender), NEUTRAL)
-        found[contender] = Look(colour, MARKS[marks[colour] % len(MARKS)])
-        marks[colour] += 1
-    return found
+    """Each contender's look: native first, then auto, then the others as they come."""
+    names = _meetings([{name_of(row.contender) for row in group.rows} for group in groups])
+    others = {name: met for name, met in names.items() if name not in (NATIVE, AUTO)}
+    colours = {NATIVE: NEUTRAL, AUTO: CHOICE} | _dealt(others, COLOURS, {})
+    every = _meetings([{row.contender for row in group.rows} for group in groups])
+    own = {contender: colours[name_of(contender)] for contender in every}
+    marks = _dealt(every, MARKS, own)
+    return {contender: Look(own[contender], marks[contender]) for contender in contenders(every)}
 
 
 def contenders(labels: Iterable[str]) -> list[str]:
@@ -66,23 +64,23 @@ def contenders(labels: Iterable[str]) -> list[str]:
     return sorted(place, key=place.__getitem__)
 
 
-def _meetings(groups: Iterable[Group]) -> dict[str, set[str]]:
+def _meetings(pictures: Sequence[set[str]]) -> dict[str, set[str]]:
     """For each name those it is seen beside, the names that meet most first."""
     met: dict[str, set[str]] = defaultdict(set)
-    for group in groups:
-        names = {name_of(row.contender): None for row in group.rows}
+    for names in pictures:
         for name in names:
-            met[name] |= set(names) - {name}
-    return dict(sorted(met.items(), key=lambda item: -len(item[1])))
+            met[name] |= names - {name}
+    return dict(sorted(met.items(), key=lambda item: (-len(item[1]), item[0])))
 
 
-def _colours(names: Iterable[str], meetings: dict[str, set[str]]) -> dict[str, str]:
-    """For each name the colour that fewest of those it meets have, and among these the one used least."""
+def _dealt(met: Mapping[str, set[str]], choices: Sequence[str], beside: Mapping[str, str]) -> dict[str, str]:
+    """For each name a choice that few of those it meets have, least of all those that are alike in what is beside."""
     chosen: dict[str, str] = {}
-    for name in names:
-        near = Counter(chosen[other] for other in meetings[name] if other in chosen)
-        used = Counter(chosen.values())
-        chosen[name] = min(COLOURS, key=lambda colour: (near[colour], used[colour]))
+    for name, others in met.items():
+        known = [other for other in others if other in chosen]
+        near, used = Counter(chosen[other] for other in known), Counter(chosen.values())
+        alike = Counter(chosen[other] for other in known if beside and beside[other] == beside[name])
+        chosen[name] = min(choices, key=lambda choice: (alike[choice], near[choice], used[choice]))
     return chosen
 
 

@@ -61,6 +61,10 @@ def test_wheel_holds_the_linked_directories_as_files(wheel, name):
     assert in_checkout <= set(wheel)
 
 
+def test_wheel_holds_what_the_reports_page_is_made_from(wheel):
+    assert {f"mpicoll/benchmarks/report/page.{kind}" for kind in ("html.j2", "css", "js")} <= set(wheel)
+
+
 def test_wheel_holds_every_module_of_the_library(wheel):
     in_checkout = {str(file.relative_to(ROOT)) for file in (ROOT / "mpicoll").rglob("*.py")}
     assert in_checkout <= set(wheel)

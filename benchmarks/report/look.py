@@ -51,10 +51,11 @@ def looks(groups: Sequence[Group]) -> dict[str, Look]:
     names = _meetings([{name_of(row.contender) for row in group.rows} for group in groups])
     others = {name: met for name, met in names.items() if name not in (NATIVE, AUTO)}
     colours = {NATIVE: NEUTRAL, AUTO: CHOICE} | _dealt(others, COLOURS, {})
-    every = _meetings([{row.contender for row in group.rows} for group in groups])
+    met = _meetings([{row.contender for row in group.rows} for group in groups])
+    every = contenders(row.contender for group in groups for row in group.rows)
     own = {contender: colours[name_of(contender)] for contender in every}
-    marks = _dealt(every, MARKS, own)
-    return {contender: Look(own[contender], marks[contender]) for contender in contenders(every)}
+    marks = _dealt({contender: met[contender] for contender in every}, MARKS, own)
+    return {contender: Look(own[contender], marks[contender]) for contender in every}
 
 
 def contenders(labels: Iterable[str]) -> list[str]:

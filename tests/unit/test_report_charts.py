@@ -47,9 +47,9 @@ def test_looks_that_meet_differ(every):
 # How light is seen with no cones for red or green (Machado, Oliveira, Fernandes, 2009), on linear sRGB.
 EYES = {
     "all cones": np.eye(3),
-    "no red": np.array([[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]),
-    "no green": np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]]),
-}  # fmt: skip
+    "no red": np.array([0.152286, 1.052583, -0.204868, 0.114503, 0.786281, 0.099216, -0.003882, -0.048116, 1.051998]),
+    "no green": np.array([0.367322, 0.860646, -0.227968, 0.280085, 0.672501, 0.047413, -0.01182, 0.04294, 0.968881]),
+}
 TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
 
 
@@ -57,7 +57,7 @@ def seen(colour: str, eye: np.ndarray) -> np.ndarray:
     """A colour in CIELAB, where distances are as they seem: 2 is just noticeable."""
     part = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)]) / 255
     linear = np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
-    xyz = TO_XYZ @ np.clip(eye @ linear, 0, 1) / np.array([0.9505, 1, 1.089])
+    xyz = TO_XYZ @ np.clip(eye.reshape(3, 3) @ linear, 0, 1) / np.array([0.9505, 1, 1.089])
     x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 

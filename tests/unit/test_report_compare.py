@@ -67,6 +67,7 @@ def test_tolerance_swallows_small_changes_only():
     old, new = skewed(draw, 200), skewed(draw, 200, 1.03)
     assert change_of(old, new)[2] < LEVEL
     assert change_of(old, new, tolerance=0.05)[2] > 0.5
+    assert change_of(new, old)[2] < LEVEL and change_of(new, old, tolerance=0.05)[2] > 0.5
     assert change_of(old, skewed(draw, 200, 1.2), tolerance=0.05)[2] < LEVEL
     assert change_of(old, skewed(draw, 200, 0.8), tolerance=0.05)[2] < LEVEL
 

@@ -160,6 +160,16 @@ def test_osu_several_in_one_file_the_last_cut_short():
     assert {row.statistic for row in run.rows} == {MEAN_OF_ALL}
 
 
+def test_a_block_takes_nothing_from_the_one_before_it(tmp_path):
+    both = (DATA / "osu-allreduce-full.txt").read_text() + (DATA / "osu-several.txt").read_text()
+    osu = read(file(tmp_path, both))
+    assert {row.setting.dtype for row in osu.rows if row.setting.collective != "allreduce"} == {None}
+    text = (DATA / "imb-2.txt").read_text()
+    head, _, tail = text.rpartition("# #processes = 2 \n")
+    imb = read(file(tmp_path, head + tail))
+    assert {row.ranks for row in imb.rows if row.setting.collective == "pingpong"} == {None}
+
+
 def test_groups_hold_what_may_be_compared(tmp_path):
     run = read(write(tmp_path / "a.jsonl", results(("bcast",), ((4, 1), (8, 2)))))
     groups = gather([run])

@@ -90,9 +90,8 @@ def setting(benchmark: str, reductions: Reductions) -> Setting:
     name = benchmark.lower().removesuffix("_pure")
     blocking = name.removeprefix("i")
     collective, form = (blocking, "nonblocking") if name != blocking in {*COLLECTIVES, *PLAIN} else (name, "blocking")
-    if collective in COLLECTIVES and COLLECTIVES[collective].reduces:
-        return Setting(collective, form, reductions.dtype, reductions.op)
-    return Setting(collective, form)
+    called = Setting(collective, form)
+    return called._replace(dtype=reductions.dtype, op=reductions.op) if called.reduces else called
 
 
 def _row(number: Number, reductions: Reductions) -> Row | None:

@@ -30,6 +30,12 @@ class Setting(NamedTuple):
     counts: str | None = None
 
     @property
+    def reduces(self) -> bool:
+        """Whether it computes, so that the type of its numbers matters beside their bytes."""
+        meant = COLLECTIVES.get(plain(self.collective))
+        return meant is not None and meant.reduces
+
+    @property
     def variant(self) -> str:
         """The setting without its collective, in words, of what matters to that collective.
 

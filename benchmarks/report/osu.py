@@ -93,7 +93,9 @@ def _numbers(text: str) -> Iterator[tuple[re.Match[str], str | None, Columns, st
 def _row(title: str, dtype: str | None, values: dict[str, str] | None) -> Row | None:
     if values is None:
         return None
-    called = setting(title)._replace(dtype=dtype)
+    called = setting(title)
+    if called.reduces:
+        called = called._replace(dtype=dtype)
     try:
         return Row(
             called,

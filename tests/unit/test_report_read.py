@@ -200,6 +200,13 @@ def test_a_guest_stands_wherever_it_fits(tmp_path):
     assert seen["pingpong", None, 2] == {"IMB"}
 
 
+def test_the_type_of_bytes_that_are_only_moved_does_not_matter(tmp_path):
+    ours = read(write(tmp_path / "a.jsonl", results(("bcast",), ((2, 1),), (8,))))
+    text = "# OSU MPI Broadcast Latency Test v7.4\n# Datatype: MPI_CHAR.\n# Size       Avg Latency(us)\n8      1.05\n"
+    (group,) = gather([ours, read(file(tmp_path, text, "osu.txt"))])
+    assert group.rows[-1].contender == "OSU"
+
+
 def test_two_files_of_one_program_are_told_apart(tmp_path):
     for name in ("first.txt", "second.txt"):
         file(tmp_path, (DATA / "osu-several.txt").read_text(), name)

@@ -23,10 +23,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from ..stats import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW
 from .model import Row, Run
 
 LEVEL = 0.05  # of wrong verdicts among all; and 1 - the confidence of an interval
-FASTER, SLOWER, SAME, TOO_FEW = "faster", "slower", "no difference", "too few"
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def _verdict(ratio: float | None, adjusted: float | None) -> str:
     if adjusted is None or ratio is None:
         return TOO_FEW
     if adjusted > LEVEL:
-        return SAME
+        return NO_DIFFERENCE
     return FASTER if ratio > 1 else SLOWER
 
 
@@ -155,11 +155,11 @@ def interval_rank(n: int, m: int) -> int:
 
 
 def differing(old: Mapping[str, object], new: Mapping[str, object]) -> list[tuple[str, object, object]]:
-    """The facts of two environments that differ, but for the time; dictionaries within them by their entries."""
+    """The facts of two environments that differ, but for time and command; dictionaries within them by their entries."""
     found = []
     for key in dict.fromkeys([*old, *new]):
         one, other = old.get(key), new.get(key)
-        if key == "time" or one == other:
+        if key in ("time", "command") or one == other:
             continue
         if isinstance(one, dict) and isinstance(other, dict):
             found += [(f"{key}.{name}", a, b) for name, a, b in differing(one, other)]

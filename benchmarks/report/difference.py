@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..sizes import format_size
-from ..stats import geometric_mean
+from ..stats import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW, geometric_mean
 from ..table import STYLES, WRONG
-from .compare import FASTER, SAME, SLOWER, TOO_FEW, Change, Comparison, differing
+from .compare import Change, Comparison, differing
 from .model import Place, Row, Run
 from .terminal import span, time
 
@@ -90,7 +90,7 @@ def table(title: str, changes: Sequence[Change]) -> Table:
 def summary(found: Comparison, tolerance: float) -> str:
     """One line: how many rows got faster and slower, and how all changed on average."""
     ratios = [change.ratio for change in found.changes if change.ratio]
-    counts = ", ".join(f"{found.count(verdict)} {verdict}" for verdict in (FASTER, SLOWER, SAME, TOO_FEW))
+    counts = ", ".join(f"{found.count(verdict)} {verdict}" for verdict in (FASTER, SLOWER, NO_DIFFERENCE, TOO_FEW))
     mean = f"; geometric mean of the ratios {geometric_mean(ratios):.3f}" if ratios else ""
     room = f"; changes up to {100 * tolerance:.3g} % are none" if tolerance else ""
     wrong = f"; {len(found.wrong)} wrong now" if found.wrong else ""

@@ -155,7 +155,7 @@ def interval_rank(n: int, m: int) -> int:
 
 
 def differing(old: Mapping[str, object], new: Mapping[str, object]) -> list[tuple[str, object, object]]:
-    """The facts of two environments that differ, but for time and command; dictionaries within them by their entries."""
+    """The facts of two environments that differ, but for time and command; of a dictionary, its entries."""
     found = []
     for key in dict.fromkeys([*old, *new]):
         one, other = old.get(key), new.get(key)

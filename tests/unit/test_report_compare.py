@@ -153,7 +153,8 @@ def test_the_generated_runs_differ_as_they_were_made_to(tmp_path: Path):
 
 def test_environments_that_differ():
     old = {"mpi": "MPICH 5.0.2", "time": "1", "command": "a", "mpi_settings": {"A": "1", "B": "2"}, "commit": "x"}
-    new = {"mpi": "MPICH 5.0.3", "time": "2", "command": "b", "mpi_settings": {"A": "1", "C": "3"}, "commit": "x", "cores": 2}
+    new = {"mpi": "MPICH 5.0.3", "time": "2", "command": "b", "mpi_settings": {"A": "1", "C": "3"}, "commit": "x",
+           "cores": 2}
     assert differing(old, new) == [
         ("mpi", "MPICH 5.0.2", "MPICH 5.0.3"),
         ("mpi_settings.B", "2", None),

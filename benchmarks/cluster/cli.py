@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -37,12 +38,12 @@ QUICK = {"layouts": "8x1", "sizes": "64K,256K"}  # where the command line says n
 @click.command(cls=OneLineCommand, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 @click.option("--layouts", default=LAYOUTS, help="HOSTSxRANKS, and -block or -cyclic where hosts have several ranks.")
 @click.option("--rate", default="50Mbit", help="Of each host's link, in each direction.")
-@click.option("--sizes", default="64K,1M,4M", help="Of the whole vector; each rank has 1/p of it in allgather, alltoall.")
+@click.option("--sizes", default="64K,1M,4M", help="Of the whole vector, of which a rank's share may be 1/p.")
 @click.option("--collectives", default=",".join(STANDARD), help="Also gather and scatter.")
 @click.option("--algorithms", default="", help="Beside native. [default: auto, and one for large vectors]")
 @click.option("--mpi", "mpis", default="mpich", help="Of mpich, openmpi and intel; one or several.")
 @click.option("--peers", default=FOUND, help=f"Of {', '.join(PEERS)}; {FOUND}: what is installed; none.")
-@click.option("--torch-python", type=click.Path(path_type=Path), metavar="FILE", help="A Python that has torch, for Gloo.")
+@click.option("--torch-python", type=click.Path(path_type=Path), metavar="FILE", help="One that has torch, for Gloo.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="For each size. [default: by the wire]")
 @click.option("--cycles", type=click.IntRange(min=1), default=1, help="How often all is launched; rounds are pooled.")
 @click.option("--quick", is_flag=True, help="One layout and small sizes: " + " and ".join(QUICK.values()) + ".")
@@ -55,8 +56,7 @@ def cluster(quick: bool, out: Path | None, **given: Any) -> None:
     """
     with asking():
         if quick:
-            source = click.get_current_context().get_parameter_source
-            given |= {key: value for key, value in QUICK.items() if source(key) is not click.core.ParameterSource.COMMANDLINE}
+            given |= {name: value for name, value in QUICK.items() if by_default(name)}
         layouts = parse_layouts(given["layouts"])
         plan = made_plan(given)
         pythons = {mpi: python_of(mpi) for mpi in split_names(given["mpis"])}
@@ -68,6 +68,11 @@ def cluster(quick: bool, out: Path | None, **given: Any) -> None:
     for line in (*lines, *(f"with {peer.about}" for peer in peers), f"about {takes:.0f} min; results go to {out}"):
         screen.print(line)
     measured(screen, plan, layouts, pythons, peers, writable(out), takes)
+
+
+def by_default(name: str) -> bool:
+    """Whether the command line does not say it."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.DEFAULT
 
 
 def made_plan(given: dict[str, Any]) -> Plan:

@@ -102,8 +102,7 @@ class Conductor:
 
     def _bench(self, launch: OnLayout, collective: str, found: Found) -> None:
         lines = bench(launch, self.plan, collective, self.raw / "bench.jsonl")
-        host_facts = {"rate": parse_rate(self.plan.rate), "placement": found.layout.placement}
-        found.environment = found.environment or {**host_facts, **lines.environment}
+        found.environment = found.environment or lines.environment
         found.ours[collective].append(lines.rows)
 
     def _peer(self, launch: OnLayout, name: str, found: Found) -> None:

@@ -14,6 +14,8 @@ from .plan import Layout, Plan, size_of
 
 PATIENCE, AT_LEAST = 6, 120.0  # a launch that takes so many times as long as planned, and so many seconds, is ended
 
+PRECISION = 2  # per cent: a size whose medians are known so well is left, and that is soon where calls are short
+
 
 class LaunchFailed(RuntimeError):
     """`mpicoll bench` came to nothing; the message is its last words, in one line."""
@@ -72,6 +74,8 @@ def words(plan: Plan, collective: str, p: int, file: Path) -> list[str]:
         "sizes": ",".join(str(size_of(collective, n, p)) for n in plan.sizes),
         "algorithms": ",".join(plan.contenders(collective, p)),
         "seconds": f"{len(plan.sizes) * plan.seconds_of(collective):.3f}",
+        "precision": str(PRECISION),
+        "warmup": "1",
         "rate": plan.rate,
         "json": str(file),
     }

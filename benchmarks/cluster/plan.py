@@ -40,7 +40,7 @@ PASSES = {"allreduce": 2}  # times that the vector crosses a link; 1 for the oth
 SLOW = 2.0
 ROUNDS = 3  # of a peer in one launch, of the largest size; it is launched twice in a cycle
 CALLS = 8  # expected calls that fill a case's seconds
-OVERHEAD = 4  # calls of each contender that check and warm up
+OVERHEAD = 3  # calls of each contender that check and warm up
 STARTING = {"bench": 6.0, "gloo": 11.0, "IMB": 1.5}  # seconds until a program times its first call
 
 

@@ -17,14 +17,14 @@ from ..sizes import format_size
 from ..stats import FASTER, SLOWER
 from .conduct import Found
 
-WIDTH = 160  # columns where the output is not a terminal
+WIDTH = 180  # columns where the output is not a terminal
 STYLES = {FASTER: "green", SLOWER: "red"}
 ABSENT = "–"
 LEGEND = (
     "× limit: median time over the least time that the links need; the bucket of a link lets a burst of 64 KiB pass\n"
-    "at once, so that small sizes can come out below 1. ratio: native's time over this one's, above 1 is faster, and\n"
-    "where it lies with 95 % confidence: paired by round for ours, two independent samples for peers, which are\n"
-    "separate programs in launches of their own."
+    "at once, so that small sizes can come out below 1. ratio: native's time over auto's or the peer's, above 1 is\n"
+    "faster; [95 %]: where it lies with 95 % confidence. Ours are paired with native by round; peers are separate\n"
+    "programs in launches of their own, so theirs is the ratio of two independent samples."
 )
 
 
@@ -65,14 +65,14 @@ def table(all_lines: Sequence[Line], title: str) -> Table:
     """Rows by layout, collective and size."""
     peers = list(dict.fromkeys(name for line in all_lines for name in line.peers))
     made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    for name in ("hosts x ranks", "collective"):
+    for name in ("MPI, hosts × ranks", "collective"):
         made.add_column(name, no_wrap=True)
     for name in ("n", "limit ms", "native\n× limit", "auto\n× limit", "ratio", "[95 %]"):
         made.add_column(name, justify="right", no_wrap=True)
     made.add_column("verdict", no_wrap=True)
     made.add_column("best of ours\n× limit")
     for name in peers:
-        made.add_column(f"{name}, unpaired\n× limit, ratio")
+        made.add_column(f"{name}, unpaired\n× limit, ratio", no_wrap=True)
     for place, line in enumerate(all_lines):
         last = all_lines[place + 1 : place + 2]
         ends = not last or (last[0].where, last[0].call.collective) != (line.where, line.call.collective)
@@ -119,8 +119,7 @@ def _verdict(row: Row) -> Text:
 def _peer(row: Row | None) -> str | Text:
     if row is None or row["note"]:
         return row["note"] if row else ABSENT
-    ratio, interval, _ = _ratio(row)
-    return Text.assemble(_over(row), f", {ratio} ", f"({interval}) ", _verdict(row))
+    return Text.assemble(_over(row), f", {_ratio(row)[0]} ", _verdict(row))
 
 
 def console() -> Console:

@@ -34,7 +34,6 @@ OPTIONS = {
     "warm_up": "off",
     "sync": "on",  # a barrier before every call
     "root_shift": "off",
-    "off_cache": "-1",
     "time": "3600",  # seconds, so that no length is cut short
     "red_data_type": "double",
 }

@@ -25,7 +25,7 @@ from ..hosts import LaunchError, enter, parse_rate
 from ..sizes import parse_sizes
 from .conduct import Conductor
 from .installed import FOUND, PEERS, find_peers, python_of
-from .plan import STANDARD, Layout, Plan, check_collectives, minutes, parse_layouts
+from .plan import STANDARD, Layout, Plan, check_algorithms, check_collectives, minutes, parse_layouts
 from .summary import console, show
 
 NAME = "mpicoll.benchmarks.cluster"
@@ -65,7 +65,7 @@ def cluster(quick: bool, out: Path | None, **given: Any) -> None:
         enter()
     screen = console()
     takes = len(pythons) * minutes(plan, [layout.ranks for layout in layouts], [peer.name for peer in peers])
-    for line in (*lines, *(f"with {peer.about}" for peer in peers), f"about {takes:.0f} min; results go to {out}"):
+    for line in (*lines, *(f"with {peer.about}" for peer in peers), f"about {takes:.1f} min; results go to {out}"):
         screen.print(line)
     measured(screen, plan, layouts, pythons, peers, writable(out), takes)
 
@@ -81,14 +81,9 @@ def made_plan(given: dict[str, Any]) -> Plan:
     if not sizes or not min(sizes):
         raise ValueError(f"--sizes is {given['sizes']!r}; a size must be above 0")
     parse_rate(given["rate"])
-    return Plan(
-        check_collectives(split_names(given["collectives"])),
-        tuple(sizes),
-        given["rate"],
-        given["cycles"],
-        tuple(split_names(given["algorithms"])),
-        given["seconds"],
-    )
+    collectives = check_collectives(split_names(given["collectives"]))
+    named = check_algorithms(split_names(given["algorithms"]), collectives)
+    return Plan(collectives, tuple(sizes), given["rate"], given["cycles"], named, given["seconds"])
 
 
 def writable(out: Path) -> Path:
@@ -115,8 +110,9 @@ def measured(
         except KeyboardInterrupt:
             interrupted = True
     found = conductor.found
+    files = [out / f"{one.name}.jsonl" for one in found if one.rows]
     show(screen, found, [plan.calls(one.layout.ranks) for one in found], f"{plan.rate} links")
-    page(screen, [out / f"{one.name}.jsonl" for one in found], out / "report.html")
+    page(screen, files, out / "report.html")
     for failure in conductor.failures:
         click.echo(f"{NAME}: {failure}", err=True)
     if interrupted:
@@ -150,10 +146,9 @@ def bar(screen: Console, seconds: float) -> Iterator[Any]:
 
 def page(screen: Console, files: Sequence[Path], html: Path) -> None:
     """The report's page of these results, where there is such a command."""
-    there = [str(file) for file in files if file.exists()]
-    if not there or "report" not in main.commands:
+    if not files or "report" not in main.commands:
         return
-    words = [sys.executable, "-m", "mpicoll", "report", *there, "-o", str(html)]
+    words = [sys.executable, "-m", "mpicoll", "report", *map(str, files), "-o", str(html)]
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     said = (done.stderr.strip().splitlines() or [""])[-1]
     screen.print(f"page: {html}" if done.returncode == 0 else f"no page: {said}")

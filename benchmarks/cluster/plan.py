@@ -15,12 +15,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from mpicoll.errors import UnknownAlgorithm
+from mpicoll.registry import algorithms, parse_spec
 from mpicoll.select import Overrides, choose
 
 from ..contenders import AUTO, NATIVE
 from ..hosts import parse_rate
 from ..launch import PLACEMENTS
 from ..peers import Call
+from ..stats import FEWEST
 
 ELEMENT = 8  # bytes of a float64, which is what is sent
 SHARES = ("allgather", "alltoall", "gather", "scatter")  # whose size is n/p
@@ -37,9 +40,10 @@ LARGE = {
 }
 STANDARD = ("allreduce", "reduce_scatter", "allgather", "bcast", "reduce", "alltoall")
 PASSES = {"allreduce": 2}  # times that the vector crosses a link; 1 for the others
-SLOW = 2.0
+SLOW = 1.5
 ROUNDS = 3  # of a peer in one launch, of the largest size; it is launched twice in a cycle
-CALLS = 8  # expected calls that fill a case's seconds
+CALLS = 6  # expected calls that fill a size's seconds
+LOOK = 4 * FEWEST  # rounds after which `mpicoll bench` may find medians known well enough
 OVERHEAD = 3  # calls of each contender that check and warm up
 STARTING = {"bench": 6.0, "gloo": 11.0, "IMB": 1.5}  # seconds until a program times its first call
 
@@ -99,11 +103,34 @@ def size_of(collective: str, n: int, p: int) -> int:
 
 
 def algorithms_of(collective: str, n: int, p: int, named: Sequence[str] = ()) -> list[str]:
-    """Who takes part: native and those named, else auto and the one for large vectors, where auto takes another."""
+    """Who takes part: native, and those named that the collective has; else auto and, where auto takes another
+    for n bytes, the one for large vectors.
+
+    >>> algorithms_of("bcast", 1 << 22, 8), algorithms_of("bcast", 1 << 22, 8, ["ring", "knomial(k=4)"])
+    (['native', 'auto'], ['native', 'knomial(k=4)'])
+    """
     if named:
-        return list(dict.fromkeys([NATIVE, *named]))
+        known = (NATIVE, AUTO, *algorithms()[collective])
+        return list(dict.fromkeys([NATIVE, *(name for name in named if base_name(name) in known)]))
     chosen = choose(collective, n, p, True, Overrides(), AUTO).algorithm
     return [NATIVE, AUTO, *{LARGE[collective]} - {chosen}]
+
+
+def base_name(spec: str) -> str:
+    """The algorithm's name, without parameters."""
+    return spec.partition("(")[0].strip()
+
+
+def check_algorithms(named: Iterable[str], collectives: Iterable[str]) -> tuple[str, ...]:
+    """Raises UnknownAlgorithm for one that none of the collectives has, ParameterError for bad parameters."""
+    known = {name: [c for c in collectives if name in algorithms()[c]] for c in collectives for name in algorithms()[c]}
+    for spec in named:
+        name = base_name(spec)
+        if name not in (NATIVE, AUTO, *known):
+            raise UnknownAlgorithm("algorithm of these collectives", spec, (NATIVE, AUTO, *known))
+        for collective in known.get(name, ()):
+            parse_spec(collective, spec)
+    return tuple(named)
 
 
 @dataclass(frozen=True)
@@ -149,9 +176,10 @@ class Plan:
 
     def bench_takes(self, collective: str, p: int) -> float:
         """Seconds that a launch of `mpicoll bench` should take."""
-        contenders = len(self.contenders(collective, p))
-        outside = OVERHEAD * contenders * sum(self.expected(collective, n) for n in self.sizes)
-        return STARTING["bench"] + len(self.sizes) * self.seconds_of(collective) + outside
+        contenders, share = len(self.contenders(collective, p)), self.seconds_of(collective)
+        rounds = [contenders * self.expected(collective, n) for n in self.sizes]
+        timed = sum(max(FEWEST * one, min(LOOK * one, share)) for one in rounds)
+        return STARTING["bench"] + timed + OVERHEAD * sum(rounds)
 
     def peer_takes(self, name: str, p: int) -> float:
         """Seconds that a launch of a peer should take."""

@@ -64,7 +64,7 @@ def cluster(quick: bool, out: Path | None, **given: Any) -> None:
         out = out or RESULTS / time.strftime("%Y%m%d-%H%M%S")
         enter()
     screen = console()
-    takes = len(pythons) * minutes(plan, [layout.ranks for layout in layouts], [peer.name for peer in peers])
+    takes = len(pythons) * minutes(plan, [layout.ranks for layout in layouts], peers)
     for line in (*lines, *(f"with {peer.about}" for peer in peers), f"about {takes:.1f} min; results go to {out}"):
         screen.print(line)
     measured(screen, plan, layouts, pythons, peers, writable(out), takes)

@@ -86,14 +86,18 @@ class Conductor:
         }
 
     def _measure(self, net: Hosts, python: Path, found: Found) -> None:
-        names = [peer.name for peer in self.peers]
-        order = launches(self.plan.collectives, names, self.plan.cycles)
-        for number, (kind, name) in enumerate(order, 1):
-            takes = (self.plan.peer_takes if kind == "peer" else self.plan.bench_takes)(name, found.layout.ranks)
+        peers = {peer.name: peer for peer in self.peers}
+        order = launches(self.plan.collectives, list(peers), self.plan.cycles)
+        for number, (_, name) in enumerate(order, 1):
+            p, peer = found.layout.ranks, peers.get(name)
+            takes = self.plan.peer_takes(peer, p) if peer else self.plan.bench_takes(name, p)
             self.say(f"{found.name}, {number} of {len(order)}: {name}, about {takes:.0f} s")
             launch = OnLayout(net, found.layout, python, takes)
             try:
-                (self._peer if kind == "peer" else self._bench)(launch, name, found)
+                if peer:
+                    self._peer(launch, peer, found)
+                else:
+                    self._bench(launch, name, found)
             except (LaunchFailed, PeerFailed) as error:
                 self.failures.append(f"{found.name}: {error}")
                 self.say(self.failures[-1])
@@ -105,10 +109,9 @@ class Conductor:
         found.environment = found.environment or lines.environment
         found.ours[collective].append(lines.rows)
 
-    def _peer(self, launch: OnLayout, name: str, found: Found) -> None:
-        peer = next(peer for peer in self.peers if peer.name == name)
+    def _peer(self, launch: OnLayout, peer: Peer, found: Found) -> None:
         for call, measured in peer.measure(launch, self.plan.rounds(launch.ranks), self.raw).items():
-            found.theirs[name, call].append(measured)
+            found.theirs[peer.name, call].append(measured)
 
     @property
     def all_valid(self) -> bool:

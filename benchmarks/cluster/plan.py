@@ -22,7 +22,7 @@ from mpicoll.select import Overrides, choose
 from ..contenders import AUTO, NATIVE
 from ..hosts import parse_rate
 from ..launch import PLACEMENTS
-from ..peers import Call
+from ..peers import Call, Peer
 from ..stats import FEWEST
 
 ELEMENT = 8  # bytes of a float64, which is what is sent
@@ -42,10 +42,10 @@ STANDARD = ("allreduce", "reduce_scatter", "allgather", "bcast", "reduce", "allt
 PASSES = {"allreduce": 2}  # times that the vector crosses a link; 1 for the others
 SLOW = 1.5
 ROUNDS = 3  # of a peer in one launch, of the largest size; it is launched twice in a cycle
-CALLS = 6  # expected calls that fill a size's seconds
+CALLS = 8  # expected calls that fill a size's seconds
 LOOK = 4 * FEWEST  # rounds after which `mpicoll bench` may find medians known well enough
 OVERHEAD = 3  # calls of each contender that check and warm up
-STARTING = {"bench": 6.0, "gloo": 11.0, "IMB": 1.5}  # seconds until a program times its first call
+STARTING = 6.0  # seconds until `mpicoll bench` makes its first call
 
 
 @dataclass(frozen=True)
@@ -179,13 +179,14 @@ class Plan:
         contenders, share = len(self.contenders(collective, p)), self.seconds_of(collective)
         rounds = [contenders * self.expected(collective, n) for n in self.sizes]
         timed = sum(max(FEWEST * one, min(LOOK * one, share)) for one in rounds)
-        return STARTING["bench"] + timed + OVERHEAD * sum(rounds)
+        return STARTING + timed + OVERHEAD * sum(rounds)
 
-    def peer_takes(self, name: str, p: int) -> float:
+    def peer_takes(self, peer: Peer, p: int) -> float:
         """Seconds that a launch of a peer should take."""
-        calls, rounds = self.calls(p), self.rounds(p)
-        timed = sum((rounds[call] + 1) * self.expected(call.collective, n) for call, n in calls.items())
-        return STARTING[name] + timed
+        rounds, expected = self.rounds(p), self.calls(p)
+        return peer.starting + sum(
+            peer.calls(rounds[call]) * self.expected(call.collective, n) for call, n in expected.items()
+        )
 
 
 def launches(collectives: Iterable[str], peers: Sequence[str], cycles: int) -> list[tuple[str, str]]:
@@ -202,12 +203,13 @@ def launches(collectives: Iterable[str], peers: Sequence[str], cycles: int) -> l
     return [*before, *ours, *reversed(before)] * cycles
 
 
-def minutes(plan: Plan, ranks: Iterable[int], peers: Sequence[str]) -> float:
+def minutes(plan: Plan, ranks: Iterable[int], peers: Sequence[Peer]) -> float:
     """How long layouts with so many ranks should take in all."""
+    named = {peer.name: peer for peer in peers}
     seconds = sum(
-        plan.peer_takes(name, p) if kind == "peer" else plan.bench_takes(name, p)
+        plan.peer_takes(named[name], p) if kind == "peer" else plan.bench_takes(name, p)
         for p in ranks
-        for kind, name in launches(plan.collectives, peers, plan.cycles)
+        for kind, name in launches(plan.collectives, list(named), plan.cycles)
     )
     return seconds / 60
 

@@ -35,6 +35,13 @@ class Gloo:
     def about(self) -> str:
         return f"Gloo of torch {self.version}"
 
+    @property
+    def starting(self) -> float:
+        return 11.0
+
+    def calls(self, rounds: int) -> int:
+        return rounds + 1
+
     @classmethod
     def find(cls, python: Path | None = None) -> Gloo:
         """In the environment named, else in that of MPICOLL_TORCH_PYTHON, else in this one. Raises Missing."""

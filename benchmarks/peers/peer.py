@@ -64,6 +64,15 @@ class Peer(Protocol):
     @property
     def about(self) -> str: ...
 
+    @property
+    def starting(self) -> float:
+        """Seconds from its launch to its first call, about."""
+        ...
+
+    def calls(self, rounds: int) -> int:
+        """How many calls so many rounds are, those included that are not timed."""
+        ...
+
     def measure(self, launch: Launch, rounds: Mapping[Call, int], directory: Path) -> dict[Call, Measured]:
         """Time these calls in so many rounds each, in one launch or few; files go to the directory, which is shared.
 

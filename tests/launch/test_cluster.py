@@ -113,8 +113,8 @@ def test_a_tiny_comparison(tmp_path):
 @pytest.mark.timeout(120)
 def test_interrupted_it_keeps_what_it_has_and_leaves_nothing(tmp_path):
     out = tmp_path / "out"
-    asked = ["--layouts", "2x1", "--sizes", "64K", "--collectives", "bcast,reduce", "--seconds", "0.2", "--cycles", "50",
-             "--peers", "none", "--out", str(out), "--mpi", launching.flavour()]
+    asked = ["--layouts", "2x1", "--sizes", "64K", "--collectives", "bcast,reduce", "--seconds", "0.2",
+             "--cycles", "50", "--peers", "none", "--out", str(out), "--mpi", launching.flavour()]
     process = subprocess.Popen([*COMMAND, *asked], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     file = out / f"{launching.flavour()}-2x1.jsonl"
     until = time.monotonic() + 60

@@ -37,9 +37,15 @@ def test_doctests():
     assert doctest.testmod(imb).failed == 0
 
 
-def test_times_are_the_longest_over_ranks_but_for_the_first_call():
-    found = imb.parse(PRINTED.format(benchmark="Reduce_scatter"))
-    assert found == {Call("reduce_scatter", 65536): [30.5, 31.25], Call("reduce_scatter", 1024): [2.0]}
+def test_times_are_the_longest_over_ranks_in_the_order_asked():
+    rounds = {Call("reduce_scatter", 196608): 3, Call("reduce_scatter", 3072): 2}
+    found = imb.parse(PRINTED.format(benchmark="Reduce_scatter"), rounds)
+    assert found == {Call("reduce_scatter", 196608): [99.0, 30.5, 31.25], Call("reduce_scatter", 3072): [9.0, 2.0]}
+
+
+def test_too_few_times_are_no_result():
+    with pytest.raises(PeerFailed, match="too few times of bcast: 2 where 3 are left"):
+        imb.parse(PRINTED.format(benchmark="Bcast"), {Call("bcast", 65536): 3, Call("bcast", 1024): 3})
 
 
 class Launched:
@@ -56,18 +62,19 @@ class Launched:
         return SimpleNamespace(status=self.status, output=printed)
 
 
-def test_each_length_is_listed_once_a_round_and_once_more(tmp_path):
+def test_each_length_is_listed_once_a_round(tmp_path):
     launch, python = Launched(), Path("env/bin/python")
-    rounds = {Call("bcast", 65536): 2, Call("bcast", 1024): 1, Call("reduce", 65536): 2, Call("reduce", 1024): 1,
-              Call("gather", 512): 1, Call("scan", 65536): 2}
+    rounds = {Call("bcast", 65536): 3, Call("bcast", 1024): 2, Call("reduce", 65536): 3, Call("reduce", 1024): 2,
+              Call("reduce_scatter", 65536): 1, Call("scan", 65536): 2}
     found = Imb(python).measure(launch, rounds, tmp_path)
-    assert launch.lengths == ["65536\n" * 3 + "1024\n" * 2, "512\n" * 2]
+    assert launch.lengths == ["65536\n" * 3 + "1024\n" * 2, "21840\n"]  # of three ranks' shares, whole doubles
     assert [words[0] for words in launch.words] == ["env/bin/IMB-MPI1"] * 2
-    assert [words[-2:] for words in launch.words] == [["Bcast", "Reduce"], ["double", "Gather"]]
+    assert [words[-2:] for words in launch.words] == [["Bcast", "Reduce"], ["double", "Reduce_scatter"]]
     assert launch.how == {"python": python, "env": {"LD_LIBRARY_PATH": "env/lib"}}
     options = dict(zip(launch.words[0][1:-2:2], launch.words[0][2:-2:2]))
-    assert options["-npmin"] == "3" and options["-iter"] == "1" and options["-warm_up"] == "off"
-    assert found[Call("bcast", 65536)] == Measured([30.5, 31.25])
+    assert options["-npmin"] == "3" and options["-iter"] == "1"
+    assert found[Call("bcast", 65536)] == Measured([99.0, 30.5, 31.25])
+    assert found[Call("bcast", 1024)] == Measured([9.0, 2.0])
     assert found[Call("scan", 65536)] == Measured([], note="IMB-MPI1 has no scan")
 
 

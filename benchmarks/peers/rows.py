@@ -3,7 +3,7 @@
 What depends on a case alone (its limit, its bytes) is taken from native's row of the same case, so that one program
 knows how to work it out. Rounds of our own launches are paired with native's of the same round; a peer's are not
 paired with anything, and its ratio is the Hodges–Lehmann estimate of two independent samples, as in
-`mpicoll report compare`.
+`mpicoll report --compare`.
 """
 
 from __future__ import annotations

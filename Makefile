@@ -19,14 +19,15 @@ EXTRAS  := $(MPI),svg,train,report,test,dev
 MPIEXEC  = $(PY) tests/launcher.py
 
 TEST_ARGS ?=
+CLUSTER_ARGS ?=
 MAX_RANKS ?= 64
 
 .DEFAULT_GOAL := help
-.PHONY: help env bench test test-full verify docs lint clean distclean
+.PHONY: help env bench bench-cluster test test-full verify docs lint clean distclean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
-	@echo '  with MPI=mpich|openmpi|intel, PYTHON=python3.x, TEST_ARGS="--ranks 3 -- -k ring"'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@echo '  with MPI=mpich|openmpi|intel, PYTHON=python3.x, TEST_ARGS="--ranks 3 -- -k ring", CLUSTER_ARGS=--quick'
 
 env: $(STAMP)  ## make the environment
 
@@ -42,6 +43,9 @@ bench: env  ## this library beside the MPI's own, then training on real data
 	$(MPIEXEC) -n 2 $(PY) -m mpicoll.benchmarks.sidebyside
 	$(MPIEXEC) -n 4 $(PY) -m mpicoll.benchmarks.train_digits
 	$(MPIEXEC) -n 2 $(PY) -m mpicoll.benchmarks.train_digits --time
+
+bench-cluster: env  ## 8 hosts with slow links, all here: the MPI's own, this library, peers, the limit; as root
+	$(PY) -m mpicoll.benchmarks.cluster --mpi $(MPI) $(CLUSTER_ARGS)
 
 test: env  ## unit tests, then MPI tests on 1 to 4 ranks and a sample on 5, 7 and 8
 	$(PY) tests/run.py $(TEST_ARGS)

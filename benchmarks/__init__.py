@@ -27,6 +27,8 @@ osu/                `mpicoll bench … --osu`: what the OSU benchmarks measure, 
 voice.py            commands that all ranks run and of which rank 0 speaks
 launch.py           mpiexec, as each MPI's wants it
 hosts/              several hosts on one machine, with links of a given rate
+cluster/            the standing comparison on such hosts
+peers/              Gloo and IMB, timed beside ours
 sidebyside.py       nine collectives in a minute
 train_digits.py     data-parallel training on handwritten digits, of the network in mlp.py
 """

@@ -36,12 +36,12 @@ class Later(click.Command):
         return command.make_context(info_name, args, parent, **extra)
 
 
-class OneLine(click.Group):
-    """A group whose errors are one line, and which ends with the right status."""
+class _OneLine:
+    """Commands whose errors are one line, and which end with the right status."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run, print what went wrong, and exit."""
-        run: Any = super().main
+        run: Any = super().main  # type: ignore[misc]
         if not standalone_mode:
             return run(*args, standalone_mode=False, **extra)
         try:
@@ -59,6 +59,14 @@ class OneLine(click.Group):
             click.echo(f"mpicoll: {error}", err=True)
             sys.exit(USAGE if isinstance(error, UnknownAlgorithm) else FAILED)
         sys.exit(status if isinstance(status, int) else 0)
+
+
+class OneLine(_OneLine, click.Group):
+    """A group whose errors are one line."""
+
+
+class OneLineCommand(_OneLine, click.Command):
+    """A command that stands alone, whose errors are one line."""
 
 
 def _say(error: click.ClickException) -> None:

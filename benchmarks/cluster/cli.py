@@ -1,0 +1,154 @@
+"""The command: what is asked for, checked; the hosts; the table and the page at the end."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from mpicoll.cli import main
+from mpicoll.cli.group import OneLineCommand, asking
+
+from ..contenders import split_names
+from ..hosts import LaunchError, enter, parse_rate
+from ..sizes import parse_sizes
+from .conduct import Conductor
+from .installed import FOUND, PEERS, find_peers, python_of
+from .plan import STANDARD, Layout, Plan, check_algorithms, check_collectives, minutes, parse_layouts
+from .summary import console, show
+
+NAME = "mpicoll.benchmarks.cluster"
+WRONG, INTERRUPTED = 1, 130
+RESULTS = Path("benchmarks") / "results"
+LAYOUTS = "8x1,6x1,4x2-block,4x2-cyclic"
+QUICK = {"layouts": "8x1", "sizes": "64K,256K"}  # where the command line says nothing else
+
+
+@click.command(cls=OneLineCommand, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
+@click.option("--layouts", default=LAYOUTS, help="HOSTSxRANKS, and -block or -cyclic where hosts have several ranks.")
+@click.option("--rate", default="50Mbit", help="Of each host's link, in each direction.")
+@click.option("--sizes", default="64K,1M,4M", help="Of the whole vector, of which a rank's share may be 1/p.")
+@click.option("--collectives", default=",".join(STANDARD), help="Also gather and scatter.")
+@click.option("--algorithms", default="", help="Beside native. [default: auto, and one for large vectors]")
+@click.option("--mpi", "mpis", default="mpich", help="Of mpich, openmpi and intel; one or several.")
+@click.option("--peers", default=FOUND, help=f"Of {', '.join(PEERS)}; {FOUND}: what is installed; none.")
+@click.option("--torch-python", type=click.Path(path_type=Path), metavar="FILE", help="One that has torch, for Gloo.")
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="For each size. [default: by the wire]")
+@click.option("--cycles", type=click.IntRange(min=1), default=1, help="How often all is launched; rounds are pooled.")
+@click.option("--quick", is_flag=True, help="One layout and small sizes: " + " and ".join(QUICK.values()) + ".")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help=f"For results. [default: {RESULTS}/TIME]")
+def cluster(quick: bool, out: Path | None, **given: Any) -> None:
+    """Time collectives on several hosts with slow links, all on this machine: native, ours, peers, and the limit.
+
+    Results come as a file of JSON lines per layout, a table, and a page. An interrupted run keeps what it has. Needs
+    root.
+    """
+    with asking():
+        if quick:
+            given |= {name: value for name, value in QUICK.items() if by_default(name)}
+        layouts = parse_layouts(given["layouts"])
+        plan = made_plan(given)
+        pythons = {mpi: python_of(mpi) for mpi in split_names(given["mpis"])}
+        peers, lines = find_peers(given["peers"], given["torch_python"])
+        out = out or RESULTS / time.strftime("%Y%m%d-%H%M%S")
+        enter()
+    screen = console()
+    takes = len(pythons) * minutes(plan, [layout.ranks for layout in layouts], peers)
+    for line in (*lines, *(f"with {peer.about}" for peer in peers), f"about {takes:.1f} min; results go to {out}"):
+        screen.print(line)
+    measured(screen, plan, layouts, pythons, peers, writable(out), takes)
+
+
+def by_default(name: str) -> bool:
+    """Whether the command line does not say it."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.DEFAULT
+
+
+def made_plan(given: dict[str, Any]) -> Plan:
+    """The plan, from the words of the command line. Raises ValueError."""
+    sizes = parse_sizes(given["sizes"])
+    if not sizes or not min(sizes):
+        raise ValueError(f"--sizes is {given['sizes']!r}; a size must be above 0")
+    parse_rate(given["rate"])
+    collectives = check_collectives(split_names(given["collectives"]))
+    named = check_algorithms(split_names(given["algorithms"]), collectives)
+    return Plan(collectives, tuple(sizes), given["rate"], given["cycles"], named, given["seconds"])
+
+
+def writable(out: Path) -> Path:
+    """The directory, made. Raises UsageError."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise click.UsageError(f"--out {out}: {error.strerror}") from None
+    return out
+
+
+def measured(
+    screen: Console, plan: Plan, layouts: Sequence[Layout], pythons: dict[str, Path], peers: Sequence[Any], out: Path,
+    takes: float,
+) -> None:
+    """Measure, and show what there is however that ends."""
+    interrupted = False
+    with tempfile.TemporaryDirectory(dir=out, prefix=".launches-") as raw, bar(screen, takes * 60) as progress:
+        conductor = Conductor(plan, peers, out, Path(raw), screen.print, progress, command())
+        try:
+            conductor.run(pythons, layouts)
+        except LaunchError as error:
+            raise click.UsageError(str(error)) from None
+        except KeyboardInterrupt:
+            interrupted = True
+    found = conductor.found
+    files = [out / f"{one.name}.jsonl" for one in found if one.rows]
+    show(screen, found, [plan.calls(one.layout.ranks) for one in found], f"{plan.rate} links")
+    page(screen, files, out / "report.html")
+    for failure in conductor.failures:
+        click.echo(f"{NAME}: {failure}", err=True)
+    if interrupted:
+        click.echo(f"{NAME}: interrupted; what was measured is in {out}", err=True)
+        raise click.exceptions.Exit(INTERRUPTED)
+    if conductor.failures or not conductor.all_valid:
+        raise click.exceptions.Exit(WRONG)
+
+
+def command() -> str:
+    """This command, so that it can be given again; of paths only the last part."""
+    words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
+    return shlex.join(["python", "-m", NAME, *words])
+
+
+@contextmanager
+def bar(screen: Console, seconds: float) -> Iterator[Any]:
+    """What to tell when so many of the seconds expected are over; on a terminal it shows a bar."""
+    if not screen.is_terminal:
+        yield lambda _: None
+        return
+    columns = (TextColumn("{task.percentage:>3.0f} %"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=screen, transient=True, auto_refresh=False) as progress:
+        task = progress.add_task("", total=seconds)
+
+        def step(done: float) -> None:
+            progress.update(task, advance=done, refresh=True)
+
+        yield step
+
+
+def page(screen: Console, files: Sequence[Path], html: Path) -> None:
+    """The report's page of these results, where there is such a command."""
+    if not files or "report" not in main.commands:
+        return
+    words = [sys.executable, "-m", "mpicoll", "report", *map(str, files), "-o", str(html)]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    said = (done.stderr.strip().splitlines() or [""])[-1]
+    screen.print(f"page: {html}" if done.returncode == 0 else f"no page: {said}")

@@ -1,0 +1,97 @@
+"""`mpicoll bench` on the hosts of a layout."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..hosts import Done, Hosts
+from ..peers.rows import Row
+from .plan import Layout, Plan, size_of
+
+PATIENCE, AT_LEAST = 6, 120.0  # a launch that takes so many times as long as planned, and so many seconds, is ended
+
+PRECISION = 2  # per cent: a size whose medians are known so well is left, and that is soon where calls are short
+
+
+class LaunchFailed(RuntimeError):
+    """`mpicoll bench` came to nothing; the message is its last words, in one line."""
+
+
+@dataclass(frozen=True)
+class OnLayout:
+    """Starts programs on all ranks of a layout, with the mpiexec of an environment, given by its Python."""
+
+    net: Hosts
+    layout: Layout
+    python: Path
+    limit: float  # seconds
+
+    @property
+    def ranks(self) -> int:
+        return self.layout.ranks
+
+    def __call__(
+        self, arguments: Sequence[str], *, python: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> Done:
+        """Wait for it."""
+        return self.net.launch(
+            arguments,
+            ranks_per_host=self.layout.ranks_per_host,
+            placement=self.layout.placement,
+            python=python or self.python,
+            env=env,
+            timeout=max(PATIENCE * self.limit, AT_LEAST),
+        )
+
+
+@dataclass
+class Lines:
+    """What a launch of `mpicoll bench` wrote."""
+
+    environment: dict[str, Any] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+
+
+def bench(launch: OnLayout, plan: Plan, collective: str, file: Path) -> Lines:
+    """One launch for all sizes of a collective. Raises LaunchFailed if it measured nothing."""
+    file.unlink(missing_ok=True)
+    done = launch(words(plan, collective, launch.ranks, file))
+    lines = read(file)
+    if not lines.rows:
+        said = done.output.strip().splitlines() or ["it said nothing"]
+        how = "time was up" if done.timed_out else f"status {done.status}"
+        raise LaunchFailed(f"mpicoll bench {collective}: {how}: {said[-1].strip()}")
+    return lines
+
+
+def words(plan: Plan, collective: str, p: int, file: Path) -> list[str]:
+    """The command."""
+    options = {
+        "sizes": ",".join(str(size_of(collective, n, p)) for n in plan.sizes),
+        "algorithms": ",".join(plan.contenders(collective, p)),
+        "seconds": f"{len(plan.sizes) * plan.seconds_of(collective):.3f}",
+        "precision": str(PRECISION),
+        "warmup": "1",
+        "rate": plan.rate,
+        "json": str(file),
+    }
+    return ["mpicoll", "bench", collective, *(word for name, value in options.items() for word in (f"--{name}", value))]
+
+
+def read(file: Path) -> Lines:
+    """The lines that are whole: of an interrupted run the last may not be."""
+    found = Lines()
+    for text in file.read_text().splitlines() if file.exists() else []:
+        try:
+            line = json.loads(text)
+        except ValueError:
+            break
+        if line["kind"] == "run":
+            found.environment = line["environment"]
+        else:
+            found.rows.append(line)
+    return found

@@ -1,0 +1,131 @@
+"""Intel's MPI benchmarks, IMB-MPI1, on Intel MPI.
+
+IMB prints t_max, the longest over ranks of a rank's mean time. One call a line makes that the longest time of this
+call over ranks, which is our statistic: so every length is listed as many times as there are rounds, each of one
+repetition. IMB makes a call before it that it does not time, whatever it is told. Its bytes are the vector of
+allreduce, reduce and bcast, and otherwise one rank's share, also of reduce_scatter: the bytes on a link tell so.
+Reductions are of doubles; what is only moved are bytes. Answers are not checked: this build of IMB cannot.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..report import imb as reader
+from .peer import Call, Launch, Measured, Missing, PeerFailed, Times, checked
+
+BENCHMARKS = {
+    "allreduce": "Allreduce",
+    "reduce": "Reduce",
+    "reduce_scatter": "Reduce_scatter",
+    "bcast": "Bcast",
+    "allgather": "Allgather",
+    "alltoall": "Alltoall",
+    "gather": "Gather",
+    "scatter": "Scatter",
+}
+ELEMENT = 8  # bytes of a double
+OPTIONS = {
+    "iter": "1",
+    "iter_policy": "off",  # or it would change the number
+    "sync": "on",  # a barrier before every call
+    "root_shift": "off",
+    "time": "3600",  # seconds, so that no length is cut short
+    "red_data_type": "double",
+}
+
+
+@dataclass(frozen=True)
+class Imb:
+    """IMB-MPI1 in an environment, given by its Python."""
+
+    python: Path
+    name: str = "IMB"
+
+    @property
+    def about(self) -> str:
+        return "IMB-MPI1 of Intel MPI"
+
+    @property
+    def program(self) -> Path:
+        return self.python.parent / "IMB-MPI1"
+
+    @classmethod
+    def find(cls, python: Path) -> Imb:
+        """In an environment. Raises Missing."""
+        found = cls(python)
+        if not found.program.exists():
+            raise Missing(f"{found.program} does not exist; `make MPI=intel env` makes its environment")
+        return found
+
+    @property
+    def starting(self) -> float:
+        return 1.5
+
+    def calls(self, rounds: int) -> int:
+        return 2 * rounds
+
+    def measure(self, launch: Launch, rounds: Mapping[Call, int], directory: Path) -> dict[Call, Measured]:
+        """In one launch for all collectives that have the same lengths."""
+        found = {call: Measured([], note=f"IMB-MPI1 has no {call.collective}") for call in rounds}
+        for lengths, collectives in batches(rounds, launch.ranks).items():
+            file = directory / "lengths"
+            file.write_text("".join(f"{length}\n" for length in lengths))
+            done = launch(
+                [str(self.program), *arguments(launch.ranks, file), *(BENCHMARKS[name] for name in collectives)],
+                python=self.python,
+                env={"LD_LIBRARY_PATH": str(self.python.parent.parent / "lib")},
+            )
+            checked(done, self.name)
+            asked = {call: n for call, n in rounds.items() if call.collective in collectives}
+            found |= {call: Measured(times) for call, times in parse(done.output, asked).items()}
+        return found
+
+
+def arguments(ranks: int, lengths: Path) -> list[str]:
+    """IMB's options."""
+    options = {"npmin": str(ranks), "msglen": str(lengths), **OPTIONS}
+    return [word for name, value in options.items() for word in (f"-{name}", value)]
+
+
+def length(call: Call, p: int) -> int:
+    """What IMB calls the length, in bytes.
+
+    >>> length(Call("reduce_scatter", 1 << 20), 6), length(Call("allgather", 64), 6)
+    (174760, 64)
+    """
+    return call.size // p // ELEMENT * ELEMENT if call.collective == "reduce_scatter" else call.size
+
+
+def batches(rounds: Mapping[Call, int], p: int) -> dict[tuple[int, ...], list[str]]:
+    """The collectives that IMB has, by the list of lengths that they need.
+
+    >>> batches({Call("bcast", 8): 2, Call("reduce", 8): 2, Call("scatter", 4): 1, Call("scan", 8): 2}, 2)
+    {(8, 8): ['bcast', 'reduce'], (4,): ['scatter']}
+    """
+    lengths: dict[str, list[int]] = defaultdict(list)
+    for call, n in rounds.items():
+        if call.collective in BENCHMARKS:
+            lengths[call.collective] += [length(call, p)] * n
+    made: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    for collective, listed in lengths.items():
+        made[tuple(listed)].append(collective)
+    return dict(made)
+
+
+def parse(text: str, rounds: Mapping[Call, int]) -> dict[Call, Times]:
+    """The times of every call in what IMB printed, which is in the order of the lengths. Raises PeerFailed."""
+    printed: dict[str, Times] = defaultdict(list)
+    for row in reader.parse("IMB-MPI1", text).rows:
+        if row.median_us is not None:
+            printed[row.setting.collective].append(row.median_us)
+    found = {}
+    for call, n in rounds.items():
+        times = printed[call.collective]
+        if len(times) < n:
+            raise PeerFailed(f"IMB-MPI1 printed too few times of {call.collective}: {len(times)} where {n} are left")
+        found[call], printed[call.collective] = times[:n], times[n:]
+    return found

@@ -1,0 +1,90 @@
+"""A peer: a program that times collectives of its own, in launches of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+Times = list[float]  # microseconds, one a round: the longest over ranks
+
+
+class Missing(ValueError):
+    """A peer that is not installed here; the message is what is missing and how to get it, in one line."""
+
+
+class PeerFailed(RuntimeError):
+    """A launch that came to nothing; the message is its last words, in one line."""
+
+
+class Call(NamedTuple):
+    """What is timed: a collective, and its size in bytes as patterns.py means it."""
+
+    collective: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What came of a call. note: why there are no times; valid: None where answers are not checked."""
+
+    samples_us: Times
+    valid: bool | None = None
+    note: str = ""
+
+
+class Finished(Protocol):
+    """A launch that is over: its exit status, None if time was up, and all that it printed."""
+
+    @property
+    def status(self) -> int | None: ...
+
+    @property
+    def output(self) -> str: ...
+
+
+class Launch(Protocol):
+    """Starts a program on every rank of a layout, and waits for it. `python` names the environment of its mpiexec."""
+
+    @property
+    def ranks(self) -> int: ...
+
+    def __call__(
+        self, arguments: Sequence[str], *, python: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> Finished: ...
+
+
+class Peer(Protocol):
+    """What can be timed beside native. name: as in results; about: name and version, for people."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def about(self) -> str: ...
+
+    @property
+    def starting(self) -> float:
+        """Seconds from its launch to its first call, about."""
+        ...
+
+    def calls(self, rounds: int) -> int:
+        """How many calls so many rounds are, those included that are not timed."""
+        ...
+
+    def measure(self, launch: Launch, rounds: Mapping[Call, int], directory: Path) -> dict[Call, Measured]:
+        """Time these calls in so many rounds each, in one launch or few; files go to the directory, which is shared.
+
+        Raises PeerFailed.
+        """
+        ...
+
+
+def checked(done: Finished, name: str) -> None:
+    """Raises PeerFailed unless the launch went well."""
+    if done.status:
+        words = done.output.strip().splitlines() or ["it said nothing"]
+        raise PeerFailed(f"{name} ended with status {done.status}: {words[-1].strip()}")
+    if done.status is None:
+        raise PeerFailed(f"{name} had to be ended: time was up")

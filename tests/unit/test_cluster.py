@@ -1,0 +1,275 @@
+"""The standing comparison: what is planned, in which order it is launched, what is kept, and the table."""
+
+from __future__ import annotations
+
+import doctest
+import io
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+from rich.console import Console
+
+from mpicoll.benchmarks.cluster import conduct, installed, plan, summary
+from mpicoll.benchmarks.cluster.conduct import Conductor, Found
+from mpicoll.benchmarks.cluster.launches import LaunchFailed, OnLayout, bench, read, words
+from mpicoll.benchmarks.cluster.plan import STANDARD, Layout, Plan, launches, parse_layouts, size_of
+from mpicoll.benchmarks.hosts import Done
+from mpicoll.benchmarks.peers import Call, Gloo, Imb, Measured, Missing
+from mpicoll.benchmarks.peers.peer import PeerFailed
+from mpicoll.errors import MpicollError
+
+SIZES = (1 << 16, 1 << 20, 1 << 22)
+
+
+def test_doctests():
+    assert doctest.testmod(plan).failed == 0
+
+
+# -- the plan
+
+
+@pytest.mark.parametrize("text", ["", "1x1", "8", "8x0", "4x2-other", "ax2", "8x1;4x2"])
+def test_layouts_that_make_no_sense(text):
+    with pytest.raises(ValueError, match="HOSTSxRANKS"):
+        parse_layouts(text)
+
+
+@pytest.mark.parametrize("collective, whole", [
+    ("allreduce", lambda size, p: size), ("bcast", lambda size, p: size), ("reduce_scatter", lambda size, p: size),
+    ("allgather", lambda size, p: size * p), ("alltoall", lambda size, p: size * p),
+])
+@pytest.mark.parametrize("p", [2, 6, 8])
+def test_a_size_is_that_of_the_whole_vector_but_for_less_than_an_element_a_rank(collective, whole, p):
+    for n in SIZES:
+        size = size_of(collective, n, p)
+        assert size % 8 == 0 and n - 8 * p < whole(size, p) <= n
+
+
+def test_peers_run_before_and_after_ours_in_every_cycle():
+    peer, ours = [("peer", "gloo"), ("peer", "IMB")], [("bench", "bcast"), ("bench", "reduce")]
+    assert launches(["bcast", "reduce"], ["gloo", "IMB"], 2) == [*peer, *ours, *peer[::-1]] * 2
+    assert launches(["bcast", "reduce"], [], 1) == ours
+
+
+def test_two_launches_of_a_peer_have_rounds_enough_for_an_interval_and_small_sizes_more():
+    rounds = Plan(STANDARD, SIZES, "50Mbit").rounds(8)
+    counts = [rounds[Call("bcast", n)] for n in SIZES]
+    assert counts == [24, 6, 3]
+    longer = Plan(STANDARD, SIZES, "50Mbit", seconds=60).rounds(8)
+    assert longer[Call("bcast", 1 << 22)] == 29  # 30 s of calls of 1.0066 s
+
+
+def test_the_standard_run_is_planned_for_minutes_not_hours():
+    ranks = [layout.ranks for layout in parse_layouts("8x1,6x1,4x2,4x2-cyclic")]
+    standard, peers = Plan(STANDARD, SIZES, "50Mbit"), [Gloo(Path("python"), "2"), Imb(Path("python"))]
+    assert 10 < plan.minutes(standard, ranks, []) < 20
+    assert plan.minutes(standard, ranks, []) < plan.minutes(standard, ranks, peers) < 35
+    assert plan.minutes(Plan(STANDARD, SIZES, "100Mbit"), ranks, []) < plan.minutes(standard, ranks, [])
+
+
+def test_the_algorithm_for_large_vectors_takes_part_where_auto_takes_another(monkeypatch):
+    assert plan.algorithms_of("allreduce", 1 << 22, 8) == ["native", "auto"]
+    assert plan.algorithms_of("allreduce", 1 << 20, 8) == ["native", "auto", "ring"]  # auto: rabenseifner
+
+
+def test_named_algorithms_must_be_known_somewhere():
+    assert plan.check_algorithms(["auto", "knomial(k=4)"], STANDARD) == ("auto", "knomial(k=4)")
+    with pytest.raises(MpicollError, match="'nonsense'"):
+        plan.check_algorithms(["nonsense"], STANDARD)
+    with pytest.raises(MpicollError, match="q"):
+        plan.check_algorithms(["knomial(q=4)"], STANDARD)
+    with pytest.raises(ValueError, match="'scan' here; there is allreduce"):
+        plan.check_collectives(["bcast", "scan"])
+
+
+# -- launches
+
+
+def test_the_command_of_a_launch(tmp_path):
+    asked = Plan(("alltoall",), (1 << 20, 1 << 22), "50Mbit", algorithms=("auto", "linear"), seconds=2)
+    line = words(asked, "alltoall", 8, tmp_path / "f")
+    options = dict(zip(line[3::2], line[4::2]))
+    assert line[:3] == ["mpicoll", "bench", "alltoall"]
+    assert options["--sizes"] == f"{1 << 17},{1 << 19}" and options["--seconds"] == "4.000"
+    assert options["--algorithms"] == "native,auto,linear" and options["--rate"] == "50Mbit"
+
+
+def test_half_a_line_is_left_out(tmp_path):
+    file = tmp_path / "lines"
+    file.write_text('{"kind": "run", "environment": {"ranks": 2}}\n{"kind": "result", "size": 8}\n{"kind": "res')
+    found = read(file)
+    assert (found.environment, found.rows) == ({"ranks": 2}, [{"kind": "result", "size": 8}])
+
+
+def test_a_launch_that_measured_nothing_says_why(tmp_path):
+    net: Any = SimpleNamespace(launch=lambda *_, **__: Done(2, "mpiexec\nno such thing\n", False))
+    (tmp_path / "f").write_text('{"kind": "result"}\n')  # of the launch before
+    with pytest.raises(LaunchFailed, match="mpicoll bench bcast: status 2: no such thing"):
+        launch = OnLayout(net, Layout(2, 1), Path("python"), 1.0)
+        bench(launch, Plan(("bcast",), (8,), "50Mbit"), "bcast", tmp_path / "f")
+
+
+# -- conducting
+
+
+def row(collective: str, size: int, algorithm: str, median: float, **more: Any) -> dict[str, Any]:
+    return {
+        "kind": "result", "schema": 2, "collective": collective, "size": size, "algorithm": algorithm, "engine": None,
+        "ran": {}, "paired": True, "valid": True, "note": "", "median_us": median, "interval_us": None, "rounds": 6,
+        "late": 0, "algbw": None, "busbw": None, "limit_us": 1000.0, "of_limit": 1000 / median, "ratio": None,
+        "ratio_interval": None, "verdict": None, "overlap": None, "samples_us": [median + i for i in range(6)], **more,
+    }
+
+
+class Net:
+    """Hosts that run `mpicoll bench` in no time; `order` is what was launched."""
+
+    order: ClassVar[list[str]] = []
+    broken = ""
+
+    def __init__(self, count: int, rate: float) -> None:
+        self.count, self.rate = count, rate
+
+    def __enter__(self) -> Net:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+    def launch(self, arguments: list[str], **_: Any) -> Done:
+        collective, options = arguments[2], dict(zip(arguments[3::2], arguments[4::2]))
+        self.order.append(collective)
+        if collective == self.broken:
+            return Done(1, "it broke", False)
+        lines: list[dict[str, Any]] = [{"kind": "run", "environment": {"mpi": "an MPI"}}]
+        for size in map(int, options["--sizes"].split(",")):
+            lines += [row(collective, size, "native", 2000.0), row(collective, size, "auto", 1000.0)]
+        Path(options["--json"]).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return Done(0, "", False)
+
+
+class Peer:
+    name, about, starting = "gloo", "Gloo of nothing", 0.0
+
+    def calls(self, rounds: int) -> int:
+        return rounds
+
+    def measure(self, launch: Any, rounds: Any, directory: Path) -> dict[Call, Measured]:
+        Net.order.append(self.name)
+        return {call: Measured([500.0] * n, True) for call, n in rounds.items()}
+
+
+@pytest.fixture
+def conductor(monkeypatch, tmp_path):
+    monkeypatch.setattr(conduct, "Hosts", Net)
+    monkeypatch.setattr(Net, "order", [])
+    asked = Plan(("bcast", "reduce"), (1 << 16,), "50Mbit")
+    return Conductor(asked, [Peer()], tmp_path, tmp_path, lambda _: None, lambda _: None)
+
+
+def lines_of(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_every_layout_has_a_file_with_native_ours_and_peers(conductor, tmp_path):
+    conductor.run({"mpich": Path("python")}, [Layout(4, 1), Layout(2, 2, "cyclic")])
+    assert Net.order == ["gloo", "bcast", "reduce", "gloo"] * 2
+    run, *rows = lines_of(tmp_path / "mpich-2x2-cyclic.jsonl")
+    assert run["environment"] == {"mpi": "an MPI"} and run["settings"]["peers"] == {"gloo": "Gloo of nothing"}
+    assert [(r["collective"], r["algorithm"]) for r in rows] == [
+        (collective, name) for collective in ("bcast", "reduce") for name in ("native", "auto", "gloo")
+    ]
+    assert rows[2]["rounds"] == 6 and rows[2]["paired"] is False and rows[2]["ratio"] == pytest.approx(4.0, abs=0.02)
+    assert conductor.all_valid and not conductor.failures
+    assert (tmp_path / "mpich-4x1.jsonl").exists() and not list(tmp_path.glob("*.part"))
+
+
+def test_what_fails_is_told_and_the_rest_goes_on(conductor, tmp_path, monkeypatch):
+    def fail(*_: Any) -> Any:
+        raise PeerFailed("gloo wrote no results")
+
+    monkeypatch.setattr(Net, "broken", "bcast")
+    conductor.peers[0].measure = fail
+    conductor.run({"mpich": Path("python")}, [Layout(4, 1)])
+    assert [row["collective"] for row in lines_of(tmp_path / "mpich-4x1.jsonl")[1:]] == ["reduce", "reduce"]
+    failed = "mpich-4x1: mpicoll bench bcast: status 1: it broke"
+    assert conductor.failures == ["mpich-4x1: gloo wrote no results", failed, "mpich-4x1: gloo wrote no results"]
+
+
+def test_an_interruption_leaves_what_there_was(conductor, tmp_path, monkeypatch):
+    def interrupted(self: Net, arguments: list[str], **how: Any) -> Done:
+        if arguments[2] == "reduce":
+            raise KeyboardInterrupt
+        return launch(self, arguments, **how)
+
+    launch = Net.launch
+    monkeypatch.setattr(Net, "launch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        conductor.run({"mpich": Path("python")}, [Layout(4, 1)])
+    assert {row["collective"] for row in lines_of(tmp_path / "mpich-4x1.jsonl")[1:]} == {"bcast"}
+    assert len(conductor.found) == 1
+
+
+# -- the table
+
+
+def shown(rows: list[dict[str, Any]], theirs: dict[Any, Any] | None = None) -> str:
+    found = Found("mpich", Layout(4, 1), {})
+    found.ours["bcast"].append(rows)
+    found.theirs.update({key: [value] for key, value in (theirs or {}).items()})
+    screen = Console(file=io.StringIO(), width=180)
+    summary.show(screen, [found], [{Call("bcast", 1 << 20): 1 << 20}], "50Mbit links")
+    return screen.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_table_says_times_over_the_limit_ratios_and_verdicts():
+    size = 1 << 20
+    ours = [row("bcast", size, "native", 2500.0),
+            row("bcast", size, "auto", 1500.0, ratio=1.67, ratio_interval=[1.5, 1.8], verdict="faster"),
+            row("bcast", size, "chain", 1100.0), row("bcast", size, "ring", 900.0, valid=False)]
+    text = shown(ours, {("gloo", Call("bcast", size)): Measured([5000.0] * 8, True),
+                        ("IMB", Call("bcast", size)): Measured([], note="IMB-MPI1 has no bcast")})
+    line = " ".join(next(line for line in text.splitlines() if "mpich-4x1" in line).split())
+    assert line == ("mpich-4x1 bcast 1 MiB 1.0 2.50 1.50 1.67 1.50–1.80 faster 1.10 chain 5.00, 0.50 slower "
+                    "IMB-MPI1 has no bcast")
+    assert "gloo, unpaired" in text and "two independent samples" in text
+
+
+def test_a_wrong_answer_is_in_the_table_and_never_the_best():
+    text = shown([row("bcast", 1 << 20, "native", 2500.0), row("bcast", 1 << 20, "auto", 900.0, valid=False)])
+    assert "WRONG" in text and "0.90" not in text
+
+
+def test_without_results_there_is_no_table():
+    assert shown([]) == ""
+
+
+# -- what is here
+
+
+def test_an_mpi_without_its_environment(monkeypatch, tmp_path):
+    monkeypatch.setattr(installed, "ROOT", tmp_path)
+    monkeypatch.setattr(installed, "flavour", lambda: "openmpi")
+    assert installed.python_of("openmpi").exists()
+    with pytest.raises(ValueError, match=r"\.venv-intel is missing; `make MPI=intel env` makes it"):
+        installed.python_of("intel")
+    with pytest.raises(ValueError, match="no MPI is called 'lam'"):
+        installed.python_of("lam")
+
+
+def test_a_peer_that_is_missing_is_a_line_unless_it_was_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(installed, "ROOT", tmp_path)
+    monkeypatch.setattr(installed, "flavour", lambda: "mpich")
+    missing = tmp_path / "python"
+    peers, lines = installed.find_peers("found", missing)
+    assert peers == [] and [line.partition(":")[0] for line in lines] == ["without gloo", "without imb"]
+    assert "--torch-python" in lines[0] and "make MPI=intel env" in lines[1]
+    assert installed.find_peers("none", missing) == ([], [])
+    for name in ("gloo", "imb"):
+        with pytest.raises(Missing):
+            installed.find_peers(name, missing)
+    with pytest.raises(ValueError, match="no peer is called 'nccl'"):
+        installed.find_peers("nccl", None)

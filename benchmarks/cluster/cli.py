@@ -15,7 +15,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
 from mpicoll.cli import main
 from mpicoll.cli.group import OneLineCommand, asking
@@ -134,7 +134,7 @@ def bar(screen: Console, seconds: float) -> Iterator[Any]:
     if not screen.is_terminal:
         yield lambda _: None
         return
-    columns = (TextColumn("{task.percentage:>3.0f} %"), BarColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.percentage:>3.0f} %"), BarColumn(), TextColumn("about {task.remaining:.0f} s to go"))
     with Progress(*columns, console=screen, transient=True, auto_refresh=False) as progress:
         task = progress.add_task("", total=seconds)
 

@@ -18,6 +18,7 @@ from mpicoll.collectives import COLLECTIVES, PLAIN
 from .model import MEAN_OF_ALL, MEAN_OF_SLOWEST, Overlap, Row, Run, Setting
 from .osu import MEGABYTE, TYPES
 
+SHARED = "reduce_scatter"  # IMB's bytes are one rank's share of it, as the traffic shows; ours are the whole vector
 KIND = "IMB"
 NAME = "IMB"
 FACTS = {
@@ -103,9 +104,10 @@ def _row(number: Number, reductions: Reductions) -> Row | None:
         return None
     slowest = values.get("t_max[usec]")
     rate = values.get("Mbytes/sec")
+    called = setting(number.benchmark, reductions)
     return Row(
-        setting(number.benchmark, reductions),
-        int(values.get("bytes", 0)),
+        called,
+        int(values.get("bytes", 0)) * (number.ranks or 1 if called.collective == SHARED else 1),
         NAME,
         ranks=number.ranks,
         median_us=slowest if slowest is not None else values.get("t[usec]", values.get("t_pure[usec]")),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from unit.report_data import result, results, run_line, untimed, write
 
+from mpicoll.benchmarks.report import imb
 from mpicoll.benchmarks.report.errors import ReadError
 from mpicoll.benchmarks.report.groups import gather
 from mpicoll.benchmarks.report.model import MEAN_OF_ALL, MEAN_OF_SLOWEST, MEDIAN_OF_LONGEST, Place, Setting
@@ -125,6 +126,13 @@ def test_imb_with_a_block_per_number_of_processes():
     assert found["sendrecv", 4].algbw == 389.99e6
 
 
+def test_imb_counts_a_share_of_reduce_scatter():
+    text = (DATA / "imb-4.txt").read_text().replace("# Benchmarking Allreduce", "# Benchmarking Reduce_scatter")
+    theirs, ours = (imb.parse("a", each).rows for each in ((DATA / "imb-4.txt").read_text(), text))
+    pairs = [(a, b) for a, b in zip(theirs, ours) if b.setting.collective == "reduce_scatter"]
+    assert pairs and all(b.size == a.size * a.ranks and a.ranks in (2, 4) for a, b in pairs)
+
+
 def test_imb_of_two_processes_and_nonblocking():
     run = read(DATA / "imb-2.txt")
     assert [row.size for row in run.rows if row.setting.collective == "bcast"] == [0, *(2**k for k in range(3, 11))]
@@ -166,8 +174,8 @@ def test_a_block_takes_nothing_from_the_one_before_it(tmp_path):
     assert {row.setting.dtype for row in osu.rows if row.setting.collective != "allreduce"} == {None}
     text = (DATA / "imb-2.txt").read_text()
     head, _, tail = text.rpartition("# #processes = 2 \n")
-    imb = read(file(tmp_path, head + tail))
-    assert {row.ranks for row in imb.rows if row.setting.collective == "pingpong"} == {None}
+    found = read(file(tmp_path, head + tail))
+    assert {row.ranks for row in found.rows if row.setting.collective == "pingpong"} == {None}
 
 
 def test_groups_hold_what_may_be_compared(tmp_path):

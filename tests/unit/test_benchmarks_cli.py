@@ -247,8 +247,8 @@ def test_environment_names_no_host_and_no_path(monkeypatch):
     mpi = SimpleNamespace(Get_processor_name=lambda: "secret", get_vendor=lambda: ("MPICH", (5, 0)),
                           Get_version=lambda: (5, 0))
     comm = SimpleNamespace(size=3, allgather=lambda name: [name, name, "other"])
-    monkeypatch.setenv("UCX_TLS", "tcp,self")
-    monkeypatch.setenv("I_MPI_PMI_LIBRARY", sys.prefix + "/lib.so")
+    variables = {"UCX_TLS": "tcp,self", "I_MPI_PMI_LIBRARY": sys.prefix + "/lib.so", "HOME": "/root"}
+    monkeypatch.setattr(os, "environ", variables)
     made = environment.describe(comm, mpi, environment.hosts_of(comm, mpi), 50e6)
     assert (made["hosts"], made["ranks"], made["ranks_per_host"], made["mpi"]) == (2, 3, [2, 1], "MPICH 5.0")
     assert made["mpi_settings"] == {"I_MPI_PMI_LIBRARY": "(a path)", "UCX_TLS": "tcp,self"}

@@ -12,6 +12,7 @@ from mpicoll.errors import UnknownAlgorithm
 from . import contenders as who
 from .budget import Budget
 from .forms import FORMS
+from .launch import RATE_VARIABLE
 from .patterns import Shape
 from .sizes import format_size, parse_rate, parse_size, parse_sizes
 from .sync import SYNCS
@@ -93,7 +94,7 @@ def settings(p: int, collectives: str, **given: Any) -> Settings:
         not_negative("--precision", given["precision"]) / 100,
         not_negative("--warmup", given["warmup"]),
         given["sync"],
-        None if rate is None else parse_rate(rate),
+        None if rate is None else _rate(rate),
         parse_size(given["memory"]),
         given["seed"],
     )
@@ -187,6 +188,13 @@ def check_engines(text: str) -> tuple[str, ...]:
     if not names or not set(names) <= set(who.ENGINES):
         raise ValueError(f"--engines is {text!r}; it takes a list of {', '.join(who.ENGINES)}")
     return tuple(names)
+
+
+def _rate(text: str) -> float:
+    try:
+        return parse_rate(text)
+    except ValueError as error:
+        raise ValueError(f"--rate, or {RATE_VARIABLE}: {error}") from None
 
 
 def positive(name: str, value: Number) -> Number:

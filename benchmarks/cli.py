@@ -19,6 +19,7 @@ from .launch import RATE_VARIABLE
 from .osu.either import FLAG, OrOSU
 from .patterns import ROTATING
 from .shares import EVEN, SHARES
+from .sizes import format_size
 from .sync import BARRIER, SYNCS
 from .voice import WRONG, opened, world
 
@@ -65,6 +66,7 @@ def bench(path: str | None, **given: Any) -> None:
 
 def run(wanted: Settings, path: str | None) -> bool:
     """Measure and print; True if every answer was right. Raises UsageError for what these ranks do not suit."""
+    from .driver import feasible
     from .session import Session
 
     given = {name: getattr(wanted, name) for name in ("seed", "memory", "rate", "sync", "warmup")}
@@ -76,5 +78,7 @@ def run(wanted: Settings, path: str | None) -> bool:
         except (ParameterError, PreconditionError) as error:
             raise click.UsageError(str(error)) from None
         jobs = [session.job(a.shape, wanted.sizes, a.algorithms, wanted.engines, **limits) for a in wanted.asked]
+        if not any(feasible(job, session.control.size, wanted.memory)[0] for job in jobs):
+            raise click.UsageError(f"--memory {format_size(wanted.memory)} is too little for any of these sizes")
         with opened(path, session.control, wanted.name) as file:
             return session.run(jobs, [wanted.budget(asked) for asked in wanted.asked], file, wanted.notes)

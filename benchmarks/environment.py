@@ -16,8 +16,13 @@ from typing import Any
 from .sizes import format_size
 
 PACKAGES = ("mpicoll", "mpi4py", "numpy", "numba")
-SETTINGS = re.compile(r"(?:MPICH|MPIR_CVAR|OMPI_MCA|PRTE_MCA|PMIX_MCA|I_MPI|FI|UCX|MPICOLL)_\w+")
-OF_THE_LAUNCHER = re.compile(r"MPICH_INTERFACE|I_MPI_(?:ROOT|MPIRUN|INFO)|MPI_LOCAL|HYDRA|FI_PROVIDER_PATH")
+OURS = ("MPICOLL_ENGINE", "MPICOLL_CHECK", "MPICOLL_TIMEOUT", "MPICOLL_PROGRESS")
+SETTINGS = re.compile(rf"(?:MPICH|MPIR_CVAR|OMPI_MCA|PRTE_MCA|PMIX_MCA|I_MPI|FI|UCX)_\w+|{'|'.join(OURS)}")
+# What a launcher sets anew for every run, and what names hosts.
+OF_THE_LAUNCHER = re.compile(
+    r"MPICH_INTERFACE|I_MPI_(?:ROOT|MPIRUN|INFO|HYDRA|PIN_)|OMPI_MCA_(?:PREFIXES|initial_wdir|num_procs|cpu_type)|.*host",
+    re.IGNORECASE,
+)
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 KINDS = {"Data": "d", "Instruction": "i"}
 
@@ -90,18 +95,32 @@ def command(arguments: Sequence[str], ranks: int) -> str:
     if program.endswith(".py"):  # python -m
         module = ".".join(Path(program).with_suffix("").parts[-2:]).removesuffix(".__main__")
         program = f"python -m {module if module == 'mpicoll' else f'mpicoll.{module}'}"
-    words = [Path(word).name if "/" in word else word for word in words]
+    words = [shortened(word) for word in words]
     return f"mpiexec -n {ranks} {shlex.join([*Path(program).name.split(), *words])}"
+
+
+def shortened(word: str) -> str:
+    """A word of a command line, of a path only its last part.
+
+    >>> [shortened(word) for word in ("--json=/tmp/a.jsonl", "../b/c.jsonl", "100Gbit/s")]
+    ['--json=a.jsonl', 'c.jsonl', '100Gbit/s']
+    """
+    option, equals, value = word.rpartition("=")
+    return option + equals + (Path(value).name if _is_path(value) else value)
 
 
 def mpi_settings(variables: Mapping[str, str]) -> dict[str, str]:
     """The environment variables that set MPI and its transports; a path among them is not told.
 
-    >>> mpi_settings({"UCX_TLS": "tcp,self", "FI_PROVIDER_PATH": "/x", "HOME": "/root", "I_MPI_PMI_LIBRARY": "/a/b.so"})
+    >>> mpi_settings({"UCX_TLS": "tcp,self", "HOME": "/root", "I_MPI_PMI_LIBRARY": "/a/b.so", "I_MPI_HYDRA_UUID": "7"})
     {'I_MPI_PMI_LIBRARY': '(a path)', 'UCX_TLS': 'tcp,self'}
     """
     wanted = sorted(name for name in variables if SETTINGS.fullmatch(name) and not OF_THE_LAUNCHER.match(name))
-    return {name: "(a path)" if "/" in variables[name] else variables[name] for name in wanted}
+    return {name: "(a path)" if _is_path(variables[name]) else variables[name] for name in wanted}
+
+
+def _is_path(word: str) -> bool:
+    return word.startswith(("/", "./", "../", "~"))
 
 
 def _version(name: str) -> str | None:

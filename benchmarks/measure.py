@@ -34,7 +34,7 @@ from .contenders import NATIVE, Contender
 from .forms import NONBLOCKING
 from .overlap import PARTS, Overlap
 from .stats import estimate, ratio
-from .sync import BARRIER, Sync, sync_of
+from .sync import BARRIER, Barrier, Sync, sync_of
 
 SHORT = 100e-6  # seconds: calls shorter than this are made several times a round
 CALLS = 5  # how many times
@@ -92,7 +92,8 @@ class Bench:
     ) -> None:
         self.control, self.mpi, self.warmup = control, mpi, warmup
         self.shuffle = random.Random(seed).shuffle
-        self.sync: Sync = sync_of(sync, control, barrier or control.Barrier, time.perf_counter)
+        self.meeting = Barrier(barrier or control.Barrier, time.perf_counter)
+        self.sync: Sync = sync_of(sync, control, self.meeting)
 
     def measure(
         self,
@@ -127,8 +128,8 @@ class Bench:
                 operation.call()
         except StallError:
             raise
-        except (PreconditionError, EngineError) as error:  # of the call, so the same on all ranks
-            timing.note = str(error)
+        except (PreconditionError, EngineError, NotImplementedError) as error:  # the same on all ranks
+            timing.note = str(error) or f"this MPI has no {case.shape.form} {case.shape.collective}"
             return
         for record in records:
             timing.ran = {
@@ -149,10 +150,11 @@ class Bench:
         """Calls that do not count; returns how many a round has: few where the quickest contender is slow."""
         if not running:
             return 1
+        if case.shape.form == NONBLOCKING:
+            compute(0.0)  # compiles and calibrates
         for timing in running:
-            mine = self._alone(case, timing, max(1, self.warmup))
-            on_time = [call for call in self._longest(np.array(mine)).tolist() if call != LATE]
-            timing.expected = on_time[-1] if on_time else SHORT
+            mine = self._alone(case, timing, max(1, self.warmup), self.meeting)
+            timing.expected = self._longest(np.array(mine))[-1]
         return CALLS if min(timing.expected for timing in running) < SHORT else 1
 
     def _rounds(
@@ -164,12 +166,17 @@ class Bench:
         for done in count():
             elapsed = time.perf_counter() - started
             tick(done / budget.rounds if budget.rounds else elapsed / budget.seconds)
-            if not running or self._enough(budget, done, elapsed, running):
+            if not running:
                 break
+            enough, stale = self._decided(budget, done, elapsed, running)
+            if enough:
+                break
+            if stale:
+                self.sync.agree()
             case = cases(done)
             self.shuffle(order)
             for i in order:
-                mine[i, :calls] = self._alone(case, running[i], calls)
+                mine[i, :calls] = self._alone(case, running[i], calls, self.sync)
                 if overlapping:
                     mine[i, calls:] = self._with_work(case, running[i])
             everyone = self._longest(mine)
@@ -178,12 +185,13 @@ class Bench:
             for timing, seconds in zip(running, everyone.tolist()):
                 timing.add(seconds[:calls], seconds[calls:])
 
-    def _enough(self, budget: Budget, rounds: int, elapsed: float, running: Sequence[Timing]) -> bool:
-        """Rank 0 decides, since every rank's clock says something else."""
+    def _decided(self, budget: Budget, rounds: int, elapsed: float, running: Sequence[Timing]) -> tuple[bool, bool]:
+        """Whether it is enough, and time to agree again: rank 0 decides, since every clock says something else."""
         here = self.control.rank == 0
-        return self.control.bcast(here and budget.enough(rounds, elapsed, lambda: _least_precise(running)))
+        enough = here and budget.enough(rounds, elapsed, lambda: _least_precise(running))
+        return self.control.bcast((enough, here and self.sync.is_stale()))
 
-    def _alone(self, case: Case, timing: Timing, calls: int) -> list[float]:
+    def _alone(self, case: Case, timing: Timing, calls: int, sync: Sync) -> list[float]:
         """Seconds this rank spent in each of some calls, LATE for those it was too late for."""
         seconds, clock, contender = [], time.perf_counter, timing.contender
         with contender.context(), case.ready(contender.comm, self.mpi) as operation:
@@ -191,7 +199,7 @@ class Bench:
             if calls > 1:
                 case.refill()
                 call()
-            start = self.sync.calls(timing.expected)
+            start = sync.calls(timing.expected)
             for _ in range(calls):
                 case.refill()
                 at, late = start()

@@ -170,19 +170,32 @@ class Shape:
         return PATTERNS[self.collective]
 
     @property
+    def facts(self) -> dict[str, Any]:
+        """What is called, by name; None for what is nothing to this collective."""
+        pattern = self.pattern
+        return {
+            "form": self.form,
+            "dtype": self.dtype if pattern.recv is not None else None,
+            "op": self.op if pattern.meaning.reduces else None,
+            "root": self.root if pattern.meaning.rooted else None,
+            "in_place": self.in_place,
+            "counts": self.counts if pattern.has_counts else None,
+        }
+
+    @property
     def title(self) -> str:
         """In words, those that apply."""
-        pattern = self.pattern
+        facts = self.facts
         words = [
-            (self.form, self.form != BLOCKING),
-            (self.collective, True),
-            (self.dtype, pattern.recv is not None),
-            (self.op, pattern.meaning.reduces),
-            ("root rotating" if self.root == ROTATING else f"root {self.root}", pattern.meaning.rooted),
-            (f"{self.counts} counts", pattern.has_counts),
-            ("in place", self.in_place),
+            self.form if self.form != BLOCKING else None,
+            self.collective,
+            facts["dtype"],
+            facts["op"],
+            None if facts["root"] is None else f"root {self.root}",
+            facts["counts"] and f"{self.counts} counts",
+            "in place" if self.in_place else None,
         ]
-        return " ".join(word for word, applies in words if applies)
+        return " ".join(word for word in words if word)
 
     def roots(self, p: int) -> list[int]:
         """The roots that calls have in turn."""

@@ -2,7 +2,8 @@
 
     {"kind": "run", "schema": 2, "environment": {…}, "settings": {…}}
     {"kind": "result", "schema": 2,
-     "collective", "form", "dtype", "op", "root", "in_place", "counts", "algorithm", "engine",   what was asked for
+     "collective", "form", "dtype", "op", "root", "in_place", "counts", "algorithm", "engine",   what was asked for;
+                                                          null where it is nothing to the collective
      "size", "ranks", "hosts",
      "ran": {"algorithm", "engine", "chunk_bytes", "lanes"},   what did run; empty for native
      "paired": true,                                      timed in the same rounds as native
@@ -23,7 +24,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import IO, Any
 
 import numpy as np
@@ -65,7 +66,7 @@ class Result:
     @property
     def bandwidths(self) -> tuple[float | None, float | None]:
         """Of the algorithm, and of the bus."""
-        if self.time is None or not self.nbytes:
+        if self.time is None or not self.nbytes or len(self.place.host_of) == 1:
             return None, None
         return bandwidths(self.shape, self.nbytes, len(self.place.host_of), self.time.median)
 
@@ -77,14 +78,13 @@ class Result:
     def line(self) -> dict[str, Any]:
         """The JSON object of this result."""
         time, against = self.time, self.ratio
-        shape = asdict(self.shape)
         algorithm, bus = self.bandwidths
         return {
             "kind": "result",
             "schema": SCHEMA,
-            "collective": shape.pop("collective"),
+            "collective": self.shape.collective,
             "size": self.nbytes,
-            **shape,
+            **self.shape.facts,
             "ranks": len(self.place.host_of),
             "hosts": len(set(self.place.host_of)),
             "algorithm": self.timing.contender.algorithm,
@@ -142,7 +142,8 @@ def results(cases: Cases, timings: Sequence[Timing], place: Place) -> list[Resul
         if (measured := estimate(timing.values)).values:
             time = measured
             if native is not None and timing.contender.algorithm != NATIVE:
-                against = ratio(native, timing.values)
+                compared = ratio(native, timing.values)
+                against = compared if compared.values else None
         elif timing.rounds:
             timing.note = "a rank was late for every call"
         found.append(Result(shape, nbytes, place, timing, time, against, least, overlapped(timing.overlaps)))

@@ -109,6 +109,6 @@ class Session:
                 self.say(table(results, job.shape.title))
                 found += results
         self.say(legend(found))
-        if len(jobs) > 1:
+        if len(jobs) > 1 and any(result.timing.contender.algorithm == AUTO and result.ratio for result in found):
             self.say(summary(found))
         return all_valid(found)

@@ -6,7 +6,7 @@ import re
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 FACTOR = 4  # from one size of a range to the next
-_RATE = re.compile(r"(\d+(?:\.\d*)?)\s*([kMGT]?)(?:bit|bps|b)?(?:/s)?", re.IGNORECASE)
+_RATE = re.compile(r"(\d+(?:\.\d*)?)\s*([kKmMgGtT]?)(?:[bB]it(?:/s)?|bps|b(?:/s)?)?")
 _SIZE = re.compile(r"(\d+)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
 
 
@@ -30,7 +30,7 @@ def parse_rate(text: str) -> float:
     """
     match = _RATE.fullmatch(text.strip())
     if match is None or not float(match[1]):
-        raise ValueError(f"{text.strip()!r} is not a rate; write 50Mbit, 25Gbit or 100Gbit/s")
+        raise ValueError(f"{text.strip()!r} is not a rate in bits; write 50Mbit, 25Gbit or 100Gbit/s")
     return float(match[1]) * 1000.0 ** " kmgt".index(match[2].lower() or " ")
 
 

@@ -18,9 +18,11 @@ Clock = Callable[[], float]
 BARRIER, WINDOW = "barrier", "window"
 SYNCS = (BARRIER, WINDOW)
 PINGS = 32  # exchanges with rank 0 per rank, of which the quickest tells how far its clock is off
-SLACK, LEAST_SLACK, MOST_SLACK = 200e-6, 20e-6, 10e-3  # seconds from when a rank should be ready to the start
+SLACK, LEAST_SLACK, MOST_SLACK = 200e-6, 20e-6, 0.1  # seconds from when a rank should be ready to the start
 OFTEN = 1 / 20  # of the calls that may be late before the slack grows
-YIELD = 50e-6  # seconds before a start up to which a waiting rank lets others have its core
+SLEEP, YIELD = 1e-3, 50e-6  # seconds before a start up to which a waiting rank sleeps, and lets others have its core
+LATE = 5e-6, 0.01  # a rank is late that starts so many seconds after the start, and so much of the call's time
+FRESH = 1.0  # seconds for which clocks are taken to keep their distance: at 20 ppm they part by 20 µs
 
 
 class Started(NamedTuple):
@@ -34,7 +36,10 @@ class Sync(Protocol):
     """Both ways. All methods are collective."""
 
     def agree(self) -> None:
-        """Before a size: whatever the ranks must know of each other."""
+        """Before a size, and now and then: whatever the ranks must know of each other."""
+
+    def is_stale(self) -> bool:
+        """Whether it is time to agree again; this rank's opinion."""
 
     def calls(self, expected: float) -> Callable[[], Started]:
         """Before some calls that take about `expected` seconds: what waits for the start of each."""
@@ -51,6 +56,10 @@ class Barrier:
 
     def agree(self) -> None:
         """Nothing to agree on."""
+
+    def is_stale(self) -> bool:
+        """Never."""
+        return False
 
     def calls(self, expected: float) -> Callable[[], Started]:
         """A barrier, then the time."""
@@ -69,26 +78,35 @@ class Barrier:
 class Window:
     """Starts at times of rank 0's clock, far enough apart that few come late.
 
+    Before the first start the ranks meet, so that none is still in an earlier call when it is named.
     How far adapts: the slack grows by half after a round with more late calls than one in twenty, and shrinks
     a little after any other.
     """
 
-    def __init__(self, control: Any, clock: Clock) -> None:
-        self.control, self.clock = control, clock
+    def __init__(self, control: Any, barrier: Callable[[], Any], clock: Clock) -> None:
+        self.control, self.barrier, self.clock = control, barrier, clock
         self.ahead = 0.0  # seconds by which this rank's clock is ahead of rank 0's
-        self.slack = SLACK
+        self.slack, self.agreed = SLACK, -FRESH
 
     def agree(self) -> None:
-        """Measure how far this rank's clock is ahead of rank 0's."""
-        comm, buffer = self.control, np.zeros(1)
+        """Measure how far this rank's clock is ahead of rank 0's, and how long news of a start takes at least."""
+        comm, buffer, slowest = self.control, np.zeros(1), 0.0
         for peer in range(1, comm.size):
             if comm.rank == 0:
+                began = self.clock()
                 for _ in range(PINGS):
                     comm.Recv(buffer, peer)
                     buffer[0] = self.clock()
                     comm.Send(buffer, peer)
+                slowest = max(slowest, (self.clock() - began) / PINGS)
             elif comm.rank == peer:
                 self.ahead = ahead_of([self._ping(buffer) for _ in range(PINGS)])
+        self.slack = min(max(self.slack, 2 * comm.bcast(slowest)), MOST_SLACK)
+        self.agreed = self.clock()
+
+    def is_stale(self) -> bool:
+        """Whether clocks may have drifted."""
+        return self.clock() - self.agreed > FRESH
 
     def _ping(self, buffer: np.ndarray) -> tuple[float, float, float]:
         """Seconds on this clock, on rank 0's, and on this one again."""
@@ -99,17 +117,17 @@ class Window:
 
     def calls(self, expected: float) -> Callable[[], Started]:
         """The first start is soon; the others follow at equal distances."""
-        clock, apart = self.clock, expected + self.slack
+        clock, apart, tolerance = self.clock, expected + self.slack, max(LATE[0], LATE[1] * expected)
+        self.barrier()
         following = self.control.bcast(clock() + self.slack) + self.ahead
 
         def start() -> Started:
             nonlocal following
             at, following = following, following + apart
-            late = clock() > at
             while (left := at - clock()) > 0:
                 if left > YIELD:
-                    time.sleep(0)
-            return Started(at, late)
+                    time.sleep(max(0.0, left - SLEEP))
+            return Started(at, -left > tolerance)
 
         return start
 
@@ -132,6 +150,6 @@ def ahead_of(pings: list[tuple[float, float, float]]) -> float:
     return (before + after) / 2 - there
 
 
-def sync_of(name: str, control: Any, barrier: Callable[[], Any], clock: Clock) -> Sync:
-    """The way of that name, "barrier" or "window"."""
-    return Barrier(barrier, clock) if name == BARRIER else Window(control, clock)
+def sync_of(name: str, control: Any, meeting: Barrier) -> Sync:
+    """The way of that name, "barrier" or "window"; either needs a barrier."""
+    return meeting if name == BARRIER else Window(control, meeting.barrier, meeting.clock)

@@ -151,15 +151,15 @@ def overlap(found: Overlapped | None) -> str:
     return f"{found.percent.median:.0f} % [{spread(found.percent, '{:.0f}'.format)}]"
 
 
-def summary(results: Sequence[Result], label: str = AUTO) -> Table:
-    """One row per collective: how one contender does against native over all sizes."""
-    made = Table(title=f"{label} beside native", box=box.SIMPLE_HEAD, title_justify="left")
+def summary(results: Sequence[Result]) -> Table:
+    """One row per collective: how auto, on whatever engine, does against native over all sizes."""
+    made = Table(title=f"{AUTO} beside native", box=box.SIMPLE_HEAD, title_justify="left")
     made.add_column("collective")
     for name in ("geometric mean of ratios", *VERDICTS, "invalid, of all"):
         made.add_column(name, justify="right")
     for collective in dict.fromkeys(r.shape.collective for r in results):
         all_of_it = [r for r in results if r.shape.collective == collective]
-        compared = [r.ratio for r in all_of_it if r.timing.contender.label == label and r.ratio]
+        compared = [r.ratio for r in all_of_it if r.timing.contender.algorithm == AUTO and r.ratio]
         verdicts = [ratio.verdict for ratio in compared]
         mean = f"{geometric_mean([r.median for r in compared]):.2f}" if compared else "–"
         counts = [str(verdicts.count(verdict)) for verdict in VERDICTS]

@@ -79,8 +79,12 @@ def opened(path: str | None, comm: Any, name: str) -> Iterator[IO[str] | None]:
             try:
                 where = kept(name) if path is None else Path(path)
                 file = stack.enter_context(where.open("w", encoding="utf-8"))
-            except OSError as error:
-                trouble = f"--json {path}: {error.strerror}" if path is not None else None
+            except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
+                why = getattr(error, "strerror", None) or error
+                if path is None:
+                    click.echo(f"results are kept nowhere, {why}; --json FILE keeps them", err=True)
+                else:
+                    trouble = f"--json {path}: {why}"
         trouble = comm.bcast(trouble)
         if trouble:
             raise click.UsageError(trouble)

@@ -156,7 +156,8 @@ WRONG_WORDS = [
     ({"form": "persistent", "algorithms": "ring"},
      "mpicoll leaves Allreduce_init to MPI; --algorithms can only be native"),
     ({"sync": "clock"}, "--sync is 'clock'; it must be barrier or window"),
-    ({"rate": "fast"}, "'fast' is not a rate"),
+    ({"rate": "fast"}, "--rate, or MPICOLL_LINK_RATE: 'fast' is not a rate"),
+    ({"rate": "12GB/s"}, "'12GB/s' is not a rate in bits"),
     ({"rate": "0Mbit"}, "'0Mbit' is not a rate"),
     ({"precision": -1.0}, "--precision is -1.0"),
     ({"warmup": -1}, "--warmup is -1"),
@@ -247,11 +248,15 @@ def test_environment_names_no_host_and_no_path(monkeypatch):
     mpi = SimpleNamespace(Get_processor_name=lambda: "secret", get_vendor=lambda: ("MPICH", (5, 0)),
                           Get_version=lambda: (5, 0))
     comm = SimpleNamespace(size=3, allgather=lambda name: [name, name, "other"])
-    variables = {"UCX_TLS": "tcp,self", "I_MPI_PMI_LIBRARY": sys.prefix + "/lib.so", "HOME": "/root"}
+    variables = {
+        "UCX_TLS": "tcp,self", "I_MPI_PMI_LIBRARY": sys.prefix + "/lib.so", "HOME": "/root", "I_MPI_PIN_INFO": "0",
+        "PRTE_MCA_prte_default_host": "secret:4", "MPICOLL_LAUNCH": "8f3a", "MPICOLL_CHECK": "1",
+        "OMPI_MCA_btl_tcp_if_include": "10.77.0.0/16"}
     monkeypatch.setattr(os, "environ", variables)
     made = environment.describe(comm, mpi, environment.hosts_of(comm, mpi), 50e6)
     assert (made["hosts"], made["ranks"], made["ranks_per_host"], made["mpi"]) == (2, 3, [2, 1], "MPICH 5.0")
-    assert made["mpi_settings"] == {"I_MPI_PMI_LIBRARY": "(a path)", "UCX_TLS": "tcp,self"}
+    assert made["mpi_settings"] == {"I_MPI_PMI_LIBRARY": "(a path)", "UCX_TLS": "tcp,self", "MPICOLL_CHECK": "1",
+                                    "OMPI_MCA_btl_tcp_if_include": "10.77.0.0/16"}
     assert "secret" not in str(made) and sys.prefix not in str(made)
     assert environment.headline(made).startswith(
         "MPICH 5.0; 3 ranks on 2 hosts, block placement, 50 Mbit/s a host; Python 3.")

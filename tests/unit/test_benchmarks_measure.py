@@ -271,10 +271,13 @@ class SometimesLate:
     """A way to start together at which every third call is late."""
 
     def __init__(self, clock: Clock) -> None:
-        self.clock, self.count, self.learned = clock, 0, []
+        self.clock, self.count, self.learned, self.agreed = clock, 0, [], 0
 
     def agree(self) -> None:
-        pass
+        self.agreed += 1
+
+    def is_stale(self) -> bool:
+        return self.count > 50
 
     def calls(self, expected):
         def start():
@@ -299,6 +302,15 @@ def test_late_calls_are_counted_and_left_out(clock):
     bench, _, timings = late_run(clock, 1e-5)
     assert sum(t.late for t in timings) == sum(late for late, _ in bench.sync.learned) == 2 * 9 * measure.CALLS // 3
     assert timings[0].values == pytest.approx([1e-5] * 9)
+    assert 1 < bench.sync.agreed < 9            # before the first round, and once it is stale
+
+
+def test_without_a_pair_there_is_no_ratio(clock):
+    native, other = contender("native", clock, 1.0), contender("a", clock, 1.0)
+    timings = [Timing(native, rounds=[[1.0], [LATE]]), Timing(other, rounds=[[LATE], [1.0]])]
+    line = results(Cases(SHAPE, 64, 0, 1), timings, Place([0]))[1].line()
+    assert (line["median_us"], line["ratio"], line["verdict"]) == (1e6, None, None)
+    json.dumps(line, allow_nan=False)
 
 
 def test_a_round_without_a_call_in_time_pairs_with_nothing(clock):
@@ -393,11 +405,13 @@ class Hidden:
 
 @pytest.mark.parametrize(("hidden", "percent"), [(0.0, 0.0), (0.25, 25.0), (1.0, 100.0)])
 def test_overlap_is_the_share_of_the_call_that_work_hides(monkeypatch, clock, hidden, percent):
-    monkeypatch.setattr(measure, "compute", lambda seconds: setattr(clock, "now", clock.now + seconds))
-    shape, cases = Shape("allreduce", form="nonblocking"), None
-    cases = Cases(shape, 64, 0, 1)
+    asked = []
+    monkeypatch.setattr(
+        measure, "compute", lambda seconds: asked.append(seconds) or setattr(clock, "now", clock.now + seconds))
+    cases = Cases(Shape("allreduce", form="nonblocking"), 64, 0, 1)
     made = Contender("auto", None, Hidden(clock, 0.2, 0.2 * hidden))
     (timing,) = Bench(Control(), MPI).measure(cases, [made], EIGHT_ROUNDS)
+    assert asked[0] == 0.0 and 0.0 not in asked[1:]         # what compiles comes before what is timed
     assert timing.valid and timing.values == pytest.approx([0.2] * 8)
     (result,) = results(cases, [timing], Place([0]))
     assert result.overlap.percent.median == pytest.approx(percent)
@@ -405,6 +419,16 @@ def test_overlap_is_the_share_of_the_call_that_work_hides(monkeypatch, clock, hi
     assert line["form"] == "nonblocking" and line["overlap"]["percent"] == pytest.approx(percent)
     assert line["overlap"]["compute_us"] == pytest.approx(2e5)
     assert line["overlap"]["overall_us"] == pytest.approx(2e5 * (2 - hidden))
+
+
+def test_a_form_that_this_mpi_lacks_is_left_out(clock):
+    class Lacking:
+        def Allreduce_init(self, *_):
+            raise NotImplementedError
+
+    cases = Cases(Shape("allreduce", form="persistent"), 64, 0, 1)
+    (timing,) = Bench(Control(), MPI).measure(cases, [Contender("native", None, Lacking())], EIGHT_ROUNDS)
+    assert timing.note == "this MPI has no persistent allreduce" and not timing.rounds
 
 
 def test_blocking_forms_have_no_overlap(clock):

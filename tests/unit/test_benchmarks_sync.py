@@ -30,7 +30,7 @@ def test_the_quickest_exchange_tells():
 def test_agree_measures_the_offset_from_rank_0(behind):
     """Rank 1's clock is so many seconds ahead of rank 0's; a message takes 3 µs there and 3 back."""
     clock = Clock()
-    comm = SimpleNamespace(rank=1, size=2)
+    comm = SimpleNamespace(rank=1, size=2, bcast=lambda _: 0.0)
 
     def recv(buffer: np.ndarray, source: int) -> None:
         clock.now += 3e-6
@@ -38,13 +38,13 @@ def test_agree_measures_the_offset_from_rank_0(behind):
         clock.now += 3e-6
 
     comm.Send, comm.Recv = lambda buffer, peer: None, recv
-    window = Window(comm, clock)
+    window = Window(comm, lambda: None, clock)
     window.agree()
     assert window.ahead == pytest.approx(behind, abs=2e-6)
 
 
-def window_of(clock, bcast=lambda x: x) -> Window:
-    return Window(SimpleNamespace(rank=0, size=1, bcast=bcast), clock)
+def window_of(clock, bcast=lambda x: x, barrier=lambda: None) -> Window:
+    return Window(SimpleNamespace(rank=0, size=1, bcast=bcast), barrier, clock)
 
 
 def test_starts_are_at_equal_distances_and_nobody_goes_early():
@@ -67,6 +67,54 @@ def test_who_comes_after_the_start_is_late_and_starts_there_all_the_same():
     second, late = start()
     assert late and second < clock.now
     assert second - first == pytest.approx(1e-3 + sync.SLACK)
+
+
+def test_who_oversleeps_is_late(monkeypatch):
+    clock = Clock()
+    window = window_of(clock)
+    start = window.calls(0.0)
+    monkeypatch.setattr(sync, "time", SimpleNamespace(sleep=lambda _: setattr(clock, "now", clock.now + 1e-3)))
+    at, late = start()
+    assert late and clock.now > at + sync.LATE[0]
+
+
+@pytest.mark.parametrize(("expected", "late"), [(0.01, True), (1.0, False)])
+def test_a_little_late_is_in_time_for_a_long_call(expected, late):
+    clock = Clock()
+    start = window_of(clock).calls(expected)
+    clock.now += sync.SLACK + 1e-3
+    assert start().late is late
+
+
+def test_a_rank_sleeps_while_there_is_time(monkeypatch):
+    """Where ranks outnumber the cores, one that spins keeps another from starting."""
+    clock, slept = Clock(), []
+    monkeypatch.setattr(sync, "time", SimpleNamespace(
+        sleep=lambda seconds: slept.append(seconds) or setattr(clock, "now", clock.now + seconds)))
+    start = window_of(clock).calls(0.5)
+    assert not start().late and not start().late
+    assert max(slept) == pytest.approx(0.5 + sync.SLACK - sync.SLEEP, rel=0.01)
+
+
+def test_ranks_meet_before_the_first_start_is_named():
+    """A rank that is still busy when the start is named would be late for it."""
+    clock = Clock()
+
+    def barrier() -> None:
+        clock.now += 5.0
+
+    at, late = window_of(clock, barrier=barrier).calls(0.0)()
+    assert not late and at > 105
+
+
+def test_clocks_are_stale_after_a_while():
+    clock = Clock()
+    window = window_of(clock)
+    assert window.is_stale()
+    window.agree()
+    assert not window.is_stale()
+    clock.now += 2 * sync.FRESH
+    assert window.is_stale() and not Barrier(lambda: None, clock).is_stale()
 
 
 def test_a_start_is_told_on_this_ranks_clock():
@@ -102,6 +150,18 @@ def test_a_barrier_comes_before_the_time_is_taken():
 
 
 def test_names():
-    control = SimpleNamespace(rank=0, size=1)
-    made = [sync_of(name, control, lambda: None, Clock()) for name in sync.SYNCS]
+    meeting = Barrier(lambda: None, Clock())
+    made = [sync_of(name, SimpleNamespace(rank=0, size=1), meeting) for name in sync.SYNCS]
     assert [type(each) for each in made] == [Barrier, Window]
+
+
+def test_slack_is_enough_for_slow_messages():
+    clock = Clock()
+
+    def recv(buffer: np.ndarray, source: int) -> None:
+        clock.now += 4e-3
+
+    comm = SimpleNamespace(rank=0, size=2, Send=lambda buffer, peer: None, Recv=recv, bcast=lambda x: x)
+    window = Window(comm, lambda: None, clock)
+    window.agree()
+    assert window.slack == pytest.approx(8e-3, rel=0.01)

@@ -149,6 +149,7 @@ def test_the_table_has_every_row_with_its_remarks(opened):
     opened.chart("allreduce", "curves")
     section.locator("summary", has_text="All numbers").click()
     rows = section.locator(".table tbody tr")
+    rows.first.wait_for(timeout=WAIT)           # made when it is opened
     assert rows.count() == 6 * 15
     said = section.locator(".table").inner_text()
     assert "wrong answer" in said and "unpaired" in said and "3 late" in said

@@ -15,6 +15,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 IMB = Path(__file__).parents[1] / "unit" / "data" / "imb-4.txt"
 SHOWN = 14  # contenders of the blocking allreduce with a right answer
+MARKS = "svg .mark-symbol path, svg .mark-rect path, svg .mark-line path"
 WAIT = 30_000  # milliseconds, for a chart on a busy machine
 
 
@@ -72,6 +73,16 @@ class Opened:
         )
 
 
+    def has_marks(self, section: str, kind: str, wanted: str) -> None:
+        """Wait until a chart's number of marks n is as wanted, for instance "n < 3"."""
+        count = f"n => {wanted}"
+        self.page.wait_for_function(
+            f"([at, marks]) => ({count})(document.querySelector(at).querySelectorAll(marks).length)",
+            arg=[f"#{section} .chart.{kind}", MARKS],
+            timeout=WAIT,
+        )
+
+
 @pytest.fixture
 def opened(browser, report, request):
     viewport, scheme = getattr(request, "param", (DESKTOP, "light"))
@@ -83,7 +94,7 @@ def opened(browser, report, request):
 
 
 def marks(box) -> int:
-    return box.locator("svg .mark-symbol path, svg .mark-rect path, svg .mark-line path").count()
+    return box.locator(MARKS).count()
 
 
 @pytest.mark.parametrize(
@@ -110,17 +121,12 @@ def test_legend_hides_and_shows_everywhere_in_its_section(opened):
     before = marks(curves), marks(scaling)
     chip = opened.page.locator("#allreduce .legend button", has_text="rabenseifner")
     chip.click()
-    opened.page.wait_for_function(
-        "([at, n]) => document.querySelectorAll(at).length < n", arg=["#allreduce .curves .mark-symbol path", SHOWN * 6]
-    )
-    assert marks(curves) < before[0] and marks(scaling) < before[1]
+    for kind, n in zip(("curves", "scaling"), before):
+        opened.has_marks("allreduce", kind, f"n < {n}")
     assert chip.get_attribute("aria-pressed") == "false"
     chip.click()
-    opened.page.wait_for_function(
-        "([at, n]) => document.querySelectorAll(at).length >= n",
-        arg=["#allreduce .curves .mark-symbol path", SHOWN * 6],
-    )
-    assert (marks(curves), marks(scaling)) == before
+    for kind, n in zip(("curves", "scaling"), before):
+        opened.has_marks("allreduce", kind, f"n == {n}")
 
 
 def test_a_point_tells_its_numbers(opened):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import math
 import statistics
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from scipy.stats import mannwhitneyu
 from unit.report_data import result, results, write
 
+from mpicoll.benchmarks.report import compare as module
 from mpicoll.benchmarks.report.compare import LEVEL, change_of, compare, differing, interval_rank
 from mpicoll.benchmarks.report.model import Row, Run, Setting
 from mpicoll.benchmarks.report.read import read
@@ -24,6 +26,10 @@ def skewed(draw: np.random.Generator, n: int, scale: float = 1.0) -> list[float]
 def row(samples: list[float], size: int = 8, **other: object) -> Row:
     middle = statistics.median(samples) if samples else 1.0
     return Row(Setting("bcast"), size, "ring", None, 4, 1, median_us=middle, samples_us=tuple(samples), **other)
+
+
+def test_doctests():
+    assert doctest.testmod(module).failed == 0
 
 
 def run_of(*rows: Row) -> Run:

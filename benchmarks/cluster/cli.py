@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from ..contenders import split_names
 from ..hosts import LaunchError, enter, parse_rate
 from ..sizes import parse_sizes
 from .conduct import Conductor
-from .installed import FOUND, PEERS, find_peers, python_of
+from .installed import ENVIRONMENTS, FOUND, PEERS, find_peers, python_of
 from .plan import STANDARD, Layout, Plan, check_algorithms, check_collectives, minutes, parse_layouts
 from .summary import console, show
 
@@ -60,14 +61,19 @@ def cluster(quick: bool, out: Path | None, **given: Any) -> None:
         layouts = parse_layouts(given["layouts"])
         plan = made_plan(given)
         pythons = {mpi: python_of(mpi) for mpi in split_names(given["mpis"])}
+        if not pythons:
+            raise ValueError(f"--mpi names none; there is {', '.join(ENVIRONMENTS)}")
         peers, lines = find_peers(given["peers"], given["torch_python"])
         out = out or RESULTS / time.strftime("%Y%m%d-%H%M%S")
         enter()
     screen = console()
     takes = len(pythons) * minutes(plan, [layout.ranks for layout in layouts], peers)
-    for line in (*lines, *(f"with {peer.about}" for peer in peers), f"about {takes:.1f} min; results go to {out}"):
+    left_out = dict.fromkeys(line for layout in layouts for line in plan.left_out(layout.ranks))
+    with_peers = (f"with {peer.about}" for peer in peers)
+    for line in (*lines, *left_out, *with_peers, f"about {takes:.1f} min; results go to {out}"):
         screen.print(line)
-    measured(screen, plan, layouts, pythons, peers, writable(out), takes)
+    with directory(out):
+        measured(screen, plan, layouts, pythons, peers, out, takes)
 
 
 def by_default(name: str) -> bool:
@@ -81,18 +87,27 @@ def made_plan(given: dict[str, Any]) -> Plan:
     if not sizes or not min(sizes):
         raise ValueError(f"--sizes is {given['sizes']!r}; a size must be above 0")
     parse_rate(given["rate"])
+    if given["seconds"] is not None and not math.isfinite(given["seconds"]):
+        raise ValueError(f"--seconds is {given['seconds']}; it must be a finite number above 0")
     collectives = check_collectives(split_names(given["collectives"]))
     named = check_algorithms(split_names(given["algorithms"]), collectives)
     return Plan(collectives, tuple(sizes), given["rate"], given["cycles"], named, given["seconds"])
 
 
-def writable(out: Path) -> Path:
-    """The directory, made. Raises UsageError."""
+@contextmanager
+def directory(out: Path) -> Iterator[None]:
+    """The directory is there; if it had to be made and stays empty, it goes again. Raises UsageError."""
+    new = [each for each in (out, *out.parents) if not each.exists()]
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise click.UsageError(f"--out {out}: {error.strerror}") from None
-    return out
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # it is not empty
+            for each in new:
+                each.rmdir()
 
 
 def measured(
@@ -100,13 +115,13 @@ def measured(
     takes: float,
 ) -> None:
     """Measure, and show what there is however that ends."""
-    interrupted = False
+    interrupted, impossible = False, None
     with tempfile.TemporaryDirectory(dir=out, prefix=".launches-") as raw, bar(screen, takes * 60) as progress:
         conductor = Conductor(plan, peers, out, Path(raw), screen.print, progress, command())
         try:
             conductor.run(pythons, layouts)
         except LaunchError as error:
-            raise click.UsageError(str(error)) from None
+            impossible = error
         except KeyboardInterrupt:
             interrupted = True
     found = conductor.found
@@ -115,6 +130,8 @@ def measured(
     page(screen, files, out / "report.html")
     for failure in conductor.failures:
         click.echo(f"{NAME}: {failure}", err=True)
+    if impossible:
+        raise click.UsageError(str(impossible))
     if interrupted:
         click.echo(f"{NAME}: interrupted; what was measured is in {out}", err=True)
         raise click.exceptions.Exit(INTERRUPTED)

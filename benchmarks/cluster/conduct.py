@@ -15,7 +15,7 @@ from ..peers import Call, Measured, Peer
 from ..peers.peer import PeerFailed
 from ..peers.rows import Row, beside, natives, pooled, together
 from ..records import SCHEMA
-from .launches import LaunchFailed, OnLayout, bench
+from .launches import OnLayout, bench
 from .plan import Layout, Plan, launches
 
 Say = Callable[[str], None]
@@ -50,7 +50,7 @@ class Found:
         file = directory / f"{self.name}.jsonl"
         run = {"kind": "run", "schema": SCHEMA, "environment": self.environment, "settings": self.settings}
         part = file.with_suffix(".part")
-        part.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in (run, *self.rows)))
+        part.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in (run, *self.rows)), "utf-8")
         os.replace(part, file)
         return file
 
@@ -93,25 +93,30 @@ class Conductor:
             takes = self.plan.peer_takes(peer, p) if peer else self.plan.bench_takes(name, p)
             self.say(f"{found.name}, {number} of {len(order)}: {name}, about {takes:.0f} s")
             launch = OnLayout(net, found.layout, python, takes)
-            try:
-                if peer:
-                    self._peer(launch, peer, found)
-                else:
-                    self._bench(launch, name, found)
-            except (LaunchFailed, PeerFailed) as error:
-                self.failures.append(f"{found.name}: {error}")
+            failure = self._peer(launch, peer, found) if peer else self._bench(launch, name, found)
+            if failure:
+                self.failures.append(f"{found.name}: {failure}")
                 self.say(self.failures[-1])
             found.write(self.out)
             self.step(takes)
 
-    def _bench(self, launch: OnLayout, collective: str, found: Found) -> None:
+    def _bench(self, launch: OnLayout, collective: str, found: Found) -> str:
+        """Keep what there is; why that is not all."""
         lines = bench(launch, self.plan, collective, self.raw / "bench.jsonl")
         found.environment = found.environment or lines.environment
         found.ours[collective].append(lines.rows)
+        return lines.failure
 
-    def _peer(self, launch: OnLayout, peer: Peer, found: Found) -> None:
-        for call, measured in peer.measure(launch, self.plan.rounds(launch.ranks), self.raw).items():
+    def _peer(self, launch: OnLayout, peer: Peer, found: Found) -> str:
+        """Keep what there is; why that is not all."""
+        failure = ""
+        try:
+            timed = peer.measure(launch, self.plan.rounds(launch.ranks), self.raw)
+        except PeerFailed as error:
+            timed, failure = error.measured, str(error)
+        for call, measured in timed.items():
             found.theirs[peer.name, call].append(measured)
+        return failure
 
     @property
     def all_valid(self) -> bool:

@@ -14,11 +14,8 @@ from .plan import Layout, Plan, size_of
 
 PATIENCE, AT_LEAST = 6, 120.0  # a launch that takes so many times as long as planned, and so many seconds, is ended
 
+WRONG = 1  # exit status of `mpicoll bench` after a wrong answer
 PRECISION = 2  # per cent: a size whose medians are known so well is left, and that is soon where calls are short
-
-
-class LaunchFailed(RuntimeError):
-    """`mpicoll bench` came to nothing; the message is its last words, in one line."""
 
 
 @dataclass(frozen=True)
@@ -50,21 +47,27 @@ class OnLayout:
 
 @dataclass
 class Lines:
-    """What a launch of `mpicoll bench` wrote."""
+    """What a launch of `mpicoll bench` wrote. failure: why that is not all, with its last words, in one line."""
 
     environment: dict[str, Any] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
+    failure: str = ""
+
+    def all_of(self, done: Done) -> bool:
+        """Whether it came to its end: its status is 0, or 1 where an answer was wrong."""
+        wrong = any(row["valid"] is False for row in self.rows)
+        return bool(self.rows) and (done.status == 0 or (done.status == WRONG and wrong))
 
 
 def bench(launch: OnLayout, plan: Plan, collective: str, file: Path) -> Lines:
-    """One launch for all sizes of a collective. Raises LaunchFailed if it measured nothing."""
+    """One launch for all sizes of a collective."""
     file.unlink(missing_ok=True)
     done = launch(words(plan, collective, launch.ranks, file))
     lines = read(file)
-    if not lines.rows:
+    if not lines.all_of(done):
         said = done.output.strip().splitlines() or ["it said nothing"]
         how = "time was up" if done.timed_out else f"status {done.status}"
-        raise LaunchFailed(f"mpicoll bench {collective}: {how}: {said[-1].strip()}")
+        lines.failure = f"mpicoll bench {collective}: {how}: {said[-1].strip()}"
     return lines
 
 
@@ -73,7 +76,7 @@ def words(plan: Plan, collective: str, p: int, file: Path) -> list[str]:
     options = {
         "sizes": ",".join(str(size_of(collective, n, p)) for n in plan.sizes),
         "algorithms": ",".join(plan.contenders(collective, p)),
-        "seconds": f"{len(plan.sizes) * plan.seconds_of(collective):.3f}",
+        "seconds": f"{len(plan.sizes) * plan.seconds_of(collective, p):.3f}",
         "precision": str(PRECISION),
         "warmup": "1",
         "rate": plan.rate,
@@ -85,7 +88,7 @@ def words(plan: Plan, collective: str, p: int, file: Path) -> list[str]:
 def read(file: Path) -> Lines:
     """The lines that are whole: of an interrupted run the last may not be."""
     found = Lines()
-    for text in file.read_text().splitlines() if file.exists() else []:
+    for text in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
         try:
             line = json.loads(text)
         except ValueError:

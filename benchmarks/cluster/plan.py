@@ -15,12 +15,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mpicoll.errors import UnknownAlgorithm
+from mpicoll.errors import ParameterError, PreconditionError, UnknownAlgorithm
 from mpicoll.registry import algorithms, parse_spec
 from mpicoll.select import Overrides, choose
 
 from ..contenders import AUTO, NATIVE
 from ..hosts import parse_rate
+from ..hosts.network import MOST
 from ..launch import PLACEMENTS
 from ..peers import Call, Peer
 from ..stats import FEWEST
@@ -87,6 +88,8 @@ def parse_layouts(text: str) -> list[Layout]:
             raise ValueError(
                 f"the layout {word!r} is none; write HOSTSxRANKS, 2 hosts or more, and -block or -cyclic: 4x2-cyclic"
             )
+        if int(found[1]) > MOST:
+            raise ValueError(f"the layout {word!r} has {found[1]} hosts; there can be {MOST}")
         made.append(Layout(int(found[1]), int(found[2]), found[3] or PLACEMENTS[0]))
     if not made:
         raise ValueError("--layouts names none; write HOSTSxRANKS, as 8x1")
@@ -103,17 +106,34 @@ def size_of(collective: str, n: int, p: int) -> int:
 
 
 def algorithms_of(collective: str, n: int, p: int, named: Sequence[str] = ()) -> list[str]:
-    """Who takes part: native, and those named that the collective has; else auto and, where auto takes another
-    for n bytes, the one for large vectors.
+    """Who takes part: native, and those named that the collective has and that suit p ranks; else auto and, where
+    auto takes another for n bytes, the one for large vectors.
 
     >>> algorithms_of("bcast", 1 << 22, 8), algorithms_of("bcast", 1 << 22, 8, ["ring", "knomial(k=4)"])
     (['native', 'auto'], ['native', 'knomial(k=4)'])
     """
     if named:
-        known = (NATIVE, AUTO, *algorithms()[collective])
-        return list(dict.fromkeys([NATIVE, *(name for name in named if base_name(name) in known)]))
+        known = (name for name in named if is_known(collective, name) and not unsuited(collective, name, p))
+        return list(dict.fromkeys([NATIVE, *known]))
     chosen = choose(collective, n, p, True, Overrides(), AUTO).algorithm
     return [NATIVE, AUTO, *{LARGE[collective]} - {chosen}]
+
+
+def is_known(collective: str, spec: str) -> bool:
+    """Whether a collective has it."""
+    return base_name(spec) in (NATIVE, AUTO, *algorithms()[collective])
+
+
+def unsuited(collective: str, spec: str, p: int) -> str:
+    """Why an algorithm of a collective does not suit p ranks; empty if it does."""
+    if spec in (NATIVE, AUTO):
+        return ""
+    entry, given = parse_spec(collective, spec)
+    try:
+        entry.settle(p, None, **dict(given))
+    except (PreconditionError, ParameterError) as error:
+        return str(error)
+    return ""
 
 
 def base_name(spec: str) -> str:
@@ -152,13 +172,22 @@ class Plan:
         """Seconds that a call is expected to take."""
         return SLOW * PASSES.get(collective, 1) * n * 8 / parse_rate(self.rate)
 
-    def seconds_of(self, collective: str) -> float:
-        """Seconds for a size of a collective in a launch of `mpicoll bench`: sizes get equal parts."""
-        return self.seconds or CALLS * self.expected(collective, self.largest)
+    def seconds_of(self, collective: str, p: int) -> float:
+        """Seconds for a size of a collective in a launch of `mpicoll bench`: sizes get equal parts.
+
+        The largest has time for an interval, however many take part.
+        """
+        calls = max(CALLS, (FEWEST + 1) * len(self.contenders(collective, p)))
+        return self.seconds or calls * self.expected(collective, self.largest)
 
     def contenders(self, collective: str, p: int) -> list[str]:
         """Who takes part in it."""
         return algorithms_of(collective, self.largest, p, self.algorithms)
+
+    def left_out(self, p: int) -> list[str]:
+        """Why algorithms that were named and that a collective has take no part in it, a line each."""
+        known = ((c, spec) for c in self.collectives for spec in self.algorithms if is_known(c, spec))
+        return [f"{spec} left out: {why}" for c, spec in known if (why := unsuited(c, spec, p))]
 
     def calls(self, p: int) -> dict[Call, int]:
         """What is timed on p ranks, and its n."""
@@ -176,7 +205,7 @@ class Plan:
 
     def bench_takes(self, collective: str, p: int) -> float:
         """Seconds that a launch of `mpicoll bench` should take."""
-        contenders, share = len(self.contenders(collective, p)), self.seconds_of(collective)
+        contenders, share = len(self.contenders(collective, p)), self.seconds_of(collective, p)
         rounds = [contenders * self.expected(collective, n) for n in self.sizes]
         timed = sum(max(FEWEST * one, min(LOOK * one, share)) for one in rounds)
         return STARTING + timed + OVERHEAD * sum(rounds)

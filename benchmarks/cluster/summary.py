@@ -14,17 +14,15 @@ from ..contenders import AUTO, NATIVE
 from ..peers import Call
 from ..peers.rows import Row, call_of
 from ..sizes import format_size
-from ..stats import FASTER, SLOWER
+from ..table import STYLES, WIDTH, WRONG
 from .conduct import Found
 
-WIDTH = 180  # columns where the output is not a terminal
-STYLES = {FASTER: "green", SLOWER: "red"}
 ABSENT = "–"
 LEGEND = (
     "× limit: median time over the least time that the links need; the bucket of a link lets a burst of 64 KiB pass\n"
-    "at once, so that small sizes can come out below 1. ratio: native's time over auto's or the peer's, above 1 is\n"
-    "faster; [95 %]: where it lies with 95 % confidence. Ours are paired with native by round; peers are separate\n"
-    "programs in launches of their own, so theirs is the ratio of two independent samples."
+    "at once, so that small sizes can come out below 1. ratio: native's time over that of auto, of the best of ours\n"
+    "or of the peer, above 1 is faster; [95 %]: where auto's lies with 95 % confidence. Ours are paired with native\n"
+    "by round; peers are separate programs in launches of their own, so theirs is the ratio of two independent samples."
 )
 
 
@@ -70,7 +68,7 @@ def table(all_lines: Sequence[Line], title: str) -> Table:
     for name in ("n", "limit ms", "native\n× limit", "auto\n× limit", "ratio", "[95 %]"):
         made.add_column(name, justify="right", no_wrap=True)
     made.add_column("verdict", no_wrap=True)
-    made.add_column("best of ours\n× limit")
+    made.add_column("best of ours\n× limit, ratio")
     for name in peers:
         made.add_column(f"{name}, unpaired\n× limit, ratio", no_wrap=True)
     for place, line in enumerate(all_lines):
@@ -82,7 +80,6 @@ def table(all_lines: Sequence[Line], title: str) -> Table:
 
 def _cells(line: Line) -> list[str | Text]:
     limit = line.native and line.native["limit_us"]
-    auto = line.auto or line.best
     return [
         line.where,
         line.call.collective,
@@ -90,8 +87,8 @@ def _cells(line: Line) -> list[str | Text]:
         f"{limit / 1000:.1f}" if limit else ABSENT,
         _over(line.native),
         _over(line.auto),
-        *_ratio(auto),
-        f"{_over(line.best)} {line.best['algorithm']}" if line.best else ABSENT,
+        *_ratio(line.auto),
+        Text.assemble(f"{line.best['algorithm']} ", _compared(line.best)) if line.best else ABSENT,
     ]
 
 
@@ -100,7 +97,7 @@ def _over(row: Row | None) -> str | Text:
     if row is None or not row["median_us"]:
         return ABSENT
     if row["valid"] is False:
-        return Text("WRONG", "bold red")
+        return Text("WRONG", WRONG)
     return f"{1 / row['of_limit']:.2f}" if row["of_limit"] else f"{row['median_us'] / 1000:.1f} ms"
 
 
@@ -119,6 +116,11 @@ def _verdict(row: Row) -> Text:
 def _peer(row: Row | None) -> str | Text:
     if row is None or row["note"]:
         return row["note"] if row else ABSENT
+    return _compared(row)
+
+
+def _compared(row: Row) -> Text:
+    """Time over the limit, ratio and verdict."""
     return Text.assemble(_over(row), f", {_ratio(row)[0]} ", _verdict(row))
 
 

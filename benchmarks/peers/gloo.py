@@ -64,8 +64,8 @@ class Gloo:
         program = [str(self.python), gloo_worker.__file__, str(cases), str(results), meeting.resolve().as_uri()]
         done = launch(program)
         found = parse(results.read_text() if results.exists() else "")
+        checked(done, self.name, found)
         if not found:
-            checked(done, self.name)
             raise PeerFailed(f"{self.name} wrote no results")
         return found
 

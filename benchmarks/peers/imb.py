@@ -70,7 +70,8 @@ class Imb:
 
     def measure(self, launch: Launch, rounds: Mapping[Call, int], directory: Path) -> dict[Call, Measured]:
         """In one launch for all collectives that have the same lengths."""
-        found = {call: Measured([], note=f"IMB-MPI1 has no {call.collective}") for call in rounds}
+        found = {call: Measured([], note=f"IMB-MPI1 has no {call.collective}") for call in rounds
+                 if call.collective not in BENCHMARKS}
         for lengths, collectives in batches(rounds, launch.ranks).items():
             file = directory / "lengths"
             file.write_text("".join(f"{length}\n" for length in lengths))
@@ -79,9 +80,12 @@ class Imb:
                 python=self.python,
                 env={"LD_LIBRARY_PATH": str(self.python.parent.parent / "lib")},
             )
-            checked(done, self.name)
+            checked(done, self.name, found)
             asked = {call: n for call, n in rounds.items() if call.collective in collectives}
-            found |= {call: Measured(times) for call, times in parse(done.output, asked).items()}
+            try:
+                found |= {call: Measured(times) for call, times in parse(done.output, asked).items()}
+            except PeerFailed as error:
+                raise PeerFailed(str(error), found) from None
         return found
 
 
@@ -94,10 +98,10 @@ def arguments(ranks: int, lengths: Path) -> list[str]:
 def length(call: Call, p: int) -> int:
     """What IMB calls the length, in bytes.
 
-    >>> length(Call("reduce_scatter", 1 << 20), 6), length(Call("allgather", 64), 6)
-    (174760, 64)
+    >>> [length(Call("reduce_scatter", n), 6) for n in (1 << 20, 40)], length(Call("allgather", 64), 6)
+    ([174760, 8], 64)
     """
-    return call.size // p // ELEMENT * ELEMENT if call.collective == "reduce_scatter" else call.size
+    return max(ELEMENT, call.size // p // ELEMENT * ELEMENT) if call.collective == "reduce_scatter" else call.size
 
 
 def batches(rounds: Mapping[Call, int], p: int) -> dict[tuple[int, ...], list[str]]:

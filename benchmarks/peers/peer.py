@@ -14,10 +14,6 @@ class Missing(ValueError):
     """A peer that is not installed here; the message is what is missing and how to get it, in one line."""
 
 
-class PeerFailed(RuntimeError):
-    """A launch that came to nothing; the message is its last words, in one line."""
-
-
 class Call(NamedTuple):
     """What is timed: a collective, and its size in bytes as patterns.py means it."""
 
@@ -32,6 +28,17 @@ class Measured:
     samples_us: Times
     valid: bool | None = None
     note: str = ""
+
+
+class PeerFailed(RuntimeError):
+    """A launch that did not come to its end; the message is its last words, in one line.
+
+    measured: what it had timed until then.
+    """
+
+    def __init__(self, message: str, measured: Mapping[Call, Measured] | None = None) -> None:
+        super().__init__(message)
+        self.measured = dict(measured or {})
 
 
 class Finished(Protocol):
@@ -81,10 +88,10 @@ class Peer(Protocol):
         ...
 
 
-def checked(done: Finished, name: str) -> None:
-    """Raises PeerFailed unless the launch went well."""
+def checked(done: Finished, name: str, measured: Mapping[Call, Measured] | None = None) -> None:
+    """Raises PeerFailed, which has what was measured, unless the launch went well."""
     if done.status:
         words = done.output.strip().splitlines() or ["it said nothing"]
-        raise PeerFailed(f"{name} ended with status {done.status}: {words[-1].strip()}")
+        raise PeerFailed(f"{name} ended with status {done.status}: {words[-1].strip()}", measured)
     if done.status is None:
-        raise PeerFailed(f"{name} had to be ended: time was up")
+        raise PeerFailed(f"{name} had to be ended: time was up", measured)

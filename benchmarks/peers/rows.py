@@ -2,8 +2,8 @@
 
 What depends on a case alone (its limit, its bytes) is taken from native's row of the same case, so that one program
 knows how to work it out. Rounds of our own launches are paired with native's of the same round; a peer's are not
-paired with anything, and its ratio is the Hodges–Lehmann estimate of two independent samples, as in
-`mpicoll report --compare`.
+paired with anything, and its ratio is the Hodges–Lehmann estimate of two independent samples and its verdict the
+Mann–Whitney test's, as in `mpicoll report --compare`. So are those of rows that have percentiles in place of rounds.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..contenders import NATIVE
-from ..report.compare import change_of
+from ..report.compare import change_of, verdict_of
 from ..stats import Ratio, estimate, ratio
 from .peer import Call, Measured
 
@@ -54,9 +56,23 @@ def against(row: Row, found: Ratio | None) -> Row:
     }
 
 
+def independent(row: Row, native: Row) -> Row:
+    """The row with a ratio to native, of whose rounds none belongs to one of this row's."""
+    after = samples(row)
+    found, interval, p = change_of(samples(native), after)
+    low, high = interval or (None, None)
+    estimated = None if found is None else Ratio(found, low, high, len(after))
+    return against(row, estimated) | {"verdict": estimated and verdict_of(found, p)}
+
+
 def samples(row: Row) -> list[float]:
     """Microseconds, one a round; of very many rounds, their percentiles."""
-    return row["samples_us"] if "samples_us" in row else row["sketch_us"]
+    return row["sketch_us"] if sketched(row) else row["samples_us"]
+
+
+def sketched(row: Row) -> bool:
+    """Whether it has percentiles in place of its rounds."""
+    return "sketch_us" in row
 
 
 def pooled(launches: Sequence[Sequence[Row]]) -> list[Row]:
@@ -68,21 +84,34 @@ def pooled(launches: Sequence[Sequence[Row]]) -> list[Row]:
         found[call_of(row), row["algorithm"], row["engine"]].append(row)
     merged = [_merged(same) for same in found.values()]
     native = natives(merged)
-    return [_paired(row, native.get(call_of(row))) for row in merged]
+    return [_compared(row, native.get(call_of(row))) for row in merged]
 
 
 def _merged(same: Sequence[Row]) -> Row:
     run = [row for row in same if row["median_us"] is not None]
     if len(run) < 2:
         return (run or same)[0]
-    together = timed(run[0], [value for row in run for value in samples(row)])
-    together.pop("sketch_us", None)
-    return together | {"valid": all(row["valid"] for row in run), "late": sum(row["late"] for row in run)}
+    together = _sketch(run) if any(map(sketched, run)) else timed(run[0], [x for row in run for x in row["samples_us"]])
+    return together | {
+        "rounds": sum(row["rounds"] for row in run),
+        "valid": all(row["valid"] for row in run),
+        "late": sum(row["late"] for row in run),
+    }
 
 
-def _paired(row: Row, native: Row | None) -> Row:
+def _sketch(run: Sequence[Row]) -> Row:
+    """Of launches of which any has percentiles alone: those of all launches, of which each counts as much."""
+    each = [np.percentile(samples(row), range(101)) for row in run]
+    made = timed(run[0], [round(x, 3) for x in np.percentile(np.concatenate(each), range(101)).tolist()])
+    made["sketch_us"] = made.pop("samples_us")
+    return made
+
+
+def _compared(row: Row, native: Row | None) -> Row:
     if native is None or row is native or row["median_us"] is None:
         return row
+    if sketched(row) or sketched(native):
+        return independent(row, native)
     before, after = samples(native), samples(row)
     return against(row, ratio(before, after) if len(before) == len(after) else None)
 
@@ -103,10 +132,7 @@ def beside(native: Row, name: str, measured: Measured) -> Row:
     if not measured.samples_us:
         untimed = ("median_us", "interval_us", "algbw", "busbw", "of_limit")
         return row | dict.fromkeys(untimed) | {"rounds": 0, "samples_us": []}
-    estimated, interval, _ = change_of(samples(native), measured.samples_us)
-    low, high = interval or (None, None)
-    found = None if estimated is None else Ratio(estimated, low, high, len(measured.samples_us))
-    return against(timed(row, measured.samples_us), found)
+    return independent(timed(row, measured.samples_us), native)
 
 
 def together(found: Sequence[Measured]) -> Measured:

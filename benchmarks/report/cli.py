@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -66,6 +67,8 @@ def check(paths: Sequence[str], comparing: bool, **given: Any) -> None:
         raise click.UsageError("--compare prints tables, and goes with none of --output, --png and --svg")
     if not comparing and (given["fail_if_slower"] or given["tolerance"] is not None):
         raise click.UsageError("--fail-if-slower and --tolerance need --compare")
+    if given["tolerance"] is not None and not math.isfinite(given["tolerance"]):
+        raise click.UsageError(f"--tolerance is {given['tolerance']}; it must be a number of per cent, 0 or above")
     if given["title"] is not None and given["output"] is None:
         raise click.UsageError("--title is of the page that --output FILE writes")
 

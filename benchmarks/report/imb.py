@@ -96,7 +96,7 @@ def setting(benchmark: str, reductions: Reductions) -> Setting:
 
 
 def _row(number: Number, reductions: Reductions) -> Row | None:
-    if len(number.words) != len(number.headings):
+    if len(number.words) != len(number.headings) or "repetitions" not in number.headings:
         return None
     try:
         values = dict(zip(number.headings, map(float, number.words)))

@@ -65,7 +65,7 @@ def parse(name: str, text: str) -> Run:
             continue
         where = f"{name}, line {number}"
         if _kind(entry, where) == "run":
-            head = head or entry
+            head = head or _head(entry, where)
         else:
             rows.append(_row(entry, where))
     if not rows and not head:
@@ -86,6 +86,14 @@ def _kind(entry: Any, where: str) -> str:
     return kind
 
 
+def _head(entry: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """The line on the run. Raises ReadError."""
+    for key in ("environment", "settings"):
+        if not isinstance(entry.get(key) or {}, dict):
+            raise ReadError(f"{where} is no run of schema {SCHEMA}: its {key} is {entry[key]!r}, and no object")
+    return entry
+
+
 def _row(entry: Mapping[str, Any], where: str) -> Row:
     """A result. Raises ReadError where it lacks what every result has, or holds another type of it."""
     try:
@@ -94,21 +102,21 @@ def _row(entry: Mapping[str, Any], where: str) -> Row:
         return Row(
             Setting(
                 str(entry["collective"]),
-                entry.get("form", "blocking"),
-                *(entry.get(key) for key in ("dtype", "op", "root", "in_place", "counts")),
+                _word(entry, "form") or "blocking",
+                *(_word(entry, key) for key in ("dtype", "op", "root", "in_place", "counts")),
             ),
             int(entry["size"]),
             str(entry["algorithm"]),
-            entry.get("engine"),
+            _word(entry, "engine"),
             _maybe(int, entry.get("ranks")),
             _maybe(int, entry.get("hosts")),
             dict(entry.get("ran") or {}),
             bool(entry.get("paired", True)),
-            entry.get("valid"),
-            entry.get("note") or "",
+            _word(entry, "valid"),
+            _word(entry, "note") or "",
             rounds=_maybe(int, entry.get("rounds")),
             late=int(entry.get("late") or 0),
-            verdict=entry.get("verdict"),
+            verdict=_word(entry, "verdict"),
             overlap=_maybe(_overlap, entry.get("overlap")),
             samples_us=tuple(map(float, entry.get("samples_us") or entry.get("sketch_us") or ())),
             sketched=not entry.get("samples_us") and bool(entry.get("sketch_us")),
@@ -116,12 +124,19 @@ def _row(entry: Mapping[str, Any], where: str) -> Row:
         )
     except KeyError as error:
         raise ReadError(f"{where} is a result without {error.args[0]!r}") from None
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ReadError(f"{where} is no result of schema {SCHEMA}: {error}") from None
 
 
 INTERVALS = ("interval_us", "ratio_interval")
 NUMBERS = ("median_us", "algbw", "busbw", "limit_us", "of_limit", "ratio")
+
+
+def _word(entry: Mapping[str, Any], key: str) -> Any:
+    """What is said in one word or number, if it is."""
+    if isinstance(value := entry.get(key), (list, dict)):
+        raise TypeError(f"its {key} is {value!r}, and no word or number")
+    return value
 
 
 def _maybe(make: Callable[[Any], Value], value: Any) -> Value | None:

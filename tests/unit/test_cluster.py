@@ -5,18 +5,22 @@ from __future__ import annotations
 import doctest
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
-from mpicoll.benchmarks.cluster import conduct, installed, plan, summary
+from mpicoll.benchmarks.cluster import cli, conduct, installed, plan, summary
 from mpicoll.benchmarks.cluster.conduct import Conductor, Found
-from mpicoll.benchmarks.cluster.launches import LaunchFailed, OnLayout, bench, read, words
+from mpicoll.benchmarks.cluster.launches import OnLayout, bench, read, words
 from mpicoll.benchmarks.cluster.plan import STANDARD, Layout, Plan, launches, parse_layouts, size_of
-from mpicoll.benchmarks.hosts import Done
+from mpicoll.benchmarks.hosts import Done, LaunchError
 from mpicoll.benchmarks.peers import Call, Gloo, Imb, Measured, Missing
 from mpicoll.benchmarks.peers.peer import PeerFailed
 from mpicoll.errors import MpicollError
@@ -35,6 +39,12 @@ def test_doctests():
 def test_layouts_that_make_no_sense(text):
     with pytest.raises(ValueError, match="HOSTSxRANKS"):
         parse_layouts(text)
+
+
+def test_more_hosts_than_can_be_made():
+    assert parse_layouts("500x1")
+    with pytest.raises(ValueError, match="'501x1' has 501 hosts; there can be 500"):
+        parse_layouts("8x1,501x1")
 
 
 @pytest.mark.parametrize("collective, whole", [
@@ -62,11 +72,19 @@ def test_two_launches_of_a_peer_have_rounds_enough_for_an_interval_and_small_siz
     assert longer[Call("bcast", 1 << 22)] == 29  # 30 s of calls of 1.0066 s
 
 
+@pytest.mark.parametrize("named", [("auto",), tuple(f"knomial(k={k})" for k in range(2, 10))])
+def test_the_largest_size_has_time_for_an_interval_of_everyone(named):
+    asked = Plan(("bcast",), SIZES, "50Mbit", algorithms=named)
+    rounds = asked.seconds_of("bcast", 16) / asked.expected("bcast", SIZES[-1]) / (len(named) + 1)
+    assert rounds == pytest.approx(7)
+    assert Plan(("bcast",), SIZES, "50Mbit", algorithms=named, seconds=2).seconds_of("bcast", 16) == 2
+
+
 def test_the_standard_run_is_planned_for_minutes_not_hours():
     ranks = [layout.ranks for layout in parse_layouts("8x1,6x1,4x2,4x2-cyclic")]
     standard, peers = Plan(STANDARD, SIZES, "50Mbit"), [Gloo(Path("python"), "2"), Imb(Path("python"))]
     assert 10 < plan.minutes(standard, ranks, []) < 20
-    assert plan.minutes(standard, ranks, []) < plan.minutes(standard, ranks, peers) < 35
+    assert plan.minutes(standard, ranks, []) < plan.minutes(standard, ranks, peers) < 40
     assert plan.minutes(Plan(STANDARD, SIZES, "100Mbit"), ranks, []) < plan.minutes(standard, ranks, [])
 
 
@@ -83,6 +101,16 @@ def test_named_algorithms_must_be_known_somewhere():
         plan.check_algorithms(["knomial(q=4)"], STANDARD)
     with pytest.raises(ValueError, match="'scan' here; there is allreduce"):
         plan.check_collectives(["bcast", "scan"])
+
+
+def test_a_named_algorithm_is_left_out_where_it_does_not_suit_the_ranks():
+    named = ("auto", "ring", "neighbor_exchange")
+    assert plan.algorithms_of("allgather", 1 << 20, 3, named) == ["native", "auto", "ring"]
+    assert plan.algorithms_of("allgather", 1 << 20, 4, named) == ["native", *named]
+    asked = Plan(("allgather", "bcast"), SIZES, "50Mbit", algorithms=named)
+    (why,) = asked.left_out(3)
+    assert why.startswith("neighbor_exchange left out: allgather neighbor_exchange needs") and why.endswith("p is 3")
+    assert asked.left_out(4) == []
 
 
 # -- launches
@@ -107,9 +135,39 @@ def test_half_a_line_is_left_out(tmp_path):
 def test_a_launch_that_measured_nothing_says_why(tmp_path):
     net: Any = SimpleNamespace(launch=lambda *_, **__: Done(2, "mpiexec\nno such thing\n", False))
     (tmp_path / "f").write_text('{"kind": "result"}\n')  # of the launch before
-    with pytest.raises(LaunchFailed, match="mpicoll bench bcast: status 2: no such thing"):
-        launch = OnLayout(net, Layout(2, 1), Path("python"), 1.0)
-        bench(launch, Plan(("bcast",), (8,), "50Mbit"), "bcast", tmp_path / "f")
+    found = bench(OnLayout(net, Layout(2, 1), Path("python"), 1.0), Plan(("bcast",), (8,), "50Mbit"), "bcast",
+                  tmp_path / "f")
+    assert (found.rows, found.failure) == ([], "mpicoll bench bcast: status 2: no such thing")
+
+
+@pytest.mark.parametrize("status, valid, failure", [
+    (0, True, ""), (1, False, ""), (1, True, "mpicoll bench bcast: status 1: words"),
+    (9, True, "mpicoll bench bcast: status 9: words"), (None, True, "mpicoll bench bcast: time was up: words"),
+])
+def test_a_launch_that_ends_early_keeps_its_rows_and_is_a_failure(tmp_path, status, valid, failure):
+    def launch(*_: Any, **__: Any) -> Done:
+        (tmp_path / "f").write_text(json.dumps(row("bcast", 8, "native", 1.0, valid=valid)) + "\n")
+        return Done(status, "words\n", status is None)
+
+    net: Any = SimpleNamespace(launch=launch)
+    found = bench(OnLayout(net, Layout(2, 1), Path("python"), 1.0), Plan(("bcast",), (8,), "50Mbit"), "bcast",
+                  tmp_path / "f")
+    assert (len(found.rows), found.failure) == (1, failure)
+
+
+def test_files_are_utf_8_in_any_locale(tmp_path):
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from mpicoll.benchmarks.cluster import conduct, launches, plan\n"
+        "here = Path(sys.argv[1])\n"
+        "found = conduct.Found('mpich', plan.Layout(2, 1), {}, {'cpu': chr(181)})\n"
+        "assert launches.read(found.write(here)).environment == {'cpu': chr(181)}\n"
+    )
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=os.environ | ascii_only,
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "µ" in (tmp_path / "mpich-2x1.jsonl").read_text(encoding="utf-8")
 
 
 # -- conducting
@@ -199,6 +257,17 @@ def test_what_fails_is_told_and_the_rest_goes_on(conductor, tmp_path, monkeypatc
     assert conductor.failures == ["mpich-4x1: gloo wrote no results", failed, "mpich-4x1: gloo wrote no results"]
 
 
+def test_what_was_measured_before_a_failure_is_kept(conductor, tmp_path):
+    def fail(launch: Any, rounds: Any, directory: Path) -> Any:
+        raise PeerFailed("gloo had to be ended", {call: Measured([500.0] * 3, True) for call in rounds})
+
+    conductor.peers[0].measure = fail
+    conductor.run({"mpich": Path("python")}, [Layout(4, 1)])
+    rows = [row for row in lines_of(tmp_path / "mpich-4x1.jsonl")[1:] if row["algorithm"] == "gloo"]
+    assert [row["rounds"] for row in rows] == [6, 6]
+    assert conductor.failures == ["mpich-4x1: gloo had to be ended"] * 2
+
+
 def test_an_interruption_leaves_what_there_was(conductor, tmp_path, monkeypatch):
     def interrupted(self: Net, arguments: list[str], **how: Any) -> Done:
         if arguments[2] == "reduce":
@@ -229,12 +298,13 @@ def test_the_table_says_times_over_the_limit_ratios_and_verdicts():
     size = 1 << 20
     ours = [row("bcast", size, "native", 2500.0),
             row("bcast", size, "auto", 1500.0, ratio=1.67, ratio_interval=[1.5, 1.8], verdict="faster"),
-            row("bcast", size, "chain", 1100.0), row("bcast", size, "ring", 900.0, valid=False)]
+            row("bcast", size, "chain", 1100.0, ratio=2.27, verdict="faster"),
+            row("bcast", size, "ring", 900.0, valid=False)]
     text = shown(ours, {("gloo", Call("bcast", size)): Measured([5000.0] * 8, True),
                         ("IMB", Call("bcast", size)): Measured([], note="IMB-MPI1 has no bcast")})
     line = " ".join(next(line for line in text.splitlines() if "mpich-4x1" in line).split())
-    assert line == ("mpich-4x1 bcast 1 MiB 1.0 2.50 1.50 1.67 1.50–1.80 faster 1.10 chain 5.00, 0.50 slower "
-                    "IMB-MPI1 has no bcast")
+    assert line == ("mpich-4x1 bcast 1 MiB 1.0 2.50 1.50 1.67 1.50–1.80 faster chain 1.10, 2.27 faster "
+                    "5.00, 0.50 slower IMB-MPI1 has no bcast")
     assert "gloo, unpaired" in text and "two independent samples" in text
 
 
@@ -243,8 +313,71 @@ def test_a_wrong_answer_is_in_the_table_and_never_the_best():
     assert "WRONG" in text and "0.90" not in text
 
 
+def test_without_auto_no_other_has_its_columns():
+    ours = [row("bcast", 1 << 20, "native", 2500.0),
+            row("bcast", 1 << 20, "chain", 1100.0, ratio=2.27, verdict="faster")]
+    line = " ".join(next(line for line in shown(ours).splitlines() if "mpich-4x1" in line).split())
+    assert line == "mpich-4x1 bcast 1 MiB 1.0 2.50 – – chain 1.10, 2.27 faster"
+
+
 def test_without_results_there_is_no_table():
     assert shown([]) == ""
+
+
+# -- the command
+
+
+@pytest.fixture
+def command(monkeypatch, tmp_path):
+    """The command on hosts that are none; its files go to tmp_path/new/out."""
+    monkeypatch.setattr(conduct, "Hosts", Net)
+    monkeypatch.setattr(Net, "order", [])
+    monkeypatch.setattr(cli, "enter", lambda: None)
+    monkeypatch.setattr(cli, "python_of", lambda mpi: Path(sys.executable))
+    given = ["--sizes", "64K", "--collectives", "bcast", "--peers", "none", "--out", str(tmp_path / "new" / "out")]
+
+    def run(*more: str) -> Any:
+        return CliRunner().invoke(cli.cluster, [*given, *more], prog_name="cluster")
+
+    return run
+
+
+@pytest.mark.parametrize("options, words", [
+    (["--mpi", ""], "--mpi names none; there is mpich"), (["--mpi", " , "], "--mpi names none"),
+    (["--seconds", "nan"], "--seconds is nan"), (["--seconds", "inf"], "--seconds is inf"),
+])
+def test_bad_input_is_one_line_and_leaves_no_directory(command, tmp_path, options, words):
+    done = command(*options)
+    assert (done.exit_code, done.stdout) == (2, "") and words in done.stderr and len(done.stderr.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_hosts_that_cannot_be_made_leave_no_directory(command, monkeypatch, tmp_path):
+    monkeypatch.setattr(Net, "__enter__", refuse)
+    done = command()
+    assert done.exit_code == 2 and "the machine does not reach 90Gbit" in done.stderr
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "new" / "out").mkdir(parents=True)
+    command()
+    assert (tmp_path / "new" / "out").exists()  # which was there before
+
+
+def refuse(self: Net) -> Net:
+    raise LaunchError("the machine does not reach 90Gbit")
+
+
+def test_a_later_layout_that_cannot_be_made_costs_nothing_of_the_earlier(command, monkeypatch, tmp_path):
+    monkeypatch.setattr(Net, "__enter__", lambda self: self if self.count == 2 else refuse(self))
+    done = command("--layouts", "2x1,3x1")
+    assert done.exit_code == 2 and done.stderr.splitlines()[-1].endswith("the machine does not reach 90Gbit")
+    assert "mpich-2x1" in done.stdout and "verdict" in done.stdout and "page:" in done.stdout
+    assert {file.name for file in (tmp_path / "new" / "out").iterdir()} == {"mpich-2x1.jsonl", "report.html"}
+
+
+def test_who_is_left_out_is_told(command):
+    done = command("--layouts", "2x1,3x1", "--collectives", "allgather", "--algorithms", "ring,neighbor_exchange")
+    assert done.exit_code == 0, done.output
+    assert "neighbor_exchange left out: allgather neighbor_exchange needs" in done.stdout
 
 
 # -- what is here

@@ -145,11 +145,18 @@ LINE = '{"collective": "bcast", "size": 8, "valid": true, "note": "", "samples_u
 
 
 def test_results_come_back_and_half_a_line_is_left_out(tmp_path):
-    launch = Launched('{"torch": "2"}\n' + LINE + LINE[:20], status=1)
+    launch = Launched('{"torch": "2"}\n' + LINE + LINE[:20])
     found = Gloo(Path("python"), "2").measure(launch, {Call("bcast", 8): 2}, tmp_path)
     assert found == {Call("bcast", 8): Measured([1.0, 2.0], True)}
     assert launch.cases == {"dtype": "float64", "cases": [{"collective": "bcast", "size": 8, "rounds": 2}]}
     assert launch.meeting == f"file://{tmp_path}/meeting"
+
+
+@pytest.mark.parametrize("status", [1, None])
+def test_a_launch_that_ends_early_is_a_failure_that_has_its_results(tmp_path, status):
+    with pytest.raises(PeerFailed) as failed:
+        Gloo(Path("python"), "2").measure(Launched(LINE, status=status), {Call("bcast", 8): 2}, tmp_path)
+    assert failed.value.measured == {Call("bcast", 8): Measured([1.0, 2.0], True)}
 
 
 @pytest.mark.parametrize("status, output, words", [

@@ -83,6 +83,22 @@ def test_a_launch_that_fails_says_so(tmp_path):
         Imb(Path("env/bin/python")).measure(Launched(5), {Call("bcast", 8): 1}, tmp_path)
 
 
+def test_a_later_launch_that_fails_keeps_the_earlier_times(tmp_path):
+    class Failing(Launched):
+        def __call__(self, arguments: list[str], **how: Any) -> Any:
+            self.status = 5 if self.words and arguments[-1] != "Bcast" else 0
+            return super().__call__(arguments, **how)
+
+    rounds = {Call("bcast", 65536): 3, Call("reduce", 8): 2}
+    with pytest.raises(PeerFailed, match="IMB ended with status 5") as failed:
+        Imb(Path("env/bin/python")).measure(Failing(), rounds, tmp_path)
+    assert failed.value.measured == {Call("bcast", 65536): Measured([99.0, 30.5, 31.25])}
+
+
+def test_a_share_of_less_than_an_element_is_one():
+    assert imb.length(Call("reduce_scatter", 16), 8) == 8
+
+
 def test_an_environment_without_it_is_missing(tmp_path):
     with pytest.raises(Missing, match="IMB-MPI1 does not exist; `make MPI=intel env`"):
         Imb.find(tmp_path / "python")

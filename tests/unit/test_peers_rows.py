@@ -54,6 +54,22 @@ def test_rounds_that_cannot_be_paired_have_no_ratio():
     assert auto["ratio"] is None and auto["rounds"] == 5
 
 
+def test_percentiles_are_never_paired_as_rounds():
+    """Percentiles are sorted: paired as if they were rounds, these would say faster with a tiny interval."""
+    rises, longer = [100.0 + i for i in range(101)], [101.0 + i for i in range(101)]
+    sketches = [{"algorithm": name, "sketch_us": values, "rounds": 3000}
+                for name, values in (("native", longer), ("auto", rises))]
+    launch = [row(made["algorithm"], made["sketch_us"]) | made for made in sketches]
+    for one in launch:
+        del one["samples_us"]
+    native, auto = pooled([launch, launch])
+    assert (auto["rounds"], native["rounds"]) == (6000, 6000)
+    assert auto["verdict"] == "no difference" and auto["ratio"] == pytest.approx(1.007, abs=0.003)
+    assert auto["sketch_us"] == pytest.approx(rises, abs=0.6) and "samples_us" not in auto
+    mixed = pooled([launch, [row("native", longer), row("auto", rises)]])
+    assert mixed[1]["verdict"] == "no difference" and mixed[1]["rounds"] == 3101 and len(mixed[1]["sketch_us"]) == 101
+
+
 def test_a_contender_that_did_not_run_keeps_its_note():
     untimed = row("auto", [], note="needs 8 ranks")
     assert pooled([[row("native", SLOW), untimed]] * 2)[1] == untimed
@@ -73,6 +89,16 @@ def test_a_peer_is_beside_native_and_not_paired():
     low, high = peer["ratio_interval"]
     assert 1.9 < low < peer["ratio"] < high < 2.1
     assert native["algorithm"] == "native" and native["ratio"] is None
+
+
+def test_the_verdict_on_a_peer_is_that_of_the_mann_whitney_test():
+    theirs = [100.0, 101.0, 102.0, 103.0, 104.0, 120.0]
+    for ours, verdict in (([110.0, 111.0, 112.0, 113.0, 114.0, 125.0], "faster"),  # 5 of 36 pairs against it
+                          ([103.5, 111.0, 112.0, 113.0, 114.0, 125.0], "no difference")):  # and 6
+        peer = beside(row("native", ours), "gloo", Measured(theirs, True))
+        assert peer["verdict"] == verdict
+        low, high = peer["ratio_interval"]
+        assert (low <= 1 <= high) is (verdict == "no difference")
 
 
 def test_few_rounds_of_a_peer_allow_no_verdict_and_equal_ones_no_difference():

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import doctest
 import math
 import statistics
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import mannwhitneyu
 from unit.report_data import result, results, write
 
+from mpicoll.benchmarks.report import compare as module
 from mpicoll.benchmarks.report.compare import LEVEL, change_of, compare, differing, interval_rank
 from mpicoll.benchmarks.report.model import Row, Run, Setting
 from mpicoll.benchmarks.report.read import read
@@ -23,6 +26,10 @@ def skewed(draw: np.random.Generator, n: int, scale: float = 1.0) -> list[float]
 def row(samples: list[float], size: int = 8, **other: object) -> Row:
     middle = statistics.median(samples) if samples else 1.0
     return Row(Setting("bcast"), size, "ring", None, 4, 1, median_us=middle, samples_us=tuple(samples), **other)
+
+
+def test_doctests():
+    assert doctest.testmod(module).failed == 0
 
 
 def run_of(*rows: Row) -> Run:
@@ -46,12 +53,32 @@ def test_interval_holds_the_true_ratio_as_often_as_it_says():
     assert statistics.median(ratio for ratio, _, _ in found) == pytest.approx(true, rel=0.01)
 
 
-def test_test_and_interval_agree():
+@pytest.mark.parametrize(("n", "m"), [(6, 6), (8, 8), (2, 30), (20, 25), (40, 50)])
+def test_test_and_interval_agree(n, m):
     draw = np.random.default_rng(4)
-    for _ in range(200):
-        _, (low, high), p = change_of(skewed(draw, 20, draw.uniform(0.9, 1.1)), skewed(draw, 25))
-        if not 0.04 < p < 0.06:
-            assert (p <= LEVEL) == (not low <= 1 <= high)
+    near = 0
+    for _ in range(600):
+        _, (low, high), p = change_of(skewed(draw, n, draw.uniform(0.8, 1.25)), skewed(draw, m))
+        assert (p <= LEVEL) == (not low <= 1 <= high), p
+        near += 0.03 < p < 0.07
+    assert near > 5
+    tied = [round(x) for x in skewed(draw, n)]
+    _, (low, high), p = change_of(tied, [*tied[1:], *[max(tied)] * (m - n + 1)])
+    assert (p <= LEVEL) == (not low <= 1 <= high)
+
+
+@pytest.mark.parametrize(("n", "m"), [(4, 4), (6, 6), (8, 8), (5, 20), (31, 32)])
+def test_the_p_value_is_the_exact_tests(n, m):
+    draw = np.random.default_rng(n)
+    for scale in (0.7, 1.0, 1.1):
+        old, new = skewed(draw, n, scale), skewed(draw, m)
+        assert change_of(old, new)[2] == pytest.approx(mannwhitneyu(old, new, method="exact").pvalue)
+
+
+def test_many_pairs_have_the_normal_approximation():
+    draw = np.random.default_rng(10)
+    old, new = skewed(draw, 60), skewed(draw, 70, 1.05)
+    assert change_of(old, new)[2] == pytest.approx(mannwhitneyu(old, new, method="asymptotic").pvalue)
 
 
 def test_direction_and_size_of_a_change():

@@ -162,7 +162,8 @@ class Bench:
     ) -> None:
         started, order = time.perf_counter(), list(range(len(running)))
         overlapping = cases.shape.form == NONBLOCKING
-        mine = np.empty((len(running), calls + len(PARTS) * overlapping))
+        last = calls + len(PARTS) * overlapping
+        mine = np.empty((len(running), last + 1))
         for done in count():
             elapsed = time.perf_counter() - started
             tick(done / budget.rounds if budget.rounds else elapsed / budget.seconds)
@@ -176,14 +177,15 @@ class Bench:
             case = cases(done)
             self.shuffle(order)
             for i in order:
+                unready = self.sync.unready
                 mine[i, :calls] = self._alone(case, running[i], calls, self.sync)
                 if overlapping:
-                    mine[i, calls:] = self._with_work(case, running[i])
+                    mine[i, calls:last] = self._with_work(case, running[i])
+                mine[i, last] = self.sync.unready - unready
             everyone = self._longest(mine)
-            started_together = everyone[:, : calls + overlapping]
-            self.sync.learn(int(np.isinf(started_together).sum()), started_together.size)
+            self.sync.learn(int(everyone[:, last].sum()), len(running) * (calls + overlapping))
             for timing, seconds in zip(running, everyone.tolist()):
-                timing.add(seconds[:calls], seconds[calls:])
+                timing.add(seconds[:calls], seconds[calls:last])
 
     def _decided(self, budget: Budget, rounds: int, elapsed: float, running: Sequence[Timing]) -> tuple[bool, bool]:
         """Whether it is enough, and time to agree again: rank 0 decides, since every clock says something else."""

@@ -8,8 +8,9 @@ easy as you think, 2016).
 
 from __future__ import annotations
 
-import time
+import os
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -18,9 +19,10 @@ Clock = Callable[[], float]
 BARRIER, WINDOW = "barrier", "window"
 SYNCS = (BARRIER, WINDOW)
 PINGS = 32  # exchanges with rank 0 per rank, of which the quickest tells how far its clock is off
-SLACK, LEAST_SLACK, MOST_SLACK = 200e-6, 20e-6, 0.1  # seconds from when a rank should be ready to the start
-OFTEN = 1 / 20  # of the calls that may be late before the slack grows
-SLEEP, YIELD = 1e-3, 50e-6  # seconds before a start up to which a waiting rank sleeps, and lets others have its core
+# Seconds from when a rank should be ready to the start; after a long wait caches are cold.
+SLACK, LEAST_SLACK, MOST_SLACK = 200e-6, 20e-6, 2e-3
+OFTEN = 1 / 20  # of the calls that ranks may be unready for before the slack grows
+YIELD = 50e-6  # seconds before a start up to which a waiting rank lets others have its core
 LATE = 5e-6, 0.01  # a rank is late that starts so many seconds after the start, and so much of the call's time
 FRESH = 1.0  # seconds for which clocks are taken to keep their distance: at 20 ppm they part by 20 µs
 
@@ -33,7 +35,12 @@ class Started(NamedTuple):
 
 
 class Sync(Protocol):
-    """Both ways. All methods are collective."""
+    """Both ways. Methods are collective.
+
+    unready: how often this rank came only after a start, so far.
+    """
+
+    unready: int
 
     def agree(self) -> None:
         """Before a size, and now and then: whatever the ranks must know of each other."""
@@ -44,15 +51,15 @@ class Sync(Protocol):
     def calls(self, expected: float) -> Callable[[], Started]:
         """Before some calls that take about `expected` seconds: what waits for the start of each."""
 
-    def learn(self, late: int, calls: int) -> None:
-        """After some calls: how many were late on any rank."""
+    def learn(self, unready: int, calls: int) -> None:
+        """After some calls: for how many of them a rank came too late, as the ranks agree."""
 
 
 class Barrier:
     """A barrier before each call."""
 
     def __init__(self, barrier: Callable[[], Any], clock: Clock) -> None:
-        self.barrier, self.clock = barrier, clock
+        self.barrier, self.clock, self.unready = barrier, clock, 0
 
     def agree(self) -> None:
         """Nothing to agree on."""
@@ -71,7 +78,7 @@ class Barrier:
 
         return start
 
-    def learn(self, late: int, calls: int) -> None:
+    def learn(self, unready: int, calls: int) -> None:
         """Nobody is late for a barrier."""
 
 
@@ -79,26 +86,27 @@ class Window:
     """Starts at times of rank 0's clock, far enough apart that few come late.
 
     Before the first start the ranks meet, so that none is still in an earlier call when it is named.
-    How far adapts: the slack grows by half after a round with more late calls than one in twenty, and shrinks
-    a little after any other.
+    How far adapts: the slack grows by half after a round in which ranks were unready for more calls than one in
+    twenty, and shrinks a little after any other.
     """
 
     def __init__(self, control: Any, barrier: Callable[[], Any], clock: Clock) -> None:
         self.control, self.barrier, self.clock = control, barrier, clock
         self.ahead = 0.0  # seconds by which this rank's clock is ahead of rank 0's
-        self.slack, self.agreed = SLACK, -FRESH
+        self.slack, self.agreed, self.unready = SLACK, -FRESH, 0
 
     def agree(self) -> None:
         """Measure how far this rank's clock is ahead of rank 0's, and how long news of a start takes at least."""
         comm, buffer, slowest = self.control, np.zeros(1), 0.0
         for peer in range(1, comm.size):
             if comm.rank == 0:
-                began = self.clock()
+                times = []
                 for _ in range(PINGS):
+                    times.append(self.clock())
                     comm.Recv(buffer, peer)
                     buffer[0] = self.clock()
                     comm.Send(buffer, peer)
-                slowest = max(slowest, (self.clock() - began) / PINGS)
+                slowest = max(slowest, min(later - sooner for sooner, later in pairwise(times)))
             elif comm.rank == peer:
                 self.ahead = ahead_of([self._ping(buffer) for _ in range(PINGS)])
         self.slack = min(max(self.slack, 2 * comm.bcast(slowest)), MOST_SLACK)
@@ -124,16 +132,17 @@ class Window:
         def start() -> Started:
             nonlocal following
             at, following = following, following + apart
+            self.unready += clock() > at
             while (left := at - clock()) > 0:
                 if left > YIELD:
-                    time.sleep(max(0.0, left - SLEEP))
+                    os.sched_yield()  # time.sleep(0) may take 100 µs
             return Started(at, -left > tolerance)
 
         return start
 
-    def learn(self, late: int, calls: int) -> None:
+    def learn(self, unready: int, calls: int) -> None:
         """Adapt the slack."""
-        wanted = self.slack * (1.5 if late > OFTEN * calls else 0.95)
+        wanted = self.slack * (1.5 if unready > OFTEN * calls else 0.95)
         self.slack = min(max(wanted, LEAST_SLACK), MOST_SLACK)
 
 

@@ -68,7 +68,7 @@ def table(all_lines: Sequence[Line], title: str) -> Table:
     for name in ("n", "limit ms", "native\n× limit", "auto\n× limit", "ratio", "[95 %]"):
         made.add_column(name, justify="right", no_wrap=True)
     made.add_column("verdict", no_wrap=True)
-    made.add_column("best of ours\n× limit, ratio")
+    made.add_column("best of ours\n× limit, ratio", no_wrap=True)
     for name in peers:
         made.add_column(f"{name}, unpaired\n× limit, ratio", no_wrap=True)
     for place, line in enumerate(all_lines):
@@ -88,8 +88,16 @@ def _cells(line: Line) -> list[str | Text]:
         _over(line.native),
         _over(line.auto),
         *_ratio(line.auto),
-        Text.assemble(f"{line.best['algorithm']} ", _compared(line.best)) if line.best else ABSENT,
+        _best(line),
     ]
+
+
+def _best(line: Line) -> str | Text:
+    """Who it is and how it does, which of auto is said already."""
+    if line.best is None:
+        return ABSENT
+    name = line.best["algorithm"]
+    return name if line.best is line.auto else Text.assemble(f"{name} ", _compared(line.best))
 
 
 def _over(row: Row | None) -> str | Text:

@@ -313,6 +313,14 @@ def test_a_wrong_answer_is_in_the_table_and_never_the_best():
     assert "WRONG" in text and "0.90" not in text
 
 
+def test_what_is_said_of_auto_is_not_said_again():
+    ours = [row("bcast", 1 << 20, "native", 2500.0),
+            row("bcast", 1 << 20, "auto", 1100.0, ratio=2.27, ratio_interval=[2.0, 2.5], verdict="faster"),
+            row("bcast", 1 << 20, "chain", 1500.0, ratio=1.67, verdict="faster")]
+    line = " ".join(next(line for line in shown(ours).splitlines() if "mpich-4x1" in line).split())
+    assert line == "mpich-4x1 bcast 1 MiB 1.0 2.50 1.10 2.27 2.00–2.50 faster auto"
+
+
 def test_without_auto_no_other_has_its_columns():
     ours = [row("bcast", 1 << 20, "native", 2500.0),
             row("bcast", 1 << 20, "chain", 1100.0, ratio=2.27, verdict="faster")]

@@ -178,13 +178,15 @@ def test_command_in_other_forms(comm, tmp_path, words, names):
     if comm.rank:
         return
     head, *results = lines
-    assert [line["algorithm"] for line in results] == names and all(line["valid"] for line in results)
+    assert [line["algorithm"] for line in results] == names
     given = {key: results[0][key] for key in ("form", "counts", "root", "in_place") if results[0][key] is not None}
     assert f"\n{Shape(words.split()[0], **given).title}\n" in said.replace(" \n", "\n")
     for line in results:
         assert len(line["samples_us"]) == line["rounds"] and line["ranks"] == comm.size
-        assert line["rounds"] > 0 or line["late"] > 0       # ranks may outnumber the cores
-        assert (line["overlap"] is not None) == (line["form"] == "nonblocking")
+        # Where ranks outnumber the cores, every start may be late.
+        assert (line["valid"] and line["rounds"]) or (line["valid"] is None and line["late"] and not line["rounds"])
+        assert line["overlap"] is None or line["form"] == "nonblocking"
+        assert line["overlap"] or line["form"] != "nonblocking" or line["late"]
         assert line["late"] == 0 or head["settings"]["sync"] == "window"
         assert line["algorithm"] == "native" or line["ran"]["algorithm"] != "native"
     assert ("no link limits them" in said) == ("--rate" in words)

@@ -154,7 +154,7 @@ def _known(collective: str) -> tuple[str, ...]:
 
 
 def _is_known(name: str, collective: str) -> bool:
-    return name.partition("(")[0].strip() in (who.NATIVE, who.AUTO, ALL, *_known(collective))
+    return who.base_name(name) in (who.NATIVE, who.AUTO, ALL, *_known(collective))
 
 
 def _takers(shape: Shape, names: list[str], p: int) -> Asked:

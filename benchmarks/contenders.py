@@ -42,6 +42,11 @@ def split_names(text: str) -> list[str]:
     return list(dict.fromkeys(name.strip() for name in names if name.strip()))
 
 
+def base_name(spec: str) -> str:
+    """The algorithm's name, without parameters."""
+    return spec.partition("(")[0].strip()
+
+
 def line_up(
     collective: str, names: Sequence[str], engines: Sequence[str], plain: Any, ours: Any, **limits: int | None
 ) -> list[Contender]:

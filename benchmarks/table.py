@@ -18,6 +18,7 @@ from .sizes import format_size
 from .stats import FASTER, NO_DIFFERENCE, SLOWER, Estimate, geometric_mean
 
 WIDTH = 180  # columns where the output is not a terminal
+RATES = (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 VERDICTS = (FASTER, NO_DIFFERENCE, SLOWER)
 STYLES = {FASTER: "green", SLOWER: "red"}
 WRONG = "bold red"
@@ -132,16 +133,18 @@ def spread(found: Estimate, form: Callable[[float], str]) -> str:
     return "–".join(map(form, found.spread)) if found.spread else "?"
 
 
-def rate(bytes_per_second: float | None) -> str:
-    """A bandwidth in bytes per second, decimal as links are.
+def rate(bandwidth: float | None) -> str:
+    """A bandwidth in bytes per second with three digits, decimal as links are.
 
-    >>> rate(5.93e6), rate(12.34e9)
-    ('5.93 MB/s', '12.3 GB/s')
+    >>> [rate(b) for b in (6.25e6, 1.2e10, 512.0, None)]
+    ['6.25 MB/s', '12.0 GB/s', '512 B/s', '']
     """
-    if bytes_per_second is None:
+    if bandwidth is None:
         return ""
-    scale, unit = (1e9, "GB/s") if bytes_per_second >= 1e9 else (1e6, "MB/s")
-    return f"{bytes_per_second / scale:.3g} {unit}"
+    unit, factor = next(((unit, factor) for unit, factor in RATES if bandwidth >= factor), RATES[-1])
+    value = bandwidth / factor
+    digits = 2 if value < 10 else 1 if value < 100 else 0
+    return f"{value:.{digits}f} {unit}B/s"
 
 
 def overlap(found: Overlapped | None) -> str:

@@ -22,6 +22,7 @@ from mpicoll.cli import main
 from mpicoll.cli.group import OneLineCommand, asking
 
 from ..contenders import split_names
+from ..environment import shortened
 from ..hosts import LaunchError, enter, parse_rate
 from ..sizes import parse_sizes
 from .conduct import Conductor
@@ -141,8 +142,7 @@ def measured(
 
 def command() -> str:
     """This command, so that it can be given again; of paths only the last part."""
-    words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
-    return shlex.join(["python", "-m", NAME, *words])
+    return shlex.join(["python", "-m", NAME, *map(shortened, sys.argv[1:])])
 
 
 @contextmanager

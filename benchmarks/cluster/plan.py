@@ -19,7 +19,7 @@ from mpicoll.errors import ParameterError, PreconditionError, UnknownAlgorithm
 from mpicoll.registry import algorithms, parse_spec
 from mpicoll.select import Overrides, choose
 
-from ..contenders import AUTO, NATIVE
+from ..contenders import AUTO, NATIVE, base_name
 from ..hosts import parse_rate
 from ..hosts.network import MOST
 from ..launch import PLACEMENTS
@@ -134,11 +134,6 @@ def unsuited(collective: str, spec: str, p: int) -> str:
     except (PreconditionError, ParameterError) as error:
         return str(error)
     return ""
-
-
-def base_name(spec: str) -> str:
-    """The algorithm's name, without parameters."""
-    return spec.partition("(")[0].strip()
 
 
 def check_algorithms(named: Iterable[str], collectives: Iterable[str]) -> tuple[str, ...]:

@@ -9,11 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ..sizes import format_size
-from ..table import STYLES, WRONG, microseconds
+from ..table import STYLES, WRONG, microseconds, rate
 from .groups import Group
 from .model import MEDIAN_OF_LONGEST, Row
 
-RATES = (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 COLUMNS = ("time µs", "[95 %]", "ratio", "[95 %]", "verdict", "bus bandwidth", "of limit", "overlap", "")
 LEGEND = (
     "time: {statistic}. ratio: native's time over this one's, paired by round; above 1 is faster.\n"
@@ -88,15 +87,3 @@ def span(interval: tuple[float, float] | None, words: Callable[[float], str]) ->
     return "" if interval is None else "–".join(words(end) for end in interval)
 
 
-def rate(bandwidth: float | None) -> str:
-    """Bytes per second with three digits.
-
-    >>> [rate(b) for b in (6.25e6, 1.2e10, 512.0, None)]
-    ['6.25 MB/s', '12.0 GB/s', '512 B/s', '']
-    """
-    if bandwidth is None:
-        return ""
-    unit, factor = next(((unit, factor) for unit, factor in RATES if bandwidth >= factor), RATES[-1])
-    value = bandwidth / factor
-    digits = 2 if value < 10 else 1 if value < 100 else 0
-    return f"{value:.{digits}f} {unit}B/s"

@@ -15,19 +15,22 @@ endif
 BIN     := $(CURDIR)/$(VENV)/bin
 PY      := $(BIN)/python
 STAMP   := $(VENV)/.installed
-EXTRAS  := $(MPI),svg,train,report,test,dev
+EXTRAS  := $(MPI),svg,train,report,tune,jobs,test,dev
 MPIEXEC  = $(PY) tests/launcher.py
 
 TEST_ARGS ?=
+SOAK_MINUTES ?= 60
+SOAK_ARGS ?=
 CLUSTER_ARGS ?=
+FULL_ARGS ?=
 MAX_RANKS ?= 64
 
 .DEFAULT_GOAL := help
-.PHONY: help env bench bench-cluster test test-full verify docs lint clean distclean
+.PHONY: help env bench bench-full bench-cluster test test-full soak verify docs lint clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
-	@echo '  with MPI=mpich|openmpi|intel, PYTHON=python3.x, TEST_ARGS="--ranks 3 -- -k ring", CLUSTER_ARGS=--quick'
+	@echo '  with MPI=mpich|openmpi|intel, PYTHON=python3.x, TEST_ARGS="--ranks 3 -- -k ring", CLUSTER_ARGS=--quick, FULL_ARGS="--launches 2", SOAK_MINUTES=5'
 
 env: $(STAMP)  ## make the environment
 
@@ -44,14 +47,20 @@ bench: env  ## this library beside the MPI's own, then training on real data
 	$(MPIEXEC) -n 4 $(PY) -m mpicoll.benchmarks.train_digits
 	$(MPIEXEC) -n 2 $(PY) -m mpicoll.benchmarks.train_digits --time
 
+bench-full: env  ## five launches of everything on 2 ranks of this machine, and which figures are reached
+	$(PY) -m mpicoll.benchmarks.full $(FULL_ARGS)
+
 bench-cluster: env  ## 8 hosts with slow links, all here: the MPI's own, this library, peers, the limit; as root
 	$(PY) -m mpicoll.benchmarks.cluster --mpi $(MPI) $(CLUSTER_ARGS)
 
-test: env  ## unit tests, then MPI tests on 1 to 4 ranks and a sample on 5, 7 and 8
+test: env  ## unit tests, then MPI tests on 1 and 2 ranks, a sample on 3, 4, 5, 7 and 8, with every algorithm to 4
 	$(PY) tests/run.py $(TEST_ARGS)
 
 test-full: env  ## every MPI test on 1 to 8 ranks, a sample on 12, 13 and 16
 	$(PY) tests/run.py --full $(TEST_ARGS)
+
+soak: env  ## random programs of collectives on 1 to 8 ranks for SOAK_MINUTES (60); says what was played, and failed
+	$(PY) tests/soak.py --minutes '$(SOAK_MINUTES)' $(SOAK_ARGS)
 
 verify: env  ## prove every algorithm for every number of ranks up to MAX_RANKS
 	$(BIN)/mpicoll verify --max-ranks $(MAX_RANKS)

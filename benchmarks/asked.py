@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any, TypeVar
 
+from mpicoll.collectives import named
 from mpicoll.errors import UnknownAlgorithm
 
 from . import contenders as who
 from .budget import Budget
-from .forms import FORMS
 from .launch import RATE_VARIABLE
-from .patterns import Shape
+from .patterns import PATTERNS, Shape
+from .scaling import SCALINGS, scaled
 from .sizes import format_size, parse_rate, parse_size, parse_sizes
 from .sync import SYNCS
 
@@ -23,11 +24,12 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Asked:
-    """One shape to be called, by whom, and why which algorithms are left out."""
+    """One shape to be called, by whom, on which sizes, and why which algorithms and sizes are left out."""
 
     shape: Shape
     algorithms: tuple[str, ...]
     left_out: dict[str, str]
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Settings:
 
     asked: tuple[Asked, ...]
     sizes: tuple[int, ...]
+    scaling: str
     engines: tuple[str, ...]
     chunk_bytes: int | None
     window: int | None
@@ -81,11 +84,15 @@ class Settings:
 def settings(p: int, collectives: str, **given: Any) -> Settings:
     """The settings for p ranks from the words of the command line. Raises ValueError or UnknownAlgorithm."""
     chunk, window, rounds, rate = given["chunk_bytes"], given["window"], given["iterations"], given["rate"]
-    if given["sync"] not in SYNCS:
-        raise ValueError(f"--sync is {given['sync']!r}; it must be {' or '.join(SYNCS)}")
+    for option, known in (("sync", SYNCS), ("scaling", SCALINGS)):
+        if given[option] not in known:
+            raise ValueError(f"--{option} is {given[option]!r}; it must be {' or '.join(known)}")
+    sizes = parse_sizes(given["sizes"])
+    asked = check_algorithms(list(shapes(p, collectives, **given)), given["algorithms"], p)
     return Settings(
-        tuple(check_algorithms(list(shapes(p, collectives, **given)), given["algorithms"], p)),
-        tuple(parse_sizes(given["sizes"])),
+        tuple(_sized(each, sizes, p, given["scaling"]) for each in asked),
+        tuple(sizes),
+        given["scaling"],
         check_engines(given["engines"]),
         None if chunk is None else positive("--chunk-bytes", parse_size(chunk)),
         None if window is None else positive("--window", window),
@@ -100,6 +107,16 @@ def settings(p: int, collectives: str, **given: Any) -> Settings:
     )
 
 
+def _sized(asked: Asked, sizes: list[int], p: int, scaling: str) -> Asked:
+    """With its sizes on p ranks. Raises ValueError if none is left."""
+    made = {size: scaled(size, asked.shape.collective, p, scaling) for size in sizes}
+    found = tuple(dict.fromkeys(size for size in made.values() if size is not None))
+    if not found:
+        raise ValueError(f"--sizes has none that {p} ranks can share in {asked.shape.collective}")
+    small = {format_size(size): "less than an element of each block" for size, of in made.items() if of is None}
+    return replace(asked, sizes=found, left_out=asked.left_out | small)
+
+
 def shapes(p: int, collectives: str, **given: Any) -> Iterator[Shape]:
     """Every combination of the listed collectives, dtypes, operators, roots, counts and forms that is one.
 
@@ -107,15 +124,15 @@ def shapes(p: int, collectives: str, **given: Any) -> Iterator[Shape]:
     """
     from mpicoll.registry import algorithms
 
-    known = algorithms()
-    names = [each for name in listed("COLLECTIVE", collectives) for each in (known if name == ALL else [name])]
+    names = [each for name in listed("COLLECTIVE", collectives) for each in (algorithms() if name == ALL else [name])]
     for name in names:
-        if name not in known:
-            raise UnknownAlgorithm("collective", name, (*known, ALL))
+        if name not in PATTERNS:
+            raise UnknownAlgorithm("collective", name, (*PATTERNS, ALL))
     lists = [listed(f"--{word}", given[word]) for word in ("dtype", "op", "root", "counts", "form")]
     seen: dict[str, None] = {}
     for name, (dtype, op, root, counts, form) in product(dict.fromkeys(names), product(*lists)):
-        shape = Shape(name, dtype, op.lower(), int(root) if root.isdecimal() else root, given["in_place"], counts, form)
+        shape = Shape(name, dtype, op.lower(), int(root) if root.isdecimal() else root, given["in_place"], counts, form,
+                      given["fresh"])
         shape.check(p)
         if shape.title not in seen:
             seen[shape.title] = None
@@ -133,9 +150,8 @@ def listed(option: str, text: str) -> list[str]:
 def check_algorithms(wanted: list[Shape], text: str, p: int) -> Iterator[Asked]:
     """Who takes part in each shape: "all" is native, auto and every algorithm that suits p ranks.
 
-    Of several collectives, each takes the algorithms that it has. In a form that mpicoll leaves to MPI there is
-    only native. Whether those named suit the ranks is seen when there is a communicator. Raises
-    UnknownAlgorithm, ParameterError, ValueError.
+    Of several collectives, each takes the algorithms that it has. Whether those named suit the ranks is seen when
+    there is a communicator. Raises UnknownAlgorithm, ParameterError, ValueError.
     """
     names = listed("--algorithms", text)
     for name in names:
@@ -150,7 +166,7 @@ def check_algorithms(wanted: list[Shape], text: str, p: int) -> Iterator[Asked]:
 def _known(collective: str) -> tuple[str, ...]:
     from mpicoll.registry import algorithms
 
-    return tuple(algorithms()[collective])
+    return tuple(algorithms()[named(collective)])
 
 
 def _is_known(name: str, collective: str) -> bool:
@@ -161,12 +177,7 @@ def _takers(shape: Shape, names: list[str], p: int) -> Asked:
     """Who takes part in one shape, native first."""
     from mpicoll.registry import find, parse_spec
 
-    form, collective = FORMS[shape.form], shape.collective
-    if not form.is_ours(collective):
-        why = f"mpicoll leaves {form.method(collective)} to MPI"
-        if not set(names) <= {who.NATIVE, ALL}:
-            raise ValueError(f"{why}; --algorithms can only be {who.NATIVE}")
-        return Asked(shape, (who.NATIVE,), {who.AUTO: why} if ALL in names else {})
+    collective = shape.collective
     found, left_out = list[str](), dict[str, str]()
     for name in names:
         if name == ALL:

@@ -45,8 +45,9 @@ class Case:
         self.root = int(shape.root)
         self.dtype = np.dtype(shape.dtype)
         self.count = shape.elements(nbytes)
-        self.nbytes = self.count * self.dtype.itemsize
         self.lengths = self.pattern.lengths(self.count, p, shape.counts)
+        whole = self.meaning.reduces and bool(self.lengths)
+        self.nbytes = (sum(self.lengths) if whole else self.count) * self.dtype.itemsize
         self.sends, self.receives = self.pattern.sides(self.lengths, p, rank, self.root)
         here = rank == self.root or not self.meaning.rooted
         self.in_place = self.pattern.in_place if shape.in_place and here else ""
@@ -124,6 +125,16 @@ class Case:
     def ready(self, comm: Any, mpi: Any) -> AbstractContextManager[Operation]:
         """The operation on a communicator, in the shape's form."""
         return FORMS[self.shape.form].ready(comm, self.shape.collective, self.arguments(mpi))
+
+    def next(self, operation: Operation, comm: Any, mpi: Any) -> Operation:
+        """The operation for one more call: this rank's contribution is in place, and arrays are new if so wanted."""
+        if self.shape.fresh:
+            one = self.send is self.recv
+            self.send = None if self.send is None else self.send.copy()
+            self.recv = self.send if one else None if self.recv is None else self.recv.copy()
+            operation, _ = FORMS[self.shape.form].bound(comm, self.shape.collective, self.arguments(mpi))
+        self.refill()
+        return operation
 
 
 class Cases:

@@ -18,6 +18,7 @@ from .forms import BLOCKING, FORMS
 from .launch import RATE_VARIABLE
 from .osu.either import FLAG, OrOSU
 from .patterns import ROTATING
+from .scaling import OSU, SCALINGS
 from .shares import EVEN, SHARES
 from .sizes import format_size
 from .sync import BARRIER, SYNCS
@@ -27,12 +28,15 @@ from .voice import WRONG, opened, world
 @click.command(cls=OrOSU, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 @click.argument("collectives", metavar="COLLECTIVE[,COLLECTIVE…]|all")
 @click.option("--sizes", default="8:4M:8", help="Bytes: a list of sizes and ranges FIRST:LAST[:FACTOR].")
+@click.option("--scaling", default=OSU,
+              help=f"{', '.join(SCALINGS)}: a size is as said above, or of all ranks' blocks, or of each rank's.")
 @click.option("--algorithms", default="all", help="native, auto, names from `mpicoll list`; or all that suit.")
 @click.option("--engines", default=who.AUTO, help=f"Of {', '.join(who.ENGINES)}.")
 @click.option("--dtype", default="float64", help="NumPy's names; every list gives all combinations.")
 @click.option("--op", default="sum", help="For reductions, of sum, prod, max …")
 @click.option("--root", default="0", help=f"Of rooted collectives: ranks, or {ROTATING}: another each round.")
 @click.option("--in-place", is_flag=True, help="Use MPI.IN_PLACE.")
+@click.option("--fresh", is_flag=True, help="Arrays that no call had before, for every call.")
 @click.option("--counts", default=EVEN, help=f"Of scatterv and its like: {', '.join(SHARES)}.")
 @click.option("--form", default=BLOCKING, help=f"{', '.join(FORMS)}; the second also tells how much is hidden by work.")
 @click.option("--chunk-bytes", metavar="SIZE", help="For ours: the most of each block in one message, such as 256K.")
@@ -77,7 +81,7 @@ def run(wanted: Settings, path: str | None) -> bool:
                 session.check(asked.shape.collective, asked.algorithms)
         except (ParameterError, PreconditionError) as error:
             raise click.UsageError(str(error)) from None
-        jobs = [session.job(a.shape, wanted.sizes, a.algorithms, wanted.engines, **limits) for a in wanted.asked]
+        jobs = [session.job(a.shape, a.sizes, a.algorithms, wanted.engines, **limits) for a in wanted.asked]
         if not any(feasible(job, session.control.size, wanted.memory)[0] for job in jobs):
             raise click.UsageError(f"--memory {format_size(wanted.memory)} is too little for any of these sizes")
         with opened(path, session.control, wanted.name) as file:

@@ -9,14 +9,17 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from mpicoll.info import installed
+from mpicoll.tuning import library, node
 
 from .sizes import format_size
 
 PACKAGES = ("mpicoll", "mpi4py", "numpy", "numba")
-OURS = ("MPICOLL_ENGINE", "MPICOLL_CHECK", "MPICOLL_TIMEOUT", "MPICOLL_PROGRESS")
+OURS = ("MPICOLL_ENGINE", "MPICOLL_CHECK", "MPICOLL_TIMEOUT", "MPICOLL_PROGRESS", "MPICOLL_TUNING",
+        "MPICOLL_LOG")
 SETTINGS = re.compile(rf"(?:MPICH|MPIR_CVAR|OMPI_MCA|PRTE_MCA|PMIX_MCA|I_MPI|FI|UCX)_\w+|{'|'.join(OURS)}")
 # What a launcher sets anew for every run, and what names hosts.
 OF_THE_LAUNCHER = re.compile(
@@ -25,11 +28,13 @@ OF_THE_LAUNCHER = re.compile(
 )
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 KINDS = {"Data": "d", "Instruction": "i"}
+COMMIT = "COMMIT"  # a file in a copy of a checkout, which says of which commit it is
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def hosts_of(comm: Any, mpi: Any) -> list[int]:
     """Every rank's host, numbered in the order of their first ranks. Collective."""
-    return numbered(comm.allgather(mpi.Get_processor_name()))
+    return numbered(comm.allgather(node(mpi)))
 
 
 def numbered(names: Sequence[str]) -> list[int]:
@@ -58,12 +63,11 @@ def placement(host_of: Sequence[int]) -> str:
 
 def describe(comm: Any, mpi: Any, host_of: Sequence[int], rate: float | None = None) -> dict[str, Any]:
     """The environment of a run. Collective, since every rank tells what cores it may use."""
-    vendor, numbers = mpi.get_vendor()
     hosts = range(max(host_of) + 1)
     return {
         "command": command(sys.argv, comm.size),
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "mpi": f"{vendor} {'.'.join(map(str, numbers))}",
+        "time": now(),
+        "mpi": library(mpi),
         "mpi_standard": ".".join(map(str, mpi.Get_version())),
         "mpi_settings": mpi_settings(os.environ),
         "ranks": comm.size,
@@ -80,8 +84,8 @@ def describe(comm: Any, mpi: Any, host_of: Sequence[int], rate: float | None = N
         "system": f"{platform.system()} {platform.machine()}",
         "kernel": platform.release().partition("-")[0],
         "python": platform.python_version(),
-        **{name: _version(name) for name in PACKAGES},
-        "commit": commit(Path(__file__).resolve().parents[1]),
+        **{name: installed(name) for name in PACKAGES},
+        "commit": commit(),
     }
 
 
@@ -123,13 +127,6 @@ def _is_path(word: str) -> bool:
     return word.startswith(("/", "./", "../", "~"))
 
 
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
 def caches(directory: Path = CACHES) -> dict[str, int]:
     """Bytes of the first core's caches, by level: L1d, L2, L3."""
     found = {}
@@ -159,12 +156,19 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
     return found[1].strip() if found else platform.processor() or None
 
 
-def commit(root: Path) -> str | None:
-    """The commit of a checkout, read from its files: a rank that has started MPI had better not fork."""
+def now() -> str:
+    """The time, in UTC, as files of results have it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def commit(root: Path = ROOT) -> str | None:
+    """The commit of a checkout, or of a copy, read from its files: a rank that has started MPI had better not fork."""
     git = root / ".git"
-    if not (root / "mpicoll").is_dir():
-        return None
     try:
+        if (root / COMMIT).is_file():
+            return (root / COMMIT).read_text().strip()
+        if not (root / "mpicoll").is_dir():
+            return None
         head = (git / "HEAD").read_text().strip()
         if not head.startswith("ref: "):
             return head

@@ -1,4 +1,4 @@
-"""The forms a collective is called in: blocking, nonblocking, persistent; and which of them are mpicoll's."""
+"""The forms a collective is called in: blocking, nonblocking, persistent."""
 
 from __future__ import annotations
 
@@ -34,19 +34,14 @@ class Form:
         """
         return self.spell(collective)
 
-    def is_ours(self, collective: str) -> bool:
-        """Whether mpicoll.Comm has the method of its own, rather than MPI's."""
-        from mpi4py import MPI
-
-        import mpicoll
-
-        name = self.method(collective)
-        return getattr(mpicoll.Comm, name) is not getattr(MPI.Intracomm, name)
+    def bound(self, comm: Any, collective: str, arguments: Sequence[Any]) -> tuple[Operation, Callable[[], Any]]:
+        """The operation on a communicator, and what frees what it holds."""
+        return self.bind(getattr(comm, self.method(collective)), arguments)
 
     @contextmanager
     def ready(self, comm: Any, collective: str, arguments: Sequence[Any]) -> Iterator[Operation]:
         """The operation on a communicator; what it holds is freed at the end. Collective, for a persistent one."""
-        operation, free = self.bind(getattr(comm, self.method(collective)), arguments)
+        operation, free = self.bound(comm, collective, arguments)
         yield operation
         free()  # not after an error: the operation may be under way
 
@@ -73,12 +68,12 @@ def _persistent(method: Callable[..., Any], arguments: Sequence[Any]) -> tuple[O
     return Operation(lambda: start().Wait(), start), request.Free
 
 
-BLOCKING, NONBLOCKING = "blocking", "nonblocking"
+BLOCKING, NONBLOCKING, PERSISTENT = "blocking", "nonblocking", "persistent"
 FORMS = {
     form.name: form
     for form in (
         Form(BLOCKING, str.capitalize, _blocking),
         Form(NONBLOCKING, lambda collective: f"I{collective}", _nonblocking),
-        Form("persistent", lambda collective: f"{collective.capitalize()}_init", _persistent),
+        Form(PERSISTENT, lambda collective: f"{collective.capitalize()}_init", _persistent),
     )
 }

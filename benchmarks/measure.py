@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from mpicoll.errors import EngineError, PreconditionError, StallError
+from mpicoll.errors import EngineError, PreconditionError
 
 from .budget import Budget
 from .case import Case, Cases
@@ -126,8 +126,6 @@ class Bench:
         try:
             with timing.contender.context(), traced(comm) as records, case.ready(comm, self.mpi) as operation:
                 operation.call()
-        except StallError:
-            raise
         except (PreconditionError, EngineError, NotImplementedError) as error:  # the same on all ranks
             timing.note = str(error) or f"this MPI has no {case.shape.form} {case.shape.collective}"
             return
@@ -197,13 +195,11 @@ class Bench:
         """Seconds this rank spent in each of some calls, LATE for those it was too late for."""
         seconds, clock, contender = [], time.perf_counter, timing.contender
         with contender.context(), case.ready(contender.comm, self.mpi) as operation:
-            call = operation.call
             if calls > 1:
-                case.refill()
-                call()
+                case.next(operation, contender.comm, self.mpi).call()
             start = sync.calls(timing.expected)
             for _ in range(calls):
-                case.refill()
+                call = case.next(operation, contender.comm, self.mpi).call
                 at, late = start()
                 call()
                 end = clock()
@@ -214,10 +210,9 @@ class Bench:
         """Seconds this rank spent in the parts of one call that has work between its start and its Wait."""
         clock, contender = time.perf_counter, timing.contender
         with contender.context(), case.ready(contender.comm, self.mpi) as operation:
-            begin = operation.start
-            assert begin is not None
             start = self.sync.calls(2 * timing.expected)
-            case.refill()
+            begin = case.next(operation, contender.comm, self.mpi).start
+            assert begin is not None
             at, late = start()
             request = begin()
             begun = clock()

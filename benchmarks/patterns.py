@@ -4,6 +4,7 @@ What a size in bytes means, as in the OSU benchmarks (rounded down to whole elem
 
     bcast, reduce, allreduce, scan, exscan      the vector
     reduce_scatter                              the whole vector, of which each rank gets about 1/p
+    reduce_scatter_block                        as much, rounded up to equal blocks
     scatter, gather, allgather                  one rank's share; of scatterv, gatherv, allgatherv on average
     alltoall                                    what one rank sends to one other; of alltoallv, alltoallw on average
     barrier                                     nothing; it has one row
@@ -21,7 +22,7 @@ from mpicoll.blocks import offsets, sizes
 from mpicoll.collectives import COLLECTIVES, Collective, at_namesake, plain
 
 from .contents import DTYPES, OPERATORS
-from .forms import BLOCKING, FORMS
+from .forms import BLOCKING, FORMS, PERSISTENT
 from .shares import EVEN, SHARES
 
 ROTATING = "rotating"  # a root that is another rank each round
@@ -100,7 +101,9 @@ class Pattern:
                 return []
             case "vector":
                 return [n]
-        return sizes(n, p) if self.meaning.reduces else SHARES[counts](n, p)
+        if self.meaning.reduces:
+            return sizes(n, p) if "counts" in self.then else [-(-n // p)] * p
+        return SHARES[counts](n, p)
 
     def length(self, block: Any, lengths: list[int]) -> int:
         """Elements of one block, of the lengths above."""
@@ -133,6 +136,7 @@ PATTERNS = {
         Pattern("allgather", whole, whole, in_place="send"),
         Pattern("reduce", whole, whole, ("op", "root"), in_place="send"),
         Pattern("reduce_scatter", whole, whole, ("counts", "op"), in_place="send"),
+        Pattern("reduce_scatter_block", whole, whole, ("op",), in_place="send"),
         Pattern("allreduce", whole, whole, ("op",), in_place="send"),
         Pattern("scan", whole, whole, ("op",), in_place="send"),
         Pattern("exscan", whole, whole, ("op",), in_place="send"),
@@ -153,7 +157,7 @@ PATTERNS = {
 class Shape:
     """What is called, apart from the size: names of the collective, dtype and operator, how shares differ, the form.
 
-    root: a rank, or ROTATING.
+    root: a rank, or ROTATING. fresh: every call has arrays that no call had before.
     """
 
     collective: str
@@ -163,6 +167,7 @@ class Shape:
     in_place: bool = False
     counts: str = EVEN
     form: str = BLOCKING
+    fresh: bool = False
 
     @property
     def pattern(self) -> Pattern:
@@ -180,6 +185,7 @@ class Shape:
             "root": self.root if pattern.meaning.rooted else None,
             "in_place": self.in_place,
             "counts": self.counts if pattern.has_counts else None,
+            "fresh": self.fresh,
         }
 
     @property
@@ -194,6 +200,7 @@ class Shape:
             None if facts["root"] is None else f"root {self.root}",
             facts["counts"] and f"{self.counts} counts",
             "in place" if self.in_place else None,
+            "fresh arrays" if self.fresh else None,
         ]
         return " ".join(word for word in words if word)
 
@@ -231,6 +238,8 @@ class Shape:
             raise ValueError(f"{name} has no root")
         if self.form not in FORMS:
             raise ValueError(f"--form is {self.form!r}; it must be one of {', '.join(FORMS)}")
+        if self.fresh and self.form == PERSISTENT:
+            raise ValueError("a persistent collective has its arrays for good: --fresh is not for it")
         if self.counts not in SHARES:
             raise ValueError(f"--counts is {self.counts!r}; it must be one of {', '.join(SHARES)}")
         if self.counts != EVEN and not pattern.has_counts:

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from mpicoll.collectives import named
 from mpicoll.registry import algorithms
 
 from .asked import positive
@@ -28,7 +29,7 @@ COLLECTIVES = (
     "gather",
     "allgather",
     "reduce",
-    "reduce_scatter",
+    "reduce_scatter_block",
     "allreduce",
     "alltoall",
 )
@@ -41,7 +42,7 @@ def line_up_of(collective: str, session: Session) -> Job:
     """Who takes part in a collective: native, auto, and every algorithm."""
     shape, sizes = Shape(collective), MORE_SIZES.get(collective, SIZES)
     engines = ENGINES[1:] if collective in ON_EACH_ENGINE else (AUTO,)
-    names = algorithms()[collective]
+    names = algorithms()[named(collective)]
     job = session.job(shape, sizes, (NATIVE, AUTO), (AUTO,))
     return Job(
         shape, sizes, [*job.contenders, *line_up(collective, names, engines, session.plain, session.ours)]

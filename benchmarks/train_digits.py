@@ -4,7 +4,8 @@
     mpiexec -n 2 python -m mpicoll.benchmarks.train_digits --time
 
 The first trains on 1 rank, then on all, and asserts that the losses agree to rounding and that the test
-accuracy is at least 95 %. The second times epochs with MPI's own Allreduce and with mpicoll's, in turn.
+accuracy is at least 95 %. The second times epochs with MPI's own Allreduce and with mpicoll's, in turn; --json FILE
+keeps them as `mpicoll bench` keeps its results, an epoch and its Allreduce calls in the place of a collective.
 
 Each rank sums the gradients and the loss of its part of a batch into one bucket; Allreduce adds the buckets;
 the sum is divided by the size of the whole batch. So parts of unequal size, or of none, weigh what they
@@ -17,7 +18,7 @@ import random
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import click
 import numpy as np
@@ -28,7 +29,7 @@ from .mlp import Mlp
 from .progress import bar
 from .stats import estimate, ratio
 from .table import console
-from .voice import WRONG, OneVoice
+from .voice import WRONG, OneVoice, opened
 
 HIDDEN, BATCH, RATE = 256, 128, 0.1
 LEAST_ACCURACY = 0.95
@@ -70,6 +71,7 @@ class Trainer:
 
     comm: Any
     digits: Digits
+    size: int = BATCH  # images in a batch, of all ranks together
 
     def __post_init__(self) -> None:
         self.model = Mlp(self.digits.x.shape[1], HIDDEN, 10, SEED)
@@ -81,8 +83,8 @@ class Trainer:
     def epoch(self) -> float:
         """Go once through the training images; returns their mean loss."""
         total, order = 0.0, self.shuffle.permutation(len(self.digits.x))
-        for first in range(0, len(order), BATCH):
-            total += self.batch(order[first : first + BATCH])
+        for first in range(0, len(order), self.size):
+            total += self.batch(order[first : first + self.size])
         return total / len(order)
 
     def batch(self, images: np.ndarray) -> float:
@@ -137,13 +139,19 @@ def complaints(worst: float, accuracy: float) -> list[str]:
     return found
 
 
-def time_epochs(world: Any, plain: Any, digits: Digits, seconds: float) -> None:
-    """Epochs with native's Allreduce and with mpicoll's in turn, the order of each pair drawn by lot."""
+Spent = dict[str, list[tuple[float, float]]]  # by whom: seconds of each epoch, and of the Allreduce calls in it
+
+
+def time_epochs(world: Any, plain: Any, digits: Digits, seconds: float, batch: int) -> tuple[Spent, int]:
+    """Epochs with native's Allreduce and with mpicoll's in turn, the order of each pair drawn by lot.
+
+    Returns what they took, the same on all ranks, and the bytes of each Allreduce.
+    """
     out, here = console(), world.rank == 0
-    trainers = {"native": Trainer(plain, digits), "mpicoll": Trainer(world, digits)}
+    trainers = {"native": Trainer(plain, digits, batch), "mpicoll": Trainer(world, digits, batch)}
     for trainer in trainers.values():
         trainer.epoch()
-    spent: dict[str, list[tuple[float, float]]] = {name: [] for name in trainers}
+    spent: Spent = {name: [] for name in trainers}
     names, draw, started = list(trainers), random.Random(SEED), time.perf_counter()
     with bar(out, 1, here) as progress:
         progress.begin("epochs in turn")
@@ -154,6 +162,30 @@ def time_epochs(world: Any, plain: Any, digits: Digits, seconds: float) -> None:
             progress.within((time.perf_counter() - started) / seconds)
     if here:
         show_times(out, spent, world.size)
+    return spent, trainers["native"].mine.nbytes
+
+
+def keep(file: IO[str] | None, spent: Spent, nbytes: int, comm: Any, mpi: Any, settings: dict[str, Any]) -> None:
+    """Write what epochs took as lines of results: see records.py. Collective, since every rank says where it is."""
+    from . import environment
+    from .records import SCHEMA, Writer, samples
+
+    writer, host_of = Writer(file), environment.hosts_of(comm, mpi)
+    writer.run(environment.describe(comm, mpi, host_of), settings)
+    for column, what in enumerate(("epoch", "allreduce calls of an epoch")):
+        times = {name: [pair[column] for pair in pairs] for name, pairs in spent.items()}
+        for name, algorithm in (("native", "native"), ("mpicoll", "auto")):
+            time, against = estimate(times[name]), ratio(times["native"], times[name])
+            ours = algorithm != "native"
+            writer.write({
+                "kind": "result", "schema": SCHEMA,
+                "collective": what, "form": "blocking", "dtype": "float64", "op": "sum", "size": nbytes,
+                "ranks": comm.size, "hosts": len(set(host_of)), "algorithm": algorithm, "engine": None, "ran": {},
+                "paired": True, "valid": None, "note": "", "rounds": time.values, "late": 0,
+                "median_us": time.median * 1e6, "interval_us": time.spread and [t * 1e6 for t in time.spread],
+                "ratio": against.median if ours else None, "ratio_interval": against.spread if ours else None,
+                "verdict": against.verdict if ours else None, **samples(times[name]),
+            })  # fmt: skip
 
 
 def timed_epoch(trainer: Trainer, plain: Any) -> tuple[float, float]:
@@ -170,7 +202,7 @@ def timed_epoch(trainer: Trainer, plain: Any) -> tuple[float, float]:
     return tuple(longest.tolist())
 
 
-def show_times(out: Any, spent: dict[str, list[tuple[float, float]]], ranks: int) -> None:
+def show_times(out: Any, spent: Spent, ranks: int) -> None:
     """Median times and paired ratios, with 95 % intervals."""
     for column, what in enumerate(("an epoch", "its Allreduce calls")):
         times = {name: [pair[column] * 1e3 for pair in pairs] for name, pairs in spent.items()}
@@ -191,25 +223,35 @@ def show_times(out: Any, spent: dict[str, list[tuple[float, float]]], ranks: int
 @click.option("--epochs", default=30, help="To train for, when comparing losses.")
 @click.option("--time", "timing", is_flag=True, help="Time epochs, native beside mpicoll, instead.")
 @click.option("--seconds", default=10.0, help="To time for.")
-def main(epochs: int, timing: bool, seconds: float) -> None:
+@click.option("--batch", default=BATCH, help="With --time: images in a batch, of all ranks together.")
+@click.option("--json", "path", metavar="FILE", help="With --time: for JSON lines, as `mpicoll bench` writes them.")
+def main(epochs: int, timing: bool, seconds: float, batch: int, path: str | None) -> None:
     """Train on handwritten digits with the images shared out among the ranks: start it under mpiexec."""
     from mpi4py import MPI
 
     import mpicoll
 
-    if epochs < 1 or not seconds > 0:
-        raise click.UsageError("--epochs and --seconds must be above 0")
+    if epochs < 1 or not seconds > 0 or batch < 1:
+        raise click.UsageError("--epochs, --seconds and --batch must be above 0")
+    if not timing and (path is not None or batch != BATCH):
+        raise click.UsageError("--batch and --json go with --time")
     with ExitStack() as stack:
         digits = load()
         one_thread(stack)
         world = mpicoll.Comm(MPI.COMM_WORLD)
         if timing:
-            time_epochs(world, MPI.Intracomm(MPI.COMM_WORLD.Dup()), digits, seconds)
+            plain = MPI.Intracomm(MPI.COMM_WORLD.Dup())
+            if path is None:  # `make bench` is to leave nothing behind
+                time_epochs(world, plain, digits, seconds, batch)
+                return
+            with opened(path, plain, "train_digits") as file:
+                spent, nbytes = time_epochs(world, plain, digits, seconds, batch)
+                keep(file, spent, nbytes, plain, MPI, {"seconds": seconds, "batch": batch})
             return
-        found = compare(world, mpicoll.Comm(MPI.COMM_SELF), digits, epochs)
-        for complaint in found if world.rank == 0 else ():
+        wrong = compare(world, mpicoll.Comm(MPI.COMM_SELF), digits, epochs)
+        for complaint in wrong if world.rank == 0 else ():
             click.echo(f"FAILED: {complaint}", err=True)
-        if found:
+        if wrong:
             raise click.exceptions.Exit(WRONG)
 
 

@@ -1,17 +1,11 @@
-"""Batch jobs, as `mpicoll.jobs`: sbatch files that run the benchmarks at scale under Slurm.
+"""Scaling runs under Slurm, as `mpicoll.jobs` and `mpicoll jobs`.
 
-bench.sbatch    one collective, over many sizes, on every rank of an allocation; JSON lines per job
+site.py         what a cluster is like, in a TOML file; examples in sites/
+kinds.py        sweep, tune, train, sanity: the steps of each kind of job
+study.py        steps, jobs, and the directory they lie in
+render.py       job scripts, from templates/
+slurm.py        what Slurm is asked and told
+gather.py       what jobs left, and the report of it
+stage.py        the environment, copied to the nodes' own disks
+testbed.py      a Slurm on this machine alone, to try it on
 """
-
-from pathlib import Path
-
-DIRECTORY = Path(__file__).resolve().parent
-
-
-def template(name: str = "bench") -> Path:
-    """The sbatch file of that name. Raises FileNotFoundError, naming those there are."""
-    path = DIRECTORY / f"{name}.sbatch"
-    if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in DIRECTORY.glob("*.sbatch")))
-        raise FileNotFoundError(f"no job is called {name!r}; there is {known}")
-    return path

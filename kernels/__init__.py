@@ -2,7 +2,7 @@
 
     reduce      dst[i] = a[i] op b[i] for MPI's twelve operators: address(), call(), allowed(), kind_of()
     scale       dst[i] = a[i] / b[0], the last step of an average: address()
-    pack        strided layouts and segment lists to and from a contiguous buffer
+    pack        strided layouts, segment lists and elements of datatypes to and from a contiguous buffer
     reference   all of it in NumPy: what tests compare with, and what to read first
     rules       which operator takes which dtype, and what it computes on NaN, ties and overflow
     cache       compile once per machine: jit() and native(), for whoever adds compiled functions

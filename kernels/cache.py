@@ -45,10 +45,12 @@ def loaded_here() -> tuple[str, ...]:
     return tuple(_loaded)
 
 
-def native(function: Callable, arguments: Sequence[types.Type]) -> int:
-    """The address of `function` as a C function that returns void, compiled or loaded; valid to the end."""
-    kernel = CFunc(function, (tuple(arguments), types.void), {}, {})
-    _build(kernel, function, signature(types.void, *arguments), kernel.compile)
+def native(
+    function: Callable, arguments: Sequence[types.Type], returns: types.Type = types.void, also: Sequence[str] = ()
+) -> int:
+    """The address of `function` as a C function, compiled or loaded; valid to the end. `also` as for jit()."""
+    kernel = CFunc(function, (tuple(arguments), returns), {}, {})
+    _build(kernel, function, signature(returns, *arguments), kernel.compile, also)
     _kept.append(kernel)
     assert kernel.address is not None  # as mypy cannot know
     return kernel.address

@@ -3,6 +3,9 @@
     strided     `count` blocks of `length` elements of `size` bytes; block i starts `stride` bytes after
                 block i - 1 (negative strides too). MPI's vector and hvector types, a column of a matrix.
     segments    any list of (offset, length) in bytes, as two int64 vectors. A message of several blocks.
+    elements    `n` elements of any datatype, `extent` bytes apart: in each, for every turn of its loops, the
+                segments. Loop i turns counts[i] times, strides[i] bytes further each time; the first is the
+                outermost. Extents and strides of any sign and size.
 
 `packed` is the address of the contiguous buffer, `base` that of the scattered one: of block 0, or what the
 offsets count from. Every function returns the bytes that it moved. They are callable from Python with
@@ -21,11 +24,20 @@ from numba.extending import intrinsic
 
 from .cache import jit
 
-__all__ = ["copy_bytes", "pack_segments", "pack_strided", "unpack_segments", "unpack_strided"]
+__all__ = [
+    "copy_bytes",
+    "pack_elements",
+    "pack_segments",
+    "pack_strided",
+    "unpack_elements",
+    "unpack_segments",
+    "unpack_strided",
+]
 
 _STRIDED = [types.int64] * 6
 _VECTOR = types.Array(types.int64, 1, "C", readonly=True)
 _SEGMENTS = [types.int64, types.int64, _VECTOR, _VECTOR]
+_ELEMENTS = [types.int64] * 4 + [_VECTOR] * 4
 
 
 def _copy_bytes(typing: Any, dst: Any, src: Any, length: Any) -> Any:
@@ -119,3 +131,75 @@ def unpack_segments(packed: int, base: int, offsets: Any, lengths: Any) -> int:
         _move(base + offsets[i], packed + done, lengths[i])
         done += lengths[i]
     return done
+
+
+@njit
+def _start(turn: int, extent: int, counts: Any, strides: Any, loops: int) -> int:
+    """Where a turn of the elements and their first `loops` loops begins, the innermost of these turning fastest."""
+    at = 0
+    for i in range(loops - 1, -1, -1):
+        at += turn % counts[i] * strides[i]
+        turn //= counts[i]
+    return at + turn * extent
+
+
+@njit
+def _inner_loop(n: int, extent: int, counts: Any, strides: Any) -> tuple[int, int, int, int]:
+    """What an only segment is repeated by: count and stride of the innermost loop, the loops and turns around it."""
+    if counts.size == 0:
+        return n, extent, 0, 1
+    outer, turns = counts.size - 1, n
+    for i in range(outer):
+        turns *= counts[i]
+    return counts[outer], strides[outer], outer, turns
+
+
+@njit
+def _elements(
+    packed: int,
+    base: int,
+    n: int,
+    extent: int,
+    counts: Any,
+    strides: Any,
+    offsets: Any,
+    lengths: Any,
+    packing: bool,
+) -> int:
+    done = 0
+    if offsets.size == 1:
+        run = lengths[0]
+        count, stride, loops, turns = _inner_loop(n, extent, counts, strides)
+        for turn in range(turns):
+            at = base + offsets[0] + _start(turn, extent, counts, strides, loops)
+            if packing:
+                _every(packed + done, run, at, stride, count, run)
+            else:
+                _every(at, stride, packed + done, run, count, run)
+            done += count * run
+        return done
+    for turn in range(n * counts.prod()):
+        at = base + _start(turn, extent, counts, strides, counts.size)
+        for i in range(offsets.size):
+            if packing:
+                _move(packed + done, at + offsets[i], lengths[i])
+            else:
+                _move(at + offsets[i], packed + done, lengths[i])
+            done += lengths[i]
+    return done
+
+
+@jit(types.int64, *_ELEMENTS)
+def pack_elements(
+    packed: int, base: int, n: int, extent: int, counts: Any, strides: Any, offsets: Any, lengths: Any
+) -> int:
+    """From the elements at `base` into `packed`; see the module for the arguments."""
+    return _elements(packed, base, n, extent, counts, strides, offsets, lengths, True)
+
+
+@jit(types.int64, *_ELEMENTS)
+def unpack_elements(
+    packed: int, base: int, n: int, extent: int, counts: Any, strides: Any, offsets: Any, lengths: Any
+) -> int:
+    """From `packed` into the elements at `base`; the bytes between them stay as they are."""
+    return _elements(packed, base, n, extent, counts, strides, offsets, lengths, False)

@@ -104,6 +104,40 @@ def unpack_segments(
     return index.size
 
 
+def pack_elements(
+    packed: np.ndarray,
+    scattered: np.ndarray,
+    n: int,
+    extent: int,
+    counts: np.ndarray,
+    strides: np.ndarray,
+    offsets: np.ndarray,
+    lengths: np.ndarray,
+    at: int = 0,
+) -> int:
+    """From the elements in `scattered` into `packed`; returns the bytes moved."""
+    index = _elements(n, extent, counts, strides, offsets, lengths, at)
+    packed[: index.size] = scattered[index]
+    return index.size
+
+
+def unpack_elements(
+    packed: np.ndarray,
+    scattered: np.ndarray,
+    n: int,
+    extent: int,
+    counts: np.ndarray,
+    strides: np.ndarray,
+    offsets: np.ndarray,
+    lengths: np.ndarray,
+    at: int = 0,
+) -> int:
+    """From `packed` into the elements in `scattered`; returns the bytes moved."""
+    index = _elements(n, extent, counts, strides, offsets, lengths, at)
+    scattered[index] = packed[: index.size]
+    return index.size
+
+
 def _strided(count: int, run: int, stride: int, at: int) -> np.ndarray:
     return (at + stride * np.arange(count)[:, None] + np.arange(run)).ravel()
 
@@ -111,3 +145,18 @@ def _strided(count: int, run: int, stride: int, at: int) -> np.ndarray:
 def _segments(offsets: np.ndarray, lengths: np.ndarray, at: int) -> np.ndarray:
     spans = [np.arange(at + first, at + first + length) for first, length in zip(offsets, lengths)]
     return np.concatenate(spans) if spans else np.arange(0)
+
+
+def _elements(
+    n: int,
+    extent: int,
+    counts: np.ndarray,
+    strides: np.ndarray,
+    offsets: np.ndarray,
+    lengths: np.ndarray,
+    at: int,
+) -> np.ndarray:
+    index = _segments(offsets, lengths, at)
+    for count, stride in [*zip(counts[::-1], strides[::-1]), (n, extent)]:
+        index = (stride * np.arange(count)[:, None] + index).ravel()
+    return index

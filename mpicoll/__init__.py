@@ -10,6 +10,7 @@ Schedules, proofs and pictures need no MPI: only what is reached through Comm im
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import algorithms as _registered  # noqa: F401 - registers them
@@ -20,24 +21,18 @@ from .schedule import schedule
 if TYPE_CHECKING:
     from .comm import Comm
     from .operators import AVG
+    from .persistent import Prequest
     from .requests import Request
 
 __version__ = "0.1.0"
-__all__ = ["AVG", "Comm", "Request", "__version__", "algorithm", "algorithms", "errors", "schedule"]
+__all__ = ["AVG", "Comm", "Prequest", "Request", "__version__", "algorithm", "algorithms", "errors", "schedule"]
+
+
+_LATER = {"AVG": "operators", "Comm": "comm", "Prequest": "persistent", "Request": "requests"}
 
 
 def __getattr__(name: str) -> Any:
-    """AVG, Comm and Request on first use, so that importing mpicoll does not start MPI."""
-    if name == "Comm":
-        from .comm import Comm
-
-        return Comm
-    if name == "AVG":
-        from .operators import AVG
-
-        return AVG
-    if name == "Request":
-        from .requests import Request
-
-        return Request
+    """What uses MPI, on first use, so that importing mpicoll does not start MPI."""
+    if name in _LATER:
+        return getattr(import_module(f".{_LATER[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -46,6 +46,11 @@ class Arguments:
         self.counts = counts
         self.unsettled = False
 
+    @property
+    def contiguous(self) -> bool:
+        """Whether nothing is to be packed."""
+        return all(buffer is None or buffer.contiguous for buffer in (self.send, self.recv))
+
 
 # One function per collective
 

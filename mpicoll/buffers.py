@@ -1,14 +1,14 @@
-"""A buffer of a collective: memory, its datatype, and how it is packed where it has holes."""
+"""A buffer of a collective: memory and its datatype."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from .datatypes import TypeFacts
+from .packing import packer
 
 _address_of = MPI.Get_address
 
@@ -59,28 +59,15 @@ class Buffer:
 
     @property
     def packed_nbytes(self) -> int:
-        return self.nbytes if self.contiguous else self.size
+        return self.nbytes
 
     def pack(self) -> np.ndarray:
         """The data, as a new array of bytes."""
-        if self.contiguous:
-            return bytes_at(self.address, self.nbytes).copy()
-        packed = np.empty(self.size, np.uint8)
-        if self.size:
-            with self._span() as (datatype, anchor):
-                datatype.Pack(anchor, packed, 0, MPI.COMM_SELF)
-        return packed
+        return bytes_at(self.address, self.nbytes).copy()
 
     def unpack(self, packed: np.ndarray) -> None:
         """Put the bytes of `pack` in their places; what lies between stays as it is."""
-        if self.contiguous:
-            bytes_at(self.address, self.nbytes)[:] = packed
-        elif self.size:
-            with self._span() as (datatype, anchor):
-                datatype.Unpack(packed, 0, anchor, MPI.COMM_SELF)
-
-    def _span(self) -> Span:
-        return Span(self.address, [(self.elements, 0, self.datatype)])
+        bytes_at(self.address, self.nbytes)[:] = packed
 
     def spans(self) -> list[tuple[int, int]]:
         """(address, end) of memory that holds data and nothing else; none where there are holes, or no data."""
@@ -91,14 +78,32 @@ class Buffer:
         return f"<Buffer {blocks}{self.count} {self.facts.name} at {self.address:#x}, {self.nbytes} bytes>"
 
 
+class ScatteredBuffer(Buffer):
+    """Elements with holes. The user may free the datatype before the call is done: the packer does not need it."""
+
+    __slots__ = ("packer",)
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.packer = packer(self.facts)
+
+    @property
+    def packed_nbytes(self) -> int:
+        return self.size
+
+    def pack(self) -> np.ndarray:
+        packed = np.empty(self.size, np.uint8)
+        self.packer.pack(_address_of(packed), self.address, self.elements)
+        return packed
+
+    def unpack(self, packed: np.ndarray) -> None:
+        self.packer.unpack(_address_of(packed), self.address, self.elements)
+
+
 class ShortBuffer(Buffer):
     """Padded pairs (DOUBLE_INT) whose memory ends before the last one's padding."""
 
     __slots__ = ()
-
-    @property
-    def packed_nbytes(self) -> int:
-        return self.nbytes
 
     def _owned(self) -> np.ndarray:
         return bytes_at(self.address, self.nbytes - self.facts.extent + self.facts.true_extent)
@@ -112,33 +117,6 @@ class ShortBuffer(Buffer):
     def unpack(self, packed: np.ndarray) -> None:
         owned = self._owned()
         owned[:] = packed[: owned.size]
-
-
-class Span:
-    """(count, place, datatype) of blocks as one element of a temporary datatype, and one byte to hang it on.
-
-    Places are in bytes from the address. mpi4py's Pack counts elements by the length of its buffer, which extents that
-    are zero, negative or beyond the end, and absolute addresses (MPI.BOTTOM), would mislead.
-    """
-
-    def __init__(self, address: int, blocks: Sequence[tuple[int, int, MPI.Datatype]]) -> None:
-        self.address, self.blocks = address, blocks
-        self.anchor = np.empty(1, np.uint8)
-
-    def __enter__(self) -> tuple[MPI.Datatype, MPI.buffer]:
-        anchor = self.address or _address_of(self.anchor)
-        counts, places, types = (list(x) for x in zip(*self.blocks))
-        places = [self.address - anchor + x for x in places]
-        if all(datatype is types[0] for datatype in types):
-            inner = types[0].Create_hindexed(counts, places)
-        else:
-            inner = MPI.Datatype.Create_struct(counts, places, types)
-        self.datatype = inner.Create_resized(0, 1).Commit()
-        inner.Free()
-        return self.datatype, MPI.buffer.fromaddress(anchor, 1)
-
-    def __exit__(self, *exception: object) -> None:
-        self.datatype.Free()
 
 
 def bytes_at(address: int, nbytes: int) -> np.ndarray:

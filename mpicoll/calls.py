@@ -7,42 +7,39 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from . import counts
-from .channel import SPIN, Channel
-from .check import Exchange, compare_now, signature
+from .channel import SPIN, Channel, anything_in_flight
+from .check import Exchange, signature
+from .collectives import BLOCKING, NONBLOCKING
 from .engines import Execution
-from .flight import Flight, Gathering, Record, Running, Stage
+from .flight import Flight, Polled, Record, Running, Stage
 from .memory import Memory, divide, place
-from .operators import divisor
+from .methods import Native
+from .operators import Operator, divisor
 from .plan import Shares
 from .prepared import Call, Prepared, settle
 
 
 def run(channel: Channel, call: Call, prepared: Prepared) -> None:
     """Carry out a call and return when it is done; one that is done at once never becomes a flight."""
-    if channel.flying or channel.settings.check or prepared.plan is None:
+    if anything_in_flight() or channel.settings.check or prepared.plan is None:
         channel.run(flight(channel, call, prepared))
         return
-    memory = place(call, prepared, channel)
-    sequence = channel.next_sequence()
-    execution = _bound(channel, call, prepared, memory, sequence)
+    under_way = UnderWay(channel, call, prepared)
+    execution = under_way.start().execution
     try:
         done = execution.advance(SPIN)
     except BaseException:  # Ctrl-C too: MPI may still write to this memory, so it must stay
-        channel.abandoned.append((execution, memory, call))
+        channel.abandoned.append(under_way)
         raise
     if done:
-        _finish(channel, call, prepared, memory, execution, sequence)
+        under_way.finish()
     else:
-
-        def finish() -> None:
-            _finish(channel, call, prepared, memory, execution, sequence)
-
-        channel.run(Flight(prepared.choice, sequence, [lambda: Running(execution)], finish, (call, memory)))
+        channel.run(under_way.flight([lambda: Running(execution)]))
 
 
 def flight(channel: Channel, call: Call, prepared: Prepared) -> Flight:
@@ -50,25 +47,40 @@ def flight(channel: Channel, call: Call, prepared: Prepared) -> Flight:
 
     Where the counts of other ranks are needed for a plan, or for a check, it asks for them first.
     """
-    under_way = _UnderWay(channel, call, prepared)
+    under_way = UnderWay(channel, call, prepared)
     stages: list[Callable[[], Stage]] = [under_way.start]
-    if prepared.asks or (channel.settings.check and counts.are_own(call)):
+    if needs_counts(channel, call, prepared):
         stages.insert(0, under_way.ask)
     if channel.settings.check:
-        mine = signature(call, prepared, under_way.sequence)
-        exchange = Exchange(channel.comm, mine)  # now: all ranks in the order of calls
+        exchange = Exchange(channel.comm, signature(call, prepared, under_way.sequence))  # now, in the order of calls
         stages.insert(0, lambda: exchange)
-    return Flight(prepared.choice, under_way.sequence, stages, under_way.finish, under_way)
+    return under_way.flight(stages)
 
 
-class _UnderWay:
-    """A call that is carried out as a flight: the stages that are its own, and what they leave for the next."""
+def needs_counts(channel: Channel, call: Call, prepared: Prepared) -> bool:
+    """Whether ranks have to ask each other for counts first."""
+    return prepared.asks or (channel.settings.check and counts.are_own(call))
+
+
+class UnderWay:
+    """A call that is being carried out: the stages that are its own, and what they leave for the next."""
+
+    direct = False  # whether it began on the short way
 
     def __init__(self, channel: Channel, call: Call, prepared: Prepared) -> None:
         self.channel, self.call, self.prepared = channel, call, prepared
-        self.memory = None if prepared.asks else place(call, prepared, channel)
-        self.sequence = channel.next_sequence()
+        self.sequence = self.tags = channel.next_sequence()
+        self.memory: Memory | None = None
         self.execution: Execution | None = None
+
+    def flight(self, stages: list[Callable[[], Stage]]) -> Flight:
+        """A flight of these stages, which ends as the call does."""
+        return Flight(self.prepared.choice, self.sequence, stages, self.finish, self, self.call.form, self.name)
+
+    @property
+    def name(self) -> str:
+        """The method that was called."""
+        return self.call.name
 
     def ask(self) -> Stage:
         """A stage: learn the counts of the other ranks, and with them what serves."""
@@ -79,95 +91,132 @@ class _UnderWay:
             assert isinstance(self.call.counts, Shares)
             self.call.counts = replace(self.call.counts, every=every)
             self.prepared = settle(self.channel, self.call, self.prepared)
-            self.memory = place(self.call, self.prepared, self.channel)
 
-    def start(self) -> Stage:
+    def start(self) -> Running:
         """A stage: the plan."""
-        assert self.memory is not None
-        self.execution = _bound(self.channel, self.call, self.prepared, self.memory, self.sequence)
+        assert self.prepared.plan is not None
+        self.memory = place(self.call, self.prepared, self.channel, self._scratch(self.prepared.plan.scratch_bytes))
+        self.execution = self._execution()
+        bases = self.memory.source, self.memory.target, self.memory.scratch_address
+        self.execution.bind(self.tags, bases, *kernels(self.call.operator, self.channel.size))
         return Running(self.execution)
 
     def finish(self) -> None:
         """After the last stage."""
         assert self.memory is not None and self.execution is not None
-        _finish(self.channel, self.call, self.prepared, self.memory, self.execution, self.sequence)
+        self._give_back()
+        if self.call.operator is not None and self.call.operator.errors:
+            error = self.call.operator.errors[0]
+            self.call.operator.errors.clear()
+            raise error
+        if self.memory.after is not None:
+            self.memory.after()
+        self._record()
+
+    def _record(self) -> None:
+        if self.channel.traces:
+            assert self.execution is not None
+            made = record(self.call, self.prepared, self.sequence, self.execution.progress)
+            self.channel.record(replace(made, direct=self.direct))
+
+    def _scratch(self, nbytes: int) -> np.ndarray | None:
+        return self.channel.take_scratch(nbytes) if nbytes else None
+
+    def _execution(self) -> Execution:
+        return self.prepared.take(self.channel.comm)
+
+    def _give_back(self) -> None:
+        assert self.memory is not None and self.execution is not None
+        self.prepared.give(self.execution)
+        self.channel.give_scratch(self.memory.scratch)
 
 
-def _bound(channel: Channel, call: Call, prepared: Prepared, memory: Memory, sequence: int) -> Execution:
-    execution = prepared.take(channel.comm)
-    bases, operator = (memory.source, memory.target, memory.scratch_address), call.operator
+def may_go_short(call: Call, prepared: Prepared) -> bool:
+    """Whether nothing but messages and folds is to be done: no copies, nothing that Python does."""
+    user = call.operator is not None and call.operator.name == "user"
+    copies = prepared.staged or (call.arguments is not None and not call.arguments.contiguous)
+    return prepared.plan is not None and prepared.choice.engine == "compiled" and not copies and not user
+
+
+def kernels(operator: Operator | None, size: int) -> tuple[int, int, int]:
+    """What a plan folds with, and what it divides with."""
     if operator is None:
-        execution.bind(sequence, bases, 0)
-    elif not operator.averages:
-        execution.bind(sequence, bases, operator.kernel)
+        return 0, 0, 0
+    by = divisor(operator.dtype, size) if operator.averages else 0  # type: ignore[arg-type]
+    return operator.kernel, operator.scale if operator.averages else 0, by
+
+
+# -- MPI's own collectives ------------------------------------------------------------------------------
+
+
+def run_native(channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prepared, native: Native) -> None:
+    """MPI's own collective, and what it cannot do itself.
+
+    Only where using() chose it, and nobody watches over it, it is the blocking one, in which nothing of ours moves.
+    """
+    if prepared.choice.forced and not channel.settings.watched:
+        channel.record(record(call, prepared, channel.next_sequence()))
+        native(BLOCKING)(comm)
+        if call.averages:
+            divide(call, prepared, channel)
     else:
-        execution.bind(sequence, bases, operator.kernel, operator.scale, divisor(operator.dtype, channel.size))
-    return execution
+        channel.run(native_flight(channel, comm, call, prepared, native))
 
 
-def _finish(
-    channel: Channel, call: Call, prepared: Prepared, memory: Memory, execution: Execution, sequence: int
-) -> None:
-    prepared.idle.append(execution)
-    channel.give_scratch(memory.scratch)
-    if call.operator is not None and call.operator.errors:
-        raise call.operator.errors[0]
-    if memory.after is not None:
-        memory.after()
-    if channel.traces:
-        note(channel, prepared, sequence, execution.progress)
-
-
-def check_native(channel: Channel, call: Call, prepared: Prepared) -> None:
-    """Before MPI's own collective runs: in check mode, compare signatures and wait for that. Raises MismatchError."""
+def start_native(
+    channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prepared, native: Native
+) -> MPI.Request | Flight:
+    """MPI's own nonblocking collective: its request, or a flight where it is watched or averages."""
+    if channel.settings.watched or call.averages:
+        return native_flight(channel, comm, call, prepared, native)
     channel.say_once(prepared.choice)
-    sequence = channel.next_sequence()
-    if channel.settings.check:
-        compare_now(channel, sequence, signature(call, prepared, sequence))
-    note(channel, prepared, sequence, (0, 0, 0))
+    channel.record(record(call, prepared, channel.next_sequence()))
+    return native(NONBLOCKING)(comm)
 
 
-def run_native(channel: Channel, call: Call, prepared: Prepared, native: Callable[[], Any]) -> None:
-    """MPI's own collective, and what it cannot do itself."""
-    check_native(channel, call, prepared)
-    native()
-    if call.averages:
-        divide(call, prepared, channel)
+def native_flight(
+    channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prepared, native: Native
+) -> Flight:
+    """MPI's own nonblocking collective as a flight.
+
+    In check mode it starts once the ranks have compared, on a communicator of its own, one after the other: that is
+    in the same order everywhere, and nobody waits in the call.
+    """
+    channel.say_once(prepared.choice)
+    sequence, what = channel.next_sequence(), "MPI's own collective"
+
+    def finish() -> None:
+        if call.averages:
+            divide(call, prepared, channel)
+        channel.record(record(call, prepared, sequence))
+
+    if not channel.settings.check:
+        polled = Polled(native(NONBLOCKING)(comm), what)
+        return Flight(prepared.choice, sequence, [lambda: polled], finish, call, call.form, call.name)
+    exchange = Exchange(channel.comm, signature(call, prepared, sequence))
+    stages: list[Callable[[], Stage]] = [
+        lambda: exchange,
+        lambda: Polled(native(NONBLOCKING)(channel.compared), what),
+    ]
+    flight = Flight(prepared.choice, sequence, stages, finish, call, call.form, call.name)
+    flight.after, channel.last_compared = channel.last_compared, flight
+    return flight
 
 
-def start_native(channel: Channel, call: Call, prepared: Prepared, native: Callable[[], Any]) -> MPI.Request | Flight:
-    """MPI's own nonblocking collective: its request, or a flight where something is to be done after it."""
-    check_native(channel, call, prepared)
-    request = native()
-    if not call.averages:
-        return request
-    stage = Adding(request)
-    after = lambda: divide(call, prepared, channel)
-    return Flight(prepared.choice, channel.next_sequence(), [lambda: stage], after, call)
-
-
-def note(channel: Channel, prepared: Prepared, sequence: int, progress: tuple[int, int, int]) -> None:
-    """Leave a record where somebody traces."""
+def record(
+    call: Call, prepared: Prepared, sequence: int, progress: tuple[int, int, int] = (0, 0, 0)
+) -> Record:
+    """What ran, for traces."""
     choice = prepared.choice
-    lanes = prepared.plan.lanes if prepared.plan else 0
-    channel.record(
-        Record(
-            choice.collective,
-            choice.algorithm,
-            choice.engine,
-            prepared.nbytes,
-            choice.chunk_bytes,
-            lanes,
-            *progress[:2],
-            sequence,
-        )
+    return Record(
+        choice.collective,
+        call.form,
+        choice.algorithm,
+        choice.engine,
+        prepared.nbytes,
+        choice.chunk_bytes,
+        prepared.plan.lanes if prepared.plan else 0,
+        *progress[:2],
+        sequence,
+        choice.rule or choice.why,
     )
-
-
-class Adding(Gathering):
-    """A stage: a sum made by the MPI itself."""
-
-    what = "the sum"
-
-    def __init__(self, request: MPI.Request) -> None:
-        self.request = request

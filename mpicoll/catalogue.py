@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from .bits import ALWAYS, agreement
 from .collectives import plain
 from .errors import ParameterError, PreconditionError, spans
 from .parameters import Grid, Values
@@ -39,6 +40,7 @@ def facts(entry: Algorithm) -> dict[str, Any]:
         "source": claims.source,
         "keeps_operand_order": entry.keeps_order(p) if entry.collective.reduces else None,
         "order_depends_on_parameters": entry.collective.reduces and callable(entry.ordered),
+        "same_bits": same_bits(entry),
         "parameters": {
             name: {"default": x.default, "range": x.kind.range} for name, x in entry.parameters.items()
         },
@@ -47,6 +49,31 @@ def facts(entry: Algorithm) -> dict[str, Any]:
         "strands": strands(entry, p),
         "proved_with": list(map(grid_words, entry.grid)),
     }
+
+
+def same_bits(entry: Algorithm) -> dict[str, Any] | None:
+    """Between what a result is the same bit for bit; None where nothing is reduced, and bits only move.
+
+    on_all_ranks is None where no two ranks have the same result, and where it is not known; unless says why it is not
+    known, or for which parameters and ranks it does not hold.
+    """
+    if not entry.collective.reduces:
+        return None
+    found = agreement(entry)
+    always = {words.replace(" ", "_"): True for words in ALWAYS}
+    return {"on_all_ranks": found.same, "unless": found.unless or None, **always}
+
+
+def same_bits_words(found: dict[str, Any]) -> str:
+    """The same in words, for an algorithm that reduces.
+
+    >>> same_bits_words({"same_bits": {"on_all_ranks": False, "unless": "p = 3"}})
+    'from run to run, for any chunk size, on either engine; on all ranks unless p = 3'
+    """
+    same, unless = found["same_bits"]["on_all_ranks"], found["same_bits"]["unless"]
+    if same is None:
+        return ", ".join(ALWAYS) + (f"; on all ranks: {unless}" if unless else "")
+    return f"{', '.join(ALWAYS)}; on all ranks unless {unless}" if unless else ", ".join(("on all ranks", *ALWAYS))
 
 
 def suits(entry: Algorithm, p: int, **given: Any) -> bool:

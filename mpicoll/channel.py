@@ -1,130 +1,99 @@
-"""What mpicoll keeps for a communicator: a private one for its messages, plans, settings, what is in flight.
-
-It hangs on the user's communicator as an MPI attribute, so that every Comm object of the same communicator
-shares it and it goes when the communicator does.
-"""
+"""What mpicoll keeps for a communicator: a private one for its messages, plans, settings, what is in flight."""
 
 from __future__ import annotations
 
-import atexit
 import logging
+import os
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Hashable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
 
 from . import progress, stall
-from .engines import selftest
-from .errors import CommError, EngineError, spans
-from .flight import Flight, Record
-from .parameters import Partition
+from .agreed import Agreed, agree
+from .collectives import PERSISTENT
+from .engines import CALLS, TRACES, selftest
+from .errors import EngineError
+from .flight import Flight, Record, Sink
+from .kept import Kept
+from .notes import Notes
 from .plan import ALIGN, SEQUENCES
-from .select import Choice, Overrides
-from .settings import Settings, read
+from .select import NATIVE, Choice, Overrides
+from .slots import Slots
 
-PLANS = 512  # plans kept per communicator and choice of overrides
-OVERRIDES = 64  # choices of overrides whose plans are kept
+if TYPE_CHECKING:
+    from .direct import Direct
+
+LOG = logging.getLogger("mpicoll")
 SPIN = 0.01  # seconds an engine may run before signals, stalls and other flights are looked after
 KEEP_SCRATCH = 64 << 20  # bytes of scratch kept for the next call
 
-_live: OrderedDict[int, Channel] = OrderedDict()  # type: ignore[name-defined]
-_keyval: int | None = None
+LIVE: dict[int, Channel] = {}  # type: ignore[name-defined]  # by identity, those that are not freed
+_busy: set[Channel] = set()  # type: ignore[name-defined]  # with something in flight
+_how_busy = np.zeros(1, np.int64)  # how many these are, for engines/direct.py
+_busy_lock = threading.RLock()
+ORPHANS: list[Any] = []  # what MPI may write to until the end of the process
 
 
-def attach(comm: MPI.Intracomm) -> Channel:
-    """The channel of a communicator, made if there is none yet (collective then)."""
-    global _keyval
-    if _keyval is None:
-        _keyval = MPI.Comm.Create_keyval(delete_fn=_deleted)
-    channel: Any = comm.Get_attr(_keyval)
-    if channel is None:
-        channel = Channel(comm)
-        comm.Set_attr(_keyval, channel)
-        _live[id(channel)] = channel
-    return channel
+def anything_in_flight() -> bool:
+    """Whether a collective is under way on any communicator of this process."""
+    return bool(_busy)
 
 
-def _deleted(comm: MPI.Comm, keyval: int, channel: Channel) -> None:
-    channel.free()
-
-
-@atexit.register
-def _close() -> None:
-    """Before MPI_Finalize: no thread in MPI, no communicator left."""
-    progress.THREAD.stop()
-    if MPI.Is_initialized() and not MPI.Is_finalized():
-        for channel in list(_live.values()):
-            channel.free(drain=False)
+def advance_all(but: Channel | None = None) -> None:
+    """Advance what is in flight on every communicator, but where another thread does so at this moment."""
+    for channel in list(_busy):
+        if channel is not but:
+            channel.poll(blocking=False)
 
 
 class Channel:
     """The private side of one communicator."""
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
-        self.comm = MPI.Intracomm(comm).Dup()  # a plain one: its collectives are MPI's own
+    def __init__(self, comm: MPI.Intracomm, like: Channel | None = None, own: Sequence[MPI.Intracomm] = ()) -> None:
+        """Collective; but not if it is like another, and given the communicators that it has for itself."""
+        own = own or [MPI.Intracomm(comm).Dup()]  # a plain one: its collectives are MPI's own
+        self.comm = own[0]
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank, self.size = comm.rank, comm.size
-        self.settings: Settings = self._agreed_settings()
-        self.engine, self.engine_why = self._agree_engine()
-        self.caches: dict[Overrides, OrderedDict[Hashable, Any]] = {}
+        self.agreed: Agreed = like.agreed if like is not None else self._agree()
+        self.settings = self.agreed.settings
+        self.kept = Kept()
+        self.numbers, self.how_busy = np.zeros(2, np.int64), _how_busy
+        self.direct = self._short_way()
         self.override(Overrides())
-        self.sequence = 0
         self.flying: list[Flight] = []
         self.slots: dict[int, Flight] = {}
         self.lock = threading.RLock()
-        self.traces: list[list[Record]] = []
+        self.traces: list[Sink] = []
         self.said: set[str] = set()
         self.abandoned: list[Any] = []  # what broke off with messages still posted: its memory must stay
         self.scratch: np.ndarray | None = None
-        self.freed = False
-        self.nodes: Partition | None = None
+        self.scratch_lock = threading.Lock()
+        self.freed = False  # whether the user's communicator is
+        self.over = False  # whether its own are, too
+        self.persistent = Slots(self)
+        self.started: dict[int, np.ndarray] = {}  # how often each persistent collective was, by the call that made it
+        self.refused = -1, ""  # after so many calls this rank refused the arguments of one: its error
+        self.notes = Notes(self.comm)
+        # for MPI's own collectives in check mode, which start when they have been compared: not in the order of calls
+        self.compared = MPI.Intracomm((self.comm.Dup() if like is None else own[1]) if self.settings.check else None)
+        self.last_compared: Flight | None = None
 
-    def _agreed_settings(self) -> Settings:
-        found: Any = None
-        if self.rank == 0:
-            try:
-                found = read()
-            except Exception as error:  # every rank raises it
-                found = error
-        found = self.comm.bcast(found)
-        if isinstance(found, Exception):
+    def begin_copies(self) -> list[tuple[MPI.Intracomm, MPI.Request]]:
+        """Start making the communicators that a channel like this one has for itself. Collective."""
+        return [self.comm.Idup() for _ in range(1 + self.settings.check)]
+
+    def _agree(self) -> Agreed:
+        try:
+            return agree(self.comm)
+        except Exception:
             self.comm.Free()
-            raise found
-        return found
-
-    def _agree_engine(self) -> tuple[str, str]:
-        """The engine auto means here; a fact of this rank, since both engines send the same messages."""
-        if self.settings.engine == "compiled":
-            self._all_can_compile()
-        if self.settings.engine != "auto":
-            return self.settings.engine, "chosen by MPICOLL_ENGINE"
-        problem = selftest.check()
-        return (
-            ("compiled", "its self-test passed") if problem is None else ("mpi4py", f"compiled cannot run: {problem}")
-        )
-
-    def find_nodes(self) -> Partition:
-        """The ranks that share memory, node by node. Collective the first time, and completes what is in flight."""
-        if self.nodes is None:
-            self.drain()
-            node = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
-            first = self.comm.allgather(node.bcast(self.rank))
-            node.Free()
-            self.nodes = tuple(tuple(r for r in range(self.size) if first[r] == f) for f in sorted(set(first)))
-        return self.nodes
-
-    def _all_can_compile(self) -> None:
-        """Raise on every rank where one cannot do what the environment asks for."""
-        problems = self.comm.allgather(selftest.check())
-        failed = [rank for rank, problem in enumerate(problems) if problem is not None]
-        if failed:
-            self.comm.Free()
-            where = f"on rank {spans(failed)}: {problems[failed[0]]}"
-            raise EngineError(f"MPICOLL_ENGINE asks for the compiled engine, and it cannot run {where}")
+            raise
 
     def use_engine(self, engine: str) -> None:
         """Check that an engine chosen by using() can run. Raises EngineError."""
@@ -133,51 +102,86 @@ class Channel:
 
     # -- what calls need --------------------------------------------------------------------------------
 
-    def override(self, overrides: Overrides) -> dict[Hashable, Any]:
-        """Put other overrides in force, with a cache of their own for what serves calls."""
-        self.overrides = overrides
-        self.prepared = self.caches.setdefault(overrides, OrderedDict())
-        if len(self.caches) > OVERRIDES:
-            del self.caches[next(x for x in self.caches if x is not overrides)]
-        return self.prepared
+    def _short_way(self) -> Direct | None:
+        """What serves calls without a look at their arguments, where that can be and each need not be compared."""
+        if self.agreed.engine != "compiled" or self.settings.check:
+            return None
+        from .direct import Direct, check  # here, since the compiled engine need not load
 
-    def remember(self, key: Hashable, prepared: Any) -> None:
-        """Keep what serves a kind of call, the oldest going when there are too many."""
-        self.prepared[key] = prepared
-        if len(self.prepared) > PLANS:
-            self.prepared.popitem(last=False)
+        return Direct(self) if check() is None else None
 
-    def take_scratch(self, nbytes: int) -> np.ndarray:
-        """An array that holds nbytes from an aligned address on; see aligned()."""
-        kept, self.scratch = self.scratch, None
+    def override(self, overrides: Overrides) -> None:
+        """Put other overrides in force, with what serves calls under them."""
+        if self.direct is not None:
+            self.direct.under(overrides)
+        self.overrides, self.prepared = overrides, self.kept.under(overrides)
+
+    def remember(self, key: Hashable, prepared: Any, nbytes: int) -> None:
+        """Keep what serves a kind of call and has nbytes of memory; see kept.py."""
+        self.kept.add(self.prepared, key, prepared, nbytes)
+
+    def take_scratch(self, nbytes: int, lent: bool = False) -> np.ndarray:
+        """An array that holds nbytes from an aligned address on; the progress thread may want one too.
+
+        lent: the one that a call of the short way uses; nobody but what goes on with that call gets it.
+        """
+        kept = None
+        with self.scratch_lock:
+            if self.direct is None or self.direct.withdraw(lent):
+                kept, self.scratch = self.scratch, None
         if kept is not None and len(kept) >= nbytes + ALIGN:
             return kept
         return np.empty(nbytes + ALIGN, np.uint8)
 
     def give_scratch(self, array: np.ndarray | None) -> None:
-        """Keep the larger one for the next call."""
-        if (
-            array is not None
-            and len(array) <= KEEP_SCRATCH
-            and (self.scratch is None or len(self.scratch) < len(array))
-        ):
-            self.scratch = array
+        """Keep the larger one for the next call.
+
+        Garbage gives some back too, in any thread and at any time, this one in the middle of this included: it waits
+        for nothing then, and the array just goes.
+        """
+        if array is None or self.freed or len(array) > KEEP_SCRATCH or not self.scratch_lock.acquire(blocking=False):
+            return
+        try:
+            larger = self.scratch is None or len(self.scratch) < len(array)
+            if larger and (self.direct is None or self.direct.lend(array)):
+                self.scratch, array = array, self.scratch
+        finally:
+            self.scratch_lock.release()
 
     # -- flights ----------------------------------------------------------------------------------------
 
+    @property
+    def sequence(self) -> int:
+        """The number of the last call, the same on every rank."""
+        return int(self.numbers[CALLS])
+
     def next_sequence(self) -> int:
         """The number of a call, the same on every rank."""
-        self.sequence += 1
+        self.numbers[CALLS] += 1
         return self.sequence
+
+    def _is_busy(self, busy: bool) -> None:
+        with _busy_lock:
+            (_busy.add if busy else _busy.discard)(self)
+            _how_busy[0] = len(_busy)
 
     def launch(self, flight: Flight) -> None:
         """Take a flight up; it shares its tags with an earlier one only after that is done."""
         with self.lock:
-            slot = flight.sequence % SEQUENCES
-            earlier = self.slots.get(slot)
-            flight.after = earlier if earlier is not None and not earlier.done else None
-            self.slots[slot] = flight
+            if flight.form == PERSISTENT:  # these have tags of their own
+                flight.start = self._next_start(flight)
+            elif flight.choice.algorithm != NATIVE:  # and these use none
+                slot = flight.sequence % SEQUENCES
+                flight.after = flight.after or self.slots.get(slot)
+                self.slots[slot] = flight
             self.flying.append(flight)
+            self._is_busy(True)
+
+    def _next_start(self, flight: Flight) -> int:
+        """Which start it is; a flight that goes on with one was counted when that began."""
+        started = self.started[flight.sequence]
+        started += not flight.is_begun
+        return int(started[0])
 
     def run(self, flight: Flight) -> None:
         """Launch a flight and stay until it is done, advancing all others too. Raises what it raised."""
@@ -185,37 +189,50 @@ class Channel:
         self.wait(flight)
 
     def wait(self, flight: Flight) -> None:
-        """Advance everything until this flight is done. Raises what it raised."""
-        while not flight.done:
-            with self.lock:
-                if flight.done:
-                    break
-                alone = len(self.flying) == 1
-                if not self.step(SPIN if alone else 0.0):
-                    stall.watch(self.flying, self.rank, self.settings, time.monotonic())
-            if not flight.done and not alone:
-                time.sleep(0)
-        if flight.error is not None:
-            raise flight.error
+        """Advance everything in this process until this flight is done. Raises what it raised."""
+        progress.THREAD.waiters.add(thread := threading.get_ident())
+        try:
+            while not flight.done:
+                with self.lock:
+                    if flight.done:
+                        break
+                    alone = len(self.flying) == len(_busy) == 1
+                    self.turn(SPIN if alone else 0.0)
+                if not flight.done and not alone:
+                    advance_all(but=self)
+                    os.sched_yield()
+        finally:
+            progress.THREAD.waiters.discard(thread)
+        flight.tell()
+
+    def turn(self, seconds: float) -> None:
+        """Advance every flight once, and look after those that stand still."""
+        if not self.step(seconds):
+            stall.watch(self, time.monotonic())
 
     def step(self, seconds: float) -> bool:
         """Advance every flight once; whether any came to its end."""
         ended = [flight for flight in self.flying if flight.step(seconds)]
         for flight in ended:
             self.flying.remove(flight)
-            if flight.stage is not None:
+            if flight.broke_off:
                 self.abandoned.append(flight)
             if self.slots.get(flight.sequence % SEQUENCES) is flight:
                 del self.slots[flight.sequence % SEQUENCES]
+        if not self.flying:
+            self._is_busy(False)
         return bool(ended)
 
-    def poll(self) -> bool:
-        """A pass of the progress thread; whether anything is left in flight."""
-        with self.lock:
-            if self.flying and not self.freed:
-                self.step(0.0)
-                stall.watch(self.flying, self.rank, self.settings, time.monotonic())
+    def poll(self, blocking: bool = True) -> bool:
+        """One pass over what is in flight; whether anything is left. Not blocking: none if another thread is at it."""
+        if not self.lock.acquire(blocking):
+            return True
+        try:
+            if self.flying and not self.over:
+                self.turn(0.0)
             return bool(self.flying)
+        finally:
+            self.lock.release()
 
     def background(self) -> None:
         """Let the progress thread see to what is in flight."""
@@ -224,6 +241,28 @@ class Channel:
 
     # -- telling ----------------------------------------------------------------------------------------
 
+    def attend(self) -> None:
+        """Answer who asks where this rank is."""
+        stall.attend(self)
+
+    def farewell(self) -> None:
+        """Tell every rank that this one has ended."""
+        stall.farewell(self)
+
+    def is_watched(self) -> bool:
+        """Whether something in flight may still come to be reported, or the run aborted for it."""
+        return any(self.settings.abort or not flight.reported for flight in self.flying)
+
+    def trace(self, sink: Sink) -> None:
+        """Give the records of all calls to a sink too."""
+        self.traces.append(sink)
+        self.numbers[TRACES] = len(self.traces)
+
+    def untrace(self, sink: Sink) -> None:
+        """Give it no more."""
+        self.traces[:] = [each for each in self.traces if each is not sink]  # equal ones are others'
+        self.numbers[TRACES] = len(self.traces)
+
     def record(self, record: Record) -> None:
         """Note what ran, where somebody traces."""
         for trace in self.traces:
@@ -231,38 +270,48 @@ class Channel:
 
     def say_once(self, choice: Choice) -> None:
         """Tell the user, once per reason and from rank 0, that a call runs native though nobody asked for it."""
-        if self.rank == 0 and not choice.forced and choice.why not in self.said:
+        if self.rank == 0 and not choice.forced and not choice.measured and choice.why not in self.said:
             self.said.add(choice.why)
-            logging.getLogger("mpicoll").warning("%s runs native: %s", choice.collective, choice.why)
+            LOG.warning("%s runs native: %s", choice.collective, choice.why)
 
     def drain(self) -> None:
         """Complete what is in flight."""
-        with self.lock:
-            while self.flying:
-                self.step(SPIN)
-                stall.watch(self.flying, self.rank, self.settings, time.monotonic())
+        while self.flying:
+            with self.lock:
+                self.turn(0.0)
+            advance_all(but=self)
+            os.sched_yield()
 
     # -- the end ----------------------------------------------------------------------------------------
 
+    def leave(self) -> None:
+        """The communicator is gone: nothing begins any more, what is in flight goes on. Nothing of MPI's is called."""
+        self.freed = True
+        LIVE.pop(id(self), None)
+        if self.direct is not None:
+            self.direct.close()
+        self.persistent.close()
+
     def free(self, drain: bool = True) -> None:
-        """Complete what is in flight and give the private communicator back; again is harmless."""
-        if self.freed:
+        """Complete what is in flight and give the private communicator back; again is harmless.
+
+        What broke off keeps its memory for good: messages of other ranks may still arrive in it.
+        """
+        if self.over:
             return
+        if drain:
+            self.drain()
         with self.lock:
-            if drain:
-                self.drain()
-            self.freed = True
-            self.caches.clear()
+            self.leave()
+            self.over = True
+            self._is_busy(False)
+            if self.direct is not None:
+                self.direct.clear()
+            self.kept.clear()
             self.prepared.clear()
-            self.abandoned.clear()
-            _live.pop(id(self), None)
-            if self.comm != MPI.COMM_NULL:
-                self.comm.Free()
-
-
-def check_usable(comm: MPI.Intracomm) -> None:
-    """Raises CommError for a communicator no collective can run on."""
-    if comm == MPI.COMM_NULL:
-        raise CommError("the communicator is MPI.COMM_NULL or was freed; make a Comm from one that is alive")
-    if comm.Is_inter():
-        raise CommError("this is an intercommunicator; mpicoll serves intracommunicators, Merge() makes one")
+            ORPHANS.extend(self.abandoned)
+            self.persistent.free()
+            for comm in (self.compared, self.comm):
+                if comm != MPI.COMM_NULL:
+                    with suppress(MPI.Exception):  # MPICH's, where a rank never took what another sent
+                        comm.Free()

@@ -16,12 +16,13 @@ from mpi4py import MPI
 
 from .arguments import Arguments, settle_counts
 from .channel import Channel
-from .collectives import COLLECTIVES
-from .errors import MismatchError
+from .collectives import COLLECTIVES, NONBLOCKING
+from .errors import MismatchError, MpicollError
 from .flight import Flight, Gathering
 from .plan import Shares
 from .prepared import Call, Prepared
 from .select import native_choice
+from .whereabouts import describe
 
 SIZE = 2048  # bytes of a signature, pickled
 LONG = 300  # bytes of one value; ten of them and their names must fit
@@ -31,11 +32,9 @@ Signature = dict[str, Any]
 class Exchange(Gathering):
     """A stage: the signatures of all ranks, compared when they are in."""
 
-    what = "the signatures"
-
     def __init__(self, comm: MPI.Comm, signature: Signature) -> None:
         data = pickle.dumps({what: _short(value) for what, value in signature.items()})
-        super().__init__(comm, np.frombuffer(data.ljust(SIZE, b"\0"), np.uint8))
+        super().__init__(comm, np.frombuffer(data.ljust(SIZE, b"\0"), np.uint8), "the signatures")
 
     def advance(self, seconds: float) -> bool:
         """Poll; when all are in, compare. Raises MismatchError."""
@@ -51,6 +50,7 @@ def compare(signatures: list[Signature]) -> None:
         "error",
         "sequence",
         "collective",
+        "form",
         "recvcounts",
         "root",
         "bytes",
@@ -90,39 +90,50 @@ def signature(call: Call, prepared: Prepared, sequence: int) -> dict[str, Any]:
     return {
         "sequence": sequence,
         "collective": call.collective,
+        "form": call.form,
         "recvcounts": "given" if call.collective == "reduce_scatter" else None,
         "root": call.root,
         "bytes": prepared.nbytes if shares is None else None,
         "count": shares.every if shares else call.counts if COLLECTIVES[call.collective].reduces else None,
-        "type": one.facts.basic if one is not None and call.collective != "alltoallw" else None,
+        "type": one.facts.basic if one is not None and one.size and call.collective != "alltoallw" else None,
         "op": call.operator.name if call.operator else None,
         "algorithm": prepared.choice.algorithm,
         "chunk_bytes": prepared.choice.chunk_bytes,
     }
 
 
-def settle(channel: Channel, arguments: Arguments) -> None:
+def settle(channel: Channel, arguments: Arguments, name: str) -> None:
     """Reduce_scatter without recvcounts: ask all ranks for theirs. In check mode, first whether all of them ask."""
     assert arguments.recv is not None
     if channel.settings.check:
         sequence = channel.next_sequence()
-        compare_now(channel, sequence, {"sequence": sequence, "collective": "reduce_scatter", "recvcounts": "left out"})
+        mine = {"sequence": sequence, "collective": "reduce_scatter", "recvcounts": "left out"}
+        channel.run(comparison(channel, mine, name))
     counts = Gathering(channel.comm, np.array([arguments.recv.count], np.int64))
     choice = native_choice("reduce_scatter", "asking for recvcounts")
-    channel.run(Flight(choice, channel.next_sequence(), [lambda: counts], lambda: None, None))
+    channel.run(Flight(choice, channel.next_sequence(), [lambda: counts], lambda: None, None, name=name))
     settle_counts(arguments, counts.all[:, 0].tolist(), channel.rank)
 
 
-def refuse(channel: Channel, error: Exception) -> None:
-    """In check mode, tell the others that this rank's arguments were wrong, so that they raise too."""
+def refuse(channel: Channel, error: MpicollError, form: str) -> None:
+    """This rank's arguments were wrong: in check mode the others are told, so that they raise too; else who asks is.
+
+    No form waits longer than it would have: that of a nonblocking call goes on in the background.
+    """
+    channel.refused = channel.sequence, describe(error)
     if channel.settings.check:
         sequence = channel.next_sequence()
-        with suppress(MismatchError):  # this rank raises its own error
-            compare_now(channel, sequence, {"sequence": sequence, "error": str(error)})
+        flight = comparison(channel, {"sequence": sequence, "error": str(error)}, "a call with wrong arguments")
+        if form == NONBLOCKING:
+            channel.launch(flight)
+            channel.background()
+        else:
+            with suppress(MismatchError):  # this rank raises its own error
+                channel.run(flight)
 
 
-def compare_now(channel: Channel, sequence: int, mine: dict[str, Any]) -> None:
-    """Exchange signatures, and nothing else, in a flight of its own. Raises MismatchError."""
+def comparison(channel: Channel, mine: Signature, name: str) -> Flight:
+    """A flight that exchanges signatures and nothing else; it raises MismatchError."""
     exchange = Exchange(channel.comm, mine)
     choice = native_choice(mine.get("collective", "a call"), "comparing signatures")
-    channel.run(Flight(choice, sequence, [lambda: exchange], lambda: None, None))
+    return Flight(choice, mine["sequence"], [lambda: exchange], lambda: None, None, name=name)

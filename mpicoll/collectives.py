@@ -113,6 +113,8 @@ COLLECTIVES: dict[str, Collective] = {
     )
 }
 
+FORMS = BLOCKING, NONBLOCKING, PERSISTENT = "blocking", "nonblocking", "persistent"  # what a collective is called in
+
 # Collectives whose blocks have counts of their own: what they mean, and what serves them, is the plain form's.
 PLAIN = {
     "scatterv": "scatter",
@@ -121,12 +123,23 @@ PLAIN = {
     "alltoallv": "alltoall",
     "alltoallw": "alltoall",
 }
+# What MPI has a second name for: with equal blocks, so that no counts are passed. What is chosen for one is for both.
+ALSO = {"reduce_scatter_block": "reduce_scatter"}
+
+
+def named(collective: str) -> str:
+    """The name that choices go by.
+
+    >>> named("reduce_scatter_block"), named("gatherv")
+    ('reduce_scatter', 'gatherv')
+    """
+    return ALSO.get(collective, collective)
 
 
 def plain(collective: str) -> str:
-    """The collective whose algorithms serve one: gather for gatherv, itself for any other.
+    """The collective whose algorithms serve one: gather for gatherv, itself for most.
 
     >>> plain("gatherv"), plain("bcast")
     ('gather', 'bcast')
     """
-    return PLAIN.get(collective, collective)
+    return PLAIN.get(collective, named(collective))

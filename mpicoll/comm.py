@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from mpi4py import MPI
 
-from . import arguments, calls, check, operators, prepared, vector_arguments
-from .arguments import Arguments
-from .channel import Channel, attach, check_usable
+from . import calls, check, persistent, prepared
+from .attached import attach, check_usable, detach
+from .channel import Channel
+from .collectives import BLOCKING, NONBLOCKING, PERSISTENT, named
 from .errors import ArgumentError, CommError, MismatchError, MpicollError
-from .flight import Record
+from .flight import Flight, Polled, Record
+from .interface import Collectives
+from .methods import Method
 from .prepared import Call, Prepared
 from .requests import Request
-from .select import RULES, Choice
+from .rules import RULES
+from .select import Choice, native_choice
 from .settings import ENGINES
 
-Native = Callable[[], Any]
-Parse = Callable[[Channel], Arguments | None]
+_PREDEFINED = tuple(map(MPI._handleof, (MPI.COMM_WORLD, MPI.COMM_SELF)))
 
 
-class Comm(MPI.Intracomm):
+class Comm(Collectives):
     """An MPI.Intracomm whose collectives are mpicoll's; everything else is inherited.
 
     Comm(comm) is collective over comm: it makes a private communicator for mpicoll's messages, which goes when
-    comm is freed. Raises CommError for an intercommunicator. Methods have mpi4py's signatures and take its
-    buffer forms; errors are mpicoll.errors, each also what mpi4py raises for the same mistake.
+    comm is freed, or at exit. Raises CommError for an intercommunicator. Methods have mpi4py's signatures and take its
+    buffer forms; errors are mpicoll.errors, each also what mpi4py raises for the same mistake. Vectors may be longer
+    than 2**31 bytes and elements. Several threads may be in calls at once, each on communicators of its own.
     """
 
     _channel: Channel | None = None
@@ -41,15 +45,26 @@ class Comm(MPI.Intracomm):
 
     def __init__(self, comm: MPI.Intracomm | None = None) -> None:
         if self != MPI.COMM_NULL:
-            self._channel = attach(self)
+            self._use(attach(self))
 
     def _open(self) -> Channel:
         """The channel. Raises CommError where there can be none."""
         channel = self._channel
         if channel is None or channel.freed or self == MPI.COMM_NULL:
             check_usable(self)
-            channel = self._channel = attach(self)
+            channel = attach(self)
+            self._use(channel)
         return channel
+
+    def _use(self, channel: Channel) -> None:
+        self._channel = channel
+        if channel.direct is not None:
+            self._again = channel.direct.again
+
+    def free(self) -> None:
+        """As Free, but what is null or MPI's own, the world and oneself, stays as it is."""
+        if self != MPI.COMM_NULL and MPI._handleof(self) not in _PREDEFINED:
+            self.Free()
 
     # -- choosing ---------------------------------------------------------------------------------------
 
@@ -69,7 +84,7 @@ class Comm(MPI.Intracomm):
             raise ArgumentError(f"engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
         before = channel.overrides
         after = before.merged(algorithms, chunk_bytes, window, engine)
-        prepared.check_choices(channel, algorithms)  # may ask all ranks, so before what only one may refuse
+        prepared.check_choices(channel, algorithms)
         if engine is not None:
             channel.use_engine(engine)
         channel.override(after)
@@ -80,7 +95,7 @@ class Comm(MPI.Intracomm):
 
     def explain(self, collective: str, nbytes: int = 0, op: MPI.Op = MPI.SUM) -> Choice:
         """What would run for a call of nbytes, and why. See Claims for whose bytes. Raises UnknownAlgorithm."""
-        channel = self._open()
+        channel, collective = self._open(), named(collective)
         if collective not in RULES:
             from .registry import find
 
@@ -91,204 +106,83 @@ class Comm(MPI.Intracomm):
     def trace(self) -> Iterator[list[Record]]:
         """Within the block, collect a Record of every collective that ran to its end."""
         channel, records = self._open(), list[Record]()
-        channel.traces.append(records)
+        channel.trace(records)
         try:
             yield records
         finally:
-            channel.traces.remove(records)
+            channel.untrace(records)
 
     # -- the way of a call ------------------------------------------------------------------------------
 
-    def _collective(self, name: str, parse: Parse, native: Native, root: Any = 0, op: MPI.Op | None = None) -> None:
+    def _call(self, method: Method, buffers: Sequence[Any], root: Any = 0, op: MPI.Op | None = None) -> None:
         """Check, select, run; or let MPI's own collective do it."""
         channel = self._open()
-        call, served = self._prepare(channel, name, parse, root, op)
-        if served.plan is None and not served.asks:
-            calls.run_native(channel, call, served, native)
+        direct = channel.direct
+        if direct is not None and (begun := direct.carry_on(method)):
+            if isinstance(begun, Flight):
+                channel.run(begun)
+            return
+        asked = direct.asked() if direct is not None else None
+        call, served = self._prepare(channel, BLOCKING, method, buffers, root, op)
+        if served.is_native:
+            calls.run_native(channel, self, call, served, method.native(buffers, root, op))
         else:
             calls.run(channel, call, served)
+        if direct is not None and asked is not None and asked.is_of(method):
+            direct.learn(asked, call, served, buffers, root, op)
+
+    def _start(self, method: Method, buffers: Sequence[Any], root: Any = 0, op: MPI.Op | None = None) -> MPI.Request:
+        """Check, select, launch; the request."""
+        channel = self._open()
+        direct = channel.direct
+        if direct is not None and (begun := direct.carry_on(method, NONBLOCKING)):
+            return Request.launch(channel, begun) if isinstance(begun, Flight) else Request.of_nothing()
+        asked = direct.asked() if direct is not None else None
+        call, served = self._prepare(channel, NONBLOCKING, method, buffers, root, op)
+        if served.is_native:
+            under_way = calls.start_native(channel, self, call, served, method.native(buffers, root, op))
+            return under_way if isinstance(under_way, MPI.Request) else Request.launch(channel, under_way)
+        request = Request.launch(channel, calls.flight(channel, call, served))
+        if direct is not None and asked is not None and asked.is_of(method):
+            direct.learn(asked, call, served, buffers, root, op)
+        return request
+
+    def _init(
+        self, method: Method, buffers: Sequence[Any], info: MPI.Info, root: Any = 0, op: MPI.Op | None = None
+    ) -> MPI.Prequest:
+        """Check, select, and keep it for every Start."""
+        channel = self._open()
+        call, served = self._prepare(channel, PERSISTENT, method, buffers, root, op)
+        return persistent.prepare(channel, self, call, served, method.native(buffers, root, op), info)
 
     def _prepare(
-        self, channel: Channel, name: str, parse: Parse, root: Any, op: MPI.Op | None
+        self, channel: Channel, form: str, method: Method, buffers: Sequence[Any], root: Any, op: MPI.Op | None
     ) -> tuple[Call, Prepared]:
         try:
-            given = parse(channel)
+            given = method.parse(channel, root, *buffers)
             if given is not None and given.unsettled:
-                check.settle(channel, given)
-            call = prepared.describe(name, given, int(root), op)
+                check.settle(channel, given, method.spelled(form))
+            call = prepared.describe(method.collective, given, int(root), op)
+            call.form, call.method = form, method
             return call, prepared.prepare(channel, call)
         except MismatchError:
             raise
         except MpicollError as error:
             error.rank = channel.rank
-            check.refuse(channel, error)
+            check.refuse(channel, error, form)
             raise
 
-    # -- collectives ------------------------------------------------------------------------------------
-
-    def Barrier(self) -> None:
-        """Nobody leaves before everybody has come."""
-        self._collective("barrier", lambda c: None, super().Barrier)
-
-    def Bcast(self, buf: Any, root: int = 0) -> None:
-        """Broadcast from one rank to all others."""
-        native = super().Bcast
-        self._collective(
-            "bcast", lambda c: arguments.parse_bcast(buf, root, c.rank, c.size), lambda: native(buf, root), root
-        )
-
-    def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        """Scatter the root's blocks, one to every rank."""
-        native = super().Scatter
-        self._collective(
-            "scatter",
-            lambda c: arguments.parse_scatter(sendbuf, recvbuf, root, c.rank, c.size),
-            lambda: native(sendbuf, recvbuf, root),
-            root,
-        )
-
-    def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        """Gather one block of every rank at the root."""
-        native = super().Gather
-        self._collective(
-            "gather",
-            lambda c: arguments.parse_gather(sendbuf, recvbuf, root, c.rank, c.size),
-            lambda: native(sendbuf, recvbuf, root),
-            root,
-        )
-
-    def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Gather one block of every rank everywhere."""
-        native = super().Allgather
-        self._collective(
-            "allgather",
-            lambda c: arguments.parse_allgather(sendbuf, recvbuf, c.size),
-            lambda: native(sendbuf, recvbuf),
-        )
-
-    def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
-        """A block from every rank to every rank."""
-        native = super().Alltoall
-        self._collective(
-            "alltoall", lambda c: arguments.parse_alltoall(sendbuf, recvbuf, c.size), lambda: native(sendbuf, recvbuf)
-        )
-
-    def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        """Scatter the root's blocks, of any sizes and from any places, one to every rank."""
-        native = super().Scatterv
-        self._collective(
-            "scatterv",
-            lambda c: vector_arguments.parse_scatterv(sendbuf, recvbuf, root, c.rank, c.size),
-            lambda: native(sendbuf, recvbuf, root),
-            root,
-        )
-
-    def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        """Gather one block of every rank at the root, of any sizes and to any places."""
-        native = super().Gatherv
-        self._collective(
-            "gatherv",
-            lambda c: vector_arguments.parse_gatherv(sendbuf, recvbuf, root, c.rank, c.size),
-            lambda: native(sendbuf, recvbuf, root),
-            root,
-        )
-
-    def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Gather one block of every rank everywhere, of any sizes and to any places."""
-        native = super().Allgatherv
-        self._collective(
-            "allgatherv",
-            lambda c: vector_arguments.parse_allgatherv(sendbuf, recvbuf, c.rank, c.size),
-            lambda: native(sendbuf, recvbuf),
-        )
-
-    def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
-        """A block from every rank to every rank, of any sizes and places."""
-        native = super().Alltoallv
-        self._collective(
-            "alltoallv",
-            lambda c: vector_arguments.parse_alltoallv(sendbuf, recvbuf, c.rank, c.size),
-            lambda: native(sendbuf, recvbuf),
-        )
-
-    def Alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
-        """A block from every rank to every rank, each with a datatype of its own; displacements are in bytes."""
-        native = super().Alltoallw
-        self._collective(
-            "alltoallw",
-            lambda c: vector_arguments.parse_alltoallw(sendbuf, recvbuf, c.rank, c.size),
-            lambda: native(sendbuf, recvbuf),
-        )
-
-    def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
-        """Combine everybody's vectors at the root."""
-        native = super().Reduce
-        self._collective(
-            "reduce",
-            lambda c: arguments.parse_reduce(sendbuf, recvbuf, root, c.rank, c.size),
-            lambda: native(sendbuf, recvbuf, operators.native(op), root),
-            root,
-            op,
-        )
-
-    def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        """Combine everybody's vectors everywhere."""
-        native = super().Allreduce
-        self._collective(
-            "allreduce",
-            lambda c: arguments.parse_allreduce(sendbuf, recvbuf),
-            lambda: native(sendbuf, recvbuf, operators.native(op)),
-            op=op,
-        )
-
-    def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        """Combine everybody's vectors, a block of the result at every rank; blocks are equal."""
-        native = super().Reduce_scatter_block
-        self._collective(
-            "reduce_scatter",
-            lambda c: arguments.parse_reduce_scatter_block(sendbuf, recvbuf, c.size),
-            lambda: native(sendbuf, recvbuf, operators.native(op)),
-            op=op,
-        )
-
-    def Reduce_scatter(
-        self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None = None, op: MPI.Op = MPI.SUM
-    ) -> None:
-        """Combine everybody's vectors, recvcounts[r] elements of the result at rank r."""
-        native = super().Reduce_scatter
-        self._collective(
-            "reduce_scatter",
-            lambda c: arguments.parse_reduce_scatter(sendbuf, recvbuf, recvcounts, c.rank, c.size),
-            lambda: native(sendbuf, recvbuf, recvcounts, operators.native(op)),
-            op=op,
-        )
-
-    def Scan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        """Combine the vectors of the ranks up to this one."""
-        native = super().Scan
-        self._collective(
-            "scan", lambda c: arguments.parse_allreduce(sendbuf, recvbuf), lambda: native(sendbuf, recvbuf, op), op=op
-        )
-
-    def Exscan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        """Combine the vectors of the ranks before this one; rank 0's receive buffer stays as it is."""
-        native = super().Exscan
-        self._collective(
-            "exscan", lambda c: arguments.parse_allreduce(sendbuf, recvbuf), lambda: native(sendbuf, recvbuf, op), op=op
-        )
-
-    def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
-        """Start combining everybody's vectors everywhere; the buffers are mpicoll's until the request completes."""
-        channel = self._open()
-        call, served = self._prepare(channel, "allreduce", lambda c: arguments.parse_allreduce(sendbuf, recvbuf), 0, op)
-        native = super().Iallreduce
-        if served.plan is None:
-            begin = lambda: native(sendbuf, recvbuf, operators.native(op))
-            begun = calls.start_native(channel, call, served, begin)
-            return begun if isinstance(begun, MPI.Request) else Request.launch(channel, begun)
-        return Request.launch(channel, calls.flight(channel, call, served))
-
     # -- communicators out of this one ------------------------------------------------------------------
+
+    def Free(self) -> None:
+        """Free the communicator, once what is in flight on it is complete."""
+        detach(self)
+        super().Free()
+
+    def Disconnect(self) -> None:
+        """As Free, and waits for all communication of the user's own too."""
+        detach(self)
+        super().Disconnect()
 
     def _same_class(self, comm: MPI.Comm) -> Any:
         return type(self)(comm)  # type: ignore[arg-type]
@@ -296,6 +190,29 @@ class Comm(MPI.Intracomm):
     def Dup(self, info: MPI.Info | None = None) -> Any:
         """A duplicate, of this class."""
         return self._same_class(super().Dup(info))
+
+    def Dup_with_info(self, info: MPI.Info) -> Any:
+        """A duplicate with hints of its own, of this class."""
+        return self._same_class(super().Dup_with_info(info))
+
+    def Idup(self, info: MPI.Info | None = None) -> Any:
+        """(a duplicate of this class, the request it is complete with); it has the settings of this one."""
+        return self._completing(*super().Idup(info))
+
+    def Idup_with_info(self, info: MPI.Info) -> Any:
+        """As Idup, with hints of its own."""
+        return self._completing(*super().Idup_with_info(info))
+
+    def _completing(self, copy: MPI.Intracomm, request: MPI.Request) -> tuple[Any, Request]:
+        """A copy under way and a request that completes when it has all that it needs."""
+        channel = self._open()
+        own = channel.begin_copies()
+        polled = [Polled(each, "a communicator") for each in (request, *(r for _, r in own))]
+        stages = [lambda stage=stage: stage for stage in polled]
+        finish = lambda: cast(Comm, copy)._use(attach(copy, channel, [comm for comm, _ in own]))
+        choice = native_choice("idup", "making a communicator")
+        flight = Flight(choice, channel.next_sequence(), stages, finish, own, NONBLOCKING, name="Idup")
+        return copy, Request.launch(channel, flight)
 
     def Clone(self) -> Any:
         """A duplicate without attributes, of this class."""
@@ -314,9 +231,15 @@ class Comm(MPI.Intracomm):
         return self._same_class(super().Create(group))
 
     @classmethod
-    def Create_from_group(cls, *args: Any, **kwargs: Any) -> Any:
+    def Create_from_group(
+        cls,
+        group: MPI.Group,
+        stringtag: str = "org.mpi4py",
+        info: MPI.Info = MPI.INFO_NULL,
+        errhandler: MPI.Errhandler | None = None,
+    ) -> Any:
         """The communicator of a group, of this class."""
-        return cls(MPI.Intracomm.Create_from_group(*args, **kwargs))
+        return cls(MPI.Intracomm.Create_from_group(group, stringtag, info, errhandler))
 
     def Create_group(self, group: MPI.Group, tag: int = 0) -> Any:
         """The communicator of a group, collective over the group only, of this class."""

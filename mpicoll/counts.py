@@ -50,11 +50,12 @@ class Asking(Running):
         at = [MPI.Get_address(x) for x in (self.mine, self.all, self.scratch)]
         super().__init__(engine_named(engine).Execution(plan, channel.comm))
         self.execution.bind(sequence, (at[0], at[1], -(-at[2] // ALIGN) * ALIGN), 0)
-        self.advance = self._advance
 
-    def _advance(self, seconds: float) -> bool:
+    def advance(self, seconds: float) -> bool:
+        """Go on for at most so long; True when the counts are in. Raises MismatchError, CountMismatch."""
         if not self.execution.advance(seconds):
             return False
+        self.over = True
         self.told(_settled(self.call, self.rank, self.all, self.check))
         return True
 

@@ -1,7 +1,7 @@
 """What we need to know of an MPI datatype, looked up once.
 
-Facts are cached for predefined datatypes only: their handles live as long as MPI does.  The handle of a
-derived type can be given to another type after `Free`, so its facts are worked out on every call.
+The facts on predefined datatypes are found by their handles, which live as long as MPI does. The handle of a derived
+one can be given to another type after `Free`, so its facts are an attribute of the datatype and go with it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-__all__ = ["Layout", "TypeFacts", "facts", "facts_of_dtype", "signature"]
+from .runs import Runs
+from .typemap import Part, Typemap, derived
+
+__all__ = ["TypeFacts", "facts", "facts_of_dtype", "remember", "remembered", "signature"]
 
 # The groups of the MPI standard's table of reduction operators ("Predefined Reduction Operations").
 # A name missing from this MPI (None, DATATYPE_NULL or size 0) is skipped.
@@ -62,6 +65,8 @@ class TypeFacts:
     None.  `dense`: memory holds the data in order with nothing between, so moving bytes moves the data.
     `contiguous`: dense, or a predefined pair, whose padding is harmless where every rank uses the same type.
     `basic` and `nbasic` are the type signature where it is one predefined type repeated, else None and 0.
+    `runs` says where the bytes lie, None where only MPI knows. `datatype` is alive as long as the user's is: what
+    may outlast a call works on `runs`, or on a duplicate.
     """
 
     datatype: MPI.Datatype
@@ -79,6 +84,7 @@ class TypeFacts:
     contiguous: bool
     basic: str | None
     nbasic: int
+    runs: Runs | None
 
     def span(self, n: int) -> tuple[int, int]:
         """The first and the end byte of n elements, counted from where they are said to be; n is at least 1."""
@@ -86,22 +92,23 @@ class TypeFacts:
         return min(far, 0) + self.true_lb, max(far, 0) + self.true_lb + self.true_extent
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """`nbasic` elements of the predefined type `basic` (None: several types); `dense` as in TypeFacts."""
-
-    basic: str | None
-    nbasic: int
-    dense: bool
-
-
-_OPAQUE = Layout(None, 0, False)
-
-
 def facts(datatype: MPI.Datatype) -> TypeFacts:
     """The facts on any datatype but the null one."""
+    return remembered(datatype) or _describe(datatype)
+
+
+def remembered(datatype: MPI.Datatype) -> TypeFacts | None:
+    """The facts on a predefined datatype, or on one that was given to `remember`."""
     known = _by_id.get(id(datatype)) or _by_handle.get(MPI._handleof(datatype))
-    return known if known is not None else _describe(datatype)
+    return known if known is not None else datatype.Get_attr(_keyval)  # type: ignore[return-value]
+
+
+def remember(datatype: MPI.Datatype, known: TypeFacts) -> None:
+    """Keep the facts for as long as the datatype lives. Dup does not copy them: they hold a handle."""
+    if known.predefined:
+        _by_handle[MPI._handleof(datatype)] = known
+    else:
+        datatype.Set_attr(_keyval, known)
 
 
 def signature(datatype: MPI.Datatype) -> tuple[str | None, int]:
@@ -119,10 +126,12 @@ def _describe(datatype: MPI.Datatype, name: str = "", group: str = "") -> TypeFa
     lb, extent = datatype.Get_extent()
     true_lb, true_extent = datatype.Get_true_extent()
     size = datatype.Get_size()
-    layout = Layout(name, 1, (lb, extent) == (0, size)) if name else _layout(datatype)
     group = group or _group_by_combiner(datatype)
+    runs, basic, nbasic = Typemap(_runs(datatype, name), name, 1) if name else _typemap(datatype)
+    whole = size == 0 or (runs is not None and runs.solid and runs.offsets[0] == 0)
+    dense = whole and (lb, extent) == (0, size)
     return TypeFacts(
-        datatype=datatype,
+        datatype=MPI.Datatype(datatype),  # an object of our own: Free makes the user's the null one
         name=name or datatype.Get_name() or "a derived datatype",
         predefined=bool(datatype.is_predefined),
         kind=_KINDS.get(group, group),
@@ -133,10 +142,11 @@ def _describe(datatype: MPI.Datatype, name: str = "", group: str = "") -> TypeFa
         lb=lb,
         true_lb=true_lb,
         true_extent=true_extent,
-        dense=layout.dense,
-        contiguous=layout.dense or group == "pair",
-        basic=layout.basic,
-        nbasic=layout.nbasic,
+        dense=dense,
+        contiguous=dense or group == "pair",
+        basic=basic,
+        nbasic=nbasic,
+        runs=runs,
     )
 
 
@@ -164,99 +174,31 @@ def _numpy_dtype(datatype: MPI.Datatype, name: str, group: str) -> np.dtype[Any]
     return dtype if dtype.itemsize == datatype.Get_size() else None
 
 
-def _layout(datatype: MPI.Datatype) -> Layout:
-    """Read a derived type's recipe.  One that is not understood is "not dense", which is always safe."""
+def _typemap(datatype: MPI.Datatype) -> Typemap:
+    """Read a derived datatype's recipe, and those of its parts."""
     known = _by_handle.get(MPI._handleof(datatype))
     if known is not None:
-        return Layout(known.basic, known.nbasic, known.dense)
-    whole = datatype.Get_extent() == (0, datatype.Get_size())
+        return Typemap(known.runs, known.basic, known.nbasic)
     if datatype.is_predefined:
-        return Layout(datatype.Get_name(), 1, whole)
+        return Typemap(_runs(datatype, ""), datatype.Get_name(), 1)
     base, combiner, parameters = datatype.decode()
     parts = parameters.get("datatypes") or [base]
     try:
-        inner = [(_layout(part), part.Get_extent()[1]) for part in parts]
-        layout = _RECIPES.get(combiner, _unknown)(inner, parameters)
-        return Layout(layout.basic, layout.nbasic, layout.dense and whole)
+        inner = [Part(_typemap(part), part.Get_extent()[1]) for part in parts]
+        return derived(combiner, inner, parameters, fortran=parameters.get("order") == MPI.ORDER_FORTRAN)
     finally:
         for part in parts:  # decode() made new handles of derived ones
             if not part.is_predefined:
                 part.Free()
 
 
-def _run(layout: Layout, n: int, dense: bool = True) -> Layout:
-    """`n` of one layout, one after the other (`dense`) or not."""
-    return Layout(layout.basic, layout.nbasic * n, layout.dense and dense)
-
-
-def _blocks(layouts: list[tuple[Layout, int]], lengths: list[int], displacements: list[int]) -> Layout:
-    """Blocks of several layouts at byte displacements."""
-    end, dense, total, basics = 0, True, 0, set()
-    for (layout, extent), length, displacement in zip(layouts, lengths, displacements, strict=True):
-        if length:
-            dense = dense and layout.dense and displacement == end
-            end = displacement + length * extent
-            total += layout.nbasic * length
-            basics.add(layout.basic)
-    basic = basics.pop() if len(basics) == 1 else None
-    return Layout(basic, total if basic else 0, dense)
-
-
-def _dup(inner: list[tuple[Layout, int]], parameters: dict[str, Any]) -> Layout:
-    return inner[0][0]  # also RESIZED: _layout compares size with extent
-
-
-def _contiguous(inner: list[tuple[Layout, int]], parameters: dict[str, Any]) -> Layout:
-    return _run(inner[0][0], parameters["count"])
-
-
-def _vector(inner: list[tuple[Layout, int]], parameters: dict[str, Any]) -> Layout:
-    count, length = parameters["count"], parameters["blocklength"]
-    return _run(inner[0][0], count * length, count <= 1 or parameters["stride"] == length)
-
-
-def _hvector(inner: list[tuple[Layout, int]], parameters: dict[str, Any]) -> Layout:
-    (layout, extent), count, length = inner[0], parameters["count"], parameters["blocklength"]
-    return _run(layout, count * length, count <= 1 or parameters["stride"] == length * extent)
-
-
-def _indexed(inner: list[tuple[Layout, int]], parameters: dict[str, Any], scaled: bool = True) -> Layout:
-    displacements = parameters["displacements"]
-    lengths = parameters.get("blocklengths") or [parameters.get("blocklength", 0)] * len(displacements)
-    unit = inner[0][1] if scaled else 1
-    return _blocks(inner * len(lengths), lengths, [d * unit for d in displacements])
-
-
-def _hindexed(inner: list[tuple[Layout, int]], parameters: dict[str, Any]) -> Layout:
-    return _indexed(inner, parameters, scaled=False)
-
-
-def _struct(inner: list[tuple[Layout, int]], parameters: dict[str, Any]) -> Layout:
-    return _blocks(inner, parameters["blocklengths"], parameters["displacements"])
-
-
-def _subarray(inner: list[tuple[Layout, int]], parameters: dict[str, Any]) -> Layout:
-    part = parameters["subsizes"]
-    return _run(inner[0][0], int(np.prod(part, dtype=int)), list(part) == list(parameters["sizes"]))
-
-
-def _unknown(inner: list[tuple[Layout, int]], parameters: dict[str, Any]) -> Layout:
-    return _OPAQUE
-
-
-_RECIPES = {
-    "DUP": _dup,
-    "RESIZED": _dup,
-    "CONTIGUOUS": _contiguous,
-    "VECTOR": _vector,
-    "HVECTOR": _hvector,
-    "INDEXED": _indexed,
-    "INDEXED_BLOCK": _indexed,
-    "HINDEXED": _hindexed,
-    "HINDEXED_BLOCK": _hindexed,
-    "STRUCT": _struct,
-    "SUBARRAY": _subarray,
-}
+def _runs(datatype: MPI.Datatype, name: str) -> Runs | None:
+    """Those of a predefined datatype: one, or in a pair the value and the index at its end."""
+    size, (lb, extent) = datatype.Get_size(), datatype.Get_true_extent()
+    if name in _PAIRS:
+        value, index = (getattr(MPI, part).Get_size() for part in _PAIRS[name])
+        return Runs.of([lb, lb + extent - index], [value, index])
+    return Runs.of([lb], [size]) if size == extent else None
 
 
 def _present(name: str) -> MPI.Datatype | None:
@@ -290,6 +232,7 @@ def _discovered() -> dict[int, TypeFacts]:
     return found
 
 
+_keyval = MPI.Datatype.Create_keyval()
 _by_id: dict[int, TypeFacts] = {}
 _by_handle: dict[int, TypeFacts] = {}
 _by_handle.update(_table())

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .catalogue import USUAL, facts, measured, served, strands, suits
+from .bits import LOOKED_AT
+from .catalogue import USUAL, facts, measured, same_bits_words, served, strands, suits
 from .collectives import COLLECTIVES, PLAIN
 from .formulas import pretty
 from .misreadings import misreadings
@@ -42,6 +43,41 @@ p), moved(a, p) and scratch(a, p) are what another algorithm takes. *Steps* is t
 for each other, *bytes* the most that any rank sends or receives, *memory* the most any rank needs beside its buffers,
 for one chunk. The columns p = 8 and p = 13 are measured with default parameters (nodes are taken to be of 4 ranks).
 *Order kept* says whether operands are combined in rank order, as operators that do not commute need it.
+*Same bits* is what cannot change a result: see [below](#which-bits).
+"""
+BITS = """
+
+## Which bits
+
+Floating-point sums depend on the order of the additions. An algorithm fixes that order, its *fold tree*, for every
+block of the vector: by p, its parameters, the root and, in hierarchical ones, which ranks are a node. Nothing else
+enters, so a result is **the same bit for bit**
+
+- from run to run;
+- for any chunk size and window, in place or not, on either engine;
+- in a blocking, a nonblocking and a persistent call, whatever else is in flight and whoever comes late;
+- on all ranks that have it, where the column *same bits* says so.
+
+The column is not declared. Schedules are played with fold trees in the place of contributions (`mpicoll/bits.py`;
+with default parameters and those the algorithm is proved with, p = {first}–{last}), and the ranks' trees compared.
+`mpicoll verify` holds the lowered tables that the engines run to the same trees; the tests compute the trees in NumPy
+and compare with what real ranks get. In scan and exscan each rank has a result of its own; in reduce and
+reduce_scatter one rank alone has each. Collectives that only move data move bits. `mpicoll show` prints the tree of a
+block.
+
+**Other bits** may come from another algorithm, other parameters, another p or root, other nodes, or another count,
+from which follows what element is in what block. `auto` chooses by the size of the vector and the machine: name the
+algorithm with `using` where bits must outlive those. MPI's own collectives (`native`) promise nothing of this.
+
+All this holds for MPI's operators on the types that mpicoll has kernels for, and for `mpicoll.AVG`, the same sum
+divided once. Left out are
+
+- which NaN comes out where several went in (that one does is sure), and which of 0.0 and -0.0 out of MAX, MIN, MAXLOC
+  and MINLOC: there left∘right and right∘left may differ;
+- the bytes between the members of a pair (MAXLOC, MINLOC), which hold no value;
+- operators of MPI.Op.Create: they are applied in the same order always, so results repeat as far as the function
+  does, and are the same on all ranks where it commutes bit for bit or was created with commute=False;
+- ranks whose processors round or flush differently.
 """
 
 
@@ -88,7 +124,7 @@ def _table(collective: str) -> str:
     entries = [entry for entry in registered() if entry.collective.name == collective]
     reduces = COLLECTIVES[collective].reduces
     head = ["algorithm", "steps", "bytes per rank", *(f"p = {p}" for p in MEASURED), "memory"]
-    head += ["order kept"] * reduces + ["for p", "parameters", "source", "excess over it"]
+    head += ["order kept", "same bits"] * reduces + ["for p", "parameters", "source", "excess over it"]
     return _row(*head) + _row(*["---"] * len(head)) + "".join(_row(*_cells(entry)) for entry in entries)
 
 
@@ -102,6 +138,7 @@ def _cells(entry: Algorithm) -> Iterator[str]:
     yield _code(claims.scratch)
     if entry.collective.reduces:
         yield _order(found)
+        yield same_bits_words(found)
     yield found["requires"] or "any"
     yield "<br>".join(f"`{name}={x['default']}`: {x['range']}" for name, x in found["parameters"].items()) or "–"
     yield claims.source
@@ -141,6 +178,10 @@ def _section(collective: str) -> str:
     return f"\n## {collective}\n\n{served}{_table(collective)}"
 
 
+def _bits() -> str:
+    return BITS.format(first=LOOKED_AT[0], last=LOOKED_AT[-1])
+
+
 def _misreadings() -> str:
     rows = [_row(f"“{x.said}”", x.meant, x.measured, x.truth) for x in misreadings()]
     head = _row("what is said", "that would be", f"measured, p = {USUAL}", "what holds") + _row(*["---"] * 4)
@@ -157,8 +198,8 @@ def pages() -> dict[str, str]:
     """Every file under docs/ that is written, by its path there."""
     named = [collective for collective in COLLECTIVES if any(x.collective.name == collective for x in registered())]
     contents = ", ".join(f"[{name}](#{name})" for name in named)
-    last = "[what popular texts get wrong](#what-popular-texts-get-wrong)"
-    page = f"{HEAD}\n{contents}; {last}\n{''.join(map(_section, named))}{_misreadings()}"
+    last = "[which bits](#which-bits), [what popular texts get wrong](#what-popular-texts-get-wrong)"
+    page = f"{HEAD}\n{contents}; {last}\n{''.join(map(_section, named))}{_bits()}{_misreadings()}"
     pictures = {picture_path(x, given): svg(pictured(x, given)) for x in registered() for given in variants(x)}
     return {"ALGORITHMS.md": page, **pictures}
 

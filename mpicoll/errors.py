@@ -16,6 +16,7 @@ classes, and after the colon the MPI error class that `Get_error_class()` report
             RootError [: ERR_ROOT]                    a root that is not a rank of the communicator
             OperatorError [: ERR_OP]                  an operator that does not take this datatype
             CommError [: ERR_COMM]                    a null, freed or otherwise unfit communicator
+            RequestError [: ERR_REQUEST]              a request used in a way its state does not allow
             OverlapError [: ERR_BUFFER]               send and receive memory overlap without MPI.IN_PLACE
             InPlaceError [TypeError, ValueError: ERR_BUFFER]   MPI.IN_PLACE where MPI does not have it
             DatatypeError [ValueError: ERR_TYPE]      send and receive datatypes differ, or a null datatype
@@ -23,10 +24,10 @@ classes, and after the colon the MPI error class that `Get_error_class()` report
         UnknownAlgorithm [LookupError, ValueError]    no algorithm of that name; says which names are near
         ParameterError [ValueError]                   a parameter an algorithm does not have, or out of its range
         PreconditionError [ValueError]                an algorithm that cannot serve this call
+        TuningError [ValueError]                      a tuning table that cannot be used; says where it is wrong
         MismatchError [RuntimeError]                  check mode: the ranks called different things
         VerifyError [AssertionError]                  a schedule that is not a correct collective
         EngineError [RuntimeError]                    an engine that cannot run a plan
-            StallError                                a plan that stopped making progress
 
 This module never imports mpi4py: proofs and pictures need no MPI.  `MPIError` is born a plain `RuntimeError`
 (as is `MPI.Exception`); the modules that use MPI call `join_mpi`, which gives it `MPI.Exception` as a base.
@@ -58,8 +59,9 @@ __all__ = [
     "OverlapError",
     "ParameterError",
     "PreconditionError",
+    "RequestError",
     "RootError",
-    "StallError",
+    "TuningError",
     "TypecodeError",
     "UnknownAlgorithm",
     "VerifyError",
@@ -143,6 +145,12 @@ class CommError(MPIError):
     mpi_class = "ERR_COMM"
 
 
+class RequestError(MPIError):
+    """A request used in a way its state does not allow."""
+
+    mpi_class = "ERR_REQUEST"
+
+
 class OverlapError(MPIError):
     """Send and receive memory overlap without MPI.IN_PLACE."""
 
@@ -194,6 +202,10 @@ class UnknownAlgorithm(MpicollError, LookupError, ValueError):
 
 class ParameterError(MpicollError, ValueError):
     """A parameter an algorithm does not have, or out of its range; says the range."""
+
+
+class TuningError(MpicollError, ValueError):
+    """A tuning table that cannot be used; says where in the file it is wrong."""
 
 
 class PreconditionError(MpicollError, ValueError):
@@ -248,10 +260,6 @@ class VerifyError(MpicollError, AssertionError):
 
 class EngineError(MpicollError, RuntimeError):
     """An engine that cannot run a plan."""
-
-
-class StallError(EngineError):
-    """A plan that stopped making progress: some rank did not join, or two wait for each other."""
 
 
 def spans(ranks: Iterable[int]) -> str:

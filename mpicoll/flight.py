@@ -11,9 +11,13 @@ from typing import Any, Protocol
 import numpy as np
 from mpi4py import MPI
 
+from .collectives import BLOCKING
 from .engines import Execution, Waiting
 from .errors import spans
 from .select import Choice
+from .whereabouts import Standing
+
+GLANCE = 1.0  # the most seconds between two looks at a flight that count as standing still
 
 
 class Stage(Protocol):
@@ -25,19 +29,23 @@ class Stage(Protocol):
     def describe(self) -> list[str]:
         """What it waits for, a line each, for the report of a stall."""
 
+    def waited_for(self) -> tuple[int, ...]:
+        """The ranks it waits for, where that is known."""
+
     @property
     def progress(self) -> tuple[int, int, int]:
         """(messages posted, bytes sent, steps finished) so far; grows whenever anything moved."""
 
+    @property
+    def over(self) -> bool:
+        """Whether MPI is done with its memory, though it may have raised after that."""
 
-class Gathering:
-    """A stage: an allgather of a small array by the MPI itself; `all` has a row for every rank when it is done."""
 
-    what = "the recvcounts"
+class Polled:
+    """A stage: a request of the MPI's own."""
 
-    def __init__(self, comm: MPI.Comm, mine: np.ndarray) -> None:
-        self.mine, self.all = mine, np.empty((comm.size, len(mine)), mine.dtype)
-        self.request = comm.Iallgather(self.mine, self.all)
+    def __init__(self, request: MPI.Request, what: str) -> None:
+        self.request, self.what, self.over = request, what, False
 
     def advance(self, seconds: float) -> bool:
         """Poll until it is done or the seconds are over."""
@@ -46,6 +54,7 @@ class Gathering:
             if time.monotonic() >= until:
                 return False
             os.sched_yield()
+        self.over = True
         return True
 
     @property
@@ -55,15 +64,30 @@ class Gathering:
 
     def describe(self) -> list[str]:
         """What it waits for."""
-        return [f"waits for {self.what} of all ranks: some rank has not made this call"]
+        return [f"waits for {self.what} of all ranks"]
+
+    def waited_for(self) -> tuple[int, ...]:
+        """Only the MPI knows."""
+        return ()
+
+
+class Gathering(Polled):
+    """A stage: an allgather of a small array by the MPI itself; `all` has a row for every rank when it is done."""
+
+    def __init__(self, comm: MPI.Comm, mine: np.ndarray, what: str = "the recvcounts") -> None:
+        self.mine, self.all = mine, np.empty((comm.size, len(mine)), mine.dtype)
+        super().__init__(comm.Iallgather(self.mine, self.all), what)
 
 
 class Running:
     """A stage: a plan in its engine."""
 
     def __init__(self, execution: Execution) -> None:
-        self.execution = execution
-        self.advance = execution.advance
+        self.execution, self.over = execution, False
+
+    def advance(self, seconds: float) -> bool:
+        """Go on for at most so long; True when done."""
+        return self.execution.advance(seconds)
 
     @property
     def progress(self) -> tuple[int, int, int]:
@@ -73,6 +97,22 @@ class Running:
     def describe(self) -> list[str]:
         """What each lane waits for."""
         return [_line(w) for w in self.execution.waiting()]
+
+    def waited_for(self) -> tuple[int, ...]:
+        """The peers of all lanes."""
+        return tuple({peer for w in self.execution.waiting() for peer in (*w.receives, *w.sends)})
+
+
+class Failed(Running):
+    """A stage: a plan that the short way began, and of which MPI has refused something; code is MPI's."""
+
+    def __init__(self, execution: Any, code: int) -> None:
+        super().__init__(execution)
+        self.error = MPI.Exception(execution.cause(code))
+
+    def advance(self, seconds: float) -> bool:
+        """Raise it."""
+        raise self.error
 
 
 def _line(w: Waiting) -> str:
@@ -86,9 +126,13 @@ def _line(w: Waiting) -> str:
 
 @dataclass(frozen=True)
 class Record:
-    """What ran, for traces: messages and bytes are what this rank posted and sent."""
+    """What ran, for traces: messages and bytes are what this rank posted and sent.
+
+    why says no sizes, so that calls served for the same reason say the same; direct, whether it went the short way.
+    """
 
     collective: str
+    form: str
     algorithm: str
     engine: str
     nbytes: int
@@ -97,6 +141,15 @@ class Record:
     messages: int
     bytes: int
     sequence: int
+    why: str
+    direct: bool = False
+
+
+class Sink(Protocol):
+    """Where records go: a list, or whatever counts them."""
+
+    def append(self, record: Record, /) -> None:
+        """Take one up."""
 
 
 class Flight:
@@ -113,21 +166,26 @@ class Flight:
         stages: Sequence[Callable[[], Stage]],
         finish: Callable[[], None],
         keep: Any,
+        form: str = BLOCKING,
+        name: str = "",
     ) -> None:
-        self.choice, self.sequence, self.keep = choice, sequence, keep
+        self.choice, self.sequence, self.keep, self.form = choice, sequence, keep, form
+        self.name = name or choice.collective
+        self.start = 0  # which start of a persistent collective
+        self.is_begun = False  # whether its messages were posted before it was a flight
         self.stages = list(stages)
-        self.finish = finish
+        self.finish: Callable[[], None] | None = finish
         self.stage: Stage | None = None
-        self.after: Flight | None = None  # the earlier flight with our tags
+        self.after: Flight | None = None  # the earlier flight that must be done first
         self.done = False
         self.error: BaseException | None = None
         self.on_done: Callable[[], None] | None = None
         self.told = False  # whether the error has been raised to the user
         self.progress = (0, 0, 0)  # of the last stage that is done
-        self.moved, self.seen, self.reported = time.monotonic(), (-1, -1, -1), False
+        self.still, self.looked, self.seen, self.reported = 0.0, 0.0, (-1, -1, -1), False
 
     def step(self, seconds: float) -> bool:
-        """Advance; True when done, with or without an error."""
+        """Advance; True when done, with or without an error. Ctrl-C ends nothing: it goes to whoever called."""
         if self.done:
             return True
         if self.after is not None:
@@ -137,29 +195,62 @@ class Flight:
         try:
             while self.stage is not None or self.stages:
                 if self.stage is None:
-                    self.stage = self.stages.pop(0)()
+                    self.stage = self.stages[0]()
+                    del self.stages[0]
                 if not self.stage.advance(seconds):
                     return False
                 self.progress, self.stage = self.stage.progress, None
+            assert self.finish is not None
             self.finish()
-        except BaseException as error:  # told to whoever waits for this flight
+        except Exception as error:  # told to whoever waits for this flight
             self.error = error
         self.done = True
-        if self.stage is None:
-            self.keep = None
+        if not self.broke_off:  # a request may live on; what it worked on need not
+            self.keep = self.finish = self.stage = None
+            self.stages.clear()
         if self.on_done is not None:
-            self.on_done()
+            on_done, self.on_done = self.on_done, None  # it knows this flight: no cycle stays
+            on_done()
         return True
 
+    @property
+    def broke_off(self) -> bool:
+        """Whether it ended with messages posted, so that MPI may still write to its memory."""
+        return self.done and self.stage is not None and not self.stage.over
+
+    def tell(self) -> None:
+        """Raise what went wrong, the first time.
+
+        The traceback holds the caller's frames, and these the caller's buffers: nothing here may go on holding it.
+        """
+        error, self.error = self.error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error
+
+    @property
+    def standing(self) -> Standing:
+        """What other ranks know this call by."""
+        return Standing(self.sequence, self.start, self.name)
+
     def stalled(self, now: float) -> float:
-        """Seconds since anything moved."""
+        """Seconds in which somebody looked and nothing moved; a program that computes meanwhile does not count."""
         seen = self.stage.progress if self.stage is not None else self.progress
         if seen != self.seen:
-            self.seen, self.moved = seen, now
-        return now - self.moved
+            self.seen, self.still = seen, 0.0
+        else:
+            self.still += min(now - self.looked, GLANCE)
+        self.looked = now
+        return self.still
 
     def describe(self) -> list[str]:
         """What this flight waits for, a line each."""
         if self.after is not None:
-            return [f"waits for call {self.after.sequence} to free its tags"]
+            return [f"waits for call {self.after.sequence}, which must be done first"]
         return self.stage.describe() if self.stage is not None else ["not started"]
+
+    def waited_for(self) -> tuple[int, ...]:
+        """The ranks whose messages it needs, or which have to take its own; none where only the MPI knows."""
+        return self.stage.waited_for() if self.stage is not None else ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from operator import index
 from typing import Any
 
@@ -15,8 +16,9 @@ import numpy as np
 from mpi4py import MPI
 
 from . import errors
-from .buffers import Buffer, ShortBuffer
-from .datatypes import TypeFacts, facts, facts_of_dtype
+from .buffers import Buffer, ScatteredBuffer, ShortBuffer
+from .datatypes import TypeFacts, facts, facts_of_dtype, remember, remembered
+from .dlpack import item_format
 
 errors.join_mpi(MPI.Exception)
 
@@ -65,7 +67,7 @@ def _described(message: Any, writable: bool, blocks: int, reducing: bool) -> Buf
     elements = count * blocks
     contiguous = known.contiguous if reducing else known.dense
     fits = _check_room(obj, known, elements, length - offset, offset)
-    kind = ShortBuffer if contiguous and not fits else Buffer
+    kind = ScatteredBuffer if not contiguous else Buffer if fits else ShortBuffer
     return kind(held, address + offset, count, blocks, known, known.extent * elements, contiguous and fits)
 
 
@@ -138,10 +140,11 @@ def _foreign_memory(obj: Any, typed: bool, writable: bool) -> tuple[Any, int, in
 
 def _foreign_format(obj: Any, dlpack: bool) -> str | None:
     """None, as in mpi4py, for item types that have no format (bfloat16): these travel as bytes."""
+    if dlpack:
+        return item_format(obj)
     try:
-        dtype = np.from_dlpack(obj).dtype if dlpack else np.dtype(obj.__cuda_array_interface__["typestr"])
-        return np.empty(0, dtype).data.format
-    except (BufferError, RuntimeError, TypeError, ValueError):
+        return np.empty(0, np.dtype(obj.__cuda_array_interface__["typestr"])).data.format
+    except (TypeError, ValueError):
         return None
 
 
@@ -182,13 +185,16 @@ def find_type(spec: Any, format: str | None, obj: Any) -> MPI.Datatype:
 
 def check_type(datatype: MPI.Datatype) -> TypeFacts:
     """The facts on a datatype that is not null. Raises DatatypeError where it is not committed."""
-    known = facts(datatype)
-    if not known.predefined:
-        check_committed(known)
+    known = remembered(datatype)
+    if known is None:
+        known = facts(datatype)
+        if not known.predefined:
+            _check_committed(known)
+        remember(datatype, known)  # a datatype once committed stays so
     return known
 
 
-def check_committed(known: TypeFacts) -> None:
+def _check_committed(known: TypeFacts) -> None:
     """Packing nothing is how to ask: MPI has no question for it."""
     if known.extent > 0:
         try:
@@ -281,6 +287,9 @@ def _check_room(obj: Any, known: TypeFacts, elements: int, length: int, offset: 
 
 def integers(values: Any, size: int, what: str) -> list[int]:
     """One integer per rank."""
+    if type(values) in (list, tuple) and len(values) == size:
+        with suppress(TypeError):
+            return list(map(index, values))
     try:
         given = [values[i] for i in range(len(values))]
     except TypeError:

@@ -5,21 +5,26 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Iterable
-from importlib.metadata import version
+from collections.abc import Callable, Iterable
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from .errors import spans
+from .tuning import library
 
 THREAD_LEVELS = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
 
 
-def gather() -> dict[str, Any] | None:
-    """The facts of all ranks, at rank 0; None elsewhere. Collective over MPI.COMM_WORLD."""
+def gather(more: Callable[[], dict[str, Any]] = dict) -> dict[str, Any] | None:
+    """The facts of all ranks, at rank 0; None elsewhere. Collective over MPI.COMM_WORLD.
+
+    more: further facts of a rank, asked for last, when the kernels of the self-test are there.
+    """
     from mpi4py import MPI
 
     own = {"rank": MPI.COMM_WORLD.rank, "host": MPI.Get_processor_name(), "cpus": affinity(), **_engine()}
+    own.update(more())
     ranks = MPI.COMM_WORLD.gather(own)
     if ranks is None:
         return None
@@ -30,7 +35,7 @@ def gather() -> dict[str, Any] | None:
         "ranks": ranks,
         "hosts": len({rank["host"] for rank in ranks}),
         "numba": _numba(),
-        "kernels": _kernels(),
+        "kernels": kernels(),
     }
 
 
@@ -46,15 +51,27 @@ def affinity() -> list[int] | None:
 
 
 def _mpi(mpi: Any) -> dict[str, Any]:
-    vendor, numbers = mpi.get_vendor()
     return {
-        "library": f"{vendor} {'.'.join(map(str, numbers))}",
-        "library_version": " ".join(mpi.Get_library_version().strip("\0\n ").splitlines()[0].split()),
+        "library": library(mpi),
+        "library_version": library_version(mpi),
         "standard": ".".join(map(str, mpi.Get_version())),
         "path": library_path(),
         "mpi4py": version("mpi4py"),
         "thread_level": _thread_level(mpi),
     }
+
+
+def installed(name: str) -> str | None:
+    """The version of a package; None where it is not installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def library_version(mpi: Any) -> str:
+    """What the library says of itself, its first line."""
+    return " ".join(mpi.Get_library_version().strip("\0\n ").splitlines()[0].split())
 
 
 def _thread_level(mpi: Any) -> str:
@@ -64,12 +81,16 @@ def _thread_level(mpi: Any) -> str:
 
 def library_path(maps: Path = Path("/proc/self/maps")) -> str | None:
     """Where the MPI library was loaded from; None where the system does not tell."""
+    return next(iter(library_paths(maps)), None)
+
+
+def library_paths(maps: Path = Path("/proc/self/maps")) -> list[str]:
+    """Where every MPI library in this process was loaded from, each once."""
     try:
         text = maps.read_text()
     except OSError:
-        return None
-    found = re.findall(r"(/\S*/lib(?:mpi|mpich|mpi_abi|pmpi)\.(?:so|\d)\S*)$", text, re.MULTILINE)
-    return found[0] if found else None
+        return []
+    return list(dict.fromkeys(re.findall(r"(/\S*/lib(?:mpi|mpich|mpi_abi|pmpi)\.(?:so|\d)\S*)$", text, re.MULTILINE)))
 
 
 def _engine() -> dict[str, Any]:
@@ -87,7 +108,7 @@ def _numba() -> dict[str, Any]:
         import numba
     except ImportError as error:
         return {"version": None, "cache_directory": None, "cache_writable": False, "why": str(error)}
-    directory = _cache_directory()
+    directory = cache_directory()
     return {
         "version": numba.__version__,
         "cache_directory": directory,
@@ -95,7 +116,7 @@ def _numba() -> dict[str, Any]:
     }
 
 
-def _cache_directory() -> str | None:
+def cache_directory() -> str | None:
     """Where numba keeps what the kernels compile; None where it finds no directory that it can write to."""
     from numba.core.caching import FunctionCache
 
@@ -108,8 +129,8 @@ def _cache_directory() -> str | None:
         return None
 
 
-def _kernels() -> dict[str, list[str]]:
-    """What rank 0 has compiled and loaded so far: what the self-test needs."""
+def kernels() -> dict[str, list[str]]:
+    """What this rank has compiled and loaded so far: what the self-test needs."""
     try:
         from .kernels import cache
     except Exception:
@@ -122,7 +143,7 @@ def _kernels() -> dict[str, list[str]]:
 
 def lines(found: dict[str, Any]) -> str:
     """The facts, one a line; ranks that agree share a line."""
-    mpi, numba, kernels = found["mpi"], found["numba"], found["kernels"]
+    mpi, numba, built = found["mpi"], found["numba"], found["kernels"]
     ranks = found["ranks"]
     out = [
         ("mpicoll", f"{found['mpicoll']}, Python {found['python']}"),
@@ -136,8 +157,8 @@ def lines(found: dict[str, Any]) -> str:
         *(("", f"compiled: {_passed(why)} on rank {who}") for who, (why,) in _grouped(ranks, "compiled_engine")),
         ("numba", f"{numba['version'] or numba['why']}"),
         ("cache", _cache(numba)),
-        ("kernels", f"{len(kernels['compiled'])} compiled, {len(kernels['loaded'])} loaded from the cache"),
-        *(("", f"{how} {_names(kernels[how])}") for how in ("compiled", "loaded") if kernels[how]),
+        ("kernels", f"{len(built['compiled'])} compiled, {len(built['loaded'])} loaded from the cache"),
+        *(("", f"{how} {_names(built[how])}") for how in ("compiled", "loaded") if built[how]),
     ]
     return "\n".join(f"{name:<9}{text}" for name, text in out)
 

@@ -5,7 +5,8 @@ tuple of operations done at once:
 
     Send(peer, blocks)              reads the state before the step
     Recv(peer, blocks)              overwrites; may not target what the step sends
-    RecvReduce(peer, blocks, side)  lands in scratch, folded in when the step ends; "left" is received∘local
+    RecvReduce(peer, blocks, side)  lands in scratch, folded in when the step ends; "left" is received∘local, and
+                                    several into one place are folded from left to right
     Reduce(dst, src, side)          local, when the step ends; an undefined dst becomes a copy of src
 
 Blocks live in named buffers: "value" starts as the rank's contribution and ends as its result, "input" is the

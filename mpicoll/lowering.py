@@ -21,6 +21,7 @@ from .plan import (
     RECV,
     SCRATCH,
     SEND,
+    WINDOW,
     Counts,
     Layout,
     Plan,
@@ -52,7 +53,7 @@ def lower(
     *,
     in_place: bool = False,
     chunk_bytes: int | None = None,
-    window: int = 4,
+    window: int = WINDOW,
     averaged: bool = False,
 ) -> Plan:
     """The plan of one rank.

@@ -248,20 +248,26 @@ class Machine:
             right = self._take(lane, [piece])
             if len(right) != len(result) or any(x[0] != y[0] for x, y in zip(result, right)):
                 self._fail(lane, "to fold an element with itself", f"different elements in {pieces}")
-            if any(x[2] != y[1] if self.ordered else x[1] & y[1] for x, y in zip(result, right)):
-                self._fail(lane, "each contribution once, in order", f"not so in {pieces}")
-            if self.ordered:
-                result = [(x[0], x[1], y[2]) for x, y in zip(result, right)]
-            else:
-                result = [(x[0], x[1] | y[1], 0) for x, y in zip(result, right)]
+            result = self._combined(lane, pieces, result, right)
         if divides:
-            whole = (1 << self.schedule.p) - 1
-            if self.ordered or any(x[1] != whole or x[2] for x in result):
-                self._fail(lane, "to divide once, when all contributions are in", f"not so in {pieces}")
-            result = [(x[0], x[1], 1) for x in result]
+            result = self._divided(lane, pieces, result)
         if len(result) != pieces[0][2]:
             self._fail(lane, f"a result of {pieces[0][2]} bytes", f"{len(result)} bytes in {pieces}")
         self._put(lane, pieces[:1], result)
+
+    def _combined(self, lane: _Lane, pieces: Pieces, left: list[Cell], right: list[Cell]) -> list[Cell]:
+        """left∘right, element by element."""
+        if any(x[2] != y[1] if self.ordered else x[1] & y[1] for x, y in zip(left, right)):
+            self._fail(lane, "each contribution once, in order", f"not so in {pieces}")
+        if self.ordered:
+            return [(x[0], x[1], y[2]) for x, y in zip(left, right)]
+        return [(x[0], x[1] | y[1], 0) for x, y in zip(left, right)]
+
+    def _divided(self, lane: _Lane, pieces: Pieces, cells: list[Cell]) -> list[Cell]:
+        whole = (1 << self.schedule.p) - 1
+        if self.ordered or any(x[1] != whole or x[2] for x in cells):
+            self._fail(lane, "to divide once, when all contributions are in", f"not so in {pieces}")
+        return [(x[0], x[1], 1) for x in cells]
 
     def _check_result(self) -> None:
         s = self.schedule

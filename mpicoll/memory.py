@@ -1,6 +1,6 @@
 """The memory of one call: where its plan finds input and leaves output, and how the user's data gets there and back.
 
-Contiguous buffers are used as they are. A layout with holes is packed by its datatype before and unpacked after.
+Contiguous buffers are used as they are. A layout with holes is packed before and unpacked after.
 A result in place that would lie across its own input goes to memory of its own, and is copied back at the end.
 """
 
@@ -32,13 +32,12 @@ class Memory:
         self.scratch: np.ndarray | None = None
 
 
-def place(call: Call, prepared: Prepared, channel: Channel) -> Memory:
-    """The memory of a call; packs what has to be packed."""
+def place(call: Call, prepared: Prepared, channel: Channel, scratch: np.ndarray | None) -> Memory:
+    """The memory of a call, with scratch for its plan; packs what has to be packed."""
     memory, arguments = Memory(), call.arguments
-    assert prepared.plan is not None
-    if nbytes := prepared.plan.scratch_bytes:
-        memory.scratch = channel.take_scratch(nbytes)
-        memory.scratch_address = -(-MPI.Get_address(memory.scratch) // ALIGN) * ALIGN
+    memory.scratch = scratch
+    if scratch is not None:
+        memory.scratch_address = aligned(scratch)
     if arguments is None:
         return memory
     send, recv = arguments.send, arguments.recv
@@ -61,6 +60,11 @@ def place(call: Call, prepared: Prepared, channel: Channel) -> Memory:
         elif recv is not None:
             _output(memory, recv, arguments.in_place, read_back=not _has_no_result(call, channel.rank))
     return memory
+
+
+def aligned(scratch: np.ndarray) -> int:
+    """The first aligned address in an array that has room for it."""
+    return -(-MPI.Get_address(scratch) // ALIGN) * ALIGN
 
 
 def _has_no_result(call: Call, rank: int) -> bool:

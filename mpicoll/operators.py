@@ -22,8 +22,8 @@ _NAMES = ("SUM", "PROD", "MAX", "MIN", "LAND", "LOR", "LXOR", "BAND", "BOR", "BX
 
 def _on_a_plain_communicator(*arguments: Any) -> NoReturn:
     why = (
-        "mpicoll.AVG averages on an mpicoll.Comm, in Allreduce, Reduce, Reduce_scatter, Reduce_scatter_block and "
-        "Iallreduce; elsewhere reduce with MPI.SUM and divide"
+        "mpicoll.AVG averages on an mpicoll.Comm, in Allreduce, Reduce, Reduce_scatter and Reduce_scatter_block; "
+        "elsewhere reduce with MPI.SUM and divide"
     )
     last_words(f"mpicoll: {why}")  # mpi4py aborts as soon as it has begun to print the error
     raise OperatorError(why)
@@ -148,6 +148,11 @@ def _user(op: MPI.Op, facts: TypeFacts) -> Operator:
     return Operator("user", op.Is_commutative(), ctypes.cast(kernel, ctypes.c_void_p).value or 0, kernel, errors)
 
 
+def _let_go(datatype: MPI.Datatype) -> None:
+    if not MPI.Is_finalized():
+        datatype.Free()
+
+
 def _reduce_local(op: MPI.Op, facts: TypeFacts, errors: list[BaseException]) -> Any:
     """dst = a op b for a user's operator, through MPI.Op.Reduce_local, which works on its second argument."""
     datatype = facts.datatype
@@ -169,5 +174,5 @@ def _reduce_local(op: MPI.Op, facts: TypeFacts, errors: list[BaseException]) -> 
             errors.append(error)
 
     if not facts.predefined:
-        weakref.finalize(kernel, datatype.Free)
+        weakref.finalize(kernel, _let_go, datatype).atexit = False
     return kernel

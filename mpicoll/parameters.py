@@ -36,10 +36,6 @@ class Kind(ABC):
         """The value for ranks renamed by rank - by, as when a root moves."""
         return settled
 
-    def asks_for_nodes(self, value: Any) -> bool:
-        """Whether it takes the machine to know what this value stands for."""
-        return False
-
 
 @dataclass(frozen=True)
 class Whole(Kind):
@@ -90,10 +86,6 @@ class Groups(Kind):
         """The same groups under the ranks' new names."""
         return tuple(sorted(tuple(sorted((rank - by) % p for rank in group)) for group in settled))
 
-    def asks_for_nodes(self, value: Any) -> bool:
-        """Whether it is left to the machine."""
-        return bool(value == NODES)
-
 
 @dataclass(frozen=True)
 class Of(Kind):
@@ -118,16 +110,6 @@ class Of(Kind):
     def turned(self, settled: Any, p: int, by: int) -> Any:
         """The same algorithm, nodes under the ranks' new names."""
         return settled if settled.nodes is None else replace(settled, nodes=Groups().turned(settled.nodes, p, by))
-
-    def asks_for_nodes(self, value: Any) -> bool:
-        """Whether the algorithm does."""
-        from .registry import parse_spec
-
-        try:
-            entry, given = parse_spec(self.collective, value)
-            return entry.asks_for_nodes(**dict(given))
-        except (AttributeError, TypeError, ValueError):  # no algorithm: settle() says so
-            return False
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,14 @@ from .schedule import Schedule
 SEND, RECV, FOLD, LAST = range(4)
 IN, OUT, SCRATCH = range(3)
 ALIGN = 64
+REQUEST_BYTES = 32  # of a message in flight: its request and its status, about
+OBJECT_BYTES = 4096  # of what is there once: arrays, tuples, the objects around them, about
 MAX_MESSAGE = 1 << 30
 WHOLE = 1 << 62  # the slice of a plan with one lane: joined segments are never cut
-MAX_WINDOW, MAX_STRANDS, SEQUENCES = 32, 8, 128  # their product is the smallest tag space MPI promises
+WINDOW = 2  # chunks in flight where nothing else is said: one is looked after while the next is on its way
+MAX_WINDOW, MAX_STRANDS, SEQUENCES = 32, 8, 127
+TAGS = 1 << 15  # the smallest tag space MPI promises
+NOTE_TAGS = range(SEQUENCES * MAX_STRANDS * MAX_WINDOW, TAGS)  # what no plan uses: for notes between ranks
 
 
 def tag(sequence: int, strand: int, slot: int) -> int:
@@ -148,6 +153,12 @@ class Plan:
     def scratch_bytes(self) -> int:
         """Memory the plan needs beside the user's buffers."""
         return self.window * self.lane_scratch
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of the plan itself; one execution takes about as much again."""
+        lanes = len(self.strands) * self.window * max(1, self.most_messages) * REQUEST_BYTES
+        return OBJECT_BYTES + self.rows.nbytes + self.segments.nbytes + self.steps.nbytes + lanes
 
 
 def cut(

@@ -114,6 +114,9 @@ class _Posted:
     known: int = 0
 
 
+_Operand = tuple[Value, Op | None]  # and what brought it; None: it was here
+
+
 class Player:
     """The state of all ranks while a schedule is played; play() runs it to its end."""
 
@@ -138,8 +141,15 @@ class Player:
         self.ready = deque(self.lines.values())
 
     def _start(self, rank: int) -> dict[Loc, Value]:
-        own: Value = Interval(rank, rank + 1) if self.ordered else 1 << rank
+        own = self._contribution(rank)
         return {Loc(b, block): own for block in self.schedule.starts(rank) for b in (VALUE, INPUT)}
+
+    def _contribution(self, rank: int) -> Value:
+        """What a rank starts with."""
+        return Interval(rank, rank + 1) if self.ordered else 1 << rank
+
+    def _combine(self, left: Value, right: Value) -> Value:
+        return combine(left, right)
 
     def play(self) -> Trace:
         """Run until nothing moves. Raises VerifyError for a deadlock, a hazard or a mismatch."""
@@ -222,7 +232,10 @@ class Player:
             self.ready.append(line)
 
     def _check_step(self, line: _Line, step: Step) -> None:
+        reduces = self.schedule.collective.reduces
         for op in step:
+            if not reduces and isinstance(op, RecvReduce | Reduce):
+                self._fail(line, op, "no reduction in a collective that only moves data", "one")
             if not isinstance(op, Reduce):
                 self._check_message(line, op)
             elif op.dst.buffer == INPUT:
@@ -285,29 +298,37 @@ class Player:
     def _finish(self, line: _Line) -> None:
         """The end of a step: receives are in, folds happen, local reductions follow."""
         step, state = line.steps[line.index], self.trace.state[line.rank]
+        landed: dict[Loc, list[_Operand]] = {}
         for k, op in enumerate(step):
             if isinstance(op, Recv):
                 state.update(zip((Loc(op.buffer, b) for b in op.blocks), line.taken[k], strict=True))
         for k, op in enumerate(step):
             if isinstance(op, RecvReduce):
                 for block, value in zip(op.blocks, line.taken[k], strict=True):
-                    self._fold(line, op, Loc(op.buffer, block), value, op.side)
+                    loc = Loc(op.buffer, block)
+                    operands = landed.get(loc) or landed.setdefault(loc, [(self._read(line, loc, op), None)])
+                    operands.insert(0 if op.side == "left" else len(operands), (value, op))
+        for loc, operands in landed.items():
+            self._fold(line, loc, operands)
         for op in step:
             if isinstance(op, Reduce):
-                self._fold(line, op, op.dst, self._read(line, op.src, op), op.side, may_copy=True)
+                value = self._read(line, op.src, op)
+                if op.dst in state:
+                    local = (state[op.dst], None)
+                    self._fold(line, op.dst, [(value, op), local] if op.side == "left" else [local, (value, op)])
+                else:
+                    state[op.dst] = value
 
-    def _fold(self, line: _Line, op: Op, loc: Loc, value: Value, side: str, may_copy: bool = False) -> None:
-        state = self.trace.state[line.rank]
-        if not self.schedule.collective.reduces:
-            self._fail(line, op, "no reduction in a collective that only moves data", "one")
-        if may_copy and loc not in state:
-            state[loc] = value
-            return
-        local = self._read(line, loc, op)
-        try:
-            state[loc] = combine(value, local) if side == "left" else combine(local, value)
-        except ValueError as e:
-            self._fail(line, op, f"{loc} = {show(local)} to combine with {show(value)} on the {side}", str(e))
+    def _fold(self, line: _Line, loc: Loc, operands: list[_Operand]) -> None:
+        """All that a step folds into one place, from left to right, as the rows of plans do it."""
+        value, op = operands[0]
+        for right, other in operands[1:]:
+            op = other or op
+            try:
+                value = self._combine(value, right)
+            except ValueError as e:
+                self._fail(line, op, f"{show(value)} and {show(right)} to combine in this order at {loc}", str(e))
+        self.trace.state[line.rank][loc] = value
 
 
 def play(schedule: Schedule) -> Trace:

@@ -6,7 +6,7 @@ Only values that are equal on every rank decide what is sent: collective, bytes,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -14,23 +14,27 @@ from mpi4py import MPI
 
 from .arguments import Arguments
 from .channel import Channel
-from .collectives import COLLECTIVES, everybody, plain
+from .collectives import BLOCKING, COLLECTIVES, PERSISTENT, everybody, plain
 from .engines import Execution, engine_named
-from .errors import OperatorError, PreconditionError
+from .errors import ArgumentError, OperatorError, PreconditionError
+from .forms import kind
 from .lowering import is_staged, lower
+from .methods import Method
 from .operators import Operator, name_of, operator
 from .plan import Counts, Plan, Shares
 from .registry import parse_spec
 from .schedule import Schedule, schedule
 from .select import NATIVE, Choice, choose, native_choice
 
-SETTLED = 16  # plans kept for one rank's counts, by those of the others
+IDLE = 8  # executions kept for the next calls of a kind
+IDLE_BYTES = 1 << 20  # the most that more than one of them may take
+COUNT_BYTES = 40  # of one count in a tuple, and the place it takes there
 
 
 class Call:
     """One call as every rank describes it: counts of `unit` bytes (see plan.layout), root and operator."""
 
-    __slots__ = ("arguments", "collective", "counts", "operator", "root", "unit")
+    __slots__ = ("arguments", "collective", "counts", "form", "method", "operator", "root", "unit")
 
     def __init__(
         self,
@@ -40,9 +44,16 @@ class Call:
         unit: int = 1,
         root: int = 0,
         operator: Operator | None = None,
+        form: str = BLOCKING,
     ) -> None:
         self.collective, self.arguments, self.counts, self.unit = collective, arguments, counts, unit
-        self.root, self.operator = root, operator
+        self.root, self.operator, self.form = root, operator, form
+        self.method: Method | None = None
+
+    @property
+    def name(self) -> str:
+        """The method that the user called."""
+        return self.method.spelled(self.form) if self.method is not None else self.collective
 
     @property
     def commutative(self) -> bool:
@@ -78,7 +89,7 @@ class Prepared:
     """What serves calls of one kind: the choice, its plan, and idle executions to use again.
 
     plan is None for native, and where it asks: a plan can only be made once the counts of other ranks are known.
-    Then settled has what serves, by all ranks' counts.
+    What serves then is another one, found by all ranks' counts. calls: how many it served that might go the short way.
     """
 
     choice: Choice
@@ -88,16 +99,35 @@ class Prepared:
     engine: Any
     idle: list[Execution]
     asks: bool = False
-    settled: dict[Counts, Prepared] = field(default_factory=dict)
+    calls: int = 0
+
+    @property
+    def is_native(self) -> bool:
+        """Whether MPI's own collective serves."""
+        return self.plan is None and not self.asks
 
     def take(self, comm: MPI.Comm) -> Execution:
         """An execution to bind."""
         assert self.plan is not None
         return self.idle.pop() if self.idle else self.engine.Execution(self.plan, comm)
 
+    def give(self, execution: Execution) -> None:
+        """Keep an execution for the next call."""
+        assert self.plan is not None
+        if len(self.idle) < max(1, min(IDLE, IDLE_BYTES // self.plan.nbytes)):
+            self.idle.append(execution)
+
+    def nbytes_kept(self, counts: Counts) -> int:
+        """The memory it takes while it is kept, found by these counts."""
+        shares = 0 if isinstance(counts, int) else len(counts) if isinstance(counts, tuple) else _numbers(counts)
+        plan = 0 if self.plan is None else self.plan.nbytes * (1 + max(1, min(IDLE, IDLE_BYTES // self.plan.nbytes)))
+        return plan + shares * COUNT_BYTES
+
 
 def describe(collective: str, arguments: Arguments | None, root: int = 0, op: MPI.Op | None = None) -> Call:
-    """A call from its arguments. Raises OperatorError for an operator the datatype does not allow."""
+    """A call from its arguments. Raises OperatorError for an operator the datatype does not allow, ArgumentError."""
+    if COLLECTIVES[plain(collective)].reduces and not isinstance(op, MPI.Op):
+        raise ArgumentError(f"op is {op!r:.60}, {kind(op)}; pass an MPI.Op, such as MPI.SUM")
     if arguments is None:
         return Call(collective, None)
     one = arguments.send if arguments.send is not None else arguments.recv
@@ -116,8 +146,13 @@ def describe(collective: str, arguments: Arguments | None, root: int = 0, op: MP
     return Call(collective, arguments, counts, facts.extent, root, operator(op, facts))
 
 
-def select(channel: Channel, collective: str, nbytes: int, commutative: bool, missing: str = "") -> Choice:
-    """What runs such a call. Raises PreconditionError where what using() forced cannot."""
+def select(
+    channel: Channel, collective: str, nbytes: int, commutative: bool, missing: str = "", form: str = BLOCKING
+) -> Choice:
+    """What runs such a call. Raises PreconditionError where what using() forced cannot.
+
+    Persistent collectives go by the rules, not by a table: not every MPI's own are right, or there.
+    """
     engine = channel.overrides.engine or "auto"
     choice = choose(
         collective,
@@ -125,9 +160,12 @@ def select(channel: Channel, collective: str, nbytes: int, commutative: bool, mi
         channel.size,
         commutative,
         channel.overrides,
-        channel.engine if engine == "auto" else engine,
-        channel.nodes,
+        channel.agreed.engine if engine == "auto" else engine,
+        channel.agreed.nodes,
+        channel.agreed.measured(collective) if form != PERSISTENT else (),
     )
+    if channel.agreed.untuned and not choice.forced:
+        choice = replace(choice, why=f"{choice.why} ({channel.agreed.untuned})")
     if missing and choice.algorithm != NATIVE:
         if choice.forced:
             raise PreconditionError(f"{choice.algorithm} was chosen by using(), but there is {missing}; choose native")
@@ -136,33 +174,31 @@ def select(channel: Channel, collective: str, nbytes: int, commutative: bool, mi
 
 
 def check_choices(channel: Channel, algorithms: Mapping[str, str]) -> None:
-    """Whether each algorithm suits the ranks here; finds out which share a node where one needs to know (collective).
-
-    Raises ParameterError, PreconditionError.
-    """
+    """Whether each algorithm suits the ranks here. Raises ParameterError, PreconditionError."""
     for collective, spec in algorithms.items():
         if spec not in (NATIVE, "auto"):
             entry, given = parse_spec(collective, spec)
-            if entry.asks_for_nodes(**dict(given)):
-                channel.find_nodes()
-            Schedule(entry, channel.size, nodes=channel.nodes, **dict(given))
+            Schedule(entry, channel.size, nodes=channel.agreed.nodes, **dict(given))
 
 
 def prepare(channel: Channel, call: Call) -> Prepared:
     """What serves this call, from the channel's cache or made now. Raises PreconditionError, ValueError."""
     arguments = call.arguments
     in_place = arguments is not None and (arguments.in_place or call.collective == "bcast")
-    key = (call.collective, call.counts, call.unit, call.root, call.commutative, call.averages, call.missing, in_place)
+    key = (
+        *(call.collective, call.counts, call.unit, call.root, call.commutative, call.averages, call.missing, in_place),
+        call.form == PERSISTENT,
+    )
     prepared = channel.prepared.get(key)
     if prepared is None:
         prepared = _prepare(channel, call, in_place)
-        channel.remember(key, prepared)
+        channel.remember(key, prepared, prepared.nbytes_kept(call.counts))
     return prepared
 
 
 def _prepare(channel: Channel, call: Call, in_place: bool) -> Prepared:
     nbytes = call.nbytes(channel.size)
-    choice = select(channel, call.collective, nbytes, call.commutative, call.missing)
+    choice = select(channel, call.collective, nbytes, call.commutative, call.missing, call.form)
     if choice.algorithm == NATIVE:
         return Prepared(choice, nbytes, None, False, None, [])
     made = schedule(
@@ -171,7 +207,7 @@ def _prepare(channel: Channel, call: Call, in_place: bool) -> Prepared:
         channel.size,
         call.root,
         commutative=call.commutative,
-        nodes=channel.nodes,
+        nodes=channel.agreed.nodes,
     )
     staged = in_place and is_staged(made, channel.rank)
     serves = Prepared(choice, nbytes, None, staged, engine_named(choice.engine), [])
@@ -183,16 +219,15 @@ def _prepare(channel: Channel, call: Call, in_place: bool) -> Prepared:
 
 def settle(channel: Channel, call: Call, asked: Prepared) -> Prepared:
     """What serves a call that asked, now that its counts are those of all ranks."""
-    serves = asked.settled.get(call.counts)
+    choice, arguments = asked.choice, call.arguments
+    assert arguments is not None
+    key = (choice, call.counts, call.root, arguments.in_place)  # others may be in force by now than when it was chosen
+    serves = channel.prepared.get(key)
     if serves is None:
-        choice, arguments = asked.choice, call.arguments
-        assert arguments is not None
-        made = schedule(call.collective, choice.algorithm, channel.size, call.root, nodes=channel.nodes)
+        made = schedule(call.collective, choice.algorithm, channel.size, call.root, nodes=channel.agreed.nodes)
         plan = _lowered(channel, call, made, choice, arguments.in_place, asked.staged)
         serves = Prepared(choice, asked.nbytes, plan, asked.staged, asked.engine, [])
-        if len(asked.settled) >= SETTLED:
-            asked.settled.clear()
-        asked.settled[call.counts] = serves
+        channel.remember(key, serves, serves.nbytes_kept(call.counts))
     return serves
 
 
@@ -210,6 +245,11 @@ def _lowered(channel: Channel, call: Call, made: Schedule, choice: Choice, in_pl
         window=choice.window,
         averaged=call.averages,
     )
+
+
+def _numbers(shares: Shares) -> int:
+    """How many counts and places there are."""
+    return sum(map(len, (shares.sends, shares.receives, shares.send_at, shares.recv_at, shares.every or ())))
 
 
 def _staged(shares: Shares, rank: int) -> Shares:

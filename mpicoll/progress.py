@@ -1,7 +1,8 @@
 """The progress thread: advances nonblocking collectives while the program computes or waits elsewhere.
 
 MPI promises that a nonblocking collective goes on while its caller is inside another MPI call. Plans are
-advanced by Python, so somebody has to: one thread per process, asleep while nothing is in flight. Without
+advanced by Python, so somebody has to: one thread per process, asleep while nothing is in flight, and out of the way
+while somebody waits, who advances everything. Without
 MPI_THREAD_MULTIPLE, or with MPICOLL_PROGRESS=0, plans go on in Wait, Test and mpicoll's other calls only.
 """
 
@@ -14,6 +15,8 @@ from typing import Protocol
 from mpi4py import MPI
 
 PAUSE = 50e-6  # seconds between passes
+REST = 500e-6  # while somebody waits, who advances everything, and while nothing is in flight but was just now
+LINGER = 20e-3  # how long ago that may be: to wake the thread for every call would take longer than a short call
 
 
 class Polled(Protocol):
@@ -30,8 +33,9 @@ class ProgressThread:
 
     def __init__(self) -> None:
         self.channels: set[Polled] = set()
+        self.waiters: set[int] = set()  # threads that wait for something
         self.wake, self.lock = threading.Event(), threading.Lock()
-        self.stopping = False
+        self.stopping = self.asleep = False
         self.thread: threading.Thread | None = None
 
     @staticmethod
@@ -46,22 +50,34 @@ class ProgressThread:
             if self.thread is None and not self.stopping:
                 self.thread = threading.Thread(target=self._run, name="mpicoll-progress", daemon=True)
                 self.thread.start()
-        self.wake.set()
+        if self.asleep:
+            self.wake.set()
 
     def _run(self) -> None:
+        active = time.monotonic()
         while not self.stopping:
             with self.lock:
                 channels = list(self.channels)
-            for channel in channels:
-                if not channel.poll():
-                    with self.lock:
-                        if not channel.flying:
-                            self.channels.discard(channel)
             if channels:
+                active = time.monotonic()
+            if channels and not self.waiters:
+                self._pass(channels)
                 time.sleep(PAUSE)
+            elif time.monotonic() - active < LINGER:
+                time.sleep(REST)
             else:
-                self.wake.wait()
+                self.asleep = True
+                if not self.channels:  # whoever adds one looks at `asleep` after that
+                    self.wake.wait()
+                self.asleep = False
                 self.wake.clear()
+
+    def _pass(self, channels: list[Polled]) -> None:
+        for channel in channels:
+            if not channel.poll():
+                with self.lock:
+                    if not channel.flying:
+                        self.channels.discard(channel)
 
     def stop(self) -> None:
         """End the thread; before MPI_Finalize."""

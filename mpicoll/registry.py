@@ -86,10 +86,6 @@ class Algorithm:
         settled = {name: x.settle(self.title, name, x.default, p, None) for name, x in self.parameters.items()}
         return self.requires is None or self.requires.holds(p, **settled)
 
-    def asks_for_nodes(self, **given: Any) -> bool:
-        """Whether these parameters leave it to the machine which ranks are a node."""
-        return any(x.kind.asks_for_nodes(given.get(name, x.default)) for name, x in self.parameters.items())
-
     def make(self, p: int, settled: dict[str, Any]) -> Callable[[int], Strands]:
         """The program of each rank, for root 0 and settled parameters."""
         if self.layered:

@@ -1,103 +1,27 @@
 """Which algorithm serves a call, and why.
 
-The rules look at the collective, the bytes, p and whether the operator commutes: values MPI makes equal on
-every rank, so every rank chooses the same without a message.
+The rules look at the collective, the bytes, p, whether the operator commutes, and whether ranks share hosts: values
+equal on every rank, so every rank chooses the same without a message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
+from .collectives import named
 from .errors import ArgumentError
 from .parameters import Partition
 from .registry import check_order, find, parse_spec
+from .rules import RULES, WINDOW, Rule, rule_of, rules
 
-NATIVE = "native"
-WINDOW = 4
-KIB = 1024
-
-
-class Rule(NamedTuple):
-    """From this many bytes on, this algorithm in chunks of that size (None: whole blocks); the last that fits."""
-
-    above: int
-    algorithm: str
-    chunk_bytes: int | None
-    why: str
-    only_powers_of_two: bool = False
-
-    def fits(self, nbytes: int, p: int) -> bool:
-        """Whether the rule speaks of such a call."""
-        return nbytes >= self.above and (not self.only_powers_of_two or p & (p - 1) == 0)
-
-
-_SCAN = (
-    Rule(0, "recursive_doubling", None, "few rounds: latency decides"),
-    Rule(64 * KIB, "linear", 128 * KIB, "every link carries the vector once, pipelined"),
-)
-RULES: dict[str, tuple[Rule, ...]] = {
-    "barrier": (Rule(0, "dissemination", None, "fewest rounds for any p"),),
-    "bcast": (
-        Rule(0, "binomial", None, "few rounds: latency decides"),
-        Rule(128 * KIB, "chain", 128 * KIB, "pipelined, every link carries the vector once"),
-    ),
-    "scatter": (
-        Rule(0, "binomial", None, "few rounds: latency decides"),
-        Rule(64 * KIB, "linear", None, "no block is sent twice"),
-    ),
-    "gather": (
-        Rule(0, "binomial", None, "few rounds: latency decides"),
-        Rule(64 * KIB, "linear", None, "no block is sent twice"),
-    ),
-    "allgather": (
-        Rule(0, "bruck", None, "few rounds: latency decides"),
-        Rule(64 * KIB, "ring", None, "neighbours only, nothing is copied"),
-    ),
-    "reduce": (
-        Rule(0, "binomial", None, "few rounds: latency decides"),
-        Rule(64 * KIB, "chain", 128 * KIB, "pipelined, every link carries the vector once"),
-    ),
-    "reduce_scatter": (
-        Rule(0, "recursive_halving", None, "few rounds: latency decides"),
-        Rule(64 * KIB, "ring", 256 * KIB, "the least bytes, folded while the next chunk is on the wire"),
-    ),
-    "allreduce": (
-        Rule(0, "recursive_doubling", None, "fewest rounds: latency decides"),
-        Rule(96 * KIB, "ring", 256 * KIB, "the least bytes for any p"),
-        Rule(96 * KIB, "rabenseifner", None, "the least bytes in few rounds", only_powers_of_two=True),
-        Rule(2048 * KIB, "ring", 256 * KIB, "the least bytes, folded while the next chunk is on the wire"),
-    ),
-    "alltoall": (
-        Rule(0, "bruck", None, "few rounds: latency decides"),
-        Rule(4 * KIB, "pairwise", None, "no block is sent twice"),
-    ),
-    "scan": _SCAN,
-    "exscan": _SCAN,
-    # Where ranks know only their own counts, bytes decide nothing: one rule, and no exchange of counts before it.
-    "scatterv": (Rule(0, "linear", None, "only the root knows all counts, and this needs no others' counts"),),
-    "gatherv": (Rule(0, "linear", None, "only the root knows all counts, and this needs no others' counts"),),
-    "alltoallv": (Rule(0, "pairwise", None, "ranks know their own counts, and this needs no others' counts"),),
-    "alltoallw": (Rule(0, "pairwise", None, "ranks know their own counts, and this needs no others' counts"),),
-}
-RULES["allgatherv"] = RULES["allgather"]  # every rank has all counts, so their sum is a value to go by
-ORDERED_RULES: dict[str, tuple[Rule, ...]] = {
-    "reduce": RULES["reduce"],
-    "scan": RULES["scan"],
-    "exscan": RULES["exscan"],
-    "allreduce": (
-        Rule(0, "recursive_doubling", None, "keeps operand order in the fewest rounds"),
-        Rule(64 * KIB, "reduce_bcast", None, "keeps operand order, the vector crosses each link twice"),
-        Rule(64 * KIB, "butterfly", None, "keeps operand order with the least bytes", only_powers_of_two=True),
-    ),
-    "reduce_scatter": (Rule(0, "butterfly", None, "keeps operand order with few rounds and the least bytes"),),
-}
+NATIVE, AUTO = "native", "auto"
+TOO_LARGE = 1 << 31  # bytes from which not every MPI's own collectives serve
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What runs a call and why. chunk_bytes None means whole blocks."""
+    """What runs a call and why. chunk_bytes None means whole blocks; rule is why without the call's bytes and ranks."""
 
     collective: str
     algorithm: str
@@ -106,6 +30,8 @@ class Choice:
     engine: str
     why: str
     forced: bool = False
+    rule: str = ""
+    measured: bool = False  # as a tuning table says
 
     def __str__(self) -> str:
         chunks = (
@@ -133,15 +59,15 @@ class Overrides:
         for collective, spec in algorithms.items():
             if not isinstance(spec, str):
                 raise ArgumentError(f"{collective} is {spec!r}; it must be the name of an algorithm")
-            if spec not in (NATIVE, "auto"):
+            if spec not in (NATIVE, AUTO):
                 parse_spec(collective, spec)
-            elif collective not in RULES:
+            elif named(collective) not in RULES:
                 find(collective, spec)
         for what, value in (("chunk_bytes", chunk_bytes), ("window", window)):
             if value is not None and (type(value) is not int or value < 1):
                 raise ArgumentError(f"{what} is {value!r}; it must be an integer of at least 1")
         return Overrides(
-            tuple({**dict(self.algorithms), **algorithms}.items()),
+            tuple({**dict(self.algorithms), **{named(name): spec for name, spec in algorithms.items()}}.items()),
             chunk_bytes or self.chunk_bytes,
             window or self.window,
             engine or self.engine,
@@ -156,28 +82,55 @@ def choose(
     overrides: Overrides,
     engine: str,
     nodes: Partition | None = None,
+    measured: Sequence[Rule] = (),
 ) -> Choice:
-    """The choice for a call of nbytes (see Claims for whose bytes).
+    """The choice for a call of nbytes (see Claims for whose bytes); measured: what a tuning table says of it.
 
     Raises PreconditionError when what is forced cannot serve.
     """
-    spec = dict(overrides.algorithms).get(collective, "auto")
-    window = overrides.window or WINDOW
-    if spec == "auto":
-        rules = RULES[collective] if commutative else ORDERED_RULES[collective]
-        rule = next(r for r in reversed(rules) if r.fits(nbytes, p))
-        found = Choice(
-            collective, rule.algorithm, rule.chunk_bytes, window, engine, f"{nbytes} bytes on {p} ranks: {rule.why}"
-        )
-    elif spec == NATIVE:
-        return Choice(collective, NATIVE, None, window, NATIVE, "chosen by using()", forced=True)
+    spec = dict(overrides.algorithms).get(collective, AUTO)
+    if spec == NATIVE:
+        return Choice(collective, NATIVE, None, WINDOW, NATIVE, "chosen by using()", forced=True)
+    if spec == AUTO:
+        found = _measured(collective, nbytes, p, commutative, overrides, nodes, measured)
+        rule = found or next(r for r in reversed(rules(collective, p, commutative, nodes)) if r.fits(nbytes, p))
+        by = NATIVE if rule.algorithm == NATIVE else engine
+        why = f"{nbytes} bytes on {p} ranks: {rule.why}"
+        how = rule.algorithm, rule.chunk_bytes, rule.window
+        choice = Choice(collective, *how, by, why, rule=rule.why, measured=found is not None)
     else:
         entry, given = parse_spec(collective, spec)
         if not commutative:
             check_order(entry, p, nodes, **dict(given))
-        chunk = next((r.chunk_bytes for r in RULES[collective] if r.algorithm == entry.name), None)
-        found = Choice(collective, spec, chunk, window, engine, "chosen by using()", forced=True)
-    return replace(found, chunk_bytes=overrides.chunk_bytes) if overrides.chunk_bytes else found
+        usual = rule_of(collective, (spec, entry.name), nodes)
+        chunk, window = (usual.chunk_bytes, usual.window) if usual else (None, WINDOW)
+        choice = Choice(collective, spec, chunk, window, engine, "chosen by using()", forced=True)
+    if not (overrides.chunk_bytes or overrides.window):
+        return choice
+    return replace(
+        choice, chunk_bytes=overrides.chunk_bytes or choice.chunk_bytes, window=overrides.window or choice.window
+    )
+
+
+def _measured(
+    collective: str,
+    nbytes: int,
+    p: int,
+    commutative: bool,
+    overrides: Overrides,
+    nodes: Partition | None,
+    measured: Sequence[Rule],
+) -> Rule | None:
+    """What a tuning table says of such a call; nothing of one for which using() chose what was not measured."""
+    if overrides.chunk_bytes or overrides.window or overrides.engine not in (None, "auto"):
+        return None
+    rule = next((rule for rule in reversed(measured) if rule.fits(nbytes, p)), None)
+    if rule is None or rule.algorithm == AUTO or (rule.algorithm == NATIVE and nbytes >= TOO_LARGE):
+        return None
+    if commutative or rule.algorithm == NATIVE:
+        return rule
+    entry, given = parse_spec(collective, rule.algorithm)
+    return rule if entry.keeps_order(p, nodes, **dict(given)) else None
 
 
 def native_choice(collective: str, why: str) -> Choice:

@@ -45,6 +45,8 @@ def cases(schedule: Schedule) -> Iterator[Case]:
     yield Case(1, 3, None, 4)
     yield Case(k + 1, 2, None, 4)
     yield Case(5 * k + 2, 2, 4, 2)
+    if p <= 8:  # one chunk after the other, as rules have it for rings inside a host
+        yield Case(5 * k + 2, 2, 4, 1)
     if averages(schedule):
         yield Case(k + 1, 1, None, 4, averaged=True)
         yield Case(3 * k + 1, 2, 4, 2, averaged=True)

@@ -7,7 +7,7 @@ not be laid in one place twice: stricter than mpi4py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from itertools import accumulate
 from operator import index
 from typing import Any
@@ -16,11 +16,13 @@ import numpy as np
 from mpi4py import MPI
 
 from . import errors
-from .buffers import Buffer, Span, bytes_at
+from .buffers import Buffer, bytes_at
 from .datatypes import TypeFacts, facts
-from .forms import check_committed, check_type, find_type, integers, kind, memory_of
+from .forms import check_type, find_type, integers, kind, memory_of
+from .packing import packer
 
 BYTE = facts(MPI.BYTE)
+RIGHT_LIMIT = 256  # kinds of blocks
 _FORMS_OF_TYPES = (
     "pass [buffer, counts, displacements in bytes, datatypes], [buffer, (counts, displacements), datatypes] "
     "or [buffer, datatypes]"
@@ -35,7 +37,7 @@ class Vector(Buffer):
     else on what was packed.
     """
 
-    __slots__ = ("at", "counts", "places", "sizes", "types")
+    __slots__ = ("at", "counts", "packers", "places", "sizes", "types")
 
     def __init__(
         self, obj: Any, address: int, counts: Sequence[int], types: Sequence[TypeFacts], places: Sequence[int]
@@ -46,6 +48,16 @@ class Vector(Buffer):
         super().__init__(obj, address, sum(counts), 1, types[0] if types else BYTE, sum(self.sizes), contiguous)
         packed = tuple(accumulate(self.sizes, initial=0))[:-1]
         self.at = tuple([place if n else 0 for place, n in zip(places, self.sizes)]) if contiguous else packed
+        used = {} if contiguous else {id(known): known for n, known in zip(counts, types) if n}
+        self.packers = {key: packer(known) for key, known in used.items()}
+
+    def moved(self, obj: Any, address: int) -> Vector:
+        """The same blocks in other memory."""
+        made = Vector.__new__(Vector)
+        for name in _ALIKE:
+            setattr(made, name, getattr(self, name))
+        made.obj, made.address = obj, address
+        return made
 
     @property
     def size(self) -> int:
@@ -56,18 +68,18 @@ class Vector(Buffer):
         if self.contiguous:
             for there, here in self._pairs(packed):
                 here[:] = there
-        elif self.nbytes:
-            with self._span() as (datatype, anchor):
-                datatype.Pack(anchor, packed, 0, MPI.COMM_SELF)
+        else:
+            for known, *block in self._blocks(packed):
+                self.packers[known].pack(*block)
         return packed
 
     def unpack(self, packed: np.ndarray) -> None:
         if self.contiguous:
             for there, here in self._pairs(packed):
                 there[:] = here
-        elif self.nbytes:
-            with self._span() as (datatype, anchor):
-                datatype.Unpack(packed, 0, anchor, MPI.COMM_SELF)
+        else:
+            for known, *block in self._blocks(packed):
+                self.packers[known].unpack(*block)
 
     def _pairs(self, packed: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
         """Each block in the memory, and in what is packed."""
@@ -78,9 +90,11 @@ class Vector(Buffer):
             if size
         ]
 
-    def _span(self) -> Span:
-        given = [x for x in zip(self.counts, self.places, self.types) if x[0]]
-        return Span(self.address, [(n, place, known.datatype) for n, place, known in given])
+    def _blocks(self, packed: np.ndarray) -> list[tuple[int, int, int, int]]:
+        """Each block: the key of its packer, its address in what is packed and in the memory, its elements."""
+        to, base = MPI.Get_address(packed), self.address
+        given = zip(self.types, self.at, self.places, self.counts)
+        return [(id(known), to + at, base + place, n) for known, at, place, n in given if n]
 
     def spans(self) -> list[tuple[int, int]]:
         """(address, end) of every block that is not empty; none where there are holes in them."""
@@ -88,6 +102,10 @@ class Vector(Buffer):
             return []
         at = self.address
         return [(at + place, at + place + size) for place, size in zip(self.places, self.sizes) if size]
+
+
+_ALIKE = tuple(name for name in (*Buffer.__slots__, *Vector.__slots__) if name not in ("obj", "address"))
+_right: dict[Hashable, Vector] = {}  # what was found to be so, of predefined datatypes, which outlive it
 
 
 def vector(message: Any, writable: bool, blocks: int) -> Vector:
@@ -129,9 +147,9 @@ def vector_of_types(message: Any, writable: bool, blocks: int) -> Vector:
         counts, displacements = _two(both)
     else:
         obj, counts, displacements, types = message
+    if (obj is None or obj is MPI.BOTTOM) and (counts is None or displacements is None):
+        raise errors.MessageSpecError("there is no memory; pass counts and displacements with MPI.BOTTOM")
     if counts is None and displacements is None:
-        if obj is None or obj is MPI.BOTTOM:
-            raise errors.MessageSpecError("there is no memory; pass counts and displacements with MPI.BOTTOM")
         found, at = [1] * blocks, [0] * blocks
     else:
         found, at = integers(counts, blocks, "counts"), integers(displacements, blocks, "displacements")
@@ -217,10 +235,7 @@ def _types(types: Any, counts: Sequence[int], blocks: int) -> list[TypeFacts]:
             )
         if counts[rank] and datatype == MPI.DATATYPE_NULL:
             raise errors.DatatypeError(f"datatypes[{rank}] is MPI.DATATYPE_NULL and its count {counts[rank]}; pass one")
-    found = [facts(datatype) if n else BYTE for datatype, n in zip(given, counts)]
-    for known in {id(x): x for x in found if not x.predefined}.values():
-        check_committed(known)
-    return found
+    return [check_type(datatype) if n else BYTE for datatype, n in zip(given, counts)]
 
 
 def _check_not_negative(counts: Sequence[int]) -> None:
@@ -241,6 +256,9 @@ def _made(
     places: Sequence[int],
     writable: bool,
 ) -> Vector:
+    key = (*counts, *types, *places, length, writable)
+    if held is not None and (right := _right.get(key)) is not None:
+        return right.moved(held, address)
     if obj is None and any(counts):
         raise errors.MessageSpecError(f"the buffer is None and counts are {counts!r:.90}; pass a buffer or counts of 0")
     if obj is not None and obj is not MPI.BOTTOM:
@@ -254,6 +272,10 @@ def _made(
     made = Vector(held, address, counts, types, places)
     if writable:
         check_once(made)
+    if held is not None and all(known.predefined for known in types):
+        if len(_right) >= RIGHT_LIMIT:
+            _right.clear()
+        _right[key] = made.moved(None, 0)
     return made
 
 

@@ -149,8 +149,9 @@ def schedules(entry: Algorithm, p: int, given: Given | None = None) -> Iterator[
 def prove(entry: Algorithm, p: int, given: Given | None = None) -> int:
     """Prove an algorithm at p ranks; returns how many schedules that were.
 
-    Lowered tables, and the scratch they take, are proved where tables.wanted says.
+    Lowered tables, and the scratch they take, are proved where tables.wanted says, the order of their folds on a few.
     """
+    from .bits import FEW, check_folds
     from .tables import check_scratch, check_tables, wanted
 
     count = 0
@@ -160,6 +161,8 @@ def prove(entry: Algorithm, p: int, given: Given | None = None) -> int:
             check_tables(schedule)
             if schedule.root == 0:  # as the docstring's formulas say
                 check_scratch(schedule)
+                if p <= FEW and schedule.collective.reduces:
+                    check_folds(schedule)
         count += 1
     return count
 

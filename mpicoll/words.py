@@ -6,6 +6,7 @@ import sys
 import time
 
 FORWARDED = 0.5  # seconds for a launcher to forward what was said before an abort ends it
+HEARD = 2.0  # seconds for another rank to say what this one need not say
 
 
 def say(text: str) -> None:
@@ -18,3 +19,8 @@ def last_words(text: str) -> None:
     """Say it, and wait until the launcher has passed it on: an abort may follow at once."""
     say(text)
     time.sleep(FORWARDED)
+
+
+def listen() -> None:
+    """Leave it to rank 0 to say why all end, and end after it: a launcher may kill the others when one ends badly."""
+    time.sleep(HEARD)

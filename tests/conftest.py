@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="mpicoll-tests-")  # benchmarks keep results there
     config.add_cleanup(partial(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True))
-    if config.option.results:
+    if config.option.results and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Results(config.option.results))
 
 
@@ -48,32 +48,41 @@ class Results:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.outcome, self.reason = "passed", ""
+        self.found: dict[str, tuple[str, str]] = {}  # several tests may run at once
 
     def write(self, **entry: object) -> None:
         with open(self.path, "a") as file:
             file.write(json.dumps(entry) + "\n")
 
-    def pytest_runtest_logstart(self) -> None:
-        self.outcome, self.reason = "passed", ""
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.write(id=nodeid, outcome="begun", reason="")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self.outcome, self.reason = "failed", ""
-        elif report.skipped and self.outcome == "passed":
-            self.outcome, self.reason = "skipped", reason_of(report)
+            self.found[report.nodeid] = "failed", headline(report)
+        elif report.skipped:
+            self.found.setdefault(report.nodeid, ("skipped", reason_of(report)))
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        self.write(id=nodeid, outcome=self.outcome, reason=self.reason)
+        outcome, reason = self.found.pop(nodeid, ("passed", ""))
+        self.write(id=nodeid, outcome=outcome, reason=reason)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if not report.passed:
-            self.write(id=report.nodeid, outcome=report.outcome, reason=reason_of(report))
+            self.write(id=report.nodeid, outcome=report.outcome,
+                       reason=headline(report) if report.failed else reason_of(report))
 
     def pytest_deselected(self, items: list[pytest.Item]) -> None:
         for item in items:
             if mpi_harness.TOO_FEW_OR_MANY in item.user_properties:
                 self.write(id=item.nodeid, outcome="inapplicable", reason="")
+
+
+def headline(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """The first words of what a failing test said."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    said = crash.message if crash is not None else str(report.longrepr)
+    return " ".join(said.split())[:300]
 
 
 def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:

@@ -38,6 +38,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--sample", type=float, default=1.0, metavar="FRACTION",
                     help="run only this fraction of the MPI tests, the same ones on every rank")
     group.addoption("--sample-seed", type=int, default=0, metavar="N", help="which sample")
+    group.addoption("--fuzz-seed", type=int, default=0, metavar="N", help="which programs test_fuzz.py makes up")
+    group.addoption("--fuzz-programs", type=int, metavar="N", help="how many; as many as fit the number of ranks")
     group.addoption("--mpi-grace", type=float, default=15.0, metavar="SECONDS",
                     help="how long a rank whose test failed waits for the others before it aborts the run")
     group.addoption("--mpi-start", type=float, default=180.0, metavar="SECONDS",
@@ -95,7 +97,7 @@ class Harness:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         fits = [item for item in items if self._fits(item)]
-        chosen = sample(fits, config.option.sample, config.option.sample_seed)
+        chosen = sample(fits, config.option.sample, config.option.sample_seed, self.size)
         kept = set(map(id, chosen))
         dropped = [item for item in items if id(item) not in kept]
         for item in items:
@@ -263,13 +265,17 @@ class Harness:
     def abort(self, headline: str, text: str = "") -> None:
         """Prints and ends all ranks, from whatever thread, whatever the others are doing."""
         self.say(headline, text)
-        time.sleep(0.3)         # the launcher forwards what was printed only while it runs
+        time.sleep(1.0)         # the launcher forwards what was printed only while it runs
         threading.Timer(3.0, os._exit, (1,)).start()
         self.MPI.COMM_WORLD.Abort(1)
 
 
-def sample(items: list[pytest.Item], fraction: float, seed: int) -> list[pytest.Item]:
-    """A part of the tests that depends on their names and the seed only, at least one test."""
+def sample(items: list[pytest.Item], fraction: float, seed: int, size: int) -> list[pytest.Item]:
+    """A part of the tests that depends on their names and the seed only, at least one, and all `unsampled` ones."""
+    def always(item: pytest.Item) -> bool:
+        mark = item.get_closest_marker("unsampled")
+        return mark is not None and size <= mark.kwargs.get("max_size", math.inf)
+
     def draw(item: pytest.Item) -> float:
         digest = hashlib.sha256(f"{seed} {item.nodeid}".encode()).digest()
         return int.from_bytes(digest[:8], "big") / 2**64
@@ -277,4 +283,4 @@ def sample(items: list[pytest.Item], fraction: float, seed: int) -> list[pytest.
     if fraction >= 1 or not items:
         return items
     least = min(items, key=draw)
-    return [item for item in items if draw(item) < fraction or item is least]
+    return [item for item in items if draw(item) < fraction or item is least or always(item)]

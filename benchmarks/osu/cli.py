@@ -14,7 +14,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from mpicoll.errors import EngineError, MpicollError, ParameterError, PreconditionError, StallError
+from mpicoll.errors import EngineError, MpicollError, ParameterError, PreconditionError
 
 from .. import contenders as who
 from ..forms import BLOCKING, FORMS
@@ -94,11 +94,9 @@ def osu(context: click.Context, benchmark: str, **given: Any) -> None:
 
 @contextmanager
 def asking(*kinds: type[Exception]) -> Iterator[None]:
-    """Errors of these kinds, but for a call that stands still, are usage errors."""
+    """Errors of these kinds are usage errors."""
     try:
         yield
-    except StallError:
-        raise
     except kinds as error:
         raise click.UsageError(str(error)) from None
 

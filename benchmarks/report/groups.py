@@ -65,13 +65,19 @@ def gather(runs: Sequence[Run]) -> list[Group]:
 def wheres(runs: Sequence[Run]) -> list[str]:
     """For each run what tells it from the others of mpicoll; empty where nothing needs to."""
     ours = [run for run in runs if run.kind == KIND]
-    facts = [key for key in ("mpi", "placement") if len({run.environment.get(key) for run in ours}) > 1]
-    words = [[str(run.environment[key]) for key in facts if run.environment.get(key)] for run in runs]
+    facts = [key for key in ("mpi", "placement") if len({_fact(run, key) for run in ours} - {None}) > 1]
+    words = [[word for key in facts if (word := _fact(run, key))] for run in runs]
     for one, run in enumerate(runs):
         again = [other for at, other in enumerate(runs) if at != one and _same(run, other, facts)]
         if run.kind == KIND and any(keys(run) & keys(other) for other in again):
             words[one].append(PurePath(run.name).stem)
     return [", ".join(each) for each in words]
+
+
+def _fact(run: Run, key: str) -> str | None:
+    """A fact of the environment; ranks of one host lie there in any placement."""
+    said = run.environment.get(key)
+    return None if said in (None, "", "one host") else str(said)
 
 
 def _same(run: Run, other: Run, facts: Iterable[str]) -> bool:

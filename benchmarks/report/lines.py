@@ -13,7 +13,7 @@ A result:
     collective, form             form: "blocking", "nonblocking" or "persistent"
     size                         bytes: the vector of bcast, scan and reductions; one rank's share in scatter, gather
                                  and allgather; what one rank sends another in alltoall; averages where ranks differ
-    dtype, op, root, in_place, counts
+    dtype, op, root, in_place, counts, fresh
     ranks, hosts
     algorithm, engine            what was asked for; "native" is MPI's own, other programs go by their names
     ran                          {"algorithm", "engine", "chunk_bytes", "lanes"}; empty for native and other programs
@@ -34,9 +34,14 @@ A line that is not JSON is of a file that was cut short: it is left out and coun
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
+from mpicoll.collectives import COLLECTIVES, plain
+
+from ..scaling import WORDS, scaled
+from ..sizes import format_size
 from .errors import ReadError
 from .model import Overlap, Row, Run, Setting
 
@@ -70,7 +75,18 @@ def parse(name: str, text: str) -> Run:
             rows.append(_row(entry, where))
     if not rows and not head:
         raise ReadError(f"{name} has no whole line; expected the JSON lines of `mpicoll bench --json`")
-    return Run(name, KIND, tuple(rows), head.get("environment") or {}, head.get("settings") or {}, left_out)
+    settings = head.get("settings") or {}
+    return Run(name, KIND, tuple(_bases(rows, settings)), head.get("environment") or {}, settings, left_out)
+
+
+def _bases(rows: Sequence[Row], settings: Mapping[str, Any]) -> Iterator[Row]:
+    """The rows, and with strong or weak scaling which size each comes from."""
+    scaling, sizes = settings.get("scaling"), settings.get("sizes") or ()
+    for row in rows:
+        if scaling in WORDS and row.ranks and plain(row.setting.collective) in COLLECTIVES:
+            of = next((n for n in sizes if scaled(n, row.setting.collective, row.ranks, scaling) == row.size), 0)
+            row = replace(row, base=f"{format_size(of)} {WORDS[scaling]}" if of else "")
+        yield row
 
 
 def _kind(entry: Any, where: str) -> str:
@@ -103,7 +119,7 @@ def _row(entry: Mapping[str, Any], where: str) -> Row:
             Setting(
                 str(entry["collective"]),
                 _word(entry, "form") or "blocking",
-                *(_word(entry, key) for key in ("dtype", "op", "root", "in_place", "counts")),
+                *(_word(entry, key) for key in ("dtype", "op", "root", "in_place", "counts", "fresh")),
             ),
             int(entry["size"]),
             str(entry["algorithm"]),

@@ -28,6 +28,7 @@ class Setting(NamedTuple):
     root: int | str | None = None
     in_place: bool | None = None
     counts: str | None = None
+    fresh: bool | None = None
 
     @property
     def reduces(self) -> bool:
@@ -49,6 +50,7 @@ class Setting(NamedTuple):
         words += [self.op] if meant is None or meant.reduces else []
         words += [f"root {self.root}"] if self.root is not None and (meant is None or meant.rooted) else []
         words += ["in place"] if self.in_place else []
+        words += ["fresh arrays"] if self.fresh else []
         words += [f"{self.counts} counts"] if self.counts not in (None, "even") else []
         return ", ".join(word for word in words if word)
 
@@ -95,7 +97,8 @@ class Row:
 
     median_us: the row's time, what kind of which is said by statistic; None: not timed, the note says why.
     ratio: native's time over this one's. samples_us: a value a round, or percentiles of them if sketched.
-    paired: whether its rounds alternated with native's.
+    paired: whether its rounds alternated with native's. base: of which size, in words, this one is what it came to on
+    so many ranks, where sizes grew or shrank with these.
     """
 
     setting: Setting
@@ -123,6 +126,7 @@ class Row:
     overlap: Overlap | None = None
     samples_us: tuple[float, ...] = ()
     sketched: bool = False
+    base: str = ""
 
     @property
     def contender(self) -> str:

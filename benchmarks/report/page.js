@@ -240,13 +240,14 @@
       const family = this.setting.families[this.at.family];
       if (!family) return null;
       const rows = family.places.flatMap((at) => this.setting.places[at].rows);
-      const sizes = [...new Map(rows.map((row) => [row.size, row.bytes]))].sort((a, b) => a[0] - b[0]);
+      const base = (row) => row.base ?? row.bytes; // with strong or weak scaling sizes differ, and what they come from does not
+      const sizes = [...new Set([...rows].sort((a, b) => a.size - b.size).map(base))];
       const at = this.at.size < 0 ? sizes.length - 1 : this.at.size;
       this.find(".growth .controls").replaceChildren(
         choice("with", this.setting.families.map((each) => `${each.title}, over ${each.x}`), this.at.family, (n) => this.choose("family", n)),
-        choice("size", sizes.map(([, bytes]) => bytes), at, (n) => this.choose("size", n)),
+        choice("size", sizes, at, (n) => this.choose("size", n)),
       );
-      const shown = rows.filter((row) => row.size === sizes[at][0]);
+      const shown = rows.filter((row) => base(row) === sizes[at]);
       return draw(this.find(".scaling"), data.specs.curves[this.at.measure][family.x], "rows", shown, this.hidden);
     }
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import altair as alt
 import vl_convert
 
-from ..sizes import format_size
 from .charts import MEASURES, ROWS, curves, dots
 from .groups import Group, gather
 from .look import PAPER, Look, contenders, looks
@@ -58,12 +58,17 @@ def _scaling(same: Sequence[Group], look: Mapping[str, Look]) -> Iterator[tuple[
     """Time over hosts or ranks, at each size."""
     for family in families(same):
         rows = [record for group in family.groups for record in records(group)]
-        for size in sorted({row["size"] for row in rows}):
-            shown = [row for row in rows if row["size"] == size]
+        for base in dict.fromkeys(_base(row) for row in sorted(rows, key=itemgetter("size"))):
+            shown = [row for row in rows if _base(row) == base]
             if "time" in _measures(shown):
-                title = f"{family.groups[0].setting.title}: {format_size(size)}, {family.title}"
+                title = f"{family.groups[0].setting.title}: {base}, {family.title}"
                 chart = curves("time", family.x, _of(look, shown), True)
                 yield _name(title, f"over {family.x}"), _whole(chart, ROWS, shown, title)
+
+
+def _base(row: Record) -> str:
+    """What is the same along a curve: the size, or the one that sizes come from."""
+    return str(row.get("base") or row["bytes"])
 
 
 def _measures(rows: Sequence[Record]) -> list[str]:

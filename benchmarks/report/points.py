@@ -28,6 +28,7 @@ def _record(row: Row, group: Group) -> Record:
     found = {
         "size": row.size,
         "bytes": format_size(row.size),
+        "base": row.base or None,
         "ranks": group.place.ranks,
         "hosts": group.place.hosts,
         "contender": row.contender,

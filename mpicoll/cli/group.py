@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -11,10 +10,11 @@ from typing import Any
 
 import click
 
+from .. import words
 from ..errors import MpicollError, UnknownAlgorithm
+from ..launched import rank
 
 FAILED, USAGE = 1, 2
-RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 
 
 class Later(click.Command):
@@ -50,7 +50,10 @@ class _OneLine:
             click.echo(error.format_message())
             sys.exit(USAGE)
         except click.ClickException as error:
-            _say(error)
+            if rank() == 0 or not isinstance(error, click.UsageError):  # all ranks were asked the same
+                _say(error)
+            else:
+                words.listen()
             sys.exit(USAGE if isinstance(error, click.UsageError) else error.exit_code)
         except click.Abort:
             click.echo("mpicoll: interrupted", err=True)
@@ -84,9 +87,29 @@ def asking() -> Iterator[None]:
         raise click.UsageError(str(error), click.get_current_context()) from None
 
 
-def rank(environ: Any = os.environ) -> int:
-    """This process's rank as its launcher tells it, without starting MPI."""
-    return next((int(environ[name]) for name in RANK_VARIABLES if environ.get(name, "").isdigit()), 0)
+def refuse(trouble: str, together: bool = False) -> None:
+    """End all ranks with a usage error where there is trouble.
+
+    together: whether all ranks come here and use MPI, so that trouble on any of them ends all.
+    """
+    if together:
+        trouble = _first(trouble)
+    if trouble:
+        raise click.UsageError(trouble, click.get_current_context())
+
+
+def _first(trouble: str) -> str:
+    """The trouble of the lowest rank that has any."""
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError):
+        return trouble
+    every = MPI.COMM_WORLD.allgather(trouble)
+    found = [(at, said) for at, said in enumerate(every) if said]
+    if not found:
+        return ""
+    at, said = found[0]
+    return said if len(found) == len(every) else f"on rank {at}: {said}"
 
 
 def alone() -> None:

@@ -58,7 +58,7 @@ def _described(entry: dict[str, Any]) -> Any:
     for name, parameter in entry["parameters"].items():
         out.append("parameter ", "dim").append(f"{name}={parameter['default']}", "cyan")
         out.append(f": {parameter['range']}\n", "dim")
-    notes = [x for x in (_order(entry), _needs(entry), *_traits(entry)) if x]
+    notes = [x for x in (_order(entry), _bits(entry), _needs(entry), *_traits(entry)) if x]
     out.append("  ·  ".join(notes), "yellow").append("\n" if notes else "")
     if entry["excess"]:
         out.append("above its source: ", "dim").append(f"{entry['excess']}\n")
@@ -74,6 +74,12 @@ def _order(entry: dict[str, Any]) -> str:
     if entry["order_depends_on_parameters"]:
         return "keeps operand order, depending on parameters: " + ("kept by default" if keeps else "not by default")
     return "keeps operand order" if keeps else "for commutative operators"
+
+
+def _bits(entry: dict[str, Any]) -> str:
+    from ..catalogue import same_bits_words
+
+    return f"same bits {same_bits_words(entry)}" if entry["same_bits"] else ""
 
 
 def _needs(entry: dict[str, Any]) -> str:

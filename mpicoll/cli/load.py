@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-import click
-
 from ..errors import MpicollError
 from ..registry import registered
-from .group import USAGE, rank
+from .group import refuse
 
 
 class LoadError(MpicollError, ImportError):
@@ -64,23 +62,4 @@ def load_everywhere(files: Sequence[str], together: bool = False) -> None:
             load(path)
     except LoadError as error:
         trouble = str(error)
-    if files and together:
-        trouble = _first(trouble)
-    if trouble and rank() > 0:
-        click.get_current_context().exit(USAGE)
-    if trouble:
-        raise click.UsageError(trouble, click.get_current_context())
-
-
-def _first(trouble: str) -> str:
-    """The trouble of the lowest rank that has any."""
-    try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError):
-        return trouble
-    every = MPI.COMM_WORLD.allgather(trouble)
-    found = [(at, said) for at, said in enumerate(every) if said]
-    if not found:
-        return ""
-    at, said = found[0]
-    return said if len(found) == len(every) else f"on rank {at}: {said}"
+    refuse(trouble, together=together and bool(files))

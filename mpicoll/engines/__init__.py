@@ -14,6 +14,10 @@ from mpi4py import MPI
 from ..blocks import chunk_length
 from ..plan import FOLD, RECV, SEND, Plan
 
+# How far a call came on the short way (see direct.py); negative: an error code of MPI's
+MISSED, UNDER_WAY, RAN, STALE = range(4)
+CALLS, TRACES = range(2)  # places in a communicator's numbers: of the last call, and of who traces (see direct.py)
+
 
 class Waiting(NamedTuple):
     """What one lane waits for: the ranks whose messages are not in, and those that have not taken ours."""
@@ -48,8 +52,8 @@ def _peers(messages: Sequence[tuple[int, int]], kind: int) -> tuple[int, ...]:
 class Execution(Protocol):
     """One plan under way."""
 
-    def __init__(self, plan: Plan, comm: MPI.Comm) -> None:
-        """Set up for a plan and a communicator."""
+    def __init__(self, plan: Plan, comm: MPI.Comm, repeated: bool = False) -> None:
+        """Set up for a plan and a communicator. Repeated: it will often be bound to the same memory and tags."""
 
     def bind(
         self, sequence: int, bases: tuple[int, int, int], kernel: int, scale: int = 0, divisor: int = 0
@@ -64,6 +68,9 @@ class Execution(Protocol):
 
     def waiting(self) -> list[Waiting]:
         """What each unfinished lane waits for."""
+
+    def free(self) -> None:
+        """Give up what is held for the next time. Not while under way."""
 
     @property
     def progress(self) -> tuple[int, int, int]:

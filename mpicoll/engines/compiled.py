@@ -32,11 +32,13 @@ _CLOCK_PASSES = 16  # passes between looks at the clock
 LANE, STEP, COUNT = range(3)
 ISEND, IRECV, TESTALL, WTIME, YIELD, BYTE, REQUEST_SIZE, STATUS_SIZE, STATUS_ERROR, IN_STATUS = range(10)
 COMM, TAG, KERNEL, SCALE, DIVISOR, REQUESTS, STATUSES, FLAG, MOST = range(9)
+# the walker's arrays in its order, and the state before the first step: rows of Execution.addresses()
+ROWS, SEGMENTS, STEPS, STRANDS, GEOMETRY, BASES, STATE, LIBRARY, CALL, FLAGS, PROGRESS, START = range(12)
 
 
 def _call(returns: ir.Type) -> Any:
     """An intrinsic that calls the function at an address with int64 arguments."""
-    result = types.float64 if isinstance(returns, ir.DoubleType) else types.int32
+    result = types.float64 if isinstance(returns, ir.DoubleType) else getattr(types, f"int{returns.width}")
 
     @intrinsic
     def call(typing: Any, function: Any, arguments: Any) -> Any:
@@ -50,7 +52,7 @@ def _call(returns: ir.Type) -> Any:
     return call
 
 
-call_int, call_double = _call(ir.IntType(32)), _call(ir.DoubleType())
+call_int, call_long, call_double = _call(ir.IntType(32)), _call(ir.IntType(64)), _call(ir.DoubleType())
 
 
 @jit(
@@ -157,10 +159,10 @@ def library() -> np.ndarray:
     functions = [mpi.MPI_Isend, mpi.MPI_Irecv, mpi.MPI_Testall, mpi.MPI_Wtime, c.sched_yield]
     addresses = [ctypes.cast(f, ctypes.c_void_p).value for f in functions]
     sizes = [MPI._sizeof(MPI.Request), MPI._sizeof(MPI.Status), _error_offset()]
-    return np.array([*addresses, _handle(MPI.BYTE), *sizes, MPI.ERR_IN_STATUS], np.int64)
+    return np.array([*addresses, handle_of(MPI.BYTE), *sizes, MPI.ERR_IN_STATUS], np.int64)
 
 
-def _handle(of: Any) -> int:
+def handle_of(of: Any) -> int:
     """A handle as a signed 64-bit integer."""
     return ctypes.c_int64(MPI._handleof(of)).value
 
@@ -177,7 +179,7 @@ def _error_offset() -> int:
 class Execution:
     """One plan under way; its arrays are what the walker works on. May be bound again once done."""
 
-    def __init__(self, plan: Plan, comm: MPI.Comm) -> None:
+    def __init__(self, plan: Plan, comm: MPI.Comm, repeated: bool = False) -> None:
         self.plan, self.library, self.geometry = plan, library(), geometry(plan)
         self.bases, self.counters, self.flag = np.zeros(3, np.int64), np.zeros(3, np.int64), np.zeros(1, np.int32)
         self.start = self._start()
@@ -186,7 +188,7 @@ class Execution:
         self.requests = np.empty(len(self.state) * most * int(self.library[REQUEST_SIZE]), np.uint8)
         self.statuses = np.zeros(most * int(self.library[STATUS_SIZE]), np.uint8)
         addresses = [MPI.Get_address(x) for x in (self.requests, self.statuses, self.flag)]
-        self.call = np.array([_handle(comm), 0, 0, 0, 0, *addresses, most], np.int64)
+        self.call = np.array([handle_of(comm), 0, 0, 0, 0, *addresses, most], np.int64)
         self.tables: tuple[np.ndarray, ...] = (
             plan.rows,
             plan.segments,
@@ -197,6 +199,11 @@ class Execution:
             self.state,
         )
         self.tables += (self.library, self.call, self.flag, self.counters)
+
+    def addresses(self) -> np.ndarray:
+        """Where the tables are, as direct.py reads them: of each its address and its length."""
+        places = [(MPI.Get_address(table), len(table)) for table in (*self.tables, self.start)]
+        return np.array(places, np.int64)
 
     def _start(self) -> np.ndarray:
         """Every lane's state before its first step."""
@@ -221,10 +228,10 @@ class Execution:
         """Go on for at most `seconds`; True when done."""
         code = walk(*self.tables, seconds)
         if code < 0:
-            raise MPI.Exception(self._cause(-code))
+            raise MPI.Exception(self.cause(-code))
         return code == DONE
 
-    def _cause(self, code: int) -> int:
+    def cause(self, code: int) -> int:
         """The error itself, where the library says that it is in one of the statuses."""
         if MPI.Get_error_class(code) != MPI.ERR_IN_STATUS:
             return code
@@ -236,6 +243,9 @@ class Execution:
     def progress(self) -> tuple[int, int, int]:
         """(messages posted, bytes sent, steps finished) so far."""
         return tuple(self.counters.tolist())  # type: ignore[return-value]
+
+    def free(self) -> None:
+        """Nothing is held."""
 
     def waiting(self) -> list[Waiting]:
         """What each unfinished lane waits for."""

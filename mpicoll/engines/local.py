@@ -20,6 +20,7 @@ from ..plan import FOLD, LAST, RECV, SCRATCH, Plan
 
 INLINED = (packing.__file__, reducing.__file__)  # sources whose code is compiled into what is jitted here
 I64 = types.int64
+STRIP = 16 << 10  # bytes: with an operand's, well within a first-level cache
 LINE = types.Array(types.int64, 1, "C")
 TABLE = types.Array(types.int64, 2, "C")
 
@@ -87,40 +88,45 @@ def spread(segments, geometry, bases, first, end, stage, lane, slot):  # type: i
 
 
 @njit
-def fold(segments, geometry, bases, first, end, lane, slot, kernel):  # type: ignore[no-untyped-def]
-    """Destination = operands from left to right; a copy where there is one operand."""
+def fold(segments, geometry, bases, first, end, lane, slot, kernel, scale, divisor):  # type: ignore[no-untyped-def]
+    """Destination = operands from left to right, divided unless scale is 0; a copy where there is one operand.
+
+    Strip by strip where a result is worked on again, so that it stays in the cache: each operand is read once.
+    """
     n = length(segments, geometry, first, lane)
     if n == 0:
         return
     to = place(segments, geometry, bases, first, lane, slot)
     left = place(segments, geometry, bases, first + 1, lane, slot)
     if end - first == 2:
-        if to != left:
+        if scale != 0:
+            call_address(scale, to, left, divisor, n // geometry[4])
+        elif to != left:
             copy_bytes(to, left, n)
         return
-    elements = n // geometry[4]
-    into = to
-    for s in range(first + 3, end):
-        if place(segments, geometry, bases, s, lane, slot) == to:
-            into = left  # the destination is still to be read: gather in the first operand, which is scratch then
-    for s in range(first + 2, end):
-        target = to if s == end - 1 else into
-        call_address(kernel, target, left, place(segments, geometry, bases, s, lane, slot), elements)
-        left = target
+    strip = n
+    if end - first > 3 or scale != 0:
+        strip = max(1, STRIP // geometry[4]) * geometry[4]
+    for at in range(0, n, strip):
+        elements = min(strip, n - at) // geometry[4]
+        fold_strip(segments, geometry, bases, first, end, lane, slot, kernel, at, elements)
+        if scale != 0:
+            call_address(scale, to + at, to + at, divisor, elements)
 
 
 @njit
-def fold_last(segments, geometry, bases, first, end, lane, slot, kernel, scale, divisor):  # type: ignore[no-untyped-def]
-    """fold(), and the result divided, while it is in the cache; a copy is divided on its way."""
-    n = length(segments, geometry, first, lane)
-    if n == 0:
-        return
-    to = place(segments, geometry, bases, first, lane, slot)
-    source = place(segments, geometry, bases, first + 1, lane, slot)
-    if end - first > 2:
-        fold(segments, geometry, bases, first, end, lane, slot, kernel)
-        source = to
-    call_address(scale, to, source, divisor, n // geometry[4])
+def fold_strip(segments, geometry, bases, first, end, lane, slot, kernel, at, elements):  # type: ignore[no-untyped-def]
+    """Some elements of fold(), `at` bytes on."""
+    to = place(segments, geometry, bases, first, lane, slot) + at
+    left = place(segments, geometry, bases, first + 1, lane, slot) + at
+    into = to
+    for s in range(first + 3, end):
+        if place(segments, geometry, bases, s, lane, slot) + at == to:
+            into = left  # the destination is still to be read: gather in the first operand, which is scratch then
+    for s in range(first + 2, end):
+        target = to if s == end - 1 else into
+        call_address(kernel, target, left, place(segments, geometry, bases, s, lane, slot) + at, elements)
+        left = target
 
 
 @njit
@@ -131,11 +137,8 @@ def finish(rows, segments, geometry, bases, first, posts, end, lane, slot, kerne
             stage = bases[SCRATCH] + rows[r, 4] + slot * geometry[3]
             spread(segments, geometry, bases, rows[r, 2], rows[r, 3], stage, lane, slot)
     for r in range(posts, end):
-        a, b = rows[r, 2], rows[r, 3]
-        if rows[r, 0] == LAST:
-            fold_last(segments, geometry, bases, a, b, lane, slot, kernel, scale, divisor)
-        else:
-            fold(segments, geometry, bases, a, b, lane, slot, kernel)
+        by = scale if rows[r, 0] == LAST else 0
+        fold(segments, geometry, bases, rows[r, 2], rows[r, 3], lane, slot, kernel, by, divisor)
 
 
 @njit
@@ -143,7 +146,7 @@ def prepare(rows, segments, geometry, bases, r, lane, slot, kernel):  # type: ig
     """Get the message of row r ready, or do its local work: (address, bytes)."""
     first, end, stage = rows[r, 2], rows[r, 3], rows[r, 4]
     if rows[r, 0] == FOLD:
-        fold(segments, geometry, bases, first, end, lane, slot, kernel)
+        fold(segments, geometry, bases, first, end, lane, slot, kernel, 0, 0)
         return 0, 0
     if first == end:
         return 0, 0

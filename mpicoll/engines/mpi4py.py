@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -18,7 +20,12 @@ from .local import finish_step, geometry, prepare_row
 name = "mpi4py"
 
 _BYTE = MPI.BYTE
+MOST_KEPT = 4096  # rows times lanes up to which a repeated plan keeps persistent requests
 _IDLE_PASSES = 20  # empty passes before the processor is offered to others
+
+
+def _message(address: int, nbytes: int) -> list[Any]:
+    return [MPI.buffer.fromaddress(address, nbytes), nbytes, _BYTE]
 
 
 class _Lane:
@@ -29,20 +36,29 @@ class _Lane:
     def __init__(self, strand: int, slot: int, first: int, end: int) -> None:
         self.strand, self.slot, self.first, self.end = strand, slot, first, end
         self.lane, self.step = slot, first
-        self.requests: list[MPI.Request] | None = None
+        self.requests: Sequence[MPI.Request] | None = None
 
 
 class Execution:
-    """One plan under way. May be bound again once done."""
+    """One plan under way. May be bound again once done.
 
-    def __init__(self, plan: Plan, comm: MPI.Comm) -> None:
+    Repeated, on the same memory with the same tags, its messages are persistent requests.
+    """
+
+    def __init__(self, plan: Plan, comm: MPI.Comm, repeated: bool = False) -> None:
         self.plan, self.comm, self.geometry = plan, comm, geometry(plan)
         self.rows, self.steps = plan.rows.tolist(), plan.steps.tolist()
+        self.repeats = repeated and plan.lanes * len(plan.rows) <= MOST_KEPT
+        self.kept: dict[tuple[int, int], list[MPI.Prequest]] = {}  # by step and lane
+        self.place: tuple[int, ...] = ()
 
     def bind(
         self, sequence: int, bases: tuple[int, int, int], kernel: int, scale: int = 0, divisor: int = 0
     ) -> None:
         """Make ready to run on this memory."""
+        if (sequence, *bases) != self.place:
+            self.free()
+            self.place = (sequence, *bases)
         self.sequence, self.bases, self.kernel = sequence, np.array(bases, np.int64), kernel
         self.scale, self.divisor = scale, divisor
         self.messages = self.bytes = self.finished = 0
@@ -101,10 +117,37 @@ class Execution:
                 lane.step, lane.lane = lane.first, lane.lane + plan.window
         return True
 
-    def _post(self, lane: _Lane) -> list[MPI.Request]:
-        plan, requests = self.plan, []
-        first, posts, _ = self.steps[lane.step]
+    def _post(self, lane: _Lane) -> Sequence[MPI.Request]:
+        """Get the messages of a lane's step ready and post them."""
+        messages = self._messages(lane)
+        self.messages += len(messages)
+        self.bytes += sum(n for kind, _, n, _ in messages if kind == SEND)
         mark = tag(self.sequence, lane.strand, lane.slot)
+        if not self.repeats:
+            return [
+                (self.comm.Isend if kind == SEND else self.comm.Irecv)(_message(at, n), peer, mark)
+                for kind, at, n, peer in messages
+            ]
+        requests = self.kept.get((lane.step, lane.lane))
+        if requests is None:
+            requests = self.kept[lane.step, lane.lane] = [
+                (self.comm.Send_init if kind == SEND else self.comm.Recv_init)(_message(at, n), peer, mark)
+                for kind, at, n, peer in messages
+            ]
+        MPI.Prequest.Startall(requests)
+        return requests
+
+    def free(self) -> None:
+        """Give up persistent requests."""
+        for requests in self.kept.values():
+            for request in requests:
+                request.Free()
+        self.kept.clear()
+
+    def _messages(self, lane: _Lane) -> list[tuple[int, int, int, int]]:
+        """(kind, address, bytes, peer) of what a lane's step posts; its local work before that is done here."""
+        plan, messages = self.plan, []
+        first, posts, _ = self.steps[lane.step]
         for r in range(first, posts):
             kind, peer, a, b, _ = self.rows[r]
             at, n = prepare_row(
@@ -112,12 +155,8 @@ class Execution:
             )
             if kind == FOLD or (a < b and not n):
                 continue
-            message = [MPI.buffer.fromaddress(at, n), n, _BYTE]
-            post = self.comm.Isend if kind == SEND else self.comm.Irecv
-            requests.append(post(message, peer, mark))
-            self.messages += 1
-            self.bytes += n if kind == SEND else 0
-        return requests
+            messages.append((kind, at, n, peer))
+        return messages
 
     @property
     def progress(self) -> tuple[int, int, int]:

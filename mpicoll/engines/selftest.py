@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from functools import lru_cache
 
@@ -11,6 +12,7 @@ from mpi4py import MPI
 from ..plan import FOLD, IN, OUT, RECV, SCRATCH, SEND, WHOLE, Plan
 
 _PATIENCE = 5.0  # seconds
+_making = threading.Lock()
 
 
 def _plan(rows: list[tuple[int, ...]], segments: list[tuple[int, ...]], posts: int) -> Plan:
@@ -35,14 +37,21 @@ def check() -> str | None:
         from . import compiled
     except Exception as error:  # a numba or a C library that does not fit
         return f"it does not load: {error}"
-    comm = MPI.COMM_SELF.Dup()
-    comm.Set_errhandler(MPI.ERRORS_RETURN)
+    comm = oneself()
     try:
         return _exchange(compiled, comm) or _truncated(compiled, comm)
     except Exception as error:
         return f"its self-test raised {type(error).__name__}: {error}"
     finally:
         comm.Free()
+
+
+def oneself() -> MPI.Intracomm:
+    """A new communicator of this rank alone that returns errors; one thread at a time, since that is collective."""
+    with _making:
+        comm = MPI.Intracomm(MPI.COMM_SELF).Dup()  # a plain one, whatever the program made of COMM_SELF
+        comm.Set_errhandler(MPI.ERRORS_RETURN)
+        return comm
 
 
 def _start(compiled, plan: Plan, comm: MPI.Comm, send: np.ndarray, receive: np.ndarray, kernel: int):  # type: ignore[no-untyped-def]

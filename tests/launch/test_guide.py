@@ -3,43 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import launcher
 import pytest
+from guide import consoles, execute
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "WRITE_YOUR_OWN.md"
 VARIES, GAP = "<!-- varies -->", "…"
-FENCE = re.compile(r"(<!-- varies -->\n)?^```(\w+) ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
-@dataclass
-class Console:
-    """A block of commands, each with the output shown, and the files that the guide has written before it."""
-
-    commands: list[tuple[str, list[str]]]
-    varies: bool
-    files: dict[str, str] = field(default_factory=dict)
-
-
-def consoles(text: str) -> list[Console]:
-    """The console blocks of a guide, in order."""
-    found, files = [], {}
-    for varies, language, name, body in FENCE.findall(text):
-        if language == "console":
-            found.append(Console(commands(body), bool(varies), dict(files)))
-        elif name:
-            files[name] = body
-    return found
-
-
-def commands(body: str) -> list[tuple[str, list[str]]]:
-    """Each command with the lines that follow it."""
-    first, *parts = re.split(r"^\$ ", body, flags=re.MULTILINE)
-    assert not first, "a console block begins with a command"
-    return [(part.split("\n")[0], part.split("\n")[1:]) for part in parts]
 
 
 def plain(lines: list[str]) -> list[str]:
@@ -57,24 +27,9 @@ def agree(shown: list[str], got: list[str]) -> bool:
     return bool(got) and shown[0] == got[0] and agree(shown[1:], got[1:])
 
 
-def execute(command: str, directory: Path) -> tuple[int, str]:
-    """Run one command as a reader would, mpiexec with what this MPI's launcher needs."""
-    words = shlex.split(command)
-    line = ["bash", "-c", command]
-    if words[0] == "mpiexec":
-        line = launcher.command(int(words[words.index("-n") + 1]), words[words.index("-n") + 2 :])
-    output = directory / "output"
-    with output.open("wb") as file:
-        inside = ["bash", "-c", 'cd "$0" && exec "$@"', str(directory), *line]
-        status = launcher.run_group(inside, 50, file)
-    assert status is not None, f"{command} had to be killed; it said {output.read_text()}"
-    return status, output.read_text()
-
-
 @pytest.mark.parametrize("console", consoles(GUIDE.read_text()), ids=lambda c: re.sub(r"\W+", "-", c.commands[0][0]))
 def test_the_guide(console, tmp_path):
-    for name, content in console.files.items():
-        (tmp_path / name).write_text(content)
+    console.write(tmp_path)
     for command, shown in console.commands:
         status, output = execute(command, tmp_path)
         wrong = "--load broken.py" in command or "arms=0" in command

@@ -295,7 +295,9 @@ def test_from_python(bed, script):
                 done = net.launch(["sh", "-c", "echo $WORD $(hostname)"], 2, placement="cyclic", python=here,
                                   env={"WORD": "hello"})
                 assert (done.status, done.timed_out) == (0, False), done
-                assert sorted(done.output.split()) == sorted(["hello"] * 2 * count + [*net.names] * 2), done
+                # Open MPI's mpirun may warn there that another process was faster than it ("setpgid failed in parent")
+                said = [line for line in done.output.splitlines() if "setpgid" not in line]
+                assert sorted(said) == sorted(f"hello {name}" for name in net.names * 2), done
         with hosts.Hosts(2, 200e6) as net:
             for ranks in (0, 3):
                 try:

@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from mine import MINE
 
-FILE = '''\
+WRONG = """\
 from mpi4py import MPI
-
-from mpicoll import algorithm
-from mpicoll.ir import Recv, Send
 
 if MPI.COMM_WORLD.rank in {wrong}:
     raise OSError("not here")
-
-
-@algorithm("bcast")
-def mine(p, rank):
-    """The root sends to one after the other.
-
-    Steps: p - 1
-    Bytes per rank: n * (p - 1)
-    Scratch: 0
-    Cost: (p - 1) (α + n β)
-    Source: nobody
-    """
-    if rank == 0:
-        yield from (Send(peer, (0,)) for peer in range(1, p))
-    else:
-        yield Recv(0, (0,))
-'''
+"""
 BENCH = ("bench", "bcast", "--sizes", "1K", "--algorithms", "mine", "--iterations", "2")
 
 
@@ -37,7 +19,7 @@ def run(mpiexec, tmp_path):
     """Runs mpicoll on 3 ranks, with a file that does not load on the ranks named."""
 
     def start(*arguments: str, wrong: tuple[int, ...] = ()):
-        (tmp_path / "mine.py").write_text(FILE.replace("{wrong}", repr(wrong)), encoding="utf-8")
+        (tmp_path / "mine.py").write_text(WRONG.format(wrong=wrong) + MINE, encoding="utf-8")
         return mpiexec(3, "mpicoll", "--load", tmp_path / "mine.py", *arguments)
 
     return start
@@ -55,5 +37,5 @@ def test_trouble_on_a_rank_ends_all_in_one_line(run, wrong, said):
     assert done.status not in (0, None), done.output
     lines = [line for line in done.output.splitlines() if "mine.py" in line]
     assert len(lines) == 1 and lines[0].startswith(f"mpicoll: {said}"), done.output
-    assert lines[0].endswith("mine.py, line 7: OSError: not here")
+    assert lines[0].endswith("mine.py, line 4: OSError: not here")
     assert "Traceback" not in done.output

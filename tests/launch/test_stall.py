@@ -11,6 +11,8 @@ from textwrap import dedent
 import launcher
 import pytest
 
+from mpicoll.collectives import FORMS
+
 HEAD = """\
 import os, signal, sys, time
 import numpy as np
@@ -23,6 +25,12 @@ def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())     # at once, so that no rank tears it apart
 """
 ENGINES = ("mpi4py", "compiled")
+
+
+def each_and_both_engines(ways):
+    """Each way to call, by the engines in turn, and the first by both: what waits is one code for all."""
+    first, *others = ways
+    return [(first, engine) for engine in ENGINES] + [(way, ENGINES[i % 2]) for i, way in enumerate(others)]
 
 
 @pytest.fixture
@@ -39,36 +47,198 @@ def run(mpiexec, tmp_path):
 
 LATE = """
 comm = mpicoll.Comm(world)
-with comm.using(engine=engine, allreduce="ring"):
+def load():
+    time.sleep(15)
+with comm.using(engine=engine, allreduce="{algorithm}"):
     comm.Barrier()
     if rank == 0:
-        time.sleep(15)
-    comm.{call}
+        load()
+    {call}
 say("end of", rank)
 """
-CALLS = {
-    "blocking": "Allreduce(np.ones(30), np.zeros(30))",
-    "waited for": "Iallreduce(np.ones(30), np.zeros(30)).Wait()",
-    "by the progress thread": "Iallreduce(np.ones(30), np.zeros(30)); time.sleep(15)",
+X = "np.ones(30), np.zeros(30)"
+CALLS = {       # a way to wait: (the call, its method)
+    "blocking": (f"comm.Allreduce({X})", "Allreduce"),
+    "Wait": (f"comm.Iallreduce({X}).Wait()", "Iallreduce"),
+    "the progress thread alone": (f"kept = comm.Iallreduce({X}); time.sleep(15)", "Iallreduce"),
+    "Waitall": (f"mpicoll.Request.Waitall([comm.Iallreduce({X}) for _ in range(2)])", "Iallreduce"),
+    "MPI's Waitall": (f"MPI.Request.Waitall([comm.Iallreduce({X})])", "Iallreduce"),
+    "the end of the program": (f"kept = comm.Iallreduce({X}); sys.exit()", "Iallreduce"),
+}
+TEST_LOOP = f"""
+    request = comm.Iallreduce({X})
+    while not request.Test():
+        time.sleep(0.01)
+"""
+
+
+def is_reported(output, who, method, call=2, how=r".*", start=""):
+    """Whether each of these ranks tells once that it is stuck in such a call, and of rank 0, which is not in it."""
+    for r in who:
+        told = rf"mpicoll: rank {r}: {method} \(call {call}{start}, {how}\) has not moved for 2 s"
+        assert len(re.findall(told, output)) == 1, output
+        verb = "started" if start else "made"
+        assert f"mpicoll: rank {r}:   rank 0 has not {verb} this call: now at script.py, line 13, in load" in output, (
+            output
+        )
+    assert "MPICOLL_TIMEOUT=2 is over, aborting" in output and "end of" not in output
+    assert "rank 0: All" not in output
+
+
+@pytest.mark.parametrize(("call", "engine"), each_and_both_engines(CALLS))
+def test_a_rank_that_never_joins(run, engine, call):
+    """Every rank that waits says in what, for whom, and where that one is; and the run ends."""
+    started = time.monotonic()
+    done = run(LATE.format(call=CALLS[call][0], algorithm="ring"), engine, MPICOLL_TIMEOUT="2")
+    assert done.status not in (0, None), done.output
+    assert time.monotonic() - started < 14
+    is_reported(done.output, (1, 2), CALLS[call][1], how=f"ring, {engine} engine")
+    for r in (1, 2):
+        steps = re.findall(rf"mpicoll: rank {r}:   (step .*)", done.output)
+        assert re.match(rf"step \d of chunk 0, strand 0, waits .*rank.* {r - 1}", steps[0]), steps
+
+
+def test_a_loop_of_Test_without_the_progress_thread(run):
+    """Nobody answers for the rank that is not there, and the report says so."""
+    done = run(LATE.format(call=TEST_LOOP.strip(), algorithm="ring"), "mpi4py",
+               MPICOLL_TIMEOUT="2", MPICOLL_PROGRESS="0")
+    assert done.status not in (0, None), done.output
+    assert done.output.count("Iallreduce (call 2, ring, mpi4py engine) has not moved") == 2, done.output
+    assert done.output.count("rank 0 has not answered: no thread there could") == 2, done.output
+
+
+START = """
+    request = comm.Allreduce_init(np.ones(30), np.zeros(30))
+    request.Start(); request.Wait()
+    if rank == 0:
+        load()
+    request.Start(); request.Wait()
+"""
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "native"])
+def test_a_persistent_collective_that_one_rank_does_not_start(run, algorithm):
+    """It is known by the call that made it and by how often it was started."""
+    code = LATE.format(call=START.strip(), algorithm=algorithm).replace("    if rank == 0:\n        load()\n", "", 1)
+    done = run(code, "mpi4py", MPICOLL_TIMEOUT="2")
+    assert done.status not in (0, None), done.output
+    is_reported(done.output, (1, 2), "Allreduce_init", call=r"\d+", start=", start 2")
+
+
+MAKING = {      # what is asked before a call proper: (the call, its method, how)
+    "recvcounts": ("comm.Reduce_scatter(np.ones(2 * p), np.zeros(2))", "Reduce_scatter", "asking for recvcounts"),
+    "recvcounts of Ireduce_scatter": ("comm.Ireduce_scatter(np.ones(2 * p), np.zeros(2))", "Ireduce_scatter",
+                                      "asking for recvcounts"),
+    "tags": (f"comm.Allreduce_init({X})", "Allreduce_init", "finding tags for it"),
+    "a native one": ("comm.Allreduce(np.ones(3, 'g'), np.zeros(3, 'g'))", "Allreduce", "no kernel .*"),
+    "a native nonblocking one": ("comm.Iallreduce(np.ones(3, 'g'), np.zeros(3, 'g')).Wait()", "Iallreduce",
+                                 "no kernel .*"),
+    "Barrier": ("comm.Barrier()", "Barrier", ".* engine"),
 }
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("call", CALLS)
-def test_a_rank_that_never_joins(run, engine, call):
-    """Every rank that waits says in what, and the run ends."""
-    started = time.monotonic()
-    done = run(LATE.format(call=CALLS[call]), engine, MPICOLL_TIMEOUT="2")
+@pytest.mark.parametrize("what", MAKING)
+def test_whatever_is_waited_for_is_told_of(run, what):
+    call, method, how = MAKING[what]
+    done = run(LATE.format(call=call, algorithm="auto"), "mpi4py", MPICOLL_TIMEOUT="2")
     assert done.status not in (0, None), done.output
-    assert time.monotonic() - started < 14
-    assert "MPICOLL_TIMEOUT=2 is over, aborting" in done.output
-    report = f"allreduce (call 2, ring, {engine} engine) has not moved for 2 s"
-    assert "rank 0: allreduce" not in done.output
-    for r in (1, 2):
-        assert f"mpicoll: rank {r}: {report}" in done.output, done.output
-        (step,) = re.findall(rf"mpicoll: rank {r}:   (.*)", done.output)
-        assert re.match(rf"step \d of chunk 0, strand 0, waits .*rank.* {r - 1}", step), step
-    assert "MPICOLL_CHECK=1" in done.output and "end of" not in done.output
+    is_reported(done.output, (1, 2), method, call=r"\d+", how=how)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_collective_in_every_form(run, form):
+    """Without abort: each is told of while rank 0 is late, and then goes on and ends. All at once where that goes."""
+    done = run(r"""
+        import io, re
+        import mpi_calls
+        settings.REPORT_AFTER = 0.6
+        sys.stderr = told = io.StringIO()
+        comm, form = mpicoll.Comm(world), sys.argv[2]
+        calls = mpi_calls.collectives(comm, form)
+        for together in [[name] for name in calls] if form == "blocking" else [list(calls)]:
+            world.Barrier()
+            if rank == 0:
+                time.sleep(1.5)
+            requests = [calls[name]() for name in together]
+            for request in filter(None, requests):
+                request.Wait()
+            world.Barrier()
+        for name in calls:
+            waits = r".* has not moved for .*\n(.*  (step|waits) .*\n)+.*  rank 0 has not"
+            if re.search(rf"{name} \(call {waits}", told.getvalue()):
+                say("told of", name)
+        say("asked", *calls)
+        say("end of", rank)
+    """, "mpi4py", form, PYTHONPATH=str(Path(__file__).parents[1]))
+    assert done.status == 0, done.output
+    told = set(re.findall(r"told of (\w+)", done.output))
+    assert len(told) == 17 and told == set(re.findall(r"asked (.*)", done.output)[0].split()), done.output
+
+
+RAISES = """
+comm = mpicoll.Comm(world)
+comm.Barrier()
+if rank == 1:
+    {what}
+comm.Allreduce(np.ones(3), np.zeros(3))
+"""
+ENDINGS = {     # what one rank does: what the others are told of it
+    "raises": ("raise ValueError('bad row')", r"ended with ValueError: bad row \(script.py, line \d+, in <module>\)"),
+    "ends": ("sys.exit()", "reached the end of the program"),
+    "refuses": ("comm.Allreduce(np.ones(3), np.zeros(4))", r"ended with CountMismatch: the buffer to send has 3 .*"),
+    "refuses and goes on": ("exec('try: comm.Allreduce(np.ones(3), np.zeros(4))\\nexcept ValueError: time.sleep(15)')",
+                            "raised CountMismatch: the buffer to send has 3 .*; now at .*"),
+    "finalizes": ("MPI.Finalize(); time.sleep(15)", "reached the end of the program"),
+}
+
+
+@pytest.mark.parametrize(("what", "timeout"), [*((what, 2) for what in ENDINGS), ("raises", 6), ("finalizes", 6)])
+def test_a_rank_that_ended_or_raised_is_named_with_its_words(run, what, timeout):
+    """Also where it has gone by the time that the others ask."""
+    done = run(RAISES.format(what=ENDINGS[what][0]), "mpi4py", MPICOLL_TIMEOUT=str(timeout))
+    assert done.status not in (0, None), done.output
+    for r in (0, 2):
+        told = rf"mpicoll: rank {r}:   rank 1 has not made this call: {ENDINGS[what][1]}\n"
+        assert len(re.findall(told, done.output)) == 1, done.output
+
+
+def test_an_error_that_was_made_good_is_not_told_of(run):
+    """Rank 1 has made calls since."""
+    done = run(RAISES.format(what="""
+    try:
+        comm.Allreduce(np.ones(3), np.zeros(4))
+    except ValueError:
+        comm.Allreduce(np.ones(3), np.zeros(3))
+        time.sleep(15)
+else:
+    comm.Allreduce(np.ones(3), np.zeros(3))
+    """.strip()), "mpi4py", MPICOLL_TIMEOUT="2")
+    assert "rank 1 has not made this call: now at script.py" in done.output and "raised" not in done.output
+
+
+def test_different_collectives_are_told_apart_without_check_mode(run):
+    """By the methods under way; and by what is past where the other call was done at once."""
+    done = run("""
+        comm = mpicoll.Comm(world)
+        comm.Barrier()
+        comm.Bcast(np.ones(3), 0) if rank == 1 else comm.Allgather(np.ones(3), np.ones(3 * p))
+    """, "mpi4py", MPICOLL_TIMEOUT="2")
+    assert done.status not in (0, None), done.output
+    assert "rank 1 has made another call here: Bcast, at script.py, line 13" in done.output, done.output
+
+
+def test_a_program_that_ends_one_rank_after_the_other_ends(run):
+    """Those that are done wait for the others, by whatever way they end, and nothing is told."""
+    done = run("""
+        comm = mpicoll.Comm(world)
+        kept = comm.Split(rank % 2)
+        comm.Barrier()
+        time.sleep(rank)
+        if rank == 0:
+            MPI.Finalize()
+        say("end of", rank)
+    """, "mpi4py")
+    assert done.status == 0 and done.output.count("end of") == 3 and "mpicoll" not in done.output, done.output
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -89,7 +259,7 @@ def test_a_rank_that_is_late_is_only_told_of(run, engine):
     assert done.status == 0, done.output
     assert all(f"end of {r}" in done.output for r in range(3))
     for r in (1, 2):
-        said = f"mpicoll: rank {r}: allreduce (call 2, ring, {engine} engine) has not moved for 1 s"
+        said = f"mpicoll: rank {r}: Allreduce (call 2, ring, {engine} engine) has not moved for 1 s"
         assert done.output.count(said) == 1, done.output
     assert "aborting" not in done.output
 
@@ -111,48 +281,54 @@ def test_a_call_that_moves_is_not_told_of(run):
 
 
 def test_check_mode_says_that_it_waits_for_signatures(run):
-    done = run(LATE.format(call=CALLS["blocking"]), "mpi4py", MPICOLL_TIMEOUT="2", MPICOLL_CHECK="1")
+    call, method = CALLS["blocking"]
+    done = run(LATE.format(call=call, algorithm="ring"), "mpi4py", MPICOLL_TIMEOUT="2", MPICOLL_CHECK="1")
+    is_reported(done.output, (1, 2), method)
     assert done.status not in (0, None), done.output
     assert "waits for the signatures of all ranks" in done.output
 
 
-def test_reduce_scatter_without_counts_is_told_of(run):
-    """The counts are asked for before the call proper."""
-    call = "Reduce_scatter(np.ones(2 * p), np.zeros(2))"
-    done = run(LATE.format(call=call), "mpi4py", MPICOLL_TIMEOUT="2")
-    assert done.status not in (0, None), done.output
-    assert "has not moved" in done.output and "aborting" in done.output, done.output
-
-
 KILLED = """
 comm = mpicoll.Comm(world)
-say("pid", os.getpid())
+say("pid", os.getpid(), "of rank", rank)
 world.Barrier()
-time.sleep(0.3)
+x, y = np.ones(1 << 16), np.zeros(1 << 16)
 with comm.using(engine=engine, allreduce="ring", chunk_bytes=4096):
     if rank == 1:
         signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
         signal.setitimer(signal.ITIMER_REAL, 1.0)
+    persistent = comm.Allreduce_init(x, y)
     while True:
-        comm.Allreduce(np.ones(1 << 16), np.zeros(1 << 16))
+        {call}
 """
+KILLED_IN = {
+    "blocking": "comm.Allreduce(x, y)",
+    "nonblocking": "comm.Iallreduce(x, y); time.sleep(15)",
+    "persistent": "persistent.Start(); persistent.Wait()",
+}
+NAMES = {       # what a launcher says; Hydra may name a rank that it has ended itself since
+    "mpich": lambda pids: f"PID ({'|'.join(map(str, pids.values()))}) RUNNING",
+    "openmpi": lambda pids: f"rank 1 with PID {pids[1]} ",
+    "intel": lambda pids: f"RANK 1 PID {pids[1]} ",
+}
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_rank_that_is_killed_ends_the_run(tmp_path, engine):
-    """In the middle of a collective; the others do not stay behind, and nobody has to end them."""
+@pytest.mark.parametrize(("form", "engine"), each_and_both_engines(KILLED_IN))
+def test_a_rank_that_is_killed_ends_the_run(tmp_path, engine, form):
+    """In the middle of a collective; the others do not stay behind, nobody has to end them, the launcher names it."""
     script = tmp_path / "script.py"
-    script.write_text(HEAD + KILLED)
+    script.write_text(HEAD + KILLED.format(call=KILLED_IN[form]))
     command = launcher.command(3, ["python", str(script), engine])
     done = subprocess.run(command, env=launcher.environment({"MPICOLL_TIMEOUT": "5"}), timeout=40, text=True,
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert done.returncode != 0, done.stdout
-    pids = [int(pid) for pid in re.findall(r"pid (\d+)", done.stdout)]
-    assert len(pids) == 3, done.stdout
+    pids = {int(rank): int(pid) for pid, rank in re.findall(r"pid (\d+) of rank (\d)", done.stdout)}
+    assert sorted(pids) == [0, 1, 2], done.stdout
+    assert re.search(NAMES[launcher.flavour()](pids), done.stdout.replace("\n", " ")), done.stdout
     until = time.monotonic() + 5
-    while any(map(is_python, pids)) and time.monotonic() < until:
+    while any(map(is_python, pids.values())) and time.monotonic() < until:
         time.sleep(0.1)
-    assert not [pid for pid in pids if is_python(pid)]
+    assert not [pid for pid in pids.values() if is_python(pid)]
 
 
 def is_python(pid: int) -> bool:
@@ -165,18 +341,22 @@ def is_python(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_an_exception_in_a_user_operator_ends_the_run_with_its_words(run, engine):
-    """mpi4py prints it and aborts, since no exception can pass through MPI; with ours it is the same."""
+def test_an_exception_in_a_user_operator_ends_the_run_with_its_words(run, engine, tmp_path):
+    """mpi4py prints it and aborts, since no exception can pass through MPI; with ours it is the same.
+
+    It aborts at once, and a launcher may end the run before it has passed the words on: they go to a file.
+    """
     done = run("""
+        os.dup2(os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
         def refuse(a, b, datatype):
             raise RuntimeError("words of the operator")
         comm = mpicoll.Comm(world)
         op = MPI.Op.Create(refuse, True)
         with comm.using(engine=engine, allreduce="ring"):
             comm.Allreduce(np.ones(5), np.zeros(5), op)
-    """, engine, ranks=2)
+    """, engine, str(tmp_path / "words"), ranks=2)
     assert done.status not in (0, None), done.output
-    assert "words of the operator" in done.output
+    assert "words of the operator" in (tmp_path / "words").read_text()
 
 
 @pytest.mark.parametrize("engine", ENGINES)

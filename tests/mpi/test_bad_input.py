@@ -5,6 +5,8 @@ After each refusal the communicator must work as if nothing had been: not one me
 
 from __future__ import annotations
 
+from functools import cache
+
 import mpi_cases as cases
 import numpy as np
 import pytest
@@ -12,6 +14,8 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll import errors
+from mpicoll.collectives import BLOCKING, FORMS
+from mpicoll.methods import METHODS
 
 each = pytest.mark.parametrize
 
@@ -119,6 +123,14 @@ CALLS = {
     "root PROC_NULL": case(
         lambda c: c.Gather(z(1), z(c.size), MPI.PROC_NULL), errors.RootError, "PROC_NULL", MPI.Exception),
     "root no number": case(lambda c: c.Scatter(z(c.size), z(1), "0"), errors.ArgumentError, "'0' str", TypeError),
+    **{f"{name} without an operator": case(lambda c, name=name, call=call: call(getattr(c, name)),
+                                             errors.ArgumentError, "op None MPI.SUM", TypeError)
+       for name, call in (
+           ("Allreduce", lambda of: of(z(3), z(3), None)), ("Reduce", lambda of: of(z(3), z(3), None)),
+           ("Scan", lambda of: of(z(3), z(3), None)), ("Exscan", lambda of: of(z(3), z(3), None)),
+           ("Reduce_scatter_block", lambda of: of(z(3 * of.__self__.size), z(3), None)))},
+    "an operator's name": case(
+        lambda c: c.Allreduce(z(3), z(3), "SUM"), errors.ArgumentError, "'SUM' MPI.SUM", TypeError),
     "operator": case(
         lambda c: c.Allreduce(z(3), z(3), MPI.BAND), errors.OperatorError, "MPI.BAND DOUBLE SUM", MPI.Exception),
     "read-only": case(lambda c: c.Allreduce(z(3), frozen(3)), ACCESS, "read-only", BufferError),
@@ -173,8 +185,6 @@ CALLS = {
     "alltoallw null type": case(
         lambda c: c.Alltoallw(*[[z(3), [1] * c.size, EIGHTS[: c.size], [MPI.DATATYPE_NULL] * c.size]] * 2),
         errors.DatatypeError, "DATATYPE_NULL"),
-    "iallreduce counts": case(lambda c: c.Iallreduce(z(3), z(4)), COUNTS, "3 4"),
-    "iallreduce read-only": case(lambda c: c.Iallreduce(z(3), frozen(3)), ACCESS),
 }
 CODES = {
     COUNTS: MPI.ERR_TRUNCATE, errors.DatatypeError: MPI.ERR_TYPE, errors.InPlaceError: MPI.ERR_BUFFER,
@@ -182,35 +192,52 @@ CODES = {
 }
 
 
-@each("what", CALLS)
-def test_a_wrong_call_is_refused_before_any_message(ours, what):
-    call, error, words, builtin = CALLS[what]
-    with ours.trace() as records, pytest.raises(error) as caught:
-        call(ours)
-    raised = caught.value
-    assert isinstance(raised, builtin) and isinstance(raised, errors.MpicollError)
-    assert raised.rank == ours.rank and str(raised).startswith(f"rank {ours.rank}: ")
-    assert all(word in str(raised) for word in words.split()), str(raised)
-    if error in CODES:
-        assert isinstance(raised, MPI.Exception) and raised.Get_error_class() == CODES[error]
-    assert not records
-    works(ours)
+@cache
+def calling(form):
+    """Comm, whose blocking methods only make the call of a form: nothing is waited for, or started."""
+
+    def only_call(name):
+        return lambda self, *args, **kwargs: getattr(self, name)(*args, **kwargs)
+
+    if form == BLOCKING:
+        return mpicoll.Comm
+    return type("Calling", (mpicoll.Comm,), {n: only_call(method.spelled(form)) for n, method in METHODS.items()})
 
 
-@each("what", WRONG)
-def test_a_wrong_vector_is_refused_before_any_message(comm, what):
-    ours = mpicoll.Comm(comm)
-    give, error, words, builtin = WRONG[what]
+def refused(checks, comm, call, error, words, builtin, *said):
+    """A call is refused, by an error of that class with these words that knows its rank."""
+    try:
+        call(comm)
+        checks.that(False, *said, "was taken")
+    except error as raised:
+        checks.that(isinstance(raised, errors.MpicollError) and isinstance(raised, builtin), *said, repr(raised))
+        checks.that(raised.rank == comm.rank and str(raised).startswith(f"rank {comm.rank}: "), *said, raised)
+        checks.that(all(word in str(raised) for word in words.split()), *said, raised)
+        if error in CODES:
+            checks.that(isinstance(raised, MPI.Exception) and raised.Get_error_class() == CODES[error], *said, "class")
+
+
+@each("form", FORMS)
+def test_wrong_calls_are_refused_before_any_message(ours, form):
+    """In every form by the call itself; and every time all is as if nothing had been."""
+    ours = calling(form)(ours)
     with cases.Checks() as checks, ours.trace() as records:
-        for name, call in VECTORS.items():
-            try:
-                call(ours, give(comm.size))
-                checks.that(False, name, "took it")
-            except error as raised:
-                checks.that(isinstance(raised, builtin) and raised.rank == comm.rank, name, repr(raised))
-                checks.that(all(word in str(raised) for word in words.split()), name, raised)
+        for what, wrong in CALLS.items():
+            refused(checks, ours, *wrong, what)
+            checks.equal(records, [], what, "ran")
+            works(mpicoll.Comm(ours))
+            records.clear()
+
+
+@each("form", FORMS)
+def test_wrong_vectors_are_refused_before_any_message(comm, form):
+    ours = calling(form)(comm)
+    with cases.Checks() as checks, ours.trace() as records:
+        for what, (give, *wrong) in WRONG.items():
+            for name, call in VECTORS.items():
+                refused(checks, ours, lambda c, call=call, give=give: call(c, give(c.size)), *wrong, name, what)
         checks.equal(records, [], "ran")
-    works(ours)
+    works(mpicoll.Comm(ours))
 
 
 @pytest.mark.mpi(min_size=2)
@@ -238,14 +265,15 @@ def test_one_buffer_may_lie_in_the_gaps_of_another(ours):
 
 
 @pytest.mark.mpi(min_size=2)
-@each("what", ["allreduce counts", "overlap in Allgather", "read-only", "operator"])
-def test_refused_on_one_rank_alone(ours, what):
+@each("form", FORMS)
+def test_refused_on_one_rank_alone(ours, form):
     """Nobody else made the call; so nobody waits."""
-    call, error, *_ = CALLS[what]
-    if ours.rank == ours.size - 1:
-        with pytest.raises(error):
-            call(ours)
-    works(ours)
+    for what in ("allreduce counts", "overlap in Allgather", "read-only", "operator"):
+        call, error, *_ = CALLS[what]
+        if ours.rank == ours.size - 1:
+            with pytest.raises(error):
+                call(calling(form)(ours))
+        works(ours)
 
 
 @pytest.mark.mpi(min_size=2)

@@ -169,8 +169,8 @@ def test_command_with_chunks(comm, tmp_path):
     ("bcast --root rotating --algorithms native,binomial", ["native", "binomial"]),
     ("gather --root rotating --in-place --sync window --algorithms native,linear", ["native", "linear"]),
     ("allreduce --form nonblocking --algorithms native,auto", ["native", "auto"]),
-    ("allreduce --form persistent", ["native"]),
-    ("gatherv --form nonblocking --counts skewed --sync window", ["native"]),
+    ("allreduce --form persistent --algorithms native,ring", ["native", "ring"]),
+    ("gatherv --form nonblocking --counts skewed --sync window --algorithms native,binomial", ["native", "binomial"]),
     ("alltoallv --counts spike --algorithms native,pairwise --rate 10Gbit", ["native", "pairwise"]),
 ])
 def test_command_in_other_forms(comm, tmp_path, words, names):
@@ -232,7 +232,7 @@ def refused(comm, words: str) -> str:
     "allreduce --sizes 8:x", "allreduce --algorithms rign", "allreduce --dtype float99", "nothing", "allreduce --no",
     "allreduce --sizes 8 --json /nowhere/at/all", "gather --counts uneven", "gatherv --counts odd", "scan --root 1",
     "scatterv --root 99", "alltoallw --window 0", "exscan --chunk-bytes 0",
-    "bcast --form persistent --algorithms chain", "bcast --rate 50Mbyte",
+    "bcast --form persistent --algorithms chained", "bcast --rate 50Mbyte",
     "bcast --sync never", "bcast --root 99", "bcast --root some", "bcast --form sync",
 ])
 def test_command_with_bad_input(comm, words):

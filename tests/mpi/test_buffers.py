@@ -5,10 +5,12 @@ Nothing here talks to another rank: natives run on COMM_SELF, so any number of r
 
 import array
 import ctypes
+import struct
 
 import numpy as np
 import pytest
 from mpi4py import MPI
+from mpi_arranged import Packed
 
 from mpicoll import arguments, datatypes, errors, forms, vector_arguments
 
@@ -35,17 +37,24 @@ PARSE = {
 }
 
 
-class Packed:
-    """An object with DLPack and no buffer interface."""
+class Tensor:
+    """An object with DLPack of four items of any type, also such as NumPy has not; exported without a deleter."""
 
-    def __init__(self, data):
-        self.data = data
+    def __init__(self, code, bits, lanes):
+        self.memory = np.zeros(4 * lanes * bits // 8, "u1")
+        self.shape = np.array([4], "i8")
+        self.struct = struct.pack("PiiiBBHPPQPP", self.memory.ctypes.data, 1, 0, 1, code, bits, lanes,
+                                  self.shape.ctypes.data, 0, 0, 0, 0)
 
-    def __dlpack__(self, **options):
-        return self.data.__dlpack__(**options)
+    def __dlpack__(self):
+        return capsule(self.struct, b"dltensor", None)
 
     def __dlpack_device__(self):
-        return self.data.__dlpack_device__()
+        return 1, 0
+
+
+capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", ctypes.pythonapi))
 
 
 class Cuda:
@@ -105,7 +114,10 @@ BUFFERS = {
     "MPI.buffer": MPI.buffer.allocate(4),
     "DLPack": Packed(z(4)),
     "DLPack not contiguous": Packed(z(4)[::2]),
+    "DLPack read only": Packed(np.frombuffer(b"12345678")),
     "DLPack integers": Packed(z(4, "i")),
+    **{f"DLPack of {bits}-bit items, code {code}, {lanes} lanes": Tensor(code, bits, lanes)
+       for code, bits, lanes in ((2, 128, 1), (5, 64, 1), (2, 32, 2), (4, 16, 1), (6, 8, 1), (0, 24, 1))},
     "CUDA interface": Cuda(z(4)),
     "None": None,
     "BOTTOM": MPI.BOTTOM,
@@ -258,15 +270,15 @@ VECTORS = {     # where there are counts, they are of two numbers
     "not contiguous": z(4)[::2],
     "foreign order": z(2, ">d"),
 }
-OF_TYPES = {
+OF_TYPES = {    # z(9): Open MPI's own, on one rank, takes displacements of Alltoallw for elements, not bytes
     "two": [z(2), [MPI.DOUBLE]],
     "tuple": (z(2), (MPI.DOUBLE,)),
-    "three": [z(2), ([1], [8]), [MPI.DOUBLE]],
-    "three as lists": [z(2), [[1], [8]], [MPI.DOUBLE]],
+    "three": [z(9), ([1], [8]), [MPI.DOUBLE]],
+    "three as lists": [z(9), [[1], [8]], [MPI.DOUBLE]],
     "three, counts alone": [z(2), [1], [MPI.DOUBLE]],
     "three, a number": [z(2), 1, [MPI.DOUBLE]],
-    "four": [z(2), [1], [8], [MPI.DOUBLE]],
-    "four, NumPy": [z(2), np.array([1]), np.array([8]), [MPI.DOUBLE]],
+    "four": [z(9), [1], [8], [MPI.DOUBLE]],
+    "four, NumPy": [z(9), np.array([1]), np.array([8]), [MPI.DOUBLE]],
     "four, no counts": [z(2), None, [0], [MPI.DOUBLE]],
     "four, numbers": [z(2), 1, 0, [MPI.DOUBLE]],
     "four, no counts, no displacements": [z(2), None, None, [MPI.DOUBLE]],
@@ -280,6 +292,8 @@ OF_TYPES = {
     "null type of nothing": [z(2), [0], [0], [MPI.DATATYPE_NULL]],
     "None": [None, [MPI.DOUBLE]],
     "None with zero": [None, [0], [0], [MPI.DOUBLE]],
+    "BOTTOM, no counts": [MPI.BOTTOM, None, [0], [MPI.DOUBLE]],
+    "BOTTOM, no displacements": [MPI.BOTTOM, [0], None, [MPI.DOUBLE]],
     "negative count": [z(2), [-1], [0], [MPI.DOUBLE]],
     "not committed": [z(5), [1], [0], [LOOSE]],
 }
@@ -305,6 +319,15 @@ def agree(name, *arguments):
 @pytest.mark.parametrize("form", BUFFERS)
 def test_a_buffer_is_taken_as_mpi4py_takes_it(form):
     agree("Bcast", BUFFERS[form])
+
+
+@pytest.mark.parametrize("given, name, count", [
+    ((2, 128, 1), "LONG_DOUBLE", 4), ((5, 64, 1), "C_FLOAT_COMPLEX", 4), ((2, 32, 2), "C_FLOAT_COMPLEX", 4),
+    ((0, 64, 1), "LONG", 4), ((6, 8, 1), "C_BOOL", 4), ((4, 16, 1), "BYTE", 8)])
+def test_items_of_dlpack_are_known_by_their_type(given, name, count):
+    """Also where NumPy does not take them; bfloat16, which has no format, travels as bytes."""
+    buffer = forms.buffer(Tensor(*given))
+    assert (buffer.datatype, buffer.count) == (getattr(MPI, name), count)
 
 
 @pytest.mark.parametrize("case", CALLS)

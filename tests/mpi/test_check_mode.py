@@ -9,23 +9,35 @@ import mpi_vectors as vectors
 import numpy as np
 import pytest
 from mpi4py import MPI
+from mpi_calls import collectives
+from mpi_in_form import FORMS, in_form
 
 import mpicoll
 from mpicoll import errors
 from mpicoll.check import Exchange
 from mpicoll.errors import MismatchError
+from mpicoll.methods import METHODS
 
 each = pytest.mark.parametrize
 several = pytest.mark.mpi(min_size=2)
 
 
 @pytest.fixture
-def checked(comm, monkeypatch):
+def checked(comm, check_mode):
     """A Comm in check mode."""
-    monkeypatch.setenv("MPICOLL_CHECK", "1")
     made = mpicoll.Comm(comm)
     assert made._channel.settings.check
     return made
+
+
+@pytest.fixture(autouse=True)
+def check_mode(monkeypatch):
+    monkeypatch.setenv("MPICOLL_CHECK", "1")
+
+
+def made_for(comm, form):
+    """A Comm in check mode whose blocking calls are carried out in a form."""
+    return in_form(mpicoll.Comm, form)(comm)
 
 
 def z(n, dtype="d"):
@@ -143,7 +155,9 @@ def unequal(c):
 @several
 @each("what", DIFFER)
 @each("engine", cases.ENGINES)
-def test_a_difference_raises_on_every_rank(checked, engine, what):
+@each("form", FORMS)
+def test_a_difference_raises_on_every_rank(comm, form, engine, what):
+    checked = made_for(comm, form)
     call, field, words = DIFFER[what]
     with checked.using(engine=engine), checked.trace() as records:
         with pytest.raises(MismatchError) as caught:
@@ -196,7 +210,9 @@ OWN = {         # what a rank may get wrong alone: (its call, its error, the oth
 
 @several
 @each("what", list(OWN))
-def test_a_rank_that_refuses_its_own_arguments_tells_the_others(checked, what):
+@each("form", FORMS)
+def test_a_rank_that_refuses_its_own_arguments_tells_the_others(comm, form, what):
+    checked = made_for(comm, form)
     wrong, error, right = OWN[what]
     with pytest.raises(error if odd(checked) else MismatchError) as caught:
         (wrong if odd(checked) else right)(checked)
@@ -220,7 +236,9 @@ def test_what_is_right_passes(comm, checked, name):
 
 
 @each("engine", cases.ENGINES)
-def test_every_algorithm_passes(comm, checked, engine):
+@each("form", FORMS)
+def test_every_algorithm_passes(comm, form, engine):
+    checked = made_for(comm, form)
     with cases.Checks() as checks:
         for collective, spec in cases.specs():
             for in_place in (False, collective in cases.IN_PLACE):
@@ -229,7 +247,9 @@ def test_every_algorithm_passes(comm, checked, engine):
 
 
 @each("engine", cases.ENGINES)
-def test_every_algorithm_with_counts_passes(comm, checked, engine):
+@each("form", FORMS)
+def test_every_algorithm_with_counts_passes(comm, form, engine):
+    checked = made_for(comm, form)
     with cases.Checks() as checks:
         for collective, spec in vectors.specs():
             for in_place in (False, True):
@@ -280,9 +300,89 @@ def test_long_signatures_are_compared():
 
 @several
 def test_rank_0_decides_about_the_mode(comm, monkeypatch):
-    if comm.rank == 0:
-        monkeypatch.setenv("MPICOLL_CHECK", "1")
+    if comm.rank:
+        monkeypatch.delenv("MPICOLL_CHECK")
     ours = mpicoll.Comm(comm)
     with pytest.raises(MismatchError):
         ours.Bcast(z(1 + odd(ours)))
     works(ours)
+
+
+@several
+@each("theirs", FORMS)
+@each("ours", FORMS)
+def test_forms_that_differ_raise_on_every_rank(checked, ours, theirs):
+    """A blocking Allreduce does not match an Iallreduce, nor either of them an Allreduce_init."""
+    form = theirs if odd(checked) else ours
+    x, y = np.ones(3), z(3)
+    call = {"blocking": lambda: checked.Allreduce(x, y), "nonblocking": lambda: checked.Iallreduce(x, y).Wait(),
+            "persistent": lambda: checked.Allreduce_init(x, y)}[form]
+    if ours == theirs:
+        call()
+    else:
+        with pytest.raises(MismatchError, match=f"differ in form: .*{ours}.*{theirs}"):
+            call()
+    works(checked)
+
+
+@several
+@each("form", FORMS)
+def test_every_method_is_compared(checked, form):
+    """One rank is a call ahead, all the way through."""
+    if form == "persistent":
+        calls = {name: lambda m=m: _made(checked, m) for name, m in METHODS.items()}
+    else:
+        calls = collectives(checked, form)
+    names = list(calls)
+    for name, other in zip(names, names[1:] + names[:1]):
+        if {name.lower(), other.lower()} <= {"reduce_scatter_block", "ireduce_scatter_block"}:
+            continue
+        with pytest.raises(MismatchError):
+            request = calls[other if odd(checked) else name]()
+            if form == "nonblocking":
+                request.Wait()
+    works(checked)
+
+
+def _made(comm, method):
+    return next(iter(collectives(comm, "persistent", only=method.name).values()))
+
+
+@several
+@each("dtype", ["d", "g"])
+def test_a_nonblocking_call_never_waits(checked, dtype):
+    """Rank 1 makes its call only once it has heard from rank 0, which has made its own: legal, native or not."""
+    x, y, word = np.ones(3, dtype), z(3, dtype), z(1)
+    if checked.rank == 1:
+        checked.Recv(word, 0)
+    request = checked.Iallreduce(x, y)
+    if checked.rank == 0:
+        checked.Send(np.ones(1), 1)
+    request.Wait()
+    assert (y == checked.size).all()
+
+
+@several
+def test_a_nonblocking_call_that_is_refused_does_not_wait_either(checked):
+    word = z(1)
+    if checked.rank == 1:
+        checked.Recv(word, 0)
+    if checked.rank == 0:
+        with pytest.raises(errors.CountMismatch):
+            checked.Iallreduce(z(3), z(4))
+        checked.Send(np.ones(1), 1)
+    else:
+        with pytest.raises(MismatchError, match="a rank refused its own"):
+            checked.Iallreduce(z(3), z(3)).Wait()
+    works(checked)
+
+
+@each("call", {
+    "gatherv": lambda c, x: c.Gatherv(x, np.zeros(2 * (c.size - 1), "i") if c.rank == 0 else None) if c.rank else
+    c.Gatherv(x, [np.zeros(2 * (c.size - 1), "i"), [0] + [2] * (c.size - 1)]),
+    "allgatherv": lambda c, x: c.Allgatherv(x, [np.zeros(2 * (c.size - 1), "i"), [0] + [2] * (c.size - 1)]),
+}.values(), ids=["gatherv", "allgatherv"])
+def test_nothing_is_of_any_type(checked, call):
+    """Rank 0 contributes nothing, of another type: MPI asks only that signatures match, and there is none."""
+    call(checked, np.zeros(0) if checked.rank == 0 else np.full(2, checked.rank, "i"))
+    works(checked)

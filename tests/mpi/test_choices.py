@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import mpi_cases as cases
 import mpi_ops as ops
 import numpy as np
@@ -13,10 +15,22 @@ import mpicoll
 from mpicoll.errors import ParameterError, PreconditionError
 from mpicoll.parameters import dealt, uneven
 from mpicoll.registry import find, registered
+from mpicoll.rules import HOST_RULES, LINK_RULES
 
 HIERARCHICAL = [entry.collective.name for entry in registered() if entry.name == "hierarchical"]
 MAPS = {"uneven": uneven, "dealt": dealt, "pairs": lambda p: 2, "backwards": lambda p: ((*range(p - 1, 0, -1),), (0,))}
 each = pytest.mark.parametrize
+
+
+def as_if_on(ours, nodes):
+    """As if the ranks were on these."""
+    channel = ours._open()
+    channel.agreed = replace(channel.agreed, nodes=nodes)
+
+
+def as_if_on_two_nodes(ours):
+    """Every other rank on one."""
+    as_if_on(ours, dealt(ours.size, 2))
 
 
 @pytest.fixture(params=cases.ENGINES)
@@ -41,10 +55,69 @@ def test_given_groups_from_every_root(comm, engine, collective, name):
 def test_nodes_whose_ranks_do_not_follow_each_other(comm, engine, collective, spec):
     """As if the machine were several, from every root."""
     ours, p = mpicoll.Comm(comm), comm.size
-    ours._open().nodes = dealt(p, 2)
+    as_if_on_two_nodes(ours)
     with Checks() as checks:
         for root in range(p) if collective in cases.ROOTED else (0,):
             cases.check(checks, ours, comm, Case(collective, 2 * p + 1, root), spec, engine)
+
+
+@pytest.mark.mpi(min_size=3)
+def test_ranks_that_share_hosts_meet_there_first(comm, engine):
+    """As if the machine were two: what auto chooses then is right, and explain says the same."""
+    ours = mpicoll.Comm(comm)
+    as_if_on_two_nodes(ours)
+    with Checks() as checks:
+        for collective in HOST_RULES:
+            for n in (100, 9000, 20_000):
+                case = Case(collective, n)
+                with ours.using(engine=engine), ours.trace() as records:
+                    got = case.run(ours).result
+                checks.equal(got, case.run(comm).result, case)
+                checks.equal(records[0].algorithm, ours.explain(collective, records[0].nbytes).algorithm, case)
+                few = records[0].nbytes < HOST_RULES[collective][0].above
+                checks.equal(records[0].algorithm.startswith("hierarchical"), not few, case)
+
+
+@pytest.mark.mpi(min_size=2)
+@each("collective", sorted(set(LINK_RULES) & set(cases.METHODS)))
+def test_ranks_on_hosts_of_their_own(comm, engine, collective):
+    """As if each were on one: large vectors go in small chunks, which come out right."""
+    ours, p = mpicoll.Comm(comm), comm.size
+    as_if_on(ours, tuple((rank,) for rank in range(p)))
+    blocks = 1 if collective in cases.WHOLE else p
+    with Checks() as checks:
+        for n in (100, 3000, 50_000 // blocks, 100_001 // blocks):
+            case = Case(collective, n)
+            with ours.using(engine=engine), ours.trace() as records:
+                got = case.run(ours).result
+            choice = ours.explain(collective, records[0].nbytes)
+            checks.equal(got, case.run(comm).result, case)
+            checks.equal((records[0].algorithm, records[0].engine), (choice.algorithm, engine), case)
+            rule = LINK_RULES[collective][-1]
+            if records[0].nbytes >= max(rule.above, rule.per_rank * p) and p >= rule.ranks:
+                checks.equal((choice.algorithm, choice.chunk_bytes), (rule.algorithm, rule.chunk_bytes), case)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_vectors_between_hosts(comm, engine):
+    """In chunks, though a rank knows only its own counts: rank 0 has the most, and some have nothing."""
+    ours, p, rank = mpicoll.Comm(comm), comm.size, comm.rank
+    as_if_on(ours, tuple((each,) for each in range(p)))
+    counts = [[(9000 if 0 in (a, b) else a) * (b % 3 > 0) for b in range(p)] for a in range(p)]
+    mine, theirs = counts[rank], [counts[a][rank] for a in range(p)]
+    send = cases.data(sum(mine), rank)
+    with Checks() as checks, ours.using(engine=engine), ours.trace() as records:
+        for method in ("Alltoallv", "Allgatherv"):
+            got, wanted = [], []
+            for each, results in ((ours, got), (comm, wanted)):
+                all_counts = theirs if method == "Alltoallv" else [sum(counts[a]) for a in range(p)]
+                receive = np.zeros(sum(all_counts))
+                getattr(each, method)([send, mine] if method == "Alltoallv" else send, [receive, all_counts])
+                results.append(receive)
+            checks.equal(got[0], wanted[0], method)
+        checks.equal([r.algorithm for r in records], ["pairwise", "ring"])
+        if rank == 0:       # 72,000 bytes in chunks of 32 KiB
+            checks.equal(records[0].messages, 3 * sum(counts[0][b] > 0 for b in range(1, p)))
 
 
 def test_nodes_are_those_that_share_memory(comm):
@@ -58,8 +131,8 @@ def test_nodes_are_those_that_share_memory(comm):
     with Checks() as checks:
         checks.equal(got, case.run(comm).result)
         checks.equal([r.algorithm for r in records], ["hierarchical"])
-        checks.that(tuple(mine) in ours._open().nodes, mine, ours._open().nodes)
-        checks.equal(sorted(r for group in ours._open().nodes for r in group), list(range(comm.size)))
+        checks.that(tuple(mine) in ours._open().agreed.nodes, mine, ours._open().agreed.nodes)
+        checks.equal(sorted(r for group in ours._open().agreed.nodes for r in group), list(range(comm.size)))
 
 
 def test_order_is_kept_where_the_groups_are_in_rank_order(comm, engine):

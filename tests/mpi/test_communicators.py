@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 
 import mpi_cases as cases
 import numpy as np
 import pytest
 from mpi4py import MPI
+from mpi_in_form import FORMS, in_form
 
 import mpicoll
 from mpicoll import channel as channels
@@ -69,9 +71,9 @@ def test_methods_that_are_not_ours_still_work(ours):
 
 
 def test_two_objects_on_one_communicator_share_their_channel(comm):
-    first, live = mpicoll.Comm(comm), len(channels._live)
+    first, live = mpicoll.Comm(comm), len(channels.LIVE)
     second = mpicoll.Comm(comm)
-    assert first._channel is second._channel and len(channels._live) == live
+    assert first._channel is second._channel and len(channels.LIVE) == live
     with first.trace() as records:
         works(second)
     assert len(records) == 1
@@ -130,6 +132,24 @@ def test_nonblocking_copies(ours, method):
     copy.Free()
 
 
+@pytest.mark.mpi(min_size=2)
+def test_the_first_call_on_a_nonblocking_copy_waits_for_nobody(ours):
+    """Rank 1 sends, in a way that waits for the receive, before it makes a call that rank 0 has begun."""
+    copy, request = ours.Idup()
+    request.Wait()
+    word = np.zeros(1)
+    if ours.rank == 1:
+        ours.Ssend(word, 0)
+    begun = copy.Ibarrier()
+    if ours.rank == 0:
+        ours.Recv(word, 1)
+    begun.Wait()
+    if ours.rank == 0:
+        assert copy.explain("allreduce", 8).collective == "allreduce"
+    works(copy)
+    copy.Free()
+
+
 def test_parts(ours):
     color, p = ours.rank % 2, ours.size
     part = ours.Split(color, -ours.rank)
@@ -179,6 +199,22 @@ def test_groups(ours, method):
     group.Free()
 
 
+def test_of_a_group_alone(ours):
+    """Without a communicator to begin with."""
+    group = ours.Get_group()
+    try:
+        native = MPI.Intracomm.Create_from_group(group, "native")
+    except (MPI.Exception, NotImplementedError):
+        group.Free()
+        pytest.skip("group: needs an MPI that makes a communicator of a group alone")
+    native.Free()
+    made = type(ours).Create_from_group(group, stringtag="ours")
+    assert type(made) is type(ours) and made.size == ours.size
+    works(made)
+    made.Free()
+    group.Free()
+
+
 def test_merged_and_cartesian_communicators_can_be_made_ours(comm):
     """What mpi4py returns as another class stays that; Comm() takes it."""
     ours = mpicoll.Comm(comm)
@@ -209,6 +245,19 @@ def test_a_freed_communicator_is_refused(comm, call):
     assert caught.value.Get_error_class() == MPI.ERR_COMM and isinstance(caught.value, MPI.Exception)
 
 
+@each("plain", [MPI.COMM_WORLD, MPI.COMM_SELF], ids=["world", "self"])
+def test_lower_case_free_leaves_what_is_not_the_users(comm, plain):
+    """As mpi4py's own does; another communicator is freed, and a null one stays null."""
+    ours = mpicoll.Comm(plain)
+    ours.free()
+    assert ours != MPI.COMM_NULL
+    works(ours)
+    copy = ours.Dup()
+    copy.free()
+    assert copy == MPI.COMM_NULL
+    copy.free()
+
+
 def test_a_null_communicator_is_refused(comm):
     null = mpicoll.Comm(MPI.COMM_NULL)
     assert null == MPI.COMM_NULL
@@ -217,12 +266,64 @@ def test_a_null_communicator_is_refused(comm):
 
 
 def test_another_object_of_a_freed_communicator_is_refused(comm):
-    """The other handle does not know; the channel does."""
+    """The other handle does not know; the channel does, and gives what it has of MPI's back a little later."""
     first = comm.Dup()
     second = mpicoll.Comm(first)
     channel = second._channel
     first.Free()
-    assert channel.freed and channel.comm == MPI.COMM_NULL
+    assert channel.freed
+    assert second._again(mpicoll.methods.BARRIER, None, None, None, 0) == 1
+    mpicoll.Comm(comm.Dup()).Free()
+    assert channel.over and channel.comm == MPI.COMM_NULL
+
+
+def test_a_communicator_that_goes_with_its_last_request(comm):
+    """MPICH keeps it for a persistent collective of its own, and says that it is gone in the middle of freeing that."""
+    plain = comm.Dup()
+    ours, result = mpicoll.Comm(plain), np.zeros(3)
+    with ours.using(bcast="native"):
+        native = ours.Bcast_init(np.ones(3))
+    with ours.using(engine="mpi4py"):
+        messages = ours.Allreduce_init(np.ones(3), np.zeros(3))     # has requests of MPI's
+    short, channel = ours.Scan_init(np.ones(3), np.zeros(3)), ours._channel
+    for request in (native, messages, short):
+        request.Start()
+        request.Wait()
+    under_way = ours.Iallreduce(np.ones(3), result)
+    plain.Free()
+    native.Free()
+    assert channel.freed and not channel.over
+    for request in (messages, short):
+        with pytest.raises(CommError):
+            request.Start()
+    under_way.Wait()
+    assert (result == comm.size).all()
+    messages.Free()
+    mpicoll.Comm(comm.Dup()).Free()
+    assert channel.over and channel.comm == MPI.COMM_NULL
+    short.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_what_is_in_flight_on_a_communicator_that_goes(comm):
+    """It goes on in the background, and whoever makes another communicator meanwhile does not wait for it."""
+    plain, result = comm.Dup(), np.zeros(3)
+    ours = mpicoll.Comm(plain)
+    channel = ours._channel
+    if comm.rank:
+        comm.recv(source=0)     # this rank begins when rank 0 has done all that
+    request = ours.Iallreduce(np.ones(3), result)
+    plain.Free()
+    other = mpicoll.Comm(MPI.COMM_SELF.Dup())
+    if comm.rank == 0:
+        assert channel.freed and not channel.over
+        for rank in range(1, comm.size):
+            comm.send(None, rank)
+    MPI.Request.Waitall([request])
+    assert (result == comm.size).all()
+    other.Free()
+    mpicoll.Comm(comm.Dup()).Free()
+    assert channel.over
 
 
 @pytest.mark.mpi(min_size=2)
@@ -241,7 +342,7 @@ def test_intercommunicators_are_refused(comm):
 
 def test_cycles_leave_nothing_behind(comm):
     """More of them than there can be communicators: MPICH has 2,046."""
-    ours, live = mpicoll.Comm(comm), len(channels._live)
+    ours, live = mpicoll.Comm(comm), len(channels.LIVE)
     for _ in range(1_100 if ours.size < 5 else 300):
         copy = ours.Dup()
         copy.Free()
@@ -249,41 +350,96 @@ def test_cycles_leave_nothing_behind(comm):
         copy = ours.Dup()
         works(copy)
         copy.Free()
-    assert len(channels._live) == live
+    assert len(channels.LIVE) == live
 
 
 def test_cycles_of_the_users_own_communicator(comm):
-    live = len(channels._live)
+    live = len(channels.LIVE)
     for _ in range(50):
         plain = comm.Dup()
         works(mpicoll.Comm(plain))
         plain.Free()
-    assert len(channels._live) == live
+    assert len(channels.LIVE) == live
 
 
 # -- private messages
 
 
+@contextmanager
+def flooded(comm):
+    """(a plain duplicate, receives of anything from anybody that wait on comm); in the end they get what users sent."""
+    plain = comm.Dup()       # MPI's own collectives need not be so careful, and on one rank of MPICH they hang
+    waiting = [np.zeros(1) for _ in range(8)]
+    requests = [comm.Irecv(buffer, MPI.ANY_SOURCE, MPI.ANY_TAG) for buffer in waiting]
+    yield plain, requests
+    plain.Barrier()
+    for i in range(8):
+        comm.Send(np.full(1, float(i)), (comm.rank + 1) % comm.size, 50 + i)
+    MPI.Request.Waitall(requests)
+    assert sorted(buffer[0] for buffer in waiting) == list(range(8))
+    plain.Free()
+
+
 @each("engine", cases.ENGINES)
 def test_user_messages_do_not_meet_ours(comm, engine):
     """Receives from anybody with any tag wait, before, while and after our messages travel."""
-    plain = comm.Dup()       # MPI's own collectives need not be so careful, and on one rank of MPICH they hang
-    ours, p = mpicoll.Comm(comm), comm.size
-    waiting = [np.zeros(1) for _ in range(8)]
-    requests = [comm.Irecv(buffer, MPI.ANY_SOURCE, MPI.ANY_TAG) for buffer in waiting]
-    with cases.Checks() as checks:
+    ours = mpicoll.Comm(comm)
+    with flooded(comm) as (plain, requests), cases.Checks() as checks:
         for collective, spec in cases.specs():
             cases.check(checks, ours, plain, cases.Case(collective, 3 if collective != "barrier" else 0), spec, engine)
         flight = ours.Iallreduce(np.ones(5), np.zeros(5))
         checks.that(not any(r.Test() for r in requests), "a message of ours reached the user")
         flight.Wait()
         checks.that(not any(r.Test() for r in requests), "a message of ours reached the user")
-    plain.Barrier()
-    for i in range(8):
-        comm.Send(np.full(1, float(i)), (comm.rank + 1) % p, 50 + i)
-    MPI.Request.Waitall(requests)
-    assert sorted(buffer[0] for buffer in waiting) == list(range(8))
-    plain.Free()
+
+
+SOME = ("bcast binomial", "allreduce ring", "reduce_scatter pairwise", "alltoall bruck", "gather binomial",
+        "scatter linear", "scan linear", "barrier dissemination", "allgather ring")
+
+
+@each("check", ["0", "1"], ids=["", "check-mode"])
+@each("form", FORMS)
+@each("engine", cases.ENGINES)
+def test_user_messages_do_not_meet_ours_in_any_form(comm, engine, form, check, monkeypatch):
+    """Nor does a probe see ours: counts that are asked for, signatures and tags of persistent requests included."""
+    monkeypatch.setenv("MPICOLL_CHECK", check)
+    ours, p = in_form(mpicoll.Comm, form)(comm), comm.size
+    with flooded(comm) as (plain, requests), cases.Checks() as checks:
+        for words in SOME:
+            collective, spec = words.split()
+            case = cases.Case(collective, 0 if collective == "barrier" else 3)
+            cases.check(checks, ours, plain, case, spec, engine)
+            flight = ours.Iallreduce(np.ones(5), np.zeros(5))
+            got, counts = np.zeros(2 * p), [2] * p
+            with ours.using(engine=engine, alltoallv="bruck"):
+                ours.Alltoallv([np.ones(2 * p), counts], [got, counts])
+            checks.that((got == 1).all(), got)
+            checks.that(not any(r.Test() for r in requests), "a message of ours reached the user", words)
+            checks.that(not comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG), "a probe saw a message of ours", words)
+            flight.Wait()
+
+
+@each("engine", cases.ENGINES)
+def test_native_collectives_in_flight_on_the_same_communicator(comm, engine):
+    """MPI's own, through mpi4py's handle, between ours and in another order of completion."""
+    ours, p, n = mpicoll.Comm(comm), comm.size, 400
+    with ours.using(engine=engine), cases.Checks() as checks:
+        flights = []
+        for i in range(12):
+            got, want = np.zeros(n), np.full(n, float(i * p + p * (p - 1) // 2))
+            mine = np.full(n, float(i + comm.rank))
+            start = ours.Iallreduce if i % 2 else comm.Iallreduce
+            flights.append((start(mine, got), got, want, mine))
+            if i % 3 == 0:
+                flights.append((ours.Ibarrier() if i % 2 else comm.Ibarrier(), want, want, mine))
+        total = np.zeros(3)
+        ours.Allreduce(np.ones(3), total)
+        comm.Barrier()
+        for at in np.random.default_rng(1).permutation(len(flights)):
+            flights[at][0].Wait()
+        checks.that((total == p).all(), total)
+        for i, (_, got, want, _) in enumerate(flights):
+            checks.that((got == want).all(), i, got)
 
 
 @each("engine", cases.ENGINES)

@@ -1,8 +1,12 @@
-"""Iallreduce: many in flight, completed in any order, with and without the progress thread."""
+"""Iallreduce: many in flight, completed in any order, with and without the progress thread.
+
+Requests of every collective, in lists and misused, are in test_requests.py.
+"""
 
 from __future__ import annotations
 
 import gc
+import signal
 import time
 
 import mpi_cases as cases
@@ -13,7 +17,11 @@ from mpi4py import MPI
 from mpi_cases import Checks
 
 import mpicoll
+from mpicoll import progress
+from mpicoll.collectives import COLLECTIVES
+from mpicoll.collectives import plain as plain_name
 from mpicoll.errors import CountMismatch, PreconditionError
+from mpicoll.methods import METHODS
 
 ALGORITHMS = [name for collective, name in cases.specs() if collective == "allreduce"]
 THREADED = MPI.Query_thread() == MPI.THREAD_MULTIPLE
@@ -68,6 +76,7 @@ def test_one(ours):
     assert flight.request.Wait() is True        # of a null request
 
 
+@pytest.mark.unsampled(max_size=4)
 @each("spec", ALGORITHMS)
 def test_every_algorithm(ours, engine, spec):
     with Checks() as checks, ours.using(allreduce=spec), ours.trace() as records:
@@ -138,6 +147,54 @@ def test_one_rank_waits_first_and_another_calls_first(ours, what):
     assert flight.right()
 
 
+@pytest.mark.mpi(min_size=2)
+@each("what", OTHERS)
+def test_a_call_on_one_communicator_advances_another(ours, what):
+    """Rank 0 is in a call on the second while the others wait for what is in flight on the first."""
+    second, flight = ours.Dup(), Flight(ours, n=20_000)
+    if ours.rank == 0:
+        OTHERS[what](second)
+        flight.request.Wait()
+    else:
+        flight.request.Wait()
+        OTHERS[what](second)
+    assert flight.right()
+    second.Free()
+
+
+STARTED = [method for method in METHODS.values() if method.name not in ("Reduce_scatter", "Alltoallw")]
+
+
+def test_every_collective_in_flight_at_once(ours):
+    """Each twice, waited for in another order on every rank; results as those of the blocking calls."""
+    plain, wrong, flying = MPI.Intracomm(ours).Dup(), [], []
+    for i, method in enumerate(STARTED * 2):
+        got, arguments = buffers(method, ours, factor=i + 1)
+        flying.append((method, got, arguments, getattr(ours, method.spelled("nonblocking"))(*arguments)))
+    for i in np.random.default_rng(ours.rank).permutation(len(flying)):
+        flying[i][3].Wait()
+    for i, (method, got, _, request) in enumerate(flying):
+        want, arguments = buffers(method, ours, factor=i + 1)
+        getattr(plain, method.name)(*arguments)
+        if request != MPI.REQUEST_NULL or not np.array_equal(got, want):
+            wrong.append((method.name, got, want))
+    plain.Free()
+    assert not wrong
+
+
+def buffers(method, comm, factor, n=300):
+    """What is received, and arguments of doubles for a method, with the last rank as its root."""
+    p, name = comm.size, method.collective
+    meaning = COLLECTIVES[plain_name(name)]
+    wide = n * p
+    send = cases.data(wide if name in (*cases.WIDE_SEND, "scatterv", "alltoallv") else n, comm.rank) * factor
+    got = np.zeros(wide if name in (*cases.WIDE_RECEIVE, "gatherv", "allgatherv", "alltoallv") else n)
+    if name == "bcast":
+        got = send
+    sides = {"barrier": [], "bcast": [got]}.get(name, [send, got])
+    return got, [*sides, *[MPI.SUM] * meaning.reduces, *[p - 1] * meaning.rooted]
+
+
 def test_more_in_flight_than_there_are_tags(ours):
     """Of different lengths, in several steps each, on ranks that are not in step: a mix-up would show."""
     with ours.using(allreduce="ring", chunk_bytes=64, window=2):
@@ -182,96 +239,20 @@ def test_a_request_that_is_dropped_completes(ours):
     assert np.array_equal(got, want)
 
 
-def test_status(ours):
-    status = MPI.Status()
-    Flight(ours).request.Wait(status)
-    assert status.Get_error() == MPI.SUCCESS and not status.Is_cancelled()
-    flight, status = Flight(ours), MPI.Status()
-    while not flight.request.Test(status):
-        pass
-    assert flight.right() and not status.Is_cancelled()
-
-
 def test_lower_case_wait_and_test(ours):
     flight = Flight(ours)
-    flight.request.wait()
+    assert flight.request.wait() is None
     assert flight.right()
     flight = Flight(ours)
-    while not flight.request.test():
+    while not (found := flight.request.test())[0]:
         pass
+    assert found == (True, None)
     assert flight.right()
 
 
-# -- with MPI's own completion calls, for which somebody else must make progress
+# -- while nobody calls mpicoll
 
 need_thread = pytest.mark.skipif(not THREADED, reason="needs MPI_THREAD_MULTIPLE")
-
-
-def exchange(comm, tag):
-    """A native receive and send with the neighbours: (requests, what arrives, what should)."""
-    p, rank = comm.size, comm.rank
-    got, sent = np.full(3, -1.0), np.full(3, float(rank))
-    requests = [comm.Irecv(got, (rank - 1) % p, tag), comm.Isend(sent, (rank + 1) % p, tag)]
-    return requests, got, (rank - 1) % p
-
-
-def mixed(comm):
-    """Requests of ours between native ones, and what tells whether all came out right."""
-    first, got, source = exchange(comm, 1)
-    flights = several(comm, 4)
-    second, other, _ = exchange(comm, 2)
-    requests = [flights[0].request, *first, flights[1].request, flights[2].request, *second, flights[3].request]
-
-    def right():
-        plain = all((g == source).all() for g in (got, other))
-        totals = [sum(cases.data(f.n, r) for r in range(f.p)) * f.factor for f in flights]
-        return plain and all(np.array_equal(f.got, t) for f, t in zip(flights, totals))
-
-    return requests, right
-
-
-@need_thread
-def test_native_waitall_on_a_mixed_list(threaded):
-    requests, right = mixed(threaded)
-    MPI.Request.Waitall(requests)
-    assert right() and all(r == MPI.REQUEST_NULL for r in requests)
-
-
-@need_thread
-def test_native_testall_on_a_mixed_list(threaded):
-    requests, right = mixed(threaded)
-    while not MPI.Request.Testall(requests):
-        time.sleep(0)
-    assert right()
-
-
-@need_thread
-def test_native_waitany_on_a_mixed_list(threaded):
-    requests, right = mixed(threaded)
-    done = [MPI.Request.Waitany(requests) for _ in requests]
-    assert sorted(done) == list(range(len(requests))) and right()
-    assert MPI.Request.Waitany(requests) == MPI.UNDEFINED
-
-
-@need_thread
-def test_native_waitsome_on_a_mixed_list(threaded):
-    requests, right = mixed(threaded)
-    done = []
-    while len(done) < len(requests):
-        done += MPI.Request.Waitsome(requests)
-    assert sorted(done) == list(range(len(requests))) and right()
-
-
-@need_thread
-def test_native_wait_on_one(threaded):
-    """Through the base class, as a list of one kind of request would."""
-    flight = Flight(threaded)
-    MPI.Request.Wait(flight.request)
-    assert flight.right()
-    flight = Flight(threaded)
-    while not MPI.Request.Test(flight.request):
-        time.sleep(0)
-    assert flight.right()
 
 
 @need_thread
@@ -316,7 +297,61 @@ def test_on_two_communicators(threaded, engine):
     other.Free()
 
 
+@need_thread
+@pytest.mark.mpi(min_size=2)
+def test_the_thread_sleeps_and_is_woken(threaded):
+    """Some time after the last call is over, and whenever there is another, at once or a while later."""
+    thread = progress.THREAD
+    for rest in (0.0, 0.5 * progress.LINGER, 10 * progress.LINGER):
+        time.sleep(rest)
+        flight = Flight(threaded, 20_000)
+        MPI.Request.Waitall([flight.request])   # which advances nothing of ours
+        assert flight.right()
+    until = time.monotonic() + 10
+    while not thread.asleep and time.monotonic() < until:
+        time.sleep(0.01)
+    assert thread.asleep and not thread.channels and not thread.waiters
+
+
+@need_thread
+@pytest.mark.mpi(min_size=2)
+def test_the_thread_is_out_of_the_way_while_somebody_waits(threaded, monkeypatch):
+    """Who waits advances everything; the thread goes on with it when he does not."""
+    passes = []
+    monkeypatch.setattr(progress.THREAD, "_pass", passes.append)    # of a thread that looks, and does nothing
+    if threaded.rank:
+        time.sleep(0.5)
+    flight = Flight(threaded, 100)
+    if threaded.rank == 0:
+        time.sleep(0.1)
+        assert passes
+        passes.clear()
+    flight.request.Wait()       # rank 0 for 0.4 s, in which there is time for thousands
+    assert len(passes) < 20
+    monkeypatch.undo()
+    assert flight.right() and not progress.THREAD.waiters
+
+
 # -- errors
+
+
+@pytest.mark.mpi(min_size=2)
+def test_ctrl_c_ends_nothing_but_the_wait(ours):
+    """What a signal handler raises goes to the caller; what is in flight goes on, and can be waited for again."""
+    if ours.rank:
+        time.sleep(0.5)
+    flights = several(ours, 6)
+    if ours.rank == 0:
+        before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                flights[3].request.Wait()
+        finally:
+            signal.signal(signal.SIGALRM, before)
+    for flight in flights:
+        flight.request.Wait()
+    assert all(flight.right() for flight in flights)
 
 
 def test_bad_arguments_raise_at_once(ours):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+import sys
 
 import mpi_vectors as vectors
 import numpy as np
@@ -13,6 +13,8 @@ from mpi_vectors import Call
 
 import mpicoll
 from mpicoll import counts
+from mpicoll import vectors as parsed
+from mpicoll.errors import BufferAccessError, BufferTooSmallError, OverlapError
 from mpicoll.registry import find
 
 SPECS = list(vectors.specs())
@@ -108,33 +110,6 @@ def test_many_bytes(comm, engine, collective):
         for spec in vectors.names(collective):
             for in_place, how in ((False, {}), (True, {"chunk_bytes": 50_000})):
                 check(checks, ours, Call(collective, "many", "strewn", p - 1, in_place), spec, engine, **how)
-
-
-@each("form", vectors.FORMS)
-def test_forms_of_a_vector(comm, engine, form):
-    ours, p = mpicoll.Comm(comm), comm.size
-    orders = ("packed",) if form in vectors.PACKED_ONLY else vectors.ORDERS
-    with Checks() as checks:
-        for collective, order in product([c for c in vectors.METHODS if c != "alltoallw"], orders):
-            for name in ("nothing", "uneven"):
-                call = Call(collective, name, order, p - 1)
-                with ours.using(engine=engine):
-                    got, want, unchanged = call.run(ours, vectors.FORMS[form])
-                checks.that(want is None or np.array_equal(got, want), call, got, want)
-                checks.that(unchanged, call)
-
-
-@each("form", vectors.FORMS_OF_TYPES)
-def test_forms_of_types(comm, engine, form):
-    ours = mpicoll.Comm(comm)
-    with Checks() as checks:
-        for order in vectors.ORDERS:
-            for in_place in (False, True):
-                call = Call("alltoallw", "uneven", order, 0, in_place)
-                with ours.using(engine=engine):
-                    got, want, unchanged = call.run(ours, vectors.FORMS_OF_TYPES[form])
-                checks.equal(got, want, call)
-                checks.that(unchanged, call)
 
 
 def test_without_counts_elements_are_shared_out(comm):
@@ -412,3 +387,46 @@ def test_what_does_not_fit_is_told_before_memory_is_written(comm):
     with ours.using(alltoallv="bruck"), pytest.raises(mpicoll.errors.CountMismatch, match=r"sends 24 bytes .* 16"):
         sent = [3 if d != comm.rank else 2 for d in range(p)]
         ours.Alltoallv([np.zeros(sum(sent)), sent], [np.zeros(2 * p), received])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_same_blocks_in_other_memory(comm, engine):
+    """What was found right of blocks is not asked again; where the memory is, or too small, is."""
+    ours, p = mpicoll.Comm(comm), comm.size
+    counts = [1 + i for i in range(p)]
+    places = [sum(counts[:i]) for i in range(p)]
+    with ours.using(engine=engine), Checks() as checks:
+        for turn in range(4):
+            got = np.full(sum(counts), -1.0)
+            ours.Allgatherv(np.full(counts[comm.rank], comm.rank + 10.0 * turn), [got, counts, places, MPI.DOUBLE])
+            checks.that((got == np.repeat(np.arange(p), counts) + 10 * turn).all(), turn, got)
+        small = np.zeros(sum(counts) - 1)
+        with pytest.raises(BufferTooSmallError):
+            ours.Allgatherv(np.zeros(counts[comm.rank]), [small, counts, places, MPI.DOUBLE])
+        with pytest.raises(BufferTooSmallError):
+            ours.Allgatherv(np.zeros(counts[comm.rank]), [got, counts, [x + 1 for x in places], MPI.DOUBLE])
+        fixed = np.zeros(sum(counts))
+        fixed.flags.writeable = False
+        with pytest.raises(BufferAccessError):
+            ours.Allgatherv(np.zeros(counts[comm.rank]), [fixed, counts, places, MPI.DOUBLE])
+    references = sys.getrefcount(got)
+    ours.Allgatherv(np.zeros(counts[comm.rank]), [got, counts, places, MPI.DOUBLE])
+    assert sys.getrefcount(got) == references
+
+
+def test_few_kinds_of_blocks_are_known(comm, monkeypatch):
+    monkeypatch.setattr(parsed, "RIGHT_LIMIT", 5)
+    monkeypatch.setattr(parsed, "_right", {})
+    ours = mpicoll.Comm(comm)
+    for n in range(20):
+        got = np.zeros(n * comm.size)
+        ours.Allgatherv(np.full(n, 3.0), [got, [n] * comm.size, MPI.DOUBLE])
+        assert (got == 3).all() and 0 < len(parsed._right) <= 5
+
+
+def test_blocks_that_may_be_sent_may_not_be_received():
+    """Those that lie in one place."""
+    message = [np.zeros(2), [2, 1], [0, 1], MPI.DOUBLE]
+    assert parsed.vector(message, False, 2).sizes == (16, 8)
+    with pytest.raises(OverlapError):
+        parsed.vector(message, True, 2)

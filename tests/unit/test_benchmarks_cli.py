@@ -22,6 +22,7 @@ from mpicoll.benchmarks import (
     forms,
     overlap,
     progress,
+    scaling,
     sizes,
     stats,
     sync,
@@ -37,9 +38,11 @@ from mpicoll.benchmarks.table import summary, table
 from mpicoll.errors import MpicollError
 
 GIVEN = {
-    "sizes": "8:1K", "algorithms": "all", "engines": "auto", "dtype": "float64", "op": "sum", "root": "0",
-    "in_place": False, "counts": "even", "form": "blocking", "chunk_bytes": None, "window": None, "seconds": 1.0,
-    "iterations": None, "precision": 1.0, "warmup": 2, "sync": "barrier", "rate": None, "memory": "1G", "seed": 0,
+    "sizes": "8:1K", "scaling": "osu", "algorithms": "all", "engines": "auto",
+    "dtype": "float64", "op": "sum", "root": "0",
+    "in_place": False, "fresh": False, "counts": "even", "form": "blocking", "chunk_bytes": None, "window": None,
+    "seconds": 1.0, "iterations": None, "precision": 1.0, "warmup": 2, "sync": "barrier", "rate": None, "memory": "1G",
+    "seed": 0,
 }
 
 
@@ -54,6 +57,33 @@ GIVEN = {
 ])
 def test_sizes(text, bytes_):
     assert sizes.parse_sizes(text) == bytes_
+
+
+@pytest.mark.parametrize(("scaling", "of_each"), [
+    ("osu", {"bcast": 4096, "allgather": 4096, "alltoall": 4096, "barrier": 4096}),
+    ("strong", {"bcast": 4096, "allgather": 1024, "alltoall": 256, "barrier": 4096}),
+    ("weak", {"bcast": 16384, "allgather": 4096, "alltoall": 1024, "barrier": 4096}),
+])
+def test_sizes_that_scale_with_the_ranks(scaling, of_each):
+    made = asked.settings(4, ",".join(of_each), **GIVEN | {"sizes": "4K", "scaling": scaling})
+    assert {each.shape.collective: each.sizes[0] for each in made.asked} == of_each
+    assert made.line()["scaling"] == scaling and made.line()["sizes"] == (4096,)
+
+
+def test_sizes_that_shrink_stay_whole_elements_and_each_is_once():
+    (found,) = asked.settings(3, "allgather", **GIVEN | {"sizes": "0,8,24,30,100", "scaling": "strong"}).asked
+    assert found.sizes == (0, 8, 32) and found.left_out["8 B"] == "less than an element of each block"
+    with pytest.raises(ValueError, match="--sizes has none that 3 ranks can share in alltoall"):
+        asked.settings(3, "alltoall", **GIVEN | {"sizes": "8,64", "scaling": "strong"})
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7, 49, 64, 1000])
+@pytest.mark.parametrize("collective", ["bcast", "gather", "alltoall"])
+def test_strong_and_weak_scaling_agree(collective, ranks):
+    """A rank's block of so many bytes is what all ranks' blocks, so many times as much, come to."""
+    for size in (8, 16, 24, 4096):
+        weak = scaling.scaled(size * ranks, collective, ranks, "weak")
+        assert weak == scaling.scaled(size * ranks * ranks, collective, ranks, "strong")
 
 
 NO_SIZES = ["", "8,,9", "x", "-8", "1.5K", "8:4", "0:8", "8:64:1", "8:64:x", "1:2:3:4", "8T", ":"]
@@ -118,9 +148,8 @@ def test_how_ours_run_is_noted():
 def test_forms_and_roots():
     shape = one(4, "bcast", root="rotating").shape
     assert (shape.root, shape.roots(4), shape.turn(5, 4).root) == ("rotating", [0, 1, 2, 3], 1)
-    theirs = one(4, "bcast", form="nonblocking")
-    assert theirs.algorithms == ("native",) and theirs.left_out == {"auto": "mpicoll leaves Ibcast to MPI"}
-    assert "ring" in one(4, "allreduce", form="nonblocking").algorithms
+    for form in ("nonblocking", "persistent"):
+        assert "chain" in one(4, "bcast", form=form).algorithms
 
 
 def test_rate_and_precision():
@@ -146,6 +175,7 @@ WRONG_WORDS = [
     ({"root": "4", "collective": "bcast"}, "must be in 0..3, or 'rotating'"),
     ({"root": "1"}, "allreduce has no root"),
     ({"collective": "bcast", "in_place": True}, "no in-place form"),
+    ({"collective": "bcast", "fresh": True, "form": "persistent"}, "has its arrays for good"),
     ({"seconds": 0.0}, "--seconds is 0.0"),
     ({"iterations": -1}, "--iterations is -1"),
     ({"iterations": 0}, "--iterations is 0"),
@@ -153,9 +183,8 @@ WRONG_WORDS = [
     ({"root": "round", "collective": "bcast"}, "root is round; with 4 ranks it must be in 0..3, or 'rotating'"),
     ({"root": "-1", "collective": "bcast"}, "root is -1"),
     ({"form": "lazy"}, "--form is 'lazy'; it must be one of blocking, nonblocking, persistent"),
-    ({"form": "persistent", "algorithms": "ring"},
-     "mpicoll leaves Allreduce_init to MPI; --algorithms can only be native"),
     ({"sync": "clock"}, "--sync is 'clock'; it must be barrier or window"),
+    ({"scaling": "big"}, "--scaling is 'big'; it must be osu or strong or weak"),
     ({"rate": "fast"}, "--rate, or MPICOLL_LINK_RATE: 'fast' is not a rate"),
     ({"rate": "12GB/s"}, "'12GB/s' is not a rate in bits"),
     ({"rate": "0Mbit"}, "'0Mbit' is not a rate"),
@@ -314,7 +343,7 @@ def test_what_is_no_terminal_has_no_columns():
 
 
 @pytest.mark.parametrize("module", [
-    bandwidth, contenders, environment, forms, overlap, sizes, stats, sync, table_module])
+    bandwidth, contenders, environment, forms, overlap, scaling, sizes, stats, sync, table_module])
 def test_examples(module):
     done = doctest.testmod(module)
     assert done.attempted and not done.failed

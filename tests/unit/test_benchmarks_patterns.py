@@ -13,9 +13,10 @@ from mpicoll.benchmarks import shares
 from mpicoll.benchmarks.case import Case
 from mpicoll.benchmarks.contents import DTYPES, OPERATORS
 from mpicoll.benchmarks.patterns import PATTERNS, Shape
+from mpicoll.collectives import ALSO
 
 COLLECTIVES = [c for c in PATTERNS if c != "barrier"]
-REDUCES = ("reduce", "reduce_scatter", "allreduce", "scan", "exscan")
+REDUCES = ("reduce", "reduce_scatter", "reduce_scatter_block", "allreduce", "scan", "exscan")
 ROOTED = ("bcast", "scatter", "gather", "reduce", "scatterv", "gatherv")
 HAVE_COUNTS = ("scatterv", "gatherv", "allgatherv", "alltoallv", "alltoallw")
 GATHERS = ("gather", "allgather", "gatherv", "allgatherv")
@@ -92,6 +93,8 @@ def outputs(made: list[Case], given: list) -> list:
     if name == "reduce_scatter":
         ends = list(accumulate(made[0].arguments(MPI)[2]))
         return np.split(fold(given, op), ends[:-1])
+    if name == "reduce_scatter_block":
+        return np.split(fold(given, op), p)
     found = {
         "bcast": lambda d: given[root],
         "scatter": lambda d: given[root][d],
@@ -141,7 +144,15 @@ def needs_no_call(case: Case) -> bool:
 
 
 def test_every_collective_has_a_pattern():
-    assert list(PATTERNS) == list(mpicoll.algorithms())
+    assert sorted(PATTERNS) == sorted([*mpicoll.algorithms(), *ALSO])
+
+
+def test_equal_blocks_are_rounded_up():
+    """The second name of reduce_scatter takes no counts."""
+    shape = Shape("reduce_scatter_block")
+    made = [Case(shape, 8 * n, 0, 3) for n in (0, 1, 3, 4)]
+    assert [(case.lengths, case.nbytes, case.recv.size) for case in made] == [
+        ([n] * 3, 24 * n, n) for n in (0, 1, 1, 2)]
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
@@ -283,7 +294,8 @@ def test_size_is_the_vector_or_a_share():
                for c in COLLECTIVES for case in [Case(Shape(c), 80, 0, 5)]}
     assert lengths == {
         "bcast": (10, 10), "scatter": (50, 10), "gather": (10, 50), "allgather": (10, 50), "reduce": (10, 10),
-        "reduce_scatter": (10, 2), "allreduce": (10, 10), "scan": (10, 10), "exscan": (10, 10), "alltoall": (50, 50),
+        "reduce_scatter": (10, 2), "reduce_scatter_block": (10, 2),
+        "allreduce": (10, 10), "scan": (10, 10), "exscan": (10, 10), "alltoall": (50, 50),
         "scatterv": (50, 10), "gatherv": (10, 50), "allgatherv": (10, 50), "alltoallv": (50, 50), "alltoallw": (50, 50),
     }
 

@@ -32,6 +32,7 @@ FIELDS = {
     "source",
     "keeps_operand_order",
     "order_depends_on_parameters",
+    "same_bits",
     "parameters",
     "requires",
     "direct",
@@ -156,6 +157,13 @@ def test_list_json_tells_operand_order_and_parameters():
     assert found["ring"]["keeps_operand_order"] is False
     assert found["recursive_doubling"]["keeps_operand_order"] is True
     assert found["recursive_doubling"]["order_depends_on_parameters"] is False
+    assert found["ring"]["same_bits"] == {
+        "on_all_ranks": True,
+        "unless": None,
+        "from_run_to_run": True,
+        "for_any_chunk_size": True,
+        "on_either_engine": True,
+    }
     assert found["reduce_bcast"]["parameters"] == {
         name: {"default": "binomial", "range": f"an algorithm of {name}"} for name in ("reduce", "bcast")
     }
@@ -188,6 +196,9 @@ def test_list_shows_every_algorithm_to_people():
     assert "steps 2 * (p - 1)" in output and "keeps operand order" in output and "reduce=binomial" in output
     assert "\nscatterv is served by the algorithms of scatter\n" in output
     assert "keeps operand order, depending on parameters: kept by default" in output
+    text = " ".join(output.split())
+    assert text.count("same bits on all ranks, from run to run") == 29  # reduce, reduce_scatter and allreduce
+    assert text.count("same bits from run to run") == 4  # scan and exscan
     assert "2 strands side by side" in output and "direct: ranks handle only blocks" in output
 
 

@@ -8,30 +8,10 @@ import types
 
 import pytest
 from click.testing import CliRunner
+from mine import MINE
 
-from mpicoll import cli
-from mpicoll.cli import load
-
-MINE = '''\
-from mpicoll import algorithm
-from mpicoll.ir import Recv, Send
-
-
-@algorithm("bcast")
-def mine(p, rank):
-    """The root sends to one after the other.
-
-    Steps: p - 1
-    Bytes per rank: n * (p - 1)
-    Scratch: 0
-    Cost: (p - 1) (α + n β)
-    Source: {source}
-    """
-    if rank == 0:
-        yield from (Send(peer, (0,)) for peer in range(1, p))
-    else:
-        yield Recv(0, (0,))
-'''
+from mpicoll import cli, words
+from mpicoll.cli import group
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +25,7 @@ def as_it_was(monkeypatch, registry):
 @pytest.fixture
 def mine(tmp_path):
     path = tmp_path / "mine.py"
-    path.write_text(MINE.replace("{source}", "nobody"), encoding="utf-8")
+    path.write_text(MINE, encoding="utf-8")
     return str(path)
 
 
@@ -94,7 +74,7 @@ def test_several_files_each_once(mine, tmp_path):
 def test_a_file_may_import_what_lies_beside_it(tmp_path):
     (tmp_path / "beside_it.py").write_text("NAME = 'nobody in particular'")
     path = tmp_path / "mine.py"
-    path.write_text("import beside_it\n" + MINE.replace("{source}", "nobody") + "assert beside_it.NAME\n")
+    path.write_text("import beside_it\n" + MINE + "assert beside_it.NAME\n")
     assert run("--load", str(path), "list").exit_code == 0
 
 
@@ -114,7 +94,7 @@ def test_a_change_is_seen_at_once(mine, tmp_path):
         ("x = 1\n", "mine.py registers no algorithm; see mpicoll.algorithm"),
         ("raise SystemExit('enough')", "mine.py, line 1: SystemExit: enough"),
         (
-            MINE.replace("    Source: {source}\n", ""),
+            MINE.replace("    Source: nobody\n", ""),
             "mine.py, line 5: the docstring of bcast mine lacks Source; see mpicoll/claims.py for the grammar",
         ),
         (MINE.replace("def mine", "def chain"), "mine.py, line 5: bcast chain is registered twice"),
@@ -144,9 +124,13 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
     assert "null.py" in refused("--load", str(tmp_path / "null.py"), "list")
 
 
-def test_only_rank_0_says_so(tmp_path):
-    assert run("--load", str(tmp_path / "no.py"), "list", env={"PMI_RANK": "1"}).output == ""
-    assert run("--load", str(tmp_path / "no.py"), "list", env={"PMI_RANK": "1"}).exit_code == 2
+@pytest.mark.parametrize(("rank", "waits"), [(0, False), (1, True)])
+def test_only_rank_0_says_so_and_the_others_let_it_speak(monkeypatch, tmp_path, rank, waits):
+    slept = []
+    monkeypatch.setattr(words.time, "sleep", slept.append)
+    result = run("--load", str(tmp_path / "no.py"), "list", env={"PMI_RANK": str(rank)})
+    assert result.exit_code == 2
+    assert (result.output == "", bool(slept)) == (waits, waits)
 
 
 def test_what_went_wrong_on_one_rank_ends_all(monkeypatch):
@@ -162,19 +146,19 @@ def test_what_went_wrong_on_one_rank_ends_all(monkeypatch):
         monkeypatch.setitem(sys.modules, "mpi4py", types.SimpleNamespace(MPI=mpi))
 
     world("", "", "")
-    assert load._first("") == ""
+    assert group._first("") == ""
     world("", "no file", "no file")
-    assert load._first("") == "on rank 1: no file"
+    assert group._first("") == "on rank 1: no file"
     world("no file", "no file")
-    assert load._first("no file") == "no file"
+    assert group._first("no file") == "no file"
     assert seen == ["", "", "no file"]
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    assert load._first("no file") == "no file"
+    assert group._first("no file") == "no file"
 
 
 def test_bench_asks_all_ranks(mine, monkeypatch):
     asked = []
-    monkeypatch.setattr(load, "_first", lambda trouble: asked.append(trouble) or trouble)
+    monkeypatch.setattr(group, "_first", lambda trouble: asked.append(trouble) or trouble)
     assert run("--load", mine, "bench", "--help").exit_code == 0
     assert run("--load", "/no/file.py", "bench", "bcast").exit_code == 2
     assert run("--load", "/no/file.py", "list").exit_code == 2

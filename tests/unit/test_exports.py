@@ -13,7 +13,9 @@ from mpicoll import errors
 
 ROOT = Path(__file__).resolve().parents[2]
 NEED_MPI = {"AVG", "Comm", "Request"}
-WITHOUT_MPI = ("collectives", "claims", "play", "tables", "plan", "select", "settings", "errors")
+WITHOUT_MPI = (
+    "collectives", "claims", "play", "tables", "plan", "select", "settings", "errors", "program", "summary", "typemap",
+)
 PROMISED = {"Comm", "algorithm", "algorithms", "schedule"}
 
 

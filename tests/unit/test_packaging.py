@@ -65,6 +65,11 @@ def test_wheel_holds_what_the_reports_page_is_made_from(wheel):
     assert {f"mpicoll/benchmarks/report/page.{kind}" for kind in ("html.j2", "css", "js")} <= set(wheel)
 
 
+def test_wheel_holds_what_jobs_are_made_from(wheel):
+    files = [*(ROOT / "jobs").glob("templates/*"), *(ROOT / "jobs").glob("sites/*")]
+    assert len(files) > 6 and {f"mpicoll/{file.relative_to(ROOT)}" for file in files} <= set(wheel)
+
+
 def test_wheel_holds_every_module_of_the_library(wheel):
     in_checkout = {str(file.relative_to(ROOT)) for file in (ROOT / "mpicoll").rglob("*.py")}
     assert in_checkout <= set(wheel)

@@ -20,6 +20,7 @@ from mpicoll.plan import (
     MAX_MESSAGE,
     MAX_STRANDS,
     MAX_WINDOW,
+    NOTE_TAGS,
     OUT,
     RECV,
     SCRATCH,
@@ -104,7 +105,7 @@ def test_window_is_no_more_than_there_are_lanes_or_tags(window):
 def test_all_ranks_cut_alike():
     """Shares of different sizes: the largest sets the lanes, for every rank."""
     made = schedule("reduce_scatter", "ring", 4)
-    plans = [lower(made, rank, (0, 7, 1, 100), 4, chunk_bytes=16) for rank in range(4)]
+    plans = [lower(made, rank, (0, 7, 1, 100), 4, chunk_bytes=16, window=4) for rank in range(4)]
     assert {(plan.slice, plan.lanes, plan.window) for plan in plans} == {(16, 25, 4)}
 
 
@@ -307,7 +308,8 @@ def test_scratch_is_aligned(entry):
 
 def test_tags_are_distinct_and_fit_any_mpi():
     every = {tag(*x) for x in itertools.product(range(SEQUENCES), range(MAX_STRANDS), range(MAX_WINDOW))}
-    assert len(every) == SEQUENCES * MAX_STRANDS * MAX_WINDOW == 1 << 15
+    assert len(every) == SEQUENCES * MAX_STRANDS * MAX_WINDOW
+    assert sorted(every | set(NOTE_TAGS)) == list(range(1 << 15)) and every.isdisjoint(NOTE_TAGS)
     assert min(every) == 0 and max(every) < 1 << 15
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
-from unit.report_data import ALGORITHMS, result, results, write
+from unit.report_data import ALGORITHMS, result, results, run_line, write
 
 from mpicoll.benchmarks.report.charts import AXES, MEASURES, curves
 from mpicoll.benchmarks.report.groups import gather
 from mpicoll.benchmarks.report.look import CHOICE, COLOURS, NEUTRAL, looks, name_of
+from mpicoll.benchmarks.report.pictures import charts
 from mpicoll.benchmarks.report.points import cells, records
 from mpicoll.benchmarks.report.read import read
 from mpicoll.benchmarks.report.scaling import families
@@ -116,6 +118,36 @@ def test_families_over_hosts_and_ranks(tmp_path):
         ("2 hosts", "ranks"): [2, 8],
         ("4 hosts", "ranks"): [4, 8, 16],
     }
+
+
+def test_ranks_of_one_host_belong_to_any_placement(tmp_path):
+    """The curve over hosts begins with one host, whose ranks lie in no placement."""
+    runs = [
+        read(write(tmp_path / name, [result("bcast", "chain", 8, ranks, hosts)], placement=placement))
+        for name, ranks, hosts, placement in (("a", 2, 1, "one host"), ("b", 4, 2, "block"), ("c", 8, 4, "block"))
+    ]
+    (family,) = families(gather(runs))
+    assert (family.x, [group.place for group in family.groups]) == ("hosts", [(2, 1, ""), (4, 2, ""), (8, 4, "")])
+    runs.append(read(write(tmp_path / "d", [result("bcast", "chain", 8, 8, 4)], placement="cyclic")))
+    assert {group.place.where for group in gather(runs)} == {"", "block", "cyclic"}
+
+
+@pytest.mark.parametrize(("scaling", "sizes", "words"), [
+    ("weak", {2: 16, 4: 32}, "8 B of each rank"), ("strong", {2: 8, 4: 8}, "8 B of all ranks"),
+])
+def test_sizes_that_scale_are_one_curve(scaling, sizes, words, tmp_path):
+    runs = []
+    for ranks, size in sizes.items():
+        lines = [run_line(), result("bcast", "chain", size, ranks, 1), result("bcast", "chain", 8 * size, ranks, 1)]
+        lines[0]["settings"] |= {"scaling": scaling, "sizes": [8, 64]}
+        (tmp_path / str(ranks)).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        runs.append(read(tmp_path / str(ranks)))
+    groups = gather(runs)
+    assert [row.base for group in groups for row in group.rows] == [words, words.replace("8", "64")] * 2
+    assert {record["base"] for group in groups for record in records(group)} == {words, words.replace("8", "64")}
+    over = [name for name, _ in charts(groups) if name.endswith("over-ranks")]
+    assert over == [f"bcast-blocking-float64-root-0-{'-'.join(w.lower().split())}-1-host-over-ranks"
+                    for w in (words, words.replace("8", "64"))]  # fmt: skip
 
 
 @pytest.mark.parametrize("measure", MEASURES)

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import launcher
 import mpi_harness
@@ -29,7 +30,7 @@ def sizes(*words: str) -> list[tuple[str, int, float]]:
 
 def test_default_plan():
     mpi = [(ranks, fraction) for suite, ranks, fraction in sizes() if suite == "mpi"]
-    assert mpi == [(1, 1), (2, 1), (3, 1), (4, 1), (5, run.FRACTION), (7, run.FRACTION), (8, run.FRACTION)]
+    assert mpi == [(1, 1), (2, 1), *((ranks, run.FRACTION) for ranks in (3, 4, 5, 7, 8))]
 
 
 def test_plan_of_some_ranks():
@@ -68,10 +69,43 @@ def test_tests_that_no_rank_count_fits_are_named(capsys):
     assert "rank counts: a" not in printed
 
 
-def test_a_failure_stays_a_failure(tmp_path):
-    lines = [{"id": "a", "outcome": "failed", "reason": ""}, {"id": "a", "outcome": "passed", "reason": ""}]
+@pytest.mark.parametrize(("told", "found"), [
+    ("failed passed", ("failed", "why")),
+    ("begun passed", ("passed", "why")),
+    ("begun failed begun passed", ("failed", "why")),
+    ("begun", ("failed", "it did not end")),
+])
+def test_a_failure_stays_a_failure(tmp_path, told, found):
+    lines = [{"id": "a", "outcome": outcome, "reason": "why"} for outcome in told.split()]
     (tmp_path / "results").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert run.read_results(tmp_path / "results") == {"a": ("failed", "")}
+    assert run.read_results(tmp_path / "results") == {"a": found}
+
+
+def test_what_failed_is_named_at_the_end(capsys):
+    failing = run.Launch("mpi", 2, outcomes={"x": ("failed", "AssertionError: 1"), "y": ("passed", "")})
+    assert not run.report([failing, run.Launch("unit", outcomes={"z": ("passed", "")})], strict=True)
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "FAILED, mpi, 2 ranks: x: AssertionError: 1", "2 passed, 1 failed, 0 skipped"]
+
+
+@pytest.mark.parametrize(("told", "status", "repeated"), [
+    ("begun", 1, True), ("begun passed", None, True), ("begun failed", 1, False), ("begun passed", 0, False)])
+def test_the_end_of_a_launch_that_did_not_end_is_repeated(tmp_path, monkeypatch, capfd, told, status, repeated):
+    def start(command, limit, output):
+        results = Path(command[command.index("--results") + 1])
+        results.write_text("".join(json.dumps({"id": "a", "outcome": o, "reason": ""}) + "\n" for o in told.split()))
+        output.write(b"first\n" + b"line\n" * run.LAST_LINES + b"last")
+        return status
+
+    monkeypatch.setattr(launcher, "run_group", start)
+    monkeypatch.setattr(launcher, "command", lambda ranks, words: words)
+    launch = run.Launch("mpi", 2)
+    launch.run(run.parse(["--seed", "1"]), 5)
+    assert capfd.readouterr().out == "first\n" + "line\n" * run.LAST_LINES + "last"
+    run.report([launch], strict=False)
+    printed = capfd.readouterr().out
+    assert printed.count("said, mpi, 2 ranks: line\n") == (run.LAST_LINES - 1) * repeated
+    assert ("said, mpi, 2 ranks: last\n" in printed) == repeated and "first" not in printed
 
 
 @pytest.mark.parametrize("precaution", ["", "os.setsid(); signal.signal(signal.SIGTERM, signal.SIG_IGN)"])
@@ -110,13 +144,20 @@ def test_the_path_begins_with_this_environment():
 
 def test_a_sample_depends_on_names_and_seed_only():
     class Item:
-        def __init__(self, nodeid: str) -> None:
-            self.nodeid = nodeid
+        def __init__(self, nodeid: str, **bounds: int) -> None:
+            self.nodeid, self.mark = nodeid, SimpleNamespace(kwargs=bounds)
+
+        def get_closest_marker(self, name: str) -> SimpleNamespace | None:
+            return None if "[" in self.nodeid else self.mark
 
     items = [Item(f"test[{i}]") for i in range(200)]
-    first = mpi_harness.sample(items, 0.25, 1)
-    assert mpi_harness.sample(items, 0.25, 1) == first != mpi_harness.sample(items, 0.25, 2)
+    first = mpi_harness.sample(items, 0.25, 1, 4)
+    assert mpi_harness.sample(items, 0.25, 1, 4) == first != mpi_harness.sample(items, 0.25, 2, 4)
     assert 20 < len(first) < 80
-    assert set(mpi_harness.sample(items[::-1], 0.25, 1)) == set(first)
-    assert len(mpi_harness.sample(items, 1e-9, 1)) == 1
-    assert mpi_harness.sample(items, 1.0, 1) == items
+    assert set(mpi_harness.sample(items[::-1], 0.25, 1, 4)) == set(first)
+    assert len(mpi_harness.sample(items, 1e-9, 1, 4)) == 1
+    assert mpi_harness.sample(items, 1.0, 1, 4) == items
+    always, few = Item("test_always"), Item("test_few", max_size=4)
+    for seed in range(5):
+        assert {always, few} <= set(mpi_harness.sample([*items, always, few], 0.01, seed, 4))
+    assert any(few not in mpi_harness.sample([*items, few], 0.01, seed, 5) for seed in range(5))

@@ -9,18 +9,26 @@ from unit.every import EVERY, REDUCING
 
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError, PreconditionError, UnknownAlgorithm
-from mpicoll.registry import find, parse_spec, registered
+from mpicoll.registry import algorithms, find, parse_spec, registered
+from mpicoll.rules import HOST_RULES, LINK_RULES, ORDERED_RULES, RULES, WINDOW
 from mpicoll.schedule import Schedule
-from mpicoll.select import NATIVE, ORDERED_RULES, RULES, WINDOW, Overrides, choose, native_choice
+from mpicoll.select import NATIVE, Overrides, choose, native_choice
 
 BYTES = sorted(
     {0, 1, 8, 1 << 40}
-    | {rule.above + d for rules in RULES.values() for rule in rules for d in (-1, 0, 1) if rule.above + d >= 0}
+    | {
+        bound + d
+        for rules in (*RULES.values(), *LINK_RULES.values(), *HOST_RULES.values())
+        for rule in rules
+        for bound in (rule.above, 4 * rule.per_rank)
+        for d in (-1, 0, 1)
+        if bound + d >= 0
+    }
 )
 REDUCTIONS = [name for name, c in COLLECTIVES.items() if c.reduces]
 
 
-def chosen(collective, nbytes=8, p=4, commutative=True, engine="mpi4py", **overrides):
+def chosen(collective, nbytes=8, p=4, commutative=True, engine="mpi4py", nodes=None, **overrides):
     made = Overrides().merged(
         overrides.pop("algorithms", {}),
         overrides.pop("chunk_bytes", None),
@@ -28,7 +36,7 @@ def chosen(collective, nbytes=8, p=4, commutative=True, engine="mpi4py", **overr
         None,
     )
     assert not overrides
-    return choose(collective, nbytes, p, commutative, made, engine)
+    return choose(collective, nbytes, p, commutative, made, engine, nodes)
 
 
 # -- rules --------------------------------------------------------------------------------------------------
@@ -42,8 +50,71 @@ def test_there_is_a_registered_algorithm_for_every_call(collective, p):
         entry, given = parse_spec(collective, choice.algorithm)
         Schedule(entry, p, **dict(given))
         assert choice.chunk_bytes is None or choice.chunk_bytes >= 1
-        assert (choice.collective, choice.engine, choice.window) == (collective, "mpi4py", WINDOW)
+        assert (choice.collective, choice.engine) == (collective, "mpi4py")
+        assert choice.window in (1, WINDOW)
         assert not choice.forced
+
+
+@pytest.mark.parametrize("collective", HOST_RULES)
+@pytest.mark.parametrize("nodes", [((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 1, 2), (3,))])
+def test_ranks_that_share_hosts_meet_there_first(collective, nodes):
+    """Where the bytes decide; a forced algorithm stays, and so does what keeps operand order."""
+    for nbytes in BYTES:
+        choice = chosen(collective, nbytes, nodes=nodes)
+        entry, given = parse_spec(collective, choice.algorithm)
+        Schedule(entry, 4, nodes=nodes, **dict(given))
+        assert (entry.name == "hierarchical") == (nbytes >= HOST_RULES[collective][0].above)
+        assert ("ranks share hosts" in choice.why) == (entry.name == "hierarchical")
+    forced = next(name for name in algorithms()[collective] if name != "hierarchical")
+    assert chosen(collective, 1 << 20, nodes=nodes, algorithms={collective: forced}).algorithm == forced
+    if COLLECTIVES[collective].reduces:
+        assert "hierarchical" not in chosen(collective, 1 << 20, commutative=False, nodes=nodes).algorithm
+
+
+@pytest.mark.parametrize("collective", RULES)
+def test_one_host_is_as_if_hosts_were_not_known(collective):
+    for nbytes in BYTES:
+        assert chosen(collective, nbytes, nodes=((0, 1, 2, 3),)) == chosen(collective, nbytes)
+
+
+def on_hosts(p):
+    """A rank on each."""
+    return tuple((rank,) for rank in range(p))
+
+
+@pytest.mark.parametrize("collective", RULES)
+@pytest.mark.parametrize("p", [3, 4, 8])
+def test_ranks_on_hosts_of_their_own(collective, p):
+    """No hierarchy; across links the large vectors go in few small chunks."""
+    for nbytes in BYTES:
+        choice = chosen(collective, nbytes, p, nodes=on_hosts(p))
+        assert not choice.algorithm.startswith("hierarchical")
+        if choice != chosen(collective, nbytes, p):
+            assert (choice.chunk_bytes, choice.window) == (32 << 10, 2)
+    large = chosen(collective, 4 << 20, p, nodes=on_hosts(p))
+    links = LINK_RULES.get(collective, RULES[collective])[-1]
+    assert (large.algorithm, large.chunk_bytes) == (links.algorithm, links.chunk_bytes)
+    if collective in ORDERED_RULES:
+        ordered = chosen(collective, 4 << 20, p, commutative=False)
+        assert chosen(collective, 4 << 20, p, commutative=False, nodes=on_hosts(p)) == ordered
+
+
+@pytest.mark.parametrize(("p", "nbytes", "algorithm"), [
+    (8, (16 << 10) - 1, "recursive_doubling"), (8, 16 << 10, "rabenseifner"), (8, (64 << 10) - 1, "rabenseifner"),
+    (8, 64 << 10, "ring"), (6, 16 << 10, "ring"), (48, (96 << 10) - 1, "recursive_doubling"), (48, 96 << 10, "ring"),
+    (64, (512 << 10) - 1, "rabenseifner"), (64, 512 << 10, "ring"),
+])
+def test_a_ring_of_many_ranks_wants_more_bytes(p, nbytes, algorithm):
+    assert chosen("allreduce", nbytes, p, nodes=on_hosts(p)).algorithm == algorithm
+
+
+@pytest.mark.parametrize(("nodes", "chunks"), [(None, (256 << 10, 1)), (((0, 1, 2, 3),), (256 << 10, 1)),
+                                               (on_hosts(4), (32 << 10, 2)), (((0, 1), (2, 3)), (32 << 10, 2))])
+def test_chunks_of_what_is_forced_are_those_for_where_ranks_are(nodes, chunks):
+    choice = chosen("allreduce", 1 << 20, nodes=nodes, algorithms={"allreduce": "ring"})
+    assert (choice.chunk_bytes, choice.window) == chunks
+    choice = chosen("allreduce", 1 << 20, nodes=nodes, algorithms={"allreduce": "ring"}, window=3)
+    assert (choice.chunk_bytes, choice.window) == (chunks[0], 3)
 
 
 @pytest.mark.parametrize("collective", REDUCTIONS)
@@ -69,6 +140,12 @@ def test_rules_start_at_zero_and_rise(rules):
         assert before.above < rule.above or (before.above == rule.above and rule.only_powers_of_two)
 
 
+@pytest.mark.parametrize("rules", [*LINK_RULES.values(), *HOST_RULES.values()])
+def test_rules_for_hosts_rise(rules):
+    bounds = [(rule.above, rule.per_rank) for rule in rules if not rule.only_powers_of_two]
+    assert bounds == sorted(set(bounds))
+
+
 @pytest.mark.parametrize("p", [5, 8])
 @pytest.mark.parametrize("collective", RULES)
 def test_a_rule_holds_from_its_bound_on(collective, p):
@@ -81,6 +158,11 @@ def test_a_rule_holds_from_its_bound_on(collective, p):
             assert chosen(collective, rule.above - 1, p=p).algorithm == before.algorithm
 
 
+@pytest.mark.parametrize(("collective", "window"), [("allreduce", 1), ("reduce_scatter", 1), ("scan", 2)])
+def test_a_rule_says_how_many_chunks_are_in_flight(collective, window):
+    assert chosen(collective, 64 << 20).window == window
+
+
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_choice_says_what_and_why(collective):
     for nbytes in (8, 1 << 30):
@@ -88,7 +170,7 @@ def test_choice_says_what_and_why(collective):
         text = str(choice)
         assert text.startswith(f"{collective}: {choice.algorithm} on the mpi4py engine, ")
         assert f"{nbytes} bytes on 5 ranks: " in text
-        chunks = f"chunks of {choice.chunk_bytes} bytes, {WINDOW} in flight"
+        chunks = f"chunks of {choice.chunk_bytes} bytes, {choice.window} in flight"
         assert (chunks if choice.chunk_bytes else "whole blocks") in text
 
 
@@ -107,9 +189,15 @@ def test_any_algorithm_can_be_asked_for(entry):
 @pytest.mark.parametrize("entry", EVERY)
 def test_what_is_forced_is_chunked_as_in_the_rules(entry):
     name = entry.collective.name
-    by_rule = {rule.algorithm: rule.chunk_bytes for rule in RULES[name]}
+    by_rule = {rule.algorithm: rule.chunk_bytes for rule in (*HOST_RULES.get(name, ()), *RULES[name])}
     assert chosen(name, algorithms={name: entry.name}).chunk_bytes == by_rule.get(entry.name)
     assert chosen(name, algorithms={name: entry.name}, chunk_bytes=512).chunk_bytes == 512
+
+
+@pytest.mark.parametrize("collective", HOST_RULES)
+def test_what_is_forced_with_parameters_is_chunked_as_in_the_rules(collective):
+    for rule in {rule.algorithm: rule for rule in HOST_RULES[collective]}.values():     # the last of several
+        assert chosen(collective, algorithms={collective: rule.algorithm}).chunk_bytes == rule.chunk_bytes
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
@@ -160,6 +248,12 @@ def test_unknown_parameters_are_refused():
 def test_chunk_and_window_are_integers_of_at_least_one(what, value):
     with pytest.raises(ArgumentError, match=f"^{what} is {value!r}; it must be an integer of at least 1$"):
         Overrides().merged({}, **{"chunk_bytes": None, "window": None, what: value}, engine=None)
+
+
+def test_a_second_name_chooses_the_same():
+    made = Overrides().merged({"reduce_scatter": "ring"}, None, None, None)
+    made = made.merged({"reduce_scatter_block": "pairwise"}, None, None, None)
+    assert made.algorithms == (("reduce_scatter", "pairwise"),)
 
 
 def test_inner_overrides_lie_over_outer_ones():

@@ -127,7 +127,7 @@ def test_strands_cross(toys):
     assert verify(made).steps == 3 + 3
 
 
-@pytest.mark.parametrize("groups", [1, 2, 3, 20, uneven, dealt], ids=str)
+@pytest.mark.parametrize("groups", [1, 2, 3, 20, uneven, dealt], ids=lambda g: getattr(g, "__name__", str(g)))
 @pytest.mark.parametrize("inner", ["twofold", "woven", "third", "chain"])
 @pytest.mark.parametrize("middle", ["ring", "reduce_bcast(reduce=woven,bcast=twofold)"])
 def test_unequal_groups(toys, groups, inner, middle):

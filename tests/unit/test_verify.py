@@ -136,7 +136,7 @@ def test_swapped_operand():
     error = refused(adhoc("reduce", swapped_side, 2, ordered=True, in_order=True))
     assert where(error) == ("reduce swapped_side in rank order", 2, 0, 0, 0)
     assert error.op == RecvReduce(1, (0,), "left")
-    assert error.expected == "Loc(buffer='value', block=0) = 0..0 to combine with 1..1 on the left"
+    assert error.expected == "1..1 and 0..0 to combine in this order at Loc(buffer='value', block=0)"
     assert error.got == "1..1 before 0..0 is out of rank order"
 
 

@@ -1,0 +1,111 @@
+"""What mpicoll is to reach between two ranks of one machine, and what launches say of it.
+
+A ratio is native's time over mpicoll's. Ratios of one launch differ less among themselves than launches do, so several
+launches are made, and of what they say the median counts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from .contenders import AUTO
+from .stats import geometric_mean
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A run of `mpicoll bench`, and what its ratios must come to, for each MPI: at every size, on geometric average."""
+
+    name: str
+    words: str
+    seconds: float
+    each: Mapping[str, float] | None = None
+    mean: Mapping[str, float] | None = None
+
+
+def on(mpich: float, openmpi: float | None = None, intel: float | None = None) -> dict[str, float]:
+    """A number for each MPI; the first, where there is no other.
+
+    >>> on(1.5, intel=1.0)
+    {'mpich': 1.5, 'openmpi': 1.5, 'intel': 1.0}
+    """
+    return {
+        "mpich": mpich,
+        "openmpi": mpich if openmpi is None else openmpi,
+        "intel": mpich if intel is None else intel,
+    }
+
+
+OTHERS = "bcast,scatter,gather,allgather,reduce,scan,exscan,alltoall,scatterv,gatherv,allgatherv,alltoallv,alltoallw"
+FIGURES = {
+    figure.name: figure
+    for figure in (
+        Figure("small", "allreduce --sizes 8,64,512,4K", 4, each=on(0.9)),
+        Figure("fresh", "allreduce --sizes 8,64,512,4K --fresh", 4, each=on(0.9)),
+        Figure("persistent", "allreduce --sizes 8,64,512,4K --form persistent", 4, each=on(1.0)),
+        Figure("medium", "allreduce --sizes 8K,16K,32K,64K,128K", 5, mean=on(1.5, intel=1.0)),
+        Figure("large", "allreduce --dtype float32 --sizes 256K,1M,4M,16M,64M", 12, on(0.9), on(1.5, 1.4, 1.1)),
+        Figure("reduce-scatter", "reduce_scatter_block --sizes 256K,1M,4M,16M", 6, mean=on(1.3)),
+        Figure("others", f"{OTHERS} --sizes 256K,1M,4M,16M", 40, each=on(0.9)),
+    )
+}
+
+Ratios = dict[tuple[str, int], float]  # by collective and size
+
+
+def ratios(rows: Sequence[Mapping[str, Any]]) -> Ratios:
+    """What one launch says of auto."""
+    return {
+        (row["collective"], row["size"]): row["ratio"]
+        for row in rows
+        if row["algorithm"] == AUTO and row["ratio"] is not None
+    }
+
+
+def by_row(launches: Sequence[Ratios]) -> dict[tuple[str, int], list[float]]:
+    """By collective and size, what each launch says, the least first."""
+    found = defaultdict[tuple[str, int], list[float]](list)
+    for launch in launches:
+        for key, ratio in launch.items():
+            found[key].append(ratio)
+    return {key: sorted(each) for key, each in found.items()}
+
+
+@dataclass(frozen=True)
+class Reached:
+    """One number that was asked for: of which rows, what each launch came to, and what the median one did."""
+
+    what: str
+    asked: float
+    launches: Sequence[float]
+    below: Sequence[tuple[str, int]] = ()
+
+    @property
+    def value(self) -> float:
+        """What counts."""
+        return median(self.launches)
+
+    @property
+    def is_met(self) -> bool:
+        """Whether it is enough."""
+        return self.value >= self.asked
+
+
+def reached(figure: Figure, mpi: str, launches: Sequence[Ratios]) -> list[Reached]:
+    """What came of a figure on one MPI; of what must hold at every size, the row with the least median."""
+    found, rows = [], by_row(launches)
+    if not rows:
+        return []
+    if figure.mean is not None:
+        means = sorted(geometric_mean([*launch.values()]) for launch in launches if launch)
+        found.append(Reached("geometric mean", figure.mean[mpi], means))
+    if figure.each is not None:
+        asked = figure.each[mpi]
+        worst = min(rows, key=lambda key: median(rows[key]))
+        below = [key for key in rows if median(rows[key]) < asked]
+        found.append(Reached("at every size", asked, rows[worst], below))
+    return found

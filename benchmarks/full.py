@@ -1,0 +1,126 @@
+"""The whole comparison between two ranks of one machine, several launches of each part, and what they reach:
+
+    python -m mpicoll.benchmarks.full --launches 5
+
+Runs on the MPI of its own environment. Exit status: 0 whatever was reached, 1 if an answer was wrong or a launch
+failed.
+"""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from mpicoll.cli.group import OneLineCommand, asking
+
+from . import launch
+from .cluster.launches import read
+from .contenders import AUTO, NATIVE, split_names
+from .figures import FIGURES, Figure, Ratios, Reached, ratios, reached
+from .sizes import format_size
+from .table import console
+
+NAME = "mpicoll.benchmarks.full"
+WRONG, INTERRUPTED = 1, 130
+RANKS = 2
+PATIENCE = 60.0  # seconds that a launch may take beside three times those it is told to measure
+RESULTS = Path("benchmarks") / "results" / "full"
+
+
+@click.command(cls=OneLineCommand, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
+@click.option("--figures", "text", default=",".join(FIGURES), help="Which parts.")
+@click.option("--launches", type=click.IntRange(min=1), default=5, help="Of each part.")
+@click.option("--show", "showing", is_flag=True, help="Measure nothing: what the files say that are there.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", default=RESULTS, help="For results, by MPI.")
+def full(text: str, launches: int, showing: bool, out: Path) -> None:
+    """Time collectives between two ranks of this machine beside MPI's own, and say what was reached of what was asked.
+
+    Results come as a file of JSON lines per part and launch; what another run left there goes.
+    """
+    with asking():
+        figures = chosen(text)
+        mpi = launch.flavour()
+    directory, failures = out / mpi, list[str]()
+    try:
+        if not showing:
+            directory.mkdir(parents=True, exist_ok=True)
+            failures = [failure for failure in measured(directory, figures, launches) if failure]
+    except KeyboardInterrupt:
+        click.echo(f"{NAME}: interrupted; what was measured is in {directory}", err=True)
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    finally:
+        console().print(table(mpi, [(figure, found(directory, figure)) for figure in figures]))
+    for failure in failures:
+        click.echo(f"{NAME}: {failure}", err=True)
+    if failures:
+        raise click.exceptions.Exit(WRONG)
+
+
+def chosen(text: str) -> list[Figure]:
+    """The figures of a list. Raises ValueError."""
+    names = split_names(text)
+    if not names or not set(names) <= set(FIGURES):
+        raise ValueError(f"--figures is {text!r}; it takes a list of {', '.join(FIGURES)}")
+    return [FIGURES[name] for name in names]
+
+
+def measured(directory: Path, figures: Sequence[Figure], launches: int) -> Iterator[str]:
+    """One launch of each figure after the other, so that none has only the machine's best hour; why one failed."""
+    for figure in figures:
+        for file in files(directory, figure):
+            file.unlink()
+    for number in range(1, launches + 1):
+        for figure in figures:
+            click.echo(f"launch {number} of {launches}: {figure.name}, about {figure.seconds:g} s")
+            yield one(figure, directory / f"{figure.name}-{number}.jsonl")
+
+
+def one(figure: Figure, file: Path) -> str:
+    """One launch; its failure, in one line."""
+    words = [*shlex.split(figure.words), "--algorithms", f"{NATIVE},{AUTO}", "--seconds", str(figure.seconds)]
+    line = launch.command(RANKS, ["mpicoll", "bench", *words, "--json", str(file)])
+    with tempfile.TemporaryFile() as said:
+        status = launch.run_group(line, PATIENCE + 3 * figure.seconds, launch.environment(), said)
+        said.seek(0)
+        last = (said.read().decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
+    return "" if status == 0 else f"{file.stem}: {'time was up' if status is None else f'status {status}'}: {last}"
+
+
+def files(directory: Path, figure: Figure) -> list[Path]:
+    """A figure's files, by launch."""
+    return sorted(directory.glob(f"{figure.name}-[0-9]*.jsonl"))
+
+
+def found(directory: Path, figure: Figure) -> list[Ratios]:
+    """What each launch said."""
+    return [ratios(read(file).rows) for file in files(directory, figure)]
+
+
+def table(mpi: str, all_of: Sequence[tuple[Figure, Sequence[Ratios]]]) -> Table:
+    """What was asked for and what was reached."""
+    made = Table(title=f"native's time over mpicoll's, {RANKS} ranks of one machine, {mpi}", title_justify="left")
+    for name in ("figure", "asked", "reached", "launches", ""):
+        made.add_column(name, justify="right" if name in ("asked", "reached") else "left")
+    for figure, launches in all_of:
+        lines = reached(figure, mpi, launches)
+        if not lines:
+            made.add_row(figure.name, "", "", "none", "")
+        for each in lines:
+            spread = " ".join(f"{value:.2f}" for value in each.launches)
+            made.add_row(f"{figure.name}, {each.what}", f"{each.asked:g}", f"{each.value:.2f}", spread, verdict(each))
+    return made
+
+
+def verdict(of: Reached) -> str:
+    """Met, or where not."""
+    where = ", ".join(f"{collective} {format_size(size)}" for collective, size in of.below)
+    return "met" if of.is_met else f"missed{f': {where}' if where else ''}"
+
+
+if __name__ == "__main__":
+    full.main(prog_name=f"python -m {NAME}")

@@ -1,0 +1,179 @@
+"""What a call costs before its first message, part by part, and what a program costs before its first call:
+
+    python -m mpicoll.benchmarks.parts --methods Allreduce,Allgatherv
+
+Calls are made on one rank, where a collective posts no message: what is left is the call itself. The short way, which
+kinds of calls take that were made before, in the order in which it goes; the long way, function by function; and
+mpi4py's own method, MPI's work for one rank included. Starting is timed in processes of their own, on a warm cache.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from mpi4py import MPI
+from rich.table import Table
+
+import mpicoll
+from mpicoll import calls, methods, prepared
+from mpicoll.cli.group import OneLineCommand, asking
+from mpicoll.collectives import COLLECTIVES, plain
+from mpicoll.engines import direct as engine
+from mpicoll.methods import Method
+
+from .asked import listed, positive
+from .inprocess import interleaved, write
+from .stats import Estimate, estimate
+from .table import console, microseconds, spread
+
+NAME = "mpicoll.benchmarks.parts"
+NEVER = 1 << 60  # bytes of scratch that there never are
+LEARNT = 3  # calls after which a kind goes the short way
+START = """
+import time
+begin = time.perf_counter()
+from mpi4py import MPI
+import numpy as np
+ready = time.perf_counter()
+import mpicoll
+imported = time.perf_counter()
+comm = mpicoll.Comm(MPI.COMM_WORLD)
+made = time.perf_counter()
+x, y = np.ones(1), np.zeros(1)
+comm.Allreduce(x, y)
+first = time.perf_counter()
+another = mpicoll.Comm(MPI.COMM_WORLD.Dup())
+print(ready - begin, imported - ready, made - imported, first - made, time.perf_counter() - first)
+"""
+STARTING = ("mpi4py and NumPy", "import mpicoll", "the first Comm", "the first collective", "another Comm")
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a part takes, in seconds: of the short way with all that comes before it, of the long way alone."""
+
+    method: str
+    way: str
+    part: str
+    seconds: Estimate
+
+
+@click.command(cls=OneLineCommand, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
+@click.option("--methods", "names", default="Allreduce,Bcast,Allgatherv", help=f"Of {', '.join(methods.METHODS)}.")
+@click.option("--seconds", default=10.0, help="Time to spend on calls in all.")
+@click.option("--starts", default=6, help="How many processes are started.")
+@click.option("--json", "path", type=click.Path(path_type=Path), metavar="FILE", help="Write JSON lines.")
+def parts(names: str, seconds: float, starts: int, path: Path | None) -> None:
+    """Time a call part by part on one rank, and what comes before the first."""
+    with asking():
+        wanted = listed("--methods", names)
+        positive("--seconds", seconds)
+        positive("--starts", starts)
+        if unknown := [name for name in wanted if name not in methods.METHODS or name == "Barrier"]:
+            raise ValueError(f"no method with buffers is called {unknown[0]!r}; there is {', '.join(methods.METHODS)}")
+        if MPI.COMM_WORLD.size > 1:
+            raise ValueError("this is timed on one rank: start it without mpiexec")
+    found = [part for name in wanted for part in timed(name, seconds / len(wanted))] + list(starting(starts))
+    console().print(table(found))
+    if path:
+        write(path, found)
+
+
+def timed(name: str, seconds: float) -> Iterator[Part]:
+    """The parts of a method's call with 8 bytes, as often as there is time for."""
+    method, arguments = methods.METHODS[name], _arguments(name)
+    op = MPI.SUM if COLLECTIVES[plain(method.collective)].reduces else None
+    short, refused, closed = three = [mpicoll.Comm(MPI.COMM_SELF.Dup()) for _ in range(3)]
+    for comm in three:
+        for _ in range(LEARNT):
+            getattr(comm, name)(*arguments)
+    works: dict[tuple[str, str], Callable[[], Any]] = {}
+    direct = [each for comm in three if (each := comm._open().direct) is not None]
+    if direct:
+        direct[1].table.rows[:, engine.NEEDED] = NEVER
+        direct[2].close()
+        given = method, *((None, *arguments) if len(arguments) == 1 else arguments[:2]), op, (*arguments, 0, 0)[2]
+        works |= {
+            ("short", "the function: called, and back"): lambda: closed._again(*given),
+            ("short", "the function: with arguments read, the kind found"): lambda: refused._again(*given),
+            ("short", "the function: with buffers bound, the plan walked"): lambda: short._again(*given),
+            ("short", "the method with the function"): lambda: getattr(short, name)(*arguments),
+        }
+    works |= {("long", part): work for part, work in _long(closed, method, arguments, op).items()}
+    works["long", "the method, all of it"] = lambda: getattr(closed, name)(*arguments)
+    works["MPI's own", "mpi4py's method"] = lambda: getattr(MPI.COMM_SELF, name)(*arguments)
+    for (way, part), times in zip(works, interleaved(list(works.values()), seconds)):
+        yield Part(name, way, part, estimate(times))
+    for comm in three:
+        comm.Free()
+
+
+def _arguments(name: str) -> tuple[Any, ...]:
+    """Arguments of 8 bytes for one rank."""
+    send, recv = np.ones(1), np.zeros(1)
+    counted: Callable[[Any], list[Any]] = lambda array: [array, [1], [0], MPI.DOUBLE]
+    typed: Callable[[Any], list[Any]] = lambda array: [array, [1], [0], [MPI.DOUBLE]]
+    others: dict[str, tuple[Any, ...]] = {
+        "Bcast": (recv,),
+        "Scatterv": (counted(send), recv),
+        "Gatherv": (send, counted(recv)),
+        "Allgatherv": (send, counted(recv)),
+        "Alltoallv": (counted(send), counted(recv)),
+        "Alltoallw": (typed(send), typed(recv)),
+        "Reduce_scatter": (send, recv, [1]),
+    }
+    return others.get(name, (send, recv))
+
+
+def _long(comm: Any, method: Method, arguments: tuple[Any, ...], op: MPI.Op | None) -> dict[str, Callable[[], Any]]:
+    """Function by function, each on what the one before it made."""
+    channel = comm._channel
+    given = method.parse(channel, 0, *arguments)
+    call = prepared.describe(method.collective, given, 0, op)
+    call.method = method
+    serves = prepared.prepare(channel, call)
+    return {
+        "arguments parsed, checked": lambda: method.parse(channel, 0, *arguments),
+        "the call described": lambda: prepared.describe(method.collective, given, 0, op),
+        "what serves it found": lambda: prepared.prepare(channel, call),
+        "bound, run, ended": lambda: calls.run(channel, call, serves),
+    }
+
+
+def starting(processes: int) -> Iterator[Part]:
+    """What comes before the first call, and that call, each the median of some processes."""
+    command = [sys.executable, "-c", START]
+    told = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(processes + 1)]
+    times = [list(map(float, each.split())) for each in told[1:]]  # the first may have had to compile
+    for part, seconds in zip(STARTING, zip(*times), strict=True):
+        yield Part("", "starting", part, estimate(seconds))
+
+
+def table(found: list[Part]) -> Table:
+    """Parts in the order in which they come."""
+    made = Table(title="what a call costs on one rank, and what comes before the first", title_justify="left")
+    for name in ("method", "way", "part", "µs", "[95 %]"):
+        made.add_column(name, justify="left" if name in ("method", "way", "part") else "right")
+    before = ("", "")
+    for part in found:
+        method, way = part.method, part.way
+        made.add_row(
+            "" if method == before[0] else method,
+            "" if (method, way) == before else way,
+            part.part,
+            microseconds(part.seconds.median),
+            spread(part.seconds, microseconds),
+        )
+        before = method, way
+    return made
+
+
+if __name__ == "__main__":
+    parts.main(prog_name=f"python -m {NAME}")

@@ -1,0 +1,145 @@
+"""The kinds of jobs: what the steps of each are, and how their results are gathered. One entry of KINDS each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from mpicoll.benchmarks.asked import listed, positive, settings
+from mpicoll.benchmarks.patterns import PATTERNS
+from mpicoll.benchmarks.scaling import OSU, WEAK
+from mpicoll.errors import MpicollError, UnknownAlgorithm
+
+from . import gather
+from .errors import JobsError
+from .study import Step
+
+BATCH = 32  # images of a rank, where the batch grows with the ranks
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a study is to measure; None: what its kind has by default. extra: further options of the steps' command."""
+
+    collectives: str | None = None
+    sizes: str | None = None
+    algorithms: str | None = None
+    seconds: float | None = None
+    scaling: str = OSU
+    extra: tuple[str, ...] = ()
+
+    def time(self, default: float) -> float:
+        """The seconds of a step. Raises ValueError unless above 0, and an end."""
+        if self.seconds is not None and not math.isfinite(self.seconds):
+            raise ValueError(f"--seconds is {self.seconds}; it must be a number")
+        return default if self.seconds is None else positive("--seconds", self.seconds)
+
+
+Steps = Callable[[Asked, int, int], Sequence[Step]]  # (asked, nodes, ranks)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of job: its template is NAME.sbatch.j2."""
+
+    about: str
+    steps: Steps
+    gathered: gather.Gatherer
+    gathers: str = "report.html"  # the file that is gathered into
+    nodes: str = "1:4"
+    options: tuple[str, ...] = ("seconds",)  # those of Asked that it takes
+
+
+def sweep(asked: Asked, nodes: int, ranks: int) -> list[Step]:
+    """A step for every collective, since each is something to resume by."""
+    names = listed("--collectives", asked.collectives or "allreduce,bcast,allgather,reduce_scatter,alltoall")
+    scaling = () if asked.scaling == OSU else ("--scaling", asked.scaling)
+    seconds = asked.time(60.0)
+    found = []
+    for name in dict.fromkeys(names):
+        if name not in PATTERNS:
+            raise UnknownAlgorithm("collective", name, PATTERNS)
+        words = (name, "--sizes", asked.sizes or "8:16M:8", *scaling, "--algorithms", asked.algorithms or "native,auto")
+        found.append(_bench(f"n{nodes}-{name}", nodes, ranks, seconds, (*words, *asked.extra)))
+    return found
+
+
+def sanity(asked: Asked, nodes: int, ranks: int) -> list[Step]:
+    """All collectives at once."""
+    seconds = asked.time(30.0)
+    words = ("all", "--sizes", "8,64K", "--algorithms", "native,auto", *asked.extra)
+    return [_bench(f"n{nodes}-all", nodes, ranks, seconds, words)]
+
+
+def _bench(name: str, nodes: int, ranks: int, seconds: float, words: tuple[str, ...]) -> Step:
+    """A step of `mpicoll bench`."""
+    from mpicoll.benchmarks.cli import bench
+
+    words = (*words, "--seconds", f"{seconds:g}")
+    given = _taken(bench, "mpicoll bench", words)
+    with _on(name, ranks):
+        settings(ranks, **given)
+    return Step(name, nodes, ranks, seconds, ("-m", "mpicoll", "bench", *words, "--json"))
+
+
+def tune(asked: Asked, nodes: int, ranks: int) -> list[Step]:
+    """A table."""
+    from mpicoll.benchmarks import tune as module
+
+    name, seconds = f"n{nodes}-tuning", asked.time(120.0)
+    options = {"--collectives": asked.collectives, "--sizes": asked.sizes}
+    words = [word for option, value in options.items() if value for word in (option, value)]
+    words = [*words, "--seconds", f"{seconds:g}", *asked.extra]
+    given = _taken(module.tune, "mpicoll tune", words)
+    with _on(name, ranks):
+        module.check(given, ranks)
+    return [Step(name, nodes, ranks, seconds, ("-m", "mpicoll", "tune", *words, "-o"), "json")]
+
+
+def train(asked: Asked, nodes: int, ranks: int) -> list[Step]:
+    """Epochs in turn; the batch is the example's own, or grows with the ranks."""
+    from mpicoll.benchmarks import train_digits
+
+    seconds = asked.time(60.0)
+    batch = ("--batch", str(BATCH * ranks)) if asked.scaling == WEAK else ()
+    words = ("--time", "--seconds", f"{seconds:g}", *batch, *asked.extra)
+    module = "mpicoll.benchmarks.train_digits"
+    _taken(train_digits.main, module, words)
+    return [Step(f"n{nodes}-train", nodes, ranks, seconds, ("-m", module, *words, "--json"))]
+
+
+def _taken(command: click.Command, name: str, words: Sequence[str]) -> dict[str, Any]:
+    """What a command makes of its words, found without MPI. Raises JobsError for what it would refuse."""
+    try:
+        context = click.Command.make_context(command, name, [*words])
+    except click.UsageError as error:
+        raise JobsError(f"{name}: {error.format_message()}") from None
+    if context.get_parameter_source("path") is ParameterSource.COMMANDLINE:
+        (file,) = (each for each in command.params if each.name == "path")
+        raise JobsError(f"results of a step go where the job says, so {file.opts[0]} is no option here")
+    return {name: value for name, value in context.params.items() if name != "path"}
+
+
+@contextmanager
+def _on(name: str, ranks: int) -> Iterator[None]:
+    """What does not suit the ranks of a step becomes a JobsError."""
+    try:
+        yield
+    except (ValueError, MpicollError) as error:
+        raise JobsError(f"{name}, on {ranks} rank{'s' * (ranks != 1)}: {error}") from None
+
+
+KINDS = {
+    "sweep": Kind("collectives beside the MPI library's own, over numbers of nodes", sweep, gather.report,
+                  options=("collectives", "sizes", "algorithms", "seconds", "scaling")),
+    "tune": Kind("which algorithm serves which bytes: a table for auto", tune, gather.tables, "tuning.json",
+                 options=("collectives", "sizes", "seconds")),
+    "train": Kind("an epoch of a small network, data parallel", train, gather.report, options=("seconds", "scaling")),
+    "sanity": Kind("is everything as it should be, on one node", sanity, gather.report, nodes="1"),
+}

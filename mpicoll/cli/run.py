@@ -1,0 +1,157 @@
+"""`mpicoll run`: an unmodified mpi4py program whose MPI.COMM_WORLD is mpicoll's."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from ..program import STDIN, Program, own_frames
+from .group import asking, console, refuse
+
+if TYPE_CHECKING:
+    from ..select import Overrides
+    from ..summary import Tally
+
+INTERRUPTED = 130
+
+
+class Runs(click.Command):
+    """A command whose options end where the program is named, so that what follows is the program's."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Mark where the program is named: a word that is no option of ours, or -m, -c, -."""
+        take_value = {o for p in self.params if isinstance(p, click.Option) and not p.is_flag for o in p.opts}
+        at = 0
+        while at < len(args) and args[at].startswith("-") and args[at] != "-" and args[at][:2] not in ("-m", "-c"):
+            if args[at] == "--":
+                return super().parse_args(ctx, args)
+            at += 2 if args[at] in take_value else 1
+        return super().parse_args(ctx, [*args[:at], "--", *args[at:]] if at < len(args) else args)
+
+
+@click.command(cls=Runs, short_help="Run an unmodified mpi4py program on mpicoll's collectives.")
+@click.option(
+    "--using",
+    "chosen",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="As comm.using(): COLLECTIVE=ALGORITHM, engine=, chunk_bytes= or window=; may be repeated.",
+)
+@click.option("--summary", is_flag=True, help="At the end, a table of what ran on rank 0, on standard error.")
+@click.argument("words", nargs=-1, metavar="SCRIPT | -m MODULE | -c CODE | - [ARGUMENT]...")
+def run(chosen: Sequence[str], summary: bool, words: Sequence[str]) -> None:
+    """Run a Python program as `python` does, with an mpicoll.Comm as its MPI.COMM_WORLD and MPI.COMM_SELF.
+
+    \b
+        mpiexec -n 4 mpicoll run script.py --its-own options
+        mpiexec -n 4 mpicoll run --using allreduce=ring --using engine=mpi4py --summary script.py
+
+    Communicators made from these two are mpicoll's too. What --using says holds on every communicator of the
+    program, except where the program itself says other by comm.using(). It must suit the ranks of COMM_WORLD; a call
+    on a communicator whose ranks an algorithm does not suit raises PreconditionError.
+
+    MPI is initialized before the program starts, with mpi4py's defaults. Standard input, as a program, is read by
+    rank 0 for all. A rank that ends by an exception, or an exit status that is not 0, ends all, as under
+    `python -m mpi4py`.
+    """
+    with asking():
+        overrides, program = parse_using(chosen), Program.parse(words)
+    tally = _prepare(program, overrides, summary)
+    try:
+        _run(program)
+    finally:
+        if tally is not None:
+            _show(tally)
+
+
+def parse_using(chosen: Sequence[str]) -> Overrides:
+    """What --using says. Raises ArgumentError, UnknownAlgorithm, ParameterError, ValueError."""
+    from ..select import Overrides
+    from ..settings import ENGINES
+
+    given: dict[str, str] = {}
+    for text in chosen:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise ValueError(f"--using {text!r} is not NAME=VALUE; write allreduce=ring or engine=mpi4py")
+        if given.setdefault(name, value) != value:
+            raise ValueError(f"--using {name} is given twice, as {given[name]!r} and {value!r}")
+    engine = given.pop("engine", None)
+    if engine not in (None, *ENGINES):
+        raise ValueError(f"engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
+    numbers = {name: _number(name, given.pop(name, None)) for name in ("chunk_bytes", "window")}
+    return Overrides().merged(given, engine=engine, **numbers)
+
+
+def _number(name: str, text: str | None) -> int | None:
+    if text is not None and not text.isdecimal():
+        raise ValueError(f"{name} is {text!r}; it must be an integer of at least 1")
+    return None if text is None else int(text)
+
+
+def _prepare(program: Program, overrides: Overrides, summary: bool) -> Tally | None:
+    """Make the world mpicoll's; on all ranks, or a usage error on all."""
+    try:
+        from .. import world
+    except (ImportError, RuntimeError) as error:
+        raise click.ClickException(f"MPI does not start: {error}") from None
+    from ..errors import MpicollError
+    from ..summary import Tally
+
+    trouble = program.trouble()
+    try:
+        world.check(overrides)
+    except MpicollError as error:
+        trouble = trouble or str(error)
+    refuse(trouble, together=True)
+    if program.kind == STDIN:
+        program.what = world.COMM_WORLD.bcast(sys.stdin.buffer.read() if world.COMM_WORLD.rank == 0 else b"")
+    tally = Tally() if summary else None
+    with asking():
+        world.replace(overrides, tally)
+    return tally if world.COMM_WORLD.rank == 0 else None
+
+
+def _run(program: Program) -> None:
+    """Run it to its end; one that fails ends all ranks when this one exits."""
+    try:
+        program.run()
+    except SystemExit as error:
+        _abort_at_exit(error)
+        raise
+    except KeyboardInterrupt as error:
+        _fail(error, INTERRUPTED)
+    except BaseException as error:
+        _fail(error, 1)
+
+
+def _fail(error: BaseException, status: int) -> NoReturn:
+    """Print the traceback as the interpreter would have, and exit."""
+    traceback = own_frames(error.__traceback__, __file__)
+    sys.excepthook(type(error), error.with_traceback(traceback), traceback)
+    _abort_at_exit(status)
+    sys.exit(status)
+
+
+def _abort_at_exit(status: Any) -> None:
+    """Let all ranks end with this one; one that is alone just exits."""
+    from mpi4py.run import set_abort_status
+
+    from ..world import COMM_WORLD
+
+    if _active() and COMM_WORLD.size > 1:
+        set_abort_status(status)
+
+
+def _active() -> bool:
+    from mpi4py import MPI
+
+    return MPI.Is_initialized() and not MPI.Is_finalized()
+
+
+def _show(tally: Tally) -> None:
+    to = console(stderr=True)
+    to.print(tally.table() if tally.counts else "mpicoll: no collective of mpicoll's ran on rank 0")

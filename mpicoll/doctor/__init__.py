@@ -1,0 +1,79 @@
+"""`mpicoll info --check`: what goes wrong with MPI programs on clusters, looked for before a long run.
+
+facts.py gathers what all ranks see; checks are functions from these facts to findings, and report.py has them all.
+They use no MPI, so that each can be tried with facts that are made up.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .. import words
+from ..launched import rank
+from . import facts as gathering
+from . import launchers
+from .finding import Facts, Finding
+from .report import findings, lines, status
+
+__all__ = ["PATIENCE", "Facts", "Finding", "examine", "findings", "lines", "status"]
+PATIENCE = 300.0  # seconds: the kernels' compiler may take a minute, and its lock two
+
+
+def examine(patience: float = PATIENCE) -> tuple[Facts | None, list[Finding], int]:
+    """The facts and what was found, at rank 0; the exit status, on all ranks. Collective over MPI.COMM_WORLD.
+
+    A run whose ranks do not reach each other within `patience` seconds ends.
+    """
+    MPI = started()
+    with giving_up(patience, MPI.COMM_WORLD.rank, lambda: MPI.COMM_WORLD.Abort(1)):
+        facts, found, verdict = gathering.gather(), list[Finding](), 1
+        try:
+            if facts is not None:
+                facts = gathering.complete(facts)
+                found = findings(facts)
+            verdict = status(found)
+        finally:
+            verdict = MPI.COMM_WORLD.bcast(verdict)  # whatever rank 0 raises, the others hear of it
+        return facts, found, verdict
+
+
+def started() -> Any:
+    """mpi4py.MPI, started; where that may end the process, what to type is said first."""
+    import mpi4py
+
+    mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
+    from mpi4py import MPI
+
+    if not MPI.Is_initialized():
+        doubt = launchers.doubt(dict(os.environ), MPI.Get_library_version())
+        if doubt and rank() == 0:
+            words.say(f"mpicoll: {doubt}")
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    return MPI
+
+
+@contextmanager
+def giving_up(seconds: float, who: int, end: Callable[[], Any]) -> Iterator[None]:
+    """Ends the run from a thread, should what is within take longer."""
+
+    def late() -> None:
+        words.last_words(
+            f"mpicoll: rank {who}: not all ranks have answered for {seconds:g} s: one is stopped or compiles, or "
+            "the network between nodes does not work; giving up"
+        )
+        try:
+            end()
+        finally:
+            os._exit(1)  # should MPI not even abort
+
+    timer = threading.Timer(seconds, late)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

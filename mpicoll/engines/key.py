@@ -1,0 +1,237 @@
+"""What kind of call it is: read off its arguments where they lie in memory, as words that are compared with a row's.
+
+A buffer is None, MPI.IN_PLACE, an aligned contiguous numpy.ndarray, or a list or tuple of mpi4py's forms that begins
+with one: `[array, count, displacement, datatype]`, `[array, counts, displacements, datatype]` or a shorter one. An
+array is known by its dtype object and number of elements. What else a list holds are the details: integers and arrays
+of integers by their values, so that a list whose counts have changed is another kind; datatypes and typecodes by their
+addresses. Nothing here runs Python's code: what would have to (other sequences, other numbers) is no kind.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from mpi4py import MPI
+from numba import carray, njit, types
+from numba.extending import intrinsic
+
+from . import context as place
+from .compiled import call_long
+
+ROWS = 256
+# places in a key
+METHOD, OPERATOR, ROOT, SEND, SEND_COUNT, RECV, RECV_COUNT, LENGTH = range(8)
+KEYS = 8
+IDENTITY = -1  # the count of a buffer that is None or MPI.IN_PLACE
+MOST_ROOM = 8192  # words of details
+# bytes from the beginning of an object to its fields
+TYPE, DATA, NDIM, DIMENSIONS, DTYPE, FLAGS = 8, 16, 24, 32, 56, 64
+SIZE, ITEMS = 16, 24  # of a list; a tuple's items are in it, at its basic size
+CONTIGUOUS, ALIGNED, WRITEABLE = 0x1 | 0x2, 0x100, 0x400
+
+
+def _load(bits: int) -> Any:
+    """An intrinsic that reads an integer of so many bits at an address."""
+
+    @intrinsic
+    def load(typing: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            word = builder.load(builder.inttoptr(values[0], ir.IntType(bits).as_pointer()))
+            return word if bits == 64 else builder.sext(word, ir.IntType(64))
+
+        return types.int64(types.int64), generate
+
+    return load
+
+
+def _pointer(kind: Any) -> Any:
+    """An intrinsic that makes an address a pointer."""
+
+    @intrinsic
+    def pointer(typing: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            return builder.inttoptr(values[0], ir.IntType(kind.bitwidth).as_pointer())
+
+        return types.CPointer(kind)(types.int64), generate
+
+    return pointer
+
+
+load, load_short = _load(64), _load(32)
+words, halves = _pointer(types.int64), _pointer(types.int32)
+
+
+@njit
+def line(address, n):  # type: ignore[no-untyped-def]
+    """n words at an address."""
+    return carray(words(address), (n,))
+
+
+@njit
+def count_of(context, thing):  # type: ignore[no-untyped-def]
+    """Elements of an array that can be used as it is, IDENTITY for None and MPI.IN_PLACE, else below that."""
+    if thing == context[place.NONE] or thing == context[place.IN_PLACE]:
+        return IDENTITY
+    if load(thing + TYPE) != context[place.NDARRAY]:
+        return IDENTITY - 1
+    flags = load_short(thing + FLAGS)
+    if flags & CONTIGUOUS == 0 or flags & ALIGNED == 0:
+        return IDENTITY - 1
+    n, dimensions = 1, load(thing + DIMENSIONS)
+    for i in range(load_short(thing + NDIM)):
+        n *= load(dimensions + 8 * i)
+    return n
+
+
+@njit
+def put(context, kind, value):  # type: ignore[no-untyped-def]
+    """Two words more of the details; False where there is no room."""
+    at = context[place.KEY + LENGTH]
+    if at + 2 > context[place.ROOM]:
+        return False
+    details = line(context[place.DETAILS], at + 2)
+    details[at], details[at + 1] = kind, value
+    context[place.KEY + LENGTH] = at + 2
+    return True
+
+
+@njit
+def numbers(context, array):  # type: ignore[no-untyped-def]
+    """An array of integers as details; False for any other."""
+    kind = load(array + DTYPE)
+    if kind != context[place.LONGS] and kind != context[place.INTS]:
+        return False
+    flags, n = load_short(array + FLAGS), load(load(array + DIMENSIONS)) if load_short(array + NDIM) == 1 else -1
+    if n < 0 or flags & CONTIGUOUS == 0 or flags & ALIGNED == 0 or not put(context, kind, n):
+        return False
+    at, data = context[place.KEY + LENGTH], load(array + DATA)
+    if at + n > context[place.ROOM]:
+        return False
+    details = line(context[place.DETAILS], at + n)
+    for i in range(n):
+        details[at + i] = load(data + 8 * i) if kind == context[place.LONGS] else load_short(data + 4 * i)
+    context[place.KEY + LENGTH] = at + n
+    return True
+
+
+@njit
+def leaf(context, thing):  # type: ignore[no-untyped-def]
+    """What holds nothing else as details; False where it cannot be told."""
+    kind = load(thing + TYPE)
+    if kind == context[place.INTEGER]:
+        value = call_long(context[place.VALUE], (thing,))
+        if value == -1:  # no count, or larger than a word, which raises
+            call_long(context[place.FORGIVE], ())
+            return False
+        return put(context, kind, value)
+    if kind == context[place.DATATYPE] or kind == context[place.STRING] or thing == context[place.NONE]:
+        return put(context, kind, thing)
+    return kind == context[place.NDARRAY] and numbers(context, thing)
+
+
+@njit
+def items(context, thing):  # type: ignore[no-untyped-def]
+    """(the address of the first item's, how many there are) of a list or tuple, -1 of them for another object."""
+    kind = load(thing + TYPE)
+    if kind == context[place.LIST]:
+        return load(thing + ITEMS), load(thing + SIZE)
+    if kind == context[place.TUPLE]:
+        return thing + context[place.FIXED], load(thing + SIZE)
+    return 0, -1
+
+
+def _list_of(each: Any) -> Any:
+    """What tells a list of such as `each` tells, or one of them, as details."""
+
+    @njit
+    def told(context, thing):  # type: ignore[no-untyped-def]
+        first, n = items(context, thing)
+        if n < 0:
+            return each(context, thing)
+        right = put(context, load(thing + TYPE), n)
+        for i in range(n):
+            right = right and each(context, load(first + 8 * i))
+        return right
+
+    return told
+
+
+part = _list_of(_list_of(leaf))  # what is in a message beside its buffer: counts, (counts, displacements), datatypes
+
+
+@njit
+def array_of(context, message, side):  # type: ignore[no-untyped-def]
+    """The buffer of a message, whose other parts are put down; 0 where it cannot be told."""
+    kind = load(message + TYPE)
+    if kind == context[place.NDARRAY]:
+        return message
+    first, n = items(context, message)
+    if n < 0:
+        return message
+    if n < 2 or not put(context, kind + side, n):  # objects begin at even addresses
+        return 0
+    for i in range(1, n):
+        if not part(context, load(first + 8 * i)):
+            return 0
+    return load(first)
+
+
+@njit
+def find(context, arguments):  # type: ignore[no-untyped-def]
+    """Put down what kind of call it is, and in which row it would be: False where it is none that a row can be of."""
+    context[place.KEY + METHOD] = context[place.KEY + LENGTH] = 0
+    send, recv = array_of(context, load(arguments + 8), 0), array_of(context, load(arguments + 16), 1)
+    if send == 0 or recv == 0:
+        return False
+    sends, receives = count_of(context, send), count_of(context, recv)
+    if sends < IDENTITY or receives < IDENTITY:
+        return False
+    if receives >= 0 and load_short(recv + FLAGS) & WRITEABLE == 0:
+        return False
+    root = load(arguments + 32)
+    if load(root + TYPE) != context[place.INTEGER]:  # recvcounts of Reduce_scatter
+        if root == context[place.NONE] or not part(context, root):
+            return False
+        root = 0
+    context[place.SEND_ARRAY], context[place.RECV_ARRAY] = send, recv
+    context[place.KEY + METHOD] = load(arguments)
+    context[place.KEY + OPERATOR], context[place.KEY + ROOT] = load(arguments + 24), root
+    context[place.KEY + SEND] = load(send + DTYPE) if sends >= 0 else send
+    context[place.KEY + RECV] = load(recv + DTYPE) if receives >= 0 else recv
+    context[place.KEY + SEND_COUNT], context[place.KEY + RECV_COUNT] = sends, receives
+    mixed, length = sends * 31 + receives, context[place.KEY + LENGTH]
+    for i in (METHOD, OPERATOR, ROOT, SEND, RECV):
+        mixed = mixed * 31 + (context[place.KEY + i] >> 4)
+    details = line(context[place.DETAILS], length)
+    for i in range(length):
+        mixed = mixed * 31 + details[i]
+    context[place.ROW] = (mixed ^ (mixed >> 8) ^ (mixed >> 16)) & (ROWS - 1)
+    return True
+
+
+@cache
+def check() -> str | None:
+    """None where Python and NumPy lay out their objects as is thought here, else the reason."""
+    array, known = np.zeros((3, 5), np.float32), CONTIGUOUS | ALIGNED | WRITEABLE
+    read = lambda thing, at, kind=ctypes.c_int64: kind.from_address(id(thing) + at).value
+    found = [read(array, at) for at in (TYPE, DATA, DTYPE)]
+    found += [read(array, NDIM, ctypes.c_int32), read(array, FLAGS, ctypes.c_int32) & known]
+    if found != [id(np.ndarray), MPI.Get_address(array), id(array.dtype), 2, known & ~0x2]:
+        return "NumPy's arrays are not laid out as its header files have it"
+    if _words(read(array, DIMENSIONS)) != [3, 5]:
+        return "NumPy's arrays are not laid out as its header files have it"
+    for thing in ([array, None], (array, None)):
+        right = [read(thing, TYPE), read(thing, SIZE)] == [id(type(thing)), 2]
+        at = id(thing) + tuple.__basicsize__ if isinstance(thing, tuple) else read(thing, ITEMS)
+        if not right or _words(at) != [id(array), id(None)]:
+            return "Python's lists and tuples are not laid out as its header files have it"
+    return None
+
+
+def _words(at: int) -> list[int]:
+    """Two words at an address."""
+    return [ctypes.c_int64.from_address(at + 8 * i).value for i in range(2)]

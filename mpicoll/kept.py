@@ -1,0 +1,53 @@
+"""What is kept for the next call of its kind, within limits of number and of memory."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Hashable
+from typing import Any
+
+LIMIT = 2048  # kinds of calls that are kept for a communicator
+LIMIT_BYTES = 64 << 20  # and the memory of their plans, the counts they are found by and their idle executions
+OVERRIDES = 64  # choices of overrides among them
+
+Kinds = dict[Hashable, Any]
+
+
+class Kept:
+    """What serves calls, by overrides in force and kind of call. Beyond a limit the oldest go; one is always kept."""
+
+    def __init__(self) -> None:
+        self.tables: OrderedDict[Hashable, Kinds] = OrderedDict()
+        self.order: deque[tuple[Kinds, Hashable, int]] = deque()
+        self.nbytes = 0
+        self.lock = threading.Lock()
+
+    def under(self, overrides: Hashable) -> Kinds:
+        """What is kept under these overrides, to look kinds up in."""
+        with self.lock:
+            table = self.tables.setdefault(overrides, {})
+            self.tables.move_to_end(overrides)
+            if len(self.tables) > OVERRIDES:
+                self.tables.popitem(last=False)[1].clear()
+            return table
+
+    def add(self, table: Kinds, key: Hashable, served: Any, nbytes: int) -> None:
+        """Keep what serves a kind of call; nbytes is its memory."""
+        with self.lock:
+            table[key] = served
+            self.order.append((table, key, nbytes))
+            self.nbytes += nbytes
+            while len(self.order) > 1 and (len(self.order) > LIMIT or self.nbytes > LIMIT_BYTES):
+                table, key, nbytes = self.order.popleft()
+                table.pop(key, None)
+                self.nbytes -= nbytes
+
+    def clear(self) -> None:
+        """Keep nothing."""
+        with self.lock:
+            for table in self.tables.values():
+                table.clear()
+            self.tables.clear()
+            self.order.clear()
+            self.nbytes = 0

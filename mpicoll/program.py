@@ -1,0 +1,107 @@
+"""A Python program run in place of this one: a script, a module, code or standard input, as `python` runs them."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import pkgutil
+import runpy
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.machinery import BuiltinImporter, SourceFileLoader
+from types import ModuleType, TracebackType
+from typing import Any
+
+SCRIPT, MODULE, CODE, STDIN = "script", "-m", "-c", "-"
+# Where a traceback passes through before it comes to the program.
+_BEFORE = {
+    __file__,
+    runpy.__file__,
+    "<frozen runpy>",
+    "<frozen importlib._bootstrap>",
+    "<frozen importlib._bootstrap_external>",
+}
+
+
+@dataclass
+class Program:
+    """What to run: kind is one of SCRIPT, MODULE, CODE and STDIN, what the file, the module or the code."""
+
+    kind: str
+    what: str | bytes
+    arguments: Sequence[str] = ()
+
+    @classmethod
+    def parse(cls, words: Sequence[str]) -> Program:
+        """The program a command line names, as after `python`. Raises ValueError."""
+        if not words:
+            raise ValueError("no program was named; give a script, -m MODULE, -c CODE, or - for standard input")
+        first, *rest = words
+        if first == STDIN:
+            return cls(STDIN, "", rest)
+        if first[:2] not in (MODULE, CODE):
+            return cls(SCRIPT, first, rest)
+        kind, what = first[:2], first[2:]
+        if not what and not rest:
+            raise ValueError(f"{kind} needs {'the name of a module' if kind == MODULE else 'code'} after it")
+        return cls(kind, what, rest) if what else cls(kind, rest[0], rest[1:])
+
+    def trouble(self) -> str:
+        """Why there is nothing to run; empty if there is."""
+        if self.kind == SCRIPT and not _holds_modules(self.what):
+            try:
+                with open(self.what, "rb"):
+                    pass
+            except OSError as error:
+                return f"cannot open {self.what!r}: {error.strerror}"
+        return ""
+
+    def run(self) -> None:
+        """Run it as __main__, which stays what it made it. Whatever it raises comes through."""
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        main.__dict__.update(__builtins__=builtins, __annotations__={})
+        sys.argv[:] = [str(self.what) if self.kind == SCRIPT else self.kind, *self.arguments]
+        if self.kind == MODULE:
+            _come_first(os.getcwd())
+            _run_module(self.what, True)
+        elif self.kind == SCRIPT and _holds_modules(self.what):
+            _come_first(os.path.abspath(str(self.what)))
+            _run_module("__main__", False)
+        elif self.kind == SCRIPT:
+            _come_first(os.path.dirname(os.path.realpath(str(self.what))))
+            _run_script(os.path.abspath(str(self.what)), main)
+        else:
+            _come_first("")
+            main.__loader__ = BuiltinImporter
+            exec(compile(self.what, "<stdin>" if self.kind == STDIN else "<string>", "exec", 0, True), main.__dict__)
+
+
+def own_frames(traceback: TracebackType | None, *before: str) -> TracebackType | None:
+    """A traceback from the program's first frame on; before: files of the callers, besides this one."""
+    while traceback is not None and traceback.tb_frame.f_code.co_filename in _BEFORE.union(before):
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _holds_modules(path: Any) -> bool:
+    """Whether it is a directory or an archive, whose __main__ is what runs."""
+    return pkgutil.get_importer(path) is not None
+
+
+def _come_first(place: str) -> None:
+    """Let the program's place be where imports look first, in place of this one's."""
+    if not getattr(sys.flags, "safe_path", sys.flags.isolated):
+        sys.path[0] = place
+
+
+def _run_script(path: str, main: ModuleType) -> None:
+    loader = SourceFileLoader("__main__", path)
+    main.__loader__, main.__file__ = loader, path
+    main.__dict__["__cached__"] = None
+    exec(loader.source_to_code(loader.get_data(path), path), main.__dict__)
+
+
+def _run_module(name: Any, named: bool) -> None:
+    """What the interpreter itself calls; runpy.run_module would put another __main__ in place, for a while only."""
+    runpy._run_module_as_main(name, named)  # type: ignore[attr-defined]

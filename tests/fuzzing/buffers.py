@@ -1,0 +1,227 @@
+"""One call on one rank: its arguments, what its memory holds before, and what it must hold afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+from mpi_vectors import packed, strewn
+
+from . import kinds
+from .memory import Area
+from .program import GATHERING, PAIRWISE, PARTS, SCATTERING, WITH_COUNTS, Call
+
+SIDED = {"both": (True, True), "send": (True, False), "receive": (False, True)}
+
+
+class Block(NamedTuple):
+    """What goes to, or comes from, one rank: `count` elements from `at` bytes on."""
+
+    peer: int
+    at: int
+    count: int
+    layout: str
+
+
+class Side:
+    """A send or a receive buffer: blocks in memory, and how MPI is told of them."""
+
+    def __init__(self, call: Call, blocks: Iterable[tuple[int, int, str]], wide: bool) -> None:
+        """Blocks are (peer, elements of the call's layout, how they lie)."""
+        each = [(peer, n * _numbers(call.layout) // _numbers(lies), lies) for peer, n, lies in blocks]
+        size = kinds.DTYPES[call.type].itemsize
+        widths = [kinds.LAYOUTS[lies].width for _, _, lies in each]
+        with_counts = wide and call.method in WITH_COUNTS
+        order = strewn if call.strewn and with_counts else packed
+        if call.method == "Alltoallw":
+            at = order([n * width for (_, n, _), width in zip(each, widths)])
+            self.displacements = [x * size for x in at]
+            self.types: Any = [kinds.datatype(call.type, lies) for _, _, lies in each]
+            places = self.displacements
+        else:
+            self.displacements = order([n for _, n, _ in each])
+            self.types = kinds.datatype(call.type, each[0][2])
+            places = [x * width * size for x, width in zip(self.displacements, widths)]
+        self.blocks = [Block(peer, at, n, lies) for (peer, n, lies), at in zip(each, places)]
+        ends = [b.at + b.count * width * size for b, width in zip(self.blocks, widths)]
+        self.area = Area(max(ends), call.type)
+        self.counts = [b.count for b in self.blocks] if with_counts else self.blocks[0].count
+
+    @property
+    def argument(self) -> list[Any]:
+        """As mpi4py takes it."""
+        if isinstance(self.counts, list):
+            return [self.area.view, self.counts, self.displacements, self.types]
+        return [self.area.view, self.counts, self.types]
+
+    def put(self, data: Callable[[int], np.ndarray], only: int | None = None) -> None:
+        """Fill in what belongs to each peer, or to one only."""
+        for block in self.blocks:
+            if only in (None, block.peer):
+                self.area.put(block.at, kinds.LAYOUTS[block.layout], data(block.peer))
+
+    def expect(self, data: Callable[[int], np.ndarray]) -> None:
+        """What must have come from each peer."""
+        for block in self.blocks:
+            self.area.expect(block.at, kinds.LAYOUTS[block.layout], data(block.peer))
+
+
+def _numbers(layout: str) -> int:
+    return len(kinds.LAYOUTS[layout].picks)
+
+
+class Moving:
+    """A call that moves blocks."""
+
+    def __init__(self, call: Call, p: int, rank: int) -> None:
+        self.call, self.p, self.rank = call, p, rank
+        self.here = not call.rooted or rank == call.root
+        self.in_place = call.in_place and self.here
+        bcast, root = call.method == "Bcast", call.root
+        all_to_one, one_to_all = call.method in GATHERING, call.method in SCATTERING
+        ranks = range(p)
+        self.send = self.receive = None
+        if all_to_one or bcast:
+            self.send = self._side([(root, call.count(rank, root))], 0, False)
+        elif self.here:
+            self.send = self._side([(d, call.count(rank, d)) for d in ranks], 0, True)
+        if one_to_all or bcast:
+            self.receive = self._side([(root, call.count(root, rank))], 1, False)
+        elif self.here:
+            self.receive = self._side([(s, call.count(s, rank)) for s in ranks], 1, True)
+        if bcast:
+            self.send, self.receive = (self.send, None) if self.here else (None, self.receive)
+        elif self.in_place and one_to_all:
+            self.receive = None
+        elif self.in_place:
+            self.send = None
+
+    def _side(self, blocks: list[tuple[int, int]], which: int, wide: bool) -> Side:
+        call = self.call
+        if call.side == "odd":              # an affair of each rank
+            derived = [self.rank % 2 == 1] * len(blocks)
+        elif call.side == "each":           # an affair of each block
+            derived = [(peer + self.rank) % 2 == 1 for peer, _ in blocks]
+        else:
+            derived = [SIDED[call.side][which]] * len(blocks)
+        lies = [call.layout if is_derived else "plain" for is_derived in derived]
+        return Side(call, [(peer, n, how) for (peer, n), how in zip(blocks, lies)], wide)
+
+    @property
+    def arguments(self) -> list[Any]:
+        """The buffers as the method takes them."""
+        if self.call.method == "Bcast":
+            return [(self.send or self.receive).argument]       # type: ignore[union-attr]
+        first, second = (side.argument if side else None for side in (self.send, self.receive))
+        if self.in_place:
+            first, second = (first, MPI.IN_PLACE) if self.call.method in SCATTERING else (MPI.IN_PLACE, second)
+        return [first, second]
+
+    def load(self, salt: int) -> None:
+        """Fill the memory."""
+        for side in (self.send, self.receive):
+            if side:
+                side.area.clear()
+        if self.send:
+            self.send.put(lambda peer: self._data(self.rank, peer, salt))
+        if self.receive and self.in_place:
+            own = None if self.call.method in PAIRWISE else self.rank
+            self.receive.put(lambda peer: self._data(self.rank, peer, salt), own)
+        if self.receive:
+            self.receive.expect(lambda peer: self._data(peer, self.rank, salt))
+
+    def _data(self, source: int, destination: int, salt: int) -> np.ndarray:
+        method, n = self.call.method, self.call.count(source, destination) * _numbers(self.call.layout)
+        if method in GATHERING or method == "Bcast":
+            destination = 0
+        return kinds.moved(self.call.type, n, source, destination, salt)
+
+    def wrong(self) -> str:
+        """What is not as it must be."""
+        sides = {"the send buffer": self.send, "the result": self.receive}
+        return "; ".join(f"{name}: {said}" for name, side in sides.items() if side and (said := side.area.wrong()))
+
+
+class Reducing:
+    """A call that combines."""
+
+    def __init__(self, call: Call, p: int, rank: int) -> None:
+        self.call, self.p, self.rank = call, p, rank
+        self.here = call.method != "Reduce" or rank == call.root
+        self.in_place = call.in_place and self.here
+        self.shares = [call.count(0, r) for r in range(p)] if call.method in PARTS else [call.count(0, 0)]
+        self.own = self.shares[rank] if call.method in PARTS else self.shares[0]
+        size = kinds.DTYPES[call.type].itemsize
+        self.send = None if self.in_place else Area(sum(self.shares) * size, call.type)
+        wide = self.in_place and call.method in PARTS
+        self.receive = Area((sum(self.shares) if wide else self.own) * size, call.type) if self.here else None
+
+    @property
+    def arguments(self) -> list[Any]:
+        """The buffers as the method takes them."""
+        datatype, total = kinds.datatype(self.call.type, "plain"), sum(self.shares)
+        if self.call.method == "Reduce_scatter_block":
+            total = self.own                                    # mpi4py's count is that of a block
+        send = MPI.IN_PLACE if self.send is None else [self.send.view, total, datatype]
+        count = total if self.in_place else self.own
+        receive = None if self.receive is None else [self.receive.view, count, datatype]
+        told = {True: [self.shares], False: [None]}[self.call.told] if self.call.method == "Reduce_scatter" else []
+        return [send, receive, *told, kinds.operator(self.call.op)]
+
+    def load(self, salt: int) -> None:
+        """Fill the memory."""
+        call, plain, total = self.call, kinds.LAYOUTS["plain"], sum(self.shares)
+        parts = [kinds.contributed(call.type, call.op, total, r, salt) for r in range(self.p)]
+        for area in (self.send, self.receive):
+            if area:
+                area.clear()
+        source = self.send or self.receive
+        assert source is not None
+        source.put(0, plain, parts[self.rank])
+        if self.receive is None:
+            return
+        if self.in_place and call.method in PARTS:
+            self.receive.ignore()
+        parts = parts[: {"Scan": self.rank + 1, "Exscan": self.rank}.get(call.method, self.p)]
+        if parts:
+            result = np.ascontiguousarray(kinds.combined(call.op, parts, self.p))
+            if call.method in PARTS:
+                numbers = len(result) // max(1, total)          # four to an element of MATRIX
+                first = sum(self.shares[: self.rank])
+                result = result[first * numbers : (first + self.own) * numbers]
+            self.receive.expect(0, plain, result)
+
+    @property
+    def nothing_said(self) -> bool:
+        """Whether MPI says nothing of the result, where mpicoll lets it be."""
+        return self.call.method == "Exscan" and self.rank == 0
+
+    def wrong(self) -> str:
+        """What is not as it must be."""
+        sides = {"the send buffer": self.send, "the result": self.receive}
+        return "; ".join(f"{name}: {said}" for name, area in sides.items() if area and (said := area.wrong()))
+
+
+class Nothing:
+    """A barrier."""
+
+    arguments: list[Any] = []       # noqa: RUF012
+
+    def load(self, salt: int) -> None:
+        """There is no memory."""
+
+    def wrong(self) -> str:
+        """Nothing to look at."""
+        return ""
+
+
+Buffers = Moving | Reducing | Nothing
+
+
+def buffers(call: Call, p: int, rank: int) -> Buffers:
+    """The memory of a call on one rank."""
+    if call.method == "Barrier":
+        return Nothing()
+    return (Reducing if call.reduces else Moving)(call, p, rank)

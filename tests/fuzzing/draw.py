@@ -1,0 +1,161 @@
+"""Programs made up by hypothesis. What shrinks, shrinks to fewer calls, ranks and elements, and to the defaults."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from hypothesis import strategies as st
+from mpi_cases import drawn, spelled
+
+from mpicoll.collectives import FORMS, plain
+from mpicoll.engines import selftest
+from mpicoll.errors import MpicollError
+from mpicoll.methods import METHODS
+from mpicoll.registry import parse_spec, registered
+from mpicoll.schedule import Schedule
+
+from . import faults, kinds
+from .program import IN_PLACE, NATIVE, WITH_COUNTS, Call, Program
+
+CALLS, COMMS, ROUNDS = 6, 3, 3          # the most of each
+LARGEST = 100_000                       # bytes of one buffer, about
+LANES = 80                              # the most chunks of one block
+CHUNKS = (1, 3, 8, 24, 100, 1000, 4096, 65_536)
+MOVED = [name for name in kinds.DTYPES if name != "MATRIX"]
+
+
+@st.composite
+def programs(draw: Any, size: int) -> Program:
+    """A program for at most so many ranks."""
+    comms = tuple(draw(st.lists(members(size), min_size=1, max_size=COMMS)))
+    made = draw(st.lists(calls(comms), min_size=1, max_size=CALLS))
+    return Program(
+        comms, tuple(made), rounds=draw(st.sampled_from([1, 1, 2, ROUNDS])),
+        skew=draw(st.one_of(st.just(0), st.integers(1, 999))),
+        check=draw(st.sampled_from([False, False, True])), progress=draw(st.sampled_from([True, True, False])),
+    )
+
+
+@st.composite
+def members(draw: Any, size: int) -> tuple[int, ...]:
+    """The ranks of a communicator: often all of them, else some in any order."""
+    if draw(st.booleans()):
+        return tuple(range(size))
+    return tuple(draw(st.permutations(range(size)))[: draw(st.integers(1, size))])
+
+
+@st.composite
+def calls(draw: Any, comms: tuple[tuple[int, ...], ...]) -> Call:
+    """A call on one of the communicators."""
+    method = draw(st.sampled_from(sorted(METHODS)))
+    on = draw(st.integers(0, len(comms) - 1))
+    p = len(comms[on])
+    given: dict[str, Any] = {"on": on, "form": draw(st.sampled_from(FORMS))}
+    bare = Call(method)
+    if method != "Barrier":
+        given |= draw(elements(method))
+        given["in_place"] = method in IN_PLACE and draw(st.sampled_from([False, False, True]))
+        sizes = counts(_room(method, given, p), p)
+        several = st.lists(sizes, min_size=1, max_size=p + 1) if method in WITH_COUNTS else st.lists(
+            sizes, min_size=1, max_size=1)
+        given["counts"] = tuple(draw(several))
+        given["strewn"] = method in WITH_COUNTS and method != "Reduce_scatter" and draw(st.booleans())
+    if bare.rooted:
+        given["root"] = draw(st.integers(0, p - 1))
+    if method == "Reduce_scatter" and not given["in_place"]:
+        given["told"] = draw(st.sampled_from([True, True, False]))
+    if method != "Barrier":
+        given |= draw(pieces(given, method))
+    given["engine"] = draw(st.sampled_from(engines()))
+    call = Call(method, **given)
+    return Call(method, algorithm=draw(algorithms(call, p)), **given)
+
+
+@st.composite
+def elements(draw: Any, method: str) -> dict[str, Any]:
+    """A datatype, with an operator or a layout."""
+    if Call(method).reduces:
+        name = draw(st.sampled_from(present(tuple(kinds.DTYPES))))
+        return {"type": name, "op": draw(st.sampled_from(kinds.takes(name, method)))}
+    name = draw(st.sampled_from(present(tuple(MOVED))))
+    plain_only = kinds.DTYPES[name].names or draw(st.booleans())
+    if plain_only:
+        return {"type": name}
+    sides = ["both", "send", "receive", "odd", *["each"] * (method == "Alltoallw")]
+    layouts = [layout for layout in kinds.LAYOUTS if layout != "plain"]
+    return {"type": name, "layout": draw(st.sampled_from(layouts)), "side": draw(st.sampled_from(sides))}
+
+
+def counts(room: int, p: int) -> st.SearchStrategy[int]:
+    """Elements of a block: mostly few, around p or none."""
+    return st.one_of(st.integers(0, min(2 * p + 2, room)), st.integers(0, min(600, room)), st.integers(0, room))
+
+
+def _room(method: str, given: dict[str, Any], p: int) -> int:
+    """The most elements of a block."""
+    item = kinds.DTYPES[given["type"]].itemsize * kinds.LAYOUTS[given.get("layout", "plain")].width
+    slow = given.get("op") in kinds.USER
+    blocks = 1 if method in ("Bcast", "Reduce", "Allreduce", "Scan", "Exscan") else p
+    return max(1, LARGEST // (20 if slow else 1) // item // blocks)
+
+
+@st.composite
+def pieces(draw: Any, given: dict[str, Any], method: str) -> dict[str, Any]:
+    """Chunks, not too many: some bytes, or such that the block is cut just so, or just not so."""
+    layout = kinds.LAYOUTS[given.get("layout", "plain")]
+    block = max(given["counts"]) * kinds.DTYPES[given["type"]].itemsize * len(layout.picks)
+    fine = [n for n in CHUNKS if n * LANES >= block]
+    just = sorted({max(1, block // parts + off) for parts in (1, 2, 3, 7) for off in (-1, 0, 1)} if block else {1})
+    return {"chunk_bytes": draw(st.sampled_from([None, None, *reversed(fine), *just])),
+            "window": draw(st.sampled_from([None, 1, 2, 3, 7]))}
+
+
+@cache
+def engines() -> tuple[str | None, ...]:
+    """Those that run here."""
+    return (None, "mpi4py", *["compiled"] * (selftest.check() is None))
+
+
+@cache
+def present(names: tuple[str, ...]) -> list[str]:
+    """The datatypes that this MPI has, the simplest first."""
+    from mpi_ops import present as has
+
+    able = [name for name in names if name == "MATRIX" or has(name)]
+    return sorted(able, key=lambda name: name != "INT")
+
+
+def algorithms(call: Call, p: int) -> st.SearchStrategy[str]:
+    """One that can serve the call."""
+    least = st.sampled_from(["auto"] if faults.known(call, p) else ["auto", NATIVE])
+    if call.reduces and not kinds.served(call.type):
+        return least
+    names, variants = specs(plain(call.collective), p, not kinds.commutes(call.op))
+    more = [st.sampled_from(some) for some in (names, names, variants) if some]     # twice as often without parameters
+    return st.one_of(least, *more)
+
+
+@cache
+def specs(collective: str, p: int, ordered: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Algorithms by name, and with parameters, that serve p ranks, and operands in order where that is needed."""
+    names, variants = [], []
+    for entry in registered():
+        if entry.collective.name != collective or not entry.serves(p):
+            continue
+        names.append(entry.name)
+        rows = [row for grid in entry.grid for row in grid.rows(p)]
+        made = [spelled(entry.name, row) for row in (*rows[:: max(1, len(rows) // 8)], *drawn(entry, p, 6)) if row]
+        variants += dict.fromkeys(made)
+    able = lambda spec: _serves(collective, spec, p, ordered)
+    return tuple(filter(able, names)), tuple(filter(able, variants))
+
+
+def _serves(collective: str, spec: str, p: int, ordered: bool) -> bool:
+    nodes = (tuple(range(p)),)                  # the ranks share one machine
+    entry, given = parse_spec(collective, spec)
+    try:
+        Schedule(entry, p, nodes=nodes, **dict(given))
+    except MpicollError:
+        return False
+    return not ordered or entry.keeps_order(p, nodes, **dict(given))

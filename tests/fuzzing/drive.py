@@ -1,0 +1,165 @@
+"""Hypothesis on rank 0, the other ranks in tow: rank 0 draws a program, all play it, and agree on what went wrong.
+
+So nothing depends on the ranks' drawing alike, and a program shrinks as in any test, then by its own simplifications.
+One that stands still cannot be shrunk here: its ranks say where they are, and the run is aborted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mpi4py import MPI
+
+from mpicoll import channel, stall
+
+from .play import Player
+from .program import Program
+
+PATIENCE = 40.0         # seconds a program may take
+GRACE = 3.0             # from the first rank's words to the abort
+OUTPUT = [2]            # where a rank says what it was at; pytest captures 2, and an abort would lose that
+Listener = Callable[[Program, bool], None]      # (program, whether it is over)
+
+
+@dataclass
+class Outcome:
+    """What came of drawn programs: how many were played, and the least one that failed, with what went wrong."""
+
+    played: int = 0
+    calls: int = 0
+    program: Program | None = None
+    wrong: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        if self.program is None:
+            return f"{self.played} programs of {self.calls} calls"
+        return "\n".join([repr(self.program), *self.wrong])
+
+
+def play(program: Program, world: MPI.Intracomm, patience: float = PATIENCE) -> list[str]:
+    """What went wrong with a program, on all ranks, each line with its rank. Collective.
+
+    A program that takes more than `patience` seconds, or a rank that breaks off, aborts the run.
+    """
+    player: Player | None = None
+    done = threading.Event()
+    watch = threading.Thread(target=_watch, args=(program, world.rank, patience, lambda: player, done), daemon=True)
+    watch.start()
+    try:
+        player = Player(program, world)
+        mine = player.play()
+    except BaseException:
+        said = player.wrong if player is not None else []
+        _say(world.rank, "\n".join([repr(program), *said, traceback.format_exc()]))
+        time.sleep(GRACE)
+        MPI.COMM_WORLD.Abort(1)
+        raise
+    every = world.allgather(mine)
+    done.set()
+    watch.join()
+    return [f"rank {rank}: {line}" for rank, lines in enumerate(every) for line in lines]
+
+
+def _watch(program: Program, rank: int, patience: float, player: Callable[[], Player | None],
+           done: threading.Event) -> None:
+    """Say what this rank is at if the program takes too long, and abort."""
+    if done.wait(patience):
+        return
+    at = player()
+    lines = [repr(program), f"took more than {patience:g} s; {at.doing if at else 'making communicators'}"]
+    lines += at.wrong if at else []
+    for live in list(channel.LIVE.values()):
+        lines += [stall.report(flight, live, patience) for flight in live.flying]
+    frames = sys._current_frames()
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and thread.ident in frames:
+            lines += [f"-- {thread.name} --", *traceback.format_stack(frames[thread.ident])[-6:]]
+    _say(rank, "\n".join(lines))
+    time.sleep(GRACE)
+    MPI.COMM_WORLD.Abort(1)
+    os._exit(1)
+
+
+def _say(rank: int, text: str) -> None:
+    os.write(OUTPUT[0], f"\n==== rank {rank}, fuzzing ====\n{text}\n".encode())
+
+
+def fuzz(world: MPI.Intracomm, seed: int, number: int, listen: Listener = lambda program, over: None,
+         patience: float = PATIENCE) -> Outcome:
+    """Play so many programs drawn with a seed. Collective; the outcome is known on every rank.
+
+    listen is told of every program on rank 0, before and after.
+    """
+    if world.rank == 0:
+        outcome = _lead(world, seed, number, listen, patience)
+        world.bcast(None)
+    else:
+        while (program := world.bcast(None)) is not None:
+            play(program, world, patience)
+        outcome = None
+    return world.bcast(outcome)
+
+
+class Wrong(AssertionError):
+    """A program gave wrong answers."""
+
+
+def _lead(world: MPI.Intracomm, seed: int, number: int, listen: Listener, patience: float) -> Outcome:
+    from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+    from hypothesis import seed as seeded
+
+    from .draw import programs
+
+    outcome = Outcome()
+
+    def attempt(program: Program) -> list[str]:
+        listen(program, False)
+        world.bcast(program)
+        wrong = play(program, world, patience)
+        listen(program, True)
+        return wrong
+
+    def body(program: Program) -> None:
+        wrong = attempt(program)
+        if outcome.program is None:
+            outcome.played += 1
+            outcome.calls += len(program.calls) * program.rounds
+        if wrong:
+            outcome.program, outcome.wrong = program, wrong         # hypothesis plays the least one last
+            raise Wrong
+
+    how: Any = settings(max_examples=number, database=None, deadline=None, derandomize=False, print_blob=False,
+                        report_multiple_bugs=False, verbosity=Verbosity.quiet, phases=[Phase.generate, Phase.shrink],
+                        suppress_health_check=list(HealthCheck))
+    try:
+        seeded(seed)(how(given(programs(world.size))(body)))()
+    except Exception as error:          # Wrong, or Flaky where it was right the second time
+        if outcome.program is None:
+            raise
+        if not isinstance(error, Wrong):
+            outcome.wrong.append(f"not every time: {type(error).__name__}")
+    if outcome.program is not None:
+        _simplify(outcome, attempt)
+    return outcome
+
+
+def _simplify(outcome: Outcome, attempt: Callable[[Program], list[str]]) -> None:
+    """What hypothesis left, without whatever else can go: it sees choices and knows nothing of programs."""
+    tried: set[Program] = set()
+    while True:
+        assert outcome.program is not None
+        for simpler in outcome.program.smaller():
+            if simpler not in tried and simpler != outcome.program:
+                tried.add(simpler)
+                if wrong := attempt(simpler):
+                    outcome.program, outcome.wrong = simpler, wrong
+                    break
+        else:
+            return

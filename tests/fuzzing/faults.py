@@ -1,0 +1,46 @@
+"""What the MPIs' own collectives do wrong: calls that are not given to them, so that what is found is ours."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from mpi4py import MPI
+
+from mpicoll.collectives import PERSISTENT
+
+from .program import Call
+
+
+@cache
+def vendor() -> str:
+    """Which MPI this is."""
+    return MPI.get_vendor()[0]
+
+
+def known(call: Call, p: int) -> bool:
+    """Whether this MPI's own collective cannot be trusted with a call of this kind on p ranks."""
+    derived = call.layout != "plain"
+    if vendor() in ("MPICH", "Intel MPI") and call.method == "Gather" and call.in_place and p & (p - 1):
+        return True     # its tree counts what it passes on in the root's send type, which is null
+    if vendor() == "MPICH" and call.method == "Gather" and p > 3 and _is_padded(call.type):
+        return True     # "Invalid datatype" in its tree, from 8 KiB on
+    if vendor() == "Open MPI":
+        if call.method == "Alltoallw" and p == 1 and call.strewn:           # takes displacements in extents
+            return True
+        return derived and call.method in ("Gather", "Allgather")           # Gather: on 7 and 8 ranks
+    if vendor() == "Intel MPI":
+        if call.form == PERSISTENT and call.method in ("Allgather", "Gather", "Scatter"):
+            return True
+        return derived and call.method in ("Allgather", "Gather")           # Allgather: on 4 ranks
+    return False
+
+
+def _is_padded(name: str) -> bool:
+    """Whether elements of a predefined datatype are further apart than they are long."""
+    datatype = getattr(MPI, name)
+    return bool(datatype.Get_size() != datatype.Get_extent()[1])
+
+
+def of_testall() -> bool:
+    """Whether Testall fails on persistent collectives of the MPI's own, when they are not complete or when they are."""
+    return vendor() in ("MPICH", "Intel MPI")

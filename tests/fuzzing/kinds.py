@@ -1,0 +1,153 @@
+"""Datatypes, how elements lie in memory, and operators; what a rank contributes, and what comes of it in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, reduce
+from typing import Any
+
+import mpi_ops as ops
+import numpy as np
+from mpi4py import MPI
+
+import mpicoll
+
+# The NumPy dtype of one element by MPI's name. The last two are for reductions: one that has no kernel, and the
+# elements of a user's operator that are four numbers each.
+DTYPES: dict[str, np.dtype[Any]] = {
+    name: np.dtype([("value", code), ("index", "i")], align=True) if group == "pair" else np.dtype(code)
+    for group, names in ops.TYPES.items() for name, code in names.items()
+} | {"LONG_DOUBLE": np.dtype("g"), "MATRIX": np.dtype("V32")}
+GROUPS = {name: group for group, names in ops.TYPES.items() for name in names} | {"LONG_DOUBLE": "floating"}
+USER = {"AFFINE": (ops.AFFINE, False), "PRODUCT": (ops.PRODUCT, False), "ADD": (ops.ADD, True)}
+AVERAGED = ("Reduce", "Allreduce", "Reduce_scatter", "Reduce_scatter_block")
+
+
+def takes(name: str, method: str) -> tuple[str, ...]:
+    """The operators for a datatype in a method, the simplest first."""
+    if name == "MATRIX":
+        return ("PRODUCT",)
+    group = GROUPS[name]
+    own = ("AFFINE", "ADD") if name == "INT64_T" else ()
+    average = ("AVG",) if group in ("floating", "complex") and name != "LONG_DOUBLE" and method in AVERAGED else ()
+    return (*ops.TAKES[group], *average, *own)
+
+
+def commutes(op: str) -> bool:
+    """Whether operands may change places."""
+    return USER[op][1] if op in USER else True
+
+
+def served(name: str) -> bool:
+    """Whether there are kernels, without which a reduction is the MPI's own."""
+    return name != "LONG_DOUBLE"
+
+
+@cache
+def operator(op: str) -> MPI.Op:
+    """The operator; a user's is made once and for all."""
+    if op in USER:
+        return MPI.Op.Create(*USER[op])
+    return mpicoll.AVG if op == "AVG" else getattr(MPI, op)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """An element as numbers within `width` places, in the order of `picks`."""
+
+    picks: tuple[int, ...] = (0,)
+    width: int = 1
+
+
+LAYOUTS = {
+    "plain": Layout(),
+    "contiguous": Layout((0, 1, 2), 3),
+    "vector": Layout((0, 2), 4),
+    "indexed": Layout((0, 1, 3), 5),
+    "subarray": Layout((1, 2), 4),
+    "backwards": Layout((2, 0), 3),
+}
+
+
+@cache
+def datatype(name: str, layout: str) -> MPI.Datatype:
+    """The MPI datatype of an element, made once and for all."""
+    if name == "MATRIX":
+        return MPI.INT64_T.Create_contiguous(4).Commit()
+    base = getattr(MPI, name)
+    if layout == "plain":
+        return base
+    makers = {
+        "contiguous": lambda: base.Create_contiguous(3),
+        "vector": lambda: base.Create_vector(2, 1, 2),
+        "indexed": lambda: base.Create_indexed([2, 1], [0, 3]),
+        "subarray": lambda: base.Create_subarray([4], [2], [1]),
+        "backwards": lambda: base.Create_indexed([1, 1], [2, 0]),
+    }
+    return makers[layout]().Create_resized(0, LAYOUTS[layout].width * base.extent).Commit()
+
+
+@cache
+def significant(name: str) -> np.ndarray:
+    """Which bytes of an element are data; the others are padding, of which nothing is promised."""
+    dtype = DTYPES[name]
+    data = np.zeros(dtype.itemsize, bool)
+    if dtype.names:
+        for field, offset in (dtype.fields[key][:2] for key in dtype.names):        # type: ignore[index]
+            data[offset : offset + field.itemsize] = True
+    else:
+        data[: 10 if name == "LONG_DOUBLE" and dtype.itemsize == 16 else None] = True
+    return data
+
+
+def moved(name: str, n: int, source: int, destination: int, salt: int) -> np.ndarray:
+    """What one rank sends another: arbitrary bytes."""
+    data = np.frombuffer(np.random.default_rng((salt, source, destination)).bytes(n * DTYPES[name].itemsize), np.uint8)
+    return data & 1 if name == "C_BOOL" else data
+
+
+def contributed(name: str, op: str, n: int, rank: int, salt: int) -> np.ndarray:
+    """What a rank contributes to a reduction: numbers that combine exactly in any order."""
+    rank += 5 * salt
+    if name == "MATRIX":
+        return ops.matrices(n, rank).astype(np.int64)
+    if op in USER:
+        return ops.maps(n, rank).astype(np.int64)
+    group, dtype = GROUPS[name], DTYPES[name]
+    if group == "pair":
+        return ops.pairs(n, rank, ops.TYPES["pair"][name])
+    made = ops.values(n, rank, dtype, "SUM" if op == "AVG" else op)
+    return abs(made) if group == "multi-language" else made     # Open MPI compares OFFSET without its sign
+
+
+def combined(op: str, parts: Sequence[np.ndarray], p: int) -> np.ndarray:
+    """Contributions in rank order, combined."""
+    total = reduce(COMBINE["SUM" if op == "AVG" else op], parts)
+    if op != "AVG":
+        return total
+    real = total.real.dtype
+    return (np.ascontiguousarray(total).view(real) / real.type(p)).view(total.dtype)
+
+
+def _located(better: Any) -> Any:
+    def combine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        x, y = a["value"], b["value"]
+        return np.where(better(x, y) | ((x == y) & (a["index"] <= b["index"])), a, b)
+
+    return combine
+
+
+def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return (a.reshape(-1, 2, 2) @ b.reshape(-1, 2, 2) % ops.MODULUS).ravel()
+
+
+COMBINE: dict[str, Any] = {
+    "SUM": np.add, "PROD": np.multiply, "MAX": np.maximum, "MIN": np.minimum,
+    "LAND": lambda a, b: ((a != 0) & (b != 0)).astype(a.dtype),
+    "LOR": lambda a, b: ((a != 0) | (b != 0)).astype(a.dtype),
+    "LXOR": lambda a, b: ((a != 0) ^ (b != 0)).astype(a.dtype),
+    "BAND": np.bitwise_and, "BOR": np.bitwise_or, "BXOR": np.bitwise_xor,
+    "MAXLOC": _located(np.greater), "MINLOC": _located(np.less),
+    "AFFINE": ops.compose, "PRODUCT": _product, "ADD": lambda a, b: (a + b) % 251,
+}

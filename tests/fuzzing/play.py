@@ -1,0 +1,340 @@
+"""Carrying out a program on one rank.
+
+Whatever may happen in any order happens in an order of the rank's own, drawn from the program's skew: when it goes on,
+which persistent requests it starts first, and when, in which order and by which method it completes what is in flight.
+Only what every rank has started before is waited for, so that every program here is a legal one.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll.collectives import NONBLOCKING, PERSISTENT
+from mpicoll.methods import METHODS
+
+from . import faults, kinds
+from .buffers import Buffers, Nothing, Reducing, buffers
+from .program import NATIVE, Call, Program
+
+DELAY = 0.005           # the most seconds of one delay
+
+
+@dataclass
+class Pending:
+    """A request in flight, and what must come of it."""
+
+    number: int
+    request: MPI.Request
+    memory: Buffers
+
+
+class Player:
+    """A program on one rank: `wrong` has what went wrong here, `doing` what the rank is at."""
+
+    def __init__(self, program: Program, world: MPI.Intracomm) -> None:
+        self.program, self.world = program, world
+        self.wrong: list[str] = []
+        self.doing = "making communicators"
+        self.draw = random.Random(f"{program.skew} {world.rank}")
+        self.pending: list[Pending] = []
+        self.persistent: dict[int, tuple[MPI.Prequest, Buffers]] = {}
+        self.plain = [_part(world, members) for members in program.comms]
+        with _variables(MPICOLL_CHECK=str(int(program.check)), MPICOLL_PROGRESS=str(int(program.progress))):
+            self.ours = [mpicoll.Comm(comm) for comm in self.plain]
+        self.threaded = program.progress and MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        self.mine = [i for i, call in enumerate(program.calls) if self.plain[call.on] != MPI.COMM_NULL]
+
+    def play(self) -> list[str]:
+        """Carry it out; what went wrong on this rank."""
+        with self._traced() as records:
+            for number in range(self.program.rounds):
+                self._round(number)
+        self._check_records(records)
+        self.doing = "the MPI's own collectives"
+        for i in self.mine:
+            self._ask_builtin(i)
+        self._free()
+        return self.wrong
+
+    # -- what runs ---------------------------------------------------------------------------------------
+
+    def _round(self, number: int) -> None:
+        stretch: list[int] = []
+        for i in self.mine:
+            call = self.program.calls[i]
+            if call.form == PERSISTENT and number == 0:
+                self._launch(stretch, number)
+                stretch = []
+                self._make(i)
+            if call.starts:
+                stretch.append(i)
+                continue
+            self._launch(stretch, number)
+            stretch = []
+            self._launch([i], number) if call.form == NONBLOCKING else self._call(i, number)
+        self._launch(stretch, number)
+        self._complete(self.pending)
+
+    def _call(self, i: int, number: int) -> None:
+        """A blocking call."""
+        call = self.program.calls[i]
+        if call.algorithm == NATIVE and not self.threaded:
+            self._complete(self.pending)            # nothing of ours moves in it
+        memory = self._memory(call)
+        memory.load(self._salt(i, number))
+        self._pause()
+        self._carry_out(i, lambda method: method(*self._arguments(call, memory)))
+        self._inspect(i, memory)
+
+    def _make(self, i: int) -> None:
+        """A persistent request."""
+        call = self.program.calls[i]
+        memory = self._memory(call)
+        memory.load(self._salt(i, -1))              # nobody may read it yet
+        self._pause()
+        request = self._carry_out(i, lambda method: method(*self._arguments(call, memory)))
+        if request is not None:
+            self.persistent[i] = request, memory
+
+    def _launch(self, stretch: Sequence[int], number: int) -> None:
+        """Start a stretch of calls, none of which waits for another rank, in an order of this rank's own."""
+        earlier = list(self.pending)
+        for i in self._shuffled(stretch):
+            self._pause()
+            self._poke(earlier)
+            self._start(i, number)
+        if self._chance(0.4):
+            self._complete(self.draw.sample(self.pending, self.draw.randint(0, len(self.pending))))
+
+    def _start(self, i: int, number: int) -> None:
+        call = self.program.calls[i]
+        if call.form == PERSISTENT:
+            if i not in self.persistent:            # could not be made
+                return
+            request, memory = self.persistent[i]
+            memory.load(self._salt(i, number))
+            self.doing = f"starting call {i}: {call}"
+            try:
+                request.Start()
+            except Exception as error:
+                return self._note(i, f"Start raised {type(error).__name__}: {error}")
+        else:
+            memory = self._memory(call)
+            memory.load(self._salt(i, number))
+            request = self._carry_out(i, lambda method: method(*self._arguments(call, memory)))
+        if request is not None:
+            self.pending.append(Pending(i, request, memory))
+
+    def _carry_out(self, i: int, make: Callable[[Any], Any]) -> Any:
+        call = self.program.calls[i]
+        comm = self.ours[call.on]
+        self.doing = f"call {i}: {call}"
+        try:
+            with comm.using(**call.choices):
+                return make(getattr(comm, METHODS[call.method].spelled(call.form)))
+        except Exception as error:
+            self._note(i, f"raised {type(error).__name__}: {error}")
+            return None
+
+    def _arguments(self, call: Call, memory: Buffers) -> list[Any]:
+        return [*memory.arguments, *[call.root] * call.rooted]
+
+    def _memory(self, call: Call) -> Buffers:
+        return buffers(call, self.program.size(call), self.plain[call.on].rank)
+
+    def _salt(self, i: int, number: int) -> int:
+        return 1 + i + 7 * (1 + number)
+
+    # -- completion --------------------------------------------------------------------------------------
+
+    def _complete(self, these: Sequence[Pending]) -> None:
+        """Complete requests, all of which every rank has started or will without waiting for this one."""
+        these = list(these)
+        if self._chance(0.8):
+            self.draw.shuffle(these)
+        ways = [self._one_by_one, self._all, self._any, self._some]
+        way = self.draw.choice(ways) if self.program.skew else self._one_by_one
+        self.doing = f"completing calls {[each.number for each in these]}, {way.__name__}"
+        try:
+            way(these)
+        except Exception as error:
+            self.wrong.append(f"{self.doing}: raised {type(error).__name__}: {error}")
+            for each in these:
+                with suppress(Exception):
+                    each.request.Wait()
+        for each in these:
+            self.pending.remove(each)
+            self._inspect(each.number, each.memory)
+
+    @property
+    def _lists(self) -> Any:
+        """Whose Waitall: any with the progress thread, else one that advances what is in flight."""
+        return self.draw.choice([MPI.Request, mpicoll.Request]) if self.threaded else mpicoll.Request
+
+    def _one_by_one(self, these: Sequence[Pending]) -> None:
+        for each in these:
+            # Without the thread, MPI's own Test and Wait advance none of ours.
+            alone = self.threaded or isinstance(each.request, mpicoll.Request | mpicoll.Prequest)
+            if self._chance(0.5):
+                while not (each.request.Test() if alone else mpicoll.Request.Testall([each.request])):
+                    self._pause(0.1)
+            elif alone:
+                each.request.Wait()
+            else:
+                mpicoll.Request.Waitall([each.request])
+
+    def _all(self, these: Sequence[Pending]) -> None:
+        requests, lists = [each.request for each in these], self._lists
+        fails = lists is MPI.Request and faults.of_testall() and any(map(_is_persistent_native, requests))
+        if fails or self._chance(0.5):
+            lists.Waitall(requests)
+            return
+        while not lists.Testall(requests):
+            self._pause(0.1)
+
+    def _any(self, these: Sequence[Pending]) -> None:
+        requests, lists = [each.request for each in these], self._lists
+        for _ in requests:
+            lists.Waitany(requests)
+
+    def _some(self, these: Sequence[Pending]) -> None:
+        requests, lists, done = [each.request for each in these], self._lists, 0
+        while done < len(requests):
+            done += len(lists.Waitsome(requests) or requests)
+
+    def _poke(self, earlier: list[Pending]) -> None:
+        """Advance, or complete, something that was in flight before this stretch."""
+        still = [each for each in earlier if each in self.pending]
+        if still and self._chance(0.3):
+            self._complete([self.draw.choice(still)])
+
+    # -- an order of one's own ---------------------------------------------------------------------------
+
+    def _chance(self, share: float) -> bool:
+        return bool(self.program.skew) and self.draw.random() < share
+
+    def _pause(self, share: float = 0.3) -> None:
+        if self._chance(share):
+            time.sleep(self.draw.uniform(0, DELAY))
+
+    def _shuffled(self, stretch: Sequence[int]) -> list[int]:
+        """Shuffled, but what must keep its order on a communicator keeps it: all that is not a plan of ours."""
+        if not self.program.skew:
+            return list(stretch)
+        order = self.draw.sample(stretch, len(stretch))
+        for on in range(len(self.program.comms)):
+            places = [k for k, i in enumerate(order) if self.program.calls[i].on == on and self._keeps_order(i)]
+            for k, i in zip(places, sorted(order[k] for k in places)):
+                order[k] = i
+        return order
+
+    def _keeps_order(self, i: int) -> bool:
+        call = self.program.calls[i]
+        return call.form != PERSISTENT or _may_be_native(call)
+
+    # -- what must hold ----------------------------------------------------------------------------------
+
+    def _note(self, i: int, said: str) -> None:
+        self.wrong.append(f"call {i}, {self.program.calls[i].method}: {said}")
+
+    def _inspect(self, i: int, memory: Buffers) -> None:
+        if said := memory.wrong():
+            self._note(i, said)
+
+    def _check_records(self, records: Sequence[list[Any]]) -> None:
+        """Whether what ran is what was asked for."""
+        for on, found in enumerate(records):
+            calls = [self.program.calls[i] for i in self.mine if self.program.calls[i].on == on]
+            forced = Counter((c.collective, c.form, c.algorithm) for c in calls * self.program.rounds
+                             if c.algorithm not in ("auto", NATIVE))
+            ran = Counter((r.collective, r.form, r.algorithm) for r in found)
+            if missing := forced - ran:
+                self.wrong.append(f"the trace of communicator {on} lacks {dict(missing)}")
+            engines = Counter((c.collective, c.form, c.engine) for c in calls * self.program.rounds
+                              if c.engine and not _may_be_native(c))
+            if missing := engines - Counter((r.collective, r.form, r.engine) for r in found):
+                self.wrong.append(f"the trace of communicator {on} lacks {dict(missing)}")
+            want = sum(self.program.rounds for c in calls if not _may_be_native(c))
+            native = sum(_may_be_native(c) for c in calls)          # told when made, or every time
+            if not want + native <= len(found) <= want + native * self.program.rounds:
+                self.wrong.append(f"the trace of communicator {on} has {len(found)} calls, not {want} and {native}")
+
+    def _ask_builtin(self, i: int) -> None:
+        """The MPI's own collective must give the same, where it can be trusted."""
+        call = self.program.calls[i]
+        memory = self._memory(call)
+        unsaid = isinstance(memory, Nothing) or (isinstance(memory, Reducing) and memory.nothing_said)
+        if call.op == "AVG" or faults.known(call, self.program.size(call)):
+            return
+        memory.load(self._salt(i, 0))
+        try:
+            getattr(self.plain[call.on], call.method)(*self._arguments(call, memory))
+        except Exception as error:
+            self._note(i, f"the MPI's own collective raised {type(error).__name__}: {error}")
+        if not unsaid and (said := memory.wrong()):
+            self._note(i, f"the MPI's own collective disagrees with NumPy: {said}")
+
+    # -- the ends ----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _traced(self) -> Iterator[list[list[Any]]]:
+        """The records of every communicator."""
+        records: list[list[Any]] = []
+        traces = [comm.trace() for comm in self.ours if comm != MPI.COMM_NULL]
+        found = iter([trace.__enter__() for trace in traces])
+        records = [next(found) if comm != MPI.COMM_NULL else [] for comm in self.ours]
+        yield records
+        for trace in traces:
+            trace.__exit__(None, None, None)
+
+    def _free(self) -> None:
+        """Persistent requests in any order, or left to the garbage collector; then the communicators."""
+        self.doing = "freeing"
+        requests = [request for request, _ in self.persistent.values()]
+        if self.program.skew:
+            self.draw.shuffle(requests)
+        for request in requests:
+            if not isinstance(request, mpicoll.Prequest) or not self._chance(0.3):
+                request.Free()
+        self.persistent.clear()
+        for comm in self.plain:
+            if comm != MPI.COMM_NULL:
+                if comm.Iprobe():
+                    self.wrong.append("a message was left on the user's communicator")
+                comm.Free()
+
+
+def _may_be_native(call: Call) -> bool:
+    """Whether the MPI's own collective may serve a call."""
+    return call.algorithm == NATIVE or (call.reduces and not kinds.served(call.type))
+
+
+def _is_persistent_native(request: MPI.Request) -> bool:
+    return isinstance(request, MPI.Prequest) and not isinstance(request, mpicoll.Prequest)
+
+
+def _part(world: MPI.Intracomm, members: Sequence[int]) -> MPI.Intracomm:
+    """A plain communicator of some ranks, in this order; COMM_NULL elsewhere."""
+    here = world.rank in members
+    return MPI.Intracomm(world).Split(0 if here else MPI.UNDEFINED, members.index(world.rank) if here else 0)
+
+
+@contextmanager
+def _variables(**values: str) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})

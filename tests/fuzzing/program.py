@@ -1,0 +1,156 @@
+"""A program as a value: which calls on which communicators, and how ranks stagger. Its repr is what recreates it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from mpicoll.collectives import BLOCKING, COLLECTIVES, NONBLOCKING, PERSISTENT, plain
+from mpicoll.methods import METHODS
+
+NATIVE = "native"
+GATHERING = ("Gather", "Gatherv", "Allgather", "Allgatherv")
+SCATTERING = ("Scatter", "Scatterv")
+PAIRWISE = ("Alltoall", "Alltoallv", "Alltoallw")
+PARTS = ("Reduce_scatter", "Reduce_scatter_block")
+WITH_COUNTS = ("Scatterv", "Gatherv", "Allgatherv", "Alltoallv", "Alltoallw", "Reduce_scatter")
+IN_PLACE = tuple(name for name in METHODS if name not in ("Barrier", "Bcast"))
+
+
+class Short:
+    """Values whose repr leaves out what is as it is by default."""
+
+    def __repr__(self) -> str:
+        given = [(field.name, getattr(self, field.name), field.default) for field in fields(self)]  # type: ignore[arg-type]
+        words = [f"{name}={value!r}" for name, value, default in given if value != default]
+        return f"{type(self).__name__}({', '.join(words)})"
+
+
+@dataclass(frozen=True, repr=False)
+class Call(Short):
+    """One collective on communicator number `on`.
+
+    counts: elements of a block; where every rank may have its own, block i has counts[i % len(counts)].
+    layout: how the elements lie (see kinds.LAYOUTS), on the `side` that is named; the other side is plain.
+    strewn: blocks with counts of their own lie in reverse order, with gaps.
+    told: Reduce_scatter is given recvcounts.
+    """
+
+    method: str
+    algorithm: str = "auto"
+    counts: tuple[int, ...] = (1,)
+    type: str = "INT"
+    layout: str = "plain"
+    side: str = "both"
+    op: str = "SUM"
+    root: int = 0
+    in_place: bool = False
+    strewn: bool = False
+    told: bool = True
+    chunk_bytes: int | None = None
+    window: int | None = None
+    engine: str | None = None
+    form: str = BLOCKING
+    on: int = 0
+
+    @property
+    def collective(self) -> str:
+        """mpicoll's name of it."""
+        return METHODS[self.method].collective
+
+    @property
+    def reduces(self) -> bool:
+        """Whether it has an operator."""
+        return COLLECTIVES[plain(self.collective)].reduces
+
+    @property
+    def rooted(self) -> bool:
+        """Whether it has a root."""
+        return COLLECTIVES[plain(self.collective)].rooted
+
+    @property
+    def starts(self) -> bool:
+        """Whether starting it needs no other rank."""
+        return self.form == PERSISTENT or (self.form == NONBLOCKING and self.told)
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """What using() is given."""
+        given = {"chunk_bytes": self.chunk_bytes, "window": self.window, "engine": self.engine,
+                 self.collective: None if self.algorithm == "auto" else self.algorithm}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def count(self, source: int, destination: int) -> int:
+        """The elements of the block between two ranks; in place, as many there as back."""
+        if self.method in PAIRWISE and self.in_place:
+            source, destination = sorted((source, destination))
+        which = {"Scatterv": destination, "Reduce_scatter": destination}.get(self.method, source)
+        if self.method in PAIRWISE:
+            which = 3 * source + 5 * destination
+        return self.counts[which % len(self.counts)]
+
+
+@dataclass(frozen=True, repr=False)
+class Program(Short):
+    """Calls in order, each on one of the communicators; these are given by their ranks, in order.
+
+    rounds: how often all of it is done; persistent requests are made once and started every time.
+    skew: 0 for ranks that go on at once, complete at the end and in order; else a seed for what each rank does in its
+    own way: delays, the order in which it starts what may be started in any, how and when it completes.
+    check, progress: check mode; the progress thread.
+    """
+
+    comms: tuple[tuple[int, ...], ...]
+    calls: tuple[Call, ...]
+    rounds: int = 1
+    skew: int = 0
+    check: bool = False
+    progress: bool = True
+
+    def size(self, call: Call) -> int:
+        """The ranks of a call."""
+        return len(self.comms[call.on])
+
+    @property
+    def ranks(self) -> int:
+        """The least ranks it needs."""
+        return 1 + max(max(members) for members in self.comms)
+
+    def tally(self) -> Counter[tuple[str, str, str]]:
+        """(collective, algorithm without parameters, form) of its calls."""
+        return Counter((call.collective, call.algorithm.partition("(")[0], call.form) for call in self.calls)
+
+    def smaller(self) -> Iterator[Program]:
+        """Programs that differ by one simplification, the greatest first: for finding the least one that hangs."""
+        for calls in _without_one(self.calls):
+            if calls:
+                yield replace(self, calls=calls)
+        for simple in ({"rounds": 1}, {"skew": 0}, {"check": False}):
+            yield replace(self, **simple)  # type: ignore[arg-type]
+        if len(used := sorted({call.on for call in self.calls})) < len(self.comms):
+            calls = tuple(replace(call, on=used.index(call.on)) for call in self.calls)
+            yield replace(self, comms=tuple(self.comms[on] for on in used), calls=calls)
+        for i, call in enumerate(self.calls):
+            for simple in SIMPLER:
+                yield replace(self, calls=(*self.calls[:i], replace(call, **simple), *self.calls[i + 1 :]))
+            if len(call.counts) == 1 and call.counts[0] > 1:
+                less = replace(call, counts=(call.counts[0] // 2,))
+                yield replace(self, calls=(*self.calls[:i], less, *self.calls[i + 1 :]))
+
+
+SIMPLER: tuple[dict[str, Any], ...] = (
+    {"counts": (1,)}, {"algorithm": "auto"}, {"layout": "plain"}, {"chunk_bytes": None}, {"window": None},
+    {"engine": None}, {"in_place": False}, {"strewn": False}, {"root": 0}, {"form": BLOCKING},
+)
+
+
+def _without_one(values: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    for i in range(len(values)):
+        yield values[:i] + values[i + 1 :]
+
+
+def programs_of(size: int) -> int:
+    """How many programs a test run plays on so many ranks: fewer where they share the cores."""
+    return 110 if size <= 4 else 45

@@ -1,0 +1,72 @@
+"""What was played: one line of JSON for each program that begins, is over or fails, read again and added up."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from .program import Program
+
+Key = tuple[str, str, str]          # collective, algorithm, form
+
+
+def begin(log: IO[str], program: Program) -> None:
+    """Before it is played."""
+    log.write(json.dumps({"begin": repr(program)}) + "\n")
+
+
+def over(log: IO[str], program: Program) -> None:
+    """After it was played, by which it is counted."""
+    counts = [[*key, n * program.rounds] for key, n in program.tally().items()]
+    log.write(json.dumps({"over": counts}) + "\n")
+
+
+def failed(log: IO[str], program: Program, wrong: list[str]) -> None:
+    """The least program that gave wrong answers."""
+    log.write(json.dumps({"failed": repr(program), "wrong": wrong}) + "\n")
+
+
+@dataclass
+class Account:
+    """Programs that were played to their end, and their calls by collective, algorithm and form."""
+
+    programs: int = 0
+    calls: Counter[Key] = field(default_factory=Counter)
+
+    def by(self, *which: int) -> Counter[tuple[str, ...]]:
+        """Calls by some of collective (0), algorithm (1) and form (2)."""
+        found: Counter[tuple[str, ...]] = Counter()
+        for key, n in self.calls.items():
+            found[tuple(key[i] for i in which)] += n
+        return found
+
+
+@dataclass
+class Log:
+    """What a launch wrote: the program that it was in when it ended, and what failed, with what was wrong."""
+
+    running: str = ""
+    failed: str = ""
+    wrong: list[str] = field(default_factory=list)
+
+
+def read(path: Path, account: Account) -> Log:
+    """Add a launch's log to an account. Its last line may be cut short."""
+    log = Log()
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            break
+        if "begin" in entry:
+            log.running = entry["begin"]
+        elif "over" in entry:
+            log.running = ""
+            account.programs += 1
+            account.calls.update({(collective, algorithm, form): n for collective, algorithm, form, n in entry["over"]})
+        else:
+            log.failed, log.wrong = entry["failed"], entry["wrong"]
+    return log

@@ -1,0 +1,267 @@
+"""Programs that end in any order: Free, garbage collection, Finalize and exit, with whatever is still under way.
+
+Every program ends with status 0, prints nothing but its own words (no warning from MPI, no traceback), and leaves no
+process behind.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+HEAD = """\
+import gc, os, sys, threading, time
+import numpy as np
+from mpi4py import MPI
+import mpicoll
+world = MPI.COMM_WORLD
+rank, p = world.rank, world.size
+LARGE = 1 << 20                                   # bytes: no eager message
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+def few():
+    return np.ones(5), np.zeros(5)
+def works(comm, n=5):
+    got = np.zeros(n)
+    comm.Allreduce(np.ones(n), got)
+    assert (got == comm.size).all()
+    comm.Iallreduce(np.ones(n), got).Wait()
+    assert (got == comm.size).all()
+"""
+ENDINGS = {
+    # what the program still has at its end
+    "communicators": """
+        kept = [mpicoll.Comm(world), mpicoll.Comm(world).Dup(), mpicoll.Comm(world).Split(rank % 2)]
+        kept.append(mpicoll.Comm(MPI.COMM_SELF))
+        for comm in kept:
+            works(comm)
+        say("end of", rank)
+        sys.exit()
+    """,
+    "requests in flight on all ranks": """
+        comm, alone = mpicoll.Comm(world), mpicoll.Comm(MPI.COMM_SELF)
+        requests = [comm.Ibarrier(), comm.Iallreduce(np.ones(LARGE), np.zeros(LARGE)), alone.Iallreduce(*few())]
+        started = [c.Allreduce_init(np.ones(n), np.zeros(n)) for c in (comm, alone) for n in (5, LARGE)]
+        mpicoll.Prequest.Startall(started)
+    """,
+    "requests in flight on some ranks": """
+        comm = mpicoll.Comm(world)
+        request, started = comm.Iallreduce(*few()), comm.Allreduce_init(*few())
+        started.Start()
+        if rank:
+            mpicoll.Request.Waitall([request, started])
+    """,
+    "requests that nobody else takes part in": """
+        comm = mpicoll.Comm(world)
+        got = np.zeros(LARGE)
+        started = comm.Allreduce_init(np.ones(5), np.zeros(5))
+        if rank:
+            requests = [comm.Ibarrier(), comm.Iallreduce(np.ones(5), np.zeros(5))]
+            started.Start()
+    """,
+    "a communicator that one rank still has, for a request of MPI's own": """
+        plain = world.Dup()
+        comm, request = mpicoll.Comm(plain), plain.Barrier_init()
+        works(comm)
+        if rank:
+            request.Free()
+        plain.Free()
+    """,
+    "inactive persistent requests": """
+        comm = mpicoll.Comm(world)
+        requests = [comm.Allreduce_init(*few()), comm.Allreduce_init(*few()), comm.Barrier_init()]
+        with comm.using(engine="mpi4py"):
+            requests.append(comm.Bcast_init(np.ones(5)))
+        with comm.using(allreduce="native"):
+            requests.append(comm.Allreduce_init(*few(), mpicoll.AVG))
+            plain = comm.Allreduce_init(*few())
+            plain.Free()
+        for request in requests[1:]:
+            request.Start()
+            request.Wait()
+    """,
+    "a thread still working": """
+        comm = mpicoll.Comm(MPI.COMM_SELF)
+        def work():
+            while True:
+                comm.Iallreduce(*few()).Wait()
+        threading.Thread(target=work, daemon=True).start()
+        time.sleep(0.3)
+    """,
+    "an operator on a datatype of its own": """
+        comm = mpicoll.Comm(world)
+        pair = MPI.DOUBLE.Create_contiguous(2).Commit()
+        op = MPI.Op.Create(lambda a, b, t: np.add(np.frombuffer(a), np.frombuffer(b), out=np.frombuffer(b)), True)
+        request = comm.Allreduce_init([np.ones(4), 2, pair], [np.zeros(4), 2, pair], op)
+        request.Start()
+        request.Wait()
+        pair.Free()
+    """,
+    # who finalizes MPI
+    "Finalize": """
+        comm = mpicoll.Comm(world)
+        other = comm.Dup()
+        with comm.using(allreduce="native"):
+            requests = [comm.Allreduce_init(*few(), mpicoll.AVG)]
+        requests.append(comm.Allreduce_init(*few()))
+        pair = MPI.DOUBLE.Create_contiguous(2).Commit()
+        op = MPI.Op.Create(lambda a, b, t: np.add(np.frombuffer(a), np.frombuffer(b), out=np.frombuffer(b)), True)
+        requests.append(comm.Allreduce_init([np.ones(4), 2, pair], [np.zeros(4), 2, pair], op))
+        for request in requests:
+            request.Start()
+            request.Wait()
+        works(other)
+        pair.Free()
+        op.Free()
+        MPI.Finalize()
+        del other
+        requests.clear()
+        gc.collect()
+    """,
+    "Finalize with requests in flight": """
+        comm = mpicoll.Comm(world)
+        works(comm)
+        if rank:
+            request = comm.Iallreduce(*few())
+        MPI.Finalize()
+        time.sleep(0.2)
+    """,
+    "Finalize at exit": """
+        import atexit
+        atexit.register(MPI.Finalize)
+        comm = mpicoll.Comm(world).Dup()
+        request = comm.Iallreduce(*few())
+        atexit.register(lambda: (request.Wait(), comm.Free()))
+        works(mpicoll.Comm(world))
+    """,
+    # in which order things go before the end
+    "communicators dropped": """
+        comm = mpicoll.Comm(world).Dup()
+        works(comm)
+        del comm
+        gc.collect()
+        comm = mpicoll.Comm(world).Dup()
+        comm.itself, comm.request = comm, comm.Iallreduce(np.ones(LARGE), np.zeros(LARGE))
+        comm.request.comm = comm
+        comm.request.Wait()
+        works(comm)
+        del comm
+        gc.collect()
+        comm = mpicoll.Comm(world).Dup()
+        comm.itself = comm
+        comm.Free()
+        del comm
+        gc.collect()
+        works(mpicoll.Comm(world))
+    """,
+    "requests dropped, then Free": """
+        for how in ("Free", "Disconnect"):
+            comm = mpicoll.Comm(world).Dup()
+            got, other = np.zeros(LARGE), np.zeros(LARGE)
+            for n in (3, 1000, LARGE):
+                comm.Iallreduce(np.ones(n), got[:n])
+            comm.Ibarrier()
+            request = comm.Allreduce_init(np.ones(LARGE), other)
+            request.Start()
+            del request
+            gc.collect()
+            getattr(comm, how)()
+            assert comm == MPI.COMM_NULL and (got == p).all() and (other == p).all()
+    """,
+    "Free, then requests": """
+        for _ in range(2):
+            plain = world.Dup()
+            comm = mpicoll.Comm(plain)
+            got, other = np.zeros(LARGE), np.zeros(LARGE)
+            requests = [comm.Ibarrier(), comm.Iallreduce(np.ones(LARGE), got)]
+            requests += [comm.Allreduce_init(np.ones(LARGE), other), comm.Barrier_init(), comm.Bcast_init(np.ones(3))]
+            mpicoll.Prequest.Startall(requests[2:4])
+            (plain if _ else comm).Free()
+            mpicoll.Request.Waitall(requests)
+            assert (got == p).all() and (other == p).all()
+            for request in requests[2:]:
+                try:
+                    request.Start()
+                except mpicoll.errors.CommError as error:
+                    assert "freed" in str(error)
+                else:
+                    raise AssertionError("started on a freed communicator")
+            requests.pop().Free()
+    """,
+    "Free by any handle": """
+        for i in range(20):
+            first = world.Dup()
+            second = mpicoll.Comm(mpicoll.Comm(first))
+            works(second)
+            (second if i % 2 else first).Free()
+        for base in (MPI.COMM_WORLD, MPI.COMM_SELF):
+            comm = mpicoll.Comm(base)
+            try:
+                comm.Free()
+            except MPI.Exception:
+                pass
+            works(comm)
+    """,
+}
+
+
+def leftovers(script: Path) -> list[str]:
+    """Processes that still run the script."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if os.fsencode(script) in words:
+            found.append(words.decode(errors="replace"))
+    return found
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_ends_in_silence(mpiexec, tmp_path, ending):
+    code, script = dedent(ENDINGS[ending]), tmp_path / "script.py"
+    script.write_text(HEAD + code + ("" if "sys.exit" in code else "say('end of', rank)\n"))
+    done = mpiexec(2, "python", script)
+    assert (done.status, sorted(done.output.splitlines())) == (0, ["end of 0", "end of 1"]), done.output
+    assert not leftovers(script)
+
+
+CYCLES = """
+comm, x, y = mpicoll.Comm(world), np.ones(3), np.zeros(3)
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGESIZE")
+def cycle(i):
+    part = comm.Split(0, rank) if i % 4 == 3 else comm.Dup()
+    if i % 3 == 0:
+        part.Allreduce(x, y)
+    elif i % 3 == 1:
+        part.Iallreduce(x, y).Wait()
+    else:
+        request = part.Allreduce_init(x, y)
+        request.Start()
+        request.Wait()
+        request.Free()
+    part.Free()
+live, levels = len(channel.LIVE), []
+gc.disable()                                      # what is freed must go without it
+for i in range(10_000):
+    cycle(i)
+    if i % 1000 == 999:
+        levels.append(resident())
+assert (y == p).all()
+assert len(channel.LIVE) == live and not channel._busy
+assert levels[-1] - levels[0] < 2 << 20, levels
+"""
+
+
+@pytest.mark.timeout(220)
+def test_ten_thousand_communicators(mpiexec, tmp_path):
+    """MPICH has 2,046 at a time. After a thousand, memory stays within 2 MiB without garbage collection."""
+    script = tmp_path / "script.py"
+    script.write_text(HEAD + "from mpicoll import channel" + CYCLES + "say('end of', rank)\n")
+    done = mpiexec(2, "python", script, limit=200.0)
+    assert (done.status, sorted(done.output.splitlines())) == (0, ["end of 0", "end of 1"]), done.output

@@ -1,0 +1,300 @@
+"""Jobs under a real Slurm on this machine alone: rendered, submitted, stopped, resumed, gathered, on each MPI."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import launcher
+import pytest
+from guide import consoles
+
+from mpicoll.benchmarks.launch import ENVIRONMENT
+from mpicoll.benchmarks.scaling import SCALINGS
+from mpicoll.jobs import testbed
+from mpicoll.jobs.kinds import KINDS
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(240)]
+NODES, CPUS = 4, 2
+LIMIT = 150.0  # seconds for one command
+WHOLE_TIME = ("--", "--precision", 0)  # a step takes all of its seconds
+# How each MPI's ranks are started; libpmi2 of Debian's package.
+LAUNCHES = {
+    "mpich": 'kind = "mpich"',
+    "intel": 'kind = "intel"\npmi-library = "/usr/lib/x86_64-linux-gnu/libpmi2.so.0"',
+    "openmpi": 'kind = "openmpi"\nlauncher = "mpirun"',
+}
+SITE = """
+partition = "debug"
+ranks-per-node = 1
+requeue = true
+{more}
+[mpi]
+bind = "none"
+{mpi}
+[environment]
+{variables}
+"""
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[testbed.Slurm]:
+    with testbed.Slurm(NODES, CPUS) as daemons:
+        ours = {name: daemons.environment[name] for name in ("SLURM_CONF", "MPICOLL_LAUNCH")}
+        daemons.environment = launcher.environment(ours)
+        yield daemons
+
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(slurm, tmp_path) -> Run:
+    """run(word, …) is what a command prints, in a directory with a site's file; the exit status is to be `status`."""
+
+    def start(*words: object, status: int = 0) -> str:
+        done = subprocess.run([*map(str, words)], cwd=tmp_path, env=slurm.environment, timeout=LIMIT, text=True,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+        assert done.returncode == status, f"{words}: {done.stdout}{outputs(tmp_path)}"
+        return done.stdout
+
+    (tmp_path / "site.toml").write_text(site())
+    return start
+
+
+def site(more: str = "") -> str:
+    kind = launcher.flavour()
+    variables = "\n".join(f'{name} = "{value}"' for name, value in ENVIRONMENT[kind].items())
+    return SITE.format(more=more, mpi=LAUNCHES[kind], variables=variables)
+
+
+def outputs(directory: Path) -> str:
+    """What the jobs printed."""
+    return "".join(f"\n{path}:\n{path.read_text()}" for path in directory.rglob("*.out"))
+
+
+def jobs(run: Run, *words: object, status: int = 0) -> str:
+    return run(sys.executable, "-m", "mpicoll", "jobs", *words, status=status)
+
+
+def steps(run: Run, directory: str) -> dict[str, str]:
+    """The state of every step."""
+    return {step["step"]: step["state"] for step in json.loads(jobs(run, "status", "--json", directory))["steps"]}
+
+
+def results(path: Path) -> list[dict]:
+    return [entry for entry in map(json.loads, path.read_text().splitlines()) if entry["kind"] == "result"]
+
+
+def until(ready: Callable[[], object], directory: Path) -> None:
+    end = time.monotonic() + LIMIT
+    while not ready():
+        assert time.monotonic() < end, outputs(directory)
+        time.sleep(0.1)
+
+
+def test_a_sweep_from_render_to_report(run, tmp_path):
+    """One allocation, in which smaller steps run on fewer nodes; then what it measured, as a page."""
+    words = ("--nodes", "1:4", "--collectives", "allreduce", "--sizes", "8,4K", "--seconds", 1)
+    jobs(run, "render", "sweep", "--site", "site.toml", *words)
+    assert "cd " in jobs(run, "submit", "--dry-run", "sweep") and not (tmp_path / "sweep/submitted.jsonl").exists()
+    assert re.fullmatch(r"sweep.sbatch: job \d+\n", jobs(run, "submit", "sweep"))
+    assert "COMPLETED" in jobs(run, "status", "--wait", "sweep"), outputs(tmp_path)
+    for nodes in (1, 2, 4):
+        found = results(tmp_path / f"sweep/results/n{nodes}-allreduce.jsonl")
+        assert [(row["algorithm"], row["size"], row["ranks"], row["valid"]) for row in found] == [
+            (who, size, nodes, True) for size in (8, 4096) for who in ("native", "auto")
+        ]
+        assert all(row["ran"]["engine"] == "compiled" for row in found if row["algorithm"] == "auto")
+    assert "3 of 3 steps are complete" in jobs(run, "collect", "sweep")
+    page = (tmp_path / "sweep/report.html").read_text()
+    assert '"families":[{"title":"1 host","x":"ranks","places":[0,1,2]}]' in page
+    (environment,) = (tmp_path / "sweep/results").glob("*.env")
+    (facts,) = (json.loads(path.read_text()) for path in (tmp_path / "sweep/results").glob("*.info.json"))
+    assert len(facts["ranks"]) == 4 and all(rank["cpus"] for rank in facts["ranks"]) and "findings" in facts
+    assert "NodeList=n[1-4]" in environment.read_text() and "\nn4\n" in environment.read_text()
+
+
+@pytest.mark.once
+def test_a_cancelled_job_keeps_what_it_had_and_goes_on_when_submitted_again(run, tmp_path):
+    words = ("--nodes", 2, "--collectives", "barrier,bcast", "--sizes", "8,1K,64K", "--seconds", 6)
+    jobs(run, "render", "sweep", "--site", "site.toml", *words, "-o", "s", *WHOLE_TIME)
+    number = re.search(r"job (\d+)", jobs(run, "submit", "s"))[1]
+    part = tmp_path / f"s/results/n2-bcast.{number}-0.part.jsonl"
+    assert "is not over; --again" in jobs(run, "submit", "s", status=2)
+    until(lambda: part.exists() and part.read_text().count("\n") > 1, tmp_path)
+    run("scancel", number)
+    assert "CANCELLED" in jobs(run, "status", "--wait", "s")
+    until(lambda: "submit it again to go on" in outputs(tmp_path), tmp_path)
+    assert steps(run, "s") == {"n2-barrier": "complete", "n2-bcast": "stopped"}
+    assert "n2-bcast: stopped" in jobs(run, "collect", "s") and results(part)
+    first = (tmp_path / "s/results/n2-barrier.jsonl").read_bytes()
+    jobs(run, "submit", "s")
+    assert "COMPLETED" in jobs(run, "status", "--wait", "s")
+    assert set(steps(run, "s").values()) == {"complete"} and part.exists()
+    assert (tmp_path / "s/results/n2-barrier.jsonl").read_bytes() == first
+    assert "all steps are complete" in jobs(run, "submit", "s")
+
+
+@pytest.mark.once
+def test_a_job_whose_time_is_up_queues_again_and_goes_on(run, tmp_path):
+    words = ("--nodes", 1, "--collectives", "bcast,barrier", "--sizes", "8,1K,64K", "--seconds", 4)
+    jobs(run, "render", "sweep", "--site", "site.toml", *words, "-o", "s", *WHOLE_TIME)
+    number = re.search(r"job (\d+)", jobs(run, "submit", "s"))[1]
+    until((tmp_path / f"s/results/n1-barrier.{number}-0.part.jsonl").exists, tmp_path)
+    run("scancel", "--batch", "--signal=USR1", number)  # as Slurm does when the time is nearly up
+    until(lambda: "PENDING" in jobs(run, "status", "s"), tmp_path)
+    assert steps(run, "s") == {"n1-bcast": "complete", "n1-barrier": "stopped"}
+    run("scontrol", "update", f"JobId={number}", "StartTime=now")  # Slurm would wait two minutes
+    assert "COMPLETED" in jobs(run, "status", "--wait", "s"), outputs(tmp_path)
+    assert set(steps(run, "s").values()) == {"complete"}
+    (said,) = (path.read_text() for path in tmp_path.rglob("*.out"))  # both starts, one after the other
+    assert "stopped by USR1" in said and "n1-bcast: complete since an earlier start" in said
+    assert {path.name for path in (tmp_path / "s/results").glob("*.env")} == {f"{number}-0.env", f"{number}-1.env"}
+
+
+def test_the_other_kinds_a_job_for_each_number_of_nodes(run, tmp_path):
+    kinds = {
+        "tune": ("--nodes", "1,2", "--collectives", "allreduce", "--sizes", "8", "--seconds", 1),
+        "train": ("--nodes", "1,2", "--scaling", "weak", "--seconds", 1),
+        "sanity": ("--seconds", 3),
+    }
+    for kind, words in kinds.items():
+        jobs(run, "render", kind, "--site", "site.toml", "--allocation", "each", *words)
+        jobs(run, "submit", kind)
+    for kind in kinds:
+        said = jobs(run, "status", "--wait", kind)
+        assert set(re.findall(r"job \d+ (\w+)", said)) == {"COMPLETED"}, said + outputs(tmp_path)
+    assert "2 tables" in jobs(run, "collect", "tune")
+    tables = json.loads((tmp_path / "tune/tuning.json").read_text())["tables"]
+    assert [table["nodes"] for table in tables] == [["0"], ["0-1"]]  # to MPI, all these nodes are one
+    for kind, number in (("train", 2), ("sanity", 1)):
+        assert f"{number} of {number} steps are complete" in jobs(run, "collect", kind)
+    assert {row["ranks"] for row in results(tmp_path / "train/results/n2-train.jsonl")} == {2}
+    found = results(tmp_path / "sanity/results/n1-all.jsonl")
+    assert all(row["valid"] for row in found) and {row["collective"] for row in found} >= {"barrier", "alltoallw"}
+
+
+@pytest.mark.once
+def test_a_launch_of_ranks_that_do_not_know_each_other_measures_nothing(run, tmp_path):
+    jobs(run, "render", "sanity", "--site", "site.toml", "--ranks-per-node", 2)
+    script = tmp_path / "sanity/sanity.sbatch"
+    script.write_text(script.read_text().replace("srun --mpi=pmi2", '"srun" --mpi=none'))  # hidden from `submit`
+    jobs(run, "submit", "sanity")
+    assert "FAILED" in jobs(run, "status", "--wait", "sanity")
+    said = outputs(tmp_path)
+    assert "something is wrong with this launch" in said and "--mpi=pmi2" in said, said
+    assert steps(run, "sanity") == {"n1-all": "waiting"}
+
+
+@pytest.mark.once
+def test_the_environment_is_staged(run, tmp_path):
+    """Ranks import from the copy, and compile nothing; afterwards it is gone."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    (tmp_path / "staged.toml").write_text(site(f'stage = "{place}"'))
+    words = ("--nodes", 2, "--collectives", "allreduce", "--sizes", "8", "--seconds", 1)
+    jobs(run, "render", "sweep", "--site", "staged.toml", *words, "-o", "s")
+    script = tmp_path / "s/sweep.sbatch"
+    script.write_text(script.read_text().replace("info --check --facts", "info --facts"))
+    jobs(run, "submit", "s")
+    assert "COMPLETED" in jobs(run, "status", "--wait", "s"), outputs(tmp_path)
+    said = outputs(tmp_path)
+    assert re.search(rf"^library  {re.escape(str(place))}/mpicoll-\d+-0/lib/", said, re.MULTILINE), said
+    assert re.search(rf"^cache    {re.escape(str(place))}/", said, re.MULTILINE), said
+    assert re.search(r"^kernels  0 compiled, \d+ loaded", said, re.MULTILINE), said
+    (head,) = (json.loads(line) for line in (tmp_path / "s/results/n2-allreduce.jsonl").read_text().splitlines()[:1])
+    made = json.loads((tmp_path / "s/study.json").read_text())["made"]
+    assert head["environment"]["commit"] == made["commit"]
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(("words", "says"), [
+    (("--nodes", NODES + 1), f"asks for {NODES + 1} nodes, and partition debug has {NODES}"),
+    (("--seconds", 30000), "min, and partition debug allows 720"),
+    (("--ranks-per-node", 2 * CPUS), "Requested node configuration is not available"),
+])
+def test_what_this_slurm_does_not_have(words, says, run):
+    jobs(run, "render", "sanity", "--site", "site.toml", *words)
+    said = jobs(run, "submit", "sanity", status=2)
+    assert says in said and said.count("\n") == 1
+    assert "not submitted" in jobs(run, "status", "sanity")
+
+
+@pytest.mark.once
+def test_nothing_is_left(tmp_path):
+    """The command that users have: the exit status is the command's, and no daemon or job stays."""
+    before = processes()
+    program = "srun --nodes=4 hostname && sbatch --wrap 'exec sleep 300' && sleep 3 && squeue -h && exit 7"
+    done = subprocess.run([sys.executable, "-m", testbed.NAME, "sh", "-c", program], cwd=tmp_path, capture_output=True,
+                          text=True, timeout=LIMIT)  # fmt: skip
+    assert done.returncode == 7, done.stdout + done.stderr
+    assert re.search(r"\bwrap\b.* R ", done.stdout), done.stdout
+    until(lambda: processes() <= before, Path("/nonexistent"))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT], ids=lambda sent: sent.name)
+def test_nothing_is_left_by_a_signal(sent, tmp_path):
+    before = processes()
+    words = ["sh", "-c", "srun --nodes=1 sleep 300 & sleep 2; touch up; wait"]
+    with subprocess.Popen([sys.executable, "-m", testbed.NAME, *words], cwd=tmp_path, stderr=subprocess.DEVNULL,
+                          preexec_fn=default_signals) as process:  # fmt: skip
+        until((tmp_path / "up").exists, tmp_path)
+        process.send_signal(sent)
+    assert process.returncode == 128 + sent
+    until(lambda: processes() <= before, tmp_path)
+
+
+def default_signals() -> None:
+    """What starts the tests may have turned Ctrl-C off."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def processes() -> set[str]:
+    """Of Slurm's and munge's, those that are no zombies, and what the test's job runs."""
+    said = subprocess.run(["ps", "-e", "-o", "pid=,stat=,args="], capture_output=True, text=True, check=True).stdout
+    wanted = re.compile(r"\b(slurmctld|slurmd|slurmstepd|munged|sleep 300)\b")
+    rows = (line.split(None, 2) for line in said.splitlines())
+    return {row[0] for row in rows if len(row) == 3 and not row[1].startswith("Z") and wanted.search(row[2])}
+
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "SLURM.md"
+
+
+def plain(lines: list[str]) -> list[str]:
+    """Without numbers of jobs, bytes of pages, the width of columns, and what is said of a checkout with changes."""
+    blurred = (re.sub(r"job \d+", "job #", re.sub(r"\d+\.\d+ MB", "# MB", " ".join(line.split()))) for line in lines)
+    return [line for line in blurred if line and not line.startswith("mpicoll's checkout has changes")]
+
+
+@pytest.mark.once
+def test_the_guide(run, tmp_path):
+    """docs/SLURM.md, word for word."""
+    blocks = consoles(GUIDE.read_text())
+    assert sum(len(block.commands) for block in blocks) == 7
+    for block in blocks:
+        block.write(tmp_path)
+        for command, shown in block.commands:
+            assert plain(run("bash", "-c", command).splitlines()) == plain(shown), outputs(tmp_path)
+
+
+def test_the_guide_names_what_there_is(run):
+    """And what it only mentions can be rendered as it stands."""
+    text = GUIDE.read_text()
+    mentioned = re.findall(r"^    (mpicoll jobs render .*?)\s+#", text, re.MULTILINE)
+    assert len(mentioned) == 4
+    for command in mentioned:
+        run("bash", "-c", command)
+    for kind in KINDS:
+        assert f"mpicoll jobs render {kind} " in text
+    assert all(f"`{name}`" in text for name in SCALINGS)
+    said = jobs(run, "site")
+    assert all(f"# {key} = " in said for key in re.findall(r"`(\w[\w-]*) = ", text))

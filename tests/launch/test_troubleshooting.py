@@ -1,0 +1,51 @@
+"""docs/TROUBLESHOOTING.md: its programs print the reports that it shows, and its table has all symptoms."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from guide import consoles, execute
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "TROUBLESHOOTING.md"
+ABORTS = "mpicoll: MPICOLL_TIMEOUT=1 is over, aborting"
+ERROR = re.compile(r"^mpicoll\.errors\.\w+: ")
+
+
+def said(lines: list[str]) -> set[str]:
+    """What mpicoll says, without what differs from run to run; whichever ranks come to abort."""
+    blurred = (re.sub(r"for \d+ s$", "for # s", re.sub(r"(mpi4py|compiled) engine", "# engine", x)) for x in lines)
+    return {re.sub(rf"rank \d+: (?={ABORTS[9:]})", "", x) for x in blurred if x.startswith("mpicoll: ")}
+
+
+@pytest.mark.parametrize("console", consoles(GUIDE.read_text()), ids=lambda c: re.sub(r"\W+", "-", c.commands[0][0]))
+def test_the_reports(console, tmp_path):
+    console.write(tmp_path)
+    for command, shown in console.commands:
+        status, output = execute(command, tmp_path)
+        assert status, output
+        assert said(output.split("\n")) == said(shown), output
+        errors = [ERROR.sub("", line) for line in shown if ERROR.match(line)]
+        assert all(error in output for error in errors), output  # the ranks' tracebacks may tear each other apart
+        assert errors or said(shown)
+
+
+def test_every_report_is_there():
+    """What a report can say of another rank is in the table and, for what is not certain to come, in the text."""
+    text = GUIDE.read_text()
+    for words in ("has not made this call: now at", "ended with", "raised", "reached the end of the program",
+                  "has made another call here", "every rank has made this call", "has not started this call",
+                  "waits for MPI's own collective", "has not answered"):
+        assert words in text.split("## How")[0], words
+    assert len(consoles(text)) == text.count("```console") == 11
+    assert all(words in text for words in ("RUNNING AT", "rank 1 with PID", "RANK 1 PID"))  # test_stall.py sees them
+
+
+@pytest.mark.parametrize("other", ["for 2 s\nmpicoll: rank 1: b", "for 2 m", ""])
+def test_reports_are_compared(other):
+    shown = ["mpicoll: rank 1: a (x, mpi4py engine) has not moved for 1 s", "Traceback"]
+    got = ["mpicoll: rank 1: a (x, compiled engine) has not moved for 2 s", "Abort(86)"]
+    assert said(shown) == said(got)
+    assert said(shown) != said(f"mpicoll: rank 1: a (x, compiled engine) has not moved {other}".split("\n"))
+    assert said([f"mpicoll: rank {r}: {ABORTS[9:]}" for r in (0, 2)]) == {ABORTS}

@@ -1,0 +1,54 @@
+"""`mpicoll tune` under mpiexec: it writes a table that the next program goes by."""
+
+from __future__ import annotations
+
+import json
+
+PROGRAM = """\
+import os
+import numpy as np
+from mpi4py import MPI
+import mpicoll
+comm = mpicoll.Comm(MPI.COMM_WORLD)
+x, y = np.ones(512), np.zeros(512)
+comm.Allreduce(x, y)
+assert (y == comm.size).all()
+os.write(1, f"{comm.explain('allreduce', 4096).measured}\\n".encode())     # at once, so that no rank tears it apart
+"""
+FEW = ("--collectives", "allreduce,barrier", "--sizes", "8,4K", "--seconds", "2")
+
+
+def test_a_program_goes_by_what_was_measured(mpiexec, tmp_path):
+    table, script = tmp_path / "t.json", tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    done = mpiexec(2, "mpicoll", "tune", *FEW, "-o", table)
+    assert done.status == 0, done.output
+    assert f"MPICOLL_TUNING={table}" in " ".join(done.output.split())
+    content = json.loads(table.read_text())
+    (made,) = content["tables"]
+    assert set(made["rules"]) == {"allreduce", "barrier"} and made["nodes"] == ["0-1"]
+    made["rules"]["allreduce"][:] = [{"from_bytes": 0, "algorithm": "tree", "at_bytes": 8, "us": 1.5, "native_us": 2}]
+    table.write_text(json.dumps(content))       # it may be edited
+    done = mpiexec(2, "python", script, env={"MPICOLL_TUNING": str(table), "MPICOLL_LOG": "info"})
+    assert (done.status, done.output.count("True\n")) == (0, 2), done.output
+    (said,) = (line for line in done.output.splitlines() if line not in ("True", ""))
+    assert said.startswith("mpicoll: call 1: blocking allreduce of 4096 bytes on 2 ranks: tree on the "), said
+    assert said.endswith(": measured: 8 bytes took 1.5 µs, native's 2")
+    done = mpiexec(3, "python", script, env={"MPICOLL_TUNING": str(table)})
+    assert (done.status, done.output.count("False\n")) == (0, 3), done.output
+    assert done.output.count("run mpicoll tune here") == 1, done.output
+
+
+def test_what_is_wrong_is_one_line_before_anything_is_measured(mpiexec, tmp_path):
+    table = tmp_path / "t.json"
+    table.write_text('{"schema": "mpicoll-tuning-1"}')
+    done = mpiexec(2, "mpicoll", "tune", *FEW, "-o", table)
+    (said,) = done.told
+    assert done.status == 2 and said.startswith("mpicoll tune: ") and "'tables' is a required property" in said
+    assert table.read_text() == '{"schema": "mpicoll-tuning-1"}'
+    done = mpiexec(2, "mpicoll", "tune", "--collectives", "gatherv")
+    assert done.status == 2 and "only their own counts" in done.told[0]
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    done = mpiexec(2, "python", script, env={"MPICOLL_TUNING": str(table)})
+    assert done.status not in (0, None) and "TuningError" in done.output, done.output

@@ -1,0 +1,245 @@
+"""Real ranks get the bits that an algorithm's fold trees say, whatever the run, chunks, engine, place and form of call.
+
+The trees are evaluated in NumPy on numbers of very different size, on which any other order of additions shows.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from itertools import product
+
+import mpi_cases as cases
+import numpy as np
+import pytest
+from mpi4py import MPI
+from mpi_cases import Case, Checks
+from unit.test_bits import from_itself, numbers
+
+import mpicoll
+from mpicoll import blocks
+from mpicoll.bits import Folds, agreement, same_on_all_ranks
+from mpicoll.registry import _REGISTRY, algorithm, find
+
+REDUCING = [(collective, spec) for collective, spec in cases.specs() if collective in cases.REDUCING]
+CHOICES = [(collective, spec) for collective, spec in cases.variants() if collective in cases.REDUCING]
+ALLREDUCE = [spec for collective, spec in REDUCING + CHOICES if collective == "allreduce"]
+WAYS = ({}, {"chunk_bytes": 1, "window": 1}, {"chunk_bytes": 56, "window": 3}, {"chunk_bytes": 1000, "window": 32})
+SEVERAL = 300                               # elements: chunks that are vectorised, with remainders
+each = pytest.mark.parametrize
+
+
+def of(code):
+    """Every rank's numbers of a dtype."""
+    return lambda n, rank: numbers(n, code, rank)
+
+
+def operation(op):
+    """An operator on two arrays. NumPy may contract the products of complex numbers, so those are spelled out."""
+    def multiplied(x, y):
+        if x.dtype.kind != "c":
+            return x * y
+        out = np.empty_like(x)
+        out.real = x.real * y.real - x.imag * y.imag
+        out.imag = x.real * y.imag + x.imag * y.real
+        return out
+
+    return {"SUM": np.add, "PROD": multiplied}[op]
+
+
+@cache
+def folds_of(collective, spec, p, root, commutative=True):
+    """The trees of a schedule as a call runs it: all ranks are on one machine."""
+    nodes = (tuple(range(p)),)
+    return Folds(mpicoll.schedule(collective, spec, p, root, commutative=commutative, nodes=nodes))
+
+
+def derived(case, spec, p, rank, code, commutative=True):
+    """What a rank's result is by its trees; None where it has none."""
+    if case.collective in cases.ROOTED and rank != case.root:
+        return None
+    folds = folds_of(case.collective, spec, p, case.root, commutative)
+    shared = case.collective == "reduce_scatter"
+    given = [case.make(case.n * (p if shared else 1), r) for r in range(p)]
+    sizes = [case.n] * p if shared else blocks.sizes(case.n, len(folds.schedule.blocks))
+    at = blocks.offsets(sizes)
+    parts = [
+        folds.forest.evaluate(folds.tree(rank, b), operation(case.op), [x[at[b] : at[b] + sizes[b]] for x in given])
+        for b in folds.schedule.ends(rank)
+    ]
+    return np.concatenate(parts) if parts else None         # rank 0 of an exscan keeps what was there
+
+
+def same(got, expected):
+    return (got is None and expected is None) or got.tobytes() == expected.tobytes()
+
+
+class InForm:
+    """A communicator whose collectives are called in another form than blocking."""
+
+    def __init__(self, comm, call):
+        self.comm, self.call, self.rank, self.size = comm, call, comm.rank, comm.size
+
+    def __getattr__(self, method):
+        return lambda *arguments: self.call(self.comm, method, arguments)
+
+
+def nonblocking(comm, method, arguments):
+    getattr(comm, f"I{method.lower()}")(*arguments).Wait()
+
+
+def persistent(comm, method, arguments):
+    request = getattr(comm, f"{method}_init")(*arguments)
+    request.Start()
+    request.Wait()
+    request.Free()
+
+
+def started_twice(comm, method, arguments):
+    """The second time from what the first has left behind."""
+    request = getattr(comm, f"{method}_init")(*arguments)
+    for _ in range(2):
+        request.Start()
+        request.Wait()
+    request.Free()
+
+
+def forms(comm, case):
+    """The communicator, and the other forms of call that mpicoll has for a collective."""
+    yield comm
+    yield InForm(comm, nonblocking)
+    yield InForm(comm, persistent if case.in_place else started_twice)      # in place the result would be folded
+
+
+def check(checks, ours, case, spec, code, engine, **how):
+    """One call, in all its forms, against the trees."""
+    want = derived(case, spec, ours.size, ours.rank, code)
+    with ours.using(engine=engine, **{case.collective: spec}, **how), ours.trace() as records:
+        got = [case.run(form).result for form in forms(ours, case)]
+    if case.collective == "exscan" and ours.rank == 0:
+        return
+    for form, result in enumerate(got):
+        checks.that(same(result, want), case, spec, code, engine, how, f"form {form}: {result} is not {want}")
+    checks.equal({(r.algorithm, r.engine) for r in records}, {(spec, engine)}, case, spec, how, "trace")
+
+
+@each("engine", cases.ENGINES)
+@each(("collective", "spec"), REDUCING, ids=map(" ".join, REDUCING))
+def test_bits_are_those_of_the_trees(comm, engine, collective, spec):
+    """Which have neither chunks nor engine nor place in them, so these cannot matter."""
+    ours, p = mpicoll.Comm(comm), comm.size
+    calls = [("SUM", "d", 2 * p + 1, how) for how in WAYS]
+    calls += [("SUM", "f", SEVERAL, WAYS[0]), ("PROD", "d", SEVERAL, WAYS[3]), ("PROD", "D", SEVERAL, WAYS[3])]
+    with Checks() as checks:
+        for root, in_place in product(sorted({0, p - 1}) if collective in cases.ROOTED else (0,), (False, True)):
+            for op, code, n, how in calls:
+                check(checks, ours, Case(collective, n, root, in_place, op, of(code)), spec, code, engine, **how)
+
+
+@each(("collective", "spec"), CHOICES, ids=map(" ".join, CHOICES))
+def test_bits_with_parameters(comm, collective, spec):
+    ours = mpicoll.Comm(comm)
+    with Checks() as checks:
+        for engine, in_place in product(cases.ENGINES, (False, True)):
+            case = Case(collective, 3 * comm.size + 1, 0, in_place, make=of("d"))
+            check(checks, ours, case, spec, "d", engine, **WAYS[2])
+
+
+def test_the_same_twice(comm):
+    """With other calls under way, and with ranks that come late in turns."""
+    ours, mine = mpicoll.Comm(comm), numbers(4000, "d", comm.rank)
+    got, other = [np.empty_like(mine) for _ in range(6)], np.empty_like(mine)
+    with ours.using(allreduce="ring", chunk_bytes=512):
+        for i, result in enumerate(got):
+            under_way = [ours.Iallreduce(mine, other)] * (i % 2)
+            if comm.rank == i % comm.size:
+                time.sleep(0.01)
+            ours.Allreduce(mine, result)
+            for request in under_way:
+                request.Wait()
+    assert all(same(result, got[0]) for result in got)
+
+
+# -- on all ranks
+
+
+def everybodys(comm, mine):
+    """All ranks' results, as bytes."""
+    return comm.allgather(mine.tobytes())
+
+
+@each("spec", ALLREDUCE)
+def test_ranks_agree_as_derived(comm, spec):
+    ours, p = mpicoll.Comm(comm), comm.size
+    for code in "fd":
+        case = Case("allreduce", 1000, make=of(code))
+        with ours.using(allreduce=spec):
+            results = everybodys(comm, case.run(ours).result)
+        assert same_on_all_ranks(folds_of("allreduce", spec, p, 0).schedule)
+        assert len(set(results)) == 1
+
+
+@pytest.fixture
+def disagreeing():
+    """A right allreduce whose ranks begin with their own contributions."""
+    @algorithm("allreduce", name="from_itself")
+    def body(p, rank):
+        """Everybody folds all in an order of its own.
+
+        Steps: p > 1
+        Bytes per rank: n * (p - 1)
+        Scratch: n * (p - 1)
+        Cost: (p - 1) (α + n β + n γ)
+        Source: nobody
+        """
+        yield from from_itself(p, rank)
+
+    yield "from_itself"
+    del _REGISTRY["allreduce"]["from_itself"]
+
+
+@each("engine", cases.ENGINES)
+def test_ranks_that_are_said_to_disagree_do(comm, engine, disagreeing):
+    ours, p = mpicoll.Comm(comm), comm.size
+    case = Case("allreduce", 1000, make=of("d"))
+    with Checks() as checks:
+        for how in WAYS:
+            check(checks, ours, case, disagreeing, "d", engine, **how)
+    with ours.using(allreduce=disagreeing, engine=engine):
+        results = everybodys(comm, case.run(ours).result)
+    assert agreement(find("allreduce", disagreeing)).unless.startswith("p = 3-")
+    assert len(set(results)) == (p if p > 2 else 1)
+
+
+@pytest.mark.mpi(min_size=3)
+def test_these_numbers_tell_one_tree_from_another(comm):
+    """On three ranks or more two algorithms give two results, so the comparisons above can fail."""
+    ours = mpicoll.Comm(comm)
+    results = []
+    for spec in ("ring", "recursive_doubling"):
+        with ours.using(allreduce=spec):
+            results.append(Case("allreduce", 1000, make=of("d")).run(ours).result)
+    assert not same(*results) and np.allclose(*results)
+
+
+# -- operators
+
+
+@each("engine", cases.ENGINES)
+@each(("collective", "spec"), [x for x in REDUCING if find(*x).keeps_order(MPI.COMM_WORLD.size)], ids=" ".join)
+def test_operators_that_do_not_commute_are_folded_by_the_trees_in_rank_order(comm, engine, collective, spec):
+    def fold(source, target, datatype):
+        x, y = np.frombuffer(source, "d"), np.frombuffer(target, "d")
+        y[:] = x + y
+
+    ours, p = mpicoll.Comm(comm), comm.size
+    op = MPI.Op.Create(fold, commute=False)
+    with Checks() as checks:
+        for root, how in product(sorted({0, p - 1}) if collective in cases.ROOTED else (0,), WAYS[::2]):
+            case = Case(collective, 2 * p + 1, root, make=of("d"), user=op)
+            want = derived(case, spec, p, comm.rank, "d", commutative=False)
+            with ours.using(engine=engine, **{collective: spec}, **how):
+                got = case.run(ours).result
+            exempt = collective == "exscan" and comm.rank == 0
+            checks.that(exempt or same(got, want), case, spec, how, f"{got} is not {want}")
+    op.Free()

@@ -1,0 +1,733 @@
+"""The short way of calls: what takes it, what does not, and that nothing else is different on it."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import time
+
+import mpi_calls
+import numpy as np
+import pytest
+from mpi4py import MPI
+from mpi_calls import goes_short, teach
+from mpi_cases import AGAIN
+
+import mpicoll
+from mpicoll import direct as shortcuts
+from mpicoll import kept, plan
+from mpicoll.collectives import NONBLOCKING, PERSISTENT
+from mpicoll.engines import context as place
+from mpicoll.engines import direct as engine
+from mpicoll.engines import key as keys
+from mpicoll.errors import (
+    CommError,
+    CountMismatch,
+    DatatypeError,
+    MismatchError,
+    OverlapError,
+    RequestError,
+    RootError,
+)
+
+
+@pytest.fixture
+def ours(comm):
+    return mpicoll.Comm(comm)
+
+
+@pytest.fixture
+def two(comm):
+    """A Comm of the first two ranks, None elsewhere."""
+    pair = mpicoll.Comm(comm.Split(0 if comm.rank < 2 else MPI.UNDEFINED))
+    return pair if pair != MPI.COMM_NULL else None
+
+
+def allreduce(comm, send, receive=None, op=MPI.SUM):
+    """The result of one call."""
+    receive = np.zeros_like(send) if receive is None else receive
+    comm.Allreduce(send, receive, op)
+    return receive
+
+
+@pytest.mark.parametrize("name", sorted(mpi_calls.collectives(MPI.COMM_SELF, "blocking")))
+def test_methods(ours, name):
+    call = mpi_calls.collectives(ours, "blocking", name)[name]
+    teach(call)
+    assert goes_short(ours, call)
+
+
+@pytest.mark.parametrize("dtype", ["b", "B", "h", "i", "l", "Q", "f", "d", "F", "D", "?", "g"])
+def test_datatypes(ours, comm, dtype):
+    op = MPI.LOR if dtype == "?" else MPI.SUM
+    for i in range(AGAIN + 1):
+        send = (np.arange(7) + comm.rank + i).astype(dtype)
+        assert (allreduce(ours, send, op=op) == allreduce(comm, send, op=op)).all()
+    kernels = dtype != "g"
+    assert goes_short(ours, lambda: allreduce(ours, send, op=op)) == kernels
+
+
+def test_every_kind_of_call_has_its_own(ours, comm):
+    """More sizes, operators, roots and shapes than there are rows: they take turns, and none takes another's."""
+    p, rank = comm.size, comm.rank
+    for _ in range(AGAIN):
+        for n in [*range(40), *range(300, 300 + keys.ROWS // 4)]:
+            for op in (MPI.SUM, MPI.MAX):
+                got = allreduce(ours, np.full(n, rank + 1.0), op=op)
+                assert (got == (p * (p + 1) / 2 if op == MPI.SUM else p)).all()
+            root = n % p
+            receive = np.zeros((p, n), np.float32)
+            ours.Gather(np.full(n, rank, np.float32), receive, root)
+            assert rank != root or (receive == np.arange(p)[:, None]).all()
+            shape = np.full((2, n), n + (0.5 if rank == root else 0.0))
+            ours.Bcast(shape, root)
+            assert (shape == n + 0.5).all()
+    direct = ours._channel.direct
+    kinds = direct.table.kinds
+    assert len(kinds) <= keys.ROWS and 0 < direct.nbytes <= shortcuts.MOST
+    assert direct.nbytes == sum(kind.nbytes for kind, _ in kinds.values())
+
+
+@pytest.mark.parametrize("column", range(keys.KEYS))
+def test_a_row_of_another_kind_is_not_taken(ours, column):
+    """Where two kinds fall on one row."""
+    call = lambda: ours.Reduce(np.ones(5), np.zeros(5), MPI.SUM, 0)
+    teach(call, AGAIN)
+    direct = ours._channel.direct
+    (row,) = direct.table.kinds
+    direct.table.rows[row, column] += 1
+    assert not goes_short(ours, call)
+    assert goes_short(ours, call)
+
+
+def test_kinds_that_fall_on_one_row(ours):
+    """There is room for some more beside it, and when that is full one of them goes."""
+    call = lambda: ours.Reduce(np.ones(5), np.zeros(5), MPI.SUM, 0)
+    teach(call, AGAIN)
+    direct = ours._channel.direct
+    (row,) = direct.table.kinds
+    kind, words = direct.table.take(row)
+    foreign = words.copy()
+    foreign[keys.METHOD] = 1
+    taken: set[int] = set()
+    for way in range(engine.WAYS):
+        if way:
+            assert goes_short(ours, call)
+            (other,) = set(direct.table.kinds) - taken
+            assert other == (row + way) % keys.ROWS
+            direct.table.take(other)
+        direct.table.put((row + way) % keys.ROWS, kind, foreign)
+        taken = set(direct.table.kinds)
+        assert not goes_short(ours, call)
+    homes = set()
+    for _ in range(2 * engine.WAYS):
+        assert goes_short(ours, call)
+        (own,) = [at for at in taken if direct.table.rows[at, keys.METHOD] != 1]
+        homes.add(own)
+        direct.table.put(own, kind, foreign)
+        assert not goes_short(ours, call)
+    assert homes == taken
+
+
+def test_much_is_forgotten(ours, monkeypatch):
+    monkeypatch.setattr(shortcuts, "MOST", 30_000)
+    for n in range(1, 30):
+        teach(lambda n=n: allreduce(ours, np.ones(n)))
+        assert ours._channel.direct.nbytes <= 30_000
+    monkeypatch.setattr(shortcuts, "LARGEST", 10)
+    teach(lambda: allreduce(ours, np.ones(99)), AGAIN)
+    assert not goes_short(ours, lambda: allreduce(ours, np.ones(99)))
+
+
+def test_large_vectors_share_the_scratch(ours, comm):
+    """Of the largest call so far; where it is away, as with a persistent request, a call goes the long way once."""
+    p, n = comm.size, 150_000
+    large, small = (lambda n=n: allreduce(ours, np.full(n, comm.rank + 1.0)) for n in (n, n // 2))
+    right = p * (p + 1) / 2
+    with ours.using(allreduce="ring"):
+        teach(large, AGAIN)
+        teach(small, AGAIN)
+        assert goes_short(ours, large) and goes_short(ours, small)
+        kinds = ours._channel.direct.table.kinds
+        before = {at: kind for at, (kind, _) in kinds.items()}
+        address = None if ours._channel.scratch is None else ours._channel.scratch.ctypes.data
+        repeated = ours.Allreduce_init(np.full(n, 1.0), np.zeros(n))     # takes it
+        assert goes_short(ours, large) == (p == 1)
+        assert goes_short(ours, large) and (large() == right).all() and (small() == right).all()
+        assert {at: kind for at, (kind, _) in kinds.items()} == before   # nothing is learnt twice
+        repeated.Start()
+        repeated.Wait()
+        repeated.Free()
+        assert (large() == right).all()
+        assert p == 1 or ours._channel.scratch.ctypes.data != address
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("form", ["blocking", "nonblocking"])
+def test_scratch_that_a_call_uses_stays(ours, comm, form):
+    """Garbage gives larger scratch back while a call of the short way uses what there was, and what goes on with it."""
+    n = 40_000
+    with ours.using(allreduce="ring"):
+        teach(lambda: allreduce(ours, np.ones(n)), AGAIN)
+        channel, given = ours._channel, [np.full(k << 20, 7, np.uint8) for k in range(1, 41)]
+        got = np.zeros(n)
+
+        def gives():
+            for array in given:
+                time.sleep(0.001)
+                channel.give_scratch(array)
+
+        thread = threading.Thread(target=gives)
+        thread.start()
+        time.sleep(0.1 * (comm.rank == 1))
+        request = ours.Allreduce(np.ones(n), got) if form == "blocking" else ours.Iallreduce(np.ones(n), got)
+        thread.join()
+        if request is not None:
+            request.Wait()
+        assert (got == comm.size).all() and not channel.direct.context[place.LENT]
+        assert (allreduce(ours, np.ones(n)) == comm.size).all()
+
+
+def test_scratch_is_replaced_only_where_nobody_uses_it(ours):
+    channel = ours._channel
+    context, (first, second) = channel.direct.context, (np.zeros(n << 20, np.uint8) for n in (1, 2))
+    channel.give_scratch(first)
+    context[place.LENT] = 1
+    channel.give_scratch(second)
+    assert channel.scratch is first and context[place.SCRATCH_BYTES] == len(first) - plan.ALIGN
+    assert channel.take_scratch(1) is not first and channel.scratch is first
+    context[place.LENT] = 0
+    channel.give_scratch(second)
+    assert channel.scratch is second and context[place.SCRATCH_BYTES] == len(second) - plan.ALIGN
+    assert 0 <= context[place.SCRATCH] - second.ctypes.data < plan.ALIGN
+    context[place.LENT] = 1
+    assert channel.take_scratch(1, lent=True) is second and channel.scratch is None
+    assert not context[place.LENT] and context[place.SCRATCH_BYTES] == 0
+
+
+def test_objects_that_change(ours, comm):
+    """The same object may have another shape, datatype or permission by the next call."""
+    p = comm.size
+    send, receive = np.ones(8), np.zeros(8)
+    teach(lambda: ours.Allreduce(send, receive))
+    assert goes_short(ours, lambda: ours.Allreduce(send, receive))
+    send.resize(4, refcheck=False)
+    with pytest.raises(CountMismatch):
+        ours.Allreduce(send, receive)
+    receive.resize(4, refcheck=False)
+    assert (allreduce(ours, send, receive) == p).all()
+    send.dtype = np.int64
+    with pytest.raises(DatatypeError):
+        ours.Allreduce(send, receive)
+    send.dtype = np.float64
+    teach(lambda: ours.Allreduce(send, receive))
+    receive.flags.writeable = False
+    with pytest.raises((ValueError, BufferError)):
+        ours.Allreduce(send, receive)
+    receive.flags.writeable = True
+    receive.shape = send.shape = (2, 2)
+    assert (allreduce(ours, send, receive) == p).all()
+
+
+class Special(np.ndarray):
+    """A subclass."""
+
+
+def odd(kind):
+    """(an array whose numbers are 1 to 4 and which is taken the long way, or refused)."""
+    numbers = np.arange(1.0, 5.0)
+    raw = np.zeros(33, np.uint8)
+    raw[1:] = numbers.view(np.uint8)
+    return {
+        "strided": np.repeat(numbers, 2)[::2],
+        "subclass": numbers.view(Special),
+        "bytearray": bytearray(numbers.tobytes()),
+        "memoryview": memoryview(numbers),
+        "swapped": numbers.astype(">f8"),
+        "unaligned": raw[1:].view("d"),
+        "metadata": numbers.view(np.dtype("d", metadata={"unit": "m"})),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["strided", "subclass", "bytearray", "memoryview", "swapped", "unaligned",
+                                  "metadata"])
+def test_what_is_no_plain_array_goes_the_long_way(ours, comm, kind):
+    """Also where a plain one of that size has gone the short way. It means what it does to MPI."""
+    teach(lambda: allreduce(ours, np.ones(4)), AGAIN)
+
+    def outcome(on, send):
+        receive = np.zeros(32, np.uint8) if kind == "bytearray" else np.zeros(4)
+        try:
+            on.Allreduce(send, receive, MPI.MAX if kind == "bytearray" else MPI.SUM)
+        except Exception as error:
+            return type(error).__mro__[-3:]
+        return receive.tobytes()
+
+    with ours.trace() as records:
+        outcomes = {outcome(ours, odd(kind)) for _ in range(AGAIN + 1)}
+    assert len(outcomes) == 1 and not any(record.direct for record in records)
+    if kind != "unaligned":     # which mpi4py does not take
+        assert outcomes == {outcome(comm, odd(kind))}
+
+
+def test_wrong_arguments_are_refused_as_before(ours, comm):
+    p = comm.size
+    both = np.ones(8)
+    teach(lambda: ours.Allreduce(both[:4], both[4:]))
+    assert goes_short(ours, lambda: ours.Allreduce(both[:4], both[4:]))
+    for send, receive, error in (
+        (both[:4], both[3:7], OverlapError), (both[:4], both[:4], OverlapError), (both[:4], both[4:7], CountMismatch),
+    ):
+        with pytest.raises(error):
+            ours.Allreduce(send, receive)
+    teach(lambda: ours.Bcast(both, 0), AGAIN)
+    for root in (p, -1):
+        with pytest.raises(RootError):
+            ours.Bcast(both, root)
+
+
+def test_roots_and_operators_that_are_other_objects(ours, comm):
+    """A root may be any integer, an operator another handle of the same one or a user's."""
+    p, last = comm.size, comm.size - 1
+    for root in (last, np.int64(last), float(last)):
+        for _ in range(AGAIN):
+            value = np.full(3, float(comm.rank))
+            ours.Bcast(value, root)
+            assert (value == last).all()
+    same = MPI.Op(MPI.SUM)
+    product = MPI.Op.Create(lambda a, b, t: np.multiply(np.frombuffer(a), np.frombuffer(b), out=np.frombuffer(b)), True)
+    for _ in range(AGAIN + 1):
+        assert (allreduce(ours, np.full(3, 2.0), op=same) == 2 * p).all()
+        assert (allreduce(ours, np.full(3, 2.0), op=product) == 2.0**p).all()
+    assert not goes_short(ours, lambda: allreduce(ours, np.full(3, 2.0), op=product))
+    product.Free()
+    assert (allreduce(ours, np.full(3, 2.0), op=mpicoll.AVG) == 2).all()
+
+
+def test_using_is_heard(ours, comm):
+    call = lambda: allreduce(ours, np.ones(5))
+    teach(call, AGAIN)
+    for algorithm, wanted in (("ring", "compiled"), ("native", "native")):
+        with ours.using(allreduce=algorithm), ours.trace() as records:
+            teach(call, AGAIN)
+        assert {(r.algorithm, r.engine) for r in records} == {(algorithm, wanted)}
+    with ours.using(engine="mpi4py"), ours.trace() as records:
+        teach(call, AGAIN)
+    assert {(r.engine, r.direct) for r in records} == {("mpi4py", False)}
+    assert goes_short(ours, call)
+    with ours.using(allreduce="ring"):      # what was learnt under it is still there
+        assert goes_short(ours, call)
+
+
+def test_a_call_that_ends_under_another_choice(ours, comm):
+    """What serves it is not what serves such calls by then."""
+    send = np.ones(5)
+    call = lambda: allreduce(ours, send)
+    with ours.using(allreduce="ring"):
+        teach(call, AGAIN)
+        if comm.rank:
+            comm.recv(source=0)
+        request = ours.Iallreduce(send, np.zeros(5))
+        if comm.rank == 0:
+            for rank in range(1, comm.size):
+                comm.send(None, rank)
+    request.Wait()
+    with ours.trace() as records:
+        teach(call, AGAIN)
+    assert {record.algorithm for record in records} == {"recursive_doubling"}
+
+
+def test_choices_that_are_kept(ours, monkeypatch):
+    """So many; then the one goes that was not in force for the longest."""
+    monkeypatch.setattr(kept, "OVERRIDES", 3)
+    call = lambda: allreduce(ours, np.ones(5))
+    teach(call, AGAIN)
+    for window in (1, 2, 3, 4, 5, 1):
+        with ours.using(window=window):
+            teach(call, AGAIN)
+            assert goes_short(ours, call)
+        assert goes_short(ours, call)  # without a choice, as after each of the others
+        direct = ours._channel.direct
+        assert len(direct.tables) <= 3
+        assert direct.nbytes == sum(kind.nbytes for table in direct.tables.values() for kind, _ in table.kinds.values())
+    for window, short in ((5, True), (4, False)):
+        with ours.using(window=window):
+            assert goes_short(ours, call) == short
+
+
+def test_not_while_something_is_in_flight(ours, comm):
+    """There may be something to advance."""
+    call = lambda: allreduce(ours, np.ones(5))
+    teach(call, AGAIN)
+    other = ours.Dup()
+    request = other.Ibarrier() if comm.rank == 0 else None
+    assert goes_short(ours, call) == (comm.rank != 0 or comm.size == 1)
+    (request or other.Ibarrier()).Wait()
+    assert goes_short(ours, call)
+    other.Free()
+
+
+@pytest.mark.parametrize(("variable", "value"), [("MPICOLL_CHECK", "1"), ("MPICOLL_ENGINE", "mpi4py")])
+def test_not_where_each_call_is_looked_at(comm, monkeypatch, variable, value):
+    monkeypatch.setenv(variable, value)
+    ours = mpicoll.Comm(comm)
+    call = lambda: allreduce(ours, np.ones(5))
+    teach(call)
+    assert not goes_short(ours, call)
+    if variable == "MPICOLL_CHECK" and comm.size > 1:
+        with pytest.raises(MismatchError):
+            ours.Allreduce(np.ones(5 + comm.rank), np.ones(5 + comm.rank))
+
+
+def test_not_on_objects_that_are_laid_out_otherwise(comm, monkeypatch):
+    monkeypatch.setattr("mpicoll.direct.check", lambda: "another Python")
+    ours = mpicoll.Comm(comm)
+    teach(lambda: allreduce(ours, np.ones(5)))
+    assert not goes_short(ours, lambda: allreduce(ours, np.ones(5)))
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_late_rank(ours, comm):
+    """The others wait longer than the function does: their calls become flights, and go the short way again after."""
+    for turn in range(3):
+        teach(lambda: allreduce(ours, np.ones(5)), AGAIN)
+        if comm.rank == turn % 2:
+            time.sleep(0.1)
+        with ours.trace() as records:
+            got = allreduce(ours, np.full(5, turn + 1.0))
+        assert (got == (turn + 1) * comm.size).all()
+        assert [record.direct for record in records] == [True]
+        assert goes_short(ours, lambda: allreduce(ours, np.ones(5)))
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_message_that_does_not_fit(two):
+    """What MPI says comes out of the call. The memory stays, and the next calls do not take the broken plan."""
+    if two is None:
+        return
+    for n in (4, 8):
+        teach(lambda n=n: allreduce(two, np.ones(n)), AGAIN)
+    n = 8 if two.rank else 4
+    if two.rank:        # its own messages are shorter than what it waits for, which is no error
+        allreduce(two, np.ones(n))
+        return
+    with pytest.raises(MPI.Exception) as caught:
+        allreduce(two, np.ones(n))
+    assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
+    assert len(two._channel.abandoned) == 1
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_message_that_does_not_fit_a_persistent_collective(two):
+    """Wait raises what MPI said in Start, and the tags stay taken: messages may be left."""
+    if two is None:
+        return
+    n = 8 if two.rank else 4
+    request = two.Allreduce_init(np.ones(n), np.zeros(n))
+    assert request._repeated.short is not None
+    if two.rank:
+        request.Start()
+        two.send("started", 0)
+        request.Wait()
+        request.Free()
+        return
+    two.recv(source=1)      # so its message is here
+    request.Start()
+    with pytest.raises(MPI.Exception) as caught:
+        request.Wait()
+    assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
+    slot = request._repeated.slot
+    request.Free()
+    assert slot.used[slot.sequence]
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_caller_who_was_interrupted_before_he_could_look(two):
+    """The call goes on without him: its buffers stay, and the next call is none of it."""
+    if two is None:
+        return
+    send, receive = np.full(6, 3.0), np.zeros(6)
+    teach(lambda: two.Allreduce(send, receive), AGAIN)
+    two.Barrier()
+    if two.rank == 0:
+        counted = sys.getrefcount(send)
+        assert two._again(mpicoll.methods.ALLREDUCE, send, receive, MPI.SUM, 0) == 1   # rank 1 is not there
+        assert sys.getrefcount(send) == counted + 1
+    else:
+        time.sleep(0.2)
+        assert (allreduce(two, np.full(6, 4.0)) == 7).all()
+    assert (allreduce(two, np.full(6, two.rank + 1.0)) == 3).all()
+    if two.rank == 0:
+        ((_, buffers),) = two._channel.abandoned
+        assert buffers[0] is send and buffers[1] is receive
+        assert sys.getrefcount(send) == counted + 1
+    teach(lambda: allreduce(two, np.ones(6)), AGAIN)
+    assert goes_short(two, lambda: allreduce(two, np.ones(6)))
+
+
+# -- nonblocking and persistent forms
+
+
+def begun(ours, form, send, receive):
+    """An allreduce that has been started."""
+    if form == NONBLOCKING:
+        return ours.Iallreduce(send, receive)
+    request = ours.Allreduce_init(send, receive)
+    request.Start()
+    return request
+
+
+@pytest.mark.parametrize("form", [NONBLOCKING, PERSISTENT])
+def test_what_is_over_at_once(ours, comm, form):
+    """Its request is complete, but nobody has waited for it yet: not null, and found by MPI's own functions."""
+    teach(lambda: allreduce(ours, np.ones(5)))
+    short = 0
+    for way in ("Wait", "Test", "Waitany", "Waitall", "Testsome", "lower") * 20:
+        send, receive = np.ones(5), np.zeros(5)
+        comm.Barrier()      # so that it may be over in a moment
+        with ours.trace() as records:
+            request = begun(ours, form, send, receive)
+        assert request != MPI.REQUEST_NULL and bool(request)
+        if form == PERSISTENT:
+            with pytest.raises(RequestError):
+                request.Start()
+        if records:     # else it is under way
+            assert records[0].form == form and records[0].direct and (receive == comm.size).all()
+            short += 1
+        status = MPI.Status()
+        if way == "Wait" or not records:
+            request.Wait(status)
+        elif way == "Test":
+            assert request.Test(status)
+        elif way == "Waitany":
+            assert MPI.Request.Waitany([MPI.REQUEST_NULL, request]) == 1
+        elif way == "Waitall":
+            assert MPI.Request.Waitall([request, MPI.REQUEST_NULL])
+        elif way == "Testsome":
+            assert MPI.Request.Testsome([request]) == [0]
+        else:
+            request.wait()
+        assert (receive == comm.size).all() and status.count == 0
+        assert status.source == MPI.ANY_SOURCE and status.tag == MPI.ANY_TAG
+        assert request.Test() and bool(request) == (form == PERSISTENT)
+        if form == PERSISTENT:
+            request.Free()
+    assert short == 120 if comm.size == 1 else short > 0 or comm.size > 2
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("form", [NONBLOCKING, PERSISTENT])
+def test_a_late_rank_in_other_forms(ours, comm, form):
+    """What is not over in a moment is a flight, that goes on in the background or in Wait."""
+    teach(lambda: allreduce(ours, np.ones(5)))
+    for turn in range(4):
+        send, receive = np.full(5, turn + 1.0), np.zeros(5)
+        others = [rank for rank in range(comm.size) if rank != turn % 2]
+        request = ours.Allreduce_init(send, receive) if form == PERSISTENT else None
+        if comm.rank == turn % 2:
+            for rank in others:     # which do not wait in their calls
+                assert comm.recv(source=rank) == turn
+        with ours.trace() as records:
+            if form == PERSISTENT:
+                request.Start()
+            else:
+                request = ours.Iallreduce(send, receive)
+            if comm.rank in others:
+                comm.send(turn, turn % 2)
+            other = allreduce(ours, send)
+            request.Wait()
+        assert (receive == (turn + 1) * comm.size).all() and (other == receive).all()
+        assert [record.form for record in records if record.form != "blocking"] == [form]
+        if form == PERSISTENT:
+            send += 1
+            request.Start()
+            request.Wait()
+            assert (receive == (turn + 2) * comm.size).all()
+            request.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_start_that_is_over_is_not_the_next_one(ours, comm):
+    """Wait tells them apart, whoever ended the first, and whichever way the second goes."""
+    send, receive = np.ones(5), np.zeros(5)
+    request = ours.Allreduce_init(send, receive)
+    for turn in range(6):
+        request.Start()
+        if turn % 2:
+            MPI.Request.Waitall([request])
+        assert request.Wait() and request.Test() and (receive == comm.size).all()
+        receive[:] = -1
+    request.Start()
+    MPI.Request.Waitall([request])      # and no Wait of ours
+    other = ours.Dup()
+    barrier = other.Ibarrier() if comm.rank else None       # so these ranks go the long way
+    receive[:] = -1
+    if comm.rank == 0:
+        time.sleep(0.1)
+    request.Start()
+    request.Wait()
+    assert (receive == comm.size).all()
+    (barrier or other.Ibarrier()).Wait()
+    other.Free()
+
+
+def test_long_calls_are_begun_and_left(ours, comm):
+    """A nonblocking call stays for a moment only where it may be over in one; for longer, the more bytes it has."""
+    assert shortcuts.moment(shortcuts.BRIEF) > 2 * shortcuts.moment(8) > 0 == shortcuts.moment(shortcuts.BRIEF + 1)
+    n = shortcuts.BRIEF // 8
+    for length, short in ((n, True), (n + 1, False)):
+        teach(lambda length=length: ours.Bcast(np.ones(length)), AGAIN)
+        assert goes_short(ours, lambda length=length: ours.Bcast(np.ones(length)))
+        direct = ours._channel.direct
+        (row,) = [row for _, row in direct.table.kinds.values() if row[keys.RECV_COUNT] == length]
+        assert row[engine.MOMENT] == (shortcuts.moment(8 * length) if short else 0)
+        with ours.trace() as records:
+            ours.Ibcast(np.ones(length)).Wait()
+        assert records[0].direct
+        request = ours.Bcast_init(np.ones(length))
+        assert request._repeated.short.context[place.MOMENT] == row[engine.MOMENT]
+        request.Free()
+
+
+@pytest.mark.parametrize("given", ["strided", "in place", "user", "engine"])
+def test_persistent_collectives_that_go_the_long_way(ours, comm, given):
+    numbers = np.arange(10.0)
+    product = MPI.Op.Create(lambda a, b, t: np.multiply(np.frombuffer(a), np.frombuffer(b), out=np.frombuffer(b)), True)
+    column = MPI.DOUBLE.Create_vector(5, 1, 2).Commit()
+    with ours.using(engine="mpi4py" if given == "engine" else "compiled"):
+        request = {
+            "strided": lambda: ours.Bcast_init([numbers, 1, column]),
+            "in place": lambda: ours.Allreduce_init(MPI.IN_PLACE, numbers, MPI.MAX),
+            "user": lambda: ours.Allreduce_init(np.full(10, 2.0), numbers, product),
+            "engine": lambda: ours.Allreduce_init(np.full(10, 2.0), numbers),
+        }[given]()
+    assert (request._repeated.short is None) == (given != "in place")
+    for _ in range(3):
+        with ours.trace() as records:
+            request.Start()
+            request.Wait()
+        assert len(records) == 1 and (given == "in place" or not records[0].direct)
+        assert (numbers == {"user": 2.0**comm.size, "engine": 2.0 * comm.size}.get(given, np.arange(10.0))).all()
+    request.Free()
+    for kind in (product, column):
+        kind.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_start_that_was_interrupted(two):
+    """Before it was a flight: it cannot be told what became of it, so it is not started again."""
+    if two is None:
+        return
+    send, receive = np.ones(4), np.zeros(4)
+    request = two.Allreduce_init(send, receive)
+    two.Barrier()
+    if two.rank == 0:
+        assert request._again(request) == 1     # rank 1 is not there
+        with pytest.raises(RequestError, match="interrupted"):
+            request.Start()
+        posted = request._repeated.own_execution.progress
+        send[:] = 99
+        with pytest.raises(RequestError, match="interrupted"):
+            request.Start()
+        assert request._again(request) == 1 and request._repeated.own_execution.progress == posted
+        two.Barrier()
+        slot = request._repeated.slot
+        request.Free()
+        assert slot.used[slot.sequence] and request._repeated is None   # its messages may still be on their way
+    else:
+        time.sleep(0.2)
+        request.Start()
+        request.Wait()
+        assert (receive == 2).all()
+        two.Barrier()
+
+
+def test_a_persistent_request_that_is_given_up(ours, comm):
+    request = ours.Allreduce_init(np.ones(3), np.zeros(3))
+    request.Start()
+    request.Wait()
+    again = request._again
+    request.Free()
+    assert again(request) == 1
+    with pytest.raises(RequestError):
+        request.Start()
+    plain = comm.Dup()
+    other = mpicoll.Comm(plain)
+    request = other.Allreduce_init(np.ones(3), np.zeros(3))
+    other.Free()
+    with pytest.raises(CommError):
+        request.Start()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("then", ["another method", "another choice"])
+def test_what_was_interrupted_is_not_taken_for_another_call(two, then):
+    """Another looks at what was begun before it; and what using() chose may have changed by then."""
+    if two is None:
+        return
+    send, receive = np.full(6, 3.0), np.zeros(6)
+    with two.using(window=3):
+        teach(lambda: two.Allreduce(send, receive), AGAIN)
+        two.Barrier()
+        if two.rank == 0:
+            assert two._again(mpicoll.methods.ALLREDUCE, send, receive, MPI.SUM, 0) == 1   # rank 1 is not there
+        else:
+            time.sleep(0.2)
+            assert (allreduce(two, np.full(6, 4.0)) == 7).all()
+        broken = list(two._channel.direct.table.kinds)
+        if then == "another method":
+            gathered = np.zeros(4)
+            two.Allgatherv(np.full(2, two.rank + 1.0), gathered)
+            assert gathered.tolist() == [1, 1, 2, 2]
+    assert (allreduce(two, np.full(6, two.rank + 1.0)) == 3).all()
+    with two.using(window=3):
+        if two.rank == 0:
+            assert len(two._channel.abandoned) == 1 and len(broken) > len(two._channel.direct.table.kinds)
+        for _ in range(AGAIN):
+            assert (allreduce(two, np.full(6, two.rank + 1.0)) == 3).all()
+
+
+def test_nothing_is_held(ours):
+    """Neither the buffers nor one reference more to what every call shares."""
+    send, receive = np.ones(5), np.zeros(5)
+    call = lambda: (ours.Allreduce(send, receive), ours.Allreduce(MPI.IN_PLACE, receive), ours.Bcast(send))
+    teach(call, AGAIN)
+    everything = (send, receive, MPI.IN_PLACE, MPI.SUM, send.dtype)
+    before = [sys.getrefcount(each) for each in everything]
+    for _ in range(300):
+        call()
+    gc.collect()
+    after = [sys.getrefcount(each) for each in everything]
+    assert all(abs(a - b) < 100 for a, b in zip(after, before))
+    assert after[:2] == before[:2]
+
+
+def test_a_freed_communicator(comm):
+    """Through any handle."""
+    plain = comm.Dup()
+    first, second = mpicoll.Comm(plain), mpicoll.Comm(plain)
+    for each in (first, second):
+        teach(lambda each=each: allreduce(each, np.ones(5)), AGAIN)
+    first.Free()
+    with pytest.raises(CommError):
+        allreduce(first, np.ones(5))
+    # the other handle is of nothing now, which MPI may not be asked about; nothing of ours serves it
+    assert second._again(mpicoll.methods.ALLREDUCE, np.ones(5), np.ones(5), MPI.SUM, 0) == 1
+
+
+def test_threads_that_come_first_together_have_one_definition(monkeypatch):
+    """Python keeps the address of the one it was given, so there must be no other."""
+    monkeypatch.setattr(engine, "_defined", {})
+    together, found = threading.Barrier(4), []
+
+    def work():
+        together.wait(10)
+        found.append(engine._definition(engine.finish))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(found) == 4 and len({id(each) for each in found}) == 1

@@ -1,0 +1,484 @@
+"""The short way of calls whose arguments are lists: [array, counts, displacements, datatype] and the shorter forms."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import time
+import weakref
+from functools import partial
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from mpi_calls import goes_short, teach
+from mpi_cases import AGAIN
+
+import mpicoll
+from mpicoll.engines import context as place
+from mpicoll.engines import direct as engine
+from mpicoll.engines import key as keys
+from mpicoll.errors import BufferTooSmallError, CountMismatch, MpicollError, OverlapError, TypecodeError
+
+N = 3   # elements of a block
+
+
+@pytest.fixture
+def ours(comm):
+    return mpicoll.Comm(comm)
+
+
+def uneven(p):
+    """Counts of p ranks, one of them 0 where there are more than two."""
+    return [0 if r == 2 else N + r for r in range(p)]
+
+
+def forms(array, counts, places):
+    """Every way to say counts and places of blocks of doubles, freshly made."""
+    return {
+        "counts": [array, counts],
+        "tuple": (array, list(counts)),
+        "counts, type": [array, counts, MPI.DOUBLE],
+        "pair": [array, (counts, places)],
+        "pair, type": [array, (tuple(counts), list(places)), MPI.DOUBLE],
+        "four": [array, counts, places, MPI.DOUBLE],
+        "no places": [array, counts, None, MPI.DOUBLE],
+        "typecode": [array, counts, tuple(places), "d"],
+        "no type": [array, counts, places, None],
+        "int64": [array, np.array(counts), np.array(places), MPI.DOUBLE],
+        "int32": [array, np.array(counts, np.int32), np.array(places, np.int32), MPI.DOUBLE],
+        "pair of arrays": [array, (np.array(counts), np.array(places))],
+    }
+
+
+FORMS = sorted(forms(None, [1], [0]))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("method", ["Scatterv", "Gatherv", "Allgatherv", "Alltoallv"])
+def test_forms(ours, comm, method, form):
+    """New lists and arrays in every call; results are MPI's."""
+    p, rank, counts = comm.size, comm.rank, uneven(comm.size)
+    columns = [counts[rank]] * p    # what alltoallv sends: to each as much as it receives from this one
+    starts = np.cumsum([0, *counts])[:-1].tolist()
+    even = [counts[rank] * r for r in range(p)]
+
+    def carry_out(on, turn):
+        send, receive = np.arange(100.0) + 1000 * rank + turn, np.full(100, -1.0)
+        all_of_them = lambda array: forms(array, counts, starts)[form]
+        own = lambda array: array[: counts[rank]]
+        {
+            "Scatterv": lambda: on.Scatterv(all_of_them(send), own(receive), p - 1),
+            "Gatherv": lambda: on.Gatherv(own(send), all_of_them(receive), p - 1),
+            "Allgatherv": lambda: on.Allgatherv(own(send), all_of_them(receive)),
+            "Alltoallv": lambda: on.Alltoallv(forms(send, columns, even)[form], all_of_them(receive)),
+        }[method]()
+        return receive
+
+    for turn in range(AGAIN):
+        assert (carry_out(ours, turn) == carry_out(comm, turn)).all()
+    assert goes_short(ours, lambda: carry_out(ours, 7))
+    assert (carry_out(ours, 9) == carry_out(comm, 9)).all()
+
+
+@pytest.mark.parametrize("types", ["list", "tuple"])
+def test_alltoallw(ours, comm, types):
+    """A datatype for every block, and bytes for places."""
+    p, rank = comm.size, comm.rank
+    kinds = [MPI.DOUBLE if r % 2 else MPI.FLOAT for r in range(p)]
+    send_kinds = [kinds[rank]] * p
+
+    def message(array, given):
+        made = [array, ([2] * p, [16 * r for r in range(p)]), given if types == "list" else tuple(given)]
+        return tuple(made) if types == "tuple" else made
+
+    def carry_out(on):
+        send, receive = np.arange(16 * p, dtype=np.uint8) + rank, np.zeros(16 * p, np.uint8)
+        on.Alltoallw(message(send, send_kinds), message(receive, kinds))
+        return receive
+
+    for _ in range(AGAIN):
+        assert (carry_out(ours) == carry_out(comm)).all()
+    assert goes_short(ours, lambda: carry_out(ours))
+    kinds[0] = MPI.LONG if rank == 0 and p == 1 else kinds[0]   # the lists are other ones by now
+    send_kinds = [kinds[rank]] * p
+    assert (carry_out(ours) == carry_out(comm)).all()
+
+
+@pytest.mark.parametrize("given", ["list", "tuple", "int64", "int32"])
+def test_reduce_scatter(ours, comm, given):
+    p, rank, counts = comm.size, comm.rank, uneven(comm.size)
+    make = {"list": list, "tuple": tuple, "int64": np.array, "int32": lambda c: np.array(c, np.int32)}[given]
+
+    def carry_out(on, turn=0):
+        result = np.zeros(counts[rank])
+        on.Reduce_scatter(np.arange(float(sum(counts))) + rank + turn, result, make(counts))
+        return result
+
+    for turn in range(AGAIN):
+        assert (carry_out(ours, turn) == carry_out(comm, turn)).all()
+    assert goes_short(ours, lambda: carry_out(ours))
+    assert (carry_out(ours, 5) == carry_out(comm, 5)).all()
+    for _ in range(AGAIN):      # without counts the ranks ask each other, every time
+        result = np.zeros(counts[rank])
+        assert not goes_short(ours, lambda result=result: ours.Reduce_scatter(np.ones(sum(counts)), result))
+        assert (result == p).all()
+
+
+PLAIN = {   # how to pass an array of which N elements from the second on are meant
+    "type": lambda x: [x[1 : N + 1], MPI.DOUBLE],
+    "typecode": lambda x: (x[1 : N + 1], "d"),
+    "count": lambda x: [x[1:], N],
+    "count, type": lambda x: [x[1:], N, MPI.DOUBLE],
+    "pair, type": lambda x: [x, (N, 1), MPI.DOUBLE],
+    "list for a pair": lambda x: [x, [N, 1], MPI.DOUBLE],
+    "four": lambda x: (x, N, 1, MPI.DOUBLE),
+    "bytes": lambda x: [x.view(np.uint8)[8:], N, MPI.DOUBLE],
+}
+
+
+@pytest.mark.parametrize("form", sorted(PLAIN))
+def test_forms_of_calls_without_counts(ours, comm, form):
+    p = comm.size
+
+    def carry_out(on, turn):
+        send, receive, one = np.arange(9.0) * turn + comm.rank, np.full(9, -1.0), np.full(9, comm.rank + turn)
+        on.Allreduce(PLAIN[form](send), PLAIN[form](receive))
+        on.Bcast(PLAIN[form](one), p - 1)
+        return [*receive, *one]
+
+    for turn in range(AGAIN):
+        assert carry_out(ours, turn) == carry_out(comm, turn)
+    with ours.trace() as records:
+        carry_out(ours, 3)
+    assert [record.direct for record in records] == [True, True]
+    assert carry_out(ours, 11) == carry_out(comm, 11)
+
+
+def test_which_side_says_it(ours, comm):
+    """The same words on the other side are another kind of call."""
+    send, receive = np.ones(2 * N), np.zeros(N)
+    teach(lambda: ours.Allreduce([send, N], receive), AGAIN)
+    with pytest.raises(CountMismatch):
+        ours.Allreduce(send, [receive, N])
+    assert goes_short(ours, lambda: ours.Allreduce([send, N], receive))
+
+
+@pytest.mark.parametrize("kind", ["list", "int64"])
+def test_counts_that_change(ours, comm, kind):
+    """The same object may say something else by the next call, and be wrong then."""
+    p, rank = comm.size, comm.rank
+    counts = np.full(p, 2) if kind == "int64" else [2] * p
+    receive = np.zeros(4 * p)
+    call = lambda: ours.Allgatherv(np.full(counts[rank], rank + 1.0), [receive, counts])
+    teach(call, AGAIN)
+    assert goes_short(ours, call)
+    for n in (1, 3, 2):
+        for r in range(p):
+            counts[r] = n
+        receive[:] = 0
+        call()
+        assert receive.tolist() == [r + 1.0 for r in range(p) for _ in range(n)] + [0] * (4 - n) * p
+    counts[p - 1] = 3       # and no other
+    receive[:] = 0
+    call()
+    assert receive.tolist() == [r + 1.0 for r in range(p) for _ in range(2 + (r == p - 1))] + [0] * (2 * p - 1)
+    counts[p - 1] = 2
+    own = np.ones(2)
+    counts[rank] = 1
+    with pytest.raises(CountMismatch):
+        ours.Allgatherv(own, [receive, counts])
+    counts[rank] = 2
+    for r in range(p):
+        counts[r] = 5
+    with pytest.raises((BufferTooSmallError, CountMismatch)):
+        ours.Allgatherv(np.ones(5), [receive, counts])
+    for r in range(p):
+        counts[r] = 2
+    assert goes_short(ours, call)
+
+
+class Counts(list):
+    """A sequence that is no plain list."""
+
+
+LONG_WAY = {    # counts that are as right, and cannot be known without Python
+    "numbers of NumPy's": lambda n, p: [np.int64(n)] * p,
+    "a subclass": lambda n, p: Counts([n] * p),
+    "a range": lambda n, p: range(n, n + 1) if p == 1 else [np.int32(n)] * p,
+    "bytes": lambda n, p: np.full(p, n, np.uint8),
+    "strided": lambda n, p: np.full(2 * p, n)[::2] if p > 1 else np.full(1, n, np.int16),
+    "swapped": lambda n, p: np.full(p, n, ">i8"),
+    "bools": lambda n, p: [True] * p if n == 1 else [np.int8(n)] * p,
+    "one for all": lambda n, p: np.int64(n),
+    "an array of arrays": lambda n, p: list(np.full((p, 1), n)[:, 0]),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(LONG_WAY))
+@pytest.mark.parametrize("n", [1, 2])
+def test_counts_of_other_kinds(ours, comm, kind, n):
+    p, rank = comm.size, comm.rank
+    with ours.trace() as records:
+        for _ in range(AGAIN + 1):
+            receive = np.zeros(n * p)
+            ours.Allgatherv(np.full(n, rank + 1.0), [receive, LONG_WAY[kind](n, p)])
+            assert receive.tolist() == [r + 1.0 for r in range(p) for _ in range(n)]
+    assert not any(record.direct for record in records)
+
+
+@pytest.mark.parametrize("counts", [-1, 2**70, -(2**70), "d", None, [1], [[1]], 1.0, "objects"])
+def test_what_is_wrong_is_refused_after_what_was_right(ours, comm, counts):
+    """By the same error each time, with nothing of it left behind."""
+    p = comm.size
+    right = lambda: ours.Allgatherv(np.ones(1), [np.zeros(p), [1] * p])
+    teach(right, AGAIN)
+    given = {"objects": [object()] * p}.get(counts, counts) if isinstance(counts, str) else counts
+    if not isinstance(given, (list, str)) and given is not None:
+        given = [given] * p
+    outcomes = set()
+    for _ in range(AGAIN + 1):
+        with ours.trace() as records:
+            try:
+                ours.Allgatherv(np.ones(1), [np.zeros(p), given, None, MPI.DOUBLE])
+                outcomes.add("")
+            except (MpicollError, MPI.Exception, OverflowError) as error:
+                outcomes.add(str(error))
+        assert not records or records[0].direct in (given is None, given == [1] and p == 1)
+        assert sys.exc_info() == (None, None, None)
+    assert len(outcomes) == 1
+    assert goes_short(ours, right)
+
+
+def test_datatypes_of_ones_own(ours, comm):
+    """Only MPI's own are known by their objects: others may be freed, and another be made in their place."""
+    p = comm.size
+    for k in (2, 1, 2):
+        several = MPI.DOUBLE.Create_contiguous(k).Commit()
+        send, receive = [np.full(k, 2.0), 1, several], [np.zeros(k * p), [1] * p, None, several]
+        for _ in range(AGAIN):
+            assert not goes_short(ours, partial(ours.Allgatherv, send, receive))
+            assert (receive[0] == 2).all()
+        several.Free()
+    copy = MPI.Datatype(MPI.DOUBLE)
+    for _ in range(AGAIN):
+        assert not goes_short(ours, lambda: ours.Bcast([np.ones(2), copy]))
+    with pytest.raises(TypecodeError):
+        ours.Bcast([np.ones(2), "no typecode"])
+
+
+def test_typecodes_that_are_other_objects(ours, comm):
+    """A string is known by its address, and stays while it is."""
+    for code in ("d", "i", "d"):
+        for _ in range(AGAIN):
+            code = "".join(["=", code])[1:]
+            value = np.full(2, comm.rank, code)
+            ours.Bcast([value, code], comm.size - 1)
+            assert (value == comm.size - 1).all()
+    code = "".join(["f", "8"])
+    held = sys.getrefcount(code)
+    teach(lambda: ours.Bcast([np.ones(3), code]), AGAIN)
+    assert sys.getrefcount(code) == held + 1
+
+
+def test_blocks_over_one_another(ours, comm):
+    """Arrays that share memory are looked at in Python each time: blocks may lie in each other's gaps."""
+    p = comm.size
+    whole = np.zeros(4 * p)
+    call = lambda: ours.Alltoallv([whole, [1] * p, [4 * r for r in range(p)], MPI.DOUBLE],
+                                  [whole, [1] * p, [4 * r + 1 for r in range(p)], MPI.DOUBLE])
+    for turn in range(AGAIN + 1):
+        whole[:] = turn + comm.rank
+        assert not goes_short(ours, call)
+        assert (whole[1::4] == turn + np.arange(p)).all() and (whole[2::4] == turn + comm.rank).all()
+    with pytest.raises(OverlapError):
+        ours.Alltoallv([whole, [1] * p], [whole, [1] * p])
+
+
+@pytest.mark.parametrize("in_place", [MPI.IN_PLACE, None])
+def test_in_place(ours, comm, in_place):
+    p, rank = comm.size, comm.rank
+    for turn in range(AGAIN):
+        receive = np.zeros(2 * p)
+        receive[2 * rank : 2 * rank + 2] = rank + turn
+        ours.Allgatherv(in_place, [receive, [2] * p])
+        assert receive.tolist() == [r + turn for r in range(p) for _ in range(2)]
+    assert goes_short(ours, lambda: ours.Allgatherv(in_place, [receive, [2] * p]))
+    if comm.rank == 0:
+        call = lambda: ours.Scatterv([np.arange(2.0 * p), [2] * p], in_place, 0)
+    else:
+        receive = np.zeros(2)
+        call = lambda: ours.Scatterv(None, receive, 0)
+    teach(call)
+    assert goes_short(ours, call)
+    assert rank == 0 or receive.tolist() == [2.0 * rank, 2.0 * rank + 1]
+
+
+def test_details_have_room_of_a_certain_size(ours, comm):
+    """What does not fit goes the long way, and nothing is written behind it."""
+    p = comm.size
+    direct = ours._channel.direct
+    call = lambda: ours.Allgatherv(np.ones(2), [np.zeros(2 * p), np.full(p, 2)])
+    teach(call, AGAIN)
+    (kind,) = [kind for kind, _ in direct.table.kinds.values()]
+    needed = len(kind.details)
+    direct.details[:] = 77
+    for room in range(needed):
+        direct.context[place.ROOM] = room
+        assert not goes_short(ours, call)
+        assert (direct.details[room:] == 77).all()
+    direct.context[place.ROOM] = needed
+    assert goes_short(ours, call)
+    assert direct.details[needed:].tolist() == [77] * (len(direct.details) - needed)
+
+
+def test_long_lists(ours, comm):
+    """A list of datatypes for more ranks than there are is refused, however long."""
+    p = comm.size
+    with pytest.raises(MpicollError):
+        ours.Alltoallw([np.ones(p), ([1] * p, [8] * p), [MPI.DOUBLE] * 100_000],
+                       [np.ones(p), ([1] * p, [8 * r for r in range(p)]), [MPI.DOUBLE] * p])
+    with pytest.raises(MpicollError):
+        ours.Reduce_scatter(np.ones(p), np.ones(1), np.ones(100_000, np.int64))
+
+
+@pytest.mark.parametrize("column", range(4))
+def test_details_of_another_kind_are_not_taken(ours, comm, column):
+    p = comm.size
+    call = lambda: ours.Allgatherv(np.ones(2), [np.zeros(2 * p), [2] * p])
+    teach(call, AGAIN)
+    ((kind, _),) = ours._channel.direct.table.kinds.values()
+    kind.details[column] += 1
+    assert not goes_short(ours, call)
+    assert goes_short(ours, call)
+
+
+def test_details_of_another_kind_in_all_rows_that_it_may_have(ours, comm):
+    """One of them goes."""
+    p, direct = comm.size, ours._channel.direct
+
+    def call(shift):
+        ours.Allgatherv(np.ones(1), [np.zeros(9 * p), [1] * p, [r + shift for r in range(p)], MPI.DOUBLE])
+
+    teach(lambda: call(0), AGAIN)
+    (row,) = direct.table.kinds
+    kind, words = direct.table.take(row)
+    call(1)
+    first = int(direct.context[place.ROW])
+    for way in range(engine.WAYS):
+        direct.table.put((first + way) % keys.ROWS, kind, words)
+    teach(lambda: call(1))
+    assert goes_short(ours, lambda: call(1))
+
+
+def test_neither_lists_nor_arrays_are_held(ours, comm):
+    p = comm.size
+    message = [np.zeros(2 * p), np.full(p, 2), None, MPI.DOUBLE]
+    call = partial(ours.Allgatherv, [np.ones(2), "d"], message)
+    teach(call, AGAIN)
+    things = [message[0], message[1], message, MPI.DOUBLE, np.dtype(np.int64)]
+    before = [sys.getrefcount(each) for each in things]
+    for _ in range(300):
+        call()
+    after = [sys.getrefcount(each) for each in things]
+    assert after[:3] == before[:3] and all(abs(a - b) < 100 for a, b in zip(after, before))
+    gone = [weakref.ref(each) for each in things[:2]]
+    del call, things, message
+    gc.collect()
+    assert [each() for each in gone] == [None, None]
+
+
+@pytest.fixture
+def switch_interval():
+    """Sets for how long a thread runs before another may, unless it waits. Seconds."""
+    before = sys.getswitchinterval()
+    yield sys.setswitchinterval
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("after", [0.002, 0.05])     # seconds: within the function, and when it has given up waiting
+@pytest.mark.parametrize("form", ["blocking", "nonblocking"])
+def test_a_list_that_loses_its_array_meanwhile(ours, comm, form, after, switch_interval):
+    """The array stays until the call is over, whoever empties the list."""
+    p, n = comm.size, 1 << 16
+    mine = np.full(n, comm.rank + 1.0)
+
+    def call(message, wait=True):
+        if form == "blocking":
+            ours.Allgatherv(mine, message)
+        else:
+            request = ours.Iallgatherv(mine, message)
+            return request.Wait() if wait else request
+
+    teach(lambda: call([np.zeros(n * p), [n] * p]), AGAIN)
+    message, seen = [np.zeros(n * p), [n] * p], []
+    array = weakref.ref(message[0])
+    begins = threading.Lock()
+    begins.acquire()
+
+    def empty():
+        begins.acquire()
+        time.sleep(after)
+        message[0] = None
+        seen.append(array() is not None)
+
+    thread = threading.Thread(target=empty, daemon=True)
+    thread.start()
+    comm.Barrier()
+    if comm.rank == 0:
+        time.sleep(0.3)
+    used = message if comm.rank else [np.zeros(n * p), [n] * p]
+    with ours.trace() as records:
+        switch_interval(1000.0)         # the other thread runs where this one waits, not before the call
+        begins.release()
+        request = call(used, wait=False)
+        thread.join()
+        if request is not None:
+            request.Wait()
+    assert records[0].direct
+    assert comm.rank == 0 or seen == [True]
+    gc.collect()
+    assert array() is None
+
+
+@pytest.mark.parametrize("method", ["Scatterv", "Gatherv", "Allgatherv", "Alltoallv", "Alltoallw", "Reduce_scatter"])
+@pytest.mark.parametrize("late", [False, True])
+def test_nonblocking(ours, comm, method, late):
+    """Over at once, or gone on with in Wait."""
+    p, rank = comm.size, comm.rank
+    results = []
+    for turn in range(AGAIN + 2):
+        send, receive = np.arange(2.0 * p) + rank + turn, np.zeros(2 * p)
+        counts, places = [2] * p, [16 * r for r in range(p)]
+        arguments = {
+            "Scatterv": ([send, counts], receive[:2], 0),
+            "Gatherv": (send[:2], [receive, counts], 0),
+            "Allgatherv": (send[:2], [receive, counts]),
+            "Alltoallv": ([send, counts], [receive, counts]),
+            "Alltoallw": ([send, counts, places, [MPI.DOUBLE] * p], [receive, counts, places, [MPI.DOUBLE] * p]),
+            "Reduce_scatter": (send, receive[:2], counts),
+        }[method]
+        if late and rank == 0:
+            time.sleep(0.01)
+        with ours.trace() as records:
+            getattr(ours, f"I{method.lower()}")(*arguments).Wait()
+        got = receive.copy()
+        receive[:] = 0
+        getattr(comm, method)(*arguments)
+        assert (got == receive).all()
+        results.append(records[0].direct)
+    assert results == [False] * (AGAIN - 1) + [True] * 3
+
+
+def test_layout_is_looked_at(monkeypatch):
+    """Where objects are laid out otherwise the short way is closed, with the reason."""
+    assert keys.check() is None
+    for name, wrong in (("DIMENSIONS", 40), ("SIZE", 24), ("DTYPE", 48)):      # what can be read, and is not it
+        monkeypatch.setattr(keys, name, wrong)
+        keys.check.cache_clear()
+        assert "not laid out" in keys.check()
+        monkeypatch.undo()
+    keys.check.cache_clear()
+    assert keys.check() is None

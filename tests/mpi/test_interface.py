@@ -1,0 +1,159 @@
+"""The same assertions over MPI's own communicators and ours: every collective method, in every form, with every
+spelling of a buffer that mpi4py takes."""
+
+from __future__ import annotations
+
+import inspect
+from itertools import product
+
+import mpi_arranged as arranged
+import mpi_cases as cases
+import mpi_forms as forms
+import mpi_vectors as vectors
+import numpy as np
+import pytest
+from mpi4py import MPI
+from mpi_arranged import arrange
+from mpi_cases import Checks
+from mpi_in_form import FORMS, in_form
+
+import mpicoll
+from mpicoll.methods import METHODS
+
+each = pytest.mark.parametrize
+WHOSE = ("MPI", *cases.ENGINES)             # MPI.Intracomm, and mpicoll.Comm on each engine
+each_form = each("form", FORMS)
+
+# What of MPI's own is wrong: Intel MPI's leave blocks of other ranks out; Open MPI's refuse empty buffers that both
+# lie nowhere, and no type where there is no element, and move nothing from a rank that is alone to itself
+DEFECTS = {
+    "Intel MPI": {("persistent", "Scatter"), ("persistent", "Allgather")},
+    "Open MPI": {("persistent", "Reduce"), *((form, "no type for nothing") for form in FORMS),
+                 *[("blocking", "alltoallw")] * (MPI.COMM_WORLD.size == 1)},
+}
+
+
+@pytest.fixture(params=WHOSE)
+def whose(request):
+    return request.param
+
+
+@pytest.fixture
+def some(comm, whose, form):
+    """A communicator of MPI's own or of ours, whose blocking methods are carried out in a form."""
+    if whose == "MPI":
+        yield in_form(MPI.Intracomm, form)(comm)
+        return
+    made = in_form(mpicoll.Comm, form)(comm)
+    with made.using(engine=whose), made.trace() as records:
+        yield made
+    assert all((r.engine, r.form) == (whose if r.algorithm != "native" else r.engine, form) for r in records)
+    assert records
+
+
+# -- signatures
+
+
+def collectives():
+    """The names of all methods of MPI.Intracomm that are collectives on buffers, found by mpi4py's own words."""
+    stems = ("barrier", "bcast", "gather", "scatter", "alltoall", "reduce", "scan")
+    return [name for name in dir(MPI.Intracomm)
+            if name[0].isupper() and any(stem in name.lower() for stem in stems)]
+
+
+def test_every_collective_is_ours():
+    """One that a later mpi4py adds is noticed here."""
+    missing = [name for name in collectives() if getattr(mpicoll.Comm, name) is getattr(MPI.Intracomm, name)]
+    assert not missing
+    assert sorted(method.spelled(form) for method in METHODS.values() for form in FORMS) == sorted(collectives())
+
+
+def test_signatures():
+    """Of all that is overridden: the same parameters in the same order, with the same defaults."""
+    public = [name for name in dir(MPI.Intracomm) if not name.startswith("_")]
+    overridden = [name for name in public if getattr(mpicoll.Comm, name) != getattr(MPI.Intracomm, name)]
+    assert set(collectives()) < set(overridden)
+    with Checks() as checks:
+        for name in overridden:
+            ours, native = (inspect.signature(getattr(c, name)).parameters for c in (mpicoll.Comm, MPI.Intracomm))
+            checks.equal(list(ours), list(native), name)
+            for mine, theirs in zip(ours.values(), native.values()):
+                checks.that(mine.kind == theirs.kind and mine.default == theirs.default, name, mine)
+
+
+# -- every method, form and spelling
+
+
+def sound(whose, form, what):
+    """Whether a method, or a spelling, can be relied on."""
+    return whose != "MPI" or (form, what) not in DEFECTS.get(MPI.get_vendor()[0], ())
+
+
+def check(checks, comm, made, *said):
+    """Make a call and hold what it left behind against what it must."""
+    made.run(comm)
+    checks.that(not made.wrong, made.method.name, *said, made.wrong)
+    made.free()
+
+
+@each_form
+def test_every_spelling(some, whose, form):
+    """Of no elements and of some; in place too, but for persistent ones of memory that cannot be put back."""
+    with Checks() as checks:
+        for name in filter(lambda name: sound(whose, form, name), ["Barrier", *arranged.PLAIN]):
+            for (words, spelling), n in product(arranged.spellings(name), (3, 0)):
+                restorable = spelling.empty or form != "persistent"
+                may = name in arranged.IN_PLACE and spelling.receives and restorable
+                for in_place in (False, True)[: 1 + may] if n or spelling.empty else ():
+                    made = arrange(name, some, spelling, n, some.size - 1 if n else 0, in_place)
+                    check(checks, some, made, words, n, in_place)
+
+
+@each_form
+def test_every_spelling_of_a_vector(some, whose, form):
+    with Checks() as checks:
+        for name in vectors.METHODS:
+            ways = vectors.FORMS_OF_TYPES if name == "alltoallw" else vectors.FORMS
+            for words, counts, in_place in product(ways, ("nothing", "uneven"), (False, True)):
+                for order in ("packed",) if words in vectors.PACKED_ONLY else vectors.ORDERS:
+                    call = vectors.Call(name, counts, order, some.size - 1, in_place)
+                    if sound(whose, form, words) and sound(whose, form, name):
+                        check(checks, some, call.arrange(some, ways[words]), words, call)
+
+
+@each_form
+def test_every_dtype(some, whose, form):
+    """Of which mpi4py finds the datatype itself."""
+    with Checks() as checks:
+        for dtype, name in product("?bhilqBHILQefdgFDG", ("Bcast", "Allgather", "Alltoall", "Allreduce", "Scan")):
+            if sound(whose, form, name) and (name not in arranged.REDUCING or dtype not in "eG"):
+                check(checks, some, arrange(name, some, arranged.spelling_of(dtype), 5), dtype)
+
+
+@each_form
+def test_keywords(some, whose, form):
+    """By mpi4py's names, in any order."""
+    with Checks() as checks:
+        for name in ("Barrier", *arranged.PLAIN):
+            if sound(whose, form, name):
+                made = arrange(name, some, root=some.size - 1)
+                names = list(inspect.signature(getattr(MPI.Intracomm, name)).parameters)[1:]
+                getattr(some, name)(**dict(reversed(list(zip(names, made.arguments)))))
+                checks.that(not made.wrong, name, made.wrong)
+
+
+# -- more buffers, known by what MPI's own makes of them
+
+
+@each_form
+@each("engine", cases.ENGINES)
+def test_form_of_a_buffer(comm, engine, form):
+    """Like MPI's own, whatever the chunks."""
+    ours = in_form(mpicoll.Comm, form)(comm)
+    with Checks() as checks:
+        for name, make in forms.FORMS.items():
+            want = forms.wanted(name, comm)
+            for how in ({}, {"chunk_bytes": 16, "window": 2} if name != "large vector" else {}):
+                with ours.using(engine=engine, **how), ours.trace() as records:
+                    checks.equal(np.array(make(ours)), want, name, how)
+                checks.that(records and all((r.engine, r.form) == (engine, form) for r in records), name, records)

@@ -1,0 +1,457 @@
+"""Requests of every collective, nonblocking and persistent, as MPI's own: alone, in lists, and misused."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import time
+
+import mpi_arranged as arranged
+import mpi_cases as cases
+import mpi_ops as ops
+import numpy as np
+import pytest
+from mpi4py import MPI
+from mpi_cases import Checks
+
+import mpicoll
+from mpicoll.collectives import NONBLOCKING, PERSISTENT
+from mpicoll.errors import CommError, RequestError
+
+each = pytest.mark.parametrize
+THREADED = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+need_thread = pytest.mark.skipif(not THREADED, reason="needs MPI_THREAD_MULTIPLE")
+
+
+@pytest.fixture(params=cases.ENGINES)
+def engine(request):
+    return request.param
+
+
+@pytest.fixture(params=[NONBLOCKING, PERSISTENT])
+def form(request):
+    return request.param
+
+
+@pytest.fixture
+def ours(comm, engine):
+    made = mpicoll.Comm(comm)
+    with made.using(engine=engine):
+        yield made
+
+
+@pytest.fixture
+def alone(comm, engine, monkeypatch):
+    """A Comm that no progress thread looks after."""
+    monkeypatch.setenv("MPICOLL_PROGRESS", "0")
+    made = mpicoll.Comm(comm)
+    with made.using(engine=engine):
+        yield made
+
+
+class Exchange:
+    """A plain message to the next rank, by requests of MPI's own, and what must arrive."""
+
+    def __init__(self, comm, form, tag=1):
+        p, rank = comm.size, comm.rank
+        self.got, self.source = np.full(3, -1.0), (rank - 1) % p
+        if form == NONBLOCKING:
+            receive, send = comm.Irecv, comm.Isend
+        else:
+            receive, send = comm.Recv_init, comm.Send_init
+        self.requests = [receive(self.got, self.source, tag), send(np.full(3, float(rank)), (rank + 1) % p, tag)]
+
+    @property
+    def wrong(self):
+        return "" if (self.got == self.source).all() else f"the message: {self.got}"
+
+
+class Mixed:
+    """A request of every method of ours between plain ones, under way."""
+
+    def __init__(self, comm, form):
+        self.form, self.calls, self.plain = form, arranged.every(comm), [Exchange(comm, form, tag) for tag in (1, 2)]
+        ours = [call.begin(comm, form) for call in self.calls]
+        (first, second), (third, fourth) = (exchange.requests for exchange in self.plain)
+        self.requests = [first, *ours[:7], second, third, *ours[7:], fourth]
+        if form == PERSISTENT:
+            mpicoll.Prequest.Startall(self.requests)
+
+    def check(self):
+        """All is there, and each request is what MPI has it be after completion."""
+        with Checks() as checks:
+            for one in (*self.calls, *self.plain):
+                checks.that(not one.wrong, getattr(one, "method", "message"), one.wrong)
+            for request in self.requests:
+                checks.equal(request == MPI.REQUEST_NULL, self.form == NONBLOCKING, request)
+        if self.form == PERSISTENT:
+            for request in self.requests:
+                request.Free()
+
+
+def all_tested(of, requests):
+    while not of.Testall(requests):
+        time.sleep(0)
+
+
+def each_by(one):
+    """Completion by what names one request at a time, until it names none."""
+
+    def complete(of, requests):
+        done = []
+        while len(done) < len(requests):
+            index, flag = one(of, requests)
+            if flag:
+                done.append(index)
+        assert sorted(done) == list(range(len(requests)))
+        assert one(of, requests) == (MPI.UNDEFINED, True)
+
+    return complete
+
+
+def some_by(name):
+    """Completion by what names several requests at a time."""
+
+    def complete(of, requests):
+        done = []
+        while len(done) < len(requests):
+            done += getattr(of, name)(requests)
+        assert sorted(done) == list(range(len(requests)))
+        assert getattr(of, name)(requests) is None
+
+    return complete
+
+
+WAYS = {
+    "Waitall": lambda of, requests: of.Waitall(requests),
+    "Waitall with statuses": lambda of, requests: of.Waitall(requests, [MPI.Status() for _ in requests]),
+    "Testall": all_tested,
+    "Waitany": each_by(lambda of, requests: (of.Waitany(requests), True)),
+    "Testany": each_by(lambda of, requests: of.Testany(requests)),
+    "Waitsome": some_by("Waitsome"),
+    "Testsome": some_by("Testsome"),
+    "Wait": lambda of, requests: [of.Wait(request) for request in requests],
+    "Get_status": lambda of, requests: [ask(of, request) for request in requests],
+}
+
+
+def ask(of, request):
+    """Get_status says when it is complete, and leaves it to Wait."""
+    while not of.Get_status(request):
+        time.sleep(0)
+    request.Wait()
+
+
+@need_thread
+@each("way", WAYS)
+def test_every_collective_in_lists_of_mpis_own(ours, form, way):
+    if MPI.get_vendor()[0] == "MPICH" and form == PERSISTENT and way in ("Waitany", "Testany"):
+        return      # its own fails once all persistent requests are inactive
+    mixed = Mixed(ours, form)
+    WAYS[way](MPI.Request, mixed.requests)
+    mixed.check()
+
+
+@need_thread
+def test_a_list_of_mpis_own_with_null_requests(ours, form):
+    """Requests that are complete, or not started, are null: beside one under way, which takes its time."""
+    p, last = ours.size, ours.rank == ours.size - 1
+    for order in ("first", "last", "both"):
+        done, _ = started(ours, form)
+        done.Wait()
+        time.sleep(0.02 * last)
+        request, got = started(ours, form)
+        MPI.Request.Waitall([done] * (order != "last") + [request] + [done] * (order != "first"))
+        assert (got == p).all()
+
+
+def _until(look):
+    """The messages that the calls of a lower-case function bring, until there is nothing left to wait for."""
+    messages = []
+    while (found := look()) is not None:
+        messages.extend(found)
+    return messages
+
+
+def _any(index, flag, message):
+    return None if flag and index == MPI.UNDEFINED else [message] * flag
+
+
+LOWER = {
+    "waitall": lambda requests: mpicoll.Request.waitall(requests),
+    "testall": lambda requests: next(found for flag, found in iter(lambda: mpicoll.Request.testall(requests), None)
+                                     if flag),
+    "waitany": lambda requests: [mpicoll.Request.waitany(requests)[1] for _ in requests],
+    "testany": lambda requests: _until(lambda: _any(*mpicoll.Request.testany(requests))),
+    "waitsome": lambda requests: _until(lambda: mpicoll.Request.waitsome(requests)[1]),
+    "testsome": lambda requests: _until(lambda: mpicoll.Request.testsome(requests)[1]),
+}
+
+
+@each("way", LOWER)
+def test_lists_with_requests_of_objects(alone, way):
+    """Lower-case functions, which return what was sent, need no thread either."""
+    p, rank = alone.size, alone.rank
+    request, got = started(alone, NONBLOCKING)
+    receiving = alone.irecv(source=(rank - 1) % p, tag=3)
+    messages = LOWER[way]([request, receiving, alone.isend(("from", rank), (rank + 1) % p, 3)])
+    assert [message for message in messages if message is not None] == [("from", (rank - 1) % p)]
+    assert (got == p).all() and request == MPI.REQUEST_NULL
+
+
+@each("way", [way for way in WAYS if way not in ("Wait", "Get_status")])
+def test_every_collective_in_lists_without_the_thread(alone, form, way):
+    mixed = Mixed(alone, form)
+    WAYS[way](mpicoll.Request if form == NONBLOCKING else mpicoll.Prequest, mixed.requests)
+    mixed.check()
+
+
+def test_every_collective_by_itself(alone, form):
+    """Their own Wait, Test and Get_status need no thread, in any order and on ranks that differ in it."""
+    mixed = Mixed(alone, form)
+    for turn, i in enumerate(np.random.default_rng(alone.rank).permutation(len(mixed.requests))):
+        request = mixed.requests[i]
+        if turn % 3 == 0 and isinstance(request, mpicoll.Request | mpicoll.Prequest):
+            while not request.Get_status():
+                pass
+        if turn % 3 == 1:
+            while not request.Test():
+                mpicoll.Request.Testall([])
+        request.Wait()
+    mixed.check()
+
+
+# -- what a request is
+
+
+def started(comm, form, n=5):
+    """An allreduce under way: (request, what arrives)."""
+    got = np.full(n, -1.0)
+    if form == NONBLOCKING:
+        return comm.Iallreduce(np.ones(n), got), got
+    request = comm.Allreduce_init(np.ones(n), got)
+    request.Start()
+    return request, got
+
+
+def describe(status):
+    return status.source, status.tag, status.error, status.Is_cancelled()
+
+
+def test_statuses(ours, form):
+    """No source, no tag, no data, no error, whoever asks; an inactive request gives an empty one, as MPI's do."""
+    empty = (MPI.ANY_SOURCE, MPI.ANY_TAG, MPI.SUCCESS, False)
+    for complete in (lambda r, s: r.Wait(s), lambda r, s: mpicoll.Request.Waitall([r], [s]),
+                     lambda r, s: mpicoll.Request.Waitany([r], s)):
+        request, _ = started(ours, form)
+        for _ in range(2):
+            status = MPI.Status()
+            status.source = status.tag = 7
+            complete(request, status)
+            assert describe(status) == empty and status.Get_count(MPI.BYTE) == status.Get_elements(MPI.BYTE) == 0
+        request.Free() if form == PERSISTENT else None
+
+
+def test_a_request_is_what_mpis_own_is(ours, form):
+    native = ours.Irecv(np.zeros(1), ours.rank)
+    request, got = started(ours, form)
+    assert isinstance(request, MPI.Prequest if form == PERSISTENT else MPI.Request)
+    assert isinstance(request, mpicoll.Prequest if form == PERSISTENT else mpicoll.Request)
+    assert request and request != MPI.REQUEST_NULL and request == request and request != native
+    assert MPI.Request(request) == request and type(request).__name__ in repr(request)
+    for each_request in (native, request):
+        with pytest.raises(TypeError):
+            hash(each_request)
+        with pytest.raises(ValueError, match="cannot serialize"):
+            pickle.dumps(each_request)
+    assert request.Wait() is True and (got == ours.size).all()
+    assert request.Wait() is True and request.Test() is True and request.Get_status() is True
+    assert bool(request) == (form == PERSISTENT) and (request == MPI.REQUEST_NULL) == (form == NONBLOCKING)
+    if form == PERSISTENT:
+        request.Free()
+    assert not request and request == MPI.REQUEST_NULL and request.Wait() is True
+    ours.Send(np.zeros(1), ours.rank)
+    native.Wait()
+
+
+def misused(call, words):
+    """A misuse is refused in these words, with MPI's class for it."""
+    with pytest.raises(RequestError) as caught:
+        call()
+    assert isinstance(caught.value, MPI.Exception) and caught.value.Get_error_class() == MPI.ERR_REQUEST
+    assert all(word in str(caught.value) for word in words.split()), str(caught.value)
+
+
+def test_misuse(ours, form):
+    request, got = started(ours, form, 2_000)
+    misused(request.Cancel, "cannot be cancelled Wait")
+    misused(request.cancel, "cannot be cancelled Wait")
+    if form == NONBLOCKING:
+        misused(request.Free, "under way cannot be freed Wait")
+        request.Wait()
+        misused(request.Free, "complete nothing to free")
+    else:
+        misused(request.Start, "under way wait")
+        misused(lambda: mpicoll.Prequest.Startall([request]), "under way wait")
+        request.Free()          # while it is under way: completes it
+        assert (got == ours.size).all()
+        request.Free()
+        misused(request.Start, "freed make another")
+    misused(request.Cancel, "cannot be cancelled")
+    works(ours)
+
+
+def works(comm):
+    for form in (NONBLOCKING, PERSISTENT):
+        request, got = started(comm, form)
+        request.Wait()
+        assert (got == comm.size).all()
+        if form == PERSISTENT:
+            request.Free()
+
+
+# -- persistent
+
+
+def test_what_the_buffers_hold_at_each_start_travels(ours):
+    """And which algorithm serves is what was in force when the request was made."""
+    p = ours.size
+    send, got, other, moved = np.zeros(6), np.zeros(6), np.zeros(2), np.zeros(2)
+    with ours.using(allreduce="naive", bcast="chain", chunk_bytes=16):
+        total, told = ours.Allreduce_init(send, got), ours.Bcast_init(other, p - 1)
+    with ours.using(allreduce="ring", bcast="linear"), ours.trace() as records:
+        for i in range(4):
+            send[:], other[:] = i + ours.rank, i * 10 + ours.rank
+            pair = [total, told] if (i + ours.rank) % 2 else [told, total]      # in different orders on the ranks
+            mpicoll.Prequest.Startall(pair)
+            mpicoll.Prequest.Waitall(pair)
+            moved[:] = i * 10 + p - 1
+            assert (got == p * i + p * (p - 1) / 2).all() and np.array_equal(other, moved)
+    assert sorted({(r.algorithm, r.form, r.chunk_bytes) for r in records}) == [
+        ("chain", PERSISTENT, 16), ("naive", PERSISTENT, 16)]
+    total.Free(), told.Free()
+
+
+def test_more_alive_at_once_than_there_are_tags(ours):
+    """All under way together, freed in another order on every rank, and taken again."""
+    for number in (300, 40):
+        buffers = [np.zeros(3) for _ in range(number)]
+        requests = [ours.Allreduce_init(np.full(3, float(i)), buffer) for i, buffer in enumerate(buffers)]
+        mpicoll.Prequest.Startall(requests[:: 1 if ours.rank % 2 else -1])
+        mpicoll.Prequest.Waitall(requests)
+        assert all((buffer == i * ours.size).all() for i, buffer in enumerate(buffers))
+        for i in np.random.default_rng(ours.rank).permutation(number):
+            requests[i].Free()
+    assert len(ours._channel.persistent.comms) <= 3
+
+
+def test_dropped_while_under_way(ours):
+    """It completes all the same, and its tags are not given out before."""
+    got = np.zeros(3_000)
+    request = ours.Allreduce_init(np.ones(3_000), got)
+    request.Start()
+    del request
+    gc.collect()
+    works(ours)
+    until = time.monotonic() + 20
+    while not (got == ours.size).all() and time.monotonic() < until:
+        ours._channel.poll()
+    assert (got == ours.size).all()
+    works(ours)
+
+
+def test_inactive_when_its_communicator_goes(ours):
+    other = ours.Dup()
+    request = other.Allreduce_init(np.ones(3), np.zeros(3))
+    request.Start()
+    request.Wait()
+    other.Free()
+    with pytest.raises(CommError, match="freed") as caught:
+        request.Start()
+    assert caught.value.Get_error_class() == MPI.ERR_COMM
+    assert request.Wait() is True
+    request.Free()
+    works(ours)
+
+
+def test_types_freed_before_the_start(ours):
+    """As MPI has it, of a request made with them."""
+    with ops.user_op(ops.PRODUCT) as op:
+        got = np.zeros(80, np.int64)
+        with ops.matrix_type() as datatype:
+            request = ours.Allreduce_init([ops.matrices(20, ours.rank), datatype], [got, datatype], op)
+        for _ in range(2):
+            got[:] = 0
+            request.Start()
+            request.Wait()
+            assert np.array_equal(got, ops.multiplied(20, ours.size))
+        request.Free()
+    column = MPI.DOUBLE.Create_vector(3, 1, 2).Commit()
+    memory = np.full(5, float(ours.rank))
+    request = ours.Bcast_init([memory, 1, column], ours.size - 1)
+    column.Free()
+    request.Start()
+    request.Wait()
+    request.Free()
+    last = ours.size - 1.0
+    assert memory.tolist() == [last, ours.rank, last, ours.rank, last]
+
+
+def test_averages_in_every_method_and_form(ours):
+    """Sums, divided by the number of ranks, of every method that can be asked for one."""
+    p, words = ours.size, ("Reduce", "Allreduce", "Reduce_scatter_block", "Reduce_scatter")
+    with Checks() as checks:
+        for name in words:
+            for spelt in ("blocking", NONBLOCKING, PERSISTENT):
+                made = arranged.arrange(name, ours)
+                made.arguments = tuple(mpicoll.AVG if a is MPI.SUM else a for a in made.arguments)
+                request = made.begin(ours, spelt)
+                if request is not None:
+                    request.Start() if spelt == PERSISTENT else None
+                    request.Wait()
+                if made.want is not None:
+                    checks.equal(made.memory, made.want / p, name, spelt)
+
+
+def test_mpis_own_startall_does_not_start_ours(ours):
+    """It sees an inactive handle; mpicoll's takes both."""
+    exchange = Exchange(ours, PERSISTENT)
+    requests = [ours.Barrier_init(), *exchange.requests]
+    for start in (MPI.Prequest.Startall, lambda ours: MPI.Prequest.Start(ours[0])):
+        with pytest.raises(MPI.Exception) as caught:
+            start(requests[:1])
+        assert caught.value.Get_error_class() == MPI.ERR_REQUEST
+    mpicoll.Prequest.Startall(requests)
+    mpicoll.Prequest.Waitall(requests)
+    assert not exchange.wrong
+    for request in requests:
+        request.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_memory_in_flight_cannot_be_resized(comm, ours, form):
+    """Rank 0 is alone in the call when it tries."""
+    array, memory = np.zeros(4), bytearray(32)
+    begin = ours.Allreduce_init if form == PERSISTENT else ours.Iallreduce
+    calls = [(np.ones(4), array), ([bytes(32), "d"], [memory, "d"])]
+    requests = [begin(*call) for call in calls] if form == PERSISTENT else []
+    comm.Barrier() if comm.rank else None
+    requests = requests or [begin(*call) for call in calls]
+    mpicoll.Prequest.Startall(requests if form == PERSISTENT else [])
+    if comm.rank == 0:
+        with pytest.raises(ValueError, match="cannot resize"):
+            array.resize(1_000)
+        with pytest.raises(BufferError, match="re-sized"):
+            memory.extend(b"more")
+        comm.Barrier()
+    mpicoll.Request.Waitall(requests)
+    assert (array == comm.size).all()
+
+
+def test_copies_of_a_request(ours, form):
+    """Cannot be had, as of MPI's own."""
+    request, _ = started(ours, form)
+    with pytest.raises(ValueError, match="cannot serialize"):
+        copy.copy(request)
+    request.Wait()

@@ -1,0 +1,205 @@
+"""Communicators used from several threads at once: each is one thread's at a time, as MPI asks for."""
+
+from __future__ import annotations
+
+import gc
+import queue
+import threading
+import time
+
+import mpi_cases as cases
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll import channel as channels
+from mpicoll import tickets
+
+THREADED = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+pytestmark = pytest.mark.skipif(not THREADED, reason="needs MPI_THREAD_MULTIPLE")
+LIMIT = 40.0  # seconds until threads that have not ended count as stuck
+
+
+@pytest.fixture(params=[True, False], ids=["thread", "no-thread"])
+def ours(comm, request, monkeypatch):
+    """A Comm with the progress thread and without."""
+    monkeypatch.setenv("MPICOLL_PROGRESS", str(int(request.param)))
+    return mpicoll.Comm(comm)
+
+
+def together(*works):
+    """Run each function in a thread of its own; what any raised is raised here."""
+    errors: list[BaseException] = []
+
+    def guarded(work):
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(work,), daemon=True) for work in works]
+    until = time.monotonic() + LIMIT
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+    stuck = sum(thread.is_alive() for thread in threads)
+    with cases.Checks() as checks:
+        checks.that(not stuck, f"{stuck} threads are stuck")
+        checks.that(not errors, *map(repr, errors))
+
+
+def total(comm, n, i):
+    """(send, receive, what is right) of a sum that no other call has."""
+    return np.full(n, float(i + comm.rank)), np.zeros(n), comm.size * i + comm.size * (comm.size - 1) / 2
+
+
+def mixed_calls(comm, n, times):
+    """Blocking, nonblocking and persistent calls, one after the other and several in flight."""
+
+    def work():
+        send, got = np.zeros(n), np.zeros(n)
+        repeated = comm.Allreduce_init(send, got)
+        for i in range(times):
+            data, result, right = total(comm, n, i)
+            send[:] = data
+            repeated.Start()
+            comm.Allreduce(data, result)
+            assert (result == right).all(), ("blocking", i, result)
+            flights = [total(comm, n + k, i + k) for k in range(3)]
+            requests = [comm.Iallreduce(a, b) for a, b, _ in flights]
+            comm.Barrier()
+            for request in requests[:: 1 if i % 2 else -1]:
+                request.Wait()
+            assert all((b == c).all() for _, b, c in flights), ("nonblocking", i)
+            repeated.Wait()
+            assert (got == right).all(), ("persistent", i, got)
+        repeated.Free()
+
+    return work
+
+
+@pytest.mark.parametrize("engine", [("compiled",) * 4, ("mpi4py",) * 4, ("compiled", "mpi4py") * 2],
+                         ids=["compiled", "mpi4py", "both"])
+def test_four_threads(ours, engine):
+    comms = [ours, *(ours.Dup() for _ in range(3))]
+    for comm, name in zip(comms, engine):
+        comm.using(engine=name).__enter__()
+    together(*(mixed_calls(c, n, 60 if ours.size < 4 else 15) for c, n in zip(comms, (1, 7, 300, 5_000))))
+    for comm in comms[1:]:
+        comm.Free()
+
+
+def test_requests_are_waited_for_in_another_thread(ours):
+    """By Wait, by Test, and persistent ones."""
+    handed: queue.Queue = queue.Queue()
+    n = 150 if ours.size < 4 else 40
+
+    def starts():
+        for i in range(n):
+            send, got, right = total(ours, 1 + i % 40, i)
+            if i % 5 == 4:
+                request = ours.Allreduce_init(send, got)
+                request.Start()
+            else:
+                request = ours.Iallreduce(send, got)
+            handed.put((i, request, got, right, send))
+        handed.put(None)
+
+    def waits():
+        while (item := handed.get()) is not None:
+            i, request, got, right, _ = item
+            if i % 2:
+                request.Wait()
+            else:
+                while not request.Test():
+                    time.sleep(0)
+            assert (got == right).all(), i
+            if isinstance(request, MPI.Prequest):
+                request.Free()
+
+    together(starts, waits)
+
+
+def test_communicators_come_and_go_while_another_is_busy(ours):
+    """Dup, Split, Free and garbage in two threads, calls in a third."""
+    live = len(channels.LIVE)
+    busy, *parents = [ours, ours.Dup(), ours.Dup()]
+
+    def cycles(parent):
+        def work():
+            for i in range(40):
+                part = parent.Split(0, parent.rank) if i % 2 else parent.Dup()
+                send, got, right = total(part, 9, i)
+                request = part.Iallreduce(send, got)
+                if i % 3:
+                    request.Wait()
+                del request
+                if i % 10 == 0:
+                    gc.collect()
+                part.Free()
+                assert (got == right).all(), i
+
+        return work
+
+    together(mixed_calls(busy, 2_000, 30), *map(cycles, parents))
+    for parent in parents:
+        parent.Free()
+    assert len(channels.LIVE) == live
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("engine", cases.ENGINES)
+def test_one_thread_waits_while_another_works(ours, engine):
+    """Rank 0 waits in one communicator for ranks that first need its other thread in another."""
+    other = ours.Dup()
+    with ours.using(engine=engine), other.using(engine=engine):
+        if ours.rank:
+            def here():
+                for _ in range(20):
+                    mixed_calls(other, 5, 1)()
+                    ours.Barrier()
+            together(here)
+        else:
+            def first():
+                for _ in range(20):
+                    ours.Barrier()
+
+            def second():
+                for _ in range(20):
+                    time.sleep(0.002)
+                    mixed_calls(other, 5, 1)()
+            together(first, second)
+    other.Free()
+
+
+def test_settled_by_the_progress_thread_while_the_program_makes_requests(ours):
+    """A plan that is made once counts are in takes scratch in one thread while another takes some too."""
+    p, n = ours.size, 40 if ours.size < 4 else 10
+    with cases.Checks() as checks, ours.using(alltoallv="bruck", allreduce="ring"):
+        for i in range(n):
+            counts = [1 + (i + r + ours.rank) % 5 for r in range(p)]
+            got = np.full(sum(counts), -1.0)
+            request = ours.Ialltoallv([np.full(sum(counts), float(ours.rank)), counts], [got, counts])
+            send, result, right = total(ours, 600, i)
+            repeated = ours.Allreduce_init(send, result)
+            repeated.Start()
+            repeated.Wait()
+            request.Wait()
+            repeated.Free()
+            checks.that((result == right).all(), i, "allreduce")
+            checks.that((got == np.repeat(np.arange(p), counts)).all(), i, got)
+
+
+def test_first_requests_of_threads_have_one_communicator(monkeypatch):
+    """What one posts there, the progress thread completes there."""
+    def slow():
+        time.sleep(0.05)
+        return object()
+
+    monkeypatch.setattr(tickets, "_made", [])
+    monkeypatch.setattr(tickets, "oneself", slow)
+    found = []
+    together(*[lambda: found.append(tickets._oneself())] * 4)
+    assert [each is found[0] for each in found] == [True] * 4

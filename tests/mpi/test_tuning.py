@@ -1,0 +1,163 @@
+"""Tuning tables on real ranks: auto goes by the one of these ranks, and says why where there is none."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import mpi_cases as cases
+import numpy as np
+import pytest
+from mpi4py import MPI
+from mpi_cases import Case, Checks
+
+import mpicoll
+from mpicoll import agreed, tuning
+from mpicoll.benchmarks.patterns import PATTERNS, Shape
+from mpicoll.benchmarks.tune import bytes_of_call
+from mpicoll.errors import TuningError
+from mpicoll.tuning import SCHEMA, UNKNOWN_TO_ALL, layout, library
+
+
+@pytest.fixture
+def tuned(comm, monkeypatch, tmp_path):
+    """A communicator under a table of these rules, measured here or as said."""
+    for module in (tuning, agreed):
+        monkeypatch.setattr(module, "READ", {})
+
+    def make(rules, **said):
+        nodes = layout(mpicoll.Comm(comm)._open().agreed.nodes)
+        table = {"mpi": library(MPI), "nodes": list(nodes), "rules": rules, **said}
+        path = tmp_path / "t.json"
+        path.write_text(json.dumps({"schema": SCHEMA, "tables": [table]}))
+        monkeypatch.setenv("MPICOLL_TUNING", str(path))     # rank 0's counts
+        made = mpicoll.Comm(comm.Dup())
+        made_here.append(made)
+        return made
+
+    made_here = []
+    yield make
+    for made in made_here:
+        made.Free()
+
+
+def ran(comm, case):
+    with comm.trace() as records:
+        result = case.run(comm).result
+    return result, [(r.algorithm, r.chunk_bytes) for r in records]
+
+
+ROWS = [{"from_bytes": 0, "algorithm": "tree"}, {"from_bytes": 64, "algorithm": "native"},
+        {"from_bytes": 4096, "algorithm": "ring", "chunk_bytes": 512}]
+
+
+def test_auto_goes_by_the_table(comm, tuned):
+    """Again and again, so the short way too; a part of the communicator has none."""
+    ours = tuned({"allreduce": ROWS})
+    with Checks() as checks:
+        for n, wanted in ((3, ("tree", None)), (20, ("native", None)), (3000, ("ring", 512))):
+            case = Case("allreduce", n)
+            for _ in range(4):
+                result, records = ran(ours, case)
+                checks.equal(records, [wanted], n)
+                checks.equal(result, case.run(comm).result, n)
+            checks.equal(ours.explain("allreduce", 8 * n).algorithm, wanted[0])
+        checks.that("tuning table" in ours.explain("allreduce", 8).why, ours.explain("allreduce", 8))
+        with ours.using(allreduce="recursive_doubling"):
+            checks.equal(ran(ours, Case("allreduce", 20))[1], [("recursive_doubling", None)])
+        with ours.using(engine="mpi4py"):
+            checks.that(ran(ours, Case("allreduce", 20))[1][0][0] != "native", "what is forced is not native")
+    part = ours.Split(int(comm.rank == 0))
+    if comm.size > 1:
+        assert "is not for" in part.explain("allreduce", 8).why
+    part.Free()
+
+
+def test_every_form_of_a_call_that_native_serves(comm, tuned):
+    ours = tuned({"allreduce": [{"from_bytes": 0, "algorithm": "native"}]})
+    case = Case("allreduce", 5)
+    with Checks() as checks, ours.trace() as records:
+        checks.equal(case.run(ours).result, case.run(comm).result)
+        send, recv = np.full(5, comm.rank + 1.0), np.zeros(5)
+        total = np.full(5, comm.size * (comm.size + 1) / 2)
+        ours.Iallreduce(send, recv).Wait()
+        checks.equal(recv, total)
+        average = np.zeros(5)
+        ours.Allreduce(send, average, mpicoll.AVG)
+        checks.equal(average, total / comm.size)
+        persistent = ours.Allreduce_init(send, recv)
+        for _ in range(2):
+            recv[:] = 0
+            persistent.Start()
+            persistent.Wait()
+            checks.equal(recv, total)
+        persistent.Free()
+        checks.equal({(r.algorithm, r.form) for r in records},
+                     {("native", "blocking"), ("native", "nonblocking"), ("recursive_doubling", "persistent")})
+
+
+def test_check_mode_and_copies_go_by_it_too(comm, tuned, monkeypatch, tmp_path):
+    """Once the file is gone: it was read."""
+    monkeypatch.setenv("MPICOLL_CHECK", "1")
+    ours = tuned({"allreduce": ROWS})
+    comm.Barrier()
+    (tmp_path / "t.json").unlink(missing_ok=True)
+    comm.Barrier()
+    later, request = ours.Idup()
+    request.Wait()
+    with Checks() as checks:
+        for made in (ours, ours.Dup(), later):
+            for n, wanted in ((3, ("tree", None)), (20, ("native", None))):
+                result, records = ran(made, Case("allreduce", n))
+                checks.equal(records, [wanted], n)
+                checks.equal(result, Case("allreduce", n).run(comm).result, n)
+            if made is not ours:
+                made.Free()
+
+
+@pytest.mark.parametrize("said", [{"mpi": "MPICH 0.1"}, {"nodes": ["0-99"]}])
+def test_a_table_of_something_else_is_refused_with_the_reason(comm, tuned, said, caplog):
+    with caplog.at_level(logging.WARNING, "mpicoll"):
+        ours = tuned({"allreduce": ROWS[:1]}, **said)
+    why = ours.explain("allreduce", 8).why
+    with Checks() as checks:
+        checks.that("t.json is not for" in why and "; it is for" in why, why)
+        checks.equal(ran(ours, Case("allreduce", 3))[1], [("recursive_doubling", None)])
+        told = [r.getMessage() for r in caplog.records if "run mpicoll tune here" in r.getMessage()]
+        checks.equal(len(told), int(comm.rank == 0 and comm.size == MPI.COMM_WORLD.size), told)
+
+
+def test_a_forced_engine_does_not_go_by_it(comm, tuned, monkeypatch):
+    monkeypatch.setenv("MPICOLL_ENGINE", "mpi4py")
+    ours = tuned({"allreduce": [{"from_bytes": 0, "algorithm": "native"}]})
+    assert ran(ours, Case("allreduce", 3))[1] == [("recursive_doubling", None)]
+    assert "MPICOLL_ENGINE chooses" in ours.explain("allreduce", 8).why
+
+
+def test_a_wrong_table_raises_on_every_rank(comm, tuned):
+    with pytest.raises(TuningError, match="no allreduce algorithm is called 'rung'"):
+        tuned({"allreduce": [{"from_bytes": 0, "algorithm": "rung"}]})
+
+
+@pytest.mark.parametrize("collective", [name for name in PATTERNS if name not in UNKNOWN_TO_ALL])
+def test_sizes_of_benchmarks_as_bytes_of_calls(comm, collective):
+    from mpicoll.benchmarks.case import Case as Timed
+
+    ours, shape = mpicoll.Comm(comm), Shape(collective)
+    case = Timed(shape, 4096, comm.rank, comm.size)
+    with ours.trace() as records, case.ready(ours, MPI) as operation:
+        operation.call()
+    assert [r.nbytes for r in records] == [bytes_of_call(shape, 4096, comm.size)]
+
+
+def test_log_says_of_every_call_what_ran(comm, monkeypatch, capfd):
+    monkeypatch.setenv("MPICOLL_LOG", "info")
+    ours = mpicoll.Comm(comm.Dup())
+    for _ in range(3):
+        cases.Case("allreduce", 4).run(ours)
+    said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("mpicoll: call ")]
+    ours.Free()
+    assert len(said) == (3 if comm.rank == 0 else 0)
+    if said:
+        assert f"blocking allreduce of 32 bytes on {comm.size} rank" in said[0]
+        assert "recursive_doubling on the " in said[0] and said[0].endswith("fewest rounds: latency decides")

@@ -1,0 +1,69 @@
+"""Communicators whose blocking collectives are carried out in another form, so that what holds for one form can be
+asked of all: `in_form(mpicoll.Comm, "persistent")(comm).Allreduce(x, y)` makes a request, starts it twice, frees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from mpicoll.collectives import BLOCKING, FORMS, NONBLOCKING, PERSISTENT
+from mpicoll.methods import METHODS
+
+__all__ = ["FORMS", "in_form"]
+
+
+@cache
+def in_form(base: type, form: str) -> type:
+    """A subclass of a communicator class, or the class itself for the blocking form; `times` it makes each call."""
+    if form == BLOCKING:
+        return base
+    carry_out = _nonblocking if form == NONBLOCKING else _persistent
+    methods = {name: _method(method.spelled(form), carry_out) for name, method in METHODS.items()}
+    return type(f"{form.capitalize()}{base.__name__}", (base,), {**methods, "times": 1 + (form == PERSISTENT)})
+
+
+def _method(name: str, carry_out: Callable[..., None]) -> Callable[..., None]:
+    def method(self: MPI.Intracomm, *args: Any, **kwargs: Any) -> None:
+        carry_out(getattr(self, name), args, kwargs)
+
+    return method
+
+
+def _nonblocking(start: Callable[..., MPI.Request], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    request = start(*args, **kwargs)
+    assert isinstance(request, MPI.Request)
+    request.Wait()
+    assert request == MPI.REQUEST_NULL
+
+
+def _persistent(make: Callable[..., MPI.Prequest], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Twice, the second time from the same memory: a request that keeps what it read first would differ."""
+    request = make(*args, **kwargs)
+    assert isinstance(request, MPI.Prequest)
+    assert request != MPI.REQUEST_NULL
+    memory = [each for each in map(_bytes, [*args, *kwargs.values()]) if each is not None]
+    before = [each.copy() for each in memory]
+    request.Start()
+    request.Wait()
+    for each, old in zip(memory, before):
+        if each.flags.writeable:
+            each[:] = old
+    request.Start()
+    request.Wait()
+    assert request != MPI.REQUEST_NULL
+    request.Free()
+    assert request == MPI.REQUEST_NULL
+
+
+def _bytes(argument: Any) -> np.ndarray | None:
+    """The memory of a buffer argument, where it has one."""
+    if isinstance(argument, list | tuple):
+        argument = argument[0] if argument else None
+    try:
+        return np.frombuffer(MPI.buffer.frombuffer(argument), np.uint8)
+    except (TypeError, ValueError, BufferError):
+        return None

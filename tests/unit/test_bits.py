@@ -1,0 +1,276 @@
+"""Which bits a reduction gives: derived fold trees, what follows from them, and what they rest on."""
+
+from __future__ import annotations
+
+import doctest
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from unit.every import REDUCING, served
+from unit.mutants import adhoc
+
+from mpicoll import bits, lowering, tables
+from mpicoll.bits import ALWAYS, FEW, LOOKED_AT, Folds, Forest, agreement, check_folds, same_on_all_ranks, told
+from mpicoll.catalogue import facts, same_bits, same_bits_words
+from mpicoll.errors import VerifyError
+from mpicoll.ir import INPUT, Loc, Recv, RecvReduce, Reduce, Send
+from mpicoll.kernels import reduce as kernels
+from mpicoll.registry import find, registered
+from mpicoll.schedule import schedule
+from mpicoll.tables import lower_all
+from mpicoll.verify import prove, schedules, verify
+
+ROUNDING = [*product(("SUM", "PROD"), "fdFD"), *product(("MAX", "MIN"), "fd")]
+ALLREDUCE = [entry for entry in registered() if entry.collective.name == "allreduce"]
+
+
+def from_itself(p, rank):
+    """A right allreduce whose ranks do not agree: everybody sends to everybody, and each begins with its own."""
+    others = [(rank + i) % p for i in range(1, p)]
+    if others:
+        yield *(Send(peer, (0,)) for peer in others), *(RecvReduce(peer, (0,), "right") for peer in others)
+
+
+def tree(made, rank=0, block=0):
+    folds = Folds(made)
+    return folds.forest.text(folds.tree(rank, block))
+
+
+def test_examples():
+    found = doctest.testmod(bits)
+    assert found.attempted and not found.failed
+
+
+# -- trees
+
+
+def test_swapped_operands_are_one_tree_and_other_brackets_are_another():
+    forest = Forest(3)
+    left = forest.fold(forest.fold(0, 1), 2)
+    assert left == forest.fold(2, forest.fold(1, 0)) != forest.fold(0, forest.fold(1, 2))
+    assert forest.evaluate(left, lambda x, y: f"({x}{y})", "abc") == "((ab)c)"
+
+
+@pytest.mark.parametrize(
+    ("collective", "spec", "p", "expected"),
+    [
+        ("allreduce", "ring", 4, "((1∘2)∘3)∘0"),
+        ("allreduce", "recursive_doubling", 4, "(0∘1)∘(2∘3)"),
+        ("allreduce", "recursive_doubling", 3, "(0∘1)∘2"),
+        ("allreduce", "rabenseifner", 4, "(0∘2)∘(1∘3)"),
+        ("allreduce", "naive", 4, "((0∘1)∘2)∘3"),
+        ("allreduce", "recursive_multiplying(k=4)", 4, "((0∘1)∘2)∘3"),
+        ("reduce", "chain", 4, "0∘(1∘(2∘3))"),
+        ("reduce_scatter", "ring", 4, "((1∘2)∘3)∘0"),
+    ],
+)
+def test_trees_of_algorithms_that_are_known(collective, spec, p, expected):
+    """Up to swaps, so the text is compared through a forest that has both."""
+    folds = Folds(schedule(collective, spec, p))
+    names = {str(r): r for r in range(p)}
+
+    def read(text):
+        return names[text] if text in names else folds.forest.fold(*map(read, parted(text)))
+
+    assert folds.tree(0, 0) == read(expected), folds.forest.text(folds.tree(0, 0))
+
+
+def parted(text):
+    """The two sides of the outermost ∘, without their brackets."""
+    depth = 0
+    for i, char in enumerate(text):
+        depth += {"(": 1, ")": -1}.get(char, 0)
+        if char == "∘" and depth == 0:
+            return [side[1:-1] if side[0] == "(" else side for side in (text[:i], text[i + 1 :])]
+    raise ValueError(text)
+
+
+def test_scan_has_a_tree_for_every_rank():
+    made = schedule("scan", "linear", 4)
+    assert [tree(made, rank) for rank in range(4)] == ["0", "0∘1", "(0∘1)∘2", "((0∘1)∘2)∘3"]
+
+
+def test_what_a_step_folds_into_one_place_goes_from_left_to_right():
+    """Wherever the own contribution stands among those that come."""
+
+    def body(p, rank):
+        if rank == 2:
+            yield RecvReduce(1, (0,), "left"), RecvReduce(3, (0,), "right"), RecvReduce(0, (0,), "left")
+            yield tuple(Send(peer, (0,)) for peer in (0, 1, 3))
+        else:
+            yield Send(2, (0,))
+            yield Recv(2, (0,))
+
+    for in_order in (False, True):
+        made = adhoc("allreduce", body, 4, ordered=True, in_order=in_order)
+        verify(made)
+        assert tree(made) == "((0∘1)∘2)∘3"
+        check_folds(made)
+
+
+# -- the same on all ranks
+
+
+@pytest.mark.parametrize("entry", ALLREDUCE, ids=lambda entry: entry.name)
+def test_every_allreduce_agrees(entry):
+    assert agreement(entry) == (True, "")
+    for p in (*range(1, 25), 32, 33):
+        if entry.serves(p):
+            assert same_on_all_ranks(next(schedules(entry, p))), p
+
+
+def test_ranks_that_begin_with_their_own_do_not_agree():
+    """Two do: what they do differs by a swap."""
+    for p in range(1, 9):
+        made = adhoc("allreduce", from_itself, p)
+        verify(made)
+        check_folds(made)
+        assert same_on_all_ranks(made) == (p < 3)
+    made = adhoc("allreduce", from_itself, 3)
+    assert [tree(made, rank) for rank in range(3)] == ["(0∘1)∘2", "(1∘2)∘0", "(2∘0)∘1"]
+    assert told(made) == "Block 0 is (0∘1)∘2 on rank 0 but (1∘2)∘0 on rank 1: not the same bits on all."
+
+
+def test_one_block_on_one_rank_is_enough_to_differ():
+    def body(p, rank):
+        """Rank 2 folds block 1 itself, in an order of its own; all else comes from rank 0."""
+        if rank == 0:
+            yield RecvReduce(1, (0, 1), "right"), RecvReduce(2, (0, 1), "right"), Send(2, (1,))
+            yield Send(1, (0, 1)), Send(2, (0,))
+        elif rank == 1:
+            yield Send(0, (0, 1)), Send(2, (1,))
+            yield Recv(0, (0, 1))
+        else:
+            yield Send(0, (0, 1)), RecvReduce(1, (1,), "left"), RecvReduce(0, (1,), "right")
+            yield Recv(0, (0,))
+
+    made = adhoc("allreduce", body, 3, blocks=2)
+    verify(made)
+    folds = Folds(made)
+    assert [list(folds.trees(block).values()) for block in (0, 1)] == [[[0, 1, 2]], [[0, 1], [2]]]
+    assert not same_on_all_ranks(made)
+    assert told(made).startswith("Block 1 is (0∘1)∘2 on ranks 0-1 but (1∘2)∘0 on rank 2")
+
+
+def test_agreement_names_the_ranks_and_the_choices():
+    entry = adhoc("allreduce", from_itself, 3).algorithm
+    assert agreement(entry) == (False, f"p = 3-{LOOKED_AT[-1]}")
+    mixed = replace(
+        find("allreduce", "recursive_multiplying"),
+        body=lambda p, rank, k: from_itself(p, rank) if k == 5 and p > 8 else find("allreduce", "naive").body(p, rank),
+    )
+    assert agreement(mixed) == (False, f"k=5 with p = 9-{LOOKED_AT[-1]}")
+    assert same_bits_words(facts(mixed)) == f"{', '.join(ALWAYS)}; on all ranks unless k=5 with p = 9-{LOOKED_AT[-1]}"
+
+
+def test_where_there_is_nothing_to_agree_on():
+    expected = {"barrier": None, "scan": None, "exscan": None}
+    for entry in registered():
+        assert same_on_all_ranks(next(schedules(entry, served(entry, 4)))) is expected.get(entry.collective.name, True)
+
+
+def test_what_does_not_run_is_not_known():
+    def body(p, rank):
+        if p == 4:
+            raise IndexError
+        yield from from_itself(p, rank) if p == 2 else find("allreduce", "naive").body(p, rank)
+
+    said = same_bits(adhoc("allreduce", body, 2).algorithm)
+    assert said["on_all_ranks"] is None
+    assert said["unless"] == "not known, since it fails at p = 4; see mpicoll verify"
+    assert "on all ranks: not known" in same_bits_words({"same_bits": said})
+
+
+@pytest.mark.parametrize("entry", REDUCING)
+def test_facts(entry):
+    said = facts(entry)["same_bits"]
+    assert said["on_all_ranks"] is (None if "scan" in entry.collective.name else True)
+    assert all(said[words.replace(" ", "_")] is True for words in ALWAYS) and len(said) == 2 + len(ALWAYS)
+    words = same_bits_words({"same_bits": said})
+    assert ("on all ranks" in words) == bool(said["on_all_ranks"]) and all(x in words for x in ALWAYS)
+
+
+def test_told():
+    assert told(schedule("bcast", "chain", 4)) == told(schedule("exscan", "linear", 1)) == ""
+    assert told(schedule("reduce", "linear", 3, 1)).endswith(" on rank 1.")
+    assert told(schedule("scan", "linear", 3)) == "Block 0 is (0∘1)∘2 on rank 2."
+    long = told(schedule("allreduce", "naive", 60), 20)
+    assert long.startswith("Block 0 is (((((") and long.endswith("… on ranks 0-59: the same bits on all.")
+
+
+# -- lowered tables
+
+
+@pytest.mark.parametrize("entry", REDUCING)
+@pytest.mark.parametrize("p", [2, 3, 5, FEW, 13])
+def test_tables_fold_as_schedules_do(entry, p):
+    """Every root and form, chunked and not, in place and not, averaged and not."""
+    for made in schedules(entry, served(entry, p), {}):
+        if made.root in (0, 1, p - 1):
+            check_folds(made)
+
+
+def test_tables_with_other_brackets_are_refused():
+    """Operands of one row in another order, which the proof of contributions takes for as good."""
+    made = adhoc("allreduce", from_itself, 3)
+    for case, in_place in product(tables.cases(made), (False, True)):
+        plans = lower_all(made, case, in_place)
+        plan = plans[1]
+        first = [a for _, _, a, b, _ in plan.rows.tolist() if b - a == 4]
+        segments = plan.segments.copy()
+        for a in first:
+            segments[[a + 2, a + 3]] = segments[[a + 3, a + 2]]
+        plans[1] = replace(plan, segments=segments)
+        tables.run(made, case, in_place, plans)
+        if first and case.counts:
+            with pytest.raises(VerifyError, match="block 0 whole"):
+                bits.run_folds(Folds(made), case, in_place, plans)
+
+
+def test_prove_holds_tables_to_their_schedule(monkeypatch):
+    fold = lowering._Lowering._fold
+    entry = adhoc("allreduce", from_itself, 3).algorithm
+    prove(entry, 3)
+    monkeypatch.setattr(lowering._Lowering, "_fold", lambda self, loc, of, kept: fold(self, loc, of[1:] + of[:1], kept))
+    with pytest.raises(VerifyError, match="block 0 whole"):
+        prove(entry, 3)
+
+
+def test_local_reductions_have_trees_too():
+    def body(p, rank):
+        """Into an accumulator, the first time a copy."""
+        yield Reduce(Loc("a", 0), Loc(INPUT, 0))
+        yield Send(1 - rank, (0,)), RecvReduce(1 - rank, (0,), "right", "a")
+        yield Reduce(Loc("a", 0), Loc(INPUT, 0), "left")
+
+    folds = Folds(adhoc("allreduce", body, 2))
+    assert [folds.forest.text(state[Loc("a", 0)]) for state in folds.trace.state] == ["0∘(1∘0)", "1∘(1∘0)"]
+
+
+# -- kernels, on which all of it rests
+
+
+def numbers(n, dtype, seed):
+    """Numbers of very different size, so that any other rounding shows."""
+    draw = np.random.default_rng(seed)
+    parts = draw.standard_normal(2 * n) * 2.0 ** draw.integers(-20, 20, 2 * n)
+    return parts.view("c16").astype(dtype) if np.dtype(dtype).kind == "c" else parts[:n].astype(dtype)
+
+
+@pytest.mark.parametrize(("op", "code"), ROUNDING, ids=map(" ".join, ROUNDING))
+def test_kernels_give_an_element_the_same_bits_anywhere(op, code):
+    """Whatever the length and place of the slice, whichever operand is overwritten, and left and right swapped."""
+    kernel, n = kernels.address(op, np.dtype(code)), 70
+    a, b = numbers(n, code, 1), numbers(n, code, 2)
+    whole = np.empty_like(a)
+    kernels.call(kernel, whole.ctypes.data, a.ctypes.data, b.ctypes.data, n)
+    for first, length in product(range(9), (1, 2, 3, 5, 8, 17, 33, 61)):
+        part = slice(first, first + length)
+        for x, y in ((a, b), (b, a)):
+            left, right, fresh = x.copy(), y.copy(), np.empty_like(x)
+            for to in (fresh, left, right):
+                left[:], right[:] = x, y
+                kernels.call(kernel, *(v[part].ctypes.data for v in (to, left, right)), length)
+                assert to[part].tobytes() == whole[part].tobytes(), (first, length)

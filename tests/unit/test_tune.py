@@ -1,0 +1,107 @@
+"""What `mpicoll tune` makes of what it measured, without MPI."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+
+import pytest
+
+from mpicoll.benchmarks import tune
+from mpicoll.benchmarks.contenders import Contender
+from mpicoll.benchmarks.measure import Timing
+from mpicoll.benchmarks.tune import Found, decide, rules
+from mpicoll.tuning import SCHEMA, parse
+
+
+def timing(mean, noise=0.0, rounds=40, valid=True, seed=0):
+    draw = random.Random(seed)
+    made = Timing(Contender("x", None, None), valid=valid)
+    made.rounds = [[mean * (1 + noise * draw.uniform(-1, 1))] for _ in range(rounds)]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("others", "which"),
+    [
+        ([timing(0.9)], 1),
+        ([timing(0.9), timing(0.5), timing(0.7)], 2),
+        ([timing(0.98)], 0),                        # too little
+        ([timing(0.5, valid=False)], 0),
+        ([timing(0.5, rounds=0)], 0),
+        ([timing(0.5, rounds=7)], 0),               # too few to be sure
+        ([timing(0.95, noise=0.9, seed=3)], 0),     # too noisy
+        ([timing(1.5)], 0),
+        ([], 0),
+    ],
+)
+def test_only_what_is_surely_faster_replaces_the_rule(others, which):
+    assert decide([timing(1.0, rounds=len(other.rounds)) if (other := next(iter(others), None)) else timing(1.0),
+                   *others]) == which
+
+
+def test_a_rule_that_did_not_run_stays():
+    assert decide([timing(1.0, rounds=0), timing(0.5)]) == 0
+
+
+def found(nbytes, algorithm, chunk=None, seconds=2e-6, window=2):
+    return Found(nbytes, algorithm, chunk, seconds, 3e-6, 2e-6, window=window)
+
+
+def test_neighbours_that_choose_the_same_are_one_rule():
+    rows = [found(8, "a"), found(64, "a", seconds=4e-6), found(1024, "b"), found(4096, "b", 512), found(8192, "a")]
+    made = rules(rows)
+    assert [(r["from_bytes"], r["algorithm"], r.get("chunk_bytes"), r.get("at_bytes")) for r in made] == [
+        (0, "a", None, 64), (256, "b", None, 1024), (2048, "b", 512, 4096), (5792, "a", None, 8192),
+        (16384, "auto", None, None),
+    ]
+    assert (made[0]["us"], made[0]["native_us"]) == (4.0, 3.0)
+
+
+def test_how_many_chunks_are_in_flight_is_written_down():
+    made = rules([found(8, "a"), found(512, "a", 64, window=1), found(4096, "a", 64), found(8192, "a", 64)])
+    assert [(r["from_bytes"], r.get("chunk_bytes"), r.get("window")) for r in made] == [
+        (0, None, None), (64, 64, 1), (1448, 64, 2), (16384, None, None),
+    ]
+
+
+def test_what_the_rules_say_is_left_to_them():
+    assert [(r["from_bytes"], r["algorithm"]) for r in rules([found(8, "auto"), found(512, "auto")])] == [(0, "auto")]
+    made = rules([found(8, "a", seconds=float("inf")), found(512, "auto")])
+    assert [(r["from_bytes"], r["algorithm"], "us" in r) for r in made] == [(0, "a", False), (64, "auto", True)]
+
+
+@pytest.mark.parametrize(("name", "value"), [("MPICOLL_ENGINE", "mpi4py"), ("MPICOLL_CHECK", "1")])
+def test_variables_that_would_spoil_the_table_are_refused(monkeypatch, name, value):
+    monkeypatch.setenv("MPICOLL_TUNING", "yet/to/come.json")
+    tune._only_auto()
+    assert "MPICOLL_TUNING" not in os.environ
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=f"{name} is '{value}'"):
+        tune._only_auto()
+
+
+def entry(mpi="M 1.0", **rules):
+    return {"mpi": mpi, "nodes": ["0-1"],
+            "rules": {name: [{"from_bytes": 0, "algorithm": a}] for name, a in rules.items()}}
+
+
+def test_other_tables_stay_and_collectives_not_measured_too(tmp_path):
+    path = tmp_path / "t.json"
+    tune._write(path, [], entry(allreduce="ring", bcast="chain"))
+    tune._write(path, json.loads(path.read_text())["tables"], entry("N 2.0", allreduce="naive"))
+    tune._write(path, json.loads(path.read_text())["tables"], entry(allreduce="tree"))
+    tables = {table.mpi: table.rules for table in parse(path.read_text(), "t").tables}
+    chosen = {mpi: {name: rule.algorithm for name, (rule,) in rules.items()} for mpi, rules in tables.items()}
+    assert chosen == {"M 1.0": {"allreduce": "tree", "bcast": "chain"}, "N 2.0": {"allreduce": "naive"}}
+    assert json.loads(path.read_text())["schema"] == SCHEMA
+    assert [p.name for p in tmp_path.iterdir()] == ["t.json"]
+
+
+def test_what_is_asked_wrongly():
+    assert tune._names("bcast, allreduce,bcast") == ["bcast", "allreduce"]
+    assert "barrier" in tune._names("all") and "gatherv" not in tune._names("all")
+    for text, said in (("bcasts", "'bcasts'"), ("gatherv", "only their own counts"), ("", "must name something")):
+        with pytest.raises((ValueError, LookupError), match=said):
+            tune._names(text)

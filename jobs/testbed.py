@@ -100,6 +100,7 @@ class Slurm:
         with contextlib.ExitStack() as stack:
             self.directory = Path(stack.enter_context(_directory()))
             stack.callback(kill_labelled, self._label)
+            stack.callback(self._end_steps)
             self.environment = {**os.environ, "PATH": _path(), "SLURM_CONF": str(self.directory / "slurm.conf"),
                                 "MPICOLL_LAUNCH": self._label}
             self._write()
@@ -158,6 +159,17 @@ class Slurm:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+    def _end_steps(self) -> None:
+        """Ends what slurmd left to watch over jobs: without slurmctld it tries for minutes to say how they went.
+
+        It overwrites its environment, so that no label is found there, but has its node's log open.
+        """
+        logs = {str(self.directory / f"slurmd-n{node}.log") for node in range(1, self.nodes + 1)}
+        for file in Path("/proc").glob("[0-9]*/fd/*"):
+            with contextlib.suppress(OSError):
+                if os.readlink(file) in logs:
+                    os.kill(int(file.parts[2]), signal.SIGKILL)
 
     def _up(self) -> bool:
         said = subprocess.run(["sinfo", "--noheader", "--Node", "--format=%T"], env=self.environment,

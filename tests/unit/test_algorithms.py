@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 
 import pytest
 from unit.every import EVERY, served
@@ -18,24 +16,12 @@ from mpicoll.verify import schedules, verify
 FEW, MOST, SAMPLED = 16, 64, 2
 
 
-@pytest.fixture(scope="module")
-def proofs(request):
-    """The proofs that tests wait for, an algorithm after the other, made by two processes: {entry's title: by p}."""
-    asked = [item for item in request.session.items if getattr(item, "originalname", "") == "test_proof"]
-    wanted = [item.callspec.params["entry"] for item in asked]
-    pool = ProcessPoolExecutor(2, get_context("fork"))
-    yield {
-        a.title: [pool.submit(prove, (a.collective.name, a.name), p) for p in range(1, FEW + 1)] for a in wanted
-    }
-    pool.shutdown(cancel_futures=True)
-
-
 @pytest.mark.parametrize("entry", EVERY)
 @pytest.mark.timeout(600)
-def test_proof(entry, proofs):
+def test_proof(entry):
     """At every root, in both orders, in place and not, chunked and not; then all choices of its grid."""
-    for future in proofs[entry.title]:
-        proof = future.result()
+    for p in range(1, FEW + 1):
+        proof = prove((entry.collective.name, entry.name), p)
         assert proof.failure is None, proof.failure
         roots = proof.p if entry.collective.rooted else 1
         ordered = entry.collective.reduces and entry.serves(proof.p) and entry.keeps_order(proof.p)

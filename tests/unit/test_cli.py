@@ -274,9 +274,8 @@ def rows(output):
     return [line.split() for line in output.splitlines()]
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
-def test_verify_proves_all_that_is_registered(jobs):
-    output = good("verify", "--max-ranks", "3", "--jobs", jobs)
+def test_verify_proves_all_that_is_registered():
+    output = good("verify", "--max-ranks", "3", "--jobs", "2")
     plain = {collective: names for collective, names in mpicoll.algorithms().items() if collective not in PLAIN}
     for collective, names in plain.items():
         for name in names:

@@ -28,6 +28,11 @@ def launched_by_hand(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.fixture
+def nobody_waits(monkeypatch):
+    monkeypatch.setattr("mpicoll.words.HEARD", 0.0)
+
+
 def run(*args, env=None):
     return CliRunner(env=env).invoke(cli.main, ["run", *args], prog_name="mpicoll")
 
@@ -95,6 +100,7 @@ def test_using():
         (("--using", "window=2", "--using", "window=3", "a.py"), "--using window is given twice, as '2' and '3'"),
     ],
 )
+@pytest.mark.usefixtures("nobody_waits")
 def test_what_is_asked_wrongly_is_one_line_of_rank_0(args, said):
     result = run(*args)
     assert (result.exit_code, result.stdout) == (2, ""), result.output

@@ -30,12 +30,17 @@ def sizes(*words: str) -> list[tuple[str, int, float]]:
 
 def test_default_plan():
     mpi = [(ranks, fraction) for suite, ranks, fraction in sizes() if suite == "mpi"]
-    assert mpi == [(1, 1), (2, 1), *((ranks, run.FRACTION) for ranks in (3, 4, 5, 7, 8))]
+    assert mpi == [(2, 1), *((ranks, run.FRACTION) for ranks in (1, 3, 4, 5, 7, 8))]
+    assert sizes()[:2] == [("unit", 1, 1.0), ("launch", 1, run.STARTED)]
+    assert sizes("--full")[:2] == [("unit", 1, 1.0), ("launch", 1, 1.0)]
 
 
 def test_plan_of_some_ranks():
     assert sizes("--suites", "mpi", "--ranks", "2,4", "--sample", "0.3") == [("mpi", 2, 0.3), ("mpi", 4, 0.3)]
     assert sizes("--suites", "unit") == [("unit", 1, 1.0)]
+    assert sizes("--suites", "unit,launch", "--sample-launch", "0.5") == [("unit", 1, 1.0), ("launch", 1, 0.5)]
+    titles = [each.title for each in run.plan(run.parse(["--sample-launch", "0.5", "--ranks", "1", "--sample", "0.2"]))]
+    assert titles == ["unit", "launch, 50% sample", "mpi, 1 rank, 20% sample"]
 
 
 def launch_with(**outcomes: str) -> run.Launch:

@@ -35,6 +35,7 @@ HIDDEN, BATCH, RATE = 256, 128, 0.1
 LEAST_ACCURACY = 0.95
 TOLERANCE = 1e-9  # relative, between losses; the sums differ in their order only
 SEED = 0
+MISSING = "scikit-learn is missing; pip install 'mpicoll[train]'"
 
 
 class Digits(NamedTuple):
@@ -51,7 +52,7 @@ def load() -> Digits:
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        raise click.UsageError("scikit-learn is missing; pip install 'mpicoll[train]'") from None
+        raise click.UsageError(MISSING) from None
     x, y = load_digits(return_X_y=True)
     order = np.random.default_rng(SEED).permutation(len(x))
     x, y = x[order] / 16.0, y[order]

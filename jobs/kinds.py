@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import click
@@ -15,6 +16,7 @@ from mpicoll.benchmarks.asked import listed, positive, settings
 from mpicoll.benchmarks.patterns import PATTERNS
 from mpicoll.benchmarks.scaling import OSU, WEAK
 from mpicoll.errors import MpicollError, UnknownAlgorithm
+from mpicoll.tuning import validator
 
 from . import gather
 from .errors import JobsError
@@ -98,6 +100,7 @@ def tune(asked: Asked, nodes: int, ranks: int) -> list[Step]:
     words = [*words, "--seconds", f"{seconds:g}", *asked.extra]
     given = _taken(module.tune, "mpicoll tune", words)
     with _on(name, ranks):
+        validator()  # of the extra that reading tables needs
         module.check(given, ranks)
     return [Step(name, nodes, ranks, seconds, ("-m", "mpicoll", "tune", *words, "-o"), "json")]
 
@@ -111,6 +114,8 @@ def train(asked: Asked, nodes: int, ranks: int) -> list[Step]:
     words = ("--time", "--seconds", f"{seconds:g}", *batch, *asked.extra)
     module = "mpicoll.benchmarks.train_digits"
     _taken(train_digits.main, module, words)
+    if find_spec("sklearn") is None:
+        raise JobsError(train_digits.MISSING)
     return [Step(f"n{nodes}-train", nodes, ranks, seconds, ("-m", module, *words, "--json"))]
 
 

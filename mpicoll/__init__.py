@@ -1,4 +1,4 @@
-"""MPI collectives as data: proved for every p, explained, and fast from Python.
+"""MPI collectives as data: proved for each number of ranks, explained, and fast from Python.
 
     import mpicoll
     comm = mpicoll.Comm(MPI.COMM_WORLD)     # an MPI.Intracomm; its collectives are mpicoll's

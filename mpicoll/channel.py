@@ -306,6 +306,7 @@ class Channel:
             self.over = True
             self._is_busy(False)
             if self.direct is not None:
+                self.direct.abandon()
                 self.direct.clear()
             self.kept.clear()
             self.prepared.clear()

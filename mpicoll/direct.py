@@ -196,10 +196,11 @@ class Direct:
             self._abandon()
             return False
         kind, row = found
+        sequence = self.channel.sequence
         if outcome == RAN:
             self.context[place.OUTCOME] = MISSED
             self.context[place.LENT] = 0
-            self._record(kind, form)
+            self._record(kind, form, sequence)
             return True
         if outcome != UNDER_WAY:
             self._abandon()
@@ -216,18 +217,22 @@ class Direct:
 
         def finish() -> None:
             self.channel.give_scratch(scratch)
-            self._record(kind, form)
+            self._record(kind, form, sequence)
             if at not in table.kinds:  # in this one, though another may be in force by now
                 table.put(at, kind, row)
 
         stages = [lambda: Running(kind.execution)]
         name = method.spelled(form)
-        flight = Flight(kind.choice, self.channel.sequence, stages, finish, (kind, buffers), form, name)
+        flight = Flight(kind.choice, sequence, stages, finish, (kind, buffers), form, name)
         flight.is_begun = True
         return flight
 
+    def abandon(self) -> None:
+        """Nobody goes on with what the function began, if it did. MPI may, in memory that stays."""
+        if self.context.item(place.OUTCOME) not in (MISSED, RAN):
+            self._abandon()
+
     def _abandon(self) -> None:
-        """Nobody goes on with what the function began. MPI may, in memory that stays."""
         found = self.table.take(int(self.context[place.ROW]))
         self.channel.abandoned.append(((found, self._lent()), self._held()))
         self.context[place.OUTCOME] = MISSED
@@ -264,10 +269,10 @@ class Direct:
                 _let_go(buffers[-1])
         return buffers
 
-    def _record(self, kind: Kind, form: str) -> None:
+    def _record(self, kind: Kind, form: str, sequence: int) -> None:
         if self.channel.traces:
             messages, nbytes, _ = kind.execution.progress
-            record = replace(kind.record, form=form, sequence=self.channel.sequence, direct=True)
+            record = replace(kind.record, form=form, sequence=sequence, direct=True)
             self.channel.record(replace(record, messages=messages, bytes=nbytes))
 
 
@@ -293,6 +298,10 @@ class Restart:
     def close(self) -> None:
         """Start nothing any more."""
         self.context[place.OPEN] = False
+
+    def is_under_way(self) -> bool:
+        """Whether the last start has posted messages that nobody has gone on with."""
+        return int(self.context[place.OUTCOME]) not in (MISSED, RAN)
 
     def outcome(self) -> int:
         """How far the last start came, asked once."""

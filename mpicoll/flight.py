@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,11 +14,20 @@ from mpi4py import MPI
 
 from .collectives import BLOCKING
 from .engines import Execution, Waiting
-from .errors import spans
+from .errors import MpicollError, spans
 from .select import Choice
 from .whereabouts import Standing
 
 GLANCE = 1.0  # the most seconds between two looks at a flight that count as standing still
+OURS = (MPI.Exception, MpicollError, MemoryError)  # what stages raise; anything else is a signal handler's
+
+
+class Raised(Exception):
+    """What came out of a user's operator, Ctrl-C too: told to whoever waits for its call, whoever advances it."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 class Stage(Protocol):
@@ -185,8 +195,12 @@ class Flight:
         self.still, self.looked, self.seen, self.reported = 0.0, 0.0, (-1, -1, -1), False
 
     def step(self, seconds: float) -> bool:
-        """Advance; True when done, with or without an error. Ctrl-C ends nothing: it goes to whoever called."""
+        """Advance; True when done, with or without an error.
+
+        What a signal handler raises, Ctrl-C or a timeout, ends nothing: it goes to whoever called.
+        """
         if self.done:
+            self._announce()  # if an interrupt came before that
             return True
         if self.after is not None:
             if not self.after.done:
@@ -202,16 +216,23 @@ class Flight:
                 self.progress, self.stage = self.stage.progress, None
             assert self.finish is not None
             self.finish()
+        except Raised as raised:
+            self.error = raised.error
         except Exception as error:  # told to whoever waits for this flight
+            if not isinstance(error, OURS) and threading.current_thread() is threading.main_thread():
+                raise
             self.error = error
         self.done = True
         if not self.broke_off:  # a request may live on; what it worked on need not
             self.keep = self.finish = self.stage = None
             self.stages.clear()
+        self._announce()
+        return True
+
+    def _announce(self) -> None:
         if self.on_done is not None:
             on_done, self.on_done = self.on_done, None  # it knows this flight: no cycle stays
             on_done()
-        return True
 
     @property
     def broke_off(self) -> bool:
@@ -236,7 +257,13 @@ class Flight:
         return Standing(self.sequence, self.start, self.name)
 
     def stalled(self, now: float) -> float:
-        """Seconds in which somebody looked and nothing moved; a program that computes meanwhile does not count."""
+        """Seconds in which somebody looked and nothing moved; a program that computes meanwhile does not count.
+
+        Nor does what waits for an earlier flight, which is looked at itself.
+        """
+        if self.after is not None and not self.after.done:
+            self.looked = now
+            return 0.0
         seen = self.stage.progress if self.stage is not None else self.progress
         if seen != self.seen:
             self.seen, self.still = seen, 0.0

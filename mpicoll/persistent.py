@@ -17,7 +17,7 @@ from .check import comparison, signature
 from .collectives import PERSISTENT
 from .engines import MISSED, RAN, STALE, UNDER_WAY, Execution
 from .errors import CommError, RequestError
-from .flight import Failed, Flight, Polled, Running, Stage
+from .flight import OURS, Failed, Flight, Polled, Raised, Running, Stage
 from .memory import divide
 from .methods import Native
 from .prepared import Call, Prepared
@@ -148,6 +148,23 @@ class Lasting(ABC):
         """Give back what is held."""
 
 
+class Again(Running):
+    """A stage: one start of a plan. Where MPI refuses something, no other comes by the short way."""
+
+    def __init__(self, execution: Execution, short: Restart | None) -> None:
+        super().__init__(execution)
+        self.short = short
+
+    def advance(self, seconds: float) -> bool:
+        """Go on for at most so long; True when done."""
+        try:
+            return super().advance(seconds)
+        except OURS:
+            if self.short is not None:
+                self.short.close()
+            raise
+
+
 class Repeated(UnderWay, Lasting):
     """A call that is carried out again and again: its execution, its scratch and its tags are its own."""
 
@@ -166,6 +183,7 @@ class Repeated(UnderWay, Lasting):
         self.own_scratch = channel.take_scratch(n) if (n := self.prepared.plan.scratch_bytes) else None
         channel.started[self.sequence] = np.zeros(1, np.int64)
         self.short = self._short_way()
+        channel.persistent.owners.add(self)  # once it is whole
 
     def _short_way(self) -> Restart | None:
         """The short way of its starts, where all stays as it is from one to the next."""
@@ -181,6 +199,8 @@ class Repeated(UnderWay, Lasting):
     def again(self) -> Flight | None:
         """A flight that carries it out once, or goes on with what the short way began; None where that was all."""
         outcome = self.short.outcome() if self.short is not None else MISSED
+        if self.flying is not None and self.flying.broke_off:  # its messages are still posted
+            raise RequestError("the last start failed with messages under way; make another request")
         self.direct = outcome != MISSED
         if outcome == RAN:
             self._record()
@@ -192,20 +212,33 @@ class Repeated(UnderWay, Lasting):
             self.channel.abandoned.append(self)
         if self.broken:
             raise RequestError("the last start was interrupted before it was under way; make another request")
-        self.flying = self.flight([self.start if outcome == MISSED else lambda: self._begun(outcome)])
+        self.flying = self.flight([lambda: self._begun(outcome)])
         self.flying.is_begun = self.direct
         return self.flying
 
     def _begun(self, outcome: int) -> Stage:
-        """A stage: what the short way began."""
-        return Running(self.own_execution) if outcome == UNDER_WAY else Failed(self.own_execution, -outcome)
+        """A stage: the plan, or what the short way began of it."""
+        if outcome == MISSED:
+            self.start()
+        if outcome in (MISSED, UNDER_WAY):
+            return Again(self.own_execution, self.short)
+        return Failed(self.own_execution, -outcome)
 
     def finish(self) -> None:
         """After the last stage."""
         try:
             super().finish()
-        finally:
+        except Raised:
             self.landed()
+            raise
+        self.landed()
+
+    def free(self) -> None:
+        """Nobody can start it any more."""
+        if self.short is not None and self.short.is_under_way():  # and an interrupt kept anybody from going on with it
+            self.broken = True
+            self.channel.abandoned.append(self)
+        super().free()
 
     def give_up(self) -> None:
         """Give back the tags and the scratch."""
@@ -238,13 +271,14 @@ class RepeatedNative(Lasting):
     def __init__(self, channel: Channel, call: Call, prepared: Prepared, request: MPI.Prequest) -> None:
         super().__init__()
         self.channel, self.call, self.prepared, self.request = channel, call, prepared, request
-        self.sequence, self.name = channel.next_sequence(), call.name
+        self.sequence, self.name, self.averages = channel.next_sequence(), call.name, False
         channel.persistent.owners.add(self)
         channel.started[self.sequence] = np.zeros(1, np.int64)
 
     def again(self) -> Flight | None:
         """A flight that carries it out once."""
         self.request.Start()
+        self.averages = self.call.averages
         polled = Polled(self.request, "MPI's own collective")
         self.flying = Flight(
             self.prepared.choice, self.sequence, [lambda: polled], self._finish, self, PERSISTENT, self.call.name
@@ -252,7 +286,8 @@ class RepeatedNative(Lasting):
         return self.flying
 
     def _finish(self) -> None:
-        if self.call.averages:
+        averages, self.averages = self.averages, False  # once, though an interrupt may have this called again
+        if averages:
             divide(self.call, self.prepared, self.channel)
         self.landed()
 

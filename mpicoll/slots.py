@@ -70,7 +70,6 @@ class Slots:
 
     def take(self, owner: Owner) -> Slot:
         """A slot that is free on every rank. Collective; what is in flight goes on meanwhile."""
-        self.owners.add(owner)
         mine = np.concatenate([np.zeros(0, np.uint8), *self.used])
         gathered = self._wait(lambda: Gathering(self.channel.comm, mine, "the tags in use"), owner.name)
         free = np.flatnonzero(~gathered.all.any(axis=0))

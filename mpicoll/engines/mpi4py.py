@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ..errors import RequestError
 from ..plan import FOLD, SEND, Plan, tag
 from . import Waiting, waiting
 from .local import finish_step, geometry, prepare_row
@@ -42,7 +43,8 @@ class _Lane:
 class Execution:
     """One plan under way. May be bound again once done.
 
-    Repeated, on the same memory with the same tags, its messages are persistent requests.
+    Repeated, on the same memory with the same tags, its messages are persistent requests. What a signal handler raises
+    while it waits ends nothing: advance goes on another time.
     """
 
     def __init__(self, plan: Plan, comm: MPI.Comm, repeated: bool = False) -> None:
@@ -62,6 +64,7 @@ class Execution:
         self.sequence, self.bases, self.kernel = sequence, np.array(bases, np.int64), kernel
         self.scale, self.divisor = scale, divisor
         self.messages = self.bytes = self.finished = 0
+        self.posting = False
         self.lanes = [
             _Lane(s, slot, first, end)
             for s, (first, end) in enumerate(self.plan.strands.tolist())
@@ -70,7 +73,9 @@ class Execution:
         ]
 
     def advance(self, seconds: float) -> bool:
-        """Go on for at most `seconds`; True when done."""
+        """Go on for at most `seconds`; True when done. Raises RequestError after an interrupt that lost messages."""
+        if self.posting:
+            raise RequestError("an interrupt came while messages were posted; which of them are under way is not known")
         until, idle = time.monotonic() + seconds, 0
         while self.lanes:
             moved = [self._run(lane) for lane in self.lanes]
@@ -90,31 +95,20 @@ class Execution:
         moved = False
         while lane.lane < self.plan.lanes:
             if lane.requests is None:
+                self.posting = True
                 lane.requests = self._post(lane)
-                moved = True
+                self.posting, moved = False, True
             if lane.requests and not MPI.Request.Testall(lane.requests):
                 return moved
-            first, posts, end = self.steps[lane.step]
-            plan = self.plan
-            finish_step(
-                plan.rows,
-                plan.segments,
-                self.geometry,
-                self.bases,
-                first,
-                posts,
-                end,
-                lane.lane,
-                lane.slot,
-                self.kernel,
-                self.scale,
-                self.divisor,
-            )
-            lane.requests, moved = None, True
+            plan, rows = self.plan, self.steps[lane.step]
+            work = (*rows, lane.lane, lane.slot, self.kernel, self.scale, self.divisor)
+            moved = True
             self.finished += 1
             lane.step += 1
             if lane.step == lane.end:
                 lane.step, lane.lane = lane.first, lane.lane + plan.window
+            lane.requests = None  # this and the above before the folds: an interrupt in them is seen when they are done
+            finish_step(plan.rows, plan.segments, self.geometry, self.bases, *work)
         return True
 
     def _post(self, lane: _Lane) -> Sequence[MPI.Request]:

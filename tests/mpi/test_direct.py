@@ -17,6 +17,7 @@ from mpi_cases import AGAIN
 import mpicoll
 from mpicoll import direct as shortcuts
 from mpicoll import kept, plan
+from mpicoll.channel import ORPHANS
 from mpicoll.collectives import NONBLOCKING, PERSISTENT
 from mpicoll.engines import context as place
 from mpicoll.engines import direct as engine
@@ -419,24 +420,35 @@ def test_a_message_that_does_not_fit(two):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_a_message_that_does_not_fit_a_persistent_collective(two):
-    """Wait raises what MPI said in Start, and the tags stay taken: messages may be left."""
+@pytest.mark.parametrize("sent", ["before", "after"])
+def test_a_message_that_does_not_fit_a_persistent_collective(two, sent):
+    """Wait raises what MPI said, in Start or after it. The tags stay taken, and it does not start again: messages may
+    be left."""
     if two is None:
         return
     n = 8 if two.rank else 4
     request = two.Allreduce_init(np.ones(n), np.zeros(n))
     assert request._repeated.short is not None
     if two.rank:
+        if sent == "after":
+            two.recv(source=0)
         request.Start()
         two.send("started", 0)
         request.Wait()
         request.Free()
         return
-    two.recv(source=1)      # so its message is here
+    if sent == "before":
+        two.recv(source=1)      # so its message is here
     request.Start()
+    if sent == "after":
+        two.send("started", 1)
+        two.recv(source=1)
     with pytest.raises(MPI.Exception) as caught:
         request.Wait()
     assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
+    for _ in range(2):
+        with pytest.raises(RequestError, match="failed with messages under way"):
+            request.Start()
     slot = request._repeated.slot
     request.Free()
     assert slot.used[slot.sequence]
@@ -641,6 +653,65 @@ def test_a_start_that_was_interrupted(two):
         request.Wait()
         assert (receive == 2).all()
         two.Barrier()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_start_that_was_interrupted_and_a_request_that_is_freed(two):
+    """MPI may still write to its scratch and its buffers, and its tags may still be in use."""
+    if two is None:
+        return
+    send, receive = np.ones(4), np.zeros(4)
+    request = two.Allreduce_init(send, receive)
+    two.Barrier()
+    if two.rank == 0:
+        repeated = request._repeated
+        assert request._again(request) == 1     # rank 1 is not there
+        request.Free()
+        assert repeated.slot.used[repeated.slot.sequence] and repeated in two._channel.abandoned
+        two.Barrier()
+    else:
+        time.sleep(0.2)
+        request.Start()
+        request.Wait()
+        assert (receive == 2).all()
+        two.Barrier()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_caller_who_was_interrupted_and_frees_the_communicator(two):
+    """What MPI may still write to outlives it."""
+    if two is None:
+        return
+    other, send, receive = two.Dup(), np.full(6, 3.0), np.zeros(6)
+    teach(lambda: other.Allreduce(send, receive), AGAIN)
+    two.Barrier()
+    if two.rank == 0:
+        assert other._again(mpicoll.methods.ALLREDUCE, send, receive, MPI.SUM, 0) == 1   # rank 1 is not there
+        kept = len(ORPHANS)
+        other.Free()
+        assert any(buffer is receive for _, buffers in ORPHANS[kept:] for buffer in buffers)
+    else:
+        time.sleep(0.2)
+        other.Allreduce(send, receive)
+        other.Free()
+    two.Barrier()
+
+
+def test_a_trace_of_a_call_that_another_overtook(two):
+    """It is known by its own number."""
+    if two is None:
+        return
+    begin = lambda: two.Iallreduce(np.ones(5), np.zeros(5))
+    teach(lambda: begin().Wait(), AGAIN)
+    with two.trace() as records:
+        if two.rank == 0:
+            time.sleep(0.1)
+        first = begin()
+        second = two.Ibcast(np.zeros(5))
+        first.Wait()
+        second.Wait()
+    assert sorted(record.sequence for record in records) == [two._channel.sequence - 1, two._channel.sequence]
+    assert {record.collective: record.sequence for record in records}["allreduce"] == two._channel.sequence - 1
 
 
 def test_a_persistent_request_that_is_given_up(ours, comm):

@@ -335,17 +335,22 @@ def test_the_thread_is_out_of_the_way_while_somebody_waits(threaded, monkeypatch
 # -- errors
 
 
+def alarm(*arguments):
+    raise TimeoutError
+
+
 @pytest.mark.mpi(min_size=2)
-def test_ctrl_c_ends_nothing_but_the_wait(ours):
+@each(("handler", "error"), [(signal.default_int_handler, KeyboardInterrupt), (alarm, TimeoutError)])
+def test_ctrl_c_ends_nothing_but_the_wait(ours, handler, error):
     """What a signal handler raises goes to the caller; what is in flight goes on, and can be waited for again."""
     if ours.rank:
         time.sleep(0.5)
     flights = several(ours, 6)
     if ours.rank == 0:
-        before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        before = signal.signal(signal.SIGALRM, handler)
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         try:
-            with pytest.raises(KeyboardInterrupt):
+            with pytest.raises(error):
                 flights[3].request.Wait()
         finally:
             signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,142 @@
+"""A flight and what comes between: errors, interrupts, and another that must be done first."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+from mpi4py import MPI
+
+from mpicoll.calls import UnderWay
+from mpicoll.engines import mpi4py as reference
+from mpicoll.errors import MismatchError, RequestError
+from mpicoll.flight import Flight, Raised
+
+
+class Stage:
+    """Raises what it is given, one a step, and then is done."""
+
+    progress, over = (0, 0, 0), False
+
+    def __init__(self, *errors):
+        self.errors = list(errors)
+
+    def advance(self, seconds):
+        if self.errors:
+            raise self.errors.pop(0)
+        return True
+
+
+def made(*stages, finish=lambda: None):
+    choice = SimpleNamespace(collective="bcast")
+    return Flight(choice, 1, [lambda stage=stage: stage for stage in stages], finish, keep="memory")
+
+
+@pytest.mark.parametrize("error", [TimeoutError("alarm"), KeyboardInterrupt(), SystemExit(3)])
+def test_what_a_signal_handler_raises_ends_nothing(error):
+    flight = made(Stage(error))
+    with pytest.raises(type(error)):
+        flight.step(0.0)
+    assert not flight.done and flight.error is None
+    assert flight.step(0.0) and flight.error is None and not flight.broke_off
+
+
+@pytest.mark.parametrize("error", [MPI.Exception(MPI.ERR_OTHER), MismatchError("root", [0, 1]), MemoryError()])
+def test_what_a_stage_raises_is_told_to_who_waits(error):
+    flight = made(Stage(error))
+    assert flight.step(0.0) and flight.broke_off and flight.keep == "memory"
+    with pytest.raises(type(error)):
+        flight.tell()
+    flight.tell()
+
+
+def test_in_another_thread_no_handler_raises():
+    flight = made(Stage(RuntimeError("a defect")))
+    thread = threading.Thread(target=flight.step, args=(0.0,))
+    thread.start()
+    thread.join()
+    assert flight.done and isinstance(flight.error, RuntimeError)
+
+
+@pytest.mark.parametrize("error", [ValueError("of the operator"), SystemExit(1), KeyboardInterrupt()])
+def test_what_an_operator_raises_is_told_to_who_waits(error):
+    def finish():
+        raise Raised(error)
+
+    flight = made(Stage(), finish=finish)
+    assert flight.step(0.0) and not flight.broke_off
+    with pytest.raises(type(error)):
+        flight.tell()
+
+
+def test_an_interrupt_before_the_request_is_told_of_the_end():
+    flight, told = made(Stage()), []
+    flight.step(0.0)
+    flight.on_done = lambda: told.append("done")  # as if the interrupt had come between
+    assert flight.step(0.0) and flight.step(0.0) and told == ["done"]
+
+
+def test_what_waits_for_an_earlier_one_does_not_stand_still():
+    first, second = made(Stage()), made(Stage())
+    second.after = first
+    for now in range(10):
+        assert second.stalled(float(now)) == 0.0
+    first.step(0.0)
+    assert second.stalled(10.0) == 0.0 and second.stalled(10.5) == 0.5
+
+
+class Interrupts:
+    """Stands for a function in whose last moments Ctrl-C came, the first time."""
+
+    def __init__(self, function=lambda *_: None):
+        self.function, self.calls = function, 0
+
+    def __call__(self, *arguments):
+        self.function(*arguments)
+        self.calls += 1
+        if self.calls == 1:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("where", ["after", "record"])
+def test_an_interrupted_end_gives_back_once(where):
+    given, interrupted = [], Interrupts()
+    channel = SimpleNamespace(next_sequence=lambda: 1, traces=[], give_scratch=lambda scratch: given.append(scratch))
+    prepared = SimpleNamespace(give=given.append, choice=None)
+    under_way = UnderWay(channel, SimpleNamespace(operator=None, name="Bcast", form="blocking"), prepared)
+    under_way.execution = "execution"
+    under_way.memory = SimpleNamespace(after=interrupted if where == "after" else None, scratch="scratch")
+    if where == "record":
+        under_way._record = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        under_way.finish()
+    assert given == []
+    under_way.finish()
+    under_way.finish()
+    assert given == ["execution", "scratch"] and interrupted.calls == 2
+
+
+def test_the_reference_engine_does_not_go_on_where_messages_were_lost():
+    execution = reference.Execution.__new__(reference.Execution)
+    execution.plan, execution.posting = SimpleNamespace(lanes=1, window=1), False
+    execution.lanes, execution._post = [reference._Lane(0, 0, 0, 1)], Interrupts()
+    with pytest.raises(KeyboardInterrupt):
+        execution.advance(0.0)
+    with pytest.raises(RequestError, match="an interrupt came while messages were posted"):
+        execution.advance(0.0)
+
+
+def test_the_reference_engine_folds_once(monkeypatch):
+    folded = []
+    monkeypatch.setattr(reference, "finish_step", Interrupts(lambda *given: folded.append(given[4:])))
+    execution = reference.Execution.__new__(reference.Execution)
+    execution.plan = SimpleNamespace(lanes=1, window=1, rows=None, segments=None)
+    execution.geometry = execution.bases = None
+    execution.kernel = execution.scale = execution.divisor = execution.finished = 0
+    execution.posting, execution.steps = False, [(0, 1, 2), (2, 3, 4)]
+    execution.lanes, execution._post = [reference._Lane(0, 0, 0, 2)], lambda lane: []
+    with pytest.raises(KeyboardInterrupt):
+        execution.advance(0.0)
+    assert execution.advance(0.0)
+    assert [rows[:3] for rows in folded] == execution.steps and execution.finished == 2

@@ -62,6 +62,7 @@ def test_nodes_whose_ranks_do_not_follow_each_other(comm, engine, collective, sp
 
 
 @pytest.mark.mpi(min_size=3)
+@pytest.mark.unsampled(max_size=4)
 def test_ranks_that_share_hosts_meet_there_first(comm, engine):
     """As if the machine were two: what auto chooses then is right, and explain says the same."""
     ours = mpicoll.Comm(comm)

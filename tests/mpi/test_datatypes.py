@@ -377,6 +377,7 @@ def test_a_datatype_freed_while_a_collective_is_in_flight(comm, kind, method):
 
 
 @pytest.mark.mpi(max_size=1)
+@pytest.mark.unsampled
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="nothing tells how much memory there is")
 @each("kind", ["vector", "indexed", "darray"])
 def test_many_datatypes_leave_nothing(kind):

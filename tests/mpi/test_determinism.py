@@ -212,6 +212,7 @@ def test_ranks_that_are_said_to_disagree_do(comm, engine, disagreeing):
 
 
 @pytest.mark.mpi(min_size=3)
+@pytest.mark.unsampled(max_size=4)
 def test_these_numbers_tell_one_tree_from_another(comm):
     """On three ranks or more two algorithms give two results, so the comparisons above can fail."""
     ours = mpicoll.Comm(comm)

@@ -83,6 +83,7 @@ def test_parameters_of_algorithms(comm, engine, collective):
 
 
 @pytest.mark.mpi(min_size=3)
+@pytest.mark.unsampled(max_size=4)
 @each("window", [1, 2, 3, 4, 32])
 def test_ranks_have_lanes_of_their_own(comm, engine, window):
     """Nobody but the root knows how many chunks the others have: 1, 3, 5, … and none."""

@@ -214,20 +214,27 @@ class Flight:
                 if not self.stage.advance(seconds):
                     return False
                 self.progress, self.stage = self.stage.progress, None
-            assert self.finish is not None
-            self.finish()
-        except Raised as raised:
-            self.error = raised.error
         except Exception as error:  # told to whoever waits for this flight
             if not isinstance(error, OURS) and threading.current_thread() is threading.main_thread():
                 raise
             self.error = error
+        else:
+            self._finish()
         self.done = True
         if not self.broke_off:  # a request may live on; what it worked on need not
             self.keep = self.finish = self.stage = None
             self.stages.clear()
         self._announce()
         return True
+
+    def _finish(self) -> None:
+        assert self.finish is not None
+        try:
+            self.finish()
+        except Raised as raised:
+            self.error = raised.error
+        except Exception as error:
+            self.error = error
 
     def _announce(self) -> None:
         if self.on_done is not None:

@@ -23,7 +23,7 @@ from mpicoll.packing import ByMPI, ByRuns
 
 each = pytest.mark.parametrize
 of_every_kind = each("recipe", KINDS.values(), ids=KINDS)
-OPEN_MPI = MPI.get_vendor()[0] == "Open MPI"
+OPEN_MPI, INTEL = (MPI.get_vendor()[0] == name for name in ("Open MPI", "Intel MPI"))
 IN_DISGUISE = ("contiguous", "vector in disguise", "no blocks", "no elements")
 
 
@@ -208,8 +208,10 @@ def test_collectives_of_every_kind(comm, own_packs, method):
             for n in (1, 3):
                 with ours.trace() as records:
                     result = received(ours, method, datatype, n)
-                # Open MPI's own Gather and Allgather end in an internal error where the extent is negative.
-                if not (OPEN_MPI and "gather" in method.lower() and datatype.Get_extent()[1] < 0):
+                # Open MPI's own Gather and Allgather end in an internal error where the extent is negative, and Intel
+                # MPI's Gather of a placed hvector on 2 ranks in a segmentation fault on some processors.
+                internal = OPEN_MPI and "gather" in method.lower() and datatype.Get_extent()[1] < 0
+                if not internal and not (INTEL and method == "Gather"):
                     assert result == received(comm, method, datatype, n), (kind, n)
                 assert records[0].algorithm != "native", kind
     assert not own_packs

@@ -216,10 +216,12 @@ class Direct:
             raise
 
         def finish() -> None:
-            self.channel.give_scratch(scratch)
+            nonlocal scratch
             self._record(kind, form, sequence)
             if at not in table.kinds:  # in this one, though another may be in force by now
                 table.put(at, kind, row)
+            array, scratch = scratch, None  # last, and once, as in UnderWay.finish
+            self.channel.give_scratch(array)
 
         stages = [lambda: Running(kind.execution)]
         name = method.spelled(form)

@@ -626,6 +626,15 @@ def test_persistent_collectives_that_go_the_long_way(ours, comm, given):
         kind.Free()
 
 
+def joins_late(two, request, receive):
+    """The other rank, which knows nothing of the interrupt."""
+    time.sleep(0.2)
+    request.Start()
+    request.Wait()
+    assert (receive == 2).all()
+    two.Barrier()
+
+
 @pytest.mark.mpi(min_size=2)
 def test_a_start_that_was_interrupted(two):
     """Before it was a flight: it cannot be told what became of it, so it is not started again."""
@@ -648,11 +657,7 @@ def test_a_start_that_was_interrupted(two):
         request.Free()
         assert slot.used[slot.sequence] and request._repeated is None   # its messages may still be on their way
     else:
-        time.sleep(0.2)
-        request.Start()
-        request.Wait()
-        assert (receive == 2).all()
-        two.Barrier()
+        joins_late(two, request, receive)
 
 
 @pytest.mark.mpi(min_size=2)
@@ -670,11 +675,7 @@ def test_a_start_that_was_interrupted_and_a_request_that_is_freed(two):
         assert repeated.slot.used[repeated.slot.sequence] and repeated in two._channel.abandoned
         two.Barrier()
     else:
-        time.sleep(0.2)
-        request.Start()
-        request.Wait()
-        assert (receive == 2).all()
-        two.Barrier()
+        joins_late(two, request, receive)
 
 
 @pytest.mark.mpi(min_size=2)

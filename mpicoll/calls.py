@@ -34,7 +34,7 @@ def run(channel: Channel, call: Call, prepared: Prepared) -> None:
     try:
         done = execution.advance(SPIN)
     except BaseException:  # Ctrl-C too: MPI may still write to this memory, so it must stay
-        channel.abandoned.append(under_way)
+        channel.abandon(under_way, under_way.sequence)
         raise
     if done:
         try:

@@ -16,8 +16,8 @@ from mpi4py import MPI
 from . import progress, stall
 from .agreed import Agreed, agree
 from .collectives import PERSISTENT
-from .engines import CALLS, TRACES, selftest
-from .errors import EngineError
+from .engines import BROKEN, CALLS, NUMBERS, TRACES, selftest
+from .errors import CommError, EngineError
 from .flight import Flight, Record, Sink
 from .kept import Kept
 from .notes import Notes
@@ -63,7 +63,7 @@ class Channel:
         self.agreed: Agreed = like.agreed if like is not None else self._agree()
         self.settings = self.agreed.settings
         self.kept = Kept()
-        self.numbers, self.how_busy = np.zeros(2, np.int64), _how_busy
+        self.numbers, self.how_busy = np.zeros(NUMBERS, np.int64), _how_busy
         self.direct = self._short_way()
         self.override(Overrides())
         self.flying: list[Flight] = []
@@ -160,6 +160,24 @@ class Channel:
         self.numbers[CALLS] += 1
         return self.sequence
 
+    def abandon(self, what: Any, sequence: int | None) -> None:
+        """Keep what broke off with messages posted: MPI may write to its memory for good.
+
+        The tags of a call by that number are not used again, for a message may still come with one.
+        """
+        self.abandoned.append(what)
+        if sequence is not None:
+            self.numbers[BROKEN + sequence % SEQUENCES] = sequence
+
+    def check_tags(self) -> None:
+        """Raise CommError where the tags of the next call may be those of messages that a broken-off call left."""
+        broken = int(self.numbers[BROKEN + (self.sequence + 1) % SEQUENCES])
+        if broken:
+            raise CommError(
+                f"call {broken} on this communicator broke off with messages under way, and call {self.sequence + 1} "
+                f"would use the same tags; go on with another communicator, such as a Dup of this one"
+            )
+
     def _is_busy(self, busy: bool) -> None:
         with _busy_lock:
             (_busy.add if busy else _busy.discard)(self)
@@ -216,7 +234,8 @@ class Channel:
         for flight in ended:
             self.flying.remove(flight)
             if flight.broke_off:
-                self.abandoned.append(flight)
+                has_own_tags = flight.form == PERSISTENT or flight.choice.algorithm == NATIVE
+                self.abandon(flight, None if has_own_tags else flight.sequence)
             if self.slots.get(flight.sequence % SEQUENCES) is flight:
                 del self.slots[flight.sequence % SEQUENCES]
         if not self.flying:

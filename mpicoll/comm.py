@@ -164,7 +164,10 @@ class Comm(Collectives):
                 check.settle(channel, given, method.spelled(form))
             call = prepared.describe(method.collective, given, int(root), op)
             call.form, call.method = form, method
-            return call, prepared.prepare(channel, call)
+            served = prepared.prepare(channel, call)
+            if form != PERSISTENT and not served.is_native:
+                channel.check_tags()
+            return call, served
         except MismatchError:
             raise
         except MpicollError as error:

@@ -212,7 +212,7 @@ class Direct:
             scratch = self._lent()
             self.context[place.OUTCOME] = MISSED
         except BaseException:  # Ctrl-C
-            self.channel.abandoned.append((kind, buffers))
+            self.channel.abandon((kind, buffers), sequence)
             raise
 
         def finish() -> None:
@@ -236,7 +236,7 @@ class Direct:
 
     def _abandon(self) -> None:
         found = self.table.take(int(self.context[place.ROW]))
-        self.channel.abandoned.append(((found, self._lent()), self._held()))
+        self.channel.abandon(((found, self._lent()), self._held()), self.channel.sequence)
         self.context[place.OUTCOME] = MISSED
 
     def lend(self, scratch: np.ndarray) -> bool:

@@ -237,9 +237,10 @@ class Flight:
             self.error = error
 
     def _announce(self) -> None:
-        if self.on_done is not None:
-            on_done, self.on_done = self.on_done, None  # it knows this flight: no cycle stays
-            on_done()
+        on_done = self.on_done
+        if on_done is not None:
+            on_done()  # first: it may be called again after an interrupt, but must not be left out
+            self.on_done = None  # it knows this flight: no cycle stays
 
     @property
     def broke_off(self) -> bool:

@@ -209,7 +209,7 @@ class Repeated(UnderWay, Lasting):
             self.short.close()
         if outcome == STALE:  # an interrupt came between: nobody went on with the last start
             self.broken = True
-            self.channel.abandoned.append(self)
+            self.channel.abandon(self, None)
         if self.broken:
             raise RequestError("the last start was interrupted before it was under way; make another request")
         self.flying = self.flight([lambda: self._begun(outcome)])
@@ -237,7 +237,7 @@ class Repeated(UnderWay, Lasting):
         """Nobody can start it any more."""
         if self.short is not None and self.short.is_under_way():  # and an interrupt kept anybody from going on with it
             self.broken = True
-            self.channel.abandoned.append(self)
+            self.channel.abandon(self, None)
         super().free()
 
     def give_up(self) -> None:

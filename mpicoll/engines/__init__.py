@@ -12,11 +12,13 @@ from typing import Any, NamedTuple, Protocol
 from mpi4py import MPI
 
 from ..blocks import chunk_length
-from ..plan import FOLD, RECV, SEND, Plan
+from ..plan import FOLD, RECV, SEND, SEQUENCES, Plan
 
 # How far a call came on the short way (see direct.py); negative: an error code of MPI's
 MISSED, UNDER_WAY, RAN, STALE = range(4)
-CALLS, TRACES = range(2)  # places in a communicator's numbers: of the last call, and of who traces (see direct.py)
+# places in a communicator's numbers: of the last call, of who traces, of the calls whose tags may not be used again
+CALLS, TRACES, BROKEN = range(3)
+NUMBERS = BROKEN + SEQUENCES
 
 
 class Waiting(NamedTuple):

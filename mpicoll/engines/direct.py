@@ -20,7 +20,7 @@ from numba import carray, int64, njit, types
 
 from .. import plan
 from ..kernels.cache import native
-from . import CALLS, MISSED, RAN, STALE, TRACES, UNDER_WAY, compiled, key, local
+from . import BROKEN, CALLS, MISSED, NUMBERS, RAN, STALE, TRACES, UNDER_WAY, compiled, key, local
 from . import context as place
 from .compiled import (
     BYTE,
@@ -142,14 +142,15 @@ def again(this, arguments, n):  # type: ignore[no-untyped-def]
     if not look_up(context):
         return call_long(context[place.NUMBER], (1,))
     row = line(context[place.TABLE] + 8 * COLUMNS * context[place.ROW], COLUMNS)
-    if row[NEEDED] > context[place.SCRATCH_BYTES]:
+    numbers = line(context[place.NUMBERS], NUMBERS)
+    if row[NEEDED] > context[place.SCRATCH_BYTES] or numbers[BROKEN + (numbers[CALLS] + 1) % plan.SEQUENCES] != 0:
         return call_long(context[place.NUMBER], (1,))
     send, recv = context[place.SEND_ARRAY], context[place.RECV_ARRAY]
     if row[SEND_BYTES] > 0 and row[RECV_BYTES] > 0:
         from_, to = load(send + DATA), load(recv + DATA)
         if from_ < to + row[RECV_BYTES] and to < from_ + row[SEND_BYTES]:
             return call_long(context[place.NUMBER], (1,))
-    tables, numbers = table(row[TABLES], compiled.START + 1, 2), line(context[place.NUMBERS], 2)
+    tables = table(row[TABLES], compiled.START + 1, 2)
     bases, call = line_of(tables, compiled.BASES), line_of(tables, compiled.CALL)
     if row[SEND_COUNT] >= 0:
         bases[0] = load(send + DATA) + row[SEND_OFFSET]

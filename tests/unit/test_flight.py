@@ -77,6 +77,15 @@ def test_an_interrupt_before_the_request_is_told_of_the_end():
     assert flight.step(0.0) and flight.step(0.0) and told == ["done"]
 
 
+def test_an_interrupt_while_the_request_is_told_of_the_end():
+    """It is told again, for nobody knows how far that came."""
+    flight = made(Stage())
+    flight.on_done = Interrupts()
+    with pytest.raises(KeyboardInterrupt):
+        flight.step(0.0)
+    assert flight.step(0.0) and flight.step(0.0) and flight.on_done is None
+
+
 def test_what_waits_for_an_earlier_one_does_not_stand_still():
     first, second = made(Stage()), made(Stage())
     second.after = first

@@ -1,0 +1,202 @@
+"""Counters that start again from the beginning (tags, numbers of calls, slots), past their end with one operation left standing."""
+
+from __future__ import annotations
+
+import mpi_cases as cases
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll import tickets
+from mpicoll.errors import CommError
+from mpicoll.plan import SEQUENCES
+
+LATE = 1  # the rank that joins last
+several = pytest.mark.mpi(min_size=2)
+
+
+@pytest.fixture(params=cases.ENGINES)
+def engine(request):
+    return request.param
+
+
+@pytest.fixture
+def ours(comm, engine):
+    made = mpicoll.Comm(comm)
+    with made.using(engine=engine):
+        yield made
+
+
+class Standing:
+    """An Iallreduce that one rank joins only when it is let."""
+
+    def __init__(self, comm):
+        self.comm, self.x, self.y = comm, np.full(5, comm.rank + 1.0), np.zeros(5)
+        self.request = None if comm.rank == LATE else self._begin()
+
+    def _begin(self):
+        return self.comm.Iallreduce(self.x, self.y)
+
+    @property
+    def is_complete(self):
+        """Whether MPI's own Get_status says so."""
+        return self.request is not None and MPI.Request.Get_status(self.request)
+
+    def end(self, plain):
+        """All ranks join; none was complete before."""
+        early = plain.allgather(self.is_complete)
+        if self.request is None:
+            self.request = self._begin()
+        mpicoll.Request.Waitall([self.request])
+        p = self.comm.size
+        return early == [False] * p and (self.y == p * (p + 1) / 2).all()
+
+
+@several
+def test_a_request_stands_while_others_use_every_tag(comm, monkeypatch):
+    monkeypatch.setattr(tickets, "_TAGS", 64)
+    ours = mpicoll.Comm(comm)
+    other, x, y = ours.Dup(), np.ones(1), np.zeros(1)
+    standing = Standing(ours)
+    for _ in range(63):
+        other.Iallreduce(x, y).Wait()
+    last = other.Iallreduce(x, y)
+    comm.Barrier()
+    assert standing.end(comm)
+    last.Wait()
+
+
+@several
+def test_more_requests_than_tags(comm, monkeypatch):
+    """A second communicator has tags where the first has none left."""
+    monkeypatch.setattr(tickets, "_TAGS", 4)
+    monkeypatch.setattr(tickets.Message, "tags", tickets.Tags())
+    ours = mpicoll.Comm(comm)
+    standing = [Standing(ours.Dup()) for _ in range(11)]
+    assert all(each.end(comm) for each in reversed(standing))
+    assert Standing(ours).end(comm)
+
+
+@several
+def test_a_dropped_request_keeps_its_tag(comm, monkeypatch):
+    """Nobody waits for it any more, and it is under way all the same."""
+    monkeypatch.setattr(tickets, "_TAGS", 2)
+    monkeypatch.setattr(tickets.Message, "tags", tickets.Tags())
+    ours = mpicoll.Comm(comm)
+    first, second = Standing(ours), Standing(ours.Dup())
+    first.request = None
+    others = [Standing(ours.Dup()) for _ in range(3)]
+    assert all(each.end(comm) for each in others)
+    assert second.end(comm)
+    if comm.rank == LATE:
+        first.request = first._begin()
+    ours.Barrier()
+    assert (first.y == comm.size * (comm.size + 1) / 2).all() or comm.rank == LATE
+
+
+@several
+def test_an_interrupted_wait_keeps_its_tag(comm, monkeypatch):
+    monkeypatch.setattr(tickets, "_TAGS", 2)
+    monkeypatch.setattr(tickets.Message, "tags", tickets.Tags())
+    ours = mpicoll.Comm(comm)
+    standing = Standing(ours)
+    if standing.request is not None:
+        with monkeypatch.context() as patch:
+            patch.setattr(standing.request._channel, "turn", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                standing.request.Wait()
+    others = [Standing(ours.Dup()) for _ in range(5)]
+    assert all(each.end(comm) for each in others)
+    assert standing.end(comm)
+
+
+def interrupted(seconds):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.mpi(min_size=3)
+def test_more_calls_than_numbers_while_one_stands(ours, comm):
+    """Rank 0 waits for the late one in its first Gather; the others have ended theirs and go on, twice round and more."""
+    rank, p, calls = comm.rank, comm.size, 2 * SEQUENCES + 3
+    if rank == LATE:
+        comm.recv(source=2)  # the others have begun all
+    sends = [np.full(3, 1000.0 * i + rank) for i in range(calls)]
+    receives = [np.zeros((p, 3)) for _ in range(calls)]
+    requests = [ours.Igather(send, receive, 0) for send, receive in zip(sends, receives)]
+    if rank == 2:
+        comm.send(None, LATE)
+    mpicoll.Request.Waitall(requests)
+    right = [1000.0 * i + np.arange(p)[:, None] for i in range(calls)]
+    assert rank or all((receive == each).all() for receive, each in zip(receives, right))
+
+
+@several
+def test_a_persistent_one_stands_while_others_are_made_past_the_end(ours, comm):
+    x, y = np.full(4, comm.rank + 1.0), np.zeros(4)
+    first = ours.Allreduce_init(x, y)
+    if comm.rank != LATE:
+        first.Start()
+    kept = []
+    for i in range(2 * SEQUENCES + 3):
+        a, b = np.full(4, float(i)), np.zeros(4)
+        again = ours.Allreduce_init(a, b)
+        again.Start()
+        again.Wait()
+        assert (b == i * comm.size).all()
+        if i % 2:
+            kept.append(again)
+        else:
+            again.Free()
+    if comm.rank == LATE:
+        first.Start()
+    first.Wait()
+    assert (y == comm.size * (comm.size + 1) / 2).all()
+    for each in (*kept, first):
+        each.Free()
+
+
+@several
+def test_the_tags_of_a_call_that_broke_off_are_not_used_again(ours, engine):
+    """A message that did not fit may have left others; the call after 126 more is refused, and others before it served."""
+    pair = ours.Split(0 if ours.rank < 2 else MPI.UNDEFINED)
+    if pair == MPI.COMM_NULL:
+        return
+    with pair.using(engine=engine, allreduce="recursive_doubling"):
+        n = 8 if pair.rank else 4
+        broke_off = pair._channel.sequence + 1
+        if pair.rank:
+            pair.Allreduce(np.ones(n), np.zeros(n))     # what it receives is shorter, which is no error
+        else:
+            with pytest.raises(MPI.Exception):
+                pair.Allreduce(np.ones(n), np.zeros(n))
+        for i in range(SEQUENCES - 1):
+            y = np.zeros(3)
+            pair.Allreduce(np.full(3, float(i)), y)
+            assert (y == 2 * i).all()
+        if pair.rank == 0:
+            for call in (pair.Allreduce, pair.Iallreduce):
+                with pytest.raises(CommError, match=f"call {broke_off} .* broke off .* call {broke_off + SEQUENCES}"):
+                    call(np.ones(3), np.zeros(3))
+        again, y = pair.Dup(), np.zeros(1)
+        again.Allreduce(np.ones(1), y)
+        assert y == 2
+
+
+def test_a_request_is_completed_once(comm, monkeypatch):
+    """An interrupt may have its end gone through again: its tag is given back once, and no message is left over."""
+    monkeypatch.setattr(tickets.Message, "tags", tickets.Tags())
+    flight = type("Flight", (), {"error": None, "told": False})()
+    for _ in range(3):
+        ticket, other = tickets.Message(flight), tickets.Message(flight)
+        for _ in range(2):
+            ticket.complete()
+        ticket.request.Wait()
+        assert not other.request.Test()
+        other.complete()
+        other.request.Wait()
+    assert {ticket.tag, other.tag} == {0, 1}
+    general = tickets.General(flight)
+    general.complete()
+    general.complete()
+    general.request.Wait()

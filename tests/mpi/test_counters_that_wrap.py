@@ -1,4 +1,4 @@
-"""Counters that start again from the beginning (tags, numbers of calls, slots), past their end with one operation left standing."""
+"""Counters that start again (tags, numbers of calls, slots), past their end with one operation left standing."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def interrupted(seconds):
 
 @pytest.mark.mpi(min_size=3)
 def test_more_calls_than_numbers_while_one_stands(ours, comm):
-    """Rank 0 waits for the late one in its first Gather; the others have ended theirs and go on, twice round and more."""
+    """Rank 0 waits for the late one in its first Gather; the others have ended theirs and go on."""
     rank, p, calls = comm.rank, comm.size, 2 * SEQUENCES + 3
     if rank == LATE:
         comm.recv(source=2)  # the others have begun all
@@ -158,7 +158,7 @@ def test_a_persistent_one_stands_while_others_are_made_past_the_end(ours, comm):
 
 @several
 def test_the_tags_of_a_call_that_broke_off_are_not_used_again(ours, engine):
-    """A message that did not fit may have left others; the call after 126 more is refused, and others before it served."""
+    """A message that did not fit may have left others: the call after 126 more is refused, those before it served."""
     pair = ours.Split(0 if ours.rank < 2 else MPI.UNDEFINED)
     if pair == MPI.COMM_NULL:
         return

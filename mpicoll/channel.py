@@ -36,6 +36,7 @@ LIVE: dict[int, Channel] = {}  # type: ignore[name-defined]  # by identity, thos
 _busy: set[Channel] = set()  # type: ignore[name-defined]  # with something in flight
 _how_busy = np.zeros(1, np.int64)  # how many these are, for engines/direct.py
 _busy_lock = threading.RLock()
+_unknown_layouts: set[str] = set()  # why the short way is closed, as was logged
 ORPHANS: list[Any] = []  # what MPI may write to until the end of the process
 
 
@@ -64,6 +65,7 @@ class Channel:
         self.settings = self.agreed.settings
         self.kept = Kept()
         self.numbers, self.how_busy = np.zeros(NUMBERS, np.int64), _how_busy
+        self.closed = self._why_closed()  # the short way; empty where it is open
         self.direct = self._short_way()
         self.override(Overrides())
         self.flying: list[Flight] = []
@@ -102,13 +104,26 @@ class Channel:
 
     # -- what calls need --------------------------------------------------------------------------------
 
-    def _short_way(self) -> Direct | None:
-        """What serves calls without a look at their arguments, where that can be and each need not be compared."""
-        if self.agreed.engine != "compiled" or self.settings.check:
-            return None
-        from .direct import Direct, check  # here, since the compiled engine need not load
+    def _why_closed(self) -> str:
+        """Say why every call goes the long way; that objects are laid out in an unknown way is logged, once."""
+        if self.settings.check:
+            return "check mode compares every call"
+        if self.agreed.engine != "compiled":
+            return f"the {self.agreed.engine} engine runs the plans"
+        if why := selftest.fast_path():
+            if self.rank == 0 and why not in _unknown_layouts:
+                _unknown_layouts.add(why)
+                LOG.warning("every call takes the slow path: %s", why)
+            return why
+        return ""
 
-        return Direct(self) if check() is None else None
+    def _short_way(self) -> Direct | None:
+        """What serves calls without a look at their arguments, where that is open."""
+        if self.closed:
+            return None
+        from .direct import Direct  # here, since the compiled engine need not load
+
+        return Direct(self)
 
     def override(self, overrides: Overrides) -> None:
         """Put other overrides in force, with what serves calls under them."""

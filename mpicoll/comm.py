@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 from mpi4py import MPI
@@ -21,6 +22,7 @@ from .requests import Request
 from .rules import RULES
 from .select import Choice, native_choice
 from .settings import ENGINES
+from .snapshot import snapshot
 
 _PREDEFINED = tuple(map(MPI._handleof, (MPI.COMM_WORLD, MPI.COMM_SELF)))
 
@@ -100,7 +102,7 @@ class Comm(Collectives):
             from .registry import find
 
             find(collective, "")
-        return prepared.select(channel, collective, nbytes, op.Is_commutative())
+        return replace(prepared.select(channel, collective, nbytes, op.Is_commutative()), slow=channel.closed)
 
     @contextmanager
     def trace(self) -> Iterator[list[Record]]:
@@ -122,13 +124,14 @@ class Comm(Collectives):
             if isinstance(begun, Flight):
                 channel.run(begun)
             return
-        asked = direct.asked() if direct is not None else None
+        buffers = snapshot(buffers)
+        asked = direct.asked(method, buffers, root, op) if direct is not None else None
         call, served = self._prepare(channel, BLOCKING, method, buffers, root, op)
         if served.is_native:
             calls.run_native(channel, self, call, served, method.native(buffers, root, op))
         else:
             calls.run(channel, call, served)
-        if direct is not None and asked is not None and asked.is_of(method):
+        if direct is not None and asked is not None:
             direct.learn(asked, call, served, buffers, root, op)
 
     def _start(self, method: Method, buffers: Sequence[Any], root: Any = 0, op: MPI.Op | None = None) -> MPI.Request:
@@ -137,13 +140,14 @@ class Comm(Collectives):
         direct = channel.direct
         if direct is not None and (begun := direct.carry_on(method, NONBLOCKING)):
             return Request.launch(channel, begun) if isinstance(begun, Flight) else Request.of_nothing()
-        asked = direct.asked() if direct is not None else None
+        buffers = snapshot(buffers)
+        asked = direct.asked(method, buffers, root, op) if direct is not None else None
         call, served = self._prepare(channel, NONBLOCKING, method, buffers, root, op)
         if served.is_native:
             under_way = calls.start_native(channel, self, call, served, method.native(buffers, root, op))
             return under_way if isinstance(under_way, MPI.Request) else Request.launch(channel, under_way)
         request = Request.launch(channel, calls.flight(channel, call, served))
-        if direct is not None and asked is not None and asked.is_of(method):
+        if direct is not None and asked is not None:
             direct.learn(asked, call, served, buffers, root, op)
         return request
 
@@ -151,7 +155,7 @@ class Comm(Collectives):
         self, method: Method, buffers: Sequence[Any], info: MPI.Info, root: Any = 0, op: MPI.Op | None = None
     ) -> MPI.Prequest:
         """Check, select, and keep it for every Start."""
-        channel = self._open()
+        channel, buffers = self._open(), snapshot(buffers)
         call, served = self._prepare(channel, PERSISTENT, method, buffers, root, op)
         return persistent.prepare(channel, self, call, served, method.native(buffers, root, op), info)
 

@@ -2,7 +2,8 @@
 
 engines/direct.py has the function that a method tries first. What leaves the short way comes back here: a call that is
 not done after some milliseconds becomes a flight, one that somebody traces leaves its record. A kind of call is learnt
-when it is served for the second time.
+when it is served for the second time, from arguments that nobody can change (see snapshot.py), and if what serves it is
+what served it the first time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from .engines import MISSED, RAN, STALE, UNDER_WAY, compiled
 from .engines import context as place
 from .engines import direct as engine
 from .engines import key as keys
-from .engines.key import check as check  # for whoever makes one
 from .flight import Flight, Record, Running
 from .memory import aligned
 from .methods import Method
@@ -39,21 +39,26 @@ MOMENT, BYTES_A_NANOSECOND = 20_000, 2  # how long that is: nanoseconds at least
 LARGEST = 256 << 10  # bytes of a plan that is kept for one kind
 MOST = 8 << 20  # and for all
 SINGLE = 256  # the largest integer that Python has one object of
-_DATATYPES = {id(each) for each in vars(MPI).values() if isinstance(each, MPI.Datatype)}
+SEEN = 4 * keys.ROWS  # kinds that were served once, of which it is known what served them
+_DATATYPES = {id(each): each for each in vars(MPI).values() if isinstance(each, MPI.Datatype)}
 _let_go = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_DecRef", ctypes.pythonapi))
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The kind of call that the function was asked for and did not know, as the beginning of a row of its table."""
+    """What kind of call it is, as the beginning of the row that it has in the function's table, or would have."""
 
     row: int
     key: np.ndarray
     details: np.ndarray
 
-    def is_of(self, method: Any) -> bool:
-        """Whether a call of this method was it."""
-        return bool(self.key[keys.METHOD] == id(method))
+    @property
+    def digest(self) -> int:
+        """A number that two kinds have in common only by a rare chance."""
+        return hash((self.key.tobytes(), self.details.tobytes()))
+
+
+Seen = tuple["weakref.ref[Prepared]", tuple[tuple[int, int], ...]]  # what served a call, and the sides of its buffers
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,15 @@ class Table:
     def __init__(self) -> None:
         self.rows = np.zeros((keys.ROWS, engine.COLUMNS), np.int64)
         self.kinds: dict[int, tuple[Kind, np.ndarray]] = {}
+        self.seen: OrderedDict[int, Seen] = OrderedDict()  # by a hash of the key and the details
+
+    def was_seen(self, asked: Asked, served: Seen) -> bool:
+        """Whether the same served the last call of that kind; it is remembered for the next."""
+        before, self.seen[asked.digest] = self.seen.get(asked.digest), served
+        self.seen.move_to_end(asked.digest)
+        if len(self.seen) > SEEN:
+            self.seen.popitem(last=False)
+        return before == served
 
     def put(self, at: int, kind: Kind, row: np.ndarray) -> None:
         """Have a kind in a row, in the place of what was there."""
@@ -89,6 +103,7 @@ class Table:
         """Have none."""
         self.rows[:] = 0
         self.kinds.clear()
+        self.seen.clear()
 
     def take(self, at: int) -> tuple[Kind, np.ndarray] | None:
         """What was in a row, which is empty from now on."""
@@ -120,7 +135,7 @@ class Direct:
     def under(self, overrides: Overrides) -> None:
         """Serve calls by what was learnt under these overrides."""
         if self.context[place.OUTCOME] != MISSED:
-            self._abandon()
+            self.abandon()
         if overrides not in self.tables:
             self.tables[overrides] = Table()
         self.tables.move_to_end(overrides)
@@ -139,8 +154,13 @@ class Direct:
         """The memory of all kinds."""
         return sum(kind.nbytes for table in self.tables.values() for kind, _ in table.kinds.values())
 
-    def asked(self) -> Asked | None:
-        """The kind of call that the function has just missed, if it is one that it could serve."""
+    def asked(self, method: Method, buffers: Sequence[Any], root: Any, op: MPI.Op | None) -> Asked | None:
+        """Return what kind of call it is; None where the function could serve none of it.
+
+        buffers: a snapshot, which says in learn() what it says here.
+        """
+        send, recv = [*[None] * (2 - len(buffers)), *buffers][:2]
+        self.again(method, send, recv, op, buffers[2] if len(buffers) > 2 else root, None, None)
         if not self.context[place.KEY + keys.METHOD]:
             return None
         key = self.context[place.KEY : place.KEY + keys.KEYS].copy()
@@ -150,28 +170,27 @@ class Direct:
     def learn(
         self, asked: Asked, call: Call, prepared: Prepared, buffers: Sequence[Any], root: Any, op: MPI.Op | None
     ) -> None:
-        """Serve calls of this kind from now on, if it may be, and this one was not the first.
+        """Serve calls of this kind from now on, if it may be, and the same served the last one.
 
         One that is known could not be served since its scratch was away, or too small, or its buffers overlap.
         Objects are known by their addresses: so those of dtypes, datatypes and roots must be such as there is one of.
         """
-        prepared.calls += 1
         plan, method = prepared.plan, call.method
-        if prepared.calls < 2 or root > SINGLE or not calls.may_go_short(call, prepared):
+        if root > SINGLE or not calls.may_go_short(call, prepared):
             return
         assert plan is not None and method is not None
         known = self.table.kinds.get(asked.row)
         if plan.nbytes > LARGEST or (known is not None and known[0].is_of(asked, known[1])):
             return
-        leaves = list(_leaves(buffers))
-        if not all(map(_is_single, leaves)):
+        leaves, found = list(_leaves(buffers)), tuple(_sides(call, buffers))
+        if not all(map(_is_single, leaves)) or not self.table.was_seen(asked, (weakref.ref(prepared), found)):
             return
         if self.nbytes + plan.nbytes > MOST:
             self.clear()
         execution = compiled.Execution(plan, self.channel.comm)
         execution.bind(0, (0, 0, 0), *calls.kernels(call.operator, self.channel.size))
         tables = execution.addresses()
-        sizes, offsets = zip(*((0, 0), (0, 0), *_sides(call, buffers))[-2:])
+        sizes, offsets = zip(*((0, 0), (0, 0), *found)[-2:])
         more = moment(prepared.nbytes), plan.scratch_bytes, *map(MPI.Get_address, (tables, asked.details))
         row = np.array([*asked.key, *sizes, *offsets, *more], np.int64)
         record = calls.record(call, prepared, 0)
@@ -179,6 +198,7 @@ class Direct:
         nbytes = plan.nbytes + asked.details.nbytes
         kind = Kind(execution, prepared.choice, record, method, nbytes, asked.details, (tables, op, strings))
         self.table.put(asked.row, kind, row)
+        self.context[place.TURN] += 1
 
     # -- what leaves the short way --------------------------------------------------------------------------
 
@@ -200,6 +220,7 @@ class Direct:
         if outcome == RAN:
             self.context[place.OUTCOME] = MISSED
             self.context[place.LENT] = 0
+            self._held()
             self._record(kind, form, sequence)
             return True
         if outcome != UNDER_WAY:
@@ -231,7 +252,11 @@ class Direct:
 
     def abandon(self) -> None:
         """Nobody goes on with what the function began, if it did. MPI may, in memory that stays."""
-        if self.context.item(place.OUTCOME) not in (MISSED, RAN):
+        outcome = self.context.item(place.OUTCOME)
+        if outcome == RAN:
+            self.context[place.OUTCOME] = MISSED
+            self._held()
+        elif outcome != MISSED:
             self._abandon()
 
     def _abandon(self) -> None:

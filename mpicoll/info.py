@@ -94,13 +94,15 @@ def library_paths(maps: Path = Path("/proc/self/maps")) -> list[str]:
 
 
 def _engine() -> dict[str, Any]:
-    """Whether the compiled engine passes its self-test here."""
+    """Whether the compiled engine passes its self-test here, and calls made before may take the fast path."""
     try:
-        from .engines.selftest import check
+        from .engines.selftest import check, fast_path
 
-        return {"compiled_engine": check()}
+        problem = check()
+        return {"compiled_engine": problem, "fast_path": fast_path() if problem is None else "no compiled engine"}
     except Exception as error:
-        return {"compiled_engine": f"its self-test did not run: {type(error).__name__}: {error}"}
+        problem = f"its self-test did not run: {type(error).__name__}: {error}"
+        return {"compiled_engine": problem, "fast_path": "no compiled engine"}
 
 
 def _numba() -> dict[str, Any]:
@@ -155,6 +157,7 @@ def lines(found: dict[str, Any]) -> str:
         *(("", f"rank {who} on {host}: {_cpus(cpus)}") for who, (host, cpus) in _grouped(ranks, "host", "cpus")),
         ("engines", "mpi4py: serves every algorithm"),
         *(("", f"compiled: {_passed(why)} on rank {who}") for who, (why,) in _grouped(ranks, "compiled_engine")),
+        *(("", f"fast path: {_open(why)} on rank {who}") for who, (why,) in _grouped(ranks, "fast_path")),
         ("numba", f"{numba['version'] or numba['why']}"),
         ("cache", _cache(numba)),
         ("kernels", f"{len(built['compiled'])} compiled, {len(built['loaded'])} loaded from the cache"),
@@ -180,6 +183,10 @@ def _cpus(cpus: list[int] | None) -> str:
 
 def _passed(why: str | None) -> str:
     return "passes its self-test" if why is None else f"not used, {why};"
+
+
+def _open(why: str | None) -> str:
+    return "open" if why is None else f"closed, {why};"
 
 
 def _names(kernels: Iterable[str]) -> str:

@@ -84,12 +84,12 @@ class Call:
         return self.counts * self.unit * shares
 
 
-@dataclass
+@dataclass(eq=False)
 class Prepared:
     """What serves calls of one kind: the choice, its plan, and idle executions to use again.
 
     plan is None for native, and where it asks: a plan can only be made once the counts of other ranks are known.
-    What serves then is another one, found by all ranks' counts. calls: how many it served that might go the short way.
+    What serves then is another one, found by all ranks' counts.
     """
 
     choice: Choice
@@ -99,7 +99,6 @@ class Prepared:
     engine: Any
     idle: list[Execution]
     asks: bool = False
-    calls: int = 0
 
     @property
     def is_native(self) -> bool:

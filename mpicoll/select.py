@@ -32,6 +32,7 @@ class Choice:
     forced: bool = False
     rule: str = ""
     measured: bool = False  # as a tuning table says
+    slow: str = ""  # why such calls take the slow path, as explain() says
 
     def __str__(self) -> str:
         chunks = (
@@ -40,7 +41,8 @@ class Choice:
             else f"chunks of {self.chunk_bytes} bytes, {self.window} in flight"
         )
         how = "" if self.algorithm == NATIVE else f" on the {self.engine} engine, {chunks}"
-        return f"{self.collective}: {self.algorithm}{how}: {self.why}"
+        path = f"; every call takes the slow path: {self.slow}" if self.slow else ""
+        return f"{self.collective}: {self.algorithm}{how}: {self.why}{path}"
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ OPEN, BUSY, NUMBERS, TABLE, OUTCOME, ROW, HELD_SEND, HELD_RECV, KEY = range(9)
 NONE, IN_PLACE, NDARRAY, SAVE, RESTORE, HOLD, NUMBER = range(16, 23)
 HANDLE, WIDE, NULL, NOBODY, ONESELF, STARTED, OVER, TURN, SCRATCH, SCRATCH_BYTES, LENT, MOMENT = range(23, 35)
 LIST, TUPLE, INTEGER, STRING, DATATYPE, LONGS, INTS, VALUE, FORGIVE, LET_GO = range(35, 45)
-DETAILS, ROOM, SEND_ARRAY, RECV_ARRAY, FIXED = range(45, 50)
-CONTEXT = 50
+DETAILS, ROOM, SEND_ARRAY, RECV_ARRAY = range(45, 49)
+LIST_SIZE, LIST_ITEM, TUPLE_SIZE, TUPLE_ITEM = range(49, 53)
+CONTEXT = 53
 _OBJECTS = {
     NONE: None, IN_PLACE: MPI.IN_PLACE, NDARRAY: np.ndarray, LIST: list, TUPLE: tuple, INTEGER: int, STRING: str,
     DATATYPE: MPI.Datatype, LONGS: np.dtype(np.int64), INTS: np.dtype(np.int32),
@@ -25,6 +26,7 @@ _OBJECTS = {
 _FUNCTIONS = {
     SAVE: "PyEval_SaveThread", RESTORE: "PyEval_RestoreThread", HOLD: "Py_IncRef", LET_GO: "Py_DecRef",
     NUMBER: "PyLong_FromLong", VALUE: "PyLong_AsLongLong", FORGIVE: "PyErr_Clear",
+    LIST_SIZE: "PyList_Size", LIST_ITEM: "PyList_GetItem", TUPLE_SIZE: "PyTuple_Size", TUPLE_ITEM: "PyTuple_GetItem",
 }  # fmt: skip
 
 
@@ -36,7 +38,7 @@ def new(busy: np.ndarray, numbers: np.ndarray, details: np.ndarray) -> np.ndarra
     """
     context = np.zeros(CONTEXT, np.int64)
     context[[BUSY, NUMBERS, DETAILS]] = [MPI.Get_address(array) for array in (busy, numbers, details)]
-    context[[ROOM, FIXED]] = len(details), tuple.__basicsize__
+    context[ROOM] = len(details)
     for place, thing in _OBJECTS.items():
         context[place] = id(thing)
     for place, function in _FUNCTIONS.items():

@@ -73,7 +73,6 @@ def look_up(context):  # type: ignore[no-untyped-def]
         if free < 0 and row[METHOD] == 0:
             free = at
     if free < 0:  # one that was there must go: not always the same
-        context[place.TURN] += 1
         free = (first + context[place.TURN] % WAYS) & (ROWS - 1)
     context[place.ROW] = free
     return False
@@ -127,14 +126,33 @@ def end(context, tables, code, request):  # type: ignore[no-untyped-def]
     return True
 
 
+@njit
+def let_go(context):  # type: ignore[no-untyped-def]
+    """Let go of the buffers that were held for Python, which may run a finaliser: nothing is half done by then."""
+    send, recv = context[place.HELD_SEND], context[place.HELD_RECV]
+    context[place.HELD_SEND] = context[place.HELD_RECV] = 0
+    if send != 0:
+        call_long(context[place.LET_GO], (send,))
+    if recv != 0:
+        call_long(context[place.LET_GO], (recv,))
+
+
 def again(this, arguments, n):  # type: ignore[no-untyped-def]
     """Python's 0 where the collective was carried out; else 1, and OUTCOME says how far it came.
 
     With a null request as the sixth argument it waits for a moment at most, and the request is complete where it is 0.
+    With seven arguments it carries out nothing, but puts down what kind of call it is and its row.
     """
     context = line(load(this + DATA), place.CONTEXT)
     context[place.KEY + METHOD] = 0
-    if context[place.OUTCOME] != MISSED:  # whoever called before was interrupted before he could look
+    if n > 6:
+        if context[place.OPEN] != 0 and find(context, arguments):
+            look_up(context)
+        return call_long(context[place.NUMBER], (1,))
+    if context[place.OUTCOME] == RAN:  # whoever called before was interrupted before he could leave a record of it
+        context[place.OUTCOME], context[place.LENT] = MISSED, 0
+        let_go(context)
+    if context[place.OUTCOME] != MISSED:  # or before he could go on with it
         context[place.OUTCOME] = STALE
         return call_long(context[place.NUMBER], (1,))
     if context[place.OPEN] == 0 or n < 5 or load(context[place.BUSY]) != 0 or not find(context, arguments):
@@ -163,11 +181,9 @@ def again(this, arguments, n):  # type: ignore[no-untyped-def]
     call_long(context[place.HOLD], (recv,))
     code = run(context, tables, SECONDS if n == 5 else row[MOMENT] * NANOSECOND)
     served = end(context, tables, code, 0 if n == 5 else load(arguments + 40))
-    if code == DONE:
-        call_long(context[place.LET_GO], (send,))
-        call_long(context[place.LET_GO], (recv,))
-    else:  # MPI goes on with this memory, whatever becomes of the caller
-        context[place.HELD_SEND], context[place.HELD_RECV] = send, recv
+    context[place.HELD_SEND], context[place.HELD_RECV] = send, recv
+    if served:  # else Python lets go of them; MPI may go on with this memory, whatever becomes of the caller
+        let_go(context)
     return call_long(context[place.NUMBER], (0 if served else 1,))
 
 

@@ -9,7 +9,7 @@ addresses. Nothing here runs Python's code: what would have to (other sequences,
 
 from __future__ import annotations
 
-import ctypes
+import sys
 from functools import cache
 from typing import Any
 
@@ -19,6 +19,7 @@ from mpi4py import MPI
 from numba import carray, njit, types
 from numba.extending import intrinsic
 
+from ..peek import peek
 from . import context as place
 from .compiled import call_long
 
@@ -30,7 +31,6 @@ IDENTITY = -1  # the count of a buffer that is None or MPI.IN_PLACE
 MOST_ROOM = 8192  # words of details
 # bytes from the beginning of an object to its fields
 TYPE, DATA, NDIM, DIMENSIONS, DTYPE, FLAGS = 8, 16, 24, 32, 56, 64
-SIZE, ITEMS = 16, 24  # of a list; a tuple's items are in it, at its basic size
 CONTIGUOUS, ALIGNED, WRITEABLE = 0x1 | 0x2, 0x100, 0x400
 
 
@@ -134,14 +134,21 @@ def leaf(context, thing):  # type: ignore[no-untyped-def]
 
 
 @njit
-def items(context, thing):  # type: ignore[no-untyped-def]
-    """(the address of the first item's, how many there are) of a list or tuple, -1 of them for another object."""
+def length(context, thing):  # type: ignore[no-untyped-def]
+    """How many items a list or tuple has, -1 for another object."""
     kind = load(thing + TYPE)
     if kind == context[place.LIST]:
-        return load(thing + ITEMS), load(thing + SIZE)
+        return call_long(context[place.LIST_SIZE], (thing,))
     if kind == context[place.TUPLE]:
-        return thing + context[place.FIXED], load(thing + SIZE)
-    return 0, -1
+        return call_long(context[place.TUPLE_SIZE], (thing,))
+    return -1
+
+
+@njit
+def item(context, thing, i):  # type: ignore[no-untyped-def]
+    """The address of an item of a list or tuple, which keeps it."""
+    is_list = load(thing + TYPE) == context[place.LIST]
+    return call_long(context[place.LIST_ITEM] if is_list else context[place.TUPLE_ITEM], (thing, i))
 
 
 def _list_of(each: Any) -> Any:
@@ -149,12 +156,12 @@ def _list_of(each: Any) -> Any:
 
     @njit
     def told(context, thing):  # type: ignore[no-untyped-def]
-        first, n = items(context, thing)
+        n = length(context, thing)
         if n < 0:
             return each(context, thing)
         right = put(context, load(thing + TYPE), n)
         for i in range(n):
-            right = right and each(context, load(first + 8 * i))
+            right = right and each(context, item(context, thing, i))
         return right
 
     return told
@@ -169,15 +176,15 @@ def array_of(context, message, side):  # type: ignore[no-untyped-def]
     kind = load(message + TYPE)
     if kind == context[place.NDARRAY]:
         return message
-    first, n = items(context, message)
+    n = length(context, message)
     if n < 0:
         return message
     if n < 2 or not put(context, kind + side, n):  # objects begin at even addresses
         return 0
     for i in range(1, n):
-        if not part(context, load(first + 8 * i)):
+        if not part(context, item(context, message, i)):
             return 0
-    return load(first)
+    return item(context, message, 0)
 
 
 @njit
@@ -215,23 +222,23 @@ def find(context, arguments):  # type: ignore[no-untyped-def]
 
 @cache
 def check() -> str | None:
-    """None where Python and NumPy lay out their objects as is thought here, else the reason."""
-    array, known = np.zeros((3, 5), np.float32), CONTIGUOUS | ALIGNED | WRITEABLE
-    read = lambda thing, at, kind=ctypes.c_int64: kind.from_address(id(thing) + at).value
-    found = [read(array, at) for at in (TYPE, DATA, DTYPE)]
-    found += [read(array, NDIM, ctypes.c_int32), read(array, FLAGS, ctypes.c_int32) & known]
-    if found != [id(np.ndarray), MPI.Get_address(array), id(array.dtype), 2, known & ~0x2]:
-        return "NumPy's arrays are not laid out as its header files have it"
-    if _words(read(array, DIMENSIONS)) != [3, 5]:
-        return "NumPy's arrays are not laid out as its header files have it"
-    for thing in ([array, None], (array, None)):
-        right = [read(thing, TYPE), read(thing, SIZE)] == [id(type(thing)), 2]
-        at = id(thing) + tuple.__basicsize__ if isinstance(thing, tuple) else read(thing, ITEMS)
-        if not right or _words(at) != [id(array), id(None)]:
-            return "Python's lists and tuples are not laid out as its header files have it"
+    """Return None where Python and NumPy lay out their objects as is thought here, else what does not.
+
+    Nothing is followed before it is known what it is: peek() reads, and finds out where there is nothing to read.
+    """
+    for thing in (np.zeros(2), [1, 2], (1, 2), 1, "f", MPI.FLOAT):
+        if _word(id(thing) + TYPE) != id(type(thing)):
+            return "Python's objects are not laid out as its header files have it"
+    for array in (np.zeros((3, 5), np.float32), np.zeros((4, 6, 2))[1:, ::2].T):
+        found = [_word(id(array) + at) for at in (DATA, DTYPE)] + [_word(id(array) + at, 4) for at in (NDIM, FLAGS)]
+        right = [array.ctypes.data, id(array.dtype), array.ndim, array.flags.num]
+        first = _word(id(array) + DIMENSIONS)
+        if found != right or first is None or [_word(first + 8 * i) for i in range(array.ndim)] != [*array.shape]:
+            return "NumPy's arrays are not laid out as its header files have it"
     return None
 
 
-def _words(at: int) -> list[int]:
-    """Two words at an address."""
-    return [ctypes.c_int64.from_address(at + 8 * i).value for i in range(2)]
+def _word(at: int, nbytes: int = 8) -> int | None:
+    """An integer at an address; None where there is nothing to read."""
+    found = peek(at, nbytes)
+    return None if found is None else int.from_bytes(found, sys.byteorder)

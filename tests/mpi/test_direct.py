@@ -381,11 +381,27 @@ def test_not_where_each_call_is_looked_at(comm, monkeypatch, variable, value):
             ours.Allreduce(np.ones(5 + comm.rank), np.ones(5 + comm.rank))
 
 
-def test_not_on_objects_that_are_laid_out_otherwise(comm, monkeypatch):
-    monkeypatch.setattr("mpicoll.direct.check", lambda: "another Python")
-    ours = mpicoll.Comm(comm)
-    teach(lambda: allreduce(ours, np.ones(5)))
-    assert not goes_short(ours, lambda: allreduce(ours, np.ones(5)))
+def test_not_on_objects_that_are_laid_out_otherwise(comm, monkeypatch, caplog):
+    """Why not is logged once, and explain() says it."""
+    monkeypatch.setattr(keys, "check", lambda: "another Python")
+    with caplog.at_level("WARNING", "mpicoll"):
+        ours, other = mpicoll.Comm(comm), mpicoll.Comm(comm.Dup())
+    said = [record.message for record in caplog.records if "another Python" in record.message]
+    assert said == ["every call takes the slow path: another Python"] * (comm.rank == 0)
+    for each in (ours, other):
+        teach(lambda each=each: allreduce(each, np.ones(5)))
+        assert not goes_short(each, lambda each=each: allreduce(each, np.ones(5)))
+        assert str(each.explain("allreduce", 40)).endswith("; every call takes the slow path: another Python")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "why"),
+    [("MPICOLL_CHECK", "1", "check mode compares every call"), ("MPICOLL_ENGINE", "mpi4py", "the mpi4py engine runs")],
+)
+def test_why_it_is_closed_is_explained(comm, monkeypatch, variable, value, why):
+    assert "slow path" not in str(mpicoll.Comm(comm).explain("allreduce", 40))
+    monkeypatch.setenv(variable, value)
+    assert f"every call takes the slow path: {why}" in str(mpicoll.Comm(comm.Dup()).explain("allreduce", 40))
 
 
 @pytest.mark.mpi(min_size=2)

@@ -472,13 +472,16 @@ def test_nonblocking(ours, comm, method, late):
     assert results == [False] * (AGAIN - 1) + [True] * 3
 
 
-def test_layout_is_looked_at(monkeypatch):
-    """Where objects are laid out otherwise the short way is closed, with the reason."""
+@pytest.mark.parametrize("field", ["TYPE", "DATA", "NDIM", "DIMENSIONS", "DTYPE", "FLAGS"])
+def test_layout_is_looked_at(monkeypatch, field):
+    """Where objects are laid out otherwise the short way is closed, with the reason, and nothing wrong is followed."""
     assert keys.check() is None
-    for name, wrong in (("DIMENSIONS", 40), ("SIZE", 24), ("DTYPE", 48)):      # what can be read, and is not it
-        monkeypatch.setattr(keys, name, wrong)
+    where = getattr(keys, field)
+    others = [at for at in range(0, 80, 4) if at != where]
+    for wrong in (*others, 1 << 20, 1 << 40, -(1 << 40)):   # of other fields, of other objects, and where nothing is
+        monkeypatch.setattr(keys, field, wrong)
         keys.check.cache_clear()
-        assert "not laid out" in keys.check()
+        assert "not laid out" in (keys.check() or ""), (field, wrong)
         monkeypatch.undo()
     keys.check.cache_clear()
     assert keys.check() is None

@@ -427,7 +427,8 @@ def facts(*ranks):
         "python": "3.11.0",
         "mpi": {**mpi, "mpi4py": "4.1.2", "thread_level": "MULTIPLE"},
         "ranks": [
-            {"rank": i, "host": host, "cpus": cpus, "compiled_engine": why} for i, (host, cpus, why) in enumerate(ranks)
+            {"rank": i, "host": host, "cpus": cpus, "compiled_engine": why, "fast_path": why}
+            for i, (host, cpus, why) in enumerate(ranks)
         ],
         "hosts": len({host for host, _, _ in ranks}),
         "numba": {"version": "0.60", "cache_directory": None, "cache_writable": False},
@@ -442,6 +443,8 @@ def test_info_puts_ranks_that_agree_on_one_line():
     assert "         rank 2 on b: CPU 3" in lines
     assert "         compiled: passes its self-test on rank 0-1" in lines
     assert "         compiled: not used, no luck; on rank 2" in lines
+    assert "         fast path: open on rank 0-1" in lines
+    assert "         fast path: closed, no luck; on rank 2" in lines
     assert "library  unknown" in lines
     assert "kernels  2 compiled, 0 loaded from the cache" in lines
     assert "         compiled reduce.sum" in lines

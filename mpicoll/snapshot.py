@@ -1,0 +1,43 @@
+"""A call's arguments as they are when it is made, which nobody changes while the call reads them more than once.
+
+A caller's lists and arrays are the caller's: another thread, a signal handler or a finaliser may put other things into
+a list, or give an array another shape, at any moment in which Python runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+def snapshot(buffers: Sequence[Any]) -> tuple[Any, ...]:
+    """Return buffer arguments that say the same on the same memory, in lists, tuples and arrays of their own.
+
+    An object that is given twice stays one object. What is no list, tuple or numpy.ndarray stays as it is.
+    """
+    taken = {id(buffer): _message(buffer) for buffer in buffers}
+    return tuple(taken[id(buffer)] for buffer in buffers)
+
+
+def _message(message: Any) -> Any:
+    """A buffer, or a list that begins with one: `[buffer, count, displacement, datatype]` or a shorter form."""
+    if type(message) is np.ndarray:
+        return message.view()
+    if not isinstance(message, (list, tuple)):
+        return message
+    first, *others = message or (None,)
+    parts = first.view() if type(first) is np.ndarray else first, *map(_values, others)
+    return _like(message, parts[: len(message)])
+
+
+def _values(part: Any) -> Any:
+    """Counts, displacements, datatypes, and lists of them."""
+    if type(part) is np.ndarray:
+        return part.copy()
+    return _like(part, tuple(map(_values, part))) if isinstance(part, (list, tuple)) else part
+
+
+def _like(given: Any, parts: tuple[Any, ...]) -> Any:
+    return list(parts) if isinstance(given, list) else parts

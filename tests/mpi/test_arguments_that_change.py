@@ -1,0 +1,162 @@
+"""A caller's lists and arrays that change while a call reads them: the call means what they said when it was made.
+
+So does what the short way of calls learns from it. Another thread may do so, a signal handler or a finaliser; here the
+change comes at a certain point of the call, on every rank.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from mpi_cases import AGAIN
+
+import mpicoll
+from mpicoll import comm as module
+from mpicoll import direct
+from mpicoll.collectives import BLOCKING, NONBLOCKING
+
+POINTS = ["before it is parsed", "after it is parsed", "when it is learnt"]
+LEARNT = AGAIN - 1                      # calls of a kind that go the long way
+
+
+@pytest.fixture
+def ours(comm):
+    return mpicoll.Comm(comm)
+
+
+def at(point, change, monkeypatch):
+    """Have `change` made at a point of the next call that goes the long way."""
+    pending = [change]
+
+    def due():
+        while pending:
+            pending.pop()()
+
+    parse, learn = module.Comm._prepare, direct.Direct.learn
+
+    def prepare(*arguments):
+        if point == POINTS[0]:
+            due()
+        made = parse(*arguments)
+        if point == POINTS[1]:
+            due()
+        return made
+
+    def learns(*arguments):
+        if point == POINTS[2]:
+            due()
+        learn(*arguments)
+
+    monkeypatch.setattr(module.Comm, "_prepare", prepare)
+    monkeypatch.setattr(direct.Direct, "learn", learns)
+
+
+@pytest.mark.parametrize("nth", range(LEARNT))
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("form", [BLOCKING, NONBLOCKING])
+def test_another_array_in_the_list(ours, comm, monkeypatch, form, point, nth):
+    """In the nth call of a kind; the calls after it find what the list has then."""
+    p = comm.size
+    first, second, got = np.full(9, 1.0), np.full(4, 100.0), np.zeros(4)
+    message = [first, 4]
+    call = {
+        BLOCKING: lambda: ours.Allreduce(message, got),
+        NONBLOCKING: lambda: ours.Iallreduce(message, got).Wait(),
+    }[form]
+    for i in range(AGAIN + 3):
+        if i == nth:
+            at(point, lambda: message.__setitem__(0, second), monkeypatch)
+        got[:] = -1
+        call()
+        monkeypatch.undo()
+        assert (got == (1 if i <= nth else 100) * p).all(), i
+        assert message[0] is (first if i < nth else second)
+    first[:] = 55
+    call()
+    assert (got == 100 * p).all()
+
+
+CHANGES = {
+    "the count": lambda message, other: message.__setitem__(1, 2),
+    "the list grows": lambda message, other: message.append(MPI.DOUBLE),
+    "the list is emptied": lambda message, other: message.clear(),
+    "all of it": lambda message, other: message.__setitem__(slice(None), [other, 3, MPI.DOUBLE]),
+    "the shape": lambda message, other: setattr(message[0], "shape", (2, 3)),
+    "the type": lambda message, other: setattr(message[0], "dtype", np.dtype("q")),
+}
+
+
+@pytest.mark.parametrize("nth", range(LEARNT))
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("what", CHANGES)
+def test_anything_in_the_list(ours, comm, monkeypatch, what, point, nth):
+    """Whatever changes in the nth call, that call sums 4 numbers, and later ones with the list anew too."""
+    p = comm.size
+    for i in range(AGAIN + 3):
+        send, got = np.arange(6.0), np.full(4, -1.0)
+        message = [send, 4]
+        if i == nth:
+            at(point, lambda message=message: CHANGES[what](message, np.full(5, 7.0)), monkeypatch)
+        ours.Allreduce(message, got)
+        monkeypatch.undo()
+        assert (got == np.arange(4.0) * p).all(), i
+        shorter = np.zeros(2)
+        ours.Allreduce([np.full(6, 3.0), 2], shorter)
+        assert (shorter == 3 * p).all()
+
+
+@pytest.mark.parametrize("nth", range(LEARNT))
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("held", [list, tuple, np.array])
+def test_counts(ours, comm, monkeypatch, held, point, nth):
+    """Counts of a v-form that change in a call, in an array in place."""
+    p, rank = comm.size, comm.rank
+    for i in range(AGAIN + 3):
+        counts = held([2] * p)
+        got = np.full(4 * p, -1.0)
+        message = [got, counts]
+
+        def change(message=message, counts=counts):
+            if isinstance(counts, tuple):
+                message[1] = (4,) * p
+            else:
+                counts[:] = [4] * p if isinstance(counts, list) else 4
+
+        if i == nth:
+            at(point, change, monkeypatch)
+        ours.Allgatherv(np.full(2, float(rank)), message)
+        monkeypatch.undo()
+        assert (got[: 2 * p] == np.repeat(np.arange(p), 2)).all() and (got[2 * p :] == -1).all(), i
+
+
+@pytest.mark.mpi(min_size=2)
+def test_by_another_thread_while_the_call_waits(ours, comm):
+    """The second call of a kind waits for a late rank, and another thread changes its list: later calls heed that."""
+    p, rank = comm.size, comm.rank
+    first, second, got = np.full(4, 10.0), np.full(4, 100.0), np.zeros(4)
+    message = [first, 4]
+    ours.Allreduce(message, got)
+    if rank == 0:
+        begun = ours._channel.sequence
+
+        def change():
+            while ours._channel.sequence == begun:
+                time.sleep(0.001)
+            message[0] = second
+
+        thread = threading.Thread(target=change)
+        thread.start()
+    else:
+        time.sleep(0.3)
+    ours.Allreduce(message, got)
+    assert (got == 10 * p).all()
+    if rank == 0:
+        thread.join()
+    first[:] = 1
+    for _ in range(AGAIN):
+        ours.Allreduce(message, got)
+        assert (got == 100 + (p - 1)).all()

@@ -51,7 +51,7 @@ class Site:
 
     def change(self, draw: random.Random) -> None:
         """Draw what is called next; mostly only the numbers change, which the fast path must not care about."""
-        if draw.random() < 0.15 or not self.send:
+        if draw.random() < 0.15 or not self.spares[0]:
             self.code, self.method = draw.choice(sorted(TYPES)), draw.choice(METHODS)
             self.count = draw.randint(0, LENGTH // max(self.p, 2) // 2)
             self.at = draw.randint(0, 3)
@@ -198,7 +198,7 @@ def play(comm: mpicoll.Comm, arguments: argparse.Namespace) -> bool:
             late, traced = draw.random() < 0.002, draw.random() < 0.01
             if late and comm.rank == made % comm.size:
                 time.sleep(0.012)               # the others' calls leave the fast path
-            changer.watch(site if draw.random() < 0.3 else None, comm._channel.sequence)
+            changer.watch(site if draw.random() < 0.1 else None, comm._channel.sequence)
             if traced:
                 with comm.trace() as records:
                     site.call()

@@ -25,6 +25,7 @@ from .forms import buffer, integers, kind
 from .plan import Shares
 
 _IN_PLACE = MPI.IN_PLACE
+_INTS = range(-(1 << 31), 1 << 31)  # what a C int holds
 
 
 class Arguments:
@@ -170,18 +171,28 @@ def parse_alltoall(sendbuf: Any, recvbuf: Any, size: int) -> Arguments:
 # What one rank's arguments must satisfy together
 
 
-def check_root(root: int, size: int) -> int:
-    if type(root) is not int:
-        try:
-            root = int(root) if isinstance(root, float) else index(root)  # mpi4py truncates floats
-        except TypeError:
-            raise errors.ArgumentError(
-                f"root is {root!r}, {kind(root)}; pass a rank, an integer from 0 to {size - 1}"
-            ) from None
-    if 0 <= root < size:
-        return root
-    what = "MPI.PROC_NULL" if root == MPI.PROC_NULL else "MPI.ROOT" if root == MPI.ROOT else str(root)
-    raise errors.RootError(f"root is {what}; the communicator has ranks 0 to {size - 1}, pass one of them")
+def check_root(root: Any, size: int) -> int:
+    number: int | None = root if type(root) is int else _integer(root)
+    if number is None:
+        raise errors.ArgumentError(
+            f"root is {root!r}, {kind(root)}; pass a rank, an integer from 0 to {size - 1}"
+        )
+    if 0 <= number < size:
+        return number
+    what = {MPI.PROC_NULL: "MPI.PROC_NULL", MPI.ROOT: "MPI.ROOT"}.get(number, str(number))
+    wrong = errors.RootError if number in _INTS else errors.RootRangeError
+    raise wrong(f"root is {what}; the communicator has ranks 0 to {size - 1}, pass one of them")
+
+
+def _integer(root: Any) -> int | None:
+    """As mpi4py converts a root: whatever has an integer value, floats truncated. None where there is none."""
+    convert = int if hasattr(type(root), "__int__") else index
+    try:
+        return convert(root)
+    except TypeError:
+        return None
+    except (OverflowError, ValueError):
+        raise errors.RootRangeError(f"root is {root!r}; pass a rank, an integer") from None
 
 
 def _check_same(send: Buffer, recv: Buffer) -> None:

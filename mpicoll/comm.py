@@ -95,14 +95,22 @@ class Comm(Collectives):
         finally:
             channel.override(before)
 
-    def explain(self, collective: str, nbytes: int = 0, op: MPI.Op = MPI.SUM) -> Choice:
-        """What would run for a call of nbytes, and why. See Claims for whose bytes. Raises UnknownAlgorithm."""
+    def explain(
+        self, collective: str, nbytes: int = 0, op: MPI.Op = MPI.SUM, datatype: MPI.Datatype | str | None = None
+    ) -> Choice:
+        """What would run for a call of nbytes, and why. See Claims for whose bytes.
+
+        A reduction of a datatype for which its operator has no kernel runs native; None stands for one that has.
+        Raises UnknownAlgorithm, OperatorError for a pair that MPI does not take, DatatypeError, TypecodeError.
+        """
         channel, collective = self._open(), named(collective)
         if collective not in RULES:
             from .registry import find
 
             find(collective, "")
-        return replace(prepared.select(channel, collective, nbytes, op.Is_commutative()), slow=channel.closed)
+        missing = prepared.missing(collective, op, datatype) if datatype is not None else ""
+        choice = prepared.select(channel, collective, nbytes, op.Is_commutative(), missing)
+        return replace(choice, slow=channel.closed)
 
     @contextmanager
     def trace(self) -> Iterator[list[Record]]:

@@ -14,6 +14,7 @@ classes, and after the colon the MPI error class that `Get_error_class()` report
             BufferTooSmallError [ValueError]          the memory ends before the elements do
         MPIError [MPI.Exception: ERR_OTHER]           what mpi4py leaves to the MPI library to refuse
             RootError [: ERR_ROOT]                    a root that is not a rank of the communicator
+                RootRangeError [OverflowError, ValueError: ERR_ROOT]   a root that is no C int: too large, or NaN
             OperatorError [: ERR_OP]                  an operator that does not take this datatype
             CommError [: ERR_COMM]                    a null, freed or otherwise unfit communicator
             RequestError [: ERR_REQUEST]              a request used in a way its state does not allow
@@ -61,6 +62,7 @@ __all__ = [
     "PreconditionError",
     "RequestError",
     "RootError",
+    "RootRangeError",
     "TuningError",
     "TypecodeError",
     "UnknownAlgorithm",
@@ -131,6 +133,10 @@ class RootError(MPIError):
     """A root that is not a rank of the communicator."""
 
     mpi_class = "ERR_ROOT"
+
+
+class RootRangeError(RootError, OverflowError, ValueError):
+    """A root that is no C int: too large, infinite or NaN."""
 
 
 class OperatorError(MPIError):

@@ -58,7 +58,7 @@ def _described(message: Any, writable: bool, blocks: int, reducing: bool) -> Buf
     datatype = find_type(spec, format, obj)
     null = datatype == MPI.DATATYPE_NULL
     if null and (count is not None or not length):
-        raise errors.DatatypeError("the datatype is MPI.DATATYPE_NULL; pass one that is alive and committed")
+        raise _null()
     if null:
         raise errors.MessageSpecError("the datatype is MPI.DATATYPE_NULL and there is no count; pass both")
     known = check_type(datatype)
@@ -171,6 +171,18 @@ def find_type(spec: Any, format: str | None, obj: Any) -> MPI.Datatype:
         raise errors.TypecodeError(
             f"no MPI datatype corresponds to {spec!r}; name one, as in [buffer, MPI.BYTE]"
         ) from None
+
+
+def named_type(spec: MPI.Datatype | str) -> TypeFacts:
+    """The facts on a datatype that was named without a buffer."""
+    datatype = find_type(spec, None, spec)
+    if datatype == MPI.DATATYPE_NULL:
+        raise _null()
+    return check_type(datatype)
+
+
+def _null() -> errors.DatatypeError:
+    return errors.DatatypeError("the datatype is MPI.DATATYPE_NULL; pass one that is alive and committed")
 
 
 def check_type(datatype: MPI.Datatype) -> TypeFacts:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
+from threading import Lock
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -44,7 +47,8 @@ class _Average(MPI.Op):
 AVG = _Average(MPI.Op.Create(_on_a_plain_communicator, commute=True))
 _BY_HANDLE = {MPI._handleof(getattr(MPI, name)): name for name in _NAMES}  # predefined: never reused
 _BY_HANDLE[MPI._handleof(AVG)] = "AVG"
-_known: dict[tuple[str, TypeFacts], Operator] = {}
+_known: dict[tuple[str, TypeFacts], Operator | str] = {}  # or why MPI does not take the pair
+_asking = Lock()
 _divisors: list[np.ndarray] = []
 _LOGICAL = ("LAND", "LOR", "LXOR")
 _NOT_LOGICAL = ("Fortran integer", "multi-language")  # integers that logical operators do not take
@@ -77,17 +81,19 @@ def name_of(op: MPI.Op) -> str:
 def operator(op: MPI.Op, facts: TypeFacts) -> Operator:
     """The operator for elements of a datatype.
 
-    Raises OperatorError for a pair MPI does not allow. A pair MPI allows and no kernel serves has
-    kernel 0 and says so in `missing`: facts of the arguments, so the same on every rank.
+    Raises OperatorError for a pair that this MPI does not take. A pair that it takes and no kernel serves has
+    kernel 0 and says so in `missing`: facts of the arguments and of the library, so the same on every rank.
     """
     name = name_of(op)
     if name == "user":
         return _user(op, facts)
     known = _known.get((name, facts)) if facts.predefined else None
     if known is None:
-        known = _predefined(name, facts)
+        known = _average(facts) if name == "AVG" else _predefined(name, facts)
         if facts.predefined:
             _known[name, facts] = known
+    if isinstance(known, str):
+        raise OperatorError(known)
     return known
 
 
@@ -103,7 +109,7 @@ def divisor(dtype: np.dtype[Any], p: int) -> int:
     return _divisors[-1].ctypes.data
 
 
-def _average(facts: TypeFacts) -> Operator:
+def _average(facts: TypeFacts) -> Operator | str:
     """AVG: a sum whose last step divides."""
     if facts.kind not in SCALABLE or not facts.predefined:
         why = (
@@ -111,31 +117,64 @@ def _average(facts: TypeFacts) -> Operator:
             if facts.kind == "integer"
             else f"it takes predefined {' and '.join(SCALABLE)} types"
         )
-        raise OperatorError(f"mpicoll.AVG does not take {facts.name} ({facts.kind}); {why}")
+        return f"mpicoll.AVG does not take {facts.name} ({facts.kind}); {why}"
     if facts.dtype is None:
-        raise OperatorError(f"mpicoll.AVG does not take {facts.name}, which NumPy cannot divide; use MPI.SUM")
+        return f"mpicoll.AVG does not take {facts.name}, which NumPy cannot divide; use MPI.SUM"
     total = _predefined("SUM", facts)
+    if isinstance(total, str):
+        return total
     scale = 0 if total.missing else scaling.address(facts.dtype)
     return total._replace(name="AVG", averages=True, scale=scale, dtype=facts.dtype)
 
 
-def _predefined(name: str, facts: TypeFacts) -> Operator:
-    if name == "AVG":
-        return _average(facts)
-    if not kernels.allowed(name, facts.kind) or (name in _LOGICAL and facts.group in _NOT_LOGICAL):
-        able = [n for n in _NAMES if kernels.allowed(n, facts.kind)]
-        takes = (
-            f"operators for it are {', '.join(able)}"
-            if able
-            else "no predefined operator takes it, make one with MPI.Op.Create"
-        )
-        raise OperatorError(f"MPI.{name} does not take {facts.name} ({facts.kind}); {takes}")
-    if facts.dtype is None:
-        return Operator(name, True, 0, missing=f"no kernel for {facts.name}")
-    try:
-        return Operator(name, True, kernels.address(name, facts.dtype))
-    except LookupError:
-        return Operator(name, True, 0, missing=f"no kernel for {facts.name}")
+def _predefined(name: str, facts: TypeFacts) -> Operator | str:
+    """Ours where the standard allows the pair and there is a kernel, else MPI's own, or why there is neither."""
+    if _standard(name, facts) and facts.dtype is not None:
+        with suppress(LookupError):
+            return Operator(name, True, kernels.address(name, facts.dtype))
+    if _taken(getattr(MPI, name), facts.datatype):
+        return Operator(name, True, 0, missing=f"no kernel for {name} on {facts.name}")
+    able = [n for n in _NAMES if _standard(n, facts) or _taken(getattr(MPI, n), facts.datatype)]
+    takes = (
+        f"operators for it are {', '.join(able)}"
+        if able
+        else "no predefined operator takes it, make one with MPI.Op.Create"
+    )
+    return f"MPI.{name} does not take {facts.name} ({facts.kind}); {takes}"
+
+
+def _standard(name: str, facts: TypeFacts) -> bool:
+    """Whether the MPI standard lets an operator take a datatype."""
+    return kernels.allowed(name, facts.kind) and not (name in _LOGICAL and facts.group in _NOT_LOGICAL)
+
+
+def _taken(op: MPI.Op, datatype: MPI.Datatype) -> bool:
+    """Whether this MPI's own reductions take a pair, which may go beyond the standard.
+
+    A local reduction of no elements tells: MPI looks at the pair before it looks at the count, with the eyes of its
+    collectives. tests/mpi/test_operators.py holds that they agree.
+    """
+    with _errors_return():
+        try:
+            op.Reduce_local([b"", 0, datatype], [bytearray(), 0, datatype])
+        except MPI.Exception:
+            return False
+    return True
+
+
+@contextmanager
+def _errors_return() -> Iterator[None]:
+    """What is refused raises, whatever the program has set: MPIs differ in whose handler serves a local reduction."""
+    with _asking:
+        before = [(comm, comm.Get_errhandler()) for comm in (MPI.COMM_WORLD, MPI.COMM_SELF)]
+        try:
+            for comm, _ in before:
+                comm.Set_errhandler(MPI.ERRORS_RETURN)
+            yield
+        finally:
+            for comm, handler in before:
+                comm.Set_errhandler(handler)
+                handler.Free()
 
 
 def _user(op: MPI.Op, facts: TypeFacts) -> Operator:

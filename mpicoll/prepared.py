@@ -17,7 +17,7 @@ from .channel import Channel
 from .collectives import BLOCKING, COLLECTIVES, PERSISTENT, everybody, plain
 from .engines import Execution, engine_named
 from .errors import ArgumentError, OperatorError, PreconditionError
-from .forms import kind
+from .forms import kind, named_type
 from .lowering import is_staged, lower
 from .methods import Method
 from .operators import Operator, name_of, operator
@@ -143,6 +143,11 @@ def describe(collective: str, arguments: Arguments | None, root: int = 0, op: MP
     facts = one.facts
     counts = one.count if arguments.counts is None else arguments.counts
     return Call(collective, arguments, counts, facts.extent, root, operator(op, facts))
+
+
+def missing(collective: str, op: MPI.Op, datatype: MPI.Datatype | str) -> str:
+    """Why no kernel serves a reduction of this datatype; empty where one does. Raises OperatorError, DatatypeError."""
+    return operator(op, named_type(datatype)).missing if COLLECTIVES[plain(collective)].reduces else ""
 
 
 def select(

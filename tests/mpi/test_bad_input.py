@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll import errors
-from mpicoll.collectives import BLOCKING, FORMS
+from mpicoll.collectives import BLOCKING, COLLECTIVES, FORMS, plain
 from mpicoll.methods import METHODS
 
 each = pytest.mark.parametrize
@@ -188,7 +188,8 @@ CALLS = {
 }
 CODES = {
     COUNTS: MPI.ERR_TRUNCATE, errors.DatatypeError: MPI.ERR_TYPE, errors.InPlaceError: MPI.ERR_BUFFER,
-    errors.RootError: MPI.ERR_ROOT, errors.OperatorError: MPI.ERR_OP, errors.OverlapError: MPI.ERR_BUFFER,
+    errors.RootError: MPI.ERR_ROOT, errors.RootRangeError: MPI.ERR_ROOT, errors.OperatorError: MPI.ERR_OP,
+    errors.OverlapError: MPI.ERR_BUFFER,
 }
 
 
@@ -286,6 +287,70 @@ def test_refused_on_one_rank_and_then_repaired(ours):
     ours.Allreduce(send, got)
     assert (got == ours.size * (ours.size + 1) / 2).all()
     works(ours)
+
+
+# -- roots
+
+
+class Number:
+    """What is no number itself, and has an integer value."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __int__(self):
+        return self.value
+
+
+ROOTED = {      # the buffers of a call
+    "Bcast": lambda p: (z(2),), "Scatter": lambda p: (z(2 * p), z(2)), "Scatterv": lambda p: (z(2 * p), z(2)),
+    "Gather": lambda p: (z(2), z(2 * p)), "Gatherv": lambda p: (z(2), z(2 * p)), "Reduce": lambda p: (z(2), z(2)),
+}
+TOO_LARGE = (1 << 31, 1 << 40, 1 << 100, -(1 << 31) - 1, np.int64(1 << 40), np.uint64(1 << 63), 1e12, float("inf"),
+             Number(1 << 40))
+NO_ROOTS = (*TOO_LARGE, float("nan"), "0", None, 1j, np.zeros(1, int)[:0], [0])
+
+
+def completed(request):
+    """Start and complete what a call in some form returned."""
+    if isinstance(request, MPI.Prequest):
+        request.Start()
+    if request is not None:
+        request.Wait()
+
+
+def test_every_rooted_method_is_known():
+    assert {m.name for m in METHODS.values() if COLLECTIVES[plain(m.collective)].rooted} == set(ROOTED)
+
+
+@each("form", FORMS)
+@each("name", ROOTED)
+def test_a_root_that_is_no_int_raises_what_mpi4py_raises(comm, ours, name, form):
+    """Also once such calls go the short way, whose next one is served as if nothing had been."""
+    method, p = METHODS[name].spelled(form), comm.size
+    with cases.Checks() as checks:
+        for root in NO_ROOTS:
+            for _ in range(cases.AGAIN):
+                completed(getattr(ours, method)(*ROOTED[name](p), root=0))
+            try:
+                completed(getattr(comm, method)(*ROOTED[name](p), root=root))
+                checks.that(False, "mpi4py took", root)
+            except Exception as error:      # of Python's own, before MPI is called
+                builtin = type(error)
+            error = errors.RootRangeError if builtin in (OverflowError, ValueError) else errors.ArgumentError
+            checks.equal(builtin is OverflowError, any(root is large for large in TOO_LARGE), root, builtin)
+            refused(checks, ours, lambda c, root=root: getattr(c, method)(*ROOTED[name](p), root=root), error,
+                    "root a rank", builtin, root)
+    works(ours)
+
+
+@each("form", FORMS)
+@each("name", ROOTED)
+def test_whatever_has_an_integer_value_is_a_root(comm, ours, name, form):
+    method = METHODS[name].spelled(form)
+    for root in (0.5, np.array(0), np.int8(0), False, Number(0)):
+        for each_of_them in (comm, ours):
+            completed(getattr(each_of_them, method)(*ROOTED[name](comm.size), root=root))
 
 
 # -- using()

@@ -1,0 +1,135 @@
+"""Predefined operators on predefined datatypes: what runs natively runs, as long as nothing is forced."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import mpi_operators as operators
+import mpi_ops as ops
+import numpy as np
+import pytest
+from mpi4py import MPI
+from mpi_cases import Checks
+
+import mpicoll
+from mpicoll.collectives import BLOCKING, FORMS, NONBLOCKING
+from mpicoll.errors import DatatypeError, OperatorError, PreconditionError
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "OPERATORS.md").read_text(encoding="utf-8")
+each = pytest.mark.parametrize
+pytestmark = pytest.mark.mpi(min_size=2)
+
+
+KERNELS = {(name, op) for group, names in ops.TYPES.items() for name in names for op in ops.TAKES[group]}
+
+
+def compare(comm, method, form, cells):
+    """Ours takes a pair where MPI's own takes it, and gives the same.
+
+    Asked is MPI's nonblocking form, which serves here: Intel MPI's Allreduce of REAL16 ends the process.
+    """
+    ours, types = mpicoll.Comm(comm), operators.datatypes()
+    has_result = comm.rank == 0 if method == "Reduce" else comm.rank > 0 or method != "Exscan"
+    with Checks() as checks:
+        for name, op in cells:
+            pair = types[name], getattr(MPI, op)
+            want = operators.native(method, NONBLOCKING, comm, *pair)
+            ran, got = operators.ours(method, form, ours, *pair)
+            checks.equal(ran == operators.REFUSED, want is None, name, op, ran)
+            if want is not None and got is not None and has_result:
+                checks.that(operators.same(types[name], got, want), name, op, f"{ran} gave {got}, builtin {want}")
+
+
+@each("op", operators.ALL)
+def test_what_runs_natively_runs(comm, op):
+    compare(comm, "Allreduce", BLOCKING, [(name, op) for name in operators.datatypes()])
+
+
+@each("form", FORMS)
+@each("method", operators.REDUCTIONS)
+def test_in_every_form_of_every_reduction(comm, method, form):
+    """What the standard allows on types with kernels is compared in test_reductions.py."""
+    compare(comm, method, form, [cell for cell in operators.cells() if cell not in KERNELS])
+
+
+def written(mpi):
+    """The pairs of which docs/OPERATORS.md says that they run native on an MPI."""
+    head, _, *rows = ([cell.strip() for cell in line.split("|")] for line in PAGE.splitlines() if line.startswith("|"))
+    native = head.index(f"native on {mpi}")
+    every = ((row[1].split(), row[native].split()) for row in rows)
+    return [(name, op) for names, ops in every for name in names for op in ops if op in operators.ALL]
+
+
+def refuses(error, call, comm, *words):
+    """Whether a call raises this error in these words."""
+    try:
+        call(comm)
+    except error as raised:
+        return all(word in str(raised) for word in words)
+    return False
+
+
+def test_native_serves_what_no_kernel_does(comm):
+    """Explained and traced as such, refused where an algorithm was forced; and nothing else is native."""
+    ours, types, ring = mpicoll.Comm(comm), operators.datatypes(), mpicoll.Comm(comm.Dup())
+    beyond = []
+    with Checks() as checks, ring.using(allreduce="ring"):
+        for name, op in operators.cells():
+            pair = types[name], getattr(MPI, op)
+            explain = lambda of, pair=pair: of.explain("allreduce", 24, pair[1], pair[0])
+            reduce = lambda of, pair=pair: operators.call("Allreduce", BLOCKING, of, *pair)
+            ran, _ = operators.ours("Allreduce", BLOCKING, ours, *pair)
+            if ran == operators.REFUSED:
+                for of in (ours, ring):
+                    for ask in (explain, reduce):
+                        checks.that(refuses(OperatorError, ask, of, op), name, op, "refused")
+                continue
+            checks.equal(explain(ours).algorithm, ran, name, op)
+            if ran != "native":
+                checks.equal(explain(ring).algorithm, "ring", name, op)
+                checks.equal(operators.ours("Allreduce", BLOCKING, ring, *pair)[0], "ring", name, op)
+                continue
+            beyond.append((name, op))
+            why = f"no kernel for {op} on "
+            checks.that(explain(ours).why.startswith(why), explain(ours))
+            for ask in (explain, reduce):
+                checks.that(refuses(PreconditionError, ask, ring, "ring was chosen", why), name, op, "forced")
+        checks.equal(KERNELS & set(beyond), set(), "have kernels")
+        checks.that(("CHAR", "SUM") in beyond, beyond)
+        if operators.version() in PAGE:
+            checks.equal(sorted(beyond), sorted(written(MPI.get_vendor()[0])), "docs/OPERATORS.md")
+    ring.Free()
+
+
+def test_it_is_said_once(comm, caplog):
+    ours = mpicoll.Comm(comm)
+    with caplog.at_level(logging.WARNING, "mpicoll"):
+        for op in (MPI.SUM, MPI.SUM, MPI.MAX):
+            operators.call("Allreduce", BLOCKING, ours, MPI.CHAR, op)
+    said = [record.getMessage() for record in caplog.records if record.name.startswith("mpicoll")]
+    wanted = [f"allreduce runs native: no kernel for {op} on CHAR" for op in ("SUM", "MAX")]
+    assert said == (wanted if comm.rank == 0 else [])
+
+
+def test_explain_takes_typecodes_and_refuses_nothing(comm):
+    ours = mpicoll.Comm(comm)
+    assert ours.explain("scan", 16, datatype="g").algorithm == "native"
+    assert ours.explain("scan", 16, datatype="d").algorithm == ours.explain("scan", 16).algorithm != "native"
+    assert ours.explain("bcast", 16, datatype=MPI.LONG_DOUBLE).algorithm != "native"
+    with pytest.raises(DatatypeError, match="DATATYPE_NULL"):
+        ours.explain("allreduce", datatype=MPI.DATATYPE_NULL)
+
+
+@each("fatal", ["COMM_WORLD", "COMM_SELF"])
+def test_to_ask_mpi_ends_nothing(comm, fatal):
+    """Whatever the program does about errors of MPI, a pair that MPI refuses raises; and its handler is kept."""
+    ours, of = mpicoll.Comm(comm), getattr(MPI, fatal)
+    before = of.Get_errhandler()
+    of.Set_errhandler(MPI.ERRORS_ARE_FATAL)
+    try:
+        with ops.matrix_type() as datatype, pytest.raises(OperatorError):    # what is derived is asked about each time
+            ours.Allreduce([np.zeros(4, "i8"), 1, datatype], [np.zeros(4, "i8"), 1, datatype])
+        assert of.Get_errhandler() == MPI.ERRORS_ARE_FATAL
+    finally:
+        of.Set_errhandler(before)

@@ -1,0 +1,144 @@
+"""Every predefined operator on every predefined datatype: what MPI's own collectives answer, and what ours do.
+
+On two ranks, `python tests/mpi_operators.py FILE SKIP` goes on with a survey of both after SKIP cells, and appends to
+FILE what rank 0 was answered: a line for every cell as it begins, another as it ends, since MPI's own may end the
+process. tests/operator_table.py starts it and writes docs/OPERATORS.md.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from mpi_ops import OPERATORS
+
+import mpicoll
+from mpicoll.collectives import BLOCKING, NONBLOCKING, PERSISTENT
+from mpicoll.datatypes import facts
+from mpicoll.errors import OperatorError
+
+ALL = (*OPERATORS, "REPLACE", "NO_OP")
+REDUCTIONS = ("Allreduce", "Reduce", "Reduce_scatter", "Reduce_scatter_block", "Scan", "Exscan")
+REFUSED = "refused"
+N = 3
+Cell = tuple[str, str]  # datatype, operator
+
+
+def datatypes() -> dict[str, MPI.Datatype]:
+    """Every predefined datatype that mpi4py names and this MPI has, once, by its first name."""
+    named: dict[int, tuple[str, MPI.Datatype]] = {}
+    for name, value in vars(MPI).items():
+        if isinstance(value, MPI.Datatype) and value != MPI.DATATYPE_NULL and value.Get_size():
+            named.setdefault(MPI._handleof(value), (name, value))
+    return dict(named.values())
+
+
+def cells() -> list[Cell]:
+    """All pairs."""
+    return [(name, op) for name in datatypes() for op in ALL]
+
+
+def contribution(datatype: MPI.Datatype, n: int, rank: int) -> np.ndarray:
+    """Small numbers that differ between ranks, as bytes; where NumPy has no such type, small bytes."""
+    made = np.zeros(n * datatype.Get_extent()[1], np.uint8)
+    dtype = facts(datatype).dtype
+    if dtype is None:
+        made[::4] = (np.arange(len(made[::4])) + rank) % 3
+    elif dtype.names:
+        made.view(dtype)["value"], made.view(dtype)["index"] = (np.arange(n) + rank) % 2, rank
+    else:
+        made.view(dtype)[:] = (np.arange(n) + rank) % 3
+    return made
+
+
+def same(datatype: MPI.Datatype, a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two results are: all but the padding of their elements."""
+    dtype = facts(datatype).dtype
+    if dtype is None:
+        return np.array_equal(a, b)
+    a, b = a.view(dtype), b.view(dtype)
+    return all(np.array_equal(a[name], b[name]) for name in dtype.names) if dtype.names else np.array_equal(a, b)
+
+
+def call(method: str, form: str, comm: MPI.Intracomm, datatype: MPI.Datatype, op: MPI.Op) -> np.ndarray:
+    """Make a reduction and wait for it; what was received, as bytes."""
+    blocks = comm.size if "scatter" in method else 1
+    send = contribution(datatype, N * blocks, comm.rank)
+    got = np.zeros(N * datatype.Get_extent()[1], np.uint8)
+    counts = ([N] * comm.size,) if method == "Reduce_scatter" else ()
+    spelled = {BLOCKING: method, NONBLOCKING: f"I{method.lower()}", PERSISTENT: f"{method}_init"}[form]
+    request = getattr(comm, spelled)([send, datatype], [got, datatype], *counts, op)
+    if form == PERSISTENT:
+        request.Start()
+    if request is not None:
+        request.Wait()
+    if form == PERSISTENT:
+        request.Free()
+    return got
+
+
+def native(method: str, form: str, comm: MPI.Intracomm, datatype: MPI.Datatype, op: MPI.Op) -> np.ndarray | None:
+    """The answer of MPI's own, None where it refuses the pair."""
+    try:
+        return call(method, form, comm, datatype, op)
+    except MPI.Exception as error:
+        if error.Get_error_class() != MPI.ERR_OP:
+            raise
+        return None
+
+
+def ours(
+    method: str, form: str, comm: mpicoll.Comm, datatype: MPI.Datatype, op: MPI.Op
+) -> tuple[str, np.ndarray | None]:
+    """(the algorithm that served, what it gave), or refused."""
+    with comm.trace() as records:
+        try:
+            got = call(method, form, comm, datatype, op)
+        except OperatorError:
+            return REFUSED, None
+    (record,) = records
+    return record.algorithm, got
+
+
+def version() -> str:
+    """This MPI's name and version."""
+    vendor, numbers = MPI.get_vendor()
+    return f"{vendor} {'.'.join(map(str, numbers))}"
+
+
+# -- the survey that is written down
+
+
+def survey() -> Iterator[tuple[Cell, Callable[[], Any]]]:
+    """What is asked of every cell: MPI's own Allreduce and Iallreduce, and our Allreduce."""
+    plain = MPI.COMM_WORLD.Dup()
+    plain.Set_errhandler(MPI.ERRORS_RETURN)
+    comm = mpicoll.Comm(plain)
+
+    def taken(form: str, datatype: MPI.Datatype, op: MPI.Op) -> bool:
+        return native("Allreduce", form, plain, datatype, op) is not None
+
+    for name, op in cells():
+        pair = getattr(MPI, name), getattr(MPI, op)
+        yield (name, op, BLOCKING), lambda pair=pair: taken(BLOCKING, *pair)
+        yield (name, op, NONBLOCKING), lambda pair=pair: taken(NONBLOCKING, *pair)
+        yield (name, op, "ours"), lambda pair=pair: ours("Allreduce", BLOCKING, comm, *pair)[0]
+
+
+def main(path: str, skip: str) -> None:
+    with open(path if MPI.COMM_WORLD.rank == 0 else "/dev/null", "a", buffering=1) as file:
+        for i, (asked, ask) in enumerate(survey()):
+            if i < int(skip):
+                continue
+            print(json.dumps([i, *asked]), file=file)
+            print(json.dumps([i, *asked, ask()]), file=file)
+            MPI.COMM_WORLD.Barrier()  # if another rank ends in this cell, so does this one
+        print(json.dumps({"version": version(), "names": list(datatypes())}), file=file)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -125,7 +125,7 @@ class Comm(Collectives):
         asked = direct.asked() if direct is not None else None
         call, served = self._prepare(channel, BLOCKING, method, buffers, root, op)
         if served.is_native:
-            calls.run_native(channel, self, call, served, method.native(buffers, root, op))
+            calls.run_native(channel, self, call, served, method.native(call.arguments, buffers, root, op))
         else:
             calls.run(channel, call, served)
         if direct is not None and asked is not None and asked.is_of(method):
@@ -140,7 +140,7 @@ class Comm(Collectives):
         asked = direct.asked() if direct is not None else None
         call, served = self._prepare(channel, NONBLOCKING, method, buffers, root, op)
         if served.is_native:
-            under_way = calls.start_native(channel, self, call, served, method.native(buffers, root, op))
+            under_way = calls.start_native(channel, self, call, served, method.native(call.arguments, buffers, root, op))
             return under_way if isinstance(under_way, MPI.Request) else Request.launch(channel, under_way)
         request = Request.launch(channel, calls.flight(channel, call, served))
         if direct is not None and asked is not None and asked.is_of(method):
@@ -153,7 +153,7 @@ class Comm(Collectives):
         """Check, select, and keep it for every Start."""
         channel = self._open()
         call, served = self._prepare(channel, PERSISTENT, method, buffers, root, op)
-        return persistent.prepare(channel, self, call, served, method.native(buffers, root, op), info)
+        return persistent.prepare(channel, self, call, served, method.native(call.arguments, buffers, root, op), info)
 
     def _prepare(
         self, channel: Channel, form: str, method: Method, buffers: Sequence[Any], root: Any, op: MPI.Op | None

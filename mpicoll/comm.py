@@ -189,7 +189,7 @@ class Comm(Collectives):
 
     @classmethod
     def _part(cls, comm: MPI.Comm) -> Any:
-        """Of this class too, except that a topology is not handed on."""
+        """Of this class too, but of one without a topology."""
         return (Comm if issubclass(cls, MPI.Topocomm) else cls)(comm)  # type: ignore[arg-type]
 
     def Dup(self, info: MPI.Info | None = None) -> Any:

@@ -140,7 +140,8 @@ class Comm(Collectives):
         asked = direct.asked() if direct is not None else None
         call, served = self._prepare(channel, NONBLOCKING, method, buffers, root, op)
         if served.is_native:
-            under_way = calls.start_native(channel, self, call, served, method.native(call.arguments, buffers, root, op))
+            native = method.native(call.arguments, buffers, root, op)
+            under_way = calls.start_native(channel, self, call, served, native)
             return under_way if isinstance(under_way, MPI.Request) else Request.launch(channel, under_way)
         request = Request.launch(channel, calls.flight(channel, call, served))
         if direct is not None and asked is not None and asked.is_of(method):

@@ -222,7 +222,7 @@ TOPOLOGIES = {
     "Cartcomm": lambda comm: comm.Create_cart([comm.size], [True]),
     "Graphcomm": lambda comm: comm.Create_graph([2 * r + 2 for r in range(comm.size)], neighbors(comm)),
     "Distgraphcomm": lambda comm: comm.Create_dist_graph([comm.rank], [1], [(comm.rank + 1) % comm.size]),
-    "Distgraphcomm, adjacent": lambda comm: comm.Create_dist_graph_adjacent(*neighbors(comm).reshape(-1, 2, 1)[comm.rank]),
+    "Distgraphcomm, adjacent": lambda c: c.Create_dist_graph_adjacent(*neighbors(c).reshape(-1, 2, 1)[c.rank]),
 }
 
 
@@ -329,7 +329,8 @@ def test_every_method_that_makes_an_intracommunicator_is_ours():
             says = (getattr(plain, method).__doc__ or "").strip().partition("\n")[0].rpartition("-> ")[2]
             if re.match(r"(tuple\[)?(Self|Comm|\w+comm)\b", says) and "Intercomm" not in says:
                 found.add(method)
-                own = any(method in vars(c) for c in getattr(mpicoll, name).__mro__ if c.__module__.startswith("mpicoll"))
+                classes = [c for c in getattr(mpicoll, name).__mro__ if c.__module__.startswith("mpicoll")]
+                own = any(method in vars(c) for c in classes)
                 assert own == (method not in HANDLES | LEFT_NATIVE), method
     assert {"Dup", "Split", "Create_group", "Create_cart", "Sub"} <= found
 

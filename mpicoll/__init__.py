@@ -19,16 +19,22 @@ from .registry import algorithm, algorithms
 from .schedule import schedule
 
 if TYPE_CHECKING:
-    from .comm import Comm
+    from .comm import Cartcomm, Comm, Distgraphcomm, Graphcomm
     from .operators import AVG
     from .persistent import Prequest
     from .requests import Request
 
 __version__ = "0.1.0"
-__all__ = ["AVG", "Comm", "Prequest", "Request", "__version__", "algorithm", "algorithms", "errors", "schedule"]
+__all__ = [
+    "AVG", "Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "Prequest", "Request", "__version__", "algorithm",
+    "algorithms", "errors", "schedule",
+]  # fmt: skip
 
 
-_LATER = {"AVG": "operators", "Comm": "comm", "Prequest": "persistent", "Request": "requests"}
+_LATER = {
+    "AVG": "operators", "Cartcomm": "comm", "Comm": "comm", "Distgraphcomm": "comm", "Graphcomm": "comm",
+    "Prequest": "persistent", "Request": "requests",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,8 @@
 One `parse_*` function per collective takes what mpi4py's method takes, refuses what mpi4py refuses (with an
 error that is also mpi4py's, see `mpicoll.errors`) and checks all that one rank can know before it sends.
 Buffers are described as in mpi4py 4.1: an object, `[object, count, displacement, datatype]` or one of its
-shorter forms; `None` or `MPI.IN_PLACE` on the send side (at a scatter's root: the receive side) say in place.
+shorter forms; `None` or `MPI.IN_PLACE` on the send side (at a scatter's root: the receive side) say in place, and
+so do, in a reduction or scan, two buffers that are one, as in mpi4py from 4.2 on.
 
 Stricter than mpi4py in what MPI calls erroneous and the libraries answer with wrong data or an abort: send
 and receive memory must not overlap, elements must lie within the object that was passed, and what a rank
@@ -33,10 +34,11 @@ class Arguments:
 
     `counts` is only for reduce_scatter: the elements of every rank; and for collectives with counts for every rank:
     this rank's blocks. `unsettled`: only the ranks together know them,
-    and `settle_counts` is due.
+    and `settle_counts` is due. `one`: what the caller passed for the buffer that is both, where the send side says in
+    place without MPI.IN_PLACE or None; mpi4py before 4.2 must be told.
     """
 
-    __slots__ = ("counts", "in_place", "recv", "send", "unsettled")
+    __slots__ = ("counts", "in_place", "one", "recv", "send", "unsettled")
 
     def __init__(
         self, send: Buffer | None, recv: Buffer | None, in_place: bool, counts: tuple[int, ...] | Shares | None = None
@@ -45,6 +47,7 @@ class Arguments:
         self.recv = recv
         self.in_place = in_place
         self.counts = counts
+        self.one: Any = None
         self.unsettled = False
 
     @property
@@ -69,6 +72,8 @@ def parse_allreduce(sendbuf: Any, recvbuf: Any) -> Arguments:
     if sendbuf is _IN_PLACE or sendbuf is None:
         return Arguments(None, recv, True)
     send = buffer(sendbuf, False, 1, True)
+    if _are_one(send, recv):
+        return _in_place(recv, recvbuf)
     _check_same(send, recv)
     return Arguments(send, recv, False)
 
@@ -86,6 +91,8 @@ def parse_reduce_scatter_block(sendbuf: Any, recvbuf: Any, size: int) -> Argumen
         return Arguments(None, buffer(recvbuf, True, size, True), True)
     recv = buffer(recvbuf, True, 1, True)
     send = buffer(sendbuf, False, size, True)
+    if _are_one(send, recv):
+        return _in_place(buffer(sendbuf, True, size, True), sendbuf)
     _check_same(send, recv)
     return Arguments(send, recv, False)
 
@@ -95,14 +102,16 @@ def parse_reduce_scatter(
 ) -> Arguments:
     """Without `recvcounts` only the ranks together know: exchange `recv.count` and call `settle_counts`."""
     recv = buffer(recvbuf, True, 1, True)
-    in_place = sendbuf is _IN_PLACE or sendbuf is None
-    send = None if in_place else buffer(sendbuf, False, 1, True)
-    if send is not None:
+    if sendbuf is _IN_PLACE or sendbuf is None:
+        arguments = Arguments(None, recv, True)
+    elif _are_one(send := buffer(sendbuf, False, 1, True), recv):
+        arguments = _in_place(recv, recvbuf)
+    else:
+        arguments = Arguments(send, recv, False)
         _check_apart(send, recv)
         if recvcounts is None:
             _check_same_type(send, recv)
-    arguments = Arguments(send, recv, in_place)
-    if recvcounts is None and not in_place:
+    if recvcounts is None and not arguments.in_place:
         arguments.unsettled = True
         return arguments
     return settle_counts(arguments, integers(recvcounts, size, "recvcounts"), rank)
@@ -193,6 +202,18 @@ def _integer(root: Any) -> int | None:
         return None
     except (OverflowError, ValueError):
         raise errors.RootRangeError(f"root is {root!r}; pass a rank, an integer") from None
+
+
+def _are_one(send: Buffer, recv: Buffer) -> bool:
+    """Whether a reduction's two sides are one: as many elements, of one datatype, at one address."""
+    return send.address == recv.address and send.count == recv.count > 0 and send.datatype == recv.datatype
+
+
+def _in_place(recv: Buffer, message: Any) -> Arguments:
+    """One buffer for both sides, which the caller passed as that message."""
+    arguments = Arguments(None, recv, True)
+    arguments.one = message
+    return arguments
 
 
 def _check_same(send: Buffer, recv: Buffer) -> None:

@@ -136,7 +136,7 @@ class Comm(Collectives):
         asked = direct.asked(method, buffers, root, op) if direct is not None else None
         call, served = self._prepare(channel, BLOCKING, method, buffers, root, op)
         if served.is_native:
-            calls.run_native(channel, self, call, served, method.native(buffers, root, op))
+            calls.run_native(channel, self, call, served, method.native(call.arguments, buffers, root, op))
         else:
             calls.run(channel, call, served)
         if direct is not None and asked is not None:
@@ -152,7 +152,8 @@ class Comm(Collectives):
         asked = direct.asked(method, buffers, root, op) if direct is not None else None
         call, served = self._prepare(channel, NONBLOCKING, method, buffers, root, op)
         if served.is_native:
-            under_way = calls.start_native(channel, self, call, served, method.native(buffers, root, op))
+            native = method.native(call.arguments, buffers, root, op)
+            under_way = calls.start_native(channel, self, call, served, native)
             return under_way if isinstance(under_way, MPI.Request) else Request.launch(channel, under_way)
         request = Request.launch(channel, calls.flight(channel, call, served))
         if direct is not None and asked is not None:
@@ -165,7 +166,7 @@ class Comm(Collectives):
         """Check, select, and keep it for every Start."""
         channel, buffers = self._open(), snapshot(buffers)
         call, served = self._prepare(channel, PERSISTENT, method, buffers, root, op)
-        return persistent.prepare(channel, self, call, served, method.native(buffers, root, op), info)
+        return persistent.prepare(channel, self, call, served, method.native(call.arguments, buffers, root, op), info)
 
     def _prepare(
         self, channel: Channel, form: str, method: Method, buffers: Sequence[Any], root: Any, op: MPI.Op | None
@@ -202,6 +203,11 @@ class Comm(Collectives):
     def _same_class(self, comm: MPI.Comm) -> Any:
         return type(self)(comm)  # type: ignore[arg-type]
 
+    @classmethod
+    def _part(cls, comm: MPI.Comm) -> Any:
+        """Of this class too, but of one without a topology."""
+        return (Comm if issubclass(cls, MPI.Topocomm) else cls)(comm)  # type: ignore[arg-type]
+
     def Dup(self, info: MPI.Info | None = None) -> Any:
         """A duplicate, of this class."""
         return self._same_class(super().Dup(info))
@@ -234,16 +240,16 @@ class Comm(Collectives):
         return self._same_class(super().Clone())
 
     def Split(self, color: int = 0, key: int = 0) -> Any:
-        """Parts of this communicator, of this class; COMM_NULL for color MPI.UNDEFINED."""
-        return self._same_class(super().Split(color, key))
+        """Parts of this communicator, of this class unless it has a topology; COMM_NULL for color MPI.UNDEFINED."""
+        return self._part(super().Split(color, key))
 
     def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> Any:
-        """Parts by split_type, of this class."""
-        return self._same_class(super().Split_type(split_type, key, info))
+        """Parts by split_type, of the class that Split gives."""
+        return self._part(super().Split_type(split_type, key, info))
 
     def Create(self, group: MPI.Group) -> Any:
-        """The communicator of a group, of this class; COMM_NULL for ranks outside."""
-        return self._same_class(super().Create(group))
+        """The communicator of a group, of the class that Split gives; COMM_NULL for ranks outside."""
+        return self._part(super().Create(group))
 
     @classmethod
     def Create_from_group(
@@ -253,9 +259,66 @@ class Comm(Collectives):
         info: MPI.Info = MPI.INFO_NULL,
         errhandler: MPI.Errhandler | None = None,
     ) -> Any:
-        """The communicator of a group, of this class."""
-        return cls(MPI.Intracomm.Create_from_group(group, stringtag, info, errhandler))
+        """The communicator of a group, of the class that Split gives."""
+        return cls._part(MPI.Intracomm.Create_from_group(group, stringtag, info, errhandler))
 
     def Create_group(self, group: MPI.Group, tag: int = 0) -> Any:
-        """The communicator of a group, collective over the group only, of this class."""
-        return self._same_class(super().Create_group(group, tag))
+        """The communicator of a group, collective over the group only, of the class that Split gives."""
+        return self._part(super().Create_group(group, tag))
+
+    def Shrink(self) -> Any:
+        """The ranks that have not failed, of the class that Split gives."""
+        return self._part(super().Shrink())
+
+    # -- topologies -------------------------------------------------------------------------------------
+
+    def Create_cart(
+        self, dims: Sequence[int], periods: Sequence[bool] | None = None, reorder: bool = False
+    ) -> Cartcomm:
+        """A grid of these ranks; COMM_NULL for ranks outside."""
+        return Cartcomm(super().Create_cart(dims, periods, reorder))
+
+    def Create_graph(self, index: Sequence[int], edges: Sequence[int], reorder: bool = False) -> Graphcomm:
+        """A graph of these ranks, which each gives as a whole; COMM_NULL for ranks outside."""
+        return Graphcomm(super().Create_graph(index, edges, reorder))
+
+    def Create_dist_graph_adjacent(
+        self,
+        sources: Sequence[int],
+        destinations: Sequence[int],
+        sourceweights: Sequence[int] | None = None,
+        destweights: Sequence[int] | None = None,
+        info: MPI.Info = MPI.INFO_NULL,
+        reorder: bool = False,
+    ) -> Distgraphcomm:
+        """A graph of these ranks, of which each gives its own edges."""
+        given = sources, destinations, sourceweights, destweights, info, reorder
+        return Distgraphcomm(super().Create_dist_graph_adjacent(*given))
+
+    def Create_dist_graph(
+        self,
+        sources: Sequence[int],
+        degrees: Sequence[int],
+        destinations: Sequence[int],
+        weights: Sequence[int] | None = None,
+        info: MPI.Info = MPI.INFO_NULL,
+        reorder: bool = False,
+    ) -> Distgraphcomm:
+        """A graph of these ranks, of which each gives any edges."""
+        return Distgraphcomm(super().Create_dist_graph(sources, degrees, destinations, weights, info, reorder))
+
+
+class Cartcomm(MPI.Cartcomm, Comm):
+    """An MPI.Cartcomm whose collectives are mpicoll's. Cartcomm(comm) is collective as Comm(comm) is."""
+
+    def Sub(self, remain_dims: Sequence[bool]) -> Any:
+        """Grids of fewer dimensions, of this class."""
+        return self._same_class(super().Sub(remain_dims))
+
+
+class Graphcomm(MPI.Graphcomm, Comm):
+    """An MPI.Graphcomm whose collectives are mpicoll's. Graphcomm(comm) is collective as Comm(comm) is."""
+
+
+class Distgraphcomm(MPI.Distgraphcomm, Comm):
+    """An MPI.Distgraphcomm whose collectives are mpicoll's. Distgraphcomm(comm) is collective as Comm(comm) is."""

@@ -179,6 +179,8 @@ class Direct:
         if root > SINGLE or not calls.may_go_short(call, prepared):
             return
         assert plan is not None and method is not None
+        if call.arguments and call.arguments.one is not None and not asked.key[keys.SAME]:
+            return  # other arrays of this key are not in place
         known = self.table.kinds.get(asked.row)
         if plan.nbytes > LARGEST or (known is not None and known[0].is_of(asked, known[1])):
             return
@@ -346,13 +348,13 @@ def moment(nbytes: int) -> int:
 
 
 def _sides(call: Call, buffers: Sequence[Any]) -> list[tuple[int, int]]:
-    """For each buffer the bytes of its array, and where in it the call's data begins."""
+    """For each buffer the bytes of its array, if it is used, and where in it the call's data begins."""
     if call.arguments is None:
         return []
     sides, given = [], (call.arguments.send, call.arguments.recv)
     for message, buffer in zip(buffers, given[-len(buffers) :]):
         array = message[0] if isinstance(message, (list, tuple)) else message
-        nbytes = array.nbytes if isinstance(array, np.ndarray) else 0
+        nbytes = array.nbytes if isinstance(array, np.ndarray) and buffer is not None else 0
         sides.append((nbytes, buffer.address - MPI.Get_address(array) if buffer is not None and nbytes else 0))
     return sides
 

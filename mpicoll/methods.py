@@ -33,8 +33,10 @@ class Method(NamedTuple):
         """
         return {BLOCKING: self.name, NONBLOCKING: f"I{self.name.lower()}"}.get(form, f"{self.name}_init")
 
-    def native(self, buffers: Sequence[Any], root: Any, op: MPI.Op | None) -> Native:
+    def native(self, given: Arguments | None, buffers: Sequence[Any], root: Any, op: MPI.Op | None) -> Native:
         """MPI's own methods on these arguments, by form, as functions of the communicator."""
+        if given is not None and given.one is not None:
+            buffers = (MPI.IN_PLACE, given.one, *buffers[2:])
         operator = () if op is None else (native(op),)
         where = (root,) if COLLECTIVES[plain_name(self.collective)].rooted else ()
 

@@ -2,7 +2,8 @@
 
 A buffer is None, MPI.IN_PLACE, an aligned contiguous numpy.ndarray, or a list or tuple of mpi4py's forms that begins
 with one: `[array, count, displacement, datatype]`, `[array, counts, displacements, datatype]` or a shorter one. An
-array is known by its dtype object and number of elements. What else a list holds are the details: integers and arrays
+array is known by its dtype object and number of elements, and two by whether they begin at one address too: a
+reduction is in place then. What else a list holds are the details: integers and arrays
 of integers by their values, so that a list whose counts have changed is another kind; datatypes and typecodes by their
 addresses. Nothing here runs Python's code: what would have to (other sequences, other numbers) is no kind.
 """
@@ -25,8 +26,8 @@ from .compiled import call_long
 
 ROWS = 256
 # places in a key
-METHOD, OPERATOR, ROOT, SEND, SEND_COUNT, RECV, RECV_COUNT, LENGTH = range(8)
-KEYS = 8
+METHOD, OPERATOR, ROOT, SEND, SEND_COUNT, RECV, RECV_COUNT, SAME, LENGTH = range(9)
+KEYS = 9
 IDENTITY = -1  # the count of a buffer that is None or MPI.IN_PLACE
 MOST_ROOM = 8192  # words of details
 # bytes from the beginning of an object to its fields
@@ -210,6 +211,8 @@ def find(context, arguments):  # type: ignore[no-untyped-def]
     context[place.KEY + SEND] = load(send + DTYPE) if sends >= 0 else send
     context[place.KEY + RECV] = load(recv + DTYPE) if receives >= 0 else recv
     context[place.KEY + SEND_COUNT], context[place.KEY + RECV_COUNT] = sends, receives
+    both = sends >= 0 and receives >= 0
+    context[place.KEY + SAME] = both and load(send + DATA) == load(recv + DATA)
     mixed, length = sends * 31 + receives, context[place.KEY + LENGTH]
     for i in (METHOD, OPERATOR, ROOT, SEND, RECV):
         mixed = mixed * 31 + (context[place.KEY + i] >> 4)

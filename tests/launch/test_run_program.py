@@ -94,7 +94,9 @@ def test_what_mpi4py_makes_of_the_world(run):
     assert wrapped.bcast({"a": np.arange(5)})["a"].tolist() == [0, 1, 2, 3, 4]
     assert wrapped.allgather(world.rank) == world.allgather(world.rank) == list(range(world.size))
     assert world.allreduce(1) == world.size and world.alltoall([world.rank] * world.size)[1] == 1
-    world.Create_cart([world.size]).Allreduce(np.ones(3), np.empty(3))
+    grid = world.Create_cart([world.size])
+    assert isinstance(grid, MPI.Cartcomm) and type(grid).__module__ == "mpicoll.comm" and grid.dims == [world.size]
+    grid.Allreduce(np.ones(3), np.empty(3))
     with MPICommExecutor(MPI.COMM_WORLD) as executor:
         if executor is not None:
             assert list(executor.map(abs, [-1, -2])) == [1, 2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from contextlib import contextmanager
 
@@ -215,14 +216,123 @@ def test_of_a_group_alone(ours):
     group.Free()
 
 
-def test_merged_and_cartesian_communicators_can_be_made_ours(comm):
-    """What mpi4py returns as another class stays that; Comm() takes it."""
-    ours = mpicoll.Comm(comm)
-    grid = ours.Create_cart([comm.size])
-    assert isinstance(grid, MPI.Cartcomm)
-    on_grid = mpicoll.Comm(grid)
-    works(on_grid)
-    grid.Free()
+# -- topologies
+
+TOPOLOGIES = {
+    "Cartcomm": lambda comm: comm.Create_cart([comm.size], [True]),
+    "Graphcomm": lambda comm: comm.Create_graph([2 * r + 2 for r in range(comm.size)], neighbors(comm)),
+    "Distgraphcomm": lambda comm: comm.Create_dist_graph([comm.rank], [1], [(comm.rank + 1) % comm.size]),
+    "Distgraphcomm, adjacent": lambda c: c.Create_dist_graph_adjacent(*neighbors(c).reshape(-1, 2, 1)[c.rank]),
+}
+
+
+def neighbors(comm):
+    """The edges of a ring: of each rank to the one before, and to the one after."""
+    return np.array([((r - 1) % comm.size, (r + 1) % comm.size) for r in range(comm.size)]).ravel()
+
+
+def edges(comm):
+    return comm.topology, comm.inedges, comm.outedges
+
+
+@pytest.fixture(params=TOPOLOGIES)
+def made(request):
+    """(the class's name, what makes such a communicator)."""
+    return request.param.split(",")[0], TOPOLOGIES[request.param]
+
+
+def test_topologies(ours, comm, made):
+    """Of mpi4py's class and of ours, and so are copies; parts are plain."""
+    name, make = made
+    ring, plain = make(ours), make(comm)
+    kind = getattr(mpicoll, name)
+    assert type(ring) is kind and isinstance(ring, getattr(MPI, name)) and isinstance(ring, mpicoll.Comm)
+    assert edges(ring) == edges(plain) and ring.rank == plain.rank
+    works(ring)
+    info = MPI.Info.Create()
+    idup, request = ring.Idup()
+    request.Wait()
+    for copy in (ring.Dup(), ring.Dup(info), ring.Dup_with_info(info), ring.Clone(), idup):
+        assert type(copy) is kind and edges(copy) == edges(plain)
+        assert MPI.Comm.Compare(copy, ring) == MPI.CONGRUENT
+        works(copy)
+        copy.Free()
+    group = ring.Get_group()
+    for part in (ring.Split(), ring.Split_type(MPI.COMM_TYPE_SHARED), ring.Create(group), ring.Create_group(group)):
+        assert type(part) is mpicoll.Comm
+        works(part)
+        part.Free()
+    for freed in (group, info, ring, plain):
+        freed.Free()
+    with pytest.raises(CommError):
+        ring.Barrier()
+
+
+@each("make", [
+    lambda c: c.Create_cart([1]),
+    lambda c: c.Create_graph([1], [0]),
+    lambda c: c.Create_cart([c.size]).Sub([False]),
+], ids=["cart", "graph", "sub"])
+def test_topologies_that_some_are_not_in(ours, comm, make):
+    made, plain = make(ours), make(comm)
+    assert isinstance(made, mpicoll.Comm) and issubclass(type(made), type(plain))
+    assert (made == MPI.COMM_NULL) == (plain == MPI.COMM_NULL)
+    if made == MPI.COMM_NULL:
+        with pytest.raises(CommError):
+            made.Allreduce(np.zeros(1), np.zeros(1))
+        assert mpicoll.Cartcomm(MPI.COMM_NULL) == MPI.COMM_NULL
+    else:
+        works(made)
+        made.Free()
+        plain.Free()
+    works(ours)
+
+
+def test_plain_topologies_can_be_made_ours(comm, made):
+    """By Comm, which does not know of the topology, or by the class that does; no other topology's takes it."""
+    name, make = made
+    plain = make(comm)
+    ring, without = getattr(mpicoll, name)(plain), mpicoll.Comm(plain)
+    assert ring == plain == without and edges(ring) == edges(plain) and not isinstance(without, MPI.Topocomm)
+    assert ring._channel is without._channel
+    works(ring)
+    for other in {"Cartcomm", "Graphcomm", "Distgraphcomm"} - {name}:
+        with pytest.raises(TypeError):
+            getattr(mpicoll, other)(plain)
+    with pytest.raises(TypeError):
+        getattr(mpicoll, name)(comm)
+    plain.Free()
+
+
+class MyGrid(mpicoll.Cartcomm):
+    """A user's own class."""
+
+
+def test_subclasses_of_topologies(comm):
+    grid = MyGrid(comm.Create_cart(MPI.Compute_dims(comm.size, 2)))
+    rows = grid.Sub([False, True])
+    assert type(grid.Dup()) is type(rows) is MyGrid and rows.dims == grid.dims[1:]
+    works(rows)
+    assert type(grid.Split()) is mpicoll.Comm
+
+
+HANDLES = {"fromhandle", "fromint", "f2py"}     # whatever the handle is of
+LEFT_NATIVE = {"Ishrink"}
+
+
+def test_every_method_that_makes_an_intracommunicator_is_ours():
+    """By what mpi4py says that its methods return, of the version that is installed."""
+    found = set()
+    for name in ("Comm", "Cartcomm", "Graphcomm", "Distgraphcomm"):
+        plain = getattr(MPI, "Intracomm" if name == "Comm" else name)
+        for method in dir(plain):
+            says = (getattr(plain, method).__doc__ or "").strip().partition("\n")[0].rpartition("-> ")[2]
+            if re.match(r"(tuple\[)?(Self|Comm|\w+comm)\b", says) and "Intercomm" not in says:
+                found.add(method)
+                classes = [c for c in getattr(mpicoll, name).__mro__ if c.__module__.startswith("mpicoll")]
+                own = any(method in vars(c) for c in classes)
+                assert own == (method not in HANDLES | LEFT_NATIVE), method
+    assert {"Dup", "Split", "Create_group", "Create_cart", "Sub"} <= found
 
 
 # -- the end of a communicator

@@ -278,7 +278,7 @@ def test_wrong_arguments_are_refused_as_before(ours, comm):
     teach(lambda: ours.Allreduce(both[:4], both[4:]))
     assert goes_short(ours, lambda: ours.Allreduce(both[:4], both[4:]))
     for send, receive, error in (
-        (both[:4], both[3:7], OverlapError), (both[:4], both[:4], OverlapError), (both[:4], both[4:7], CountMismatch),
+        (both[:4], both[3:7], OverlapError), (both[:4], both[:3], CountMismatch), (both[:4], both[4:7], CountMismatch),
     ):
         with pytest.raises(error):
             ours.Allreduce(send, receive)

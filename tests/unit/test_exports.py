@@ -12,7 +12,7 @@ import mpicoll
 from mpicoll import errors
 
 ROOT = Path(__file__).resolve().parents[2]
-NEED_MPI = {"AVG", "Comm", "Request"}
+NEED_MPI = {"AVG", "Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "Request"}
 WITHOUT_MPI = (
     "collectives", "claims", "play", "tables", "plan", "select", "settings", "errors", "program", "summary", "typemap",
 )

@@ -1,0 +1,132 @@
+"""One buffer for both sides of a reduction or scan means MPI.IN_PLACE, as in mpi4py from 4.2 on; before, its own
+collectives must be told so."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import mpi_cases as cases
+import numpy as np
+import pytest
+from mpi4py import MPI
+from mpi_calls import goes_short, teach
+from mpi_cases import AGAIN, Checks
+from mpi_in_form import FORMS, in_form
+
+import mpicoll
+from mpicoll import errors
+
+each = pytest.mark.parametrize
+REDUCING = ("Reduce", "Allreduce", "Reduce_scatter", "Reduce_scatter_block", "Scan", "Exscan")
+FEW = 2     # elements of a block
+
+
+def read_only(x):
+    made = x[:]
+    made.flags.writeable = False
+    return made
+
+
+WAYS = {        # x is a part of x.base, which begins FEW elements before it
+    "in place": lambda x: (MPI.IN_PLACE, x),
+    "one object": lambda x: (x, x),
+    "one list": lambda x: ([x, x.dtype.char],) * 2,
+    "two views": lambda x: (read_only(x), x.reshape(FEW, -1)),
+    "no array": lambda x: (memoryview(x), x),
+    "displaced": lambda x: (x, [x.base, x.size, FEW, MPI.Datatype.fromcode(x.dtype.char)]),
+}
+
+
+def vector(comm, dtype):
+    return np.arange(comm.rank, comm.rank + FEW * comm.size + FEW).astype(dtype)[FEW:]
+
+
+def reduce(comm, name, x, way):
+    """The memory after a call at x, of the last rank as the root."""
+    send, recv = WAYS[way](x)
+    root = comm.size - 1
+    if name == "Reduce_scatter_block" and way != "in place":
+        send, recv = x, x[:FEW]
+    if name == "Reduce" and comm.rank != root and way == "in place":
+        send, recv = x, None
+    counts, where = [[FEW] * comm.size] * (name == "Reduce_scatter"), [root] * (name == "Reduce")
+    getattr(comm, name)(send, recv, *counts, MPI.SUM, *where)
+    return x.base.tolist()
+
+
+@each("check", ["0", "1"], ids=["", "check-mode"])
+@each("form", FORMS)
+@each("engine", [*cases.ENGINES, "native"])
+def test_is_in_place(comm, engine, form, check, monkeypatch):
+    """Also where the others say MPI.IN_PLACE. There is no kernel for long double."""
+    monkeypatch.setenv("MPICOLL_CHECK", check)
+    ours = in_form(mpicoll.Comm, form)(comm.Dup())
+    dtype, how = (np.longdouble, {}) if engine == "native" else (float, {"engine": engine})
+    with ours.using(**how), Checks() as checks:
+        for name, way in product(REDUCING, WAYS):
+            want = reduce(ours, name, vector(comm, dtype), "in place")
+            for who in (comm.rank, comm.rank % 2):
+                got = reduce(ours, name, vector(comm, dtype), way if who == comm.rank else "in place")
+                checks.equal(got, want, name, way)
+        x = vector(comm, dtype)
+        ours.Allreduce(x, x)
+        checks.equal(x.tolist(), [FEW * comm.size + sum(range(comm.size)) + i * comm.size for i in range(x.size)])
+    ours.Free()
+
+
+@each("name", REDUCING)
+def test_two_arrays_and_one_take_turns_on_the_short_way(comm, name):
+    """Their other fields are the same."""
+    root, blocks = comm.size - 1, 1 if "scatter" in name else comm.size
+    counts = [[FEW] * comm.size] * (name == "Reduce_scatter")
+    has_result = (name, comm.rank) != ("Exscan", 0) and (name != "Reduce" or comm.rank == root)
+
+    def apart(listed):
+        x, y = vector(comm, float), np.zeros(FEW + FEW * blocks)
+        recv = [y, FEW * blocks, FEW, MPI.DOUBLE] if listed else y[FEW:]
+        getattr(ours, name)(x, recv, *counts, MPI.SUM, *[root] * (name == "Reduce"))
+        assert x.tolist() == vector(comm, float).tolist()
+        return y[FEW:].tolist() if has_result else wanted
+
+    def together(listed):
+        way = "displaced" if listed else "one object"
+        return reduce(ours, name, vector(comm, float), way)[FEW:][: FEW * blocks]
+
+    wanted = reduce(mpicoll.Comm(comm), name, vector(comm, float), "in place")[FEW:][: FEW * blocks]
+    for order in ((apart, together), (together, apart)):
+        ours = mpicoll.Comm(comm.Dup())
+        for call in [call for call in order for _ in range(AGAIN + 1)] + [*order] * 2:
+            for listed in (False, True):
+                assert call(listed) == wanted, (call, listed)
+        ours.Free()
+
+
+@each("name", REDUCING)
+def test_one_array_goes_the_short_way_where_in_place_does(comm, name):
+    ours, short = mpicoll.Comm(comm), []
+    for way in ("in place", "one object"):
+        call = lambda way=way: reduce(ours, name, vector(comm, float), way)
+        teach(call)
+        short.append(goes_short(ours, call))
+    assert short[0] == short[1] and (short[0] or name not in ("Reduce", "Allreduce", "Scan"))
+
+
+@each("form", FORMS)
+def test_what_overlaps_otherwise_is_refused(comm, form):
+    """Before anything is sent."""
+    ours, p = in_form(mpicoll.Comm, form)(comm), comm.size
+    x = np.zeros(FEW * p)
+    refused = {
+        "fewer": (errors.CountMismatch, lambda: ours.Allreduce([x, 2], [x, 1])),
+        "another type": (errors.DatatypeError, lambda: ours.Allreduce(x.view(np.int64), x)),
+        "farther on": (errors.OverlapError, lambda: ours.Scan(x[:-1], x[1:])),
+        "not all": (errors.OverlapError, lambda: ours.Reduce_scatter(x, x[:1], [FEW] * p)),
+        "no reduction": (errors.OverlapError, lambda: ours.Alltoall(x, x)),
+        "read-only": (errors.BufferAccessError, lambda: ours.Allreduce(read_only(x), read_only(x))),
+        "no counts": (errors.ArgumentError, lambda: ours.Reduce_scatter(x, x)),
+    }
+    for what, (error, call) in refused.items():
+        with pytest.raises(error):
+            call()
+            pytest.fail(what)
+    ours.Barrier()

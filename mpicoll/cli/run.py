@@ -120,7 +120,7 @@ def _run(program: Program) -> None:
     try:
         program.run()
     except SystemExit as error:
-        _abort_at_exit(error)
+        _abort_at_exit(error, error)
         raise
     except KeyboardInterrupt as error:
         _fail(error, INTERRUPTED)
@@ -132,18 +132,21 @@ def _fail(error: BaseException, status: int) -> NoReturn:
     """Print the traceback as the interpreter would have, and exit."""
     traceback = own_frames(error.__traceback__, __file__)
     sys.excepthook(type(error), error.with_traceback(traceback), traceback)
-    _abort_at_exit(status)
+    _abort_at_exit(error, status)
     sys.exit(status)
 
 
-def _abort_at_exit(status: Any) -> None:
-    """Let all ranks end with this one; one that is alone just exits."""
+def _abort_at_exit(error: BaseException, status: Any) -> None:
+    """Let all ranks end with this one, once they were told why; one that is alone just exits."""
     from mpi4py.run import set_abort_status
 
+    from ..attendant import ATTENDANT
     from ..world import COMM_WORLD
 
     if _active() and COMM_WORLD.size > 1:
         set_abort_status(status)
+        if not isinstance(error, SystemExit) or error.code not in (None, 0):
+            ATTENDANT.fatal = error
 
 
 def _active() -> bool:

@@ -8,6 +8,7 @@ wait for too, that all ranks come to it, but only for a moment.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -94,6 +95,12 @@ class Attendant:
         """What the program of this rank ended with, if with an error."""
         return self.fatal or last_error()
 
+    def _ends_the_run(self) -> bool:
+        """Whether MPI_Abort comes next, from `mpicoll run` or `python -m mpi4py`."""
+        main = getattr(sys.modules.get("__main__"), "__spec__", None)
+        by_mpi4py = main is not None and main.name in ("mpi4py.__main__", "mpi4py.run")
+        return self.fatal is not None or (by_mpi4py and self.error is not None)
+
     def part(self, channels: Iterable[Attended]) -> None:
         """Stay a while, until all ranks of each channel have come to the end of their programs, and answer meanwhile.
 
@@ -110,7 +117,7 @@ class Attendant:
                 told = True
                 for channel in left:
                     channel.farewell()
-            if seconds > LINGER and (self.fatal or not any(channel.is_watched() for channel in left)):
+            if seconds > LINGER and (self._ends_the_run() or not any(channel.is_watched() for channel in left)):
                 break
             os.sched_yield()
             time.sleep(min(REST, seconds / 10))

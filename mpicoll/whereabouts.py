@@ -184,9 +184,10 @@ def tell(findings: Mapping[int, Finding]) -> list[str]:
 
 
 def _failure(one: Standing, answer: Answer, own: Sequence[Failure]) -> Failure | None:
-    """The last error of a rank in this call, if there were more there than here."""
+    """The last error of a rank in this call, if there were more of its kind there than here."""
     there, here = ([each for each in failures if each[:2] == one[:2]] for failures in (answer.failures, own))
-    return there[-1] if len(there) > len(here) else None
+    made, made_here = ([each.made for each in failures] for failures in (there, here))
+    return next((each for each in reversed(there) if made.count(each.made) > made_here.count(each.made)), None)
 
 
 def _find(one: Standing, answer: Answer | None, failure: Failure | None, waited_for: bool) -> Finding | None:
@@ -198,7 +199,8 @@ def _find(one: Standing, answer: Answer | None, failure: Failure | None, waited_
     other = next((each.name for each in answer.under_way if each[:2] == one[:2] and each.name != one.name), None)
     if other is not None:
         differs = _collective(other) != _collective(one.name)
-        return Finding(f"made another call here: {other}, at {answer.place}; {advice}", differs)
+        where = answer.ended or f"at {answer.place}"
+        return Finding(f"made another call here: {other}, {where}; {advice}", differs)
     if not answer.has_made(one):
         verb = "started" if one.start else "made"
         return Finding(f"not {verb} this call: {raised}{_now(answer)}", bool(failure or answer.ended))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from ..program import STDIN, Program, own_frames
+from ..words import keep_stderr
 from .group import asking, console, refuse
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ def _prepare(program: Program, overrides: Overrides, summary: bool) -> Tally | N
 
 def _run(program: Program) -> None:
     """Run it to its end; one that fails ends all ranks when this one exits."""
+    keep_stderr()
     try:
         program.run()
     except SystemExit as error:

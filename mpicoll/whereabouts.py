@@ -92,6 +92,14 @@ class Answer:
             return self.started[one.call] >= one.start
         return self.calls >= one.call
 
+    def next_on_the_way_to(self, one: Standing) -> tuple[int, int]:
+        """Call and start that this rank makes next, where it has not made that one yet; else that one itself."""
+        if self.has_made(one):
+            return one.call, one.start
+        if one.start and one.call in self.started:
+            return one.call, self.started[one.call] + 1
+        return self.calls + 1, 0
+
     def has_gone_on(self, one: Standing) -> bool:
         """Whether this rank has made such a call and left it behind."""
         if len(self.under_way) >= MANY or any(each[:2] == one[:2] for each in self.under_way):
@@ -184,8 +192,9 @@ def tell(findings: Mapping[int, Finding]) -> list[str]:
 
 
 def _failure(one: Standing, answer: Answer, own: Sequence[Failure]) -> Failure | None:
-    """The last error of a rank in this call, if there were more of its kind there than here."""
-    there, here = ([each for each in failures if each[:2] == one[:2]] for failures in (answer.failures, own))
+    """The last error of a rank in this call, or in one that comes before, if there were more of its kind than here."""
+    at = answer.next_on_the_way_to(one)
+    there, here = ([each for each in failures if each[:2] == at] for failures in (answer.failures, own))
     made, made_here = ([each.made for each in failures] for failures in (there, here))
     return next((each for each in reversed(there) if made.count(each.made) > made_here.count(each.made)), None)
 

@@ -56,7 +56,7 @@ def run(chosen: Sequence[str], summary: bool, words: Sequence[str]) -> None:
 
     MPI is initialized before the program starts, with mpi4py's defaults. Standard input, as a program, is read by
     rank 0 for all. A rank that ends by an exception, or an exit status that is not 0, ends all, as under
-    `python -m mpi4py`.
+    `python -m mpi4py`, two seconds later: meanwhile ranks that wait for it in a collective say so.
     """
     with asking():
         overrides, program = parse_using(chosen), Program.parse(words)

@@ -374,6 +374,24 @@ def test_questions_are_few(run):
     assert said == {**{(r, 1): 0 for r in range(3)}, (0, 9): 3, (2, 9): 3, (1, 9): 0}
 
 
+def test_an_error_under_mpi4py_ends_the_run(mpiexec, tmp_path):
+    """Though the rank has a call under way that never ends; the others say first what they waited for."""
+    script = tmp_path / "script.py"
+    script.write_text(HEAD + dedent("""
+        comm = mpicoll.Comm(world)
+        half = comm.Split(int(rank == 0))
+        if rank == 1:
+            kept = half.Iallreduce(np.ones(3), np.zeros(3))
+            raise ValueError("bad row")
+        comm.Allreduce(np.ones(3), np.zeros(3))
+    """))
+    done = mpiexec(3, "python", "-m", "mpi4py", script, "compiled")
+    assert done.status not in (0, None), done.output
+    for r in (0, 2):
+        told = f"mpicoll: rank {r}:   rank 1 has not made this call: ended with ValueError: bad row (script.py, line "
+        assert done.output.count(told) == 1, done.output
+
+
 def test_an_error_that_was_made_good_is_not_told_of(run):
     """Rank 1 has made calls since."""
     done = run(RAISES.format(what="""

@@ -187,7 +187,7 @@ ENDINGS = {     # what one rank does: what the others are told of it
     "ends": ("sys.exit()", "reached the end of the program"),
     "refuses": ("comm.Allreduce(np.ones(3), np.zeros(4))", r"ended with CountMismatch: the buffer to send has 3 .*"),
     "refuses and goes on": ("exec('try: comm.Allreduce(np.ones(3), np.zeros(4))\\nexcept ValueError: time.sleep(15)')",
-                            "raised CountMismatch: the buffer to send has 3 .*; now at .*"),
+                            r"raised CountMismatch in Allreduce \(call 2\): the buffer to send has 3 .*; now at .*"),
     "finalizes": ("MPI.Finalize(); time.sleep(15)", "reached the end of the program"),
 }
 

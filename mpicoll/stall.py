@@ -117,10 +117,9 @@ def watch(channel: Channel, now: float) -> None:
     heard = notes.has_heard()
     after = settings.timeout + (0.0 if heard else PATIENCE)
     late = {flight: seconds for flight, seconds in waiting.items() if seconds > after}
-    early = vain if heard or now - notes.began > EARLY_PATIENCE else set()
     told = [report(flight, channel, seconds) for flight, seconds in late.items()]
-    for flight in early:
-        if flight not in late and waiting[flight] > HASTE:
+    for flight in vain if heard or now - notes.began > EARLY_PATIENCE else ():
+        if flight not in late and waiting[flight] > HASTE and is_in_vain(flight, channel):  # still so
             late[flight] = waiting[flight]
             told.append(report(flight, channel, waiting[flight], notes.told))
     if told:

@@ -313,7 +313,7 @@ OTHERWISE = {   # what rank 1 calls, and what the others do: what both sides are
     "another": ("comm.Bcast(x, 0)", "comm.Allgather(x, np.zeros(3 * p))",
                 "rank 1 has made another call here: Bcast, at script.py",
                 "ranks 0, 2 have made another call here: Allgather, at script.py"),
-    "a later one": ("comm.Bcast(np.ones(1), 1); comm.Barrier()", "comm.Gather(np.ones(9999), np.zeros(9999 * p), 1)",
+    "a later one": ("comm.Bcast(np.ones(1), 1); comm.Barrier()", "comm.Gather(np.ones(1 << 20), np.zeros(p << 20), 1)",
                     "rank 1 has made another call here, or with other counts: now in Barrier (call 3), at script.py",
                     "have not made this call: now in Gather (call 2), at script.py"),
 }

@@ -8,6 +8,7 @@ wait for too, that all ranks come to it, but only for a moment.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -16,10 +17,11 @@ from typing import Protocol
 from mpi4py import MPI
 
 from .notes import PARTING
+from .whereabouts import last_error
 
 LOOK = 0.25  # seconds between two looks of the thread
 LINGER = 2.0  # seconds that a program that has ended stays for those who have not; then it tells them, and stays
-# on only for a collective under way that a report or an abort is still to come for
+# on only for a collective under way that a report or an abort is still to come for. One that has failed tells at once
 REST = 0.01  # the most seconds between two looks of a program that has ended
 
 
@@ -69,6 +71,7 @@ class Attendant:
         self.thread: threading.Thread | None = None
         self.stopping = threading.Event()
         self.parting = False  # whether the program of this rank has ended
+        self.fatal: BaseException | None = None  # what ended it, and is to end the run
 
     def start(self, channels: Callable[[], Iterable[Attended]]) -> None:
         """Begin, unless it has begun or is over."""
@@ -87,6 +90,17 @@ class Attendant:
         if self.thread is not None:
             self.thread.join(timeout=10)
 
+    @property
+    def error(self) -> BaseException | None:
+        """What the program of this rank ended with, if with an error."""
+        return self.fatal or last_error()
+
+    def _ends_the_run(self) -> bool:
+        """Whether MPI_Abort comes next, from `mpicoll run` or `python -m mpi4py`."""
+        main = getattr(sys.modules.get("__main__"), "__spec__", None)
+        by_mpi4py = main is not None and main.name in ("mpi4py.__main__", "mpi4py.run")
+        return self.fatal is not None or (by_mpi4py and self.error is not None)
+
     def part(self, channels: Iterable[Attended]) -> None:
         """Stay a while, until all ranks of each channel have come to the end of their programs, and answer meanwhile.
 
@@ -99,11 +113,11 @@ class Attendant:
                 channel.poll()
                 channel.attend()
             seconds = time.monotonic() - began
-            if seconds > LINGER and not told:
+            if not told and (seconds > LINGER or self.error is not None):
                 told = True
                 for channel in left:
                     channel.farewell()
-            if told and not any(channel.is_watched() for channel in left):
+            if seconds > LINGER and (self._ends_the_run() or not any(channel.is_watched() for channel in left)):
                 break
             os.sched_yield()
             time.sleep(min(REST, seconds / 10))

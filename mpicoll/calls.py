@@ -22,6 +22,7 @@ from .methods import Native
 from .operators import Operator, divisor
 from .plan import Shares
 from .prepared import Call, Prepared, settle
+from .whereabouts import Standing
 
 
 def run(channel: Channel, call: Call, prepared: Prepared) -> None:
@@ -33,8 +34,9 @@ def run(channel: Channel, call: Call, prepared: Prepared) -> None:
     execution = under_way.start().execution
     try:
         done = execution.advance(SPIN)
-    except BaseException:  # Ctrl-C too: MPI may still write to this memory, so it must stay
+    except BaseException as error:  # Ctrl-C too: MPI may still write to this memory, so it must stay
         channel.abandon(under_way, under_way.sequence)
+        channel.fail(Standing(under_way.sequence, 0, under_way.name), error)
         raise
     if done:
         try:

@@ -24,6 +24,7 @@ from .notes import Notes
 from .plan import ALIGN, SEQUENCES
 from .select import NATIVE, Choice, Overrides
 from .slots import Slots
+from .whereabouts import RECENT, Failure, Standing, describe
 
 if TYPE_CHECKING:
     from .direct import Direct
@@ -80,7 +81,7 @@ class Channel:
         self.over = False  # whether its own are, too
         self.persistent = Slots(self)
         self.started: dict[int, np.ndarray] = {}  # how often each persistent collective was, by the call that made it
-        self.refused = -1, ""  # after so many calls this rank refused the arguments of one: its error
+        self.failures: list[Failure] = []  # the last errors by which this rank left calls
         self.notes = Notes(self.comm)
         # for MPI's own collectives in check mode, which start when they have been compared: not in the order of calls
         self.compared = MPI.Intracomm((self.comm.Dup() if like is None else own[1]) if self.settings.check else None)
@@ -219,7 +220,12 @@ class Channel:
     def run(self, flight: Flight) -> None:
         """Launch a flight and stay until it is done, advancing all others too. Raises what it raised."""
         self.launch(flight)
-        self.wait(flight)
+        try:
+            self.wait(flight)
+        except BaseException as error:
+            if not flight.done:  # a signal handler's: nobody waits any more for a call that goes on
+                self.fail(flight.standing, error)
+            raise
 
     def wait(self, flight: Flight) -> None:
         """Advance everything in this process until this flight is done. Raises what it raised."""
@@ -248,6 +254,8 @@ class Channel:
         ended = [flight for flight in self.flying if flight.step(seconds)]
         for flight in ended:
             self.flying.remove(flight)
+            if (error := flight.error) is not None:
+                self.fail(flight.standing, error)
             if flight.broke_off:
                 has_own_tags = flight.form == PERSISTENT or flight.choice.algorithm == NATIVE
                 self.abandon(flight, None if has_own_tags else flight.sequence)
@@ -278,6 +286,11 @@ class Channel:
     def attend(self) -> None:
         """Answer who asks where this rank is."""
         stall.attend(self)
+
+    def fail(self, one: Standing, error: BaseException, made: bool = True) -> None:
+        """Note an error by which this rank leaves a call, or refuses to make it: it is told to whoever asks."""
+        self.failures = [*self.failures, Failure(*one, describe(error), made)][-RECENT:]
+        stall.own_up(self)
 
     def farewell(self) -> None:
         """Tell every rank that this one has ended."""

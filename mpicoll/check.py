@@ -22,7 +22,7 @@ from .flight import Flight, Gathering
 from .plan import Shares
 from .prepared import Call, Prepared
 from .select import native_choice
-from .whereabouts import describe
+from .whereabouts import Standing
 
 SIZE = 2048  # bytes of a signature, pickled
 LONG = 300  # bytes of one value; ten of them and their names must fit
@@ -115,12 +115,12 @@ def settle(channel: Channel, arguments: Arguments, name: str) -> None:
     settle_counts(arguments, counts.all[:, 0].tolist(), channel.rank)
 
 
-def refuse(channel: Channel, error: MpicollError, form: str) -> None:
+def refuse(channel: Channel, error: MpicollError, form: str, name: str) -> None:
     """This rank's arguments were wrong: in check mode the others are told, so that they raise too; else who asks is.
 
     No form waits longer than it would have: that of a nonblocking call goes on in the background.
     """
-    channel.refused = channel.sequence, describe(error)
+    channel.fail(Standing(channel.sequence + 1, 0, name), error, made=False)
     if channel.settings.check:
         sequence = channel.next_sequence()
         flight = comparison(channel, {"sequence": sequence, "error": str(error)}, "a call with wrong arguments")

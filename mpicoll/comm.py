@@ -185,7 +185,7 @@ class Comm(Collectives):
             raise
         except MpicollError as error:
             error.rank = channel.rank
-            check.refuse(channel, error, form)
+            check.refuse(channel, error, form, method.spelled(form))
             raise
 
     # -- communicators out of this one ------------------------------------------------------------------

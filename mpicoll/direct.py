@@ -30,6 +30,7 @@ from .methods import Method
 from .plan import ALIGN
 from .prepared import Call, Prepared
 from .select import Choice, Overrides
+from .whereabouts import Standing
 
 if TYPE_CHECKING:
     from .channel import Channel
@@ -227,7 +228,9 @@ class Direct:
             return True
         if outcome != UNDER_WAY:
             self._abandon()
-            raise MPI.Exception(kind.execution.cause(-outcome))
+            error = MPI.Exception(kind.execution.cause(-outcome))
+            self.channel.fail(Standing(sequence, 0, method.spelled(form)), error)
+            raise error
         buffers: list[Any] = [self.channel.scratch]  # first of all: an interrupt must find all that MPI may write to
         try:
             table.take(at)

@@ -193,6 +193,7 @@ class Flight:
         self.told = False  # whether the error has been raised to the user
         self.progress = (0, 0, 0)  # of the last stage that is done
         self.still, self.looked, self.seen, self.reported = 0.0, 0.0, (-1, -1, -1), False
+        self.asked = 0.0  # how long it had stood still when the other ranks were asked last
 
     def step(self, seconds: float) -> bool:
         """Advance; True when done, with or without an error.
@@ -274,7 +275,7 @@ class Flight:
             return 0.0
         seen = self.stage.progress if self.stage is not None else self.progress
         if seen != self.seen:
-            self.seen, self.still = seen, 0.0
+            self.seen, self.still, self.asked = seen, 0.0, 0.0
         else:
             self.still += min(now - self.looked, GLANCE)
         self.looked = now

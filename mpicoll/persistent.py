@@ -16,13 +16,14 @@ from .channel import Channel
 from .check import comparison, signature
 from .collectives import PERSISTENT
 from .engines import MISSED, RAN, STALE, UNDER_WAY, Execution
-from .errors import CommError, RequestError
+from .errors import CommError, MpicollError, RequestError
 from .flight import OURS, Failed, Flight, Polled, Raised, Running, Stage
 from .memory import divide
 from .methods import Native
 from .prepared import Call, Prepared
 from .requests import Completing
 from .slots import Slot
+from .whereabouts import Standing
 
 if TYPE_CHECKING:
     from .direct import Restart
@@ -59,15 +60,24 @@ class Prequest(Completing, MPI.Prequest):
     def _start(self) -> None:
         if self._repeated is None:
             raise RequestError("the request was freed; make another")
-        if self._is_under_way():
-            raise RequestError("the request is under way; wait for it before it is started again")
-        if self._channel.freed:
-            raise CommError("the communicator of this request was freed")
-        flight = self._repeated.again()
+        try:
+            flight = self._started(self._repeated)
+        except MpicollError as error:
+            starts = self._channel.started.get(self._repeated.sequence, (0,))
+            one = Standing(self._repeated.sequence, int(starts[0]) + 1, self._repeated.name)
+            self._channel.fail(one, error, made=False)
+            raise
         if flight is None:
             self._be_complete()
         else:
             self._begin(self._channel, flight)
+
+    def _started(self, repeated: Repeatable) -> Flight | None:
+        if self._is_under_way():
+            raise RequestError("the request is under way; wait for it before it is started again")
+        if self._channel.freed:
+            raise CommError("the communicator of this request was freed")
+        return repeated.again()
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Wait for the collective. Raises what it raised."""
@@ -107,6 +117,11 @@ class Repeatable(Protocol):
     """What a persistent request starts."""
 
     short: Restart | None
+    sequence: int
+
+    @property
+    def name(self) -> str:
+        """The method that made it."""
 
     def again(self) -> Flight | None:
         """A flight that carries it out once, or goes on with what the short way began; None where that was all."""

@@ -3,7 +3,7 @@
 MPICOLL_ENGINE    auto (default), mpi4py or compiled
 MPICOLL_CHECK     1: exchange a signature of each call and raise on every rank where they differ
 MPICOLL_TIMEOUT   seconds after which a call that stands still is reported and the run aborted
-                  (unset: reported after 300 s, and no more)
+                  (unset: reported after 300 s, and no more); what waiting cannot mend is reported within seconds
 MPICOLL_PROGRESS  0: no progress thread for nonblocking collectives
 MPICOLL_TUNING    a file that `mpicoll tune` wrote, by which auto chooses; read once
 MPICOLL_LOG       info: rank 0 says of every call, on standard error, what ran and why

@@ -2,8 +2,8 @@
 
 Nothing is sent while all goes well. A rank whose call has stood still for a while asks the others of its
 communicator, and each that looks answers with what it knows of itself: how many calls it has made, what is under way,
-where its program is. A rank that is in no call of mpicoll looks by its attendant (attendant.py); one whose program
-has ended still answers before MPI_Finalize. How that travels is in notes.py.
+which it left by an error, where its program is. A rank that is in no call of mpicoll looks by its attendant
+(attendant.py); one whose program has ended still answers before MPI_Finalize. How that travels is in notes.py.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from .errors import MpicollError, spans
 
 LONG = 300  # characters of what is told of an error
 MANY = 64  # calls under way that are told of
+RECENT = 8  # errors that are told of
 LINES = 8  # of a report on other ranks
 _OURS = tuple(os.path.dirname(os.path.abspath(f)) + os.sep for f in (__file__, mpi4py.__file__))
 _ENTRANCES = tuple(_OURS[0] + module for module in ("interface.py", "requests.py", "persistent.py"))
@@ -39,18 +40,35 @@ class Standing(NamedTuple):
         return f"{self.name} (call {self.call}{f', start {self.start}' if self.start else ''})"
 
 
+class Failure(NamedTuple):
+    """An error by which a rank left a call.
+
+    One that it refused, so that it was not made, has the number that it would have had.
+    """
+
+    call: int
+    start: int
+    name: str
+    error: str
+    made: bool = True
+
+    def __str__(self) -> str:
+        kind, colon, words = self.error.partition(":")
+        return f"raised {kind} in {Standing(*self[:3])}{colon}{words}"
+
+
 @dataclass
 class Answer:
     """What a rank says of itself.
 
-    `started`: of the calls it was asked for, how often those persistent were started. `refused`: the error of its last
-    call. `place`: where its program is, `inside` a call of mpicoll, which need not be under way yet. `ended`: how.
+    `started`: how often each persistent collective was. `failures`: the last ones, in order.
+    `place`: where its program is, `inside` a call of mpicoll, which need not be under way yet. `ended`: how.
     """
 
     calls: int
     under_way: list[Standing] = field(default_factory=list)
     started: dict[int, int] = field(default_factory=dict)
-    refused: str = ""
+    failures: list[Failure] = field(default_factory=list)
     place: str = ""
     inside: bool = False
     ended: str = ""
@@ -64,6 +82,7 @@ class Answer:
         """From a note."""
         told = json.loads(note)
         told["under_way"] = [Standing(*each) for each in told["under_way"]]
+        told["failures"] = [Failure(*each) for each in told["failures"]]
         told["started"] = {int(call): starts for call, starts in told["started"].items()}
         return cls(**told)
 
@@ -72,6 +91,21 @@ class Answer:
         if one.start and one.call in self.started:
             return self.started[one.call] >= one.start
         return self.calls >= one.call
+
+    def next_on_the_way_to(self, one: Standing) -> tuple[int, int]:
+        """Call and start that this rank makes next, where it has not made that one yet; else that one itself."""
+        if self.has_made(one):
+            return one.call, one.start
+        if one.start and one.call in self.started:
+            return one.call, self.started[one.call] + 1
+        return self.calls + 1, 0
+
+    def has_gone_on(self, one: Standing) -> bool:
+        """Whether this rank has made such a call and left it behind."""
+        if len(self.under_way) >= MANY or any(each[:2] == one[:2] for each in self.under_way):
+            return False
+        later = self.started.get(one.call, 0) > one.start if one.start else self.calls > one.call
+        return self.has_made(one) and (later or not self.inside)
 
 
 # -- what a rank knows of itself --------------------------------------------------------------------------
@@ -85,9 +119,13 @@ def place() -> tuple[str, bool]:
     return _innermost(stack[entered[-1] :] if entered else stack), bool(entered)
 
 
-def ending() -> str:
-    """How the program of this rank ended."""
-    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+def last_error() -> BaseException | None:
+    """What the interpreter has printed a traceback of."""
+    return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+
+
+def ending(error: BaseException | None) -> str:
+    """How the program of this rank ended; error is what came out of it."""
     if error is None:
         return "reached the end of the program"
     frames = reversed(traceback.extract_tb(error.__traceback__))
@@ -112,14 +150,40 @@ def _innermost(frames: Iterable[tuple[str, int | None, str]]) -> str:
 # -- what a report says of the others ---------------------------------------------------------------------
 
 
-def tell(one: Standing, others: Iterable[int], waited_for: Sequence[int], told: Mapping[int, Answer]) -> list[str]:
-    """Who is not in a call that stands still and why, a line each; waited_for are the ranks its messages need."""
-    said: dict[tuple[str, str], list[int]] = {}
-    for rank in others:
-        sentence = _sentence(one, told.get(rank), rank in waited_for)
-        if sentence is not None:
-            said.setdefault(sentence, []).append(rank)
-    lines = [f"rank {spans(r)} {s}" if len(r) == 1 else f"ranks {spans(r)} {m}" for (s, m), r in said.items()]
+class Finding(NamedTuple):
+    """What is to be said of a rank after "has"; certain: nobody need wait longer to know that something is wrong."""
+
+    what: str
+    certain: bool
+
+
+def find(
+    one: Standing,
+    others: Iterable[int],
+    waited_for: Sequence[int],
+    told: Mapping[int, Answer],
+    own: Sequence[Failure] = (),
+) -> dict[int, Finding]:
+    """Which ranks are not in a call that stands still, and why.
+
+    waited_for are the ranks its messages need, own the failures of the rank that stands in it: what all have refused
+    alike explains nothing. A rank that made the call after an error of its own is told of where no other is missing.
+    """
+    others = list(others)
+    failures = {rank: _failure(one, told[rank], own) for rank in others if rank in told}
+    found = {rank: _find(one, told.get(rank), failures.get(rank), rank in waited_for) for rank in others}
+    if not any(found.values()):
+        found |= {rank: Finding(f"made this call, having {each}", True) for rank, each in failures.items() if each}
+    return {rank: finding for rank, finding in found.items() if finding is not None}
+
+
+def tell(findings: Mapping[int, Finding]) -> list[str]:
+    """Who is not in a call that stands still and why, a line each."""
+    said: dict[str, list[int]] = {}
+    for rank, finding in findings.items():
+        said.setdefault(finding.what, []).append(rank)
+    who = {what: f"rank {spans(r)} has" if len(r) == 1 else f"ranks {spans(r)} have" for what, r in said.items()}
+    lines = [f"{ranks} {what}" for what, ranks in who.items()]
     if len(lines) > LINES:
         lines[LINES:] = [f"and {len(lines) - LINES} lines more of the kind"]
     if not lines:
@@ -127,27 +191,40 @@ def tell(one: Standing, others: Iterable[int], waited_for: Sequence[int], told: 
     return lines
 
 
-def _sentence(one: Standing, answer: Answer | None, waited_for: bool) -> tuple[str, str] | None:
-    """What is to be said of one rank, for one and for several; None for one that is where it should be."""
+def _failure(one: Standing, answer: Answer, own: Sequence[Failure]) -> Failure | None:
+    """The last error of a rank in this call, or in one that comes before, if there were more of its kind than here."""
+    at = answer.next_on_the_way_to(one)
+    there, here = ([each for each in failures if each[:2] == at] for failures in (answer.failures, own))
+    made, made_here = ([each.made for each in failures] for failures in (there, here))
+    return next((each for each in reversed(there) if made.count(each.made) > made_here.count(each.made)), None)
+
+
+def _find(one: Standing, answer: Answer | None, failure: Failure | None, waited_for: bool) -> Finding | None:
+    """What is to be said of one rank; None for one that is where it should be."""
     if answer is None:
-        what = "not answered: no thread there could (see docs/TROUBLESHOOTING.md)"
-    else:
-        now = _now(answer)
-        same = [each for each in answer.under_way if each[:2] == one[:2]]
-        if same and same[0].name != one.name:
-            what = f"made another call here: {same[0].name}, at {answer.place}; MPICOLL_CHECK=1 compares calls"
-        elif not answer.has_made(one):
-            what = f"not {'started' if one.start else 'made'} this call: {now}"
-        elif not same and waited_for and not answer.inside:
-            what = f"made another call here, or with other counts: {now}; MPICOLL_CHECK=1 compares calls"
-        else:
-            return None
-    return f"has {what}", f"have {what}"
+        return Finding("not answered: no thread there could (see docs/TROUBLESHOOTING.md)", False)
+    raised = f"{failure}; " if failure is not None and failure.error not in answer.ended else ""
+    advice = f"{failure or 'MPICOLL_CHECK=1 compares calls'}"
+    other = next((each.name for each in answer.under_way if each[:2] == one[:2] and each.name != one.name), None)
+    if other is not None:
+        differs = _collective(other) != _collective(one.name)
+        where = answer.ended or f"at {answer.place}"
+        return Finding(f"made another call here: {other}, {where}; {advice}", differs)
+    if not answer.has_made(one):
+        verb = "started" if one.start else "made"
+        return Finding(f"not {verb} this call: {raised}{_now(answer)}", bool(failure or answer.ended))
+    if failure is not None and failure.made:
+        return Finding(f"{raised}{_now(answer)}", True)
+    if waited_for and answer.has_gone_on(one):
+        return Finding(f"made another call here, or with other counts: {_now(answer)}; {advice}", True)
+    return None
+
+
+def _collective(name: str) -> str:
+    """A method without its form where the messages are the same: Iallreduce's are Allreduce's."""
+    return name.lower().removeprefix("i")
 
 
 def _now(answer: Answer) -> str:
-    if answer.ended:
-        return answer.ended
-    raised = f"raised {answer.refused}; " if answer.refused else ""
     inside = f"in {answer.under_way[0]}, " if answer.under_way else ""
-    return f"{raised}now {inside}at {answer.place}"
+    return answer.ended or f"now {inside}at {answer.place}"

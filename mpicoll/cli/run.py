@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from ..program import STDIN, Program, own_frames
+from ..words import keep_stderr
 from .group import asking, console, refuse
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def run(chosen: Sequence[str], summary: bool, words: Sequence[str]) -> None:
 
     MPI is initialized before the program starts, with mpi4py's defaults. Standard input, as a program, is read by
     rank 0 for all. A rank that ends by an exception, or an exit status that is not 0, ends all, as under
-    `python -m mpi4py`.
+    `python -m mpi4py`, two seconds later: meanwhile ranks that wait for it in a collective say so.
     """
     with asking():
         overrides, program = parse_using(chosen), Program.parse(words)
@@ -117,10 +118,11 @@ def _prepare(program: Program, overrides: Overrides, summary: bool) -> Tally | N
 
 def _run(program: Program) -> None:
     """Run it to its end; one that fails ends all ranks when this one exits."""
+    keep_stderr()
     try:
         program.run()
     except SystemExit as error:
-        _abort_at_exit(error)
+        _abort_at_exit(error, error)
         raise
     except KeyboardInterrupt as error:
         _fail(error, INTERRUPTED)
@@ -132,18 +134,21 @@ def _fail(error: BaseException, status: int) -> NoReturn:
     """Print the traceback as the interpreter would have, and exit."""
     traceback = own_frames(error.__traceback__, __file__)
     sys.excepthook(type(error), error.with_traceback(traceback), traceback)
-    _abort_at_exit(status)
+    _abort_at_exit(error, status)
     sys.exit(status)
 
 
-def _abort_at_exit(status: Any) -> None:
-    """Let all ranks end with this one; one that is alone just exits."""
+def _abort_at_exit(error: BaseException, status: Any) -> None:
+    """Let all ranks end with this one, once they were told why; one that is alone just exits."""
     from mpi4py.run import set_abort_status
 
+    from ..attendant import ATTENDANT
     from ..world import COMM_WORLD
 
     if _active() and COMM_WORLD.size > 1:
         set_abort_status(status)
+        if not isinstance(error, SystemExit) or error.code not in (None, 0):
+            ATTENDANT.fatal = error
 
 
 def _active() -> bool:

@@ -127,6 +127,54 @@ def test_an_exception_on_one_rank_ends_all(run):
     assert "runpy" not in done.output and "mpicoll/cli" not in done.output, done.output
 
 
+ENDS = {        # how rank 1 ends: what the others are told
+    "raises": ("raise KeyError('words')", "KeyError: 'words' (program.py, line 10, in <module>)"),
+    "exits": ("sys.exit(7)", "SystemExit: 7 (program.py, line 10, in <module>)"),
+    "raises with a call under way": ("kept = half.Iallreduce(x, y); raise KeyError('words')",
+                                     "KeyError: 'words' (program.py, line 10, in <module>)"),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_the_others_are_told_what_ended_a_rank(run, how):
+    """Those that are in a collective say it, and then the run ends, without MPICOLL_TIMEOUT."""
+    code, told = ENDS[how]
+    done = run("run", "{program}", code=f"""
+    x, y = np.ones(3), np.zeros(3)
+    half = world.Split(int(world.rank == 0))        # rank 2 makes no call on this one
+    if world.rank == 1: {code}
+    world.Allreduce(x, y)
+    """)
+    assert done.status not in (0, None), done.output
+    for r in (0, 2):
+        said = f"mpicoll: rank {r}:   rank 1 has not made this call: ended with {told}\n"
+        assert done.output.count(said) == 1, done.output
+
+
+def test_an_error_that_a_test_runner_catches_reaches_the_terminal(run, tmp_path):
+    """It hides what the others print, on the one rank goes on to another test, and the others wait for it."""
+    (tmp_path / "test_two.py").write_text(dedent("""
+        import os, time
+        import numpy as np
+        from mpi4py import MPI
+        world = MPI.COMM_WORLD
+        def block(n):
+            return [np.ones(n), [1] * world.size, [8 * i for i in range(world.size)], [MPI.DOUBLE] * world.size]
+        def test_one():
+            world.Alltoallw(block(world.size), block(world.size - (world.rank == 1)))
+        def test_two():
+            time.sleep(6)
+            os._exit(5)
+    """))
+    done = run("run", "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path / "test_two.py"))
+    assert done.status not in (0, None), done.output
+    told = r"rank 1 has not made this call: raised BufferTooSmallError in Alltoallw \(call 1\): the block of rank 2, .*"
+    for r in (0, 2):
+        stands = rf"mpicoll: rank {r}: Alltoallw \(call 1, .*\) has not moved for [1-5] s\n"
+        assert re.search(stands, done.output), done.output
+        assert len(re.findall(rf"mpicoll: rank {r}:   {told}; now at test_two.py", done.output)) == 1, done.output
+
+
 @pytest.mark.parametrize(("ranks", "failing"), [(1, 0), (3, 1)])
 def test_exit_status(run, ranks, failing):
     code = f"""

@@ -187,7 +187,7 @@ ENDINGS = {     # what one rank does: what the others are told of it
     "ends": ("sys.exit()", "reached the end of the program"),
     "refuses": ("comm.Allreduce(np.ones(3), np.zeros(4))", r"ended with CountMismatch: the buffer to send has 3 .*"),
     "refuses and goes on": ("exec('try: comm.Allreduce(np.ones(3), np.zeros(4))\\nexcept ValueError: time.sleep(15)')",
-                            "raised CountMismatch: the buffer to send has 3 .*; now at .*"),
+                            r"raised CountMismatch in Allreduce \(call 2\): the buffer to send has 3 .*; now at .*"),
     "finalizes": ("MPI.Finalize(); time.sleep(15)", "reached the end of the program"),
 }
 
@@ -200,6 +200,196 @@ def test_a_rank_that_ended_or_raised_is_named_with_its_words(run, what, timeout)
     for r in (0, 2):
         told = rf"mpicoll: rank {r}:   rank 1 has not made this call: {ENDINGS[what][1]}\n"
         assert len(re.findall(told, done.output)) == 1, done.output
+
+
+SOON = """
+comm = mpicoll.Comm(world)
+x = np.ones(3)
+def refused(call):
+    try:
+        call()
+    except (ValueError, TypeError):
+        return
+    raise AssertionError("nothing was raised")
+def late(seconds):
+    time.sleep(seconds)
+{before}
+comm.Barrier()
+began = time.monotonic()
+with comm.using(engine=engine):
+    if rank == 1:
+        {other}
+    {call}
+say("end of", rank, "after", time.monotonic() - began)
+"""
+WRONG = "raised CountMismatch in Allreduce \\(call 2\\): the buffer to send has 3 elements"
+IN_FORMS = {    # the call, and what rank 1 makes of it instead: what is told of rank 1
+    "blocking": ("comm.Allreduce(x, np.zeros(3))", "refused(lambda: comm.Allreduce(x, np.zeros(4))); late(5)",
+                 rf"has not made this call: {WRONG}.*; now at script.py, line \d+, in late"),
+    "short way": ("for _ in range(3 - (rank == 1)): comm.Allreduce(x, np.zeros(3))\n"
+                  "    if rank == 1: refused(lambda: comm.Allreduce(x, np.zeros(4))); late(5)\n"
+                  "    if rank == 1: comm.Allreduce(x, np.zeros(3))", "pass",
+                  "has not made this call: raised CountMismatch in Allreduce \\(call 4\\): .*; now at .* in late"),
+    "nonblocking": ("comm.Iallreduce(x, np.zeros(3)).Wait()",
+                    "late(3); refused(lambda: comm.Iallreduce(x, np.zeros(4))); late(3)",      # when they have asked
+                    "has not made this call: raised CountMismatch in Iallreduce \\(call 2\\): .*; now at "),
+    "persistent": ("comm.Allreduce_init(x, np.zeros(3))",
+                   "refused(lambda: comm.Allreduce_init(x, np.zeros(4))); late(5)",
+                   "has not made this call: raised CountMismatch in Allreduce_init \\(call 2\\): .*; now at .*late"),
+    "native": ("comm.Allreduce(np.ones(3, 'g'), np.zeros(3, 'g'))",
+               "refused(lambda: comm.Allreduce(x, np.zeros(4))); late(5)",
+               f"has not made this call: {WRONG}.*; now at"),
+}
+
+
+def seconds(output):
+    """After how long the ranks came to the end."""
+    return [float(each) for each in re.findall(r"end of \d after ([\d.]+)", output)]
+
+
+@pytest.mark.parametrize(("form", "engine"), each_and_both_engines(IN_FORMS))
+def test_what_a_rank_raised_is_told_within_seconds(run, form, engine):
+    """Without MPICOLL_TIMEOUT: the program catches it, and goes on elsewhere; the report does not wait for its time."""
+    call, other, told = IN_FORMS[form]
+    done = run(SOON.format(before="", call=call, other=other), engine)
+    assert done.status == 0 and min(seconds(done.output)) > 4, done.output
+    for r in (0, 2):
+        stands = rf"mpicoll: rank {r}: \w+ \(call \d, .*\) has not moved for [1-6] s"
+        assert len(re.findall(stands, done.output)) == 1, done.output
+        assert len(re.findall(rf"mpicoll: rank {r}:   rank 1 {told}", done.output)) == 1, done.output
+
+
+def test_what_a_start_raised_is_told_within_seconds(run):
+    done = run(SOON.format(
+        before="request = comm.Allreduce_init(x, np.zeros(3))",
+        other="late(1); wrong = comm.Barrier",
+        call="request.Start()\n    if rank == 1: refused_start(request); late(4)\n    request.Wait(); request.Start(); "
+             "request.Wait()",
+    ).replace("def late(", """def refused_start(request):
+    time.sleep(0.5)
+    try:
+        request.Start()
+    except mpicoll.errors.RequestError:
+        pass
+def late("""), "mpi4py")
+    assert done.status == 0, done.output
+    told = r"has not started this call: raised RequestError in Allreduce_init \(call 1, start 2\): the request is"
+    for r in (0, 2):
+        assert len(re.findall(rf"mpicoll: rank {r}:   rank 1 {told}", done.output)) == 1, done.output
+
+
+def test_a_call_left_by_an_interrupt_is_told_of(run):
+    """What a signal handler raised: the call goes on, but nobody is there to see to it."""
+    done = run(SOON.format(before="""
+def alarm(*_):
+    raise ValueError("too late")
+signal.signal(signal.SIGALRM, alarm)
+""", other="signal.setitimer(signal.ITIMER_REAL, 1.0); refused(lambda: comm.Allreduce(x, np.zeros(3))); late(6)",
+        call="if rank == 2: late(5)\n    if rank != 1: comm.Allreduce(x, np.zeros(3))\n    comm.Barrier()"), "mpi4py")
+    assert done.status == 0, done.output
+    told = "mpicoll: rank 0:   rank 1 has raised ValueError in Allreduce (call 2): too late; now in Allreduce (call 2)"
+    assert told in done.output, done.output
+
+
+@pytest.mark.parametrize("call", ["comm.Allreduce(x, np.zeros(3))", "comm.Iallreduce(x, np.zeros(3)).Wait()"])
+def test_what_MPI_refused_in_a_call_is_told_of(run, call):
+    """The program catches it; the others can never end."""
+    done = run(SOON.format(before="", call=call, other=f"""
+        from mpicoll.engines import mpi4py as engine_of_all
+        def advance(self, seconds):
+            raise MPI.Exception(MPI.ERR_OTHER)
+        engine_of_all.Execution.advance = advance
+        try:
+            {call}
+        except MPI.Exception:
+            late(15)
+    """.strip()), "mpi4py", MPICOLL_TIMEOUT="6")
+    for r in (0, 2):
+        told = rf"rank {r}: I?[Aa]llreduce \(call 2, .*\) has not moved for [1-4] s\n.*\n.*  rank 1 has raised Exc"
+        assert len(re.findall(told, done.output)) == 1, done.output
+
+
+OTHERWISE = {   # what rank 1 calls, and what the others do: what both sides are told
+    "another": ("comm.Bcast(x, 0)", "comm.Allgather(x, np.zeros(3 * p))",
+                "rank 1 has made another call here: Bcast, at script.py",
+                "ranks 0, 2 have made another call here: Allgather, at script.py"),
+    "a later one": ("comm.Bcast(np.ones(1), 1); comm.Barrier()", "comm.Gather(np.ones(1 << 20), np.zeros(p << 20), 1)",
+                    "rank 1 has made another call here, or with other counts: now in Barrier (call 3), at script.py",
+                    "have not made this call: now in Gather (call 2), at script.py"),
+}
+
+
+@pytest.mark.parametrize("what", OTHERWISE)
+def test_ranks_in_different_calls_say_so_within_seconds(run, what):
+    """What can never end, long before the time that is set."""
+    other, call, told, here = OTHERWISE[what]
+    code = SOON.format(before="", other=f"{other}; sys.exit()", call=call)
+    done = run(code, "compiled", MPICOLL_TIMEOUT="6")
+    assert told in done.output and re.search(r"rank 0: \w+ \(call 2, .*\) has not moved for [1-4] s", done.output), (
+        done.output
+    )
+    assert here in done.output, done.output
+
+
+QUIET = {       # what ranks do that takes long, and is no reason to report anything
+    "computes": ("", "late(8)", "comm.Allreduce(x, np.zeros(3))"),
+    "all refuse first": ("refused(lambda: comm.Allreduce(x, np.zeros(4)))", "late(5)",
+                         "comm.Allreduce(x, np.zeros(3))"),
+    "one refuses, and makes it good": ("", "refused(lambda: comm.Allreduce(x, np.zeros(4)))",
+                                       "if rank == 2: late(5)\n    comm.Allreduce(x, np.zeros(3))"),
+    "has done its part": ("", "comm.Bcast(x, 1); late(5)", "if rank == 2: late(5)\n    if rank != 1: comm.Bcast(x, 1)\n"
+                          "    comm.Barrier()"),
+    "nonblocking": ("", "late(5)", "many = [comm.Iallreduce(x, np.zeros(3)) for _ in range(70)]\n"
+                    "    mpicoll.Request.Waitall(many)"),
+}
+
+
+@pytest.mark.parametrize(("what", "engine"), each_and_both_engines(QUIET))
+def test_a_rank_that_is_long_in_coming_is_not_told_of(run, what, engine):
+    before, other, call = QUIET[what]
+    done = run(SOON.format(before=before, other=other, call=call), engine)
+    assert done.status == 0 and len(seconds(done.output)) == 3 and max(seconds(done.output)) > 4, done.output
+    assert "mpicoll" not in done.output, done.output
+
+
+def test_questions_are_few(run):
+    """A call that stands still is asked after at growing intervals; one that does not is not asked after at all."""
+    done = run("""
+        from mpicoll.notes import Notes
+        asked, ask = [0], Notes.ask
+        def counted(self, now):
+            asked[0] += 1
+            return ask(self, now)
+        Notes.ask = counted
+        comm = mpicoll.Comm(world)
+        comm.Barrier()
+        for seconds in (1, 9):
+            if rank == 1:
+                time.sleep(seconds)
+            comm.Allreduce(np.ones(3), np.zeros(3))
+            say("asked", rank, seconds, asked[0])
+    """, "compiled")
+    assert done.status == 0, done.output
+    said = {(int(r), int(s)): int(n) for r, s, n in re.findall(r"asked (\d) (\d) (\d+)", done.output)}
+    assert said == {**{(r, 1): 0 for r in range(3)}, (0, 9): 3, (2, 9): 3, (1, 9): 0}
+
+
+def test_an_error_under_mpi4py_ends_the_run(mpiexec, tmp_path):
+    """Though the rank has a call under way that never ends; the others say first what they waited for."""
+    script = tmp_path / "script.py"
+    script.write_text(HEAD + dedent("""
+        comm = mpicoll.Comm(world)
+        half = comm.Split(int(rank == 0))
+        if rank == 1:
+            kept = half.Iallreduce(np.ones(3), np.zeros(3))
+            raise ValueError("bad row")
+        comm.Allreduce(np.ones(3), np.zeros(3))
+    """))
+    done = mpiexec(3, "python", "-m", "mpi4py", script, "compiled")
+    assert done.status not in (0, None), done.output
+    for r in (0, 2):
+        told = f"mpicoll: rank {r}:   rank 1 has not made this call: ended with ValueError: bad row (script.py, line "
+        assert done.output.count(told) == 1, done.output
 
 
 def test_an_error_that_was_made_good_is_not_told_of(run):

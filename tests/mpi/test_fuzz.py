@@ -46,7 +46,7 @@ def test_threads_play_at_once(comm, monkeypatch):
         meet.wait()                         # each waits until all are there
         memory = player._memory(CALLS[0])
         memory.load(player._salt(0, 0))
-        seen.add((threading.get_ident(), player.ours[0].handle, bytes(memory.send.area.view)))
+        seen.add((threading.get_ident(), player.ours[0].handle, bytes(memory.send.view)))
         carry_out(player)
         if player.thread == 2:
             player._note(1, "as seeded")

@@ -47,7 +47,7 @@ def listener(log: IO[str] | None) -> Callable[[Program, bool], None]:
 
 def many(arguments: argparse.Namespace, log: IO[str] | None) -> bool:
     """Play drawn programs; whether all went well."""
-    world, seed, played, calls = MPI.COMM_WORLD, arguments.seed, 0, 0
+    world, seed, played, calls, threaded = MPI.COMM_WORLD, arguments.seed, 0, 0, 0
     first = seed
     until = time.monotonic() + (arguments.seconds or 0)
     while world.bcast(time.monotonic() < until if arguments.seconds else played < arguments.programs):
@@ -60,8 +60,10 @@ def many(arguments: argparse.Namespace, log: IO[str] | None) -> bool:
                 record.failed(log, outcome.program, outcome.wrong)
             return False
         seed, played, calls = seed + 1, played + number, calls + outcome.calls
+        threaded += outcome.threaded
     if world.rank == 0:
-        print(f"{played} programs of {calls} calls on {world.size} ranks, seeds {first} to {seed - 1}: all right")
+        print(f"{played} programs of {calls} calls on {world.size} ranks, {threaded} programs in several threads, "
+              f"seeds {first} to {seed - 1}: all right")
     return True
 
 
@@ -71,6 +73,8 @@ def one(text: str, patience: float) -> bool:
     world = MPI.COMM_WORLD
     if program.ranks > world.size:
         sys.exit(f"the program needs {program.ranks} ranks, and there are {world.size}")
+    if program.threads > 1 and MPI.Query_thread() != MPI.THREAD_MULTIPLE:
+        sys.exit("the program has several threads, and MPI_THREAD_MULTIPLE is not there")
     wrong = play(program, world, patience)
     if world.rank == 0:
         print("\n".join(wrong) or "all right", flush=True)

@@ -2,9 +2,9 @@
 
     python tests/soak.py --minutes 10 --ranks 2,4
 
-Reports how many programs and calls it played, by collective, algorithm and form, and every failure with the least
-program that shows it and the command that plays that again. A launch that crashes or stands still is a failure, with
-the program that was running. Exit status: 1 if anything failed, 2 for bad arguments.
+Reports how many programs and calls it played, by collective, algorithm, form and number of threads, and every failure
+with the least program that shows it and the command that plays that again. A launch that crashes or stands still is a
+failure, with the program that was running. Exit status: 1 if anything failed, 2 for bad arguments.
 """
 
 from __future__ import annotations
@@ -126,6 +126,10 @@ def report(made: Soak, console: Console) -> None:
         words = ", ".join(f"{name} {n}" for name, n in algorithms.most_common())
         table.add_row(collective, *(str(by_form[collective, form]) for form in FORMS), words)
     console.print(table)
+    threads = Table("threads of each rank", "programs")
+    for number, programs in sorted(made.account.threads.items()):
+        threads.add_row(str(number), str(programs))
+    console.print(threads)
     console.print("seeds (ranks:seed): " + " ".join(f"{ranks}:{seed}" for ranks, seed in made.seeds))
     for failure in made.failures:
         console.print(f"FAILED {failure}", markup=False, highlight=False, soft_wrap=True)

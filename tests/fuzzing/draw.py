@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from hypothesis import strategies as st
+from mpi4py import MPI
 from mpi_cases import drawn, spelled
 
 from mpicoll.collectives import FORMS, plain
@@ -19,6 +20,7 @@ from . import faults, kinds
 from .program import IN_PLACE, NATIVE, WITH_COUNTS, Call, Program
 
 CALLS, COMMS, ROUNDS = 6, 3, 3          # the most of each
+THREADS = [1, 1, 1, 1, 2, 3]
 LARGEST = 100_000                       # bytes of one buffer, about
 LANES = 80                              # the most chunks of one block
 CHUNKS = (1, 3, 8, 24, 100, 1000, 4096, 65_536)
@@ -28,12 +30,14 @@ MOVED = [name for name in kinds.DTYPES if name != "MATRIX"]
 @st.composite
 def programs(draw: Any, size: int) -> Program:
     """A program for at most so many ranks."""
+    threads = draw(st.sampled_from(THREADS if MPI.Query_thread() == MPI.THREAD_MULTIPLE else [1]))
     comms = tuple(draw(st.lists(members(size), min_size=1, max_size=COMMS)))
     made = draw(st.lists(calls(comms), min_size=1, max_size=CALLS))
     return Program(
         comms, tuple(made), rounds=draw(st.sampled_from([1, 1, 2, ROUNDS])),
         skew=draw(st.one_of(st.just(0), st.integers(1, 999))),
         check=draw(st.sampled_from([False, False, True])), progress=draw(st.sampled_from([True, True, False])),
+        threads=threads,
     )
 
 

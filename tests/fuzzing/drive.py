@@ -11,7 +11,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,71 +25,106 @@ from .program import Program
 
 PATIENCE = 40.0         # seconds a program may take
 GRACE = 3.0             # from the first rank's words to the abort
+SWITCH = 1e-5           # seconds after which another thread may go on: more often than Python's 5e-3, to find races
 OUTPUT = [2]            # where a rank says what it was at; pytest captures 2, and an abort would lose that
 Listener = Callable[[Program, bool], None]      # (program, whether it is over)
 
 
 @dataclass
 class Outcome:
-    """What came of drawn programs: how many were played, and the least one that failed, with what went wrong."""
+    """What came of drawn programs: how many were played, and the least one that failed, with what went wrong.
+
+    threaded: how many of them in several threads.
+    """
 
     played: int = 0
+    threaded: int = 0
     calls: int = 0
     program: Program | None = None
     wrong: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         if self.program is None:
-            return f"{self.played} programs of {self.calls} calls"
+            return f"{self.played} programs of {self.calls} calls, {self.threaded} programs in several threads"
         return "\n".join([repr(self.program), *self.wrong])
 
 
 def play(program: Program, world: MPI.Intracomm, patience: float = PATIENCE) -> list[str]:
-    """What went wrong with a program, on all ranks, each line with its rank. Collective.
+    """What went wrong with a program, on all ranks, each line with its rank, and its thread if any. Collective.
 
-    A program that takes more than `patience` seconds, or a rank that breaks off, aborts the run.
+    A program that takes more than `patience` seconds, or a thread that breaks off, aborts the run.
     """
-    player: Player | None = None
+    players: list[Player] = []
     done = threading.Event()
-    watch = threading.Thread(target=_watch, args=(program, world.rank, patience, lambda: player, done), daemon=True)
+    watch = threading.Thread(target=_watch, args=(program, world.rank, patience, players, done), daemon=True)
     watch.start()
-    try:
-        player = Player(program, world)
-        mine = player.play()
-    except BaseException:
-        said = player.wrong if player is not None else []
-        _say(world.rank, "\n".join([repr(program), *said, traceback.format_exc()]))
-        time.sleep(GRACE)
-        MPI.COMM_WORLD.Abort(1)
-        raise
-    every = world.allgather(mine)
+    with _aborting(program, world.rank, players):
+        for thread in range(program.threads):
+            players.append(Player(program, world, thread))
+        _together(players)
+        for player in players:
+            player.free()
+        every = world.allgather(_wrong(players))
     done.set()
     watch.join()
     return [f"rank {rank}: {line}" for rank, lines in enumerate(every) for line in lines]
 
 
-def _watch(program: Program, rank: int, patience: float, player: Callable[[], Player | None],
-           done: threading.Event) -> None:
-    """Say what this rank is at if the program takes too long, and abort."""
+def _together(players: Sequence[Player]) -> None:
+    """Play all at once: the first here, every other one in a thread of its own."""
+
+    def work(player: Player) -> None:
+        with _aborting(player.program, player.world.rank, players):
+            player.play()
+
+    threads = [threading.Thread(target=work, args=(player,), name=f"thread {player.thread} of the program", daemon=True)
+               for player in players[1:]]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH if threads else before)
+    for thread in threads:
+        thread.start()
+    players[0].play()
+    for thread in threads:
+        thread.join()
+    sys.setswitchinterval(before)
+
+
+@contextmanager
+def _aborting(program: Program, rank: int, players: Sequence[Player]) -> Iterator[None]:
+    """Abort the run if what is within breaks off, in whichever thread: others may wait for it."""
+    try:
+        yield
+    except BaseException:
+        _abort(rank, "\n".join([repr(program), *_wrong(players), traceback.format_exc()]))
+
+
+def _wrong(players: Sequence[Player]) -> list[str]:
+    """What went wrong in each thread of this rank."""
+    return [player.label + line for player in players for line in player.wrong]
+
+
+def _watch(program: Program, rank: int, patience: float, players: Sequence[Player], done: threading.Event) -> None:
+    """Say what every thread of this rank is at if the program takes too long, and abort."""
     if done.wait(patience):
         return
-    at = player()
-    lines = [repr(program), f"took more than {patience:g} s; {at.doing if at else 'making communicators'}"]
-    lines += at.wrong if at else []
+    lines = [repr(program), f"took more than {patience:g} s"]
+    lines += [player.label + player.doing for player in players] or ["making communicators"]
+    lines += _wrong(players)
     for live in list(channel.LIVE.values()):
         lines += [stall.report(flight, live, patience) for flight in live.flying]
     frames = sys._current_frames()
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and thread.ident in frames:
             lines += [f"-- {thread.name} --", *traceback.format_stack(frames[thread.ident])[-6:]]
-    _say(rank, "\n".join(lines))
+    _abort(rank, "\n".join(lines))
+
+
+def _abort(rank: int, text: str) -> None:
+    """End the run once this rank has said why, and others had time to say where they are."""
+    os.write(OUTPUT[0], f"\n==== rank {rank}, fuzzing ====\n{text}\n".encode())
     time.sleep(GRACE)
     MPI.COMM_WORLD.Abort(1)
     os._exit(1)
-
-
-def _say(rank: int, text: str) -> None:
-    os.write(OUTPUT[0], f"\n==== rank {rank}, fuzzing ====\n{text}\n".encode())
 
 
 def fuzz(world: MPI.Intracomm, seed: int, number: int, listen: Listener = lambda program, over: None,
@@ -130,7 +166,8 @@ def _lead(world: MPI.Intracomm, seed: int, number: int, listen: Listener, patien
         wrong = attempt(program)
         if outcome.program is None:
             outcome.played += 1
-            outcome.calls += len(program.calls) * program.rounds
+            outcome.threaded += program.threads > 1
+            outcome.calls += len(program.calls) * program.times
         if wrong:
             outcome.program, outcome.wrong = program, wrong         # hypothesis plays the least one last
             raise Wrong

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, reduce
-from typing import Any
+from functools import cache, reduce, wraps
+from typing import Any, TypeVar
 
 import mpi_ops as ops
 import numpy as np
@@ -22,6 +23,21 @@ DTYPES: dict[str, np.dtype[Any]] = {
 GROUPS = {name: group for group, names in ops.TYPES.items() for name in names} | {"LONG_DOUBLE": "floating"}
 USER = {"AFFINE": (ops.AFFINE, False), "PRODUCT": (ops.PRODUCT, False), "ADD": (ops.ADD, True)}
 AVERAGED = ("Reduce", "Allreduce", "Reduce_scatter", "Reduce_scatter_block")
+
+
+Made = TypeVar("Made", MPI.Op, MPI.Datatype)
+
+
+def _once(make: Callable[..., Made]) -> Callable[..., Made]:
+    """Make what MPI makes once for the same arguments, also where threads ask for it at the same time."""
+    lock, cached = threading.Lock(), cache(make)
+
+    @wraps(make)
+    def made(*arguments: str) -> Made:
+        with lock:
+            return cached(*arguments)
+
+    return made
 
 
 def takes(name: str, method: str) -> tuple[str, ...]:
@@ -44,7 +60,7 @@ def served(name: str) -> bool:
     return name != "LONG_DOUBLE"
 
 
-@cache
+@_once
 def operator(op: str) -> MPI.Op:
     """The operator; a user's is made once and for all."""
     if op in USER:
@@ -70,7 +86,7 @@ LAYOUTS = {
 }
 
 
-@cache
+@_once
 def datatype(name: str, layout: str) -> MPI.Datatype:
     """The MPI datatype of an element, made once and for all."""
     if name == "MATRIX":

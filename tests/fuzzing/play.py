@@ -1,4 +1,4 @@
-"""Carrying out a program on one rank.
+"""Carrying out a program in one thread of one rank.
 
 Whatever may happen in any order happens in an order of the rank's own, drawn from the program's skew: when it goes on,
 which persistent requests it starts first, and when, in which order and by which method it completes what is in flight.
@@ -39,23 +39,30 @@ class Pending:
 
 
 class Player:
-    """A program on one rank: `wrong` has what went wrong here, `doing` what the rank is at."""
+    """A program in one thread of one rank: `wrong` has what went wrong here, `doing` what the thread is at."""
 
-    def __init__(self, program: Program, world: MPI.Intracomm) -> None:
-        self.program, self.world = program, world
+    def __init__(self, program: Program, world: MPI.Intracomm, thread: int = 0) -> None:
+        """Collective: it makes the communicators, which are this thread's alone."""
+        self.program, self.world, self.thread = program, world, thread
         self.wrong: list[str] = []
         self.doing = "making communicators"
-        self.draw = random.Random(f"{program.skew} {world.rank}")
+        # Thread 0 does what it would do alone: a program that needs no other thread is found by leaving them out.
+        self.draw = random.Random(f"{program.skew} {world.rank}" + f" {thread}" * (thread > 0))
         self.pending: list[Pending] = []
         self.persistent: dict[int, tuple[MPI.Prequest, Buffers]] = {}
         self.plain = [_part(world, members) for members in program.comms]
         with _variables(MPICOLL_CHECK=str(int(program.check)), MPICOLL_PROGRESS=str(int(program.progress))):
             self.ours = [mpicoll.Comm(comm) for comm in self.plain]
-        self.threaded = program.progress and MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        self.in_background = program.progress and MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.mine = [i for i, call in enumerate(program.calls) if self.plain[call.on] != MPI.COMM_NULL]
 
-    def play(self) -> list[str]:
-        """Carry it out; what went wrong on this rank."""
+    @property
+    def label(self) -> str:
+        """What begins a line about this thread, where there are several."""
+        return f"thread {self.thread}: " if self.program.threads > 1 else ""
+
+    def play(self) -> None:
+        """Carry it out, but for what is collective over communicators: these are made before and freed afterwards."""
         with self._traced() as records:
             for number in range(self.program.rounds):
                 self._round(number)
@@ -63,8 +70,8 @@ class Player:
         self.doing = "the MPI's own collectives"
         for i in self.mine:
             self._ask_builtin(i)
-        self._free()
-        return self.wrong
+        self._free_requests()
+        self.doing = "over"
 
     # -- what runs ---------------------------------------------------------------------------------------
 
@@ -88,7 +95,7 @@ class Player:
     def _call(self, i: int, number: int) -> None:
         """A blocking call."""
         call = self.program.calls[i]
-        if call.algorithm == NATIVE and not self.threaded:
+        if call.algorithm == NATIVE and not self.in_background:
             self._complete(self.pending)            # nothing of ours moves in it
         memory = self._memory(call)
         memory.load(self._salt(i, number))
@@ -153,7 +160,8 @@ class Player:
         return buffers(call, self.program.size(call), self.plain[call.on].rank)
 
     def _salt(self, i: int, number: int) -> int:
-        return 1 + i + 7 * (1 + number)
+        """What makes the data of each call differ from that of others, and of the same call in other threads."""
+        return 1 + i + 7 * (1 + number) + 31 * self.thread
 
     # -- completion --------------------------------------------------------------------------------------
 
@@ -179,12 +187,12 @@ class Player:
     @property
     def _lists(self) -> Any:
         """Whose Waitall: any with the progress thread, else one that advances what is in flight."""
-        return self.draw.choice([MPI.Request, mpicoll.Request]) if self.threaded else mpicoll.Request
+        return self.draw.choice([MPI.Request, mpicoll.Request]) if self.in_background else mpicoll.Request
 
     def _one_by_one(self, these: Sequence[Pending]) -> None:
         for each in these:
             # Without the thread, MPI's own Test and Wait advance none of ours.
-            alone = self.threaded or isinstance(each.request, mpicoll.Request | mpicoll.Prequest)
+            alone = self.in_background or isinstance(each.request, mpicoll.Request | mpicoll.Prequest)
             if self._chance(0.5):
                 while not (each.request.Test() if alone else mpicoll.Request.Testall([each.request])):
                     self._pause(0.1)
@@ -297,9 +305,9 @@ class Player:
         for trace in traces:
             trace.__exit__(None, None, None)
 
-    def _free(self) -> None:
-        """Persistent requests in any order, or left to the garbage collector; then the communicators."""
-        self.doing = "freeing"
+    def _free_requests(self) -> None:
+        """Persistent requests in any order, or left to the garbage collector."""
+        self.doing = "freeing requests"
         requests = [request for request, _ in self.persistent.values()]
         if self.program.skew:
             self.draw.shuffle(requests)
@@ -307,6 +315,10 @@ class Player:
             if not isinstance(request, mpicoll.Prequest) or not self._chance(0.3):
                 request.Free()
         self.persistent.clear()
+
+    def free(self) -> None:
+        """Free the communicators, on which nothing may be left. Collective, once every thread of this rank is over."""
+        self.doing = "freeing communicators"
         for comm in self.plain:
             if comm != MPI.COMM_NULL:
                 if comm.Iprobe():

@@ -100,6 +100,7 @@ class Program(Short):
     skew: 0 for ranks that go on at once, complete at the end and in order; else a seed for what each rank does in its
     own way: delays, the order in which it starts what may be started in any, how and when it completes.
     check, progress: check mode; the progress thread.
+    threads: how many of each rank play it at once, each on communicators of its own.
     """
 
     comms: tuple[tuple[int, ...], ...]
@@ -108,6 +109,7 @@ class Program(Short):
     skew: int = 0
     check: bool = False
     progress: bool = True
+    threads: int = 1
 
     def size(self, call: Call) -> int:
         """The ranks of a call."""
@@ -118,12 +120,19 @@ class Program(Short):
         """The least ranks it needs."""
         return 1 + max(max(members) for members in self.comms)
 
+    @property
+    def times(self) -> int:
+        """How often a rank makes each call."""
+        return self.rounds * self.threads
+
     def tally(self) -> Counter[tuple[str, str, str]]:
         """(collective, algorithm without parameters, form) of its calls."""
         return Counter((call.collective, call.algorithm.partition("(")[0], call.form) for call in self.calls)
 
     def smaller(self) -> Iterator[Program]:
         """Programs that differ by one simplification, the greatest first: for finding the least one that hangs."""
+        for threads in range(1, self.threads):
+            yield replace(self, threads=threads)
         for calls in _without_one(self.calls):
             if calls:
                 yield replace(self, calls=calls)

@@ -20,8 +20,8 @@ def begin(log: IO[str], program: Program) -> None:
 
 def over(log: IO[str], program: Program) -> None:
     """After it was played, by which it is counted."""
-    counts = [[*key, n * program.rounds] for key, n in program.tally().items()]
-    log.write(json.dumps({"over": counts}) + "\n")
+    counts = [[*key, n * program.times] for key, n in program.tally().items()]
+    log.write(json.dumps({"over": counts, "threads": program.threads}) + "\n")
 
 
 def failed(log: IO[str], program: Program, wrong: list[str]) -> None:
@@ -31,10 +31,15 @@ def failed(log: IO[str], program: Program, wrong: list[str]) -> None:
 
 @dataclass
 class Account:
-    """Programs that were played to their end, and their calls by collective, algorithm and form."""
+    """Programs that were played to their end by number of threads; their calls by collective, algorithm and form."""
 
-    programs: int = 0
+    threads: Counter[int] = field(default_factory=Counter)
     calls: Counter[Key] = field(default_factory=Counter)
+
+    @property
+    def programs(self) -> int:
+        """How many programs."""
+        return sum(self.threads.values())
 
     def by(self, *which: int) -> Counter[tuple[str, ...]]:
         """Calls by some of collective (0), algorithm (1) and form (2)."""
@@ -65,7 +70,7 @@ def read(path: Path, account: Account) -> Log:
             log.running = entry["begin"]
         elif "over" in entry:
             log.running = ""
-            account.programs += 1
+            account.threads[entry["threads"]] += 1
             account.calls.update({(collective, algorithm, form): n for collective, algorithm, form, n in entry["over"]})
         else:
             log.failed, log.wrong = entry["failed"], entry["wrong"]

@@ -6,10 +6,20 @@ it, to be played again by tests/fuzz.py --play and to be kept in test_regression
 
 from __future__ import annotations
 
+import threading
+
 import pytest
-from fuzzing.drive import OUTPUT, PATIENCE, fuzz
-from fuzzing.program import programs_of
+from fuzzing import drive
+from fuzzing.drive import OUTPUT, PATIENCE, fuzz, play
+from fuzzing.play import Player
+from fuzzing.program import Call, Program, programs_of
+from mpi4py import MPI
 from mpi_harness import PLUGIN
+
+FEW = 40        # of so many programs some have several threads
+THREADED = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+needs_threads = pytest.mark.skipif(not THREADED, reason="needs MPI_THREAD_MULTIPLE")
+CALLS = (Call("Allreduce"), Call("Bcast", form="persistent"))
 
 
 @pytest.mark.unsampled
@@ -21,6 +31,61 @@ def test_random_programs(comm, request, capsys):
     outcome = fuzz(comm, seed, number)
     if comm.rank == 0:
         with capsys.disabled():
-            print(f"\nfuzz: {outcome.played} programs, {outcome.calls} calls on {comm.size} ranks, --fuzz-seed {seed}")
+            print(f"\nfuzz: {outcome} on {comm.size} ranks, --fuzz-seed {seed}")
     assert outcome.program is None, str(outcome)
     assert outcome.played >= number
+    assert outcome.threaded or not THREADED or number < FEW
+
+
+@needs_threads
+def test_threads_play_at_once(comm, monkeypatch):
+    """On communicators and with data of their own; what goes wrong is told with the thread's number."""
+    meet, seen = threading.Barrier(3, timeout=PATIENCE / 2), set()
+
+    def play_together(player, carry_out=Player.play):
+        meet.wait()                         # each waits until all are there
+        memory = player._memory(CALLS[0])
+        memory.load(player._salt(0, 0))
+        seen.add((threading.get_ident(), player.ours[0].handle, bytes(memory.send.view)))
+        carry_out(player)
+        if player.thread == 2:
+            player._note(1, "as seeded")
+
+    monkeypatch.setattr(Player, "play", play_together)
+    wrong = play(Program((tuple(range(comm.size)),), CALLS, threads=3), comm)
+    assert wrong == [f"rank {rank}: thread 2: call 1, Bcast: as seeded" for rank in range(comm.size)]
+    assert [len(set(each)) for each in zip(*seen)] == [3, 3, 3]
+
+
+@needs_threads
+def test_threads_that_stand_still_are_named(comm, monkeypatch):
+    """With what each is at, and its stack."""
+    go, said = threading.Event(), []
+
+    def stand_still(player, carry_out=Player.play):
+        if player.thread == 1:
+            assert go.wait(PATIENCE)
+        carry_out(player)
+
+    def tell(rank, text):
+        said.append(text)
+        go.set()
+
+    monkeypatch.setattr(Player, "play", stand_still)
+    monkeypatch.setattr(drive, "_abort", tell)
+    assert play(Program(((0,),), CALLS, threads=2), comm, 1.0) == []
+    assert "thread 0: over" in said[0] and "thread 1: making communicators" in said[0]
+    assert "-- MainThread --" in said[0] and "in stand_still" in said[0].partition("-- thread 1 of the program --")[2]
+
+
+@needs_threads
+def test_a_thread_that_breaks_off_ends_the_run(comm, monkeypatch):
+    def break_off(player, carry_out=Player.play):
+        carry_out(player)
+        assert player.thread == 0, "as seeded"
+
+    said = []
+    monkeypatch.setattr(Player, "play", break_off)
+    monkeypatch.setattr(drive, "_abort", lambda rank, text: said.append(text))
+    play(Program(((0,),), CALLS, threads=2), comm)
+    assert len(said) == 1 and "AssertionError: as seeded" in said[0]

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import random
+import re
+from dataclasses import replace
 
 import pytest
 import run
 import soak
 from fuzzing import record
 from fuzzing.program import Call, Program, programs_of
+from rich.console import Console
 
 PROGRAM = Program(
     comms=((0, 1, 2), (2, 0)),
     calls=(Call(method="Allreduce", algorithm="ring", counts=(9,), chunk_bytes=8, on=1),
            Call(method="Gatherv", algorithm="knomial(k=3)", counts=(4, 0), root=1, form="persistent")),
-    rounds=2, skew=5,
+    rounds=2, skew=5, threads=3,
 )
 
 
@@ -26,12 +30,14 @@ def test_five_hundred_programs_in_a_test_run():
 
 def test_what_is_printed_makes_it_again():
     assert eval(repr(PROGRAM)) == PROGRAM
+    assert repr(PROGRAM).endswith("threads=3)")
     assert repr(Call(method="Bcast")) == "Call(method='Bcast')"
 
 
 def test_smaller_programs_are_programs_on_communicators_they_have():
     smaller = list(PROGRAM.smaller())
-    assert Program(comms=PROGRAM.comms, calls=PROGRAM.calls[1:], rounds=2, skew=5) in smaller
+    assert Program(comms=PROGRAM.comms, calls=PROGRAM.calls[1:], rounds=2, skew=5, threads=3) in smaller
+    assert smaller[:2] == [replace(PROGRAM, threads=1), replace(PROGRAM, threads=2)]
     assert all(call.on < len(program.comms) for program in smaller for call in program.calls)
     assert PROGRAM.ranks == 3
 
@@ -44,9 +50,18 @@ def test_an_account_of_a_launch_that_ends_in_the_middle(tmp_path):
         record.begin(log, PROGRAM)
         log.write('{"ov')
     assert record.read(path, account).running == repr(PROGRAM)
-    assert account.programs == 1
-    assert account.by(0, 2) == {("allreduce", "blocking"): 2, ("gatherv", "persistent"): 2}
-    assert account.by(1) == {("ring",): 2, ("knomial",): 2}
+    assert (account.programs, account.threads) == (1, {3: 1})
+    assert account.by(0, 2) == {("allreduce", "blocking"): 6, ("gatherv", "persistent"): 6}
+    assert account.by(1) == {("ring",): 6, ("knomial",): 6}
+
+
+def test_the_report_says_how_many_programs_had_threads(tmp_path):
+    made = soak.Soak(random.Random(0), [2], tmp_path, 40.0)
+    made.account.threads.update({1: 41, 2: 7})
+    with (tmp_path / "said").open("w") as said:
+        soak.report(made, Console(file=said, width=160))
+    words = [re.findall(r"\d+", line) for line in (tmp_path / "said").read_text().splitlines()]
+    assert ["1", "41"] in words and ["2", "7"] in words
 
 
 def test_an_account_of_a_failure(tmp_path):

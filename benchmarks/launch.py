@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
-KILL_AFTER = 10.0  # seconds from SIGTERM to SIGKILL
+KILL_AFTER = 10.0  # seconds from SIGTERM or SIGINT to SIGKILL
+GRACE, POLL = 5.0, 0.05  # seconds for what ends just after its launcher, and between two looks
+LABELS = "MPICOLL_LAUNCH"  # names the launches, one within the other, that a process belongs to
 PLACEMENTS = ("block", "cyclic")
 RATE_VARIABLE = "MPICOLL_LINK_RATE"  # tells programs on shaped hosts the links' bits per second
 
@@ -149,23 +152,34 @@ def environment(extra: Mapping[str, str] | None = None, python: Path | None = No
 
 
 def run_group(command: Sequence[str], limit: float | None, env: Mapping[str, str], output: IO[bytes] | None = None,
-              cwd: Path | None = None) -> int | None:
+              cwd: Path | None = None, left: list[str] | None = None) -> int | None:
     """The exit status of a command, or None if it and all it started had to be killed after `limit` seconds.
 
     Its output goes to `output` or, without one, where this program's goes; it reads nothing. However this ends,
-    nothing that the command started is left.
+    nothing that the command started is left: not what a launch within it started either. `left` is told what was
+    still there a while after the command had ended by itself. An exception, such as that of Ctrl-C, goes to the
+    command first, so that it can tidy up.
     """
     label = uuid.uuid4().hex
     process = subprocess.Popen(command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output,
                                stderr=None if output is None else subprocess.STDOUT, start_new_session=True,
-                               env={**env, "MPICOLL_LAUNCH": label})
+                               env={**env, **labels(label, env)})
     try:
-        return process.wait(limit)
+        status = process.wait(limit)
+        if left is not None:
+            _until_gone(label)
+            left += map(_words, labelled(label))
+        return status
     except subprocess.TimeoutExpired:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(KILL_AFTER)
         return None
+    except BaseException:
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(KILL_AFTER)
+        raise
     finally:
         if process.poll() is None:
             process.kill()
@@ -173,12 +187,43 @@ def run_group(command: Sequence[str], limit: float | None, env: Mapping[str, str
         kill_labelled(label)
 
 
+def labels(label: str, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variable by which a launch finds what it started, and one that it is part of does so too."""
+    return {LABELS: ":".join(filter(None, (env.get(LABELS), label)))}
+
+
 def kill_labelled(label: str) -> None:
     """Ends what a launch left behind: a launcher puts its ranks into process groups of their own."""
-    mark = f"MPICOLL_LAUNCH={label}".encode()
+    deadline = time.monotonic() + KILL_AFTER
+    while (found := labelled(label)) and time.monotonic() < deadline:  # one may start another meanwhile
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(POLL)
+
+
+def labelled(label: str) -> list[int]:
+    """The processes that a launch started, directly or by others, and that still run."""
+    found = []
     for directory in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark in (directory / "environ").read_bytes().split(b"\0"):
-                os.kill(int(directory.name), signal.SIGKILL)
-        except OSError:
-            continue
+        with contextlib.suppress(OSError):
+            words = (directory / "environ").read_bytes().split(b"\0")
+            if any(word.startswith(f"{LABELS}=".encode()) and label.encode() in word for word in words):
+                found.append(int(directory.name))
+    return found
+
+
+def _until_gone(label: str) -> None:
+    """Waits for processes that are about to end: launchers do not wait for all of theirs."""
+    deadline = time.monotonic() + GRACE
+    while labelled(label) and time.monotonic() < deadline:
+        time.sleep(POLL)
+
+
+def _words(pid: int) -> str:
+    """A process for people."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        command = "ended meanwhile"
+    return f"process {pid} ({command[:80]})"

@@ -31,7 +31,7 @@ from pathlib import Path
 
 import click
 
-from mpicoll.benchmarks.launch import kill_labelled
+from mpicoll.benchmarks.launch import kill_labelled, labels
 from mpicoll.cli.group import OneLineCommand, asking
 
 NAME = "mpicoll.jobs.testbed"
@@ -102,7 +102,7 @@ class Slurm:
             stack.callback(kill_labelled, self._label)
             stack.callback(self._end_steps)
             self.environment = {**os.environ, "PATH": _path(), "SLURM_CONF": str(self.directory / "slurm.conf"),
-                                "MPICOLL_LAUNCH": self._label}
+                                **labels(self._label)}
             self._write()
             self._munge(stack)
             stack.enter_context(self._daemon("slurmctld", "-D"))

@@ -6,6 +6,7 @@
     reference   all of it in NumPy: what tests compare with, and what to read first
     rules       which operator takes which dtype, and what it computes on NaN, ties and overflow
     cache       compile once per machine: jit() and native(), for whoever adds compiled functions
+    waiting     which process compiles while others wait for what it compiles
 
 Import the module you need: `from mpicoll.kernels import reduce`. They are loaded when first asked for, since
 reduce, scale, pack and cache bring in numba (0.35 s), which rules and reference do without.
@@ -17,9 +18,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import cache, pack, reduce, reference, rules, scale
+    from . import cache, pack, reduce, reference, rules, scale, waiting
 
-__all__ = ["cache", "pack", "reduce", "reference", "rules", "scale"]
+__all__ = ["cache", "pack", "reduce", "reference", "rules", "scale", "waiting"]
 
 
 def __getattr__(name: str) -> Any:

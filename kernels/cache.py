@@ -1,10 +1,12 @@
 """Compile with numba, once per machine: numba's on-disk cache, with a lock between processes.
 
 Without the lock all ranks of a job meet an empty cache together and all compile the same function. Here a
-process first looks without locking (the usual case: 2 ms), and only on a miss takes the lock, looks again
-and compiles. Every (function, signature, processor) has its own cache files. Numba itself numbers the
-signatures of one function in a shared index, and two hosts that write it together over a network file
-system, where a lock on one host does not help, can leave float32 code filed under float64.
+process first looks without locking (the usual case: 2 ms). Only on a miss does it wait for its turn, or for
+the result of whoever has it (waiting.py). Every (function, signature, processor) has its own cache files.
+Numba itself numbers the signatures of one function in a shared index, and two hosts that write it together
+over a network file system, where a lock on one host does not help, can leave float32 code filed under
+float64. A result is complete before the index names it, so that nobody who looks meanwhile, on whatever
+host, finds half of it.
 
 The files lie where numba puts them: NUMBA_CACHE_DIR, else __pycache__ beside the source, else the user's
 cache directory. Where none can be written, functions are compiled in each process and not kept.
@@ -15,10 +17,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import tempfile
 from collections.abc import Callable, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from numba import njit, types
@@ -27,7 +26,7 @@ from numba.core.ccallback import CFunc
 from numba.core.registry import cpu_target
 from numba.core.typing import Signature, signature
 
-LOCK_SECONDS = 120.0  # then compile anyway: a double compilation wastes time, it does no harm
+from .waiting import Turn, turn_or_result
 
 _log = logging.getLogger(__name__)
 _compiled: list[str] = []
@@ -96,17 +95,18 @@ def _label(function: Callable, wanted: Signature) -> str:
 
 
 class _OneAtATime(FunctionCache):
-    """Numba's cache of one function and signature, which locks from a miss until the result is saved.
+    """Numba's cache of one function and signature, which has the lock from a miss until the result is saved.
 
     numba calls load_overload, compiles if that gave None, then calls save_overload.
     """
 
     def __init__(self, function: Callable, wanted: Signature, also: Sequence[str]) -> None:
         super().__init__(function)
-        self._held: Any = None
+        self._turn: Turn | None = None
+        self._index_seen: tuple[int, ...] | None = None
         self._label = _label(function, wanted)
         locator = self._impl.locator
-        self._cache_file = IndexDataCacheFile(
+        self._cache_file = self._files = _DataFirst(
             cache_path=self.cache_path,
             filename_base=f"{self._impl.filename_base}-{_digest(wanted)}",
             source_stamp=(locator.get_source_stamp(), *map(_stamp, also)),
@@ -117,14 +117,23 @@ class _OneAtATime(FunctionCache):
         return ""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
+        self._index_seen = self._files.state()
         found = super().load_overload(sig, target_context)
         if found is None:
-            self._held = _acquire(self.cache_path)
+            self._turn, found = turn_or_result(
+                self.cache_path, self._label, lambda: self._if_written(sig, target_context)
+            )
+        if found is None:
             found = super().load_overload(sig, target_context)
         if found is not None:
             _loaded.append(self._label)
             self.release()
         return found
+
+    def _if_written(self, sig: Any, target_context: Any) -> Any:
+        """What load_overload finds, if the index has been written since the last look."""
+        before, self._index_seen = self._index_seen, self._files.state()
+        return None if self._index_seen == before else super().load_overload(sig, target_context)
 
     def save_overload(self, sig: Any, data: Any) -> None:
         _compiled.append(self._label)
@@ -135,9 +144,26 @@ class _OneAtATime(FunctionCache):
         self.release()
 
     def release(self) -> None:
-        held, self._held = self._held, None
-        if held is not None:
-            held.release()
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            turn.release()
+
+
+class _DataFirst(IndexDataCacheFile):
+    """Numba's files of one function and signature, the data written before the index that names them."""
+
+    def save(self, key: Any, data: Any) -> None:
+        name = self._load_index().get(key) or self._data_name(1)  # there is one key
+        self._save_data(name, data)
+        self._save_index({key: name})
+
+    def state(self) -> tuple[int, ...] | None:
+        """What changes when the index is written; None while there is none."""
+        try:
+            status = os.stat(self._index_path)
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_ino, status.st_size
 
 
 def _digest(wanted: Signature) -> str:
@@ -149,24 +175,3 @@ def _digest(wanted: Signature) -> str:
 def _stamp(path: str) -> tuple[float, int]:
     status = os.stat(path)
     return status.st_mtime, status.st_size
-
-
-def _acquire(cache_path: str) -> Any:
-    """The lock of this user and cache directory, held; None where it cannot be had."""
-    try:
-        lock = _lock(cache_path)
-        lock.acquire(timeout=LOCK_SECONDS)
-    except (OSError, NotImplementedError) as error:  # filelock's Timeout is an OSError
-        _log.warning("compiling without a lock: %s", error)
-        return None
-    return lock
-
-
-@cache
-def _lock(cache_path: str) -> Any:
-    """One lock object per process and directory, so that a thread which holds it may take it again."""
-    from filelock import FileLock  # here, since a warm cache never needs it
-
-    user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
-    place = hashlib.sha256(os.path.realpath(cache_path).encode()).hexdigest()[:16]
-    return FileLock(Path(tempfile.gettempdir()) / f"mpicoll-kernels-{user}-{place}.lock", poll_interval=0.01)

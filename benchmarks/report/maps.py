@@ -12,12 +12,13 @@ from .look import Look
 
 CELLS = "cells"
 SLOWER, SAME, FASTER = "#d9772b", "#9aa0a8", "#0a84c6"
-STEP, HEIGHT, LINE = 110, 60, 14
+STEP, HEIGHT, LOW, LINE = 110, 60, 56, 13
+MOST = 6  # lines in a tile
 TWO_LINES = "[slice(datum.label, 0, indexof(datum.label, ', ')), slice(datum.label, indexof(datum.label, ', ') + 2)]"
 _TOOLTIP = [
     alt.Tooltip("bytes:N", title="size"),
     alt.Tooltip("place:N", title="on"),
-    alt.Tooltip("contender:N", title="fastest"),
+    alt.Tooltip("fastest:N", title="fastest"),
     alt.Tooltip("time:Q", title="µs", format=",.4~r"),
     alt.Tooltip("next:N", title="next"),
     alt.Tooltip("margin:Q", title="next's time over it", format=".2f"),
@@ -35,7 +36,7 @@ def best(looks: Mapping[str, Look]) -> alt.LayerChart:
         color=alt.Color("contender:N", scale=scale, legend=None),
         opacity=alt.Opacity("margin:Q", legend=None).scale(domain=[1, 1.6], range=[0.16, 0.62], clamp=True),
     )
-    return alt.layer(tiles, *_words(base)).properties(width="container", autosize=FIT, height=alt.Step(HEIGHT))
+    return alt.layer(tiles, *_words(base, "words")).properties(width="container", autosize=FIT, height=alt.Step(HEIGHT))
 
 
 def glance() -> alt.LayerChart:
@@ -46,24 +47,23 @@ def glance() -> alt.LayerChart:
     base = (
         alt.Chart(alt.NamedData(CELLS))
         .transform_filter("isValid(datum.ratio)")
-        .transform_calculate(
-            distance="abs(log(datum.ratio))", words="format(datum.ratio, '.2f') + '×\\n' + datum.ours", lines="2"
-        )
+        .transform_calculate(distance="abs(log(datum.ratio))")
         .encode(x=_size(), y=_down("setting", lines=2), tooltip=_TOOLTIP)
     )
     strength = alt.Opacity("distance:Q", legend=None).scale(domain=[0, 0.9], range=[0.1, 0.62], clamp=True)
     tiles = base.mark_rect(cornerRadius=5).encode(color=colour, opacity=strength)
-    return alt.layer(tiles, *_words(base)).properties(width="container", autosize=FIT, height=alt.Step(46))
+    layers = alt.layer(tiles, *_words(base, "ours_words"))
+    return layers.properties(width="container", autosize=FIT, height=alt.Step(LOW))
 
 
-def _words(base: alt.Chart) -> list[alt.Chart]:
+def _words(base: alt.Chart, field: str) -> list[alt.Chart]:
     """The words of each tile, in its middle: a text of several lines is placed by its first."""
     style: dict[str, Any] = {"lineBreak": "\n", "fontSize": 11, "lineHeight": LINE, "baseline": "middle"}
     return [
-        base.transform_filter(f"datum.lines == {lines}")
+        base.transform_filter(f"length(split(datum.{field}, '\\n')) == {lines}")
         .mark_text(dy=-LINE * (lines - 1) / 2, **style)
-        .encode(text="words:N")
-        for lines in (2, 3, 4)
+        .encode(text=f"{field}:N")
+        for lines in range(2, MOST + 1)
     ]
 
 

@@ -134,10 +134,25 @@ class Row:
         return Contender(self.algorithm, self.engine, None).label
 
     @property
+    def chose(self) -> str | None:
+        """What auto chose, where the file tells; None for others."""
+        return self.ran.get("algorithm") or None if self.algorithm == AUTO else None
+
+    @property
+    def counts_as(self) -> str:
+        """Who it is where algorithms are compared: for auto the contender that it chose."""
+        return Contender(self.chose or self.algorithm, self.engine, None).label
+
+    @property
+    def ran_as(self) -> tuple[str, str | None]:
+        """The algorithm and the engine that ran, as far as the file tells."""
+        algorithm = self.chose or self.algorithm
+        return algorithm, None if algorithm == NATIVE else self.ran.get("engine") or self.engine
+
+    @property
     def label(self) -> str:
         """Who it was, and for auto what it chose."""
-        chosen = self.ran.get("algorithm") if self.algorithm == AUTO else None
-        return f"{self.contender}: {chosen}" if chosen else self.contender
+        return f"{self.contender}: {self.chose}" if self.chose else self.contender
 
     @property
     def native(self) -> bool:

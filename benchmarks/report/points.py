@@ -6,14 +6,13 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from ..contenders import AUTO
 from ..sizes import format_size
 from .groups import Group
 from .model import Row
 
 Record = dict[str, Any]
 LAST = 1 << 62  # where what has no data stands among sizes
-NARROW = 14  # characters of a line in a cell of the map
+NARROW = 16  # characters of a line in a cell of a map
 
 
 def records(group: Group) -> list[Record]:
@@ -32,7 +31,7 @@ def _record(row: Row, group: Group) -> Record:
         "ranks": group.place.ranks,
         "hosts": group.place.hosts,
         "contender": row.contender,
-        "chose": row.ran.get("algorithm") if row.algorithm == AUTO else None,
+        "chose": row.chose,
         "kind": kind(row),
         "time": row.median_us,
         "time_low": low,
@@ -62,22 +61,24 @@ def kind(row: Row) -> str:
 
 
 def cells(group: Group) -> list[Record]:
-    """Per size who is fastest of all, and of ours, measured in the same rounds and right; auto is a choice of these.
+    """Per size who is fastest of all, and of ours, measured in the same rounds and right.
 
-    margin: the next one's time over the fastest's. tie: their intervals overlap. ratio: native's time over our
-    fastest one's.
+    Rows by which the same ran, such as auto's and that of the algorithm it chose, count once, by the faster. next: the
+    fastest by which another ran, if any. margin: its time over the fastest's. tie: their intervals overlap. ratio:
+    native's time over our fastest one's.
     """
     found = []
     for size in group.sizes:
-        rows = [row for row in group.at(size) if row.right and row.paired and row.algorithm != AUTO]
+        rows = [row for row in group.at(size) if row.right and row.paired]
         ranked = sorted(rows, key=lambda row: row.median_us or 0.0)
-        if len(ranked) > 1:
+        if len(ranked) > 1 and not all(row.native for row in ranked):
             found.append(_cell(group, size, ranked))
     return found
 
 
 def _cell(group: Group, size: int, ranked: Sequence[Row]) -> Record:
-    best, second = ranked[:2]
+    best = ranked[0]
+    second = next((row for row in ranked if row.ran_as != best.ran_as), ranked[1])
     ours = next(row for row in ranked if not row.native)
     native = next((row for row in ranked if row.native), None)
     ratio = ours.ratio or (
@@ -91,20 +92,25 @@ def _cell(group: Group, size: int, ranked: Sequence[Row]) -> Record:
         "bytes": format_size(size),
         "order": size or LAST,
         "place": group.place.title,
-        "contender": best.contender,
+        "contender": best.counts_as,
+        "fastest": best.label,
         "time": best.median_us,
-        "next": second.contender,
+        "next": second.label,
         "margin": round(margin, 4),
         "tie": tie,
-        "words": "\n".join(lines := [*_lines(f"≈ {best.contender}" if tie else best.contender), beside]),
-        "lines": len(lines),
-        "ours": ours.contender,
+        "words": "\n".join([*_lines(f"≈ {best.label}" if tie else best.label), beside]),
+        "ours": ours.label,
+        "ours_words": "\n".join([f"{ratio:.2f}×" if ratio else "", *_lines(ours.label)]),
         "ratio": ratio,
         "verdict": ours.verdict or "",
     }
 
 
 def _lines(name: str) -> list[str]:
-    """A name on lines short enough for a cell."""
+    """A name on lines short enough for a cell.
+
+    >>> _lines("auto: recursive_multiplying(k=5) @compiled")
+    ['auto: recursive_', 'multiplying(k=5)', '@compiled']
+    """
     lines = textwrap.wrap(name.replace("_", "_ "), NARROW)
     return [line.replace("_ ", "_") for line in lines]

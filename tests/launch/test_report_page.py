@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from unit.report_data import results, write
+from unit.report_data import result, results, write
 
 from mpicoll.benchmarks.report.read import read
 
@@ -137,6 +137,26 @@ def test_a_point_tells_its_numbers(opened):
     said = tooltip.inner_text()
     assert "algorithm" in said and "µs" in said and "8 B" in said
     assert "null" not in said and "NaN" not in said and "undefined" not in said
+
+
+def test_auto_is_our_fastest_where_it_is(browser, tmp_path):
+    """What auto chose was not measured by its name; one that was is slower than native."""
+    from mpicoll.benchmarks.report.page import build
+
+    times = {"native": 10.0, "auto": 8.0, "linear": 12.0}
+    lines = [result("bcast", name, 1024, 4, 1) | {"median_us": t, "interval_us": None, "ratio": 10 / t,
+                                                  "ran": {"algorithm": "chain" if name == "auto" else name}}
+             for name, t in times.items()]  # fmt: skip
+    page = tmp_path / "report.html"
+    page.write_text(build([read(write(tmp_path / "auto.jsonl", lines))], "auto"), encoding="utf-8")
+    opened = Opened(browser, page, DESKTOP, "light")
+    glance, best = opened.chart("glance", "map"), opened.chart("bcast", "map")
+    assert "1.25×auto: chain" in glance.locator("svg").first.text_content()
+    assert "auto: chain1.25× native" in best.locator("svg").first.text_content()
+    opened.page.locator("#bcast summary", has_text="All numbers").click()
+    opened.page.locator("#bcast .table tr.fastest", has_text="auto: chain").wait_for()
+    opened.context.close()
+    assert opened.errors == []
 
 
 def test_choices_change_what_is_drawn(opened):

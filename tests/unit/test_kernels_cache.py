@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import filelock
 import pytest
@@ -34,26 +38,39 @@ KERNELS = ["SUM:f4", "PROD:f4", "MAX:f4", "SUM:f8", "BXOR:i4"]
 PACKING = sum(name.startswith(("pack_", "unpack_")) for name in kernels.pack.__all__)
 IMPORTED = 1 + PACKING  # they and reduce.call are compiled when they are imported
 FUNCTIONS = IMPORTED + len(KERNELS)
+started: list[subprocess.Popen] = []
 
 
 def start(kernels: list[str], package: str = "mpicoll.kernels", **environment: object) -> subprocess.Popen:
     path = os.pathsep.join(filter(None, [str(environment.pop("path", "")), os.environ.get("PYTHONPATH")]))
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-c", ASK.format(package=package), *kernels],
         env={**os.environ, "PYTHONPATH": path, **{key: str(value) for key, value in environment.items()}},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    started.append(process)
+    return process
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays() -> Iterator[None]:
+    """However a test ends, so do the processes that it started."""
+    yield
+    while started:
+        with started.pop() as process:
+            process.kill()
 
 
 def outcome(process: subprocess.Popen) -> tuple[list[str], list[str]]:
-    out, errors = process.communicate(timeout=50)
+    out, errors = process.communicate(timeout=150)
     assert process.returncode == 0, errors
     compiled, loaded = json.loads(out.splitlines()[-1])
     return compiled, loaded
 
 
+@pytest.mark.timeout(300)
 def test_four_processes_on_an_empty_cache_compile_each_kernel_once(tmp_path: Path) -> None:
     four = [start(KERNELS, NUMBA_CACHE_DIR=tmp_path) for _ in range(4)]
     outcomes = [outcome(process) for process in four]
@@ -123,38 +140,159 @@ def add_one(n: int) -> int:
     return n + 1
 
 
+@pytest.fixture
+def lock(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> filelock.BaseFileLock:
+    """The lock of that directory, as it is to whoever compiles here."""
+    found = filelock.FileLock(empty_cache / "its.lock", is_singleton=False)
+    monkeypatch.setattr(kernels.waiting, "_lock", lambda cache_path: found)
+    return found
+
+
+@pytest.fixture
+def held(lock: filelock.BaseFileLock) -> Iterator[None]:
+    """Another one has it."""
+    with filelock.FileLock(lock.lock_file, is_singleton=False):
+        yield
+
+
+def test_a_result_is_not_waited_for_until_its_lock_is_free(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch, held: None
+) -> None:
+    """A process that compiles one function after another hardly lets go of the lock between two."""
+    from numba import config, types
+
+    def compile_elsewhere(seconds: float) -> None:
+        shutil.copytree(empty_cache / "elsewhere", config.CACHE_DIR, dirs_exist_ok=True)
+
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(config, "CACHE_DIR", str(empty_cache / "elsewhere"))
+        elsewhere.setattr(kernels.waiting, "_lock", lambda cache_path: filelock.FileLock(empty_cache / "other.lock"))
+        kernels.cache.jit(types.int64, types.int64)(add_one)
+    monkeypatch.setattr(kernels.waiting.time, "sleep", compile_elsewhere)
+    monkeypatch.setattr(kernels.waiting, "LIMIT", 10.0)
+    compiled = len(kernels.cache.compiled_here())
+    assert kernels.cache.jit(types.int64, types.int64)(add_one)(1) == 2
+    assert len(kernels.cache.compiled_here()) == compiled
+    assert kernels.cache.loaded_here()[-1] == "test_kernels_cache.add_one(int64)"
+
+
 def test_a_lock_that_is_never_released_delays_but_does_not_stop(
-    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, held: None
 ) -> None:
     from numba import types
 
-    held: list[filelock.BaseFileLock] = []
-
-    def locked_elsewhere(cache_path: str) -> filelock.BaseFileLock:
-        held.append(filelock.FileLock(empty_cache / "lock", is_singleton=False))
-        held[-1].acquire()
-        return filelock.FileLock(empty_cache / "lock", is_singleton=False)
-
-    monkeypatch.setattr(kernels.cache, "_lock", locked_elsewhere)
-    monkeypatch.setattr(kernels.cache, "LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(kernels.waiting, "LIMIT", 0.1)
     assert kernels.cache.jit(types.int64, types.int64)(add_one)(1) == 2
-    assert len(held) == 1
     assert kernels.cache.compiled_here()[-1] == "test_kernels_cache.add_one(int64)"
+    (said,) = caplog.messages
+    assert said.startswith("compiling test_kernels_cache.add_one(int64), and not waiting for an unknown process")
+    assert kernels.cache.jit(types.int64, types.int64)(add_one)(1) == 2 and len(caplog.messages) == 1  # it was kept
 
 
-def test_the_lock_is_free_after_a_failed_compilation(
-    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+def wait(look: Callable[[], str | None] = lambda: None) -> tuple[kernels.waiting.Turn | None, str | None]:
+    return kernels.waiting.turn_or_result("", "a function", look)
+
+
+def ended() -> int:
+    """The number of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+@pytest.mark.parametrize(("host", "waits"), [("", False), ("elsewhere", True)])
+def test_who_has_ended_is_not_waited_for(
+    lock: filelock.BaseFileLock, held: None, host: str, waits: bool, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """A child that it left may have the lock still; whether a process of another host has ended is not known."""
+    holder = [ended(), host or socket.gethostname(), "another function"]
+    Path(lock.lock_file).with_suffix(".holder").write_text(json.dumps(holder))
+    monkeypatch.setattr(kernels.waiting, "GONE", 0.1)
+    looks = iter([None] * 10 + ["a result"])
+    assert wait(lambda: next(looks)) == (None, "a result" if waits else None)
+    words = f"compiling a function, and not waiting for process {holder[0]} on {holder[1]}, which compiles another"
+    assert [message.startswith(words) for message in caplog.messages] == [True] * (not waits)
+
+
+def test_it_is_said_for_whom_one_waits_long(
+    lock: filelock.BaseFileLock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    other = filelock.FileLock(lock.lock_file, is_singleton=False)
+    other.acquire()
+    turn = kernels.waiting.Turn(other, "another function")
+    monkeypatch.setattr(kernels.waiting, "TELL", 0.05)
+    looks = iter([None] * 20 + ["a result"])
+    assert wait(lambda: next(looks)) == (None, "a result")
+    (said,) = caplog.messages
+    words = f"waiting for process {os.getpid()} on {socket.gethostname()}, which compiles another function"
+    assert said.startswith(words)
+    turn.release()
+    mine, _ = wait()
+    assert mine is not None and len(caplog.messages) == 1
+    mine.release()
+
+
+def test_a_holder_that_goes_on_to_another_function_is_waited_for_again(
+    lock: filelock.BaseFileLock, held: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look() -> str | None:
+        number = next(looks)
+        Path(lock.lock_file).with_suffix(".holder").write_text(json.dumps([os.getpid(), "", f"function {number}"]))
+        return "a result" if number == 30 else None
+
+    looks = iter(range(31))
+    monkeypatch.setattr(kernels.waiting, "LIMIT", 0.3)
+    assert wait(look) == (None, "a result")
+
+
+def test_where_no_lock_can_be_had_there_is_a_word(
+    lock: filelock.BaseFileLock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on a network file system without locks."""
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(lock, "acquire", refuse)
+    assert wait() == (None, None)
+    assert caplog.messages == ["compiling a function without a lock: [Errno 37] No locks available"]
+
+
+def test_the_lock_is_named_while_it_is_held_and_free_afterwards(lock: filelock.BaseFileLock) -> None:
+    turn, _ = wait()
+    again, _ = wait()  # a function whose compilation needs another one
+    assert turn is not None and again is not None
+    holder = Path(lock.lock_file).with_suffix(".holder")
+    again.release()
+    assert json.loads(holder.read_text()) == [os.getpid(), socket.gethostname(), "a function"] and lock.is_locked
+    turn.release()
+    assert not holder.exists() and not lock.is_locked
+    assert [path.name for path in holder.parent.iterdir() if "its" in path.name] == ["its.lock"]
+
+
+def test_the_lock_is_free_after_a_failed_compilation(lock: filelock.BaseFileLock) -> None:
     from numba import types
     from numba.core.errors import TypingError
-
-    lock = filelock.FileLock(empty_cache / "lock")
-    monkeypatch.setattr(kernels.cache, "_lock", lambda cache_path: lock)
 
     with pytest.raises(TypingError):
         kernels.cache.jit(types.int64, types.unicode_type)(add_one)
     assert not lock.is_locked
     assert kernels.cache.jit(types.int64, types.int64)(add_one)(1) == 2
+
+
+def test_a_result_is_whole_before_the_index_names_it(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever looks without the lock, on this host or another, finds all of it or nothing."""
+    from numba import types
+
+    files = kernels.cache._DataFirst
+    seen = []
+
+    def index_last(self: Any, overloads: Any) -> None:
+        seen.append([Path(self._data_path(name)).exists() for name in overloads.values()])
+
+    monkeypatch.setattr(files, "_save_index", index_last)
+    kernels.cache.jit(types.int64, types.int64)(add_one)
+    assert seen == [[True]]
 
 
 def test_a_function_that_is_compiled_in_makes_its_caller_stale(empty_cache: Path) -> None:

@@ -71,25 +71,69 @@ def test_colours_are_told_apart(eye):
     assert all(35 < lightness < 75 for lightness, _, _ in (seen(colour, EYES["all cones"]) for colour in COLOURS))
 
 
-def times(folder, **of):
-    """A group of one size: each algorithm's median, with an interval of 5 % about it."""
+def times(folder, chose="ring", **of):
+    """A group of one size: each algorithm's median, with an interval of 5 % about it; and what auto chose."""
     lines = [
         result("bcast", name, 8, 4, 1)
-        | {"median_us": t, "interval_us": [t * 0.95, t * 1.05], "ratio": of["native"] / t}
+        | {"median_us": t, "interval_us": [t * 0.95, t * 1.05], "ratio": None if name == "native" else of["native"] / t}
+        | ({"ran": {"algorithm": chose, "engine": "compiled"}} if name == "auto" else {})
         for name, t in of.items()
     ]
     return groups_of(folder, lines)
 
 
 def test_the_map_tells_the_fastest_and_its_margin(tmp_path):
-    ((cell,),) = map(cells, times(tmp_path, native=10.0, chain=5.0, linear=6.0, auto=4.0))
+    ((cell,),) = map(cells, times(tmp_path, native=10.0, chain=5.0, linear=6.0))
     assert (cell["contender"], cell["next"], cell["margin"], cell["tie"]) == ("chain", "linear", 1.2, False)
     assert cell["ratio"] == 2.0 and cell["words"] == "chain\n2.00× native"
 
 
+@pytest.mark.parametrize(("chose", "of", "fastest", "ours", "following", "margin", "ratio"), [
+    ("binomial", {"chain": 11.6}, "binomial", "auto: binomial", "native", 1.4, 1.4),  # not measured by its name
+    ("chain", {"chain": 8.0, "linear": 9.0}, "chain", "auto: chain", "linear", 1.26, 1.4),
+    ("chain", {"chain": 7.0, "linear": 9.0}, "chain", "chain", "linear", 1.29, 1.43),
+    ("chain", {}, "chain", "auto: chain", "native", 1.4, 1.4),
+    ("native", {}, "native", "auto: native", "native", 1.4, 1.4),
+], ids=["alone", "auto ahead", "name ahead", "only auto", "native"])  # fmt: skip
+def test_auto_counts_once_as_what_it_chose(tmp_path, chose, of, fastest, ours, following, margin, ratio):
+    (group,) = times(tmp_path, chose, native=10.0, auto=10 / 1.4, **of)
+    (cell,) = cells(group)
+    assert (cell["contender"], cell["ours"], cell["next"]) == (fastest, ours, following)
+    assert cell["margin"] == pytest.approx(margin, abs=0.005) and cell["ratio"] == pytest.approx(ratio, abs=0.005)
+    assert cell["words"].replace("\n", " ") == f"{ours} {ratio:.2f}× native"
+    assert cell["ours_words"].replace("\n", " ") == f"{ratio:.2f}× {ours}" and cell["contender"] in looks([group])
+
+
+def on_engines(folder, *rows):
+    """The map's one cell: who was asked for on which engine, what ran there, and how long it took."""
+    lines = [
+        result("bcast", name, 8, 4, 1) | {"engine": asked, "ran": {"algorithm": "ring", "engine": ran}, "median_us": t}
+        for name, asked, ran, t in rows
+    ]
+    ((cell,),) = map(cells, groups_of(folder, lines))
+    return cell
+
+
+def test_auto_is_the_same_as_what_it_chose_on_the_engine_that_it_took(tmp_path):
+    rows = ("auto", "auto", "compiled", 4.0), ("ring", "compiled", "compiled", 5.0), ("ring", "mpi4py", "mpi4py", 6.0)
+    cell = on_engines(tmp_path, *rows)
+    assert (cell["contender"], cell["ours"]) == ("ring", "auto: ring")
+    assert (cell["next"], cell["margin"]) == ("ring @mpi4py", 1.5)
+
+
+def test_auto_on_another_engine_is_another_one(tmp_path):
+    cell = on_engines(tmp_path, ("auto", "mpi4py", "mpi4py", 4.0), ("ring", "auto", "compiled", 5.0))
+    assert (cell["contender"], cell["ours"], cell["next"]) == ("ring @mpi4py", "auto @mpi4py: ring", "ring")
+
+
+def test_only_native_wins_no_cell(tmp_path):
+    """A file to which the same was measured twice has two rows of it."""
+    assert [cells(group) for group in groups_of(tmp_path, [result("bcast", "native", 8, 4, 1)] * 2)] == [[]]
+
+
 def test_the_map_tells_a_tie_and_native_ahead(tmp_path):
     ((cell,),) = map(cells, times(tmp_path, native=10.0, chain=5.0, recursive_doubling_of_pairs=4.9))
-    assert cell["tie"] and cell["words"] == "≈ recursive_\ndoubling_of_\npairs\n2.04× native" and cell["lines"] == 4
+    assert cell["tie"] and cell["words"] == "≈ recursive_\ndoubling_of_\npairs\n2.04× native"
     ((cell,),) = map(cells, times(tmp_path, native=4.0, chain=5.0))
     assert cell["contender"] == "native" and cell["words"] == "native\n1.25× the next" and cell["ratio"] == 0.8
 

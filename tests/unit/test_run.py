@@ -96,7 +96,7 @@ def test_what_failed_is_named_at_the_end(capsys):
 @pytest.mark.parametrize(("told", "status", "repeated"), [
     ("begun", 1, True), ("begun passed", None, True), ("begun failed", 1, False), ("begun passed", 0, False)])
 def test_the_end_of_a_launch_that_did_not_end_is_repeated(tmp_path, monkeypatch, capfd, told, status, repeated):
-    def start(command, limit, output):
+    def start(command, limit, output, extra, left):
         results = Path(command[command.index("--results") + 1])
         results.write_text("".join(json.dumps({"id": "a", "outcome": o, "reason": ""}) + "\n" for o in told.split()))
         output.write(b"first\n" + b"line\n" * run.LAST_LINES + b"last")

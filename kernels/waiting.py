@@ -1,0 +1,147 @@
+"""Who compiles while others wait: a lock between the processes of one user on one host, for one cache directory.
+
+Whoever waits wants a result and not the lock, so it goes on as soon as the result is there: a process that compiles one
+function after another hardly lets go of the lock between two. The holder is named in a file beside the lock. It is not
+waited for once it has ended, or has compiled one and the same function for LIMIT seconds; then the function is
+compiled a second time, which wastes time and does no harm.
+
+The lock lies in the directory for temporary files, since locks on network file systems may be broken. Processes of
+other hosts that share the cache know nothing of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+POLL = 0.02  # seconds between two looks
+GONE = 1.0  # seconds for which the holder that is named must have ended: the next one may not have written its name yet
+TELL = 30.0  # seconds of waiting after which it is said whom for
+LIMIT = 600.0  # seconds that one holder is waited for
+
+_log = logging.getLogger(__name__)
+Found = TypeVar("Found")
+
+
+class Holder(NamedTuple):
+    """A process that holds a lock, and what it compiles."""
+
+    pid: int
+    host: str
+    what: str
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is known that there is no such process any more; of another host it is not."""
+        if self.host != socket.gethostname():
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except OSError:
+            pass
+        return False
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}, which compiles {self.what}"
+
+
+class Turn:
+    """The lock, held by this thread until it is released."""
+
+    def __init__(self, lock: Any, what: str) -> None:
+        self._lock, self._file = lock, _beside(lock)
+        _name(self._file, Holder(os.getpid(), socket.gethostname(), what))
+
+    def release(self) -> None:
+        """Let another one compile."""
+        if self._lock.lock_counter == 1:  # a thread may have taken it again
+            with contextlib.suppress(OSError):
+                self._file.unlink()
+        self._lock.release()
+
+
+def turn_or_result(cache_path: str, what: str, look: Callable[[], Found | None]) -> tuple[Turn | None, Found | None]:
+    """Wait until it is this process's turn to compile, or until `look` finds that another one has.
+
+    Neither comes where there can be no lock, or its holder is not to be waited for; a warning says so.
+    """
+    from filelock import Timeout  # here, since a warm cache never needs it
+
+    lock = _lock(cache_path)
+    began = since = time.monotonic()
+    holder, told = None, False
+    while True:
+        try:
+            lock.acquire(timeout=0)
+            return Turn(lock, what), None
+        except Timeout:
+            pass
+        except (OSError, NotImplementedError) as error:
+            _log.warning("compiling %s without a lock: %s", what, error)
+            return None, None
+        if (found := look()) is not None:
+            return None, found
+        now = time.monotonic()
+        if (current := _holder(_beside(lock))) != holder:
+            holder, since = current, now
+        if why := _reason(holder, now - since):
+            _log.warning("compiling %s, and not waiting for %s: it %s", what, _words(holder, lock), why)
+            return None, None
+        if not told and now - began > TELL:
+            told = True
+            _log.warning("waiting for %s, for %.0f s so far", _words(holder, lock), now - began)
+        time.sleep(POLL)
+
+
+def _reason(holder: Holder | None, seconds: float) -> str:
+    """Why a holder is not waited for any longer, if so."""
+    if holder is not None and seconds > GONE and holder.ended:
+        return "has ended"
+    return f"has held the lock for {seconds:.0f} s" if seconds > LIMIT else ""
+
+
+def _words(holder: Holder | None, lock: Any) -> str:
+    return f"{holder or 'an unknown process'} ({lock.lock_file})"
+
+
+def _name(file: Path, holder: Holder) -> None:
+    """Writes who holds the lock; where that fails, others wait for an unknown process."""
+    with contextlib.suppress(OSError):
+        written = file.with_suffix(f".{holder.pid}")
+        written.write_text(json.dumps(holder))
+        written.replace(file)
+
+
+def _holder(file: Path) -> Holder | None:
+    """Who has named itself, if somebody has."""
+    try:
+        pid, host, what = json.loads(file.read_text())
+        return Holder(int(pid), str(host), str(what))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _beside(lock: Any) -> Path:
+    return Path(lock.lock_file).with_suffix(".holder")
+
+
+@cache
+def _lock(cache_path: str) -> Any:
+    """One lock object per process and directory, so that a thread which holds it may take it again."""
+    from filelock import FileLock
+
+    user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
+    place = hashlib.sha256(os.path.realpath(cache_path).encode()).hexdigest()[:16]
+    return FileLock(Path(tempfile.gettempdir()) / f"mpicoll-kernels-{user}-{place}.lock")

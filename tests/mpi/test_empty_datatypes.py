@@ -5,7 +5,7 @@ What MPI says of their bounds is of no use: on Open MPI the true lower bound of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,7 +22,8 @@ from mpicoll import datatypes, forms, packing, vectors
 from mpicoll.errors import BufferTooSmallError
 
 each = pytest.mark.parametrize
-DOUBLE, OPEN_MPI = "DOUBLE", MPI.get_vendor()[0] == "Open MPI"
+DOUBLE = "DOUBLE"
+OPEN_MPI, INTEL = (MPI.get_vendor()[0] == name for name in ("Open MPI", "Intel MPI"))
 NONE = ("CONTIGUOUS", [DOUBLE], {"count": 0})
 WIDE = ("RESIZED", [NONE], {"lb": 0, "extent": 24})
 
@@ -57,8 +58,10 @@ def engine(request):
 
 
 @pytest.fixture(params=[False, True], ids=["unchecked", "checked"])
-def check_mode(request, monkeypatch):
+def kinds(request, monkeypatch):
+    """All of them; a few in check mode."""
     monkeypatch.setenv("MPICOLL_CHECK", str(int(request.param)))
+    return list(EMPTY)[:: 5 if request.param else 1]
 
 
 @pytest.fixture
@@ -123,18 +126,20 @@ def against_nothing(name: str, arguments: tuple[Any, ...]) -> tuple[Any, ...] | 
     return (send, none, *more)
 
 
-def every_call(comm: MPI.Intracomm, op: MPI.Op, run: Callable[[str, tuple[Any, ...]], None]) -> None:
-    """Run each on every kind, in no memory and in a little, which must be as it was afterwards."""
-    for kind, recipe in EMPTY.items():
-        with types.made(recipe) as datatype:
-            for n in (0, 2):
-                send, recv = np.arange(float(n)), -np.arange(float(n)) - 1
-                for name, arguments in calls(comm, datatype, op, send, recv).items():
-                    for given in (arguments, in_place(name, arguments, comm.rank), against_nothing(name, arguments)):
-                        with said(kind, name, given):
-                            if given is not None:
-                                run(name, given)
-                            assert (send == range(n)).all() and (recv == [-1 - i for i in range(n)]).all()
+def every_call(
+    comm: MPI.Intracomm, op: MPI.Op, run: Callable[[str, tuple[Any, ...]], None], kinds: Iterable[str] = EMPTY
+) -> None:
+    """Run each on these kinds, in no memory or in a little, which must be as it was afterwards."""
+    for i, kind in enumerate(kinds):
+        with types.made(EMPTY[kind]) as datatype:
+            n = 2 * (i % 2)
+            send, recv = np.arange(float(n)), -np.arange(float(n)) - 1
+            for name, arguments in calls(comm, datatype, op, send, recv).items():
+                for given in (arguments, in_place(name, arguments, comm.rank), against_nothing(name, arguments)):
+                    with said(kind, name, given):
+                        if given is not None:
+                            run(name, given)
+                        assert (send == range(n)).all() and (recv == [-1 - i for i in range(n)]).all()
 
 
 @contextmanager
@@ -147,14 +152,23 @@ def said(*what: object) -> Iterator[None]:
 
 
 @each("form", FORMS)
-def test_every_collective_of_nothing(comm, form, engine, check_mode, op):
+def test_every_collective_of_nothing(comm, form, engine, kinds, op):
     ours = in_form(mpicoll.Comm, form)(comm)
     with ours.using(engine=engine):
-        every_call(ours, op, lambda name, given: getattr(ours, name)(*given))
+        every_call(ours, op, lambda name, given: getattr(ours, name)(*given), kinds)
 
 
 def test_mpi_s_own_take_them_too(comm, op):
-    every_call(comm, op, lambda name, given: getattr(comm, name)(*given))
+    """But mpi4py's callback for operators ends the run where the extent is negative; Intel MPI's own Gatherv waits for
+    ever where the root receives no elements and the others send some without data."""
+
+    def run(name: str, given: tuple[Any, ...]) -> None:
+        backwards = name in REDUCING and given[1][-1].Get_extent()[1] < 0
+        waits = INTEL and name == "Gatherv" and given[1] is not MPI.IN_PLACE and given[1][-1] is MPI.DOUBLE
+        if not (backwards or waits):
+            getattr(comm, name)(*given)
+
+    every_call(comm, op, run)
 
 
 def test_by_every_algorithm(comm, engine, op):
@@ -170,7 +184,7 @@ def test_by_every_algorithm(comm, engine, op):
 
 
 @each("form", FORMS)
-def test_between_blocks_of_data(comm, form, engine, check_mode):
+def test_between_blocks_of_data(comm, form, engine, kinds):
     """Ranks whose numbers add up to an even one exchange nothing, at any place; the others a column each."""
     ours = in_form(mpicoll.Comm, form)(comm)
     p, rank = comm.size, comm.rank
@@ -179,13 +193,13 @@ def test_between_blocks_of_data(comm, form, engine, check_mode):
     send = np.arange(3.0 * len(partners)) + 100 * rank
     first = [100 * r + 3 * len([q for q in range(rank) if (q + r) % 2]) for r in partners]
     want = np.array([[x, -1, x + 2] for x in first]).ravel()
-    for kind, recipe in EMPTY.items():
-        with types.made(recipe) as empty, types.made(COLUMN) as column, said(kind):
-            kinds = [column if r in partners else empty for r in range(p)]
+    for kind in kinds:
+        with types.made(EMPTY[kind]) as empty, types.made(COLUMN) as column, said(kind):
+            each_its = [column if r in partners else empty for r in range(p)]
             for one, engines in ((comm, {}), (ours, {"engine": engine})):
                 got = np.full(send.size, -1.0)
                 with ours.using(**engines):
-                    one.Alltoallw(*[[memory, [1] * p, places, kinds] for memory in (send, got)])
+                    one.Alltoallw(*[[memory, [1] * p, places, each_its] for memory in (send, got)])
                 assert got.tolist() == want.tolist()
 
 

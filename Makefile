@@ -7,6 +7,7 @@ PYTHON ?= python3
 VENV_mpich   := .venv
 VENV_openmpi := .venv-openmpi
 VENV_intel   := .venv-intel
+VENV_apps    := .venv-apps
 VENV := $(VENV_$(MPI))
 ifeq ($(VENV),)
 $(error MPI=$(MPI) is none of mpich, openmpi, intel)
@@ -21,12 +22,13 @@ MPIEXEC  = $(PY) tests/launcher.py
 TEST_ARGS ?=
 SOAK_MINUTES ?= 60
 SOAK_ARGS ?=
+APPS_ARGS ?=
 CLUSTER_ARGS ?=
 FULL_ARGS ?=
 MAX_RANKS ?= 64
 
 .DEFAULT_GOAL := help
-.PHONY: help env bench bench-full bench-cluster test test-full soak verify docs lint clean distclean
+.PHONY: help env bench bench-full bench-cluster test test-full test-apps soak verify docs lint clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -59,6 +61,16 @@ test: env  ## unit tests, some of what starts mpiexec, MPI tests on 2 ranks, a s
 test-full: env  ## all tests (of MPICOLL_REQUIRE=browser,hosts,slurm if set), on 1 to 8 ranks, a sample on more
 	$(PY) tests/run.py --full $(TEST_ARGS)
 
+test-apps: $(VENV_apps)/.installed  ## the suites of Heat, mpi4py-fft and PyLops-MPI, natively and with mpicoll (docs/APPLICATIONS.md)
+	$(VENV_apps)/bin/python tests/apps/run.py $(APPS_ARGS)
+
+$(VENV_apps)/.installed: setup.cfg $(wildcard tests/apps/requirements*.txt)
+	@$(VENV_apps)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV_apps)
+	$(VENV_apps)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/apps/requirements.txt
+	$(VENV_apps)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -r tests/apps/requirements-alone.txt
+	$(VENV_apps)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
 soak: env  ## random programs of collectives on 1 to 8 ranks for SOAK_MINUTES (60); says what was played, and failed
 	$(PY) tests/soak.py --minutes '$(SOAK_MINUTES)' $(SOAK_ARGS)
 
@@ -77,4 +89,4 @@ clean:  ## remove caches and build outputs
 	find . -path './.venv*' -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
 distclean: clean  ## and the environments
-	rm -rf $(VENV_mpich) $(VENV_openmpi) $(VENV_intel)
+	rm -rf $(VENV_mpich) $(VENV_openmpi) $(VENV_intel) $(VENV_apps)

@@ -86,10 +86,15 @@ class TypeFacts:
     nbasic: int
     runs: Runs | None
 
-    def span(self, n: int) -> tuple[int, int]:
-        """The first and the end byte of n elements, counted from where they are said to be; n is at least 1."""
+    def span(self, n: int, at: int = 0) -> tuple[int, int]:
+        """The first and the end byte of n elements that are said to be at a byte; (0, 0) where they have no data.
+
+        What MPI says of the bounds of a datatype without data means nothing: some are the largest integer there is.
+        """
+        if not n * self.size:
+            return 0, 0
         far = (n - 1) * self.extent
-        return min(far, 0) + self.true_lb, max(far, 0) + self.true_lb + self.true_extent
+        return at + min(far, 0) + self.true_lb, at + max(far, 0) + self.true_lb + self.true_extent
 
 
 def facts(datatype: MPI.Datatype) -> TypeFacts:
@@ -182,7 +187,7 @@ def _typemap(datatype: MPI.Datatype) -> Typemap:
     if datatype.is_predefined:
         return Typemap(_runs(datatype, ""), datatype.Get_name(), 1)
     base, combiner, parameters = datatype.decode()
-    parts = parameters.get("datatypes") or [base]
+    parts = parameters.get("datatypes", [base])  # a struct may have none
     try:
         inner = [Part(_typemap(part), part.Get_extent()[1]) for part in parts]
         return derived(combiner, inner, parameters, fortran=parameters.get("order") == MPI.ORDER_FORTRAN)

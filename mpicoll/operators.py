@@ -180,7 +180,7 @@ def _errors_return() -> Iterator[None]:
 def _user(op: MPI.Op, facts: TypeFacts) -> Operator:
     if op in (MPI.OP_NULL, MPI.REPLACE, MPI.NO_OP):
         raise OperatorError("MPI.OP_NULL, MPI.REPLACE and MPI.NO_OP cannot reduce; pass a reduction operator")
-    if not facts.contiguous:
+    if facts.size and not facts.contiguous:
         return Operator("user", op.Is_commutative(), 0, missing=f"a user operator on {facts.name}, which has holes")
     errors: list[BaseException] = []
     kernel = _Signature(_reduce_local(op, facts, errors))

@@ -142,7 +142,9 @@ def describe(collective: str, arguments: Arguments | None, root: int = 0, op: MP
         )
     facts = one.facts
     counts = one.count if arguments.counts is None else arguments.counts
-    return Call(collective, arguments, counts, facts.extent, root, operator(op, facts))
+    if not facts.size:  # elements without data, of whatever extent, are none
+        counts = tuple([0] * len(counts)) if isinstance(counts, tuple) else 0
+    return Call(collective, arguments, counts, facts.extent if facts.size else 1, root, operator(op, facts))
 
 
 def missing(collective: str, op: MPI.Op, datatype: MPI.Datatype | str) -> str:

@@ -44,11 +44,11 @@ class Vector(Buffer):
     ) -> None:
         self.counts, self.types, self.places = counts, types, places
         self.sizes = tuple([n * known.size for n, known in zip(counts, types)])
-        contiguous = all(known.dense for n, known in zip(counts, types) if n)
+        contiguous = all(known.dense for n, known in zip(self.sizes, types) if n)
         super().__init__(obj, address, sum(counts), 1, types[0] if types else BYTE, sum(self.sizes), contiguous)
         packed = tuple(accumulate(self.sizes, initial=0))[:-1]
         self.at = tuple([place if n else 0 for place, n in zip(places, self.sizes)]) if contiguous else packed
-        used = {} if contiguous else {id(known): known for n, known in zip(counts, types) if n}
+        used = {} if contiguous else {id(known): known for n, known in zip(self.sizes, types) if n}
         self.packers = {key: packer(known) for key, known in used.items()}
 
     def moved(self, obj: Any, address: int) -> Vector:
@@ -93,8 +93,8 @@ class Vector(Buffer):
     def _blocks(self, packed: np.ndarray) -> list[tuple[int, int, int, int]]:
         """Each block: the key of its packer, its address in what is packed and in the memory, its elements."""
         to, base = MPI.Get_address(packed), self.address
-        given = zip(self.types, self.at, self.places, self.counts)
-        return [(id(known), to + at, base + place, n) for known, at, place, n in given if n]
+        given = zip(self.types, self.at, self.places, self.counts, self.sizes)
+        return [(id(known), to + at, base + place, n) for known, at, place, n, size in given if size]
 
     def spans(self) -> list[tuple[int, int]]:
         """(address, end) of every block that is not empty; none where there are holes in them."""
@@ -263,8 +263,7 @@ def _made(
         raise errors.MessageSpecError(f"the buffer is None and counts are {counts!r:.90}; pass a buffer or counts of 0")
     if obj is not None and obj is not MPI.BOTTOM:
         for rank, (n, known, place) in enumerate(zip(counts, types, places)):
-            if n:
-                _check_room(rank, n, known, place, length)
+            _check_room(rank, n, known, place, length)
     elif any(n and known.predefined for n, known in zip(counts, types)):
         raise errors.BufferTooSmallError(
             "blocks of a predefined datatype at MPI.BOTTOM are at address 0; pass datatypes made of absolute addresses"
@@ -281,7 +280,7 @@ def _made(
 
 def _check_room(rank: int, n: int, known: TypeFacts, place: int, length: int) -> None:
     """Whether one block lies in the memory."""
-    begin, end = (place + at for at in known.span(n))
+    begin, end = known.span(n, place)
     if end > length:
         raise errors.BufferTooSmallError(
             f"the block of rank {rank}, {n} of {known.name}, ends at byte {end} and the buffer has {length}; "

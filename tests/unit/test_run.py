@@ -135,6 +135,17 @@ def _runs(pid: int) -> bool:
     return status.exists() and "State:\tZ" not in status.read_text()
 
 
+def test_what_a_launch_within_a_launch_leaves_is_told_and_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(launch, "GRACE", 0.1)
+    code = ("import os, subprocess, sys; from mpicoll.benchmarks.launch import labels; "
+            "subprocess.Popen(['sleep', '600'], env={**os.environ, **labels('inner')}, start_new_session=True)")
+    left: list[str] = []
+    assert launcher.run_group([sys.executable, "-c", code], 60, left=left) == 0
+    (said,) = left
+    assert said.startswith("process ") and said.endswith("(sleep 600)")
+    assert not _runs(int(said.split()[1]))
+
+
 def test_status_and_output_of_a_launch(tmp_path):
     with open(tmp_path / "out", "wb") as output:
         command = [sys.executable, "-c", "import os; print(os.environ['X']); raise SystemExit(3)"]

@@ -313,9 +313,9 @@ OTHERWISE = {   # what rank 1 calls, and what the others do: what both sides are
     "another": ("comm.Bcast(x, 0)", "comm.Allgather(x, np.zeros(3 * p))",
                 "rank 1 has made another call here: Bcast, at script.py",
                 "ranks 0, 2 have made another call here: Allgather, at script.py"),
-    "a later one": ("comm.Bcast(np.ones(1), 1); comm.Barrier()", "comm.Gather(np.ones(1 << 20), np.zeros(p << 20), 1)",
+    "a later one": ("comm.Gather(x, None, 0); comm.Barrier()", "comm.Bcast(x, 1); late(15)",   # rank 0 gets enough
                     "rank 1 has made another call here, or with other counts: now in Barrier (call 3), at script.py",
-                    "have not made this call: now in Gather (call 2), at script.py"),
+                    "rank 2 has not made this call: now in Bcast (call 2), at script.py"),
 }
 
 
@@ -325,7 +325,7 @@ def test_ranks_in_different_calls_say_so_within_seconds(run, what):
     other, call, told, here = OTHERWISE[what]
     code = SOON.format(before="", other=f"{other}; sys.exit()", call=call)
     done = run(code, "compiled", MPICOLL_TIMEOUT="6")
-    assert told in done.output and re.search(r"rank 0: \w+ \(call 2, .*\) has not moved for [1-4] s", done.output), (
+    assert told in done.output and re.search(r"rank 2: \w+ \(call 2, .*\) has not moved for [1-4] s", done.output), (
         done.output
     )
     assert here in done.output, done.output

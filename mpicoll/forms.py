@@ -1,7 +1,7 @@
 """One buffer argument, in any of mpi4py 4.1's forms, to checked memory.
 
 A form is an object, `[object, count, displacement, datatype]` or one of its shorter forms. Elements must lie
-within the object that was passed, which is stricter than mpi4py.
+within the object that was passed, which is stricter than mpi4py; of memory given by its address see `room`.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ def _check_room(obj: Any, known: TypeFacts, elements: int, length: int, offset: 
                 f"{elements} of {known.name} at MPI.BOTTOM are at address 0; pass a datatype made of absolute addresses"
             )
         return False
-    begin, needed = known.span(elements)
+    begin, needed = room(obj, known, elements)
     if needed > length:
         raise errors.BufferTooSmallError(
             f"{elements} elements of {known.name} need {needed} bytes and the buffer has {length}; "
@@ -285,6 +285,17 @@ def _check_room(obj: Any, known: TypeFacts, elements: int, length: int, offset: 
             f"pass a displacement that leaves them room"
         )
     return known.extent * elements <= length
+
+
+def room(obj: Any, known: TypeFacts, n: int, at: int = 0) -> tuple[int, int]:
+    """The first and the end byte of an object that n elements at one of its bytes ask for.
+
+    What MPI.buffer.fromaddress makes has no end that anybody could know. Programs say how much data there is, and their
+    datatype where it lies: a column that begins there may go on behind what was said.
+    """
+    if not known.contiguous and isinstance(obj, MPI.buffer) and obj.obj is None:
+        return 0, n * known.size
+    return known.span(n, at)
 
 
 def integers(values: Any, size: int, what: str) -> list[int]:

@@ -18,7 +18,7 @@ from mpi4py import MPI
 from . import errors
 from .buffers import Buffer, bytes_at
 from .datatypes import TypeFacts, facts
-from .forms import check_type, find_type, integers, kind, memory_of
+from .forms import check_type, find_type, integers, kind, memory_of, room
 from .packing import packer
 
 BYTE = facts(MPI.BYTE)
@@ -263,7 +263,7 @@ def _made(
         raise errors.MessageSpecError(f"the buffer is None and counts are {counts!r:.90}; pass a buffer or counts of 0")
     if obj is not None and obj is not MPI.BOTTOM:
         for rank, (n, known, place) in enumerate(zip(counts, types, places)):
-            _check_room(rank, n, known, place, length)
+            _check_room(obj, rank, n, known, place, length)
     elif any(n and known.predefined for n, known in zip(counts, types)):
         raise errors.BufferTooSmallError(
             "blocks of a predefined datatype at MPI.BOTTOM are at address 0; pass datatypes made of absolute addresses"
@@ -278,9 +278,9 @@ def _made(
     return made
 
 
-def _check_room(rank: int, n: int, known: TypeFacts, place: int, length: int) -> None:
+def _check_room(obj: Any, rank: int, n: int, known: TypeFacts, place: int, length: int) -> None:
     """Whether one block lies in the memory."""
-    begin, end = known.span(n, place)
+    begin, end = room(obj, known, n, place)
     if end > length:
         raise errors.BufferTooSmallError(
             f"the block of rank {rank}, {n} of {known.name}, ends at byte {end} and the buffer has {length}; "

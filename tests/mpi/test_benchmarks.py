@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from mpi4py import MPI
 
 import mpicoll
+from mpicoll.benchmarks import loaded
 from mpicoll.benchmarks.budget import Budget
 from mpicoll.benchmarks.case import Case
 from mpicoll.benchmarks.cli import bench
@@ -277,3 +278,25 @@ def test_training_does_not_depend_on_the_number_of_ranks(comm):
     for _ in range(3):
         assert together.epoch() == pytest.approx(alone.epoch(), rel=1e-12)
     assert np.allclose(together.model.parameters, alone.model.parameters, rtol=1e-9, atol=1e-12)
+
+
+def test_streams_beside_busy_processes(comm):
+    words = "--busy 0 --busy 1 --nbytes 64 --calls 4 --rounds 3"
+    result = CliRunner().invoke(loaded.main, words.split(), catch_exceptions=False)
+    assert result.exit_code == 0
+    if comm.rank == 0:
+        rows = [line.split("│")[1:-1] for line in result.output.splitlines() if line.startswith("│")]
+        assert [int(row[0]) for row in rows] == [0, 1]
+        assert all(float(cell) > 0 for row in rows for cell in row[1:])
+
+
+def test_busy_processes_end(comm):
+    with loaded.busy(2) as started:
+        assert all(process.poll() is None for process in started)
+    assert all(process.poll() is not None for process in started)
+
+
+@pytest.mark.parametrize("words", ["--busy -1", "--calls 0", "--nbytes 3"])
+def test_streams_that_cannot_be(comm, words):
+    result = CliRunner().invoke(loaded.main, words.split())
+    assert result.exit_code == 2 and "Traceback" not in result.output

@@ -32,7 +32,7 @@ def programs(draw: Any, size: int) -> Program:
     """A program for at most so many ranks."""
     threads = draw(st.sampled_from(THREADS if MPI.Query_thread() == MPI.THREAD_MULTIPLE else [1]))
     comms = tuple(draw(st.lists(members(size), min_size=1, max_size=COMMS)))
-    made = draw(st.lists(calls(comms), min_size=1, max_size=CALLS))
+    made = draw(st.lists(calls(comms, threads), min_size=1, max_size=CALLS))
     return Program(
         comms, tuple(made), rounds=draw(st.sampled_from([1, 1, 2, ROUNDS])),
         skew=draw(st.one_of(st.just(0), st.integers(1, 999))),
@@ -50,7 +50,7 @@ def members(draw: Any, size: int) -> tuple[int, ...]:
 
 
 @st.composite
-def calls(draw: Any, comms: tuple[tuple[int, ...], ...]) -> Call:
+def calls(draw: Any, comms: tuple[tuple[int, ...], ...], threads: int) -> Call:
     """A call on one of the communicators."""
     method = draw(st.sampled_from(sorted(METHODS)))
     on = draw(st.integers(0, len(comms) - 1))
@@ -73,7 +73,7 @@ def calls(draw: Any, comms: tuple[tuple[int, ...], ...]) -> Call:
         given |= draw(pieces(given, method))
     given["engine"] = draw(st.sampled_from(engines()))
     call = Call(method, **given)
-    return Call(method, algorithm=draw(algorithms(call, p)), **given)
+    return Call(method, algorithm=draw(algorithms(call, p, threads)), **given)
 
 
 @st.composite
@@ -130,9 +130,9 @@ def present(names: tuple[str, ...]) -> list[str]:
     return sorted(able, key=lambda name: name != "INT")
 
 
-def algorithms(call: Call, p: int) -> st.SearchStrategy[str]:
+def algorithms(call: Call, p: int, threads: int) -> st.SearchStrategy[str]:
     """One that can serve the call."""
-    least = st.sampled_from(["auto"] if faults.known(call, p) else ["auto", NATIVE])
+    least = st.sampled_from(["auto"] if faults.known(call, p, threads) else ["auto", NATIVE])
     if call.reduces and not kinds.served(call.type):
         return least
     names, variants = specs(plain(call.collective), p, not kinds.commutes(call.op))

@@ -17,8 +17,8 @@ def vendor() -> str:
     return MPI.get_vendor()[0]
 
 
-def known(call: Call, p: int) -> bool:
-    """Whether this MPI's own collective cannot be trusted with a call of this kind on p ranks."""
+def known(call: Call, p: int, threads: int) -> bool:
+    """Whether this MPI's own collective cannot be trusted with a call of this kind on p ranks, in so many threads."""
     derived = call.layout != "plain"
     if vendor() in ("MPICH", "Intel MPI") and call.method == "Gather" and call.in_place and p & (p - 1):
         return True     # its tree counts what it passes on in the root's send type, which is null
@@ -29,6 +29,8 @@ def known(call: Call, p: int) -> bool:
             return True
         return derived and call.method in ("Gather", "Allgather")           # Gather: on 7 and 8 ranks
     if vendor() == "Intel MPI":
+        if call.method == "Reduce" and threads > 1 and p > 2:
+            return True     # the blocking one stands still, though each thread has a communicator of its own
         if call.form == PERSISTENT and call.method in ("Allgather", "Gather", "Scatter"):
             return True
         return derived and call.method in ("Allgather", "Gather")           # Allgather: on 4 ranks

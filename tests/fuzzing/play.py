@@ -282,7 +282,7 @@ class Player:
         call = self.program.calls[i]
         memory = self._memory(call)
         unsaid = isinstance(memory, Nothing) or (isinstance(memory, Reducing) and memory.nothing_said)
-        if call.op == "AVG" or faults.known(call, self.program.size(call)):
+        if call.op == "AVG" or faults.known(call, self.program.size(call), self.program.threads):
             return
         memory.load(self._salt(i, 0))
         try:

@@ -5,9 +5,9 @@
     .venv-apps/bin/python tests/apps/run.py --sources DIR       # DIR/heat, DIR/mpi4py-fft, DIR/pylops-mpi: no network
     .venv-apps/bin/python tests/apps/run.py --write             # and the table in docs/APPLICATIONS.md
 
-Each file of tests is a launch of its own with a limit of time. A test has passed if it passed on some rank and failed
-on none; it must pass with mpicoll if it passes natively. The exit status says whether all did. What was printed is in
-build/apps/outcomes.
+Each file of tests, or all of them, is a launch of its own with a limit of time. A test has passed if it passed on some
+rank and failed on none; it must pass with mpicoll if it passes natively. The exit status says whether all did. What was
+printed is in build/apps/outcomes.
 """
 
 from __future__ import annotations
@@ -62,11 +62,9 @@ APPLICATIONS = {
     ),
     "pylops-mpi": Application(
         "https://github.com/PyLops/pylops-mpi", "v0.7.0",
-        tuple(f"tests/test_{name}.py" for name in (
-            "blockdiag", "derivative", "distributedarray", "eigs", "ffts", "fredholm", "halo", "linearop", "matrixmult",
-            "nonstatconvolve", "prox", "proxsolver", "solver", "sparsity", "stack", "stackedarray",
-            "stackedlinearop")),
-        ("tests", "testdata"), ("--with-mpi",),
+        ("tests",),
+        ("tests", "testdata"),
+        ("--with-mpi", "--noconftest"),     # that one puts ranks into names, by what newer pytests do not have
     ),
 }
 
@@ -122,7 +120,7 @@ def run(name: str, where: Path, file: str, way: str, ranks: int, given: argparse
         mine: dict[str, str] = {}
         for line in noted.read_text().splitlines():
             test, outcome = json.loads(line)
-            mine[re.sub(r"\[Rank \d+\]$", "", test)] = outcome
+            mine[test] = outcome
         for test, outcome in mine.items():
             ran.outcomes[test] = _worst(outcome, ran.outcomes.get(test, outcome))
     for algorithm, calls in ROW.findall(log.read_text(errors="replace")):

@@ -254,8 +254,8 @@ class Channel:
         ended = [flight for flight in self.flying if flight.step(seconds)]
         for flight in ended:
             self.flying.remove(flight)
-            if (error := flight.error) is not None:
-                self.fail(flight.standing, error)
+            if flight.error is not None:  # no name for it here: its traceback holds this frame
+                self.fail(flight.standing, flight.error)
             if flight.broke_off:
                 has_own_tags = flight.form == PERSISTENT or flight.choice.algorithm == NATIVE
                 self.abandon(flight, None if has_own_tags else flight.sequence)

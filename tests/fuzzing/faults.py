@@ -20,6 +20,8 @@ def vendor() -> str:
 def known(call: Call, p: int, threads: int) -> bool:
     """Whether this MPI's own collective cannot be trusted with a call of this kind on p ranks, in so many threads."""
     derived = call.layout != "plain"
+    if threads > 1 and asks_for_counts(call):
+        return True
     if vendor() in ("MPICH", "Intel MPI") and call.method == "Gather" and call.in_place and p & (p - 1):
         return True     # its tree counts what it passes on in the root's send type, which is null
     if vendor() == "MPICH" and call.method == "Gather" and p > 3 and _is_padded(call.type):
@@ -29,12 +31,20 @@ def known(call: Call, p: int, threads: int) -> bool:
             return True
         return derived and call.method in ("Gather", "Allgather")           # Gather: on 7 and 8 ranks
     if vendor() == "Intel MPI":
-        if call.method == "Reduce" and threads > 1 and p > 2:
+        if call.method == "Reduce" and threads > 1:
             return True     # the blocking one stands still, though each thread has a communicator of its own
         if call.form == PERSISTENT and call.method in ("Allgather", "Gather", "Scatter"):
             return True
         return derived and call.method in ("Allgather", "Gather")           # Allgather: on 4 ranks
     return False
+
+
+def asks_for_counts(call: Call) -> bool:
+    """Whether mpi4py asks the other ranks for counts, which it does with Python's lock held.
+
+    Where several threads do, each rank may wait in another one, for a thread that waits for that lock.
+    """
+    return call.method == "Reduce_scatter" and not call.told
 
 
 def _is_padded(name: str) -> bool:

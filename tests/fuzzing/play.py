@@ -67,7 +67,6 @@ class Player:
             for number in range(self.program.rounds):
                 self._round(number)
         self._check_records(records)
-        self.doing = "the MPI's own collectives"
         for i in self.mine:
             self._ask_builtin(i)
         self._free_requests()
@@ -285,6 +284,7 @@ class Player:
         if call.op == "AVG" or faults.known(call, self.program.size(call), self.program.threads):
             return
         memory.load(self._salt(i, 0))
+        self.doing = f"the MPI's own for call {i}: {call}"
         try:
             getattr(self.plain[call.on], call.method)(*self._arguments(call, memory))
         except Exception as error:

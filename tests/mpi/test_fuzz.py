@@ -54,7 +54,8 @@ def test_threads_play_at_once(comm, monkeypatch):
     monkeypatch.setattr(Player, "play", play_together)
     wrong = play(Program((tuple(range(comm.size)),), CALLS, threads=3), comm)
     assert wrong == [f"rank {rank}: thread 2: call 1, Bcast: as seeded" for rank in range(comm.size)]
-    assert [len(set(each)) for each in zip(*seen)] == [3, 3, 3]
+    threads, comms, data = (len(set(each)) for each in zip(*seen))
+    assert threads == comms == 3 and data > 1       # numbers are small: those of two may be alike
 
 
 @needs_threads

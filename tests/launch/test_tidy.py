@@ -32,7 +32,7 @@ def runner(tmp_path):
     """runner(then) starts tests/run.py on a suite of one test, which leaves something, then does that."""
     (tmp_path / "tests" / "launch").mkdir(parents=True)
     (tmp_path / "tmp").mkdir()
-    for name in ("run.py", "conftest.py"):      # the others are those of the checkout
+    for name in ("run.py", "conftest.py", "allowed_skips.txt"):      # the others are those of the checkout
         shutil.copy(TESTS / name, tmp_path / "tests")
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     started = []

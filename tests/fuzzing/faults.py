@@ -31,8 +31,8 @@ def known(call: Call, p: int, threads: int) -> bool:
             return True
         return derived and call.method in ("Gather", "Allgather")           # Gather: on 7 and 8 ranks
     if vendor() == "Intel MPI":
-        if call.method == "Reduce" and threads > 1:
-            return True     # the blocking one stands still, though each thread has a communicator of its own
+        if threads > 1:
+            return True     # its blocking ones stand still or abort in its shared-memory heap, each thread with a communicator
         if call.form == PERSISTENT and call.method in ("Allgather", "Gather", "Scatter"):
             return True
         return derived and call.method in ("Allgather", "Gather")           # Allgather: on 4 ranks

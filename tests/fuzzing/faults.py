@@ -32,7 +32,7 @@ def known(call: Call, p: int, threads: int) -> bool:
         return derived and call.method in ("Gather", "Allgather")           # Gather: on 7 and 8 ranks
     if vendor() == "Intel MPI":
         if threads > 1:
-            return True     # its blocking ones stand still or abort in its shared-memory heap, each thread with a communicator
+            return True     # its blocking ones stand still or abort, though each thread has a communicator of its own
         if call.form == PERSISTENT and call.method in ("Allgather", "Gather", "Scatter"):
             return True
         return derived and call.method in ("Allgather", "Gather")           # Allgather: on 4 ranks

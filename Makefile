@@ -78,7 +78,7 @@ verify: env  ## prove every algorithm for every number of ranks up to MAX_RANKS
 	$(BIN)/mpicoll verify --max-ranks $(MAX_RANKS)
 
 docs: env  ## write docs/ALGORITHMS.md, its pictures and README's table from what is registered
-	$(PY) -m mpicoll.docs
+	$(PY) -m mpicoll.describe.generate
 
 lint: env  ## ruff and mypy
 	$(BIN)/ruff check .

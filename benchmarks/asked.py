@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any, TypeVar
 
-from mpicoll.collectives import named
 from mpicoll.errors import UnknownAlgorithm
+from mpicoll.schedules.collectives import named
 
 from . import contenders as who
 from .budget import Budget
@@ -122,7 +122,7 @@ def shapes(p: int, collectives: str, **given: Any) -> Iterator[Shape]:
 
     A word that was given for all collectives must suit all; an operator is nothing to those that do not reduce.
     """
-    from mpicoll.registry import algorithms
+    from mpicoll.schedules.registry import algorithms
 
     names = [each for name in listed("COLLECTIVE", collectives) for each in (algorithms() if name == ALL else [name])]
     for name in names:
@@ -164,7 +164,7 @@ def check_algorithms(wanted: list[Shape], text: str, p: int) -> Iterator[Asked]:
 
 
 def _known(collective: str) -> tuple[str, ...]:
-    from mpicoll.registry import algorithms
+    from mpicoll.schedules.registry import algorithms
 
     return tuple(algorithms()[named(collective)])
 
@@ -175,7 +175,7 @@ def _is_known(name: str, collective: str) -> bool:
 
 def _takers(shape: Shape, names: list[str], p: int) -> Asked:
     """Who takes part in one shape, native first."""
-    from mpicoll.registry import find, parse_spec
+    from mpicoll.schedules.registry import find, parse_spec
 
     collective = shape.collective
     found, left_out = list[str](), dict[str, str]()

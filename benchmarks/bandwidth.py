@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mpicoll.collectives import plain
+from mpicoll.schedules.collectives import plain
 
 from .patterns import Shape
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mpicoll.blocks import offsets
-from mpicoll.collectives import at_namesake, at_root
+from mpicoll.schedules.blocks import offsets
+from mpicoll.schedules.collectives import at_namesake, at_root
 
 from .contents import contributed, folded, moved, wrong
 from .forms import FORMS, Operation

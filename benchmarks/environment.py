@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mpicoll.info import installed
-from mpicoll.tuning import library, node
+from mpicoll.doctor.info import installed
+from mpicoll.selection.tables import library, node
 
 from .sizes import format_size
 

@@ -20,9 +20,9 @@ import numpy as np
 from rich.table import Table
 
 from mpicoll.cli.group import OneLineCommand, asking
-from mpicoll.engines.local import finish_step
+from mpicoll.engines.local_ops import finish_step
 from mpicoll.kernels import reduce
-from mpicoll.plan import FOLD, OUT
+from mpicoll.plans.plan import FOLD, OUT
 
 from .asked import listed, positive
 from .contents import DTYPES, OPERATORS, contributed

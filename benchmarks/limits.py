@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from mpicoll.collectives import everybody
+from mpicoll.schedules.collectives import everybody
 
 from .patterns import Shape
 

@@ -22,11 +22,11 @@ from mpi4py import MPI
 from rich.table import Table
 
 import mpicoll
-from mpicoll import calls, methods, prepared
 from mpicoll.cli.group import OneLineCommand, asking
-from mpicoll.collectives import COLLECTIVES, plain
-from mpicoll.engines import direct as engine
-from mpicoll.methods import Method
+from mpicoll.dispatch import execute, methods, prepare
+from mpicoll.dispatch.methods import Method
+from mpicoll.fastpath import entry as engine
+from mpicoll.schedules.collectives import COLLECTIVES, plain
 
 from .asked import listed, positive
 from .inprocess import interleaved, write
@@ -136,14 +136,14 @@ def _long(comm: Any, method: Method, arguments: tuple[Any, ...], op: MPI.Op | No
     """Function by function, each on what the one before it made."""
     channel = comm._channel
     given = method.parse(channel, 0, *arguments)
-    call = prepared.describe(method.collective, given, 0, op)
+    call = prepare.describe(method.collective, given, 0, op)
     call.method = method
-    serves = prepared.prepare(channel, call)
+    serves = prepare.prepare(channel, call)
     return {
         "arguments parsed, checked": lambda: method.parse(channel, 0, *arguments),
-        "the call described": lambda: prepared.describe(method.collective, given, 0, op),
-        "what serves it found": lambda: prepared.prepare(channel, call),
-        "bound, run, ended": lambda: calls.run(channel, call, serves),
+        "the call described": lambda: prepare.describe(method.collective, given, 0, op),
+        "what serves it found": lambda: prepare.prepare(channel, call),
+        "bound, run, ended": lambda: execute.run(channel, call, serves),
     }
 
 

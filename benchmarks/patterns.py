@@ -1,4 +1,4 @@
-"""How each collective is called, one row each; what it means is said in mpicoll.collectives.
+"""How each collective is called, one row each; what it means is said in mpicoll.schedules.collectives.
 
 What a size in bytes means, as in the OSU benchmarks (rounded down to whole elements, and at least one):
 
@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from mpicoll.blocks import offsets, sizes
-from mpicoll.collectives import COLLECTIVES, Collective, at_namesake, plain
+from mpicoll.schedules.blocks import offsets, sizes
+from mpicoll.schedules.collectives import COLLECTIVES, Collective, at_namesake, plain
 
 from .contents import DTYPES, OPERATORS
 from .forms import BLOCKING, FORMS, PERSISTENT

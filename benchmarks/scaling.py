@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mpicoll.collectives import COLLECTIVES, plain
+from mpicoll.schedules.collectives import COLLECTIVES, plain
 
 OSU, STRONG, WEAK = SCALINGS = ("osu", "strong", "weak")
 ELEMENT = 8  # bytes: a size is so many, or a multiple

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from mpicoll.collectives import named
-from mpicoll.registry import algorithms
+from mpicoll.schedules.collectives import named
+from mpicoll.schedules.registry import algorithms
 
 from .asked import positive
 from .budget import Budget

@@ -23,7 +23,7 @@ from typing import IO, Any, NamedTuple
 import click
 import numpy as np
 
-from mpicoll.blocks import offsets, sizes
+from mpicoll.schedules.blocks import offsets, sizes
 
 from .mlp import Mlp
 from .progress import bar

@@ -21,11 +21,11 @@ import click
 import numpy as np
 
 import mpicoll
-from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import MpicollError, TuningError, UnknownAlgorithm
-from mpicoll.registry import algorithms, find
-from mpicoll.rules import WINDOW, Rule
-from mpicoll.tuning import SCHEMA, UNKNOWN_TO_ALL, Table, layout, library, read, validator
+from mpicoll.schedules.collectives import COLLECTIVES
+from mpicoll.schedules.registry import algorithms, find
+from mpicoll.selection.rules import WINDOW, Rule
+from mpicoll.selection.tables import SCHEMA, UNKNOWN_TO_ALL, Table, layout, library, read, validator
 
 from .asked import ALL, listed, positive
 from .budget import Budget

@@ -123,7 +123,7 @@ def report(files: Sequence[Path], output: Path, title: str) -> None:
 
 def tables(files: Sequence[Path], output: Path, title: str) -> None:
     """One file with the tables of all. Raises JobsError where two are for the same ranks."""
-    from mpicoll.tuning import SCHEMA, parse
+    from mpicoll.selection.tables import SCHEMA, parse
 
     entries = [table for path in files for entry in content(path) for table in entry["tables"]]
     text = json.dumps({"schema": SCHEMA, "tables": entries}, indent=1) + "\n"

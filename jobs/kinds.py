@@ -16,7 +16,7 @@ from mpicoll.benchmarks.asked import listed, positive, settings
 from mpicoll.benchmarks.patterns import PATTERNS
 from mpicoll.benchmarks.scaling import OSU, WEAK
 from mpicoll.errors import MpicollError, UnknownAlgorithm
-from mpicoll.tuning import validator
+from mpicoll.selection.tables import validator
 
 from . import gather
 from .errors import JobsError

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from . import algorithms as _registered  # noqa: F401 - registers them
 from . import errors
-from .registry import algorithm, algorithms
-from .schedule import schedule
+from .schedules.registry import algorithm, algorithms
+from .schedules.schedule import schedule
 
 if TYPE_CHECKING:
-    from .comm import Cartcomm, Comm, Distgraphcomm, Graphcomm
-    from .operators import AVG
-    from .persistent import Prequest
-    from .requests import Request
+    from .buffers.operators import AVG
+    from .comm.comm import Cartcomm, Comm, Distgraphcomm, Graphcomm
+    from .comm.persistent import Prequest
+    from .comm.requests import Request
 
 __version__ = "0.1.0"
 __all__ = [
@@ -32,8 +32,9 @@ __all__ = [
 
 
 _LATER = {
-    "AVG": "operators", "Cartcomm": "comm", "Comm": "comm", "Distgraphcomm": "comm", "Graphcomm": "comm",
-    "Prequest": "persistent", "Request": "requests",
+    "AVG": "buffers.operators", "Cartcomm": "comm.comm", "Comm": "comm.comm", "Distgraphcomm": "comm.comm",
+    "Graphcomm": "comm.comm",
+    "Prequest": "comm.persistent", "Request": "comm.requests",
 }  # fmt: skip
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import NamedTuple
 
-from .catalogue import USUAL, Measured, measured
-from .picture import share
-from .play import play
-from .registry import find
-from .schedule import schedule
+from .describe.catalogue import USUAL, Measured, measured
+from .describe.picture import share
+from .proofs.symbolic import play
+from .schedules.registry import find
+from .schedules.schedule import schedule
 
 ODD = 13  # ranks, where the powers of two are to fail
 

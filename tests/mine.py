@@ -2,7 +2,7 @@
 
 MINE = '''\
 from mpicoll import algorithm
-from mpicoll.ir import Recv, Send
+from mpicoll.schedules.ir import Recv, Send
 
 
 @algorithm("bcast")

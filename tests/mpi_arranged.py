@@ -16,7 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.methods import METHODS, Method
+from mpicoll.dispatch.methods import METHODS, Method
 
 ROOTED = ("Bcast", "Scatter", "Gather", "Reduce", "Scatterv", "Gatherv")
 REDUCING = ("Reduce", "Allreduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan")

@@ -10,8 +10,8 @@ import numpy as np
 from mpi4py import MPI
 from mpi_cases import AGAIN
 
-from mpicoll.collectives import PERSISTENT
-from mpicoll.methods import METHODS
+from mpicoll.dispatch.methods import METHODS
+from mpicoll.schedules.collectives import PERSISTENT
 
 
 def collectives(comm: MPI.Intracomm, form: str, only: str | None = None) -> dict[str, Callable[[], Any]]:

@@ -15,10 +15,10 @@ import numpy as np
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll import blocks
 from mpicoll.errors import PreconditionError
-from mpicoll.parameters import Groups, Of, uneven
-from mpicoll.registry import Algorithm, parse_spec, registered
+from mpicoll.schedules import blocks
+from mpicoll.schedules.parameters import Groups, Of, uneven
+from mpicoll.schedules.registry import Algorithm, parse_spec, registered
 
 PAD = 64                        # bytes of a guard zone
 GUARD = 0xA5

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from mpicoll.collectives import BLOCKING, FORMS, NONBLOCKING, PERSISTENT
-from mpicoll.methods import METHODS
+from mpicoll.dispatch.methods import METHODS
+from mpicoll.schedules.collectives import BLOCKING, FORMS, NONBLOCKING, PERSISTENT
 
 __all__ = ["FORMS", "in_form"]
 

@@ -17,9 +17,9 @@ from mpi4py import MPI
 from mpi_ops import OPERATORS
 
 import mpicoll
-from mpicoll.collectives import BLOCKING, NONBLOCKING, PERSISTENT
-from mpicoll.datatypes import facts
+from mpicoll.buffers.datatypes import facts
 from mpicoll.errors import OperatorError
+from mpicoll.schedules.collectives import BLOCKING, NONBLOCKING, PERSISTENT
 
 ALL = (*OPERATORS, "REPLACE", "NO_OP")
 REDUCTIONS = ("Allreduce", "Reduce", "Reduce_scatter", "Reduce_scatter_block", "Scan", "Exscan")

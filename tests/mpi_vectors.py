@@ -16,9 +16,9 @@ from mpi4py import MPI
 from mpi_arranged import Arranged
 
 import mpicoll
-from mpicoll import methods
-from mpicoll.collectives import plain
-from mpicoll.registry import find
+from mpicoll.dispatch import methods
+from mpicoll.schedules.collectives import plain
+from mpicoll.schedules.registry import find
 
 METHODS = {
     "scatterv": "Scatterv", "gatherv": "Gatherv", "allgatherv": "Allgatherv", "alltoallv": "Alltoallv",

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from mpicoll.collectives import FORMS
+from mpicoll.schedules.collectives import FORMS
 
 WORKER = Path(__file__).with_name("fuzz.py")
 SECONDS = 30.0          # of programs in a launch

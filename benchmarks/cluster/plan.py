@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mpicoll.errors import ParameterError, PreconditionError, UnknownAlgorithm
-from mpicoll.registry import algorithms, parse_spec
-from mpicoll.select import Overrides, choose
+from mpicoll.schedules.registry import algorithms, parse_spec
+from mpicoll.selection.select import Overrides, choose
 
 from ..contenders import AUTO, NATIVE, base_name
 from ..hosts import parse_rate

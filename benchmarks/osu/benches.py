@@ -15,7 +15,7 @@ from .programs import COLLECTIVE, Program
 
 def check(wanted: Program, asked: Options, p: int, algorithm: str, engine: str) -> None:
     """Raises ValueError, UnknownAlgorithm or ParameterError unless there is such a contender for a collective."""
-    from mpicoll.registry import parse_spec
+    from mpicoll.schedules.registry import parse_spec
 
     collective, names = wanted.collective, who.split_names(algorithm)
     if len(names) != 1 or names == ["all"]:

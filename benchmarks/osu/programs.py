@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mpicoll.collectives import plain
+from mpicoll.schedules.collectives import plain
 
 from ..forms import BLOCKING, FORMS
 from ..patterns import PATTERNS

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mpicoll.collectives import COLLECTIVES, PLAIN
+from mpicoll.schedules.collectives import COLLECTIVES, PLAIN
 
 from .model import MEAN_OF_ALL, MEAN_OF_SLOWEST, Overlap, Row, Run, Setting
 from .osu import MEGABYTE, TYPES

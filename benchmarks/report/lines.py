@@ -38,7 +38,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from mpicoll.collectives import COLLECTIVES, plain
+from mpicoll.schedules.collectives import COLLECTIVES, plain
 
 from ..scaling import WORDS, scaled
 from ..sizes import format_size

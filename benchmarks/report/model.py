@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from mpicoll.collectives import COLLECTIVES, plain
+from mpicoll.schedules.collectives import COLLECTIVES, plain
 
 from ..contenders import AUTO, NATIVE, Contender
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from ..blocks import power_of_two_floor, powers_of_two
-from ..combine import Layer, embed, forward, mirror, then
-from ..ir import Recv, Send, Steps, Strands
-from ..parameters import (
+from ..schedules.blocks import power_of_two_floor, powers_of_two
+from ..schedules.combinators import Layer, embed, forward, mirror, then
+from ..schedules.ir import Recv, Send, Steps, Strands
+from ..schedules.parameters import (
     NODES,
     Allgathering,
     Broadcasting,
@@ -19,7 +19,7 @@ from ..parameters import (
     places,
     uneven,
 )
-from ..registry import Requirement, algorithm, every
+from ..schedules.registry import Requirement, algorithm, every
 from . import reduce_scatter
 
 

@@ -3,10 +3,10 @@
 from math import lcm
 from typing import Annotated
 
-from ..blocks import power_floor, power_of_two_floor
-from ..combine import Layer, embed, fold, mirror, parallel, relabel, then
-from ..ir import Recv, RecvReduce, Send, Steps, Strands, strands
-from ..parameters import (
+from ..schedules.blocks import power_floor, power_of_two_floor
+from ..schedules.combinators import Layer, embed, fold, mirror, parallel, relabel, then
+from ..schedules.ir import Recv, RecvReduce, Send, Steps, Strands, strands
+from ..schedules.parameters import (
     NODES,
     Allreducing,
     Broadcasting,
@@ -21,7 +21,7 @@ from ..parameters import (
     over,
     uneven,
 )
-from ..registry import algorithm, every
+from ..schedules.registry import algorithm, every
 from . import allgather, reduce_scatter
 from .reduce import common_blocks
 

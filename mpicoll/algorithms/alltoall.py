@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from ..combine import Layer
-from ..ir import Recv, Send, Steps
-from ..parameters import (
+from ..schedules.combinators import Layer
+from ..schedules.ir import Recv, Send, Steps
+from ..schedules.parameters import (
     NODES,
     Alltoalling,
     Fanout,
@@ -19,7 +19,7 @@ from ..parameters import (
     places,
     uneven,
 )
-from ..registry import algorithm, every
+from ..schedules.registry import algorithm, every
 
 
 @algorithm("alltoall", direct=True, grid=[over(range(1, 17), k=(1, 3)), over((31,), k=(3, 64))])

@@ -1,10 +1,10 @@
 """Barrier: nobody leaves before everybody has come."""
 
-from ..blocks import power_of_two_floor, powers_of_two
-from ..combine import embed, forward, mirror, then
-from ..ir import Recv, Reduce, Send, Steps, Strands
-from ..parameters import Radix, over
-from ..registry import algorithm
+from ..schedules.blocks import power_of_two_floor, powers_of_two
+from ..schedules.combinators import embed, forward, mirror, then
+from ..schedules.ir import Recv, Reduce, Send, Steps, Strands
+from ..schedules.parameters import Radix, over
+from ..schedules.registry import algorithm
 from . import gather
 
 

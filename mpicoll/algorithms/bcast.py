@@ -1,8 +1,8 @@
 """Bcast: the root's vector, everywhere."""
 
-from ..combine import Layer, embed, mirror, then
-from ..ir import Recv, Send, Strands
-from ..parameters import (
+from ..schedules.combinators import Layer, embed, mirror, then
+from ..schedules.ir import Recv, Send, Strands
+from ..schedules.parameters import (
     NODES,
     Allgathering,
     Broadcasting,
@@ -14,7 +14,7 @@ from ..parameters import (
     over,
     uneven,
 )
-from ..registry import Chosen, algorithm, every
+from ..schedules.registry import Chosen, algorithm, every
 from . import reduce, scatter
 
 

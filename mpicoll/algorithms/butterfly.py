@@ -1,9 +1,9 @@
 """The butterfly: halving that meets the nearest rank first, and so keeps operand order."""
 
-from ..blocks import power_of_two_floor, powers_of_two
-from ..combine import fold, mirror, relabel, then
-from ..ir import RecvReduce, Send, Steps, Strands
-from ..registry import algorithm
+from ..schedules.blocks import power_of_two_floor, powers_of_two
+from ..schedules.combinators import fold, mirror, relabel, then
+from ..schedules.ir import RecvReduce, Send, Steps, Strands
+from ..schedules.registry import algorithm
 from . import reduce_scatter
 
 

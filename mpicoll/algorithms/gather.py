@@ -1,9 +1,20 @@
 """Gather: one block of every rank, at the root."""
 
-from ..combine import Layer
-from ..ir import Recv, Send, Steps, Strands
-from ..parameters import NODES, Gathering, Grouping, Radix, dealt, homes, leaders, over, places, uneven
-from ..registry import algorithm, every
+from ..schedules.combinators import Layer
+from ..schedules.ir import Recv, Send, Steps, Strands
+from ..schedules.parameters import (
+    NODES,
+    Gathering,
+    Grouping,
+    Radix,
+    dealt,
+    homes,
+    leaders,
+    over,
+    places,
+    uneven,
+)
+from ..schedules.registry import algorithm, every
 
 
 @algorithm("gather", direct=True)

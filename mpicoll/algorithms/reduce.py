@@ -2,10 +2,10 @@
 
 from math import lcm
 
-from ..blocks import offsets, power_of_two_floor, sizes
-from ..combine import Layer, embed, parallel, then
-from ..ir import RecvReduce, Send, Steps, Strands
-from ..parameters import (
+from ..schedules.blocks import offsets, power_of_two_floor, sizes
+from ..schedules.combinators import Layer, embed, parallel, then
+from ..schedules.ir import RecvReduce, Send, Steps, Strands
+from ..schedules.parameters import (
     NODES,
     Fanout,
     Grouping,
@@ -18,7 +18,7 @@ from ..parameters import (
     over,
     uneven,
 )
-from ..registry import Chosen, algorithm, every
+from ..schedules.registry import Chosen, algorithm, every
 from . import gather, reduce_scatter
 
 

@@ -1,9 +1,9 @@
 """Reduce-scatter: everybody's vectors combined, a block of the result at every rank."""
 
-from ..blocks import power_of_two_floor, powers_of_two
-from ..combine import Layer, Program, fold
-from ..ir import RecvReduce, Send, Steps, Strands
-from ..parameters import (
+from ..schedules.blocks import power_of_two_floor, powers_of_two
+from ..schedules.combinators import Layer, Program, fold
+from ..schedules.ir import RecvReduce, Send, Steps, Strands
+from ..schedules.parameters import (
     NODES,
     Grouping,
     ReduceScattering,
@@ -17,7 +17,7 @@ from ..parameters import (
     places,
     uneven,
 )
-from ..registry import algorithm, every
+from ..schedules.registry import algorithm, every
 
 
 @algorithm("reduce_scatter")

@@ -1,8 +1,8 @@
 """Scan and exscan: at every rank the vectors of the ranks up to it, or before it, combined."""
 
-from ..blocks import powers_of_two
-from ..ir import INPUT, VALUE, Loc, Op, Recv, RecvReduce, Reduce, Send, Steps
-from ..registry import algorithm
+from ..schedules.blocks import powers_of_two
+from ..schedules.ir import INPUT, VALUE, Loc, Op, Recv, RecvReduce, Reduce, Send, Steps
+from ..schedules.registry import algorithm
 
 
 @algorithm("scan", ordered=True)

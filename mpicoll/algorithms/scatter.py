@@ -1,9 +1,20 @@
 """Scatter: the root's blocks, one to every rank."""
 
-from ..combine import Layer, mirror
-from ..ir import Strands
-from ..parameters import NODES, Grouping, Radix, Scattering, dealt, homes, leaders, over, places, uneven
-from ..registry import algorithm, every
+from ..schedules.combinators import Layer, mirror
+from ..schedules.ir import Strands
+from ..schedules.parameters import (
+    NODES,
+    Grouping,
+    Radix,
+    Scattering,
+    dealt,
+    homes,
+    leaders,
+    over,
+    places,
+    uneven,
+)
+from ..schedules.registry import algorithm, every
 from . import gather
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from .. import __version__
-from ..launched import RANK_VARIABLES, rank
+from ..launcher import RANK_VARIABLES, rank
 from .group import Later, OneLine
 from .listing import list_
 from .load import load_everywhere
@@ -42,7 +42,7 @@ def main(context: click.Context, files: tuple[str, ...]) -> None:
 def info(check: bool, as_json: bool, path: str | None) -> int:
     """The MPI library, ranks and their binding, engines and kernels; alone or under mpiexec."""
     from .. import doctor
-    from .. import info as facts
+    from ..doctor import info as facts
 
     try:
         found, findings, status = doctor.examine() if check else (facts.gather(), [], 0)

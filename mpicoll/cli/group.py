@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from .. import words
+from .. import stderr
 from ..errors import MpicollError, UnknownAlgorithm
-from ..launched import rank
+from ..launcher import rank
 
 FAILED, USAGE = 1, 2
 
@@ -53,7 +53,7 @@ class _OneLine:
             if rank() == 0 or not isinstance(error, click.UsageError):  # all ranks were asked the same
                 _say(error)
             else:
-                words.listen()
+                stderr.listen()
             sys.exit(USAGE if isinstance(error, click.UsageError) else error.exit_code)
         except click.Abort:
             click.echo("mpicoll: interrupted", err=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ..collectives import PLAIN
+from ..schedules.collectives import PLAIN
 from .group import alone, console
 
 
@@ -21,7 +21,7 @@ def list_(as_json: bool) -> None:
     the binary logarithm.
     """
     alone()
-    from ..catalogue import catalogue
+    from ..describe.catalogue import catalogue
 
     found = catalogue()
     if as_json:
@@ -33,7 +33,10 @@ def list_(as_json: bool) -> None:
             to.print(_table(collective, entries))
     for collective, plain in PLAIN.items():
         to.print(f"[bold]{collective}[/] is served by the algorithms of {plain}", soft_wrap=True)
-    key = "p ranks, n bytes, q = the largest power of two up to p, lg = log2 rounded up; the rest in mpicoll/claims.py"
+    key = (
+        "p ranks, n bytes, q = the largest power of two up to p, lg = log2 rounded up; "
+        "the rest in mpicoll/schedules/claims.py"
+    )
     to.print(key, style="dim")
 
 
@@ -77,7 +80,7 @@ def _order(entry: dict[str, Any]) -> str:
 
 
 def _bits(entry: dict[str, Any]) -> str:
-    from ..catalogue import same_bits_words
+    from ..describe.catalogue import same_bits_words
 
     return f"same bits {same_bits_words(entry)}" if entry["same_bits"] else ""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ..errors import MpicollError
-from ..registry import registered
+from ..schedules.registry import registered
 from .group import refuse
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..errors import MpicollError, ParameterError, PreconditionError, VerifyError
 
 if TYPE_CHECKING:
-    from ..registry import Algorithm
+    from ..schedules.registry import Algorithm
 
 Name = tuple[str, str]  # a collective, and an algorithm of it as "name" or "name(key=value)"
 
@@ -54,8 +54,8 @@ class Proofs:
 
 def prove(algorithm: Name, p: int) -> Proof:
     """Prove one algorithm at one p; any error is a failure, an algorithm that raises included."""
-    from ..registry import parse_spec
-    from ..verify import prove
+    from ..proofs.check_schedule import prove
+    from ..schedules.registry import parse_spec
 
     start, count, failure, unfit = time.process_time(), 0, None, None
     try:
@@ -73,7 +73,7 @@ def prove(algorithm: Name, p: int) -> Proof:
 
 def _unfit(entry: Algorithm, p: int, given: dict[str, Any]) -> str | None:
     """Why there is no schedule with these parameters for p ranks; None if there is one."""
-    from ..schedule import Schedule
+    from ..schedules.schedule import Schedule
 
     try:
         Schedule(entry, p, **given)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from ..program import STDIN, Program, own_frames
-from ..words import keep_stderr
+from ..stderr import keep_stderr
 from .group import asking, console, refuse
+from .program import STDIN, Program, own_frames
 
 if TYPE_CHECKING:
-    from ..select import Overrides
-    from ..summary import Tally
+    from ..runtime.trace import Tally
+    from ..selection.select import Overrides
 
 INTERRUPTED = 130
 
@@ -70,8 +70,8 @@ def run(chosen: Sequence[str], summary: bool, words: Sequence[str]) -> None:
 
 def parse_using(chosen: Sequence[str]) -> Overrides:
     """What --using says. Raises ArgumentError, UnknownAlgorithm, ParameterError, ValueError."""
-    from ..select import Overrides
-    from ..settings import ENGINES
+    from ..selection.select import Overrides
+    from ..selection.settings import ENGINES
 
     given: dict[str, str] = {}
     for text in chosen:
@@ -96,11 +96,11 @@ def _number(name: str, text: str | None) -> int | None:
 def _prepare(program: Program, overrides: Overrides, summary: bool) -> Tally | None:
     """Make the world mpicoll's; on all ranks, or a usage error on all."""
     try:
-        from .. import world
+        from ..comm import world
     except (ImportError, RuntimeError) as error:
         raise click.ClickException(f"MPI does not start: {error}") from None
     from ..errors import MpicollError
-    from ..summary import Tally
+    from ..runtime.trace import Tally
 
     trouble = program.trouble()
     try:
@@ -142,8 +142,8 @@ def _abort_at_exit(error: BaseException, status: Any) -> None:
     """Let all ranks end with this one, once they were told why; one that is alone just exits."""
     from mpi4py.run import set_abort_status
 
-    from ..attendant import ATTENDANT
-    from ..world import COMM_WORLD
+    from ..comm.world import COMM_WORLD
+    from ..runtime.responder import ATTENDANT
 
     if _active() and COMM_WORLD.size > 1:
         set_abort_status(status)

@@ -21,10 +21,10 @@ def show(collective: str, algorithm: str, p: int, root: int, svg: str | None, pl
     bytes of the vector.
     """
     alone()
-    from .. import draw
-    from .. import svg as drawing
-    from ..picture import Picture
-    from ..schedule import schedule
+    from ..describe import svg as drawing
+    from ..describe import text
+    from ..describe.picture import Picture
+    from ..schedules.schedule import schedule
 
     with asking():
         wanted = schedule(collective, algorithm, p, root)
@@ -36,10 +36,10 @@ def show(collective: str, algorithm: str, p: int, root: int, svg: str | None, pl
         if svg != "-":
             click.echo(f"{svg}: {Picture(wanted).headline}")
     elif plain:
-        click.echo(draw.text(wanted), nl=False)
+        click.echo(text.draw(wanted), nl=False)
     else:
         to = console()
-        to.print(draw.render(wanted, to.width if to.is_terminal else None), soft_wrap=True, end="")
+        to.print(text.render(wanted, to.width if to.is_terminal else None), soft_wrap=True, end="")
 
 
 def _write(path: str, content: str) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from ..collectives import plain
 from ..errors import spans
+from ..schedules.collectives import plain
 from .group import FAILED, alone, asking, console
 from .proofs import Name, Proof, Proofs, run
 
@@ -52,8 +52,8 @@ def verify(collective: str | None, algorithm: str | None, max_ranks: int, jobs: 
 
 def named(collective: str | None, algorithm: str | None) -> list[Name]:
     """What to prove: all algorithms, those of a collective, or one with its parameters as they were written."""
-    from ..registry import parse_spec
-    from ..verify import selected
+    from ..proofs.check_schedule import selected
+    from ..schedules.registry import parse_spec
 
     if collective is None or algorithm is None:
         return [(a.collective.name, a.name) for a in selected(collective and plain(collective))]

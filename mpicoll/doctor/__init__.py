@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .. import words
-from ..launched import rank
+from .. import stderr
+from ..launcher import rank
 from . import facts as gathering
 from . import launchers
 from .finding import Facts, Finding
@@ -51,7 +51,7 @@ def started() -> Any:
     if not MPI.Is_initialized():
         doubt = launchers.doubt(dict(os.environ), MPI.Get_library_version())
         if doubt and rank() == 0:
-            words.say(f"mpicoll: {doubt}")
+            stderr.say(f"mpicoll: {doubt}")
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
     return MPI
 
@@ -61,7 +61,7 @@ def giving_up(seconds: float, who: int, end: Callable[[], Any]) -> Iterator[None
     """Ends the run from a thread, should what is within take longer."""
 
     def late() -> None:
-        words.last_words(
+        stderr.last_words(
             f"mpicoll: rank {who}: not all ranks have answered for {seconds:g} s: one is stopped or compiles, or "
             "the network between nodes does not work; giving up"
         )

@@ -13,9 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .. import __version__, info
+from .. import __version__
 from ..errors import MpicollError
-from ..tuning import library, node
+from ..selection.tables import library, node
+from . import info
 from .finding import Facts, Rank
 from .launchers import flavour
 from .sameness import VARIABLES
@@ -216,7 +217,7 @@ def mpiexec(mpi: dict[str, Any]) -> str | None:
 
 def settings(mpi: Any, ranks: Sequence[Rank]) -> dict[str, str | None]:
     """Why a Comm would refuse what the variables say; or why auto would not go by the tuning table that they name."""
-    from .. import settings as variables
+    from ..selection import settings as variables
 
     try:
         read = variables.read()

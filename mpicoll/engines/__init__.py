@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol
 
 from mpi4py import MPI
 
-from ..blocks import chunk_length
-from ..plan import FOLD, RECV, SEND, SEQUENCES, Plan
+from ..plans.plan import FOLD, RECV, SEND, SEQUENCES, Plan
+from ..schedules.blocks import chunk_length
 
 # How far a call came on the short way (see direct.py); negative: an error code of MPI's
 MISSED, UNDER_WAY, RAN, STALE = range(4)

@@ -19,9 +19,9 @@ from numba import types
 from numba.extending import intrinsic
 
 from ..kernels.cache import jit
-from ..plan import FOLD, MAX_WINDOW, SEND, Plan, tag
-from . import Waiting, local, waiting
-from .local import LINE, TABLE, finish, geometry, prepare
+from ..plans.plan import FOLD, MAX_WINDOW, SEND, Plan, tag
+from . import Waiting, local_ops, waiting
+from .local_ops import LINE, TABLE, finish, geometry, prepare
 
 name = "compiled"
 
@@ -69,7 +69,7 @@ call_int, call_long, call_double = _call(ir.IntType(32)), _call(ir.IntType(64)),
     types.Array(types.int32, 1, "C"),
     LINE,
     types.float64,
-    also=(local.__file__, *local.INLINED),
+    also=(local_ops.__file__, *local_ops.INLINED),
 )
 def walk(  # type: ignore[no-untyped-def]
     rows, segments, steps, strands, geometry, bases, state, library, call, flag, progress, seconds

@@ -14,9 +14,9 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import RequestError
-from ..plan import FOLD, SEND, Plan, tag
+from ..plans.plan import FOLD, SEND, Plan, tag
 from . import Waiting, waiting
-from .local import finish_step, geometry, prepare_row
+from .local_ops import finish_step, geometry, prepare_row
 
 name = "mpi4py"
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 from mpi4py import MPI
 
-from ..plan import FOLD, IN, OUT, RECV, SCRATCH, SEND, WHOLE, Plan
+from ..plans.plan import FOLD, IN, OUT, RECV, SCRATCH, SEND, WHOLE, Plan
 
 _PATIENCE = 5.0  # seconds
 _making = threading.Lock()
@@ -51,9 +51,9 @@ def fast_path() -> str | None:
 
     Raises ImportError where the compiled engine does not load.
     """
-    from . import key
+    from ..fastpath import signature
 
-    return key.check()
+    return signature.check()
 
 
 def oneself() -> MPI.Intracomm:

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from mpi4py import MPI
 from mpi_cases import drawn, spelled
 
-from mpicoll.collectives import FORMS, plain
+from mpicoll.dispatch.methods import METHODS
 from mpicoll.engines import selftest
 from mpicoll.errors import MpicollError
-from mpicoll.methods import METHODS
-from mpicoll.registry import parse_spec, registered
-from mpicoll.schedule import Schedule
+from mpicoll.schedules.collectives import FORMS, plain
+from mpicoll.schedules.registry import parse_spec, registered
+from mpicoll.schedules.schedule import Schedule
 
 from . import faults, kinds
 from .program import IN_PLACE, NATIVE, WITH_COUNTS, Call, Program

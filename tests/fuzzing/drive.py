@@ -18,7 +18,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from mpicoll import channel, stall
+from mpicoll.runtime import channel, watchdog
 
 from .play import Player
 from .program import Program
@@ -111,7 +111,7 @@ def _watch(program: Program, rank: int, patience: float, players: Sequence[Playe
     lines += [player.label + player.doing for player in players] or ["making communicators"]
     lines += _wrong(players)
     for live in list(channel.LIVE.values()):
-        lines += [stall.report(flight, live, patience) for flight in live.flying]
+        lines += [watchdog.report(flight, live, patience) for flight in live.flying]
     frames = sys._current_frames()
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and thread.ident in frames:

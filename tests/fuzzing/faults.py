@@ -6,7 +6,7 @@ from functools import cache
 
 from mpi4py import MPI
 
-from mpicoll.collectives import PERSISTENT
+from mpicoll.schedules.collectives import PERSISTENT
 
 from .program import Call
 

@@ -19,8 +19,8 @@ from typing import Any
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.collectives import NONBLOCKING, PERSISTENT
-from mpicoll.methods import METHODS
+from mpicoll.dispatch.methods import METHODS
+from mpicoll.schedules.collectives import NONBLOCKING, PERSISTENT
 
 from . import faults, kinds
 from .buffers import Buffers, Nothing, Reducing, buffers

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from mpicoll.collectives import BLOCKING, COLLECTIVES, NONBLOCKING, PERSISTENT, plain
-from mpicoll.methods import METHODS
+from mpicoll.dispatch.methods import METHODS
+from mpicoll.schedules.collectives import BLOCKING, COLLECTIVES, NONBLOCKING, PERSISTENT, plain
 
 NATIVE = "native"
 GATHERING = ("Gather", "Gatherv", "Allgather", "Allgatherv")

@@ -46,7 +46,7 @@ def run(mpiexec, tmp_path):
 def test_communicators_are_ours(run, words, ranks):
     done = run("run", *words, ranks=ranks)
     assert done.status == 0, done.output
-    assert done.output.splitlines() == ["mpicoll.comm mpicoll.comm mpicoll.comm __main__ -h"] * ranks
+    assert done.output.splitlines() == ["mpicoll.comm.comm mpicoll.comm.comm mpicoll.comm.comm __main__ -h"] * ranks
 
 
 def test_summary_counts_what_was_chosen(run):
@@ -95,7 +95,7 @@ def test_what_mpi4py_makes_of_the_world(run):
     assert wrapped.allgather(world.rank) == world.allgather(world.rank) == list(range(world.size))
     assert world.allreduce(1) == world.size and world.alltoall([world.rank] * world.size)[1] == 1
     grid = world.Create_cart([world.size])
-    assert isinstance(grid, MPI.Cartcomm) and type(grid).__module__ == "mpicoll.comm" and grid.dims == [world.size]
+    assert isinstance(grid, MPI.Cartcomm) and type(grid).__module__ == "mpicoll.comm.comm" and grid.dims == [world.size]
     grid.Allreduce(np.ones(3), np.empty(3))
     with MPICommExecutor(MPI.COMM_WORLD) as executor:
         if executor is not None:

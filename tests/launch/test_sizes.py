@@ -13,7 +13,7 @@ import os, resource, sys, time
 import numpy as np
 from mpi4py import MPI
 import mpicoll
-from mpicoll.plan import MAX_MESSAGE
+from mpicoll.plans.plan import MAX_MESSAGE
 
 N, PIECE = 11 * (1 << 31) // 10 + 8, 1 << 20      # elements of a byte: 2.2 GiB; N is no multiple of a piece or chunk
 assert N > 2**31 and N % 8 == 4

@@ -11,7 +11,7 @@ from textwrap import dedent
 import launcher
 import pytest
 
-from mpicoll.collectives import FORMS
+from mpicoll.schedules.collectives import FORMS
 
 HEAD = """\
 import os, signal, sys, time
@@ -355,7 +355,7 @@ def test_a_rank_that_is_long_in_coming_is_not_told_of(run, what, engine):
 def test_questions_are_few(run):
     """A call that stands still is asked after at growing intervals; one that does not is not asked after at all."""
     done = run("""
-        from mpicoll.notes import Notes
+        from mpicoll.runtime.inquiry import Notes
         asked, ask = [0], Notes.ask
         def counted(self, now):
             asked[0] += 1

@@ -15,9 +15,9 @@ from mpi4py import MPI
 from mpi_cases import AGAIN
 
 import mpicoll
-from mpicoll import comm as module
-from mpicoll import direct
-from mpicoll.collectives import BLOCKING, NONBLOCKING
+from mpicoll.comm import comm as module
+from mpicoll.fastpath import dispatch
+from mpicoll.schedules.collectives import BLOCKING, NONBLOCKING
 
 POINTS = ["before it is parsed", "after it is parsed", "when it is learnt"]
 LEARNT = AGAIN - 1                      # calls of a kind that go the long way
@@ -36,7 +36,7 @@ def at(point, change, monkeypatch):
         while pending:
             pending.pop()()
 
-    parse, learn = module.Comm._prepare, direct.Direct.learn
+    parse, learn = module.Comm._prepare, dispatch.Direct.learn
 
     def prepare(*arguments):
         if point == POINTS[0]:
@@ -52,7 +52,7 @@ def at(point, change, monkeypatch):
         learn(*arguments)
 
     monkeypatch.setattr(module.Comm, "_prepare", prepare)
-    monkeypatch.setattr(direct.Direct, "learn", learns)
+    monkeypatch.setattr(dispatch.Direct, "learn", learns)
 
 
 @pytest.mark.parametrize("nth", range(LEARNT))

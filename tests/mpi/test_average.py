@@ -14,14 +14,15 @@ from mpi_cases import Case, Checks
 from unit.mutants import adhoc
 
 import mpicoll
-from mpicoll import operators, prepared
-from mpicoll.arguments import parse_allreduce
-from mpicoll.datatypes import facts
+from mpicoll.buffers import operators
+from mpicoll.buffers.arguments import parse_allreduce
+from mpicoll.buffers.datatypes import facts
+from mpicoll.dispatch import prepare
 from mpicoll.engines import engine_named
 from mpicoll.errors import MismatchError, OperatorError, PreconditionError
-from mpicoll.ir import Recv, RecvReduce, Send
-from mpicoll.lowering import lower
-from mpicoll.plan import LAST
+from mpicoll.plans.lowering import lower
+from mpicoll.plans.plan import LAST
+from mpicoll.schedules.ir import Recv, RecvReduce, Send
 
 AVERAGED = ("reduce", "reduce_scatter", "allreduce")
 REDUCING = [(collective, spec) for collective, spec in cases.specs() if collective in AVERAGED]
@@ -224,8 +225,8 @@ def test_derived_types_are_refused_as_for_any_predefined_operator(comm):
 def test_what_is_no_average_over_all_ranks_is_refused(collective):
     given = parse_allreduce(np.zeros(2), np.zeros(2))
     with pytest.raises(OperatorError, match=f"AVG does not {collective}"):
-        prepared.describe(collective, given, 0, mpicoll.AVG)
-    assert prepared.describe(collective, given, 0, MPI.SUM).operator.name == "SUM"
+        prepare.describe(collective, given, 0, mpicoll.AVG)
+    assert prepare.describe(collective, given, 0, MPI.SUM).operator.name == "SUM"
 
 
 def test_long_double_by_a_chosen_algorithm_is_refused(comm):

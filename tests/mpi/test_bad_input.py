@@ -14,8 +14,8 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll import errors
-from mpicoll.collectives import BLOCKING, COLLECTIVES, FORMS, plain
-from mpicoll.methods import METHODS
+from mpicoll.dispatch.methods import METHODS
+from mpicoll.schedules.collectives import BLOCKING, COLLECTIVES, FORMS, plain
 
 each = pytest.mark.parametrize
 

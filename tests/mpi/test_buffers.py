@@ -12,7 +12,8 @@ import pytest
 from mpi4py import MPI
 from mpi_arranged import Packed
 
-from mpicoll import arguments, datatypes, errors, forms, vector_arguments
+from mpicoll import errors
+from mpicoll.buffers import arguments, datatypes, parse, vector_arguments
 
 SELF = MPI.COMM_SELF
 IN_PLACE = MPI.IN_PLACE
@@ -326,7 +327,7 @@ def test_a_buffer_is_taken_as_mpi4py_takes_it(form):
     ((0, 64, 1), "LONG", 4), ((6, 8, 1), "C_BOOL", 4), ((4, 16, 1), "BYTE", 8)])
 def test_items_of_dlpack_are_known_by_their_type(given, name, count):
     """Also where NumPy does not take them; bfloat16, which has no format, travels as bytes."""
-    buffer = forms.buffer(Tensor(*given))
+    buffer = parse.buffer(Tensor(*given))
     assert (buffer.datatype, buffer.count) == (getattr(MPI, name), count)
 
 
@@ -473,14 +474,14 @@ def test_reduce_scatter_without_counts_is_settled_later():
 @pytest.mark.parametrize("code", "?bhilqBHILQefdgFDG")
 def test_the_short_way_and_the_long_way_agree(code):
     a = np.ones(6, code)
-    short, long = forms.buffer(a, True, 2), forms._described(a, True, 2, False)
+    short, long = parse.buffer(a, True, 2), parse._described(a, True, 2, False)
     for name in ("address", "count", "blocks", "nbytes", "contiguous", "facts", "size", "readonly"):
         assert getattr(short, name) == getattr(long, name), name
 
 
 def test_a_buffer_keeps_its_memory():
     held = bytearray(16)
-    buffer = forms.buffer(held, True)
+    buffer = parse.buffer(held, True)
     with pytest.raises(BufferError):
         held.extend(b"more")
     del buffer

@@ -14,9 +14,9 @@ from mpi_in_form import FORMS, in_form
 
 import mpicoll
 from mpicoll import errors
-from mpicoll.check import Exchange
+from mpicoll.dispatch.check_mode import Exchange
+from mpicoll.dispatch.methods import METHODS
 from mpicoll.errors import MismatchError
-from mpicoll.methods import METHODS
 
 each = pytest.mark.parametrize
 several = pytest.mark.mpi(min_size=2)

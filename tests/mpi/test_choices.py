@@ -13,9 +13,9 @@ from mpi_cases import Case, Checks
 
 import mpicoll
 from mpicoll.errors import ParameterError, PreconditionError
-from mpicoll.parameters import dealt, uneven
-from mpicoll.registry import find, registered
-from mpicoll.rules import HOST_RULES, LINK_RULES
+from mpicoll.schedules.parameters import dealt, uneven
+from mpicoll.schedules.registry import find, registered
+from mpicoll.selection.rules import HOST_RULES, LINK_RULES
 
 HIERARCHICAL = [entry.collective.name for entry in registered() if entry.name == "hierarchical"]
 MAPS = {"uneven": uneven, "dealt": dealt, "pairs": lambda p: 2, "backwards": lambda p: ((*range(p - 1, 0, -1),), (0,))}

@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner
 from mpi4py import MPI
 
-from mpicoll import cli, info
+from mpicoll import cli
+from mpicoll.doctor import info
 
 ON_RANK_0 = {"list": ["list"], "show": ["show", "bcast", "chain"], "error": ["show", "bcast", "chian"]}
 

@@ -13,8 +13,8 @@ from mpi4py import MPI
 from mpi_in_form import FORMS, in_form
 
 import mpicoll
-from mpicoll import channel as channels
 from mpicoll.errors import CommError
+from mpicoll.runtime import channel as channels
 
 each = pytest.mark.parametrize
 THREADED = MPI.Query_thread() == MPI.THREAD_MULTIPLE
@@ -382,7 +382,7 @@ def test_another_object_of_a_freed_communicator_is_refused(comm):
     channel = second._channel
     first.Free()
     assert channel.freed
-    assert second._again(mpicoll.methods.BARRIER, None, None, None, 0) == 1
+    assert second._again(mpicoll.dispatch.methods.BARRIER, None, None, None, 0) == 1
     mpicoll.Comm(comm.Dup()).Free()
     assert channel.over and channel.comm == MPI.COMM_NULL
 

@@ -8,9 +8,9 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll import tickets
+from mpicoll.comm import proxies
 from mpicoll.errors import CommError
-from mpicoll.plan import SEQUENCES
+from mpicoll.plans.plan import SEQUENCES
 
 LATE = 1  # the rank that joins last
 several = pytest.mark.mpi(min_size=2)
@@ -55,7 +55,7 @@ class Standing:
 
 @several
 def test_a_request_stands_while_others_use_every_tag(comm, monkeypatch):
-    monkeypatch.setattr(tickets, "_TAGS", 64)
+    monkeypatch.setattr(proxies, "_TAGS", 64)
     ours = mpicoll.Comm(comm)
     other, x, y = ours.Dup(), np.ones(1), np.zeros(1)
     standing = Standing(ours)
@@ -70,8 +70,8 @@ def test_a_request_stands_while_others_use_every_tag(comm, monkeypatch):
 @several
 def test_more_requests_than_tags(comm, monkeypatch):
     """A second communicator has tags where the first has none left."""
-    monkeypatch.setattr(tickets, "_TAGS", 4)
-    monkeypatch.setattr(tickets.Message, "tags", tickets.Tags())
+    monkeypatch.setattr(proxies, "_TAGS", 4)
+    monkeypatch.setattr(proxies.Message, "tags", proxies.Tags())
     ours = mpicoll.Comm(comm)
     standing = [Standing(ours.Dup()) for _ in range(11)]
     assert all(each.end(comm) for each in reversed(standing))
@@ -81,8 +81,8 @@ def test_more_requests_than_tags(comm, monkeypatch):
 @several
 def test_a_dropped_request_keeps_its_tag(comm, monkeypatch):
     """Nobody waits for it any more, and it is under way all the same."""
-    monkeypatch.setattr(tickets, "_TAGS", 2)
-    monkeypatch.setattr(tickets.Message, "tags", tickets.Tags())
+    monkeypatch.setattr(proxies, "_TAGS", 2)
+    monkeypatch.setattr(proxies.Message, "tags", proxies.Tags())
     ours = mpicoll.Comm(comm)
     first, second = Standing(ours), Standing(ours.Dup())
     first.request = None
@@ -97,8 +97,8 @@ def test_a_dropped_request_keeps_its_tag(comm, monkeypatch):
 
 @several
 def test_an_interrupted_wait_keeps_its_tag(comm, monkeypatch):
-    monkeypatch.setattr(tickets, "_TAGS", 2)
-    monkeypatch.setattr(tickets.Message, "tags", tickets.Tags())
+    monkeypatch.setattr(proxies, "_TAGS", 2)
+    monkeypatch.setattr(proxies.Message, "tags", proxies.Tags())
     ours = mpicoll.Comm(comm)
     standing = Standing(ours)
     if standing.request is not None:
@@ -185,10 +185,10 @@ def test_the_tags_of_a_call_that_broke_off_are_not_used_again(ours, engine):
 
 def test_a_request_is_completed_once(comm, monkeypatch):
     """An interrupt may have its end gone through again: its tag is given back once, and no message is left over."""
-    monkeypatch.setattr(tickets.Message, "tags", tickets.Tags())
+    monkeypatch.setattr(proxies.Message, "tags", proxies.Tags())
     flight = type("Flight", (), {"error": None, "told": False})()
     for _ in range(3):
-        ticket, other = tickets.Message(flight), tickets.Message(flight)
+        ticket, other = proxies.Message(flight), proxies.Message(flight)
         for _ in range(2):
             ticket.complete()
         ticket.request.Wait()
@@ -196,7 +196,7 @@ def test_a_request_is_completed_once(comm, monkeypatch):
         other.complete()
         other.request.Wait()
     assert {ticket.tag, other.tag} == {0, 1}
-    general = tickets.General(flight)
+    general = proxies.General(flight)
     general.complete()
     general.complete()
     general.request.Wait()

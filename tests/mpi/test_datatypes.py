@@ -17,9 +17,10 @@ from mpi_types import KINDS, Room, bottom, made
 from recipes import elements, meaning, random_recipes
 
 import mpicoll
-from mpicoll import datatypes, errors, forms, packing, runs, vectors
-from mpicoll.buffers import Buffer, ScatteredBuffer
-from mpicoll.packing import ByMPI, ByRuns
+from mpicoll import errors
+from mpicoll.buffers import datatypes, packing, parse, runs, vector
+from mpicoll.buffers.buffer import Buffer, ScatteredBuffer
+from mpicoll.buffers.packing import ByMPI, ByRuns
 
 each = pytest.mark.parametrize
 of_every_kind = each("recipe", KINDS.values(), ids=KINDS)
@@ -111,11 +112,11 @@ def test_what_has_no_runs_is_packed_by_mpi():
     facts = datatypes.facts(datatype)
     assert facts.runs is None and not facts.dense and type(packing.packer(facts)) is ByMPI
     matrix = np.arange(24.0)
-    buffer = forms.buffer([matrix, 1, datatype])
+    buffer = parse.buffer([matrix, 1, datatype])
     wanted = matrix.reshape(4, 6)[::2, 1::2].ravel()
     assert buffer.pack().view("d").tolist() == wanted.tolist()
     blank = np.zeros(24)
-    forms.buffer([blank, 1, datatype], True).unpack(buffer.pack())
+    parse.buffer([blank, 1, datatype], True).unpack(buffer.pack())
     assert blank.tolist() == np.where(np.isin(matrix, wanted), matrix, 0).tolist()
     datatype.Free()
 
@@ -140,9 +141,9 @@ def test_far_apart():
     memory = np.zeros((2 << 30) + (1 << 20), np.uint8)
     memory[:: 1 << 30] = 1, 2, 3
     datatype = MPI.BYTE.Create_hvector(3, 1, 1 << 30).Commit()
-    packed = forms.buffer([memory, 1, datatype]).pack()
+    packed = parse.buffer([memory, 1, datatype]).pack()
     assert packed.tolist() == [1, 2, 3]
-    forms.buffer([memory, 1, datatype], True).unpack(packed[::-1].copy())
+    parse.buffer([memory, 1, datatype], True).unpack(packed[::-1].copy())
     assert memory[:: 1 << 30].tolist() == [3, 2, 1]
     datatype.Free()
 
@@ -247,16 +248,16 @@ def test_blocks_of_several_kinds(own_packs):
         datatype.Commit()
     memory, places, counts = np.arange(100.0), [0, 160, 400], [3, 2, 1]
     message = [memory, counts, places, kinds]
-    vector = vectors.vector_of_types(message, True, 3)
-    packed = vector.pack()
-    parts = [forms.buffer([memory[at // 8 :], n, kind]).pack() for n, at, kind in zip(counts, places, kinds)]
+    made = vector.vector_of_types(message, True, 3)
+    packed = made.pack()
+    parts = [parse.buffer([memory[at // 8 :], n, kind]).pack() for n, at, kind in zip(counts, places, kinds)]
     assert packed.tobytes() == b"".join(part.tobytes() for part in parts)
     del own_packs[:]
     memory_before = memory.copy()
     memory[:] = 0
-    vector.unpack(packed)
+    made.unpack(packed)
     assert own_packs == ["unpack"]
-    assert vectors.vector_of_types(message, True, 3).pack().tobytes() == packed.tobytes()
+    assert vector.vector_of_types(message, True, 3).pack().tobytes() == packed.tobytes()
     assert set(memory) - {0.0} == set(packed.view("d")) - {0.0} and np.isin(memory, [0.0, *memory_before]).all()
     for datatype in kinds:
         datatype.Free()
@@ -270,17 +271,17 @@ def described(monkeypatch):
     """Calls that worked facts out, and calls that asked whether a datatype is committed."""
     calls = []
     counted(monkeypatch, datatypes, "_describe", calls)
-    counted(monkeypatch, forms, "_check_committed", calls)
+    counted(monkeypatch, parse, "_check_committed", calls)
     return calls
 
 
 def test_facts_are_worked_out_once(described):
     memory = np.zeros(20)
     with made(KINDS["vector"]) as datatype:
-        found = {id(forms.buffer([memory, 1, datatype]).facts) for _ in range(5)}
-        found.add(id(forms.buffer([memory, 1, MPI.Datatype(datatype)]).facts))      # another object, one handle
-        found.add(id(vectors.vector([memory, [1, 1], datatype], False, 2).facts))
-        found.update(id(known) for known in vectors.vector_of_types([memory, [datatype] * 2], False, 2).types)
+        found = {id(parse.buffer([memory, 1, datatype]).facts) for _ in range(5)}
+        found.add(id(parse.buffer([memory, 1, MPI.Datatype(datatype)]).facts))      # another object, one handle
+        found.add(id(vector.vector([memory, [1, 1], datatype], False, 2).facts))
+        found.update(id(known) for known in vector.vector_of_types([memory, [datatype] * 2], False, 2).types)
         assert len(found) == 1
         assert described == ["_describe", "_check_committed"]
 
@@ -288,12 +289,12 @@ def test_facts_are_worked_out_once(described):
 def test_facts_are_not_those_of_a_duplicate(described):
     memory = np.zeros(20)
     with made(KINDS["vector"]) as datatype:
-        first = forms.buffer([memory, 1, datatype]).facts
+        first = parse.buffer([memory, 1, datatype]).facts
         copy = datatype.Dup()
-        second = forms.buffer([memory, 1, copy]).facts
+        second = parse.buffer([memory, 1, copy]).facts
         assert first is not second and first.datatype == datatype and second.datatype == copy
         copy.Free()
-        assert forms.buffer([memory, 1, datatype]).facts is first
+        assert parse.buffer([memory, 1, datatype]).facts is first
 
 
 @each("kind", ["vector", "darray"])
@@ -301,12 +302,12 @@ def test_facts_outlive_the_object_they_were_found_by(kind):
     """A datatype lives on in those made of it, and decode hands it out again."""
     memory = np.arange(60.0)
     datatype = types.make(KINDS["vector"]) if kind == "vector" else types.darray()
-    packed = forms.buffer([memory, 1, datatype]).pack()
+    packed = parse.buffer([memory, 1, datatype]).pack()
     outer = datatype.Create_contiguous(2)
     datatype.Free()
     again = outer.decode()[0]
     again.Commit()
-    buffer = forms.buffer([memory, 1, again])
+    buffer = parse.buffer([memory, 1, again])
     assert buffer.datatype == again and buffer.pack().tobytes() == packed.tobytes()
     again.Free()
     outer.Free()
@@ -316,10 +317,10 @@ def test_what_is_not_committed_is_asked_again(described):
     datatype = MPI.DOUBLE.Create_vector(3, 1, 2)
     for _ in range(2):
         with pytest.raises(errors.DatatypeError, match="not committed"):
-            forms.buffer([np.zeros(5), 1, datatype])
+            parse.buffer([np.zeros(5), 1, datatype])
     datatype.Commit()
     for _ in range(2):
-        forms.buffer([np.zeros(5), 1, datatype])
+        parse.buffer([np.zeros(5), 1, datatype])
     assert described == ["_describe", "_check_committed"] * 3
     datatype.Free()
 
@@ -328,7 +329,7 @@ def test_what_is_not_committed_is_asked_again(described):
 def test_a_handle_used_again_has_facts_of_its_own(kind):
     for n in range(1, 50):
         datatype = MPI.DOUBLE.Create_vector(n, 1, 2).Commit() if kind == "vector" else types.darray()
-        assert forms.buffer([np.zeros(100), 1, datatype]).size == datatype.Get_size()
+        assert parse.buffer([np.zeros(100), 1, datatype]).size == datatype.Get_size()
         datatype.Free()
 
 
@@ -339,10 +340,10 @@ def test_a_datatype_freed_before_the_call_is_done(kind, form):
     memory = np.arange(100.0)
     datatype = types.make(KINDS["vector"]) if kind == "vector" else types.darray()
     if form == "buffer":
-        buffer: Buffer = forms.buffer([memory, 2, datatype], True)
+        buffer: Buffer = parse.buffer([memory, 2, datatype], True)
         assert type(buffer) is ScatteredBuffer
     else:
-        buffer = vectors.vector_of_types([memory, [1, 1], [0, 400], [datatype] * 2], True, 2)
+        buffer = vector.vector_of_types([memory, [1, 1], [0, 400], [datatype] * 2], True, 2)
     packed = buffer.pack()
     datatype.Free()
     others = [MPI.INT.Create_contiguous(n + 1).Commit() for n in range(20)]
@@ -389,8 +390,8 @@ def test_many_datatypes_leave_nothing(kind):
 
     def cycle():
         datatype = types.darray() if kind == "darray" else types.make(recipe)
-        forms.buffer([memory, 1, datatype], True).unpack(forms.buffer([memory, 1, datatype]).pack())
-        vectors.vector([memory, [1], datatype], True, 1).pack()
+        parse.buffer([memory, 1, datatype], True).unpack(parse.buffer([memory, 1, datatype]).pack())
+        vector.vector([memory, [1], datatype], True, 1).pack()
         datatype.Free()
 
     def held():
@@ -418,7 +419,7 @@ def test_threads_that_meet_a_datatype_for_the_first_time():
             def use(datatype=datatype, start=start):
                 start.wait()
                 try:
-                    if forms.buffer([memory, 1, datatype]).pack().size != 72:
+                    if parse.buffer([memory, 1, datatype]).pack().size != 72:
                         failures.append("size")
                 except Exception as error:
                     failures.append(error)

@@ -17,9 +17,9 @@ from mpi_cases import Case, Checks
 from unit.test_bits import from_itself, numbers
 
 import mpicoll
-from mpicoll import blocks
-from mpicoll.bits import Folds, agreement, same_on_all_ranks
-from mpicoll.registry import _REGISTRY, algorithm, find
+from mpicoll.proofs.determinism import Folds, agreement, same_on_all_ranks
+from mpicoll.schedules import blocks
+from mpicoll.schedules.registry import _REGISTRY, algorithm, find
 
 REDUCING = [(collective, spec) for collective, spec in cases.specs() if collective in cases.REDUCING]
 CHOICES = [(collective, spec) for collective, spec in cases.variants() if collective in cases.REDUCING]

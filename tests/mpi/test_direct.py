@@ -15,13 +15,6 @@ from mpi_calls import goes_short, teach
 from mpi_cases import AGAIN
 
 import mpicoll
-from mpicoll import direct as shortcuts
-from mpicoll import kept, plan
-from mpicoll.channel import ORPHANS
-from mpicoll.collectives import NONBLOCKING, PERSISTENT
-from mpicoll.engines import context as place
-from mpicoll.engines import direct as engine
-from mpicoll.engines import key as keys
 from mpicoll.errors import (
     CommError,
     CountMismatch,
@@ -31,6 +24,14 @@ from mpicoll.errors import (
     RequestError,
     RootError,
 )
+from mpicoll.fastpath import context as place
+from mpicoll.fastpath import dispatch as shortcuts
+from mpicoll.fastpath import entry as engine
+from mpicoll.fastpath import signature as keys
+from mpicoll.plans import plan
+from mpicoll.runtime import cache
+from mpicoll.runtime.channel import ORPHANS
+from mpicoll.schedules.collectives import NONBLOCKING, PERSISTENT
 
 
 @pytest.fixture
@@ -341,7 +342,7 @@ def test_a_call_that_ends_under_another_choice(ours, comm):
 
 def test_choices_that_are_kept(ours, monkeypatch):
     """So many; then the one goes that was not in force for the longest."""
-    monkeypatch.setattr(kept, "OVERRIDES", 3)
+    monkeypatch.setattr(cache, "OVERRIDES", 3)
     call = lambda: allreduce(ours, np.ones(5))
     teach(call, AGAIN)
     for window in (1, 2, 3, 4, 5, 1):
@@ -480,7 +481,7 @@ def test_a_caller_who_was_interrupted_before_he_could_look(two):
     two.Barrier()
     if two.rank == 0:
         counted = sys.getrefcount(send)
-        assert two._again(mpicoll.methods.ALLREDUCE, send, receive, MPI.SUM, 0) == 1   # rank 1 is not there
+        assert two._again(mpicoll.dispatch.methods.ALLREDUCE, send, receive, MPI.SUM, 0) == 1   # rank 1 is not there
         assert sys.getrefcount(send) == counted + 1
     else:
         time.sleep(0.2)
@@ -703,7 +704,7 @@ def test_a_caller_who_was_interrupted_and_frees_the_communicator(two):
     teach(lambda: other.Allreduce(send, receive), AGAIN)
     two.Barrier()
     if two.rank == 0:
-        assert other._again(mpicoll.methods.ALLREDUCE, send, receive, MPI.SUM, 0) == 1   # rank 1 is not there
+        assert other._again(mpicoll.dispatch.methods.ALLREDUCE, send, receive, MPI.SUM, 0) == 1   # rank 1 is not there
         kept = len(ORPHANS)
         other.Free()
         assert any(buffer is receive for _, buffers in ORPHANS[kept:] for buffer in buffers)
@@ -759,7 +760,7 @@ def test_what_was_interrupted_is_not_taken_for_another_call(two, then):
         teach(lambda: two.Allreduce(send, receive), AGAIN)
         two.Barrier()
         if two.rank == 0:
-            assert two._again(mpicoll.methods.ALLREDUCE, send, receive, MPI.SUM, 0) == 1   # rank 1 is not there
+            assert two._again(mpicoll.dispatch.methods.ALLREDUCE, send, receive, MPI.SUM, 0) == 1  # rank 1 is not there
         else:
             time.sleep(0.2)
             assert (allreduce(two, np.full(6, 4.0)) == 7).all()
@@ -801,7 +802,7 @@ def test_a_freed_communicator(comm):
     with pytest.raises(CommError):
         allreduce(first, np.ones(5))
     # the other handle is of nothing now, which MPI may not be asked about; nothing of ours serves it
-    assert second._again(mpicoll.methods.ALLREDUCE, np.ones(5), np.ones(5), MPI.SUM, 0) == 1
+    assert second._again(mpicoll.dispatch.methods.ALLREDUCE, np.ones(5), np.ones(5), MPI.SUM, 0) == 1
 
 
 def test_threads_that_come_first_together_have_one_definition(monkeypatch):

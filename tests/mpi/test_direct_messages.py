@@ -16,10 +16,10 @@ from mpi_calls import goes_short, teach
 from mpi_cases import AGAIN
 
 import mpicoll
-from mpicoll.engines import context as place
-from mpicoll.engines import direct as engine
-from mpicoll.engines import key as keys
 from mpicoll.errors import BufferTooSmallError, CountMismatch, MpicollError, OverlapError, TypecodeError
+from mpicoll.fastpath import context as place
+from mpicoll.fastpath import entry as engine
+from mpicoll.fastpath import signature as keys
 
 N = 3   # elements of a block
 

@@ -18,7 +18,7 @@ from mpi_cases import ENGINES
 from mpi_in_form import FORMS, in_form
 
 import mpicoll
-from mpicoll import datatypes, forms, packing, vectors
+from mpicoll.buffers import datatypes, packing, parse, vector
 from mpicoll.errors import BufferTooSmallError
 
 each = pytest.mark.parametrize
@@ -218,12 +218,12 @@ def test_facts(kind):
         assert into.tolist() == [0, 2]
     with types.made(EMPTY[kind]) as empty:
         assert datatypes.facts(empty).span(3, 8) == (0, 0)
-        assert forms.buffer([memory, 3, empty]).pack().size == 0
-        assert vectors.vector_of_types([memory, [2], [8000], [empty]], True, 1).pack().size == 0
+        assert parse.buffer([memory, 3, empty]).pack().size == 0
+        assert vector.vector_of_types([memory, [2], [8000], [empty]], True, 1).pack().size == 0
 
 
 def test_data_beside_nothing_keeps_its_bounds():
     with types.made(WIDE) as empty, types.made(COLUMN) as column:
         for place in (-8, 8):
             with pytest.raises(BufferTooSmallError):
-                vectors.vector_of_types([np.zeros(3), [1, 1], [10_000, place], [empty, column]], True, 2)
+                vector.vector_of_types([np.zeros(3), [1, 1], [10_000, place], [empty, column]], True, 2)

@@ -11,9 +11,9 @@ import pytest
 from mpi_cases import Case, Checks
 
 import mpicoll
-from mpicoll import channel as channels
 from mpicoll.engines import selftest
 from mpicoll.errors import EngineError
+from mpicoll.runtime import channel as channels
 
 each = pytest.mark.parametrize
 SPECS = list(cases.specs())

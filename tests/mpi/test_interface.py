@@ -18,7 +18,7 @@ from mpi_cases import Checks
 from mpi_in_form import FORMS, in_form
 
 import mpicoll
-from mpicoll.methods import METHODS
+from mpicoll.dispatch.methods import METHODS
 
 each = pytest.mark.parametrize
 WHOSE = ("MPI", *cases.ENGINES)             # MPI.Intracomm, and mpicoll.Comm on each engine

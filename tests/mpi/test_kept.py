@@ -12,9 +12,10 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll import channel as channels
-from mpicoll import kept, prepared
+from mpicoll.dispatch import prepare
 from mpicoll.errors import MismatchError, MpicollError
+from mpicoll.runtime import cache
+from mpicoll.runtime import channel as channels
 
 each = pytest.mark.parametrize
 
@@ -146,7 +147,7 @@ def test_failed_calls_keep_no_buffer(comm, monkeypatch, form, why):
     try:
         with cases.Checks() as checks, monkeypatch.context() as patch, ours.trace():
             if why == "end":
-                patch.setattr("mpicoll.channel.Channel.record", fail)
+                patch.setattr("mpicoll.runtime.channel.Channel.record", fail)
             watched = attempt()
             checks.that(watched is not None, "it did not fail")
             checks.that(watched and all(x() is None for x in watched), why, [x() is None for x in watched or ()])
@@ -160,7 +161,7 @@ def test_failed_calls_keep_no_buffer(comm, monkeypatch, form, why):
 
 def test_plans_are_limited_in_number(ours, monkeypatch):
     """By number: more sizes, roots and choices than are kept, and every call is right."""
-    monkeypatch.setattr(kept, "LIMIT", 40)
+    monkeypatch.setattr(cache, "LIMIT", 40)
     memory = ours._channel.kept
     with cases.Checks() as checks:
         for n in range(1, 60):
@@ -171,11 +172,11 @@ def test_plans_are_limited_in_number(ours, monkeypatch):
                 ours.Allreduce(np.ones(2), got[:2] if n > 1 else np.zeros(2))
             checks.that(len(memory.order) <= 40, n)
         checks.that(sum(map(len, memory.tables.values())) <= 40, "more in the tables than accounted for")
-        checks.that(len(memory.tables) <= kept.OVERRIDES, len(memory.tables))
+        checks.that(len(memory.tables) <= cache.OVERRIDES, len(memory.tables))
 
 
 def test_plans_are_limited_in_bytes(ours, monkeypatch):
-    monkeypatch.setattr(kept, "LIMIT_BYTES", 200_000)
+    monkeypatch.setattr(cache, "LIMIT_BYTES", 200_000)
     memory, most = ours._channel.kept, 0
     with cases.Checks() as checks:
         for n in range(1, 120):
@@ -214,10 +215,10 @@ def test_idle_executions_are_limited(ours):
     for requests in ([ours.Iallreduce(np.ones(7), np.zeros(7)) for _ in range(30)],):
         mpicoll.Request.Waitall(requests)
     served = [x for table in ours._channel.kept.tables.values() for x in table.values() if x.plan is not None]
-    assert served and max(len(x.idle) for x in served) <= prepared.IDLE
+    assert served and max(len(x.idle) for x in served) <= prepare.IDLE
     assert any(x.idle for x in served)
     for x in served:
-        assert len(x.idle) <= max(1, prepared.IDLE_BYTES // x.plan.nbytes)
+        assert len(x.idle) <= max(1, prepare.IDLE_BYTES // x.plan.nbytes)
 
 
 def test_large_scratch_is_not_kept(ours, monkeypatch):

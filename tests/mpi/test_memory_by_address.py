@@ -14,7 +14,7 @@ from mpi4py import MPI
 from mpi_in_form import FORMS, in_form
 
 import mpicoll
-from mpicoll import forms, vectors
+from mpicoll.buffers import parse, vector
 from mpicoll.errors import BufferTooSmallError
 
 each = pytest.mark.parametrize
@@ -93,10 +93,10 @@ def test_more_data_than_was_said_is_refused():
     memory = np.zeros((ROWS, COLUMNS))
     with types.made(ELEMENT) as datatype:
         said = column(memory, 1, 2)
-        forms.buffer([said, 2, datatype])
-        vectors.vector([said, [2], [1], datatype], False, 1)
-        for refused in (lambda: forms.buffer([said, 3, datatype]), lambda: forms.buffer([said, 3, MPI.DOUBLE]),
-                        lambda: vectors.vector([said, [3], [0], datatype], False, 1)):
+        parse.buffer([said, 2, datatype])
+        vector.vector([said, [2], [1], datatype], False, 1)
+        for refused in (lambda: parse.buffer([said, 3, datatype]), lambda: parse.buffer([said, 3, MPI.DOUBLE]),
+                        lambda: vector.vector([said, [3], [0], datatype], False, 1)):
             with pytest.raises(BufferTooSmallError):
                 refused()
 
@@ -107,6 +107,6 @@ def test_an_object_has_an_end():
     with types.made(ELEMENT) as datatype:
         for obj in (memory, MPI.buffer.frombuffer(memory), bytearray(16)):
             with pytest.raises(BufferTooSmallError):
-                forms.buffer([obj, 2, datatype])
+                parse.buffer([obj, 2, datatype])
             with pytest.raises(BufferTooSmallError):
-                vectors.vector([obj, [2], [0], datatype], False, 1)
+                vector.vector([obj, [2], [0], datatype], False, 1)

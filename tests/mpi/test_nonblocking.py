@@ -17,11 +17,11 @@ from mpi4py import MPI
 from mpi_cases import Checks
 
 import mpicoll
-from mpicoll import progress
-from mpicoll.collectives import COLLECTIVES
-from mpicoll.collectives import plain as plain_name
+from mpicoll.dispatch.methods import METHODS
 from mpicoll.errors import CountMismatch, PreconditionError
-from mpicoll.methods import METHODS
+from mpicoll.runtime import progress
+from mpicoll.schedules.collectives import COLLECTIVES
+from mpicoll.schedules.collectives import plain as plain_name
 
 ALGORITHMS = [name for collective, name in cases.specs() if collective == "allreduce"]
 THREADED = MPI.Query_thread() == MPI.THREAD_MULTIPLE
@@ -377,7 +377,7 @@ class Broken(Exception):
 def test_an_error_on_the_way_surfaces_when_it_completes(ours, monkeypatch, how):
     """What goes wrong at the end of a flight is told to whoever waits for it, and the next is as if nothing were."""
     with monkeypatch.context() as patch, ours.trace():
-        patch.setattr("mpicoll.channel.Channel.record", fail)
+        patch.setattr("mpicoll.runtime.channel.Channel.record", fail)
         second = ours.Iallreduce(np.zeros(3), np.zeros(3))
         until = time.monotonic() + 20
         while not second._flight.done and time.monotonic() < until:

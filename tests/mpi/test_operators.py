@@ -13,8 +13,8 @@ from mpi4py import MPI
 from mpi_cases import Checks
 
 import mpicoll
-from mpicoll.collectives import BLOCKING, FORMS, NONBLOCKING
 from mpicoll.errors import DatatypeError, OperatorError, PreconditionError
+from mpicoll.schedules.collectives import BLOCKING, FORMS, NONBLOCKING
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "OPERATORS.md").read_text(encoding="utf-8")
 each = pytest.mark.parametrize

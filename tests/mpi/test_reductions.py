@@ -14,9 +14,9 @@ from mpi4py import MPI
 from mpi_cases import Case, Checks
 
 import mpicoll
-from mpicoll.collectives import NONBLOCKING
 from mpicoll.errors import OperatorError, PreconditionError
-from mpicoll.registry import find
+from mpicoll.schedules.collectives import NONBLOCKING
+from mpicoll.schedules.registry import find
 
 COUNT = 13
 REDUCING = [(collective, spec) for collective, spec in cases.specs() if collective in cases.REDUCING]

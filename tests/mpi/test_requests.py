@@ -16,8 +16,8 @@ from mpi4py import MPI
 from mpi_cases import Checks
 
 import mpicoll
-from mpicoll.collectives import NONBLOCKING, PERSISTENT
 from mpicoll.errors import CommError, RequestError
+from mpicoll.schedules.collectives import NONBLOCKING, PERSISTENT
 
 each = pytest.mark.parametrize
 THREADED = MPI.Query_thread() == MPI.THREAD_MULTIPLE

@@ -13,8 +13,8 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll import channel as channels
-from mpicoll import tickets
+from mpicoll.comm import proxies
+from mpicoll.runtime import channel as channels
 
 THREADED = MPI.Query_thread() == MPI.THREAD_MULTIPLE
 pytestmark = pytest.mark.skipif(not THREADED, reason="needs MPI_THREAD_MULTIPLE")
@@ -198,7 +198,7 @@ def test_first_requests_of_threads_have_one_communicator(monkeypatch):
         time.sleep(0.05)
         return object()
 
-    tags, found = tickets.Tags(), []
-    monkeypatch.setattr(tickets, "oneself", slow)
+    tags, found = proxies.Tags(), []
+    monkeypatch.setattr(proxies, "oneself", slow)
     together(*[lambda: found.append(tags.take())] * 4)
     assert len({comm for comm, _ in found}) == 1 and len({tag for _, tag in found}) == 4

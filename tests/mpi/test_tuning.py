@@ -12,17 +12,18 @@ from mpi4py import MPI
 from mpi_cases import Case, Checks
 
 import mpicoll
-from mpicoll import agreed, tuning
 from mpicoll.benchmarks.patterns import PATTERNS, Shape
 from mpicoll.benchmarks.tune import bytes_of_call
 from mpicoll.errors import TuningError
-from mpicoll.tuning import SCHEMA, UNKNOWN_TO_ALL, layout, library
+from mpicoll.runtime import agreement
+from mpicoll.selection import tables
+from mpicoll.selection.tables import SCHEMA, UNKNOWN_TO_ALL, layout, library
 
 
 @pytest.fixture
 def tuned(comm, monkeypatch, tmp_path):
     """A communicator under a table of these rules, measured here or as said."""
-    for module in (tuning, agreed):
+    for module in (tables, agreement):
         monkeypatch.setattr(module, "READ", {})
 
     def make(rules, **said):

@@ -12,10 +12,10 @@ from mpi_cases import ENGINES, Checks
 from mpi_vectors import Call
 
 import mpicoll
-from mpicoll import counts
-from mpicoll import vectors as parsed
+from mpicoll.buffers import vector as parsed
+from mpicoll.dispatch import count_exchange
 from mpicoll.errors import BufferAccessError, BufferTooSmallError, OverlapError
-from mpicoll.registry import find
+from mpicoll.schedules.registry import find
 
 SPECS = list(vectors.specs())
 HOW = ({}, {"chunk_bytes": 1, "window": 1}, {"chunk_bytes": 24, "window": 2}, {"chunk_bytes": 16, "window": 32})
@@ -328,8 +328,8 @@ def test_native_and_auto(comm, collective):
 def test_who_needs_no_counts_asks_for_none(comm, monkeypatch, collective):
     """Auto takes what needs none; and asking is what the others do."""
     ours, asked = mpicoll.Comm(comm), []
-    asking = counts.Asking
-    monkeypatch.setattr(counts, "Asking", lambda *given: asked.append(given) or asking(*given))
+    asking = count_exchange.Asking
+    monkeypatch.setattr(count_exchange, "Asking", lambda *given: asked.append(given) or asking(*given))
     for spec in ("auto", *vectors.names(collective)):
         asked.clear()
         with ours.using(**{collective: spec}):

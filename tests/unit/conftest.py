@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mpicoll.registry import _REGISTRY, parse_spec
+from mpicoll.schedules.registry import _REGISTRY, parse_spec
 
 
 @pytest.fixture

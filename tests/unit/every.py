@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpicoll.registry import Algorithm, registered
+from mpicoll.schedules.registry import Algorithm, registered
 
 
 def cases(*algorithms: Algorithm) -> list:

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpicoll.claims import Claims
-from mpicoll.collectives import COLLECTIVES
-from mpicoll.form import faults, messages  # noqa: F401 - for the tests
-from mpicoll.ir import VALUE, Op, Recv, RecvReduce, Reduce, Send, Step, Strands
-from mpicoll.plan import ALIGN, FOLD, LAST, OUT, RECV, SCRATCH, SEND, Plan
-from mpicoll.play import Interval, combine, play
-from mpicoll.registry import Algorithm
-from mpicoll.schedule import Schedule
+from mpicoll.plans.plan import ALIGN, FOLD, LAST, OUT, RECV, SCRATCH, SEND, Plan
+from mpicoll.proofs.symbolic import Interval, combine, play
+from mpicoll.proofs.wellformed import faults, messages  # noqa: F401 - for the tests
+from mpicoll.schedules.claims import Claims
+from mpicoll.schedules.collectives import COLLECTIVES
+from mpicoll.schedules.ir import VALUE, Op, Recv, RecvReduce, Reduce, Send, Step, Strands
+from mpicoll.schedules.registry import Algorithm
+from mpicoll.schedules.schedule import Schedule
 
 COLUMNS = {
     "rows": ("kind", "peer", "first segment", "end segment", "stage"),

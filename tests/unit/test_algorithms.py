@@ -9,9 +9,9 @@ from unit.every import EVERY, served
 
 from mpicoll.cli.proofs import prove
 from mpicoll.errors import PreconditionError
-from mpicoll.schedule import Schedule
-from mpicoll.tables import check_scratch, check_tables
-from mpicoll.verify import schedules, verify
+from mpicoll.proofs.check_plan import check_scratch, check_tables
+from mpicoll.proofs.check_schedule import schedules, verify
+from mpicoll.schedules.schedule import Schedule
 
 FEW, MOST, SAMPLED = 16, 64, 2
 

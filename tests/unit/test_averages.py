@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from unit.mutants import adhoc, changed, faults
 
-from mpicoll import tables
 from mpicoll.errors import VerifyError
-from mpicoll.ir import VALUE, Loc, Recv, RecvReduce, Reduce, Send
-from mpicoll.plan import FOLD, IN, LAST, OUT, SCRATCH
-from mpicoll.registry import find, registered
-from mpicoll.schedule import Schedule, schedule
-from mpicoll.tables import Case, check_tables, lower_all
+from mpicoll.plans.plan import FOLD, IN, LAST, OUT, SCRATCH
+from mpicoll.proofs import check_plan
+from mpicoll.proofs.check_plan import Case, check_tables, lower_all
+from mpicoll.schedules.ir import VALUE, Loc, Recv, RecvReduce, Reduce, Send
+from mpicoll.schedules.registry import find, registered
+from mpicoll.schedules.schedule import Schedule, schedule
 
 REDUCING = [
     pytest.param(a, id=f"{a.collective.name}-{a.name}")
@@ -37,7 +37,7 @@ def refused(made, case, change, in_place=False):
     """The error of all ranks' plans, some of them changed: change(rank, plan)."""
     plans = [change(rank, plan) for rank, plan in enumerate(lower_all(made, case, in_place))]
     with pytest.raises(VerifyError) as error:
-        tables.run(made, case, in_place, plans)
+        check_plan.run(made, case, in_place, plans)
     return error.value
 
 
@@ -161,7 +161,7 @@ def test_an_algorithm_that_declares_nothing_is_right(p):
     check_tables(made)
     for case in (Case(5, 2, None, 4, averaged=True), Case(5, 2, 4, 2, averaged=True)):
         for in_place in (False, True):
-            tables.run(made, case, in_place)
+            check_plan.run(made, case, in_place)
 
 
 @pytest.mark.parametrize("p", [2, 3, 5])
@@ -249,14 +249,14 @@ def test_every_rank_dividing_what_travels_divided():
     late = Schedule(replace(find("allreduce", "ring"), finishes=False), 3)
     plans = [lower_all(late, CHUNKED, False)[rank] if rank else lower_all(RING, CHUNKED, False)[0] for rank in range(3)]
     with pytest.raises(VerifyError):
-        tables.run(RING, CHUNKED, False, plans)
+        check_plan.run(RING, CHUNKED, False, plans)
 
 
 def test_what_a_scan_combines_is_not_averaged():
-    assert not any(tables.averages(Schedule(a, 3)) for a in registered() if a.collective.name in ("scan", "exscan"))
-    assert not tables.averages(schedule("bcast", "chain", 3))
-    assert not tables.averages(schedule("reduce", "chain", 3, root=1, commutative=False)), "another program"
-    assert tables.averages(schedule("reduce", "chain", 3, root=1))
+    assert not any(check_plan.averages(Schedule(a, 3)) for a in registered() if a.collective.name in ("scan", "exscan"))
+    assert not check_plan.averages(schedule("bcast", "chain", 3))
+    assert not check_plan.averages(schedule("reduce", "chain", 3, root=1, commutative=False)), "another program"
+    assert check_plan.averages(schedule("reduce", "chain", 3, root=1))
 
 
 def test_a_result_read_in_the_step_that_writes_it():

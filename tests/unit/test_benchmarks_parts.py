@@ -7,8 +7,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from mpicoll import methods
 from mpicoll.benchmarks import parts
+from mpicoll.dispatch import methods
 
 
 def run(*words):

@@ -13,7 +13,7 @@ from mpicoll.benchmarks import shares
 from mpicoll.benchmarks.case import Case
 from mpicoll.benchmarks.contents import DTYPES, OPERATORS
 from mpicoll.benchmarks.patterns import PATTERNS, Shape
-from mpicoll.collectives import ALSO
+from mpicoll.schedules.collectives import ALSO
 
 COLLECTIVES = [c for c in PATTERNS if c != "barrier"]
 REDUCES = ("reduce", "reduce_scatter", "reduce_scatter_block", "allreduce", "scan", "exscan")

@@ -10,7 +10,7 @@ import pytest
 
 from mpicoll.benchmarks.mlp import Mlp
 from mpicoll.benchmarks.train_digits import LEAST_ACCURACY, TOLERANCE, Digits, Trainer, complaints, load
-from mpicoll.blocks import offsets, sizes
+from mpicoll.schedules.blocks import offsets, sizes
 
 RANDOM = np.random.default_rng(3)
 X, Y = RANDOM.random((29, 6)), RANDOM.integers(0, 4, 29)

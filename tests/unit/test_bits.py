@@ -11,16 +11,27 @@ import pytest
 from unit.every import REDUCING, served
 from unit.mutants import adhoc
 
-from mpicoll import bits, lowering, tables
-from mpicoll.bits import ALWAYS, FEW, LOOKED_AT, Folds, Forest, agreement, check_folds, same_on_all_ranks, told
-from mpicoll.catalogue import facts, same_bits, same_bits_words
+from mpicoll.describe.catalogue import facts, same_bits, same_bits_words
 from mpicoll.errors import VerifyError
-from mpicoll.ir import INPUT, Loc, Recv, RecvReduce, Reduce, Send
 from mpicoll.kernels import reduce as kernels
-from mpicoll.registry import find, registered
-from mpicoll.schedule import schedule
-from mpicoll.tables import lower_all
-from mpicoll.verify import prove, schedules, verify
+from mpicoll.plans import lowering
+from mpicoll.proofs import check_plan, determinism
+from mpicoll.proofs.check_plan import lower_all
+from mpicoll.proofs.check_schedule import prove, schedules, verify
+from mpicoll.proofs.determinism import (
+    ALWAYS,
+    FEW,
+    LOOKED_AT,
+    Folds,
+    Forest,
+    agreement,
+    check_folds,
+    same_on_all_ranks,
+    told,
+)
+from mpicoll.schedules.ir import INPUT, Loc, Recv, RecvReduce, Reduce, Send
+from mpicoll.schedules.registry import find, registered
+from mpicoll.schedules.schedule import schedule
 
 ROUNDING = [*product(("SUM", "PROD"), "fdFD"), *product(("MAX", "MIN"), "fd")]
 ALLREDUCE = [entry for entry in registered() if entry.collective.name == "allreduce"]
@@ -39,7 +50,7 @@ def tree(made, rank=0, block=0):
 
 
 def test_examples():
-    found = doctest.testmod(bits)
+    found = doctest.testmod(determinism)
     assert found.attempted and not found.failed
 
 
@@ -215,7 +226,7 @@ def test_tables_fold_as_schedules_do(entry, p):
 def test_tables_with_other_brackets_are_refused():
     """Operands of one row in another order, which the proof of contributions takes for as good."""
     made = adhoc("allreduce", from_itself, 3)
-    for case, in_place in product(tables.cases(made), (False, True)):
+    for case, in_place in product(check_plan.cases(made), (False, True)):
         plans = lower_all(made, case, in_place)
         plan = plans[1]
         first = [a for _, _, a, b, _ in plan.rows.tolist() if b - a == 4]
@@ -223,10 +234,10 @@ def test_tables_with_other_brackets_are_refused():
         for a in first:
             segments[[a + 2, a + 3]] = segments[[a + 3, a + 2]]
         plans[1] = replace(plan, segments=segments)
-        tables.run(made, case, in_place, plans)
+        check_plan.run(made, case, in_place, plans)
         if first and case.counts:
             with pytest.raises(VerifyError, match="block 0 whole"):
-                bits.run_folds(Folds(made), case, in_place, plans)
+                determinism.run_folds(Folds(made), case, in_place, plans)
 
 
 def test_prove_holds_tables_to_their_schedule(monkeypatch):

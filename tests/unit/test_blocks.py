@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpicoll import blocks
+from mpicoll.schedules import blocks
 
 COUNTS = st.integers(0, 10_000)
 FEW = st.integers(1, 300)

@@ -10,12 +10,12 @@ from importlib import import_module
 import pytest
 
 from mpicoll import misreadings
-from mpicoll.catalogue import facts, grid_words, measured, served, strands, suits
-from mpicoll.claims import Claims
-from mpicoll.formulas import pretty
+from mpicoll.describe.catalogue import facts, grid_words, measured, served, strands, suits
+from mpicoll.describe.formulas import pretty
 from mpicoll.misreadings import _at_root
-from mpicoll.parameters import dealt, every_root, over
-from mpicoll.registry import _REGISTRY, Requirement, algorithm, every, find, registered
+from mpicoll.schedules.claims import Claims
+from mpicoll.schedules.parameters import dealt, every_root, over
+from mpicoll.schedules.registry import _REGISTRY, Requirement, algorithm, every, find, registered
 
 EVERY = [pytest.param(a, id=f"{a.collective.name}-{a.name}") for a in registered()]
 

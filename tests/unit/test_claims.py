@@ -10,12 +10,12 @@ import pytest
 from unit.every import EVERY, served
 
 import mpicoll
-from mpicoll import claims
-from mpicoll.claims import FIELDS, OPTIONAL, Claims
-from mpicoll.collectives import PLAIN
 from mpicoll.errors import PreconditionError
-from mpicoll.registry import Algorithm, Chosen, find, registered
-from mpicoll.schedule import Schedule
+from mpicoll.schedules import claims
+from mpicoll.schedules.claims import FIELDS, OPTIONAL, Claims
+from mpicoll.schedules.collectives import PLAIN
+from mpicoll.schedules.registry import Algorithm, Chosen, find, registered
+from mpicoll.schedules.schedule import Schedule
 
 LINES = {
     "Steps": "p - 1",

@@ -11,15 +11,16 @@ import pytest
 from click.testing import CliRunner
 
 import mpicoll
-from mpicoll import cli, info
+from mpicoll import cli
 from mpicoll.cli import proofs
 from mpicoll.cli.verify import few
-from mpicoll.collectives import PLAIN
-from mpicoll.combine import then
+from mpicoll.doctor import info
 from mpicoll.errors import spans
-from mpicoll.ir import RecvReduce, Send
-from mpicoll.parameters import Radix, over
-from mpicoll.registry import _REGISTRY, Requirement, algorithm, find
+from mpicoll.schedules.collectives import PLAIN
+from mpicoll.schedules.combinators import then
+from mpicoll.schedules.ir import RecvReduce, Send
+from mpicoll.schedules.parameters import Radix, over
+from mpicoll.schedules.registry import _REGISTRY, Requirement, algorithm, find
 
 FIELDS = {
     "name",

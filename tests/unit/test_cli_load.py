@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from mine import MINE
 
-from mpicoll import cli, words
+from mpicoll import cli, stderr
 from mpicoll.cli import group
 
 
@@ -95,7 +95,8 @@ def test_a_change_is_seen_at_once(mine, tmp_path):
         ("raise SystemExit('enough')", "mine.py, line 1: SystemExit: enough"),
         (
             MINE.replace("    Source: nobody\n", ""),
-            "mine.py, line 5: the docstring of bcast mine lacks Source; see mpicoll/claims.py for the grammar",
+            "mine.py, line 5: the docstring of bcast mine lacks Source; "
+            "see mpicoll/schedules/claims.py for the grammar",
         ),
         (MINE.replace("def mine", "def chain"), "mine.py, line 5: bcast chain is registered twice"),
         (
@@ -104,7 +105,8 @@ def test_a_change_is_seen_at_once(mine, tmp_path):
         ),
         (
             MINE.replace("(p, rank)", "(p, rank, *, k=3)"),
-            "mine.py, line 5: the parameter k of bcast mine has no kind; annotate it, see mpicoll/parameters.py",
+            "mine.py, line 5: the parameter k of bcast mine has no kind; annotate it, "
+            "see mpicoll/schedules/parameters.py",
         ),
     ],
 )
@@ -127,7 +129,7 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
 @pytest.mark.parametrize(("rank", "waits"), [(0, False), (1, True)])
 def test_only_rank_0_says_so_and_the_others_let_it_speak(monkeypatch, tmp_path, rank, waits):
     slept = []
-    monkeypatch.setattr(words.time, "sleep", slept.append)
+    monkeypatch.setattr(stderr.time, "sleep", slept.append)
     result = run("--load", str(tmp_path / "no.py"), "list", env={"PMI_RANK": str(rank)})
     assert result.exit_code == 2
     assert (result.output == "", bool(slept)) == (waits, waits)

@@ -13,11 +13,11 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from mpicoll import cli
+from mpicoll.cli.program import Program
 from mpicoll.cli.run import parse_using
-from mpicoll.flight import Record
-from mpicoll.program import Program
-from mpicoll.select import Overrides
-from mpicoll.summary import Tally
+from mpicoll.runtime.operation import Record
+from mpicoll.runtime.trace import Tally
+from mpicoll.selection.select import Overrides
 
 command = import_module("mpicoll.cli.run")
 
@@ -30,7 +30,7 @@ def launched_by_hand(monkeypatch):
 
 @pytest.fixture
 def nobody_waits(monkeypatch):
-    monkeypatch.setattr("mpicoll.words.HEARD", 0.0)
+    monkeypatch.setattr("mpicoll.stderr.HEARD", 0.0)
 
 
 def run(*args, env=None):
@@ -133,7 +133,7 @@ except KeyError as error:
 """
 RUN = """\
 import sys
-from mpicoll.program import Program, own_frames
+from mpicoll.cli.program import Program, own_frames
 try:
     Program.parse(sys.argv[1:]).run()
 except Exception as error:
@@ -205,7 +205,7 @@ def test_a_program_cannot_tell_the_difference(place, words):
 
 def test_a_program_from_standard_input(place):
     program = "Program('-', b'import sys; print(sys.argv, __name__)', 'x')"
-    line = [sys.executable, "-c", f"from mpicoll.program import Program; {program}.run()"]
+    line = [sys.executable, "-c", f"from mpicoll.cli.program import Program; {program}.run()"]
     done = subprocess.run(line, cwd=place, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "['-', 'x'] __main__\n"), done.stderr
 

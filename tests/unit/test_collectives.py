@@ -7,14 +7,14 @@ import doctest
 import pytest
 from unit.mutants import adhoc
 
-from mpicoll import collectives
-from mpicoll.collectives import COLLECTIVES, PLAIN, plain
-from mpicoll.combine import mirror
 from mpicoll.errors import VerifyError
-from mpicoll.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send
-from mpicoll.registry import find
-from mpicoll.tables import check_tables
-from mpicoll.verify import verify
+from mpicoll.proofs.check_plan import check_tables
+from mpicoll.proofs.check_schedule import verify
+from mpicoll.schedules import collectives
+from mpicoll.schedules.collectives import COLLECTIVES, PLAIN, plain
+from mpicoll.schedules.combinators import mirror
+from mpicoll.schedules.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send
+from mpicoll.schedules.registry import find
 
 
 def test_examples():

@@ -8,13 +8,13 @@ import pytest
 from unit.every import EVERY, MOVING, served
 from unit.mutants import adhoc
 
-from mpicoll.combine import embed, fold, forward, mirror, parallel, relabel, rotate, then
 from mpicoll.errors import VerifyError
-from mpicoll.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send, Strands, strands
-from mpicoll.play import play
-from mpicoll.registry import find
-from mpicoll.tables import check_tables
-from mpicoll.verify import verify
+from mpicoll.proofs.check_plan import check_tables
+from mpicoll.proofs.check_schedule import verify
+from mpicoll.proofs.symbolic import play
+from mpicoll.schedules.combinators import embed, fold, forward, mirror, parallel, relabel, rotate, then
+from mpicoll.schedules.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send, Strands, strands
+from mpicoll.schedules.registry import find
 
 
 def holds(schedule):

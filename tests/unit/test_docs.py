@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mpicoll import docs
-from mpicoll.docs import changes, pages, pictured, readme, variants, write
-from mpicoll.registry import _REGISTRY, Requirement, algorithm, find, registered
+from mpicoll.describe import generate
+from mpicoll.describe.generate import changes, pages, pictured, readme, variants, write
+from mpicoll.schedules.registry import _REGISTRY, Requirement, algorithm, find, registered
 
 ROOT = Path(__file__).resolve().parents[2]
 EACH, ALL = 60_000, 1_500_000  # bytes of pictures
@@ -30,7 +30,10 @@ def test_docs_are_current():
 
 def test_the_same_is_written_each_time(written):
     """In another process too, where sets and dictionaries may have another order."""
-    code = "import hashlib; from mpicoll.docs import pages; print(hashlib.sha256(repr(pages()).encode()).hexdigest())"
+    code = (
+        "import hashlib; from mpicoll.describe.generate import pages; "
+        "print(hashlib.sha256(repr(pages()).encode()).hexdigest())"
+    )
     done = [
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONHASHSEED": seed})
         for seed in ("1", "2")
@@ -102,7 +105,7 @@ def test_an_algorithm_that_is_not_for_every_p_has_its_row():
 def test_what_is_not_current_is_written(tmp_path):
     (tmp_path / "docs" / "pictures").mkdir(parents=True)
     (tmp_path / "docs" / "pictures" / "bcast-gone.svg").write_text("<svg/>")
-    (tmp_path / "README.md").write_text(f"before\n{docs.BEGIN}\nold\n{docs.END}\nafter\n")
+    (tmp_path / "README.md").write_text(f"before\n{generate.BEGIN}\nold\n{generate.END}\nafter\n")
     changed = write(tmp_path)
     assert {"README.md", "docs/ALGORITHMS.md", "docs/pictures/bcast-gone.svg"} <= set(changed)
     assert not (tmp_path / "docs" / "pictures" / "bcast-gone.svg").exists()

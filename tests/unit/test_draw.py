@@ -10,17 +10,17 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mpicoll import draw
-from mpicoll import svg as drawing
 from mpicoll.algorithms import allreduce
-from mpicoll.catalogue import served
-from mpicoll.combine import mirror, parallel, relabel, then
+from mpicoll.describe import svg as drawing
+from mpicoll.describe import text
+from mpicoll.describe.catalogue import served
+from mpicoll.describe.picture import Picture, ranks
 from mpicoll.errors import MpicollError
-from mpicoll.ir import RecvReduce, Send
-from mpicoll.picture import Picture, ranks
-from mpicoll.play import play
-from mpicoll.registry import registered
-from mpicoll.schedule import Schedule, schedule
+from mpicoll.proofs.symbolic import play
+from mpicoll.schedules.combinators import mirror, parallel, relabel, then
+from mpicoll.schedules.ir import RecvReduce, Send
+from mpicoll.schedules.registry import registered
+from mpicoll.schedules.schedule import Schedule, schedule
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -58,7 +58,7 @@ def two_lines(p=5):
 
 
 def test_ring_allreduce_shows_every_step_with_its_contributors():
-    shown = steps(draw.text(ring()))
+    shown = steps(text.draw(ring()))
     assert list(shown) == list(range(1, 9))
     for t in range(1, 5):  # one contribution more in each step
         for rank in range(5):
@@ -70,7 +70,7 @@ def test_ring_allreduce_shows_every_step_with_its_contributors():
 
 
 def test_ring_allreduce_has_an_arrow_for_each_message():
-    shown = steps(draw.text(ring()))
+    shown = steps(text.draw(ring()))
     for t, lines in shown.items():
         drawing = "\n".join(lines)
         heads = drawing.count("▶") + drawing.count("◀")
@@ -81,7 +81,7 @@ def test_ring_allreduce_has_an_arrow_for_each_message():
 
 
 def test_the_notes_stand_under_their_ranks():
-    lines = draw.text(ring()).splitlines()
+    lines = text.draw(ring()).splitlines()
     head = next(line for line in lines if line.startswith("rank"))
     notes = next(line for line in lines if "b3: 0,4" in line)
     for rank, note in enumerate(("b3: 0,4", "b4: 0-1", "b0: 1-2", "b1: 2-3", "b2: 3-4")):
@@ -90,7 +90,7 @@ def test_the_notes_stand_under_their_ranks():
 
 
 def test_the_first_lines_say_what_is_shown():
-    headline, idea, key = draw.text(ring()).splitlines()[:3]
+    headline, idea, key = text.draw(ring()).splitlines()[:3]
     assert headline == "allreduce ring, p = 5: 8 steps, 40 messages, at most 1.6 n bytes per rank"
     assert idea == ring().algorithm.claims.idea
     assert "folded in" in key and "contributions" in key
@@ -112,23 +112,23 @@ def test_the_first_line_has_the_bytes_that_were_measured():
 
 
 def test_blocks_of_one_message_with_the_same_contributors_share_a_note():
-    assert "b0-3: 0-1" in draw.text(schedule("allreduce", "rabenseifner", 5))
+    assert "b0-3: 0-1" in text.draw(schedule("allreduce", "rabenseifner", 5))
 
 
 def test_a_barrier_shows_who_has_been_heard_of():
-    shown = steps(draw.text(schedule("barrier", "dissemination", 5)))
+    shown = steps(text.draw(schedule("barrier", "dissemination", 5)))
     assert "heard 0,4" in "\n".join(shown[1])
     assert "\n".join(shown[3]).count("heard 0-4") == 5
 
 
 def test_alltoall_names_pairs():
-    assert "3→0 3→2" in draw.text(schedule("alltoall", "bruck", 4))
+    assert "3→0 3→2" in text.draw(schedule("alltoall", "bruck", 4))
 
 
 def test_the_root_is_in_the_picture():
-    text = draw.text(schedule("reduce", "chain", 4, root=2))
-    assert "root 2" in text.splitlines()[0]
-    assert text.count("b0: 0-3") == 1
+    drawn = text.draw(schedule("reduce", "chain", 4, root=2))
+    assert "root 2" in drawn.splitlines()[0]
+    assert drawn.count("b0: 0-3") == 1
 
 
 @pytest.mark.parametrize("entry", list(registered()), ids=lambda a: f"{a.collective.name}-{a.name}")
@@ -136,44 +136,44 @@ def test_the_root_is_in_the_picture():
 def test_every_algorithm_can_be_drawn(entry, p):
     wanted = schedule(entry.collective.name, entry.name, served(entry, p))
     total = len(play(wanted).messages)
-    text = draw.text(wanted)
-    assert text.count("▶") + text.count("◀") == total
+    drawn = text.draw(wanted)
+    assert drawn.count("▶") + drawn.count("◀") == total
     assert len(arrows(drawing.svg(wanted))) == total
-    assert str(draw.render(wanted)) == text
+    assert str(text.render(wanted)) == drawn
 
 
 def test_a_picture_too_wide_becomes_a_table_of_all_that_arrives():
-    text = draw.text(ring(13), width=100)
-    assert max(map(len, text.split("\n\n", 1)[1].splitlines())) <= 100
-    assert text.count("⊕b") == text.count("▸b") == 12 * 13
-    assert "12⊕b11: 0,12" in text
-    assert "left out" not in text
+    drawn = text.draw(ring(13), width=100)
+    assert max(map(len, drawn.split("\n\n", 1)[1].splitlines())) <= 100
+    assert drawn.count("⊕b") == drawn.count("▸b") == 12 * 13
+    assert "12⊕b11: 0,12" in drawn
+    assert "left out" not in drawn
 
 
 def test_what_a_long_table_leaves_out_it_says():
-    text = draw.text(ring(64), width=100)
-    assert "steps 17-110 left out (6016 messages)" in text
-    assert re.search(r"ranks \d+-\d+ left out", text)
-    assert len(text.splitlines()) < 200
+    drawn = text.draw(ring(64), width=100)
+    assert "steps 17-110 left out (6016 messages)" in drawn
+    assert re.search(r"ranks \d+-\d+ left out", drawn)
+    assert len(drawn.splitlines()) < 200
 
 
 def test_what_is_complete_is_green():
-    shown = draw.render(ring())
+    shown = text.render(ring())
     green = "".join(shown.plain[x.start : x.end] for x in shown.spans if str(x.style) == "bold green")
     assert green == "".join(f"b{(r + t - 4) % 5}: 0-4" for t in range(4, 9) for r in range(5))
 
 
 def test_arrows_that_are_left_out_are_counted(monkeypatch):
-    monkeypatch.setattr(draw, "ARROWS_PER_STEP", 3)
-    text = draw.text(schedule("allreduce", "naive", 12))
-    arrows = text.count("▶") + text.count("◀")
-    hidden = int(re.search(r"… (\d+) more messages in this step left out", text)[1])
+    monkeypatch.setattr(text, "ARROWS_PER_STEP", 3)
+    drawn = text.draw(schedule("allreduce", "naive", 12))
+    arrows = drawn.count("▶") + drawn.count("◀")
+    hidden = int(re.search(r"… (\d+) more messages in this step left out", drawn)[1])
     assert arrows + hidden == 12 * 11
 
 
 def test_arrows_on_one_line_do_not_cross():
     messages = play(schedule("allreduce", "naive", 6)).messages
-    packed = draw.pack(messages)
+    packed = text.pack(messages)
     assert sorted(id(m) for line in packed for m in line) == sorted(map(id, messages))
     for line in packed:
         spots = [x for m in line for x in range(min(m.source, m.destination), max(m.source, m.destination))]
@@ -182,8 +182,8 @@ def test_arrows_on_one_line_do_not_cross():
 
 def test_strands_differ_in_colour():
     wanted = two_lines()
-    styles = {str(span.style) for span in draw.render(wanted).spans}
-    assert {draw.STRAND_STYLES[0], draw.STRAND_STYLES[1]} <= styles
+    styles = {str(span.style) for span in text.render(wanted).spans}
+    assert {text.STRAND_STYLES[0], text.STRAND_STYLES[1]} <= styles
     for arrow in arrows(drawing.svg(wanted)):
         colour = drawing.STRAND_COLOURS["b1" in arrow.find(f"{SVG}title").text]
         assert {node.get("stroke") for node in arrow.iter() if node.get("stroke")} == {colour}
@@ -191,12 +191,12 @@ def test_strands_differ_in_colour():
 
 def test_strands_are_explained():
     """Which strand moves what, in both pictures and only where there are several."""
-    shown = draw.render(two_lines())
-    assert "\nstrand 0: b0 · strand 1: b1\n" in shown.plain == draw.text(two_lines())
+    shown = text.render(two_lines())
+    assert "\nstrand 0: b0 · strand 1: b1\n" in shown.plain == text.draw(two_lines())
     styles = {shown.plain[x.start : x.end]: str(x.style) for x in shown.spans}
-    assert styles["strand 1: b1"] == draw.STRAND_STYLES[1]
+    assert styles["strand 1: b1"] == text.STRAND_STYLES[1]
     assert {"strand 0: b0", "strand 1: b1"} <= set(words(drawing.svg(two_lines())))
-    assert "strand" not in draw.text(ring()) + drawing.svg(ring())
+    assert "strand" not in text.draw(ring()) + drawing.svg(ring())
 
 
 def test_what_strands_bring_at_once_arrives_side_by_side():

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 from mpi4py import MPI
 
-from mpicoll.calls import UnderWay
+from mpicoll.dispatch.execute import UnderWay
 from mpicoll.engines import mpi4py as reference
 from mpicoll.errors import MismatchError, RequestError
-from mpicoll.flight import Flight, Raised
+from mpicoll.runtime.operation import Flight, Raised
 
 
 class Stage:

@@ -11,7 +11,16 @@ import threading
 import pytest
 
 from mpicoll.benchmarks import hosts
-from mpicoll.benchmarks.hosts import LaunchError, __main__, bed, format_rate, network, parse_rate, rates, sandbox
+from mpicoll.benchmarks.hosts import (
+    LaunchError,
+    __main__,
+    bed,
+    format_rate,
+    network,
+    parse_rate,
+    rates,
+    sandbox,
+)
 
 
 @pytest.mark.parametrize(("text", "rate"), [

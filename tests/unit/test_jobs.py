@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from mpicoll import tuning
 from mpicoll.benchmarks.scaling import SCALINGS
 from mpicoll.cli import main
 from mpicoll.jobs import gather, kinds, render, site, slurm, stage, study, testbed
 from mpicoll.jobs.errors import JobsError
+from mpicoll.selection import tables
 
 SITES = sorted(site.EXAMPLES.glob("*.toml"))
 FULL = """
@@ -249,7 +249,7 @@ def test_the_training_example_grows_with_the_ranks(tmp_path):
 
 @pytest.mark.parametrize(("kind", "lacks"), [("tune", "jsonschema"), ("train", "sklearn")])
 def test_what_the_steps_would_miss_is_said_before_they_queue(kind, lacks, monkeypatch, tmp_path):
-    tuning.validator.cache_clear()
+    tables.validator.cache_clear()
     monkeypatch.setitem(sys.modules, lacks, None)  # as if it were not installed
     said = run("render", kind, "-o", tmp_path / "d", status=2)
     assert f"pip install 'mpicoll[{kind}]'" in said and not (tmp_path / "d").exists()

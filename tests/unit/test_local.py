@@ -8,11 +8,11 @@ from functools import reduce as left_to_right
 import numpy as np
 import pytest
 
-from mpicoll.engines import local
+from mpicoll.engines import local_ops
 from mpicoll.kernels import reduce, scale
-from mpicoll.plan import FOLD, IN, LAST, OUT, SCRATCH
+from mpicoll.plans.plan import FOLD, IN, LAST, OUT, SCRATCH
 
-STRIP = local.STRIP
+STRIP = local_ops.STRIP
 SIZES = [0, 8, STRIP - 8, STRIP, STRIP + 8, 3 * STRIP + 24]
 
 
@@ -25,7 +25,7 @@ def folded(kind, places, memory, nbytes, dtype="f8", op="SUM", divisor=1):
     by = np.array([divisor], dtype)
     kernels = reduce.address(op, kind_of), scale.address(kind_of) if kind_of.kind in "fc" else 0, by.ctypes.data
     bases = np.array([each.ctypes.data for each in memory])
-    local.finish_step(rows, segments, geometry, bases, 0, 0, 1, 0, 0, *kernels)
+    local_ops.finish_step(rows, segments, geometry, bases, 0, 0, 1, 0, 0, *kernels)
 
 
 @pytest.mark.parametrize("nbytes", SIZES)
@@ -69,10 +69,10 @@ def test_elements_are_not_cut(dtype, monkeypatch):
 def test_each_operand_is_read_once(monkeypatch):
     """Of more than two, strip by strip: what is between them is written over while it is in the cache."""
     seen = []
-    monkeypatch.setattr(local, "call_address", lambda kernel, to, left, right, n: seen.append((to, n)))
-    monkeypatch.setattr(local, "fold_strip", local.fold_strip.py_func)
-    monkeypatch.setattr(local, "place", lambda segments, geometry, bases, s, lane, slot: 1 << 20 * s)
-    monkeypatch.setattr(local, "length", lambda segments, geometry, s, lane: 2 * STRIP + 16)
-    local.fold.py_func(None, [0, 0, 0, 0, 8], None, 0, 4, 0, 0, 0, 0, 0)
+    monkeypatch.setattr(local_ops, "call_address", lambda kernel, to, left, right, n: seen.append((to, n)))
+    monkeypatch.setattr(local_ops, "fold_strip", local_ops.fold_strip.py_func)
+    monkeypatch.setattr(local_ops, "place", lambda segments, geometry, bases, s, lane, slot: 1 << 20 * s)
+    monkeypatch.setattr(local_ops, "length", lambda segments, geometry, s, lane: 2 * STRIP + 16)
+    local_ops.fold.py_func(None, [0, 0, 0, 0, 8], None, 0, 4, 0, 0, 0, 0, 0)
     strips = [(at, min(STRIP, 2 * STRIP + 16 - at) // 8) for at in range(0, 2 * STRIP + 16, STRIP)]
     assert seen == list(itertools.chain.from_iterable([(1 + at, n)] * 2 for at, n in strips))

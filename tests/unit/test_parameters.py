@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 from unit.mutants import UNBOUNDED
 
-from mpicoll import parameters
-from mpicoll.claims import Claims
-from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ParameterError, PreconditionError, UnknownAlgorithm
-from mpicoll.ir import Recv, Send
-from mpicoll.parameters import (
+from mpicoll.proofs.check_schedule import prove, schedules
+from mpicoll.schedules import parameters
+from mpicoll.schedules.claims import Claims
+from mpicoll.schedules.collectives import COLLECTIVES
+from mpicoll.schedules.ir import Recv, Send
+from mpicoll.schedules.parameters import (
     Fanout,
     Grid,
     Grouping,
@@ -32,9 +33,8 @@ from mpicoll.parameters import (
     two_roots,
     uneven,
 )
-from mpicoll.registry import Algorithm, Chosen, Requirement, algorithm, algorithms, every, find
-from mpicoll.schedule import Schedule, schedule
-from mpicoll.verify import prove, schedules
+from mpicoll.schedules.registry import Algorithm, Chosen, Requirement, algorithm, algorithms, every, find
+from mpicoll.schedules.schedule import Schedule, schedule
 
 CLAIMS = Claims("An idea.", UNBOUNDED, UNBOUNDED, UNBOUNDED, "", "")
 

@@ -7,7 +7,7 @@ import mmap
 
 import pytest
 
-from mpicoll.peek import peek
+from mpicoll.buffers.peek import peek
 
 
 def test_what_is_there():

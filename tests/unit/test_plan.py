@@ -9,11 +9,8 @@ import pytest
 from unit.every import ALONE, EVERY, SIZED, VECTORS, served
 from unit.mutants import adhoc, faults, messages
 
-from mpicoll import blocks as parts
-from mpicoll.combine import parallel, relabel
-from mpicoll.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send, Strands
-from mpicoll.lowering import is_staged, lower
-from mpicoll.plan import (
+from mpicoll.plans.lowering import is_staged, lower
+from mpicoll.plans.plan import (
     ALIGN,
     FOLD,
     IN,
@@ -31,9 +28,12 @@ from mpicoll.plan import (
     layout,
     tag,
 )
-from mpicoll.schedule import Schedule, schedule
-from mpicoll.tables import Case, check_tables, in_place_forms, lower_all
-from mpicoll.verify import verify
+from mpicoll.proofs.check_plan import Case, check_tables, in_place_forms, lower_all
+from mpicoll.proofs.check_schedule import verify
+from mpicoll.schedules import blocks as parts
+from mpicoll.schedules.combinators import parallel, relabel
+from mpicoll.schedules.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send, Strands
+from mpicoll.schedules.schedule import Schedule, schedule
 
 
 def counts_of(made, per_block):

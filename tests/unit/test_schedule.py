@@ -6,13 +6,13 @@ import pytest
 from unit.every import ALONE, EVERY, served
 
 import mpicoll
-from mpicoll import verify
-from mpicoll.collectives import COLLECTIVES, PLAIN, plain
 from mpicoll.errors import ParameterError, PreconditionError, UnknownAlgorithm
-from mpicoll.ir import Loc, Recv, RecvReduce, Reduce, Send, Strands, strands
-from mpicoll.parameters import Fanout, Parameter, Whole
-from mpicoll.registry import Requirement, algorithm, find, ordered_names, parse_spec
-from mpicoll.schedule import Schedule, schedule
+from mpicoll.proofs import check_schedule
+from mpicoll.schedules.collectives import COLLECTIVES, PLAIN, plain
+from mpicoll.schedules.ir import Loc, Recv, RecvReduce, Reduce, Send, Strands, strands
+from mpicoll.schedules.parameters import Fanout, Parameter, Whole
+from mpicoll.schedules.registry import Requirement, algorithm, find, ordered_names, parse_spec
+from mpicoll.schedules.schedule import Schedule, schedule
 
 
 def star(p, rank, *, width: Fanout = 1):
@@ -37,10 +37,10 @@ def test_registering_adds_it_everywhere(registry):
     entry = algorithm("bcast")(star)
     assert mpicoll.algorithms()["bcast"][-1] == "star"
     assert mpicoll.schedule("bcast", "star", p=5).algorithm is entry
-    assert entry in verify.selected() and entry in verify.selected("bcast")
-    assert verify.selected("bcast", "star") == [entry]
-    assert entry not in verify.selected("reduce")
-    assert verify.prove(entry, 5) == 5
+    assert entry in check_schedule.selected() and entry in check_schedule.selected("bcast")
+    assert check_schedule.selected("bcast", "star") == [entry]
+    assert entry not in check_schedule.selected("reduce")
+    assert check_schedule.prove(entry, 5) == 5
 
 
 def test_what_a_test_registered_is_gone():
@@ -139,15 +139,15 @@ def test_every_algorithm_is_found_by_its_name(entry):
     name = entry.collective.name
     assert find(name, entry.name) is entry
     assert parse_spec(name, entry.name) == (entry, ())
-    assert verify.selected(name, entry.name) == [entry]
+    assert check_schedule.selected(name, entry.name) == [entry]
     assert schedule(name, entry.name, p=served(entry, 3)).algorithm is entry
 
 
 def test_selected_refuses_what_is_unknown():
     with pytest.raises(UnknownAlgorithm, match="no collective is called 'nothing'"):
-        verify.selected("nothing")
+        check_schedule.selected("nothing")
     with pytest.raises(UnknownAlgorithm):
-        verify.selected("allreduce", "nothing")
+        check_schedule.selected("allreduce", "nothing")
 
 
 # -- names with parameters ----------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def test_a_spec_has_a_name(spec):
 def test_a_parameter_names_another_algorithm():
     made = schedule("allreduce", "reduce_bcast(reduce=chain, bcast=chain)", p=4)
     assert made.title == "allreduce reduce_bcast(bcast=chain, reduce=chain)"
-    assert verify.verify(made).steps == 6
+    assert check_schedule.verify(made).steps == 6
     said = "^allreduce reduce_bcast: reduce is 'chian'; no reduce algorithm is called 'chian'; did you mean 'chain'"
     with pytest.raises(ParameterError, match=said):
         schedule("allreduce", "reduce_bcast(reduce=chian)", p=4)

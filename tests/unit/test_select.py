@@ -7,12 +7,12 @@ from itertools import pairwise
 import pytest
 from unit.every import EVERY, REDUCING
 
-from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError, PreconditionError, UnknownAlgorithm
-from mpicoll.registry import algorithms, find, parse_spec, registered
-from mpicoll.rules import HOST_RULES, LINK_RULES, ORDERED_RULES, RULES, WINDOW
-from mpicoll.schedule import Schedule
-from mpicoll.select import NATIVE, Overrides, choose, native_choice
+from mpicoll.schedules.collectives import COLLECTIVES
+from mpicoll.schedules.registry import algorithms, find, parse_spec, registered
+from mpicoll.schedules.schedule import Schedule
+from mpicoll.selection.rules import HOST_RULES, LINK_RULES, ORDERED_RULES, RULES, WINDOW
+from mpicoll.selection.select import NATIVE, Overrides, choose, native_choice
 
 BYTES = sorted(
     {0, 1, 8, 1 << 40}

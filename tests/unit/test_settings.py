@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mpicoll import settings
 from mpicoll.errors import ArgumentError, MpicollError
-from mpicoll.settings import Settings, read
+from mpicoll.selection import settings
+from mpicoll.selection.settings import Settings, read
 
 
 def test_nothing_set():

@@ -7,15 +7,15 @@ from itertools import pairwise
 
 import pytest
 
-from mpicoll import tables
 from mpicoll.errors import VerifyError
-from mpicoll.form import faults
-from mpicoll.lowering import lower
-from mpicoll.plan import MAX_MESSAGE, WHOLE, Shares, layout
-from mpicoll.registry import registered
-from mpicoll.schedule import Schedule, schedule
-from mpicoll.spread import Spread, uneven
-from mpicoll.tables import Case, cases, in_place_forms, lower_all
+from mpicoll.plans.lowering import lower
+from mpicoll.plans.plan import MAX_MESSAGE, WHOLE, Shares, layout
+from mpicoll.proofs import check_plan
+from mpicoll.proofs.cases import Spread, uneven
+from mpicoll.proofs.check_plan import Case, cases, in_place_forms, lower_all
+from mpicoll.proofs.wellformed import faults
+from mpicoll.schedules.registry import registered
+from mpicoll.schedules.schedule import Schedule, schedule
 
 SHARED = [pytest.param(a, id=f"{a.collective.name}-{a.name}") for a in registered()
           if a.collective.naming in ("rank", "pair") and a.collective.name != "reduce_scatter"]  # fmt: skip
@@ -100,7 +100,7 @@ def test_what_is_wrong_in_one_rank_is_found(entry, what):
     made = Schedule(entry, 4)
     case = Case(uneven(made, 4), 1, None, 4)
     for in_place in in_place_forms(made):
-        tables.run(made, case, in_place)
+        check_plan.run(made, case, in_place)
         plans = lower_all(made, case, in_place)
         for rank, plan in enumerate(plans):
             for row in range(len(plan.segments)):
@@ -110,4 +110,4 @@ def test_what_is_wrong_in_one_rank_is_found(entry, what):
                 changed = [*plans[:rank], replace(plan, segments=broken), *plans[rank + 1 :]]
                 if not faults(changed[rank]):
                     with pytest.raises(VerifyError):
-                        tables.run(made, case, in_place, changed)
+                        check_plan.run(made, case, in_place, changed)

@@ -7,16 +7,16 @@ from math import lcm
 import pytest
 from unit.mutants import UNBOUNDED, adhoc
 
-from mpicoll.claims import Claims
-from mpicoll.collectives import COLLECTIVES
-from mpicoll.combine import Layer, Stack, mirror, parallel, relabel
 from mpicoll.errors import VerifyError
-from mpicoll.ir import Recv, RecvReduce, Send, Strands
-from mpicoll.parameters import dealt, uneven
-from mpicoll.registry import Algorithm, Chosen, algorithm, find
-from mpicoll.schedule import Schedule, schedule
-from mpicoll.tables import check_tables
-from mpicoll.verify import verify
+from mpicoll.proofs.check_plan import check_tables
+from mpicoll.proofs.check_schedule import verify
+from mpicoll.schedules.claims import Claims
+from mpicoll.schedules.collectives import COLLECTIVES
+from mpicoll.schedules.combinators import Layer, Stack, mirror, parallel, relabel
+from mpicoll.schedules.ir import Recv, RecvReduce, Send, Strands
+from mpicoll.schedules.parameters import dealt, uneven
+from mpicoll.schedules.registry import Algorithm, Chosen, algorithm, find
+from mpicoll.schedules.schedule import Schedule, schedule
 
 CLAIMS = Claims("An idea.", UNBOUNDED, UNBOUNDED, UNBOUNDED, "", "")
 DOC = f"""A toy.

@@ -10,14 +10,14 @@ import pytest
 from unit.every import EVERY, served
 from unit.mutants import adhoc, changed, faults, same_result, table_mutants
 
-from mpicoll import tables
 from mpicoll.errors import VerifyError
-from mpicoll.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send
-from mpicoll.plan import FOLD, IN, OUT, RECV, SCRATCH, SEND
-from mpicoll.registry import registered
-from mpicoll.schedule import Schedule, schedule
-from mpicoll.tables import Case, check_tables, in_place_forms, lower_all
-from mpicoll.verify import schedules, verify
+from mpicoll.plans.plan import FOLD, IN, OUT, RECV, SCRATCH, SEND
+from mpicoll.proofs import check_plan
+from mpicoll.proofs.check_plan import Case, check_tables, in_place_forms, lower_all
+from mpicoll.proofs.check_schedule import schedules, verify
+from mpicoll.schedules.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send
+from mpicoll.schedules.registry import registered
+from mpicoll.schedules.schedule import Schedule, schedule
 
 AVERAGED = ("reduce", "reduce_scatter", "allreduce")
 MANY = 400  # mutants of an algorithm's tables
@@ -31,7 +31,7 @@ def small_cases(made):
     found = [Case(k + 1, 2, None, 4), Case(5 * k + 2, 2, 4, 2)]
     if made.collective.name == "reduce_scatter":
         found.append(Case(tuple(3 * r % 5 for r in range(made.p)), 2, 4, 2))
-    if tables.averages(made):
+    if check_plan.averages(made):
         found += [Case(k + 1, 2, None, 4, averaged=True), Case(3 * k + 1, 2, 4, 2, averaged=True)]
     return found
 
@@ -39,7 +39,7 @@ def small_cases(made):
 def caught(made, case, in_place, plans):
     """Whether the proof refuses these plans."""
     try:
-        tables.run(made, case, in_place, plans)
+        check_plan.run(made, case, in_place, plans)
     except VerifyError as error:
         assert (error.algorithm, error.p) == (made.title, made.p)
         return True
@@ -50,7 +50,7 @@ def refused(made, case, change, in_place=False):
     """The error of all ranks' plans, some of them changed: change(rank, plan)."""
     plans = [change(rank, plan) for rank, plan in enumerate(lower_all(made, case, in_place))]
     with pytest.raises(VerifyError) as error:
-        tables.run(made, case, in_place, plans)
+        check_plan.run(made, case, in_place, plans)
     return error.value
 
 
@@ -160,8 +160,8 @@ CHUNKED = Case(17, 2, 4, 2)
 
 def test_right_as_they_are():
     for made, case in ((RING, CHUNKED), (schedule("allgather", "bruck", 5), Case(5, 2, 4, 2))):
-        tables.run(made, case, False, lower_all(made, case, False))
-        tables.run(made, case, False)
+        check_plan.run(made, case, False, lower_all(made, case, False))
+        check_plan.run(made, case, False)
 
 
 def test_a_chunk_dropped_everywhere():
@@ -249,14 +249,14 @@ def test_a_window_that_ranks_disagree_on(p):
 def test_cases(entry):
     """For small p: nothing, few elements, uneven blocks, and more chunks than fit in the window."""
     made = Schedule(entry, served(entry, 5))
-    found = list(tables.cases(made))
+    found = list(check_plan.cases(made))
     if entry.collective.naming == "none":
         assert len(found) == 1
         return
     lanes = [plan.lanes for case in found for plan in lower_all(made, case, False)[:1]]
     assert {0, 1} <= {case.counts for case in found}
     assert max(lanes) > max(case.window for case in found if case.chunk_bytes)
-    averaged = [case.averaged for case in tables.cases(Schedule(entry, served(entry, 33)))]
+    averaged = [case.averaged for case in check_plan.cases(Schedule(entry, served(entry, 33)))]
     assert averaged == ([False, True] if entry.collective.name in AVERAGED else [False])
 
 

@@ -12,7 +12,7 @@ from mpicoll.benchmarks import tune
 from mpicoll.benchmarks.contenders import Contender
 from mpicoll.benchmarks.measure import Timing
 from mpicoll.benchmarks.tune import Found, decide, rules
-from mpicoll.tuning import SCHEMA, parse
+from mpicoll.selection.tables import SCHEMA, parse
 
 
 def timing(mean, noise=0.0, rounds=40, valid=True, seed=0):

@@ -7,13 +7,13 @@ import json
 
 import pytest
 
-from mpicoll import settings, tuning
 from mpicoll.errors import ArgumentError, MpicollError, TuningError
-from mpicoll.rules import WINDOW
-from mpicoll.select import NATIVE, Overrides, choose
+from mpicoll.selection import settings, tables
+from mpicoll.selection.rules import WINDOW
+from mpicoll.selection.select import NATIVE, Overrides, choose
 
 GOOD = {
-    "schema": tuning.SCHEMA,
+    "schema": tables.SCHEMA,
     "tables": [
         {
             "mpi": "MPICH 5.0.2",
@@ -48,7 +48,7 @@ def changed(*path, to=None, without=False):
 
 
 def parsed(content):
-    return tuning.parse(json.dumps(content), "table.json")
+    return tables.parse(json.dumps(content), "table.json")
 
 
 TABLE = ("tables", 0)
@@ -107,7 +107,7 @@ def test_whole_numbers_may_be_written_with_a_point():
 
 def test_a_file_is_read_once(tmp_path, monkeypatch):
     """Since the first rank of a part of the world may be where there is none."""
-    monkeypatch.setattr(tuning, "READ", {})
+    monkeypatch.setattr(tables, "READ", {})
     path = tmp_path / "t.json"
     path.write_text(json.dumps(GOOD))
     first = settings.read({"MPICOLL_TUNING": str(path)}).tuning
@@ -124,10 +124,10 @@ def test_an_algorithm_that_the_ranks_do_not_suit():
 
 def test_files_that_are_none(tmp_path):
     with pytest.raises(TuningError, match=r"cannot read .*no\.json: No such file"):
-        tuning.read(tmp_path / "no.json")
+        tables.read(tmp_path / "no.json")
     (tmp_path / "no.json").write_text("{")
     with pytest.raises(TuningError, match=r"no\.json is no JSON: .*line 1"):
-        tuning.read(tmp_path / "no.json")
+        tables.read(tmp_path / "no.json")
 
 
 def test_whose_ranks_it_is_for():
@@ -199,7 +199,7 @@ def test_operand_order_is_kept():
 def test_the_environment_names_it(tmp_path):
     (tmp_path / "t.json").write_text(json.dumps(GOOD))
     found = settings.read({"MPICOLL_TUNING": str(tmp_path / "t.json"), "MPICOLL_LOG": "info"})
-    assert found.tuning == tuning.read(tmp_path / "t.json") and found.log
+    assert found.tuning == tables.read(tmp_path / "t.json") and found.log
     assert settings.read({"MPICOLL_TUNING": "", "MPICOLL_LOG": ""}) == settings.Settings()
     with pytest.raises(TuningError, match="cannot read"):
         settings.read({"MPICOLL_TUNING": str(tmp_path / "u.json")})

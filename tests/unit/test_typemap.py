@@ -8,9 +8,10 @@ import recipes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpicoll import kernels, runs
-from mpicoll.runs import Runs, join
-from mpicoll.typemap import UNKNOWN, Part, Typemap, derived
+from mpicoll import kernels
+from mpicoll.buffers import runs
+from mpicoll.buffers.runs import Runs, join
+from mpicoll.buffers.typemap import UNKNOWN, Part, Typemap, derived
 
 
 def typemap(recipe: recipes.Recipe) -> Typemap:

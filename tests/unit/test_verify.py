@@ -12,14 +12,14 @@ from unit.every import EVERY, cases, served
 from unit.mutants import adhoc, at_rank, op_mutants, receives_again
 
 from mpicoll.algorithms import allgather, reduce_scatter
-from mpicoll.combine import parallel, then
 from mpicoll.errors import MpicollError, VerifyError
-from mpicoll.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send, Strands, strands
-from mpicoll.play import Interval, combine, contributors, play, show
-from mpicoll.registry import find, registered
-from mpicoll.schedule import Schedule, schedule
-from mpicoll.tables import check_scratch
-from mpicoll.verify import measured_bytes, prove, schedules, selected, verify
+from mpicoll.proofs.check_plan import check_scratch
+from mpicoll.proofs.check_schedule import measured_bytes, prove, schedules, selected, verify
+from mpicoll.proofs.symbolic import Interval, combine, contributors, play, show
+from mpicoll.schedules.combinators import parallel, then
+from mpicoll.schedules.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send, Strands, strands
+from mpicoll.schedules.registry import find, registered
+from mpicoll.schedules.schedule import Schedule, schedule
 
 
 def refused(schedule, match=None):

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from mpicoll.errors import CountMismatch
-from mpicoll.whereabouts import (
+from mpicoll.runtime.status import (
     LINES,
     LONG,
     MANY,

@@ -1,0 +1,1 @@
+"""Turn the arguments of a call into checked memory: buffer forms, datatypes, operators."""

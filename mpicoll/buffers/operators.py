@@ -1,0 +1,217 @@
+"""MPI operators: which take which datatype, whether they commute, and the kernel that carries them out."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from threading import Lock
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+from mpi4py import MPI
+
+from ..errors import OperatorError
+from ..kernels import reduce as kernels
+from ..kernels import scale as scaling
+from ..kernels.rules import SCALABLE
+from ..stderr import last_words
+from .datatypes import TypeFacts
+
+_NAMES = ("SUM", "PROD", "MAX", "MIN", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "MAXLOC", "MINLOC")
+
+
+def _on_a_plain_communicator(*arguments: Any) -> NoReturn:
+    why = (
+        "mpicoll.AVG averages on an mpicoll.Comm, in Allreduce, Reduce, Reduce_scatter and Reduce_scatter_block; "
+        "elsewhere reduce with MPI.SUM and divide"
+    )
+    last_words(f"mpicoll: {why}")  # mpi4py aborts as soon as it has begun to print the error
+    raise OperatorError(why)
+
+
+class _Average(MPI.Op):
+    """The type of AVG, which belongs to everybody."""
+
+    def Free(self) -> NoReturn:
+        """AVG stays, as MPI's own operators do."""
+        raise OperatorError("mpicoll.AVG cannot be freed")
+
+    def __repr__(self) -> str:
+        return "mpicoll.AVG"
+
+
+# MPI knows it as a user's operator that raises, which mpi4py prints before it aborts: there is no way back from C.
+AVG = _Average(MPI.Op.Create(_on_a_plain_communicator, commute=True))
+_BY_HANDLE = {MPI._handleof(getattr(MPI, name)): name for name in _NAMES}  # predefined: never reused
+_BY_HANDLE[MPI._handleof(AVG)] = "AVG"
+_known: dict[tuple[str, TypeFacts], Operator | str] = {}  # or why MPI does not take the pair
+_asking = Lock()
+_divisors: list[np.ndarray] = []
+_LOGICAL = ("LAND", "LOR", "LXOR")
+_NOT_LOGICAL = ("Fortran integer", "multi-language")  # integers that logical operators do not take
+_Signature = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
+
+
+class Operator(NamedTuple):
+    """An operator on a datatype: its kernel's address, what keeps that alive, and why there is none.
+
+    errors collects what a user's function raised inside a kernel, which cannot pass through C. scale is the
+    address of the kernel that makes an average of a sum, 0 where there is none; averages says that one is wanted.
+    """
+
+    name: str
+    commutative: bool
+    kernel: int
+    keep: Any = None
+    errors: list[BaseException] = []  # noqa: RUF012 - replaced for user operators
+    missing: str = ""
+    averages: bool = False
+    scale: int = 0
+    dtype: np.dtype[Any] | None = None  # of averages
+
+
+def name_of(op: MPI.Op) -> str:
+    """SUM, … for a predefined operator, AVG for mpicoll's own, "user" for any other."""
+    return _BY_HANDLE.get(MPI._handleof(op), "user")
+
+
+def operator(op: MPI.Op, facts: TypeFacts) -> Operator:
+    """The operator for elements of a datatype.
+
+    Raises OperatorError for a pair that this MPI does not take. A pair that it takes and no kernel serves has
+    kernel 0 and says so in `missing`: facts of the arguments and of the library, so the same on every rank.
+    """
+    name = name_of(op)
+    if name == "user":
+        return _user(op, facts)
+    known = _known.get((name, facts)) if facts.predefined else None
+    if known is None:
+        known = _average(facts) if name == "AVG" else _predefined(name, facts)
+        if facts.predefined:
+            _known[name, facts] = known
+    if isinstance(known, str):
+        raise OperatorError(known)
+    return known
+
+
+def native(op: MPI.Op) -> MPI.Op:
+    """What MPI's own collective is given: SUM for an average, whose result is then divided."""
+    return MPI.SUM if name_of(op) == "AVG" else op
+
+
+@cache
+def divisor(dtype: np.dtype[Any], p: int) -> int:
+    """The address of one element that says p, for the kernels that divide; it stays valid."""
+    _divisors.append(np.array([p], dtype))
+    return _divisors[-1].ctypes.data
+
+
+def _average(facts: TypeFacts) -> Operator | str:
+    """AVG: a sum whose last step divides."""
+    if facts.kind not in SCALABLE or not facts.predefined:
+        why = (
+            "the average of integers is not an integer: convert to a floating type, or use MPI.SUM and divide"
+            if facts.kind == "integer"
+            else f"it takes predefined {' and '.join(SCALABLE)} types"
+        )
+        return f"mpicoll.AVG does not take {facts.name} ({facts.kind}); {why}"
+    if facts.dtype is None:
+        return f"mpicoll.AVG does not take {facts.name}, which NumPy cannot divide; use MPI.SUM"
+    total = _predefined("SUM", facts)
+    if isinstance(total, str):
+        return total
+    scale = 0 if total.missing else scaling.address(facts.dtype)
+    return total._replace(name="AVG", averages=True, scale=scale, dtype=facts.dtype)
+
+
+def _predefined(name: str, facts: TypeFacts) -> Operator | str:
+    """Ours where the standard allows the pair and there is a kernel, else MPI's own, or why there is neither."""
+    if _standard(name, facts) and facts.dtype is not None:
+        with suppress(LookupError):
+            return Operator(name, True, kernels.address(name, facts.dtype))
+    if _taken(getattr(MPI, name), facts.datatype):
+        return Operator(name, True, 0, missing=f"no kernel for {name} on {facts.name}")
+    able = [n for n in _NAMES if _standard(n, facts) or _taken(getattr(MPI, n), facts.datatype)]
+    takes = (
+        f"operators for it are {', '.join(able)}"
+        if able
+        else "no predefined operator takes it, make one with MPI.Op.Create"
+    )
+    return f"MPI.{name} does not take {facts.name} ({facts.kind}); {takes}"
+
+
+def _standard(name: str, facts: TypeFacts) -> bool:
+    """Whether the MPI standard lets an operator take a datatype."""
+    return kernels.allowed(name, facts.kind) and not (name in _LOGICAL and facts.group in _NOT_LOGICAL)
+
+
+def _taken(op: MPI.Op, datatype: MPI.Datatype) -> bool:
+    """Whether this MPI's own reductions take a pair, which may go beyond the standard.
+
+    A local reduction of no elements tells: MPI looks at the pair before it looks at the count, with the eyes of its
+    collectives. tests/mpi/test_operators.py holds that they agree.
+    """
+    with _errors_return():
+        try:
+            op.Reduce_local([b"", 0, datatype], [bytearray(), 0, datatype])
+        except MPI.Exception:
+            return False
+    return True
+
+
+@contextmanager
+def _errors_return() -> Iterator[None]:
+    """What is refused raises, whatever the program has set: MPIs differ in whose handler serves a local reduction."""
+    with _asking:
+        before = [(comm, comm.Get_errhandler()) for comm in (MPI.COMM_WORLD, MPI.COMM_SELF)]
+        try:
+            for comm, _ in before:
+                comm.Set_errhandler(MPI.ERRORS_RETURN)
+            yield
+        finally:
+            for comm, handler in before:
+                comm.Set_errhandler(handler)
+                handler.Free()
+
+
+def _user(op: MPI.Op, facts: TypeFacts) -> Operator:
+    if op in (MPI.OP_NULL, MPI.REPLACE, MPI.NO_OP):
+        raise OperatorError("MPI.OP_NULL, MPI.REPLACE and MPI.NO_OP cannot reduce; pass a reduction operator")
+    if facts.size and not facts.contiguous:
+        return Operator("user", op.Is_commutative(), 0, missing=f"a user operator on {facts.name}, which has holes")
+    errors: list[BaseException] = []
+    kernel = _Signature(_reduce_local(op, facts, errors))
+    return Operator("user", op.Is_commutative(), ctypes.cast(kernel, ctypes.c_void_p).value or 0, kernel, errors)
+
+
+def _let_go(datatype: MPI.Datatype) -> None:
+    if not MPI.Is_finalized():
+        datatype.Free()
+
+
+def _reduce_local(op: MPI.Op, facts: TypeFacts, errors: list[BaseException]) -> Any:
+    """dst = a op b for a user's operator, through MPI.Op.Reduce_local, which works on its second argument."""
+    datatype = facts.datatype
+    if not facts.predefined:
+        datatype = datatype.Dup()  # the user may free theirs before a nonblocking call is done
+
+    def kernel(dst: int, a: int, b: int, n: int) -> None:
+        try:
+            nbytes = n * facts.extent
+            if dst == b:
+                target = MPI.buffer.fromaddress(b, nbytes)
+            else:
+                target = MPI.buffer.allocate(nbytes)
+                target[:] = MPI.buffer.fromaddress(b, nbytes)
+            op.Reduce_local([MPI.buffer.fromaddress(a, nbytes), n, datatype], [target, n, datatype])
+            if dst != b:
+                MPI.buffer.fromaddress(dst, nbytes)[:] = target
+        except BaseException as error:  # raised again when the call ends
+            errors.append(error)
+
+    if not facts.predefined:
+        weakref.finalize(kernel, _let_go, datatype).atexit = False
+    return kernel

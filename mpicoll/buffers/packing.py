@@ -1,0 +1,87 @@
+"""Who packs a layout with holes: our kernels where the runs of its datatype are known, else the datatype's own Pack."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import numpy as np
+from mpi4py import MPI
+
+from ..kernels.pack import pack_elements, unpack_elements
+from .datatypes import TypeFacts
+from .runs import Runs
+
+__all__ = ["ByMPI", "ByRuns", "Packer", "packer"]
+
+
+class Packer(Protocol):
+    """Between `n` elements of a datatype at the address `base` and their bytes in order at the address `packed`."""
+
+    def pack(self, packed: int, base: int, n: int) -> None: ...
+
+    def unpack(self, packed: int, base: int, n: int) -> None: ...
+
+
+def packer(facts: TypeFacts) -> Packer:
+    """One that works until it is let go, whether or not the user's datatype is freed before."""
+    return ByMPI(facts) if facts.runs is None else ByRuns(facts.runs, facts.extent)
+
+
+class ByRuns:
+    """Kernels, on runs of memory."""
+
+    __slots__ = ("extent", "runs")
+
+    def __init__(self, runs: Runs, extent: int) -> None:
+        self.runs, self.extent = runs, extent
+
+    def pack(self, packed: int, base: int, n: int) -> None:
+        pack_elements(packed, base, n, self.extent, *self.runs.tables)
+
+    def unpack(self, packed: int, base: int, n: int) -> None:
+        unpack_elements(packed, base, n, self.extent, *self.runs.tables)
+
+
+class ByMPI:
+    """The datatype's own Pack, on a duplicate that goes with this object."""
+
+    __slots__ = ("__weakref__", "datatype", "size")
+
+    def __init__(self, facts: TypeFacts) -> None:
+        self.datatype, self.size = facts.datatype.Dup(), facts.size
+        weakref.finalize(self, _free, self.datatype)
+
+    def pack(self, packed: int, base: int, n: int) -> None:
+        if nbytes := n * self.size:
+            with self._as_one(base, n) as (datatype, anchor):
+                datatype.Pack(anchor, MPI.buffer.fromaddress(packed, nbytes), 0, MPI.COMM_SELF)
+
+    def unpack(self, packed: int, base: int, n: int) -> None:
+        if nbytes := n * self.size:
+            with self._as_one(base, n) as (datatype, anchor):
+                datatype.Unpack(MPI.buffer.fromaddress(packed, nbytes), 0, anchor, MPI.COMM_SELF)
+
+    @contextmanager
+    def _as_one(self, base: int, n: int) -> Iterator[tuple[MPI.Datatype, MPI.buffer]]:
+        """The elements as one of a temporary datatype, and one byte to hang it on.
+
+        mpi4py's Pack counts elements by the length of its buffer, which extents that are zero, negative or beyond the
+        end, and absolute addresses (MPI.BOTTOM), would mislead.
+        """
+        own = np.empty(1, np.uint8)
+        anchor = base or MPI.Get_address(own)
+        inner = self.datatype.Create_hindexed([n], [base - anchor])
+        one = inner.Create_resized(0, 1).Commit()
+        inner.Free()
+        try:
+            yield one, MPI.buffer.fromaddress(anchor, 1)
+        finally:
+            one.Free()
+
+
+def _free(datatype: MPI.Datatype) -> None:
+    if not MPI.Is_finalized():
+        datatype.Free()

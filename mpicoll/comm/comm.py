@@ -1,0 +1,325 @@
+"""The drop-in communicator: MPI.Intracomm with its buffer collectives carried out by mpicoll."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, cast
+
+from mpi4py import MPI
+
+from ..buffers.snapshot import snapshot
+from ..dispatch import check_mode, execute, prepare
+from ..dispatch.methods import Method
+from ..dispatch.prepare import Call, Prepared
+from ..errors import ArgumentError, CommError, MismatchError, MpicollError
+from ..runtime.channel import Channel
+from ..runtime.operation import Flight, Polled, Record
+from ..schedules.collectives import BLOCKING, NONBLOCKING, PERSISTENT, named
+from ..selection.rules import RULES
+from ..selection.select import Choice, native_choice
+from ..selection.settings import ENGINES
+from . import persistent
+from .lifetime import attach, check_usable, detach
+from .methods import Collectives
+from .requests import Request
+
+_PREDEFINED = tuple(map(MPI._handleof, (MPI.COMM_WORLD, MPI.COMM_SELF)))
+
+
+class Comm(Collectives):
+    """An MPI.Intracomm whose collectives are mpicoll's; everything else is inherited.
+
+    Comm(comm) is collective over comm: it makes a private communicator for mpicoll's messages, which goes when
+    comm is freed, or at exit. Raises CommError for an intercommunicator. Methods have mpi4py's signatures and take its
+    buffer forms; errors are mpicoll.errors, each also what mpi4py raises for the same mistake. Vectors may be longer
+    than 2**31 bytes and elements. Several threads may be in calls at once, each on communicators of its own.
+    """
+
+    _channel: Channel | None = None
+
+    def __new__(cls, comm: MPI.Intracomm | None = None) -> Comm:
+        """A new handle on the same communicator."""
+        if comm is not None and comm != MPI.COMM_NULL and not isinstance(comm, MPI.Intracomm):
+            check_usable(comm)
+            raise CommError(f"{comm!r} is not an intracommunicator")
+        return super().__new__(cls, comm)
+
+    def __init__(self, comm: MPI.Intracomm | None = None) -> None:
+        if self != MPI.COMM_NULL:
+            self._use(attach(self))
+
+    def _open(self) -> Channel:
+        """The channel. Raises CommError where there can be none."""
+        channel = self._channel
+        if channel is None or channel.freed or self == MPI.COMM_NULL:
+            check_usable(self)
+            channel = attach(self)
+            self._use(channel)
+        return channel
+
+    def _use(self, channel: Channel) -> None:
+        self._channel = channel
+        if channel.direct is not None:
+            self._again = channel.direct.again
+
+    def free(self) -> None:
+        """As Free, but what is null or MPI's own, the world and oneself, stays as it is."""
+        if self != MPI.COMM_NULL and MPI._handleof(self) not in _PREDEFINED:
+            self.Free()
+
+    # -- choosing ---------------------------------------------------------------------------------------
+
+    @contextmanager
+    def using(
+        self, *, chunk_bytes: int | None = None, window: int | None = None, engine: str | None = None, **algorithms: str
+    ) -> Iterator[Comm]:
+        """Within the block, run collectives as said: comm.using(allreduce="ring", chunk_bytes=1 << 18).
+
+        Every rank must say the same. An algorithm is a name, "name(key=value)", "native" or "auto"; chunk_bytes the
+        most of each block in one message; window how many chunks are in flight; engine "auto", "mpi4py" or
+        "compiled". What is forced never falls back. Raises UnknownAlgorithm, ParameterError, PreconditionError for an
+        algorithm that this number of ranks does not suit, ArgumentError, EngineError.
+        """
+        channel = self._open()
+        if engine not in (None, *ENGINES):
+            raise ArgumentError(f"engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
+        before = channel.overrides
+        after = before.merged(algorithms, chunk_bytes, window, engine)
+        prepare.check_choices(channel, algorithms)
+        if engine is not None:
+            channel.use_engine(engine)
+        channel.override(after)
+        try:
+            yield self
+        finally:
+            channel.override(before)
+
+    def explain(
+        self, collective: str, nbytes: int = 0, op: MPI.Op = MPI.SUM, datatype: MPI.Datatype | str | None = None
+    ) -> Choice:
+        """What would run for a call of nbytes, and why. See Claims for whose bytes.
+
+        A reduction of a datatype for which its operator has no kernel runs native; None stands for one that has.
+        Raises UnknownAlgorithm, OperatorError for a pair that MPI does not take, DatatypeError, TypecodeError.
+        """
+        channel, collective = self._open(), named(collective)
+        if collective not in RULES:
+            from ..schedules.registry import find
+
+            find(collective, "")
+        missing = prepare.missing(collective, op, datatype) if datatype is not None else ""
+        choice = prepare.select(channel, collective, nbytes, op.Is_commutative(), missing)
+        return replace(choice, slow=channel.closed)
+
+    @contextmanager
+    def trace(self) -> Iterator[list[Record]]:
+        """Within the block, collect a Record of every collective that ran to its end."""
+        channel, records = self._open(), list[Record]()
+        channel.trace(records)
+        try:
+            yield records
+        finally:
+            channel.untrace(records)
+
+    # -- the way of a call ------------------------------------------------------------------------------
+
+    def _call(self, method: Method, buffers: Sequence[Any], root: Any = 0, op: MPI.Op | None = None) -> None:
+        """Check, select, run; or let MPI's own collective do it."""
+        channel = self._open()
+        direct = channel.direct
+        if direct is not None and (begun := direct.carry_on(method)):
+            if isinstance(begun, Flight):
+                channel.run(begun)
+            return
+        buffers = snapshot(buffers)
+        asked = direct.asked(method, buffers, root, op) if direct is not None else None
+        call, served = self._prepare(channel, BLOCKING, method, buffers, root, op)
+        if served.is_native:
+            execute.run_native(channel, self, call, served, method.native(call.arguments, buffers, root, op))
+        else:
+            execute.run(channel, call, served)
+        if direct is not None and asked is not None:
+            direct.learn(asked, call, served, buffers, root, op)
+
+    def _start(self, method: Method, buffers: Sequence[Any], root: Any = 0, op: MPI.Op | None = None) -> MPI.Request:
+        """Check, select, launch; the request."""
+        channel = self._open()
+        direct = channel.direct
+        if direct is not None and (begun := direct.carry_on(method, NONBLOCKING)):
+            return Request.launch(channel, begun) if isinstance(begun, Flight) else Request.of_nothing()
+        buffers = snapshot(buffers)
+        asked = direct.asked(method, buffers, root, op) if direct is not None else None
+        call, served = self._prepare(channel, NONBLOCKING, method, buffers, root, op)
+        if served.is_native:
+            native = method.native(call.arguments, buffers, root, op)
+            under_way = execute.start_native(channel, self, call, served, native)
+            return under_way if isinstance(under_way, MPI.Request) else Request.launch(channel, under_way)
+        request = Request.launch(channel, execute.flight(channel, call, served))
+        if direct is not None and asked is not None:
+            direct.learn(asked, call, served, buffers, root, op)
+        return request
+
+    def _init(
+        self, method: Method, buffers: Sequence[Any], info: MPI.Info, root: Any = 0, op: MPI.Op | None = None
+    ) -> MPI.Prequest:
+        """Check, select, and keep it for every Start."""
+        channel, buffers = self._open(), snapshot(buffers)
+        call, served = self._prepare(channel, PERSISTENT, method, buffers, root, op)
+        return persistent.prepare(channel, self, call, served, method.native(call.arguments, buffers, root, op), info)
+
+    def _prepare(
+        self, channel: Channel, form: str, method: Method, buffers: Sequence[Any], root: Any, op: MPI.Op | None
+    ) -> tuple[Call, Prepared]:
+        try:
+            given = method.parse(channel, root, *buffers)
+            if given is not None and given.unsettled:
+                check_mode.settle(channel, given, method.spelled(form))
+            call = prepare.describe(method.collective, given, int(root), op)
+            call.form, call.method = form, method
+            served = prepare.prepare(channel, call)
+            if form != PERSISTENT and not served.is_native:
+                channel.check_tags()
+            return call, served
+        except MismatchError:
+            raise
+        except MpicollError as error:
+            error.rank = channel.rank
+            check_mode.refuse(channel, error, form, method.spelled(form))
+            raise
+
+    # -- communicators out of this one ------------------------------------------------------------------
+
+    def Free(self) -> None:
+        """Free the communicator, once what is in flight on it is complete."""
+        detach(self)
+        super().Free()
+
+    def Disconnect(self) -> None:
+        """As Free, and waits for all communication of the user's own too."""
+        detach(self)
+        super().Disconnect()
+
+    def _same_class(self, comm: MPI.Comm) -> Any:
+        return type(self)(comm)  # type: ignore[arg-type]
+
+    @classmethod
+    def _part(cls, comm: MPI.Comm) -> Any:
+        """Of this class too, but of one without a topology."""
+        return (Comm if issubclass(cls, MPI.Topocomm) else cls)(comm)  # type: ignore[arg-type]
+
+    def Dup(self, info: MPI.Info | None = None) -> Any:
+        """A duplicate, of this class."""
+        return self._same_class(super().Dup(info))
+
+    def Dup_with_info(self, info: MPI.Info) -> Any:
+        """A duplicate with hints of its own, of this class."""
+        return self._same_class(super().Dup_with_info(info))
+
+    def Idup(self, info: MPI.Info | None = None) -> Any:
+        """(a duplicate of this class, the request it is complete with); it has the settings of this one."""
+        return self._completing(*super().Idup(info))
+
+    def Idup_with_info(self, info: MPI.Info) -> Any:
+        """As Idup, with hints of its own."""
+        return self._completing(*super().Idup_with_info(info))
+
+    def _completing(self, copy: MPI.Intracomm, request: MPI.Request) -> tuple[Any, Request]:
+        """A copy under way and a request that completes when it has all that it needs."""
+        channel = self._open()
+        own = channel.begin_copies()
+        polled = [Polled(each, "a communicator") for each in (request, *(r for _, r in own))]
+        stages = [lambda stage=stage: stage for stage in polled]
+        finish = lambda: cast(Comm, copy)._use(attach(copy, channel, [comm for comm, _ in own]))
+        choice = native_choice("idup", "making a communicator")
+        flight = Flight(choice, channel.next_sequence(), stages, finish, own, NONBLOCKING, name="Idup")
+        return copy, Request.launch(channel, flight)
+
+    def Clone(self) -> Any:
+        """A duplicate without attributes, of this class."""
+        return self._same_class(super().Clone())
+
+    def Split(self, color: int = 0, key: int = 0) -> Any:
+        """Parts of this communicator, of this class unless it has a topology; COMM_NULL for color MPI.UNDEFINED."""
+        return self._part(super().Split(color, key))
+
+    def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> Any:
+        """Parts by split_type, of the class that Split gives."""
+        return self._part(super().Split_type(split_type, key, info))
+
+    def Create(self, group: MPI.Group) -> Any:
+        """The communicator of a group, of the class that Split gives; COMM_NULL for ranks outside."""
+        return self._part(super().Create(group))
+
+    @classmethod
+    def Create_from_group(
+        cls,
+        group: MPI.Group,
+        stringtag: str = "org.mpi4py",
+        info: MPI.Info = MPI.INFO_NULL,
+        errhandler: MPI.Errhandler | None = None,
+    ) -> Any:
+        """The communicator of a group, of the class that Split gives."""
+        return cls._part(MPI.Intracomm.Create_from_group(group, stringtag, info, errhandler))
+
+    def Create_group(self, group: MPI.Group, tag: int = 0) -> Any:
+        """The communicator of a group, collective over the group only, of the class that Split gives."""
+        return self._part(super().Create_group(group, tag))
+
+    def Shrink(self) -> Any:
+        """The ranks that have not failed, of the class that Split gives."""
+        return self._part(super().Shrink())
+
+    # -- topologies -------------------------------------------------------------------------------------
+
+    def Create_cart(
+        self, dims: Sequence[int], periods: Sequence[bool] | None = None, reorder: bool = False
+    ) -> Cartcomm:
+        """A grid of these ranks; COMM_NULL for ranks outside."""
+        return Cartcomm(super().Create_cart(dims, periods, reorder))
+
+    def Create_graph(self, index: Sequence[int], edges: Sequence[int], reorder: bool = False) -> Graphcomm:
+        """A graph of these ranks, which each gives as a whole; COMM_NULL for ranks outside."""
+        return Graphcomm(super().Create_graph(index, edges, reorder))
+
+    def Create_dist_graph_adjacent(
+        self,
+        sources: Sequence[int],
+        destinations: Sequence[int],
+        sourceweights: Sequence[int] | None = None,
+        destweights: Sequence[int] | None = None,
+        info: MPI.Info = MPI.INFO_NULL,
+        reorder: bool = False,
+    ) -> Distgraphcomm:
+        """A graph of these ranks, of which each gives its own edges."""
+        given = sources, destinations, sourceweights, destweights, info, reorder
+        return Distgraphcomm(super().Create_dist_graph_adjacent(*given))
+
+    def Create_dist_graph(
+        self,
+        sources: Sequence[int],
+        degrees: Sequence[int],
+        destinations: Sequence[int],
+        weights: Sequence[int] | None = None,
+        info: MPI.Info = MPI.INFO_NULL,
+        reorder: bool = False,
+    ) -> Distgraphcomm:
+        """A graph of these ranks, of which each gives any edges."""
+        return Distgraphcomm(super().Create_dist_graph(sources, degrees, destinations, weights, info, reorder))
+
+
+class Cartcomm(MPI.Cartcomm, Comm):
+    """An MPI.Cartcomm whose collectives are mpicoll's. Cartcomm(comm) is collective as Comm(comm) is."""
+
+    def Sub(self, remain_dims: Sequence[bool]) -> Any:
+        """Grids of fewer dimensions, of this class."""
+        return self._same_class(super().Sub(remain_dims))
+
+
+class Graphcomm(MPI.Graphcomm, Comm):
+    """An MPI.Graphcomm whose collectives are mpicoll's. Graphcomm(comm) is collective as Comm(comm) is."""
+
+
+class Distgraphcomm(MPI.Distgraphcomm, Comm):
+    """An MPI.Distgraphcomm whose collectives are mpicoll's. Distgraphcomm(comm) is collective as Comm(comm) is."""

@@ -1,0 +1,323 @@
+"""Every collective method of MPI.Intracomm, with mpi4py's signatures, in its three forms.
+
+Each says only what was asked for: `_call` carries a method out, `_start` begins it and returns its request, `_init`
+returns a request that can be started again and again. `_again` is tried first: it returns 0 if it has carried the call
+out, by what it knows from before, and made the request complete. Comm has these four.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mpi4py import MPI
+
+from ..dispatch import methods
+from .requests import Request
+
+
+class Collectives(MPI.Intracomm):
+    """The collectives of an intracommunicator.
+
+    The nonblocking forms (Iallreduce) return at once; the buffers are mpicoll's until the request completes. The
+    persistent ones (Allreduce_init) return a request that is not started; making one is collective, and whatever the
+    buffers hold at each Start is what travels. Errors are mpicoll.errors, raised before anything is sent.
+    """
+
+    _again: Callable[..., int] = staticmethod(lambda *arguments: 1)
+    _call: Callable[..., None]
+    _start: Callable[..., MPI.Request]
+    _init: Callable[..., MPI.Prequest]
+
+    def Barrier(self) -> None:
+        """Nobody leaves before everybody has come."""
+        if self._again(methods.BARRIER, None, None, None, 0):
+            self._call(methods.BARRIER, ())
+
+    def Ibarrier(self) -> MPI.Request:
+        """Start Barrier."""
+        request = Request()
+        if self._again(methods.BARRIER, None, None, None, 0, request):
+            return self._start(methods.BARRIER, ())
+        return request
+
+    def Barrier_init(self, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
+        """Barrier, to be started repeatedly."""
+        return self._init(methods.BARRIER, (), info)
+
+    def Bcast(self, buf: Any, root: int = 0) -> None:
+        """Broadcast from one rank to all others."""
+        if self._again(methods.BCAST, None, buf, None, root):
+            self._call(methods.BCAST, (buf,), root)
+
+    def Ibcast(self, buf: Any, root: int = 0) -> MPI.Request:
+        """Start Bcast."""
+        request = Request()
+        if self._again(methods.BCAST, None, buf, None, root, request):
+            return self._start(methods.BCAST, (buf,), root)
+        return request
+
+    def Bcast_init(self, buf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
+        """Bcast, to be started repeatedly."""
+        return self._init(methods.BCAST, (buf,), info, root)
+
+    def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        """Scatter the root's blocks, one to every rank."""
+        if self._again(methods.SCATTER, sendbuf, recvbuf, None, root):
+            self._call(methods.SCATTER, (sendbuf, recvbuf), root)
+
+    def Iscatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> MPI.Request:
+        """Start Scatter."""
+        request = Request()
+        if self._again(methods.SCATTER, sendbuf, recvbuf, None, root, request):
+            return self._start(methods.SCATTER, (sendbuf, recvbuf), root)
+        return request
+
+    def Scatter_init(self, sendbuf: Any, recvbuf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
+        """Scatter, to be started repeatedly."""
+        return self._init(methods.SCATTER, (sendbuf, recvbuf), info, root)
+
+    def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        """Gather one block of every rank at the root."""
+        if self._again(methods.GATHER, sendbuf, recvbuf, None, root):
+            self._call(methods.GATHER, (sendbuf, recvbuf), root)
+
+    def Igather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> MPI.Request:
+        """Start Gather."""
+        request = Request()
+        if self._again(methods.GATHER, sendbuf, recvbuf, None, root, request):
+            return self._start(methods.GATHER, (sendbuf, recvbuf), root)
+        return request
+
+    def Gather_init(self, sendbuf: Any, recvbuf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
+        """Gather, to be started repeatedly."""
+        return self._init(methods.GATHER, (sendbuf, recvbuf), info, root)
+
+    def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Gather one block of every rank everywhere."""
+        if self._again(methods.ALLGATHER, sendbuf, recvbuf, None, 0):
+            self._call(methods.ALLGATHER, (sendbuf, recvbuf))
+
+    def Iallgather(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
+        """Start Allgather."""
+        request = Request()
+        if self._again(methods.ALLGATHER, sendbuf, recvbuf, None, 0, request):
+            return self._start(methods.ALLGATHER, (sendbuf, recvbuf))
+        return request
+
+    def Allgather_init(self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
+        """Allgather, to be started repeatedly."""
+        return self._init(methods.ALLGATHER, (sendbuf, recvbuf), info)
+
+    def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
+        """A block from every rank to every rank."""
+        if self._again(methods.ALLTOALL, sendbuf, recvbuf, None, 0):
+            self._call(methods.ALLTOALL, (sendbuf, recvbuf))
+
+    def Ialltoall(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
+        """Start Alltoall."""
+        request = Request()
+        if self._again(methods.ALLTOALL, sendbuf, recvbuf, None, 0, request):
+            return self._start(methods.ALLTOALL, (sendbuf, recvbuf))
+        return request
+
+    def Alltoall_init(self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
+        """Alltoall, to be started repeatedly."""
+        return self._init(methods.ALLTOALL, (sendbuf, recvbuf), info)
+
+    def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        """Scatter the root's blocks, of any sizes and from any places, one to every rank."""
+        if self._again(methods.SCATTERV, sendbuf, recvbuf, None, root):
+            self._call(methods.SCATTERV, (sendbuf, recvbuf), root)
+
+    def Iscatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> MPI.Request:
+        """Start Scatterv."""
+        request = Request()
+        if self._again(methods.SCATTERV, sendbuf, recvbuf, None, root, request):
+            return self._start(methods.SCATTERV, (sendbuf, recvbuf), root)
+        return request
+
+    def Scatterv_init(self, sendbuf: Any, recvbuf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
+        """Scatterv, to be started repeatedly."""
+        return self._init(methods.SCATTERV, (sendbuf, recvbuf), info, root)
+
+    def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        """Gather one block of every rank at the root, of any sizes and to any places."""
+        if self._again(methods.GATHERV, sendbuf, recvbuf, None, root):
+            self._call(methods.GATHERV, (sendbuf, recvbuf), root)
+
+    def Igatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> MPI.Request:
+        """Start Gatherv."""
+        request = Request()
+        if self._again(methods.GATHERV, sendbuf, recvbuf, None, root, request):
+            return self._start(methods.GATHERV, (sendbuf, recvbuf), root)
+        return request
+
+    def Gatherv_init(self, sendbuf: Any, recvbuf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
+        """Gatherv, to be started repeatedly."""
+        return self._init(methods.GATHERV, (sendbuf, recvbuf), info, root)
+
+    def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Gather one block of every rank everywhere, of any sizes and to any places."""
+        if self._again(methods.ALLGATHERV, sendbuf, recvbuf, None, 0):
+            self._call(methods.ALLGATHERV, (sendbuf, recvbuf))
+
+    def Iallgatherv(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
+        """Start Allgatherv."""
+        request = Request()
+        if self._again(methods.ALLGATHERV, sendbuf, recvbuf, None, 0, request):
+            return self._start(methods.ALLGATHERV, (sendbuf, recvbuf))
+        return request
+
+    def Allgatherv_init(self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
+        """Allgatherv, to be started repeatedly."""
+        return self._init(methods.ALLGATHERV, (sendbuf, recvbuf), info)
+
+    def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
+        """A block from every rank to every rank, of any sizes and places."""
+        if self._again(methods.ALLTOALLV, sendbuf, recvbuf, None, 0):
+            self._call(methods.ALLTOALLV, (sendbuf, recvbuf))
+
+    def Ialltoallv(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
+        """Start Alltoallv."""
+        request = Request()
+        if self._again(methods.ALLTOALLV, sendbuf, recvbuf, None, 0, request):
+            return self._start(methods.ALLTOALLV, (sendbuf, recvbuf))
+        return request
+
+    def Alltoallv_init(self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
+        """Alltoallv, to be started repeatedly."""
+        return self._init(methods.ALLTOALLV, (sendbuf, recvbuf), info)
+
+    def Alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
+        """A block from every rank to every rank, each with a datatype of its own; displacements are in bytes."""
+        if self._again(methods.ALLTOALLW, sendbuf, recvbuf, None, 0):
+            self._call(methods.ALLTOALLW, (sendbuf, recvbuf))
+
+    def Ialltoallw(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
+        """Start Alltoallw."""
+        request = Request()
+        if self._again(methods.ALLTOALLW, sendbuf, recvbuf, None, 0, request):
+            return self._start(methods.ALLTOALLW, (sendbuf, recvbuf))
+        return request
+
+    def Alltoallw_init(self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
+        """Alltoallw, to be started repeatedly."""
+        return self._init(methods.ALLTOALLW, (sendbuf, recvbuf), info)
+
+    def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
+        """Combine everybody's vectors at the root."""
+        if self._again(methods.REDUCE, sendbuf, recvbuf, op, root):
+            self._call(methods.REDUCE, (sendbuf, recvbuf), root, op)
+
+    def Ireduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> MPI.Request:
+        """Start Reduce."""
+        request = Request()
+        if self._again(methods.REDUCE, sendbuf, recvbuf, op, root, request):
+            return self._start(methods.REDUCE, (sendbuf, recvbuf), root, op)
+        return request
+
+    def Reduce_init(
+        self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0, info: MPI.Info = MPI.INFO_NULL
+    ) -> MPI.Prequest:
+        """Reduce, to be started repeatedly."""
+        return self._init(methods.REDUCE, (sendbuf, recvbuf), info, root, op)
+
+    def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
+        """Combine everybody's vectors everywhere."""
+        if self._again(methods.ALLREDUCE, sendbuf, recvbuf, op, 0):
+            self._call(methods.ALLREDUCE, (sendbuf, recvbuf), 0, op)
+
+    def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
+        """Start Allreduce."""
+        request = Request()
+        if self._again(methods.ALLREDUCE, sendbuf, recvbuf, op, 0, request):
+            return self._start(methods.ALLREDUCE, (sendbuf, recvbuf), 0, op)
+        return request
+
+    def Allreduce_init(
+        self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, info: MPI.Info = MPI.INFO_NULL
+    ) -> MPI.Prequest:
+        """Allreduce, to be started repeatedly."""
+        return self._init(methods.ALLREDUCE, (sendbuf, recvbuf), info, 0, op)
+
+    def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
+        """Combine everybody's vectors, a block of the result at every rank; blocks are equal."""
+        if self._again(methods.REDUCE_SCATTER_BLOCK, sendbuf, recvbuf, op, 0):
+            self._call(methods.REDUCE_SCATTER_BLOCK, (sendbuf, recvbuf), 0, op)
+
+    def Ireduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
+        """Start Reduce_scatter_block."""
+        request = Request()
+        if self._again(methods.REDUCE_SCATTER_BLOCK, sendbuf, recvbuf, op, 0, request):
+            return self._start(methods.REDUCE_SCATTER_BLOCK, (sendbuf, recvbuf), 0, op)
+        return request
+
+    def Reduce_scatter_block_init(
+        self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, info: MPI.Info = MPI.INFO_NULL
+    ) -> MPI.Prequest:
+        """Reduce_scatter_block, to be started repeatedly."""
+        return self._init(methods.REDUCE_SCATTER_BLOCK, (sendbuf, recvbuf), info, 0, op)
+
+    def Reduce_scatter(
+        self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None = None, op: MPI.Op = MPI.SUM
+    ) -> None:
+        """Combine everybody's vectors, recvcounts[r] elements of the result at rank r."""
+        if self._again(methods.REDUCE_SCATTER, sendbuf, recvbuf, op, recvcounts):
+            self._call(methods.REDUCE_SCATTER, (sendbuf, recvbuf, recvcounts), 0, op)
+
+    def Ireduce_scatter(
+        self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None = None, op: MPI.Op = MPI.SUM
+    ) -> MPI.Request:
+        """Start Reduce_scatter."""
+        request = Request()
+        if self._again(methods.REDUCE_SCATTER, sendbuf, recvbuf, op, recvcounts, request):
+            return self._start(methods.REDUCE_SCATTER, (sendbuf, recvbuf, recvcounts), 0, op)
+        return request
+
+    def Reduce_scatter_init(
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        recvcounts: Sequence[int] | None = None,
+        op: MPI.Op = MPI.SUM,
+        info: MPI.Info = MPI.INFO_NULL,
+    ) -> MPI.Prequest:
+        """Reduce_scatter, to be started repeatedly."""
+        return self._init(methods.REDUCE_SCATTER, (sendbuf, recvbuf, recvcounts), info, 0, op)
+
+    def Scan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
+        """Combine the vectors of the ranks up to this one."""
+        if self._again(methods.SCAN, sendbuf, recvbuf, op, 0):
+            self._call(methods.SCAN, (sendbuf, recvbuf), 0, op)
+
+    def Iscan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
+        """Start Scan."""
+        request = Request()
+        if self._again(methods.SCAN, sendbuf, recvbuf, op, 0, request):
+            return self._start(methods.SCAN, (sendbuf, recvbuf), 0, op)
+        return request
+
+    def Scan_init(
+        self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, info: MPI.Info = MPI.INFO_NULL
+    ) -> MPI.Prequest:
+        """Scan, to be started repeatedly."""
+        return self._init(methods.SCAN, (sendbuf, recvbuf), info, 0, op)
+
+    def Exscan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
+        """Combine the vectors of the ranks before this one; rank 0's receive buffer stays as it is."""
+        if self._again(methods.EXSCAN, sendbuf, recvbuf, op, 0):
+            self._call(methods.EXSCAN, (sendbuf, recvbuf), 0, op)
+
+    def Iexscan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
+        """Start Exscan."""
+        request = Request()
+        if self._again(methods.EXSCAN, sendbuf, recvbuf, op, 0, request):
+            return self._start(methods.EXSCAN, (sendbuf, recvbuf), 0, op)
+        return request
+
+    def Exscan_init(
+        self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, info: MPI.Info = MPI.INFO_NULL
+    ) -> MPI.Prequest:
+        """Exscan, to be started repeatedly."""
+        return self._init(methods.EXSCAN, (sendbuf, recvbuf), info, 0, op)

@@ -1,0 +1,102 @@
+"""Requests that are complete when we say so, and stand for a collective in MPI's own Waitall and its kin."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
+from typing import Any
+
+from mpi4py import MPI
+
+from ..engines.selftest import oneself
+from ..runtime.operation import Flight
+
+_TAGS = 1 << 15  # the smallest tag space MPI promises
+_nothing = bytearray(0)
+_something = bytearray(1)
+
+
+def _once(function: Callable[[Any], Any], arguments: Iterator[Any]) -> None:
+    """Call a function of an extension on what an iterator still has: an interrupt comes before or after, not between.
+
+    Python handles signals between its own instructions, and this is one of them.
+    """
+    deque(map(function, arguments), maxlen=0)
+
+
+class General:
+    """A generalized request, what MPI has for this. An error comes out of MPI's own Waitall."""
+
+    def __init__(self, flight: Flight) -> None:
+        self.flight = flight
+        self.request: MPI.Request = MPI.Grequest.Start(_query, None, None, (flight,))
+        self._left = iter((self.request,))
+
+    def complete(self) -> None:
+        """Say that the collective is complete. Again is harmless, and needed after an interrupt."""
+        _once(MPI.Grequest.Complete, self._left)  # type: ignore[attr-defined]
+
+
+class Tags:
+    """Tags of messages to oneself: each is in use by one message at most, on one communicator or another."""
+
+    def __init__(self) -> None:
+        self._free: list[tuple[MPI.Intracomm, int]] = []
+        self._comms: list[MPI.Intracomm] = []
+        self._new = count()
+        self._making = threading.Lock()
+
+    def take(self) -> tuple[MPI.Intracomm, int]:
+        """Return a communicator and a tag on it that is in use by no message."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            which, tag = divmod(next(self._new), _TAGS)
+            return self._communicator(which), tag
+
+    def give(self, back: Iterator[tuple[MPI.Intracomm, int]]) -> None:
+        """Take back the pair that an iterator still has."""
+        self._free.extend(back)
+
+    def _communicator(self, which: int) -> MPI.Intracomm:
+        """Return the communicator of that number, the same one to threads that want it at once."""
+        with self._making:
+            while len(self._comms) <= which:
+                self._comms.append(oneself())
+        return self._comms[which]
+
+
+class Message:
+    """A message from oneself of no bytes; after an error of one, so that MPI's own Waitall raises."""
+
+    tags = Tags()
+
+    def __init__(self, flight: Flight) -> None:
+        self.flight = flight
+        self.comm, self.tag = self.tags.take()
+        self.request = self.comm.Irecv([_nothing, 0, MPI.BYTE], 0, self.tag)
+        self._left, self._back = iter((self.tag,)), iter(((self.comm, self.tag),))
+
+    def complete(self) -> None:
+        """Say that the collective is complete. Again is harmless, and needed after an interrupt.
+
+        Once the message is sent the receive has it, whoever waits for that and when: its tag may be used again.
+        """
+        failed = int(self.flight.error is not None)
+        _once(partial(self.comm.Send, [_something, failed, MPI.BYTE], 0), self._left)
+        self.tags.give(self._back)
+
+
+# Open MPI takes any message from oneself for right, so no error would come out. Elsewhere messages are better: MPICH
+# 5.0 ends the process where its Waitall meets a generalized request that is not complete beside a null request, and
+# Intel MPI calls back into Python with its lock held, while another thread has Python's lock and waits for that one.
+Ticket: Any = General if MPI.get_vendor()[0] == "Open MPI" else Message
+
+
+def _query(status: MPI.Status, flight: Flight) -> None:
+    """Leave the status empty; an error goes out through MPI's own Waitall unless Wait or Test has told it."""
+    if flight.error is not None and not flight.told:
+        raise flight.error

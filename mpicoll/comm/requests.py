@@ -1,0 +1,253 @@
+"""The requests of collectives: handles of a request of MPI's that completes with the flight (see tickets.py).
+
+So they work in MPI's own Waitall, Waitany and Testall, in lists mixed with plain requests, wherever the progress
+thread runs (see progress.py). Their own methods, Request.Waitall among them, advance the plans themselves.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Literal
+
+from mpi4py import MPI
+
+from ..errors import RequestError
+from ..runtime.channel import Channel, advance_all
+from ..runtime.operation import Flight
+from .proxies import Ticket
+
+Requests = Sequence[MPI.Request]
+Statuses = list[MPI.Status] | None
+
+
+class Completing(MPI.Request):
+    """Completion of what was started by mpicoll. Wait and Test raise what the collective raised."""
+
+    _channel: Channel
+    _flight: Flight | None = None
+
+    def _begin(self, channel: Channel, flight: Flight) -> None:
+        """Launch a flight, and be a handle of what completes with it."""
+        ticket = Ticket(flight)
+        ctypes.memmove(MPI._addressof(self), MPI._addressof(ticket.request), MPI._sizeof(MPI.Request))
+        self._channel, self._flight = channel, flight
+        flight.on_done = ticket.complete
+        with channel.lock:
+            channel.launch(flight)
+            if not flight.is_begun:
+                channel.step(0.0)
+        channel.background()
+
+    def _be_complete(self) -> None:
+        """Be a handle of what is complete, and not null: a message to nobody."""
+        nothing = MPI.COMM_SELF.Isend([bytearray(), MPI.BYTE], MPI.PROC_NULL)
+        ctypes.memmove(MPI._addressof(self), MPI._addressof(nothing), MPI._sizeof(MPI.Request))
+        self._flight = None
+
+    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
+        """Wait for the collective. Raises what it raised."""
+        flight = self._flight
+        if flight is not None and self._is_under_way():
+            try:
+                self._channel.wait(flight)
+            finally:
+                if flight.done:  # else it was interrupted, and goes on
+                    self._take_in(flight, status)
+            return True
+        MPI.Request.Wait(self, status)
+        if status is not None:
+            _empty([self], [status])
+        return True
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        """Whether the collective is complete. Raises what it raised."""
+        flight = self._flight
+        if flight is None or not self._is_under_way():
+            done = super().Test(status)
+            _empty([self], [status])
+            return done
+        advance_all()
+        if not flight.done:
+            return False
+        self._take_in(flight, status)
+        flight.tell()
+        return True
+
+    def Get_status(self, status: MPI.Status | None = None) -> bool:
+        """Whether the collective is complete; the request stays."""
+        advance_all()
+        return super().Get_status(status)
+
+    def Cancel(self) -> None:
+        """Raises RequestError: a collective cannot be cancelled."""
+        raise RequestError("a collective cannot be cancelled; call Wait, or Test until it is complete")
+
+    def _is_under_way(self) -> bool:
+        return MPI._handleof(self) != MPI._handleof(MPI.REQUEST_NULL)
+
+    def _take_in(self, flight: Flight, status: MPI.Status | None) -> None:
+        """Let MPI have its request back.
+
+        It may not be complete yet where another thread ended the flight; Intel MPI lets two that Wait sleep on.
+        """
+        flight.told = True
+        with suppress(MPI.Exception):  # what the flight raised, which is told in its own words
+            while not super().Test(status):
+                os.sched_yield()
+        _empty([self], [status])
+        self._flight = None
+
+    def __del__(self) -> None:
+        """Nobody can wait for it any more; MPI has its request back, at once or when the collective is complete.
+
+        This takes no lock, for it may run in any thread at any time.
+        """
+        flight = self._flight
+        if flight is not None and not sys.is_finalizing() and self._is_under_way() and not MPI.Is_finalized():
+            flight.told = True
+            MPI.Request.Free(self)
+
+    def wait(self, status: MPI.Status | None = None) -> None:
+        """As Wait; there is no object to return."""
+        self.Wait(status)
+
+    def test(self, status: MPI.Status | None = None) -> tuple[bool, None]:
+        """As Test, with the object that there is not."""
+        return self.Test(status), None
+
+    get_status: Any = Get_status
+    cancel: Any = Cancel
+
+    # -- lists, which may hold any requests; MPI.Request's own need the progress thread for ours -------------
+
+    @classmethod
+    def Testall(cls, requests: Requests, statuses: Statuses = None) -> bool:
+        """As MPI.Request.Testall, and advances collectives.
+
+        MPICH's own fails on persistent collectives of its own, its Waitall does not.
+        """
+        advance_all()
+        done = all(map(_is_complete, requests)) and MPI.Request.Waitall(requests, statuses)
+        if done:
+            _empty(requests, statuses)
+        return done
+
+    @classmethod
+    def Testany(cls, requests: Requests, status: MPI.Status | None = None) -> tuple[int, bool]:
+        """As MPI.Request.Testany, and advances collectives."""
+        advance_all()
+        index, done = MPI.Request.Testany(requests, status)
+        if done and index != MPI.UNDEFINED:
+            _empty([requests[index]], [status])
+        return index, done
+
+    @classmethod
+    def Testsome(cls, requests: Requests, statuses: Statuses = None) -> list[int] | None:
+        """As MPI.Request.Testsome, and advances collectives."""
+        advance_all()
+        found = MPI.Request.Testsome(requests, statuses)
+        _empty([requests[index] for index in found or ()], statuses)
+        return found
+
+    @classmethod
+    def Waitall(cls, requests: Requests, statuses: Statuses = None) -> Literal[True]:
+        """As MPI.Request.Waitall, and advances collectives."""
+        _until(lambda: cls.Testall(requests, statuses), bool)
+        return True
+
+    @classmethod
+    def Waitany(cls, requests: Requests, status: MPI.Status | None = None) -> int:
+        """As MPI.Request.Waitany, and advances collectives."""
+        return _until(lambda: cls.Testany(requests, status), lambda found: found[1])[0]
+
+    @classmethod
+    def Waitsome(cls, requests: Requests, statuses: Statuses = None) -> list[int] | None:
+        """As MPI.Request.Waitsome, and advances collectives."""
+        return _until(lambda: cls.Testsome(requests, statuses), lambda found: found is None or found)
+
+    # -- the same for requests of objects among them, whose messages are returned ---------------------------
+
+    @classmethod
+    def testall(cls, requests: Requests, statuses: Statuses = None) -> tuple[bool, list[Any] | None]:
+        """As MPI.Request.testall, and advances collectives."""
+        advance_all()
+        return MPI.Request.testall(requests, statuses)
+
+    @classmethod
+    def testany(cls, requests: Requests, status: MPI.Status | None = None) -> tuple[int, bool, Any]:
+        """As MPI.Request.testany, and advances collectives."""
+        advance_all()
+        return MPI.Request.testany(requests, status)
+
+    @classmethod
+    def testsome(cls, requests: Requests, statuses: Statuses = None) -> tuple[list[int] | None, list[Any] | None]:
+        """As MPI.Request.testsome, and advances collectives."""
+        advance_all()
+        return MPI.Request.testsome(requests, statuses)
+
+    @classmethod
+    def waitall(cls, requests: Requests, statuses: Statuses = None) -> list[Any]:
+        """As MPI.Request.waitall, and advances collectives."""
+        return _until(lambda: cls.testall(requests, statuses), lambda found: found[0])[1]
+
+    @classmethod
+    def waitany(cls, requests: Requests, status: MPI.Status | None = None) -> tuple[int, Any]:
+        """As MPI.Request.waitany, and advances collectives."""
+        index, _, message = _until(lambda: cls.testany(requests, status), lambda found: found[1])
+        return index, message
+
+    @classmethod
+    def waitsome(cls, requests: Requests, statuses: Statuses = None) -> tuple[list[int] | None, list[Any] | None]:
+        """As MPI.Request.waitsome, and advances collectives."""
+        return _until(lambda: cls.testsome(requests, statuses), lambda found: found[0] is None or found[0])
+
+
+def _empty(requests: Requests, statuses: Sequence[MPI.Status | None] | None) -> None:
+    """Make statuses those of collectives, which have no source, no tag and no data, where the requests are ours."""
+    for request, status in zip(requests, statuses or ()):
+        if status is not None and isinstance(request, Completing):
+            status.source, status.tag, status.error = MPI.ANY_SOURCE, MPI.ANY_TAG, MPI.SUCCESS
+            status.Set_elements(MPI.BYTE, 0)
+
+
+def _until(look: Callable[[], Any], enough: Callable[[Any], Any]) -> Any:
+    """What `look` finds once that is enough."""
+    while not enough(found := look()):
+        os.sched_yield()
+    return found
+
+
+class Request(Completing):
+    """A nonblocking collective under way."""
+
+    @classmethod
+    def of_nothing(cls) -> Request:
+        """The request of a collective that is complete."""
+        request = cls()
+        request._be_complete()
+        return request
+
+    @classmethod
+    def launch(cls, channel: Channel, flight: Flight) -> Request:
+        """Start a flight; the request that completes with it."""
+        request = cls()
+        request._begin(channel, flight)
+        return request
+
+    def Free(self) -> None:
+        """Raises RequestError: MPI has it that a collective must be waited for, and then there is nothing to free."""
+        if self._is_under_way():
+            raise RequestError("a collective under way cannot be freed; call Wait, or Test until it is complete")
+        raise RequestError("the collective is complete, so there is nothing to free")
+
+    free: Any = Free
+
+
+def _is_complete(request: MPI.Request) -> bool:
+    """Whether waiting for a request would not take long; of ours, without asking for what it raised."""
+    flight = request._flight if isinstance(request, Completing) else None
+    return flight.done if flight is not None else request.Get_status()

@@ -1,0 +1,1 @@
+"""Show algorithms: pictures, formulas, the catalogue and the generated pages. Needs no MPI."""

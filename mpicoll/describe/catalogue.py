@@ -1,0 +1,138 @@
+"""Every algorithm as plain facts: what its docstring claims and what is declared about it, in words and numbers."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from ..errors import ParameterError, PreconditionError, spans
+from ..proofs.check_schedule import measured_bytes
+from ..proofs.determinism import ALWAYS, agreement
+from ..proofs.symbolic import play
+from ..schedules.collectives import plain
+from ..schedules.parameters import Grid, Values
+from ..schedules.registry import Algorithm, algorithms, registered
+from ..schedules.schedule import Schedule
+
+USUAL = 8  # ranks of an example
+SHOWN = 6  # names in a row before they are only counted
+
+
+def catalogue() -> dict[str, list[dict[str, Any]]]:
+    """Every algorithm's facts by collective, gather's again as gatherv's, and so on; fit for JSON."""
+    found: dict[str, list[dict[str, Any]]] = {collective: [] for collective in algorithms()}
+    for entry in registered():
+        found[entry.collective.name].append(facts(entry))
+    return {collective: found[plain(collective)] for collective in found}
+
+
+def facts(entry: Algorithm) -> dict[str, Any]:
+    """What is claimed and declared of one algorithm."""
+    claims, p = entry.claims, served(entry, USUAL)
+    return {
+        "name": entry.name,
+        "idea": claims.idea,
+        "steps": claims.steps,
+        "bytes_per_rank": claims.bytes_per_rank,
+        "scratch": claims.scratch,
+        "cost": claims.cost,
+        "excess": claims.excess or None,
+        "source": claims.source,
+        "keeps_operand_order": entry.keeps_order(p) if entry.collective.reduces else None,
+        "order_depends_on_parameters": entry.collective.reduces and callable(entry.ordered),
+        "same_bits": same_bits(entry),
+        "parameters": {
+            name: {"default": x.default, "range": x.kind.range} for name, x in entry.parameters.items()
+        },
+        "requires": entry.requires.words if entry.requires else None,
+        "direct": entry.direct,
+        "strands": strands(entry, p),
+        "proved_with": list(map(grid_words, entry.grid)),
+    }
+
+
+def same_bits(entry: Algorithm) -> dict[str, Any] | None:
+    """Between what a result is the same bit for bit; None where nothing is reduced, and bits only move.
+
+    on_all_ranks is None where no two ranks have the same result, and where it is not known; unless says why it is not
+    known, or for which parameters and ranks it does not hold.
+    """
+    if not entry.collective.reduces:
+        return None
+    found = agreement(entry)
+    always = {words.replace(" ", "_"): True for words in ALWAYS}
+    return {"on_all_ranks": found.same, "unless": found.unless or None, **always}
+
+
+def same_bits_words(found: dict[str, Any]) -> str:
+    """The same in words, for an algorithm that reduces.
+
+    >>> same_bits_words({"same_bits": {"on_all_ranks": False, "unless": "p = 3"}})
+    'from run to run, for any chunk size, on either engine; on all ranks unless p = 3'
+    """
+    same, unless = found["same_bits"]["on_all_ranks"], found["same_bits"]["unless"]
+    if same is None:
+        return ", ".join(ALWAYS) + (f"; on all ranks: {unless}" if unless else "")
+    return f"{', '.join(ALWAYS)}; on all ranks unless {unless}" if unless else ", ".join(("on all ranks", *ALWAYS))
+
+
+def suits(entry: Algorithm, p: int, **given: Any) -> bool:
+    """Whether there is a schedule for p ranks."""
+    try:
+        Schedule(entry, p, **given)
+    except (PreconditionError, ParameterError):
+        return False
+    return True
+
+
+def served(entry: Algorithm, least: int) -> int:
+    """The smallest number of ranks from `least` on that will do, with the algorithm's defaults."""
+    return next(p for p in range(least, 1024) if suits(entry, p))
+
+
+def strands(entry: Algorithm, p: int) -> int:
+    """How many strands move blocks side by side."""
+    schedule = Schedule(entry, p)
+    return len({schedule.strand(block) for block in schedule.blocks}) or 1
+
+
+class Measured(NamedTuple):
+    """What one schedule took when it was played: steps, and the most a rank sent or received as a share of n."""
+
+    steps: int
+    bytes: Fraction
+
+
+def measured(entry: Algorithm, p: int, **given: Any) -> Measured | None:
+    """What an algorithm takes at p ranks; None where p will not do."""
+    if not suits(entry, p, **given):
+        return None
+    schedule = Schedule(entry, p, **given)
+    trace = play(schedule)
+    return Measured(trace.steps, measured_bytes(schedule, trace))
+
+
+# -- a grid in words ------------------------------------------------------------------------------------------
+
+
+def grid_words(grid: Grid) -> str:
+    """What a grid holds, functions of p by their name or at 8 ranks.
+
+    >>> from mpicoll.schedules.parameters import over, uneven
+    >>> grid_words(over(range(1, 14), k=(2, 3), groups=(4, uneven)))
+    'k = 2, 3 and groups = 4, uneven for p = 1-13'
+    """
+    return f"{' and '.join(f'{name} = {_row(row)}' for name, row in grid.values.items())} for p = {spans(grid.ranks)}"
+
+
+def _row(values: Values) -> str:
+    row = values(USUAL) if callable(values) else values
+    return ", ".join(map(_word, row)) if len(row) <= SHOWN else f"each of {len(row)}"
+
+
+def _word(value: Any) -> str:
+    if callable(value):
+        return value.__name__ if value.__name__.isidentifier() else f"{_word(value(USUAL))} at p = {USUAL}"
+    if isinstance(value, tuple):
+        return f"groups of {', '.join(str(len(group)) for group in value)}"
+    return str(value)

@@ -1,0 +1,250 @@
+"""docs/ALGORITHMS.md, its pictures and README's table, written from the registry: `make docs`.
+
+    python -m mpicoll.describe.generate [DIRECTORY]      the checkout, by default the current directory
+
+What a table says is what docstrings claim and registrations declare; numbers are measured by playing schedules.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ..misreadings import misreadings
+from ..proofs.determinism import LOOKED_AT
+from ..schedules.collectives import COLLECTIVES, PLAIN
+from ..schedules.parameters import Groups, OneOf
+from ..schedules.registry import Algorithm, registered
+from ..schedules.schedule import Schedule
+from .catalogue import USUAL, facts, measured, same_bits_words, served, strands, suits
+from .formulas import pretty
+from .picture import Picture, many, share
+from .svg import svg
+
+MEASURED = (8, 13)  # ranks for which numbers are given
+PICTURED = {"halving_doubling": 13}  # ranks of a picture, where the rule below would not show the point
+FEW, MESSAGES = 5, 40  # ranks of any other picture, unless it has more messages than fit
+BEGIN, END = "<!-- algorithms, written by make docs -->", "<!-- end of algorithms -->"
+HEAD = """\
+# Algorithms
+
+<!-- Written by `make docs` from the docstrings and registrations in mpicoll/algorithms; edit those. -->
+
+`mpicoll list` prints the same for your version, `mpicoll verify` proves it, `mpicoll show COLLECTIVE ALGORITHM -p 5`
+draws it.
+
+**How to read it.** p is the number of ranks and n the bytes of the vector: the whole vector for scatter, gather,
+allgather and reduce_scatter, one rank's send buffer for alltoall. q is the largest power of two up to p, power(k)
+that of k; lg is the logarithm to base 2, rounded up, lg_k that to base k. [p > q] is 1 where that holds and 0
+elsewhere; ones(i) is how many of 0..p−1 have bit i set, digit(k, i, z) how many have z as digit i in base k; steps(a,
+p), moved(a, p) and scratch(a, p) are what another algorithm takes. *Steps* is the longest chain of messages that wait
+for each other, *bytes* the most that any rank sends or receives, *memory* the most any rank needs beside its buffers,
+for one chunk. The columns p = 8 and p = 13 are measured with default parameters (nodes are taken to be of 4 ranks).
+*Order kept* says whether operands are combined in rank order, as operators that do not commute need it.
+*Same bits* is what cannot change a result: see [below](#which-bits).
+"""
+BITS = """
+
+## Which bits
+
+Floating-point sums depend on the order of the additions. An algorithm fixes that order, its *fold tree*, for every
+block of the vector: by p, its parameters, the root and, in hierarchical ones, which ranks are a node. Nothing else
+enters, so a result is **the same bit for bit**
+
+- from run to run;
+- for any chunk size and window, in place or not, on either engine;
+- in a blocking, a nonblocking and a persistent call, whatever else is in flight and whoever comes late;
+- on all ranks that have it, where the column *same bits* says so.
+
+The column is not declared. Schedules are played with fold trees in the place of contributions
+(`mpicoll/proofs/determinism.py`; with default parameters and those the algorithm is proved with,
+p = {first}–{last}), and the ranks' trees compared.
+`mpicoll verify` holds the lowered tables that the engines run to the same trees; the tests compute the trees in NumPy
+and compare with what real ranks get. In scan and exscan each rank has a result of its own; in reduce and
+reduce_scatter one rank alone has each. Collectives that only move data move bits. `mpicoll show` prints the tree of a
+block.
+
+**Other bits** may come from another algorithm, other parameters, another p or root, other nodes, or another count,
+from which follows what element is in what block. `auto` chooses by the size of the vector and the machine: name the
+algorithm with `using` where bits must outlive those. MPI's own collectives (`native`) promise nothing of this.
+
+All this holds for MPI's operators on the types that mpicoll has kernels for, and for `mpicoll.AVG`, the same sum
+divided once. Left out are
+
+- which NaN comes out where several went in (that one does is sure), and which of 0.0 and -0.0 out of MAX, MIN, MAXLOC
+  and MINLOC: there left∘right and right∘left may differ;
+- the bytes between the members of a pair (MAXLOC, MINLOC), which hold no value;
+- operators of MPI.Op.Create: they are applied in the same order always, so results repeat as far as the function
+  does, and are the same on all ranks where it commutes bit for bit or was created with commute=False;
+- ranks whose processors round or flush differently.
+"""
+
+
+def variants(entry: Algorithm) -> list[dict[str, Any]]:
+    """Choices worth a picture and numbers of their own: the defaults, or each word of a parameter that has a few."""
+    for name, parameter in entry.parameters.items():
+        if isinstance(parameter.kind, OneOf):
+            return [{name: word} for word in parameter.kind.words]
+    return [{}]
+
+
+# -- pictures -------------------------------------------------------------------------------------------------
+
+
+def picture_path(entry: Algorithm, given: dict[str, Any]) -> str:
+    """Where a variant's picture is, seen from docs/."""
+    return f"pictures/{'-'.join([entry.collective.name, entry.name, *map(str, given.values())])}.svg"
+
+
+def pictured(entry: Algorithm, given: dict[str, Any]) -> Schedule:
+    """The schedule to draw: of few ranks, of more for strands and groups to show, of fewer where messages are many."""
+    if entry.name in PICTURED:
+        return Schedule(entry, PICTURED[entry.name], **given)
+    grouped = any(isinstance(parameter.kind, Groups) for parameter in entry.parameters.values())
+    wide = grouped or strands(entry, served(entry, USUAL)) > 1
+    made = [Schedule(entry, p, **given) for p in (*[USUAL] * wide, FEW, 4, 3, 2) if suits(entry, p, **given)]
+    fitting = (schedule for schedule in made if Picture(schedule).total <= MESSAGES)
+    return next(fitting, None) or Schedule(entry, served(entry, FEW), **given)
+
+
+# -- tables ---------------------------------------------------------------------------------------------------
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
+
+
+def _code(expression: str) -> str:
+    bound = "at most " if expression.startswith("at most ") else ""
+    return f"{bound}`{pretty(expression).removeprefix(bound)}`"
+
+
+def _table(collective: str) -> str:
+    entries = [entry for entry in registered() if entry.collective.name == collective]
+    reduces = COLLECTIVES[collective].reduces
+    head = ["algorithm", "steps", "bytes per rank", *(f"p = {p}" for p in MEASURED), "memory"]
+    head += ["order kept", "same bits"] * reduces + ["for p", "parameters", "source", "excess over it"]
+    return _row(*head) + _row(*["---"] * len(head)) + "".join(_row(*_cells(entry)) for entry in entries)
+
+
+def _cells(entry: Algorithm) -> Iterator[str]:
+    found, claims = facts(entry), entry.claims
+    yield f"**{entry.name}**<br>{'. '.join([found['idea'].rstrip('.'), *_traits(found), _links(entry)])}"
+    yield _code(claims.steps)
+    yield _code(claims.bytes_per_rank)
+    for p in MEASURED:
+        yield "<br>".join(_numbers(entry, p, given) for given in variants(entry))
+    yield _code(claims.scratch)
+    if entry.collective.reduces:
+        yield _order(found)
+        yield same_bits_words(found)
+    yield found["requires"] or "any"
+    yield "<br>".join(f"`{name}={x['default']}`: {x['range']}" for name, x in found["parameters"].items()) or "–"
+    yield claims.source
+    yield claims.excess or "–"
+
+
+def _links(entry: Algorithm) -> str:
+    every = variants(entry)
+    words = [", ".join(map(str, given.values())) or "Picture" for given in every]
+    links = ", ".join(f"[{word}]({picture_path(entry, given)})" for word, given in zip(words, every))
+    return links if len(every) == 1 else f"Pictures: {links}"
+
+
+def _numbers(entry: Algorithm, p: int, given: dict[str, Any]) -> str:
+    label = "".join(f"{value}: " for value in given.values())
+    found = measured(entry, p, **given)
+    if found is None:
+        return f"{label}–"
+    moved = "" if entry.collective.naming == "none" else f", {share(found.bytes)}"
+    return f"{label}{many(found.steps, 'step')}{moved}"
+
+
+def _order(found: dict[str, Any]) -> str:
+    if found["order_depends_on_parameters"]:
+        return f"by parameters; {'yes' if found['keeps_operand_order'] else 'no'} by default"
+    return "yes" if found["keeps_operand_order"] else "no"
+
+
+def _traits(found: dict[str, Any]) -> list[str]:
+    direct = ["Direct: ranks handle only blocks they start or end with"] if found["direct"] else []
+    return direct + ([f"{found['strands']} strands side by side"] if found["strands"] > 1 else [])
+
+
+def _section(collective: str) -> str:
+    also = [vector for vector, plain in PLAIN.items() if plain == collective]
+    served = f"The same algorithms serve {' and '.join(also)}.\n\n" if also else ""
+    return f"\n## {collective}\n\n{served}{_table(collective)}"
+
+
+def _bits() -> str:
+    return BITS.format(first=LOOKED_AT[0], last=LOOKED_AT[-1])
+
+
+def _misreadings() -> str:
+    rows = [_row(f"“{x.said}”", x.meant, x.measured, x.truth) for x in misreadings()]
+    head = _row("what is said", "that would be", f"measured, p = {USUAL}", "what holds") + _row(*["---"] * 4)
+    return (
+        "\n## What popular texts get wrong\n\nBytes are the most that any rank sends or receives; the numbers are "
+        f"measured on the schedules above when this page is written.\n\n{head}{''.join(rows)}"
+    )
+
+
+# -- files ----------------------------------------------------------------------------------------------------
+
+
+def pages() -> dict[str, str]:
+    """Every file under docs/ that is written, by its path there."""
+    named = [collective for collective in COLLECTIVES if any(x.collective.name == collective for x in registered())]
+    contents = ", ".join(f"[{name}](#{name})" for name in named)
+    last = "[which bits](#which-bits), [what popular texts get wrong](#what-popular-texts-get-wrong)"
+    page = f"{HEAD}\n{contents}; {last}\n{''.join(map(_section, named))}{_bits()}{_misreadings()}"
+    pictures = {picture_path(x, given): svg(pictured(x, given)) for x in registered() for given in variants(x)}
+    return {"ALGORITHMS.md": page, **pictures}
+
+
+def readme(text: str) -> str:
+    """README with its table of algorithms as it should be."""
+    before, _, rest = text.partition(BEGIN)
+    return f"{before}{BEGIN}\n{_families()}{END}{rest.partition(END)[2]}"
+
+
+def _families() -> str:
+    rows = _row("collective", "algorithms") + _row("---", "---")
+    for collective in COLLECTIVES:
+        names = [entry.name for entry in registered() if entry.collective.name == collective]
+        also = "".join(f", {vector}" for vector, plain in PLAIN.items() if plain == collective)
+        rows += _row(f"{collective}{also}", ", ".join(names))
+    return rows
+
+
+def changes(root: Path) -> dict[str, str | None]:
+    """What of a checkout's files is not as it should be: each path with its content, None for one that is left over."""
+    wanted: dict[str, str | None] = {f"docs/{path}": content for path, content in pages().items()}
+    wanted["README.md"] = readme((root / "README.md").read_text(encoding="utf-8"))
+    left = (f"docs/pictures/{file.name}" for file in sorted((root / "docs" / "pictures").glob("*.svg")))
+    wanted |= {path: None for path in left if path not in wanted}
+    return {path: content for path, content in wanted.items() if content != _content(root / path)}
+
+
+def _content(file: Path) -> str | None:
+    return file.read_text(encoding="utf-8") if file.exists() else None
+
+
+def write(root: Path) -> list[str]:
+    """Write what is not as it should be, delete pictures of what is no more; returns the paths."""
+    changed = changes(root)
+    for path, content in changed.items():
+        if content is None:
+            (root / path).unlink()
+        else:
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(content, encoding="utf-8")
+    return list(changed)
+
+
+if __name__ == "__main__":
+    for path in write(Path(sys.argv[1] if len(sys.argv) > 1 else ".")):
+        print(path)

@@ -1,0 +1,200 @@
+"""What a picture of a schedule shows: its messages, and after each step what every rank has just got."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from ..errors import spans
+from ..proofs.check_schedule import measured_bytes
+from ..proofs.symbolic import Message, Player, Value, contributors
+from ..schedules.ir import VALUE, Loc, RecvReduce, Reduce, Send
+from ..schedules.schedule import Schedule
+
+Block = Hashable
+
+
+class Note(NamedTuple):
+    """What a rank has just got: the blocks and whose contributions are in them; done when nothing is missing."""
+
+    text: str
+    done: bool
+    strand: int
+    sources: tuple[int, ...]
+    folds: bool
+
+
+class Picture:
+    """What is to be drawn: the messages by the step they start in, the notes by step and rank."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        player = _Recorder(schedule)
+        trace = player.play()
+        self.schedule, self.p, self.steps = schedule, schedule.p, trace.steps
+        self.moved = measured_bytes(schedule, trace)
+        self.messages: dict[int, list[Message]] = defaultdict(list)
+        for message in trace.messages:
+            self.messages[message.start + 1].append(message)
+        self.notes: dict[tuple[int, int], list[Note]] = defaultdict(list)
+        ends = [set(schedule.ends(rank)) for rank in range(self.p)]
+        for got in player.got:
+            self.notes[got.end, got.rank] += self._notes(got, ends[got.rank])
+
+    @property
+    def total(self) -> int:
+        """How many messages there are."""
+        return sum(map(len, self.messages.values()))
+
+    @property
+    def strands(self) -> dict[int, list[Block]]:
+        """The strands that send something, each with the blocks that move in it."""
+        found: dict[int, dict[Block, None]] = defaultdict(dict)
+        for at in self.messages.values():
+            for message in at:
+                found[message.strand].update(dict.fromkeys(message.blocks))
+        return {strand: list(found[strand]) for strand in sorted(found)}
+
+    @property
+    def headline(self) -> str:
+        """What is shown, in one line: with the messages, and the most bytes any rank sends or receives."""
+        counts = f"{many(self.steps, 'step')}, {many(self.total, 'message')}"
+        moved = "" if self.schedule.collective.naming == "none" else f", at most {share(self.moved)} bytes per rank"
+        return f"{self.schedule.title}, p = {self.p}: {counts}{moved}"
+
+    def _notes(self, got: _Got, ends: set[Block]) -> Iterator[Note]:
+        """One note for all blocks with the same contributors."""
+        collective = self.schedule.collective
+        if collective.naming == "none":
+            everyone = got.known == (1 << self.p) - 1
+            yield Note(f"heard {ranks(contributors(got.known))}", everyone, got.strand, got.sources, False)
+            return
+        same: dict[tuple[str, Value | None, bool], list[Block]] = defaultdict(list)
+        for loc, value in got.values.items():
+            same[loc.buffer, value if collective.reduces else None, loc in got.folded].append(loc.block)
+        for (buffer, held, folds), blocks in same.items():
+            who = contributors(held) if held is not None else []
+            label = ("" if buffer == VALUE else f"{buffer} ") + names(blocks) + (f": {ranks(who)}" if who else "")
+            whole = list(range(*collective.covers(self.p, got.rank)))
+            done = who == whole if collective.reduces else ends.issuperset(blocks)
+            yield Note(label, done and buffer == VALUE, got.strand, got.sources_of(folds), folds)
+
+
+@dataclass
+class _Got:
+    """The end of one rank's step: the values of all it wrote."""
+
+    rank: int
+    strand: int
+    end: int
+    values: dict[Loc, Value]
+    folded: set[Loc]
+    known: int
+    folds_from: tuple[int, ...]
+    plain_from: tuple[int, ...]
+
+    @property
+    def sources(self) -> tuple[int, ...]:
+        return self.folds_from + self.plain_from
+
+    def sources_of(self, folds: bool) -> tuple[int, ...]:
+        """The ranks whose messages were folded in, or were not."""
+        return self.folds_from if folds else self.plain_from
+
+
+class _Recorder(Player):
+    """A player that keeps what each rank holds when its steps end."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        super().__init__(schedule)
+        self.got: list[_Got] = []
+
+    def _finish(self, line: Any) -> None:
+        super()._finish(line)
+        step, state = line.steps[line.index], self.trace.state[line.rank]
+        if all(isinstance(op, Send) for op in step):
+            return
+        folded = {Loc(op.buffer, b) for op in step if isinstance(op, RecvReduce) for b in op.blocks}
+        local = [op.dst for op in step if isinstance(op, Reduce)]
+        plain = [op for op in step if not isinstance(op, Send | RecvReduce | Reduce)]
+        written = [Loc(op.buffer, b) for op in step if not isinstance(op, Send | Reduce) for b in op.blocks]
+        self.got.append(
+            _Got(
+                line.rank, line.strand, line.finish, {loc: state[loc] for loc in written + local}, folded,
+                self.trace.known[line.rank],
+                tuple(op.peer for op in step if isinstance(op, RecvReduce)), tuple(op.peer for op in plain),
+            )
+        )  # fmt: skip
+
+
+# -- labels -------------------------------------------------------------------------------------------------
+
+
+def many(n: int, what: str) -> str:
+    """A number of things in words: 1 step, 2 steps."""
+    return f"{n} {what}{'s' * (n != 1)}"
+
+
+def share(of_n: Fraction) -> str:
+    """A part of the vector's n bytes, or several times as much.
+
+    >>> share(Fraction(24, 13)), share(Fraction(1)), share(Fraction(0))
+    ('1.85 n', 'n', '0')
+    """
+    return {0: "0", 1: "n"}.get(of_n, f"{float(of_n):.3g} n")  # type: ignore[call-overload]
+
+
+def ranks(who: Iterable[int]) -> str:
+    """Ranks in short form, without spaces.
+
+    >>> ranks([0, 1, 2, 4])
+    '0-2,4'
+    """
+    return spans(who).replace(" ", "")
+
+
+def names(blocks: Sequence[Any], most: int = 3) -> str:
+    """Blocks in short form: b0-2,4 or, for pairs, 0→1 0→2 +4; nothing for a token.
+
+    >>> names([4, 0, 1]), names([(0, 1)]), names([(0, i) for i in range(5)])
+    ('b0-1,4', '0→1', '0→0 0→1 0→2 +2')
+    """
+    if not blocks:
+        return ""
+    if isinstance(blocks[0], int):
+        return f"b{ranks(blocks)}"
+    shown = " ".join(f"{s}→{d}" if s != d else f"{s}→{s}" for s, d in blocks[:most])
+    return shown + (f" +{len(blocks) - most}" if len(blocks) > most else "")
+
+
+def clip(text: str, width: int) -> str:
+    """A text in at most that many characters.
+
+    >>> clip("b0-3: 0-4", 6)
+    'b0-3:…'
+    """
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def strand_labels(picture: Picture) -> dict[int, str]:
+    """Which strand moves what, where there are several."""
+    strands = picture.strands
+    return {s: f"strand {s}: {names(blocks, 1)}" for s, blocks in strands.items()} if len(strands) > 1 else {}
+
+
+KEY = "the blocks that a rank has just got, and the ranks whose contributions are in them"
+
+
+def legend(picture: Picture, table: bool) -> str:
+    """How to read the picture."""
+    collective = picture.schedule.collective
+    if collective.naming == "none":
+        return "Below the arrows: the ranks that each rank has heard of."
+    below = "In each cell: source and" if table else "Below the arrows:"
+    where = "⊕ folded in, ▸ received" if table else "─⊕ folded in, ╌● received"
+    if not collective.reduces:
+        owner = {"rank": "block b is rank b's", "pair": "s→d is rank s's block for rank d"}.get(collective.naming)
+        return f"{below} the blocks that a rank has just got" + (f"; {owner}." if owner else ".")
+    return f"{where}. {below} {KEY}."

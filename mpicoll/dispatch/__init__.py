@@ -1,0 +1,1 @@
+"""Take a call from checked arguments to a running plan: prepare, stage memory, check, execute."""

@@ -1,0 +1,139 @@
+"""Check mode: before a call runs, the ranks compare what they are about to do.
+
+Each rank gives a signature of its call; where they differ, every rank raises, naming who differs in what.
+A rank whose own arguments are wrong gives its error instead, so that the others do not wait for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ..buffers.arguments import Arguments, settle_counts
+from ..errors import MismatchError, MpicollError
+from ..plans.plan import Shares
+from ..runtime.channel import Channel
+from ..runtime.operation import Flight, Gathering
+from ..runtime.status import Standing
+from ..schedules.collectives import COLLECTIVES, NONBLOCKING
+from ..selection.select import native_choice
+from .prepare import Call, Prepared
+
+SIZE = 2048  # bytes of a signature, pickled
+LONG = 300  # bytes of one value; ten of them and their names must fit
+Signature = dict[str, Any]
+
+
+class Exchange(Gathering):
+    """A stage: the signatures of all ranks, compared when they are in."""
+
+    def __init__(self, comm: MPI.Comm, signature: Signature) -> None:
+        data = pickle.dumps({what: _short(value) for what, value in signature.items()})
+        super().__init__(comm, np.frombuffer(data.ljust(SIZE, b"\0"), np.uint8), "the signatures")
+
+    def advance(self, seconds: float) -> bool:
+        """Poll; when all are in, compare. Raises MismatchError."""
+        if not super().advance(seconds):
+            return False
+        compare([pickle.loads(row.tobytes()) for row in self.all])
+        return True
+
+
+def compare(signatures: list[Signature]) -> None:
+    """Raise MismatchError for the first thing the ranks differ in; what a rank leaves None is not compared."""
+    for what in (
+        "error",
+        "sequence",
+        "collective",
+        "form",
+        "recvcounts",
+        "root",
+        "bytes",
+        "count",
+        "type",
+        "op",
+        "algorithm",
+        "chunk_bytes",
+    ):
+        values = [s.get(what) for s in signatures]
+        if what == "error":
+            if any(values):
+                raise MismatchError("the arguments: a rank refused its own", [v or "fine" for v in values])
+            continue
+        given = {v for v in values if v is not None}
+        if len(given) > 1:
+            raise MismatchError(what, values)
+
+
+def _short(value: Any) -> Any:
+    """A value, or what stands for it where it is long: its beginning and a digest of all of it."""
+    text = repr(value)
+    if len(text.encode()) <= LONG:
+        return value
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return f"{text.encode()[: LONG - 40].decode(errors='ignore')}… ({len(text)} characters, {digest})"
+
+
+# -- at the calls ---------------------------------------------------------------------------------------
+
+
+def signature(call: Call, prepared: Prepared, sequence: int) -> dict[str, Any]:
+    """What all ranks must agree on, for check mode; None where this rank cannot know."""
+    arguments = call.arguments
+    one = (arguments.send or arguments.recv) if arguments is not None else None
+    shares = call.counts if isinstance(call.counts, Shares) else None
+    return {
+        "sequence": sequence,
+        "collective": call.collective,
+        "form": call.form,
+        "recvcounts": "given" if call.collective == "reduce_scatter" else None,
+        "root": call.root,
+        "bytes": prepared.nbytes if shares is None else None,
+        "count": shares.every if shares else call.counts if COLLECTIVES[call.collective].reduces else None,
+        "type": one.facts.basic if one is not None and one.size and call.collective != "alltoallw" else None,
+        "op": call.operator.name if call.operator else None,
+        "algorithm": prepared.choice.algorithm,
+        "chunk_bytes": prepared.choice.chunk_bytes,
+    }
+
+
+def settle(channel: Channel, arguments: Arguments, name: str) -> None:
+    """Reduce_scatter without recvcounts: ask all ranks for theirs. In check mode, first whether all of them ask."""
+    assert arguments.recv is not None
+    if channel.settings.check:
+        sequence = channel.next_sequence()
+        mine = {"sequence": sequence, "collective": "reduce_scatter", "recvcounts": "left out"}
+        channel.run(comparison(channel, mine, name))
+    counts = Gathering(channel.comm, np.array([arguments.recv.count], np.int64))
+    choice = native_choice("reduce_scatter", "asking for recvcounts")
+    channel.run(Flight(choice, channel.next_sequence(), [lambda: counts], lambda: None, None, name=name))
+    settle_counts(arguments, counts.all[:, 0].tolist(), channel.rank)
+
+
+def refuse(channel: Channel, error: MpicollError, form: str, name: str) -> None:
+    """This rank's arguments were wrong: in check mode the others are told, so that they raise too; else who asks is.
+
+    No form waits longer than it would have: that of a nonblocking call goes on in the background.
+    """
+    channel.fail(Standing(channel.sequence + 1, 0, name), error, made=False)
+    if channel.settings.check:
+        sequence = channel.next_sequence()
+        flight = comparison(channel, {"sequence": sequence, "error": str(error)}, "a call with wrong arguments")
+        if form == NONBLOCKING:
+            channel.launch(flight)
+            channel.background()
+        else:
+            with suppress(MismatchError):  # this rank raises its own error
+                channel.run(flight)
+
+
+def comparison(channel: Channel, mine: Signature, name: str) -> Flight:
+    """A flight that exchanges signatures and nothing else; it raises MismatchError."""
+    exchange = Exchange(channel.comm, mine)
+    choice = native_choice(mine.get("collective", "a call"), "comparing signatures")
+    return Flight(choice, mine["sequence"], [lambda: exchange], lambda: None, None, name=name)

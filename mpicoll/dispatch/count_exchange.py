@@ -1,0 +1,120 @@
+"""The counts of other ranks: a stage that asks for them, before a plan that needs them or to check a call.
+
+Of gatherv and scatterv a rank knows its own block, and the root all; of alltoallv and alltoallw its row and its column.
+Counts here are bytes, for datatypes may differ. They travel by a plan of their own, with the tags of the call: every
+rank is done with it before it posts a message of the next, and messages of one tag match in the order they are posted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+from mpi4py import MPI
+
+from ..engines import engine_named
+from ..errors import CountMismatch, MismatchError
+from ..plans.lowering import lower
+from ..plans.plan import ALIGN, Plan, Shares
+from ..runtime.channel import Channel
+from ..runtime.operation import Running
+from ..schedules.collectives import plain
+from ..schedules.schedule import schedule
+from .prepare import Call
+
+WIDTH = 8  # bytes of a count
+
+
+def are_own(call: Call) -> bool:
+    """Whether ranks know only their own blocks' counts in this call."""
+    return isinstance(call.counts, Shares) and call.counts.every is None
+
+
+class Asking(Running):
+    """A stage: all ranks tell each other their counts; then `told` gets every block's, in the order of blocks.
+
+    In check mode they tell what they expect of others too. Raises MismatchError on every rank then, and otherwise
+    CountMismatch where a rank expects what is not sent.
+    """
+
+    def __init__(
+        self, channel: Channel, call: Call, engine: str, sequence: int, told: Callable[[tuple[int, ...]], None]
+    ) -> None:
+        assert isinstance(call.counts, Shares)
+        self.call, self.rank, self.told, self.check = call, channel.rank, told, channel.settings.check
+        self.mine = np.array(_row(call, channel.rank, channel.size, self.check), np.int64)
+        self.all = np.empty((channel.size, len(self.mine)), np.int64)
+        plan = _plan(channel.size, channel.rank, len(self.mine))
+        self.scratch = np.empty(plan.scratch_bytes + ALIGN, np.uint8)
+        at = [MPI.Get_address(x) for x in (self.mine, self.all, self.scratch)]
+        super().__init__(engine_named(engine).Execution(plan, channel.comm))
+        self.execution.bind(sequence, (at[0], at[1], -(-at[2] // ALIGN) * ALIGN), 0)
+
+    def advance(self, seconds: float) -> bool:
+        """Go on for at most so long; True when the counts are in. Raises MismatchError, CountMismatch."""
+        if not self.execution.advance(seconds):
+            return False
+        self.over = True
+        self.told(_settled(self.call, self.rank, self.all, self.check))
+        return True
+
+
+@lru_cache(maxsize=64)
+def _plan(p: int, rank: int, width: int) -> Plan:
+    return lower(schedule("allgather", "bruck", p), rank, width, WIDTH)
+
+
+def _row(call: Call, rank: int, p: int, check: bool) -> list[int]:
+    """What a rank tells: pairs, what it sends to each; else its own block. To be checked: what it knows of others."""
+    shares = call.counts
+    assert isinstance(shares, Shares)
+    collective = plain(call.collective)
+    if collective == "alltoall":
+        return [*shares.sends, *shares.receives] if check else [*shares.sends]
+    own, others = (shares.sends, shares.receives) if collective == "gather" else (shares.receives, shares.sends)
+    return [own[0], *(others if rank == call.root else [0] * p)] if check else [own[0]]
+
+
+def _settled(call: Call, rank: int, told: np.ndarray, check: bool) -> tuple[int, ...]:
+    """Every block's bytes, from the rows of all ranks. Raises MismatchError, CountMismatch."""
+    shares, p, pairs = call.counts, len(told), plain(call.collective) == "alltoall"
+    assert isinstance(shares, Shares)
+    every = told[:, :p] if pairs else told[:, 0]
+    if check:
+        expected = told[:, p:].T if pairs else told[call.root, 1:]
+        wrong = every != expected
+        if wrong.any():
+            raise MismatchError("the bytes they send each other", [_said(call, r, every, expected) for r in range(p)])
+    else:
+        _check_own(call, rank, every, shares)
+    return tuple(every.ravel().tolist())
+
+
+def _check_own(call: Call, rank: int, every: np.ndarray, shares: Shares) -> None:
+    """What this rank expects of others must be what they said: else it would be written over other memory."""
+    collective = plain(call.collective)
+    if collective != "alltoall" and rank != call.root:
+        return
+    known = shares.sends if collective == "scatter" else shares.receives
+    said = (every[:, rank] if collective == "alltoall" else every).tolist()
+    for other, (n, expected) in enumerate(zip(said, known)):
+        if n != expected:
+            verb = "receives" if collective == "scatter" else "sends"
+            raise CountMismatch(
+                f"{call.collective}: rank {other} {verb} {n} bytes and rank {rank} has {expected} for it; "
+                f"the counts of both must be equal"
+            )
+
+
+def _said(call: Call, rank: int, every: np.ndarray, expected: np.ndarray) -> str:
+    """What is wrong between a rank and the first other one, in words."""
+    if every.ndim == 1:
+        if every[rank] == expected[rank]:
+            return "fine"
+        verb = "receives" if plain(call.collective) == "scatter" else "sends"
+        return f"{verb} {every[rank]}, and root {call.root} has {expected[rank]} for it"
+    other = next((i for i, x in enumerate(every[rank] != expected[rank]) if x), None)
+    if other is None:
+        return "fine"
+    return f"sends {every[rank, other]} to rank {other}, which expects {expected[rank, other]}"

@@ -1,0 +1,231 @@
+"""Carrying out a call: at once where it is done at once, else as a flight.
+
+What is one rank's own affair (a layout with holes, MPI.IN_PLACE at the root) is settled in memory.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from mpi4py import MPI
+
+from ..buffers.operators import Operator, divisor
+from ..engines import Execution
+from ..plans.plan import Shares
+from ..runtime.channel import SPIN, Channel, anything_in_flight
+from ..runtime.operation import Flight, Polled, Raised, Record, Running, Stage
+from ..runtime.status import Standing
+from ..schedules.collectives import BLOCKING, NONBLOCKING
+from . import count_exchange
+from .check_mode import Exchange, signature
+from .methods import Native
+from .prepare import Call, Prepared, settle
+from .staging import Memory, divide, place
+
+
+def run(channel: Channel, call: Call, prepared: Prepared) -> None:
+    """Carry out a call and return when it is done; one that is done at once never becomes a flight."""
+    if anything_in_flight() or channel.settings.check or prepared.plan is None:
+        channel.run(flight(channel, call, prepared))
+        return
+    under_way = UnderWay(channel, call, prepared)
+    execution = under_way.start().execution
+    try:
+        done = execution.advance(SPIN)
+    except BaseException as error:  # Ctrl-C too: MPI may still write to this memory, so it must stay
+        channel.abandon(under_way, under_way.sequence)
+        channel.fail(Standing(under_way.sequence, 0, under_way.name), error)
+        raise
+    if done:
+        try:
+            under_way.finish()
+        except Raised as raised:
+            raise raised.error from None
+    else:
+        channel.run(under_way.flight([lambda: Running(execution)]))
+
+
+def flight(channel: Channel, call: Call, prepared: Prepared) -> Flight:
+    """The flight that carries out a call; not launched yet.
+
+    Where the counts of other ranks are needed for a plan, or for a check, it asks for them first.
+    """
+    under_way = UnderWay(channel, call, prepared)
+    stages: list[Callable[[], Stage]] = [under_way.start]
+    if needs_counts(channel, call, prepared):
+        stages.insert(0, under_way.ask)
+    if channel.settings.check:
+        exchange = Exchange(channel.comm, signature(call, prepared, under_way.sequence))  # now, in the order of calls
+        stages.insert(0, lambda: exchange)
+    return under_way.flight(stages)
+
+
+def needs_counts(channel: Channel, call: Call, prepared: Prepared) -> bool:
+    """Whether ranks have to ask each other for counts first."""
+    return prepared.asks or (channel.settings.check and count_exchange.are_own(call))
+
+
+class UnderWay:
+    """A call that is being carried out: the stages that are its own, and what they leave for the next."""
+
+    direct = False  # whether it began on the short way
+
+    def __init__(self, channel: Channel, call: Call, prepared: Prepared) -> None:
+        self.channel, self.call, self.prepared = channel, call, prepared
+        self.sequence = self.tags = channel.next_sequence()
+        self.memory: Memory | None = None
+        self.execution: Execution | None = None
+
+    def flight(self, stages: list[Callable[[], Stage]]) -> Flight:
+        """A flight of these stages, which ends as the call does."""
+        return Flight(self.prepared.choice, self.sequence, stages, self.finish, self, self.call.form, self.name)
+
+    @property
+    def name(self) -> str:
+        """The method that was called."""
+        return self.call.name
+
+    def ask(self) -> Stage:
+        """A stage: learn the counts of the other ranks, and with them what serves."""
+        return count_exchange.Asking(self.channel, self.call, self.prepared.choice.engine, self.sequence, self._told)
+
+    def _told(self, every: tuple[int, ...]) -> None:
+        if self.prepared.asks:
+            assert isinstance(self.call.counts, Shares)
+            self.call.counts = replace(self.call.counts, every=every)
+            self.prepared = settle(self.channel, self.call, self.prepared)
+
+    def start(self) -> Running:
+        """A stage: the plan."""
+        assert self.prepared.plan is not None
+        self.memory = place(self.call, self.prepared, self.channel, self._scratch(self.prepared.plan.scratch_bytes))
+        self.execution = self._execution()
+        bases = self.memory.source, self.memory.target, self.memory.scratch_address
+        self.execution.bind(self.tags, bases, *kernels(self.call.operator, self.channel.size))
+        return Running(self.execution)
+
+    def finish(self) -> None:
+        """After the last stage."""
+        if self.memory is None or self.execution is None:  # an interrupt came after the last of it
+            return
+        if self.call.operator is not None and self.call.operator.errors:
+            error = Raised(self.call.operator.errors[0])
+            self.call.operator.errors.clear()
+            self._give_back()
+            raise error
+        if self.memory.after is not None:
+            self.memory.after()
+        self._record()
+        self._give_back()  # last, and once: all else may come again after an interrupt
+
+    def _record(self) -> None:
+        if self.channel.traces:
+            assert self.execution is not None
+            made = record(self.call, self.prepared, self.sequence, self.execution.progress)
+            self.channel.record(replace(made, direct=self.direct))
+
+    def _scratch(self, nbytes: int) -> np.ndarray | None:
+        return self.channel.take_scratch(nbytes) if nbytes else None
+
+    def _execution(self) -> Execution:
+        return self.prepared.take(self.channel.comm)
+
+    def _give_back(self) -> None:
+        assert self.memory is not None and self.execution is not None
+        execution, self.execution = self.execution, None
+        self.prepared.give(execution)
+        self.channel.give_scratch(self.memory.scratch)
+
+
+def may_go_short(call: Call, prepared: Prepared) -> bool:
+    """Whether nothing but messages and folds is to be done: no copies, nothing that Python does."""
+    user = call.operator is not None and call.operator.name == "user"
+    copies = prepared.staged or (call.arguments is not None and not call.arguments.contiguous)
+    return prepared.plan is not None and prepared.choice.engine == "compiled" and not copies and not user
+
+
+def kernels(operator: Operator | None, size: int) -> tuple[int, int, int]:
+    """What a plan folds with, and what it divides with."""
+    if operator is None:
+        return 0, 0, 0
+    by = divisor(operator.dtype, size) if operator.averages else 0  # type: ignore[arg-type]
+    return operator.kernel, operator.scale if operator.averages else 0, by
+
+
+# -- MPI's own collectives ------------------------------------------------------------------------------
+
+
+def run_native(channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prepared, native: Native) -> None:
+    """MPI's own collective, and what it cannot do itself.
+
+    Only where using() chose it, and nobody watches over it, it is the blocking one, in which nothing of ours moves.
+    """
+    if prepared.choice.forced and not channel.settings.watched:
+        channel.record(record(call, prepared, channel.next_sequence()))
+        native(BLOCKING)(comm)
+        if call.averages:
+            divide(call, prepared, channel)
+    else:
+        channel.run(native_flight(channel, comm, call, prepared, native))
+
+
+def start_native(
+    channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prepared, native: Native
+) -> MPI.Request | Flight:
+    """MPI's own nonblocking collective: its request, or a flight where it is watched or averages."""
+    if channel.settings.watched or call.averages:
+        return native_flight(channel, comm, call, prepared, native)
+    channel.say_once(prepared.choice)
+    channel.record(record(call, prepared, channel.next_sequence()))
+    return native(NONBLOCKING)(comm)
+
+
+def native_flight(
+    channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prepared, native: Native
+) -> Flight:
+    """MPI's own nonblocking collective as a flight.
+
+    In check mode it starts once the ranks have compared, on a communicator of its own, one after the other: that is
+    in the same order everywhere, and nobody waits in the call.
+    """
+    channel.say_once(prepared.choice)
+    sequence, what = channel.next_sequence(), "MPI's own collective"
+    averages = [call.averages]
+
+    def finish() -> None:
+        if averages and averages.pop():  # once, though an interrupt may have it called again
+            divide(call, prepared, channel)
+        channel.record(record(call, prepared, sequence))
+
+    if not channel.settings.check:
+        polled = Polled(native(NONBLOCKING)(comm), what)
+        return Flight(prepared.choice, sequence, [lambda: polled], finish, call, call.form, call.name)
+    exchange = Exchange(channel.comm, signature(call, prepared, sequence))
+    stages: list[Callable[[], Stage]] = [
+        lambda: exchange,
+        lambda: Polled(native(NONBLOCKING)(channel.compared), what),
+    ]
+    flight = Flight(prepared.choice, sequence, stages, finish, call, call.form, call.name)
+    flight.after, channel.last_compared = channel.last_compared, flight
+    return flight
+
+
+def record(
+    call: Call, prepared: Prepared, sequence: int, progress: tuple[int, int, int] = (0, 0, 0)
+) -> Record:
+    """What ran, for traces."""
+    choice = prepared.choice
+    return Record(
+        choice.collective,
+        call.form,
+        choice.algorithm,
+        choice.engine,
+        prepared.nbytes,
+        choice.chunk_bytes,
+        prepared.plan.lanes if prepared.plan else 0,
+        *progress[:2],
+        sequence,
+        choice.rule or choice.why,
+    )

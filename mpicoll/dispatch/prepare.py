@@ -1,0 +1,264 @@
+"""What serves a call: from checked arguments to an algorithm and a plan, remembered for the next call of its kind.
+
+Only values that are equal on every rank decide what is sent: collective, bytes, operator, root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+from mpi4py import MPI
+
+from ..buffers.arguments import Arguments
+from ..buffers.operators import Operator, name_of, operator
+from ..buffers.parse import kind, named_type
+from ..engines import Execution, engine_named
+from ..errors import ArgumentError, OperatorError, PreconditionError
+from ..plans.lowering import is_staged, lower
+from ..plans.plan import Counts, Plan, Shares
+from ..runtime.channel import Channel
+from ..schedules.collectives import BLOCKING, COLLECTIVES, PERSISTENT, everybody, plain
+from ..schedules.registry import parse_spec
+from ..schedules.schedule import Schedule, schedule
+from ..selection.select import NATIVE, Choice, choose, native_choice
+from .methods import Method
+
+IDLE = 8  # executions kept for the next calls of a kind
+IDLE_BYTES = 1 << 20  # the most that more than one of them may take
+COUNT_BYTES = 40  # of one count in a tuple, and the place it takes there
+
+
+class Call:
+    """One call as every rank describes it: counts of `unit` bytes (see plan.layout), root and operator."""
+
+    __slots__ = ("arguments", "collective", "counts", "form", "method", "operator", "root", "unit")
+
+    def __init__(
+        self,
+        collective: str,
+        arguments: Arguments | None,
+        counts: Counts = 0,
+        unit: int = 1,
+        root: int = 0,
+        operator: Operator | None = None,
+        form: str = BLOCKING,
+    ) -> None:
+        self.collective, self.arguments, self.counts, self.unit = collective, arguments, counts, unit
+        self.root, self.operator, self.form = root, operator, form
+        self.method: Method | None = None
+
+    @property
+    def name(self) -> str:
+        """The method that the user called."""
+        return self.method.spelled(self.form) if self.method is not None else self.collective
+
+    @property
+    def commutative(self) -> bool:
+        """Whether operands may be combined in any order."""
+        return self.operator is None or self.operator.commutative
+
+    @property
+    def missing(self) -> str:
+        """Why no kernel serves the operator; empty where one does."""
+        return self.operator.missing if self.operator is not None else ""
+
+    @property
+    def averages(self) -> bool:
+        """Whether results are divided by the number of ranks."""
+        return self.operator is not None and self.operator.averages
+
+    def nbytes(self, p: int) -> int:
+        """The bytes selection looks at: the whole vector, or one rank's send buffer for alltoall.
+
+        Where ranks know only their own blocks: of those. No rule may look at them then.
+        """
+        if isinstance(self.counts, Shares):
+            sent = sum(self.counts.sends)
+            return sent if plain(self.collective) == "alltoall" else max(sent, sum(self.counts.receives))
+        if isinstance(self.counts, tuple):
+            return sum(self.counts) * self.unit
+        shares = 1 if COLLECTIVES[self.collective].naming == "vector" else p
+        return self.counts * self.unit * shares
+
+
+@dataclass(eq=False)
+class Prepared:
+    """What serves calls of one kind: the choice, its plan, and idle executions to use again.
+
+    plan is None for native, and where it asks: a plan can only be made once the counts of other ranks are known.
+    What serves then is another one, found by all ranks' counts.
+    """
+
+    choice: Choice
+    nbytes: int
+    plan: Plan | None
+    staged: bool
+    engine: Any
+    idle: list[Execution]
+    asks: bool = False
+
+    @property
+    def is_native(self) -> bool:
+        """Whether MPI's own collective serves."""
+        return self.plan is None and not self.asks
+
+    def take(self, comm: MPI.Comm) -> Execution:
+        """An execution to bind."""
+        assert self.plan is not None
+        return self.idle.pop() if self.idle else self.engine.Execution(self.plan, comm)
+
+    def give(self, execution: Execution) -> None:
+        """Keep an execution for the next call."""
+        assert self.plan is not None
+        if len(self.idle) < max(1, min(IDLE, IDLE_BYTES // self.plan.nbytes)):
+            self.idle.append(execution)
+
+    def nbytes_kept(self, counts: Counts) -> int:
+        """The memory it takes while it is kept, found by these counts."""
+        shares = 0 if isinstance(counts, int) else len(counts) if isinstance(counts, tuple) else _numbers(counts)
+        plan = 0 if self.plan is None else self.plan.nbytes * (1 + max(1, min(IDLE, IDLE_BYTES // self.plan.nbytes)))
+        return plan + shares * COUNT_BYTES
+
+
+def describe(collective: str, arguments: Arguments | None, root: int = 0, op: MPI.Op | None = None) -> Call:
+    """A call from its arguments. Raises OperatorError for an operator the datatype does not allow, ArgumentError."""
+    if COLLECTIVES[plain(collective)].reduces and not isinstance(op, MPI.Op):
+        raise ArgumentError(f"op is {op!r:.60}, {kind(op)}; pass an MPI.Op, such as MPI.SUM")
+    if arguments is None:
+        return Call(collective, None)
+    one = arguments.send if arguments.send is not None else arguments.recv
+    assert one is not None
+    if op is None and arguments.counts is not None:
+        return Call(collective, arguments, arguments.counts, 1, root)
+    if op is None:
+        return Call(collective, arguments, one.packed_nbytes // one.blocks, 1, root)
+    if COLLECTIVES[collective].covers is not everybody and name_of(op) == "AVG":
+        raise OperatorError(
+            f"mpicoll.AVG does not {collective}: each rank's result is of another number of ranks; "
+            "use MPI.SUM and divide by that"
+        )
+    facts = one.facts
+    counts = one.count if arguments.counts is None else arguments.counts
+    if not facts.size:  # elements without data, of whatever extent, are none
+        counts = tuple([0] * len(counts)) if isinstance(counts, tuple) else 0
+    return Call(collective, arguments, counts, facts.extent if facts.size else 1, root, operator(op, facts))
+
+
+def missing(collective: str, op: MPI.Op, datatype: MPI.Datatype | str) -> str:
+    """Why no kernel serves a reduction of this datatype; empty where one does. Raises OperatorError, DatatypeError."""
+    return operator(op, named_type(datatype)).missing if COLLECTIVES[plain(collective)].reduces else ""
+
+
+def select(
+    channel: Channel, collective: str, nbytes: int, commutative: bool, missing: str = "", form: str = BLOCKING
+) -> Choice:
+    """What runs such a call. Raises PreconditionError where what using() forced cannot.
+
+    Persistent collectives go by the rules, not by a table: not every MPI's own are right, or there.
+    """
+    engine = channel.overrides.engine or "auto"
+    choice = choose(
+        collective,
+        nbytes,
+        channel.size,
+        commutative,
+        channel.overrides,
+        channel.agreed.engine if engine == "auto" else engine,
+        channel.agreed.nodes,
+        channel.agreed.measured(collective) if form != PERSISTENT else (),
+    )
+    if channel.agreed.untuned and not choice.forced:
+        choice = replace(choice, why=f"{choice.why} ({channel.agreed.untuned})")
+    if missing and choice.algorithm != NATIVE:
+        if choice.forced:
+            raise PreconditionError(f"{choice.algorithm} was chosen by using(), but there is {missing}; choose native")
+        return native_choice(collective, missing)
+    return choice
+
+
+def check_choices(channel: Channel, algorithms: Mapping[str, str]) -> None:
+    """Whether each algorithm suits the ranks here. Raises ParameterError, PreconditionError."""
+    for collective, spec in algorithms.items():
+        if spec not in (NATIVE, "auto"):
+            entry, given = parse_spec(collective, spec)
+            Schedule(entry, channel.size, nodes=channel.agreed.nodes, **dict(given))
+
+
+def prepare(channel: Channel, call: Call) -> Prepared:
+    """What serves this call, from the channel's cache or made now. Raises PreconditionError, ValueError."""
+    arguments = call.arguments
+    in_place = arguments is not None and (arguments.in_place or call.collective == "bcast")
+    key = (
+        *(call.collective, call.counts, call.unit, call.root, call.commutative, call.averages, call.missing, in_place),
+        call.form == PERSISTENT,
+    )
+    prepared = channel.prepared.get(key)
+    if prepared is None:
+        prepared = _prepare(channel, call, in_place)
+        channel.remember(key, prepared, prepared.nbytes_kept(call.counts))
+    return prepared
+
+
+def _prepare(channel: Channel, call: Call, in_place: bool) -> Prepared:
+    nbytes = call.nbytes(channel.size)
+    choice = select(channel, call.collective, nbytes, call.commutative, call.missing, call.form)
+    if choice.algorithm == NATIVE:
+        return Prepared(choice, nbytes, None, False, None, [])
+    made = schedule(
+        call.collective,
+        choice.algorithm,
+        channel.size,
+        call.root,
+        commutative=call.commutative,
+        nodes=channel.agreed.nodes,
+    )
+    staged = in_place and is_staged(made, channel.rank)
+    serves = Prepared(choice, nbytes, None, staged, engine_named(choice.engine), [])
+    serves.asks = isinstance(call.counts, Shares) and call.counts.every is None and not made.algorithm.direct
+    if not serves.asks:
+        serves.plan = _lowered(channel, call, made, choice, in_place, staged)
+    return serves
+
+
+def settle(channel: Channel, call: Call, asked: Prepared) -> Prepared:
+    """What serves a call that asked, now that its counts are those of all ranks."""
+    choice, arguments = asked.choice, call.arguments
+    assert arguments is not None
+    key = (choice, call.counts, call.root, arguments.in_place)  # others may be in force by now than when it was chosen
+    serves = channel.prepared.get(key)
+    if serves is None:
+        made = schedule(call.collective, choice.algorithm, channel.size, call.root, nodes=channel.agreed.nodes)
+        plan = _lowered(channel, call, made, choice, arguments.in_place, asked.staged)
+        serves = Prepared(choice, asked.nbytes, plan, asked.staged, asked.engine, [])
+        channel.remember(key, serves, serves.nbytes_kept(call.counts))
+    return serves
+
+
+def _lowered(channel: Channel, call: Call, made: Schedule, choice: Choice, in_place: bool, staged: bool) -> Plan:
+    counts = call.counts
+    if staged and isinstance(counts, Shares):
+        counts = _staged(counts, channel.rank)
+    return lower(
+        made,
+        channel.rank,
+        counts,
+        call.unit,
+        in_place=in_place and not staged,
+        chunk_bytes=choice.chunk_bytes,
+        window=choice.window,
+        averaged=call.averages,
+    )
+
+
+def _numbers(shares: Shares) -> int:
+    """How many counts and places there are."""
+    return sum(map(len, (shares.sends, shares.receives, shares.send_at, shares.recv_at, shares.every or ())))
+
+
+def _staged(shares: Shares, rank: int) -> Shares:
+    """Input where the receive buffer has it, output one block behind the other in memory of its own."""
+    own = shares.recv_at if len(shares.sends) == len(shares.receives) else shares.recv_at[rank : rank + 1]
+    return replace(shares, send_at=own, recv_at=tuple(accumulate(shares.receives, initial=0))[:-1])

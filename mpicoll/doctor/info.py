@@ -1,0 +1,201 @@
+"""What runs where: the MPI library, the ranks and their CPUs, the engines, the kernels."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Callable, Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from ..errors import spans
+from ..selection.tables import library
+
+THREAD_LEVELS = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
+
+
+def gather(more: Callable[[], dict[str, Any]] = dict) -> dict[str, Any] | None:
+    """The facts of all ranks, at rank 0; None elsewhere. Collective over MPI.COMM_WORLD.
+
+    more: further facts of a rank, asked for last, when the kernels of the self-test are there.
+    """
+    from mpi4py import MPI
+
+    own = {"rank": MPI.COMM_WORLD.rank, "host": MPI.Get_processor_name(), "cpus": affinity(), **_engine()}
+    own.update(more())
+    ranks = MPI.COMM_WORLD.gather(own)
+    if ranks is None:
+        return None
+    return {
+        "mpicoll": _own_version(),
+        "python": platform.python_version(),
+        "mpi": _mpi(MPI),
+        "ranks": ranks,
+        "hosts": len({rank["host"] for rank in ranks}),
+        "numba": _numba(),
+        "kernels": kernels(),
+    }
+
+
+def _own_version() -> str:
+    from .. import __version__
+
+    return __version__
+
+
+def affinity() -> list[int] | None:
+    """The CPUs this process may run on; None where the system does not tell."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+
+
+def _mpi(mpi: Any) -> dict[str, Any]:
+    return {
+        "library": library(mpi),
+        "library_version": library_version(mpi),
+        "standard": ".".join(map(str, mpi.Get_version())),
+        "path": library_path(),
+        "mpi4py": version("mpi4py"),
+        "thread_level": _thread_level(mpi),
+    }
+
+
+def installed(name: str) -> str | None:
+    """The version of a package; None where it is not installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def library_version(mpi: Any) -> str:
+    """What the library says of itself, its first line."""
+    return " ".join(mpi.Get_library_version().strip("\0\n ").splitlines()[0].split())
+
+
+def _thread_level(mpi: Any) -> str:
+    levels = {getattr(mpi, f"THREAD_{name}"): name for name in THREAD_LEVELS}
+    return levels.get(mpi.Query_thread(), "unknown")
+
+
+def library_path(maps: Path = Path("/proc/self/maps")) -> str | None:
+    """Where the MPI library was loaded from; None where the system does not tell."""
+    return next(iter(library_paths(maps)), None)
+
+
+def library_paths(maps: Path = Path("/proc/self/maps")) -> list[str]:
+    """Where every MPI library in this process was loaded from, each once."""
+    try:
+        text = maps.read_text()
+    except OSError:
+        return []
+    return list(dict.fromkeys(re.findall(r"(/\S*/lib(?:mpi|mpich|mpi_abi|pmpi)\.(?:so|\d)\S*)$", text, re.MULTILINE)))
+
+
+def _engine() -> dict[str, Any]:
+    """Whether the compiled engine passes its self-test here, and calls made before may take the fast path."""
+    try:
+        from ..engines.selftest import check, fast_path
+
+        problem = check()
+        return {"compiled_engine": problem, "fast_path": fast_path() if problem is None else "no compiled engine"}
+    except Exception as error:
+        problem = f"its self-test did not run: {type(error).__name__}: {error}"
+        return {"compiled_engine": problem, "fast_path": "no compiled engine"}
+
+
+def _numba() -> dict[str, Any]:
+    try:
+        import numba
+    except ImportError as error:
+        return {"version": None, "cache_directory": None, "cache_writable": False, "why": str(error)}
+    directory = cache_directory()
+    return {
+        "version": numba.__version__,
+        "cache_directory": directory,
+        "cache_writable": directory is not None and os.access(directory, os.W_OK),
+    }
+
+
+def cache_directory() -> str | None:
+    """Where numba keeps what the kernels compile; None where it finds no directory that it can write to."""
+    from numba.core.caching import FunctionCache
+
+    from ..kernels import reference
+
+    functions = [f for f in vars(reference).values() if getattr(f, "__module__", "") == reference.__name__]
+    try:
+        return str(FunctionCache(next(f for f in functions if hasattr(f, "__code__"))).cache_path)
+    except RuntimeError:
+        return None
+
+
+def kernels() -> dict[str, list[str]]:
+    """What this rank has compiled and loaded so far: what the self-test needs."""
+    try:
+        from ..kernels import cache
+    except Exception:
+        return {"compiled": [], "loaded": []}
+    return {"compiled": list(cache.compiled_here()), "loaded": list(cache.loaded_here())}
+
+
+# -- for people -------------------------------------------------------------------------------------------------
+
+
+def lines(found: dict[str, Any]) -> str:
+    """The facts, one a line; ranks that agree share a line."""
+    mpi, numba, built = found["mpi"], found["numba"], found["kernels"]
+    ranks = found["ranks"]
+    out = [
+        ("mpicoll", f"{found['mpicoll']}, Python {found['python']}"),
+        ("MPI", f"{mpi['library']}, MPI {mpi['standard']}"),
+        ("", mpi["library_version"]),
+        ("library", mpi["path"] or "unknown"),
+        ("mpi4py", f"{mpi['mpi4py']}, thread level {mpi['thread_level']}"),
+        ("ranks", f"{len(ranks)} on {found['hosts']} host{'s' * (found['hosts'] != 1)}"),
+        *(("", f"rank {who} on {host}: {_cpus(cpus)}") for who, (host, cpus) in _grouped(ranks, "host", "cpus")),
+        ("engines", "mpi4py: serves every algorithm"),
+        *(("", f"compiled: {_passed(why)} on rank {who}") for who, (why,) in _grouped(ranks, "compiled_engine")),
+        *(("", f"fast path: {_open(why)} on rank {who}") for who, (why,) in _grouped(ranks, "fast_path")),
+        ("numba", f"{numba['version'] or numba['why']}"),
+        ("cache", _cache(numba)),
+        ("kernels", f"{len(built['compiled'])} compiled, {len(built['loaded'])} loaded from the cache"),
+        *(("", f"{how} {_names(built[how])}") for how in ("compiled", "loaded") if built[how]),
+    ]
+    return "\n".join(f"{name:<9}{text}" for name, text in out)
+
+
+def _grouped(ranks: Iterable[dict[str, Any]], *keys: str) -> list[tuple[str, tuple[Any, ...]]]:
+    """The ranks that give the same values for some keys, in short form."""
+    groups: dict[str, tuple[list[int], tuple[Any, ...]]] = {}
+    for rank in ranks:
+        values = tuple(rank[key] for key in keys)
+        groups.setdefault(repr(values), ([], values))[0].append(rank["rank"])
+    return [(spans(who), values) for who, values in groups.values()]
+
+
+def _cpus(cpus: list[int] | None) -> str:
+    if cpus is None:
+        return "CPUs unknown"
+    return f"CPU {spans(cpus)}" if len(cpus) == 1 else f"CPUs {spans(cpus)}"
+
+
+def _passed(why: str | None) -> str:
+    return "passes its self-test" if why is None else f"not used, {why};"
+
+
+def _open(why: str | None) -> str:
+    return "open" if why is None else f"closed, {why};"
+
+
+def _names(kernels: Iterable[str]) -> str:
+    """Kernels without their argument types."""
+    return ", ".join(sorted({name.partition("(")[0] for name in kernels}))
+
+
+def _cache(numba: dict[str, Any]) -> str:
+    directory = numba["cache_directory"]
+    if directory is None:
+        return "none: numba found no directory that it can write to; set NUMBA_CACHE_DIR"
+    return f"{directory}, {'writable' if numba['cache_writable'] else 'read-only'}"

@@ -1,0 +1,170 @@
+"""The local work of a plan's rows, jitted and GIL-free: where segments are, packing, spreading, folding.
+
+Both engines run these; they differ in who posts the messages. A plan's geometry is the int64 array
+[slice, lanes, window, lane_scratch, itemsize], bases the addresses of input, output and scratch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from ..kernels import pack as packing
+from ..kernels import reduce as reducing
+from ..kernels.cache import jit
+from ..kernels.pack import copy_bytes
+from ..kernels.reduce import call_address
+from ..plans.plan import FOLD, LAST, RECV, SCRATCH, Plan
+
+INLINED = (packing.__file__, reducing.__file__)  # sources whose code is compiled into what is jitted here
+I64 = types.int64
+STRIP = 16 << 10  # bytes: with an operand's, well within a first-level cache
+LINE = types.Array(types.int64, 1, "C")
+TABLE = types.Array(types.int64, 2, "C")
+
+
+def geometry(plan: Plan) -> np.ndarray:
+    """The numbers of a plan that place a segment in a lane."""
+    return np.array([plan.slice, plan.lanes, plan.window, plan.lane_scratch, plan.itemsize], np.int64)
+
+
+@intrinsic
+def move_bytes(typing, dst, src, length):  # type: ignore[no-untyped-def]
+    """Inside jitted code: memmove between addresses, which may overlap."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        target, source = (builder.inttoptr(a, cgutils.voidptr_t) for a in arguments[:2])
+        cgutils.raw_memmove(builder, target, source, arguments[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+@njit
+def place(segments, geometry, bases, s, lane, slot):  # type: ignore[no-untyped-def]
+    """Address of segment s in a lane."""
+    base = segments[s, 0]
+    shift = slot * geometry[3] if base == SCRATCH else lane * geometry[0]
+    return bases[base] + segments[s, 1] + shift
+
+
+@njit
+def length(segments, geometry, s, lane):  # type: ignore[no-untyped-def]
+    """Bytes of segment s in a lane: what the lane's slice leaves of the block."""
+    return max(0, min(geometry[0], segments[s, 2] - lane * geometry[0]))
+
+
+@njit
+def total(segments, geometry, first, end, lane):  # type: ignore[no-untyped-def]
+    """Bytes of a message in a lane."""
+    n = 0
+    for s in range(first, end):
+        n += length(segments, geometry, s, lane)
+    return n
+
+
+@njit
+def pack(segments, geometry, bases, first, end, stage, lane, slot):  # type: ignore[no-untyped-def]
+    """Lay the segments of a message one behind the other at the stage."""
+    at = stage
+    for s in range(first, end):
+        n = length(segments, geometry, s, lane)
+        copy_bytes(at, place(segments, geometry, bases, s, lane, slot), n)
+        at += n
+
+
+@njit
+def spread(segments, geometry, bases, first, end, stage, lane, slot):  # type: ignore[no-untyped-def]
+    """Move what arrived in one piece to its places, last first: they lie further on in the same stage."""
+    at = stage + total(segments, geometry, first, end, lane)
+    for s in range(end - 1, first - 1, -1):
+        n = length(segments, geometry, s, lane)
+        at -= n
+        there = place(segments, geometry, bases, s, lane, slot)
+        if there != at:
+            move_bytes(there, at, n)  # type: ignore[call-arg]
+
+
+@njit
+def fold(segments, geometry, bases, first, end, lane, slot, kernel, scale, divisor):  # type: ignore[no-untyped-def]
+    """Destination = operands from left to right, divided unless scale is 0; a copy where there is one operand.
+
+    Strip by strip where a result is worked on again, so that it stays in the cache: each operand is read once.
+    """
+    n = length(segments, geometry, first, lane)
+    if n == 0:
+        return
+    to = place(segments, geometry, bases, first, lane, slot)
+    left = place(segments, geometry, bases, first + 1, lane, slot)
+    if end - first == 2:
+        if scale != 0:
+            call_address(scale, to, left, divisor, n // geometry[4])
+        elif to != left:
+            copy_bytes(to, left, n)
+        return
+    strip = n
+    if end - first > 3 or scale != 0:
+        strip = max(1, STRIP // geometry[4]) * geometry[4]
+    for at in range(0, n, strip):
+        elements = min(strip, n - at) // geometry[4]
+        fold_strip(segments, geometry, bases, first, end, lane, slot, kernel, at, elements)
+        if scale != 0:
+            call_address(scale, to + at, to + at, divisor, elements)
+
+
+@njit
+def fold_strip(segments, geometry, bases, first, end, lane, slot, kernel, at, elements):  # type: ignore[no-untyped-def]
+    """Some elements of fold(), `at` bytes on."""
+    to = place(segments, geometry, bases, first, lane, slot) + at
+    left = place(segments, geometry, bases, first + 1, lane, slot) + at
+    into = to
+    for s in range(first + 3, end):
+        if place(segments, geometry, bases, s, lane, slot) + at == to:
+            into = left  # the destination is still to be read: gather in the first operand, which is scratch then
+    for s in range(first + 2, end):
+        target = to if s == end - 1 else into
+        call_address(kernel, target, left, place(segments, geometry, bases, s, lane, slot) + at, elements)
+        left = target
+
+
+@njit
+def finish(rows, segments, geometry, bases, first, posts, end, lane, slot, kernel, scale, divisor):  # type: ignore[no-untyped-def]
+    """What is left of a step once its messages are in."""
+    for r in range(first, posts):
+        if rows[r, 0] == RECV and rows[r, 4] >= 0:
+            stage = bases[SCRATCH] + rows[r, 4] + slot * geometry[3]
+            spread(segments, geometry, bases, rows[r, 2], rows[r, 3], stage, lane, slot)
+    for r in range(posts, end):
+        by = scale if rows[r, 0] == LAST else 0
+        fold(segments, geometry, bases, rows[r, 2], rows[r, 3], lane, slot, kernel, by, divisor)
+
+
+@njit
+def prepare(rows, segments, geometry, bases, r, lane, slot, kernel):  # type: ignore[no-untyped-def]
+    """Get the message of row r ready, or do its local work: (address, bytes)."""
+    first, end, stage = rows[r, 2], rows[r, 3], rows[r, 4]
+    if rows[r, 0] == FOLD:
+        fold(segments, geometry, bases, first, end, lane, slot, kernel, 0, 0)
+        return 0, 0
+    if first == end:
+        return 0, 0
+    if stage < 0:
+        return place(segments, geometry, bases, first, lane, slot), length(segments, geometry, first, lane)
+    at = bases[SCRATCH] + stage + slot * geometry[3]
+    if rows[r, 0] != RECV:
+        pack(segments, geometry, bases, first, end, at, lane, slot)
+    return at, total(segments, geometry, first, end, lane)
+
+
+@jit(types.void, TABLE, TABLE, LINE, LINE, *[I64] * 8, also=INLINED)
+def finish_step(rows, segments, geometry, bases, first, posts, end, lane, slot, kernel, scale, divisor):  # type: ignore[no-untyped-def]
+    """finish(), for the Python engine."""
+    finish(rows, segments, geometry, bases, first, posts, end, lane, slot, kernel, scale, divisor)
+
+
+@jit(types.UniTuple(types.int64, 2), TABLE, TABLE, LINE, LINE, I64, I64, I64, I64, also=INLINED)
+def prepare_row(rows, segments, geometry, bases, r, lane, slot, kernel):  # type: ignore[no-untyped-def]
+    """prepare(), for the Python engine."""
+    return prepare(rows, segments, geometry, bases, r, lane, slot, kernel)

@@ -1,0 +1,266 @@
+"""A function in C's calling convention that Python calls as one of its own: looks a call up, binds it, walks its plan.
+
+Between a collective of a kind that was served before and its first message there is then no Python but the method
+itself. The function takes METH_FASTCALL arguments, which are part of Python's stable interface. It is compiled by
+numba, like kernels.
+
+It is called with (method, send buffer, receive buffer, operator, root), or recvcounts for a root, and knows objects by
+their addresses; key.py has how it tells one kind of call from another. `context` is the int64 array that the function
+is bound to, one per communicator; a row of its table holds one kind of call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+
+import numpy as np
+from numba import carray, int64, njit, types
+
+from ..engines import BROKEN, CALLS, MISSED, NUMBERS, RAN, STALE, TRACES, UNDER_WAY, compiled, local_ops
+from ..engines.compiled import (
+    BYTE,
+    DONE,
+    FLAG,
+    ISEND,
+    STATUSES,
+    TAG,
+    TESTALL,
+    WAITING,
+    call_int,
+    call_long,
+    walk,
+)
+from ..kernels.cache import native
+from ..plans import plan
+from . import context as place
+from . import signature
+from .signature import (
+    DATA,
+    KEYS,
+    LENGTH,
+    METHOD,
+    RECV_COUNT,
+    ROWS,
+    SEND_COUNT,
+    find,
+    halves,
+    line,
+    load,
+    load_short,
+    words,
+)
+
+SECONDS = 0.01  # in the walker before signals, stalls and other flights are looked after
+NANOSECOND = 1e-9
+WAYS = 4  # rows that a kind may be in, one behind the other
+# columns of a row, which begins with its key
+SEND_BYTES, RECV_BYTES, SEND_OFFSET, RECV_OFFSET, MOMENT, NEEDED, TABLES, KNOWN_DETAILS = range(KEYS, KEYS + 8)
+COLUMNS = KEYS + 8
+_METH_FASTCALL = 0x80
+tag = njit(plan.tag)
+
+
+@njit
+def table(address, n, columns):  # type: ignore[no-untyped-def]
+    """n rows of words at an address."""
+    return carray(words(address), (n, columns))
+
+
+@njit
+def look_up(context):  # type: ignore[no-untyped-def]
+    """The row of what was found, which ROW names then; or where ROW says that it may be put."""
+    first, free = context[place.ROW], -1
+    for way in range(WAYS):
+        at = (first + way) & (ROWS - 1)
+        row = line(context[place.TABLE] + 8 * COLUMNS * at, COLUMNS)
+        same = True
+        for i in range(KEYS):
+            same &= row[i] == context[place.KEY + i]
+        if same and context[place.KEY + LENGTH] > 0:
+            told, known = line(context[place.DETAILS], row[LENGTH]), line(row[KNOWN_DETAILS], row[LENGTH])
+            for i in range(row[LENGTH]):
+                same &= told[i] == known[i]
+        if same:
+            context[place.ROW] = at
+            return True
+        if free < 0 and row[METHOD] == 0:
+            free = at
+    if free < 0:  # one that was there must go: not always the same
+        free = (first + context[place.TURN] % WAYS) & (ROWS - 1)
+    context[place.ROW] = free
+    return False
+
+
+@njit
+def line_of(tables, which):  # type: ignore[no-untyped-def]
+    """One of an execution's arrays of words."""
+    return line(tables[which, 0], tables[which, 1])
+
+
+@njit
+def run(context, tables, seconds):  # type: ignore[no-untyped-def]
+    """Walk the bound tables from the start: DONE, WAITING or minus an error code of MPI's."""
+    units = tables[compiled.STATE, 1]
+    state, begin = table(tables[compiled.STATE, 0], units, 3), table(tables[compiled.START, 0], units, 3)
+    progress = line_of(tables, compiled.PROGRESS)
+    state[:] = begin
+    progress[:] = 0
+    thread = call_long(context[place.SAVE], ())
+    code = walk(
+        table(tables[compiled.ROWS, 0], tables[compiled.ROWS, 1], 5),
+        table(tables[compiled.SEGMENTS, 0], tables[compiled.SEGMENTS, 1], 3),
+        table(tables[compiled.STEPS, 0], tables[compiled.STEPS, 1], 3),
+        table(tables[compiled.STRANDS, 0], tables[compiled.STRANDS, 1], 2),
+        line_of(tables, compiled.GEOMETRY),
+        line_of(tables, compiled.BASES),
+        state,
+        line_of(tables, compiled.LIBRARY),
+        line_of(tables, compiled.CALL),
+        carray(halves(tables[compiled.FLAGS, 0]), (1,)),
+        progress,
+        seconds,
+    )
+    call_long(context[place.RESTORE], (thread,))
+    return code
+
+
+@njit
+def end(context, tables, code, request):  # type: ignore[no-untyped-def]
+    """Put down how far it came. Whether that is all, and nobody wants a record; a request is complete then."""
+    context[place.OUTCOME] = RAN if code == DONE else UNDER_WAY if code == WAITING else code
+    if code != DONE or load(context[place.NUMBERS] + 8 * TRACES) != 0:
+        return False
+    context[place.OUTCOME] = MISSED
+    context[place.OVER], context[place.LENT] = 1, 0
+    if request != 0:  # a message to nobody is complete at once, and not null: MPI's Waitany finds it
+        library = line_of(tables, compiled.LIBRARY)
+        nothing = context[place.NOBODY], 0, context[place.ONESELF], request + context[place.HANDLE]
+        call_int(library[ISEND], (0, 0, library[BYTE], *nothing))
+    return True
+
+
+@njit
+def let_go(context):  # type: ignore[no-untyped-def]
+    """Let go of the buffers that were held for Python, which may run a finaliser: nothing is half done by then."""
+    send, recv = context[place.HELD_SEND], context[place.HELD_RECV]
+    context[place.HELD_SEND] = context[place.HELD_RECV] = 0
+    if send != 0:
+        call_long(context[place.LET_GO], (send,))
+    if recv != 0:
+        call_long(context[place.LET_GO], (recv,))
+
+
+def again(this, arguments, n):  # type: ignore[no-untyped-def]
+    """Python's 0 where the collective was carried out; else 1, and OUTCOME says how far it came.
+
+    With a null request as the sixth argument it waits for a moment at most, and the request is complete where it is 0.
+    With seven arguments it carries out nothing, but puts down what kind of call it is and its row.
+    """
+    context = line(load(this + DATA), place.CONTEXT)
+    context[place.KEY + METHOD] = 0
+    if n > 6:
+        if context[place.OPEN] != 0 and find(context, arguments):
+            look_up(context)
+        return call_long(context[place.NUMBER], (1,))
+    if context[place.OUTCOME] == RAN:  # whoever called before was interrupted before he could leave a record of it
+        context[place.OUTCOME], context[place.LENT] = MISSED, 0
+        let_go(context)
+    if context[place.OUTCOME] != MISSED:  # or before he could go on with it
+        context[place.OUTCOME] = STALE
+        return call_long(context[place.NUMBER], (1,))
+    if context[place.OPEN] == 0 or n < 5 or load(context[place.BUSY]) != 0 or not find(context, arguments):
+        return call_long(context[place.NUMBER], (1,))
+    if not look_up(context):
+        return call_long(context[place.NUMBER], (1,))
+    row = line(context[place.TABLE] + 8 * COLUMNS * context[place.ROW], COLUMNS)
+    numbers = line(context[place.NUMBERS], NUMBERS)
+    if row[NEEDED] > context[place.SCRATCH_BYTES] or numbers[BROKEN + (numbers[CALLS] + 1) % plan.SEQUENCES] != 0:
+        return call_long(context[place.NUMBER], (1,))
+    send, recv = context[place.SEND_ARRAY], context[place.RECV_ARRAY]
+    if row[SEND_BYTES] > 0 and row[RECV_BYTES] > 0:
+        from_, to = load(send + DATA), load(recv + DATA)
+        if from_ < to + row[RECV_BYTES] and to < from_ + row[SEND_BYTES]:
+            return call_long(context[place.NUMBER], (1,))
+    tables = table(row[TABLES], compiled.START + 1, 2)
+    bases, call = line_of(tables, compiled.BASES), line_of(tables, compiled.CALL)
+    if row[SEND_COUNT] >= 0:
+        bases[0] = load(send + DATA) + row[SEND_OFFSET]
+    if row[RECV_COUNT] >= 0:
+        bases[1] = load(recv + DATA) + row[RECV_OFFSET]
+    bases[2], context[place.LENT] = context[place.SCRATCH], int64(row[NEEDED] > 0)
+    numbers[CALLS] += 1
+    call[TAG] = tag(numbers[CALLS], 0, 0)
+    call_long(context[place.HOLD], (send,))  # a list of the caller's may lose them to another thread meanwhile
+    call_long(context[place.HOLD], (recv,))
+    code = run(context, tables, SECONDS if n == 5 else row[MOMENT] * NANOSECOND)
+    served = end(context, tables, code, 0 if n == 5 else load(arguments + 40))
+    context[place.HELD_SEND], context[place.HELD_RECV] = send, recv
+    if served:  # else Python lets go of them; MPI may go on with this memory, whatever becomes of the caller
+        let_go(context)
+    return call_long(context[place.NUMBER], (0 if served else 1,))
+
+
+def restart(this, arguments, n):  # type: ignore[no-untyped-def]
+    """As `again`, for a persistent collective, whose inactive request is the argument; its tables stay bound."""
+    context = line(load(this + DATA), place.CONTEXT)
+    context[place.OVER] = 0
+    if context[place.OUTCOME] != MISSED:
+        context[place.OUTCOME] = STALE
+        return call_long(context[place.NUMBER], (1,))
+    handle = load(arguments) + context[place.HANDLE]
+    active = (load(handle) if context[place.WIDE] else load_short(handle)) != context[place.NULL]
+    if context[place.OPEN] == 0 or load(context[place.BUSY]) != 0 or active:
+        return call_long(context[place.NUMBER], (1,))
+    tables, started = table(context[place.TABLE], compiled.START + 1, 2), line(context[place.STARTED], 1)
+    started[0] += 1
+    code = run(context, tables, context[place.MOMENT] * NANOSECOND)
+    return call_long(context[place.NUMBER], (0 if end(context, tables, code, load(arguments)) else 1,))
+
+
+def finish(this, arguments, n):  # type: ignore[no-untyped-def]
+    """Python's 0 where the request, which `restart` made complete, is inactive again; else 1."""
+    context = line(load(this + DATA), place.CONTEXT)
+    if context[place.OVER] == 0:
+        return call_long(context[place.NUMBER], (1,))
+    context[place.OVER] = 0
+    tables = table(context[place.TABLE], compiled.START + 1, 2)
+    library, call = line_of(tables, compiled.LIBRARY), line_of(tables, compiled.CALL)
+    handle = load(arguments) + context[place.HANDLE]
+    code = call_int(library[TESTALL], (1, handle, call[FLAG], call[STATUSES]))
+    return call_long(context[place.NUMBER], (int64(code),))
+
+
+class _Definition(ctypes.Structure):
+    """Python's PyMethodDef."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+_defined: dict[Callable, _Definition] = {}
+_defining = threading.Lock()  # threads may come first together, and Python goes on using the one it was given
+
+
+def _definition(function: Callable) -> _Definition:
+    with _defining:
+        if function not in _defined:
+            modules = place, signature, compiled, local_ops, plan
+            sources = (*(module.__file__ for module in modules), *local_ops.INLINED)
+            address = native(function, [types.int64] * 3, types.int64, also=sources)
+            said = b"0 where it carried out the collective"
+            _defined[function] = _Definition(function.__name__.encode(), address, _METH_FASTCALL, said)
+    return _defined[function]
+
+
+def bound_to(context: np.ndarray, function: Callable = again) -> Callable[..., int]:
+    """The function, for calls under this context, which it keeps alive."""
+    make = ctypes.pythonapi.PyCFunction_NewEx
+    make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+    made: Callable[..., int] = make(ctypes.addressof(_definition(function)), context, None)
+    return made

@@ -1,0 +1,247 @@
+"""What kind of call it is: read off its arguments where they lie in memory, as words that are compared with a row's.
+
+A buffer is None, MPI.IN_PLACE, an aligned contiguous numpy.ndarray, or a list or tuple of mpi4py's forms that begins
+with one: `[array, count, displacement, datatype]`, `[array, counts, displacements, datatype]` or a shorter one. An
+array is known by its dtype object and number of elements, and two by whether they begin at one address too: a
+reduction is in place then. What else a list holds are the details: integers and arrays
+of integers by their values, so that a list whose counts have changed is another kind; datatypes and typecodes by their
+addresses. Nothing here runs Python's code: what would have to (other sequences, other numbers) is no kind.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from mpi4py import MPI
+from numba import carray, njit, types
+from numba.extending import intrinsic
+
+from ..buffers.peek import peek
+from ..engines.compiled import call_long
+from . import context as place
+
+ROWS = 256
+# places in a key
+METHOD, OPERATOR, ROOT, SEND, SEND_COUNT, RECV, RECV_COUNT, SAME, LENGTH = range(9)
+KEYS = 9
+IDENTITY = -1  # the count of a buffer that is None or MPI.IN_PLACE
+MOST_ROOM = 8192  # words of details
+# bytes from the beginning of an object to its fields
+TYPE, DATA, NDIM, DIMENSIONS, DTYPE, FLAGS = 8, 16, 24, 32, 56, 64
+CONTIGUOUS, ALIGNED, WRITEABLE = 0x1 | 0x2, 0x100, 0x400
+
+
+def _load(bits: int) -> Any:
+    """An intrinsic that reads an integer of so many bits at an address."""
+
+    @intrinsic
+    def load(typing: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            word = builder.load(builder.inttoptr(values[0], ir.IntType(bits).as_pointer()))
+            return word if bits == 64 else builder.sext(word, ir.IntType(64))
+
+        return types.int64(types.int64), generate
+
+    return load
+
+
+def _pointer(kind: Any) -> Any:
+    """An intrinsic that makes an address a pointer."""
+
+    @intrinsic
+    def pointer(typing: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            return builder.inttoptr(values[0], ir.IntType(kind.bitwidth).as_pointer())
+
+        return types.CPointer(kind)(types.int64), generate
+
+    return pointer
+
+
+load, load_short = _load(64), _load(32)
+words, halves = _pointer(types.int64), _pointer(types.int32)
+
+
+@njit
+def line(address, n):  # type: ignore[no-untyped-def]
+    """n words at an address."""
+    return carray(words(address), (n,))
+
+
+@njit
+def count_of(context, thing):  # type: ignore[no-untyped-def]
+    """Elements of an array that can be used as it is, IDENTITY for None and MPI.IN_PLACE, else below that."""
+    if thing == context[place.NONE] or thing == context[place.IN_PLACE]:
+        return IDENTITY
+    if load(thing + TYPE) != context[place.NDARRAY]:
+        return IDENTITY - 1
+    flags = load_short(thing + FLAGS)
+    if flags & CONTIGUOUS == 0 or flags & ALIGNED == 0:
+        return IDENTITY - 1
+    n, dimensions = 1, load(thing + DIMENSIONS)
+    for i in range(load_short(thing + NDIM)):
+        n *= load(dimensions + 8 * i)
+    return n
+
+
+@njit
+def put(context, kind, value):  # type: ignore[no-untyped-def]
+    """Two words more of the details; False where there is no room."""
+    at = context[place.KEY + LENGTH]
+    if at + 2 > context[place.ROOM]:
+        return False
+    details = line(context[place.DETAILS], at + 2)
+    details[at], details[at + 1] = kind, value
+    context[place.KEY + LENGTH] = at + 2
+    return True
+
+
+@njit
+def numbers(context, array):  # type: ignore[no-untyped-def]
+    """An array of integers as details; False for any other."""
+    kind = load(array + DTYPE)
+    if kind != context[place.LONGS] and kind != context[place.INTS]:
+        return False
+    flags, n = load_short(array + FLAGS), load(load(array + DIMENSIONS)) if load_short(array + NDIM) == 1 else -1
+    if n < 0 or flags & CONTIGUOUS == 0 or flags & ALIGNED == 0 or not put(context, kind, n):
+        return False
+    at, data = context[place.KEY + LENGTH], load(array + DATA)
+    if at + n > context[place.ROOM]:
+        return False
+    details = line(context[place.DETAILS], at + n)
+    for i in range(n):
+        details[at + i] = load(data + 8 * i) if kind == context[place.LONGS] else load_short(data + 4 * i)
+    context[place.KEY + LENGTH] = at + n
+    return True
+
+
+@njit
+def leaf(context, thing):  # type: ignore[no-untyped-def]
+    """What holds nothing else as details; False where it cannot be told."""
+    kind = load(thing + TYPE)
+    if kind == context[place.INTEGER]:
+        value = call_long(context[place.VALUE], (thing,))
+        if value == -1:  # no count, or larger than a word, which raises
+            call_long(context[place.FORGIVE], ())
+            return False
+        return put(context, kind, value)
+    if kind == context[place.DATATYPE] or kind == context[place.STRING] or thing == context[place.NONE]:
+        return put(context, kind, thing)
+    return kind == context[place.NDARRAY] and numbers(context, thing)
+
+
+@njit
+def length(context, thing):  # type: ignore[no-untyped-def]
+    """How many items a list or tuple has, -1 for another object."""
+    kind = load(thing + TYPE)
+    if kind == context[place.LIST]:
+        return call_long(context[place.LIST_SIZE], (thing,))
+    if kind == context[place.TUPLE]:
+        return call_long(context[place.TUPLE_SIZE], (thing,))
+    return -1
+
+
+@njit
+def item(context, thing, i):  # type: ignore[no-untyped-def]
+    """The address of an item of a list or tuple, which keeps it."""
+    is_list = load(thing + TYPE) == context[place.LIST]
+    return call_long(context[place.LIST_ITEM] if is_list else context[place.TUPLE_ITEM], (thing, i))
+
+
+def _list_of(each: Any) -> Any:
+    """What tells a list of such as `each` tells, or one of them, as details."""
+
+    @njit
+    def told(context, thing):  # type: ignore[no-untyped-def]
+        n = length(context, thing)
+        if n < 0:
+            return each(context, thing)
+        right = put(context, load(thing + TYPE), n)
+        for i in range(n):
+            right = right and each(context, item(context, thing, i))
+        return right
+
+    return told
+
+
+part = _list_of(_list_of(leaf))  # what is in a message beside its buffer: counts, (counts, displacements), datatypes
+
+
+@njit
+def array_of(context, message, side):  # type: ignore[no-untyped-def]
+    """The buffer of a message, whose other parts are put down; 0 where it cannot be told."""
+    kind = load(message + TYPE)
+    if kind == context[place.NDARRAY]:
+        return message
+    n = length(context, message)
+    if n < 0:
+        return message
+    if n < 2 or not put(context, kind + side, n):  # objects begin at even addresses
+        return 0
+    for i in range(1, n):
+        if not part(context, item(context, message, i)):
+            return 0
+    return item(context, message, 0)
+
+
+@njit
+def find(context, arguments):  # type: ignore[no-untyped-def]
+    """Put down what kind of call it is, and in which row it would be: False where it is none that a row can be of."""
+    context[place.KEY + METHOD] = context[place.KEY + LENGTH] = 0
+    send, recv = array_of(context, load(arguments + 8), 0), array_of(context, load(arguments + 16), 1)
+    if send == 0 or recv == 0:
+        return False
+    sends, receives = count_of(context, send), count_of(context, recv)
+    if sends < IDENTITY or receives < IDENTITY:
+        return False
+    if receives >= 0 and load_short(recv + FLAGS) & WRITEABLE == 0:
+        return False
+    root = load(arguments + 32)
+    if load(root + TYPE) != context[place.INTEGER]:  # recvcounts of Reduce_scatter
+        if root == context[place.NONE] or not part(context, root):
+            return False
+        root = 0
+    context[place.SEND_ARRAY], context[place.RECV_ARRAY] = send, recv
+    context[place.KEY + METHOD] = load(arguments)
+    context[place.KEY + OPERATOR], context[place.KEY + ROOT] = load(arguments + 24), root
+    context[place.KEY + SEND] = load(send + DTYPE) if sends >= 0 else send
+    context[place.KEY + RECV] = load(recv + DTYPE) if receives >= 0 else recv
+    context[place.KEY + SEND_COUNT], context[place.KEY + RECV_COUNT] = sends, receives
+    both = sends >= 0 and receives >= 0
+    context[place.KEY + SAME] = both and load(send + DATA) == load(recv + DATA)
+    mixed, length = sends * 31 + receives, context[place.KEY + LENGTH]
+    for i in (METHOD, OPERATOR, ROOT, SEND, RECV):
+        mixed = mixed * 31 + (context[place.KEY + i] >> 4)
+    details = line(context[place.DETAILS], length)
+    for i in range(length):
+        mixed = mixed * 31 + details[i]
+    context[place.ROW] = (mixed ^ (mixed >> 8) ^ (mixed >> 16)) & (ROWS - 1)
+    return True
+
+
+@cache
+def check() -> str | None:
+    """Return None where Python and NumPy lay out their objects as is thought here, else what does not.
+
+    Nothing is followed before it is known what it is: peek() reads, and finds out where there is nothing to read.
+    """
+    for thing in (np.zeros(2), [1, 2], (1, 2), 1, "f", MPI.FLOAT):
+        if _word(id(thing) + TYPE) != id(type(thing)):
+            return "Python's objects are not laid out as its header files have it"
+    for array in (np.zeros((3, 5), np.float32), np.zeros((4, 6, 2))[1:, ::2].T):
+        found = [_word(id(array) + at) for at in (DATA, DTYPE)] + [_word(id(array) + at, 4) for at in (NDIM, FLAGS)]
+        right = [array.ctypes.data, id(array.dtype), array.ndim, array.flags.num]
+        first = _word(id(array) + DIMENSIONS)
+        if found != right or first is None or [_word(first + 8 * i) for i in range(array.ndim)] != [*array.shape]:
+            return "NumPy's arrays are not laid out as its header files have it"
+    return None
+
+
+def _word(at: int, nbytes: int = 8) -> int | None:
+    """An integer at an address; None where there is nothing to read."""
+    found = peek(at, nbytes)
+    return None if found is None else int.from_bytes(found, sys.byteorder)

@@ -1,0 +1,1 @@
+"""Lower a schedule to the flat table that one rank runs. Needs no MPI."""

@@ -1,0 +1,129 @@
+"""The proof of lowered plans: the cases on which all ranks' tables are run (see machine.py), and their form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+
+from ..errors import VerifyError
+from ..plans import plan as plans
+from ..plans.lowering import is_staged, lower
+from ..plans.plan import Plan
+from ..schedules.collectives import everybody
+from ..schedules.schedule import Schedule
+from .cases import uneven
+from .interpreter import Case, Machine, is_in_place_rank
+from .wellformed import faults
+
+MANY = 16  # ranks up to which tables are proved on many cases, and their form is looked at
+LARGE = (23, 32, 33, 47, 64)  # more ranks on which they are proved
+
+
+def wanted(p: int, root: int) -> bool:
+    """Whether a schedule's tables are to be proved: all up to 8 ranks, four roots up to MANY, two on LARGE.
+
+    Lowering knows of a root only which rank's blocks are where, and of p nothing at all.
+    """
+    return p <= 8 or root in ((0, 1, p // 2, p - 1) if p <= MANY else (0, p // 2) if p in LARGE else ())
+
+
+def cases(schedule: Schedule) -> Iterator[Case]:
+    """Counts and chunkings a schedule's tables are proved on: many for small p, one for each large p."""
+    p, naming = schedule.p, schedule.collective.naming
+    if naming == "none":
+        yield Case(0, 1, None, 4)
+        return
+    k = max(1, len(schedule.blocks)) if naming == "vector" else 1
+    if p > MANY:
+        case = Case(2 * k + 1, 1, 2, 2) if p % 2 else Case(k + 1, 1, None, 4)
+        yield case
+        if averages(schedule):
+            yield replace(case, averaged=True)
+        return
+    yield Case(0, 1, None, 4)
+    yield Case(1, 3, None, 4)
+    yield Case(k + 1, 2, None, 4)
+    yield Case(5 * k + 2, 2, 4, 2)
+    if p <= 8:  # one chunk after the other, as rules have it for rings inside a host
+        yield Case(5 * k + 2, 2, 4, 1)
+    if averages(schedule):
+        yield Case(k + 1, 1, None, 4, averaged=True)
+        yield Case(3 * k + 1, 2, 4, 2, averaged=True)
+    if schedule.collective.name == "reduce_scatter":
+        yield Case(tuple((3 * r) % 5 for r in range(p)), 1, None, 4)
+        yield Case(tuple((3 * r) % 7 for r in range(p)), 1, 2, 2)
+    elif naming != "vector":
+        yield Case(uneven(schedule, 4), 1, None, 4)
+        yield Case(uneven(schedule, 6), 1, 2, 2)
+
+
+def averages(schedule: Schedule) -> bool:
+    """Whether the schedule's program is what an average runs."""
+    s = schedule
+    whole = s.collective.reduces and s.collective.covers is everybody
+    return whole and (s.commutative or not s.collective.rooted or s.root == 0)
+
+
+def check_tables(schedule: Schedule) -> None:
+    """Prove the plans of all ranks for the standing cases, in place and not. Raises VerifyError."""
+    for case in cases(schedule):
+        forms = in_place_forms(schedule)
+        for in_place in forms[-1:] if case.averaged and schedule.p > MANY else forms:
+            run(schedule, case, in_place)
+
+
+def check_scratch(schedule: Schedule) -> None:
+    """The most scratch any rank's plan takes must be the docstring's formula. Raises VerifyError."""
+    p, naming = schedule.p, schedule.collective.naming
+    k = len(schedule.blocks) if naming == "vector" else p
+    block = plans.ALIGN
+    case = Case({"vector": block * k, "none": 0}.get(naming, block), 1, None, 4)
+    got = max(plan.scratch_bytes for plan in lower_all(schedule, case, schedule.collective.name == "bcast"))
+    claims = schedule.algorithm.claims
+    if not claims.holds(claims.scratch, Fraction(got), p, block * k, **schedule.settled):
+        claimed = claims.evaluate(claims.scratch, p, block * k, **schedule.settled)
+        raise VerifyError(
+            algorithm=schedule.title,
+            p=p,
+            op="the docstring's Scratch",
+            expected=f"{claims.scratch} = {claimed} for n = {block * k}",
+            got=f"{got} bytes",
+        )
+
+
+def in_place_forms(schedule: Schedule) -> tuple[bool, ...]:
+    """The placements a schedule's plans come in; a staged one is the plain one on other memory."""
+    if schedule.collective.name == "bcast":
+        return (True,)
+    if schedule.collective.name == "barrier" or any(is_staged(schedule, rank) for rank in range(schedule.p)):
+        return (False,)
+    return (False, True)
+
+
+def lower_all(schedule: Schedule, case: Case, in_place: bool) -> list[Plan]:
+    """Every rank's plan."""
+    return [
+        lower(
+            schedule,
+            r,
+            case.of(schedule, r),
+            case.itemsize,
+            in_place=in_place and is_in_place_rank(schedule, r),
+            chunk_bytes=case.chunk_bytes,
+            window=case.window,
+            averaged=case.averaged,
+        )
+        for r in range(schedule.p)
+    ]
+
+
+def run(schedule: Schedule, case: Case, in_place: bool, lowered: list[Plan] | None = None) -> None:
+    """Run one case on symbolic memory, its plans' form looked at first. Raises VerifyError."""
+    lowered = lowered or lower_all(schedule, case, in_place)
+    for rank, plan in enumerate(lowered if schedule.p <= MANY else ()):
+        if found := faults(plan):
+            raise VerifyError(
+                schedule.title, schedule.p, rank, op=f"lowered table, {case}", expected=found[0], got="otherwise"
+            )
+    Machine(schedule, case, in_place, lowered).run()

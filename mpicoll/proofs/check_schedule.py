@@ -1,0 +1,178 @@
+"""The proof of a schedule: it runs without deadlock or hazard, ends right, and costs what it claims.
+
+play() shows that every message is matched under rendezvous sends; here every rank must end with the
+right contributions of every block it owns, each exactly once and, where the operator needs it, in rank
+order; and steps and bytes must equal the formulas of the docstring. Lowered tables are proved the same
+way by tables.check_tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+from ..errors import PreconditionError, VerifyError
+from ..schedules.ir import VALUE, Loc, Reduce
+from ..schedules.parameters import every_root
+from ..schedules.registry import Algorithm, registered
+from ..schedules.schedule import Schedule
+from .symbolic import Interval, Trace, Value, mask, play, show
+
+Given = dict[str, Any]
+
+
+def verify(schedule: Schedule) -> Trace:
+    """Prove one schedule and return its trace. Raises VerifyError with coordinates."""
+    trace = play(schedule)
+    _check_result(schedule, trace)
+    _check_strands(schedule)
+    if schedule.algorithm.direct:
+        _check_direct(schedule)
+    if schedule.root == 0:
+        _check_claims(schedule, trace)
+    return trace
+
+
+def _expected(schedule: Schedule, rank: int, block: object) -> Value:
+    if not schedule.collective.reduces:
+        return 1 << schedule.collective.source(block, schedule.root)
+    covered = Interval(*schedule.collective.covers(schedule.p, rank))
+    return mask(covered) if schedule.commutative else covered
+
+
+def _check_result(schedule: Schedule, trace: Trace) -> None:
+    s = schedule
+    for rank in range(s.p):
+        for block in s.ends(rank):
+            got, expected = trace.state[rank].get(Loc(VALUE, block)), _expected(s, rank, block)
+            if got != expected:
+                raise VerifyError(
+                    s.title, s.p, rank, op=f"the end of block {block}", expected=show(expected), got=show(got)
+                )
+        if s.collective.naming == "none" and trace.known[rank] != (1 << s.p) - 1:
+            raise VerifyError(
+                s.title,
+                s.p,
+                rank,
+                op="leaving the barrier",
+                expected="to have heard of every rank",
+                got=f"heard of {show(trace.known[rank])}",
+            )
+
+
+def _check_strands(schedule: Schedule) -> None:
+    """Blocks move in the strands the algorithm declares, on which compositions rely."""
+    for rank in range(schedule.p):
+        program = schedule.program(rank)
+        for s, strand in enumerate(program if len(program) > 1 else ()):
+            for index, step in enumerate(strand):
+                for op in step:
+                    for block in (op.dst.block,) if isinstance(op, Reduce) else op.blocks:
+                        if schedule.strand(block) != s:
+                            expected = f"block {block} in strand {schedule.strand(block)}, as declared"
+                            raise VerifyError(schedule.title, schedule.p, rank, s, index, op, expected, f"strand {s}")
+
+
+def _check_direct(schedule: Schedule) -> None:
+    """A direct algorithm's ranks handle nothing but what they start or end with."""
+    for rank in range(schedule.p):
+        own = {*schedule.starts(rank), *schedule.ends(rank)}
+        for s, strand in enumerate(schedule.program(rank)):
+            for index, step in enumerate(strand):
+                for op in step:
+                    if not isinstance(op, Reduce) and not own.issuperset(op.blocks):
+                        strange = sorted(set(op.blocks) - own, key=str)[0]
+                        expected = "only blocks this rank starts or ends with, as direct=True declares"
+                        raise VerifyError(
+                            schedule.title, schedule.p, rank, s, index, op, expected, f"block {strange}"
+                        )
+
+
+def measured_bytes(schedule: Schedule, trace: Trace) -> Fraction:
+    """The most any rank sends or receives, as a share of the vector's n bytes."""
+    k = schedule.p if schedule.collective.naming == "pair" else max(1, len(schedule.blocks))
+    return Fraction(max(trace.sent + trace.received), k)
+
+
+def _check_claims(schedule: Schedule, trace: Trace) -> None:
+    claims, p = schedule.algorithm.claims, schedule.p
+    for what, formula, got in (
+        ("Steps", claims.steps, Fraction(trace.steps)),
+        ("Bytes per rank", claims.bytes_per_rank, measured_bytes(schedule, trace)),
+    ):
+        if not claims.holds(formula, got, p, **schedule.settled):
+            raise VerifyError(
+                algorithm=schedule.title,
+                p=p,
+                rank=None,
+                strand=None,
+                step=None,
+                op=f"the docstring's {what}",
+                expected=f"{formula} = {claims.evaluate(formula, p, **schedule.settled)}",
+                got=str(got),
+            )
+
+
+class _Remembered(Schedule):
+    """A schedule that makes each rank's program, starts and ends once: a proof asks for them many times."""
+
+    def __init__(self, entry: Algorithm, p: int, root: int, commutative: bool, given: Given) -> None:
+        super().__init__(entry, p, root, commutative=commutative, **given)
+        self.program = cache(super().program)  # type: ignore[method-assign]
+        self.starts = cache(super().starts)  # type: ignore[method-assign]
+        self.ends = cache(super().ends)  # type: ignore[method-assign]
+
+
+def schedules(entry: Algorithm, p: int, given: Given | None = None) -> Iterator[Schedule]:
+    """All an algorithm is proved on at p ranks: its defaults at every root, its grid, and rank order where it keeps it.
+
+    given: parameters to prove in the place of those declared. Where the operator's commuting makes no other program,
+    the proof that order is kept is the proof of both. A choice of the grid that does not suit p is left out.
+    """
+    for choice, roots in entry.choices(p) if given is None else ((given, every_root(p)),):
+        try:
+            ordered = entry.collective.reduces and entry.keeps_order(p, **choice)
+            Schedule(entry, p, **choice)
+        except PreconditionError:
+            if (choice and given is None) or not entry.serves(p):
+                continue
+            raise
+        for root in roots if entry.collective.rooted else (0,):
+            if ordered:
+                yield _Remembered(entry, p, root, False, choice)
+            if root or not ordered:
+                yield _Remembered(entry, p, root, True, choice)
+
+
+def prove(entry: Algorithm, p: int, given: Given | None = None) -> int:
+    """Prove an algorithm at p ranks; returns how many schedules that were.
+
+    Lowered tables, and the scratch they take, are proved where tables.wanted says, the order of their folds on a few.
+    """
+    from .check_plan import check_scratch, check_tables, wanted
+    from .determinism import FEW, check_folds
+
+    count = 0
+    for schedule in schedules(entry, p, given):
+        verify(schedule)
+        if wanted(p, schedule.root):
+            check_tables(schedule)
+            if schedule.root == 0:  # as the docstring's formulas say
+                check_scratch(schedule)
+                if p <= FEW and schedule.collective.reduces:
+                    check_folds(schedule)
+        count += 1
+    return count
+
+
+def selected(collective: str | None = None, name: str | None = None) -> list[Algorithm]:
+    """The registered algorithms, all or of one collective or just one."""
+    from ..schedules.registry import algorithms, find
+
+    if collective is not None and name is not None:
+        return [find(collective, name)]
+    if collective is not None and collective not in algorithms():
+        find(collective, "")
+    return [a for a in registered() if collective in (None, a.collective.name)]

@@ -1,0 +1,210 @@
+"""Which bits a reduction gives: in what order it folds the ranks' contributions, and whether all ranks do so alike.
+
+Floating-point addition is not associative, so a result's bits follow from its fold tree: which contributions are
+combined first, which next. A schedule fixes the tree of every block, and nothing else does: chunks slice blocks and
+never move their boundaries, and both engines run the same rows with the same kernels. Here schedules are played with
+trees in the place of contributions, so what is said about bits is derived and not declared; check_folds holds lowered
+tables to the trees of their schedule.
+
+left∘right and right∘left are one tree, for MPI's operators commute bit by bit: rules of kernels/ name what is left out.
+Operators that do not commute are folded in rank order, in which no two trees differ by a swap alone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from ..errors import PreconditionError, spans
+from ..plans.plan import Plan
+from ..schedules.collectives import Block, everybody, everywhere
+from ..schedules.ir import VALUE, Loc
+from ..schedules.registry import Algorithm
+from ..schedules.schedule import Schedule
+from .check_plan import cases, in_place_forms, lower_all
+from .interpreter import Case, Cell, Machine, Pieces
+from .symbolic import Player, Value
+
+ALWAYS = ("from run to run", "for any chunk size", "on either engine")  # by construction, for every algorithm
+LOOKED_AT = range(2, 14)  # ranks an algorithm's bits are compared on
+FEW = 8  # ranks up to which the folds of tables are compared with those of their schedule
+
+
+class Forest:
+    """Fold trees, each known by a number: equal numbers are equal trees. Tree r is rank r's contribution."""
+
+    def __init__(self, p: int) -> None:
+        self.parts: list[tuple[int, int] | None] = [None] * p
+        self._known: dict[tuple[int, int], int] = {}
+
+    def fold(self, left: int, right: int) -> int:
+        """The number of left∘right."""
+        key = (left, right) if left < right else (right, left)
+        if (tree := self._known.get(key)) is None:
+            tree = self._known[key] = len(self.parts)
+            self.parts.append((left, right))
+        return tree
+
+    def text(self, tree: int) -> str:
+        """A tree as a formula of ranks.
+
+        >>> forest = Forest(3)
+        >>> forest.text(forest.fold(forest.fold(1, 0), 2))
+        '(1∘0)∘2'
+        """
+        if (parts := self.parts[tree]) is None:
+            return str(tree)
+        return "∘".join(self.text(x) if self.parts[x] is None else f"({self.text(x)})" for x in parts)
+
+    def evaluate(self, tree: int, fold: Any, contributions: Any) -> Any:
+        """What the tree is of the ranks' contributions, by a function of two operands."""
+        if (parts := self.parts[tree]) is None:
+            return contributions[tree]
+        left, right = (self.evaluate(x, fold, contributions) for x in parts)
+        return fold(left, right)
+
+
+class Folds(Player):
+    """A schedule played with fold trees: what every rank's blocks are made of at the end."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.forest = Forest(schedule.p)
+        super().__init__(schedule)
+        self.play()
+
+    def _contribution(self, rank: int) -> Value:
+        return rank
+
+    def _combine(self, left: Value, right: Value) -> Value:
+        assert isinstance(left, int) and isinstance(right, int)
+        return self.forest.fold(left, right)
+
+    def tree(self, rank: int, block: Block) -> int:
+        """The tree of one rank's result."""
+        found = self.trace.state[rank][Loc(VALUE, block)]
+        assert isinstance(found, int)
+        return found
+
+    def trees(self, block: Block) -> dict[int, list[int]]:
+        """The trees of one block, each with the ranks that end with it."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for rank in range(self.schedule.p):
+            if block in self.schedule.ends(rank):
+                found[self.tree(rank, block)].append(rank)
+        return found
+
+
+# -- the same on all ranks ------------------------------------------------------------------------------------
+
+
+def same_on_all_ranks(schedule: Schedule) -> bool | None:
+    """Whether ranks that end with the same block have the same bits in it; where one rank alone has it, they do.
+
+    None where no two ranks have the same result: barrier, scan and exscan.
+    """
+    what = schedule.collective
+    if what.naming == "none" or what.covers is not everybody:
+        return None
+    if not what.reduces or what.ends is not everywhere:
+        return True
+    folds = Folds(schedule)
+    return all(len(folds.trees(block)) == 1 for block in schedule.blocks)
+
+
+class Agreement(NamedTuple):
+    """Whether an algorithm's ranks end with the same bits (see same_on_all_ranks); where not, for which choices."""
+
+    same: bool | None
+    unless: str = ""
+
+
+def agreement(entry: Algorithm) -> Agreement:
+    """same_on_all_ranks for the defaults and for what the algorithm is proved with, on LOOKED_AT.
+
+    An algorithm that does not run is said not to; `mpicoll verify` tells why.
+    """
+    apart: dict[str, list[int]] = defaultdict(list)
+    for p in filter(entry.serves, LOOKED_AT):
+        for schedule in _chosen(entry, p):
+            try:
+                same = same_on_all_ranks(schedule)
+            except Exception:  # what somebody else's function raises
+                return Agreement(None, f"not known, since it fails at p = {p}; see mpicoll verify")
+            if same is None:
+                return Agreement(None)
+            if not same:
+                apart[", ".join(f"{k}={v}" for k, v in schedule.parameters.items())].append(p)
+    words = [f"{given} with p = {spans(ranks)}" if given else f"p = {spans(ranks)}" for given, ranks in apart.items()]
+    return Agreement(not words, "; ".join(words))
+
+
+def _chosen(entry: Algorithm, p: int) -> Iterator[Schedule]:
+    for choice, _ in entry.choices(p):
+        with suppress(PreconditionError):
+            yield Schedule(entry, p, **choice)
+
+
+def told(schedule: Schedule, most: int = 60) -> str:
+    """How a block comes about, one on which ranks differ if there is any, in words; nothing where none is reduced.
+
+    >>> from mpicoll.schedules.schedule import schedule
+    >>> told(schedule("allreduce", "recursive_doubling", 4))
+    'Block 0 is (0∘1)∘(2∘3) on ranks 0-3: the same bits on all.'
+    """
+    if not schedule.collective.reduces:
+        return ""
+    folds = Folds(schedule)
+    own = schedule.collective.covers is not everybody
+    apart = [block for block in schedule.blocks if len(folds.trees(block)) > 1]
+    block = apart[0] if apart else schedule.blocks[0]
+    made = [
+        f"{_clipped(folds.forest.text(tree), most)} on rank{'s' * (len(who) > 1)} {spans(who)}"
+        for tree, who in folds.trees(block).items()
+    ]
+    if own or not apart:
+        same = ": the same bits on all" * (schedule.collective.ends is everywhere and not own)
+        return f"Block {block} is {made[-1]}{same}." if made else ""
+    return f"Block {block} is {made[0]} but {made[1]}: not the same bits on all."
+
+
+def _clipped(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+# -- lowered tables -------------------------------------------------------------------------------------------
+
+
+class _FoldingMachine(Machine):
+    """All ranks' tables run on fold trees, which must come out as those of the schedule."""
+
+    def __init__(self, folds: Folds, case: Case, in_place: bool, lowered: list[Plan]) -> None:
+        self.folds = folds
+        super().__init__(folds.schedule, case, in_place, lowered)
+
+    def _contribution(self, block: Block, rank: int) -> list[Cell]:
+        return self._cells(block, rank, 0)
+
+    def _combined(self, lane: Any, pieces: Pieces, left: list[Cell], right: list[Cell]) -> list[Cell]:
+        fold = self.folds.forest.fold
+        return [(x[0], fold(x[1], y[1]), 0) for x, y in zip(left, right)]
+
+    def _divided(self, lane: Any, pieces: Pieces, cells: list[Cell]) -> list[Cell]:
+        return [(x[0], x[1], 1) for x in cells]
+
+    def _expected(self, rank: int, block: Block) -> list[Cell]:
+        return self._cells(block, self.folds.tree(rank, block), self.case.averaged and self.schedule.p > 1)
+
+
+def check_folds(schedule: Schedule) -> None:
+    """Prove that plans fold as their schedule says, for the standing cases, in place and not. Raises VerifyError."""
+    folds = Folds(schedule)
+    for case in cases(schedule):
+        for in_place in in_place_forms(schedule):
+            run_folds(folds, case, in_place, lower_all(schedule, case, in_place))
+
+
+def run_folds(folds: Folds, case: Case, in_place: bool, lowered: list[Plan]) -> None:
+    """Run all ranks' tables on fold trees. Raises VerifyError where they come out as others than the schedule's."""
+    _FoldingMachine(folds, case, in_place, lowered).run()

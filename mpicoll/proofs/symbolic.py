@@ -1,0 +1,336 @@
+"""Plays a schedule's p ranks symbolically, with sends that wait for their receive (rendezvous).
+
+No buffering is assumed anywhere: a message is complete when both sides have posted it, a step when all
+its messages are, and a strand goes on only then. What comes out is who sent what to whom when, with the
+contributions it carried; what cannot go on, or would differ between two runs, raises VerifyError.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, NoReturn
+
+from ..errors import VerifyError
+from ..schedules.collectives import Block
+from ..schedules.ir import INPUT, VALUE, Loc, Op, Recv, RecvReduce, Reduce, Send, Step, Strand
+from ..schedules.liveness import read, written
+from ..schedules.schedule import Schedule
+
+
+class Interval(NamedTuple):
+    """Contributions first..end-1, combined in this order."""
+
+    first: int
+    end: int
+
+
+Value = int | Interval  # a bit mask of contributions, or an interval where the order matters
+
+
+def mask(ranks: Interval) -> int:
+    """The contributions of an interval where their order does not matter."""
+    return (1 << ranks.end) - (1 << ranks.first)
+
+
+def combine(left: Value, right: Value) -> Value:
+    """left∘right. Raises ValueError when a contribution would count twice or stand out of order."""
+    if isinstance(left, Interval) and isinstance(right, Interval):
+        if left.end != right.first:
+            raise ValueError(f"{show(left)} before {show(right)} is out of rank order")
+        return Interval(left.first, right.end)
+    if left & right:  # type: ignore[operator]
+        raise ValueError(f"contribution {show(left & right)} would count twice")  # type: ignore[operator]
+    return left | right  # type: ignore[operator]
+
+
+def contributors(value: Value) -> list[int]:
+    """The ranks whose contributions a value holds."""
+    if isinstance(value, Interval):
+        return list(range(value.first, value.end))
+    return [r for r in range(value.bit_length()) if value >> r & 1]
+
+
+def show(value: Value | None) -> str:
+    """A value for an error message: 0..3 or {0, 2}."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, Interval):
+        return f"{value.first}..{value.end - 1}"
+    return "{" + ", ".join(map(str, contributors(value))) + "}"
+
+
+@dataclass(slots=True)
+class Message:
+    """One message as it happened: from start to end in steps of unit length, and what it carried."""
+
+    source: int
+    destination: int
+    strand: int
+    step: int
+    start: int
+    blocks: tuple[Block, ...]
+    values: tuple[Value, ...]
+    folds: bool = False
+
+    @property
+    def end(self) -> int:
+        """When it has arrived."""
+        return self.start + 1
+
+
+@dataclass
+class Trace:
+    """What a played schedule did: its messages in order, and every rank's state at the end."""
+
+    messages: list[Message] = field(default_factory=list)
+    state: list[dict[Loc, Value]] = field(default_factory=list)
+    known: list[int] = field(default_factory=list)
+    steps: int = 0
+    sent: list[int] = field(default_factory=list)
+    received: list[int] = field(default_factory=list)
+
+
+class _Line:
+    """One strand of one rank under way."""
+
+    __slots__ = ("clock", "finish", "index", "pending", "rank", "steps", "strand", "taken")
+
+    def __init__(self, rank: int, strand: int, steps: Strand) -> None:
+        self.rank, self.strand, self.steps = rank, strand, steps
+        self.index = self.pending = self.clock = self.finish = 0
+        self.taken: dict[int, tuple[Value, ...]] = {}
+
+
+@dataclass(slots=True)
+class _Posted:
+    """One side of a message waiting for the other: operation k of the step a line is in."""
+
+    line: _Line
+    k: int
+    op: Send | Recv | RecvReduce
+    at: int
+    values: tuple[Value, ...] = ()
+    known: int = 0
+
+
+_Operand = tuple[Value, Op | None]  # and what brought it; None: it was here
+
+
+class Player:
+    """The state of all ranks while a schedule is played; play() runs it to its end."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.ordered = schedule.collective.reduces and not schedule.commutative
+        p = schedule.p
+        self.trace = Trace(
+            state=[self._start(rank) for rank in range(p)],
+            known=[1 << r for r in range(p)],
+            sent=[0] * p,
+            received=[0] * p,
+        )
+        programs = [schedule.program(rank) for rank in range(p)]
+        for rank, program in enumerate(programs):
+            self._check_strands_apart(rank, program)
+        self.lines = {
+            (r, s): _Line(r, s, steps) for r, program in enumerate(programs) for s, steps in enumerate(program)
+        }
+        self.sends: dict[tuple[int, int, int], deque[_Posted]] = defaultdict(deque)
+        self.receives: dict[tuple[int, int, int], deque[_Posted]] = defaultdict(deque)
+        self.ready = deque(self.lines.values())
+
+    def _start(self, rank: int) -> dict[Loc, Value]:
+        own = self._contribution(rank)
+        return {Loc(b, block): own for block in self.schedule.starts(rank) for b in (VALUE, INPUT)}
+
+    def _contribution(self, rank: int) -> Value:
+        """What a rank starts with."""
+        return Interval(rank, rank + 1) if self.ordered else 1 << rank
+
+    def _combine(self, left: Value, right: Value) -> Value:
+        return combine(left, right)
+
+    def play(self) -> Trace:
+        """Run until nothing moves. Raises VerifyError for a deadlock, a hazard or a mismatch."""
+        for line in list(self.ready):
+            self._post(line)
+        while self.ready:
+            line = self.ready.popleft()
+            while line.index < len(line.steps) and not line.pending:
+                self._finish(line)
+                line.index += 1
+                line.clock = max(line.clock, line.finish)
+                self._post(line)
+        stuck = [line for line in self.lines.values() if line.index < len(line.steps)]
+        if stuck:
+            line = stuck[0]
+            waits = [op for op in line.steps[line.index] if not isinstance(op, Reduce)]
+            others = ", ".join(f"rank {x.rank} in step {x.index}" for x in stuck[1:5])
+            self._fail(
+                line,
+                waits[0],
+                "every message matched",
+                f"deadlock: {len(stuck)} strands wait for ever ({others or 'no other'})",
+            )
+        self.trace.steps = max((line.clock for line in self.lines.values()), default=0)
+        return self.trace
+
+    def _fail(self, line: _Line, op: Any, expected: str, got: str) -> NoReturn:
+        s = self.schedule
+        raise VerifyError(
+            algorithm=s.title,
+            p=s.p,
+            rank=line.rank,
+            strand=line.strand,
+            step=line.index,
+            op=op,
+            expected=expected,
+            got=got,
+        )
+
+    def _check_strands_apart(self, rank: int, program: tuple[Strand, ...]) -> None:
+        """No strand may touch what another one writes: they run side by side."""
+        if len(program) < 2:
+            return
+        touched = [{x for step in strand for x in (*read(step), *written(step))} for strand in program]
+        for s, strand in enumerate(program):
+            for other in range(len(program)):
+                if other == s:
+                    continue
+                for index, step in enumerate(strand):
+                    if clash := touched[other].intersection(written(step)):
+                        line = _Line(rank, s, strand)
+                        line.index = index
+                        self._fail(
+                            line,
+                            step,
+                            f"places strand {other} does not touch",
+                            f"it writes {sorted(clash, key=str)[0]}",
+                        )
+
+    # -- one step ---------------------------------------------------------------------------------------
+
+    def _post(self, line: _Line) -> None:
+        if line.index == len(line.steps):
+            return
+        step = line.steps[line.index]
+        line.taken, line.finish = {}, line.clock
+        self._check_step(line, step)
+        messages = [(k, op) for k, op in enumerate(step) if not isinstance(op, Reduce)]
+        line.pending = len(messages)
+        for k, op in messages:
+            if isinstance(op, Send):
+                values = tuple([self._read(line, Loc(op.buffer, b), op) for b in op.blocks])
+                key = (line.rank, op.peer, line.strand)
+                self.sends[key].append(_Posted(line, k, op, line.clock, values, self.trace.known[line.rank]))
+            else:
+                key = (op.peer, line.rank, line.strand)
+                self.receives[key].append(_Posted(line, k, op, line.clock))
+            self._match(key)
+        if not line.pending:
+            self.ready.append(line)
+
+    def _check_step(self, line: _Line, step: Step) -> None:
+        reduces = self.schedule.collective.reduces
+        for op in step:
+            if not reduces and isinstance(op, RecvReduce | Reduce):
+                self._fail(line, op, "no reduction in a collective that only moves data", "one")
+            if not isinstance(op, Reduce):
+                self._check_message(line, op)
+            elif op.dst.buffer == INPUT:
+                self._fail(line, op, "a target other than the read-only input", "input")
+        if len(step) > 1:
+            self._check_targets(line, step)
+
+    def _check_message(self, line: _Line, op: Send | Recv | RecvReduce) -> None:
+        p, blocks = self.schedule.p, op.blocks
+        if not 0 <= op.peer < p or op.peer == line.rank:
+            self._fail(line, op, f"another rank in 0..{p - 1} as the peer", f"peer {op.peer}")
+        if len(blocks) > 1 and len(set(blocks)) < len(blocks):
+            self._fail(line, op, "each block once in a message", f"blocks {blocks}")
+        if op.buffer == INPUT and blocks and not isinstance(op, Send):
+            self._fail(line, op, "a target other than the read-only input", "input")
+
+    def _check_targets(self, line: _Line, step: Step) -> None:
+        """A plain receive may target nothing that another message of its step uses."""
+        used = {Loc(op.buffer, b) for op in step if isinstance(op, Send) for b in op.blocks}
+        landed: set[Loc] = set()
+        for op in step:
+            if isinstance(op, Recv):
+                targets = {Loc(op.buffer, b) for b in op.blocks}
+                if clash := targets & (used | landed):
+                    self._fail(line, op, "a target nothing else in this step uses", str(sorted(clash, key=str)[0]))
+                landed |= targets
+        if landed & {Loc(op.buffer, b) for op in step if isinstance(op, RecvReduce) for b in op.blocks}:
+            expected = "no block both received and folded into in one step"
+            self._fail(line, step, expected, str(sorted(landed, key=str)[0]))
+
+    def _read(self, line: _Line, loc: Loc, op: Op) -> Value:
+        value = self.trace.state[line.rank].get(loc)
+        if value is None:
+            self._fail(line, op, f"{loc} to hold something", "it was never written")
+        return value
+
+    def _match(self, key: tuple[int, int, int]) -> None:
+        sends, receives = self.sends[key], self.receives[key]
+        while sends and receives:
+            send, receive = sends.popleft(), receives.popleft()
+            sender, receiver, blocks = send.line, receive.line, send.op.blocks
+            if blocks != receive.op.blocks:
+                expected = f"blocks {receive.op.blocks}"
+                self._fail(receiver, receive.op, expected, f"rank {sender.rank} sent blocks {blocks}")
+            start = max(send.at, receive.at)
+            receiver.taken[receive.k] = send.values
+            trace, folds = self.trace, isinstance(receive.op, RecvReduce)
+            trace.known[receiver.rank] |= send.known
+            trace.sent[sender.rank] += len(blocks)
+            trace.received[receiver.rank] += len(blocks)
+            trace.messages.append(
+                Message(sender.rank, receiver.rank, sender.strand, receiver.index, start, blocks, send.values, folds)
+            )
+            for line in (sender, receiver):
+                line.finish = max(line.finish, start + 1)
+                line.pending -= 1
+                if not line.pending:
+                    self.ready.append(line)
+
+    def _finish(self, line: _Line) -> None:
+        """The end of a step: receives are in, folds happen, local reductions follow."""
+        step, state = line.steps[line.index], self.trace.state[line.rank]
+        landed: dict[Loc, list[_Operand]] = {}
+        for k, op in enumerate(step):
+            if isinstance(op, Recv):
+                state.update(zip((Loc(op.buffer, b) for b in op.blocks), line.taken[k], strict=True))
+        for k, op in enumerate(step):
+            if isinstance(op, RecvReduce):
+                for block, value in zip(op.blocks, line.taken[k], strict=True):
+                    loc = Loc(op.buffer, block)
+                    operands = landed.get(loc) or landed.setdefault(loc, [(self._read(line, loc, op), None)])
+                    operands.insert(0 if op.side == "left" else len(operands), (value, op))
+        for loc, operands in landed.items():
+            self._fold(line, loc, operands)
+        for op in step:
+            if isinstance(op, Reduce):
+                value = self._read(line, op.src, op)
+                if op.dst in state:
+                    local = (state[op.dst], None)
+                    self._fold(line, op.dst, [(value, op), local] if op.side == "left" else [local, (value, op)])
+                else:
+                    state[op.dst] = value
+
+    def _fold(self, line: _Line, loc: Loc, operands: list[_Operand]) -> None:
+        """All that a step folds into one place, from left to right, as the rows of plans do it."""
+        value, op = operands[0]
+        for right, other in operands[1:]:
+            op = other or op
+            try:
+                value = self._combine(value, right)
+            except ValueError as e:
+                self._fail(line, op, f"{show(value)} and {show(right)} to combine in this order at {loc}", str(e))
+        self.trace.state[line.rank][loc] = value
+
+
+def play(schedule: Schedule) -> Trace:
+    """Play one schedule to its end. Raises VerifyError for anything but a clean run."""
+    return Player(schedule).play()

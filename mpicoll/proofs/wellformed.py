@@ -1,0 +1,79 @@
+"""Whether a plan's tables are well formed: what an engine that believes every number would trip over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from ..plans.plan import ALIGN, FOLD, IN, LAST, MAX_WINDOW, OUT, RECV, SCRATCH, SEND, WHOLE, Plan
+
+
+def faults(plan: Plan) -> list[str]:
+    """What is wrong with a plan's form, in words; empty where nothing is."""
+    found: list[str] = []
+    rows, segments, steps = plan.rows.tolist(), plan.segments.tolist(), plan.steps.tolist()
+
+    def expect(holds: bool, what: str) -> None:
+        if not holds:
+            found.append(what)
+
+    expect(consecutive(plan.strands.tolist(), len(steps)), "strands divide the steps")
+    expect(consecutive([(first, end) for first, _, end in steps], len(rows)), "steps divide the rows")
+    expect(consecutive([row[2:4] for row in rows], len(segments)), "rows divide the segments")
+    expect(all(first <= posts <= end for first, posts, end in steps), "what is posted is a part of the step")
+    expect(all(row[0] in (SEND, RECV, FOLD, LAST) for row in rows), "kinds")
+    expect(all(base in (IN, OUT, SCRATCH) for base, _, _ in segments), "bases")
+    expect(all(at >= 0 and length > 0 for _, at, length in segments), "places and lengths")
+    expect(all(length % plan.itemsize == 0 for _, _, length in segments), "whole elements in every block")
+    expect(
+        plan.slice == WHOLE if plan.lanes == 1 else plan.slice % plan.itemsize == 0,
+        "whole elements in every slice",
+    )
+    expect(1 <= plan.window <= min(plan.lanes, MAX_WINDOW), "the window")
+    expect(plan.lane_scratch % ALIGN == 0, "aligned lanes")
+    written = sorted({(at, length) for base, at, length in segments if base == OUT}) if plan.lanes > 1 else []
+    expect(all(a + n <= b for (a, n), (b, _) in pairwise(written)), "blocks apart, so that lanes are")
+    if not found:
+        for number, row in enumerate(rows):
+            expect(sound_row(plan, row, segments[row[2] : row[3]]), f"row {number}")
+        expect(
+            all(
+                row[0] == FOLD and [base for base, _, _ in segments[row[2] : row[3]]] == [OUT, IN]
+                for first, posts, _ in steps
+                for row in rows[first:posts]
+                if row[0] in (FOLD, LAST)
+            ),
+            "only the input is copied before the messages of a step are in",
+        )
+        expect(plan.most_messages == max(map(len, messages(plan)), default=0), "room for the messages of a step")
+    return found
+
+
+def consecutive(pairs: Sequence[Sequence[int]], total: int) -> bool:
+    """Whether (first, end) pairs follow each other and cover 0..total."""
+    return [0, *(end for _, end in pairs)] == [*(first for first, _ in pairs), total] and all(a <= b for a, b in pairs)
+
+
+def messages(plan: Plan) -> list[list[int]]:
+    """The rows of each step that are messages."""
+    kinds = plan.rows[:, 0].tolist()
+    return [[r for r in range(first, posts) if kinds[r] in (SEND, RECV)] for first, posts, _ in plan.steps.tolist()]
+
+
+def sound_row(plan: Plan, row: Sequence[int], segments: Sequence[Sequence[int]]) -> bool:
+    """Whether one row's segments are what its kind needs, within a lane's scratch."""
+    kind, stage = row[0], row[4]
+    whole = [min(length, plan.slice) for _, _, length in segments]
+    within = all(base != SCRATCH or at + n <= plan.lane_scratch for (base, at, _), n in zip(segments, whole))
+    if kind in (FOLD, LAST):
+        to, *operands = segments or [[]]
+        within = within and to[:1] != [IN]
+        late = [x for x in operands[2:] if x == to]  # overwritten only when all else is folded
+        return within and len(operands) > 0 and len(set(whole)) == 1 and (not late or operands[0][0] == SCRATCH)
+    within = within and (kind == SEND or all(base != IN for base, _, _ in segments))
+    if len(segments) < 2:
+        return within and stage == -1
+    if stage < 0 or stage + sum(whole) > plan.lane_scratch:
+        return False
+    at = [stage + sum(whole[:i]) for i in range(len(whole))]
+    return within and (kind == SEND or [s[:2] for s in segments] == [[SCRATCH, a] for a in at])

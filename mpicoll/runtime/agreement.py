@@ -1,0 +1,89 @@
+"""What the ranks of a communicator agree on when a Comm is made: settings, the engine, nodes, the tuning table."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mpi4py import MPI
+
+from ..engines import selftest
+from ..errors import EngineError, spans
+from ..schedules.parameters import Partition
+from ..selection.rules import Rule
+from ..selection.settings import Settings, read
+from ..selection.tables import READ, Table, library, node
+
+LOG = logging.getLogger("mpicoll")
+_said = set[str]()  # why tuning tables were refused
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """The same on every rank, but for the engine that auto means, since engines send the same messages."""
+
+    settings: Settings
+    engine: str
+    engine_why: str
+    nodes: Partition  # the ranks of every node, in the order of their first ranks
+    table: Table | None
+    untuned: str  # why there is no table, though one was asked for
+
+    def measured(self, collective: str) -> Sequence[Rule]:
+        """What the tuning table says of a collective."""
+        return self.table.rules.get(collective, ()) if self.table is not None else ()
+
+
+def agree(comm: MPI.Intracomm) -> Agreed:
+    """Collective, on a communicator that nobody else uses.
+
+    Raises on every rank what rank 0's environment is worth, and EngineError where one cannot run what that asks for.
+    One Allgather does: where threads make communicators at once, Intel MPI's Bcast hangs.
+    """
+    told = comm.allgather((_settings() if comm.rank == 0 else None, node(MPI)))
+    settings: Any = told[0][0]
+    if isinstance(settings, Exception):
+        raise settings
+    if settings.tuning is not None:
+        READ.setdefault(settings.tuning.path, settings.tuning)  # this rank may be the first of another communicator
+    nodes: dict[str, list[int]] = {}
+    for rank, (_, name) in enumerate(told):
+        nodes.setdefault(name, []).append(rank)
+    partition = tuple(map(tuple, nodes.values()))
+    return Agreed(settings, *_engine(comm, settings.engine), partition, *_table(comm, settings, partition))
+
+
+def _settings() -> Settings | Exception:
+    try:
+        return read()
+    except Exception as error:  # every rank raises it
+        return error
+
+
+def _engine(comm: MPI.Intracomm, asked: str) -> tuple[str, str]:
+    """The engine that auto means on this rank, and why."""
+    if asked == "compiled":
+        problems = comm.allgather(selftest.check())
+        if failed := [rank for rank, problem in enumerate(problems) if problem is not None]:
+            where = f"on rank {spans(failed)}: {problems[failed[0]]}"
+            raise EngineError(f"MPICOLL_ENGINE asks for the compiled engine, and it cannot run {where}")
+    if asked != "auto":
+        return asked, "chosen by MPICOLL_ENGINE"
+    problem = selftest.check()
+    return ("compiled", "its self-test passed") if problem is None else ("mpi4py", f"compiled cannot run: {problem}")
+
+
+def _table(comm: MPI.Intracomm, settings: Settings, nodes: Partition) -> tuple[Table | None, str]:
+    """The tuning table for these ranks; or why there is none, though one was asked for."""
+    tuning = settings.tuning
+    if tuning is None:
+        return None, ""
+    if settings.engine != "auto":
+        return None, f"MPICOLL_ENGINE chooses, and {tuning.path} was measured without"
+    table, why = tuning.table(library(MPI), nodes)
+    if why and comm.rank == 0 and comm.size == MPI.COMM_WORLD.size and why not in _said:  # others are parts of it
+        _said.add(why)
+        LOG.warning("%s; run mpicoll tune here", why)
+    return table, why

@@ -1,0 +1,365 @@
+"""What mpicoll keeps for a communicator: a private one for its messages, plans, settings, what is in flight."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Hashable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ..engines import BROKEN, CALLS, NUMBERS, TRACES, selftest
+from ..errors import CommError, EngineError
+from ..plans.plan import ALIGN, SEQUENCES
+from ..schedules.collectives import PERSISTENT
+from ..selection.select import NATIVE, Choice, Overrides
+from . import progress, watchdog
+from .agreement import Agreed, agree
+from .cache import Kept
+from .inquiry import Notes
+from .operation import Flight, Record, Sink
+from .status import RECENT, Failure, Standing, describe
+from .tags import Slots
+
+if TYPE_CHECKING:
+    from ..fastpath.dispatch import Direct
+
+LOG = logging.getLogger("mpicoll")
+SPIN = 0.01  # seconds an engine may run before signals, stalls and other flights are looked after
+KEEP_SCRATCH = 64 << 20  # bytes of scratch kept for the next call
+
+LIVE: dict[int, Channel] = {}  # type: ignore[name-defined]  # by identity, those that are not freed
+_busy: set[Channel] = set()  # type: ignore[name-defined]  # with something in flight
+_how_busy = np.zeros(1, np.int64)  # how many these are, for engines/direct.py
+_busy_lock = threading.RLock()
+_unknown_layouts: set[str] = set()  # why the short way is closed, as was logged
+ORPHANS: list[Any] = []  # what MPI may write to until the end of the process
+
+
+def anything_in_flight() -> bool:
+    """Whether a collective is under way on any communicator of this process."""
+    return bool(_busy)
+
+
+def advance_all(but: Channel | None = None) -> None:
+    """Advance what is in flight on every communicator, but where another thread does so at this moment."""
+    for channel in list(_busy):
+        if channel is not but:
+            channel.poll(blocking=False)
+
+
+class Channel:
+    """The private side of one communicator."""
+
+    def __init__(self, comm: MPI.Intracomm, like: Channel | None = None, own: Sequence[MPI.Intracomm] = ()) -> None:
+        """Collective; but not if it is like another, and given the communicators that it has for itself."""
+        own = own or [MPI.Intracomm(comm).Dup()]  # a plain one: its collectives are MPI's own
+        self.comm = own[0]
+        self.comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self.rank, self.size = comm.rank, comm.size
+        self.agreed: Agreed = like.agreed if like is not None else self._agree()
+        self.settings = self.agreed.settings
+        self.kept = Kept()
+        self.numbers, self.how_busy = np.zeros(NUMBERS, np.int64), _how_busy
+        self.closed = self._why_closed()  # the short way; empty where it is open
+        self.direct = self._short_way()
+        self.override(Overrides())
+        self.flying: list[Flight] = []
+        self.slots: dict[int, Flight] = {}
+        self.lock = threading.RLock()
+        self.traces: list[Sink] = []
+        self.said: set[str] = set()
+        self.abandoned: list[Any] = []  # what broke off with messages still posted: its memory must stay
+        self.scratch: np.ndarray | None = None
+        self.scratch_lock = threading.Lock()
+        self.freed = False  # whether the user's communicator is
+        self.over = False  # whether its own are, too
+        self.persistent = Slots(self)
+        self.started: dict[int, np.ndarray] = {}  # how often each persistent collective was, by the call that made it
+        self.failures: list[Failure] = []  # the last errors by which this rank left calls
+        self.notes = Notes(self.comm)
+        # for MPI's own collectives in check mode, which start when they have been compared: not in the order of calls
+        self.compared = MPI.Intracomm((self.comm.Dup() if like is None else own[1]) if self.settings.check else None)
+        self.last_compared: Flight | None = None
+
+    def begin_copies(self) -> list[tuple[MPI.Intracomm, MPI.Request]]:
+        """Start making the communicators that a channel like this one has for itself. Collective."""
+        return [self.comm.Idup() for _ in range(1 + self.settings.check)]
+
+    def _agree(self) -> Agreed:
+        try:
+            return agree(self.comm)
+        except Exception:
+            self.comm.Free()
+            raise
+
+    def use_engine(self, engine: str) -> None:
+        """Check that an engine chosen by using() can run. Raises EngineError."""
+        if engine == "compiled" and (problem := selftest.check()) is not None:
+            raise EngineError(f"the compiled engine was asked for and cannot run here: {problem}")
+
+    # -- what calls need --------------------------------------------------------------------------------
+
+    def _why_closed(self) -> str:
+        """Say why every call goes the long way; that objects are laid out in an unknown way is logged, once."""
+        if self.settings.check:
+            return "check mode compares every call"
+        if self.agreed.engine != "compiled":
+            return f"the {self.agreed.engine} engine runs the plans"
+        if why := selftest.fast_path():
+            if self.rank == 0 and why not in _unknown_layouts:
+                _unknown_layouts.add(why)
+                LOG.warning("every call takes the slow path: %s", why)
+            return why
+        return ""
+
+    def _short_way(self) -> Direct | None:
+        """What serves calls without a look at their arguments, where that is open."""
+        if self.closed:
+            return None
+        from ..fastpath.dispatch import Direct  # here, since the compiled engine need not load
+
+        return Direct(self)
+
+    def override(self, overrides: Overrides) -> None:
+        """Put other overrides in force, with what serves calls under them."""
+        if self.direct is not None:
+            self.direct.under(overrides)
+        self.overrides, self.prepared = overrides, self.kept.under(overrides)
+
+    def remember(self, key: Hashable, prepared: Any, nbytes: int) -> None:
+        """Keep what serves a kind of call and has nbytes of memory; see kept.py."""
+        self.kept.add(self.prepared, key, prepared, nbytes)
+
+    def take_scratch(self, nbytes: int, lent: bool = False) -> np.ndarray:
+        """An array that holds nbytes from an aligned address on; the progress thread may want one too.
+
+        lent: the one that a call of the short way uses; nobody but what goes on with that call gets it.
+        """
+        kept = None
+        with self.scratch_lock:
+            if self.direct is None or self.direct.withdraw(lent):
+                kept, self.scratch = self.scratch, None
+        if kept is not None and len(kept) >= nbytes + ALIGN:
+            return kept
+        return np.empty(nbytes + ALIGN, np.uint8)
+
+    def give_scratch(self, array: np.ndarray | None) -> None:
+        """Keep the larger one for the next call.
+
+        Garbage gives some back too, in any thread and at any time, this one in the middle of this included: it waits
+        for nothing then, and the array just goes.
+        """
+        if array is None or self.freed or len(array) > KEEP_SCRATCH or not self.scratch_lock.acquire(blocking=False):
+            return
+        try:
+            larger = self.scratch is None or len(self.scratch) < len(array)
+            if larger and (self.direct is None or self.direct.lend(array)):
+                self.scratch, array = array, self.scratch
+        finally:
+            self.scratch_lock.release()
+
+    # -- flights ----------------------------------------------------------------------------------------
+
+    @property
+    def sequence(self) -> int:
+        """The number of the last call, the same on every rank."""
+        return int(self.numbers[CALLS])
+
+    def next_sequence(self) -> int:
+        """The number of a call, the same on every rank."""
+        self.numbers[CALLS] += 1
+        return self.sequence
+
+    def abandon(self, what: Any, sequence: int | None) -> None:
+        """Keep what broke off with messages posted: MPI may write to its memory for good.
+
+        The tags of a call by that number are not used again, for a message may still come with one.
+        """
+        self.abandoned.append(what)
+        if sequence is not None:
+            self.numbers[BROKEN + sequence % SEQUENCES] = sequence
+
+    def check_tags(self) -> None:
+        """Raise CommError where the tags of the next call may be those of messages that a broken-off call left."""
+        broken = int(self.numbers[BROKEN + (self.sequence + 1) % SEQUENCES])
+        if broken:
+            raise CommError(
+                f"call {broken} on this communicator broke off with messages under way, and call {self.sequence + 1} "
+                f"would use the same tags; go on with another communicator, such as a Dup of this one"
+            )
+
+    def _is_busy(self, busy: bool) -> None:
+        with _busy_lock:
+            (_busy.add if busy else _busy.discard)(self)
+            _how_busy[0] = len(_busy)
+
+    def launch(self, flight: Flight) -> None:
+        """Take a flight up; it shares its tags with an earlier one only after that is done."""
+        with self.lock:
+            if flight.form == PERSISTENT:  # these have tags of their own
+                flight.start = self._next_start(flight)
+            elif flight.choice.algorithm != NATIVE:  # and these use none
+                slot = flight.sequence % SEQUENCES
+                flight.after = flight.after or self.slots.get(slot)
+                self.slots[slot] = flight
+            self.flying.append(flight)
+            self._is_busy(True)
+
+    def _next_start(self, flight: Flight) -> int:
+        """Which start it is; a flight that goes on with one was counted when that began."""
+        started = self.started[flight.sequence]
+        started += not flight.is_begun
+        return int(started[0])
+
+    def run(self, flight: Flight) -> None:
+        """Launch a flight and stay until it is done, advancing all others too. Raises what it raised."""
+        self.launch(flight)
+        try:
+            self.wait(flight)
+        except BaseException as error:
+            if not flight.done:  # a signal handler's: nobody waits any more for a call that goes on
+                self.fail(flight.standing, error)
+            raise
+
+    def wait(self, flight: Flight) -> None:
+        """Advance everything in this process until this flight is done. Raises what it raised."""
+        progress.THREAD.waiters.add(thread := threading.get_ident())
+        try:
+            while not flight.done:
+                with self.lock:
+                    if flight.done:
+                        break
+                    alone = len(self.flying) == len(_busy) == 1
+                    self.turn(SPIN if alone else 0.0)
+                if not flight.done and not alone:
+                    advance_all(but=self)
+                    os.sched_yield()
+        finally:
+            progress.THREAD.waiters.discard(thread)
+        flight.tell()
+
+    def turn(self, seconds: float) -> None:
+        """Advance every flight once, and look after those that stand still."""
+        if not self.step(seconds):
+            watchdog.watch(self, time.monotonic())
+
+    def step(self, seconds: float) -> bool:
+        """Advance every flight once; whether any came to its end."""
+        ended = [flight for flight in self.flying if flight.step(seconds)]
+        for flight in ended:
+            self.flying.remove(flight)
+            if flight.error is not None:  # no name for it here: its traceback holds this frame
+                self.fail(flight.standing, flight.error)
+            if flight.broke_off:
+                has_own_tags = flight.form == PERSISTENT or flight.choice.algorithm == NATIVE
+                self.abandon(flight, None if has_own_tags else flight.sequence)
+            if self.slots.get(flight.sequence % SEQUENCES) is flight:
+                del self.slots[flight.sequence % SEQUENCES]
+        if not self.flying:
+            self._is_busy(False)
+        return bool(ended)
+
+    def poll(self, blocking: bool = True) -> bool:
+        """One pass over what is in flight; whether anything is left. Not blocking: none if another thread is at it."""
+        if not self.lock.acquire(blocking):
+            return True
+        try:
+            if self.flying and not self.over:
+                self.turn(0.0)
+            return bool(self.flying)
+        finally:
+            self.lock.release()
+
+    def background(self) -> None:
+        """Let the progress thread see to what is in flight."""
+        if self.flying and self.settings.progress and progress.ProgressThread.possible():
+            progress.THREAD.watch(self)
+
+    # -- telling ----------------------------------------------------------------------------------------
+
+    def attend(self) -> None:
+        """Answer who asks where this rank is."""
+        watchdog.attend(self)
+
+    def fail(self, one: Standing, error: BaseException, made: bool = True) -> None:
+        """Note an error by which this rank leaves a call, or refuses to make it: it is told to whoever asks."""
+        self.failures = [*self.failures, Failure(*one, describe(error), made)][-RECENT:]
+        watchdog.own_up(self)
+
+    def farewell(self) -> None:
+        """Tell every rank that this one has ended."""
+        watchdog.farewell(self)
+
+    def is_watched(self) -> bool:
+        """Whether something in flight may still come to be reported, or the run aborted for it."""
+        return any(self.settings.abort or not flight.reported for flight in self.flying)
+
+    def trace(self, sink: Sink) -> None:
+        """Give the records of all calls to a sink too."""
+        self.traces.append(sink)
+        self.numbers[TRACES] = len(self.traces)
+
+    def untrace(self, sink: Sink) -> None:
+        """Give it no more."""
+        self.traces[:] = [each for each in self.traces if each is not sink]  # equal ones are others'
+        self.numbers[TRACES] = len(self.traces)
+
+    def record(self, record: Record) -> None:
+        """Note what ran, where somebody traces."""
+        for trace in self.traces:
+            trace.append(record)
+
+    def say_once(self, choice: Choice) -> None:
+        """Tell the user, once per reason and from rank 0, that a call runs native though nobody asked for it."""
+        if self.rank == 0 and not choice.forced and not choice.measured and choice.why not in self.said:
+            self.said.add(choice.why)
+            LOG.warning("%s runs native: %s", choice.collective, choice.why)
+
+    def drain(self) -> None:
+        """Complete what is in flight."""
+        while self.flying:
+            with self.lock:
+                self.turn(0.0)
+            advance_all(but=self)
+            os.sched_yield()
+
+    # -- the end ----------------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """The communicator is gone: nothing begins any more, what is in flight goes on. Nothing of MPI's is called."""
+        self.freed = True
+        LIVE.pop(id(self), None)
+        if self.direct is not None:
+            self.direct.close()
+        self.persistent.close()
+
+    def free(self, drain: bool = True) -> None:
+        """Complete what is in flight and give the private communicator back; again is harmless.
+
+        What broke off keeps its memory for good: messages of other ranks may still arrive in it.
+        """
+        if self.over:
+            return
+        if drain:
+            self.drain()
+        with self.lock:
+            self.leave()
+            self.over = True
+            self._is_busy(False)
+            if self.direct is not None:
+                self.direct.abandon()
+                self.direct.clear()
+            self.kept.clear()
+            self.prepared.clear()
+            ORPHANS.extend(self.abandoned)
+            self.persistent.free()
+            for comm in (self.compared, self.comm):
+                if comm != MPI.COMM_NULL:
+                    with suppress(MPI.Exception):  # MPICH's, where a rank never took what another sent
+                        comm.Free()

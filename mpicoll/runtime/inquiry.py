@@ -1,0 +1,85 @@
+"""Notes between ranks: the questions and answers of whereabouts.py, on tags of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ..plans.plan import NOTE_TAGS
+from .status import Answer
+
+ASK, ANSWER, PARTING = NOTE_TAGS[:3]
+AGAIN = 0.5  # seconds between two questions of one rank
+TRIES = 4  # a probe moves what is on its way a little, and may find nothing yet
+LOOK = 0.1  # seconds between two looks for notes while a call is waited for
+
+Mine = Callable[[], Answer]  # what a rank says of itself
+
+
+class Notes:
+    """One rank's side of a communicator: what it was told, whom it asked, and who asked it."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self.comm = comm
+        self.told: dict[int, Answer] = {}
+        self.pending: set[int] = set()  # ranks that have not answered: they are not asked again
+        self.askers: set[int] = set()  # ranks that asked, so that they want to know what comes
+        self.sent: list[tuple[MPI.Request, Any]] = []
+        self.began = self.asked = self.looked = float("-inf")  # began: the first question on what stands still now
+
+    def ask(self, now: float) -> None:
+        """Ask every other rank that owes no answer, unless that was a moment ago."""
+        if now - self.asked < AGAIN:
+            return
+        if now - self.asked > 4 * AGAIN:  # what was told of an earlier call says nothing of this one
+            self.told = {rank: answer for rank, answer in self.told.items() if answer.ended}
+            self.began = now
+        self.asked = now
+        for rank in self.others:
+            if rank not in self.pending:
+                self.pending.add(rank)
+                self._send(b"", rank, ASK)
+
+    def tell(self, ranks: Iterable[int], answer: Answer) -> None:
+        """Tell these ranks, unasked."""
+        note = answer.pack()
+        for rank in ranks:
+            self._send(note, rank, ANSWER)
+
+    @property
+    def others(self) -> list[int]:
+        """Every other rank."""
+        return [rank for rank in range(self.comm.size) if rank != self.comm.rank]
+
+    def has_heard(self) -> bool:
+        """Whether every other rank has answered."""
+        return len(self.told) == self.comm.size - 1
+
+    def look(self, now: float, mine: Mine) -> None:
+        """Take in what was told and answer what was asked, by mine()."""
+        self.looked = now
+        self.take_in(mine)
+
+    def take_in(self, mine: Mine) -> None:
+        """Take in what was told and answer what was asked, by mine()."""
+        for rank, note in self._receive(ANSWER):
+            self.told[rank] = Answer.unpack(note)
+            self.pending.discard(rank)
+        asked = {rank for rank, _ in self._receive(ASK)}
+        self.askers |= asked
+        if asked:
+            self.tell(asked, mine())
+        self.sent = [(request, note) for request, note in self.sent if not request.Test()]
+
+    def _send(self, note: bytes, rank: int, tag: int) -> None:
+        self.sent.append((self.comm.Isend([note, MPI.BYTE], rank, tag), note))
+
+    def _receive(self, tag: int) -> Iterable[tuple[int, bytes]]:
+        status = MPI.Status()
+        while any(self.comm.Iprobe(MPI.ANY_SOURCE, tag, status) for _ in range(TRIES)):
+            note = np.empty(status.Get_count(MPI.BYTE), np.uint8)
+            self.comm.Recv([note, MPI.BYTE], status.source, tag)
+            yield status.source, note.tobytes()

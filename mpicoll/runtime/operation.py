@@ -1,0 +1,292 @@
+"""A collective under way: a chain of stages, advanced without blocking until the last one is done."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from mpi4py import MPI
+
+from ..engines import Execution, Waiting
+from ..errors import MpicollError, spans
+from ..schedules.collectives import BLOCKING
+from ..selection.select import Choice
+from .status import Standing
+
+GLANCE = 1.0  # the most seconds between two looks at a flight that count as standing still
+OURS = (MPI.Exception, MpicollError, MemoryError)  # what stages raise; anything else is a signal handler's
+
+
+class Raised(Exception):
+    """What came out of a user's operator, Ctrl-C too: told to whoever waits for its call, whoever advances it."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class Stage(Protocol):
+    """One thing a flight waits for: a plan in an engine, or an exchange of signatures."""
+
+    def advance(self, seconds: float) -> bool:
+        """Go on for at most so long; True when done."""
+
+    def describe(self) -> list[str]:
+        """What it waits for, a line each, for the report of a stall."""
+
+    def waited_for(self) -> tuple[int, ...]:
+        """The ranks it waits for, where that is known."""
+
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """(messages posted, bytes sent, steps finished) so far; grows whenever anything moved."""
+
+    @property
+    def over(self) -> bool:
+        """Whether MPI is done with its memory, though it may have raised after that."""
+
+
+class Polled:
+    """A stage: a request of the MPI's own."""
+
+    def __init__(self, request: MPI.Request, what: str) -> None:
+        self.request, self.what, self.over = request, what, False
+
+    def advance(self, seconds: float) -> bool:
+        """Poll until it is done or the seconds are over."""
+        until = time.monotonic() + seconds
+        while not self.request.Test():
+            if time.monotonic() >= until:
+                return False
+            os.sched_yield()
+        self.over = True
+        return True
+
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """Nothing is seen to move."""
+        return 0, 0, 0
+
+    def describe(self) -> list[str]:
+        """What it waits for."""
+        return [f"waits for {self.what} of all ranks"]
+
+    def waited_for(self) -> tuple[int, ...]:
+        """Only the MPI knows."""
+        return ()
+
+
+class Gathering(Polled):
+    """A stage: an allgather of a small array by the MPI itself; `all` has a row for every rank when it is done."""
+
+    def __init__(self, comm: MPI.Comm, mine: np.ndarray, what: str = "the recvcounts") -> None:
+        self.mine, self.all = mine, np.empty((comm.size, len(mine)), mine.dtype)
+        super().__init__(comm.Iallgather(self.mine, self.all), what)
+
+
+class Running:
+    """A stage: a plan in its engine."""
+
+    def __init__(self, execution: Execution) -> None:
+        self.execution, self.over = execution, False
+
+    def advance(self, seconds: float) -> bool:
+        """Go on for at most so long; True when done."""
+        return self.execution.advance(seconds)
+
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """(messages posted, bytes sent, steps finished) so far."""
+        return self.execution.progress
+
+    def describe(self) -> list[str]:
+        """What each lane waits for."""
+        return [_line(w) for w in self.execution.waiting()]
+
+    def waited_for(self) -> tuple[int, ...]:
+        """The peers of all lanes."""
+        return tuple({peer for w in self.execution.waiting() for peer in (*w.receives, *w.sends)})
+
+
+class Failed(Running):
+    """A stage: a plan that the short way began, and of which MPI has refused something; code is MPI's."""
+
+    def __init__(self, execution: Any, code: int) -> None:
+        super().__init__(execution)
+        self.error = MPI.Exception(execution.cause(code))
+
+    def advance(self, seconds: float) -> bool:
+        """Raise it."""
+        raise self.error
+
+
+def _line(w: Waiting) -> str:
+    parts = [
+        f"{what} rank{'s' * (len(peers) > 1)} {spans(peers)}"
+        for what, peers in (("to receive from", w.receives), ("to send to", w.sends))
+        if peers
+    ]
+    return f"step {w.step} of chunk {w.chunk}, strand {w.strand}, waits {' and '.join(parts) or 'for its turn'}"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What ran, for traces: messages and bytes are what this rank posted and sent.
+
+    why says no sizes, so that calls served for the same reason say the same; direct, whether it went the short way.
+    """
+
+    collective: str
+    form: str
+    algorithm: str
+    engine: str
+    nbytes: int
+    chunk_bytes: int | None
+    lanes: int
+    messages: int
+    bytes: int
+    sequence: int
+    why: str
+    direct: bool = False
+
+
+class Sink(Protocol):
+    """Where records go: a list, or whatever counts them."""
+
+    def append(self, record: Record, /) -> None:
+        """Take one up."""
+
+
+class Flight:
+    """One call of a collective on its way.
+
+    stages are made one after the other, each when the one before is done. finish runs after the last.
+    keep holds whatever memory the stages use; it is not let go when a stage broke off, since MPI may still write to it.
+    """
+
+    def __init__(
+        self,
+        choice: Choice,
+        sequence: int,
+        stages: Sequence[Callable[[], Stage]],
+        finish: Callable[[], None],
+        keep: Any,
+        form: str = BLOCKING,
+        name: str = "",
+    ) -> None:
+        self.choice, self.sequence, self.keep, self.form = choice, sequence, keep, form
+        self.name = name or choice.collective
+        self.start = 0  # which start of a persistent collective
+        self.is_begun = False  # whether its messages were posted before it was a flight
+        self.stages = list(stages)
+        self.finish: Callable[[], None] | None = finish
+        self.stage: Stage | None = None
+        self.after: Flight | None = None  # the earlier flight that must be done first
+        self.done = False
+        self.error: BaseException | None = None
+        self.on_done: Callable[[], None] | None = None
+        self.told = False  # whether the error has been raised to the user
+        self.progress = (0, 0, 0)  # of the last stage that is done
+        self.still, self.looked, self.seen, self.reported = 0.0, 0.0, (-1, -1, -1), False
+        self.asked = 0.0  # how long it had stood still when the other ranks were asked last
+
+    def step(self, seconds: float) -> bool:
+        """Advance; True when done, with or without an error.
+
+        What a signal handler raises, Ctrl-C or a timeout, ends nothing: it goes to whoever called.
+        """
+        if self.done:
+            self._announce()  # if an interrupt came before that
+            return True
+        if self.after is not None:
+            if not self.after.done:
+                return False
+            self.after = None
+        try:
+            while self.stage is not None or self.stages:
+                if self.stage is None:
+                    self.stage = self.stages[0]()
+                    del self.stages[0]
+                if not self.stage.advance(seconds):
+                    return False
+                self.progress, self.stage = self.stage.progress, None
+        except Exception as error:  # told to whoever waits for this flight
+            if not isinstance(error, OURS) and threading.current_thread() is threading.main_thread():
+                raise
+            self.error = error
+        else:
+            self._finish()
+        self.done = True
+        if not self.broke_off:  # a request may live on; what it worked on need not
+            self.keep = self.finish = self.stage = None
+            self.stages.clear()
+        self._announce()
+        return True
+
+    def _finish(self) -> None:
+        assert self.finish is not None
+        try:
+            self.finish()
+        except Raised as raised:
+            self.error = raised.error
+        except Exception as error:
+            self.error = error
+
+    def _announce(self) -> None:
+        on_done = self.on_done
+        if on_done is not None:
+            on_done()  # first: it may be called again after an interrupt, but must not be left out
+            self.on_done = None  # it knows this flight: no cycle stays
+
+    @property
+    def broke_off(self) -> bool:
+        """Whether it ended with messages posted, so that MPI may still write to its memory."""
+        return self.done and self.stage is not None and not self.stage.over
+
+    def tell(self) -> None:
+        """Raise what went wrong, the first time.
+
+        The traceback holds the caller's frames, and these the caller's buffers: nothing here may go on holding it.
+        """
+        error, self.error = self.error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error
+
+    @property
+    def standing(self) -> Standing:
+        """What other ranks know this call by."""
+        return Standing(self.sequence, self.start, self.name)
+
+    def stalled(self, now: float) -> float:
+        """Seconds in which somebody looked and nothing moved; a program that computes meanwhile does not count.
+
+        Nor does what waits for an earlier flight, which is looked at itself.
+        """
+        if self.after is not None and not self.after.done:
+            self.looked = now
+            return 0.0
+        seen = self.stage.progress if self.stage is not None else self.progress
+        if seen != self.seen:
+            self.seen, self.still, self.asked = seen, 0.0, 0.0
+        else:
+            self.still += min(now - self.looked, GLANCE)
+        self.looked = now
+        return self.still
+
+    def describe(self) -> list[str]:
+        """What this flight waits for, a line each."""
+        if self.after is not None:
+            return [f"waits for call {self.after.sequence}, which must be done first"]
+        return self.stage.describe() if self.stage is not None else ["not started"]
+
+    def waited_for(self) -> tuple[int, ...]:
+        """The ranks whose messages it needs, or which have to take its own; none where only the MPI knows."""
+        return self.stage.waited_for() if self.stage is not None else ()

@@ -1,0 +1,231 @@
+"""Where each rank is: what ranks tell each other once a call stands still, so that the missing ones are named.
+
+Nothing is sent while all goes well. A rank whose call has stood still for a while asks the others of its
+communicator, and each that looks answers with what it knows of itself: how many calls it has made, what is under way,
+which it left by an error, where its program is. A rank that is in no call of mpicoll looks by its attendant
+(attendant.py); one whose program has ended still answers before MPI_Finalize. How that travels is in notes.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
+
+import mpi4py
+
+from ..errors import MpicollError, spans
+
+LONG = 300  # characters of what is told of an error
+MANY = 64  # calls under way that are told of
+RECENT = 8  # errors that are told of
+LINES = 8  # of a report on other ranks
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_OURS = _PACKAGE, os.path.dirname(os.path.abspath(mpi4py.__file__)) + os.sep
+_ENTRANCES = tuple(os.path.join(_PACKAGE, "comm", module) for module in ("methods.py", "requests.py", "persistent.py"))
+
+
+class Standing(NamedTuple):
+    """A call under way, as every rank knows it: its number, how often a persistent one was started, its method."""
+
+    call: int
+    start: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name} (call {self.call}{f', start {self.start}' if self.start else ''})"
+
+
+class Failure(NamedTuple):
+    """An error by which a rank left a call.
+
+    One that it refused, so that it was not made, has the number that it would have had.
+    """
+
+    call: int
+    start: int
+    name: str
+    error: str
+    made: bool = True
+
+    def __str__(self) -> str:
+        kind, colon, words = self.error.partition(":")
+        return f"raised {kind} in {Standing(*self[:3])}{colon}{words}"
+
+
+@dataclass
+class Answer:
+    """What a rank says of itself.
+
+    `started`: how often each persistent collective was. `failures`: the last ones, in order.
+    `place`: where its program is, `inside` a call of mpicoll, which need not be under way yet. `ended`: how.
+    """
+
+    calls: int
+    under_way: list[Standing] = field(default_factory=list)
+    started: dict[int, int] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+    place: str = ""
+    inside: bool = False
+    ended: str = ""
+
+    def pack(self) -> bytes:
+        """As a note."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def unpack(cls, note: bytes) -> Answer:
+        """From a note."""
+        told = json.loads(note)
+        told["under_way"] = [Standing(*each) for each in told["under_way"]]
+        told["failures"] = [Failure(*each) for each in told["failures"]]
+        told["started"] = {int(call): starts for call, starts in told["started"].items()}
+        return cls(**told)
+
+    def has_made(self, one: Standing) -> bool:
+        """Whether this rank has made such a call, or started such a request."""
+        if one.start and one.call in self.started:
+            return self.started[one.call] >= one.start
+        return self.calls >= one.call
+
+    def next_on_the_way_to(self, one: Standing) -> tuple[int, int]:
+        """Call and start that this rank makes next, where it has not made that one yet; else that one itself."""
+        if self.has_made(one):
+            return one.call, one.start
+        if one.start and one.call in self.started:
+            return one.call, self.started[one.call] + 1
+        return self.calls + 1, 0
+
+    def has_gone_on(self, one: Standing) -> bool:
+        """Whether this rank has made such a call and left it behind."""
+        if len(self.under_way) >= MANY or any(each[:2] == one[:2] for each in self.under_way):
+            return False
+        later = self.started.get(one.call, 0) > one.start if one.start else self.calls > one.call
+        return self.has_made(one) and (later or not self.inside)
+
+
+# -- what a rank knows of itself --------------------------------------------------------------------------
+
+
+def place() -> tuple[str, bool]:
+    """Where the main thread is in the user's program, and whether that is a call of mpicoll."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    stack = [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_stack(frame)]
+    entered = [i for i, (file, _, _) in enumerate(stack) if file in _ENTRANCES]
+    return _innermost(stack[entered[-1] :] if entered else stack), bool(entered)
+
+
+def last_error() -> BaseException | None:
+    """What the interpreter has printed a traceback of."""
+    return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+
+
+def ending(error: BaseException | None) -> str:
+    """How the program of this rank ended; error is what came out of it."""
+    if error is None:
+        return "reached the end of the program"
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    where = _innermost((f.filename, f.lineno, f.name) for f in frames)
+    return f"ended with {describe(error)}{f' ({where})' if where else ''}"
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line."""
+    words = " ".join((error.message() if isinstance(error, MpicollError) else str(error)).split())
+    return f"{type(error).__name__}{f': {words}' if words else ''}"[:LONG]
+
+
+def _innermost(frames: Iterable[tuple[str, int | None, str]]) -> str:
+    """The first of these frames that is neither mpicoll's nor mpi4py's."""
+    for file, line, name in frames:
+        if not file.startswith(_OURS):
+            return f"{os.path.basename(file)}, line {line}, in {name}"
+    return ""
+
+
+# -- what a report says of the others ---------------------------------------------------------------------
+
+
+class Finding(NamedTuple):
+    """What is to be said of a rank after "has"; certain: nobody need wait longer to know that something is wrong."""
+
+    what: str
+    certain: bool
+
+
+def find(
+    one: Standing,
+    others: Iterable[int],
+    waited_for: Sequence[int],
+    told: Mapping[int, Answer],
+    own: Sequence[Failure] = (),
+) -> dict[int, Finding]:
+    """Which ranks are not in a call that stands still, and why.
+
+    waited_for are the ranks its messages need, own the failures of the rank that stands in it: what all have refused
+    alike explains nothing. A rank that made the call after an error of its own is told of where no other is missing.
+    """
+    others = list(others)
+    failures = {rank: _failure(one, told[rank], own) for rank in others if rank in told}
+    found = {rank: _find(one, told.get(rank), failures.get(rank), rank in waited_for) for rank in others}
+    if not any(found.values()):
+        found |= {rank: Finding(f"made this call, having {each}", True) for rank, each in failures.items() if each}
+    return {rank: finding for rank, finding in found.items() if finding is not None}
+
+
+def tell(findings: Mapping[int, Finding]) -> list[str]:
+    """Who is not in a call that stands still and why, a line each."""
+    said: dict[str, list[int]] = {}
+    for rank, finding in findings.items():
+        said.setdefault(finding.what, []).append(rank)
+    who = {what: f"rank {spans(r)} has" if len(r) == 1 else f"ranks {spans(r)} have" for what, r in said.items()}
+    lines = [f"{ranks} {what}" for what, ranks in who.items()]
+    if len(lines) > LINES:
+        lines[LINES:] = [f"and {len(lines) - LINES} lines more of the kind"]
+    if not lines:
+        lines = ["every rank has made this call: MPICOLL_CHECK=1 compares what they gave"]
+    return lines
+
+
+def _failure(one: Standing, answer: Answer, own: Sequence[Failure]) -> Failure | None:
+    """The last error of a rank in this call, or in one that comes before, if there were more of its kind than here."""
+    at = answer.next_on_the_way_to(one)
+    there, here = ([each for each in failures if each[:2] == at] for failures in (answer.failures, own))
+    made, made_here = ([each.made for each in failures] for failures in (there, here))
+    return next((each for each in reversed(there) if made.count(each.made) > made_here.count(each.made)), None)
+
+
+def _find(one: Standing, answer: Answer | None, failure: Failure | None, waited_for: bool) -> Finding | None:
+    """What is to be said of one rank; None for one that is where it should be."""
+    if answer is None:
+        return Finding("not answered: no thread there could (see docs/TROUBLESHOOTING.md)", False)
+    raised = f"{failure}; " if failure is not None and failure.error not in answer.ended else ""
+    advice = f"{failure or 'MPICOLL_CHECK=1 compares calls'}"
+    other = next((each.name for each in answer.under_way if each[:2] == one[:2] and each.name != one.name), None)
+    if other is not None:
+        differs = _collective(other) != _collective(one.name)
+        where = answer.ended or f"at {answer.place}"
+        return Finding(f"made another call here: {other}, {where}; {advice}", differs)
+    if not answer.has_made(one):
+        verb = "started" if one.start else "made"
+        return Finding(f"not {verb} this call: {raised}{_now(answer)}", bool(failure or answer.ended))
+    if failure is not None and failure.made:
+        return Finding(f"{raised}{_now(answer)}", True)
+    if waited_for and answer.has_gone_on(one):
+        return Finding(f"made another call here, or with other counts: {_now(answer)}; {advice}", True)
+    return None
+
+
+def _collective(name: str) -> str:
+    """A method without its form where the messages are the same: Iallreduce's are Allreduce's."""
+    return name.lower().removeprefix("i")
+
+
+def _now(answer: Answer) -> str:
+    inside = f"in {answer.under_way[0]}, " if answer.under_way else ""
+    return answer.ended or f"now {inside}at {answer.place}"

@@ -1,0 +1,110 @@
+"""Tags for persistent collectives, which may be started in any order: a slot on a communicator of their own for each.
+
+Ranks free their requests when they like, garbage collection included, so which slot is free everywhere is agreed on
+when one is taken; that is collective, as making a persistent request is.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+from mpi4py import MPI
+
+from ..plans.plan import SEQUENCES
+from ..selection.select import native_choice
+from .operation import Flight, Gathering, Polled, Stage
+
+if TYPE_CHECKING:
+    from ..fastpath.dispatch import Restart
+
+
+class Home(Protocol):
+    """What slots belong to: a channel."""
+
+    comm: MPI.Intracomm
+
+    def run(self, flight: Flight) -> None:
+        """Carry out a flight, advancing all others."""
+
+    def next_sequence(self) -> int:
+        """The number of a call."""
+
+
+class Owner(Protocol):
+    """What takes a slot: a persistent collective, made by the method of that name."""
+
+    short: Restart | None
+
+    @property
+    def name(self) -> str:
+        """The method's name."""
+
+    def close(self) -> None:
+        """Let go of what is held on the slot's communicator, which goes."""
+
+
+class Slot(NamedTuple):
+    """Tags on a communicator; `used` is where they are marked as taken."""
+
+    comm: MPI.Intracomm
+    sequence: int
+    used: np.ndarray
+
+    def free(self) -> None:
+        """Give the tags back."""
+        self.used[self.sequence] = 0
+
+
+class Slots:
+    """The communicators that a channel has for persistent collectives, and which of their tags this rank uses."""
+
+    def __init__(self, channel: Home) -> None:
+        self.channel: Any = weakref.proxy(channel)
+        self.comms: list[MPI.Intracomm] = []
+        self.used: list[np.ndarray] = []
+        self.owners: weakref.WeakSet[Owner] = weakref.WeakSet()
+
+    def take(self, owner: Owner) -> Slot:
+        """A slot that is free on every rank. Collective; what is in flight goes on meanwhile."""
+        mine = np.concatenate([np.zeros(0, np.uint8), *self.used])
+        gathered = self._wait(lambda: Gathering(self.channel.comm, mine, "the tags in use"), owner.name)
+        free = np.flatnonzero(~gathered.all.any(axis=0))
+        if not len(free):
+            self._add(owner.name)
+            free = np.array([len(mine)])
+        which, sequence = divmod(int(free[0]), SEQUENCES)
+        self.used[which][sequence] = 1
+        return Slot(self.comms[which], sequence, self.used[which])
+
+    def _add(self, name: str) -> None:
+        comm, request = self.channel.comm.Idup()
+        self._wait(lambda: Polled(request, "a communicator"), name)
+        comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self.comms.append(comm)
+        self.used.append(np.zeros(SEQUENCES, np.uint8))
+
+    def _wait(self, begin: Callable[[], Any], name: str) -> Any:
+        stage: Stage = begin()  # now, in the order of calls
+        choice = native_choice("a persistent collective", "finding tags for it")
+        sequence = self.channel.next_sequence()
+        self.channel.run(Flight(choice, sequence, [lambda: stage], lambda: None, stage, name=name))
+        return stage
+
+    def close(self) -> None:
+        """Start nothing any more by the short way."""
+        for owner in list(self.owners):
+            if owner.short is not None:
+                owner.short.close()
+
+    def free(self) -> None:
+        """Free the communicators."""
+        for owner in list(self.owners):
+            owner.close()
+        for comm in self.comms:
+            with suppress(MPI.Exception):  # as in Channel.free
+                comm.Free()
+        self.comms.clear()

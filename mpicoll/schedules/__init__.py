@@ -1,0 +1,1 @@
+"""Describe collectives and algorithms as data: blocks, steps, schedules, the registry. Needs no MPI."""

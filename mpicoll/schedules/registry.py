@@ -1,0 +1,304 @@
+"""The registry that makes an algorithm known everywhere: its function, and what is declared about it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple, get_type_hints
+
+from ..errors import ParameterError, PreconditionError, UnknownAlgorithm
+from .claims import Claims
+from .collectives import COLLECTIVES, PLAIN, Block, Collective, plain
+from .combinators import Layer, Stack, mirror
+from .ir import Strands, strands
+from .parameters import Grid, Kind, Parameter, Partition, every_root, within
+
+
+class Requirement(NamedTuple):
+    """What an algorithm needs of the number of ranks, in words and as a test of p and the parameters."""
+
+    words: str
+    holds: Callable[..., bool]
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One registered algorithm: its function and what is declared about it.
+
+    body: a function of (p, rank, *, parameters) that yields one rank's steps; where `layered`, of (p, *,
+    parameters) that returns layers (see combine.Stack).
+    share: how many blocks the vector has, as a function of p and the parameters (collectives named by
+    rank or pair have theirs by definition). strand: the strand in which block b moves, where there are several.
+    ordered: whether operands are combined in rank order, so that a non-commutative operator gives its right result
+    (rooted ones: at root 0); a function of p and the parameters where it depends on them.
+    direct: whether a rank handles only blocks it starts or ends with, so that in a form with counts for each rank
+    (gatherv) it need not be told the counts of others; proved, not believed.
+    finishes: whether what a rank receives as a result was completed by one that keeps it, folding last, so that an
+    average is divided there, once, and travels divided; otherwise every rank divides what it keeps. Proved too.
+    requires: what p must be, where not all will do. grid: what it is proved on beside its defaults.
+    """
+
+    collective: Collective
+    name: str
+    body: Callable[..., Any]
+    claims: Claims
+    share: Callable[..., int] = lambda p, **_: 1
+    strand: Callable[[Any], int] = lambda block: 0
+    ordered: bool | Callable[..., bool] = False
+    direct: bool = False
+    finishes: bool | Callable[..., bool] = False
+    layered: bool = False
+    requires: Requirement | None = None
+    grid: tuple[Grid, ...] = ()
+    parameters: dict[str, Parameter] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """Collective and name."""
+        return f"{self.collective.name} {self.name}"
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The parameters as they are when not given."""
+        return {name: parameter.default for name, parameter in self.parameters.items()}
+
+    def settle(self, p: int, nodes: Partition | None = None, /, **given: Any) -> dict[str, Any]:
+        """All parameters as the body gets them.
+
+        Raises ParameterError for one that does not exist or is out of range, PreconditionError where p will not do.
+        """
+        if unknown := sorted(set(given) - set(self.parameters)):
+            known = ", ".join(self.parameters) or "none"
+            raise ParameterError(f"{self.title} has no parameter {', '.join(unknown)}; it has: {known}")
+        settled = {
+            name: parameter.settle(self.title, name, given.get(name, parameter.default), p, nodes)
+            for name, parameter in self.parameters.items()
+        }
+        if self.requires and not self.requires.holds(p, **settled):
+            raise PreconditionError(f"{self.title} needs {self.requires.words}, and p is {p}")
+        return settled
+
+    def serves(self, p: int) -> bool:
+        """Whether p ranks will do, with its defaults."""
+        settled = {name: x.settle(self.title, name, x.default, p, None) for name, x in self.parameters.items()}
+        return self.requires is None or self.requires.holds(p, **settled)
+
+    def make(self, p: int, settled: dict[str, Any]) -> Callable[[int], Strands]:
+        """The program of each rank, for root 0 and settled parameters."""
+        if self.layered:
+            return self.stack(p, settled)
+        return lambda rank: strands(self.body(p, rank, **settled))
+
+    def stack(self, p: int, settled: dict[str, Any]) -> Stack:
+        """The layers of a layered algorithm, one after the other."""
+        layers = self.body(p, **settled)
+        return Stack(self.collective.blocks(p, self.share(p, **settled)), layers)
+
+    def __call__(self, p: int, rank: int, **given: Any) -> Strands:
+        """The steps of one rank, for root 0."""
+        return self.make(p, self.settle(p, **given))(rank)
+
+    def blocks(self, p: int, nodes: Partition | None = None, /, **given: Any) -> int:
+        """How many blocks the vector has; 1 where blocks are named otherwise."""
+        return self.share(p, **self.settle(p, nodes, **given)) if self.collective.naming == "vector" else 1
+
+    def keeps_order(self, p: int = 8, nodes: Partition | None = None, /, **given: Any) -> bool:
+        """Whether it serves operators that do not commute, on p ranks with these parameters."""
+        return self.ordered(p, **self.settle(p, nodes, **given)) if callable(self.ordered) else self.ordered
+
+    def finishes_where_kept(self, p: int, settled: dict[str, Any]) -> bool:
+        """Whether it `finishes`, on p ranks with these settled parameters."""
+        return self.finishes(p, **settled) if callable(self.finishes) else self.finishes
+
+    def choices(self, p: int) -> Iterator[tuple[dict[str, Any], Sequence[int]]]:
+        """The parameters and roots it is proved on at p ranks: its defaults on all roots, then its grid."""
+        yield {}, every_root(p)
+        for grid in self.grid:
+            for row in grid.rows(p):
+                if {**self.defaults, **row} != self.defaults:
+                    yield row, grid.roots(p)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """An algorithm and its parameters as a building block of another one."""
+
+    entry: Algorithm
+    given: tuple[tuple[str, Any], ...] = ()
+    nodes: Partition | None = None
+
+    def ordered(self, ranks: Sequence[int]) -> bool:
+        """Whether it keeps operand order on these ranks."""
+        return self.entry.keeps_order(len(ranks), within(self.nodes, ranks), **dict(self.given))
+
+    def blocks(self, ranks: Sequence[int]) -> int:
+        """How many blocks its vector has on these ranks."""
+        return self.entry.blocks(len(ranks), within(self.nodes, ranks), **dict(self.given))
+
+    def claim(self, what: str, p: int, n: Any) -> Any:
+        """The value of one of its formulas, a field of Claims, for p ranks and n bytes."""
+        claims = self.entry.claims
+        return claims.evaluate(getattr(claims, what), p, n, **self.entry.settle(p, **dict(self.given)))
+
+    def layer(self, ranks: Sequence[int], part_of: Callable[[Any], Block | None], *, mirrored: bool = False) -> Layer:
+        """This algorithm on some of the ranks; backwards in time if mirrored. Raises PreconditionError."""
+        p = len(ranks)
+        settled = self.entry.settle(p, within(self.nodes, ranks), **dict(self.given))
+        make = self.entry.make(p, settled)
+        strand = make.strand.__getitem__ if isinstance(make, Stack) else self.entry.strand
+        return Layer(lambda _, rank: mirror(make(rank)) if mirrored else make(rank), ranks, part_of, strand)
+
+    def evenly(self, ranks: Sequence[int], total: int, *, mirrored: bool = False) -> Layer:
+        """This algorithm on some of the ranks, each of its blocks an equal share of `total` blocks of ours."""
+        own = self.blocks(ranks)
+        return self.layer(ranks, lambda block: block * own // total, mirrored=mirrored)
+
+
+_REGISTRY: dict[str, dict[str, Algorithm]] = {name: {} for name in COLLECTIVES}
+
+
+def algorithm(
+    collective: str,
+    *,
+    blocks: int | Callable[..., int] = 1,
+    strand: Callable[[Any], int] = lambda block: 0,
+    ordered: bool | Callable[..., bool] = False,
+    direct: bool = False,
+    finishes: bool | Callable[..., bool] = False,
+    layered: bool = False,
+    requires: Requirement | None = None,
+    grid: Sequence[Grid] = (),
+    name: str | None = None,
+) -> Callable[[Callable[..., Any]], Algorithm]:
+    """Register a function of (p, rank, *, parameters) as an algorithm; the one edit that adds it everywhere.
+
+    See Algorithm for what is declared; every parameter is annotated with a kind (see parameters.py). Raises
+    UnknownAlgorithm for a collective that does not exist, ValueError when the docstring lacks a field of the grammar
+    (see claims.py), a parameter has no kind or the name is taken.
+    """
+
+    def register(body: Callable[..., Any]) -> Algorithm:
+        own = name or body.__name__
+        if collective not in _REGISTRY:
+            raise UnknownAlgorithm("collective", collective, _REGISTRY)
+        if own in _REGISTRY[collective]:
+            raise ValueError(f"{collective} {own} is registered twice")
+        share = blocks if callable(blocks) else lambda p, **_: blocks
+        entry = Algorithm(
+            COLLECTIVES[collective],
+            own,
+            body,
+            Claims.parse(f"{collective} {own}", body.__doc__),
+            share=share,
+            strand=strand,
+            ordered=ordered,
+            direct=direct,
+            finishes=finishes,
+            layered=layered,
+            requires=requires,
+            grid=tuple(grid),
+            parameters=_parameters(f"{collective} {own}", body),
+        )
+        _REGISTRY[collective][own] = entry
+        return entry
+
+    return register
+
+
+def _parameters(who: str, body: Callable[..., Any]) -> dict[str, Parameter]:
+    hints = get_type_hints(body, include_extras=True)
+    found: dict[str, Parameter] = {}
+    for key, parameter in inspect.signature(body).parameters.items():
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            kinds = [x for x in getattr(hints.get(key), "__metadata__", ()) if isinstance(x, Kind)]
+            if not kinds:
+                where = "mpicoll/schedules/parameters.py"
+                raise ValueError(f"the parameter {key} of {who} has no kind; annotate it, see {where}")
+            found[key] = Parameter(parameter.default, kinds[0])
+    return found
+
+
+def registered() -> Iterator[Algorithm]:
+    """Every algorithm, collective by collective, in the order of registration."""
+    for entries in _REGISTRY.values():
+        yield from entries.values()
+
+
+def every(collective: str, *but: str) -> Callable[[int], list[str]]:
+    """For a grid: the names of all algorithms of a collective, those registered later too, but those given."""
+    return lambda p: [name for name in _REGISTRY[collective] if name not in but]
+
+
+def algorithms() -> dict[str, tuple[str, ...]]:
+    """The names of all algorithms: {"allreduce": ("ring", …), …}; gather's again as gatherv's, and so on."""
+    return {collective: tuple(_REGISTRY[plain(collective)]) for collective in (*COLLECTIVES, *PLAIN)}
+
+
+def find(collective: str, name: str) -> Algorithm:
+    """The algorithm of that name. Raises UnknownAlgorithm, naming the near ones."""
+    entries = _REGISTRY.get(plain(collective))
+    if entries is None:
+        raise UnknownAlgorithm("collective", collective, (*COLLECTIVES, *PLAIN))
+    if name not in entries:
+        raise UnknownAlgorithm(f"{collective} algorithm", name, entries)
+    return entries[name]
+
+
+@lru_cache(maxsize=1024)
+def parse_spec(collective: str, spec: str) -> tuple[Algorithm, tuple[tuple[str, Any], ...]]:
+    """An algorithm and its parameters from "name" or "name(key=value, …)"; bare words are strings.
+
+    Raises UnknownAlgorithm for a name, ParameterError for a parameter that does not exist, ValueError for what
+    cannot be read. Ranges are looked at when p is known.
+    """
+    entry = find(collective, spec.partition("(")[0].strip())
+    if "(" not in spec:
+        return entry, ()
+    try:
+        given = _given(ast.parse(spec.strip(), mode="eval").body)
+    except (SyntaxError, TypeError, ValueError):
+        raise ParameterError(f"cannot read {spec!r}: write it as name(key=value, …)") from None
+    if unknown := sorted(set(given) - set(entry.parameters)):
+        known = ", ".join(entry.parameters) or "none"
+        raise ParameterError(f"{entry.title} has no parameter {', '.join(unknown)}; it has: {known}")
+    return entry, tuple(sorted(given.items()))
+
+
+def _given(call: ast.expr) -> dict[str, Any]:
+    """The parameters of name(key=value, …). Raises ValueError for anything else."""
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+        raise ValueError
+    given = {k.arg: _value(k.value) for k in call.keywords if k.arg}
+    if len(given) < len(call.keywords):  # one twice, or **
+        raise ValueError
+    return given
+
+
+def _value(node: ast.expr) -> Any:
+    """A parameter's value: words and calls are other algorithms' specs, lists become tuples."""
+    if isinstance(node, ast.Name) or (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+        return ast.unparse(node)
+    return _hashable(ast.literal_eval(node))
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, set | dict):
+        raise ValueError
+    return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value
+
+
+def ordered_names(collective: str, p: int = 8, nodes: Partition | None = None) -> list[str]:
+    """The algorithms of a collective that serve non-commutative operators on p ranks, with their defaults."""
+    return [a.name for a in _REGISTRY[plain(collective)].values() if a.serves(p) and a.keeps_order(p, nodes)]
+
+
+def check_order(entry: Algorithm, p: int, nodes: Partition | None = None, /, **given: Any) -> None:
+    """Raise PreconditionError unless an algorithm serves operators that do not commute, and say which do."""
+    if not entry.keeps_order(p, nodes, **given):
+        able = " or ".join(ordered_names(entry.collective.name, p, nodes)) or "native"
+        raise PreconditionError(
+            f"{entry.title} does not keep operand order here, and the operator does not commute; choose {able}"
+        )

@@ -1,0 +1,115 @@
+"""A schedule: an algorithm at one number of ranks, root and choice of parameters, with every rank's program."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from .collectives import Block
+from .combinators import Stack, forward, parallel, rotate, then
+from .ir import Strands
+from .parameters import Partition
+from .registry import Algorithm, check_order, parse_spec
+
+
+class Schedule:
+    """One algorithm at one p, root and choice of parameters: every rank's program, made when asked for.
+
+    commutative=False asks for the form that combines operands in rank order for every root.
+    """
+
+    def __init__(
+        self,
+        entry: Algorithm,
+        p: int,
+        root: int = 0,
+        *,
+        commutative: bool = True,
+        nodes: Partition | None = None,
+        **parameters: Any,
+    ) -> None:
+        if p < 1:
+            raise ValueError(f"p is {p}; a schedule has at least 1 rank")
+        if not 0 <= root < p:
+            raise ValueError(f"root is {root}; it must be in 0..{p - 1}")
+        self.algorithm, self.p, self.root, self.parameters = entry, p, root, parameters
+        self.collective = entry.collective
+        self.commutative = commutative
+        self.settled = entry.settle(p, nodes, **parameters)
+        if not commutative and entry.collective.reduces:
+            check_order(entry, p, nodes, **parameters)
+        self.turn = root if not (entry.collective.reduces and not commutative) else 0
+        turned = {n: entry.parameters[n].kind.turned(v, p, self.turn) for n, v in self.settled.items()}
+        self.make = entry.make(p, turned)
+
+    def __repr__(self) -> str:
+        return f"<Schedule {self.title} p={self.p}>"
+
+    @property
+    def title(self) -> str:
+        """Collective, algorithm and parameters, and the root where it is not rank 0."""
+        given = ", ".join(f"{k}={v}" for k, v in self.parameters.items())
+        root = f" root {self.root}" if self.root else ""
+        order = "" if self.commutative else " in rank order"
+        return f"{self.collective.name} {self.algorithm.name}{f'({given})' if given else ''}{root}{order}"
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """Every block's name."""
+        share = self.algorithm.share(self.p, **self.settled) if self.collective.naming == "vector" else 0
+        return self.collective.blocks(self.p, share)
+
+    def strand(self, block: Block) -> int:
+        """The strand in which a block moves."""
+        if self.turn and self.collective.naming == "rank":
+            block = (block - self.turn) % self.p  # type: ignore[operator]
+        if isinstance(self.make, Stack):
+            return self.make.strand[block]
+        return self.algorithm.strand(block)  # type: ignore[arg-type]
+
+    def program(self, rank: int) -> Strands:
+        """The strands of one rank, roots and operand order taken care of."""
+        if not self.collective.rooted or self.root == 0:
+            return self.make(rank)
+        if not self.turn:
+            program = self.make(rank)
+            apart = [[b for b in self.blocks if self.strand(b) == s] for s in range(len(program))]
+            return parallel(
+                *(then(Strands((s,)), forward(b, rank, 0, self.root)) for s, b in zip(program, apart, strict=True))
+            )
+        return rotate(lambda _, r: self.make(r), self.p, rank, self.turn, self.collective.naming == "rank")
+
+    def starts(self, rank: int) -> list[Block]:
+        """The blocks a rank contributes."""
+        return list(self.collective.starts(self.blocks, self.p, rank, self.root))
+
+    def ends(self, rank: int) -> list[Block]:
+        """The blocks a rank must hold at the end."""
+        return list(self.collective.ends(self.blocks, self.p, rank, self.root))
+
+    def verify(self) -> None:
+        """Prove this schedule; raises VerifyError with coordinates."""
+        from ..proofs.check_schedule import verify
+
+        verify(self)
+
+    def draw(self) -> str:
+        """The space-time picture as plain text."""
+        from ..describe.text import draw
+
+        return draw(self)
+
+
+def schedule(
+    collective: str,
+    spec: str,
+    p: int,
+    root: int = 0,
+    *,
+    commutative: bool = True,
+    nodes: Partition | None = None,
+    **parameters: Any,
+) -> Schedule:
+    """The schedule of an algorithm, given by name or as "name(key=value, …)", for p ranks."""
+    entry, given = parse_spec(collective, spec)
+    return Schedule(entry, p, root, commutative=commutative, nodes=nodes, **{**dict(given), **parameters})

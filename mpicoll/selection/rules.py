@@ -1,0 +1,158 @@
+"""Which algorithm serves which bytes where nothing was measured: by collective, and by where ranks are.
+
+Inside a host the processor that folds is the one that copies: nothing overlaps, and a ring goes chunk by chunk through
+the cache. Links want something to send while a chunk is looked after, but little of it: with more under way they were
+slower, probably since what waits in a link's queue delays the other direction's words, which let the next chunk go.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..plans.plan import WINDOW
+from ..schedules.parameters import Partition
+
+KIB = 1024
+
+
+class Rule(NamedTuple):
+    """From this many bytes on, this algorithm in chunks of that size (None: whole blocks); the last that fits."""
+
+    above: int
+    algorithm: str
+    chunk_bytes: int | None
+    why: str
+    window: int = WINDOW
+    only_powers_of_two: bool = False
+    ranks: int = 1  # and more
+    per_rank: int = 0  # bytes, of the call by the number of ranks, and more
+
+    def fits(self, nbytes: int, p: int) -> bool:
+        """Whether the rule speaks of such a call."""
+        enough = nbytes >= max(self.above, self.per_rank * p)
+        return enough and p >= self.ranks and (not self.only_powers_of_two or p & (p - 1) == 0)
+
+
+_FEW_ROUNDS, _PIPELINED = "few rounds: latency decides", "pipelined, every link carries the vector once"
+_ONE_LINK = "ranks share hosts: across the links goes only what must"
+_UNDER_WAY = "the least bytes, folded while the next chunk is on the wire"
+_FEW_STARTS = 16 * KIB
+_SMALL = 32 * KIB  # chunks across links; WINDOW of them fill one of 50 Mbit/s
+_SCAN = Rule(0, "recursive_doubling", None, _FEW_ROUNDS)
+_RING = Rule(64 * KIB, "ring", 256 * KIB, "the least bytes, each chunk folded while it is in the cache", window=1)
+_REDUCE = (
+    Rule(0, "binomial", None, _FEW_ROUNDS),
+    Rule(64 * KIB, "chain", 128 * KIB, _PIPELINED, ranks=3),
+    Rule(1024 * KIB, "chain", 128 * KIB, _PIPELINED),
+)
+RULES: dict[str, tuple[Rule, ...]] = {
+    "barrier": (Rule(0, "dissemination", None, "fewest rounds for any p"),),
+    "bcast": (
+        Rule(0, "binomial", None, _FEW_ROUNDS),
+        Rule(128 * KIB, "chain", 128 * KIB, _PIPELINED, ranks=3),
+    ),
+    "scatter": (
+        Rule(0, "binomial", None, _FEW_ROUNDS),
+        Rule(64 * KIB, "linear", None, "no block is sent twice"),
+    ),
+    "gather": (
+        Rule(0, "binomial", None, _FEW_ROUNDS),
+        Rule(64 * KIB, "linear", None, "no block is sent twice"),
+    ),
+    "allgather": (
+        Rule(0, "bruck", None, _FEW_ROUNDS),
+        Rule(64 * KIB, "ring", None, "neighbours only, nothing is copied"),
+    ),
+    "reduce": (
+        *_REDUCE,
+        Rule(1024 * KIB, "rabenseifner", 128 * KIB, "every rank folds a part of it", only_powers_of_two=True),
+    ),
+    "reduce_scatter": (
+        Rule(0, "recursive_halving", None, _FEW_ROUNDS),
+        _RING,
+    ),
+    "allreduce": (
+        Rule(0, "recursive_doubling", None, "fewest rounds: latency decides"),
+        _RING._replace(above=96 * KIB),
+        Rule(96 * KIB, "rabenseifner", None, "the least bytes in few rounds", only_powers_of_two=True),
+        _RING._replace(above=2048 * KIB),
+    ),
+    "alltoall": (
+        Rule(0, "bruck", None, _FEW_ROUNDS),
+        Rule(4 * KIB, "pairwise", None, "no block is sent twice"),
+    ),
+    "scan": (_SCAN, Rule(64 * KIB, "linear", 128 * KIB, _PIPELINED)),
+    "exscan": (_SCAN, Rule(64 * KIB, "linear", 128 * KIB, _PIPELINED, ranks=3)),
+    # Where ranks know only their own counts, bytes decide nothing: one rule, and no exchange of counts before it.
+    "scatterv": (Rule(0, "linear", None, "only the root knows all counts, and this needs no others' counts"),),
+    "gatherv": (Rule(0, "linear", None, "only the root knows all counts, and this needs no others' counts"),),
+    "alltoallv": (Rule(0, "pairwise", None, "ranks know their own counts, and this needs no others' counts"),),
+    "alltoallw": (Rule(0, "pairwise", None, "ranks know their own counts, and this needs no others' counts"),),
+}
+RULES["allgatherv"] = RULES["allgather"]  # every rank has all counts, so their sum is a value to go by
+ORDERED_RULES: dict[str, tuple[Rule, ...]] = {
+    "reduce": _REDUCE,
+    "scan": RULES["scan"],
+    "exscan": RULES["exscan"],
+    "allreduce": (
+        Rule(0, "recursive_doubling", None, "keeps operand order in the fewest rounds"),
+        Rule(64 * KIB, "reduce_bcast", None, "keeps operand order, the vector crosses each link twice"),
+        Rule(64 * KIB, "butterfly", None, "keeps operand order with the least bytes", only_powers_of_two=True),
+    ),
+    "reduce_scatter": (Rule(0, "butterfly", None, "keeps operand order with few rounds and the least bytes"),),
+}
+# Where ranks are on several hosts, these come before the rules above; below what they say, those hold.
+LINK_RULES: dict[str, tuple[Rule, ...]] = {
+    "bcast": (Rule(_FEW_STARTS, "chain", _SMALL, _PIPELINED, ranks=3, per_rank=8 * KIB),),
+    "reduce": (Rule(_FEW_STARTS, "chain", _SMALL, _PIPELINED, per_rank=8 * KIB),),
+    "allgather": (Rule(64 * KIB, "ring", _SMALL, "neighbours only, nothing is copied"),),
+    "reduce_scatter": (Rule(64 * KIB, "ring", _SMALL, _UNDER_WAY),),
+    "allreduce": (
+        Rule(_FEW_STARTS, "ring", _SMALL, _UNDER_WAY, per_rank=2 * KIB),
+        Rule(_FEW_STARTS, "rabenseifner", _SMALL, "the least bytes in few rounds", only_powers_of_two=True),
+        Rule(_FEW_STARTS, "ring", _SMALL, _UNDER_WAY, per_rank=8 * KIB),
+    ),
+    "alltoall": (Rule(64 * KIB, "pairwise", _SMALL, "no block is sent twice, and links' queues stay short"),),
+    "scan": (Rule(64 * KIB, "linear", _SMALL, _PIPELINED),),
+    "exscan": (Rule(64 * KIB, "linear", _SMALL, _PIPELINED),),
+}
+LINK_RULES["allgatherv"] = LINK_RULES["allgather"]
+for _name in ("alltoallv", "alltoallw"):
+    LINK_RULES[_name] = (RULES[_name][0]._replace(chunk_bytes=_SMALL),)
+# And where several hosts have several ranks each, these come before both.
+HOST_RULES: dict[str, tuple[Rule, ...]] = {
+    "allreduce": (Rule(_FEW_STARTS, "hierarchical", _SMALL, _ONE_LINK),),
+    "bcast": (
+        Rule(_FEW_STARTS, "hierarchical", None, _ONE_LINK),
+        Rule(64 * KIB, "hierarchical(middle=chain)", _SMALL, _ONE_LINK),
+    ),
+    "reduce": (
+        Rule(_FEW_STARTS, "hierarchical", None, _ONE_LINK),
+        Rule(64 * KIB, "hierarchical(middle=chain)", _SMALL, _ONE_LINK),
+    ),
+    "allgather": (
+        Rule(_FEW_STARTS, "hierarchical", None, _ONE_LINK),
+        Rule(256 * KIB, "hierarchical", _SMALL, _ONE_LINK),
+    ),
+    "reduce_scatter": (Rule(64 * KIB, "hierarchical", _SMALL, _ONE_LINK),),
+}
+
+
+def rules(collective: str, p: int, commutative: bool, nodes: Partition | None) -> tuple[Rule, ...]:
+    """Those for ranks that lie so on nodes: the last that fits serves."""
+    if not commutative:
+        return ORDERED_RULES[collective]
+    shared = HOST_RULES.get(collective, ()) if nodes is not None and 1 < len(nodes) < p else ()
+    return *RULES[collective], *_across(collective, nodes), *shared
+
+
+def rule_of(collective: str, algorithms: tuple[str, ...], nodes: Partition | None) -> Rule | None:
+    """That of the first of these algorithms which has one, whoever has so many ranks and bytes as it is for."""
+    everything = *HOST_RULES.get(collective, ()), *RULES[collective], *_across(collective, nodes)
+    known = {rule.algorithm: rule for rule in everything}
+    return next((known[name] for name in algorithms if name in known), None)
+
+
+def _across(collective: str, nodes: Partition | None) -> tuple[Rule, ...]:
+    """The rules for links, if there are any between these nodes."""
+    return LINK_RULES.get(collective, ()) if nodes is not None and len(nodes) > 1 else ()

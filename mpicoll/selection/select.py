@@ -1,0 +1,140 @@
+"""Which algorithm serves a call, and why.
+
+The rules look at the collective, the bytes, p, whether the operator commutes, and whether ranks share hosts: values
+equal on every rank, so every rank chooses the same without a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..errors import ArgumentError
+from ..schedules.collectives import named
+from ..schedules.parameters import Partition
+from ..schedules.registry import check_order, find, parse_spec
+from .rules import RULES, WINDOW, Rule, rule_of, rules
+
+NATIVE, AUTO = "native", "auto"
+TOO_LARGE = 1 << 31  # bytes from which not every MPI's own collectives serve
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What runs a call and why. chunk_bytes None means whole blocks; rule is why without the call's bytes and ranks."""
+
+    collective: str
+    algorithm: str
+    chunk_bytes: int | None
+    window: int
+    engine: str
+    why: str
+    forced: bool = False
+    rule: str = ""
+    measured: bool = False  # as a tuning table says
+    slow: str = ""  # why such calls take the slow path, as explain() says
+
+    def __str__(self) -> str:
+        chunks = (
+            "whole blocks"
+            if self.chunk_bytes is None
+            else f"chunks of {self.chunk_bytes} bytes, {self.window} in flight"
+        )
+        how = "" if self.algorithm == NATIVE else f" on the {self.engine} engine, {chunks}"
+        path = f"; every call takes the slow path: {self.slow}" if self.slow else ""
+        return f"{self.collective}: {self.algorithm}{how}: {self.why}{path}"
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What using() has set: algorithms by collective, chunk, window and engine (None: not set)."""
+
+    algorithms: tuple[tuple[str, str], ...] = ()
+    chunk_bytes: int | None = None
+    window: int | None = None
+    engine: str | None = None
+
+    def merged(
+        self, algorithms: Mapping[str, str], chunk_bytes: int | None, window: int | None, engine: str | None
+    ) -> Overrides:
+        """These with others laid over them, checked."""
+        for collective, spec in algorithms.items():
+            if not isinstance(spec, str):
+                raise ArgumentError(f"{collective} is {spec!r}; it must be the name of an algorithm")
+            if spec not in (NATIVE, AUTO):
+                parse_spec(collective, spec)
+            elif named(collective) not in RULES:
+                find(collective, spec)
+        for what, value in (("chunk_bytes", chunk_bytes), ("window", window)):
+            if value is not None and (type(value) is not int or value < 1):
+                raise ArgumentError(f"{what} is {value!r}; it must be an integer of at least 1")
+        return Overrides(
+            tuple({**dict(self.algorithms), **{named(name): spec for name, spec in algorithms.items()}}.items()),
+            chunk_bytes or self.chunk_bytes,
+            window or self.window,
+            engine or self.engine,
+        )
+
+
+def choose(
+    collective: str,
+    nbytes: int,
+    p: int,
+    commutative: bool,
+    overrides: Overrides,
+    engine: str,
+    nodes: Partition | None = None,
+    measured: Sequence[Rule] = (),
+) -> Choice:
+    """The choice for a call of nbytes (see Claims for whose bytes); measured: what a tuning table says of it.
+
+    Raises PreconditionError when what is forced cannot serve.
+    """
+    spec = dict(overrides.algorithms).get(collective, AUTO)
+    if spec == NATIVE:
+        return Choice(collective, NATIVE, None, WINDOW, NATIVE, "chosen by using()", forced=True)
+    if spec == AUTO:
+        found = _measured(collective, nbytes, p, commutative, overrides, nodes, measured)
+        rule = found or next(r for r in reversed(rules(collective, p, commutative, nodes)) if r.fits(nbytes, p))
+        by = NATIVE if rule.algorithm == NATIVE else engine
+        why = f"{nbytes} bytes on {p} ranks: {rule.why}"
+        how = rule.algorithm, rule.chunk_bytes, rule.window
+        choice = Choice(collective, *how, by, why, rule=rule.why, measured=found is not None)
+    else:
+        entry, given = parse_spec(collective, spec)
+        if not commutative:
+            check_order(entry, p, nodes, **dict(given))
+        usual = rule_of(collective, (spec, entry.name), nodes)
+        chunk, window = (usual.chunk_bytes, usual.window) if usual else (None, WINDOW)
+        choice = Choice(collective, spec, chunk, window, engine, "chosen by using()", forced=True)
+    if not (overrides.chunk_bytes or overrides.window):
+        return choice
+    return replace(
+        choice, chunk_bytes=overrides.chunk_bytes or choice.chunk_bytes, window=overrides.window or choice.window
+    )
+
+
+def _measured(
+    collective: str,
+    nbytes: int,
+    p: int,
+    commutative: bool,
+    overrides: Overrides,
+    nodes: Partition | None,
+    measured: Sequence[Rule],
+) -> Rule | None:
+    """What a tuning table says of such a call; nothing of one for which using() chose what was not measured."""
+    if overrides.chunk_bytes or overrides.window or overrides.engine not in (None, "auto"):
+        return None
+    rule = next((rule for rule in reversed(measured) if rule.fits(nbytes, p)), None)
+    if rule is None or rule.algorithm == AUTO or (rule.algorithm == NATIVE and nbytes >= TOO_LARGE):
+        return None
+    if commutative or rule.algorithm == NATIVE:
+        return rule
+    entry, given = parse_spec(collective, rule.algorithm)
+    return rule if entry.keeps_order(p, nodes, **dict(given)) else None
+
+
+def native_choice(collective: str, why: str) -> Choice:
+    """MPI's own collective, and the reason."""
+    return Choice(collective, NATIVE, None, WINDOW, NATIVE, why)

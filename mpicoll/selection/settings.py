@@ -1,0 +1,80 @@
+"""What the environment says, read by rank 0 and told to all when a Comm is made, so that every rank agrees.
+
+MPICOLL_ENGINE    auto (default), mpi4py or compiled
+MPICOLL_CHECK     1: exchange a signature of each call and raise on every rank where they differ
+MPICOLL_TIMEOUT   seconds after which a call that stands still is reported and the run aborted
+                  (unset: reported after 300 s, and no more); what waiting cannot mend is reported within seconds
+MPICOLL_PROGRESS  0: no progress thread for nonblocking collectives
+MPICOLL_TUNING    a file that `mpicoll tune` wrote, by which auto chooses; read once
+MPICOLL_LOG       info: rank 0 says of every call, on standard error, what ran and why
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..errors import ArgumentError
+from .tables import Tuning, once
+
+ENGINES = ("auto", "mpi4py", "compiled")
+REPORT_AFTER = 300.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One communicator's settings; timeout in seconds."""
+
+    engine: str = "auto"
+    check: bool = False
+    timeout: float = REPORT_AFTER
+    abort: bool = False
+    progress: bool = True
+    tuning: Tuning | None = None
+    log: bool = False
+
+    @property
+    def watched(self) -> bool:
+        """Whether MPI's own collectives, too, must not stand still in silence."""
+        return self.check or self.abort
+
+
+def read(environ: Mapping[str, str] = os.environ) -> Settings:
+    """Settings from MPICOLL_* variables. Raises ArgumentError naming the variable that makes no sense, TuningError."""
+    engine = environ.get("MPICOLL_ENGINE", "auto")
+    if engine not in ENGINES:
+        raise ArgumentError(f"MPICOLL_ENGINE is {engine!r}; it must be one of {', '.join(ENGINES)}")
+    seconds = environ.get("MPICOLL_TIMEOUT")
+    return Settings(
+        engine=engine,
+        check=_flag(environ, "MPICOLL_CHECK", False),
+        timeout=REPORT_AFTER if seconds is None else _seconds(seconds),
+        abort=seconds is not None,
+        progress=_flag(environ, "MPICOLL_PROGRESS", True),
+        tuning=once(path) if (path := environ.get("MPICOLL_TUNING", "")) else None,
+        log=_is_info(environ.get("MPICOLL_LOG", "")),
+    )
+
+
+def _is_info(text: str) -> bool:
+    if text not in ("", "info"):
+        raise ArgumentError(f"MPICOLL_LOG is {text!r}; it must be info or nothing")
+    return text == "info"
+
+
+def _flag(environ: Mapping[str, str], name: str, default: bool) -> bool:
+    value = environ.get(name, str(int(default)))
+    if value not in ("0", "1"):
+        raise ArgumentError(f"{name} is {value!r}; it must be 0 or 1")
+    return value == "1"
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise ArgumentError(f"MPICOLL_TIMEOUT is {text!r}; it must be a number of seconds above 0")
+    return value

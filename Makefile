@@ -80,9 +80,10 @@ verify: env  ## prove every algorithm for every number of ranks up to MAX_RANKS
 docs: env  ## write docs/ALGORITHMS.md, its pictures and README's table from what is registered
 	$(PY) -m mpicoll.describe.generate
 
-lint: env  ## ruff and mypy
+lint: env  ## style, types, and that imports point one way
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 clean:  ## remove caches and build outputs
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -122,9 +122,11 @@ def shapes(p: int, collectives: str, **given: Any) -> Iterator[Shape]:
 
     A word that was given for all collectives must suit all; an operator is nothing to those that do not reduce.
     """
-    from mpicoll.schedules.registry import algorithms
 
-    names = [each for name in listed("COLLECTIVE", collectives) for each in (algorithms() if name == ALL else [name])]
+    from mpicoll.schedules.registry import list_algorithms
+
+    asked = listed("COLLECTIVE", collectives)
+    names = [each for name in asked for each in (list_algorithms() if name == ALL else [name])]
     for name in names:
         if name not in PATTERNS:
             raise UnknownAlgorithm("collective", name, (*PATTERNS, ALL))
@@ -164,9 +166,10 @@ def check_algorithms(wanted: list[Shape], text: str, p: int) -> Iterator[Asked]:
 
 
 def _known(collective: str) -> tuple[str, ...]:
-    from mpicoll.schedules.registry import algorithms
 
-    return tuple(algorithms()[named(collective)])
+    from mpicoll.schedules.registry import list_algorithms
+
+    return tuple(list_algorithms()[named(collective)])
 
 
 def _is_known(name: str, collective: str) -> bool:

@@ -95,7 +95,7 @@ def timed(name: str, seconds: float) -> Iterator[Part]:
         for _ in range(LEARNT):
             getattr(comm, name)(*arguments)
     works: dict[tuple[str, str], Callable[[], Any]] = {}
-    direct = [each for comm in three if (each := comm._open().direct) is not None]
+    direct: list[Any] = [each for comm in three if (each := comm._open().direct) is not None]
     if direct:
         direct[1].table.rows[:, engine.NEEDED] = NEVER
         direct[2].close()

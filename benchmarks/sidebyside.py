@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from mpicoll.schedules.collectives import named
-from mpicoll.schedules.registry import algorithms
+from mpicoll.schedules.registry import list_algorithms
 
 from .asked import positive
 from .budget import Budget
@@ -42,7 +42,7 @@ def line_up_of(collective: str, session: Session) -> Job:
     """Who takes part in a collective: native, auto, and every algorithm."""
     shape, sizes = Shape(collective), MORE_SIZES.get(collective, SIZES)
     engines = ENGINES[1:] if collective in ON_EACH_ENGINE else (AUTO,)
-    names = algorithms()[named(collective)]
+    names = list_algorithms()[named(collective)]
     job = session.job(shape, sizes, (NATIVE, AUTO), (AUTO,))
     return Job(
         shape, sizes, [*job.contenders, *line_up(collective, names, engines, session.plain, session.ours)]

@@ -23,7 +23,7 @@ import numpy as np
 import mpicoll
 from mpicoll.errors import MpicollError, TuningError, UnknownAlgorithm
 from mpicoll.schedules.collectives import COLLECTIVES
-from mpicoll.schedules.registry import algorithms, find
+from mpicoll.schedules.registry import find, list_algorithms
 from mpicoll.selection.rules import WINDOW, Rule
 from mpicoll.selection.tables import SCHEMA, UNKNOWN_TO_ALL, Table, layout, library, read, validator
 
@@ -132,7 +132,7 @@ class Tuner:
         self.ours = session.ours
         self._goes_by(self.ours, None)  # what is measured here is not chosen by an older table
         self.natives = mpicoll.Comm(MPI.COMM_WORLD.Dup())
-        always: dict[str, tuple[Rule, ...]] = {name: (Rule(0, NATIVE, None, "tuning"),) for name in algorithms()}
+        always: dict[str, tuple[Rule, ...]] = {name: (Rule(0, NATIVE, None, "tuning"),) for name in list_algorithms()}
         self.nodes = self.ours._open().agreed.nodes
         self._goes_by(self.natives, Table(library(MPI), layout(self.nodes), always))
         self.wrong: list[str] = []
@@ -171,7 +171,7 @@ class Tuner:
         """What serves one size."""
         nbytes = bytes_of_call(shape, size, self.p)
         rule = self.ours.explain(shape.collective, nbytes)
-        names = [name for name in algorithms()[shape.collective] if find(shape.collective, name).serves(self.p)]
+        names = [name for name in list_algorithms()[shape.collective] if find(shape.collective, name).serves(self.p)]
         native, auto = Contender(NATIVE, None, self.session.plain), self._ours(shape, AUTO)
         always = [
             Candidate(AUTO, None, WINDOW, auto),
@@ -284,8 +284,8 @@ def _names(text: str) -> list[str]:
     for name in names:
         if name in UNKNOWN_TO_ALL:
             raise ValueError(f"{name} cannot be tuned: its ranks know only their own counts, so bytes decide nothing")
-        if name != ALL and name not in algorithms():
-            raise UnknownAlgorithm("collective", name, (*algorithms(), ALL))
+        if name != ALL and name not in list_algorithms():
+            raise UnknownAlgorithm("collective", name, (*list_algorithms(), ALL))
     return list(dict.fromkeys(each for name in names for each in (COLLECTIVES if name == ALL else [name])))
 
 

@@ -15,7 +15,7 @@ from mpicoll.benchmarks.environment import now
 from mpicoll.benchmarks.scaling import OSU, SCALINGS
 from mpicoll.cli.group import alone, asking, console
 
-from . import gather, render, site, slurm, stage, study
+from . import assemble, gather, render, site, slurm, stage, study
 from .errors import JobsError, NoSlurm
 from .kinds import KINDS, Asked
 
@@ -182,7 +182,7 @@ def collect(directory: Path, output: Path | None, mixed: bool) -> None:
     Steps that were stopped take part with what they had; what is missing is said.
     """
     with asking():
-        gather.collect(study.read(directory), directory, output, mixed)
+        assemble.assemble(study.read(directory), directory, output, mixed)
 
 
 @jobs.command("site", context_settings=HELP)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from typing import Any, NamedTuple
 
 import click
 
-from .errors import JobsError
 from .study import RESULTS, SUBMITTED, Step, Study
 
 PART = re.compile(r"(?P<step>.+)\.(?P<job>\d+)-(?P<start>\d+)\.part\.\w+")
@@ -131,27 +129,3 @@ def tables(files: Sequence[Path], output: Path, title: str) -> None:
     output.write_text(text, encoding="utf-8")
     count = f"{len(entries)} table{'s' * (len(entries) != 1)}"
     click.echo(f"{output}: {count}; MPICOLL_TUNING={output} makes auto go by them")
-
-
-def collect(study: Study, directory: Path, output: Path | None, mixed: bool) -> None:
-    """Gather what there is and say what there is not. Raises JobsError."""
-    from .kinds import KINDS
-
-    kind = KINDS[study.kind]
-    here = found(study, directory)
-    usable = [each for each in here if each.rows]
-    for each in here:
-        if not each.whole:
-            click.echo(f"{each.step.name}: {each.said()}", err=True)
-    if not usable:
-        asked = f"mpicoll jobs status {shlex.quote(str(directory))}"
-        raise JobsError(f"{directory} has no results yet; `{asked}` says what its jobs do")
-    files = [each.file for each in usable if each.file]
-    if len(made := origins(files)) > 1 and not mixed:
-        of = "; ".join(f"{who}: {', '.join(names)}" for who, names in made.items())
-        raise JobsError(f"results of different code are no comparison: {of}. Measure again, or take them with --mixed")
-    title = f"{kind.about[0].upper()}{kind.about[1:]}"
-    kind.gathered(files, output or directory / kind.gathers, title)
-    whole = sum(each.whole for each in here)
-    parts = f", {len(usable) - whole} in part" if len(usable) > whole else ""
-    click.echo(f"{whole} of {len(here)} steps are complete{parts}")

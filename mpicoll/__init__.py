@@ -2,8 +2,8 @@
 
     import mpicoll
     comm = mpicoll.Comm(MPI.COMM_WORLD)     # an MPI.Intracomm; its collectives are mpicoll's
-    mpicoll.algorithms()                    # {"allreduce": ("ring", …), …}
-    mpicoll.schedule("allreduce", "ring", p=5).verify()
+    mpicoll.list_algorithms()               # {"allreduce": ("ring", …), …}
+    mpicoll.verify(mpicoll.schedule("allreduce", "ring", p=5))
 
 Schedules, proofs and pictures need no MPI: only what is reached through Comm imports mpi4py.
 """
@@ -13,9 +13,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import algorithms as _registered  # noqa: F401 - registers them
-from . import errors
-from .schedules.registry import algorithm, algorithms
+from . import algorithms, errors
+from ._version import __version__
+from .schedules.registry import algorithm, list_algorithms
 from .schedules.schedule import schedule
 
 if TYPE_CHECKING:
@@ -23,23 +23,25 @@ if TYPE_CHECKING:
     from .comm.comm import Cartcomm, Comm, Distgraphcomm, Graphcomm
     from .comm.persistent import Prequest
     from .comm.requests import Request
+    from .describe.text import draw
+    from .proofs.check_schedule import verify
 
-__version__ = "0.1.0"
 __all__ = [
     "AVG", "Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "Prequest", "Request", "__version__", "algorithm",
-    "algorithms", "errors", "schedule",
+    "algorithms", "draw", "errors", "list_algorithms", "schedule", "verify",
 ]  # fmt: skip
 
 
+# what is imported on first use: MPI must not start, nor a proof be loaded, because mpicoll is imported
 _LATER = {
     "AVG": "buffers.operators", "Cartcomm": "comm.comm", "Comm": "comm.comm", "Distgraphcomm": "comm.comm",
-    "Graphcomm": "comm.comm",
-    "Prequest": "comm.persistent", "Request": "comm.requests",
+    "Graphcomm": "comm.comm", "Prequest": "comm.persistent", "Request": "comm.requests",
+    "draw": "describe.text", "verify": "proofs.check_schedule",
 }  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    """What uses MPI, on first use, so that importing mpicoll does not start MPI."""
+    """Import on first use."""
     if name in _LATER:
         return getattr(import_module(f".{_LATER[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

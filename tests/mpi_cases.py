@@ -17,7 +17,9 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll.errors import PreconditionError
 from mpicoll.schedules import blocks
-from mpicoll.schedules.parameters import Groups, Of, uneven
+from mpicoll.schedules.grouping import uneven
+from mpicoll.schedules.nested import Of
+from mpicoll.schedules.parameters import Groups
 from mpicoll.schedules.registry import Algorithm, parse_spec, registered
 
 PAD = 64                        # bytes of a guard zone
@@ -207,7 +209,7 @@ def drawn(entry: Algorithm, p: int, number: int = 3) -> Iterator[dict[str, Any]]
     kinds = {name: parameter.kind for name, parameter in entry.parameters.items()}
     draw = random.Random(f"{entry.title} {p}")
     for _ in range(number if any(isinstance(kind, Of) for kind in kinds.values()) else 0):
-        yield {name: draw.choice(mpicoll.algorithms()[kind.collective]) if isinstance(kind, Of) else uneven(p)
+        yield {name: draw.choice(mpicoll.list_algorithms()[kind.collective]) if isinstance(kind, Of) else uneven(p)
                for name, kind in kinds.items() if isinstance(kind, Of | Groups)}
 
 

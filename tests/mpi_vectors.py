@@ -47,7 +47,7 @@ def specs() -> Iterator[tuple[str, str]]:
 
 def names(collective: str) -> list[str]:
     """Its algorithms that suit these ranks."""
-    return [x for x in mpicoll.algorithms()[collective] if find(collective, x).serves(MPI.COMM_WORLD.size)]
+    return [x for x in mpicoll.list_algorithms()[collective] if find(collective, x).serves(MPI.COMM_WORLD.size)]
 
 
 def variants() -> Iterator[tuple[str, str]]:

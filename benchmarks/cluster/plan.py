@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mpicoll.errors import ParameterError, PreconditionError, UnknownAlgorithm
-from mpicoll.schedules.registry import algorithms, parse_spec
+from mpicoll.schedules.registry import list_algorithms, parse_spec
 from mpicoll.selection.select import Overrides, choose
 
 from ..contenders import AUTO, NATIVE, base_name
@@ -122,7 +122,7 @@ def algorithms_of(collective: str, n: int, p: int, named: Sequence[str] = ()) ->
 
 def is_known(collective: str, spec: str) -> bool:
     """Whether a collective has it."""
-    return base_name(spec) in (NATIVE, AUTO, *algorithms()[collective])
+    return base_name(spec) in (NATIVE, AUTO, *list_algorithms()[collective])
 
 
 def unsuited(collective: str, spec: str, p: int) -> str:
@@ -139,7 +139,8 @@ def unsuited(collective: str, spec: str, p: int) -> str:
 
 def check_algorithms(named: Iterable[str], collectives: Iterable[str]) -> tuple[str, ...]:
     """Raises UnknownAlgorithm for one that none of the collectives has, ParameterError for bad parameters."""
-    known = {name: [c for c in collectives if name in algorithms()[c]] for c in collectives for name in algorithms()[c]}
+    names = list_algorithms()
+    known = {name: [c for c in collectives if name in names[c]] for c in collectives for name in names[c]}
     for spec in named:
         name = base_name(spec)
         if name not in (NATIVE, AUTO, *known):

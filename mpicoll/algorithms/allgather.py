@@ -4,21 +4,11 @@ from typing import Any
 
 from ..schedules.blocks import power_of_two_floor, powers_of_two
 from ..schedules.combinators import Layer, embed, forward, mirror, then
+from ..schedules.grids import over
+from ..schedules.grouping import dealt, homes, leaders, places, uneven
 from ..schedules.ir import Recv, Send, Steps, Strands
-from ..schedules.parameters import (
-    NODES,
-    Allgathering,
-    Broadcasting,
-    Gathering,
-    Grouping,
-    Radix,
-    dealt,
-    homes,
-    leaders,
-    over,
-    places,
-    uneven,
-)
+from ..schedules.nested import Allgathering, Broadcasting, Gathering
+from ..schedules.parameters import NODES, Grouping, Radix
 from ..schedules.registry import Requirement, algorithm, every
 from . import reduce_scatter
 

@@ -5,22 +5,11 @@ from typing import Annotated
 
 from ..schedules.blocks import power_floor, power_of_two_floor
 from ..schedules.combinators import Layer, embed, fold, mirror, parallel, relabel, then
+from ..schedules.grids import over
+from ..schedules.grouping import dealt, in_order, leaders, uneven
 from ..schedules.ir import Recv, RecvReduce, Send, Steps, Strands, strands
-from ..schedules.parameters import (
-    NODES,
-    Allreducing,
-    Broadcasting,
-    Grouping,
-    OneOf,
-    Radix,
-    Reducing,
-    Share,
-    dealt,
-    in_order,
-    leaders,
-    over,
-    uneven,
-)
+from ..schedules.nested import Allreducing, Broadcasting, Reducing
+from ..schedules.parameters import NODES, Grouping, OneOf, Radix, Share
 from ..schedules.registry import algorithm, every
 from . import allgather, reduce_scatter
 from .reduce import common_blocks

@@ -3,22 +3,11 @@
 from collections.abc import Callable, Sequence
 
 from ..schedules.combinators import Layer
+from ..schedules.grids import over
+from ..schedules.grouping import dealt, homes, leaders, places, uneven
 from ..schedules.ir import Recv, Send, Steps
-from ..schedules.parameters import (
-    NODES,
-    Alltoalling,
-    Fanout,
-    Gathering,
-    Grouping,
-    Radix,
-    Scattering,
-    dealt,
-    homes,
-    leaders,
-    over,
-    places,
-    uneven,
-)
+from ..schedules.nested import Alltoalling, Gathering, Scattering
+from ..schedules.parameters import NODES, Fanout, Grouping, Radix
 from ..schedules.registry import algorithm, every
 
 

@@ -2,8 +2,9 @@
 
 from ..schedules.blocks import power_of_two_floor, powers_of_two
 from ..schedules.combinators import embed, forward, mirror, then
+from ..schedules.grids import over
 from ..schedules.ir import Recv, Reduce, Send, Steps, Strands
-from ..schedules.parameters import Radix, over
+from ..schedules.parameters import Radix
 from ..schedules.registry import algorithm
 from . import gather
 

@@ -1,19 +1,11 @@
 """Bcast: the root's vector, everywhere."""
 
 from ..schedules.combinators import Layer, embed, mirror, then
+from ..schedules.grids import over
+from ..schedules.grouping import dealt, leaders, uneven
 from ..schedules.ir import Recv, Send, Strands
-from ..schedules.parameters import (
-    NODES,
-    Allgathering,
-    Broadcasting,
-    Fanout,
-    Grouping,
-    Radix,
-    dealt,
-    leaders,
-    over,
-    uneven,
-)
+from ..schedules.nested import Allgathering, Broadcasting
+from ..schedules.parameters import NODES, Fanout, Grouping, Radix
 from ..schedules.registry import Chosen, algorithm, every
 from . import reduce, scatter
 

@@ -1,19 +1,11 @@
 """Gather: one block of every rank, at the root."""
 
 from ..schedules.combinators import Layer
+from ..schedules.grids import over
+from ..schedules.grouping import dealt, homes, leaders, places, uneven
 from ..schedules.ir import Recv, Send, Steps, Strands
-from ..schedules.parameters import (
-    NODES,
-    Gathering,
-    Grouping,
-    Radix,
-    dealt,
-    homes,
-    leaders,
-    over,
-    places,
-    uneven,
-)
+from ..schedules.nested import Gathering
+from ..schedules.parameters import NODES, Grouping, Radix
 from ..schedules.registry import algorithm, every
 
 

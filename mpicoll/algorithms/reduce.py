@@ -4,20 +4,11 @@ from math import lcm
 
 from ..schedules.blocks import offsets, power_of_two_floor, sizes
 from ..schedules.combinators import Layer, embed, parallel, then
+from ..schedules.grids import over
+from ..schedules.grouping import Partition, dealt, in_order, leaders, uneven
 from ..schedules.ir import RecvReduce, Send, Steps, Strands
-from ..schedules.parameters import (
-    NODES,
-    Fanout,
-    Grouping,
-    Partition,
-    Radix,
-    Reducing,
-    dealt,
-    in_order,
-    leaders,
-    over,
-    uneven,
-)
+from ..schedules.nested import Reducing
+from ..schedules.parameters import NODES, Fanout, Grouping, Radix
 from ..schedules.registry import Chosen, algorithm, every
 from . import gather, reduce_scatter
 

@@ -2,21 +2,11 @@
 
 from ..schedules.blocks import power_of_two_floor, powers_of_two
 from ..schedules.combinators import Layer, Program, fold
+from ..schedules.grids import over
+from ..schedules.grouping import dealt, homes, in_order, leaders, places, uneven
 from ..schedules.ir import RecvReduce, Send, Steps, Strands
-from ..schedules.parameters import (
-    NODES,
-    Grouping,
-    ReduceScattering,
-    Reducing,
-    Scattering,
-    dealt,
-    homes,
-    in_order,
-    leaders,
-    over,
-    places,
-    uneven,
-)
+from ..schedules.nested import ReduceScattering, Reducing, Scattering
+from ..schedules.parameters import NODES, Grouping
 from ..schedules.registry import algorithm, every
 
 

@@ -1,19 +1,11 @@
 """Scatter: the root's blocks, one to every rank."""
 
 from ..schedules.combinators import Layer, mirror
+from ..schedules.grids import over
+from ..schedules.grouping import dealt, homes, leaders, places, uneven
 from ..schedules.ir import Strands
-from ..schedules.parameters import (
-    NODES,
-    Grouping,
-    Radix,
-    Scattering,
-    dealt,
-    homes,
-    leaders,
-    over,
-    places,
-    uneven,
-)
+from ..schedules.nested import Scattering
+from ..schedules.parameters import NODES, Grouping, Radix
 from ..schedules.registry import algorithm, every
 from . import gather
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from .. import __version__
+from .._version import __version__
 from ..launcher import RANK_VARIABLES, rank
 from .group import Later, OneLine
 from .listing import list_

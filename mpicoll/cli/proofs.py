@@ -54,7 +54,7 @@ class Proofs:
 
 def prove(algorithm: Name, p: int) -> Proof:
     """Prove one algorithm at one p; any error is a failure, an algorithm that raises included."""
-    from ..proofs.check_schedule import prove
+    from ..proofs.prove import prove
     from ..schedules.registry import parse_spec
 
     start, count, failure, unfit = time.process_time(), 0, None, None

@@ -52,7 +52,7 @@ def verify(collective: str | None, algorithm: str | None, max_ranks: int, jobs: 
 
 def named(collective: str | None, algorithm: str | None) -> list[Name]:
     """What to prove: all algorithms, those of a collective, or one with its parameters as they were written."""
-    from ..proofs.check_schedule import selected
+    from ..proofs.prove import selected
     from ..schedules.registry import parse_spec
 
     if collective is None or algorithm is None:

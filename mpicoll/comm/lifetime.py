@@ -19,6 +19,7 @@ from typing import Any
 from mpi4py import MPI
 
 from ..errors import CommError
+from ..fastpath.opening import open_fast_path
 from ..runtime import progress, responder
 from ..runtime.channel import LIVE, ORPHANS, Channel
 from ..runtime.trace import Log
@@ -37,7 +38,7 @@ def attach(comm: MPI.Intracomm, like: Channel | None = None, own: Sequence[MPI.I
     channel = _attribute(comm)
     if channel is None:
         _give_back()
-        channel = Channel(comm, like, own)
+        channel = Channel(comm, open_fast_path, like, own)
         with _attributes:
             comm.Set_attr(_keyval, channel)  # type: ignore[arg-type]
         LIVE[id(channel)] = channel

@@ -16,8 +16,9 @@ from ..dispatch.execute import UnderWay, may_go_short, needs_counts, record
 from ..dispatch.methods import Native
 from ..dispatch.prepare import Call, Prepared
 from ..dispatch.staging import divide
-from ..engines import MISSED, RAN, STALE, UNDER_WAY, Execution
+from ..engines.protocol import Execution
 from ..errors import CommError, MpicollError, RequestError
+from ..fastpath.outcome import Outcome
 from ..runtime.channel import Channel
 from ..runtime.operation import OURS, Failed, Flight, Polled, Raised, Running, Stage
 from ..runtime.status import Standing
@@ -213,16 +214,17 @@ class Repeated(UnderWay, Lasting):
 
     def again(self) -> Flight | None:
         """A flight that carries it out once, or goes on with what the short way began; None where that was all."""
-        outcome = self.short.outcome() if self.short is not None else MISSED
+        outcome = self.short.outcome() if self.short is not None else Outcome.MISSED
         if self.flying is not None and self.flying.broke_off:  # its messages are still posted
             raise RequestError("the last start failed with messages under way; make another request")
-        self.direct = outcome != MISSED
-        if outcome == RAN:
+        self.direct = outcome != Outcome.MISSED
+        if outcome == Outcome.RAN:
             self._record()
             return None
-        if self.short is not None and outcome not in (MISSED, UNDER_WAY):  # not again, with messages left of this
+        # not again, with messages left of this
+        if self.short is not None and outcome not in (Outcome.MISSED, Outcome.UNDER_WAY):
             self.short.close()
-        if outcome == STALE:  # an interrupt came between: nobody went on with the last start
+        if outcome == Outcome.STALE:  # an interrupt came between: nobody went on with the last start
             self.broken = True
             self.channel.abandon(self, None)
         if self.broken:
@@ -233,9 +235,9 @@ class Repeated(UnderWay, Lasting):
 
     def _begun(self, outcome: int) -> Stage:
         """A stage: the plan, or what the short way began of it."""
-        if outcome == MISSED:
+        if outcome == Outcome.MISSED:
             self.start()
-        if outcome in (MISSED, UNDER_WAY):
+        if outcome in (Outcome.MISSED, Outcome.UNDER_WAY):
             return Again(self.own_execution, self.short)
         return Failed(self.own_execution, -outcome)
 

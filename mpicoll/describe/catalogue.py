@@ -10,8 +10,8 @@ from ..proofs.check_schedule import measured_bytes
 from ..proofs.determinism import ALWAYS, agreement
 from ..proofs.symbolic import play
 from ..schedules.collectives import plain
-from ..schedules.parameters import Grid, Values
-from ..schedules.registry import Algorithm, algorithms, registered
+from ..schedules.grids import Grid, Values
+from ..schedules.registry import Algorithm, list_algorithms, registered
 from ..schedules.schedule import Schedule
 
 USUAL = 8  # ranks of an example
@@ -20,7 +20,7 @@ SHOWN = 6  # names in a row before they are only counted
 
 def catalogue() -> dict[str, list[dict[str, Any]]]:
     """Every algorithm's facts by collective, gather's again as gatherv's, and so on; fit for JSON."""
-    found: dict[str, list[dict[str, Any]]] = {collective: [] for collective in algorithms()}
+    found: dict[str, list[dict[str, Any]]] = {collective: [] for collective in list_algorithms()}
     for entry in registered():
         found[entry.collective.name].append(facts(entry))
     return {collective: found[plain(collective)] for collective in found}

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..misreadings import misreadings
 from ..proofs.determinism import LOOKED_AT
 from ..schedules.collectives import COLLECTIVES, PLAIN
 from ..schedules.parameters import Groups, OneOf
@@ -183,15 +182,6 @@ def _bits() -> str:
     return BITS.format(first=LOOKED_AT[0], last=LOOKED_AT[-1])
 
 
-def _misreadings() -> str:
-    rows = [_row(f"“{x.said}”", x.meant, x.measured, x.truth) for x in misreadings()]
-    head = _row("what is said", "that would be", f"measured, p = {USUAL}", "what holds") + _row(*["---"] * 4)
-    return (
-        "\n## What popular texts get wrong\n\nBytes are the most that any rank sends or receives; the numbers are "
-        f"measured on the schedules above when this page is written.\n\n{head}{''.join(rows)}"
-    )
-
-
 # -- files ----------------------------------------------------------------------------------------------------
 
 
@@ -199,8 +189,7 @@ def pages() -> dict[str, str]:
     """Every file under docs/ that is written, by its path there."""
     named = [collective for collective in COLLECTIVES if any(x.collective.name == collective for x in registered())]
     contents = ", ".join(f"[{name}](#{name})" for name in named)
-    last = "[which bits](#which-bits), [what popular texts get wrong](#what-popular-texts-get-wrong)"
-    page = f"{HEAD}\n{contents}; {last}\n{''.join(map(_section, named))}{_bits()}{_misreadings()}"
+    page = f"{HEAD}\n{contents}; [which bits](#which-bits)\n{''.join(map(_section, named))}{_bits()}"
     pictures = {picture_path(x, given): svg(pictured(x, given)) for x in registered() for given in variants(x)}
     return {"ALGORITHMS.md": page, **pictures}
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 from mpi4py import MPI
 
-from ..engines import engine_named
+from ..engines.load import engine_named
 from ..errors import CountMismatch, MismatchError
 from ..plans.lowering import lower
 from ..plans.plan import ALIGN, Plan, Shares

@@ -12,7 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..buffers.operators import Operator, divisor
-from ..engines import Execution
+from ..engines.protocol import Execution
 from ..plans.plan import Shares
 from ..runtime.channel import SPIN, Channel, anything_in_flight
 from ..runtime.operation import Flight, Polled, Raised, Record, Running, Stage

@@ -15,7 +15,8 @@ from mpi4py import MPI
 from ..buffers.arguments import Arguments
 from ..buffers.operators import Operator, name_of, operator
 from ..buffers.parse import kind, named_type
-from ..engines import Execution, engine_named
+from ..engines.load import engine_named
+from ..engines.protocol import Execution
 from ..errors import ArgumentError, OperatorError, PreconditionError
 from ..plans.lowering import is_staged, lower
 from ..plans.plan import Counts, Plan, Shares

@@ -40,7 +40,7 @@ def gather(more: Callable[[], dict[str, Any]] = dict) -> dict[str, Any] | None:
 
 
 def _own_version() -> str:
-    from .. import __version__
+    from .._version import __version__
 
     return __version__
 
@@ -96,10 +96,11 @@ def library_paths(maps: Path = Path("/proc/self/maps")) -> list[str]:
 def _engine() -> dict[str, Any]:
     """Whether the compiled engine passes its self-test here, and calls made before may take the fast path."""
     try:
-        from ..engines.selftest import check, fast_path
+        from ..engines.selftest import check
+        from ..fastpath.opening import unknown_layout
 
         problem = check()
-        return {"compiled_engine": problem, "fast_path": fast_path() if problem is None else "no compiled engine"}
+        return {"compiled_engine": problem, "fast_path": unknown_layout() if problem is None else "no compiled engine"}
     except Exception as error:
         problem = f"its self-test did not run: {type(error).__name__}: {error}"
         return {"compiled_engine": problem, "fast_path": "no compiled engine"}

@@ -20,8 +20,9 @@ from numba.extending import intrinsic
 
 from ..kernels.cache import jit
 from ..plans.plan import FOLD, MAX_WINDOW, SEND, Plan, tag
-from . import Waiting, local_ops, waiting
+from . import local_ops
 from .local_ops import LINE, TABLE, finish, geometry, prepare
+from .protocol import Waiting, waiting
 
 name = "compiled"
 

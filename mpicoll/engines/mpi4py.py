@@ -15,8 +15,8 @@ from mpi4py import MPI
 
 from ..errors import RequestError
 from ..plans.plan import FOLD, SEND, Plan, tag
-from . import Waiting, waiting
 from .local_ops import finish_step, geometry, prepare_row
+from .protocol import Waiting, waiting
 
 name = "mpi4py"
 

@@ -46,16 +46,6 @@ def check() -> str | None:
         comm.Free()
 
 
-def fast_path() -> str | None:
-    """Return None where calls that were made before may go to their first message through compiled code, else why not.
-
-    Raises ImportError where the compiled engine does not load.
-    """
-    from ..fastpath import signature
-
-    return signature.check()
-
-
 def oneself() -> MPI.Intracomm:
     """A new communicator of this rank alone that returns errors; one thread at a time, since that is collective."""
     with _making:

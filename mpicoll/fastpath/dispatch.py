@@ -22,7 +22,7 @@ from ..dispatch import execute
 from ..dispatch.methods import Method
 from ..dispatch.prepare import Call, Prepared
 from ..dispatch.staging import aligned
-from ..engines import MISSED, RAN, STALE, UNDER_WAY, compiled
+from ..engines import compiled
 from ..plans.plan import ALIGN
 from ..runtime import cache
 from ..runtime.operation import Flight, Record, Running
@@ -32,6 +32,7 @@ from ..selection.select import Choice, Overrides
 from . import context as place
 from . import entry as engine
 from . import signature as keys
+from .outcome import Outcome
 
 if TYPE_CHECKING:
     from ..runtime.channel import Channel
@@ -136,7 +137,7 @@ class Direct:
 
     def under(self, overrides: Overrides) -> None:
         """Serve calls by what was learnt under these overrides."""
-        if self.context[place.OUTCOME] != MISSED:
+        if self.context[place.OUTCOME] != Outcome.MISSED:
             self.abandon()
         if overrides not in self.tables:
             self.tables[overrides] = Table()
@@ -212,22 +213,23 @@ class Direct:
         False where it began none. Raises MPI.Exception.
         """
         outcome = int(self.context[place.OUTCOME])
-        if outcome == MISSED:
+        if outcome == Outcome.MISSED:
             return False
         table, at = self.table, int(self.context[place.ROW])
         found = table.kinds.get(at)
-        if outcome == STALE or found is None or found[0].method is not method:  # another, interrupted on its way here
+        # another, interrupted on its way here
+        if outcome == Outcome.STALE or found is None or found[0].method is not method:
             self._abandon()
             return False
         kind, row = found
         sequence = self.channel.sequence
-        if outcome == RAN:
-            self.context[place.OUTCOME] = MISSED
+        if outcome == Outcome.RAN:
+            self.context[place.OUTCOME] = Outcome.MISSED
             self.context[place.LENT] = 0
             self._held()
             self._record(kind, form, sequence)
             return True
-        if outcome != UNDER_WAY:
+        if outcome != Outcome.UNDER_WAY:
             self._abandon()
             error = MPI.Exception(kind.execution.cause(-outcome))
             self.channel.fail(Standing(sequence, 0, method.spelled(form)), error)
@@ -237,7 +239,7 @@ class Direct:
             table.take(at)
             buffers += self._held()
             scratch = self._lent()
-            self.context[place.OUTCOME] = MISSED
+            self.context[place.OUTCOME] = Outcome.MISSED
         except BaseException:  # Ctrl-C
             self.channel.abandon((kind, buffers), sequence)
             raise
@@ -259,16 +261,16 @@ class Direct:
     def abandon(self) -> None:
         """Nobody goes on with what the function began, if it did. MPI may, in memory that stays."""
         outcome = self.context.item(place.OUTCOME)
-        if outcome == RAN:
-            self.context[place.OUTCOME] = MISSED
+        if outcome == Outcome.RAN:
+            self.context[place.OUTCOME] = Outcome.MISSED
             self._held()
-        elif outcome != MISSED:
+        elif outcome != Outcome.MISSED:
             self._abandon()
 
     def _abandon(self) -> None:
         found = self.table.take(int(self.context[place.ROW]))
         self.channel.abandon(((found, self._lent()), self._held()), self.channel.sequence)
-        self.context[place.OUTCOME] = MISSED
+        self.context[place.OUTCOME] = Outcome.MISSED
 
     def lend(self, scratch: np.ndarray) -> bool:
         """Let calls of the short way use this scratch; False where one that the function began uses the last."""
@@ -334,12 +336,12 @@ class Restart:
 
     def is_under_way(self) -> bool:
         """Whether the last start has posted messages that nobody has gone on with."""
-        return int(self.context[place.OUTCOME]) not in (MISSED, RAN)
+        return int(self.context[place.OUTCOME]) not in (Outcome.MISSED, Outcome.RAN)
 
     def outcome(self) -> int:
         """How far the last start came, asked once."""
         outcome = int(self.context[place.OUTCOME])
-        self.context[place.OUTCOME] = MISSED
+        self.context[place.OUTCOME] = Outcome.MISSED
         return outcome
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 import numpy as np
 from numba import carray, int64, njit, types
 
-from ..engines import BROKEN, CALLS, MISSED, NUMBERS, RAN, STALE, TRACES, UNDER_WAY, compiled, local_ops
+from ..engines import compiled, local_ops
 from ..engines.compiled import (
     BYTE,
     DONE,
@@ -34,8 +34,9 @@ from ..engines.compiled import (
 )
 from ..kernels.cache import native
 from ..plans import plan
+from ..runtime.counters import BROKEN, CALLS, NUMBERS, TRACES
 from . import context as place
-from . import signature
+from . import outcome, signature
 from .signature import (
     DATA,
     KEYS,
@@ -59,6 +60,7 @@ WAYS = 4  # rows that a kind may be in, one behind the other
 SEND_BYTES, RECV_BYTES, SEND_OFFSET, RECV_OFFSET, MOMENT, NEEDED, TABLES, KNOWN_DETAILS = range(KEYS, KEYS + 8)
 COLUMNS = KEYS + 8
 _METH_FASTCALL = 0x80
+MISSED, UNDER_WAY, RAN, STALE = map(int, outcome.Outcome)  # plain numbers, for numba
 tag = njit(plan.tag)
 
 
@@ -250,8 +252,8 @@ _defining = threading.Lock()  # threads may come first together, and Python goes
 def _definition(function: Callable) -> _Definition:
     with _defining:
         if function not in _defined:
-            modules = place, signature, compiled, local_ops, plan
-            sources = (*(module.__file__ for module in modules), *local_ops.INLINED)
+            modules = place, outcome, signature, compiled, local_ops, plan
+            sources = (*(str(module.__file__) for module in modules), *local_ops.INLINED)
             address = native(function, [types.int64] * 3, types.int64, also=sources)
             said = b"0 where it carried out the collective"
             _defined[function] = _Definition(function.__name__.encode(), address, _METH_FASTCALL, said)

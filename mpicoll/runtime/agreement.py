@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from ..engines import selftest
 from ..errors import EngineError, spans
-from ..schedules.parameters import Partition
+from ..schedules.grouping import Partition
 from ..selection.rules import Rule
 from ..selection.settings import Settings, read
 from ..selection.tables import READ, Table, library, node

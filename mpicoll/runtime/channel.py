@@ -6,14 +6,14 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from mpi4py import MPI
 
-from ..engines import BROKEN, CALLS, NUMBERS, TRACES, selftest
+from ..engines import selftest
 from ..errors import CommError, EngineError
 from ..plans.plan import ALIGN, SEQUENCES
 from ..schedules.collectives import PERSISTENT
@@ -21,13 +21,11 @@ from ..selection.select import NATIVE, Choice, Overrides
 from . import progress, watchdog
 from .agreement import Agreed, agree
 from .cache import Kept
+from .counters import BROKEN, CALLS, NUMBERS, TRACES
 from .inquiry import Notes
 from .operation import Flight, Record, Sink
 from .status import RECENT, Failure, Standing, describe
 from .tags import Slots
-
-if TYPE_CHECKING:
-    from ..fastpath.dispatch import Direct
 
 LOG = logging.getLogger("mpicoll")
 SPIN = 0.01  # seconds an engine may run before signals, stalls and other flights are looked after
@@ -37,8 +35,45 @@ LIVE: dict[int, Channel] = {}  # type: ignore[name-defined]  # by identity, thos
 _busy: set[Channel] = set()  # type: ignore[name-defined]  # with something in flight
 _how_busy = np.zeros(1, np.int64)  # how many these are, for engines/direct.py
 _busy_lock = threading.RLock()
-_unknown_layouts: set[str] = set()  # why the short way is closed, as was logged
 ORPHANS: list[Any] = []  # what MPI may write to until the end of the process
+
+
+class FastPath(Protocol):
+    """The fast path of a communicator, which serves calls that were made before."""
+
+    @property
+    def again(self) -> Callable[..., int]:
+        """The compiled function that a method tries first."""
+
+    def asked(self, method: Any, buffers: Sequence[Any], root: Any, op: MPI.Op | None) -> Any:
+        """Return what kind of call it is; None where the function could serve none of it."""
+
+    def learn(self, asked: Any, call: Any, prepared: Any, buffers: Sequence[Any], root: Any, op: MPI.Op | None) -> None:
+        """Serve calls of this kind from now on, if it may be, and the same served the last one."""
+
+    def carry_on(self, method: Any, form: str = "blocking") -> Flight | bool:
+        """Return what becomes of a call that the function began: True if it is over, a flight if not, else False."""
+
+    def under(self, overrides: Overrides) -> None:
+        """Serve calls by what was learnt under these overrides."""
+
+    def lend(self, scratch: np.ndarray) -> bool:
+        """Let calls use this scratch; False where one that is under way uses the last."""
+
+    def withdraw(self, lent: bool = False) -> bool:
+        """Let no call use it; False where one does, unless that is who takes what it was lent."""
+
+    def close(self) -> None:
+        """Serve nothing any more."""
+
+    def abandon(self) -> None:
+        """Leave what was begun to MPI: nobody goes on with it."""
+
+    def clear(self) -> None:
+        """Forget every kind of call."""
+
+
+OpenFastPath = Callable[["Channel"], "FastPath | str"]  # the fast path of a channel, or why it has none
 
 
 def anything_in_flight() -> bool:
@@ -56,8 +91,14 @@ def advance_all(but: Channel | None = None) -> None:
 class Channel:
     """The private side of one communicator."""
 
-    def __init__(self, comm: MPI.Intracomm, like: Channel | None = None, own: Sequence[MPI.Intracomm] = ()) -> None:
-        """Collective; but not if it is like another, and given the communicators that it has for itself."""
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        open_fast_path: OpenFastPath,
+        like: Channel | None = None,
+        own: Sequence[MPI.Intracomm] = (),
+    ) -> None:
+        """Set up for a communicator. Collective, unless it is like another and given communicators of its own."""
         own = own or [MPI.Intracomm(comm).Dup()]  # a plain one: its collectives are MPI's own
         self.comm = own[0]
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
@@ -66,8 +107,9 @@ class Channel:
         self.settings = self.agreed.settings
         self.kept = Kept()
         self.numbers, self.how_busy = np.zeros(NUMBERS, np.int64), _how_busy
-        self.closed = self._why_closed()  # the short way; empty where it is open
-        self.direct = self._short_way()
+        opened = open_fast_path(self)
+        self.closed = opened if isinstance(opened, str) else ""  # why every call takes the slow path
+        self.direct = None if isinstance(opened, str) else opened
         self.override(Overrides())
         self.flying: list[Flight] = []
         self.slots: dict[int, Flight] = {}
@@ -104,27 +146,6 @@ class Channel:
             raise EngineError(f"the compiled engine was asked for and cannot run here: {problem}")
 
     # -- what calls need --------------------------------------------------------------------------------
-
-    def _why_closed(self) -> str:
-        """Say why every call goes the long way; that objects are laid out in an unknown way is logged, once."""
-        if self.settings.check:
-            return "check mode compares every call"
-        if self.agreed.engine != "compiled":
-            return f"the {self.agreed.engine} engine runs the plans"
-        if why := selftest.fast_path():
-            if self.rank == 0 and why not in _unknown_layouts:
-                _unknown_layouts.add(why)
-                LOG.warning("every call takes the slow path: %s", why)
-            return why
-        return ""
-
-    def _short_way(self) -> Direct | None:
-        """What serves calls without a look at their arguments, where that is open."""
-        if self.closed:
-            return None
-        from ..fastpath.dispatch import Direct  # here, since the compiled engine need not load
-
-        return Direct(self)
 
     def override(self, overrides: Overrides) -> None:
         """Put other overrides in force, with what serves calls under them."""

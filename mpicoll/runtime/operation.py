@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from mpi4py import MPI
 
-from ..engines import Execution, Waiting
+from ..engines.protocol import Execution, Waiting
 from ..errors import MpicollError, spans
 from ..schedules.collectives import BLOCKING
 from ..selection.select import Choice

@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from mpi4py import MPI
@@ -18,8 +18,12 @@ from ..plans.plan import SEQUENCES
 from ..selection.select import native_choice
 from .operation import Flight, Gathering, Polled, Stage
 
-if TYPE_CHECKING:
-    from ..fastpath.dispatch import Restart
+
+class FastStart(Protocol):
+    """The fast path of a persistent collective."""
+
+    def close(self) -> None:
+        """Start nothing any more."""
 
 
 class Home(Protocol):
@@ -37,7 +41,9 @@ class Home(Protocol):
 class Owner(Protocol):
     """What takes a slot: a persistent collective, made by the method of that name."""
 
-    short: Restart | None
+    @property
+    def short(self) -> FastStart | None:
+        """Its fast path."""
 
     @property
     def name(self) -> str:

@@ -9,20 +9,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
+import numpy as np
 from mpi4py import MPI
 
 from ..selection.select import NATIVE
 from ..selection.settings import Settings
 from ..stderr import last_words, say
-from .inquiry import LOOK
+from .inquiry import LOOK, Notes
 from .operation import Flight
 from .responder import ATTENDANT
-from .status import MANY, Answer, Finding, ending, find, place, tell
-
-if TYPE_CHECKING:
-    from .channel import Channel
+from .status import MANY, Answer, Failure, Finding, ending, find, place, tell
 
 EARLY = 2.0  # seconds that a call stands still before the others are asked, and again after twice as long
 PATIENCE = 0.5  # seconds that a report waits for answers
@@ -30,12 +28,29 @@ EARLY_PATIENCE = 1.0  # the same, for one that comes before its time: it leaves 
 HASTE = 0.5  # seconds that a call stands still at least, whatever is known
 
 
-def findings(flight: Flight, channel: Channel, ranks: Iterable[int]) -> dict[int, Finding]:
+class Watched(Protocol):
+    """What the watchdog looks at: a channel."""
+
+    rank: int
+    settings: Settings
+    notes: Notes
+    lock: Any
+    flying: list[Flight]
+    started: dict[int, np.ndarray]
+    failures: list[Failure]
+    over: bool
+
+    @property
+    def sequence(self) -> int:
+        """The number of the last call."""
+
+
+def findings(flight: Flight, channel: Watched, ranks: Iterable[int]) -> dict[int, Finding]:
     """Which of these ranks are not in this call, and why, by what was told."""
     return find(flight.standing, ranks, flight.waited_for(), channel.notes.told, channel.failures)
 
 
-def report(flight: Flight, channel: Channel, seconds: float, ranks: Iterable[int] | None = None) -> str:
+def report(flight: Flight, channel: Watched, seconds: float, ranks: Iterable[int] | None = None) -> str:
     """The text of one rank's report on one call; of ranks, all others if None, it says who is missing."""
     choice, one = flight.choice, flight.standing
     how = choice.why if choice.algorithm == NATIVE else f"{choice.algorithm}, {choice.engine} engine"
@@ -49,7 +64,7 @@ def report(flight: Flight, channel: Channel, seconds: float, ranks: Iterable[int
     return "\n".join(f"mpicoll: rank {channel.rank}: {line}" for line in lines)
 
 
-def answer(channel: Channel) -> Answer:
+def answer(channel: Watched) -> Answer:
     """Where this rank is, for another that asks."""
     where, inside = place()
     return Answer(
@@ -63,7 +78,7 @@ def answer(channel: Channel) -> Answer:
     )
 
 
-def attend(channel: Channel) -> None:
+def attend(channel: Watched) -> None:
     """Answer who asks where this rank is, unless another thread is at it or MPI is not as it should be."""
     if channel.lock.acquire(blocking=False):
         try:
@@ -74,13 +89,13 @@ def attend(channel: Channel) -> None:
             channel.lock.release()
 
 
-def farewell(channel: Channel) -> None:
+def farewell(channel: Watched) -> None:
     """Tell the others that the program of this rank has ended: nobody will be here to answer."""
     with channel.lock:
         channel.notes.tell(channel.notes.others, answer(channel))
 
 
-def own_up(channel: Channel) -> None:
+def own_up(channel: Watched) -> None:
     """Tell those that have asked where this rank is: it has raised an error since."""
     with channel.lock, _forgiving():
         if channel.notes.askers and not channel.over:
@@ -97,7 +112,7 @@ def _forgiving() -> Iterator[None]:
         logging.getLogger("mpicoll").debug("notes of other ranks cannot be exchanged", exc_info=True)
 
 
-def watch(channel: Channel, now: float) -> None:
+def watch(channel: Watched, now: float) -> None:
     """Print a report for flights that stand still, once; abort the run where MPICOLL_TIMEOUT asked for it.
 
     The ranks ask each other where they are before, and the abort comes a little after, so that the other stuck ranks
@@ -131,7 +146,7 @@ def watch(channel: Channel, now: float) -> None:
         MPI.COMM_WORLD.Abort(86)
 
 
-def is_in_vain(flight: Flight, channel: Channel) -> bool:
+def is_in_vain(flight: Flight, channel: Watched) -> bool:
     """Whether what was told before now says that no waiting helps. In check mode ranks that differ come to raise.
 
     Messages that a rank sent before it told have been looked for since.

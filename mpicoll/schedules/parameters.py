@@ -11,14 +11,12 @@ number, a partition of the ranks, another algorithm. So every radix, grouping an
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
 from ..errors import ParameterError, spans
+from .grouping import Partition
 
-Partition = tuple[tuple[int, ...], ...]  # groups of ranks, each in ascending order, the group of rank 0 first
 NODES = "nodes"
 STAND_IN = 4  # ranks of a node where no communicator says which ranks share one
 
@@ -88,31 +86,6 @@ class Groups(Kind):
 
 
 @dataclass(frozen=True)
-class Of(Kind):
-    """Another algorithm, of one of these collectives: a name or "name(key=value)"."""
-
-    collective: str
-
-    @property
-    def range(self) -> str:  # type: ignore[override]
-        """The range in words."""
-        return f"an algorithm of {self.collective}"
-
-    def settle(self, value: Any, p: int, nodes: Partition | None) -> Any:
-        """The algorithm with its own parameters, as a building block. Raises UnknownAlgorithm, ValueError."""
-        from .registry import Chosen, parse_spec
-
-        if not isinstance(value, str):
-            raise ValueError(f"it must be {self.range}")
-        entry, given = parse_spec(self.collective, value)
-        return Chosen(entry, given, nodes)
-
-    def turned(self, settled: Any, p: int, by: int) -> Any:
-        """The same algorithm, nodes under the ranks' new names."""
-        return settled if settled.nodes is None else replace(settled, nodes=Groups().turned(settled.nodes, p, by))
-
-
-@dataclass(frozen=True)
 class OneOf(Kind):
     """One of a few words."""
 
@@ -150,122 +123,3 @@ Radix = Annotated[int, Whole(2)]
 Fanout = Annotated[int, Whole(1)]
 Share = Annotated[int, Whole(1, up_to_p=True)]
 Grouping = Annotated[Any, Groups()]
-Reducing = Annotated[Any, Of("reduce")]
-Broadcasting = Annotated[Any, Of("bcast")]
-Allreducing = Annotated[Any, Of("allreduce")]
-ReduceScattering = Annotated[Any, Of("reduce_scatter")]
-Allgathering = Annotated[Any, Of("allgather")]
-Gathering = Annotated[Any, Of("gather")]
-Scattering = Annotated[Any, Of("scatter")]
-Alltoalling = Annotated[Any, Of("alltoall")]
-
-
-# -- what an algorithm is proved on -------------------------------------------------------------------------
-
-
-Values = Sequence[Any] | Callable[[int], Sequence[Any]]
-
-
-def every_root(p: int) -> Sequence[int]:
-    """All of them up to 16 ranks; beyond, where moving the root is but a renaming, the first, the last and two more."""
-    return range(p) if p <= 16 else (0, 1, p // 2, p - 1)
-
-
-def two_roots(p: int) -> Sequence[int]:
-    """The first and the last rank."""
-    return (0,) if p == 1 else (0, p - 1)
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Choices of parameters that are proved on every p in `ranks`: all combinations of the values given for each."""
-
-    values: dict[str, Values]
-    ranks: Sequence[int] = range(1, 65)
-    roots: Callable[[int], Sequence[int]] = two_roots
-
-    def rows(self, p: int) -> Iterator[dict[str, Any]]:
-        """The choices at p ranks; values, or one of them, may be functions of p."""
-        if p in self.ranks:
-            columns = [values(p) if callable(values) else values for values in self.values.values()]
-            for row in product(*columns):
-                yield {name: x(p) if callable(x) else x for name, x in zip(self.values, row, strict=True)}
-
-
-def over(
-    ranks: Sequence[int] = range(1, 65), roots: Callable[[int], Sequence[int]] = two_roots, **values: Values
-) -> Grid:
-    """A grid: over(k=(2, 3, 8), groups=(4, uneven)); all values of a parameter, or one, may be a function of p."""
-    return Grid(values, ranks, roots)
-
-
-def uneven(p: int) -> Partition:
-    """Groups of 1, 2, 3, 1, 2, 3 … consecutive ranks: nodes of unequal size.
-
-    >>> uneven(5)
-    ((0,), (1, 2), (3, 4))
-    """
-    groups, first, size = [], 0, 1
-    while first < p:
-        groups.append(tuple(range(first, min(first + size, p))))
-        first, size = first + size, size % 3 + 1
-    return tuple(groups)
-
-
-def within(nodes: Partition | None, ranks: Sequence[int]) -> Partition | None:
-    """The nodes of some of the ranks, under their places among these.
-
-    >>> within(((0, 2, 4), (1, 3, 5)), (4, 5, 2))
-    ((0, 2), (1,))
-    """
-    if nodes is None:
-        return None
-    node = {rank: i for i, members in enumerate(nodes) for rank in members}
-    shared: dict[int, list[int]] = {}
-    for place, rank in enumerate(ranks):
-        shared.setdefault(node[rank], []).append(place)
-    return tuple(map(tuple, shared.values()))
-
-
-def leaders(groups: Partition) -> list[int]:
-    """The first rank of every group."""
-    return [group[0] for group in groups]
-
-
-def in_order(p: int, inner: Any, middle: Any, groups: Partition, **others: Any) -> bool:
-    """Whether the algorithm `inner` in each group, then `middle` among the groups, combine operands in rank order."""
-    return consecutive(groups) and middle.ordered(leaders(groups)) and all(map(inner.ordered, groups))
-
-
-def places(ranks: Sequence[int]) -> Callable[[int], int | None]:
-    """A rank's place among these ranks, None for any other.
-
-    >>> place = places((2, 5))
-    >>> place(5), place(1)
-    (1, None)
-    """
-    return {rank: place for place, rank in enumerate(ranks)}.get
-
-
-def homes(groups: Partition) -> dict[int, int]:
-    """The number of every rank's group.
-
-    >>> homes(((0, 2), (1,)))
-    {0: 0, 2: 0, 1: 1}
-    """
-    return {rank: number for number, group in enumerate(groups) for rank in group}
-
-
-def consecutive(groups: Partition) -> bool:
-    """Whether the ranks, group by group, are in rank order."""
-    ranks = [rank for group in groups for rank in group]
-    return ranks == sorted(ranks)
-
-
-def dealt(p: int, groups: int = 3) -> Partition:
-    """Ranks dealt out to groups one by one: nodes whose ranks do not follow each other.
-
-    >>> dealt(5)
-    ((0, 3), (1, 4), (2,))
-    """
-    return tuple(tuple(range(first, p, groups)) for first in range(min(groups, p)))

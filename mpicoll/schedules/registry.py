@@ -13,8 +13,10 @@ from ..errors import ParameterError, PreconditionError, UnknownAlgorithm
 from .claims import Claims
 from .collectives import COLLECTIVES, PLAIN, Block, Collective, plain
 from .combinators import Layer, Stack, mirror
+from .grids import Grid, every_root
+from .grouping import Partition, within
 from .ir import Strands, strands
-from .parameters import Grid, Kind, Parameter, Partition, every_root, within
+from .parameters import Kind, Parameter
 
 
 class Requirement(NamedTuple):
@@ -232,7 +234,7 @@ def every(collective: str, *but: str) -> Callable[[int], list[str]]:
     return lambda p: [name for name in _REGISTRY[collective] if name not in but]
 
 
-def algorithms() -> dict[str, tuple[str, ...]]:
+def list_algorithms() -> dict[str, tuple[str, ...]]:
     """The names of all algorithms: {"allreduce": ("ring", …), …}; gather's again as gatherv's, and so on."""
     return {collective: tuple(_REGISTRY[plain(collective)]) for collective in (*COLLECTIVES, *PLAIN)}
 

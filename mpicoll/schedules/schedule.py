@@ -7,8 +7,8 @@ from typing import Any
 
 from .collectives import Block
 from .combinators import Stack, forward, parallel, rotate, then
+from .grouping import Partition
 from .ir import Strands
-from .parameters import Partition
 from .registry import Algorithm, check_order, parse_spec
 
 
@@ -86,18 +86,6 @@ class Schedule:
     def ends(self, rank: int) -> list[Block]:
         """The blocks a rank must hold at the end."""
         return list(self.collective.ends(self.blocks, self.p, rank, self.root))
-
-    def verify(self) -> None:
-        """Prove this schedule; raises VerifyError with coordinates."""
-        from ..proofs.check_schedule import verify
-
-        verify(self)
-
-    def draw(self) -> str:
-        """The space-time picture as plain text."""
-        from ..describe.text import draw
-
-        return draw(self)
 
 
 def schedule(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..plans.plan import WINDOW
-from ..schedules.parameters import Partition
+from ..schedules.grouping import Partition
 
 KIB = 1024
 

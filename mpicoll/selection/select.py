@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import ArgumentError
 from ..schedules.collectives import named
-from ..schedules.parameters import Partition
+from ..schedules.grouping import Partition
 from ..schedules.registry import check_order, find, parse_spec
 from .rules import RULES, WINDOW, Rule, rule_of, rules
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..errors import MpicollError, TuningError, spans
 from ..schedules.collectives import COLLECTIVES
-from ..schedules.parameters import Partition
+from ..schedules.grouping import Partition
 from ..schedules.registry import parse_spec
 from ..schedules.schedule import Schedule
 from .rules import WINDOW, Rule

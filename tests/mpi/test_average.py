@@ -18,7 +18,7 @@ from mpicoll.buffers import operators
 from mpicoll.buffers.arguments import parse_allreduce
 from mpicoll.buffers.datatypes import facts
 from mpicoll.dispatch import prepare
-from mpicoll.engines import engine_named
+from mpicoll.engines.load import engine_named
 from mpicoll.errors import MismatchError, OperatorError, PreconditionError
 from mpicoll.plans.lowering import lower
 from mpicoll.plans.plan import LAST

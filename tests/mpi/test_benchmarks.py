@@ -22,7 +22,7 @@ from mpicoll.benchmarks.session import Session
 from mpicoll.benchmarks.sync import Window
 from mpicoll.benchmarks.train_digits import HIDDEN, Digits, Trainer
 
-COLLECTIVES = list(mpicoll.algorithms())
+COLLECTIVES = list(mpicoll.list_algorithms())
 ROOTED = [c for c in COLLECTIVES if PATTERNS[c].meaning.rooted]
 IN_PLACE = [c for c in COLLECTIVES if PATTERNS[c].in_place]
 HAVE_COUNTS = [c for c in COLLECTIVES if PATTERNS[c].has_counts]
@@ -59,7 +59,7 @@ def ways(collective: str, p: int) -> list[tuple]:
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_every_algorithm_of_a_collective(comm, collective, tmp_path):
-    names, asked = mpicoll.algorithms()[collective], (collective, "--iterations", 1, "--sizes")
+    names, asked = mpicoll.list_algorithms()[collective], (collective, "--iterations", 1, "--sizes")
     outcomes = [(words, *bench_to_json(comm, tmp_path, *asked, *words)) for words in ways(collective, comm.size)]
     if comm.rank:
         assert not any(said for _, said, _ in outcomes)

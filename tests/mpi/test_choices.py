@@ -13,7 +13,7 @@ from mpi_cases import Case, Checks
 
 import mpicoll
 from mpicoll.errors import ParameterError, PreconditionError
-from mpicoll.schedules.parameters import dealt, uneven
+from mpicoll.schedules.grouping import dealt, uneven
 from mpicoll.schedules.registry import find, registered
 from mpicoll.selection.rules import HOST_RULES, LINK_RULES
 

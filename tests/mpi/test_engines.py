@@ -203,7 +203,7 @@ def test_an_interrupt_is_seen_at_once(comm, engine):
     """As Ctrl-C would be; and the ranks can go on together afterwards."""
     ours, buffer = mpicoll.Comm(comm), np.zeros(4)
     before = signal.signal(signal.SIGALRM, interrupt)
-    with ours.using(engine=engine, bcast="linear" if "linear" in mpicoll.algorithms()["bcast"] else "binomial"):
+    with ours.using(engine=engine, bcast="linear" if "linear" in mpicoll.list_algorithms()["bcast"] else "binomial"):
         if comm.rank:
             signal.setitimer(signal.ITIMER_REAL, 0.2)
             started = time.monotonic()

@@ -10,7 +10,8 @@ from unit.every import EVERY, served
 from mpicoll.cli.proofs import prove
 from mpicoll.errors import PreconditionError
 from mpicoll.proofs.check_plan import check_scratch, check_tables
-from mpicoll.proofs.check_schedule import schedules, verify
+from mpicoll.proofs.check_schedule import verify
+from mpicoll.proofs.prove import schedules
 from mpicoll.schedules.schedule import Schedule
 
 FEW, MOST, SAMPLED = 16, 64, 2

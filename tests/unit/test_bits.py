@@ -17,7 +17,7 @@ from mpicoll.kernels import reduce as kernels
 from mpicoll.plans import lowering
 from mpicoll.proofs import check_plan, determinism
 from mpicoll.proofs.check_plan import lower_all
-from mpicoll.proofs.check_schedule import prove, schedules, verify
+from mpicoll.proofs.check_schedule import verify
 from mpicoll.proofs.determinism import (
     ALWAYS,
     FEW,
@@ -29,6 +29,7 @@ from mpicoll.proofs.determinism import (
     same_on_all_ranks,
     told,
 )
+from mpicoll.proofs.prove import prove, schedules
 from mpicoll.schedules.ir import INPUT, Loc, Recv, RecvReduce, Reduce, Send
 from mpicoll.schedules.registry import find, registered
 from mpicoll.schedules.schedule import schedule

@@ -9,12 +9,11 @@ from importlib import import_module
 
 import pytest
 
-from mpicoll import misreadings
 from mpicoll.describe.catalogue import facts, grid_words, measured, served, strands, suits
 from mpicoll.describe.formulas import pretty
-from mpicoll.misreadings import _at_root
 from mpicoll.schedules.claims import Claims
-from mpicoll.schedules.parameters import dealt, every_root, over
+from mpicoll.schedules.grids import every_root, over
+from mpicoll.schedules.grouping import dealt
 from mpicoll.schedules.registry import _REGISTRY, Requirement, algorithm, every, find, registered
 
 EVERY = [pytest.param(a, id=f"{a.collective.name}-{a.name}") for a in registered()]
@@ -40,7 +39,7 @@ def squares():
     del _REGISTRY["barrier"]["squares"]
 
 
-@pytest.mark.parametrize("name", ["catalogue", "formulas", "picture", "svg", "cli.verify"])
+@pytest.mark.parametrize("name", ["cli.verify", "describe.catalogue", "describe.formulas", "describe.picture", "describe.svg"])
 def test_examples(name):
     found = doctest.testmod(import_module(f"mpicoll.{name}"))
     assert found.attempted and not found.failed
@@ -136,28 +135,3 @@ def test_every_formula_can_be_read(entry):
         said = pretty(formula)
         assert said.count("(") == said.count(")") and said.count("[") == said.count("]")
         assert not any(sign in said for sign in ("**", "//", " * ", ":=", "range")), said
-
-
-# -- misreadings ------------------------------------------------------------------------------------------
-
-
-def test_misreadings_are_not_what_is_measured():
-    every = misreadings.misreadings()
-    assert len({x.said for x in every}) == len(every) >= 6
-    assert all(x.meant != x.measured for x in every)
-
-
-def test_misreadings_have_the_numbers_of_the_schedules():
-    ring = next(x for x in misreadings.misreadings() if "every rank moves (p − 1) n" in x.said)
-    assert (ring.meant, ring.measured) == ("7 n", "1.75 n")
-    doubling = next(x for x in misreadings.misreadings() if x.said.startswith("Recursive doubling"))
-    assert (doubling.meant, doubling.measured) == ("n", "3 n")
-    twice = next(x for x in misreadings.misreadings() if "twice an allreduce" in x.said)
-    assert twice.measured == "reduce_scatter 0.875 n + allgather 0.875 n = 1.75 n, allreduce 1.75 n"
-    at_four = next(x for x in misreadings.misreadings(4) if "every rank moves (p − 1) n" in x.said)
-    assert (at_four.meant, at_four.measured) == ("3 n", "1.5 n")
-
-
-def test_what_goes_through_the_root():
-    assert _at_root("bcast", "binomial", 8) == (0, 3)
-    assert _at_root("allreduce", "reduce_bcast", 8) == (3, 3)

@@ -196,6 +196,6 @@ def test_idea_is_one_sentence(entry: Algorithm):
 
 def test_every_algorithm_is_seen_here():
     every = {(a.collective.name, a.name) for a in registered()}
-    named = mpicoll.algorithms().items()
+    named = mpicoll.list_algorithms().items()
     assert every == {(collective, name) for collective, names in named for name in names if collective not in PLAIN}
     assert len(EVERY) == len(every)

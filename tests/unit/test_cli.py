@@ -18,8 +18,9 @@ from mpicoll.doctor import info
 from mpicoll.errors import spans
 from mpicoll.schedules.collectives import PLAIN
 from mpicoll.schedules.combinators import then
+from mpicoll.schedules.grids import over
 from mpicoll.schedules.ir import RecvReduce, Send
-from mpicoll.schedules.parameters import Radix, over
+from mpicoll.schedules.parameters import Radix
 from mpicoll.schedules.registry import _REGISTRY, Requirement, algorithm, find
 
 FIELDS = {
@@ -144,7 +145,7 @@ def even():
 
 def test_list_json_has_every_algorithm_with_every_field():
     found = json.loads(good("list", "--json"))
-    assert {c: tuple(e["name"] for e in entries) for c, entries in found.items()} == mpicoll.algorithms()
+    assert {c: tuple(e["name"] for e in entries) for c, entries in found.items()} == mpicoll.list_algorithms()
     for collective, entries in found.items():
         for entry in entries:
             assert set(entry) == FIELDS
@@ -191,7 +192,7 @@ def test_list_tells_what_an_algorithm_needs(even):
 
 def test_list_shows_every_algorithm_to_people():
     output = good("list")
-    for collective, names in mpicoll.algorithms().items():
+    for collective, names in mpicoll.list_algorithms().items():
         assert f"\n{collective} " in f"\n{output}"
         assert all(f"\n {name} " in output for name in names)
     assert "steps 2 * (p - 1)" in output and "keeps operand order" in output and "reduce=binomial" in output
@@ -212,7 +213,7 @@ def test_list_shows_what_was_just_registered(broken):
 
 def test_show_is_the_picture():
     output = good("show", "allreduce", "ring", "-p", "5", "--plain")
-    assert output == mpicoll.schedule("allreduce", "ring", 5).draw()
+    assert output == mpicoll.draw(mpicoll.schedule("allreduce", "ring", 5))
     assert good("show", "allreduce", "ring") == output  # 5 ranks are the default, and no colour in a pipe
 
 
@@ -277,7 +278,7 @@ def rows(output):
 
 def test_verify_proves_all_that_is_registered():
     output = good("verify", "--max-ranks", "3", "--jobs", "2")
-    plain = {collective: names for collective, names in mpicoll.algorithms().items() if collective not in PLAIN}
+    plain = {collective: names for collective, names in mpicoll.list_algorithms().items() if collective not in PLAIN}
     for collective, names in plain.items():
         for name in names:
             served = spans(p for p in (1, 2, 3) if find(collective, name).serves(p))
@@ -352,7 +353,7 @@ def test_verify_fails_if_one_of_many_does(broken):
     assert result.exit_code == 1
     assert ["allreduce", "broken_ring", "1-3", "4"] in [row[:4] for row in rows(result.stdout)]
     assert ["allreduce", "ring", "1-4"] in [row[:3] for row in rows(result.stdout)]
-    every = len(mpicoll.algorithms()["allreduce"])
+    every = len(mpicoll.list_algorithms()["allreduce"])
     assert f"1 of {every} fail: {every} algorithms" in result.stdout
 
 

@@ -9,31 +9,17 @@ import pytest
 from unit.mutants import UNBOUNDED
 
 from mpicoll.errors import ParameterError, PreconditionError, UnknownAlgorithm
-from mpicoll.proofs.check_schedule import prove, schedules
+from mpicoll.proofs.check_schedule import verify
+from mpicoll.proofs.prove import prove, schedules
 from mpicoll.schedules import parameters
 from mpicoll.schedules.claims import Claims
 from mpicoll.schedules.collectives import COLLECTIVES
+from mpicoll.schedules.grids import Grid, every_root, over, two_roots
+from mpicoll.schedules.grouping import consecutive, dealt, leaders, uneven
 from mpicoll.schedules.ir import Recv, Send
-from mpicoll.schedules.parameters import (
-    Fanout,
-    Grid,
-    Grouping,
-    Groups,
-    Kind,
-    Of,
-    Parameter,
-    Radix,
-    Share,
-    Whole,
-    consecutive,
-    dealt,
-    every_root,
-    leaders,
-    over,
-    two_roots,
-    uneven,
-)
-from mpicoll.schedules.registry import Algorithm, Chosen, Requirement, algorithm, algorithms, every, find
+from mpicoll.schedules.nested import Of
+from mpicoll.schedules.parameters import Fanout, Grouping, Groups, Kind, Parameter, Radix, Share, Whole
+from mpicoll.schedules.registry import Algorithm, Chosen, Requirement, algorithm, every, find, list_algorithms
 from mpicoll.schedules.schedule import Schedule, schedule
 
 CLAIMS = Claims("An idea.", UNBOUNDED, UNBOUNDED, UNBOUNDED, "", "")
@@ -123,7 +109,7 @@ def test_nodes_are_those_of_the_communicator_where_known():
     made = schedule("allreduce", "hierarchical", 6, nodes=nodes)
     assert made.settled["groups"] == nodes
     assert schedule("allreduce", "hierarchical(groups=3)", 6, nodes=nodes).settled["groups"] == ((0, 1, 2), (3, 4, 5))
-    made.verify()
+    verify(made)
 
 
 def test_whether_order_is_kept_depends_on_the_nodes():
@@ -132,7 +118,7 @@ def test_whether_order_is_kept_depends_on_the_nodes():
     assert entry.keeps_order(6, ((0, 1), (2, 3, 4, 5)), **one_by_one)
     assert not entry.keeps_order(6, ((0, 2), (1, 3, 4, 5)), **one_by_one)
     assert not entry.keeps_order(6, ((0, 1), (2, 3, 4, 5)))  # a ring among the nodes
-    Schedule(entry, 6, commutative=False, nodes=((0, 1), (2, 3, 4, 5)), **one_by_one).verify()
+    verify(Schedule(entry, 6, commutative=False, nodes=((0, 1), (2, 3, 4, 5)), **one_by_one))
     with pytest.raises(PreconditionError, match="does not keep operand order"):
         Schedule(entry, 6, commutative=False, nodes=((0, 2), (1, 3, 4, 5)), **one_by_one)
 
@@ -220,7 +206,7 @@ def test_what_an_inner_algorithm_is_given_is_looked_at_when_it_is_used():
         schedule("allreduce", "hierarchical(middle=hierarchical(groups=0))", 8)
     with pytest.raises(ParameterError, match=r"each of the ranks 0\.\.1 must be in one group, and it names 2"):
         schedule("allreduce", "hierarchical(groups=4, middle=hierarchical(groups=((0, 1, 2),)))", 8)
-    schedule("allreduce", "hierarchical(groups=4, middle=hierarchical(groups=((0,), (1,))))", 8).verify()
+    verify(schedule("allreduce", "hierarchical(groups=4, middle=hierarchical(groups=((0,), (1,))))", 8))
 
 
 def test_a_kind_says_nothing_of_its_own():
@@ -257,7 +243,7 @@ def test_values_may_be_functions_of_p():
     assert [row["groups"] for row in grid.rows(2)] == [((0,), (1,)), ((0,), (1,)), 2]
     assert {row["k"] for row in grid.rows(7)} == {3}
     names = [row["reduce"] for row in over(reduce=every("reduce", "chain")).rows(4)]
-    assert "binomial" in names and "chain" not in names and len(names) == len(algorithms()["reduce"]) - 1
+    assert "binomial" in names and "chain" not in names and len(names) == len(list_algorithms()["reduce"]) - 1
 
 
 def test_every_names_what_is_registered_later_too(registry):
@@ -338,7 +324,7 @@ def test_an_algorithm_may_need_a_number_of_ranks(registry):
                 use(p, **given)
     with pytest.raises(PreconditionError):
         schedule("bcast", "pairs(k=5)", 4)
-    schedule("bcast", "pairs(k=5)", 6).verify()
+    verify(schedule("bcast", "pairs(k=5)", 6))
 
 
 def test_only_where_it_serves_it_is_proved(registry):
@@ -354,7 +340,7 @@ def test_only_where_it_serves_it_is_proved(registry):
 def test_a_part_that_does_not_serve_is_refused(registry):
     """In a composition the parts have ranks of their own to serve."""
     algorithm("bcast", requires=EVEN)(pairs)
-    schedule("allreduce", "reduce_bcast(bcast=pairs)", 4).verify()
+    verify(schedule("allreduce", "reduce_bcast(bcast=pairs)", 4))
     with pytest.raises(PreconditionError, match=r"^bcast pairs needs an even number of ranks, .* and p is 3$"):
         schedule("allreduce", "reduce_bcast(bcast=pairs)", 3)
     entry = replace(find("allreduce", "reduce_bcast"), grid=(over(bcast=("pairs", "chain")),))

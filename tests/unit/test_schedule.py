@@ -7,7 +7,8 @@ from unit.every import ALONE, EVERY, served
 
 import mpicoll
 from mpicoll.errors import ParameterError, PreconditionError, UnknownAlgorithm
-from mpicoll.proofs import check_schedule
+from mpicoll.proofs import prove
+from mpicoll.proofs.check_schedule import verify
 from mpicoll.schedules.collectives import COLLECTIVES, PLAIN, plain
 from mpicoll.schedules.ir import Loc, Recv, RecvReduce, Reduce, Send, Strands, strands
 from mpicoll.schedules.parameters import Fanout, Parameter, Whole
@@ -35,16 +36,16 @@ def star(p, rank, *, width: Fanout = 1):
 
 def test_registering_adds_it_everywhere(registry):
     entry = algorithm("bcast")(star)
-    assert mpicoll.algorithms()["bcast"][-1] == "star"
+    assert mpicoll.list_algorithms()["bcast"][-1] == "star"
     assert mpicoll.schedule("bcast", "star", p=5).algorithm is entry
-    assert entry in check_schedule.selected() and entry in check_schedule.selected("bcast")
-    assert check_schedule.selected("bcast", "star") == [entry]
-    assert entry not in check_schedule.selected("reduce")
-    assert check_schedule.prove(entry, 5) == 5
+    assert entry in prove.selected() and entry in prove.selected("bcast")
+    assert prove.selected("bcast", "star") == [entry]
+    assert entry not in prove.selected("reduce")
+    assert prove.prove(entry, 5) == 5
 
 
 def test_what_a_test_registered_is_gone():
-    assert "star" not in mpicoll.algorithms()["bcast"]
+    assert "star" not in mpicoll.list_algorithms()["bcast"]
 
 
 def test_registering_twice(registry):
@@ -57,7 +58,7 @@ def test_registering_twice(registry):
 def test_a_docstring_is_part_of_it(registry):
     with pytest.raises(ValueError, match="the docstring of bcast bare lacks Steps, Bytes per rank, Scratch, Cost, So"):
         algorithm("bcast", name="bare")(lambda p, rank: [])
-    assert "bare" not in mpicoll.algorithms()["bcast"]
+    assert "bare" not in mpicoll.list_algorithms()["bcast"]
 
 
 def test_unknown_collective_cannot_be_registered_for():
@@ -82,7 +83,7 @@ def test_a_parameter_has_a_kind(registry, kind):
         return
     with pytest.raises(ValueError, match=r"^the parameter width of bcast comet has no kind; annotate it"):
         algorithm("bcast")(comet)
-    assert "comet" not in mpicoll.algorithms()["bcast"]
+    assert "comet" not in mpicoll.list_algorithms()["bcast"]
 
 
 @pytest.mark.parametrize(("blocks", "expected"), [(3, 3), (lambda p, width: 2 * p, 10)])
@@ -98,16 +99,16 @@ def test_number_of_blocks_may_depend_on_a_parameter(registry):
 
 
 def test_every_collective_has_an_algorithm():
-    assert set(mpicoll.algorithms()) == {*COLLECTIVES, *PLAIN}
-    assert all(mpicoll.algorithms().values())
+    assert set(mpicoll.list_algorithms()) == {*COLLECTIVES, *PLAIN}
+    assert all(mpicoll.list_algorithms().values())
 
 
 @pytest.mark.parametrize(("form", "of"), PLAIN.items())
 def test_what_serves_a_collective_serves_its_forms_with_counts(form, of):
     assert of in COLLECTIVES and form not in COLLECTIVES
     assert (plain(form), plain(of)) == (of, of)
-    assert mpicoll.algorithms()[form] == mpicoll.algorithms()[of]
-    for name in mpicoll.algorithms()[of]:
+    assert mpicoll.list_algorithms()[form] == mpicoll.list_algorithms()[of]
+    for name in mpicoll.list_algorithms()[of]:
         assert find(form, name) is find(of, name)
         assert parse_spec(form, name) == (find(of, name), ())
     with pytest.raises(UnknownAlgorithm, match=f"no {form} algorithm is called 'nothing'"):
@@ -139,15 +140,15 @@ def test_every_algorithm_is_found_by_its_name(entry):
     name = entry.collective.name
     assert find(name, entry.name) is entry
     assert parse_spec(name, entry.name) == (entry, ())
-    assert check_schedule.selected(name, entry.name) == [entry]
+    assert prove.selected(name, entry.name) == [entry]
     assert schedule(name, entry.name, p=served(entry, 3)).algorithm is entry
 
 
 def test_selected_refuses_what_is_unknown():
     with pytest.raises(UnknownAlgorithm, match="no collective is called 'nothing'"):
-        check_schedule.selected("nothing")
+        prove.selected("nothing")
     with pytest.raises(UnknownAlgorithm):
-        check_schedule.selected("allreduce", "nothing")
+        prove.selected("allreduce", "nothing")
 
 
 # -- names with parameters ----------------------------------------------------------------------------------
@@ -224,7 +225,7 @@ def test_a_spec_has_a_name(spec):
 def test_a_parameter_names_another_algorithm():
     made = schedule("allreduce", "reduce_bcast(reduce=chain, bcast=chain)", p=4)
     assert made.title == "allreduce reduce_bcast(bcast=chain, reduce=chain)"
-    assert check_schedule.verify(made).steps == 6
+    assert verify(made).steps == 6
     said = "^allreduce reduce_bcast: reduce is 'chian'; no reduce algorithm is called 'chian'; did you mean 'chain'"
     with pytest.raises(ParameterError, match=said):
         schedule("allreduce", "reduce_bcast(reduce=chian)", p=4)
@@ -244,7 +245,7 @@ def test_a_parameter_has_parameters():
     made = schedule("allreduce", spec, 3)
     assert made.settled["groups"] == ((0,), (1, 2))
     assert made.settled["middle"].given == (("reduce", "chain"),)
-    made.verify()
+    verify(made)
 
 
 def test_keywords_go_before_the_spec():

@@ -9,7 +9,7 @@ from unit.every import EVERY, REDUCING
 
 from mpicoll.errors import ArgumentError, PreconditionError, UnknownAlgorithm
 from mpicoll.schedules.collectives import COLLECTIVES
-from mpicoll.schedules.registry import algorithms, find, parse_spec, registered
+from mpicoll.schedules.registry import find, list_algorithms, parse_spec, registered
 from mpicoll.schedules.schedule import Schedule
 from mpicoll.selection.rules import HOST_RULES, LINK_RULES, ORDERED_RULES, RULES, WINDOW
 from mpicoll.selection.select import NATIVE, Overrides, choose, native_choice
@@ -65,7 +65,7 @@ def test_ranks_that_share_hosts_meet_there_first(collective, nodes):
         Schedule(entry, 4, nodes=nodes, **dict(given))
         assert (entry.name == "hierarchical") == (nbytes >= HOST_RULES[collective][0].above)
         assert ("ranks share hosts" in choice.why) == (entry.name == "hierarchical")
-    forced = next(name for name in algorithms()[collective] if name != "hierarchical")
+    forced = next(name for name in list_algorithms()[collective] if name != "hierarchical")
     assert chosen(collective, 1 << 20, nodes=nodes, algorithms={collective: forced}).algorithm == forced
     if COLLECTIVES[collective].reduces:
         assert "hierarchical" not in chosen(collective, 1 << 20, commutative=False, nodes=nodes).algorithm

@@ -13,8 +13,8 @@ from mpicoll.proofs.check_schedule import verify
 from mpicoll.schedules.claims import Claims
 from mpicoll.schedules.collectives import COLLECTIVES
 from mpicoll.schedules.combinators import Layer, Stack, mirror, parallel, relabel
+from mpicoll.schedules.grouping import dealt, uneven
 from mpicoll.schedules.ir import Recv, RecvReduce, Send, Strands
-from mpicoll.schedules.parameters import dealt, uneven
 from mpicoll.schedules.registry import Algorithm, Chosen, algorithm, find
 from mpicoll.schedules.schedule import Schedule, schedule
 

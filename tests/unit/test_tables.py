@@ -14,7 +14,8 @@ from mpicoll.errors import VerifyError
 from mpicoll.plans.plan import FOLD, IN, OUT, RECV, SCRATCH, SEND
 from mpicoll.proofs import check_plan
 from mpicoll.proofs.check_plan import Case, check_tables, in_place_forms, lower_all
-from mpicoll.proofs.check_schedule import schedules, verify
+from mpicoll.proofs.check_schedule import verify
+from mpicoll.proofs.prove import schedules
 from mpicoll.schedules.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send
 from mpicoll.schedules.registry import registered
 from mpicoll.schedules.schedule import Schedule, schedule

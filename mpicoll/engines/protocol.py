@@ -1,0 +1,73 @@
+"""What an engine is: it runs plans, and it alone posts messages.
+
+An engine is a module with `name` and `Execution`, one plan under way. Executions are resumable: advance()
+goes as far as it can without blocking, so blocking, nonblocking and many-in-flight are the same code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from mpi4py import MPI
+
+from ..plans.plan import FOLD, RECV, SEND, Plan
+from ..schedules.blocks import chunk_length
+
+
+class Waiting(NamedTuple):
+    """What one lane waits for: the ranks whose messages are not in, and those that have not taken ours."""
+
+    strand: int
+    chunk: int
+    step: int
+    receives: tuple[int, ...]
+    sends: tuple[int, ...]
+
+
+def waiting(plan: Plan, strand: int, lane: int, step: int, requests: Sequence[MPI.Request]) -> Waiting:
+    """What a lane waits for, from the requests of its step in the order they were posted."""
+    first, posts, _ = plan.steps[step].tolist()
+    posted = [
+        (kind, peer) for kind, peer, a, b, _ in plan.rows[first:posts].tolist() if _is_posted(plan, kind, a, b, lane)
+    ]
+    left = [who for who, request in zip(posted, requests, strict=True) if not request.Get_status()]
+    begin = int(plan.strands[strand, 0])
+    return Waiting(strand, lane, step - begin, _peers(left, RECV), _peers(left, SEND))
+
+
+def _is_posted(plan: Plan, kind: int, first: int, end: int, lane: int) -> bool:
+    lengths = [chunk_length(int(n), plan.slice, lane) for n in plan.segments[first:end, 2]]
+    return kind != FOLD and (first == end or sum(lengths) > 0)
+
+
+def _peers(messages: Sequence[tuple[int, int]], kind: int) -> tuple[int, ...]:
+    return tuple(sorted({peer for k, peer in messages if k == kind}))
+
+
+class Execution(Protocol):
+    """One plan under way."""
+
+    def __init__(self, plan: Plan, comm: MPI.Comm, repeated: bool = False) -> None:
+        """Set up for a plan and a communicator. Repeated: it will often be bound to the same memory and tags."""
+
+    def bind(
+        self, sequence: int, bases: tuple[int, int, int], kernel: int, scale: int = 0, divisor: int = 0
+    ) -> None:
+        """Make ready to run: addresses of input, output and scratch, and of the kernel. Not while under way.
+
+        A plan of an average needs the kernel that divides and the address of its divisor too.
+        """
+
+    def advance(self, seconds: float) -> bool:
+        """Go on for at most `seconds` (0: as far as possible at once); True when done. Raises MPI.Exception."""
+
+    def waiting(self) -> list[Waiting]:
+        """What each unfinished lane waits for."""
+
+    def free(self) -> None:
+        """Give up what is held for the next time. Not while under way."""
+
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """(messages posted, bytes sent, steps finished) so far."""

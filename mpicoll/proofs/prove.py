@@ -1,0 +1,75 @@
+"""Prove an algorithm: every schedule that it declares, at a number of ranks, and the plans lowered from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from ..errors import PreconditionError
+from ..schedules.grids import every_root
+from ..schedules.registry import Algorithm, find, list_algorithms, registered
+from ..schedules.schedule import Schedule
+from .check_plan import check_scratch, check_tables, wanted
+from .check_schedule import verify
+from .determinism import FEW, check_folds
+
+Given = dict[str, Any]
+
+
+class _Remembered(Schedule):
+    """A schedule that makes each rank's program, starts and ends once: a proof asks for them many times."""
+
+    def __init__(self, entry: Algorithm, p: int, root: int, commutative: bool, given: Given) -> None:
+        super().__init__(entry, p, root, commutative=commutative, **given)
+        self.program = cache(super().program)  # type: ignore[method-assign]
+        self.starts = cache(super().starts)  # type: ignore[method-assign]
+        self.ends = cache(super().ends)  # type: ignore[method-assign]
+
+
+def schedules(entry: Algorithm, p: int, given: Given | None = None) -> Iterator[Schedule]:
+    """All an algorithm is proved on at p ranks: its defaults at every root, its grid, and rank order where it keeps it.
+
+    given: parameters to prove in the place of those declared. Where the operator's commuting makes no other program,
+    the proof that order is kept is the proof of both. A choice of the grid that does not suit p is left out.
+    """
+    for choice, roots in entry.choices(p) if given is None else ((given, every_root(p)),):
+        try:
+            ordered = entry.collective.reduces and entry.keeps_order(p, **choice)
+            Schedule(entry, p, **choice)
+        except PreconditionError:
+            if (choice and given is None) or not entry.serves(p):
+                continue
+            raise
+        for root in roots if entry.collective.rooted else (0,):
+            if ordered:
+                yield _Remembered(entry, p, root, False, choice)
+            if root or not ordered:
+                yield _Remembered(entry, p, root, True, choice)
+
+
+def prove(entry: Algorithm, p: int, given: Given | None = None) -> int:
+    """Prove an algorithm at p ranks; returns how many schedules that were.
+
+    Lowered tables, and the scratch they take, are proved where tables.wanted says, the order of their folds on a few.
+    """
+    count = 0
+    for schedule in schedules(entry, p, given):
+        verify(schedule)
+        if wanted(p, schedule.root):
+            check_tables(schedule)
+            if schedule.root == 0:  # as the docstring's formulas say
+                check_scratch(schedule)
+                if p <= FEW and schedule.collective.reduces:
+                    check_folds(schedule)
+        count += 1
+    return count
+
+
+def selected(collective: str | None = None, name: str | None = None) -> list[Algorithm]:
+    """The registered algorithms, all or of one collective or just one."""
+    if collective is not None and name is not None:
+        return [find(collective, name)]
+    if collective is not None and collective not in list_algorithms():
+        find(collective, "")
+    return [a for a in registered() if collective in (None, a.collective.name)]

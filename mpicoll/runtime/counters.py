@@ -1,0 +1,9 @@
+"""Where a communicator counts: the words that Python and the fast path share."""
+
+from __future__ import annotations
+
+from ..plans.plan import SEQUENCES
+
+# of the last call, of who traces, of the calls whose tags may not be used again
+CALLS, TRACES, BROKEN = range(3)
+NUMBERS = BROKEN + SEQUENCES

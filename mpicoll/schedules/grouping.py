@@ -1,0 +1,80 @@
+"""Partition ranks into groups, and name a rank by its place in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Partition = tuple[tuple[int, ...], ...]  # groups of ranks, each in ascending order, the group of rank 0 first
+
+
+def uneven(p: int) -> Partition:
+    """Groups of 1, 2, 3, 1, 2, 3 … consecutive ranks: nodes of unequal size.
+
+    >>> uneven(5)
+    ((0,), (1, 2), (3, 4))
+    """
+    groups, first, size = [], 0, 1
+    while first < p:
+        groups.append(tuple(range(first, min(first + size, p))))
+        first, size = first + size, size % 3 + 1
+    return tuple(groups)
+
+
+def within(nodes: Partition | None, ranks: Sequence[int]) -> Partition | None:
+    """The nodes of some of the ranks, under their places among these.
+
+    >>> within(((0, 2, 4), (1, 3, 5)), (4, 5, 2))
+    ((0, 2), (1,))
+    """
+    if nodes is None:
+        return None
+    node = {rank: i for i, members in enumerate(nodes) for rank in members}
+    shared: dict[int, list[int]] = {}
+    for place, rank in enumerate(ranks):
+        shared.setdefault(node[rank], []).append(place)
+    return tuple(map(tuple, shared.values()))
+
+
+def leaders(groups: Partition) -> list[int]:
+    """The first rank of every group."""
+    return [group[0] for group in groups]
+
+
+def in_order(p: int, inner: Any, middle: Any, groups: Partition, **others: Any) -> bool:
+    """Whether the algorithm `inner` in each group, then `middle` among the groups, combine operands in rank order."""
+    return consecutive(groups) and middle.ordered(leaders(groups)) and all(map(inner.ordered, groups))
+
+
+def places(ranks: Sequence[int]) -> Callable[[int], int | None]:
+    """A rank's place among these ranks, None for any other.
+
+    >>> place = places((2, 5))
+    >>> place(5), place(1)
+    (1, None)
+    """
+    return {rank: place for place, rank in enumerate(ranks)}.get
+
+
+def homes(groups: Partition) -> dict[int, int]:
+    """The number of every rank's group.
+
+    >>> homes(((0, 2), (1,)))
+    {0: 0, 2: 0, 1: 1}
+    """
+    return {rank: number for number, group in enumerate(groups) for rank in group}
+
+
+def consecutive(groups: Partition) -> bool:
+    """Whether the ranks, group by group, are in rank order."""
+    ranks = [rank for group in groups for rank in group]
+    return ranks == sorted(ranks)
+
+
+def dealt(p: int, groups: int = 3) -> Partition:
+    """Ranks dealt out to groups one by one: nodes whose ranks do not follow each other.
+
+    >>> dealt(5)
+    ((0, 3), (1, 4), (2,))
+    """
+    return tuple(tuple(range(first, p, groups)) for first in range(min(groups, p)))

@@ -1,7 +1,7 @@
-"""The requests of collectives: handles of a request of MPI's that completes with the flight (see tickets.py).
+"""The requests of collectives: handles of a request of MPI's that completes with the flight (see proxies.py).
 
 So they work in MPI's own Waitall, Waitany and Testall, in lists mixed with plain requests, wherever the progress
-thread runs (see progress.py). Their own methods, Request.Waitall among them, advance the plans themselves.
+thread runs (see runtime/progress.py). Their own methods, Request.Waitall among them, advance the plans themselves.
 """
 
 from __future__ import annotations

@@ -118,7 +118,8 @@ def measured(entry: Algorithm, p: int, **given: Any) -> Measured | None:
 def grid_words(grid: Grid) -> str:
     """What a grid holds, functions of p by their name or at 8 ranks.
 
-    >>> from mpicoll.schedules.parameters import over, uneven
+    >>> from mpicoll.schedules.grids import over
+    >>> from mpicoll.schedules.grouping import uneven
     >>> grid_words(over(range(1, 14), k=(2, 3), groups=(4, uneven)))
     'k = 2, 3 and groups = 4, uneven for p = 1-13'
     """

@@ -1,6 +1,6 @@
 """Carrying out a call: at once where it is done at once, else as a flight.
 
-What is one rank's own affair (a layout with holes, MPI.IN_PLACE at the root) is settled in memory.py.
+What is one rank's own affair (a layout with holes, MPI.IN_PLACE at the root) is settled in staging.py.
 """
 
 from __future__ import annotations

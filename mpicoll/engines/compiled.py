@@ -202,7 +202,7 @@ class Execution:
         self.tables += (self.library, self.call, self.flag, self.counters)
 
     def addresses(self) -> np.ndarray:
-        """Where the tables are, as direct.py reads them: of each its address and its length."""
+        """Where the tables are, as fastpath/entry.py reads them: of each its address and its length."""
         places = [(MPI.Get_address(table), len(table)) for table in (*self.tables, self.start)]
         return np.array(places, np.int64)
 

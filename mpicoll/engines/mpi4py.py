@@ -1,6 +1,6 @@
 """The reference engine: Isend and Irecv of mpi4py, a window of chunks in flight.
 
-Every algorithm runs here, on any MPI; the definition of done. Local work is jitted (local.py).
+Every algorithm runs here, on any MPI; the definition of done. Local work is jitted (local_ops.py).
 """
 
 from __future__ import annotations

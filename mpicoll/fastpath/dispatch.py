@@ -1,8 +1,8 @@
 """The short way of a call: kinds that were served before need no look at their arguments in Python.
 
-engines/direct.py has the function that a method tries first. What leaves the short way comes back here: a call that is
+entry.py has the function that a method tries first. What leaves the short way comes back here: a call that is
 not done after some milliseconds becomes a flight, one that somebody traces leaves its record. A kind of call is learnt
-when it is served for the second time, from arguments that nobody can change (see snapshot.py), and if what serves it is
+when it is served for the second time, from arguments that nobody can change (see buffers/snapshot.py), and if what serves it is
 what served it the first time.
 """
 

@@ -5,7 +5,7 @@ itself. The function takes METH_FASTCALL arguments, which are part of Python's s
 numba, like kernels.
 
 It is called with (method, send buffer, receive buffer, operator, root), or recvcounts for a root, and knows objects by
-their addresses; key.py has how it tells one kind of call from another. `context` is the int64 array that the function
+their addresses; signature.py has how it tells one kind of call from another. `context` is the int64 array that the function
 is bound to, one per communicator; a row of its table holds one kind of call.
 """
 

@@ -1,4 +1,4 @@
-"""The proof of lowered plans: the cases on which all ranks' tables are run (see machine.py), and their form."""
+"""The proof of lowered plans: the cases on which all ranks' tables are run (see interpreter.py), and their form."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ KEEP_SCRATCH = 64 << 20  # bytes of scratch kept for the next call
 
 LIVE: dict[int, Channel] = {}  # type: ignore[name-defined]  # by identity, those that are not freed
 _busy: set[Channel] = set()  # type: ignore[name-defined]  # with something in flight
-_how_busy = np.zeros(1, np.int64)  # how many these are, for engines/direct.py
+_how_busy = np.zeros(1, np.int64)  # how many these are, for fastpath/entry.py
 _busy_lock = threading.RLock()
 ORPHANS: list[Any] = []  # what MPI may write to until the end of the process
 
@@ -154,7 +154,7 @@ class Channel:
         self.overrides, self.prepared = overrides, self.kept.under(overrides)
 
     def remember(self, key: Hashable, prepared: Any, nbytes: int) -> None:
-        """Keep what serves a kind of call and has nbytes of memory; see kept.py."""
+        """Keep what serves a kind of call and has nbytes of memory; see cache.py."""
         self.kept.add(self.prepared, key, prepared, nbytes)
 
     def take_scratch(self, nbytes: int, lent: bool = False) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Notes between ranks: the questions and answers of whereabouts.py, on tags of their own."""
+"""Notes between ranks: the questions and answers of status.py, on tags of their own."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Looks after ranks that are in no call of mpicoll: while the program computes, and when it has ended.
 
-Both only so that others, whose calls stand still, learn where this rank is (whereabouts.py). The thread needs
+Both only so that others, whose calls stand still, learn where this rank is (status.py). The thread needs
 MPI_THREAD_MULTIPLE, and is not there with MPICOLL_PROGRESS=0. At its end a program waits for what MPI_Finalize would
 wait for too, that all ranks come to it, but only for a moment.
 """

@@ -3,7 +3,7 @@
 Nothing is sent while all goes well. A rank whose call has stood still for a while asks the others of its
 communicator, and each that looks answers with what it knows of itself: how many calls it has made, what is under way,
 which it left by an error, where its program is. A rank that is in no call of mpicoll looks by its attendant
-(attendant.py); one whose program has ended still answers before MPI_Finalize. How that travels is in notes.py.
+(responder.py); one whose program has ended still answers before MPI_Finalize. How that travels is in inquiry.py.
 """
 
 from __future__ import annotations

@@ -382,7 +382,7 @@ def test_messages_of_one_step_keep_their_order():
 
 
 def test_a_schedule_that_reads_its_input_late_is_right_in_place_too():
-    """calls.py stages such a call, so that the tables of what really runs are the ones to prove."""
+    """dispatch/execute.py stages such a call, so that the tables of what really runs are the ones to prove."""
 
     def body(p, rank):
         for i in range(1, p):

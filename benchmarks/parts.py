@@ -2,8 +2,8 @@
 
     python -m mpicoll.benchmarks.parts --methods Allreduce,Allgatherv
 
-Calls are made on one rank, where a collective posts no message: what is left is the call itself. The short way, which
-kinds of calls take that were made before, in the order in which it goes; the long way, function by function; and
+Calls are made on one rank, where a collective posts no message: what is left is the call itself. The fast path, which
+kinds of calls take that were made before, in the order in which it goes; the slow path, function by function; and
 mpi4py's own method, MPI's work for one rank included. Starting is timed in processes of their own, on a warm cache.
 """
 
@@ -35,7 +35,7 @@ from .table import console, microseconds, spread
 
 NAME = "mpicoll.benchmarks.parts"
 NEVER = 1 << 60  # bytes of scratch that there never are
-LEARNT = 3  # calls after which a kind goes the short way
+LEARNT = 3  # calls after which a kind goes the fast path
 START = """
 import time
 begin = time.perf_counter()
@@ -57,7 +57,7 @@ STARTING = ("mpi4py and NumPy", "import mpicoll", "the first Comm", "the first c
 
 @dataclass(frozen=True)
 class Part:
-    """What a part takes, in seconds: of the short way with all that comes before it, of the long way alone."""
+    """What a part takes, in seconds: of the fast path with all that comes before it, of the slow path alone."""
 
     method: str
     way: str
@@ -95,15 +95,15 @@ def timed(name: str, seconds: float) -> Iterator[Part]:
         for _ in range(LEARNT):
             getattr(comm, name)(*arguments)
     works: dict[tuple[str, str], Callable[[], Any]] = {}
-    direct: list[Any] = [each for comm in three if (each := comm._open().direct) is not None]
-    if direct:
-        direct[1].table.rows[:, engine.NEEDED] = NEVER
-        direct[2].close()
+    fast_path: list[Any] = [each for comm in three if (each := comm._open().fast_path) is not None]
+    if fast_path:
+        fast_path[1].table.rows[:, engine.NEEDED] = NEVER
+        fast_path[2].close()
         given = method, *((None, *arguments) if len(arguments) == 1 else arguments[:2]), op, (*arguments, 0, 0)[2]
         works |= {
-            ("short", "the function: called, and back"): lambda: closed._again(*given),
-            ("short", "the function: with arguments read, the kind found"): lambda: refused._again(*given),
-            ("short", "the function: with buffers bound, the plan walked"): lambda: short._again(*given),
+            ("short", "the function: called, and back"): lambda: closed._fast_call(*given),
+            ("short", "the function: with arguments read, the kind found"): lambda: refused._fast_call(*given),
+            ("short", "the function: with buffers bound, the plan walked"): lambda: short._fast_call(*given),
             ("short", "the method with the function"): lambda: getattr(short, name)(*arguments),
         }
     works |= {("long", part): work for part, work in _long(closed, method, arguments, op).items()}

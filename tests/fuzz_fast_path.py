@@ -202,7 +202,7 @@ def play(comm: mpicoll.Comm, arguments: argparse.Namespace) -> bool:
             if traced:
                 with comm.trace() as records:
                     site.call()
-                fast += records[-1].direct
+                fast += records[-1].fast_path
                 kinds["traced"] += 1
             else:
                 site.call()

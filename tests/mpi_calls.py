@@ -1,4 +1,4 @@
-"""One call of every collective method in a form, which waits on some rank until rank 0 makes it too; the short way."""
+"""One call of every collective method in a form, which waits on some rank until rank 0 makes it too; the fast path."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _started(request: MPI.Prequest) -> MPI.Prequest:
 
 
 def teach(call: Callable[[], Any], times: int = AGAIN - 1) -> None:
-    """Make a call so often that the next one goes the short way, if it may."""
+    """Make a call so often that the next one goes the fast path, if it may."""
     for _ in range(times):
         call()
 
@@ -66,4 +66,4 @@ def goes_short(comm: Any, call: Callable[[], Any]) -> bool:
     with comm.trace() as records:
         call()
     (record,) = records
-    return bool(record.direct)
+    return bool(record.fast_path)

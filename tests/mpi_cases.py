@@ -25,7 +25,7 @@ from mpicoll.schedules.registry import Algorithm, parse_spec, registered
 PAD = 64                        # bytes of a guard zone
 GUARD = 0xA5
 ENGINES = ("mpi4py", "compiled")
-AGAIN = 3                       # the first call that goes the short way
+AGAIN = 3                       # the first call that goes the fast path
 METHODS = {
     "barrier": "Barrier", "bcast": "Bcast", "scatter": "Scatter", "gather": "Gather", "allgather": "Allgather",
     "reduce": "Reduce", "reduce_scatter": "Reduce_scatter_block", "allreduce": "Allreduce",
@@ -239,7 +239,7 @@ def check(checks: Checks, comm: mpicoll.Comm, plain: MPI.Intracomm, case: Case, 
           times: int = 0, **how: int) -> None:
     """Run a case by one algorithm on one engine, and hold it against MPI's own.
 
-    So often that the last call goes the short way where there is one; or `times`.
+    So often that the last call goes the fast path where there is one; or `times`.
     """
     said = (case, spec, engine, how)
     times = times or (AGAIN if engine == "compiled" and type(comm) is mpicoll.Comm else 1)
@@ -257,11 +257,11 @@ def check(checks: Checks, comm: mpicoll.Comm, plain: MPI.Intracomm, case: Case, 
     for record in records:
         check_record(checks, record, case, comm.size, said)
     if is_direct(case, comm) and engine == "compiled" and times == AGAIN and not comm._channel.settings.check:
-        checks.equal([r.direct for r in records], [False] * (AGAIN - 1) + [True], *said, "the short way")
+        checks.equal([r.fast_path for r in records], [False] * (AGAIN - 1) + [True], *said, "the short way")
 
 
 def is_direct(case: Case, comm: MPI.Intracomm) -> bool:
-    """Whether calls must go the short way from the third on. In place, some rank may have to go by a copy."""
+    """Whether calls must go the fast path from the third on. In place, some rank may have to go by a copy."""
     return not case.in_place and case.n * comm.size < 4000 and case.user is None and case.datatype is None
 
 

@@ -131,7 +131,7 @@ def unsuited(collective: str, spec: str, p: int) -> str:
         return ""
     entry, given = parse_spec(collective, spec)
     try:
-        entry.settle(p, None, **dict(given))
+        entry.resolve(p, None, **dict(given))
     except (PreconditionError, ParameterError) as error:
         return str(error)
     return ""

@@ -256,7 +256,7 @@ def tree(p: int) -> list[Layer]:
     >>> [step[0].peer for step in tree(4, 0)[0]]
     [1, 2, 2, 1]
     """
-    return reduce_bcast.body(p, **reduce_bcast.settle(p))
+    return reduce_bcast.body(p, **reduce_bcast.resolve(p))
 
 
 @algorithm("allreduce", layered=True, blocks=2, strand=lambda block: block % 2, finishes=True)
@@ -272,7 +272,7 @@ def double_tree(p: int) -> list[Layer]:
     >>> len(double_tree(8, 3))
     2
     """
-    return reduce_bcast.body(p, **reduce_bcast.settle(p, reduce="double_tree", bcast="double_tree"))
+    return reduce_bcast.body(p, **reduce_bcast.resolve(p, reduce="double_tree", bcast="double_tree"))
 
 
 @algorithm(

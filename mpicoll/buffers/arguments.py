@@ -34,7 +34,7 @@ class Arguments:
 
     `counts` is only for reduce_scatter: the elements of every rank; and for collectives with counts for every rank:
     this rank's blocks. `unsettled`: only the ranks together know them,
-    and `settle_counts` is due. `one`: what the caller passed for the buffer that is both, where the send side says in
+    and `set_counts` is due. `one`: what the caller passed for the buffer that is both, where the send side says in
     place without MPI.IN_PLACE or None; mpi4py before 4.2 must be told.
     """
 
@@ -100,7 +100,7 @@ def parse_reduce_scatter_block(sendbuf: Any, recvbuf: Any, size: int) -> Argumen
 def parse_reduce_scatter(
     sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None, rank: int, size: int
 ) -> Arguments:
-    """Without `recvcounts` only the ranks together know: exchange `recv.count` and call `settle_counts`."""
+    """Without `recvcounts` only the ranks together know: exchange `recv.count` and call `set_counts`."""
     recv = buffer(recvbuf, True, 1, True)
     if sendbuf is _IN_PLACE or sendbuf is None:
         arguments = Arguments(None, recv, True)
@@ -114,10 +114,10 @@ def parse_reduce_scatter(
     if recvcounts is None and not arguments.in_place:
         arguments.unsettled = True
         return arguments
-    return settle_counts(arguments, integers(recvcounts, size, "recvcounts"), rank)
+    return set_counts(arguments, integers(recvcounts, size, "recvcounts"), rank)
 
 
-def settle_counts(arguments: Arguments, counts: Sequence[int], rank: int) -> Arguments:
+def set_counts(arguments: Arguments, counts: Sequence[int], rank: int) -> Arguments:
     """Check a reduce_scatter's counts of all ranks against this rank's memory, and keep them."""
     send, recv, total = arguments.send, arguments.recv, sum(counts)
     assert recv is not None

@@ -123,7 +123,7 @@ def signature(datatype: MPI.Datatype) -> tuple[str | None, int]:
 
 
 def facts_of_dtype(dtype: np.dtype[Any]) -> TypeFacts | None:
-    """The facts on the MPI datatype mpi4py finds for arrays of this dtype, or None: take the long way."""
+    """The facts on the MPI datatype mpi4py finds for arrays of this dtype, or None: take the slow path."""
     return _by_dtype_num.get(dtype.num) if dtype.isnative else None
 
 

@@ -15,7 +15,7 @@ from ..dispatch.methods import Method
 from ..dispatch.prepare import Call, Prepared
 from ..errors import ArgumentError, CommError, MismatchError, MpicollError
 from ..runtime.channel import Channel
-from ..runtime.operation import Flight, Polled, Record
+from ..runtime.operation import Operation, Polled, Record
 from ..schedules.collectives import BLOCKING, NONBLOCKING, PERSISTENT, named
 from ..selection.rules import RULES
 from ..selection.select import Choice, native_choice
@@ -61,8 +61,8 @@ class Comm(Collectives):
 
     def _use(self, channel: Channel) -> None:
         self._channel = channel
-        if channel.direct is not None:
-            self._again = channel.direct.again
+        if channel.fast_path is not None:
+            self._fast_call = channel.fast_path.fast_call
 
     def free(self) -> None:
         """As Free, but what is null or MPI's own, the world and oneself, stays as it is."""
@@ -128,37 +128,37 @@ class Comm(Collectives):
     def _call(self, method: Method, buffers: Sequence[Any], root: Any = 0, op: MPI.Op | None = None) -> None:
         """Check, select, run; or let MPI's own collective do it."""
         channel = self._open()
-        direct = channel.direct
-        if direct is not None and (begun := direct.carry_on(method)):
-            if isinstance(begun, Flight):
+        fast_path = channel.fast_path
+        if fast_path is not None and (begun := fast_path.resume(method)):
+            if isinstance(begun, Operation):
                 channel.run(begun)
             return
         buffers = snapshot(buffers)
-        asked = direct.asked(method, buffers, root, op) if direct is not None else None
+        miss = fast_path.miss(method, buffers, root, op) if fast_path is not None else None
         call, served = self._prepare(channel, BLOCKING, method, buffers, root, op)
         if served.is_native:
             execute.run_native(channel, self, call, served, method.native(call.arguments, buffers, root, op))
         else:
             execute.run(channel, call, served)
-        if direct is not None and asked is not None:
-            direct.learn(asked, call, served, buffers, root, op)
+        if fast_path is not None and miss is not None:
+            fast_path.insert(miss, call, served, buffers, root, op)
 
     def _start(self, method: Method, buffers: Sequence[Any], root: Any = 0, op: MPI.Op | None = None) -> MPI.Request:
         """Check, select, launch; the request."""
         channel = self._open()
-        direct = channel.direct
-        if direct is not None and (begun := direct.carry_on(method, NONBLOCKING)):
-            return Request.launch(channel, begun) if isinstance(begun, Flight) else Request.of_nothing()
+        fast_path = channel.fast_path
+        if fast_path is not None and (begun := fast_path.resume(method, NONBLOCKING)):
+            return Request.launch(channel, begun) if isinstance(begun, Operation) else Request.of_nothing()
         buffers = snapshot(buffers)
-        asked = direct.asked(method, buffers, root, op) if direct is not None else None
+        miss = fast_path.miss(method, buffers, root, op) if fast_path is not None else None
         call, served = self._prepare(channel, NONBLOCKING, method, buffers, root, op)
         if served.is_native:
             native = method.native(call.arguments, buffers, root, op)
             under_way = execute.start_native(channel, self, call, served, native)
             return under_way if isinstance(under_way, MPI.Request) else Request.launch(channel, under_way)
-        request = Request.launch(channel, execute.flight(channel, call, served))
-        if direct is not None and asked is not None:
-            direct.learn(asked, call, served, buffers, root, op)
+        request = Request.launch(channel, execute.operation(channel, call, served))
+        if fast_path is not None and miss is not None:
+            fast_path.insert(miss, call, served, buffers, root, op)
         return request
 
     def _init(
@@ -175,7 +175,7 @@ class Comm(Collectives):
         try:
             given = method.parse(channel, root, *buffers)
             if given is not None and given.unsettled:
-                check_mode.settle(channel, given, method.spelled(form))
+                check_mode.gather_recvcounts(channel, given, method.spelled(form))
             call = prepare.describe(method.collective, given, int(root), op)
             call.form, call.method = form, method
             served = prepare.prepare(channel, call)
@@ -233,8 +233,8 @@ class Comm(Collectives):
         stages = [lambda stage=stage: stage for stage in polled]
         finish = lambda: cast(Comm, copy)._use(attach(copy, channel, [comm for comm, _ in own]))
         choice = native_choice("idup", "making a communicator")
-        flight = Flight(choice, channel.next_sequence(), stages, finish, own, NONBLOCKING, name="Idup")
-        return copy, Request.launch(channel, flight)
+        operation = Operation(choice, channel.next_sequence(), stages, finish, own, NONBLOCKING, name="Idup")
+        return copy, Request.launch(channel, operation)
 
     def Clone(self) -> Any:
         """A duplicate without attributes, of this class."""

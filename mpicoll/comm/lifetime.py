@@ -21,7 +21,7 @@ from mpi4py import MPI
 from ..errors import CommError
 from ..fastpath.opening import open_fast_path
 from ..runtime import progress, responder
-from ..runtime.channel import LIVE, ORPHANS, Channel
+from ..runtime.channel import LEAKED, LIVE, Channel
 from ..runtime.trace import Log
 
 _keyval: int | None = None
@@ -47,7 +47,7 @@ def attach(comm: MPI.Intracomm, like: Channel | None = None, own: Sequence[MPI.I
         for opened in OPENED:
             opened(channel)
         if channel.settings.progress and progress.ProgressThread.possible():
-            responder.ATTENDANT.start(lambda: list(LIVE.values()))
+            responder.RESPONDER.start(lambda: list(LIVE.values()))
     return channel
 
 
@@ -57,7 +57,7 @@ def detach(comm: MPI.Comm) -> None:
     channel = _attribute(comm) if comm not in (MPI.COMM_NULL, MPI.COMM_WORLD, MPI.COMM_SELF) else None
     if channel is not None:
         channel.drain()
-        channel.attend()
+        channel.respond()
         channel.free()
         with _attributes:
             comm.Delete_attr(_keyval)  # type: ignore[arg-type]
@@ -85,7 +85,7 @@ def _give_back() -> None:
     for _ in range(len(LEFT)):
         with suppress(IndexError):  # another thread gives back too
             channel = LEFT.popleft()
-            if channel.flying:
+            if channel.in_flight:
                 LEFT.append(channel)
             else:
                 channel.free()
@@ -103,13 +103,13 @@ def _close() -> None:
     What is still in flight keeps its memory to the end of the process, since MPI may write to it until then.
     """
     progress.THREAD.stop()
-    responder.ATTENDANT.stop()
-    if MPI.Is_initialized() and not MPI.Is_finalized() and not responder.ATTENDANT.parting and os.getpid() == _process:
-        responder.ATTENDANT.part(LIVE.values())
+    responder.RESPONDER.stop()
+    if MPI.Is_initialized() and not MPI.Is_finalized() and not responder.RESPONDER.parting and os.getpid() == _process:
+        responder.RESPONDER.part(LIVE.values())
         for channel in [*LIVE.values(), *LEFT]:
-            ORPHANS.extend(channel.flying)
+            LEAKED.extend(channel.in_flight)
             channel.free(drain=False)
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(ORPHANS))
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(LEAKED))
 
 
 def check_usable(comm: MPI.Intracomm) -> None:

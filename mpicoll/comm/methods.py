@@ -1,8 +1,8 @@
 """Every collective method of MPI.Intracomm, with mpi4py's signatures, in its three forms.
 
 Each says only what was asked for: `_call` carries a method out, `_start` begins it and returns its request, `_init`
-returns a request that can be started again and again. `_again` is tried first: it returns 0 if it has carried the call
-out, by what it knows from before, and made the request complete. Comm has these four.
+returns a request that can be started again and again. `_fast_call` is tried first: it returns 0 if it has carried the
+call out, by what it knows from before, and made the request complete. Comm has these four.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ class Collectives(MPI.Intracomm):
     buffers hold at each Start is what travels. Errors are mpicoll.errors, raised before anything is sent.
     """
 
-    _again: Callable[..., int] = staticmethod(lambda *arguments: 1)
+    _fast_call: Callable[..., int] = staticmethod(lambda *arguments: 1)
     _call: Callable[..., None]
     _start: Callable[..., MPI.Request]
     _init: Callable[..., MPI.Prequest]
 
     def Barrier(self) -> None:
         """Nobody leaves before everybody has come."""
-        if self._again(methods.BARRIER, None, None, None, 0):
+        if self._fast_call(methods.BARRIER, None, None, None, 0):
             self._call(methods.BARRIER, ())
 
     def Ibarrier(self) -> MPI.Request:
         """Start Barrier."""
         request = Request()
-        if self._again(methods.BARRIER, None, None, None, 0, request):
+        if self._fast_call(methods.BARRIER, None, None, None, 0, request):
             return self._start(methods.BARRIER, ())
         return request
 
@@ -47,13 +47,13 @@ class Collectives(MPI.Intracomm):
 
     def Bcast(self, buf: Any, root: int = 0) -> None:
         """Broadcast from one rank to all others."""
-        if self._again(methods.BCAST, None, buf, None, root):
+        if self._fast_call(methods.BCAST, None, buf, None, root):
             self._call(methods.BCAST, (buf,), root)
 
     def Ibcast(self, buf: Any, root: int = 0) -> MPI.Request:
         """Start Bcast."""
         request = Request()
-        if self._again(methods.BCAST, None, buf, None, root, request):
+        if self._fast_call(methods.BCAST, None, buf, None, root, request):
             return self._start(methods.BCAST, (buf,), root)
         return request
 
@@ -63,13 +63,13 @@ class Collectives(MPI.Intracomm):
 
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Scatter the root's blocks, one to every rank."""
-        if self._again(methods.SCATTER, sendbuf, recvbuf, None, root):
+        if self._fast_call(methods.SCATTER, sendbuf, recvbuf, None, root):
             self._call(methods.SCATTER, (sendbuf, recvbuf), root)
 
     def Iscatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> MPI.Request:
         """Start Scatter."""
         request = Request()
-        if self._again(methods.SCATTER, sendbuf, recvbuf, None, root, request):
+        if self._fast_call(methods.SCATTER, sendbuf, recvbuf, None, root, request):
             return self._start(methods.SCATTER, (sendbuf, recvbuf), root)
         return request
 
@@ -79,13 +79,13 @@ class Collectives(MPI.Intracomm):
 
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Gather one block of every rank at the root."""
-        if self._again(methods.GATHER, sendbuf, recvbuf, None, root):
+        if self._fast_call(methods.GATHER, sendbuf, recvbuf, None, root):
             self._call(methods.GATHER, (sendbuf, recvbuf), root)
 
     def Igather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> MPI.Request:
         """Start Gather."""
         request = Request()
-        if self._again(methods.GATHER, sendbuf, recvbuf, None, root, request):
+        if self._fast_call(methods.GATHER, sendbuf, recvbuf, None, root, request):
             return self._start(methods.GATHER, (sendbuf, recvbuf), root)
         return request
 
@@ -95,13 +95,13 @@ class Collectives(MPI.Intracomm):
 
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         """Gather one block of every rank everywhere."""
-        if self._again(methods.ALLGATHER, sendbuf, recvbuf, None, 0):
+        if self._fast_call(methods.ALLGATHER, sendbuf, recvbuf, None, 0):
             self._call(methods.ALLGATHER, (sendbuf, recvbuf))
 
     def Iallgather(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
         """Start Allgather."""
         request = Request()
-        if self._again(methods.ALLGATHER, sendbuf, recvbuf, None, 0, request):
+        if self._fast_call(methods.ALLGATHER, sendbuf, recvbuf, None, 0, request):
             return self._start(methods.ALLGATHER, (sendbuf, recvbuf))
         return request
 
@@ -111,13 +111,13 @@ class Collectives(MPI.Intracomm):
 
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
         """A block from every rank to every rank."""
-        if self._again(methods.ALLTOALL, sendbuf, recvbuf, None, 0):
+        if self._fast_call(methods.ALLTOALL, sendbuf, recvbuf, None, 0):
             self._call(methods.ALLTOALL, (sendbuf, recvbuf))
 
     def Ialltoall(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
         """Start Alltoall."""
         request = Request()
-        if self._again(methods.ALLTOALL, sendbuf, recvbuf, None, 0, request):
+        if self._fast_call(methods.ALLTOALL, sendbuf, recvbuf, None, 0, request):
             return self._start(methods.ALLTOALL, (sendbuf, recvbuf))
         return request
 
@@ -127,13 +127,13 @@ class Collectives(MPI.Intracomm):
 
     def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Scatter the root's blocks, of any sizes and from any places, one to every rank."""
-        if self._again(methods.SCATTERV, sendbuf, recvbuf, None, root):
+        if self._fast_call(methods.SCATTERV, sendbuf, recvbuf, None, root):
             self._call(methods.SCATTERV, (sendbuf, recvbuf), root)
 
     def Iscatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> MPI.Request:
         """Start Scatterv."""
         request = Request()
-        if self._again(methods.SCATTERV, sendbuf, recvbuf, None, root, request):
+        if self._fast_call(methods.SCATTERV, sendbuf, recvbuf, None, root, request):
             return self._start(methods.SCATTERV, (sendbuf, recvbuf), root)
         return request
 
@@ -143,13 +143,13 @@ class Collectives(MPI.Intracomm):
 
     def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Gather one block of every rank at the root, of any sizes and to any places."""
-        if self._again(methods.GATHERV, sendbuf, recvbuf, None, root):
+        if self._fast_call(methods.GATHERV, sendbuf, recvbuf, None, root):
             self._call(methods.GATHERV, (sendbuf, recvbuf), root)
 
     def Igatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> MPI.Request:
         """Start Gatherv."""
         request = Request()
-        if self._again(methods.GATHERV, sendbuf, recvbuf, None, root, request):
+        if self._fast_call(methods.GATHERV, sendbuf, recvbuf, None, root, request):
             return self._start(methods.GATHERV, (sendbuf, recvbuf), root)
         return request
 
@@ -159,13 +159,13 @@ class Collectives(MPI.Intracomm):
 
     def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Gather one block of every rank everywhere, of any sizes and to any places."""
-        if self._again(methods.ALLGATHERV, sendbuf, recvbuf, None, 0):
+        if self._fast_call(methods.ALLGATHERV, sendbuf, recvbuf, None, 0):
             self._call(methods.ALLGATHERV, (sendbuf, recvbuf))
 
     def Iallgatherv(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
         """Start Allgatherv."""
         request = Request()
-        if self._again(methods.ALLGATHERV, sendbuf, recvbuf, None, 0, request):
+        if self._fast_call(methods.ALLGATHERV, sendbuf, recvbuf, None, 0, request):
             return self._start(methods.ALLGATHERV, (sendbuf, recvbuf))
         return request
 
@@ -175,13 +175,13 @@ class Collectives(MPI.Intracomm):
 
     def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
         """A block from every rank to every rank, of any sizes and places."""
-        if self._again(methods.ALLTOALLV, sendbuf, recvbuf, None, 0):
+        if self._fast_call(methods.ALLTOALLV, sendbuf, recvbuf, None, 0):
             self._call(methods.ALLTOALLV, (sendbuf, recvbuf))
 
     def Ialltoallv(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
         """Start Alltoallv."""
         request = Request()
-        if self._again(methods.ALLTOALLV, sendbuf, recvbuf, None, 0, request):
+        if self._fast_call(methods.ALLTOALLV, sendbuf, recvbuf, None, 0, request):
             return self._start(methods.ALLTOALLV, (sendbuf, recvbuf))
         return request
 
@@ -191,13 +191,13 @@ class Collectives(MPI.Intracomm):
 
     def Alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
         """A block from every rank to every rank, each with a datatype of its own; displacements are in bytes."""
-        if self._again(methods.ALLTOALLW, sendbuf, recvbuf, None, 0):
+        if self._fast_call(methods.ALLTOALLW, sendbuf, recvbuf, None, 0):
             self._call(methods.ALLTOALLW, (sendbuf, recvbuf))
 
     def Ialltoallw(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
         """Start Alltoallw."""
         request = Request()
-        if self._again(methods.ALLTOALLW, sendbuf, recvbuf, None, 0, request):
+        if self._fast_call(methods.ALLTOALLW, sendbuf, recvbuf, None, 0, request):
             return self._start(methods.ALLTOALLW, (sendbuf, recvbuf))
         return request
 
@@ -207,13 +207,13 @@ class Collectives(MPI.Intracomm):
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
         """Combine everybody's vectors at the root."""
-        if self._again(methods.REDUCE, sendbuf, recvbuf, op, root):
+        if self._fast_call(methods.REDUCE, sendbuf, recvbuf, op, root):
             self._call(methods.REDUCE, (sendbuf, recvbuf), root, op)
 
     def Ireduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> MPI.Request:
         """Start Reduce."""
         request = Request()
-        if self._again(methods.REDUCE, sendbuf, recvbuf, op, root, request):
+        if self._fast_call(methods.REDUCE, sendbuf, recvbuf, op, root, request):
             return self._start(methods.REDUCE, (sendbuf, recvbuf), root, op)
         return request
 
@@ -225,13 +225,13 @@ class Collectives(MPI.Intracomm):
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """Combine everybody's vectors everywhere."""
-        if self._again(methods.ALLREDUCE, sendbuf, recvbuf, op, 0):
+        if self._fast_call(methods.ALLREDUCE, sendbuf, recvbuf, op, 0):
             self._call(methods.ALLREDUCE, (sendbuf, recvbuf), 0, op)
 
     def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
         """Start Allreduce."""
         request = Request()
-        if self._again(methods.ALLREDUCE, sendbuf, recvbuf, op, 0, request):
+        if self._fast_call(methods.ALLREDUCE, sendbuf, recvbuf, op, 0, request):
             return self._start(methods.ALLREDUCE, (sendbuf, recvbuf), 0, op)
         return request
 
@@ -243,13 +243,13 @@ class Collectives(MPI.Intracomm):
 
     def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """Combine everybody's vectors, a block of the result at every rank; blocks are equal."""
-        if self._again(methods.REDUCE_SCATTER_BLOCK, sendbuf, recvbuf, op, 0):
+        if self._fast_call(methods.REDUCE_SCATTER_BLOCK, sendbuf, recvbuf, op, 0):
             self._call(methods.REDUCE_SCATTER_BLOCK, (sendbuf, recvbuf), 0, op)
 
     def Ireduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
         """Start Reduce_scatter_block."""
         request = Request()
-        if self._again(methods.REDUCE_SCATTER_BLOCK, sendbuf, recvbuf, op, 0, request):
+        if self._fast_call(methods.REDUCE_SCATTER_BLOCK, sendbuf, recvbuf, op, 0, request):
             return self._start(methods.REDUCE_SCATTER_BLOCK, (sendbuf, recvbuf), 0, op)
         return request
 
@@ -263,7 +263,7 @@ class Collectives(MPI.Intracomm):
         self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None = None, op: MPI.Op = MPI.SUM
     ) -> None:
         """Combine everybody's vectors, recvcounts[r] elements of the result at rank r."""
-        if self._again(methods.REDUCE_SCATTER, sendbuf, recvbuf, op, recvcounts):
+        if self._fast_call(methods.REDUCE_SCATTER, sendbuf, recvbuf, op, recvcounts):
             self._call(methods.REDUCE_SCATTER, (sendbuf, recvbuf, recvcounts), 0, op)
 
     def Ireduce_scatter(
@@ -271,7 +271,7 @@ class Collectives(MPI.Intracomm):
     ) -> MPI.Request:
         """Start Reduce_scatter."""
         request = Request()
-        if self._again(methods.REDUCE_SCATTER, sendbuf, recvbuf, op, recvcounts, request):
+        if self._fast_call(methods.REDUCE_SCATTER, sendbuf, recvbuf, op, recvcounts, request):
             return self._start(methods.REDUCE_SCATTER, (sendbuf, recvbuf, recvcounts), 0, op)
         return request
 
@@ -288,13 +288,13 @@ class Collectives(MPI.Intracomm):
 
     def Scan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """Combine the vectors of the ranks up to this one."""
-        if self._again(methods.SCAN, sendbuf, recvbuf, op, 0):
+        if self._fast_call(methods.SCAN, sendbuf, recvbuf, op, 0):
             self._call(methods.SCAN, (sendbuf, recvbuf), 0, op)
 
     def Iscan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
         """Start Scan."""
         request = Request()
-        if self._again(methods.SCAN, sendbuf, recvbuf, op, 0, request):
+        if self._fast_call(methods.SCAN, sendbuf, recvbuf, op, 0, request):
             return self._start(methods.SCAN, (sendbuf, recvbuf), 0, op)
         return request
 
@@ -306,13 +306,13 @@ class Collectives(MPI.Intracomm):
 
     def Exscan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """Combine the vectors of the ranks before this one; rank 0's receive buffer stays as it is."""
-        if self._again(methods.EXSCAN, sendbuf, recvbuf, op, 0):
+        if self._fast_call(methods.EXSCAN, sendbuf, recvbuf, op, 0):
             self._call(methods.EXSCAN, (sendbuf, recvbuf), 0, op)
 
     def Iexscan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
         """Start Exscan."""
         request = Request()
-        if self._again(methods.EXSCAN, sendbuf, recvbuf, op, 0, request):
+        if self._fast_call(methods.EXSCAN, sendbuf, recvbuf, op, 0, request):
             return self._start(methods.EXSCAN, (sendbuf, recvbuf), 0, op)
         return request
 

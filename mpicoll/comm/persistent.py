@@ -12,7 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..dispatch.check_mode import comparison, signature
-from ..dispatch.execute import UnderWay, may_go_short, needs_counts, record
+from ..dispatch.execute import UnderWay, may_take_the_fast_path, needs_counts, record
 from ..dispatch.methods import Native
 from ..dispatch.prepare import Call, Prepared
 from ..dispatch.staging import divide
@@ -20,14 +20,14 @@ from ..engines.protocol import Execution
 from ..errors import CommError, MpicollError, RequestError
 from ..fastpath.outcome import Outcome
 from ..runtime.channel import Channel
-from ..runtime.operation import OURS, Failed, Flight, Polled, Raised, Running, Stage
+from ..runtime.operation import OURS, Failed, Operation, Polled, Raised, Running, Stage
 from ..runtime.status import Standing
 from ..runtime.tags import Slot
 from ..schedules.collectives import PERSISTENT
 from .requests import Completing
 
 if TYPE_CHECKING:
-    from ..fastpath.dispatch import Restart
+    from ..fastpath.dispatch import CompiledFastStart
 
 
 class Prequest(Completing, MPI.Prequest):
@@ -39,7 +39,7 @@ class Prequest(Completing, MPI.Prequest):
 
     _repeated: Repeatable | None = None
     _freed: Callable[[], Any]
-    _again: Callable[[Prequest], int] = staticmethod(lambda request: 1)
+    _fast_call: Callable[[Prequest], int] = staticmethod(lambda request: 1)
     _finish: Callable[[Prequest], int] = staticmethod(lambda request: 1)
 
     @classmethod
@@ -47,38 +47,38 @@ class Prequest(Completing, MPI.Prequest):
         """An inactive request."""
         request = cls()
         request._channel, request._repeated = channel, repeated
-        if repeated.short is not None:
-            request._again, request._finish = repeated.short.again, repeated.short.finish
+        if repeated.fast_start is not None:
+            request._fast_call, request._finish = repeated.fast_start.fast_call, repeated.fast_start.finish
         request._freed = freed = weakref.finalize(request, repeated.free)
         freed.atexit = False
         return request
 
     def Start(self) -> None:
         """Begin. Raises RequestError while it is under way or after Free, CommError when its communicator is freed."""
-        if self._again(self):
+        if self._fast_call(self):
             self._start()
 
     def _start(self) -> None:
         if self._repeated is None:
             raise RequestError("the request was freed; make another")
         try:
-            flight = self._started(self._repeated)
+            operation = self._started(self._repeated)
         except MpicollError as error:
             starts = self._channel.started.get(self._repeated.sequence, (0,))
             one = Standing(self._repeated.sequence, int(starts[0]) + 1, self._repeated.name)
             self._channel.fail(one, error, made=False)
             raise
-        if flight is None:
+        if operation is None:
             self._be_complete()
         else:
-            self._begin(self._channel, flight)
+            self._begin(self._channel, operation)
 
-    def _started(self, repeated: Repeatable) -> Flight | None:
+    def _started(self, repeated: Repeatable) -> Operation | None:
         if self._is_under_way():
             raise RequestError("the request is under way; wait for it before it is started again")
         if self._channel.freed:
             raise CommError("the communicator of this request was freed")
-        return repeated.again()
+        return repeated.next_start()
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Wait for the collective. Raises what it raised."""
@@ -117,15 +117,15 @@ class Prequest(Completing, MPI.Prequest):
 class Repeatable(Protocol):
     """What a persistent request starts."""
 
-    short: Restart | None
+    fast_start: CompiledFastStart | None
     sequence: int
 
     @property
     def name(self) -> str:
         """The method that made it."""
 
-    def again(self) -> Flight | None:
-        """A flight that carries it out once, or goes on with what the short way began; None where that was all."""
+    def next_start(self) -> Operation | None:
+        """An operation that carries it out once, or goes on with what the fast path began; None where that was all."""
 
     def free(self) -> None:
         """Give up what is kept for the next time, once nothing is under way."""
@@ -138,7 +138,7 @@ class Lasting(ABC):
     """
 
     def __init__(self) -> None:
-        self.flying: Flight | None = None
+        self.in_flight: Operation | None = None
         self.unwanted = False
         self.broken = False  # whether messages of a start that nobody went on with may be under way
         self.once = threading.Lock()
@@ -146,12 +146,12 @@ class Lasting(ABC):
     def free(self) -> None:
         """Nobody can start it any more."""
         self.unwanted = True
-        if not self.broken and (self.flying is None or (self.flying.done and not self.flying.broke_off)):
+        if not self.broken and (self.in_flight is None or (self.in_flight.done and not self.in_flight.broke_off)):
             self._give_up_once()
 
     def landed(self) -> None:
         """Nothing of it is under way."""
-        self.flying = None
+        self.in_flight = None
         if self.unwanted:
             self._give_up_once()
 
@@ -165,19 +165,19 @@ class Lasting(ABC):
 
 
 class Again(Running):
-    """A stage: one start of a plan. Where MPI refuses something, no other comes by the short way."""
+    """A stage: one start of a plan. Where MPI refuses something, no other comes by the fast path."""
 
-    def __init__(self, execution: Execution, short: Restart | None) -> None:
+    def __init__(self, execution: Execution, fast_start: CompiledFastStart | None) -> None:
         super().__init__(execution)
-        self.short = short
+        self.fast_start = fast_start
 
     def advance(self, seconds: float) -> bool:
         """Go on for at most so long; True when done."""
         try:
             return super().advance(seconds)
         except OURS:
-            if self.short is not None:
-                self.short.close()
+            if self.fast_start is not None:
+                self.fast_start.close()
             raise
 
 
@@ -189,7 +189,7 @@ class Repeated(UnderWay, Lasting):
         Lasting.__init__(self)
         compare(channel, call, prepared, self.sequence)
         if needs_counts(channel, call, prepared):
-            channel.run(Flight(prepared.choice, self.sequence, [self.ask], lambda: None, self, name=self.name))
+            channel.run(Operation(prepared.choice, self.sequence, [self.ask], lambda: None, self, name=self.name))
         self.slot: Slot = channel.persistent.take(self)
         self.tags = self.slot.sequence
         assert self.prepared.plan is not None
@@ -198,47 +198,47 @@ class Repeated(UnderWay, Lasting):
         )
         self.own_scratch = channel.take_scratch(n) if (n := self.prepared.plan.scratch_bytes) else None
         channel.started[self.sequence] = np.zeros(1, np.int64)
-        self.short = self._short_way()
+        self.fast_start = self._open_fast_start()
         channel.persistent.owners.add(self)  # once it is whole
 
-    def _short_way(self) -> Restart | None:
-        """The short way of its starts, where all stays as it is from one to the next."""
-        if self.channel.direct is None or not may_go_short(self.call, self.prepared):
+    def _open_fast_start(self) -> CompiledFastStart | None:
+        """The fast path of its starts, where all stays as it is from one to the next."""
+        if self.channel.fast_path is None or not may_take_the_fast_path(self.call, self.prepared):
             return None
-        from ..fastpath.dispatch import Restart  # here, since the compiled engine need not load
+        from ..fastpath.dispatch import CompiledFastStart  # here, since the compiled engine need not load
 
         self.start()  # binds it
-        return Restart(
+        return CompiledFastStart(
             self.channel, self.own_execution, self.channel.started[self.sequence], self.prepared.nbytes
         )
 
-    def again(self) -> Flight | None:
-        """A flight that carries it out once, or goes on with what the short way began; None where that was all."""
-        outcome = self.short.outcome() if self.short is not None else Outcome.MISSED
-        if self.flying is not None and self.flying.broke_off:  # its messages are still posted
+    def next_start(self) -> Operation | None:
+        """An operation that carries it out once, or goes on with what the fast path began; None where that was all."""
+        outcome = self.fast_start.outcome() if self.fast_start is not None else Outcome.MISSED
+        if self.in_flight is not None and self.in_flight.broke_off:  # its messages are still posted
             raise RequestError("the last start failed with messages under way; make another request")
-        self.direct = outcome != Outcome.MISSED
+        self.fast_path = outcome != Outcome.MISSED
         if outcome == Outcome.RAN:
             self._record()
             return None
         # not again, with messages left of this
-        if self.short is not None and outcome not in (Outcome.MISSED, Outcome.UNDER_WAY):
-            self.short.close()
+        if self.fast_start is not None and outcome not in (Outcome.MISSED, Outcome.UNDER_WAY):
+            self.fast_start.close()
         if outcome == Outcome.STALE:  # an interrupt came between: nobody went on with the last start
             self.broken = True
-            self.channel.abandon(self, None)
+            self.channel.leak(self, None)
         if self.broken:
             raise RequestError("the last start was interrupted before it was under way; make another request")
-        self.flying = self.flight([lambda: self._begun(outcome)])
-        self.flying.is_begun = self.direct
-        return self.flying
+        self.in_flight = self.operation([lambda: self._begun(outcome)])
+        self.in_flight.is_begun = self.fast_path
+        return self.in_flight
 
     def _begun(self, outcome: int) -> Stage:
-        """A stage: the plan, or what the short way began of it."""
+        """A stage: the plan, or what the fast path began of it."""
         if outcome == Outcome.MISSED:
             self.start()
         if outcome in (Outcome.MISSED, Outcome.UNDER_WAY):
-            return Again(self.own_execution, self.short)
+            return Again(self.own_execution, self.fast_start)
         return Failed(self.own_execution, -outcome)
 
     def finish(self) -> None:
@@ -252,9 +252,10 @@ class Repeated(UnderWay, Lasting):
 
     def free(self) -> None:
         """Nobody can start it any more."""
-        if self.short is not None and self.short.is_under_way():  # and an interrupt kept anybody from going on with it
+        # an interrupt may have kept anybody from going on with it
+        if self.fast_start is not None and self.fast_start.is_under_way():
             self.broken = True
-            self.channel.abandon(self, None)
+            self.channel.leak(self, None)
         super().free()
 
     def give_up(self) -> None:
@@ -266,8 +267,8 @@ class Repeated(UnderWay, Lasting):
 
     def close(self) -> None:
         """Let go of the persistent requests of messages."""
-        if self.short is not None:
-            self.short.close()
+        if self.fast_start is not None:
+            self.fast_start.close()
         self.own_execution.free()
 
     def _scratch(self, nbytes: int) -> np.ndarray | None:
@@ -283,7 +284,7 @@ class Repeated(UnderWay, Lasting):
 class RepeatedNative(Lasting):
     """MPI's own persistent collective where it is watched, or does not do all."""
 
-    short: Restart | None = None
+    fast_start: CompiledFastStart | None = None
 
     def __init__(self, channel: Channel, call: Call, prepared: Prepared, request: MPI.Prequest) -> None:
         super().__init__()
@@ -292,15 +293,15 @@ class RepeatedNative(Lasting):
         channel.persistent.owners.add(self)
         channel.started[self.sequence] = np.zeros(1, np.int64)
 
-    def again(self) -> Flight | None:
-        """A flight that carries it out once."""
+    def next_start(self) -> Operation | None:
+        """An operation that carries it out once."""
         self.request.Start()
         self.averages = self.call.averages
         polled = Polled(self.request, "MPI's own collective")
-        self.flying = Flight(
+        self.in_flight = Operation(
             self.prepared.choice, self.sequence, [lambda: polled], self._finish, self, PERSISTENT, self.call.name
         )
-        return self.flying
+        return self.in_flight
 
     def _finish(self) -> None:
         averages, self.averages = self.averages, False  # once, though an interrupt may have this called again

@@ -12,7 +12,7 @@ from typing import Any
 from mpi4py import MPI
 
 from ..engines.selftest import oneself
-from ..runtime.operation import Flight
+from ..runtime.operation import Operation
 
 _TAGS = 1 << 15  # the smallest tag space MPI promises
 _nothing = bytearray(0)
@@ -30,9 +30,9 @@ def _once(function: Callable[[Any], Any], arguments: Iterator[Any]) -> None:
 class General:
     """A generalized request, what MPI has for this. An error comes out of MPI's own Waitall."""
 
-    def __init__(self, flight: Flight) -> None:
-        self.flight = flight
-        self.request: MPI.Request = MPI.Grequest.Start(_query, None, None, (flight,))
+    def __init__(self, operation: Operation) -> None:
+        self.operation = operation
+        self.request: MPI.Request = MPI.Grequest.Start(_query, None, None, (operation,))
         self._left = iter((self.request,))
 
     def complete(self) -> None:
@@ -74,8 +74,8 @@ class Message:
 
     tags = Tags()
 
-    def __init__(self, flight: Flight) -> None:
-        self.flight = flight
+    def __init__(self, operation: Operation) -> None:
+        self.operation = operation
         self.comm, self.tag = self.tags.take()
         self.request = self.comm.Irecv([_nothing, 0, MPI.BYTE], 0, self.tag)
         self._left, self._back = iter((self.tag,)), iter(((self.comm, self.tag),))
@@ -85,7 +85,7 @@ class Message:
 
         Once the message is sent the receive has it, whoever waits for that and when: its tag may be used again.
         """
-        failed = int(self.flight.error is not None)
+        failed = int(self.operation.error is not None)
         _once(partial(self.comm.Send, [_something, failed, MPI.BYTE], 0), self._left)
         self.tags.give(self._back)
 
@@ -96,7 +96,7 @@ class Message:
 Ticket: Any = General if MPI.get_vendor()[0] == "Open MPI" else Message
 
 
-def _query(status: MPI.Status, flight: Flight) -> None:
+def _query(status: MPI.Status, operation: Operation) -> None:
     """Leave the status empty; an error goes out through MPI's own Waitall unless Wait or Test has told it."""
-    if flight.error is not None and not flight.told:
-        raise flight.error
+    if operation.error is not None and not operation.told:
+        raise operation.error

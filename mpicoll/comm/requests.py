@@ -1,4 +1,4 @@
-"""The requests of collectives: handles of a request of MPI's that completes with the flight (see proxies.py).
+"""The requests of collectives: handles of a request of MPI's that completes with the operation (see proxies.py).
 
 So they work in MPI's own Waitall, Waitany and Testall, in lists mixed with plain requests, wherever the progress
 thread runs (see runtime/progress.py). Their own methods, Request.Waitall among them, advance the plans themselves.
@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 from ..errors import RequestError
 from ..runtime.channel import Channel, advance_all
-from ..runtime.operation import Flight
+from ..runtime.operation import Operation
 from .proxies import Ticket
 
 Requests = Sequence[MPI.Request]
@@ -28,17 +28,17 @@ class Completing(MPI.Request):
     """Completion of what was started by mpicoll. Wait and Test raise what the collective raised."""
 
     _channel: Channel
-    _flight: Flight | None = None
+    _flight: Operation | None = None
 
-    def _begin(self, channel: Channel, flight: Flight) -> None:
-        """Launch a flight, and be a handle of what completes with it."""
-        ticket = Ticket(flight)
+    def _begin(self, channel: Channel, operation: Operation) -> None:
+        """Launch an operation, and be a handle of what completes with it."""
+        ticket = Ticket(operation)
         ctypes.memmove(MPI._addressof(self), MPI._addressof(ticket.request), MPI._sizeof(MPI.Request))
-        self._channel, self._flight = channel, flight
-        flight.on_done = ticket.complete
+        self._channel, self._flight = channel, operation
+        operation.on_done = ticket.complete
         with channel.lock:
-            channel.launch(flight)
-            if not flight.is_begun:
+            channel.launch(operation)
+            if not operation.is_begun:
                 channel.step(0.0)
         channel.background()
 
@@ -50,13 +50,13 @@ class Completing(MPI.Request):
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Wait for the collective. Raises what it raised."""
-        flight = self._flight
-        if flight is not None and self._is_under_way():
+        operation = self._flight
+        if operation is not None and self._is_under_way():
             try:
-                self._channel.wait(flight)
+                self._channel.wait(operation)
             finally:
-                if flight.done:  # else it was interrupted, and goes on
-                    self._take_in(flight, status)
+                if operation.done:  # else it was interrupted, and goes on
+                    self._take_in(operation, status)
             return True
         MPI.Request.Wait(self, status)
         if status is not None:
@@ -65,16 +65,16 @@ class Completing(MPI.Request):
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Whether the collective is complete. Raises what it raised."""
-        flight = self._flight
-        if flight is None or not self._is_under_way():
+        operation = self._flight
+        if operation is None or not self._is_under_way():
             done = super().Test(status)
             _empty([self], [status])
             return done
         advance_all()
-        if not flight.done:
+        if not operation.done:
             return False
-        self._take_in(flight, status)
-        flight.tell()
+        self._take_in(operation, status)
+        operation.tell()
         return True
 
     def Get_status(self, status: MPI.Status | None = None) -> bool:
@@ -89,13 +89,13 @@ class Completing(MPI.Request):
     def _is_under_way(self) -> bool:
         return MPI._handleof(self) != MPI._handleof(MPI.REQUEST_NULL)
 
-    def _take_in(self, flight: Flight, status: MPI.Status | None) -> None:
+    def _take_in(self, operation: Operation, status: MPI.Status | None) -> None:
         """Let MPI have its request back.
 
-        It may not be complete yet where another thread ended the flight; Intel MPI lets two that Wait sleep on.
+        It may not be complete yet where another thread ended the operation; Intel MPI lets two that Wait sleep on.
         """
-        flight.told = True
-        with suppress(MPI.Exception):  # what the flight raised, which is told in its own words
+        operation.told = True
+        with suppress(MPI.Exception):  # what the operation raised, which is told in its own words
             while not super().Test(status):
                 os.sched_yield()
         _empty([self], [status])
@@ -106,9 +106,9 @@ class Completing(MPI.Request):
 
         This takes no lock, for it may run in any thread at any time.
         """
-        flight = self._flight
-        if flight is not None and not sys.is_finalizing() and self._is_under_way() and not MPI.Is_finalized():
-            flight.told = True
+        operation = self._flight
+        if operation is not None and not sys.is_finalizing() and self._is_under_way() and not MPI.Is_finalized():
+            operation.told = True
             MPI.Request.Free(self)
 
     def wait(self, status: MPI.Status | None = None) -> None:
@@ -232,10 +232,10 @@ class Request(Completing):
         return request
 
     @classmethod
-    def launch(cls, channel: Channel, flight: Flight) -> Request:
-        """Start a flight; the request that completes with it."""
+    def launch(cls, channel: Channel, operation: Operation) -> Request:
+        """Start an operation; the request that completes with it."""
         request = cls()
-        request._begin(channel, flight)
+        request._begin(channel, operation)
         return request
 
     def Free(self) -> None:
@@ -249,5 +249,5 @@ class Request(Completing):
 
 def _is_complete(request: MPI.Request) -> bool:
     """Whether waiting for a request would not take long; of ours, without asking for what it raised."""
-    flight = request._flight if isinstance(request, Completing) else None
-    return flight.done if flight is not None else request.Get_status()
+    operation = request._flight if isinstance(request, Completing) else None
+    return operation.done if operation is not None else request.Get_status()

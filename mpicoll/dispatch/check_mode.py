@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..buffers.arguments import Arguments, settle_counts
+from ..buffers.arguments import Arguments, set_counts
 from ..errors import MismatchError, MpicollError
 from ..plans.plan import Shares
 from ..runtime.channel import Channel
-from ..runtime.operation import Flight, Gathering
+from ..runtime.operation import Gathering, Operation
 from ..runtime.status import Standing
 from ..schedules.collectives import COLLECTIVES, NONBLOCKING
 from ..selection.select import native_choice
@@ -102,7 +102,7 @@ def signature(call: Call, prepared: Prepared, sequence: int) -> dict[str, Any]:
     }
 
 
-def settle(channel: Channel, arguments: Arguments, name: str) -> None:
+def gather_recvcounts(channel: Channel, arguments: Arguments, name: str) -> None:
     """Reduce_scatter without recvcounts: ask all ranks for theirs. In check mode, first whether all of them ask."""
     assert arguments.recv is not None
     if channel.settings.check:
@@ -111,8 +111,8 @@ def settle(channel: Channel, arguments: Arguments, name: str) -> None:
         channel.run(comparison(channel, mine, name))
     counts = Gathering(channel.comm, np.array([arguments.recv.count], np.int64))
     choice = native_choice("reduce_scatter", "asking for recvcounts")
-    channel.run(Flight(choice, channel.next_sequence(), [lambda: counts], lambda: None, None, name=name))
-    settle_counts(arguments, counts.all[:, 0].tolist(), channel.rank)
+    channel.run(Operation(choice, channel.next_sequence(), [lambda: counts], lambda: None, None, name=name))
+    set_counts(arguments, counts.all[:, 0].tolist(), channel.rank)
 
 
 def refuse(channel: Channel, error: MpicollError, form: str, name: str) -> None:
@@ -123,17 +123,17 @@ def refuse(channel: Channel, error: MpicollError, form: str, name: str) -> None:
     channel.fail(Standing(channel.sequence + 1, 0, name), error, made=False)
     if channel.settings.check:
         sequence = channel.next_sequence()
-        flight = comparison(channel, {"sequence": sequence, "error": str(error)}, "a call with wrong arguments")
+        operation = comparison(channel, {"sequence": sequence, "error": str(error)}, "a call with wrong arguments")
         if form == NONBLOCKING:
-            channel.launch(flight)
+            channel.launch(operation)
             channel.background()
         else:
             with suppress(MismatchError):  # this rank raises its own error
-                channel.run(flight)
+                channel.run(operation)
 
 
-def comparison(channel: Channel, mine: Signature, name: str) -> Flight:
-    """A flight that exchanges signatures and nothing else; it raises MismatchError."""
+def comparison(channel: Channel, mine: Signature, name: str) -> Operation:
+    """An operation that exchanges signatures and nothing else; it raises MismatchError."""
     exchange = Exchange(channel.comm, mine)
     choice = native_choice(mine.get("collective", "a call"), "comparing signatures")
-    return Flight(choice, mine["sequence"], [lambda: exchange], lambda: None, None, name=name)
+    return Operation(choice, mine["sequence"], [lambda: exchange], lambda: None, None, name=name)

@@ -1,6 +1,6 @@
-"""Carrying out a call: at once where it is done at once, else as a flight.
+"""Carrying out a call: at once where it is done at once, else as an operation.
 
-What is one rank's own affair (a layout with holes, MPI.IN_PLACE at the root) is settled in staging.py.
+What is one rank's own affair (a layout with holes, MPI.IN_PLACE at the root) is resolved in staging.py.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from ..buffers.operators import Operator, divisor
 from ..engines.protocol import Execution
 from ..plans.plan import Shares
 from ..runtime.channel import SPIN, Channel, anything_in_flight
-from ..runtime.operation import Flight, Polled, Raised, Record, Running, Stage
+from ..runtime.operation import Operation, Polled, Raised, Record, Running, Stage
 from ..runtime.status import Standing
 from ..schedules.collectives import BLOCKING, NONBLOCKING
 from . import count_exchange
 from .check_mode import Exchange, signature
 from .methods import Native
-from .prepare import Call, Prepared, settle
+from .prepare import Call, Prepared, resolve
 from .staging import Memory, divide, place
 
 
 def run(channel: Channel, call: Call, prepared: Prepared) -> None:
-    """Carry out a call and return when it is done; one that is done at once never becomes a flight."""
+    """Carry out a call and return when it is done; one that is done at once never becomes an operation."""
     if anything_in_flight() or channel.settings.check or prepared.plan is None:
-        channel.run(flight(channel, call, prepared))
+        channel.run(operation(channel, call, prepared))
         return
     under_way = UnderWay(channel, call, prepared)
     execution = under_way.start().execution
     try:
         done = execution.advance(SPIN)
     except BaseException as error:  # Ctrl-C too: MPI may still write to this memory, so it must stay
-        channel.abandon(under_way, under_way.sequence)
+        channel.leak(under_way, under_way.sequence)
         channel.fail(Standing(under_way.sequence, 0, under_way.name), error)
         raise
     if done:
@@ -44,11 +44,11 @@ def run(channel: Channel, call: Call, prepared: Prepared) -> None:
         except Raised as raised:
             raise raised.error from None
     else:
-        channel.run(under_way.flight([lambda: Running(execution)]))
+        channel.run(under_way.operation([lambda: Running(execution)]))
 
 
-def flight(channel: Channel, call: Call, prepared: Prepared) -> Flight:
-    """The flight that carries out a call; not launched yet.
+def operation(channel: Channel, call: Call, prepared: Prepared) -> Operation:
+    """The operation that carries out a call; not launched yet.
 
     Where the counts of other ranks are needed for a plan, or for a check, it asks for them first.
     """
@@ -59,7 +59,7 @@ def flight(channel: Channel, call: Call, prepared: Prepared) -> Flight:
     if channel.settings.check:
         exchange = Exchange(channel.comm, signature(call, prepared, under_way.sequence))  # now, in the order of calls
         stages.insert(0, lambda: exchange)
-    return under_way.flight(stages)
+    return under_way.operation(stages)
 
 
 def needs_counts(channel: Channel, call: Call, prepared: Prepared) -> bool:
@@ -70,7 +70,7 @@ def needs_counts(channel: Channel, call: Call, prepared: Prepared) -> bool:
 class UnderWay:
     """A call that is being carried out: the stages that are its own, and what they leave for the next."""
 
-    direct = False  # whether it began on the short way
+    fast_path = False  # whether it began on the fast path
 
     def __init__(self, channel: Channel, call: Call, prepared: Prepared) -> None:
         self.channel, self.call, self.prepared = channel, call, prepared
@@ -78,9 +78,9 @@ class UnderWay:
         self.memory: Memory | None = None
         self.execution: Execution | None = None
 
-    def flight(self, stages: list[Callable[[], Stage]]) -> Flight:
-        """A flight of these stages, which ends as the call does."""
-        return Flight(self.prepared.choice, self.sequence, stages, self.finish, self, self.call.form, self.name)
+    def operation(self, stages: list[Callable[[], Stage]]) -> Operation:
+        """An operation of these stages, which ends as the call does."""
+        return Operation(self.prepared.choice, self.sequence, stages, self.finish, self, self.call.form, self.name)
 
     @property
     def name(self) -> str:
@@ -95,7 +95,7 @@ class UnderWay:
         if self.prepared.asks:
             assert isinstance(self.call.counts, Shares)
             self.call.counts = replace(self.call.counts, every=every)
-            self.prepared = settle(self.channel, self.call, self.prepared)
+            self.prepared = resolve(self.channel, self.call, self.prepared)
 
     def start(self) -> Running:
         """A stage: the plan."""
@@ -124,7 +124,7 @@ class UnderWay:
         if self.channel.traces:
             assert self.execution is not None
             made = record(self.call, self.prepared, self.sequence, self.execution.progress)
-            self.channel.record(replace(made, direct=self.direct))
+            self.channel.record(replace(made, fast_path=self.fast_path))
 
     def _scratch(self, nbytes: int) -> np.ndarray | None:
         return self.channel.take_scratch(nbytes) if nbytes else None
@@ -139,7 +139,7 @@ class UnderWay:
         self.channel.give_scratch(self.memory.scratch)
 
 
-def may_go_short(call: Call, prepared: Prepared) -> bool:
+def may_take_the_fast_path(call: Call, prepared: Prepared) -> bool:
     """Whether nothing but messages and folds is to be done: no copies, nothing that Python does."""
     user = call.operator is not None and call.operator.name == "user"
     copies = prepared.staged or (call.arguments is not None and not call.arguments.contiguous)
@@ -173,8 +173,8 @@ def run_native(channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prep
 
 def start_native(
     channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prepared, native: Native
-) -> MPI.Request | Flight:
-    """MPI's own nonblocking collective: its request, or a flight where it is watched or averages."""
+) -> MPI.Request | Operation:
+    """MPI's own nonblocking collective: its request, or an operation where it is watched or averages."""
     if channel.settings.watched or call.averages:
         return native_flight(channel, comm, call, prepared, native)
     channel.say_once(prepared.choice)
@@ -184,8 +184,8 @@ def start_native(
 
 def native_flight(
     channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prepared, native: Native
-) -> Flight:
-    """MPI's own nonblocking collective as a flight.
+) -> Operation:
+    """MPI's own nonblocking collective as an operation.
 
     In check mode it starts once the ranks have compared, on a communicator of its own, one after the other: that is
     in the same order everywhere, and nobody waits in the call.
@@ -201,15 +201,15 @@ def native_flight(
 
     if not channel.settings.check:
         polled = Polled(native(NONBLOCKING)(comm), what)
-        return Flight(prepared.choice, sequence, [lambda: polled], finish, call, call.form, call.name)
+        return Operation(prepared.choice, sequence, [lambda: polled], finish, call, call.form, call.name)
     exchange = Exchange(channel.comm, signature(call, prepared, sequence))
     stages: list[Callable[[], Stage]] = [
         lambda: exchange,
         lambda: Polled(native(NONBLOCKING)(channel.compared), what),
     ]
-    flight = Flight(prepared.choice, sequence, stages, finish, call, call.form, call.name)
-    flight.after, channel.last_compared = channel.last_compared, flight
-    return flight
+    operation = Operation(prepared.choice, sequence, stages, finish, call, call.form, call.name)
+    operation.after, channel.last_compared = channel.last_compared, operation
+    return operation
 
 
 def record(

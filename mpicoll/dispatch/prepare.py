@@ -224,7 +224,7 @@ def _prepare(channel: Channel, call: Call, in_place: bool) -> Prepared:
     return serves
 
 
-def settle(channel: Channel, call: Call, asked: Prepared) -> Prepared:
+def resolve(channel: Channel, call: Call, asked: Prepared) -> Prepared:
     """What serves a call that asked, now that its counts are those of all ranks."""
     choice, arguments = asked.choice, call.arguments
     assert arguments is not None

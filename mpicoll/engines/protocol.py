@@ -1,7 +1,7 @@
 """What an engine is: it runs plans, and it alone posts messages.
 
 An engine is a module with `name` and `Execution`, one plan under way. Executions are resumable: advance()
-goes as far as it can without blocking, so blocking, nonblocking and many-in-flight are the same code.
+goes as far as it can without blocking, so blocking, nonblocking and many-in-operation are the same code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The words that the function of the short way is bound to: what it knows of Python, of MPI and of a communicator.
+"""The words that the function of the fast path is bound to: what it knows of Python, of MPI and of a communicator.
 
 One array of int64 per communicator, and one per persistent request.
 """
@@ -39,10 +39,10 @@ def new(busy: np.ndarray, numbers: np.ndarray, details: np.ndarray) -> np.ndarra
     context = np.zeros(CONTEXT, np.int64)
     context[[BUSY, NUMBERS, DETAILS]] = [MPI.Get_address(array) for array in (busy, numbers, details)]
     context[ROOM] = len(details)
-    for place, thing in _OBJECTS.items():
-        context[place] = id(thing)
-    for place, function in _FUNCTIONS.items():
-        context[place] = ctypes.cast(getattr(ctypes.pythonapi, function), ctypes.c_void_p).value or 0
+    for field, thing in _OBJECTS.items():
+        context[field] = id(thing)
+    for field, function in _FUNCTIONS.items():
+        context[field] = ctypes.cast(getattr(ctypes.pythonapi, function), ctypes.c_void_p).value or 0
     context[[NOBODY, ONESELF]] = MPI.PROC_NULL, handle_of(MPI.COMM_SELF)
     request = MPI.Request()
     wide = MPI._sizeof(request) == 8

@@ -1,9 +1,9 @@
-"""The short way of a call: kinds that were served before need no look at their arguments in Python.
+"""The fast path of a call: kinds that were served before need no look at their arguments in Python.
 
-entry.py has the function that a method tries first. What leaves the short way comes back here: a call that is
-not done after some milliseconds becomes a flight, one that somebody traces leaves its record. A kind of call is learnt
-when it is served for the second time, from arguments that nobody can change (see buffers/snapshot.py), and if what serves it is
-what served it the first time.
+entry.py has the function that a method tries first. What leaves the fast path comes back here: a call that is not done
+after some milliseconds becomes an operation, one that somebody traces leaves its record. A kind of call is inserted when
+it is served for the second time, from arguments that nobody can change (see buffers/snapshot.py), and if what serves it
+is what served it the first time.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ..dispatch.staging import aligned
 from ..engines import compiled
 from ..plans.plan import ALIGN
 from ..runtime import cache
-from ..runtime.operation import Flight, Record, Running
+from ..runtime.operation import Operation, Record, Running
 from ..runtime.status import Standing
 from ..schedules.collectives import BLOCKING
 from ..selection.select import Choice, Overrides
-from . import context as place
+from . import context as field
 from . import entry as engine
 from . import signature as keys
 from .outcome import Outcome
@@ -48,7 +48,7 @@ _let_go = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_DecRef", ctypes.pythona
 
 
 @dataclass(frozen=True)
-class Asked:
+class Miss:
     """What kind of call it is, as the beginning of the row that it has in the function's table, or would have."""
 
     row: int
@@ -76,9 +76,9 @@ class Kind:
     details: np.ndarray
     keep: Any
 
-    def is_of(self, asked: Asked, row: np.ndarray) -> bool:
+    def is_of(self, miss: Miss, row: np.ndarray) -> bool:
         """Whether that is what was asked for; row is its own."""
-        return np.array_equal(row[: keys.KEYS], asked.key) and np.array_equal(self.details, asked.details)
+        return np.array_equal(row[: keys.KEYS], miss.key) and np.array_equal(self.details, miss.details)
 
 
 class Table:
@@ -89,10 +89,10 @@ class Table:
         self.kinds: dict[int, tuple[Kind, np.ndarray]] = {}
         self.seen: OrderedDict[int, Seen] = OrderedDict()  # by a hash of the key and the details
 
-    def was_seen(self, asked: Asked, served: Seen) -> bool:
+    def was_seen(self, miss: Miss, served: Seen) -> bool:
         """Whether the same served the last call of that kind; it is remembered for the next."""
-        before, self.seen[asked.digest] = self.seen.get(asked.digest), served
-        self.seen.move_to_end(asked.digest)
+        before, self.seen[miss.digest] = self.seen.get(miss.digest), served
+        self.seen.move_to_end(miss.digest)
         if len(self.seen) > SEEN:
             self.seen.popitem(last=False)
         return before == served
@@ -114,38 +114,38 @@ class Table:
         return self.kinds.pop(at, None)
 
 
-class Direct:
-    """One communicator's short way: `again` is the function, (method, send, recv, op, root) -> 0 where it served."""
+class CompiledFastPath:
+    """One communicator's fast path: `fast_call`, the function (method, send, recv, op, root) -> 0 where it served."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel: Channel = weakref.proxy(channel)  # no cycle: what a channel has goes when it does
         room = min(keys.MOST_ROOM, 64 + 16 * channel.size)  # counts, displacements and datatypes of both sides
         self.details = np.empty(room, np.int64)
         self.keep = channel.how_busy, channel.numbers, self.details
-        self.context = place.new(*self.keep)
+        self.context = field.new(*self.keep)
         first = MPI.Get_address(self.context)
-        held = place.HELD_SEND, place.HELD_RECV
+        held = field.HELD_SEND, field.HELD_RECV
         self.held = [(where, ctypes.py_object.from_address(first + 8 * where)) for where in held]
         self.tables: OrderedDict[Overrides, Table] = OrderedDict()
         self.under(Overrides())
-        self.context[place.OPEN] = True
-        self.again = engine.bound_to(self.context)
+        self.context[field.OPEN] = True
+        self.fast_call = engine.bound_to(self.context)
 
     def close(self) -> None:
         """Serve nothing any more."""
-        self.context[place.OPEN] = False
+        self.context[field.OPEN] = False
 
     def under(self, overrides: Overrides) -> None:
         """Serve calls by what was learnt under these overrides."""
-        if self.context[place.OUTCOME] != Outcome.MISSED:
-            self.abandon()
+        if self.context[field.OUTCOME] != Outcome.MISSED:
+            self.leak()
         if overrides not in self.tables:
             self.tables[overrides] = Table()
         self.tables.move_to_end(overrides)
         self.table = self.tables[overrides]
         if len(self.tables) > cache.OVERRIDES:
             self.tables.popitem(last=False)[1].clear()
-        self.context[place.TABLE] = MPI.Get_address(self.table.rows)
+        self.context[field.TABLE] = MPI.Get_address(self.table.rows)
 
     def clear(self) -> None:
         """Forget every kind."""
@@ -157,21 +157,21 @@ class Direct:
         """The memory of all kinds."""
         return sum(kind.nbytes for table in self.tables.values() for kind, _ in table.kinds.values())
 
-    def asked(self, method: Method, buffers: Sequence[Any], root: Any, op: MPI.Op | None) -> Asked | None:
+    def miss(self, method: Method, buffers: Sequence[Any], root: Any, op: MPI.Op | None) -> Miss | None:
         """Return what kind of call it is; None where the function could serve none of it.
 
         buffers: a snapshot, which says in learn() what it says here.
         """
         send, recv = [*[None] * (2 - len(buffers)), *buffers][:2]
-        self.again(method, send, recv, op, buffers[2] if len(buffers) > 2 else root, None, None)
-        if not self.context[place.KEY + keys.METHOD]:
+        self.fast_call(method, send, recv, op, buffers[2] if len(buffers) > 2 else root, None, None)
+        if not self.context[field.KEY + keys.METHOD]:
             return None
-        key = self.context[place.KEY : place.KEY + keys.KEYS].copy()
-        self.context[place.KEY + keys.METHOD] = 0
-        return Asked(int(self.context[place.ROW]), key, self.details[: key[keys.LENGTH]].copy())
+        key = self.context[field.KEY : field.KEY + keys.KEYS].copy()
+        self.context[field.KEY + keys.METHOD] = 0
+        return Miss(int(self.context[field.ROW]), key, self.details[: key[keys.LENGTH]].copy())
 
-    def learn(
-        self, asked: Asked, call: Call, prepared: Prepared, buffers: Sequence[Any], root: Any, op: MPI.Op | None
+    def insert(
+        self, miss: Miss, call: Call, prepared: Prepared, buffers: Sequence[Any], root: Any, op: MPI.Op | None
     ) -> None:
         """Serve calls of this kind from now on, if it may be, and the same served the last one.
 
@@ -179,16 +179,16 @@ class Direct:
         Objects are known by their addresses: so those of dtypes, datatypes and roots must be such as there is one of.
         """
         plan, method = prepared.plan, call.method
-        if root > SINGLE or not execute.may_go_short(call, prepared):
+        if root > SINGLE or not execute.may_take_the_fast_path(call, prepared):
             return
         assert plan is not None and method is not None
-        if call.arguments and call.arguments.one is not None and not asked.key[keys.SAME]:
+        if call.arguments and call.arguments.one is not None and not miss.key[keys.SAME]:
             return  # other arrays of this key are not in place
-        known = self.table.kinds.get(asked.row)
-        if plan.nbytes > LARGEST or (known is not None and known[0].is_of(asked, known[1])):
+        known = self.table.kinds.get(miss.row)
+        if plan.nbytes > LARGEST or (known is not None and known[0].is_of(miss, known[1])):
             return
         leaves, found = list(_leaves(buffers)), tuple(_sides(call, buffers))
-        if not all(map(_is_single, leaves)) or not self.table.was_seen(asked, (weakref.ref(prepared), found)):
+        if not all(map(_is_single, leaves)) or not self.table.was_seen(miss, (weakref.ref(prepared), found)):
             return
         if self.nbytes + plan.nbytes > MOST:
             self.clear()
@@ -196,41 +196,41 @@ class Direct:
         execution.bind(0, (0, 0, 0), *execute.kernels(call.operator, self.channel.size))
         tables = execution.addresses()
         sizes, offsets = zip(*((0, 0), (0, 0), *found)[-2:])
-        more = moment(prepared.nbytes), plan.scratch_bytes, *map(MPI.Get_address, (tables, asked.details))
-        row = np.array([*asked.key, *sizes, *offsets, *more], np.int64)
+        more = moment(prepared.nbytes), plan.scratch_bytes, *map(MPI.Get_address, (tables, miss.details))
+        row = np.array([*miss.key, *sizes, *offsets, *more], np.int64)
         record = execute.record(call, prepared, 0)
         strings = [leaf for leaf in leaves if isinstance(leaf, str)]
-        nbytes = plan.nbytes + asked.details.nbytes
-        kind = Kind(execution, prepared.choice, record, method, nbytes, asked.details, (tables, op, strings))
-        self.table.put(asked.row, kind, row)
-        self.context[place.TURN] += 1
+        nbytes = plan.nbytes + miss.details.nbytes
+        kind = Kind(execution, prepared.choice, record, method, nbytes, miss.details, (tables, op, strings))
+        self.table.put(miss.row, kind, row)
+        self.context[field.TURN] += 1
 
-    # -- what leaves the short way --------------------------------------------------------------------------
+    # -- what leaves the fast path --------------------------------------------------------------------------
 
-    def carry_on(self, method: Method, form: str = BLOCKING) -> Flight | bool:
-        """What becomes of a call of this method that the function began: True if it is over, a flight if not.
+    def resume(self, method: Method, form: str = BLOCKING) -> Operation | bool:
+        """What becomes of a call of this method that the function began: True if it is over, an operation if not.
 
         False where it began none. Raises MPI.Exception.
         """
-        outcome = int(self.context[place.OUTCOME])
+        outcome = int(self.context[field.OUTCOME])
         if outcome == Outcome.MISSED:
             return False
-        table, at = self.table, int(self.context[place.ROW])
+        table, at = self.table, int(self.context[field.ROW])
         found = table.kinds.get(at)
         # another, interrupted on its way here
         if outcome == Outcome.STALE or found is None or found[0].method is not method:
-            self._abandon()
+            self._leak()
             return False
         kind, row = found
         sequence = self.channel.sequence
         if outcome == Outcome.RAN:
-            self.context[place.OUTCOME] = Outcome.MISSED
-            self.context[place.LENT] = 0
+            self.context[field.OUTCOME] = Outcome.MISSED
+            self.context[field.LENT] = 0
             self._held()
             self._record(kind, form, sequence)
             return True
         if outcome != Outcome.UNDER_WAY:
-            self._abandon()
+            self._leak()
             error = MPI.Exception(kind.execution.cause(-outcome))
             self.channel.fail(Standing(sequence, 0, method.spelled(form)), error)
             raise error
@@ -239,9 +239,9 @@ class Direct:
             table.take(at)
             buffers += self._held()
             scratch = self._lent()
-            self.context[place.OUTCOME] = Outcome.MISSED
+            self.context[field.OUTCOME] = Outcome.MISSED
         except BaseException:  # Ctrl-C
-            self.channel.abandon((kind, buffers), sequence)
+            self.channel.leak((kind, buffers), sequence)
             raise
 
         def finish() -> None:
@@ -254,45 +254,45 @@ class Direct:
 
         stages = [lambda: Running(kind.execution)]
         name = method.spelled(form)
-        flight = Flight(kind.choice, sequence, stages, finish, (kind, buffers), form, name)
-        flight.is_begun = True
-        return flight
+        operation = Operation(kind.choice, sequence, stages, finish, (kind, buffers), form, name)
+        operation.is_begun = True
+        return operation
 
-    def abandon(self) -> None:
+    def leak(self) -> None:
         """Nobody goes on with what the function began, if it did. MPI may, in memory that stays."""
-        outcome = self.context.item(place.OUTCOME)
+        outcome = self.context.item(field.OUTCOME)
         if outcome == Outcome.RAN:
-            self.context[place.OUTCOME] = Outcome.MISSED
+            self.context[field.OUTCOME] = Outcome.MISSED
             self._held()
         elif outcome != Outcome.MISSED:
-            self._abandon()
+            self._leak()
 
-    def _abandon(self) -> None:
-        found = self.table.take(int(self.context[place.ROW]))
-        self.channel.abandon(((found, self._lent()), self._held()), self.channel.sequence)
-        self.context[place.OUTCOME] = Outcome.MISSED
+    def _leak(self) -> None:
+        found = self.table.take(int(self.context[field.ROW]))
+        self.channel.leak(((found, self._lent()), self._held()), self.channel.sequence)
+        self.context[field.OUTCOME] = Outcome.MISSED
 
     def lend(self, scratch: np.ndarray) -> bool:
-        """Let calls of the short way use this scratch; False where one that the function began uses the last."""
+        """Let calls of the fast path use this scratch; False where one that the function began uses the last."""
         if not self.withdraw():
             return False
-        self.context[place.SCRATCH] = aligned(scratch)
-        self.context[place.SCRATCH_BYTES] = len(scratch) - ALIGN
+        self.context[field.SCRATCH] = aligned(scratch)
+        self.context[field.SCRATCH_BYTES] = len(scratch) - ALIGN
         return True
 
     def withdraw(self, lent: bool = False) -> bool:
         """Let no call use it; False where one does, unless that is who takes what it was lent."""
-        before = self.context.item(place.SCRATCH_BYTES)
-        self.context[place.SCRATCH_BYTES] = 0  # first, so that none begins to use it meanwhile
-        if self.context.item(place.LENT) and not lent:
-            self.context[place.SCRATCH_BYTES] = before
+        before = self.context.item(field.SCRATCH_BYTES)
+        self.context[field.SCRATCH_BYTES] = 0  # first, so that none begins to use it meanwhile
+        if self.context.item(field.LENT) and not lent:
+            self.context[field.SCRATCH_BYTES] = before
             return False
-        self.context[place.LENT] = 0
+        self.context[field.LENT] = 0
         return True
 
     def _lent(self) -> np.ndarray | None:
         """The scratch that a call which the function began goes on with: nobody else has it until it is over."""
-        return self.channel.take_scratch(0, lent=True) if self.context.item(place.LENT) else None
+        return self.channel.take_scratch(0, lent=True) if self.context.item(field.LENT) else None
 
     def _held(self) -> list[Any]:
         """The buffers that the function held on to, now held by the list."""
@@ -307,14 +307,14 @@ class Direct:
     def _record(self, kind: Kind, form: str, sequence: int) -> None:
         if self.channel.traces:
             messages, nbytes, _ = kind.execution.progress
-            record = replace(kind.record, form=form, sequence=sequence, direct=True)
+            record = replace(kind.record, form=form, sequence=sequence, fast_path=True)
             self.channel.record(replace(record, messages=messages, bytes=nbytes))
 
 
-class Restart:
-    """The short way of a persistent collective: functions of its request, which return 0 where that was all.
+class CompiledFastStart:
+    """The fast path of a persistent collective: functions of its request, which return 0 where that was all.
 
-    `again` starts it, and makes it complete; `finish` makes it inactive again.
+    `fast_call` starts it, and makes it complete; `finish` makes it inactive again.
     """
 
     def __init__(
@@ -322,26 +322,26 @@ class Restart:
     ) -> None:
         """For an execution that is bound for good, of a call of nbytes; started is where the number of starts is."""
         self.keep = execution, started, channel.how_busy, channel.numbers, np.empty(0, np.int64)
-        self.context = place.new(*self.keep[2:])
+        self.context = field.new(*self.keep[2:])
         self.tables = execution.addresses()
-        self.context[place.TABLE], self.context[place.STARTED] = map(MPI.Get_address, (self.tables, started))
-        self.context[place.MOMENT] = moment(nbytes)
-        self.context[place.OPEN] = True
-        self.again = engine.bound_to(self.context, engine.restart)
+        self.context[field.TABLE], self.context[field.STARTED] = map(MPI.Get_address, (self.tables, started))
+        self.context[field.MOMENT] = moment(nbytes)
+        self.context[field.OPEN] = True
+        self.fast_call = engine.bound_to(self.context, engine.fast_start)
         self.finish = engine.bound_to(self.context, engine.finish)
 
     def close(self) -> None:
         """Start nothing any more."""
-        self.context[place.OPEN] = False
+        self.context[field.OPEN] = False
 
     def is_under_way(self) -> bool:
         """Whether the last start has posted messages that nobody has gone on with."""
-        return int(self.context[place.OUTCOME]) not in (Outcome.MISSED, Outcome.RAN)
+        return int(self.context[field.OUTCOME]) not in (Outcome.MISSED, Outcome.RAN)
 
     def outcome(self) -> int:
         """How far the last start came, asked once."""
-        outcome = int(self.context[place.OUTCOME])
-        self.context[place.OUTCOME] = Outcome.MISSED
+        outcome = int(self.context[field.OUTCOME])
+        self.context[field.OUTCOME] = Outcome.MISSED
         return outcome
 
 

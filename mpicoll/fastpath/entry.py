@@ -5,8 +5,8 @@ itself. The function takes METH_FASTCALL arguments, which are part of Python's s
 numba, like kernels.
 
 It is called with (method, send buffer, receive buffer, operator, root), or recvcounts for a root, and knows objects by
-their addresses; signature.py has how it tells one kind of call from another. `context` is the int64 array that the function
-is bound to, one per communicator; a row of its table holds one kind of call.
+their addresses; signature.py has how it tells one kind of call from another. `context` is the int64 array that the
+function is bound to, one per communicator; a row of its table holds one kind of call.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ..engines.compiled import (
 from ..kernels.cache import native
 from ..plans import plan
 from ..runtime.counters import BROKEN, CALLS, NUMBERS, TRACES
-from . import context as place
+from . import context as field
 from . import outcome, signature
 from .signature import (
     DATA,
@@ -53,7 +53,7 @@ from .signature import (
     words,
 )
 
-SECONDS = 0.01  # in the walker before signals, stalls and other flights are looked after
+SECONDS = 0.01  # in the walker before signals, stalls and other operations are looked after
 NANOSECOND = 1e-9
 WAYS = 4  # rows that a kind may be in, one behind the other
 # columns of a row, which begins with its key
@@ -73,25 +73,25 @@ def table(address, n, columns):  # type: ignore[no-untyped-def]
 @njit
 def look_up(context):  # type: ignore[no-untyped-def]
     """The row of what was found, which ROW names then; or where ROW says that it may be put."""
-    first, free = context[place.ROW], -1
+    first, free = context[field.ROW], -1
     for way in range(WAYS):
         at = (first + way) & (ROWS - 1)
-        row = line(context[place.TABLE] + 8 * COLUMNS * at, COLUMNS)
+        row = line(context[field.TABLE] + 8 * COLUMNS * at, COLUMNS)
         same = True
         for i in range(KEYS):
-            same &= row[i] == context[place.KEY + i]
-        if same and context[place.KEY + LENGTH] > 0:
-            told, known = line(context[place.DETAILS], row[LENGTH]), line(row[KNOWN_DETAILS], row[LENGTH])
+            same &= row[i] == context[field.KEY + i]
+        if same and context[field.KEY + LENGTH] > 0:
+            told, known = line(context[field.DETAILS], row[LENGTH]), line(row[KNOWN_DETAILS], row[LENGTH])
             for i in range(row[LENGTH]):
                 same &= told[i] == known[i]
         if same:
-            context[place.ROW] = at
+            context[field.ROW] = at
             return True
         if free < 0 and row[METHOD] == 0:
             free = at
     if free < 0:  # one that was there must go: not always the same
-        free = (first + context[place.TURN] % WAYS) & (ROWS - 1)
-    context[place.ROW] = free
+        free = (first + context[field.TURN] % WAYS) & (ROWS - 1)
+    context[field.ROW] = free
     return False
 
 
@@ -109,7 +109,7 @@ def run(context, tables, seconds):  # type: ignore[no-untyped-def]
     progress = line_of(tables, compiled.PROGRESS)
     state[:] = begin
     progress[:] = 0
-    thread = call_long(context[place.SAVE], ())
+    thread = call_long(context[field.SAVE], ())
     code = walk(
         table(tables[compiled.ROWS, 0], tables[compiled.ROWS, 1], 5),
         table(tables[compiled.SEGMENTS, 0], tables[compiled.SEGMENTS, 1], 3),
@@ -124,21 +124,21 @@ def run(context, tables, seconds):  # type: ignore[no-untyped-def]
         progress,
         seconds,
     )
-    call_long(context[place.RESTORE], (thread,))
+    call_long(context[field.RESTORE], (thread,))
     return code
 
 
 @njit
 def end(context, tables, code, request):  # type: ignore[no-untyped-def]
     """Put down how far it came. Whether that is all, and nobody wants a record; a request is complete then."""
-    context[place.OUTCOME] = RAN if code == DONE else UNDER_WAY if code == WAITING else code
-    if code != DONE or load(context[place.NUMBERS] + 8 * TRACES) != 0:
+    context[field.OUTCOME] = RAN if code == DONE else UNDER_WAY if code == WAITING else code
+    if code != DONE or load(context[field.NUMBERS] + 8 * TRACES) != 0:
         return False
-    context[place.OUTCOME] = MISSED
-    context[place.OVER], context[place.LENT] = 1, 0
+    context[field.OUTCOME] = MISSED
+    context[field.OVER], context[field.LENT] = 1, 0
     if request != 0:  # a message to nobody is complete at once, and not null: MPI's Waitany finds it
         library = line_of(tables, compiled.LIBRARY)
-        nothing = context[place.NOBODY], 0, context[place.ONESELF], request + context[place.HANDLE]
+        nothing = context[field.NOBODY], 0, context[field.ONESELF], request + context[field.HANDLE]
         call_int(library[ISEND], (0, 0, library[BYTE], *nothing))
     return True
 
@@ -146,92 +146,92 @@ def end(context, tables, code, request):  # type: ignore[no-untyped-def]
 @njit
 def let_go(context):  # type: ignore[no-untyped-def]
     """Let go of the buffers that were held for Python, which may run a finaliser: nothing is half done by then."""
-    send, recv = context[place.HELD_SEND], context[place.HELD_RECV]
-    context[place.HELD_SEND] = context[place.HELD_RECV] = 0
+    send, recv = context[field.HELD_SEND], context[field.HELD_RECV]
+    context[field.HELD_SEND] = context[field.HELD_RECV] = 0
     if send != 0:
-        call_long(context[place.LET_GO], (send,))
+        call_long(context[field.LET_GO], (send,))
     if recv != 0:
-        call_long(context[place.LET_GO], (recv,))
+        call_long(context[field.LET_GO], (recv,))
 
 
-def again(this, arguments, n):  # type: ignore[no-untyped-def]
+def fast_call(this, arguments, n):  # type: ignore[no-untyped-def]
     """Python's 0 where the collective was carried out; else 1, and OUTCOME says how far it came.
 
     With a null request as the sixth argument it waits for a moment at most, and the request is complete where it is 0.
     With seven arguments it carries out nothing, but puts down what kind of call it is and its row.
     """
-    context = line(load(this + DATA), place.CONTEXT)
-    context[place.KEY + METHOD] = 0
+    context = line(load(this + DATA), field.CONTEXT)
+    context[field.KEY + METHOD] = 0
     if n > 6:
-        if context[place.OPEN] != 0 and find(context, arguments):
+        if context[field.OPEN] != 0 and find(context, arguments):
             look_up(context)
-        return call_long(context[place.NUMBER], (1,))
-    if context[place.OUTCOME] == RAN:  # whoever called before was interrupted before he could leave a record of it
-        context[place.OUTCOME], context[place.LENT] = MISSED, 0
+        return call_long(context[field.NUMBER], (1,))
+    if context[field.OUTCOME] == RAN:  # whoever called before was interrupted before he could leave a record of it
+        context[field.OUTCOME], context[field.LENT] = MISSED, 0
         let_go(context)
-    if context[place.OUTCOME] != MISSED:  # or before he could go on with it
-        context[place.OUTCOME] = STALE
-        return call_long(context[place.NUMBER], (1,))
-    if context[place.OPEN] == 0 or n < 5 or load(context[place.BUSY]) != 0 or not find(context, arguments):
-        return call_long(context[place.NUMBER], (1,))
+    if context[field.OUTCOME] != MISSED:  # or before he could go on with it
+        context[field.OUTCOME] = STALE
+        return call_long(context[field.NUMBER], (1,))
+    if context[field.OPEN] == 0 or n < 5 or load(context[field.BUSY]) != 0 or not find(context, arguments):
+        return call_long(context[field.NUMBER], (1,))
     if not look_up(context):
-        return call_long(context[place.NUMBER], (1,))
-    row = line(context[place.TABLE] + 8 * COLUMNS * context[place.ROW], COLUMNS)
-    numbers = line(context[place.NUMBERS], NUMBERS)
-    if row[NEEDED] > context[place.SCRATCH_BYTES] or numbers[BROKEN + (numbers[CALLS] + 1) % plan.SEQUENCES] != 0:
-        return call_long(context[place.NUMBER], (1,))
-    send, recv = context[place.SEND_ARRAY], context[place.RECV_ARRAY]
+        return call_long(context[field.NUMBER], (1,))
+    row = line(context[field.TABLE] + 8 * COLUMNS * context[field.ROW], COLUMNS)
+    numbers = line(context[field.NUMBERS], NUMBERS)
+    if row[NEEDED] > context[field.SCRATCH_BYTES] or numbers[BROKEN + (numbers[CALLS] + 1) % plan.SEQUENCES] != 0:
+        return call_long(context[field.NUMBER], (1,))
+    send, recv = context[field.SEND_ARRAY], context[field.RECV_ARRAY]
     if row[SEND_BYTES] > 0 and row[RECV_BYTES] > 0:
         from_, to = load(send + DATA), load(recv + DATA)
         if from_ < to + row[RECV_BYTES] and to < from_ + row[SEND_BYTES]:
-            return call_long(context[place.NUMBER], (1,))
+            return call_long(context[field.NUMBER], (1,))
     tables = table(row[TABLES], compiled.START + 1, 2)
     bases, call = line_of(tables, compiled.BASES), line_of(tables, compiled.CALL)
     if row[SEND_COUNT] >= 0:
         bases[0] = load(send + DATA) + row[SEND_OFFSET]
     if row[RECV_COUNT] >= 0:
         bases[1] = load(recv + DATA) + row[RECV_OFFSET]
-    bases[2], context[place.LENT] = context[place.SCRATCH], int64(row[NEEDED] > 0)
+    bases[2], context[field.LENT] = context[field.SCRATCH], int64(row[NEEDED] > 0)
     numbers[CALLS] += 1
     call[TAG] = tag(numbers[CALLS], 0, 0)
-    call_long(context[place.HOLD], (send,))  # a list of the caller's may lose them to another thread meanwhile
-    call_long(context[place.HOLD], (recv,))
+    call_long(context[field.HOLD], (send,))  # a list of the caller's may lose them to another thread meanwhile
+    call_long(context[field.HOLD], (recv,))
     code = run(context, tables, SECONDS if n == 5 else row[MOMENT] * NANOSECOND)
     served = end(context, tables, code, 0 if n == 5 else load(arguments + 40))
-    context[place.HELD_SEND], context[place.HELD_RECV] = send, recv
+    context[field.HELD_SEND], context[field.HELD_RECV] = send, recv
     if served:  # else Python lets go of them; MPI may go on with this memory, whatever becomes of the caller
         let_go(context)
-    return call_long(context[place.NUMBER], (0 if served else 1,))
+    return call_long(context[field.NUMBER], (0 if served else 1,))
 
 
-def restart(this, arguments, n):  # type: ignore[no-untyped-def]
-    """As `again`, for a persistent collective, whose inactive request is the argument; its tables stay bound."""
-    context = line(load(this + DATA), place.CONTEXT)
-    context[place.OVER] = 0
-    if context[place.OUTCOME] != MISSED:
-        context[place.OUTCOME] = STALE
-        return call_long(context[place.NUMBER], (1,))
-    handle = load(arguments) + context[place.HANDLE]
-    active = (load(handle) if context[place.WIDE] else load_short(handle)) != context[place.NULL]
-    if context[place.OPEN] == 0 or load(context[place.BUSY]) != 0 or active:
-        return call_long(context[place.NUMBER], (1,))
-    tables, started = table(context[place.TABLE], compiled.START + 1, 2), line(context[place.STARTED], 1)
+def fast_start(this, arguments, n):  # type: ignore[no-untyped-def]
+    """As `fast_call`, for a persistent collective, whose inactive request is the argument; its tables stay bound."""
+    context = line(load(this + DATA), field.CONTEXT)
+    context[field.OVER] = 0
+    if context[field.OUTCOME] != MISSED:
+        context[field.OUTCOME] = STALE
+        return call_long(context[field.NUMBER], (1,))
+    handle = load(arguments) + context[field.HANDLE]
+    active = (load(handle) if context[field.WIDE] else load_short(handle)) != context[field.NULL]
+    if context[field.OPEN] == 0 or load(context[field.BUSY]) != 0 or active:
+        return call_long(context[field.NUMBER], (1,))
+    tables, started = table(context[field.TABLE], compiled.START + 1, 2), line(context[field.STARTED], 1)
     started[0] += 1
-    code = run(context, tables, context[place.MOMENT] * NANOSECOND)
-    return call_long(context[place.NUMBER], (0 if end(context, tables, code, load(arguments)) else 1,))
+    code = run(context, tables, context[field.MOMENT] * NANOSECOND)
+    return call_long(context[field.NUMBER], (0 if end(context, tables, code, load(arguments)) else 1,))
 
 
 def finish(this, arguments, n):  # type: ignore[no-untyped-def]
-    """Python's 0 where the request, which `restart` made complete, is inactive again; else 1."""
-    context = line(load(this + DATA), place.CONTEXT)
-    if context[place.OVER] == 0:
-        return call_long(context[place.NUMBER], (1,))
-    context[place.OVER] = 0
-    tables = table(context[place.TABLE], compiled.START + 1, 2)
+    """Python's 0 where the request, which `fast_start` made complete, is inactive again; else 1."""
+    context = line(load(this + DATA), field.CONTEXT)
+    if context[field.OVER] == 0:
+        return call_long(context[field.NUMBER], (1,))
+    context[field.OVER] = 0
+    tables = table(context[field.TABLE], compiled.START + 1, 2)
     library, call = line_of(tables, compiled.LIBRARY), line_of(tables, compiled.CALL)
-    handle = load(arguments) + context[place.HANDLE]
+    handle = load(arguments) + context[field.HANDLE]
     code = call_int(library[TESTALL], (1, handle, call[FLAG], call[STATUSES]))
-    return call_long(context[place.NUMBER], (int64(code),))
+    return call_long(context[field.NUMBER], (int64(code),))
 
 
 class _Definition(ctypes.Structure):
@@ -252,7 +252,7 @@ _defining = threading.Lock()  # threads may come first together, and Python goes
 def _definition(function: Callable) -> _Definition:
     with _defining:
         if function not in _defined:
-            modules = place, outcome, signature, compiled, local_ops, plan
+            modules = field, outcome, signature, compiled, local_ops, plan
             sources = (*(str(module.__file__) for module in modules), *local_ops.INLINED)
             address = native(function, [types.int64] * 3, types.int64, also=sources)
             said = b"0 where it carried out the collective"
@@ -260,7 +260,7 @@ def _definition(function: Callable) -> _Definition:
     return _defined[function]
 
 
-def bound_to(context: np.ndarray, function: Callable = again) -> Callable[..., int]:
+def bound_to(context: np.ndarray, function: Callable = fast_call) -> Callable[..., int]:
     """The function, for calls under this context, which it keeps alive."""
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]

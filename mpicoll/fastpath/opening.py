@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..runtime.channel import Channel
-    from .dispatch import Direct
+    from .dispatch import CompiledFastPath
 
 LOG = logging.getLogger("mpicoll")
 _logged: set[str] = set()  # the unknown layouts of objects that were logged
 
 
-def open_fast_path(channel: Channel) -> Direct | str:
+def open_fast_path(channel: Channel) -> CompiledFastPath | str:
     """Return the fast path of a communicator, or why every call takes the slow path.
 
     That objects are laid out in an unknown way is logged, once and by rank 0.
@@ -27,9 +27,9 @@ def open_fast_path(channel: Channel) -> Direct | str:
             _logged.add(why)
             LOG.warning("every call takes the slow path: %s", why)
         return why
-    from .dispatch import Direct  # here, since the compiled engine need not load
+    from .dispatch import CompiledFastPath  # here, since the compiled engine need not load
 
-    return Direct(channel)
+    return CompiledFastPath(channel)
 
 
 def unknown_layout() -> str | None:

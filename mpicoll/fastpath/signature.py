@@ -22,7 +22,7 @@ from numba.extending import intrinsic
 
 from ..buffers.peek import peek
 from ..engines.compiled import call_long
-from . import context as place
+from . import context as field
 
 ROWS = 256
 # places in a key
@@ -75,9 +75,9 @@ def line(address, n):  # type: ignore[no-untyped-def]
 @njit
 def count_of(context, thing):  # type: ignore[no-untyped-def]
     """Elements of an array that can be used as it is, IDENTITY for None and MPI.IN_PLACE, else below that."""
-    if thing == context[place.NONE] or thing == context[place.IN_PLACE]:
+    if thing == context[field.NONE] or thing == context[field.IN_PLACE]:
         return IDENTITY
-    if load(thing + TYPE) != context[place.NDARRAY]:
+    if load(thing + TYPE) != context[field.NDARRAY]:
         return IDENTITY - 1
     flags = load_short(thing + FLAGS)
     if flags & CONTIGUOUS == 0 or flags & ALIGNED == 0:
@@ -91,12 +91,12 @@ def count_of(context, thing):  # type: ignore[no-untyped-def]
 @njit
 def put(context, kind, value):  # type: ignore[no-untyped-def]
     """Two words more of the details; False where there is no room."""
-    at = context[place.KEY + LENGTH]
-    if at + 2 > context[place.ROOM]:
+    at = context[field.KEY + LENGTH]
+    if at + 2 > context[field.ROOM]:
         return False
-    details = line(context[place.DETAILS], at + 2)
+    details = line(context[field.DETAILS], at + 2)
     details[at], details[at + 1] = kind, value
-    context[place.KEY + LENGTH] = at + 2
+    context[field.KEY + LENGTH] = at + 2
     return True
 
 
@@ -104,18 +104,18 @@ def put(context, kind, value):  # type: ignore[no-untyped-def]
 def numbers(context, array):  # type: ignore[no-untyped-def]
     """An array of integers as details; False for any other."""
     kind = load(array + DTYPE)
-    if kind != context[place.LONGS] and kind != context[place.INTS]:
+    if kind != context[field.LONGS] and kind != context[field.INTS]:
         return False
     flags, n = load_short(array + FLAGS), load(load(array + DIMENSIONS)) if load_short(array + NDIM) == 1 else -1
     if n < 0 or flags & CONTIGUOUS == 0 or flags & ALIGNED == 0 or not put(context, kind, n):
         return False
-    at, data = context[place.KEY + LENGTH], load(array + DATA)
-    if at + n > context[place.ROOM]:
+    at, data = context[field.KEY + LENGTH], load(array + DATA)
+    if at + n > context[field.ROOM]:
         return False
-    details = line(context[place.DETAILS], at + n)
+    details = line(context[field.DETAILS], at + n)
     for i in range(n):
-        details[at + i] = load(data + 8 * i) if kind == context[place.LONGS] else load_short(data + 4 * i)
-    context[place.KEY + LENGTH] = at + n
+        details[at + i] = load(data + 8 * i) if kind == context[field.LONGS] else load_short(data + 4 * i)
+    context[field.KEY + LENGTH] = at + n
     return True
 
 
@@ -123,33 +123,33 @@ def numbers(context, array):  # type: ignore[no-untyped-def]
 def leaf(context, thing):  # type: ignore[no-untyped-def]
     """What holds nothing else as details; False where it cannot be told."""
     kind = load(thing + TYPE)
-    if kind == context[place.INTEGER]:
-        value = call_long(context[place.VALUE], (thing,))
+    if kind == context[field.INTEGER]:
+        value = call_long(context[field.VALUE], (thing,))
         if value == -1:  # no count, or larger than a word, which raises
-            call_long(context[place.FORGIVE], ())
+            call_long(context[field.FORGIVE], ())
             return False
         return put(context, kind, value)
-    if kind == context[place.DATATYPE] or kind == context[place.STRING] or thing == context[place.NONE]:
+    if kind == context[field.DATATYPE] or kind == context[field.STRING] or thing == context[field.NONE]:
         return put(context, kind, thing)
-    return kind == context[place.NDARRAY] and numbers(context, thing)
+    return kind == context[field.NDARRAY] and numbers(context, thing)
 
 
 @njit
 def length(context, thing):  # type: ignore[no-untyped-def]
     """How many items a list or tuple has, -1 for another object."""
     kind = load(thing + TYPE)
-    if kind == context[place.LIST]:
-        return call_long(context[place.LIST_SIZE], (thing,))
-    if kind == context[place.TUPLE]:
-        return call_long(context[place.TUPLE_SIZE], (thing,))
+    if kind == context[field.LIST]:
+        return call_long(context[field.LIST_SIZE], (thing,))
+    if kind == context[field.TUPLE]:
+        return call_long(context[field.TUPLE_SIZE], (thing,))
     return -1
 
 
 @njit
 def item(context, thing, i):  # type: ignore[no-untyped-def]
     """The address of an item of a list or tuple, which keeps it."""
-    is_list = load(thing + TYPE) == context[place.LIST]
-    return call_long(context[place.LIST_ITEM] if is_list else context[place.TUPLE_ITEM], (thing, i))
+    is_list = load(thing + TYPE) == context[field.LIST]
+    return call_long(context[field.LIST_ITEM] if is_list else context[field.TUPLE_ITEM], (thing, i))
 
 
 def _list_of(each: Any) -> Any:
@@ -175,7 +175,7 @@ part = _list_of(_list_of(leaf))  # what is in a message beside its buffer: count
 def array_of(context, message, side):  # type: ignore[no-untyped-def]
     """The buffer of a message, whose other parts are put down; 0 where it cannot be told."""
     kind = load(message + TYPE)
-    if kind == context[place.NDARRAY]:
+    if kind == context[field.NDARRAY]:
         return message
     n = length(context, message)
     if n < 0:
@@ -191,7 +191,7 @@ def array_of(context, message, side):  # type: ignore[no-untyped-def]
 @njit
 def find(context, arguments):  # type: ignore[no-untyped-def]
     """Put down what kind of call it is, and in which row it would be: False where it is none that a row can be of."""
-    context[place.KEY + METHOD] = context[place.KEY + LENGTH] = 0
+    context[field.KEY + METHOD] = context[field.KEY + LENGTH] = 0
     send, recv = array_of(context, load(arguments + 8), 0), array_of(context, load(arguments + 16), 1)
     if send == 0 or recv == 0:
         return False
@@ -201,25 +201,25 @@ def find(context, arguments):  # type: ignore[no-untyped-def]
     if receives >= 0 and load_short(recv + FLAGS) & WRITEABLE == 0:
         return False
     root = load(arguments + 32)
-    if load(root + TYPE) != context[place.INTEGER]:  # recvcounts of Reduce_scatter
-        if root == context[place.NONE] or not part(context, root):
+    if load(root + TYPE) != context[field.INTEGER]:  # recvcounts of Reduce_scatter
+        if root == context[field.NONE] or not part(context, root):
             return False
         root = 0
-    context[place.SEND_ARRAY], context[place.RECV_ARRAY] = send, recv
-    context[place.KEY + METHOD] = load(arguments)
-    context[place.KEY + OPERATOR], context[place.KEY + ROOT] = load(arguments + 24), root
-    context[place.KEY + SEND] = load(send + DTYPE) if sends >= 0 else send
-    context[place.KEY + RECV] = load(recv + DTYPE) if receives >= 0 else recv
-    context[place.KEY + SEND_COUNT], context[place.KEY + RECV_COUNT] = sends, receives
+    context[field.SEND_ARRAY], context[field.RECV_ARRAY] = send, recv
+    context[field.KEY + METHOD] = load(arguments)
+    context[field.KEY + OPERATOR], context[field.KEY + ROOT] = load(arguments + 24), root
+    context[field.KEY + SEND] = load(send + DTYPE) if sends >= 0 else send
+    context[field.KEY + RECV] = load(recv + DTYPE) if receives >= 0 else recv
+    context[field.KEY + SEND_COUNT], context[field.KEY + RECV_COUNT] = sends, receives
     both = sends >= 0 and receives >= 0
-    context[place.KEY + SAME] = both and load(send + DATA) == load(recv + DATA)
-    mixed, length = sends * 31 + receives, context[place.KEY + LENGTH]
+    context[field.KEY + SAME] = both and load(send + DATA) == load(recv + DATA)
+    mixed, length = sends * 31 + receives, context[field.KEY + LENGTH]
     for i in (METHOD, OPERATOR, ROOT, SEND, RECV):
-        mixed = mixed * 31 + (context[place.KEY + i] >> 4)
-    details = line(context[place.DETAILS], length)
+        mixed = mixed * 31 + (context[field.KEY + i] >> 4)
+    details = line(context[field.DETAILS], length)
     for i in range(length):
         mixed = mixed * 31 + details[i]
-    context[place.ROW] = (mixed ^ (mixed >> 8) ^ (mixed >> 16)) & (ROWS - 1)
+    context[field.ROW] = (mixed ^ (mixed >> 8) ^ (mixed >> 16)) & (ROWS - 1)
     return True
 
 

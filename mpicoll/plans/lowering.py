@@ -91,7 +91,7 @@ class _Lowering:
     ) -> None:
         self.schedule, self.rank, self.memory = schedule, rank, memory
         self.slice, self.lanes = slice_, lanes
-        self.averaged, self.early = averaged, schedule.algorithm.finishes_where_kept(schedule.p, schedule.settled)
+        self.averaged, self.early = averaged, schedule.algorithm.finishes_where_kept(schedule.p, schedule.resolved)
         self.kept = set(schedule.ends(rank))
         self.homes: dict[Loc, _Home] = {}
         for b in schedule.starts(rank):

@@ -81,8 +81,8 @@ def check_scratch(schedule: Schedule) -> None:
     case = Case({"vector": block * k, "none": 0}.get(naming, block), 1, None, 4)
     got = max(plan.scratch_bytes for plan in lower_all(schedule, case, schedule.collective.name == "bcast"))
     claims = schedule.algorithm.claims
-    if not claims.holds(claims.scratch, Fraction(got), p, block * k, **schedule.settled):
-        claimed = claims.evaluate(claims.scratch, p, block * k, **schedule.settled)
+    if not claims.holds(claims.scratch, Fraction(got), p, block * k, **schedule.resolved):
+        claimed = claims.evaluate(claims.scratch, p, block * k, **schedule.resolved)
         raise VerifyError(
             algorithm=schedule.title,
             p=p,

@@ -98,7 +98,7 @@ def _check_claims(schedule: Schedule, trace: Trace) -> None:
         ("Steps", claims.steps, Fraction(trace.steps)),
         ("Bytes per rank", claims.bytes_per_rank, measured_bytes(schedule, trace)),
     ):
-        if not claims.holds(formula, got, p, **schedule.settled):
+        if not claims.holds(formula, got, p, **schedule.resolved):
             raise VerifyError(
                 algorithm=schedule.title,
                 p=p,
@@ -106,6 +106,6 @@ def _check_claims(schedule: Schedule, trace: Trace) -> None:
                 strand=None,
                 step=None,
                 op=f"the docstring's {what}",
-                expected=f"{formula} = {claims.evaluate(formula, p, **schedule.settled)}",
+                expected=f"{formula} = {claims.evaluate(formula, p, **schedule.resolved)}",
                 got=str(got),
             )

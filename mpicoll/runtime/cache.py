@@ -14,7 +14,7 @@ OVERRIDES = 64  # choices of overrides among them
 Kinds = dict[Hashable, Any]
 
 
-class Kept:
+class Cache:
     """What serves calls, by overrides in force and kind of call. Beyond a limit the oldest go; one is always kept."""
 
     def __init__(self) -> None:

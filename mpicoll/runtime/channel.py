@@ -20,39 +20,39 @@ from ..schedules.collectives import PERSISTENT
 from ..selection.select import NATIVE, Choice, Overrides
 from . import progress, watchdog
 from .agreement import Agreed, agree
-from .cache import Kept
+from .cache import Cache
 from .counters import BROKEN, CALLS, NUMBERS, TRACES
-from .inquiry import Notes
-from .operation import Flight, Record, Sink
+from .inquiry import Inquiry
+from .operation import Operation, Record, Sink
 from .status import RECENT, Failure, Standing, describe
 from .tags import Slots
 
 LOG = logging.getLogger("mpicoll")
-SPIN = 0.01  # seconds an engine may run before signals, stalls and other flights are looked after
+SPIN = 0.01  # seconds an engine may run before signals, stalls and other operations are looked after
 KEEP_SCRATCH = 64 << 20  # bytes of scratch kept for the next call
 
 LIVE: dict[int, Channel] = {}  # type: ignore[name-defined]  # by identity, those that are not freed
 _busy: set[Channel] = set()  # type: ignore[name-defined]  # with something in flight
 _how_busy = np.zeros(1, np.int64)  # how many these are, for fastpath/entry.py
 _busy_lock = threading.RLock()
-ORPHANS: list[Any] = []  # what MPI may write to until the end of the process
+LEAKED: list[Any] = []  # what MPI may write to until the end of the process
 
 
 class FastPath(Protocol):
     """The fast path of a communicator, which serves calls that were made before."""
 
     @property
-    def again(self) -> Callable[..., int]:
+    def fast_call(self) -> Callable[..., int]:
         """The compiled function that a method tries first."""
 
-    def asked(self, method: Any, buffers: Sequence[Any], root: Any, op: MPI.Op | None) -> Any:
+    def miss(self, method: Any, buffers: Sequence[Any], root: Any, op: MPI.Op | None) -> Any:
         """Return what kind of call it is; None where the function could serve none of it."""
 
-    def learn(self, asked: Any, call: Any, prepared: Any, buffers: Sequence[Any], root: Any, op: MPI.Op | None) -> None:
+    def insert(self, miss: Any, call: Any, prepared: Any, buffers: Sequence[Any], root: Any, op: MPI.Op | None) -> None:
         """Serve calls of this kind from now on, if it may be, and the same served the last one."""
 
-    def carry_on(self, method: Any, form: str = "blocking") -> Flight | bool:
-        """Return what becomes of a call that the function began: True if it is over, a flight if not, else False."""
+    def resume(self, method: Any, form: str = "blocking") -> Operation | bool:
+        """Return what becomes of a call it began: True if it is over, an operation if not; else False."""
 
     def under(self, overrides: Overrides) -> None:
         """Serve calls by what was learnt under these overrides."""
@@ -66,7 +66,7 @@ class FastPath(Protocol):
     def close(self) -> None:
         """Serve nothing any more."""
 
-    def abandon(self) -> None:
+    def leak(self) -> None:
         """Leave what was begun to MPI: nobody goes on with it."""
 
     def clear(self) -> None:
@@ -105,18 +105,18 @@ class Channel:
         self.rank, self.size = comm.rank, comm.size
         self.agreed: Agreed = like.agreed if like is not None else self._agree()
         self.settings = self.agreed.settings
-        self.kept = Kept()
+        self.cache = Cache()
         self.numbers, self.how_busy = np.zeros(NUMBERS, np.int64), _how_busy
         opened = open_fast_path(self)
         self.closed = opened if isinstance(opened, str) else ""  # why every call takes the slow path
-        self.direct = None if isinstance(opened, str) else opened
+        self.fast_path = None if isinstance(opened, str) else opened
         self.override(Overrides())
-        self.flying: list[Flight] = []
-        self.slots: dict[int, Flight] = {}
+        self.in_flight: list[Operation] = []
+        self.slots: dict[int, Operation] = {}
         self.lock = threading.RLock()
         self.traces: list[Sink] = []
         self.said: set[str] = set()
-        self.abandoned: list[Any] = []  # what broke off with messages still posted: its memory must stay
+        self.leaked: list[Any] = []  # what broke off with messages still posted: its memory must stay
         self.scratch: np.ndarray | None = None
         self.scratch_lock = threading.Lock()
         self.freed = False  # whether the user's communicator is
@@ -124,10 +124,10 @@ class Channel:
         self.persistent = Slots(self)
         self.started: dict[int, np.ndarray] = {}  # how often each persistent collective was, by the call that made it
         self.failures: list[Failure] = []  # the last errors by which this rank left calls
-        self.notes = Notes(self.comm)
+        self.inquiry = Inquiry(self.comm)
         # for MPI's own collectives in check mode, which start when they have been compared: not in the order of calls
         self.compared = MPI.Intracomm((self.comm.Dup() if like is None else own[1]) if self.settings.check else None)
-        self.last_compared: Flight | None = None
+        self.last_compared: Operation | None = None
 
     def begin_copies(self) -> list[tuple[MPI.Intracomm, MPI.Request]]:
         """Start making the communicators that a channel like this one has for itself. Collective."""
@@ -149,22 +149,22 @@ class Channel:
 
     def override(self, overrides: Overrides) -> None:
         """Put other overrides in force, with what serves calls under them."""
-        if self.direct is not None:
-            self.direct.under(overrides)
-        self.overrides, self.prepared = overrides, self.kept.under(overrides)
+        if self.fast_path is not None:
+            self.fast_path.under(overrides)
+        self.overrides, self.prepared = overrides, self.cache.under(overrides)
 
     def remember(self, key: Hashable, prepared: Any, nbytes: int) -> None:
         """Keep what serves a kind of call and has nbytes of memory; see cache.py."""
-        self.kept.add(self.prepared, key, prepared, nbytes)
+        self.cache.add(self.prepared, key, prepared, nbytes)
 
     def take_scratch(self, nbytes: int, lent: bool = False) -> np.ndarray:
         """An array that holds nbytes from an aligned address on; the progress thread may want one too.
 
-        lent: the one that a call of the short way uses; nobody but what goes on with that call gets it.
+        lent: the one that a call of the fast path uses; nobody but what goes on with that call gets it.
         """
         kept = None
         with self.scratch_lock:
-            if self.direct is None or self.direct.withdraw(lent):
+            if self.fast_path is None or self.fast_path.withdraw(lent):
                 kept, self.scratch = self.scratch, None
         if kept is not None and len(kept) >= nbytes + ALIGN:
             return kept
@@ -180,12 +180,12 @@ class Channel:
             return
         try:
             larger = self.scratch is None or len(self.scratch) < len(array)
-            if larger and (self.direct is None or self.direct.lend(array)):
+            if larger and (self.fast_path is None or self.fast_path.lend(array)):
                 self.scratch, array = array, self.scratch
         finally:
             self.scratch_lock.release()
 
-    # -- flights ----------------------------------------------------------------------------------------
+    # -- operations ----------------------------------------------------------------------------------------
 
     @property
     def sequence(self) -> int:
@@ -197,12 +197,12 @@ class Channel:
         self.numbers[CALLS] += 1
         return self.sequence
 
-    def abandon(self, what: Any, sequence: int | None) -> None:
+    def leak(self, what: Any, sequence: int | None) -> None:
         """Keep what broke off with messages posted: MPI may write to its memory for good.
 
         The tags of a call by that number are not used again, for a message may still come with one.
         """
-        self.abandoned.append(what)
+        self.leaked.append(what)
         if sequence is not None:
             self.numbers[BROKEN + sequence % SEQUENCES] = sequence
 
@@ -220,69 +220,69 @@ class Channel:
             (_busy.add if busy else _busy.discard)(self)
             _how_busy[0] = len(_busy)
 
-    def launch(self, flight: Flight) -> None:
-        """Take a flight up; it shares its tags with an earlier one only after that is done."""
+    def launch(self, operation: Operation) -> None:
+        """Take an operation up; it shares its tags with an earlier one only after that is done."""
         with self.lock:
-            if flight.form == PERSISTENT:  # these have tags of their own
-                flight.start = self._next_start(flight)
-            elif flight.choice.algorithm != NATIVE:  # and these use none
-                slot = flight.sequence % SEQUENCES
-                flight.after = flight.after or self.slots.get(slot)
-                self.slots[slot] = flight
-            self.flying.append(flight)
+            if operation.form == PERSISTENT:  # these have tags of their own
+                operation.start = self._next_start(operation)
+            elif operation.choice.algorithm != NATIVE:  # and these use none
+                slot = operation.sequence % SEQUENCES
+                operation.after = operation.after or self.slots.get(slot)
+                self.slots[slot] = operation
+            self.in_flight.append(operation)
             self._is_busy(True)
 
-    def _next_start(self, flight: Flight) -> int:
-        """Which start it is; a flight that goes on with one was counted when that began."""
-        started = self.started[flight.sequence]
-        started += not flight.is_begun
+    def _next_start(self, operation: Operation) -> int:
+        """Which start it is; an operation that goes on with one was counted when that began."""
+        started = self.started[operation.sequence]
+        started += not operation.is_begun
         return int(started[0])
 
-    def run(self, flight: Flight) -> None:
-        """Launch a flight and stay until it is done, advancing all others too. Raises what it raised."""
-        self.launch(flight)
+    def run(self, operation: Operation) -> None:
+        """Launch an operation and stay until it is done, advancing all others too. Raises what it raised."""
+        self.launch(operation)
         try:
-            self.wait(flight)
+            self.wait(operation)
         except BaseException as error:
-            if not flight.done:  # a signal handler's: nobody waits any more for a call that goes on
-                self.fail(flight.standing, error)
+            if not operation.done:  # a signal handler's: nobody waits any more for a call that goes on
+                self.fail(operation.standing, error)
             raise
 
-    def wait(self, flight: Flight) -> None:
-        """Advance everything in this process until this flight is done. Raises what it raised."""
+    def wait(self, operation: Operation) -> None:
+        """Advance everything in this process until this operation is done. Raises what it raised."""
         progress.THREAD.waiters.add(thread := threading.get_ident())
         try:
-            while not flight.done:
+            while not operation.done:
                 with self.lock:
-                    if flight.done:
+                    if operation.done:
                         break
-                    alone = len(self.flying) == len(_busy) == 1
+                    alone = len(self.in_flight) == len(_busy) == 1
                     self.turn(SPIN if alone else 0.0)
-                if not flight.done and not alone:
+                if not operation.done and not alone:
                     advance_all(but=self)
                     os.sched_yield()
         finally:
             progress.THREAD.waiters.discard(thread)
-        flight.tell()
+        operation.tell()
 
     def turn(self, seconds: float) -> None:
-        """Advance every flight once, and look after those that stand still."""
+        """Advance every operation once, and look after those that stand still."""
         if not self.step(seconds):
             watchdog.watch(self, time.monotonic())
 
     def step(self, seconds: float) -> bool:
-        """Advance every flight once; whether any came to its end."""
-        ended = [flight for flight in self.flying if flight.step(seconds)]
-        for flight in ended:
-            self.flying.remove(flight)
-            if flight.error is not None:  # no name for it here: its traceback holds this frame
-                self.fail(flight.standing, flight.error)
-            if flight.broke_off:
-                has_own_tags = flight.form == PERSISTENT or flight.choice.algorithm == NATIVE
-                self.abandon(flight, None if has_own_tags else flight.sequence)
-            if self.slots.get(flight.sequence % SEQUENCES) is flight:
-                del self.slots[flight.sequence % SEQUENCES]
-        if not self.flying:
+        """Advance every operation once; whether any came to its end."""
+        ended = [operation for operation in self.in_flight if operation.step(seconds)]
+        for operation in ended:
+            self.in_flight.remove(operation)
+            if operation.error is not None:  # no name for it here: its traceback holds this frame
+                self.fail(operation.standing, operation.error)
+            if operation.broke_off:
+                has_own_tags = operation.form == PERSISTENT or operation.choice.algorithm == NATIVE
+                self.leak(operation, None if has_own_tags else operation.sequence)
+            if self.slots.get(operation.sequence % SEQUENCES) is operation:
+                del self.slots[operation.sequence % SEQUENCES]
+        if not self.in_flight:
             self._is_busy(False)
         return bool(ended)
 
@@ -291,22 +291,22 @@ class Channel:
         if not self.lock.acquire(blocking):
             return True
         try:
-            if self.flying and not self.over:
+            if self.in_flight and not self.over:
                 self.turn(0.0)
-            return bool(self.flying)
+            return bool(self.in_flight)
         finally:
             self.lock.release()
 
     def background(self) -> None:
         """Let the progress thread see to what is in flight."""
-        if self.flying and self.settings.progress and progress.ProgressThread.possible():
+        if self.in_flight and self.settings.progress and progress.ProgressThread.possible():
             progress.THREAD.watch(self)
 
     # -- telling ----------------------------------------------------------------------------------------
 
-    def attend(self) -> None:
+    def respond(self) -> None:
         """Answer who asks where this rank is."""
-        watchdog.attend(self)
+        watchdog.respond(self)
 
     def fail(self, one: Standing, error: BaseException, made: bool = True) -> None:
         """Note an error by which this rank leaves a call, or refuses to make it: it is told to whoever asks."""
@@ -319,7 +319,7 @@ class Channel:
 
     def is_watched(self) -> bool:
         """Whether something in flight may still come to be reported, or the run aborted for it."""
-        return any(self.settings.abort or not flight.reported for flight in self.flying)
+        return any(self.settings.abort or not operation.reported for operation in self.in_flight)
 
     def trace(self, sink: Sink) -> None:
         """Give the records of all calls to a sink too."""
@@ -344,7 +344,7 @@ class Channel:
 
     def drain(self) -> None:
         """Complete what is in flight."""
-        while self.flying:
+        while self.in_flight:
             with self.lock:
                 self.turn(0.0)
             advance_all(but=self)
@@ -356,8 +356,8 @@ class Channel:
         """The communicator is gone: nothing begins any more, what is in flight goes on. Nothing of MPI's is called."""
         self.freed = True
         LIVE.pop(id(self), None)
-        if self.direct is not None:
-            self.direct.close()
+        if self.fast_path is not None:
+            self.fast_path.close()
         self.persistent.close()
 
     def free(self, drain: bool = True) -> None:
@@ -373,12 +373,12 @@ class Channel:
             self.leave()
             self.over = True
             self._is_busy(False)
-            if self.direct is not None:
-                self.direct.abandon()
-                self.direct.clear()
-            self.kept.clear()
+            if self.fast_path is not None:
+                self.fast_path.leak()
+                self.fast_path.clear()
+            self.cache.clear()
             self.prepared.clear()
-            ORPHANS.extend(self.abandoned)
+            LEAKED.extend(self.leaked)
             self.persistent.free()
             for comm in (self.compared, self.comm):
                 if comm != MPI.COMM_NULL:

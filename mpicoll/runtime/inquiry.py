@@ -19,7 +19,7 @@ LOOK = 0.1  # seconds between two looks for notes while a call is waited for
 Mine = Callable[[], Answer]  # what a rank says of itself
 
 
-class Notes:
+class Inquiry:
     """One rank's side of a communicator: what it was told, whom it asked, and who asked it."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:

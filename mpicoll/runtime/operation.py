@@ -18,7 +18,7 @@ from ..schedules.collectives import BLOCKING
 from ..selection.select import Choice
 from .status import Standing
 
-GLANCE = 1.0  # the most seconds between two looks at a flight that count as standing still
+GLANCE = 1.0  # the most seconds between two looks at an operation that count as standing still
 OURS = (MPI.Exception, MpicollError, MemoryError)  # what stages raise; anything else is a signal handler's
 
 
@@ -31,7 +31,7 @@ class Raised(Exception):
 
 
 class Stage(Protocol):
-    """One thing a flight waits for: a plan in an engine, or an exchange of signatures."""
+    """One thing an operation waits for: a plan in an engine, or an exchange of signatures."""
 
     def advance(self, seconds: float) -> bool:
         """Go on for at most so long; True when done."""
@@ -114,7 +114,7 @@ class Running:
 
 
 class Failed(Running):
-    """A stage: a plan that the short way began, and of which MPI has refused something; code is MPI's."""
+    """A stage: a plan that the fast path began, and of which MPI has refused something; code is MPI's."""
 
     def __init__(self, execution: Any, code: int) -> None:
         super().__init__(execution)
@@ -138,7 +138,7 @@ def _line(w: Waiting) -> str:
 class Record:
     """What ran, for traces: messages and bytes are what this rank posted and sent.
 
-    why says no sizes, so that calls served for the same reason say the same; direct, whether it went the short way.
+    why says no sizes, so that calls served for the same reason say the same; direct, whether it went the fast path.
     """
 
     collective: str
@@ -152,7 +152,7 @@ class Record:
     bytes: int
     sequence: int
     why: str
-    direct: bool = False
+    fast_path: bool = False
 
 
 class Sink(Protocol):
@@ -162,7 +162,7 @@ class Sink(Protocol):
         """Take one up."""
 
 
-class Flight:
+class Operation:
     """One call of a collective on its way.
 
     stages are made one after the other, each when the one before is done. finish runs after the last.
@@ -182,11 +182,11 @@ class Flight:
         self.choice, self.sequence, self.keep, self.form = choice, sequence, keep, form
         self.name = name or choice.collective
         self.start = 0  # which start of a persistent collective
-        self.is_begun = False  # whether its messages were posted before it was a flight
+        self.is_begun = False  # whether its messages were posted before it was an operation
         self.stages = list(stages)
         self.finish: Callable[[], None] | None = finish
         self.stage: Stage | None = None
-        self.after: Flight | None = None  # the earlier flight that must be done first
+        self.after: Operation | None = None  # the earlier operation that must be done first
         self.done = False
         self.error: BaseException | None = None
         self.on_done: Callable[[], None] | None = None
@@ -215,7 +215,7 @@ class Flight:
                 if not self.stage.advance(seconds):
                     return False
                 self.progress, self.stage = self.stage.progress, None
-        except Exception as error:  # told to whoever waits for this flight
+        except Exception as error:  # told to whoever waits for this operation
             if not isinstance(error, OURS) and threading.current_thread() is threading.main_thread():
                 raise
             self.error = error
@@ -241,7 +241,7 @@ class Flight:
         on_done = self.on_done
         if on_done is not None:
             on_done()  # first: it may be called again after an interrupt, but must not be left out
-            self.on_done = None  # it knows this flight: no cycle stays
+            self.on_done = None  # it knows this operation: no cycle stays
 
     @property
     def broke_off(self) -> bool:
@@ -268,7 +268,7 @@ class Flight:
     def stalled(self, now: float) -> float:
         """Seconds in which somebody looked and nothing moved; a program that computes meanwhile does not count.
 
-        Nor does what waits for an earlier flight, which is looked at itself.
+        Nor does what waits for an earlier operation, which is looked at itself.
         """
         if self.after is not None and not self.after.done:
             self.looked = now
@@ -282,7 +282,7 @@ class Flight:
         return self.still
 
     def describe(self) -> list[str]:
-        """What this flight waits for, a line each."""
+        """What this operation waits for, a line each."""
         if self.after is not None:
             return [f"waits for call {self.after.sequence}, which must be done first"]
         return self.stage.describe() if self.stage is not None else ["not started"]

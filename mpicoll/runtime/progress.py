@@ -22,7 +22,7 @@ LINGER = 20e-3  # how long ago that may be: to wake the thread for every call wo
 class Polled(Protocol):
     """What the thread looks after: a channel."""
 
-    flying: list
+    in_flight: list
 
     def poll(self) -> bool:
         """Advance what is in flight; whether anything is left."""
@@ -76,7 +76,7 @@ class ProgressThread:
         for channel in channels:
             if not channel.poll():
                 with self.lock:
-                    if not channel.flying:
+                    if not channel.in_flight:
                         self.channels.discard(channel)
 
     def stop(self) -> None:

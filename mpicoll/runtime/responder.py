@@ -30,7 +30,7 @@ class Attended(Protocol):
 
     comm: MPI.Intracomm
 
-    def attend(self) -> None:
+    def respond(self) -> None:
         """Answer who asks where this rank is."""
 
     def poll(self) -> bool:
@@ -64,7 +64,7 @@ class Parting:
             self.requests = [self.comm.Isend(nothing, to, PARTING), self.comm.Irecv(nothing, by, PARTING)]
 
 
-class Attendant:
+class Responder:
     """It answers for every channel there is: by a thread while the program runs, and itself when that has ended."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Attendant:
     def _run(self, channels: Callable[[], Iterable[Attended]]) -> None:
         while not self.stopping.wait(LOOK):
             for channel in channels():
-                channel.attend()
+                channel.respond()
 
     def stop(self) -> None:
         """End the thread; before MPI_Finalize."""
@@ -111,7 +111,7 @@ class Attendant:
         while left := {channel: parting for channel, parting in left.items() if not parting.advance()}:
             for channel in left:
                 channel.poll()
-                channel.attend()
+                channel.respond()
             seconds = time.monotonic() - began
             if not told and (seconds > LINGER or self.error is not None):
                 told = True
@@ -123,4 +123,4 @@ class Attendant:
             time.sleep(min(REST, seconds / 10))
 
 
-ATTENDANT = Attendant()
+RESPONDER = Responder()

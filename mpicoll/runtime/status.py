@@ -63,14 +63,14 @@ class Answer:
     """What a rank says of itself.
 
     `started`: how often each persistent collective was. `failures`: the last ones, in order.
-    `place`: where its program is, `inside` a call of mpicoll, which need not be under way yet. `ended`: how.
+    `location`: where its program is, `inside` a call of mpicoll, which need not be under way yet. `ended`: how.
     """
 
     calls: int
     under_way: list[Standing] = field(default_factory=list)
     started: dict[int, int] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
-    place: str = ""
+    location: str = ""
     inside: bool = False
     ended: str = ""
 
@@ -112,7 +112,7 @@ class Answer:
 # -- what a rank knows of itself --------------------------------------------------------------------------
 
 
-def place() -> tuple[str, bool]:
+def location() -> tuple[str, bool]:
     """Where the main thread is in the user's program, and whether that is a call of mpicoll."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     stack = [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_stack(frame)]
@@ -209,7 +209,7 @@ def _find(one: Standing, answer: Answer | None, failure: Failure | None, waited_
     other = next((each.name for each in answer.under_way if each[:2] == one[:2] and each.name != one.name), None)
     if other is not None:
         differs = _collective(other) != _collective(one.name)
-        where = answer.ended or f"at {answer.place}"
+        where = answer.ended or f"at {answer.location}"
         return Finding(f"made another call here: {other}, {where}; {advice}", differs)
     if not answer.has_made(one):
         verb = "started" if one.start else "made"
@@ -228,4 +228,4 @@ def _collective(name: str) -> str:
 
 def _now(answer: Answer) -> str:
     inside = f"in {answer.under_way[0]}, " if answer.under_way else ""
-    return answer.ended or f"now {inside}at {answer.place}"
+    return answer.ended or f"now {inside}at {answer.location}"

@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from ..plans.plan import SEQUENCES
 from ..selection.select import native_choice
-from .operation import Flight, Gathering, Polled, Stage
+from .operation import Gathering, Operation, Polled, Stage
 
 
 class FastStart(Protocol):
@@ -31,8 +31,8 @@ class Home(Protocol):
 
     comm: MPI.Intracomm
 
-    def run(self, flight: Flight) -> None:
-        """Carry out a flight, advancing all others."""
+    def run(self, operation: Operation) -> None:
+        """Carry out an operation, advancing all others."""
 
     def next_sequence(self) -> int:
         """The number of a call."""
@@ -42,7 +42,7 @@ class Owner(Protocol):
     """What takes a slot: a persistent collective, made by the method of that name."""
 
     @property
-    def short(self) -> FastStart | None:
+    def fast_start(self) -> FastStart | None:
         """Its fast path."""
 
     @property
@@ -97,14 +97,14 @@ class Slots:
         stage: Stage = begin()  # now, in the order of calls
         choice = native_choice("a persistent collective", "finding tags for it")
         sequence = self.channel.next_sequence()
-        self.channel.run(Flight(choice, sequence, [lambda: stage], lambda: None, stage, name=name))
+        self.channel.run(Operation(choice, sequence, [lambda: stage], lambda: None, stage, name=name))
         return stage
 
     def close(self) -> None:
-        """Start nothing any more by the short way."""
+        """Start nothing any more by the fast path."""
         for owner in list(self.owners):
-            if owner.short is not None:
-                owner.short.close()
+            if owner.fast_start is not None:
+                owner.fast_start.close()
 
     def free(self) -> None:
         """Free the communicators."""

@@ -82,7 +82,7 @@ class Claims:
         return cls(idea, *(re.sub(r"\s+", " ", found.get(f, "")).strip() for f in (*FIELDS, *OPTIONAL)))
 
     def evaluate(self, expression: str, p: int, n: int | Fraction = 1, /, **parameters: Any) -> Fraction:
-        """The value of one of the formulas, for an algorithm's settled parameters."""
+        """The value of one of the formulas, for an algorithm's resolved parameters."""
         n = Fraction(n)
         names: dict[str, Any] = {
             "p": p,

@@ -21,16 +21,16 @@ class Of(Kind):
         """The range in words."""
         return f"an algorithm of {self.collective}"
 
-    def settle(self, value: Any, p: int, nodes: Partition | None) -> Any:
+    def resolve(self, value: Any, p: int, nodes: Partition | None) -> Any:
         """The algorithm with its own parameters, as a building block. Raises UnknownAlgorithm, ValueError."""
         if not isinstance(value, str):
             raise ValueError(f"it must be {self.range}")
         entry, given = parse_spec(self.collective, value)
         return Chosen(entry, given, nodes)
 
-    def turned(self, settled: Any, p: int, by: int) -> Any:
+    def turned(self, resolved: Any, p: int, by: int) -> Any:
         """The same algorithm, nodes under the ranks' new names."""
-        return settled if settled.nodes is None else replace(settled, nodes=Groups().turned(settled.nodes, p, by))
+        return resolved if resolved.nodes is None else replace(resolved, nodes=Groups().turned(resolved.nodes, p, by))
 
 
 Reducing = Annotated[Any, Of("reduce")]

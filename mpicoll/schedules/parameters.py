@@ -27,12 +27,12 @@ class Kind(ABC):
     range: str = ""
 
     @abstractmethod
-    def settle(self, value: Any, p: int, nodes: Partition | None) -> Any:
+    def resolve(self, value: Any, p: int, nodes: Partition | None) -> Any:
         """The value an algorithm gets. Raises ValueError for one out of range."""
 
-    def turned(self, settled: Any, p: int, by: int) -> Any:
+    def turned(self, resolved: Any, p: int, by: int) -> Any:
         """The value for ranks renamed by rank - by, as when a root moves."""
-        return settled
+        return resolved
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Whole(Kind):
         """The range in words."""
         return f"a whole number from {self.low} to p" if self.up_to_p else f"a whole number of at least {self.low}"
 
-    def settle(self, value: Any, p: int, nodes: Partition | None) -> int:
+    def resolve(self, value: Any, p: int, nodes: Partition | None) -> int:
         """The number itself."""
         if type(value) is not int or value < self.low or (self.up_to_p and value > p):
             raise ValueError(f"it must be {self.range}" + (f" = {p}" if self.up_to_p else ""))
@@ -60,7 +60,7 @@ class Groups(Kind):
 
     range = "nodes, the ranks per group (at least 1), or groups that hold each rank 0..p-1 once"
 
-    def settle(self, value: Any, p: int, nodes: Partition | None) -> Partition:
+    def resolve(self, value: Any, p: int, nodes: Partition | None) -> Partition:
         """The groups, in the order of their lowest ranks."""
         if value == NODES:
             value = nodes if nodes is not None else STAND_IN
@@ -80,9 +80,9 @@ class Groups(Kind):
                 raise ValueError(f"each of the ranks 0..{p - 1} must be in one group, and it {what} {spans(which)}")
         return tuple(group for group in groups if group)
 
-    def turned(self, settled: Partition, p: int, by: int) -> Partition:
+    def turned(self, resolved: Partition, p: int, by: int) -> Partition:
         """The same groups under the ranks' new names."""
-        return tuple(sorted(tuple(sorted((rank - by) % p for rank in group)) for group in settled))
+        return tuple(sorted(tuple(sorted((rank - by) % p for rank in group)) for group in resolved))
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class OneOf(Kind):
         """The range in words."""
         return " or ".join(self.words)
 
-    def settle(self, value: Any, p: int, nodes: Partition | None) -> str:
+    def resolve(self, value: Any, p: int, nodes: Partition | None) -> str:
         """The word."""
         if value not in self.words:
             raise ValueError(f"it must be {self.range}")
@@ -109,10 +109,10 @@ class Parameter(NamedTuple):
     default: Any
     kind: Kind
 
-    def settle(self, who: str, name: str, value: Any, p: int, nodes: Partition | None) -> Any:
+    def resolve(self, who: str, name: str, value: Any, p: int, nodes: Partition | None) -> Any:
         """The value an algorithm gets. Raises ParameterError that names the range."""
         try:
-            return self.kind.settle(value, p, nodes)
+            return self.kind.resolve(value, p, nodes)
         except ParameterError:
             raise
         except ValueError as error:

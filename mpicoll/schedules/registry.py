@@ -67,7 +67,7 @@ class Algorithm:
         """The parameters as they are when not given."""
         return {name: parameter.default for name, parameter in self.parameters.items()}
 
-    def settle(self, p: int, nodes: Partition | None = None, /, **given: Any) -> dict[str, Any]:
+    def resolve(self, p: int, nodes: Partition | None = None, /, **given: Any) -> dict[str, Any]:
         """All parameters as the body gets them.
 
         Raises ParameterError for one that does not exist or is out of range, PreconditionError where p will not do.
@@ -75,45 +75,45 @@ class Algorithm:
         if unknown := sorted(set(given) - set(self.parameters)):
             known = ", ".join(self.parameters) or "none"
             raise ParameterError(f"{self.title} has no parameter {', '.join(unknown)}; it has: {known}")
-        settled = {
-            name: parameter.settle(self.title, name, given.get(name, parameter.default), p, nodes)
+        resolved = {
+            name: parameter.resolve(self.title, name, given.get(name, parameter.default), p, nodes)
             for name, parameter in self.parameters.items()
         }
-        if self.requires and not self.requires.holds(p, **settled):
+        if self.requires and not self.requires.holds(p, **resolved):
             raise PreconditionError(f"{self.title} needs {self.requires.words}, and p is {p}")
-        return settled
+        return resolved
 
     def serves(self, p: int) -> bool:
         """Whether p ranks will do, with its defaults."""
-        settled = {name: x.settle(self.title, name, x.default, p, None) for name, x in self.parameters.items()}
-        return self.requires is None or self.requires.holds(p, **settled)
+        resolved = {name: x.resolve(self.title, name, x.default, p, None) for name, x in self.parameters.items()}
+        return self.requires is None or self.requires.holds(p, **resolved)
 
-    def make(self, p: int, settled: dict[str, Any]) -> Callable[[int], Strands]:
-        """The program of each rank, for root 0 and settled parameters."""
+    def make(self, p: int, resolved: dict[str, Any]) -> Callable[[int], Strands]:
+        """The program of each rank, for root 0 and resolved parameters."""
         if self.layered:
-            return self.stack(p, settled)
-        return lambda rank: strands(self.body(p, rank, **settled))
+            return self.stack(p, resolved)
+        return lambda rank: strands(self.body(p, rank, **resolved))
 
-    def stack(self, p: int, settled: dict[str, Any]) -> Stack:
+    def stack(self, p: int, resolved: dict[str, Any]) -> Stack:
         """The layers of a layered algorithm, one after the other."""
-        layers = self.body(p, **settled)
-        return Stack(self.collective.blocks(p, self.share(p, **settled)), layers)
+        layers = self.body(p, **resolved)
+        return Stack(self.collective.blocks(p, self.share(p, **resolved)), layers)
 
     def __call__(self, p: int, rank: int, **given: Any) -> Strands:
         """The steps of one rank, for root 0."""
-        return self.make(p, self.settle(p, **given))(rank)
+        return self.make(p, self.resolve(p, **given))(rank)
 
     def blocks(self, p: int, nodes: Partition | None = None, /, **given: Any) -> int:
         """How many blocks the vector has; 1 where blocks are named otherwise."""
-        return self.share(p, **self.settle(p, nodes, **given)) if self.collective.naming == "vector" else 1
+        return self.share(p, **self.resolve(p, nodes, **given)) if self.collective.naming == "vector" else 1
 
     def keeps_order(self, p: int = 8, nodes: Partition | None = None, /, **given: Any) -> bool:
         """Whether it serves operators that do not commute, on p ranks with these parameters."""
-        return self.ordered(p, **self.settle(p, nodes, **given)) if callable(self.ordered) else self.ordered
+        return self.ordered(p, **self.resolve(p, nodes, **given)) if callable(self.ordered) else self.ordered
 
-    def finishes_where_kept(self, p: int, settled: dict[str, Any]) -> bool:
-        """Whether it `finishes`, on p ranks with these settled parameters."""
-        return self.finishes(p, **settled) if callable(self.finishes) else self.finishes
+    def finishes_where_kept(self, p: int, resolved: dict[str, Any]) -> bool:
+        """Whether it `finishes`, on p ranks with these resolved parameters."""
+        return self.finishes(p, **resolved) if callable(self.finishes) else self.finishes
 
     def choices(self, p: int) -> Iterator[tuple[dict[str, Any], Sequence[int]]]:
         """The parameters and roots it is proved on at p ranks: its defaults on all roots, then its grid."""
@@ -143,13 +143,13 @@ class Chosen:
     def claim(self, what: str, p: int, n: Any) -> Any:
         """The value of one of its formulas, a field of Claims, for p ranks and n bytes."""
         claims = self.entry.claims
-        return claims.evaluate(getattr(claims, what), p, n, **self.entry.settle(p, **dict(self.given)))
+        return claims.evaluate(getattr(claims, what), p, n, **self.entry.resolve(p, **dict(self.given)))
 
     def layer(self, ranks: Sequence[int], part_of: Callable[[Any], Block | None], *, mirrored: bool = False) -> Layer:
         """This algorithm on some of the ranks; backwards in time if mirrored. Raises PreconditionError."""
         p = len(ranks)
-        settled = self.entry.settle(p, within(self.nodes, ranks), **dict(self.given))
-        make = self.entry.make(p, settled)
+        resolved = self.entry.resolve(p, within(self.nodes, ranks), **dict(self.given))
+        make = self.entry.make(p, resolved)
         strand = make.strand.__getitem__ if isinstance(make, Stack) else self.entry.strand
         return Layer(lambda _, rank: mirror(make(rank)) if mirrored else make(rank), ranks, part_of, strand)
 

@@ -35,11 +35,11 @@ class Schedule:
         self.algorithm, self.p, self.root, self.parameters = entry, p, root, parameters
         self.collective = entry.collective
         self.commutative = commutative
-        self.settled = entry.settle(p, nodes, **parameters)
+        self.resolved = entry.resolve(p, nodes, **parameters)
         if not commutative and entry.collective.reduces:
             check_order(entry, p, nodes, **parameters)
         self.turn = root if not (entry.collective.reduces and not commutative) else 0
-        turned = {n: entry.parameters[n].kind.turned(v, p, self.turn) for n, v in self.settled.items()}
+        turned = {n: entry.parameters[n].kind.turned(v, p, self.turn) for n, v in self.resolved.items()}
         self.make = entry.make(p, turned)
 
     def __repr__(self) -> str:
@@ -56,7 +56,7 @@ class Schedule:
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
         """Every block's name."""
-        share = self.algorithm.share(self.p, **self.settled) if self.collective.naming == "vector" else 0
+        share = self.algorithm.share(self.p, **self.resolved) if self.collective.naming == "vector" else 0
         return self.collective.blocks(self.p, share)
 
     def strand(self, block: Block) -> int:

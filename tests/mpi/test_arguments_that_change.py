@@ -1,6 +1,6 @@
 """A caller's lists and arrays that change while a call reads them: the call means what they said when it was made.
 
-So does what the short way of calls learns from it. Another thread may do so, a signal handler or a finaliser; here the
+So does what the fast path of calls learns from it. Another thread may do so, a signal handler or a finaliser; here the
 change comes at a certain point of the call, on every rank.
 """
 
@@ -20,7 +20,7 @@ from mpicoll.fastpath import dispatch
 from mpicoll.schedules.collectives import BLOCKING, NONBLOCKING
 
 POINTS = ["before it is parsed", "after it is parsed", "when it is learnt"]
-LEARNT = AGAIN - 1                      # calls of a kind that go the long way
+LEARNT = AGAIN - 1                      # calls of a kind that go the slow path
 
 
 @pytest.fixture
@@ -29,14 +29,14 @@ def ours(comm):
 
 
 def at(point, change, monkeypatch):
-    """Have `change` made at a point of the next call that goes the long way."""
+    """Have `change` made at a point of the next call that goes the slow path."""
     pending = [change]
 
     def due():
         while pending:
             pending.pop()()
 
-    parse, learn = module.Comm._prepare, dispatch.Direct.learn
+    parse, insert = module.Comm._prepare, dispatch.CompiledFastPath.insert
 
     def prepare(*arguments):
         if point == POINTS[0]:
@@ -49,10 +49,10 @@ def at(point, change, monkeypatch):
     def learns(*arguments):
         if point == POINTS[2]:
             due()
-        learn(*arguments)
+        insert(*arguments)
 
     monkeypatch.setattr(module.Comm, "_prepare", prepare)
-    monkeypatch.setattr(dispatch.Direct, "learn", learns)
+    monkeypatch.setattr(dispatch.CompiledFastPath, "learn", learns)
 
 
 @pytest.mark.parametrize("nth", range(LEARNT))

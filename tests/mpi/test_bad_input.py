@@ -326,7 +326,7 @@ def test_every_rooted_method_is_known():
 @each("form", FORMS)
 @each("name", ROOTED)
 def test_a_root_that_is_no_int_raises_what_mpi4py_raises(comm, ours, name, form):
-    """Also once such calls go the short way, whose next one is served as if nothing had been."""
+    """Also once such calls go the fast path, whose next one is served as if nothing had been."""
     method, p = METHODS[name].spelled(form), comm.size
     with cases.Checks() as checks:
         for root in NO_ROOTS:

@@ -466,9 +466,9 @@ def test_blocks():
 def test_reduce_scatter_without_counts_is_settled_later():
     parsed = arguments.parse_reduce_scatter(z(5), z(2), None, 0, 2)
     assert parsed.counts is None
-    assert arguments.settle_counts(parsed, (2, 3), 0).counts == (2, 3)
+    assert arguments.set_counts(parsed, (2, 3), 0).counts == (2, 3)
     with pytest.raises(errors.CountMismatch):
-        arguments.settle_counts(parsed, (3, 2), 0)
+        arguments.set_counts(parsed, (3, 2), 0)
 
 
 @pytest.mark.parametrize("code", "?bhilqBHILQefdgFDG")

@@ -382,7 +382,7 @@ def test_another_object_of_a_freed_communicator_is_refused(comm):
     channel = second._channel
     first.Free()
     assert channel.freed
-    assert second._again(mpicoll.dispatch.methods.BARRIER, None, None, None, 0) == 1
+    assert second._fast_call(mpicoll.dispatch.methods.BARRIER, None, None, None, 0) == 1
     mpicoll.Comm(comm.Dup()).Free()
     assert channel.over and channel.comm == MPI.COMM_NULL
 
@@ -497,9 +497,9 @@ def test_user_messages_do_not_meet_ours(comm, engine):
     with flooded(comm) as (plain, requests), cases.Checks() as checks:
         for collective, spec in cases.specs():
             cases.check(checks, ours, plain, cases.Case(collective, 3 if collective != "barrier" else 0), spec, engine)
-        flight = ours.Iallreduce(np.ones(5), np.zeros(5))
+        operation = ours.Iallreduce(np.ones(5), np.zeros(5))
         checks.that(not any(r.Test() for r in requests), "a message of ours reached the user")
-        flight.Wait()
+        operation.Wait()
         checks.that(not any(r.Test() for r in requests), "a message of ours reached the user")
 
 
@@ -519,14 +519,14 @@ def test_user_messages_do_not_meet_ours_in_any_form(comm, engine, form, check, m
             collective, spec = words.split()
             case = cases.Case(collective, 0 if collective == "barrier" else 3)
             cases.check(checks, ours, plain, case, spec, engine)
-            flight = ours.Iallreduce(np.ones(5), np.zeros(5))
+            operation = ours.Iallreduce(np.ones(5), np.zeros(5))
             got, counts = np.zeros(2 * p), [2] * p
             with ours.using(engine=engine, alltoallv="bruck"):
                 ours.Alltoallv([np.ones(2 * p), counts], [got, counts])
             checks.that((got == 1).all(), got)
             checks.that(not any(r.Test() for r in requests), "a message of ours reached the user", words)
             checks.that(not comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG), "a probe saw a message of ours", words)
-            flight.Wait()
+            operation.Wait()
 
 
 @each("engine", cases.ENGINES)
@@ -534,21 +534,21 @@ def test_native_collectives_in_flight_on_the_same_communicator(comm, engine):
     """MPI's own, through mpi4py's handle, between ours and in another order of completion."""
     ours, p, n = mpicoll.Comm(comm), comm.size, 400
     with ours.using(engine=engine), cases.Checks() as checks:
-        flights = []
+        operations = []
         for i in range(12):
             got, want = np.zeros(n), np.full(n, float(i * p + p * (p - 1) // 2))
             mine = np.full(n, float(i + comm.rank))
             start = ours.Iallreduce if i % 2 else comm.Iallreduce
-            flights.append((start(mine, got), got, want, mine))
+            operations.append((start(mine, got), got, want, mine))
             if i % 3 == 0:
-                flights.append((ours.Ibarrier() if i % 2 else comm.Ibarrier(), want, want, mine))
+                operations.append((ours.Ibarrier() if i % 2 else comm.Ibarrier(), want, want, mine))
         total = np.zeros(3)
         ours.Allreduce(np.ones(3), total)
         comm.Barrier()
-        for at in np.random.default_rng(1).permutation(len(flights)):
-            flights[at][0].Wait()
+        for at in np.random.default_rng(1).permutation(len(operations)):
+            operations[at][0].Wait()
         checks.that((total == p).all(), total)
-        for i, (_, got, want, _) in enumerate(flights):
+        for i, (_, got, want, _) in enumerate(operations):
             checks.that((got == want).all(), i, got)
 
 

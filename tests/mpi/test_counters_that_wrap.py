@@ -186,9 +186,9 @@ def test_the_tags_of_a_call_that_broke_off_are_not_used_again(ours, engine):
 def test_a_request_is_completed_once(comm, monkeypatch):
     """An interrupt may have its end gone through again: its tag is given back once, and no message is left over."""
     monkeypatch.setattr(proxies.Message, "tags", proxies.Tags())
-    flight = type("Flight", (), {"error": None, "told": False})()
+    operation = type("Operation", (), {"error": None, "told": False})()
     for _ in range(3):
-        ticket, other = proxies.Message(flight), proxies.Message(flight)
+        ticket, other = proxies.Message(operation), proxies.Message(operation)
         for _ in range(2):
             ticket.complete()
         ticket.request.Wait()
@@ -196,7 +196,7 @@ def test_a_request_is_completed_once(comm, monkeypatch):
         other.complete()
         other.request.Wait()
     assert {ticket.tag, other.tag} == {0, 1}
-    general = proxies.General(flight)
+    general = proxies.General(operation)
     general.complete()
     general.complete()
     general.request.Wait()

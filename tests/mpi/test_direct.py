@@ -1,4 +1,4 @@
-"""The short way of calls: what takes it, what does not, and that nothing else is different on it."""
+"""The fast path of calls: what takes it, what does not, and that nothing else is different on it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from mpicoll.errors import (
     RequestError,
     RootError,
 )
-from mpicoll.fastpath import context as place
+from mpicoll.fastpath import context as field
 from mpicoll.fastpath import dispatch as shortcuts
 from mpicoll.fastpath import entry as engine
 from mpicoll.fastpath import signature as keys
 from mpicoll.plans import plan
 from mpicoll.runtime import cache
-from mpicoll.runtime.channel import ORPHANS
+from mpicoll.runtime.channel import LEAKED
 from mpicoll.schedules.collectives import NONBLOCKING, PERSISTENT
 
 
@@ -85,10 +85,10 @@ def test_every_kind_of_call_has_its_own(ours, comm):
             shape = np.full((2, n), n + (0.5 if rank == root else 0.0))
             ours.Bcast(shape, root)
             assert (shape == n + 0.5).all()
-    direct = ours._channel.direct
-    kinds = direct.table.kinds
-    assert len(kinds) <= keys.ROWS and 0 < direct.nbytes <= shortcuts.MOST
-    assert direct.nbytes == sum(kind.nbytes for kind, _ in kinds.values())
+    fast_path = ours._channel.fast_path
+    kinds = fast_path.table.kinds
+    assert len(kinds) <= keys.ROWS and 0 < fast_path.nbytes <= shortcuts.MOST
+    assert fast_path.nbytes == sum(kind.nbytes for kind, _ in kinds.values())
 
 
 @pytest.mark.parametrize("column", range(keys.KEYS))
@@ -96,9 +96,9 @@ def test_a_row_of_another_kind_is_not_taken(ours, column):
     """Where two kinds fall on one row."""
     call = lambda: ours.Reduce(np.ones(5), np.zeros(5), MPI.SUM, 0)
     teach(call, AGAIN)
-    direct = ours._channel.direct
-    (row,) = direct.table.kinds
-    direct.table.rows[row, column] += 1
+    fast_path = ours._channel.fast_path
+    (row,) = fast_path.table.kinds
+    fast_path.table.rows[row, column] += 1
     assert not goes_short(ours, call)
     assert goes_short(ours, call)
 
@@ -107,27 +107,27 @@ def test_kinds_that_fall_on_one_row(ours):
     """There is room for some more beside it, and when that is full one of them goes."""
     call = lambda: ours.Reduce(np.ones(5), np.zeros(5), MPI.SUM, 0)
     teach(call, AGAIN)
-    direct = ours._channel.direct
-    (row,) = direct.table.kinds
-    kind, words = direct.table.take(row)
+    fast_path = ours._channel.fast_path
+    (row,) = fast_path.table.kinds
+    kind, words = fast_path.table.take(row)
     foreign = words.copy()
     foreign[keys.METHOD] = 1
     taken: set[int] = set()
     for way in range(engine.WAYS):
         if way:
             assert goes_short(ours, call)
-            (other,) = set(direct.table.kinds) - taken
+            (other,) = set(fast_path.table.kinds) - taken
             assert other == (row + way) % keys.ROWS
-            direct.table.take(other)
-        direct.table.put((row + way) % keys.ROWS, kind, foreign)
-        taken = set(direct.table.kinds)
+            fast_path.table.take(other)
+        fast_path.table.put((row + way) % keys.ROWS, kind, foreign)
+        taken = set(fast_path.table.kinds)
         assert not goes_short(ours, call)
     homes = set()
     for _ in range(2 * engine.WAYS):
         assert goes_short(ours, call)
-        (own,) = [at for at in taken if direct.table.rows[at, keys.METHOD] != 1]
+        (own,) = [at for at in taken if fast_path.table.rows[at, keys.METHOD] != 1]
         homes.add(own)
-        direct.table.put(own, kind, foreign)
+        fast_path.table.put(own, kind, foreign)
         assert not goes_short(ours, call)
     assert homes == taken
 
@@ -136,14 +136,14 @@ def test_much_is_forgotten(ours, monkeypatch):
     monkeypatch.setattr(shortcuts, "MOST", 30_000)
     for n in range(1, 30):
         teach(lambda n=n: allreduce(ours, np.ones(n)))
-        assert ours._channel.direct.nbytes <= 30_000
+        assert ours._channel.fast_path.nbytes <= 30_000
     monkeypatch.setattr(shortcuts, "LARGEST", 10)
     teach(lambda: allreduce(ours, np.ones(99)), AGAIN)
     assert not goes_short(ours, lambda: allreduce(ours, np.ones(99)))
 
 
 def test_large_vectors_share_the_scratch(ours, comm):
-    """Of the largest call so far; where it is away, as with a persistent request, a call goes the long way once."""
+    """Of the largest call so far; where it is away, as with a persistent request, a call goes the slow path once."""
     p, n = comm.size, 150_000
     large, small = (lambda n=n: allreduce(ours, np.full(n, comm.rank + 1.0)) for n in (n, n // 2))
     right = p * (p + 1) / 2
@@ -151,7 +151,7 @@ def test_large_vectors_share_the_scratch(ours, comm):
         teach(large, AGAIN)
         teach(small, AGAIN)
         assert goes_short(ours, large) and goes_short(ours, small)
-        kinds = ours._channel.direct.table.kinds
+        kinds = ours._channel.fast_path.table.kinds
         before = {at: kind for at, (kind, _) in kinds.items()}
         address = None if ours._channel.scratch is None else ours._channel.scratch.ctypes.data
         repeated = ours.Allreduce_init(np.full(n, 1.0), np.zeros(n))     # takes it
@@ -168,7 +168,7 @@ def test_large_vectors_share_the_scratch(ours, comm):
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("form", ["blocking", "nonblocking"])
 def test_scratch_that_a_call_uses_stays(ours, comm, form):
-    """Garbage gives larger scratch back while a call of the short way uses what there was, and what goes on with it."""
+    """Garbage gives larger scratch back while a call of the fast path uses what there was, and what goes on with it."""
     n = 40_000
     with ours.using(allreduce="ring"):
         teach(lambda: allreduce(ours, np.ones(n)), AGAIN)
@@ -187,25 +187,25 @@ def test_scratch_that_a_call_uses_stays(ours, comm, form):
         thread.join()
         if request is not None:
             request.Wait()
-        assert (got == comm.size).all() and not channel.direct.context[place.LENT]
+        assert (got == comm.size).all() and not channel.fast_path.context[field.LENT]
         assert (allreduce(ours, np.ones(n)) == comm.size).all()
 
 
 def test_scratch_is_replaced_only_where_nobody_uses_it(ours):
     channel = ours._channel
-    context, (first, second) = channel.direct.context, (np.zeros(n << 20, np.uint8) for n in (1, 2))
+    context, (first, second) = channel.fast_path.context, (np.zeros(n << 20, np.uint8) for n in (1, 2))
     channel.give_scratch(first)
-    context[place.LENT] = 1
+    context[field.LENT] = 1
     channel.give_scratch(second)
-    assert channel.scratch is first and context[place.SCRATCH_BYTES] == len(first) - plan.ALIGN
+    assert channel.scratch is first and context[field.SCRATCH_BYTES] == len(first) - plan.ALIGN
     assert channel.take_scratch(1) is not first and channel.scratch is first
-    context[place.LENT] = 0
+    context[field.LENT] = 0
     channel.give_scratch(second)
-    assert channel.scratch is second and context[place.SCRATCH_BYTES] == len(second) - plan.ALIGN
-    assert 0 <= context[place.SCRATCH] - second.ctypes.data < plan.ALIGN
-    context[place.LENT] = 1
+    assert channel.scratch is second and context[field.SCRATCH_BYTES] == len(second) - plan.ALIGN
+    assert 0 <= context[field.SCRATCH] - second.ctypes.data < plan.ALIGN
+    context[field.LENT] = 1
     assert channel.take_scratch(1, lent=True) is second and channel.scratch is None
-    assert not context[place.LENT] and context[place.SCRATCH_BYTES] == 0
+    assert not context[field.LENT] and context[field.SCRATCH_BYTES] == 0
 
 
 def test_objects_that_change(ours, comm):
@@ -237,7 +237,7 @@ class Special(np.ndarray):
 
 
 def odd(kind):
-    """(an array whose numbers are 1 to 4 and which is taken the long way, or refused)."""
+    """(an array whose numbers are 1 to 4 and which is taken the slow path, or refused)."""
     numbers = np.arange(1.0, 5.0)
     raw = np.zeros(33, np.uint8)
     raw[1:] = numbers.view(np.uint8)
@@ -255,7 +255,7 @@ def odd(kind):
 @pytest.mark.parametrize("kind", ["strided", "subclass", "bytearray", "memoryview", "swapped", "unaligned",
                                   "metadata"])
 def test_what_is_no_plain_array_goes_the_long_way(ours, comm, kind):
-    """Also where a plain one of that size has gone the short way. It means what it does to MPI."""
+    """Also where a plain one of that size has gone the fast path. It means what it does to MPI."""
     teach(lambda: allreduce(ours, np.ones(4)), AGAIN)
 
     def outcome(on, send):
@@ -268,7 +268,7 @@ def test_what_is_no_plain_array_goes_the_long_way(ours, comm, kind):
 
     with ours.trace() as records:
         outcomes = {outcome(ours, odd(kind)) for _ in range(AGAIN + 1)}
-    assert len(outcomes) == 1 and not any(record.direct for record in records)
+    assert len(outcomes) == 1 and not any(record.fast_path for record in records)
     if kind != "unaligned":     # which mpi4py does not take
         assert outcomes == {outcome(comm, odd(kind))}
 
@@ -316,7 +316,7 @@ def test_using_is_heard(ours, comm):
         assert {(r.algorithm, r.engine) for r in records} == {(algorithm, wanted)}
     with ours.using(engine="mpi4py"), ours.trace() as records:
         teach(call, AGAIN)
-    assert {(r.engine, r.direct) for r in records} == {("mpi4py", False)}
+    assert {(r.engine, r.fast_path) for r in records} == {("mpi4py", False)}
     assert goes_short(ours, call)
     with ours.using(allreduce="ring"):      # what was learnt under it is still there
         assert goes_short(ours, call)
@@ -350,9 +350,10 @@ def test_choices_that_are_kept(ours, monkeypatch):
             teach(call, AGAIN)
             assert goes_short(ours, call)
         assert goes_short(ours, call)  # without a choice, as after each of the others
-        direct = ours._channel.direct
-        assert len(direct.tables) <= 3
-        assert direct.nbytes == sum(kind.nbytes for table in direct.tables.values() for kind, _ in table.kinds.values())
+        fast_path = ours._channel.fast_path
+        assert len(fast_path.tables) <= 3
+        kinds = [kind for table in fast_path.tables.values() for kind, _ in table.kinds.values()]
+        assert fast_path.nbytes == sum(kind.nbytes for kind in kinds)
     for window, short in ((5, True), (4, False)):
         with ours.using(window=window):
             assert goes_short(ours, call) == short
@@ -407,7 +408,7 @@ def test_why_it_is_closed_is_explained(comm, monkeypatch, variable, value, why):
 
 @pytest.mark.mpi(min_size=2)
 def test_a_late_rank(ours, comm):
-    """The others wait longer than the function does: their calls become flights, and go the short way again after."""
+    """The others wait longer than the function does: their calls become operations, and take the fast path again after."""
     for turn in range(3):
         teach(lambda: allreduce(ours, np.ones(5)), AGAIN)
         if comm.rank == turn % 2:
@@ -415,7 +416,7 @@ def test_a_late_rank(ours, comm):
         with ours.trace() as records:
             got = allreduce(ours, np.full(5, turn + 1.0))
         assert (got == (turn + 1) * comm.size).all()
-        assert [record.direct for record in records] == [True]
+        assert [record.fast_path for record in records] == [True]
         assert goes_short(ours, lambda: allreduce(ours, np.ones(5)))
 
 
@@ -433,7 +434,7 @@ def test_a_message_that_does_not_fit(two):
     with pytest.raises(MPI.Exception) as caught:
         allreduce(two, np.ones(n))
     assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
-    assert len(two._channel.abandoned) == 1
+    assert len(two._channel.leaked) == 1
 
 
 @pytest.mark.mpi(min_size=2)
@@ -445,7 +446,7 @@ def test_a_message_that_does_not_fit_a_persistent_collective(two, sent):
         return
     n = 8 if two.rank else 4
     request = two.Allreduce_init(np.ones(n), np.zeros(n))
-    assert request._repeated.short is not None
+    assert request._repeated.fast_start is not None
     if two.rank:
         if sent == "after":
             two.recv(source=0)
@@ -481,14 +482,14 @@ def test_a_caller_who_was_interrupted_before_he_could_look(two):
     two.Barrier()
     if two.rank == 0:
         counted = sys.getrefcount(send)
-        assert two._again(mpicoll.dispatch.methods.ALLREDUCE, send, receive, MPI.SUM, 0) == 1   # rank 1 is not there
+        assert two._fast_call(mpicoll.dispatch.methods.ALLREDUCE, send, receive, MPI.SUM, 0) == 1  # rank 1 is away
         assert sys.getrefcount(send) == counted + 1
     else:
         time.sleep(0.2)
         assert (allreduce(two, np.full(6, 4.0)) == 7).all()
     assert (allreduce(two, np.full(6, two.rank + 1.0)) == 3).all()
     if two.rank == 0:
-        ((_, buffers),) = two._channel.abandoned
+        ((_, buffers),) = two._channel.leaked
         assert buffers[0] is send and buffers[1] is receive
         assert sys.getrefcount(send) == counted + 1
     teach(lambda: allreduce(two, np.ones(6)), AGAIN)
@@ -522,7 +523,7 @@ def test_what_is_over_at_once(ours, comm, form):
             with pytest.raises(RequestError):
                 request.Start()
         if records:     # else it is under way
-            assert records[0].form == form and records[0].direct and (receive == comm.size).all()
+            assert records[0].form == form and records[0].fast_path and (receive == comm.size).all()
             short += 1
         status = MPI.Status()
         if way == "Wait" or not records:
@@ -548,7 +549,7 @@ def test_what_is_over_at_once(ours, comm, form):
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("form", [NONBLOCKING, PERSISTENT])
 def test_a_late_rank_in_other_forms(ours, comm, form):
-    """What is not over in a moment is a flight, that goes on in the background or in Wait."""
+    """What is not over in a moment is an operation, that goes on in the background or in Wait."""
     teach(lambda: allreduce(ours, np.ones(5)))
     for turn in range(4):
         send, receive = np.full(5, turn + 1.0), np.zeros(5)
@@ -590,7 +591,7 @@ def test_a_start_that_is_over_is_not_the_next_one(ours, comm):
     request.Start()
     MPI.Request.Waitall([request])      # and no Wait of ours
     other = ours.Dup()
-    barrier = other.Ibarrier() if comm.rank else None       # so these ranks go the long way
+    barrier = other.Ibarrier() if comm.rank else None       # so these ranks go the slow path
     receive[:] = -1
     if comm.rank == 0:
         time.sleep(0.1)
@@ -608,14 +609,14 @@ def test_long_calls_are_begun_and_left(ours, comm):
     for length, short in ((n, True), (n + 1, False)):
         teach(lambda length=length: ours.Bcast(np.ones(length)), AGAIN)
         assert goes_short(ours, lambda length=length: ours.Bcast(np.ones(length)))
-        direct = ours._channel.direct
-        (row,) = [row for _, row in direct.table.kinds.values() if row[keys.RECV_COUNT] == length]
+        fast_path = ours._channel.fast_path
+        (row,) = [row for _, row in fast_path.table.kinds.values() if row[keys.RECV_COUNT] == length]
         assert row[engine.MOMENT] == (shortcuts.moment(8 * length) if short else 0)
         with ours.trace() as records:
             ours.Ibcast(np.ones(length)).Wait()
-        assert records[0].direct
+        assert records[0].fast_path
         request = ours.Bcast_init(np.ones(length))
-        assert request._repeated.short.context[place.MOMENT] == row[engine.MOMENT]
+        assert request._repeated.fast_start.context[field.MOMENT] == row[engine.MOMENT]
         request.Free()
 
 
@@ -631,12 +632,12 @@ def test_persistent_collectives_that_go_the_long_way(ours, comm, given):
             "user": lambda: ours.Allreduce_init(np.full(10, 2.0), numbers, product),
             "engine": lambda: ours.Allreduce_init(np.full(10, 2.0), numbers),
         }[given]()
-    assert (request._repeated.short is None) == (given != "in place")
+    assert (request._repeated.fast_start is None) == (given != "in place")
     for _ in range(3):
         with ours.trace() as records:
             request.Start()
             request.Wait()
-        assert len(records) == 1 and (given == "in place" or not records[0].direct)
+        assert len(records) == 1 and (given == "in place" or not records[0].fast_path)
         assert (numbers == {"user": 2.0**comm.size, "engine": 2.0 * comm.size}.get(given, np.arange(10.0))).all()
     request.Free()
     for kind in (product, column):
@@ -654,21 +655,21 @@ def joins_late(two, request, receive):
 
 @pytest.mark.mpi(min_size=2)
 def test_a_start_that_was_interrupted(two):
-    """Before it was a flight: it cannot be told what became of it, so it is not started again."""
+    """Before it was an operation: it cannot be told what became of it, so it is not started again."""
     if two is None:
         return
     send, receive = np.ones(4), np.zeros(4)
     request = two.Allreduce_init(send, receive)
     two.Barrier()
     if two.rank == 0:
-        assert request._again(request) == 1     # rank 1 is not there
+        assert request._fast_call(request) == 1     # rank 1 is not there
         with pytest.raises(RequestError, match="interrupted"):
             request.Start()
         posted = request._repeated.own_execution.progress
         send[:] = 99
         with pytest.raises(RequestError, match="interrupted"):
             request.Start()
-        assert request._again(request) == 1 and request._repeated.own_execution.progress == posted
+        assert request._fast_call(request) == 1 and request._repeated.own_execution.progress == posted
         two.Barrier()
         slot = request._repeated.slot
         request.Free()
@@ -687,9 +688,9 @@ def test_a_start_that_was_interrupted_and_a_request_that_is_freed(two):
     two.Barrier()
     if two.rank == 0:
         repeated = request._repeated
-        assert request._again(request) == 1     # rank 1 is not there
+        assert request._fast_call(request) == 1     # rank 1 is not there
         request.Free()
-        assert repeated.slot.used[repeated.slot.sequence] and repeated in two._channel.abandoned
+        assert repeated.slot.used[repeated.slot.sequence] and repeated in two._channel.leaked
         two.Barrier()
     else:
         joins_late(two, request, receive)
@@ -704,10 +705,10 @@ def test_a_caller_who_was_interrupted_and_frees_the_communicator(two):
     teach(lambda: other.Allreduce(send, receive), AGAIN)
     two.Barrier()
     if two.rank == 0:
-        assert other._again(mpicoll.dispatch.methods.ALLREDUCE, send, receive, MPI.SUM, 0) == 1   # rank 1 is not there
-        kept = len(ORPHANS)
+        assert other._fast_call(mpicoll.dispatch.methods.ALLREDUCE, send, receive, MPI.SUM, 0) == 1  # rank 1 is away
+        kept = len(LEAKED)
         other.Free()
-        assert any(buffer is receive for _, buffers in ORPHANS[kept:] for buffer in buffers)
+        assert any(buffer is receive for _, buffers in LEAKED[kept:] for buffer in buffers)
     else:
         time.sleep(0.2)
         other.Allreduce(send, receive)
@@ -736,7 +737,7 @@ def test_a_persistent_request_that_is_given_up(ours, comm):
     request = ours.Allreduce_init(np.ones(3), np.zeros(3))
     request.Start()
     request.Wait()
-    again = request._again
+    again = request._fast_call
     request.Free()
     assert again(request) == 1
     with pytest.raises(RequestError):
@@ -760,11 +761,11 @@ def test_what_was_interrupted_is_not_taken_for_another_call(two, then):
         teach(lambda: two.Allreduce(send, receive), AGAIN)
         two.Barrier()
         if two.rank == 0:
-            assert two._again(mpicoll.dispatch.methods.ALLREDUCE, send, receive, MPI.SUM, 0) == 1  # rank 1 is not there
+            assert two._fast_call(mpicoll.dispatch.methods.ALLREDUCE, send, receive, MPI.SUM, 0) == 1  # rank 1 is away
         else:
             time.sleep(0.2)
             assert (allreduce(two, np.full(6, 4.0)) == 7).all()
-        broken = list(two._channel.direct.table.kinds)
+        broken = list(two._channel.fast_path.table.kinds)
         if then == "another method":
             gathered = np.zeros(4)
             two.Allgatherv(np.full(2, two.rank + 1.0), gathered)
@@ -772,7 +773,7 @@ def test_what_was_interrupted_is_not_taken_for_another_call(two, then):
     assert (allreduce(two, np.full(6, two.rank + 1.0)) == 3).all()
     with two.using(window=3):
         if two.rank == 0:
-            assert len(two._channel.abandoned) == 1 and len(broken) > len(two._channel.direct.table.kinds)
+            assert len(two._channel.leaked) == 1 and len(broken) > len(two._channel.fast_path.table.kinds)
         for _ in range(AGAIN):
             assert (allreduce(two, np.full(6, two.rank + 1.0)) == 3).all()
 
@@ -802,7 +803,7 @@ def test_a_freed_communicator(comm):
     with pytest.raises(CommError):
         allreduce(first, np.ones(5))
     # the other handle is of nothing now, which MPI may not be asked about; nothing of ours serves it
-    assert second._again(mpicoll.dispatch.methods.ALLREDUCE, np.ones(5), np.ones(5), MPI.SUM, 0) == 1
+    assert second._fast_call(mpicoll.dispatch.methods.ALLREDUCE, np.ones(5), np.ones(5), MPI.SUM, 0) == 1
 
 
 def test_threads_that_come_first_together_have_one_definition(monkeypatch):

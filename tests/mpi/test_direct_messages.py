@@ -1,4 +1,4 @@
-"""The short way of calls whose arguments are lists: [array, counts, displacements, datatype] and the shorter forms."""
+"""The fast path of calls whose arguments are lists: [array, counts, displacements, datatype] and the shorter forms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mpi_cases import AGAIN
 
 import mpicoll
 from mpicoll.errors import BufferTooSmallError, CountMismatch, MpicollError, OverlapError, TypecodeError
-from mpicoll.fastpath import context as place
+from mpicoll.fastpath import context as field
 from mpicoll.fastpath import entry as engine
 from mpicoll.fastpath import signature as keys
 
@@ -152,7 +152,7 @@ def test_forms_of_calls_without_counts(ours, comm, form):
         assert carry_out(ours, turn) == carry_out(comm, turn)
     with ours.trace() as records:
         carry_out(ours, 3)
-    assert [record.direct for record in records] == [True, True]
+    assert [record.fast_path for record in records] == [True, True]
     assert carry_out(ours, 11) == carry_out(comm, 11)
 
 
@@ -225,7 +225,7 @@ def test_counts_of_other_kinds(ours, comm, kind, n):
             receive = np.zeros(n * p)
             ours.Allgatherv(np.full(n, rank + 1.0), [receive, LONG_WAY[kind](n, p)])
             assert receive.tolist() == [r + 1.0 for r in range(p) for _ in range(n)]
-    assert not any(record.direct for record in records)
+    assert not any(record.fast_path for record in records)
 
 
 @pytest.mark.parametrize("counts", [-1, 2**70, -(2**70), "d", None, [1], [[1]], 1.0, "objects"])
@@ -245,7 +245,7 @@ def test_what_is_wrong_is_refused_after_what_was_right(ours, comm, counts):
                 outcomes.add("")
             except (MpicollError, MPI.Exception, OverflowError) as error:
                 outcomes.add(str(error))
-        assert not records or records[0].direct in (given is None, given == [1] and p == 1)
+        assert not records or records[0].fast_path in (given is None, given == [1] and p == 1)
         assert sys.exc_info() == (None, None, None)
     assert len(outcomes) == 1
     assert goes_short(ours, right)
@@ -316,21 +316,21 @@ def test_in_place(ours, comm, in_place):
 
 
 def test_details_have_room_of_a_certain_size(ours, comm):
-    """What does not fit goes the long way, and nothing is written behind it."""
+    """What does not fit goes the slow path, and nothing is written behind it."""
     p = comm.size
-    direct = ours._channel.direct
+    fast_path = ours._channel.fast_path
     call = lambda: ours.Allgatherv(np.ones(2), [np.zeros(2 * p), np.full(p, 2)])
     teach(call, AGAIN)
-    (kind,) = [kind for kind, _ in direct.table.kinds.values()]
+    (kind,) = [kind for kind, _ in fast_path.table.kinds.values()]
     needed = len(kind.details)
-    direct.details[:] = 77
+    fast_path.details[:] = 77
     for room in range(needed):
-        direct.context[place.ROOM] = room
+        fast_path.context[field.ROOM] = room
         assert not goes_short(ours, call)
-        assert (direct.details[room:] == 77).all()
-    direct.context[place.ROOM] = needed
+        assert (fast_path.details[room:] == 77).all()
+    fast_path.context[field.ROOM] = needed
     assert goes_short(ours, call)
-    assert direct.details[needed:].tolist() == [77] * (len(direct.details) - needed)
+    assert fast_path.details[needed:].tolist() == [77] * (len(fast_path.details) - needed)
 
 
 def test_long_lists(ours, comm):
@@ -348,7 +348,7 @@ def test_details_of_another_kind_are_not_taken(ours, comm, column):
     p = comm.size
     call = lambda: ours.Allgatherv(np.ones(2), [np.zeros(2 * p), [2] * p])
     teach(call, AGAIN)
-    ((kind, _),) = ours._channel.direct.table.kinds.values()
+    ((kind, _),) = ours._channel.fast_path.table.kinds.values()
     kind.details[column] += 1
     assert not goes_short(ours, call)
     assert goes_short(ours, call)
@@ -356,18 +356,18 @@ def test_details_of_another_kind_are_not_taken(ours, comm, column):
 
 def test_details_of_another_kind_in_all_rows_that_it_may_have(ours, comm):
     """One of them goes."""
-    p, direct = comm.size, ours._channel.direct
+    p, fast_path = comm.size, ours._channel.fast_path
 
     def call(shift):
         ours.Allgatherv(np.ones(1), [np.zeros(9 * p), [1] * p, [r + shift for r in range(p)], MPI.DOUBLE])
 
     teach(lambda: call(0), AGAIN)
-    (row,) = direct.table.kinds
-    kind, words = direct.table.take(row)
+    (row,) = fast_path.table.kinds
+    kind, words = fast_path.table.take(row)
     call(1)
-    first = int(direct.context[place.ROW])
+    first = int(fast_path.context[field.ROW])
     for way in range(engine.WAYS):
-        direct.table.put((first + way) % keys.ROWS, kind, words)
+        fast_path.table.put((first + way) % keys.ROWS, kind, words)
     teach(lambda: call(1))
     assert goes_short(ours, lambda: call(1))
 
@@ -437,7 +437,7 @@ def test_a_list_that_loses_its_array_meanwhile(ours, comm, form, after, switch_i
         thread.join()
         if request is not None:
             request.Wait()
-    assert records[0].direct
+    assert records[0].fast_path
     assert comm.rank == 0 or seen == [True]
     gc.collect()
     assert array() is None
@@ -468,13 +468,13 @@ def test_nonblocking(ours, comm, method, late):
         receive[:] = 0
         getattr(comm, method)(*arguments)
         assert (got == receive).all()
-        results.append(records[0].direct)
+        results.append(records[0].fast_path)
     assert results == [False] * (AGAIN - 1) + [True] * 3
 
 
 @pytest.mark.parametrize("field", ["TYPE", "DATA", "NDIM", "DIMENSIONS", "DTYPE", "FLAGS"])
 def test_layout_is_looked_at(monkeypatch, field):
-    """Where objects are laid out otherwise the short way is closed, with the reason, and nothing wrong is followed."""
+    """Where objects are laid out otherwise the fast path is closed, with the reason, and nothing wrong is followed."""
     assert keys.check() is None
     where = getattr(keys, field)
     others = [at for at in range(0, 80, 4) if at != where]

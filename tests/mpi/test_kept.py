@@ -151,7 +151,7 @@ def test_failed_calls_keep_no_buffer(comm, monkeypatch, form, why):
             watched = attempt()
             checks.that(watched is not None, "it did not fail")
             checks.that(watched and all(x() is None for x in watched), why, [x() is None for x in watched or ()])
-            checks.that(not ours._channel.abandoned, "kept as if messages were still posted")
+            checks.that(not ours._channel.leaked, "kept as if messages were still posted")
     finally:
         gc.enable()
 
@@ -162,7 +162,7 @@ def test_failed_calls_keep_no_buffer(comm, monkeypatch, form, why):
 def test_plans_are_limited_in_number(ours, monkeypatch):
     """By number: more sizes, roots and choices than are kept, and every call is right."""
     monkeypatch.setattr(cache, "LIMIT", 40)
-    memory = ours._channel.kept
+    memory = ours._channel.cache
     with cases.Checks() as checks:
         for n in range(1, 60):
             got = np.full(n, float(ours.rank))
@@ -177,7 +177,7 @@ def test_plans_are_limited_in_number(ours, monkeypatch):
 
 def test_plans_are_limited_in_bytes(ours, monkeypatch):
     monkeypatch.setattr(cache, "LIMIT_BYTES", 200_000)
-    memory, most = ours._channel.kept, 0
+    memory, most = ours._channel.cache, 0
     with cases.Checks() as checks:
         for n in range(1, 120):
             counts = [n] * ours.size
@@ -193,7 +193,7 @@ def test_plans_are_limited_in_bytes(ours, monkeypatch):
 
 @pytest.mark.mpi(min_size=2)
 def test_an_override_that_is_left_does_not_leave_its_choice(ours):
-    """A call that asked for counts under one choice is settled under another, and the next is not misled."""
+    """A call that asked for counts under one choice is resolved under another, and the next is not misled."""
     n, p = 40, ours.size
     counts = [n] * p
     with cases.Checks() as checks, ours.using(alltoallv="bruck"):
@@ -214,7 +214,7 @@ def test_idle_executions_are_limited(ours):
     served = []
     for requests in ([ours.Iallreduce(np.ones(7), np.zeros(7)) for _ in range(30)],):
         mpicoll.Request.Waitall(requests)
-    served = [x for table in ours._channel.kept.tables.values() for x in table.values() if x.plan is not None]
+    served = [x for table in ours._channel.cache.tables.values() for x in table.values() if x.plan is not None]
     assert served and max(len(x.idle) for x in served) <= prepare.IDLE
     assert any(x.idle for x in served)
     for x in served:

@@ -50,7 +50,7 @@ def threaded(comm, engine):
         yield made
 
 
-class Flight:
+class Operation:
     """An Iallreduce under way, of which the result is known."""
 
     def __init__(self, comm, n=5, factor=1):
@@ -64,16 +64,16 @@ class Flight:
 
 
 def several(comm, number):
-    """Flights of many sizes, on their way."""
-    return [Flight(comm, n=1 + 37 * (i % 5) + 9_000 * (i % 4 == 3), factor=i + 1) for i in range(number)]
+    """Operations of many sizes, on their way."""
+    return [Operation(comm, n=1 + 37 * (i % 5) + 9_000 * (i % 4 == 3), factor=i + 1) for i in range(number)]
 
 
 def test_one(ours):
-    flight = Flight(ours)
-    assert isinstance(flight.request, mpicoll.Request) and isinstance(flight.request, MPI.Request)
-    assert flight.request.Wait() is True
-    assert flight.right()
-    assert flight.request.Wait() is True        # of a null request
+    operation = Operation(ours)
+    assert isinstance(operation.request, mpicoll.Request) and isinstance(operation.request, MPI.Request)
+    assert operation.request.Wait() is True
+    assert operation.right()
+    assert operation.request.Wait() is True        # of a null request
 
 
 @pytest.mark.unsampled(max_size=4)
@@ -81,9 +81,9 @@ def test_one(ours):
 def test_every_algorithm(ours, engine, spec):
     with Checks() as checks, ours.using(allreduce=spec), ours.trace() as records:
         for n in (0, 1, 2 * ours.size + 1, 3_000):
-            flight = Flight(ours, n)
-            flight.request.Wait()
-            checks.that(flight.right(), n, flight.got)
+            operation = Operation(ours, n)
+            operation.request.Wait()
+            checks.that(operation.right(), n, operation.got)
     assert [(r.algorithm, r.engine) for r in records] == [(spec, engine)] * 4
     assert all(r.messages > 0 for r in records[1:]) or ours.size == 1
 
@@ -91,38 +91,38 @@ def test_every_algorithm(ours, engine, spec):
 @each("number", [2, 12])
 @each("order", [1, -1], ids=["forwards", "backwards"])
 def test_waiting_in_either_order(ours, number, order):
-    flights = several(ours, number)
-    for flight in flights[::order]:
-        flight.request.Wait()
-    assert all(flight.right() for flight in flights)
+    operations = several(ours, number)
+    for operation in operations[::order]:
+        operation.request.Wait()
+    assert all(operation.right() for operation in operations)
 
 
 @each("order", [1, -1], ids=["forwards", "backwards"])
 def test_testing_in_either_order(ours, order):
-    flights = several(ours, 12)
-    for flight in flights[::order]:
-        while not flight.request.Test():
+    operations = several(ours, 12)
+    for operation in operations[::order]:
+        while not operation.request.Test():
             pass
-    assert all(flight.right() for flight in flights)
+    assert all(operation.right() for operation in operations)
 
 
 def test_ranks_complete_in_different_orders(ours):
-    flights = several(ours, 8)
+    operations = several(ours, 8)
     for i in np.random.default_rng(ours.rank).permutation(8):
-        flights[i].request.Wait()
-    assert all(flight.right() for flight in flights)
+        operations[i].request.Wait()
+    assert all(operation.right() for operation in operations)
 
 
 def test_blocking_collectives_in_between(ours):
-    flights = several(ours, 3)
+    operations = several(ours, 3)
     total = np.zeros(4)
     ours.Allreduce(np.full(4, 1.0), total)
     ours.Barrier()
-    flights += several(ours, 2)
+    operations += several(ours, 2)
     ours.Bcast(total, ours.size - 1)
-    for flight in flights:
-        flight.request.Wait()
-    assert all(flight.right() for flight in flights) and (total == ours.size).all()
+    for operation in operations:
+        operation.request.Wait()
+    assert all(operation.right() for operation in operations) and (total == ours.size).all()
 
 
 OTHERS = {
@@ -137,28 +137,28 @@ OTHERS = {
 @each("what", OTHERS)
 def test_one_rank_waits_first_and_another_calls_first(ours, what):
     """A call of ours advances what is in flight: nobody waits for a rank that is in it already."""
-    flight = Flight(ours, n=20_000)
+    operation = Operation(ours, n=20_000)
     if ours.rank == 0:
         OTHERS[what](ours)
-        flight.request.Wait()
+        operation.request.Wait()
     else:
-        flight.request.Wait()
+        operation.request.Wait()
         OTHERS[what](ours)
-    assert flight.right()
+    assert operation.right()
 
 
 @pytest.mark.mpi(min_size=2)
 @each("what", OTHERS)
 def test_a_call_on_one_communicator_advances_another(ours, what):
     """Rank 0 is in a call on the second while the others wait for what is in flight on the first."""
-    second, flight = ours.Dup(), Flight(ours, n=20_000)
+    second, operation = ours.Dup(), Operation(ours, n=20_000)
     if ours.rank == 0:
         OTHERS[what](second)
-        flight.request.Wait()
+        operation.request.Wait()
     else:
-        flight.request.Wait()
+        operation.request.Wait()
         OTHERS[what](second)
-    assert flight.right()
+    assert operation.right()
     second.Free()
 
 
@@ -167,13 +167,13 @@ STARTED = [method for method in METHODS.values() if method.name not in ("Reduce_
 
 def test_every_collective_in_flight_at_once(ours):
     """Each twice, waited for in another order on every rank; results as those of the blocking calls."""
-    plain, wrong, flying = MPI.Intracomm(ours).Dup(), [], []
+    plain, wrong, in_flight = MPI.Intracomm(ours).Dup(), [], []
     for i, method in enumerate(STARTED * 2):
         got, arguments = buffers(method, ours, factor=i + 1)
-        flying.append((method, got, arguments, getattr(ours, method.spelled("nonblocking"))(*arguments)))
-    for i in np.random.default_rng(ours.rank).permutation(len(flying)):
-        flying[i][3].Wait()
-    for i, (method, got, _, request) in enumerate(flying):
+        in_flight.append((method, got, arguments, getattr(ours, method.spelled("nonblocking"))(*arguments)))
+    for i in np.random.default_rng(ours.rank).permutation(len(in_flight)):
+        in_flight[i][3].Wait()
+    for i, (method, got, _, request) in enumerate(in_flight):
         want, arguments = buffers(method, ours, factor=i + 1)
         getattr(plain, method.name)(*arguments)
         if request != MPI.REQUEST_NULL or not np.array_equal(got, want):
@@ -198,14 +198,14 @@ def buffers(method, comm, factor, n=300):
 def test_more_in_flight_than_there_are_tags(ours):
     """Of different lengths, in several steps each, on ranks that are not in step: a mix-up would show."""
     with ours.using(allreduce="ring", chunk_bytes=64, window=2):
-        flights = []
+        operations = []
         for i in range(300):
             if i % 100 == 30 * ours.rank:
                 time.sleep(0.05)
-            flights.append(Flight(ours, n=3 + i % 50, factor=i % 7 + 1))
-    for flight in flights[::-1]:
-        flight.request.Wait()
-    assert all(flight.right() for flight in flights)
+            operations.append(Operation(ours, n=3 + i % 50, factor=i % 7 + 1))
+    for operation in operations[::-1]:
+        operation.request.Wait()
+    assert all(operation.right() for operation in operations)
 
 
 def test_in_place(ours):
@@ -240,14 +240,14 @@ def test_a_request_that_is_dropped_completes(ours):
 
 
 def test_lower_case_wait_and_test(ours):
-    flight = Flight(ours)
-    assert flight.request.wait() is None
-    assert flight.right()
-    flight = Flight(ours)
-    while not (found := flight.request.test())[0]:
+    operation = Operation(ours)
+    assert operation.request.wait() is None
+    assert operation.right()
+    operation = Operation(ours)
+    while not (found := operation.request.test())[0]:
         pass
     assert found == (True, None)
-    assert flight.right()
+    assert operation.right()
 
 
 # -- while nobody calls mpicoll
@@ -260,40 +260,40 @@ need_thread = pytest.mark.skipif(not THREADED, reason="needs MPI_THREAD_MULTIPLE
 @each("n", [1, 20_000])
 def test_a_program_that_needs_asynchronous_progress(threaded, n):
     """Rank 0 waits for a message that comes when another rank's Iallreduce is complete."""
-    flight, word = Flight(threaded, n), np.zeros(1)
+    operation, word = Operation(threaded, n), np.zeros(1)
     if threaded.rank == 0:
         for source in range(1, threaded.size):
             threaded.Recv(word, source, 9)
-        flight.request.Wait()
+        operation.request.Wait()
     else:
-        flight.request.Wait()
+        operation.request.Wait()
         threaded.Send(word, 0, 9)
-    assert flight.right()
+    assert operation.right()
 
 
 @need_thread
 def test_progress_while_the_program_computes(threaded):
     """Nobody calls MPI, and yet all is there."""
-    flights = several(threaded, 4)
+    operations = several(threaded, 4)
     time.sleep(0.5)
     until = time.monotonic() + 10
-    while not all(f.request._flight.done for f in flights) and time.monotonic() < until:
+    while not all(f.request._flight.done for f in operations) and time.monotonic() < until:
         time.sleep(0.01)
-    assert all(f.request._flight.done for f in flights)
-    for flight in flights:
-        flight.request.Wait()
-    assert all(flight.right() for flight in flights)
+    assert all(f.request._flight.done for f in operations)
+    for operation in operations:
+        operation.request.Wait()
+    assert all(operation.right() for operation in operations)
 
 
 @need_thread
 def test_on_two_communicators(threaded, engine):
     other = threaded.Dup()
     with other.using(engine=engine):
-        flights = [Flight(c, n=100 * i + 1) for i in range(6) for c in (threaded, other)]
-    MPI.Request.Waitall([f.request for f in flights])
-    for flight in flights:
-        flight.request.Wait()
-    assert all((f.got == sum(cases.data(f.n, r) for r in range(f.p))).all() for f in flights)
+        operations = [Operation(c, n=100 * i + 1) for i in range(6) for c in (threaded, other)]
+    MPI.Request.Waitall([f.request for f in operations])
+    for operation in operations:
+        operation.request.Wait()
+    assert all((f.got == sum(cases.data(f.n, r) for r in range(f.p))).all() for f in operations)
     other.Free()
 
 
@@ -304,9 +304,9 @@ def test_the_thread_sleeps_and_is_woken(threaded):
     thread = progress.THREAD
     for rest in (0.0, 0.5 * progress.LINGER, 10 * progress.LINGER):
         time.sleep(rest)
-        flight = Flight(threaded, 20_000)
-        MPI.Request.Waitall([flight.request])   # which advances nothing of ours
-        assert flight.right()
+        operation = Operation(threaded, 20_000)
+        MPI.Request.Waitall([operation.request])   # which advances nothing of ours
+        assert operation.right()
     until = time.monotonic() + 10
     while not thread.asleep and time.monotonic() < until:
         time.sleep(0.01)
@@ -321,15 +321,15 @@ def test_the_thread_is_out_of_the_way_while_somebody_waits(threaded, monkeypatch
     monkeypatch.setattr(progress.THREAD, "_pass", passes.append)    # of a thread that looks, and does nothing
     if threaded.rank:
         time.sleep(0.5)
-    flight = Flight(threaded, 100)
+    operation = Operation(threaded, 100)
     if threaded.rank == 0:
         time.sleep(0.1)
         assert passes
         passes.clear()
-    flight.request.Wait()       # rank 0 for 0.4 s, in which there is time for thousands
+    operation.request.Wait()       # rank 0 for 0.4 s, in which there is time for thousands
     assert len(passes) < 20
     monkeypatch.undo()
-    assert flight.right() and not progress.THREAD.waiters
+    assert operation.right() and not progress.THREAD.waiters
 
 
 # -- errors
@@ -345,18 +345,18 @@ def test_ctrl_c_ends_nothing_but_the_wait(ours, handler, error):
     """What a signal handler raises goes to the caller; what is in flight goes on, and can be waited for again."""
     if ours.rank:
         time.sleep(0.5)
-    flights = several(ours, 6)
+    operations = several(ours, 6)
     if ours.rank == 0:
         before = signal.signal(signal.SIGALRM, handler)
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         try:
             with pytest.raises(error):
-                flights[3].request.Wait()
+                operations[3].request.Wait()
         finally:
             signal.signal(signal.SIGALRM, before)
-    for flight in flights:
-        flight.request.Wait()
-    assert all(flight.right() for flight in flights)
+    for operation in operations:
+        operation.request.Wait()
+    assert all(operation.right() for operation in operations)
 
 
 def test_bad_arguments_raise_at_once(ours):
@@ -364,9 +364,9 @@ def test_bad_arguments_raise_at_once(ours):
         ours.Iallreduce(np.zeros(3), np.zeros(4))
     with ours.using(allreduce="ring"), ops.user_op(ops.AFFINE) as op, pytest.raises(PreconditionError):
         ours.Iallreduce(ops.maps(3, ours.rank), np.zeros(3, np.int64), op)
-    flight = Flight(ours)
-    flight.request.Wait()
-    assert flight.right()
+    operation = Operation(ours)
+    operation.request.Wait()
+    assert operation.right()
 
 
 class Broken(Exception):
@@ -375,14 +375,14 @@ class Broken(Exception):
 
 @each("how", ["Wait", "Test"])
 def test_an_error_on_the_way_surfaces_when_it_completes(ours, monkeypatch, how):
-    """What goes wrong at the end of a flight is told to whoever waits for it, and the next is as if nothing were."""
+    """What goes wrong at the end of an operation is told to whoever waits for it; the next is as if nothing were."""
     with monkeypatch.context() as patch, ours.trace():
         patch.setattr("mpicoll.runtime.channel.Channel.record", fail)
         second = ours.Iallreduce(np.zeros(3), np.zeros(3))
         until = time.monotonic() + 20
         while not second._flight.done and time.monotonic() < until:
             ours._channel.poll()
-    third = Flight(ours)
+    third = Operation(ours)
     with pytest.raises(Broken, match="on the way"):
         complete(second, how)
     assert second == MPI.REQUEST_NULL
@@ -435,8 +435,8 @@ def test_a_datatype_may_be_freed_before_the_wait(ours):
 
 def test_freeing_a_communicator_completes_what_is_in_flight(ours):
     copy = ours.Dup()
-    flights = several(copy, 3)
+    operations = several(copy, 3)
     copy.Free()
-    for flight in flights:
-        flight.request.Wait()
-    assert all(flight.right() for flight in flights)
+    for operation in operations:
+        operation.request.Wait()
+    assert all(operation.right() for operation in operations)

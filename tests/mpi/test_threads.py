@@ -67,12 +67,12 @@ def mixed_calls(comm, n, times):
             repeated.Start()
             comm.Allreduce(data, result)
             assert (result == right).all(), ("blocking", i, result)
-            flights = [total(comm, n + k, i + k) for k in range(3)]
-            requests = [comm.Iallreduce(a, b) for a, b, _ in flights]
+            operations = [total(comm, n + k, i + k) for k in range(3)]
+            requests = [comm.Iallreduce(a, b) for a, b, _ in operations]
             comm.Barrier()
             for request in requests[:: 1 if i % 2 else -1]:
                 request.Wait()
-            assert all((b == c).all() for _, b, c in flights), ("nonblocking", i)
+            assert all((b == c).all() for _, b, c in operations), ("nonblocking", i)
             repeated.Wait()
             assert (got == right).all(), ("persistent", i, got)
         repeated.Free()

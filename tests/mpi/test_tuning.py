@@ -53,7 +53,7 @@ ROWS = [{"from_bytes": 0, "algorithm": "tree"}, {"from_bytes": 64, "algorithm": 
 
 
 def test_auto_goes_by_the_table(comm, tuned):
-    """Again and again, so the short way too; a part of the communicator has none."""
+    """Again and again, so the fast path too; a part of the communicator has none."""
     ours = tuned({"allreduce": ROWS})
     with Checks() as checks:
         for n, wanted in ((3, ("tree", None)), (20, ("native", None)), (3000, ("ring", 512))):

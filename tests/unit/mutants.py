@@ -57,8 +57,8 @@ def adhoc(
 def at_rank(entry: Algorithm, rank: int, change: Callable[[Strands], Strands]) -> Algorithm:
     """The algorithm, not a layered one, with one rank's program changed."""
 
-    def body(p: int, own: int, **settled: Any) -> Strands:
-        program = entry.make(p, settled)(own)
+    def body(p: int, own: int, **resolved: Any) -> Strands:
+        program = entry.make(p, resolved)(own)
         return change(program) if own == rank else program
 
     return replace(entry, body=body)

@@ -68,5 +68,5 @@ def test_steps_do_not_grow_with_the_root(entry):
     """A rotated tree is as deep as is said of root 0; rank order may cost one step more."""
     p, claims = served(entry, 7), entry.claims
     for schedule in schedules(entry, p):
-        said = claims.evaluate(claims.steps, p, **schedule.settled)
+        said = claims.evaluate(claims.steps, p, **schedule.resolved)
         assert verify(schedule).steps <= said + (not schedule.commutative)

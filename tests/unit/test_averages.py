@@ -79,7 +79,7 @@ def test_the_last_fold_divides(entry, p):
     plans = lower_all(made, Case(40, 8, 16, 2, averaged=True), False)
     alone = {rank for rank, plan in enumerate(plans) if any(len(s) == 2 for s in rows_of(plan, LAST))}
     late = {rank for rank in range(p) if not all(folded_last(rank, block) for block in made.ends(rank))}
-    assert alone == (set() if entry.finishes_where_kept(p, made.settled) else late)
+    assert alone == (set() if entry.finishes_where_kept(p, made.resolved) else late)
 
 
 @pytest.mark.parametrize("entry", REDUCING)
@@ -185,7 +185,7 @@ def test_what_finishes_with_some_parameters_only(p):
     trees = replace(find("allreduce", "reduce_bcast"), finishes=lambda p, reduce, bcast: reduce.entry.name == "chain")
     for reduce, finishes in (("chain", True), ("rabenseifner", False)):
         made = Schedule(trees, p, reduce=reduce)
-        assert trees.finishes_where_kept(p, made.settled) is finishes
+        assert trees.finishes_where_kept(p, made.resolved) is finishes
         check_tables(made)
     falsely = Schedule(replace(trees, finishes=True), p, reduce="rabenseifner")
     with pytest.raises(VerifyError, match="averaged=True"):

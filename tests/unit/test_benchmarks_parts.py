@@ -24,7 +24,7 @@ def test_parts_of_a_call_and_of_a_start(tmp_path):
         assert [row["way"] for row in of_one] == ["short"] * 4 + ["long"] * 5 + ["MPI's own"]
         took = [row["seconds"]["median"] for row in of_one]
         assert all(0 < t < 0.01 for t in took)
-        assert took[8] > 3 * took[3]      # the long way is really gone
+        assert took[8] > 3 * took[3]      # the slow path is really gone
     assert [row["part"] for row in rows if row["way"] == "starting"] == list(parts.STARTING)
     assert "import mpicoll" in done.output
 

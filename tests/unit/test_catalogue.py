@@ -39,7 +39,10 @@ def squares():
     del _REGISTRY["barrier"]["squares"]
 
 
-@pytest.mark.parametrize("name", ["cli.verify", "describe.catalogue", "describe.formulas", "describe.picture", "describe.svg"])
+DESCRIBE = ("catalogue", "formulas", "picture", "svg")
+
+
+@pytest.mark.parametrize("name", ["cli.verify", *(f"describe.{module}" for module in DESCRIBE)])
 def test_examples(name):
     found = doctest.testmod(import_module(f"mpicoll.{name}"))
     assert found.attempted and not found.failed
@@ -63,9 +66,9 @@ def test_facts_are_plain(entry):
 def test_measured_is_what_is_claimed(entry):
     p = served(entry, 8)
     steps, moved = measured(entry, p)
-    claims, settled = entry.claims, entry.settle(p)
-    assert claims.holds(claims.steps, Fraction(steps), p, **settled)
-    assert claims.holds(claims.bytes_per_rank, moved, p, **settled)
+    claims, resolved = entry.claims, entry.resolve(p)
+    assert claims.holds(claims.steps, Fraction(steps), p, **resolved)
+    assert claims.holds(claims.bytes_per_rank, moved, p, **resolved)
 
 
 def test_what_does_not_suit_is_not_measured(squares):

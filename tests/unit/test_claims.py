@@ -171,10 +171,10 @@ def test_formulas_of_every_algorithm_have_values(entry: Algorithm, p):
     said, p = entry.claims, served(entry, p)
     for given, _ in entry.choices(p):
         try:
-            settled = Schedule(entry, p, **given).settled
+            resolved = Schedule(entry, p, **given).resolved
         except PreconditionError:
             continue
-        values = [said.evaluate(x, p, 1, **settled) for x in (said.steps, said.bytes_per_rank, said.scratch)]
+        values = [said.evaluate(x, p, 1, **resolved) for x in (said.steps, said.bytes_per_rank, said.scratch)]
         assert min(values) >= 0
         assert values[0].denominator == 1
 

@@ -76,7 +76,7 @@ def test_pictures_are_small_and_well_formed(written):
 def test_pictures_show_what_there_is_to_see():
     assert pictured(find("allreduce", "ring"), {}).p == 5
     assert pictured(find("allreduce", "halving_doubling"), {"form": "binary_blocks"}).p == 13
-    assert len(pictured(find("allreduce", "hierarchical"), {}).settled["groups"]) > 1
+    assert len(pictured(find("allreduce", "hierarchical"), {}).resolved["groups"]) > 1
 
 
 def test_an_algorithm_that_is_not_for_every_p_has_its_row():

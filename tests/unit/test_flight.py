@@ -1,4 +1,4 @@
-"""A flight and what comes between: errors, interrupts, and another that must be done first."""
+"""An operation and what comes between: errors, interrupts, and another that must be done first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mpi4py import MPI
 from mpicoll.dispatch.execute import UnderWay
 from mpicoll.engines import mpi4py as reference
 from mpicoll.errors import MismatchError, RequestError
-from mpicoll.runtime.operation import Flight, Raised
+from mpicoll.runtime.operation import Operation, Raised
 
 
 class Stage:
@@ -30,33 +30,33 @@ class Stage:
 
 def made(*stages, finish=lambda: None):
     choice = SimpleNamespace(collective="bcast")
-    return Flight(choice, 1, [lambda stage=stage: stage for stage in stages], finish, keep="memory")
+    return Operation(choice, 1, [lambda stage=stage: stage for stage in stages], finish, keep="memory")
 
 
 @pytest.mark.parametrize("error", [TimeoutError("alarm"), KeyboardInterrupt(), SystemExit(3)])
 def test_what_a_signal_handler_raises_ends_nothing(error):
-    flight = made(Stage(error))
+    operation = made(Stage(error))
     with pytest.raises(type(error)):
-        flight.step(0.0)
-    assert not flight.done and flight.error is None
-    assert flight.step(0.0) and flight.error is None and not flight.broke_off
+        operation.step(0.0)
+    assert not operation.done and operation.error is None
+    assert operation.step(0.0) and operation.error is None and not operation.broke_off
 
 
 @pytest.mark.parametrize("error", [MPI.Exception(MPI.ERR_OTHER), MismatchError("root", [0, 1]), MemoryError()])
 def test_what_a_stage_raises_is_told_to_who_waits(error):
-    flight = made(Stage(error))
-    assert flight.step(0.0) and flight.broke_off and flight.keep == "memory"
+    operation = made(Stage(error))
+    assert operation.step(0.0) and operation.broke_off and operation.keep == "memory"
     with pytest.raises(type(error)):
-        flight.tell()
-    flight.tell()
+        operation.tell()
+    operation.tell()
 
 
 def test_in_another_thread_no_handler_raises():
-    flight = made(Stage(RuntimeError("a defect")))
-    thread = threading.Thread(target=flight.step, args=(0.0,))
+    operation = made(Stage(RuntimeError("a defect")))
+    thread = threading.Thread(target=operation.step, args=(0.0,))
     thread.start()
     thread.join()
-    assert flight.done and isinstance(flight.error, RuntimeError)
+    assert operation.done and isinstance(operation.error, RuntimeError)
 
 
 @pytest.mark.parametrize("error", [ValueError("of the operator"), SystemExit(1), KeyboardInterrupt()])
@@ -64,26 +64,26 @@ def test_what_an_operator_raises_is_told_to_who_waits(error):
     def finish():
         raise Raised(error)
 
-    flight = made(Stage(), finish=finish)
-    assert flight.step(0.0) and not flight.broke_off
+    operation = made(Stage(), finish=finish)
+    assert operation.step(0.0) and not operation.broke_off
     with pytest.raises(type(error)):
-        flight.tell()
+        operation.tell()
 
 
 def test_an_interrupt_before_the_request_is_told_of_the_end():
-    flight, told = made(Stage()), []
-    flight.step(0.0)
-    flight.on_done = lambda: told.append("done")  # as if the interrupt had come between
-    assert flight.step(0.0) and flight.step(0.0) and told == ["done"]
+    operation, told = made(Stage()), []
+    operation.step(0.0)
+    operation.on_done = lambda: told.append("done")  # as if the interrupt had come between
+    assert operation.step(0.0) and operation.step(0.0) and told == ["done"]
 
 
 def test_an_interrupt_while_the_request_is_told_of_the_end():
     """It is told again, for nobody knows how far that came."""
-    flight = made(Stage())
-    flight.on_done = Interrupts()
+    operation = made(Stage())
+    operation.on_done = Interrupts()
     with pytest.raises(KeyboardInterrupt):
-        flight.step(0.0)
-    assert flight.step(0.0) and flight.step(0.0) and flight.on_done is None
+        operation.step(0.0)
+    assert operation.step(0.0) and operation.step(0.0) and operation.on_done is None
 
 
 def test_what_waits_for_an_earlier_one_does_not_stand_still():

@@ -25,15 +25,15 @@ from mpicoll.schedules.schedule import Schedule, schedule
 CLAIMS = Claims("An idea.", UNBOUNDED, UNBOUNDED, UNBOUNDED, "", "")
 
 
-def settled(annotation, value, p=6, nodes=None):
+def resolved(annotation, value, p=6, nodes=None):
     """What an algorithm gets for a parameter of that kind."""
     (kind,) = annotation.__metadata__
-    return Parameter(None, kind).settle("bcast toy", "x", value, p, nodes)
+    return Parameter(None, kind).resolve("bcast toy", "x", value, p, nodes)
 
 
 def refused(annotation, value, p=6, nodes=None):
     with pytest.raises(ParameterError) as error:
-        settled(annotation, value, p, nodes)
+        resolved(annotation, value, p, nodes)
     assert isinstance(error.value, ValueError)
     assert str(error.value).startswith(f"bcast toy: x is {value!r}; ")
     return str(error.value).partition("; ")[2]
@@ -51,7 +51,7 @@ def test_examples():
     ("kind", "value"), [(Radix, 2), (Radix, 1000), (Fanout, 1), (Fanout, 1000), (Share, 1), (Share, 6)]
 )
 def test_a_number_in_range(kind, value):
-    assert settled(kind, value) == value
+    assert resolved(kind, value) == value
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_no_number_at_all(kind, value):
 
 
 def test_a_share_depends_on_p():
-    assert settled(Share, 6, p=6) == 6
+    assert resolved(Share, 6, p=6) == 6
     assert refused(Share, 6, p=5).endswith("from 1 to p = 5")
 
 
@@ -98,17 +98,17 @@ def test_a_share_depends_on_p():
     ],
 )
 def test_groups(value, groups):
-    assert settled(Grouping, value) == groups
+    assert resolved(Grouping, value) == groups
 
 
 def test_nodes_are_those_of_the_communicator_where_known():
     nodes = ((0, 3), (1, 4, 5), (2,))
-    assert settled(Grouping, "nodes", nodes=nodes) == nodes
-    assert settled(Grouping, 2, nodes=nodes) == ((0, 1), (2, 3), (4, 5))
-    assert settled(Grouping, ((0, 1, 2, 3, 4, 5),), nodes=nodes) == ((0, 1, 2, 3, 4, 5),)
+    assert resolved(Grouping, "nodes", nodes=nodes) == nodes
+    assert resolved(Grouping, 2, nodes=nodes) == ((0, 1), (2, 3), (4, 5))
+    assert resolved(Grouping, ((0, 1, 2, 3, 4, 5),), nodes=nodes) == ((0, 1, 2, 3, 4, 5),)
     made = schedule("allreduce", "hierarchical", 6, nodes=nodes)
-    assert made.settled["groups"] == nodes
-    assert schedule("allreduce", "hierarchical(groups=3)", 6, nodes=nodes).settled["groups"] == ((0, 1, 2), (3, 4, 5))
+    assert made.resolved["groups"] == nodes
+    assert schedule("allreduce", "hierarchical(groups=3)", 6, nodes=nodes).resolved["groups"] == ((0, 1, 2), (3, 4, 5))
     verify(made)
 
 
@@ -164,7 +164,7 @@ def test_groups_turn_with_the_root(by):
     kind, groups = Groups(), ((0, 3), (1, 4, 5), (2,))
     turned = kind.turned(groups, 6, by)
     assert {frozenset((r - by) % 6 for r in group) for group in groups} == set(map(frozenset, turned))
-    assert turned == kind.settle(turned, 6, None)  # in the order it would have been given
+    assert turned == kind.resolve(turned, 6, None)  # in the order it would have been given
     assert 0 in turned[0] and next(g for g in groups if by in g) == tuple(sorted((r + by) % 6 for r in turned[0]))
     assert kind.turned(turned, 6, -by % 6) == groups
 
@@ -177,9 +177,9 @@ def test_numbers_do_not_turn():
 
 
 def test_another_algorithm():
-    chosen = settled(parameters.Reducing, "chain")
+    chosen = resolved(parameters.Reducing, "chain")
     assert chosen == Chosen(find("reduce", "chain"))
-    inner = settled(parameters.Allreducing, "reduce_bcast(reduce=chain)")
+    inner = resolved(parameters.Allreducing, "reduce_bcast(reduce=chain)")
     assert inner == Chosen(find("allreduce", "reduce_bcast"), (("reduce", "chain"),))
     assert inner.blocks(range(5)) == 1 and inner.ordered(range(5))
 
@@ -196,9 +196,9 @@ def test_an_algorithm_that_is_not_there():
     )
     assert refused(parameters.Reducing, "ring").startswith("no reduce algorithm is called 'ring'")
     with pytest.raises(UnknownAlgorithm):
-        Of("reduce").settle("chian", 4, None)
+        Of("reduce").resolve("chian", 4, None)
     with pytest.raises(ParameterError, match=r"^allreduce reduce_bcast has no parameter k; it has: reduce, bcast$"):
-        settled(parameters.Allreducing, "reduce_bcast(k=1)")
+        resolved(parameters.Allreducing, "reduce_bcast(k=1)")
 
 
 def test_what_an_inner_algorithm_is_given_is_looked_at_when_it_is_used():
@@ -258,7 +258,7 @@ def test_every_names_what_is_registered_later_too(registry):
 def test_groupings_for_grids(p):
     for make in (uneven, dealt):
         groups = make(p)
-        assert Groups().settle(groups, p, None) == groups
+        assert Groups().resolve(groups, p, None) == groups
     *sizes, last = map(len, uneven(p))
     assert sizes == [1, 2, 3, 1, 2, 3, 1, 2, 3][: len(sizes)] and last <= 3
     assert consecutive(uneven(p))
@@ -285,7 +285,7 @@ def test_choices_are_the_defaults_then_the_grid():
         ({"k": 4}, [0, 3]),
         ({"k": 5}, [0, 1, 2, 3]),
     ]
-    assert (entry.defaults, entry.settle(3), entry.settle(3, k=9)) == ({"k": 2}, {"k": 2}, {"k": 9})
+    assert (entry.defaults, entry.resolve(3), entry.resolve(3, k=9)) == ({"k": 2}, {"k": 2}, {"k": 9})
 
 
 # -- what an algorithm needs of p ---------------------------------------------------------------------------
@@ -319,7 +319,7 @@ def test_an_algorithm_may_need_a_number_of_ranks(registry):
     assert issubclass(PreconditionError, ValueError)
     for p, given in ((3, {}), (1, {}), (4, {"k": 5})):
         said = f"^bcast pairs needs an even number of ranks, more than k, and p is {p}$"
-        for use in (entry.settle, lambda p, **given: Schedule(entry, p, **given), lambda p, **k: entry(p, 0, **k)):
+        for use in (entry.resolve, lambda p, **given: Schedule(entry, p, **given), lambda p, **k: entry(p, 0, **k)):
             with pytest.raises(PreconditionError, match=said):
                 use(p, **given)
     with pytest.raises(PreconditionError):
@@ -350,7 +350,7 @@ def test_a_part_that_does_not_serve_is_refused(registry):
 def test_parameters_out_of_range_are_no_question_of_p(registry):
     entry = algorithm("bcast", requires=EVEN)(pairs)
     with pytest.raises(ParameterError, match=r"^bcast pairs: k is 1; it must be a whole number of at least 2$"):
-        entry.settle(3, k=1)
+        entry.resolve(3, k=1)
     wrong = algorithm("bcast", name="wrong", grid=[over(k=(1,))])(pairs)
     with pytest.raises(ParameterError, match="k is 1"):
         prove(wrong, 4)

@@ -266,14 +266,14 @@ def test_scratch_is_what_the_docstring_says(entry, p):
     claims = entry.claims
     per_block = 0 if entry.collective.naming == "none" else 2 * ALIGN
     whole = lower_all(made, Case(counts_of(made, per_block), 1, None, 4), in_place)
-    claimed = claims.evaluate(claims.scratch, made.p, k * per_block, **made.settled)
+    claimed = claims.evaluate(claims.scratch, made.p, k * per_block, **made.resolved)
     used = max(plan.scratch_bytes for plan in whole)
     bound = claims.scratch.startswith("at most ")
     assert used <= claimed if bound else used == claimed
     if per_block:
         chunked = lower_all(made, Case(counts_of(made, 5 * ALIGN), 1, ALIGN, 3), in_place)
         scratch = max(plan.scratch_bytes for plan in chunked)
-        claimed = claims.evaluate(claims.scratch, made.p, k * ALIGN, **made.settled)
+        claimed = claims.evaluate(claims.scratch, made.p, k * ALIGN, **made.resolved)
         room = k * ALIGN if staged(chunked) > staged(whole) else 0
         assert bound or 3 * claimed <= scratch
         assert scratch <= 3 * (claimed + room)

@@ -211,7 +211,7 @@ def test_unknown_parameter():
     with pytest.raises(ParameterError, match="allreduce ring has no parameter a, b; it has: none"):
         parse_spec("allreduce", "ring(b=1, a=2)")
     ring = find("allreduce", "ring")
-    for use in (ring.settle, lambda p, **given: ring(p, 0, **given), lambda p, **given: Schedule(ring, p, **given)):
+    for use in (ring.resolve, lambda p, **given: ring(p, 0, **given), lambda p, **given: Schedule(ring, p, **given)):
         with pytest.raises(ParameterError, match="allreduce ring has no parameter k; it has: none"):
             use(4, k=1)
 
@@ -243,8 +243,8 @@ def test_a_parameter_has_parameters():
         schedule("allreduce", "reduce_bcast(reduce=chain(3))", p=4)
     spec = "hierarchical(inner=chain(), middle=reduce_bcast(reduce=chain), groups=[[2, 1], [0]])"
     made = schedule("allreduce", spec, 3)
-    assert made.settled["groups"] == ((0,), (1, 2))
-    assert made.settled["middle"].given == (("reduce", "chain"),)
+    assert made.resolved["groups"] == ((0,), (1, 2))
+    assert made.resolved["middle"].given == (("reduce", "chain"),)
     verify(made)
 
 

@@ -336,7 +336,7 @@ def test_wrong_formula(entry, field, what):
     wrong = f"at most n * {got} - n" if said.startswith("at most ") else f"({said}) + 1"
     error = refused(Schedule(claiming(entry, **{field: wrong}), p))
     assert (error.algorithm, error.p, error.op) == (entry.title, p, f"the docstring's {what}")
-    value = entry.claims.evaluate(wrong, p, **right.settled)
+    value = entry.claims.evaluate(wrong, p, **right.resolved)
     assert error.expected == f"{wrong} = {value}"
     assert Fraction(error.got) == got == value + (1 if said.startswith("at most ") else -1)
 

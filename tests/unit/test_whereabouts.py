@@ -20,7 +20,7 @@ from mpicoll.runtime.status import (
     ending,
     find,
     last_error,
-    place,
+    location,
     tell,
 )
 
@@ -38,7 +38,7 @@ def one(answer: Answer | None, mine: Standing = MINE, waited_for: tuple[int, ...
 
 
 def here(**said: object) -> Answer:
-    return Answer(**{"calls": 6, "place": "a.py, line 1, in f", **said})  # type: ignore[arg-type]
+    return Answer(**{"calls": 6, "location": "a.py, line 1, in f", **said})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_ranks_in_one_place_share_a_line():
 
 
 def test_a_report_stays_short():
-    told = {r: here(place=f"a.py, line {r}, in f") for r in range(30)}
+    told = {r: here(location=f"a.py, line {r}, in f") for r in range(30)}
     lines = tell(find(MINE, range(30), (), told))
     assert len(lines) == LINES + 1 and lines[-1] == f"and {30 - LINES} lines more of the kind"
 
@@ -136,7 +136,7 @@ def test_an_error_is_one_short_line():
 
 def test_the_place_is_that_of_the_main_thread_in_the_program():
     found = []
-    thread = threading.Thread(target=lambda: found.append(place()))
+    thread = threading.Thread(target=lambda: found.append(location()))
     thread.start()
     while thread.is_alive():
         time.sleep(0.001)

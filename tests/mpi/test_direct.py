@@ -408,7 +408,7 @@ def test_why_it_is_closed_is_explained(comm, monkeypatch, variable, value, why):
 
 @pytest.mark.mpi(min_size=2)
 def test_a_late_rank(ours, comm):
-    """The others wait longer than the function does: their calls become operations, and take the fast path again after."""
+    """The others wait longer than the function does: their calls become operations, and are fast again after."""
     for turn in range(3):
         teach(lambda: allreduce(ours, np.ones(5)), AGAIN)
         if comm.rank == turn % 2:

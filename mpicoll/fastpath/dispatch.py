@@ -1,9 +1,9 @@
 """The fast path of a call: kinds that were served before need no look at their arguments in Python.
 
 entry.py has the function that a method tries first. What leaves the fast path comes back here: a call that is not
-done after some milliseconds becomes an operation, one that somebody traces leaves its record. A kind of call is inserted when
-it is served for the second time, from arguments that nobody can change (see buffers/snapshot.py), and if what serves it
-is what served it the first time.
+done after some milliseconds becomes an operation, one that somebody traces leaves its record. A kind of call is
+inserted when it is served for the second time, from arguments that nobody can change (see buffers/snapshot.py), and if
+what serves it is what served it the first time.
 """
 
 from __future__ import annotations

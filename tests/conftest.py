@@ -8,8 +8,8 @@ import shutil
 import tempfile
 from functools import partial
 
-import mpi_harness
 import pytest
+from support import harness
 
 ON_REQUEST = {
     "browser": "a web browser",
@@ -19,7 +19,7 @@ ON_REQUEST = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    mpi_harness.pytest_addoption(parser)
+    harness.pytest_addoption(parser)
     group = parser.getgroup("mpicoll")
     for name, needs in ON_REQUEST.items():
         group.addoption(f"--run-{name}", action="store_true", help=f"run the tests that need {needs}")
@@ -74,7 +74,7 @@ class Results:
 
     def pytest_deselected(self, items: list[pytest.Item]) -> None:
         for item in items:
-            if mpi_harness.TOO_FEW_OR_MANY in item.user_properties:
+            if harness.TOO_FEW_OR_MANY in item.user_properties:
                 self.write(id=item.nodeid, outcome="inapplicable", reason="")
 
 

@@ -84,13 +84,14 @@ class Survey:
 def ask(mpi: str) -> Survey:
     """The survey of one MPI, in its environment."""
     python = ROOT / ENVIRONMENTS[mpi] / "bin" / "python"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
     answers: dict[tuple[str, str, str], object] = {}
     with tempfile.NamedTemporaryFile("r") as file:
         behind = 0
         while True:
-            program = [python, ROOT / "tests" / "mpi_operators.py", file.name, behind]
+            program = [python, "-m", "support.operators", file.name, behind]
             line = [python, ROOT / "tests" / "launcher.py", "-n", 2, *program]
-            launch.run_group([str(word) for word in line], LIMIT, os.environ, cwd=ROOT)
+            launch.run_group([str(word) for word in line], LIMIT, environment, cwd=ROOT)
             told = [json.loads(line) for line in file]
             if not told:
                 sys.exit(f"{mpi}: the survey did not begin")

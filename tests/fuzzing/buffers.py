@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
-from mpi_vectors import packed, strewn
+from support.vectors import packed, strewn
 
 from . import kinds
 from .memory import Area

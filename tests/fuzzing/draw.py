@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from mpi4py import MPI
-from mpi_cases import drawn, spelled
+from support.cases import drawn, spelled
 
 from mpicoll.dispatch.methods import METHODS
 from mpicoll.engines import selftest
@@ -125,7 +125,7 @@ def engines() -> tuple[str | None, ...]:
 @cache
 def present(names: tuple[str, ...]) -> list[str]:
     """The datatypes that this MPI has, the simplest first."""
-    from mpi_ops import present as has
+    from support.ops import present as has
 
     able = [name for name in names if name == "MATRIX" or has(name)]
     return sorted(able, key=lambda name: name != "INT")

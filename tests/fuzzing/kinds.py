@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cache, reduce, wraps
 from typing import Any, TypeVar
 
-import mpi_ops as ops
 import numpy as np
 from mpi4py import MPI
+from support import ops
 
 import mpicoll
 

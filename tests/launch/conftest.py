@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import launcher
 import pytest
-from mpi_harness import sample
+from support.harness import sample
 
 
 @pytest.hookimpl(trylast=True)

@@ -10,8 +10,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFTEST = """\
-from mpi_harness import comm, pytest_addoption
-from mpi_harness import install as pytest_configure
+from support.harness import comm, pytest_addoption
+from support.harness import install as pytest_configure
 """
 HEAD = "import time\nimport numpy as np\nimport pytest\nfrom mpi4py import MPI\nrank = MPI.COMM_WORLD.rank\n"
 

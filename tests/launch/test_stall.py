@@ -150,11 +150,11 @@ def test_every_collective_in_every_form(run, form):
     """Without abort: each is told of while rank 0 is late, and then goes on and ends. All at once where that goes."""
     done = run(r"""
         import io, re
-        import mpi_calls
+        from support.calls import collectives
         settings.REPORT_AFTER = 0.6
         sys.stderr = told = io.StringIO()
         comm, form = mpicoll.Comm(world), sys.argv[2]
-        calls = mpi_calls.collectives(comm, form)
+        calls = collectives(comm, form)
         for together in [[name] for name in calls] if form == "blocking" else [list(calls)]:
             world.Barrier()
             if rank == 0:

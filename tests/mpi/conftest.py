@@ -1,7 +1,7 @@
-"""Every test below runs on all ranks at once: see mpi_harness.py."""
+"""Every test below runs on all ranks at once: see support/harness.py."""
 
-from mpi_harness import comm as comm
-from mpi_harness import install as pytest_configure  # noqa: F401
+from support.harness import comm as comm
+from support.harness import install as pytest_configure  # noqa: F401
 
 try:
     from hypothesis import Phase, settings

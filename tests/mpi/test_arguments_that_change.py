@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pytest
 from mpi4py import MPI
-from mpi_cases import AGAIN
+from support.cases import AGAIN
 
 import mpicoll
 from mpicoll.comm import comm as module

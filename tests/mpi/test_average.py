@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
-import mpi_cases as cases
-import mpi_ops as ops
 import numpy as np
 import pytest
 from mpi4py import MPI
-from mpi_cases import Case, Checks
+from support import cases, ops
+from support.cases import Case, Checks
 from unit.mutants import adhoc
 
 import mpicoll
@@ -55,7 +54,7 @@ def check(checks, ours, plain, case, spec, engine, **how):
 
 
 def numbers(code):
-    """Whole numbers of a dtype, as mpi_cases makes them."""
+    """Whole numbers of a dtype, as support/cases.py makes them."""
     return lambda n, rank: ops.values(n, rank, code)
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from functools import cache
 
-import mpi_cases as cases
 import numpy as np
 import pytest
 from mpi4py import MPI
+from support import cases
 
 import mpicoll
 from mpicoll import errors

@@ -10,7 +10,7 @@ import struct
 import numpy as np
 import pytest
 from mpi4py import MPI
-from mpi_arranged import Packed
+from support.arranged import Packed
 
 from mpicoll import errors
 from mpicoll.buffers import arguments, datatypes, parse, vector_arguments

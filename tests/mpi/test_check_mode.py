@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import mpi_cases as cases
-import mpi_forms as forms
-import mpi_ops as ops
-import mpi_vectors as vectors
 import numpy as np
 import pytest
 from mpi4py import MPI
-from mpi_calls import collectives
-from mpi_in_form import FORMS, in_form
+from support import cases, forms, ops, vectors
+from support.calls import collectives
+from support.in_form import FORMS, in_form
 
 import mpicoll
 from mpicoll import errors

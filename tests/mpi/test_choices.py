@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import mpi_cases as cases
-import mpi_ops as ops
 import numpy as np
 import pytest
 from mpi4py import MPI
-from mpi_cases import Case, Checks
+from support import cases, ops
+from support.cases import Case, Checks
 
 import mpicoll
 from mpicoll.errors import ParameterError, PreconditionError

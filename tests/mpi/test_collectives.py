@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-import mpi_cases as cases
 import numpy as np
 import pytest
 from mpi4py import MPI
-from mpi_cases import Case, Checks
+from support import cases
+from support.cases import Case, Checks
 
 import mpicoll
 

@@ -6,11 +6,11 @@ import re
 import threading
 from contextlib import contextmanager
 
-import mpi_cases as cases
 import numpy as np
 import pytest
 from mpi4py import MPI
-from mpi_in_form import FORMS, in_form
+from support import cases
+from support.in_form import FORMS, in_form
 
 import mpicoll
 from mpicoll.errors import CommError

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import mpi_cases as cases
 import numpy as np
 import pytest
 from mpi4py import MPI
+from support import cases
 
 import mpicoll
 from mpicoll.comm import proxies

@@ -7,14 +7,14 @@ import threading
 from contextlib import contextmanager
 from pathlib import Path
 
-import mpi_types as types
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mpi4py import MPI
-from mpi_types import KINDS, Room, bottom, made
 from recipes import elements, meaning, random_recipes
+from support import types
+from support.types import KINDS, Room, bottom, made
 
 import mpicoll
 from mpicoll import errors

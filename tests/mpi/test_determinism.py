@@ -9,11 +9,11 @@ import time
 from functools import cache
 from itertools import product
 
-import mpi_cases as cases
 import numpy as np
 import pytest
 from mpi4py import MPI
-from mpi_cases import Case, Checks
+from support import cases
+from support.cases import Case, Checks
 from unit.test_bits import from_itself, numbers
 
 import mpicoll

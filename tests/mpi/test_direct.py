@@ -7,12 +7,12 @@ import sys
 import threading
 import time
 
-import mpi_calls
 import numpy as np
 import pytest
 from mpi4py import MPI
-from mpi_calls import goes_short, teach
-from mpi_cases import AGAIN
+from support import calls
+from support.calls import goes_short, teach
+from support.cases import AGAIN
 
 import mpicoll
 from mpicoll.errors import (
@@ -53,9 +53,9 @@ def allreduce(comm, send, receive=None, op=MPI.SUM):
     return receive
 
 
-@pytest.mark.parametrize("name", sorted(mpi_calls.collectives(MPI.COMM_SELF, "blocking")))
+@pytest.mark.parametrize("name", sorted(calls.collectives(MPI.COMM_SELF, "blocking")))
 def test_methods(ours, name):
-    call = mpi_calls.collectives(ours, "blocking", name)[name]
+    call = calls.collectives(ours, "blocking", name)[name]
     teach(call)
     assert goes_short(ours, call)
 

@@ -12,8 +12,8 @@ from functools import partial
 import numpy as np
 import pytest
 from mpi4py import MPI
-from mpi_calls import goes_short, teach
-from mpi_cases import AGAIN
+from support.calls import goes_short, teach
+from support.cases import AGAIN
 
 import mpicoll
 from mpicoll.errors import BufferTooSmallError, CountMismatch, MpicollError, OverlapError, TypecodeError

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import mpi_types as types
-import mpi_vectors as vectors_of
 import numpy as np
 import pytest
 from mpi4py import MPI
-from mpi_cases import ENGINES
-from mpi_in_form import FORMS, in_form
+from support import types
+from support import vectors as vectors_of
+from support.cases import ENGINES
+from support.in_form import FORMS, in_form
 
 import mpicoll
 from mpicoll.buffers import datatypes, packing, parse, vector

@@ -5,10 +5,10 @@ from __future__ import annotations
 import signal
 import time
 
-import mpi_cases as cases
 import numpy as np
 import pytest
-from mpi_cases import Case, Checks
+from support import cases
+from support.cases import Case, Checks
 
 import mpicoll
 from mpicoll.engines import selftest

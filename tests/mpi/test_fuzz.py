@@ -14,7 +14,7 @@ from fuzzing.drive import OUTPUT, PATIENCE, fuzz, play
 from fuzzing.play import Player
 from fuzzing.program import Call, Program, programs_of
 from mpi4py import MPI
-from mpi_harness import PLUGIN
+from support.harness import PLUGIN
 
 FEW = 40        # of so many programs some have several threads
 THREADED = MPI.Query_thread() == MPI.THREAD_MULTIPLE

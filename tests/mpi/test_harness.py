@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from mpi4py import MPI
-from mpi_agreement import Agreement
-from mpi_harness import PLUGIN
+from support.agreement import Agreement
+from support.harness import PLUGIN
 
 
 def test_comm_is_private(comm):

@@ -6,16 +6,13 @@ from __future__ import annotations
 import inspect
 from itertools import product
 
-import mpi_arranged as arranged
-import mpi_cases as cases
-import mpi_forms as forms
-import mpi_vectors as vectors
 import numpy as np
 import pytest
 from mpi4py import MPI
-from mpi_arranged import arrange
-from mpi_cases import Checks
-from mpi_in_form import FORMS, in_form
+from support import arranged, cases, forms, vectors
+from support.arranged import arrange
+from support.cases import Checks
+from support.in_form import FORMS, in_form
 
 import mpicoll
 from mpicoll.dispatch.methods import METHODS

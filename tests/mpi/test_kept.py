@@ -6,10 +6,10 @@ import gc
 import time
 import weakref
 
-import mpi_cases as cases
 import numpy as np
 import pytest
 from mpi4py import MPI
+from support import cases
 
 import mpicoll
 from mpicoll.dispatch import prepare

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import mpi_types as types
 import numpy as np
 import pytest
 from mpi4py import MPI
-from mpi_in_form import FORMS, in_form
+from support import types
+from support.in_form import FORMS, in_form
 
 import mpicoll
 from mpicoll.buffers import parse, vector

@@ -9,12 +9,11 @@ import gc
 import signal
 import time
 
-import mpi_cases as cases
-import mpi_ops as ops
 import numpy as np
 import pytest
 from mpi4py import MPI
-from mpi_cases import Checks
+from support import cases, ops
+from support.cases import Checks
 
 import mpicoll
 from mpicoll.dispatch.methods import METHODS

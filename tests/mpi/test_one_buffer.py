@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from itertools import product
 
-import mpi_cases as cases
 import numpy as np
 import pytest
 from mpi4py import MPI
-from mpi_calls import goes_short, teach
-from mpi_cases import AGAIN, Checks
-from mpi_in_form import FORMS, in_form
+from support import cases
+from support.calls import goes_short, teach
+from support.cases import AGAIN, Checks
+from support.in_form import FORMS, in_form
 
 import mpicoll
 from mpicoll import errors

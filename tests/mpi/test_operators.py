@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-import mpi_operators as operators
-import mpi_ops as ops
 import numpy as np
 import pytest
 from mpi4py import MPI
-from mpi_cases import Checks
+from support import operators, ops
+from support.cases import Checks
 
 import mpicoll
 from mpicoll.errors import DatatypeError, OperatorError, PreconditionError

@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 from itertools import product
 
-import mpi_cases as cases
-import mpi_operators as operators
-import mpi_ops as ops
 import numpy as np
 import pytest
 from mpi4py import MPI
-from mpi_cases import Case, Checks
+from support import cases, operators, ops
+from support.cases import Case, Checks
 
 import mpicoll
 from mpicoll.errors import OperatorError, PreconditionError

@@ -7,13 +7,11 @@ import gc
 import pickle
 import time
 
-import mpi_arranged as arranged
-import mpi_cases as cases
-import mpi_ops as ops
 import numpy as np
 import pytest
 from mpi4py import MPI
-from mpi_cases import Checks
+from support import arranged, cases, ops
+from support.cases import Checks
 
 import mpicoll
 from mpicoll.errors import CommError, RequestError

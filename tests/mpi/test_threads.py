@@ -7,10 +7,10 @@ import queue
 import threading
 import time
 
-import mpi_cases as cases
 import numpy as np
 import pytest
 from mpi4py import MPI
+from support import cases
 
 import mpicoll
 from mpicoll.comm import proxies

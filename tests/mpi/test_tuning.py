@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import logging
 
-import mpi_cases as cases
 import numpy as np
 import pytest
 from mpi4py import MPI
-from mpi_cases import Case, Checks
+from support import cases
+from support.cases import Case, Checks
 
 import mpicoll
 from mpicoll.benchmarks.patterns import PATTERNS, Shape

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-import mpi_vectors as vectors
 import numpy as np
 import pytest
 from mpi4py import MPI
-from mpi_cases import ENGINES, Checks
-from mpi_vectors import Call
+from support import vectors
+from support.cases import ENGINES, Checks
+from support.vectors import Call
 
 import mpicoll
 from mpicoll.buffers import vector as parsed

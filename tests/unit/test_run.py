@@ -10,9 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import launcher
-import mpi_harness
 import pytest
 import run
+from support import harness
 
 from mpicoll.benchmarks import launch
 
@@ -167,13 +167,13 @@ def test_a_sample_depends_on_names_and_seed_only():
             return None if "[" in self.nodeid else self.mark
 
     items = [Item(f"test[{i}]") for i in range(200)]
-    first = mpi_harness.sample(items, 0.25, 1, 4)
-    assert mpi_harness.sample(items, 0.25, 1, 4) == first != mpi_harness.sample(items, 0.25, 2, 4)
+    first = harness.sample(items, 0.25, 1, 4)
+    assert harness.sample(items, 0.25, 1, 4) == first != harness.sample(items, 0.25, 2, 4)
     assert 20 < len(first) < 80
-    assert set(mpi_harness.sample(items[::-1], 0.25, 1, 4)) == set(first)
-    assert len(mpi_harness.sample(items, 1e-9, 1, 4)) == 1
-    assert mpi_harness.sample(items, 1.0, 1, 4) == items
+    assert set(harness.sample(items[::-1], 0.25, 1, 4)) == set(first)
+    assert len(harness.sample(items, 1e-9, 1, 4)) == 1
+    assert harness.sample(items, 1.0, 1, 4) == items
     always, few = Item("test_always"), Item("test_few", max_size=4)
     for seed in range(5):
-        assert {always, few} <= set(mpi_harness.sample([*items, always, few], 0.01, seed, 4))
-    assert any(few not in mpi_harness.sample([*items, few], 0.01, seed, 5) for seed in range(5))
+        assert {always, few} <= set(harness.sample([*items, always, few], 0.01, seed, 4))
+    assert any(few not in harness.sample([*items, few], 0.01, seed, 5) for seed in range(5))

@@ -272,10 +272,10 @@ def received(ours: bool, method: Method, arguments: tuple[Any, ...], sent: Spelt
 
 def every(comm: MPI.Intracomm, n: int = 3) -> list[Arranged]:
     """A call of every method."""
-    import mpi_vectors
+    from support import vectors
 
     root = comm.size - 1
-    rows = [mpi_vectors.Call(name, "uneven", "strewn", root).arrange(comm) for name in mpi_vectors.METHODS]
+    rows = [vectors.Call(name, "uneven", "strewn", root).arrange(comm) for name in vectors.METHODS]
     return [*(arrange(name, comm, ARRAY, n, root) for name in ("Barrier", *PLAIN)), *rows]
 
 

@@ -1,8 +1,8 @@
 """Every predefined operator on every predefined datatype: what MPI's own collectives answer, and what ours do.
 
-On two ranks, `python tests/mpi_operators.py FILE SKIP` goes on with a survey of both after SKIP cells, and appends to
-FILE what rank 0 was answered: a line for every cell as it begins, another as it ends, since MPI's own may end the
-process. tests/operator_table.py starts it and writes docs/OPERATORS.md.
+On two ranks, `python -m support.operators FILE SKIP`, with tests/ on the path, goes on with a survey of both after SKIP
+cells, and appends to FILE what rank 0 was answered: a line for every cell as it begins, another as it ends, since MPI's
+own may end the process. tests/operator_table.py starts it and writes docs/OPERATORS.md.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 from mpi4py import MPI
-from mpi_ops import OPERATORS
 
 import mpicoll
 from mpicoll.buffers.datatypes import facts
 from mpicoll.errors import OperatorError
 from mpicoll.schedules.collectives import BLOCKING, NONBLOCKING, PERSISTENT
+from support.ops import OPERATORS
 
 ALL = (*OPERATORS, "REPLACE", "NO_OP")
 REDUCTIONS = ("Allreduce", "Reduce", "Reduce_scatter", "Reduce_scatter_block", "Scan", "Exscan")

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 from mpi4py import MPI
-from mpi_cases import AGAIN
 
 from mpicoll.dispatch.methods import METHODS
 from mpicoll.schedules.collectives import PERSISTENT
+from support.cases import AGAIN
 
 
 def collectives(comm: MPI.Intracomm, form: str, only: str | None = None) -> dict[str, Callable[[], Any]]:

@@ -8,8 +8,8 @@ what it was doing.
 
 A conftest.py takes it in by
 
-    from mpi_harness import comm, pytest_addoption
-    from mpi_harness import install as pytest_configure
+    from support.harness import comm, pytest_addoption
+    from support.harness import install as pytest_configure
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from collections.abc import Sequence
 
 import pytest
 from _pytest.runner import runtestprotocol
-from mpi_words import FAILED, WORDS, describe, describe_difference, describe_stacks, name_ranks, outcome_of
+
+from support.words import FAILED, WORDS, describe, describe_difference, describe_stacks, name_ranks, outcome_of
 
 PLUGIN = "mpi-harness"
 DUMP_SECONDS = 2.0          # from the first rank's stack dump to the abort: time for the others' dumps
@@ -64,7 +65,8 @@ class Harness:
 
     def __init__(self, config: pytest.Config) -> None:
         from mpi4py import MPI  # not at the top: unit tests read this module's options
-        from mpi_agreement import Agreement
+
+        from support.agreement import Agreement
 
         self.MPI = MPI
         self.config = config

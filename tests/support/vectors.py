@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import mpi_cases as cases
 import numpy as np
 from mpi4py import MPI
-from mpi_arranged import Arranged
 
 import mpicoll
 from mpicoll.dispatch import methods
 from mpicoll.schedules.collectives import plain
 from mpicoll.schedules.registry import find
+from support import cases
+from support.arranged import Arranged
 
 METHODS = {
     "scatterv": "Scatterv", "gatherv": "Gatherv", "allgatherv": "Allgatherv", "alltoallv": "Alltoallv",

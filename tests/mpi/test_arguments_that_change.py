@@ -46,13 +46,13 @@ def at(point, change, monkeypatch):
             due()
         return made
 
-    def learns(*arguments):
+    def inserts(*arguments):
         if point == POINTS[2]:
             due()
         insert(*arguments)
 
     monkeypatch.setattr(module.Comm, "_prepare", prepare)
-    monkeypatch.setattr(dispatch.CompiledFastPath, "learn", learns)
+    monkeypatch.setattr(dispatch.CompiledFastPath, "insert", inserts)
 
 
 @pytest.mark.parametrize("nth", range(LEARNT))

@@ -11,7 +11,7 @@ from unit.mutants import UNBOUNDED
 from mpicoll.errors import ParameterError, PreconditionError, UnknownAlgorithm
 from mpicoll.proofs.check_schedule import verify
 from mpicoll.proofs.prove import prove, schedules
-from mpicoll.schedules import parameters
+from mpicoll.schedules import grouping, nested
 from mpicoll.schedules.claims import Claims
 from mpicoll.schedules.collectives import COLLECTIVES
 from mpicoll.schedules.grids import Grid, every_root, over, two_roots
@@ -40,7 +40,7 @@ def refused(annotation, value, p=6, nodes=None):
 
 
 def test_examples():
-    found = doctest.testmod(parameters)
+    found = doctest.testmod(grouping)
     assert (found.failed, found.attempted) == (0, 6)
 
 
@@ -177,28 +177,28 @@ def test_numbers_do_not_turn():
 
 
 def test_another_algorithm():
-    chosen = resolved(parameters.Reducing, "chain")
+    chosen = resolved(nested.Reducing, "chain")
     assert chosen == Chosen(find("reduce", "chain"))
-    inner = resolved(parameters.Allreducing, "reduce_bcast(reduce=chain)")
+    inner = resolved(nested.Allreducing, "reduce_bcast(reduce=chain)")
     assert inner == Chosen(find("allreduce", "reduce_bcast"), (("reduce", "chain"),))
     assert inner.blocks(range(5)) == 1 and inner.ordered(range(5))
 
 
 @pytest.mark.parametrize("value", [3, None, ("chain",), print, b"chain"])
 def test_no_name_of_an_algorithm(value):
-    assert refused(parameters.Reducing, value) == "it must be an algorithm of reduce"
+    assert refused(nested.Reducing, value) == "it must be an algorithm of reduce"
 
 
 def test_an_algorithm_that_is_not_there():
     """The parameter is named, and what is near."""
-    assert refused(parameters.Reducing, "chian") == (
+    assert refused(nested.Reducing, "chian") == (
         "no reduce algorithm is called 'chian'; did you mean 'chain'?"
     )
-    assert refused(parameters.Reducing, "ring").startswith("no reduce algorithm is called 'ring'")
+    assert refused(nested.Reducing, "ring").startswith("no reduce algorithm is called 'ring'")
     with pytest.raises(UnknownAlgorithm):
         Of("reduce").resolve("chian", 4, None)
     with pytest.raises(ParameterError, match=r"^allreduce reduce_bcast has no parameter k; it has: reduce, bcast$"):
-        resolved(parameters.Allreducing, "reduce_bcast(k=1)")
+        resolved(nested.Allreducing, "reduce_bcast(k=1)")
 
 
 def test_what_an_inner_algorithm_is_given_is_looked_at_when_it_is_used():

@@ -70,7 +70,7 @@ class Settings:
         return found
 
     def budget(self, asked: Asked) -> Budget:
-        """A shape's part of the time, in proportion to how many take part."""
+        """Return a shape's part of the time, in proportion to how many take part."""
         everyone = sum(len(each.algorithms) for each in self.asked)
         return Budget(self.seconds * len(asked.algorithms) / everyone, self.rounds, self.precision)
 
@@ -82,7 +82,7 @@ class Settings:
 
 
 def settings(p: int, collectives: str, **given: Any) -> Settings:
-    """The settings for p ranks from the words of the command line. Raises ValueError or UnknownAlgorithm."""
+    """Return the settings for p ranks from the words of the command line. Raises ValueError or UnknownAlgorithm."""
     chunk, window, rounds, rate = given["chunk_bytes"], given["window"], given["iterations"], given["rate"]
     for option, known in (("sync", SYNCS), ("scaling", SCALINGS)):
         if given[option] not in known:
@@ -118,7 +118,7 @@ def _sized(asked: Asked, sizes: list[int], p: int, scaling: str) -> Asked:
 
 
 def shapes(p: int, collectives: str, **given: Any) -> Iterator[Shape]:
-    """Every combination of the listed collectives, dtypes, operators, roots, counts and forms that is one.
+    """Yield every combination of the listed collectives, dtypes, operators, roots, counts and forms that is one.
 
     A word that was given for all collectives must suit all; an operator is nothing to those that do not reduce.
     """
@@ -142,7 +142,7 @@ def shapes(p: int, collectives: str, **given: Any) -> Iterator[Shape]:
 
 
 def listed(option: str, text: str) -> list[str]:
-    """The words of a list. Raises ValueError without any."""
+    """Return the words of a list. Raises ValueError without any."""
     found = who.split_names(text)
     if not found:
         raise ValueError(f"{option} is {text!r}; it must name something")
@@ -150,7 +150,7 @@ def listed(option: str, text: str) -> list[str]:
 
 
 def check_algorithms(wanted: list[Shape], text: str, p: int) -> Iterator[Asked]:
-    """Who takes part in each shape: "all" is native, auto and every algorithm that suits p ranks.
+    """Yield who takes part in each shape: "all" is native, auto and every algorithm that suits p ranks.
 
     Of several collectives, each takes the algorithms that it has. Whether those named suit the ranks is seen when
     there is a communicator. Raises UnknownAlgorithm, ParameterError, ValueError.
@@ -177,7 +177,7 @@ def _is_known(name: str, collective: str) -> bool:
 
 
 def _takers(shape: Shape, names: list[str], p: int) -> Asked:
-    """Who takes part in one shape, native first."""
+    """Return who takes part in one shape, native first."""
     from mpicoll.schedules.registry import find, parse_spec
 
     collective = shape.collective
@@ -197,7 +197,7 @@ def _takers(shape: Shape, names: list[str], p: int) -> Asked:
 
 
 def check_engines(text: str) -> tuple[str, ...]:
-    """The names of engines. Raises ValueError."""
+    """Return the names of engines. Raises ValueError."""
     names = who.split_names(text)
     if not names or not set(names) <= set(who.ENGINES):
         raise ValueError(f"--engines is {text!r}; it takes a list of {', '.join(who.ENGINES)}")
@@ -212,14 +212,14 @@ def _rate(text: str) -> float:
 
 
 def positive(name: str, value: Number) -> Number:
-    """Raises ValueError unless above 0."""
+    """Raise ValueError unless above 0."""
     if not value > 0:
         raise ValueError(f"{name} is {value}; it must be above 0")
     return value
 
 
 def not_negative(name: str, value: Number) -> Number:
-    """Raises ValueError below 0."""
+    """Raise ValueError below 0."""
     if not value >= 0:
         raise ValueError(f"{name} is {value}; it must not be below 0")
     return value

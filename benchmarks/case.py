@@ -22,7 +22,7 @@ class Memory:
         self.kept: dict[str, np.ndarray] = {}
 
     def hold(self, name: str, contents: np.ndarray | None) -> np.ndarray | None:
-        """The contents in the buffer of that name."""
+        """Return the contents in the buffer of that name."""
         if contents is None:
             return None
         if name not in self.kept or len(self.kept[name]) < len(contents):
@@ -57,7 +57,7 @@ class Case:
         self.refill()
 
     def _sent(self) -> np.ndarray | None:
-        """What this rank contributes."""
+        """Return what this rank contributes."""
         if not self.sends.blocks:
             return None
         if self.meaning.reduces:
@@ -69,7 +69,7 @@ class Case:
         return np.concatenate([moved(*way, n, self.dtype) for way, n in zip(ways, side.counts)])
 
     def _room(self) -> np.ndarray | None:
-        """Where this rank's result goes; exscan's rank 0, which gets none, must pass a buffer all the same."""
+        """Return where this rank's result goes; exscan's rank 0, which gets none, must pass a buffer all the same."""
         off_root = self.meaning.ends is at_root and not self.receives.blocks
         if self.pattern.recv is None or off_root or self.in_place == "recv":
             return None
@@ -77,7 +77,7 @@ class Case:
         return np.zeros(max(self.receives.total, self.sends.total if as_sent else 0), self.dtype)
 
     def expected(self) -> np.ndarray | None:
-        """The right answer on this rank; None where there is none."""
+        """Return the right answer on this rank; None where there is none."""
         if self.recv is None or not self.receives.blocks:
             return None
         if not self.meaning.reduces:
@@ -103,12 +103,12 @@ class Case:
             self.recv[own : own + len(self.send)] = self.send  # type: ignore[index, arg-type]
 
     def is_right(self) -> bool:
-        """Whether the answer is the right one, exactly."""
+        """Return whether the answer is the right one, exactly."""
         answer = self.expected()
         return answer is None or bool(np.array_equal(self.recv[: len(answer)], answer))  # type: ignore[index]
 
     def arguments(self, mpi: Any) -> tuple[Any, ...]:
-        """The method's positional arguments; mpi is the module mpi4py.MPI."""
+        """Return the method's positional arguments; mpi is the module mpi4py.MPI."""
         pattern = self.pattern
         sides = (
             ("send", pattern.send, self.send, self.sends),
@@ -123,11 +123,14 @@ class Case:
         return (*buffers, *(more[word] for word in pattern.then))
 
     def ready(self, comm: Any, mpi: Any) -> AbstractContextManager[Operation]:
-        """The operation on a communicator, in the shape's form."""
+        """Return the operation on a communicator, in the shape's form."""
         return FORMS[self.shape.form].ready(comm, self.shape.collective, self.arguments(mpi))
 
     def next(self, operation: Operation, comm: Any, mpi: Any) -> Operation:
-        """The operation for one more call: this rank's contribution is in place, and arrays are new if so wanted."""
+        """Return the operation for one more call.
+
+        This rank's contribution is in place, and arrays are new if so wanted.
+        """
         if self.shape.fresh:
             one = self.send is self.recv
             self.send = None if self.send is None else self.send.copy()
@@ -154,7 +157,7 @@ class Cases:
         return self.current.nbytes
 
     def __call__(self, number: int) -> Case:
-        """The case of a round; a new one is filled with its numbers before it is timed."""
+        """Return the case of a round; a new one is filled with its numbers before it is timed."""
         if self.turns > 1 and number % self.turns != self.current.root:
             self.current = self._made(number)
         return self.current

@@ -13,7 +13,7 @@ CALIBRATION = 5e-3  # seconds that each of three trials should take
 
 
 def _chain(x, rounds):  # type: ignore[no-untyped-def]
-    """A dependent chain of multiplications and additions from an x unknown beforehand, so not shortened."""
+    """Return a dependent chain of multiplications and additions from an x unknown beforehand, so not shortened."""
     for _ in range(rounds):
         x = x * 0.999999 + 1e-6
     return x
@@ -21,7 +21,7 @@ def _chain(x, rounds):  # type: ignore[no-untyped-def]
 
 @lru_cache(maxsize=1)
 def _compiled() -> Callable[[float, int], float]:
-    """The chain, compiled; numba takes its time to load, and only who measures overlap needs it."""
+    """Return the chain, compiled; numba takes its time to load, and only who measures overlap needs it."""
     from numba import types
 
     from mpicoll.kernels.cache import jit
@@ -31,7 +31,7 @@ def _compiled() -> Callable[[float, int], float]:
 
 @lru_cache(maxsize=1)
 def rounds_per_second(clock: Callable[[], float] = time.perf_counter) -> float:
-    """How fast this processor works, the quickest of three trials; measured once per process."""
+    """Return how fast this processor works, the quickest of three trials; measured once per process."""
     rounds, spent = 1000, 0.0
     while spent < CALIBRATION:
         rounds *= 2

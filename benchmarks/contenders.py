@@ -27,7 +27,7 @@ class Contender:
 
 
 def split_names(text: str) -> list[str]:
-    """The names of a comma-separated list, each once; commas in parentheses belong to a name.
+    """Return the names of a comma-separated list, each once; commas in parentheses belong to a name.
 
     >>> split_names("auto, hierarchical(groups=((0, 1), (2,)), inner=chain),auto")
     ['auto', 'hierarchical(groups=((0, 1), (2,)), inner=chain)']
@@ -43,14 +43,14 @@ def split_names(text: str) -> list[str]:
 
 
 def base_name(spec: str) -> str:
-    """The algorithm's name, without parameters."""
+    """Return the algorithm's name, without parameters."""
     return spec.partition("(")[0].strip()
 
 
 def line_up(
     collective: str, names: Sequence[str], engines: Sequence[str], plain: Any, ours: Any, **limits: int | None
 ) -> list[Contender]:
-    """Every algorithm on every engine; native once, on a plain communicator, as without mpicoll.
+    """Return every algorithm on every engine; native once, on a plain communicator, as without mpicoll.
 
     limits: chunk_bytes and window for all of ours, None where not given.
     """

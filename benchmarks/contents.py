@@ -42,7 +42,7 @@ def moved(source: int, destination: int, n: int, dtype: np.dtype) -> np.ndarray:
 
 
 def contributed(rank: int, p: int, op: str, dtype: np.dtype) -> np.ndarray:
-    """One period of what a rank contributes to a reduction."""
+    """Return one period of what a rank contributes to a reduction."""
     i = np.arange(PERIOD)
     if op in _RARE:
         return np.where((i + rank) % (2 * p) == 0, *_RARE[op]).astype(dtype)
@@ -52,7 +52,7 @@ def contributed(rank: int, p: int, op: str, dtype: np.dtype) -> np.ndarray:
 
 
 def folded(ranks: Iterable[int], p: int, op: str, dtype: np.dtype) -> np.ndarray:
-    """One period of the contributions of some of p ranks, at least one, reduced."""
+    """Return one period of the contributions of some of p ranks, at least one, reduced."""
     ufunc = OPERATORS[op][0]
     first, *others = (contributed(rank, p, op, dtype) for rank in ranks)
     for other in others:

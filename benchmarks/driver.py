@@ -30,7 +30,7 @@ class Job:
 
 
 def feasible(job: Job, p: int, limit: int = MEMORY) -> tuple[list[int], list[int]]:
-    """The sizes in bytes that fit in memory and those that do not, each distinct once rounded to elements."""
+    """Return the sizes in bytes that fit in memory and those that do not, each distinct once rounded to elements."""
     sizes = {job.shape.elements(n): n for n in sorted(job.sizes, reverse=True)}
     wanted = sorted(sizes.values())
     fit = [n for n in wanted if job.shape.footprint(n, p) <= limit]
@@ -47,11 +47,11 @@ class Driver:
         self.rank, self.p = bench.control.rank, bench.control.size
 
     def parts(self, jobs: Sequence[Job]) -> int:
-        """How many sizes there are to measure."""
+        """Return how many sizes there are to measure."""
         return sum(len(feasible(job, self.p, self.memory)[0]) for job in jobs)
 
     def run(self, job: Job, allowed: Budget, bar: Bar) -> list[Result]:
-        """One collective. What a size leaves of its share of the seconds goes to the later ones."""
+        """Return one collective. What a size leaves of its share of the seconds goes to the later ones."""
         sizes, too_big = feasible(job, self.p, self.memory)
         if too_big:
             self.say(
@@ -77,5 +77,5 @@ class Driver:
 
 
 def all_valid(results: Sequence[Result]) -> bool:
-    """Whether every contender that ran gave the right answer."""
+    """Return whether every contender that ran gave the right answer."""
     return all(result.timing.valid for result in results)

@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def hosts_of(comm: Any, mpi: Any) -> list[int]:
-    """Every rank's host, numbered in the order of their first ranks. Collective."""
+    """Return every rank's host, numbered in the order of their first ranks. Collective."""
     return numbered(comm.allgather(node(mpi)))
 
 
@@ -48,7 +48,7 @@ def numbered(names: Sequence[str]) -> list[int]:
 
 
 def placement(host_of: Sequence[int]) -> str:
-    """How ranks were dealt to hosts.
+    """Return how ranks were dealt to hosts.
 
     >>> [placement(hosts) for hosts in ([0, 0], [0, 0, 1, 1], [0, 1], [0, 1, 0, 1], [0, 1, 1])]
     ['one host', 'block', 'block', 'cyclic', 'block']
@@ -62,7 +62,7 @@ def placement(host_of: Sequence[int]) -> str:
 
 
 def describe(comm: Any, mpi: Any, host_of: Sequence[int], rate: float | None = None) -> dict[str, Any]:
-    """The environment of a run. Collective, since every rank tells what cores it may use."""
+    """Return the environment of a run. Collective, since every rank tells what cores it may use."""
     hosts = range(max(host_of) + 1)
     return {
         "command": command(sys.argv, comm.size),
@@ -90,7 +90,7 @@ def describe(comm: Any, mpi: Any, host_of: Sequence[int], rate: float | None = N
 
 
 def command(arguments: Sequence[str], ranks: int) -> str:
-    """The command line of a run, a path in it as the file's name alone.
+    """Return the command line of a run, a path in it as the file's name alone.
 
     >>> command(["/opt/bin/mpicoll", "bench", "allreduce", "--json", "/tmp/a.jsonl"], 4)
     'mpiexec -n 4 mpicoll bench allreduce --json a.jsonl'
@@ -104,7 +104,7 @@ def command(arguments: Sequence[str], ranks: int) -> str:
 
 
 def shortened(word: str) -> str:
-    """A word of a command line, of a path only its last part.
+    """Return a word of a command line, of a path only its last part.
 
     >>> [shortened(word) for word in ("--json=/tmp/a.jsonl", "../b/c.jsonl", "100Gbit/s")]
     ['--json=a.jsonl', 'c.jsonl', '100Gbit/s']
@@ -114,7 +114,7 @@ def shortened(word: str) -> str:
 
 
 def mpi_settings(variables: Mapping[str, str]) -> dict[str, str]:
-    """The environment variables that set MPI and its transports; a path among them is not told.
+    """Return the environment variables that set MPI and its transports; a path among them is not told.
 
     >>> mpi_settings({"UCX_TLS": "tcp,self", "HOME": "/root", "I_MPI_PMI_LIBRARY": "/a/b.so", "I_MPI_HYDRA_UUID": "7"})
     {'I_MPI_PMI_LIBRARY': '(a path)', 'UCX_TLS': 'tcp,self'}
@@ -148,7 +148,7 @@ def memory() -> int | None:
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
-    """The processor's name, where the system tells it."""
+    """Return the processor's name, where the system tells it."""
     try:
         found = re.search(r"^(?:model name|cpu)\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)
     except OSError:
@@ -157,12 +157,15 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
 
 
 def now() -> str:
-    """The time, in UTC, as files of results have it."""
+    """Return the time, in UTC, as files of results have it."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def commit(root: Path = ROOT) -> str | None:
-    """The commit of a checkout, or of a copy, read from its files: a rank that has started MPI had better not fork."""
+    """Return the commit of a checkout, or of a copy, read from its files.
+
+    A rank that has started MPI had better not fork.
+    """
     git = root / ".git"
     try:
         if (root / COMMIT).is_file():
@@ -182,7 +185,7 @@ def commit(root: Path = ROOT) -> str | None:
 
 
 def headline(environment: dict[str, Any]) -> str:
-    """One line for people."""
+    """Return one line for people."""
     ranks, hosts, rate = environment["ranks"], environment["hosts"], environment["rate"]
     cores, caches = environment["cores"], environment["caches"]
     words = [

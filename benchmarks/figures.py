@@ -28,7 +28,7 @@ class Figure:
 
 
 def on(mpich: float, openmpi: float | None = None, intel: float | None = None) -> dict[str, float]:
-    """A number for each MPI; the first, where there is no other.
+    """Return a number for each MPI; the first, where there is no other.
 
     >>> on(1.5, intel=1.0)
     {'mpich': 1.5, 'openmpi': 1.5, 'intel': 1.0}
@@ -58,7 +58,7 @@ Ratios = dict[tuple[str, int], float]  # by collective and size
 
 
 def ratios(rows: Sequence[Mapping[str, Any]]) -> Ratios:
-    """What one launch says of auto."""
+    """Return what one launch says of auto."""
     return {
         (row["collective"], row["size"]): row["ratio"]
         for row in rows
@@ -96,7 +96,7 @@ class Reached:
 
 
 def reached(figure: Figure, mpi: str, launches: Sequence[Ratios]) -> list[Reached]:
-    """What came of a figure on one MPI; of what must hold at every size, the row with the least median."""
+    """Return what came of a figure on one MPI; of what must hold at every size, the row with the least median."""
     found, rows = [], by_row(launches)
     if not rows:
         return []

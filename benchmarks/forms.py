@@ -35,19 +35,22 @@ class Form:
         return self.spell(collective)
 
     def bound(self, comm: Any, collective: str, arguments: Sequence[Any]) -> tuple[Operation, Callable[[], Any]]:
-        """The operation on a communicator, and what frees what it holds."""
+        """Return the operation on a communicator, and what frees what it holds."""
         return self.bind(getattr(comm, self.method(collective)), arguments)
 
     @contextmanager
     def ready(self, comm: Any, collective: str, arguments: Sequence[Any]) -> Iterator[Operation]:
-        """The operation on a communicator; what it holds is freed at the end. Collective, for a persistent one."""
+        """Provide the operation on a communicator; what it holds is freed at the end.
+
+        Collective, for a persistent one.
+        """
         operation, free = self.bound(comm, collective, arguments)
         yield operation
         free()  # not after an error: the operation may be under way
 
 
 def _nothing() -> None:
-    """What a form that holds nothing frees."""
+    """Free nothing, for a form that holds nothing."""
 
 
 def _blocking(method: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Operation, Callable[[], Any]]:

@@ -62,7 +62,7 @@ def full(text: str, launches: int, showing: bool, out: Path) -> None:
 
 
 def chosen(text: str) -> list[Figure]:
-    """The figures of a list. Raises ValueError."""
+    """Return the figures of a list. Raises ValueError."""
     names = split_names(text)
     if not names or not set(names) <= set(FIGURES):
         raise ValueError(f"--figures is {text!r}; it takes a list of {', '.join(FIGURES)}")
@@ -70,7 +70,10 @@ def chosen(text: str) -> list[Figure]:
 
 
 def measured(directory: Path, figures: Sequence[Figure], launches: int) -> Iterator[str]:
-    """One launch of each figure after the other, so that none has only the machine's best hour; why one failed."""
+    """Yield one launch of each figure after the other, so that none has only the machine's best hour.
+
+    Of one that failed, yield why.
+    """
     for figure in figures:
         for file in files(directory, figure):
             file.unlink()
@@ -81,7 +84,7 @@ def measured(directory: Path, figures: Sequence[Figure], launches: int) -> Itera
 
 
 def one(figure: Figure, file: Path) -> str:
-    """One launch; its failure, in one line."""
+    """Return one launch; its failure, in one line."""
     words = [*shlex.split(figure.words), "--algorithms", f"{NATIVE},{AUTO}", "--seconds", str(figure.seconds)]
     line = launch.command(RANKS, ["mpicoll", "bench", *words, "--json", str(file)])
     with tempfile.TemporaryFile() as said:
@@ -92,17 +95,17 @@ def one(figure: Figure, file: Path) -> str:
 
 
 def files(directory: Path, figure: Figure) -> list[Path]:
-    """A figure's files, by launch."""
+    """Return a figure's files, by launch."""
     return sorted(directory.glob(f"{figure.name}-[0-9]*.jsonl"))
 
 
 def found(directory: Path, figure: Figure) -> list[Ratios]:
-    """What each launch said."""
+    """Return what each launch said."""
     return [ratios(read(file).rows) for file in files(directory, figure)]
 
 
 def table(mpi: str, all_of: Sequence[tuple[Figure, Sequence[Ratios]]]) -> Table:
-    """What was asked for and what was reached."""
+    """Return what was asked for and what was reached."""
     made = Table(title=f"native's time over mpicoll's, {RANKS} ranks of one machine, {mpi}", title_justify="left")
     for name in ("figure", "asked", "reached", "launches", ""):
         made.add_column(name, justify="right" if name in ("asked", "reached") else "left")

@@ -45,5 +45,5 @@ def _seconds(work: Callable[[], Any], calls: int) -> float:
 
 
 def write(path: Path, found: Iterable[Any]) -> None:
-    """What was found, dataclasses, as a file of JSON lines."""
+    """Write what was found, dataclasses, as a file of JSON lines."""
     path.write_text("".join(json.dumps(asdict(each)) + "\n" for each in found), encoding="utf-8")

@@ -80,7 +80,7 @@ def _several(word: str) -> int:
 
 
 def pairs(ops: list[str], dtypes: list[str]) -> Iterator[tuple[str, str]]:
-    """The operators with the dtypes that they take. Raises ValueError for words that are neither."""
+    """Yield the operators with the dtypes that they take. Raises ValueError for words that are neither."""
     for known, words, what in ((OPERATORS, ops, "operator"), (DTYPES, dtypes, "dtype")):
         if unknown := [word for word in words if word not in known]:
             raise ValueError(f"no {what} is called {unknown[0]!r}; there is {', '.join(known)}")
@@ -91,7 +91,7 @@ def pairs(ops: list[str], dtypes: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def timed(op: str, dtype: str, nbytes: int, operands: int, seconds: float) -> Speed:
-    """Rounds of the three, for so long, 6 at least."""
+    """Time rounds of the three, for so long, 6 at least."""
     kind = np.dtype(dtype)
     n = max(1, nbytes // kind.itemsize)
     values = [np.resize(contributed(rank, operands, op, kind), n) for rank in range(operands)]
@@ -120,7 +120,7 @@ def timed(op: str, dtype: str, nbytes: int, operands: int, seconds: float) -> Sp
 
 
 def _fold(kernel: int, into: np.ndarray, others: list[np.ndarray]) -> Callable[[], Any]:
-    """What engines do with vectors that have arrived: a row of a plan.
+    """Return what engines do with vectors that have arrived: a row of a plan.
 
     For one it is the kernel alone: Python's way to the row takes longer than the fold of a small vector.
     """

@@ -70,7 +70,7 @@ class Across:
 
 
 def _hydra(across: Across) -> list[str]:
-    """Both relatives of Hydra go round the hosts, so many ranks at a time."""
+    """Return both relatives of Hydra go round the hosts, so many ranks at a time."""
     together = across.ranks_per_host if across.block else 1
     agent = ["-launcher", "rsh", "-launcher-exec", str(across.agent), "-iface", across.interface]
     return [*agent, "-hosts", ",".join(across.hosts), "-ppn", str(together)]
@@ -96,7 +96,7 @@ ENVIRONMENT_ACROSS = {
 
 
 def directory(python: Path | None = None) -> Path:
-    """Where an environment has its programs. Its Python is a link, which is not to be followed."""
+    """Return where an environment has its programs. Its Python is a link, which is not to be followed."""
     return (python or Path(sys.executable)).absolute().parent
 
 
@@ -111,7 +111,7 @@ def executable(name: str, python: Path | None = None) -> str:
 
 
 def program(name: str, python: Path | None = None) -> str:
-    """The program a command begins with: a path, or a name as `executable` finds it. Raises LaunchError."""
+    """Return the program a command begins with: a path, or a name as `executable` finds it. Raises LaunchError."""
     if os.sep not in name:
         return executable(name, python)
     if shutil.which(name) is None:
@@ -121,7 +121,7 @@ def program(name: str, python: Path | None = None) -> str:
 
 @lru_cache
 def flavour(python: Path | None = None) -> str:
-    """Which MPI the launcher belongs to: "mpich", "openmpi" or "intel". Raises LaunchError."""
+    """Return which MPI the launcher belongs to: "mpich", "openmpi" or "intel". Raises LaunchError."""
     command = executable("mpiexec", python)
     said = subprocess.run([command, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           timeout=60, env=os.environ | ENVIRONMENT["openmpi"])
@@ -134,7 +134,7 @@ def flavour(python: Path | None = None) -> str:
 
 def command(ranks: int, arguments: Sequence[str], python: Path | None = None,
             across: Across | None = None) -> list[str]:
-    """The command line that starts `arguments` on so many ranks. Raises LaunchError."""
+    """Return the command line that starts `arguments` on so many ranks. Raises LaunchError."""
     name, *rest = arguments
     started = [program(name, python), *rest]
     kind = flavour(python)
@@ -144,7 +144,10 @@ def command(ranks: int, arguments: Sequence[str], python: Path | None = None,
 
 def environment(extra: Mapping[str, str] | None = None, python: Path | None = None,
                 across: bool = False) -> dict[str, str]:
-    """The environment to start it in. What the caller's has already stands, but for the network between hosts."""
+    """Return the environment to start it in.
+
+    What the caller's has already stands, but for the network between hosts.
+    """
     path = f"{directory(python)}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     kind = flavour(python)
     network = ENVIRONMENT_ACROSS[kind] if across else {}
@@ -153,7 +156,7 @@ def environment(extra: Mapping[str, str] | None = None, python: Path | None = No
 
 def run_group(command: Sequence[str], limit: float | None, env: Mapping[str, str], output: IO[bytes] | None = None,
               cwd: Path | None = None, left: list[str] | None = None) -> int | None:
-    """The exit status of a command, or None if it and all it started had to be killed after `limit` seconds.
+    """Return the exit status of a command, or None if it and all it started had to be killed after `limit` seconds.
 
     Its output goes to `output` or, without one, where this program's goes; it reads nothing. However this ends,
     nothing that the command started is left: not what a launch within it started either. `left` is told what was
@@ -188,12 +191,12 @@ def run_group(command: Sequence[str], limit: float | None, env: Mapping[str, str
 
 
 def labels(label: str, env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variable by which a launch finds what it started, and one that it is part of does so too."""
+    """Return the variable by which a launch finds what it started, and one that it is part of does so too."""
     return {LABELS: ":".join(filter(None, (env.get(LABELS), label)))}
 
 
 def kill_labelled(label: str) -> None:
-    """Ends what a launch left behind: a launcher puts its ranks into process groups of their own."""
+    """End what a launch left behind: a launcher puts its ranks into process groups of their own."""
     deadline = time.monotonic() + KILL_AFTER
     while (found := labelled(label)) and time.monotonic() < deadline:  # one may start another meanwhile
         for pid in found:
@@ -203,7 +206,7 @@ def kill_labelled(label: str) -> None:
 
 
 def labelled(label: str) -> list[int]:
-    """The processes that a launch started, directly or by others, and that still run."""
+    """Return the processes that a launch started, directly or by others, and that still run."""
     found = []
     for directory in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -214,14 +217,14 @@ def labelled(label: str) -> list[int]:
 
 
 def _until_gone(label: str) -> None:
-    """Waits for processes that are about to end: launchers do not wait for all of theirs."""
+    """Wait for processes that are about to end: launchers do not wait for all of theirs."""
     deadline = time.monotonic() + GRACE
     while labelled(label) and time.monotonic() < deadline:
         time.sleep(POLL)
 
 
 def _words(pid: int) -> str:
-    """A process for people."""
+    """Return a process for people."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:

@@ -66,7 +66,7 @@ class Timing:
         return sum(calls.count(LATE) for calls in self.rounds)
 
     def add(self, calls: list[float], whole: list[float]) -> None:
-        """A round's calls and, of a nonblocking form, the parts of the call with work in it."""
+        """Hold a round's calls and, of a nonblocking form, the parts of the call with work in it."""
         self.rounds.append(calls)
         if not math.isnan(value := self.values[-1]):
             self.expected = value
@@ -120,7 +120,7 @@ class Bench:
                     self.check(cases(turn), timing)
 
     def check(self, case: Case, timing: Timing) -> None:
-        """One call that is not timed, from poisoned buffers, compared with the right answer on every rank."""
+        """Make one untimed call from poisoned buffers and compare it with the right answer on every rank."""
         comm = timing.contender.comm
         case.poison()
         try:
@@ -139,13 +139,13 @@ class Bench:
         return not self._longest(np.array([not mine], np.float64))[0]
 
     def _longest(self, mine: np.ndarray) -> np.ndarray:
-        """The elementwise maximum over ranks, on every rank."""
+        """Return the elementwise maximum over ranks, on every rank."""
         everyone = np.empty_like(mine)
         self.control.Allreduce(mine, everyone, self.mpi.MAX)
         return everyone
 
     def _warm_up(self, case: Case, running: Sequence[Timing]) -> int:
-        """Calls that do not count; returns how many a round has: few where the quickest contender is slow."""
+        """Make calls that do not count; return how many a round has: few where the quickest contender is slow."""
         if not running:
             return 1
         if case.shape.form == NONBLOCKING:
@@ -186,7 +186,10 @@ class Bench:
                 timing.add(seconds[:calls], seconds[calls:last])
 
     def _decided(self, budget: Budget, rounds: int, elapsed: float, running: Sequence[Timing]) -> tuple[bool, bool]:
-        """Whether it is enough, and time to agree again: rank 0 decides, since every clock says something else."""
+        """Return whether it is enough, and time to agree again.
+
+        Rank 0 decides, since every clock says something else.
+        """
         here = self.control.rank == 0
         enough = here and budget.enough(rounds, elapsed, lambda: _least_precise(running))
         return self.control.bcast((enough, here and self.sync.is_stale()))
@@ -224,7 +227,7 @@ class Bench:
 
 
 def _least_precise(running: Sequence[Timing]) -> float:
-    """The widest interval of any contender, relative to its ratio to native or, without native, to its time."""
+    """Return the widest interval of any contender, relative to its ratio to native or, without native, to its time."""
     native = next((t for t in running if t.contender.algorithm == NATIVE), None)
     if native is None or len(running) == 1:
         return max(estimate(timing.values).relative_width for timing in running)
@@ -232,7 +235,7 @@ def _least_precise(running: Sequence[Timing]) -> float:
 
 
 def traced(comm: Any) -> AbstractContextManager[list[Any]]:
-    """The trace of an mpicoll.Comm; nothing for any other communicator."""
+    """Return the trace of an mpicoll.Comm; nothing for any other communicator."""
     return comm.trace() if hasattr(comm, "trace") else nullcontext([])
 
 

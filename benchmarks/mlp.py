@@ -19,11 +19,11 @@ class Mlp:
             weights[:] = normal(0, 1 / np.sqrt(len(weights)), weights.shape)
 
     def views(self, bucket: np.ndarray) -> list[np.ndarray]:
-        """The weights and biases of both layers, as views of a flat bucket."""
+        """Return the weights and biases of both layers, as views of a flat bucket."""
         return [bucket[a:b].reshape(shape) for (a, b), shape in zip(self.bounds, self.shapes)]
 
     def forward(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The hidden layer and the classes' probabilities, by image."""
+        """Return the hidden layer and the classes' probabilities, by image."""
         w1, b1, w2, b2 = self.views(self.parameters)
         hidden = np.tanh(x @ w1 + b1)
         scores = hidden @ w2 + b2
@@ -50,5 +50,5 @@ class Mlp:
         self.parameters += self.velocity
 
     def accuracy(self, x: np.ndarray, labels: np.ndarray) -> float:
-        """The part of the images that it gets right."""
+        """Return the part of the images that it gets right."""
         return float((self.forward(x)[1].argmax(axis=1) == labels).mean())

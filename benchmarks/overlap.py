@@ -46,7 +46,7 @@ class Overlapped:
 
 
 def overlapped(rounds: Sequence[Overlap]) -> Overlapped | None:
-    """The statistics of some rounds, without those that a rank started late; None without any."""
+    """Return the statistics of some rounds, without those that a rank started late; None without any."""
     good = [each for each in rounds if math.isfinite(each.overall)]
     if not good:
         return None

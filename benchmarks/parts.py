@@ -87,7 +87,7 @@ def parts(names: str, seconds: float, starts: int, path: Path | None) -> None:
 
 
 def timed(name: str, seconds: float) -> Iterator[Part]:
-    """The parts of a method's call with 8 bytes, as often as there is time for."""
+    """Yield the parts of a method's call with 8 bytes, as often as there is time for."""
     method, arguments = methods.METHODS[name], _arguments(name)
     op = MPI.SUM if COLLECTIVES[plain(method.collective)].reduces else None
     short, refused, closed = three = [mpicoll.Comm(MPI.COMM_SELF.Dup()) for _ in range(3)]
@@ -133,7 +133,7 @@ def _arguments(name: str) -> tuple[Any, ...]:
 
 
 def _long(comm: Any, method: Method, arguments: tuple[Any, ...], op: MPI.Op | None) -> dict[str, Callable[[], Any]]:
-    """Function by function, each on what the one before it made."""
+    """Time function by function, each on what the one before it made."""
     channel = comm._channel
     given = method.parse(channel, 0, *arguments)
     call = prepare.describe(method.collective, given, 0, op)
@@ -148,7 +148,7 @@ def _long(comm: Any, method: Method, arguments: tuple[Any, ...], op: MPI.Op | No
 
 
 def starting(processes: int) -> Iterator[Part]:
-    """What comes before the first call, and that call, each the median of some processes."""
+    """Yield what comes before the first call, and that call, each the median of some processes."""
     command = [sys.executable, "-c", START]
     told = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(processes + 1)]
     times = [list(map(float, each.split())) for each in told[1:]]  # the first may have had to compile

@@ -53,7 +53,7 @@ Form = Callable[[np.ndarray, Side, Any], Any]
 
 
 def whole(array: np.ndarray, side: Side, mpi: Any) -> Any:
-    """The array itself: blocks are equal, or there is but one."""
+    """Return the array itself: blocks are equal, or there is but one."""
     return array
 
 
@@ -110,7 +110,7 @@ class Pattern:
         return lengths[sum(block) % len(lengths) if self.meaning.naming == "pair" else block]
 
     def sides(self, lengths: list[int], p: int, rank: int, root: int) -> tuple[Side, Side]:
-        """The blocks a rank starts with, and those it ends with."""
+        """Return the blocks a rank starts with, and those it ends with."""
         blocks = range(len(lengths))
 
         def side(found: Sequence[Any]) -> Side:
@@ -120,7 +120,7 @@ class Pattern:
         return side(starts), side(ends)
 
     def way(self, block: Any, root: int) -> tuple[int, int]:
-        """Where a block that is moved comes from and where it goes; 0 where it goes to all, or all go to one."""
+        """Return where a block that is moved comes from and where it goes; 0 where it goes to all, or all go to one."""
         if self.meaning.naming == "pair":
             return block
         return self.meaning.source(block, root), block if self.meaning.ends is at_namesake else 0
@@ -205,11 +205,11 @@ class Shape:
         return " ".join(word for word in words if word)
 
     def roots(self, p: int) -> list[int]:
-        """The roots that calls have in turn."""
+        """Return the roots that calls have in turn."""
         return list(range(p)) if self.root == ROTATING else [int(self.root)]
 
     def turn(self, number: int, p: int) -> Shape:
-        """What is called in a round, with the root it has there."""
+        """Return what is called in a round, with the root it has there."""
         roots = self.roots(p)
         return replace(self, root=roots[number % len(roots)])
 
@@ -220,7 +220,7 @@ class Shape:
         return max(1, nbytes // np.dtype(self.dtype).itemsize)
 
     def check(self, p: int) -> None:
-        """Raises ValueError for what MPI does not have."""
+        """Raise ValueError for what MPI does not have."""
         name, pattern = self.collective, self.pattern
         if self.dtype not in DTYPES:
             raise ValueError(f"no dtype is called {self.dtype!r}; there is {', '.join(DTYPES)}")

@@ -60,7 +60,7 @@ class Bar:
         self.within(0.0)
 
     def within(self, fraction: float) -> None:
-        """How far the current part is, from 0 to 1."""
+        """Show how far the current part is, from 0 to 1."""
         if self.progress is None or self.task is None:
             return
         self.progress.update(self.task, completed=self.done + min(fraction, 1.0), description=self.title)
@@ -69,14 +69,14 @@ class Bar:
             self.drawn = time.monotonic()
 
     def end(self) -> None:
-        """The current part is over."""
+        """Note that the current part is over."""
         self.done += 1
         self.within(0.0)
 
 
 @contextmanager
 def bar(console: Console, parts: int, here: bool) -> Iterator[Bar]:
-    """A bar on the console if `here` and if it is a terminal; else one that shows nothing."""
+    """Provide a bar on the console if `here` and if it is a terminal; else one that shows nothing."""
     if not (here and console.is_terminal and parts):
         yield Bar(None, parts)
         return

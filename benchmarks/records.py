@@ -76,7 +76,7 @@ class Result:
         return self.limit / self.time.median if self.limit and self.time else None
 
     def line(self) -> dict[str, Any]:
-        """The JSON object of this result."""
+        """Return the JSON object of this result."""
         time, against = self.time, self.ratio
         algorithm, bus = self.bandwidths
         return {
@@ -110,7 +110,7 @@ class Result:
 
 
 def samples(seconds: Sequence[float]) -> dict[str, list[float]]:
-    """All values, or of too many their percentiles."""
+    """Return all values, or of too many their percentiles."""
     if len(seconds) <= SAMPLES:
         return {"samples_us": [_microseconds(t) for t in seconds]}
     return {"sketch_us": [_microseconds(t) for t in np.percentile(seconds, range(101))]}
@@ -132,7 +132,7 @@ def _microseconds(seconds: float) -> float:
 
 
 def results(cases: Cases, timings: Sequence[Timing], place: Place) -> list[Result]:
-    """The statistics of what was measured at one size."""
+    """Return the statistics of what was measured at one size."""
     shape, nbytes = cases.shape, cases.nbytes
     least = limit(shape, nbytes, place.host_of, place.rate) if place.rate else None
     native = next((t.values for t in timings if t.contender.algorithm == NATIVE and t.rounds), None)
@@ -162,5 +162,5 @@ class Writer:
             self.file.flush()
 
     def run(self, environment: dict[str, Any], settings: dict[str, Any]) -> None:
-        """The first line."""
+        """Write the first line."""
         self.write({"kind": "run", "schema": SCHEMA, "environment": environment, "settings": settings})

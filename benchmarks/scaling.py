@@ -10,7 +10,9 @@ WORDS = {STRONG: "of all ranks", WEAK: "of each rank"}
 
 
 def scaled(size: int, collective: str, ranks: int, scaling: str) -> int | None:
-    """The bytes that a size stands for on so many ranks, as the OSU benchmarks mean sizes; None: less than ELEMENT.
+    """Return the bytes that a size stands for on so many ranks, as the OSU benchmarks mean sizes.
+
+    None stands for less than ELEMENT.
 
     osu: the size itself. strong: all ranks' blocks together are of this size, at any number of ranks. weak: one rank's.
 

@@ -76,12 +76,12 @@ class Session:
         engines: Sequence[str],
         **limits: int | None,
     ) -> Job:
-        """A collective with its contenders on this session's communicators; limits as in line_up."""
+        """Return a collective with its contenders on this session's communicators; limits as in line_up."""
         contenders = line_up(shape.collective, algorithms, engines, self.plain, self.ours, **limits)
         return Job(shape, tuple(sizes), contenders)
 
     def check(self, collective: str, algorithms: Sequence[str]) -> None:
-        """Raises ParameterError or PreconditionError, on every rank, for one that does not suit these ranks."""
+        """Raise ParameterError or PreconditionError, on every rank, for one that does not suit these ranks."""
         for name in algorithms:
             if name not in (NATIVE, AUTO):
                 forced: dict[str, Any] = {collective: name}

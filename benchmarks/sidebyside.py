@@ -39,7 +39,7 @@ ON_EACH_ENGINE = ("allreduce",)
 
 
 def line_up_of(collective: str, session: Session) -> Job:
-    """Who takes part in a collective: native, auto, and every algorithm."""
+    """Return who takes part in a collective: native, auto, and every algorithm."""
     shape, sizes = Shape(collective), MORE_SIZES.get(collective, SIZES)
     engines = ENGINES[1:] if collective in ON_EACH_ENGINE else (AUTO,)
     names = list_algorithms()[named(collective)]

@@ -35,7 +35,7 @@ def parse_rate(text: str) -> float:
 
 
 def parse_sizes(text: str) -> list[int]:
-    """The sizes of a list of sizes and ranges FIRST:LAST[:FACTOR], ascending, each once. Raises ValueError.
+    """Return the sizes of a list of sizes and ranges FIRST:LAST[:FACTOR], ascending, each once. Raises ValueError.
 
     A range multiplies by FACTOR, 4 if not given, and always has its last size.
 
@@ -65,7 +65,7 @@ def _range(text: str) -> list[int]:
 
 
 def format_size(nbytes: int) -> str:
-    """A size in bytes, short and exact.
+    """Return a size in bytes, short and exact.
 
     >>> [format_size(n) for n in (0, 8, 1000, 65536, 3 << 20)]
     ['0 B', '8 B', '1000 B', '64 KiB', '3 MiB']

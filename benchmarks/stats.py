@@ -41,7 +41,7 @@ class Estimate:
 
 @lru_cache
 def interval_rank(n: int, confidence: float = CONFIDENCE) -> int:
-    """The largest k for which the k-th smallest and k-th largest of n values enclose the median; 0 if none.
+    """Return the largest k for which the k-th smallest and k-th largest of n values enclose the median; 0 if none.
 
     >>> interval_rank(5), interval_rank(6), interval_rank(20), interval_rank(100)
     (0, 1, 6, 40)
@@ -60,7 +60,7 @@ def interval_rank(n: int, confidence: float = CONFIDENCE) -> int:
 
 
 def estimate(values: Iterable[float], confidence: float = CONFIDENCE) -> Estimate:
-    """The median of some values and its interval; NaN is no value.
+    """Return the median of some values and its interval; NaN is no value.
 
     >>> estimate([3, 1, 2, math.nan, 6, 5, 4]), estimate([])
     (Estimate(median=3.5, low=1, high=6, values=6), Estimate(median=nan, low=None, high=None, values=0))
@@ -100,7 +100,7 @@ def ratio(baseline: Sequence[float], other: Sequence[float], confidence: float =
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """The mean for ratios.
+    """Return the mean for ratios.
 
     >>> geometric_mean([0.5, 2.0])
     1.0

@@ -46,7 +46,7 @@ class Sync(Protocol):
         """Before a size, and now and then: whatever the ranks must know of each other."""
 
     def is_stale(self) -> bool:
-        """Whether it is time to agree again; this rank's opinion."""
+        """Return whether it is time to agree again; this rank's opinion."""
 
     def calls(self, expected: float) -> Callable[[], Started]:
         """Before some calls that take about `expected` seconds: what waits for the start of each."""
@@ -62,14 +62,14 @@ class Barrier:
         self.barrier, self.clock, self.unready = barrier, clock, 0
 
     def agree(self) -> None:
-        """Nothing to agree on."""
+        """Agree on nothing."""
 
     def is_stale(self) -> bool:
         """Never."""
         return False
 
     def calls(self, expected: float) -> Callable[[], Started]:
-        """A barrier, then the time."""
+        """Return a barrier, then the time."""
         barrier, clock = self.barrier, self.clock
 
         def start() -> Started:
@@ -113,7 +113,7 @@ class Window:
         self.agreed = self.clock()
 
     def is_stale(self) -> bool:
-        """Whether clocks may have drifted."""
+        """Return whether clocks may have drifted."""
         return self.clock() - self.agreed > FRESH
 
     def _ping(self, buffer: np.ndarray) -> tuple[float, float, float]:
@@ -124,7 +124,7 @@ class Window:
         return before, float(buffer[0]), self.clock()
 
     def calls(self, expected: float) -> Callable[[], Started]:
-        """The first start is soon; the others follow at equal distances."""
+        """Return when each call starts: the first soon, the others at equal distances."""
         clock, apart, tolerance = self.clock, expected + self.slack, max(LATE[0], LATE[1] * expected)
         self.barrier()
         following = self.control.bcast(clock() + self.slack) + self.ahead
@@ -160,5 +160,5 @@ def ahead_of(pings: list[tuple[float, float, float]]) -> float:
 
 
 def sync_of(name: str, control: Any, meeting: Barrier) -> Sync:
-    """The way of that name, "barrier" or "window"; either needs a barrier."""
+    """Return the way of that name, "barrier" or "window"; either needs a barrier."""
     return meeting if name == BARRIER else Window(control, meeting.barrier, meeting.clock)

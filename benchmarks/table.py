@@ -33,7 +33,7 @@ LATE_STARTS = "late: calls left out because a rank started late."
 
 
 def console() -> Console:
-    """A console on standard output that prints tables whole in a file or a pipe, and never reads markup."""
+    """Return a console on standard output that prints tables whole in a file or a pipe, and never reads markup."""
     columns = terminal_width()
     return Console(
         force_terminal=columns is not None,
@@ -80,12 +80,12 @@ COLUMNS = (
 
 
 def columns_for(results: Sequence[Result]) -> list[Column]:
-    """Those that say something."""
+    """Return those that say something."""
     return [column for column in COLUMNS if any(map(column.applies, results))]
 
 
 def legend(results: Sequence[Result]) -> str:
-    """What the columns mean."""
+    """Return what the columns mean."""
     return "\n".join([LEGEND, *(column.explained for column in columns_for(results) if column.explained)])
 
 
@@ -109,7 +109,7 @@ def table(results: Sequence[Result], title: str) -> Table:
 
 
 def label_of(result: Result) -> str:
-    """Who it was, and for auto what it chose."""
+    """Return who it was, and for auto what it chose."""
     contender, ran = result.timing.contender, result.timing.ran
     return (
         f"{contender.label}: {ran['algorithm']}" if contender.algorithm == AUTO and ran else contender.label
@@ -129,12 +129,12 @@ def _timed(result: Result) -> Estimate:
 
 
 def spread(found: Estimate, form: Callable[[float], str]) -> str:
-    """An interval's ends; a question mark where there are too few values for one."""
+    """Return an interval's ends; a question mark where there are too few values for one."""
     return "–".join(map(form, found.spread)) if found.spread else "?"
 
 
 def rate(bandwidth: float | None) -> str:
-    """A bandwidth in bytes per second with three digits, decimal as links are.
+    """Return a bandwidth in bytes per second with three digits, decimal as links are.
 
     >>> [rate(b) for b in (6.25e6, 1.2e10, 512.0, None)]
     ['6.25 MB/s', '12.0 GB/s', '512 B/s', '']
@@ -148,14 +148,14 @@ def rate(bandwidth: float | None) -> str:
 
 
 def overlap(found: Overlapped | None) -> str:
-    """How much was hidden, with its interval."""
+    """Return how much was hidden, with its interval."""
     if found is None:
         return ""
     return f"{found.percent.median:.0f} % [{spread(found.percent, '{:.0f}'.format)}]"
 
 
 def summary(results: Sequence[Result]) -> Table:
-    """One row per collective: how auto, on whatever engine, does against native over all sizes."""
+    """Return one row per collective: how auto, on whatever engine, does against native over all sizes."""
     made = Table(title=f"{AUTO} beside native", box=box.SIMPLE_HEAD, title_justify="left")
     made.add_column("collective")
     for name in ("geometric mean of ratios", *VERDICTS, "invalid, of all"):

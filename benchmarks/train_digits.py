@@ -89,7 +89,7 @@ class Trainer:
         return total / len(order)
 
     def batch(self, images: np.ndarray) -> float:
-        """One step, from the images of this batch that are this rank's; returns the batch's summed loss."""
+        """Return one step, from the images of this batch that are this rank's; returns the batch's summed loss."""
         lengths = sizes(len(images), self.comm.size)
         first = offsets(lengths)[self.comm.rank]
         part = images[first : first + lengths[self.comm.rank]]
@@ -131,7 +131,7 @@ def compare(world: Any, alone: Any, digits: Digits, epochs: int) -> list[str]:
 
 
 def complaints(worst: float, accuracy: float) -> list[str]:
-    """What does not hold. Written so that NaN does not pass."""
+    """Return what does not hold. Written so that NaN does not pass."""
     found = []
     if not worst <= TOLERANCE:
         found.append(f"the losses differ by {worst:.1e}, more than {TOLERANCE:.0e}")

@@ -72,7 +72,7 @@ class Found:
     window: int = WINDOW
 
     def is_as(self, other: Found) -> bool:
-        """Whether the same serves."""
+        """Return whether the same serves."""
         said = attrgetter("algorithm", "chunk_bytes", "window")
         return bool(said(self) == said(other))
 
@@ -143,7 +143,7 @@ class Tuner:
         channel.agreed = replace(channel.agreed, table=table)
 
     def run(self, shapes: Sequence[Shape], sizes: Sequence[int], seconds: float) -> dict[str, list[Found]]:
-        """What serves each collective at each size that fits in memory."""
+        """Return what serves each collective at each size that fits in memory."""
         from .driver import Job, feasible
         from .progress import bar
 
@@ -168,7 +168,7 @@ class Tuner:
         return found
 
     def size(self, shape: Shape, size: int, seconds: float) -> Found:
-        """What serves one size."""
+        """Return what serves one size."""
         nbytes = bytes_of_call(shape, size, self.p)
         rule = self.ours.explain(shape.collective, nbytes)
         names = [name for name in list_algorithms()[shape.collective] if find(shape.collective, name).serves(self.p)]
@@ -194,7 +194,7 @@ class Tuner:
         )
 
     def entry(self, found: dict[str, list[Found]]) -> dict[str, Any]:
-        """The table for a file."""
+        """Return the table for a file."""
         return {
             "mpi": library(self.mpi),
             "nodes": list(layout(self.nodes)),
@@ -224,7 +224,7 @@ class Tuner:
 
 
 def bytes_of_call(shape: Shape, size: int, p: int) -> int:
-    """What selection goes by, of a size as benchmarks mean it: see Claims for whose bytes.
+    """Return what selection goes by, of a size as benchmarks mean it: see Claims for whose bytes.
 
     >>> [bytes_of_call(Shape(name), 64, 3) for name in ("allreduce", "allgather", "reduce_scatter_block")]
     [64, 192, 72]
@@ -233,7 +233,10 @@ def bytes_of_call(shape: Shape, size: int, p: int) -> int:
 
 
 def decide(timings: Sequence[Timing]) -> int:
-    """Which one: the first, which the rules chose, unless others are faster beyond doubt; then the fastest of those."""
+    """Return which one: the first, which the rules chose, unless others are faster beyond doubt.
+
+    Then it is the fastest of those.
+    """
     if not timings[0].rounds:
         return 0
     against = timings[0].values
@@ -270,7 +273,7 @@ def rules(found: Sequence[Found]) -> list[dict[str, Any]]:
 
 
 def _only_auto() -> None:
-    """What is measured must be what auto would run. Raises ValueError for variables that say otherwise."""
+    """Check that what is measured is what auto would run. Raises ValueError for variables that say otherwise."""
     for name, usual in (("MPICOLL_ENGINE", AUTO), ("MPICOLL_CHECK", "0")):
         if (value := os.environ.get(name, usual)) != usual:
             raise ValueError(f"{name} is {value!r}; a table is measured without it")
@@ -279,7 +282,7 @@ def _only_auto() -> None:
 
 
 def _names(text: str) -> list[str]:
-    """The collectives of a list. Raises UnknownAlgorithm, ValueError."""
+    """Return the collectives of a list. Raises UnknownAlgorithm, ValueError."""
     names = listed("--collectives", text)
     for name in names:
         if name in UNKNOWN_TO_ALL:
@@ -315,7 +318,10 @@ def _table(name: str, found: Sequence[Found]) -> Any:
 
 
 def _others(comm: Any, path: Path) -> list[dict[str, Any]]:
-    """The tables that are in the file; a file that is none, or cannot be written, ends all ranks before any work."""
+    """Return the tables that are in the file.
+
+    A file that is none, or cannot be written, ends all ranks before any work.
+    """
     kept, trouble = [], ""
     if comm.rank == 0:
         try:
@@ -333,7 +339,7 @@ def _others(comm: Any, path: Path) -> list[dict[str, Any]]:
 
 
 def _write(path: Path, others: Sequence[dict[str, Any]], made: dict[str, Any]) -> None:
-    """The new table in the place of an older one of the same kind; rules of collectives not measured now stay."""
+    """Put the new table in the place of an older one of the same kind; rules of collectives not measured now stay."""
     same = [old for old in others if (old["mpi"], old["nodes"]) == (made["mpi"], made["nodes"])]
     made = {**made, "rules": {**(same[0]["rules"] if same else {}), **made["rules"]}}
     content = {"schema": SCHEMA, "tables": [made, *(old for old in others if old not in same)]}

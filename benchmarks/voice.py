@@ -58,7 +58,7 @@ class Alone:
 
 
 def world() -> Any:
-    """All ranks."""
+    """Return all ranks."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError):
@@ -68,7 +68,7 @@ def world() -> Any:
 
 @contextlib.contextmanager
 def opened(path: str | None, comm: Any, name: str) -> Iterator[IO[str] | None]:
-    """The file on rank 0, None elsewhere; a path that cannot be written ends all ranks.
+    """Provide the file on rank 0, None elsewhere; a path that cannot be written ends all ranks.
 
     Without a path it is a new file for the benchmark of that name in the user's state directory, which rank 0
     names at the end: no run is lost because nobody thought of keeping it.
@@ -96,7 +96,7 @@ def opened(path: str | None, comm: Any, name: str) -> Iterator[IO[str] | None]:
 
 
 def kept(name: str, environ: Mapping[str, str] = os.environ) -> Path:
-    """Where to make a new file in the user's state directory, of which the KEPT newest stay. Raises OSError."""
+    """Return where to make a new file in the user's state directory, of which the KEPT newest stay. Raises OSError."""
     state = environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     folder = Path(state) / "mpicoll"
     folder.mkdir(parents=True, exist_ok=True)

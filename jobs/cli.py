@@ -108,7 +108,7 @@ def submit(directory: Path, dry_run: bool, again: bool) -> None:
 
 
 def _left(directory: Path) -> list[study.Job]:
-    """The jobs with steps that are not complete."""
+    """Return the jobs with steps that are not complete."""
     made = study.read(directory)
     whole = {each.step.name for each in gather.found(made, directory) if each.whole}
     return [job for job in made.jobs if any(step.name not in whole for step in job.steps)]
@@ -150,7 +150,7 @@ def status(directory: Path, as_json: bool, wait: bool) -> None:
 
 
 def _doing(sent: Sequence[gather.Submitted]) -> dict[int, str]:
-    """The state of every job; where Slurm does not tell, that."""
+    """Return the state of every job; where Slurm does not tell, that."""
     jobs = [each.job for each in sent]
     try:
         return slurm.states(jobs)
@@ -161,7 +161,7 @@ def _doing(sent: Sequence[gather.Submitted]) -> dict[int, str]:
 
 
 def show(steps: Sequence[gather.Found], running: Sequence[int]) -> None:
-    """A table of the steps, where some jobs are running."""
+    """Print a table of the steps, where some jobs are running."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")

@@ -49,7 +49,7 @@ class Found:
 
 
 def found(study: Study, directory: Path) -> list[Found]:
-    """Every step's, in the study's order."""
+    """Return every step's, in the study's order."""
     parts: dict[str, list[Path]] = defaultdict(list)
     for path in sorted((directory / RESULTS).glob("*.part.*")):
         if match := PART.fullmatch(path.name):
@@ -67,7 +67,7 @@ def _found(step: Step, whole: Path, parts: tuple[Path, ...]) -> Found:
 
 
 def content(path: Path) -> list[Any]:
-    """What is whole in a file: the lines of results, or a tuning file as one."""
+    """Return what is whole in a file: the lines of results, or a tuning file as one."""
     text = path.read_text(encoding="utf-8", errors="replace")
     return [entry for entry in map(_parsed, text.splitlines() if path.suffix == ".jsonl" else [text]) if entry]
 
@@ -81,12 +81,12 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def rows(path: Path) -> int:
-    """How many results a file holds; of tables each counts as one."""
+    """Return how many results a file holds; of tables each counts as one."""
     return sum(len(entry.get("tables", ())) or entry.get("kind") == "result" for entry in content(path))
 
 
 def submitted(directory: Path) -> list[Submitted]:
-    """The jobs of a directory, oldest first, each once."""
+    """Return the jobs of a directory, oldest first, each once."""
     path = directory / SUBMITTED
     entries = content(path) if path.exists() else []
     wanted = {entry["job"]: Submitted(**entry) for entry in entries if set(entry) == set(Submitted._fields)}
@@ -112,7 +112,7 @@ Gatherer = Callable[[Sequence[Path], Path, str], None]  # (files, where to, titl
 
 
 def report(files: Sequence[Path], output: Path, title: str) -> None:
-    """The page of `mpicoll report`."""
+    """Write the page of `mpicoll report`."""
     from mpicoll.benchmarks.report.cli import write
     from mpicoll.benchmarks.report.read import read
 
@@ -120,7 +120,7 @@ def report(files: Sequence[Path], output: Path, title: str) -> None:
 
 
 def tables(files: Sequence[Path], output: Path, title: str) -> None:
-    """One file with the tables of all. Raises JobsError where two are for the same ranks."""
+    """Write one file with the tables of all. Raises JobsError where two are for the same ranks."""
     from mpicoll.selection.tables import SCHEMA, parse
 
     entries = [table for path in files for entry in content(path) for table in entry["tables"]]

@@ -37,7 +37,7 @@ class Asked:
     extra: tuple[str, ...] = ()
 
     def time(self, default: float) -> float:
-        """The seconds of a step. Raises ValueError unless above 0, and an end."""
+        """Return the seconds of a step. Raises ValueError unless above 0, and an end."""
         if self.seconds is not None and not math.isfinite(self.seconds):
             raise ValueError(f"--seconds is {self.seconds}; it must be a number")
         return default if self.seconds is None else positive("--seconds", self.seconds)
@@ -59,7 +59,7 @@ class Kind:
 
 
 def sweep(asked: Asked, nodes: int, ranks: int) -> list[Step]:
-    """A step for every collective, since each is something to resume by."""
+    """Return a step for every collective, since each is something to resume by."""
     names = listed("--collectives", asked.collectives or "allreduce,bcast,allgather,reduce_scatter,alltoall")
     scaling = () if asked.scaling == OSU else ("--scaling", asked.scaling)
     seconds = asked.time(60.0)
@@ -73,14 +73,14 @@ def sweep(asked: Asked, nodes: int, ranks: int) -> list[Step]:
 
 
 def sanity(asked: Asked, nodes: int, ranks: int) -> list[Step]:
-    """All collectives at once."""
+    """Return all collectives at once."""
     seconds = asked.time(30.0)
     words = ("all", "--sizes", "8,64K", "--algorithms", "native,auto", *asked.extra)
     return [_bench(f"n{nodes}-all", nodes, ranks, seconds, words)]
 
 
 def _bench(name: str, nodes: int, ranks: int, seconds: float, words: tuple[str, ...]) -> Step:
-    """A step of `mpicoll bench`."""
+    """Return a step of `mpicoll bench`."""
     from mpicoll.benchmarks.cli import bench
 
     words = (*words, "--seconds", f"{seconds:g}")
@@ -91,7 +91,7 @@ def _bench(name: str, nodes: int, ranks: int, seconds: float, words: tuple[str, 
 
 
 def tune(asked: Asked, nodes: int, ranks: int) -> list[Step]:
-    """A table."""
+    """Return a table."""
     from mpicoll.benchmarks import tune as module
 
     name, seconds = f"n{nodes}-tuning", asked.time(120.0)
@@ -120,7 +120,7 @@ def train(asked: Asked, nodes: int, ranks: int) -> list[Step]:
 
 
 def _taken(command: click.Command, name: str, words: Sequence[str]) -> dict[str, Any]:
-    """What a command makes of its words, found without MPI. Raises JobsError for what it would refuse."""
+    """Return what a command makes of its words, found without MPI. Raises JobsError for what it would refuse."""
     try:
         context = click.Command.make_context(command, name, [*words])
     except click.UsageError as error:
@@ -133,7 +133,7 @@ def _taken(command: click.Command, name: str, words: Sequence[str]) -> dict[str,
 
 @contextmanager
 def _on(name: str, ranks: int) -> Iterator[None]:
-    """What does not suit the ranks of a step becomes a JobsError."""
+    """Provide what does not suit the ranks of a step becomes a JobsError."""
     try:
         yield
     except (ValueError, MpicollError) as error:

@@ -24,7 +24,7 @@ BIND = {"cores": "core", "sockets": "socket", "threads": "hwthread"}  # as mpiru
 
 
 def study(kind: str, asked: Asked, site: Site, nodes: Sequence[int], allocation: str) -> Study:
-    """The study of such a kind. Raises ValueError for what its steps' commands would refuse."""
+    """Return the study of such a kind. Raises ValueError for what its steps' commands would refuse."""
     made = jobs(
         kind, lambda n: KINDS[kind].steps(asked, n, n * site.ranks_per_node), nodes, allocation, bool(site.stage)
     )
@@ -33,7 +33,7 @@ def study(kind: str, asked: Asked, site: Site, nodes: Sequence[int], allocation:
 
 
 def modified(root: Path = ROOT) -> bool | None:
-    """Whether a checkout has changes that no commit holds; None where that is not known."""
+    """Return whether a checkout has changes that no commit holds; None where that is not known."""
     if not (root / ".git").exists():
         return None
     try:
@@ -45,7 +45,7 @@ def modified(root: Path = ROOT) -> bool | None:
 
 
 def script(study: Study, job: Job, site: Site) -> str:
-    """The text of a job's script."""
+    """Return the text of a job's script."""
     loader = jinja2.FileSystemLoader(TEMPLATES)
     environment = jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, trim_blocks=True,
                                      lstrip_blocks=True, keep_trailing_newline=True,
@@ -58,7 +58,7 @@ def script(study: Study, job: Job, site: Site) -> str:
 
 
 def mpirun(site: Site) -> list[str]:
-    """What each MPI's own mpirun calls the ranks of a node and their binding."""
+    """Return what each MPI's own mpirun calls the ranks of a node and their binding."""
     ranks, cores, bind = site.ranks_per_node, site.cpus_per_rank, BIND.get(site.mpi.bind, site.mpi.bind)
     if site.mpi.kind == "openmpi":
         return ["--map-by", f"ppr:{ranks}:node{f':PE={cores}' if cores > 1 else ''}", "--bind-to", bind]

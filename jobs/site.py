@@ -111,7 +111,7 @@ class Site(_Keys):
 
 
 def read(path: str | Path | None) -> Site:
-    """The site of a file, or all defaults. Raises JobsError, which says where in it what is wrong."""
+    """Return the site of a file, or all defaults. Raises JobsError, which says where in it what is wrong."""
     if path is None:
         return Site()
     try:
@@ -142,7 +142,7 @@ def _keys(model: type[BaseModel]) -> Iterator[str]:
 
 
 def described() -> str:
-    """Every key with its meaning and default, as a TOML file in which all is commented out."""
+    """Return every key with its meaning and default, as a TOML file in which all is commented out."""
     return "\n".join([*_lines(Site), "", "# [mpi]", *_lines(Mpi), "", "# [environment]", '# NAME = "value"'])
 
 

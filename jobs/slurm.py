@@ -30,7 +30,7 @@ class Partition:
 
 
 def ask(*words: str, directory: Path | None = None) -> str:
-    """What a command of Slurm's prints. Raises JobsError where it is missing or fails."""
+    """Return what a command of Slurm's prints. Raises JobsError where it is missing or fails."""
     if shutil.which(words[0]) is None:
         raise NoSlurm(f"no Slurm here: {words[0]} is not on the PATH")
     try:
@@ -45,7 +45,7 @@ def ask(*words: str, directory: Path | None = None) -> str:
 
 
 def partition(name: str) -> Partition:
-    """A partition, or the default one for "". Raises JobsError, naming those there are."""
+    """Return a partition, or the default one for "". Raises JobsError, naming those there are."""
     rows = [line.split("|") for line in ask("sinfo", "--noheader", "--all", "--format=%P|%D|%l|%a").splitlines()]
     found: dict[str, list[tuple[int, str]]] = {}
     for title, count, limit, _ in rows:  # one line for each group of nodes of one state
@@ -60,7 +60,7 @@ def partition(name: str) -> Partition:
 
 
 def minutes(text: str) -> int | None:
-    """A time limit as Slurm writes it; None for infinite, and for what is no time.
+    """Return a time limit as Slurm writes it; None for infinite, and for what is no time.
 
     >>> [minutes(text) for text in ("infinite", "1-12:00:00", "30:00", "2:00:00", "5", "1h")]
     [None, 2160, 30, 120, 5, None]
@@ -76,12 +76,12 @@ def minutes(text: str) -> int | None:
 
 
 def plugins() -> list[str]:
-    """What `srun --mpi=` can be."""
+    """Return what `srun --mpi=` can be."""
     return parse_plugins(ask("srun", "--mpi=list"))
 
 
 def parse_plugins(said: str) -> list[str]:
-    """The names in what srun says, and those of versions.
+    """Return the names in what srun says, and those of versions.
 
     >>> parse_plugins("MPI plugin types are...\\n\\tnone\\n\\tpmi2\\n\\tpmix\\npmix plugin versions available: pmix_v4")
     ['pmi2', 'pmix', 'pmix_v4']
@@ -92,7 +92,7 @@ def parse_plugins(said: str) -> list[str]:
 
 
 def options(script: str) -> dict[str, str]:
-    """The options in a script's #SBATCH lines, by their long names.
+    """Return the options in a script's #SBATCH lines, by their long names.
 
     >>> options('#SBATCH -N 4\\n#SBATCH --exclusive\\n#SBATCH --partition="a,b" # two\\n')
     {'nodes': '4', 'exclusive': '', 'partition': 'a,b'}
@@ -101,7 +101,7 @@ def options(script: str) -> dict[str, str]:
 
 
 def check(script: Path) -> None:
-    """Whether this Slurm can run a script, with the reason in a JobsError; a person may have edited it.
+    """Check that this Slurm can run a script; a person may have edited it. Raises JobsError with the reason.
 
     What is not understood is left to sbatch.
     """
@@ -123,12 +123,12 @@ def check(script: Path) -> None:
 
 
 def submit(script: Path) -> int:
-    """The number of the job."""
+    """Return the number of the job."""
     return int(ask("sbatch", "--parsable", script.name, directory=script.parent).split(";")[0])
 
 
 def states(jobs: Sequence[int]) -> dict[int, str]:
-    """What each job is doing, as Slurm calls it; of one that it has forgotten, GONE. Raises JobsError."""
+    """Return what each job is doing, as Slurm calls it; of one that it has forgotten, GONE. Raises JobsError."""
     found = dict.fromkeys(jobs, GONE)
     for job in jobs:
         try:
@@ -145,7 +145,7 @@ def states(jobs: Sequence[int]) -> dict[int, str]:
 
 
 def _accounted(job: int) -> str:
-    """The state of a job that only the accounting remembers, in scontrol's words."""
+    """Return the state of a job that only the accounting remembers, in scontrol's words."""
     try:
         said = ask("sacct", "--noheader", "--allocations", "--parsable2", f"--jobs={job}", "--format=State")
     except JobsError:
@@ -154,5 +154,5 @@ def _accounted(job: int) -> str:
 
 
 def under_way(state: str) -> bool:
-    """Whether a job in this state may still do something."""
+    """Return whether a job in this state may still do something."""
     return state.startswith((*RUNNING, *WAITING, UNKNOWN))

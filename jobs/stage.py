@@ -56,7 +56,7 @@ def _own(target: Path) -> None:
 
 
 def _compile(target: Path) -> None:
-    """What a first Comm compiles, and the commonest reductions; by a process that is no rank of anything."""
+    """Compile what a first Comm does, and the commonest reductions, in a process that is no rank of anything."""
     python, environment = str(target / "bin" / "python"), os.environ
     alone = {name: value for name, value in environment.items() if not name.startswith(OF_A_LAUNCH)}
     _run(python, "-m", "mpicoll", "info", env=alone, cwd=target)

@@ -92,7 +92,7 @@ class Study:
 
 
 def read(directory: Path) -> Study:
-    """The study of a directory. Raises JobsError."""
+    """Return the study of a directory. Raises JobsError."""
     path = directory / FILE
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -133,7 +133,7 @@ def numbers(text: str) -> list[int]:
 def jobs(
     kind: str, steps: Callable[[int], Sequence[Step]], nodes: Sequence[int], allocation: str, staged: bool = False
 ) -> tuple[Job, ...]:
-    """The steps of every number of nodes: in one allocation as large as the largest, or in one each."""
+    """Return the steps of every number of nodes: in one allocation as large as the largest, or in one each."""
     if allocation == TOGETHER:
         return (Job(kind, max(nodes), tuple(step for n in nodes for step in steps(n)), staged),)
     return tuple(Job(f"{kind}-n{n}", n, tuple(steps(n)), staged) for n in nodes)

@@ -116,7 +116,7 @@ class Slurm:
         self._stack.close()
 
     def run(self, command: Sequence[str]) -> int:
-        """The exit status of a command that may talk to this Slurm. Raises TestbedError where there is none."""
+        """Return the exit status of a command that may talk to this Slurm. Raises TestbedError where there is none."""
         try:
             return subprocess.run(command, env=self.environment).returncode
         except OSError as error:
@@ -144,7 +144,7 @@ class Slurm:
 
     @contextlib.contextmanager
     def _daemon(self, name: str, *arguments: str) -> Iterator[None]:
-        """Runs until the context ends. What it prints goes to a file in the directory."""
+        """Run until the context ends. What it prints goes to a file in the directory."""
         log = self.directory / f"{'-'.join([name, *(a for a in arguments if not a.startswith('-'))])}.out"
         with log.open("wb") as output:
             process = subprocess.Popen([str(program(name)), *arguments], env=self.environment, cwd=self.directory,
@@ -161,7 +161,7 @@ class Slurm:
                 process.wait()
 
     def _end_steps(self) -> None:
-        """Ends what slurmd left to watch over jobs: without slurmctld it tries for minutes to say how they went.
+        """End what slurmd left to watch over jobs: without slurmctld it tries for minutes to say how they went.
 
         It overwrites its environment, so that no label is found there, but has its node's log open.
         """
@@ -184,7 +184,7 @@ class Slurm:
             time.sleep(0.1)
 
     def _said(self) -> str:
-        """The last line of every daemon's output and log that has any."""
+        """Return the last line of every daemon's output and log that has any."""
         files = sorted([*self.directory.glob("*.out"), *self.directory.glob("*.log")])
         ends = {file.name: file.read_text(errors="replace").split("\n")[-2:] for file in files}
         return "; ".join(f"{name}: {end[0]}" for name, end in ends.items() if end[0]) or "the daemons said nothing"
@@ -196,13 +196,13 @@ def _path() -> str:
 
 
 def program(name: str) -> str | None:
-    """Where a daemon is."""
+    """Return where a daemon is."""
     return shutil.which(name, path=_path())
 
 
 @contextlib.contextmanager
 def _directory() -> Iterator[str]:
-    """A short path, since sockets' have to be."""
+    """Provide a short path, since sockets' have to be."""
     made = tempfile.mkdtemp(prefix="slurm-", dir="/tmp")
     try:
         yield made
@@ -211,7 +211,7 @@ def _directory() -> Iterator[str]:
 
 
 def _ports(count: int) -> int:
-    """The first of so many ports that follow each other and are free now. Raises TestbedError."""
+    """Return the first of so many ports that follow each other and are free now. Raises TestbedError."""
     for first in range(20000 + os.getpid() % 9000, 32000, count):
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
             for port in range(first, first + count):

@@ -35,19 +35,19 @@ _kept: list[CFunc] = []  # the machine code goes with its CFunc
 
 
 def compiled_here() -> tuple[str, ...]:
-    """What this process has compiled itself, as 'function(argument types)', oldest first."""
+    """Return what this process has compiled itself, as 'function(argument types)', oldest first."""
     return tuple(_compiled)
 
 
 def loaded_here() -> tuple[str, ...]:
-    """What this process has loaded from the cache, as 'function(argument types)', oldest first."""
+    """Return what this process has loaded from the cache, as 'function(argument types)', oldest first."""
     return tuple(_loaded)
 
 
 def native(
     function: Callable, arguments: Sequence[types.Type], returns: types.Type = types.void, also: Sequence[str] = ()
 ) -> int:
-    """The address of `function` as a C function, compiled or loaded; valid to the end. `also` as for jit()."""
+    """Return the address of `function` as a C function, compiled or loaded; valid to the end. `also` as for jit()."""
     kernel = CFunc(function, (tuple(arguments), returns), {}, {})
     _build(kernel, function, signature(returns, *arguments), kernel.compile, also)
     _kept.append(kernel)
@@ -56,7 +56,7 @@ def native(
 
 
 def jit(returns: types.Type, *arguments: types.Type, also: Sequence[str] = ()) -> Callable[[Callable], Any]:
-    """Decorator: njit(nogil=True) with this one signature, compiled or loaded at once.
+    """Decorate with njit(nogil=True) and this one signature, compiled or loaded at once.
 
     `also` names further source files whose jitted functions are compiled in: numba looks for changes only
     in the file of the function itself and would go on using what it compiled before such a change.
@@ -75,7 +75,7 @@ def jit(returns: types.Type, *arguments: types.Type, also: Sequence[str] = ()) -
 def _build(
     target: Any, function: Callable, wanted: Signature, build: Callable, also: Sequence[str] = ()
 ) -> None:
-    """Calls build(), which compiles or loads `target`, numba's object for `function`."""
+    """Call build(), which compiles or loads `target`, numba's object for `function`."""
     try:
         cache = _OneAtATime(function, wanted, also)
     except RuntimeError as error:  # numba found no directory that it can write to
@@ -113,7 +113,7 @@ class _OneAtATime(FunctionCache):
         )
 
     def _index_key(self, sig: Any, codegen: Any) -> str:
-        """The file name says it all; numba would hash closures, which pickle differently in each process."""
+        """Return the file name says it all; numba would hash closures, which pickle differently in each process."""
         return ""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -131,7 +131,7 @@ class _OneAtATime(FunctionCache):
         return found
 
     def _if_written(self, sig: Any, target_context: Any) -> Any:
-        """What load_overload finds, if the index has been written since the last look."""
+        """Return what load_overload finds, if the index has been written since the last look."""
         before, self._index_seen = self._index_seen, self._files.state()
         return None if self._index_seen == before else super().load_overload(sig, target_context)
 
@@ -158,7 +158,7 @@ class _DataFirst(IndexDataCacheFile):
         self._save_index({key: name})
 
     def state(self) -> tuple[int, ...] | None:
-        """What changes when the index is written; None while there is none."""
+        """Return what changes when the index is written; None while there is none."""
         try:
             status = os.stat(self._index_path)
         except OSError:

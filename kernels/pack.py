@@ -58,7 +58,7 @@ copy_bytes: Any = intrinsic(_copy_bytes)  # by hand: as a decorator numba's type
 
 @njit
 def _move(dst: int, src: int, length: int) -> None:
-    """A copy of any length, without the call for the lengths of one element."""
+    """Copy any length, without the call for the lengths of one element."""
     if length == 8:
         copy_bytes(dst, src, 8)
     elif length == 4:
@@ -135,7 +135,7 @@ def unpack_segments(packed: int, base: int, offsets: Any, lengths: Any) -> int:
 
 @njit
 def _start(turn: int, extent: int, counts: Any, strides: Any, loops: int) -> int:
-    """Where a turn of the elements and their first `loops` loops begins, the innermost of these turning fastest."""
+    """Return where a turn of the elements and their first `loops` loops begins; the innermost turns fastest."""
     at = 0
     for i in range(loops - 1, -1, -1):
         at += turn % counts[i] * strides[i]
@@ -145,7 +145,10 @@ def _start(turn: int, extent: int, counts: Any, strides: Any, loops: int) -> int
 
 @njit
 def _inner_loop(n: int, extent: int, counts: Any, strides: Any) -> tuple[int, int, int, int]:
-    """What an only segment is repeated by: count and stride of the innermost loop, the loops and turns around it."""
+    """Return what an only segment is repeated by.
+
+    These are count and stride of the innermost loop, the loops and turns around it.
+    """
     if counts.size == 0:
         return n, extent, 0, 1
     outer, turns = counts.size - 1, n

@@ -44,7 +44,7 @@ def _address(op: str, dtype: np.dtype) -> int:
 
 
 def _shared(op: str, dtype: np.dtype) -> tuple[str, np.dtype]:
-    """The key in _KERNELS and the dtype to compute in; many pairs of op and dtype have the same one."""
+    """Return the key in _KERNELS and the dtype to compute in; many pairs of op and dtype have the same one."""
     if op == "SUM" and dtype.kind == "c":
         return "SUM complex", np.dtype(f"f{dtype.itemsize // 2}")
     if dtype.kind in "fc" or op in EXTREMES + LOCATIONS:
@@ -134,7 +134,7 @@ def _minloc(x: Any, i: Any, y: Any, j: Any) -> Any:
 
 
 def _elementwise(op: Any, name: str, parts: int = 1) -> Any:
-    """The kernel of an operator on two elements, or on each of the `parts` of an element by itself."""
+    """Return the kernel of an operator on two elements, or on each of the `parts` of an element by itself."""
 
     def kernel(dst: Any, a: Any, b: Any, n: int) -> None:
         n *= parts
@@ -152,7 +152,7 @@ def _elementwise(op: Any, name: str, parts: int = 1) -> Any:
 
 
 def _pairwise(first: Any, name: str) -> Any:
-    """The kernel of an operator that chooses one of two pairs: the first where `first` says so."""
+    """Return the kernel of an operator that chooses one of two pairs: the first where `first` says so."""
 
     def kernel(dst: Any, a: Any, b: Any, n: int) -> None:
         out, x, y = carray(dst, (n,)), carray(a, (n,)), carray(b, (n,))

@@ -70,7 +70,7 @@ class NoKernel(LookupError):
 
 
 def canonical(dtype: np.dtype) -> np.dtype:
-    """The same dtype, with the fields of a pair named value and index; field names carry no meaning here."""
+    """Return the same dtype, with the fields of a pair named value and index; field names carry no meaning here."""
     if dtype.names is None or len(dtype.names) != 2 or dtype.fields is None:
         return dtype
     formats, offsets = zip(*(dtype.fields[name][:2] for name in dtype.names))
@@ -80,7 +80,7 @@ def canonical(dtype: np.dtype) -> np.dtype:
 
 
 def kind_of(dtype: np.dtype) -> str:
-    """The kind of a dtype: a key of ALLOWED. Raises NoKernel for float16, longdouble, swapped bytes..."""
+    """Return the kind of a dtype: a key of ALLOWED. Raises NoKernel for float16, longdouble, swapped bytes..."""
     dtype = np.dtype(dtype)
     kind = _KINDS.get(dtype) or _KINDS.get(canonical(dtype))
     if kind is None:
@@ -92,12 +92,12 @@ def kind_of(dtype: np.dtype) -> str:
 
 
 def allowed(op: str, kind: str) -> bool:
-    """Whether the standard lets operator `op` take elements of `kind`; False for an unknown operator."""
+    """Return whether the standard lets operator `op` take elements of `kind`; False for an unknown operator."""
     return op in ALLOWED.get(kind, ())
 
 
 def check(op: str, dtype: np.dtype) -> str:
-    """The kind of `dtype`, once `op` is known to take it.
+    """Return the kind of `dtype`, once `op` is known to take it.
 
     Raises NoKernel (a LookupError) as kind_of does, and TypeError where the operator is not allowed.
     """
@@ -111,7 +111,7 @@ def check(op: str, dtype: np.dtype) -> str:
 
 
 def check_scalable(dtype: np.dtype) -> str:
-    """The kind of `dtype`, once its elements are known to be numbers that division keeps in their type.
+    """Return the kind of `dtype`, once its elements are known to be numbers that division keeps in their type.
 
     Raises NoKernel (a LookupError) as kind_of does, and TypeError for any other kind.
     """

@@ -42,7 +42,7 @@ def _address(dtype: np.dtype) -> int:
 
 
 def _elementwise(name: str, parts: int) -> Any:
-    """The kernel that divides each of the `parts` of an element."""
+    """Return the kernel that divides each of the `parts` of an element."""
 
     def kernel(dst: Any, a: Any, b: Any, n: int) -> None:
         n *= parts

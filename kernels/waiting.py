@@ -106,7 +106,7 @@ def turn_or_result(cache_path: str, what: str, look: Callable[[], Found | None])
 
 
 def _reason(holder: Holder | None, seconds: float) -> str:
-    """Why a holder is not waited for any longer, if so."""
+    """Return why a holder is not waited for any longer, if so."""
     if holder is not None and seconds > GONE and holder.ended:
         return "has ended"
     return f"has held the lock for {seconds:.0f} s" if seconds > LIMIT else ""
@@ -117,7 +117,7 @@ def _words(holder: Holder | None, lock: Any) -> str:
 
 
 def _name(file: Path, holder: Holder) -> None:
-    """Writes who holds the lock; where that fails, others wait for an unknown process."""
+    """Write who holds the lock; where that fails, others wait for an unknown process."""
     with contextlib.suppress(OSError):
         written = file.with_suffix(f".{holder.pid}")
         written.write_text(json.dumps(holder))
@@ -125,7 +125,7 @@ def _name(file: Path, holder: Holder) -> None:
 
 
 def _holder(file: Path) -> Holder | None:
-    """Who has named itself, if somebody has."""
+    """Return who has named itself, if somebody has."""
     try:
         pid, host, what = json.loads(file.read_text())
         return Holder(int(pid), str(host), str(what))
@@ -139,7 +139,7 @@ def _beside(lock: Any) -> Path:
 
 @cache
 def _lock(cache_path: str) -> Any:
-    """One lock object per process and directory, so that a thread which holds it may take it again."""
+    """Return one lock object per process and directory, so that a thread which holds it may take it again."""
     from filelock import FileLock
 
     user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")

@@ -122,7 +122,7 @@ class MPIError(MpicollError, RuntimeError):
     mpi_class: ClassVar[str] = "ERR_OTHER"
 
     def __int__(self) -> int:
-        """The MPI error class, from which `MPI.Exception` derives everything else."""
+        """Return the MPI error class, from which `MPI.Exception` derives everything else."""
         return int(getattr(sys.modules["mpi4py.MPI"], self.mpi_class))
 
     def __bool__(self) -> bool:

@@ -9,5 +9,5 @@ RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID
 
 
 def rank(environ: Mapping[str, str] = os.environ) -> int:
-    """This process's rank, 0 where no launcher names one."""
+    """Return this process's rank, 0 where no launcher names one."""
     return next((int(environ[name]) for name in RANK_VARIABLES if environ.get(name, "").isdigit()), 0)

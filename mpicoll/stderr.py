@@ -29,7 +29,7 @@ def say(text: str) -> None:
 
 
 def _is_kept() -> bool:
-    """Whether standard error still goes where it went."""
+    """Return whether standard error still goes where it went."""
     assert _kept is not None
     try:
         return os.path.samestat(os.fstat(sys.stderr.fileno()), os.fstat(_kept))

@@ -78,12 +78,12 @@ def cluster(quick: bool, out: Path | None, **given: Any) -> None:
 
 
 def by_default(name: str) -> bool:
-    """Whether the command line does not say it."""
+    """Return whether the command line does not say it."""
     return click.get_current_context().get_parameter_source(name) is ParameterSource.DEFAULT
 
 
 def made_plan(given: dict[str, Any]) -> Plan:
-    """The plan, from the words of the command line. Raises ValueError."""
+    """Return the plan, from the words of the command line. Raises ValueError."""
     sizes = parse_sizes(given["sizes"])
     if not sizes or not min(sizes):
         raise ValueError(f"--sizes is {given['sizes']!r}; a size must be above 0")
@@ -97,7 +97,7 @@ def made_plan(given: dict[str, Any]) -> Plan:
 
 @contextmanager
 def directory(out: Path) -> Iterator[None]:
-    """The directory is there; if it had to be made and stays empty, it goes again. Raises UsageError."""
+    """Provide the directory is there; if it had to be made and stays empty, it goes again. Raises UsageError."""
     new = [each for each in (out, *out.parents) if not each.exists()]
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -141,13 +141,13 @@ def measured(
 
 
 def command() -> str:
-    """This command, so that it can be given again; of paths only the last part."""
+    """Return this command, so that it can be given again; of paths only the last part."""
     return shlex.join(["python", "-m", NAME, *map(shortened, sys.argv[1:])])
 
 
 @contextmanager
 def bar(screen: Console, seconds: float) -> Iterator[Any]:
-    """What to tell when so many of the seconds expected are over; on a terminal it shows a bar."""
+    """Provide what to tell when so many of the seconds expected are over; on a terminal it shows a bar."""
     if not screen.is_terminal:
         yield lambda _: None
         return
@@ -162,7 +162,7 @@ def bar(screen: Console, seconds: float) -> Iterator[Any]:
 
 
 def page(screen: Console, files: Sequence[Path], html: Path) -> None:
-    """The report's page of these results, where there is such a command."""
+    """Write the report's page of these results, where there is such a command."""
     if not files or "report" not in main.commands:
         return
     words = [sys.executable, "-m", "mpicoll", "report", *map(str, files), "-o", str(html)]

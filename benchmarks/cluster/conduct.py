@@ -46,7 +46,7 @@ class Found:
         return sorted([*rows, *peers], key=lambda row: places.get(Call(row["collective"], row["size"]), len(places)))
 
     def write(self, directory: Path) -> Path:
-        """All of it, in place of what was there; an interruption leaves the one or the other."""
+        """Return all of it, in place of what was there; an interruption leaves the one or the other."""
         file = directory / f"{self.name}.jsonl"
         run = {"kind": "run", "schema": SCHEMA, "environment": self.environment, "settings": self.settings}
         part = file.with_suffix(".part")
@@ -70,7 +70,7 @@ class Conductor:
     failures: list[str] = field(default_factory=list)
 
     def run(self, pythons: dict[str, Path], layouts: Iterable[Layout]) -> None:
-        """Every MPI, given by its Python, on every layout."""
+        """Run every MPI, given by its Python, on every layout."""
         for layout in layouts:
             with Hosts(layout.hosts, parse_rate(self.plan.rate)) as net:
                 for mpi, python in pythons.items():

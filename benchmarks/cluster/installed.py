@@ -16,7 +16,7 @@ FOUND = "found"  # those that are installed
 
 
 def python_of(mpi: str) -> Path:
-    """The Python whose environment has an MPI: this one, or one that the Makefile made. Raises ValueError."""
+    """Return the Python whose environment has an MPI: this one, or one that the Makefile made. Raises ValueError."""
     if mpi not in ENVIRONMENTS:
         raise ValueError(f"no MPI is called {mpi!r} here; there is {', '.join(ENVIRONMENTS)}")
     try:
@@ -31,7 +31,7 @@ def python_of(mpi: str) -> Path:
 
 
 def find_peers(wanted: str, torch_python: Path | None) -> tuple[list[Peer], list[str]]:
-    """The peers, and a line for each that is not here and need not be.
+    """Return the peers, and a line for each that is not here and need not be.
 
     wanted: names, "found" for those that are installed, or "none". Raises ValueError for one that is named and missing.
     """

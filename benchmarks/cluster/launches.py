@@ -54,13 +54,13 @@ class Lines:
     failure: str = ""
 
     def all_of(self, done: Done) -> bool:
-        """Whether it came to its end: its status is 0, or 1 where an answer was wrong."""
+        """Return whether it came to its end: its status is 0, or 1 where an answer was wrong."""
         wrong = any(row["valid"] is False for row in self.rows)
         return bool(self.rows) and (done.status == 0 or (done.status == WRONG and wrong))
 
 
 def bench(launch: OnLayout, plan: Plan, collective: str, file: Path) -> Lines:
-    """One launch for all sizes of a collective."""
+    """Return one launch for all sizes of a collective."""
     file.unlink(missing_ok=True)
     done = launch(words(plan, collective, launch.ranks, file))
     lines = read(file)
@@ -72,7 +72,7 @@ def bench(launch: OnLayout, plan: Plan, collective: str, file: Path) -> Lines:
 
 
 def words(plan: Plan, collective: str, p: int, file: Path) -> list[str]:
-    """The command."""
+    """Return the command."""
     options = {
         "sizes": ",".join(str(size_of(collective, n, p)) for n in plan.sizes),
         "algorithms": ",".join(plan.contenders(collective, p)),
@@ -86,7 +86,7 @@ def words(plan: Plan, collective: str, p: int, file: Path) -> list[str]:
 
 
 def read(file: Path) -> Lines:
-    """The lines that are whole: of an interrupted run the last may not be."""
+    """Return the lines that are whole: of an interrupted run the last may not be."""
     found = Lines()
     for text in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
         try:

@@ -97,7 +97,7 @@ def parse_layouts(text: str) -> list[Layout]:
 
 
 def size_of(collective: str, n: int, p: int) -> int:
-    """What `mpicoll bench` calls the size, in bytes, for n bytes in all.
+    """Return what `mpicoll bench` calls the size, in bytes, for n bytes in all.
 
     >>> size_of("allreduce", 1 << 20, 6), size_of("alltoall", 1 << 20, 6)
     (1048576, 174760)
@@ -106,7 +106,9 @@ def size_of(collective: str, n: int, p: int) -> int:
 
 
 def algorithms_of(collective: str, n: int, p: int, named: Sequence[str] = ()) -> list[str]:
-    """Who takes part: native, and those named that the collective has and that suit p ranks; else auto and, where
+    """Return who takes part: native, and those named that the collective has and that suit p ranks.
+
+    Where none does: auto and, where
     auto takes another for n bytes between p hosts, the one for large vectors.
 
     >>> algorithms_of("bcast", 1 << 22, 8), algorithms_of("bcast", 1 << 22, 8, ["ring", "knomial(k=4)"])
@@ -121,12 +123,12 @@ def algorithms_of(collective: str, n: int, p: int, named: Sequence[str] = ()) ->
 
 
 def is_known(collective: str, spec: str) -> bool:
-    """Whether a collective has it."""
+    """Return whether a collective has it."""
     return base_name(spec) in (NATIVE, AUTO, *list_algorithms()[collective])
 
 
 def unsuited(collective: str, spec: str, p: int) -> str:
-    """Why an algorithm of a collective does not suit p ranks; empty if it does."""
+    """Return why an algorithm of a collective does not suit p ranks; empty if it does."""
     if spec in (NATIVE, AUTO):
         return ""
     entry, given = parse_spec(collective, spec)
@@ -138,7 +140,7 @@ def unsuited(collective: str, spec: str, p: int) -> str:
 
 
 def check_algorithms(named: Iterable[str], collectives: Iterable[str]) -> tuple[str, ...]:
-    """Raises UnknownAlgorithm for one that none of the collectives has, ParameterError for bad parameters."""
+    """Raise UnknownAlgorithm for one that none of the collectives has, ParameterError for bad parameters."""
     names = list_algorithms()
     known = {name: [c for c in collectives if name in names[c]] for c in collectives for name in names[c]}
     for spec in named:
@@ -178,20 +180,20 @@ class Plan:
         return self.seconds or calls * self.expected(collective, self.largest)
 
     def contenders(self, collective: str, p: int) -> list[str]:
-        """Who takes part in it."""
+        """Return who takes part in it."""
         return algorithms_of(collective, self.largest, p, self.algorithms)
 
     def left_out(self, p: int) -> list[str]:
-        """Why algorithms that were named and that a collective has take no part in it, a line each."""
+        """Return why algorithms that were named and that a collective has take no part in it, a line each."""
         known = ((c, spec) for c in self.collectives for spec in self.algorithms if is_known(c, spec))
         return [f"{spec} left out: {why}" for c, spec in known if (why := unsuited(c, spec, p))]
 
     def calls(self, p: int) -> dict[Call, int]:
-        """What is timed on p ranks, and its n."""
+        """Return what is timed on p ranks, and its n."""
         return {Call(name, size_of(name, n, p)): n for name in self.collectives for n in self.sizes}
 
     def rounds(self, p: int) -> dict[Call, int]:
-        """How many a peer makes of each in one launch: the more, the less they cost, as their square root."""
+        """Return how many a peer makes of each in one launch: the more, the less they cost, as their square root."""
         return {call: self._rounds(call.collective, n) for call, n in self.calls(p).items()}
 
     def _rounds(self, collective: str, n: int) -> int:
@@ -216,7 +218,7 @@ class Plan:
 
 
 def launches(collectives: Iterable[str], peers: Sequence[str], cycles: int) -> list[tuple[str, str]]:
-    """The launches on one layout, in order: ("bench", collective) or ("peer", name).
+    """Return the launches on one layout, in order: ("bench", collective) or ("peer", name).
 
     Peers run before and after ours in every cycle, so that a machine that grows slower or faster meanwhile does so for
     all alike.
@@ -230,7 +232,7 @@ def launches(collectives: Iterable[str], peers: Sequence[str], cycles: int) -> l
 
 
 def minutes(plan: Plan, ranks: Iterable[int], peers: Sequence[Peer]) -> float:
-    """How long layouts with so many ranks should take in all."""
+    """Return how long layouts with so many ranks should take in all."""
     named = {peer.name: peer for peer in peers}
     seconds = sum(
         plan.peer_takes(named[name], p) if kind == "peer" else plan.bench_takes(name, p)
@@ -241,7 +243,7 @@ def minutes(plan: Plan, ranks: Iterable[int], peers: Sequence[Peer]) -> float:
 
 
 def check_collectives(names: Iterable[str], known: Mapping[str, str] = LARGE) -> tuple[str, ...]:
-    """Raises ValueError for a collective that has no limit here."""
+    """Raise ValueError for a collective that has no limit here."""
     found = tuple(dict.fromkeys(names))
     if unknown := [name for name in found if name not in known]:
         raise ValueError(f"no collective is called {unknown[0]!r} here; there is {', '.join(known)}")

@@ -39,7 +39,7 @@ class Line(NamedTuple):
 
 
 def lines(found: Found, sizes: dict[Call, int]) -> list[Line]:
-    """A line for every call that was planned, and that anything is known of. sizes: its n."""
+    """Return a line for every call that was planned, and that anything is known of. sizes: its n."""
     made = []
     for call, n in sizes.items():
         rows = [row for row in found.rows if call_of(row) == call]
@@ -93,7 +93,7 @@ def _cells(line: Line) -> list[str | Text]:
 
 
 def _best(line: Line) -> str | Text:
-    """Who it is and how it does, which of auto is said already."""
+    """Return who it is and how it does, which of auto is said already."""
     if line.best is None:
         return ABSENT
     name = line.best["algorithm"]

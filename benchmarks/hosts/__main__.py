@@ -48,14 +48,17 @@ def hosts(count: int, rate: str, python: Path | None, command: tuple[str, ...], 
 
 
 def as_in_a_shell(status: int | None) -> int:
-    """The exit status for a launcher's: 128 and the signal's number if a signal ended it, 124 if the time was up."""
+    """Return the exit status for a launcher's.
+
+    It is 128 and the signal's number if a signal ended it, 124 if the time was up.
+    """
     if status is None:
         return TIMED_OUT
     return status if status >= 0 else 128 - status
 
 
 def main(arguments: list[str]) -> int:
-    """The exit status. Bad input gets one line."""
+    """Return the exit status. Bad input gets one line."""
     try:
         return hosts.main(arguments, prog_name=f"python -m {NAME}", standalone_mode=False) or 0
     except (LaunchError, click.UsageError) as error:

@@ -106,7 +106,7 @@ class Hosts:
             return Done(status, file.read().decode(errors="replace"), status is None)
 
     def _checked(self, arguments: Sequence[str], ranks_per_host: int, ranks: int | None, placement: str) -> int:
-        """How many ranks. Raises LaunchError."""
+        """Return how many ranks. Raises LaunchError."""
         if not arguments:
             raise LaunchError("there is nothing to run: give a command")
         if placement not in PLACEMENTS:
@@ -122,7 +122,7 @@ class Hosts:
 
 
 def make_agent(network: Network) -> Path:
-    """The remote shell for the hosts of a network."""
+    """Return the remote shell for the hosts of a network."""
     for name in network.names:
         (network.directory / name).write_text(f"{network.pid(name)}\n")
     agent = network.directory / "agent"

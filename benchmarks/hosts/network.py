@@ -78,11 +78,11 @@ class Network:
         self._stack.close()
 
     def pid(self, name: str) -> int:
-        """The process that holds the host of that name."""
+        """Return the process that holds the host of that name."""
         return self._holders[name].pid
 
     def etc_hosts(self) -> str:
-        """The names of all hosts, as in /etc/hosts."""
+        """Return the names of all hosts, as in /etc/hosts."""
         lines = [f"{address} {name}" for name, address in self.addresses.items()]
         return "\n".join(["127.0.0.1 localhost", *lines, ""])
 
@@ -131,12 +131,12 @@ class Network:
 
 
 def link(name: str) -> str:
-    """The switch's end of a host's link."""
+    """Return the switch's end of a host's link."""
     return f"to-{name}"
 
 
 def check_shape(interface: str, rate: int) -> None:
-    """Raises LaunchError unless the kernel has taken the rate as it was given."""
+    """Raise LaunchError unless the kernel has taken the rate as it was given."""
     shown = subprocess.run(["tc", "-j", "qdisc", "show", "dev", interface], capture_output=True, text=True, check=True)
     shapes: list[dict[str, Any]] = [each for each in json.loads(shown.stdout) if each["kind"] == "tbf"]
     made = 8 * shapes[0]["options"]["rate"] if shapes else 0
@@ -146,7 +146,7 @@ def check_shape(interface: str, rate: int) -> None:
 
 
 def refusal(what: str, said: str) -> str:
-    """What a tool did not do, and in which words; one line."""
+    """Return what a tool did not do, and in which words; one line."""
     words = " ".join(re.sub(r"Command failed -:\d+", "", said).split()) or "no reason given"
     if "qdisc kind is unknown" in words or (what == "tc refused" and "No such file or directory" in words):
         return f"this kernel has no token bucket filter, which limits a link's rate: modprobe sch_tbf ({words})"

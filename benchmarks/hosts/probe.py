@@ -18,7 +18,7 @@ ENOUGH = 0.9  # of the rate; headers take 0.044 of it
 
 
 def check_reach(network: Network) -> None:
-    """Raises LaunchError if two hosts of the network cannot make use of its rate."""
+    """Raise LaunchError if two hosts of the network cannot make use of its rate."""
     if network.rate <= SAFE or len(network.names) < 2:
         return
     best = 0.0
@@ -31,7 +31,7 @@ def check_reach(network: Network) -> None:
 
 
 def bits_per_second(network: Network, seconds: float) -> float:
-    """What one TCP connection from the first host to the second carries in so long a time."""
+    """Return what one TCP connection from the first host to the second carries in so long a time."""
     first, second = network.names[:2]
     with _made_on(network.pid(second)) as listener, _made_on(network.pid(first)) as sender:
         listener.bind((str(network.addresses[second]), 0))
@@ -57,7 +57,7 @@ def _feed(sender: socket.socket, until: float) -> None:
 
 
 def _made_on(pid: int) -> socket.socket:
-    """A TCP socket in the network of a process; a thread of its own enters it, since none can leave again."""
+    """Return a TCP socket in the network of a process; a thread of its own enters it, since none can leave again."""
     made: list[socket.socket] = []
 
     def make() -> None:

@@ -23,7 +23,7 @@ def parse_rate(text: str) -> int:
 
 
 def check_rate(rate: float) -> int:
-    """The rate in whole bits per second. Raises LaunchError if no link here can have it."""
+    """Return the rate in whole bits per second. Raises LaunchError if no link here can have it."""
     if not LOWEST <= rate <= HIGHEST:
         raise LaunchError(f"a rate of {format_rate(rate)} cannot be made; "
                           f"give one from {format_rate(LOWEST)} to {format_rate(HIGHEST)}")
@@ -31,7 +31,7 @@ def check_rate(rate: float) -> int:
 
 
 def format_rate(rate: float) -> str:
-    """A rate in the largest unit that fits.
+    """Return a rate in the largest unit that fits.
 
     >>> format_rate(50_000_000), format_rate(1.25e9), format_rate(0)
     ('50Mbit', '1.25Gbit', '0bit')

@@ -54,12 +54,12 @@ def enter() -> None:
 
 
 def entered() -> bool:
-    """Whether this is inside."""
+    """Return whether this is inside."""
     return _inside
 
 
 def check_machine() -> None:
-    """Raises LaunchError unless namespaces and links can be made here."""
+    """Raise LaunchError unless namespaces and links can be made here."""
     if not sys.platform.startswith("linux"):
         raise LaunchError(f"several hosts on one machine need Linux; this is {sys.platform}")
     if os.geteuid() != 0:
@@ -71,7 +71,7 @@ def check_machine() -> None:
 
 
 def _flush() -> None:
-    """What is buffered would be written twice."""
+    """Flush what is buffered: it would be written twice."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
@@ -112,6 +112,6 @@ def _tend(child: int) -> NoReturn:
 
 
 def _as_in_a_shell(status: int) -> int:
-    """The exit status for that of wait(2): 128 and the signal's number for a process that a signal ended."""
+    """Return the exit status for that of wait(2): 128 and the signal's number for a process that a signal ended."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code

@@ -25,7 +25,7 @@ def over_ranks(comm: Any, mpi: Any, mine: float) -> Spread:
 
 
 def mean_iterations(comm: Any, mpi: Any, mine: np.ndarray) -> np.ndarray:
-    """Each iteration's mean over ranks."""
+    """Return each iteration's mean over ranks."""
     return _reduced(comm, mine, mpi.SUM) / comm.size
 
 

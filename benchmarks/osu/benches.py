@@ -14,7 +14,7 @@ from .programs import COLLECTIVE, Program
 
 
 def check(wanted: Program, asked: Options, p: int, algorithm: str, engine: str) -> None:
-    """Raises ValueError, UnknownAlgorithm or ParameterError unless there is such a contender for a collective."""
+    """Raise ValueError, UnknownAlgorithm or ParameterError unless there is such a contender for a collective."""
     from mpicoll.schedules.registry import parse_spec
 
     collective, names = wanted.collective, who.split_names(algorithm)

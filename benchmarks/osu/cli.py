@@ -34,7 +34,7 @@ class GetoptLike(OneVoice):
 
 
 def attached(word: str) -> str:
-    """A word of the command line, with the usual percentiles if it ends in a bare -z.
+    """Return a word of the command line, with the usual percentiles if it ends in a bare -z.
 
     >>> attached("-fz"), attached("--tail-lat"), attached("-z5"), attached("-m")
     ('-fz50,90,99', '--tail-lat=50,90,99', '-z5', '-m')
@@ -102,7 +102,7 @@ def asking(*kinds: type[Exception]) -> Iterator[None]:
 
 
 def only_its_own(context: click.Context, wanted: Program) -> None:
-    """Raises ValueError for an option that the program does not take."""
+    """Raise ValueError for an option that the program does not take."""
     for parameter in context.command.params:
         if context.get_parameter_source(parameter.name or "") is not ParameterSource.COMMANDLINE:
             continue
@@ -114,7 +114,7 @@ def only_its_own(context: click.Context, wanted: Program) -> None:
 
 
 def read(wanted: Program, comm: Any, **given: Any) -> Options:
-    """The options' values, checked; rank 0 says where memory makes one smaller. Raises ValueError."""
+    """Return the options' values, checked; rank 0 says where memory makes one smaller. Raises ValueError."""
     memory, raised = options.read_memory(given["mem_limit"])
     low, asked = options.read_range(given["message_size"], options.MOST[wanted.kind])
     high, lowered = options.limited(wanted, asked, memory, comm.size)

@@ -32,11 +32,11 @@ class Buffers:
         self.cases, self.operations = cases, operations
 
     def case(self, iteration: int) -> Case:
-        """The buffers of an iteration."""
+        """Return the buffers of an iteration."""
         return self.cases[iteration % len(self.cases)]
 
     def operation(self, iteration: int) -> Operation:
-        """What an iteration calls."""
+        """Return what an iteration calls."""
         return self.operations[iteration % len(self.operations)]
 
 
@@ -69,7 +69,7 @@ class Collective:
             yield Buffers(cases, [stack.enter_context(each) for each in ready])
 
     def rehearse(self, kind: str, size: int) -> None:
-        """One call that is not timed, so that what cannot run is known before anything is printed. Collective.
+        """Make one call that is not timed, so that what cannot run is known before anything is printed. Collective.
 
         Raises what `using` raises, and PreconditionError for a form that this MPI does not have.
         """
@@ -80,7 +80,7 @@ class Collective:
             raise PreconditionError(f"this MPI has no {self.program.form} {self.program.collective}") from None
 
     def measure(self, kind: str, size: int, repeats: Repeats) -> Row:
-        """The row of one type and size in bytes, the same on every rank. Collective."""
+        """Return the row of one type and size in bytes, the same on every rank. Collective."""
         with self.contender.context(), self._buffers(kind, size) as buffers, ExitStack() as stack:
             apart = self._apart(computing=False)
             around: Apart | Checked = apart
@@ -96,7 +96,7 @@ class Collective:
         return {**row, layout.VALIDATION: not over_ranks(self.control, self.mpi, wrong).most}
 
     def _apart(self, computing: bool) -> Apart:
-        """Where OMB has its barriers: after the call; of reduce before it; of barrier only where it computes."""
+        """Return where OMB has its barriers: after the call; of reduce before it; of barrier only where it computes."""
         match self.program.collective:
             case "barrier":
                 return Apart(self.control.Barrier, "after" if computing else "")
@@ -174,7 +174,7 @@ class Collective:
 
 
 def whole(buffers: Buffers, clock: Clock) -> Once:
-    """The whole operation."""
+    """Return the whole operation."""
 
     def once(iteration: int) -> tuple[float]:
         call = buffers.operation(iteration).call

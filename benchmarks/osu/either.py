@@ -17,7 +17,7 @@ class OrOSU(OneVoice):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """The context of the command that is meant, which is then what runs."""
+        """Return the context of the command that is meant, which is then what runs."""
         if FLAG not in args:
             return super().make_context(info_name, args, parent, **extra)
         from .cli import osu

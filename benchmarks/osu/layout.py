@@ -19,7 +19,7 @@ Row = Mapping["str | int", "float | int | bool"]
 
 
 def headings(program: Program, options: Options) -> list[str]:
-    """The columns, without the percentiles."""
+    """Return the columns, without the percentiles."""
     if program.overlaps:
         few, full = [OVERALL, COMPUTE, PURE, OVERLAP], [
             OVERALL, COMPUTE, INIT, TEST, WAIT, PURE, LEAST_PURE, MOST_PURE, OVERLAP,
@@ -32,23 +32,23 @@ def headings(program: Program, options: Options) -> list[str]:
 
 
 def preamble(program: Program) -> str:
-    """What comes before everything."""
+    """Return what comes before everything."""
     sum_of = "# Overall = Coll. Init + Compute + MPI_Test + MPI_Wait\n\n" * program.overlaps
     return f"\n{title(program)}\n{sum_of}"
 
 
 def title(program: Program) -> str:
-    """The program's name for people, and the version."""
+    """Return the program's name for people, and the version."""
     return f"# OSU MPI {program.title} v{VERSION}"
 
 
 def datatype(name: str) -> str:
-    """The line that names a type, of which name is one of -T's words."""
+    """Return the line that names a type, of which name is one of -T's words."""
     return f"# Datatype: {name.upper()}.\n"
 
 
 def header(program: Program, options: Options) -> str:
-    """The line of headings."""
+    """Return the line of headings."""
     first, *others = headings(program, options)
     begin = f"{'# Size':<{SIZE}}{first:>{FIELD}}" if program.sized else f"# {first}"
     rest = "".join(f"{word:>{COUNT if word == ITERATIONS else FIELD}}" for word in others)
@@ -56,13 +56,13 @@ def header(program: Program, options: Options) -> str:
 
 
 def _tail(program: Program, percent: int) -> str:
-    """The heading of a percentile, padded for one digit or two, so that three are one too many."""
+    """Return the heading of a percentile, padded for one digit or two, so that three are one too many."""
     what = " Tail BW(MB/s)" if program.kind == BANDWIDTH else " Tail Lat(us)"
     return f"{'':{FIELD - len('Px' + what) - (percent > 9)}}P{percent}{what}"
 
 
 def line(program: Program, options: Options, size: int, row: Row) -> str:
-    """The line of one size."""
+    """Return the line of one size."""
     first, *others = headings(program, options)
     unsized = 13 if program.overlaps else 17
     begin = f"{size:<{SIZE}d}{row[first]:{FIELD}.2f}" if program.sized else f"{row[first]:{unsized}.2f}"
@@ -77,5 +77,5 @@ def _cell(value: float | int | bool) -> str:
 
 
 def failure(program: Program, size: int) -> str:
-    """The line after a row whose validation failed."""
+    """Return the line after a row whose validation failed."""
     return f"DATA VALIDATION ERROR: {program.name} exited with status 1 on message size {size}.\n"

@@ -22,7 +22,10 @@ class Around(Protocol):
 
 
 def repeated(once: Once, around: Around, repeats: Repeats) -> np.ndarray:
-    """What each timed iteration's call returns, seconds, one row each; once and around are told which iteration."""
+    """Return what each timed iteration's call returns, seconds, one row each.
+
+    Once and around are told which iteration.
+    """
     rows = []
     with collection_off():
         for iteration in range(repeats.warmup + repeats.timed):

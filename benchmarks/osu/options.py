@@ -69,7 +69,7 @@ class Options:
             size *= 2
 
     def shapes(self, collective: str, kind: str, p: int) -> list[Shape]:
-        """How a collective is called with one of TYPES: a shape for each root."""
+        """Return how a collective is called with one of TYPES: a shape for each root."""
         roots = range(p) if self.root is None else [self.root]
         return [Shape(collective, TYPES[kind], root=root, in_place=self.in_place) for root in roots]
 
@@ -85,7 +85,7 @@ class Pace:
         self.now = self.large if program.overlaps and not program.sized else small
 
     def at(self, size: int) -> Repeats:
-        """The iterations of the next size, in bytes."""
+        """Return the iterations of the next size, in bytes."""
         if size > LARGE:
             self.now = self.large
         return self.now
@@ -97,7 +97,7 @@ def itemsize(kind: str) -> int:
 
 
 def read_range(text: str | None, most: int) -> tuple[int, int]:
-    """The smallest and the largest message of -m, in bytes; most where it names no largest.
+    """Return the smallest and the largest message of -m, in bytes; most where it names no largest.
 
     >>> read_range("64", 1 << 20), read_range("8:64", 1 << 20), read_range("8:", 1 << 20), read_range(None, 1 << 20)
     ((1, 64), (8, 64), (8, 1048576), (1, 1048576))
@@ -114,7 +114,7 @@ def read_range(text: str | None, most: int) -> tuple[int, int]:
 
 
 def read_percentiles(text: str | None) -> tuple[int, ...]:
-    """Those of -z: none if it is not there."""
+    """Return those of -z: none if it is not there."""
     if text is None:
         return ()
     words = text.split(",")
@@ -126,7 +126,7 @@ def read_percentiles(text: str | None) -> tuple[int, ...]:
 
 
 def read_types(words: Sequence[str]) -> tuple[str, ...]:
-    """Those of every -T, mpi_char if there is none."""
+    """Return those of every -T, mpi_char if there is none."""
     found: list[str] = []
     for word in words:
         name = word.lower()
@@ -137,7 +137,7 @@ def read_types(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_root(text: str) -> int | None:
-    """The rank of -k fixed:RANK, or None of -k rotate."""
+    """Return the rank of -k fixed:RANK, or None of -k rotate."""
     if text == ROTATE:
         return None
     match = re.fullmatch(r"fixed:(\d+)", text)
@@ -147,14 +147,14 @@ def read_root(text: str) -> int | None:
 
 
 def read_memory(memory: int) -> tuple[int, str]:
-    """The limit of -M in bytes, and what there is to say if it is raised."""
+    """Return the limit of -M in bytes, and what there is to say if it is raised."""
     if memory >= LEAST_MEMORY:
         return memory, ""
     return LEAST_MEMORY, f"Requested memory limit too low, using [{LEAST_MEMORY}] instead."
 
 
 def limited(program: Program, high: int, memory: int, p: int) -> tuple[int, str]:
-    """The largest message that memory allows on p ranks, and what there is to say if that is less."""
+    """Return the largest message that memory allows on p ranks, and what there is to say if that is less."""
     most = memory // p if program.collects else memory
     if program.kind != COLLECTIVE or not program.sized or high <= most:
         return high, ""

@@ -44,7 +44,7 @@ class Messages:
             buffer[:] = wrong(self.answer)
 
     def is_right(self) -> bool:
-        """Whether every buffer holds what the other rank sends."""
+        """Return whether every buffer holds what the other rank sends."""
         return all(np.array_equal(buffer, self.answer) for buffer in self.received)
 
 
@@ -59,7 +59,7 @@ class Pair:
         self.window = 1 if program.kind == LATENCY else options.window
 
     def measure(self, kind: str, size: int, repeats: Repeats) -> Row:
-        """The row of one type and size in bytes, the same on both ranks, from the time on rank 0. Collective."""
+        """Return the row of one type and size in bytes, the same on both ranks, from the time on rank 0. Collective."""
         rank, buffers = self.comm.rank, self.window if self.options.multiple else 1
         messages = Messages(kind, size, rank, buffers, receives=rank == 1 or self.program.name != "osu_bw")
         call = self._call(messages, getattr(self.mpi, kind.upper().removeprefix("MPI_")))
@@ -95,7 +95,7 @@ class Pair:
         return once
 
     def _call(self, messages: Messages, datatype: Any) -> Call:
-        """What this rank does in one iteration."""
+        """Return what this rank does in one iteration."""
         n, first = len(messages.answer), self.comm.rank == 0
         share = self.window // len(messages.sent)
         sent, received = (

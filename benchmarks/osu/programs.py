@@ -73,7 +73,7 @@ class Program:
         return meaning is not None and not meaning.reduces and meaning.naming in ("rank", "pair")
 
     def refuse(self, p: int) -> None:
-        """Raises ValueError unless it runs on p ranks."""
+        """Raise ValueError unless it runs on p ranks."""
         if self.kind != COLLECTIVE and p != 2:
             raise ValueError(f"This test requires exactly two processes, mpiexec -n 2; there {_are(p)}")
         if p < 2:
@@ -85,7 +85,7 @@ def _are(p: int) -> str:
 
 
 def program(benchmark: str, form: str) -> Program:
-    """The program for a collective in a form, or for latency, bw and bibw. Raises ValueError."""
+    """Return the program for a collective in a form, or for latency, bw and bibw. Raises ValueError."""
     if form not in FORMS:
         raise ValueError(f"--form is {form!r}; there is {', '.join(FORMS)}")
     if benchmark in PAIRS:
@@ -99,7 +99,10 @@ def program(benchmark: str, form: str) -> Program:
 
 
 def letters(collective: str, form: str) -> str:
-    """The options of a collective's program: -t while it computes, -l where MPI has MPI_IN_PLACE, -k for a root."""
+    """Return the options of a collective's program.
+
+    They are -t while it computes, -l where MPI has MPI_IN_PLACE, -k for a root.
+    """
     test = "t" * (form == "nonblocking")
     if collective == "barrier":
         return "fmixMz" + ("" if test else "u") + test

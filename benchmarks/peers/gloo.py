@@ -71,12 +71,12 @@ class Gloo:
 
 
 def plan(rounds: Mapping[Call, int], dtype: str = "float64") -> dict[str, Any]:
-    """What the worker reads."""
+    """Return what the worker reads."""
     return {"dtype": dtype, "cases": [{**call._asdict(), "rounds": n} for call, n in rounds.items()]}
 
 
 def parse(text: str) -> dict[Call, Measured]:
-    """What the worker wrote; a last line that was not finished is left out."""
+    """Return what the worker wrote; a last line that was not finished is left out."""
     entries = [entry for entry in _entries(text) if "collective" in entry]
     return {
         Call(entry["collective"], entry["size"]): Measured(entry["samples_us"], entry["valid"], entry["note"])

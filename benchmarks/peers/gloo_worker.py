@@ -39,7 +39,7 @@ GET_ADDRESS = 0x8915  # SIOCGIFADDR
 
 
 def place(environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """This process's rank and how many there are, as the launcher says. Raises LookupError if it does not."""
+    """Return this process's rank and how many there are, as the launcher says. Raises LookupError if it does not."""
     found = [next((int(environ[n]) for n in names if environ.get(n, "").isdigit()), None) for names in (RANKS, SIZES)]
     if found[0] is None or found[1] is None:
         raise LookupError(f"no launcher says rank and size; one of {', '.join(RANKS)} and of {', '.join(SIZES)} must")
@@ -47,7 +47,7 @@ def place(environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
 
 
 def interface() -> str:
-    """The first network interface that has an address and is not loopback; loopback where there is no other.
+    """Return the first network interface that has an address and is not loopback; loopback where there is no other.
 
     Gloo left to itself takes the address of the host's name, which need not be one that other hosts reach.
     """
@@ -69,23 +69,23 @@ def _has_address(name: str) -> bool:
 
 
 def contributed(rank: int, n: int) -> np.ndarray:
-    """What a rank contributes to a sum."""
+    """Return what a rank contributes to a sum."""
     return np.resize(1 + (5 * np.arange(PERIOD) + 3 * rank) % 17, n)
 
 
 def summed(p: int, n: int) -> np.ndarray:
-    """The sum over all ranks."""
+    """Return the sum over all ranks."""
     return np.resize(sum(contributed(rank, PERIOD) for rank in range(p)), n)
 
 
 def moved(source: int, destination: int, n: int) -> np.ndarray:
-    """What says where it comes from and where it goes; 0 where it goes to all, or all go to one."""
+    """Return what says where it comes from and where it goes; 0 where it goes to all, or all go to one."""
     i = np.arange(PERIOD)
     return np.resize((5 * i + 31 * source + 7 * destination + i * source) % PERIOD, n)
 
 
 def joined(ways: Sequence[tuple[int, int]], n: int) -> np.ndarray:
-    """The blocks of several ways, one behind the other."""
+    """Return the blocks of several ways, one behind the other."""
     return np.concatenate([moved(*way, n) for way in ways])
 
 
@@ -120,7 +120,7 @@ class Maker:
         self.dist, self.torch, self.rank, self.p, self.dtype = dist, torch, rank, p, np.dtype(dtype)
 
     def call(self, collective: str, nbytes: int) -> Call | None:
-        """The call, or None for a collective that Gloo does not have."""
+        """Return the call, or None for a collective that Gloo does not have."""
         if collective not in COLLECTIVES:
             return None
         call: Call = getattr(self, collective)(max(1, nbytes // self.dtype.itemsize))
@@ -189,13 +189,13 @@ class Timer:
         self.dist, self.torch, self.maker = dist, torch, maker
 
     def _longest(self, mine: Sequence[float]) -> list[float]:
-        """The elementwise maximum over ranks."""
+        """Return the elementwise maximum over ranks."""
         everyone = self.torch.tensor(mine, dtype=self.torch.float64)
         self.dist.all_reduce(everyone, op=self.dist.ReduceOp.MAX)
         return everyone.tolist()
 
     def measure(self, collective: str, nbytes: int, rounds: int) -> dict[str, Any]:
-        """One case's line."""
+        """Return one case's line."""
         found: dict[str, Any] = {"collective": collective, "size": nbytes, "valid": None, "note": "", "samples_us": []}
         call = self.maker.call(collective, nbytes)
         if call is None:

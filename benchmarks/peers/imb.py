@@ -96,7 +96,7 @@ def arguments(ranks: int, lengths: Path) -> list[str]:
 
 
 def length(call: Call, p: int) -> int:
-    """What IMB calls the length, in bytes.
+    """Return what IMB calls the length, in bytes.
 
     >>> [length(Call("reduce_scatter", n), 6) for n in (1 << 20, 40)], length(Call("allgather", 64), 6)
     ([174760, 8], 64)
@@ -105,7 +105,7 @@ def length(call: Call, p: int) -> int:
 
 
 def batches(rounds: Mapping[Call, int], p: int) -> dict[tuple[int, ...], list[str]]:
-    """The collectives that IMB has, by the list of lengths that they need.
+    """Return the collectives that IMB has, by the list of lengths that they need.
 
     >>> batches({Call("bcast", 8): 2, Call("reduce", 8): 2, Call("scatter", 4): 1, Call("scan", 8): 2}, 2)
     {(8, 8): ['bcast', 'reduce'], (4,): ['scatter']}
@@ -121,7 +121,7 @@ def batches(rounds: Mapping[Call, int], p: int) -> dict[tuple[int, ...], list[st
 
 
 def parse(text: str, rounds: Mapping[Call, int]) -> dict[Call, Times]:
-    """The times of every call in what IMB printed, which is in the order of the lengths. Raises PeerFailed."""
+    """Return the times of every call in what IMB printed, which is in the order of the lengths. Raises PeerFailed."""
     printed: dict[str, Times] = defaultdict(list)
     for row in reader.parse("IMB-MPI1", text).rows:
         if row.median_us is not None:

@@ -77,7 +77,7 @@ class Peer(Protocol):
         ...
 
     def calls(self, rounds: int) -> int:
-        """How many calls so many rounds are, those included that are not timed."""
+        """Return how many calls so many rounds are, those included that are not timed."""
         ...
 
     def measure(self, launch: Launch, rounds: Mapping[Call, int], directory: Path) -> dict[Call, Measured]:
@@ -89,7 +89,7 @@ class Peer(Protocol):
 
 
 def checked(done: Finished, name: str, measured: Mapping[Call, Measured] | None = None) -> None:
-    """Raises PeerFailed, which has what was measured, unless the launch went well."""
+    """Raise PeerFailed, which has what was measured, unless the launch went well."""
     if done.status:
         words = done.output.strip().splitlines() or ["it said nothing"]
         raise PeerFailed(f"{name} ended with status {done.status}: {words[-1].strip()}", measured)

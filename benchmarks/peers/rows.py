@@ -23,7 +23,7 @@ Row = dict[str, Any]  # a result line, schema 2
 
 
 def call_of(row: Row) -> Call:
-    """What was timed."""
+    """Return what was timed."""
     return Call(row["collective"], row["size"])
 
 
@@ -33,7 +33,7 @@ def natives(rows: Iterable[Row]) -> dict[Call, Row]:
 
 
 def timed(row: Row, samples: Sequence[float]) -> Row:
-    """The row with other samples, in microseconds, and all that follows from them but the ratio."""
+    """Return the row with other samples, in microseconds, and all that follows from them but the ratio."""
     found = estimate(samples)
     before = row["median_us"]
     slower = found.median / before  # bandwidths were worked out for this one's time
@@ -48,7 +48,7 @@ def timed(row: Row, samples: Sequence[float]) -> Row:
 
 
 def against(row: Row, found: Ratio | None) -> Row:
-    """The row with a ratio to native."""
+    """Return the row with a ratio to native."""
     return row | {
         "ratio": found and round(found.median, 4),
         "ratio_interval": found and found.spread and [round(x, 4) for x in found.spread],
@@ -57,7 +57,7 @@ def against(row: Row, found: Ratio | None) -> Row:
 
 
 def independent(row: Row, native: Row) -> Row:
-    """The row with a ratio to native, of whose rounds none belongs to one of this row's."""
+    """Return the row with a ratio to native, of whose rounds none belongs to one of this row's."""
     after = samples(row)
     found, interval, p = change_of(samples(native), after)
     low, high = interval or (None, None)
@@ -71,12 +71,12 @@ def samples(row: Row) -> list[float]:
 
 
 def sketched(row: Row) -> bool:
-    """Whether it has percentiles in place of its rounds."""
+    """Return whether it has percentiles in place of its rounds."""
     return "sketch_us" in row
 
 
 def pooled(launches: Sequence[Sequence[Row]]) -> list[Row]:
-    """The rows of several launches of `mpicoll bench`, each contender's rounds of a case put together."""
+    """Return the rows of several launches of `mpicoll bench`, each contender's rounds of a case put together."""
     if len(launches) == 1:
         return list(launches[0])
     found: dict[Any, list[Row]] = defaultdict(list)
@@ -117,7 +117,7 @@ def _compared(row: Row, native: Row | None) -> Row:
 
 
 def beside(native: Row, name: str, measured: Measured) -> Row:
-    """A peer's row, from native's of the same call."""
+    """Return a peer's row, from native's of the same call."""
     row = against(native, None) | {
         "algorithm": name,
         "engine": None,
@@ -136,7 +136,7 @@ def beside(native: Row, name: str, measured: Measured) -> Row:
 
 
 def together(found: Sequence[Measured]) -> Measured:
-    """A peer's launches of one call, put together."""
+    """Return a peer's launches of one call, put together."""
     ran = [one for one in found if one.samples_us]
     if not ran:
         return found[-1]

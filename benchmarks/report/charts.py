@@ -65,7 +65,7 @@ AXES: dict[str, tuple[str, str]] = {
 
 
 def curves(measure: str, x: str, looks: Mapping[str, Look], legend: bool = False) -> alt.LayerChart:
-    """One line per contender: a measure over size, ranks or hosts, with intervals and the limit.
+    """Return one line per contender: a measure over size, ranks or hosts, with intervals and the limit.
 
     Its parameter `hidden` lists contenders not to draw.
     """
@@ -99,7 +99,7 @@ def curves(measure: str, x: str, looks: Mapping[str, Look], legend: bool = False
 
 
 def _references(what: Measure, x: str) -> list[alt.Chart]:
-    """The limit's line, with its name at its end, and the line of no difference."""
+    """Return the limit's line, with its name at its end, and the line of no difference."""
     layers = []
     if what.line is not None:
         even = (
@@ -123,7 +123,7 @@ def _references(what: Measure, x: str) -> list[alt.Chart]:
 
 
 def dots(measure: str, looks: Mapping[str, Look], legend: bool = False) -> alt.LayerChart:
-    """One size: a dot with its interval per contender, for what has but one, such as a barrier."""
+    """Return one size: a dot with its interval per contender, for what has but one, such as a barrier."""
     what = MEASURES[measure]
     hidden = alt.param(name="hidden", value=[])
     shown = alt.Chart(alt.NamedData(ROWS)).transform_filter(
@@ -167,7 +167,7 @@ def _shape(looks: Mapping[str, Look], legend: bool) -> alt.Shape:
 
 
 def tooltip() -> list[alt.Tooltip]:
-    """What is told of a point."""
+    """Return what is told of a point."""
     return [
         alt.Tooltip("contender:N", title="algorithm"),
         alt.Tooltip("chose:N", title="chose"),

@@ -60,7 +60,7 @@ def _writes(given: dict[str, Any]) -> list[str]:
 
 
 def check(paths: Sequence[str], comparing: bool, **given: Any) -> None:
-    """Raises UsageError for options that do not go together."""
+    """Raise UsageError for options that do not go together."""
     if comparing and len(paths) != 2:
         raise click.UsageError(f"--compare takes two files, the old one and the new one; {len(paths)} given")
     if comparing and _writes(given):
@@ -74,7 +74,7 @@ def check(paths: Sequence[str], comparing: bool, **given: Any) -> None:
 
 
 def only(run: Run, collectives: str | None) -> Run:
-    """The run with the rows of some collectives. Raises ValueError for one that it does not have."""
+    """Return the run with the rows of some collectives. Raises ValueError for one that it does not have."""
     if collectives is None:
         return run
     from dataclasses import replace
@@ -98,7 +98,7 @@ def show(runs: Sequence[Run]) -> None:
 
 @contextmanager
 def extra(needs: str) -> Iterator[None]:
-    """A package that only this command wants and that is not there becomes one line."""
+    """Provide a package that only this command wants and that is not there becomes one line."""
     try:
         yield
     except ImportError as error:

@@ -54,7 +54,7 @@ class Comparison:
     untimed: int  # rows that either run did not time, or answered wrongly in the old one
 
     def count(self, verdict: str) -> int:
-        """How many changes have this verdict."""
+        """Return how many changes have this verdict."""
         return sum(change.verdict == verdict for change in self.changes)
 
     @property
@@ -64,7 +64,7 @@ class Comparison:
 
 
 def compare(old: Run, new: Run, tolerance: float = 0.0) -> Comparison:
-    """Every row that both runs have. tolerance: changes up to this part of the time are none; 0.05 is 5 %."""
+    """Return every row that both runs have. tolerance: changes up to this part of the time are none; 0.05 is 5 %."""
     before, after = _by_key(old.rows), _by_key(new.rows)
     both = [(before[key], after[key]) for key in before if key in after]
     wrong = [b for a, b in both if b.valid is False and a.valid is not False]
@@ -96,7 +96,7 @@ def _changes(pairs: Sequence[tuple[Row, Row]], tolerance: float) -> list[Change]
 
 
 def verdict_of(ratio: float | None, p: float | None) -> str:
-    """What a ratio and its p-value say in a word."""
+    """Return what a ratio and its p-value say in a word."""
     if p is None or ratio is None:
         return TOO_FEW
     if p > LEVEL:
@@ -140,7 +140,7 @@ def _p_value(ratios: np.ndarray, n: int, m: int, margin: float) -> float:
 
 
 def tail(u: int, n: int, m: int) -> float:
-    """The probability that at most u of the n m ratios of times that do not differ lie on one given side of 1.
+    """Return the probability that at most u of the n m ratios of times that do not differ lie on one given side of 1.
 
     >>> round(tail(0, 4, 4) * 70, 9), round(2 * tail(5, 6, 6), 4), round(2 * tail(13, 8, 8), 4)
     (1.0, 0.0411, 0.0499)
@@ -152,7 +152,7 @@ def tail(u: int, n: int, m: int) -> float:
 
 @lru_cache
 def _cumulative(n: int, m: int) -> np.ndarray:
-    """The exact distribution: how many ways there are to draw n of n + m ranks, by their sum."""
+    """Return the exact distribution: how many ways there are to draw n of n + m ranks, by their sum."""
     least = n * (n + 1) // 2
     ways = np.zeros((n + 1, least + n * m + 1))  # by how many are drawn, and the sum of their ranks
     ways[0, 0] = 1
@@ -166,7 +166,9 @@ def _deviation(n: int, m: int) -> float:
 
 
 def interval_rank(n: int, m: int) -> int:
-    """The k for which the k-th smallest and largest of the n m ratios enclose the true one, 95 % sure; 0 if none.
+    """Return the k for which the k-th smallest and largest of the n m ratios enclose the true one, 95 % sure.
+
+    It is 0 if there is none.
 
     >>> interval_rank(3, 3), interval_rank(6, 6), interval_rank(8, 8), interval_rank(10, 10), interval_rank(20, 30)
     (0, 6, 14, 24, 201)
@@ -177,7 +179,7 @@ def interval_rank(n: int, m: int) -> int:
 
 
 def differing(old: Mapping[str, object], new: Mapping[str, object]) -> list[tuple[str, object, object]]:
-    """The facts of two environments that differ, but for time and command; of a dictionary, its entries."""
+    """Return the facts of two environments that differ, but for time and command; of a dictionary, its entries."""
     found = []
     for key in dict.fromkeys([*old, *new]):
         one, other = old.get(key), new.get(key)

@@ -40,7 +40,7 @@ def show(console: Console, old: Run, new: Run, found: Comparison, tolerance: flo
 
 
 def environments(facts: Sequence[tuple[str, object, object]]) -> Table:
-    """What differs between two environments."""
+    """Return what differs between two environments."""
     made = Table(title="The environments differ", box=box.SIMPLE_HEAD, title_justify="left")
     for name in ("", "old", "new"):
         made.add_column(name)
@@ -88,7 +88,7 @@ def table(title: str, changes: Sequence[Change]) -> Table:
 
 
 def summary(found: Comparison, tolerance: float) -> str:
-    """One line: how many rows got faster and slower, and how all changed on average."""
+    """Return one line: how many rows got faster and slower, and how all changed on average."""
     ratios = [change.ratio for change in found.changes if change.ratio]
     counts = ", ".join(f"{found.count(verdict)} {verdict}" for verdict in (FASTER, SLOWER, NO_DIFFERENCE, TOO_FEW))
     mean = f"; geometric mean of the ratios {geometric_mean(ratios):.3f}" if ratios else ""

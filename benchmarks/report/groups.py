@@ -30,7 +30,7 @@ class Group:
         return sorted({row.size for row in self.rows})
 
     def at(self, size: int) -> list[Row]:
-        """The rows of one size."""
+        """Return the rows of one size."""
         return [row for row in self.rows if row.size == size]
 
     @property
@@ -43,7 +43,7 @@ Key = tuple[Setting, Place]
 
 
 def gather(runs: Sequence[Run]) -> list[Group]:
-    """The groups of all runs, in the order in which they were first measured, places ascending."""
+    """Return the groups of all runs, in the order in which they were first measured, places ascending."""
     found: dict[Key, list[Row]] = defaultdict(list)
     guests: list[tuple[Row, str]] = []
     for run, where in zip(runs, wheres(runs)):
@@ -75,7 +75,7 @@ def wheres(runs: Sequence[Run]) -> list[str]:
 
 
 def _fact(run: Run, key: str) -> str | None:
-    """A fact of the environment; ranks of one host lie there in any placement."""
+    """Return a fact of the environment; ranks of one host lie there in any placement."""
     said = run.environment.get(key)
     return None if said in (None, "", "one host") else str(said)
 
@@ -85,12 +85,12 @@ def _same(run: Run, other: Run, facts: Iterable[str]) -> bool:
 
 
 def keys(run: Run) -> set[tuple[Setting, int | None, int | None]]:
-    """What a run measured, and on how many ranks and hosts."""
+    """Return what a run measured, and on how many ranks and hosts."""
     return {(row.setting, row.ranks, row.hosts) for row in run.rows}
 
 
 def _seats(row: Row, own: Sequence[Key]) -> list[Key]:
-    """Where a guest stands: at each place that it fits; of a setting that it fits, but no place, at its own."""
+    """Return where a guest stands: at each place that it fits; of a setting that it fits, but no place, at its own."""
     settings = [setting for setting in dict.fromkeys(setting for setting, _ in own) if fits(row.setting, setting)]
     alone = Place(row.ranks, row.hosts)
     found = []
@@ -101,11 +101,11 @@ def _seats(row: Row, own: Sequence[Key]) -> list[Key]:
 
 
 def fits(told: Iterable[object], known: Iterable[object]) -> bool:
-    """Whether all that is told, which is what is not None, agrees with what is known."""
+    """Return whether all that is told, which is what is not None, agrees with what is known."""
     return all(one is None or one == other for one, other in zip(told, known))
 
 
 def _told_apart(row: Row, stem: str, beside: Iterable[Row]) -> Row:
-    """The row, named after its file where another file's program of that name is there already."""
+    """Return the row, named after its file where another file's program of that name is there already."""
     taken = any(other.size == row.size and other.contender == row.contender for other in beside)
     return replace(row, algorithm=f"{row.algorithm} ({stem})") if taken else row

@@ -52,12 +52,12 @@ class Reductions:
 
 
 def is_imb(text: str) -> bool:
-    """Whether the text has a block of IMB's."""
+    """Return whether the text has a block of IMB's."""
     return bool(_NAME.search(text)) and "#repetitions" in text
 
 
 def parse(name: str, text: str) -> Run:
-    """The run in the text of a file."""
+    """Return the run in the text of a file."""
     facts = {key: found[1].strip() for key, pattern in FACTS.items() if (found := pattern.search(text))}
     dtype, op = _REDUCED.search(text), _OP.search(text)
     reductions = Reductions(dtype and TYPES.get(dtype[1], dtype[1].lower()), op and op[1].lower())
@@ -81,7 +81,7 @@ def _numbers(text: str) -> Iterator[Number]:
 
 
 def setting(benchmark: str, reductions: Reductions) -> Setting:
-    """What was called. Of a benchmark that reduces nothing, the type does not matter.
+    """Return what was called. Of a benchmark that reduces nothing, the type does not matter.
 
     >>> setting("Iallreduce_pure", Reductions("float32", "sum"))[:4]
     ('allreduce', 'nonblocking', 'float32', 'sum')

@@ -51,12 +51,12 @@ Value = TypeVar("Value")
 
 
 def is_ours(text: str) -> bool:
-    """Whether this is JSON lines, as far as the first character tells."""
+    """Return whether this is JSON lines, as far as the first character tells."""
     return text.lstrip().startswith("{")
 
 
 def parse(name: str, text: str) -> Run:
-    """The run in the text of a file. Raises ReadError for another schema, or lines that are not results."""
+    """Return the run in the text of a file. Raises ReadError for another schema, or lines that are not results."""
     rows: list[Row] = []
     head: Mapping[str, Any] = {}
     left_out = 0
@@ -80,7 +80,7 @@ def parse(name: str, text: str) -> Run:
 
 
 def _bases(rows: Sequence[Row], settings: Mapping[str, Any]) -> Iterator[Row]:
-    """The rows, and with strong or weak scaling which size each comes from."""
+    """Yield the rows, and with strong or weak scaling which size each comes from."""
     scaling, sizes = settings.get("scaling"), settings.get("sizes") or ()
     for row in rows:
         if scaling in WORDS and row.ranks and plain(row.setting.collective) in COLLECTIVES:
@@ -90,7 +90,7 @@ def _bases(rows: Sequence[Row], settings: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def _kind(entry: Any, where: str) -> str:
-    """Which kind of line it is. Raises ReadError."""
+    """Return which kind of line it is. Raises ReadError."""
     kind = entry.get("kind") if isinstance(entry, dict) else None
     if kind not in ("run", "result"):
         raise ReadError(f"{where} is no result of `mpicoll bench --json`: its kind is {kind!r}, not run or result")
@@ -103,7 +103,7 @@ def _kind(entry: Any, where: str) -> str:
 
 
 def _head(entry: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """The line on the run. Raises ReadError."""
+    """Return the line on the run. Raises ReadError."""
     for key in ("environment", "settings"):
         if not isinstance(entry.get(key) or {}, dict):
             raise ReadError(f"{where} is no run of schema {SCHEMA}: its {key} is {entry[key]!r}, and no object")
@@ -111,7 +111,7 @@ def _head(entry: Mapping[str, Any], where: str) -> Mapping[str, Any]:
 
 
 def _row(entry: Mapping[str, Any], where: str) -> Row:
-    """A result. Raises ReadError where it lacks what every result has, or holds another type of it."""
+    """Return a result. Raises ReadError where it lacks what every result has, or holds another type of it."""
     try:
         numbers: dict[str, Any] = {key: _maybe(float, entry.get(key)) for key in NUMBERS}
         numbers |= {key: _maybe(_interval, entry.get(key)) for key in INTERVALS}
@@ -149,7 +149,7 @@ NUMBERS = ("median_us", "algbw", "busbw", "limit_us", "of_limit", "ratio")
 
 
 def _word(entry: Mapping[str, Any], key: str) -> Any:
-    """What is said in one word or number, if it is."""
+    """Return what is said in one word or number, if it is."""
     if isinstance(value := entry.get(key), (list, dict)):
         raise TypeError(f"its {key} is {value!r}, and no word or number")
     return value

@@ -38,7 +38,7 @@ class Look(NamedTuple):
 
 
 def name_of(contender: str) -> str:
-    """The algorithm alone.
+    """Return the algorithm alone.
 
     >>> name_of("knomial(k=4) @compiled"), name_of("ring")
     ('knomial', 'ring')
@@ -47,7 +47,10 @@ def name_of(contender: str) -> str:
 
 
 def looks(groups: Sequence[Group]) -> dict[str, Look]:
-    """Each contender's look: native first, then auto, then the others as they come. What auto chose has one too."""
+    """Return each contender's look: native first, then auto, then the others as they come.
+
+    What auto chose has one too.
+    """
     pictures = [[label for row in group.rows for label in (row.contender, row.counts_as)] for group in groups]
     names = _meetings([{name_of(label) for label in picture} for picture in pictures])
     others = {name: met for name, met in names.items() if name not in (NATIVE, AUTO)}
@@ -60,7 +63,7 @@ def looks(groups: Sequence[Group]) -> dict[str, Look]:
 
 
 def contenders(labels: Iterable[str]) -> list[str]:
-    """Each label once: native, then auto, then the others as they come."""
+    """Return each label once: native, then auto, then the others as they come."""
     first = (NATIVE, AUTO)
     place = {label: first.index(name) if (name := name_of(label)) in first else 2 for label in labels}
     return sorted(place, key=place.__getitem__)

@@ -29,7 +29,7 @@ _TOOLTIP = [
 
 
 def best(looks: Mapping[str, Look]) -> alt.LayerChart:
-    """The fastest of all over size and place; the stronger its colour, the further the next one is behind."""
+    """Return the fastest of all over size and place; the stronger its colour, the further the next one is behind."""
     scale = alt.Scale(domain=list(looks), range=[look.colour for look in looks.values()])
     base = alt.Chart(alt.NamedData(CELLS)).encode(x=_size(), y=_down("place"), tooltip=_TOOLTIP)
     tiles = base.mark_rect(cornerRadius=5).encode(
@@ -40,7 +40,7 @@ def best(looks: Mapping[str, Look]) -> alt.LayerChart:
 
 
 def glance() -> alt.LayerChart:
-    """How our fastest stands against native, by collective and size: slower is orange, faster blue."""
+    """Return how our fastest stands against native, by collective and size: slower is orange, faster blue."""
     colour = alt.Color("ratio:Q", legend=None).scale(
         type="log", domain=[0.4, 1, 2.5], range=[SLOWER, SAME, FASTER], clamp=True, interpolate="rgb"
     )
@@ -57,7 +57,7 @@ def glance() -> alt.LayerChart:
 
 
 def _words(base: alt.Chart, field: str) -> list[alt.Chart]:
-    """The words of each tile, in its middle: a text of several lines is placed by its first."""
+    """Return the words of each tile, in its middle: a text of several lines is placed by its first."""
     style: dict[str, Any] = {"lineBreak": "\n", "fontSize": 11, "lineHeight": LINE, "baseline": "middle"}
     return [
         base.transform_filter(f"length(split(datum.{field}, '\\n')) == {lines}")

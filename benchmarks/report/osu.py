@@ -25,12 +25,12 @@ MEGABYTE = 1e6
 
 
 def is_osu(text: str) -> bool:
-    """Whether any line is the title of an OSU benchmark."""
+    """Return whether any line is the title of an OSU benchmark."""
     return any(_TITLE.match(line) for line in text.splitlines())
 
 
 def setting(title: str) -> Setting:
-    """What was called, from the words between "OSU MPI" and "Test".
+    """Return what was called, from the words between "OSU MPI" and "Test".
 
     >>> setting("Non-blocking All-to-All Latency")[:2]
     ('alltoall', 'nonblocking')
@@ -57,13 +57,13 @@ class Columns:
         return cls(tuple(re.sub(r"\W", "", word.lower()) for word in words))
 
     def values(self, line: str) -> dict[str, str] | None:
-        """The words of a line of numbers."""
+        """Return the words of a line of numbers."""
         words = line.split()
         return dict(zip(self.headings, words)) if len(words) == len(self.headings) else None
 
 
 def parse(name: str, text: str) -> Run:
-    """The run in the text of a file."""
+    """Return the run in the text of a file."""
     rows: list[Row] = []
     versions: list[str] = []
     left_out = 0
@@ -77,7 +77,7 @@ def parse(name: str, text: str) -> Run:
 
 
 def _numbers(text: str) -> Iterator[tuple[re.Match[str], str | None, Columns, str]]:
-    """Each line of numbers, with the title, type and headings that it stands below."""
+    """Yield each line of numbers, with the title, type and headings that it stands below."""
     title = columns = dtype = None
     for line in text.splitlines():
         if found := _TITLE.match(line):

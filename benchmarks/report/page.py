@@ -31,7 +31,7 @@ VEGA = "window.vegaEmbed = vegaEmbed;"  # what the bundle is to hold
 
 
 def build(runs: Sequence[Run], title: str) -> str:
-    """The page as HTML. Nothing in its data or programs can end the script element that it stands in."""
+    """Return the page as HTML. Nothing in its data or programs can end the script element that it stands in."""
     runs = [replace(run, name=PurePath(run.name).name) for run in runs]
     here = files(__package__ or __name__)
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -53,7 +53,7 @@ def build(runs: Sequence[Run], title: str) -> str:
 
 
 def data(groups: Sequence[Group]) -> Record:
-    """All that the page draws from."""
+    """Return all that the page draws from."""
     look = looks(groups)
     names = dict.fromkeys(group.setting.collective for group in groups)
     return {
@@ -68,7 +68,7 @@ def data(groups: Sequence[Group]) -> Record:
 
 
 def specs(look: Mapping[str, Look]) -> Record:
-    """Each kind of chart once, to be given its data on the page."""
+    """Return each kind of chart once, to be given its data on the page."""
     return {
         "curves": {m: {x: curves(m, x, look).to_dict() for x in AXES} for m in MEASURES},
         "dots": {m: dots(m, look).to_dict() for m in MEASURES},
@@ -101,13 +101,13 @@ def _place(group: Group) -> Record:
 
 
 def headline(run: Run) -> str:
-    """What was read of a file, and on what it was measured."""
+    """Return what was read of a file, and on what it was measured."""
     words = [run.environment.get(key) for key in ("mpi", "placement", "cpu", "time")]
     return " · ".join([run.told, *(str(word) for word in words if word)])
 
 
 def facts(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
-    """A line for each fact of the environments, with each run's word for it."""
+    """Return a line for each fact of the environments, with each run's word for it."""
     tables = [_table(run.environment) for run in runs]
     names = dict.fromkeys(name for table in tables for name in table)
     return [(name, [table.get(name, "–") for table in tables]) for name in names]

@@ -28,7 +28,7 @@ WRITERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
 
 
 def write(runs: Sequence[Run], directory: Path, kind: str) -> list[Path]:
-    """Every chart as DIRECTORY/NAME.png or .svg; the directory is made. Returns the files. Raises OSError."""
+    """Return every chart as DIRECTORY/NAME.png or .svg; the directory is made. Returns the files. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     written = []
     for name, spec in charts(gather(runs)):
@@ -39,7 +39,7 @@ def write(runs: Sequence[Run], directory: Path, kind: str) -> list[Path]:
 
 
 def charts(groups: Sequence[Group]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The name and complete Vega-Lite specification of every chart; names are made of lower-case words."""
+    """Yield the name and complete Vega-Lite specification of every chart; names are made of lower-case words."""
     look = looks(groups)
     for group in groups:
         rows = records(group)
@@ -67,7 +67,7 @@ def _scaling(same: Sequence[Group], look: Mapping[str, Look]) -> Iterator[tuple[
 
 
 def _base(row: Record) -> str:
-    """What is the same along a curve: the size, or the one that sizes come from."""
+    """Return what is the same along a curve: the size, or the one that sizes come from."""
     return str(row.get("base") or row["bytes"])
 
 
@@ -76,7 +76,7 @@ def _measures(rows: Sequence[Record]) -> list[str]:
 
 
 def _of(look: Mapping[str, Look], rows: Sequence[Record]) -> dict[str, Look]:
-    """The looks of those that these rows show."""
+    """Return the looks of those that these rows show."""
     return {name: look[name] for name in contenders(row["contender"] for row in rows if not row.get("wrong"))}
 
 
@@ -87,7 +87,7 @@ def _whole(chart: alt.LayerChart, name: str, rows: Sequence[Record], title: str)
 
 
 def _name(*words: str) -> str:
-    """A file's name.
+    """Return a file's name.
 
     >>> _name("allreduce, blocking, float64: 8 ranks on 2 hosts", "time")
     'allreduce-blocking-float64-8-ranks-on-2-hosts-time'

@@ -16,7 +16,7 @@ NARROW = 16  # characters of a line in a cell of a map
 
 
 def records(group: Group) -> list[Record]:
-    """A group's rows, without what they do not have."""
+    """Return a group's rows, without what they do not have."""
     return [_record(row, group) for row in group.rows]
 
 
@@ -56,7 +56,10 @@ def _record(row: Row, group: Group) -> Record:
 
 
 def kind(row: Row) -> str:
-    """How a row's line is drawn: native's own way, others whole, and broken what was not measured in its rounds."""
+    """Return how a row's line is drawn.
+
+    Native has a way of its own, others whole, and broken what was not measured in its rounds.
+    """
     return "native" if row.native else "paired" if row.paired else "unpaired"
 
 
@@ -107,7 +110,7 @@ def _cell(group: Group, size: int, ranked: Sequence[Row]) -> Record:
 
 
 def _lines(name: str) -> list[str]:
-    """A name on lines short enough for a cell.
+    """Return a name on lines short enough for a cell.
 
     >>> _lines("auto: recursive_multiplying(k=5) @compiled")
     ['auto: recursive_', 'multiplying(k=5)', '@compiled']

@@ -18,7 +18,7 @@ KNOWN = "the JSON lines of `mpicoll bench --json`, or what the OSU micro-benchma
 
 
 def read(path: str | Path) -> Run:
-    """The run in a file. Raises ReadError, in one line, for a file that is missing, empty or of no known kind."""
+    """Return the run in a file. Raises ReadError for a file that is missing, empty or of no known kind."""
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError as error:

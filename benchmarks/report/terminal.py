@@ -22,7 +22,7 @@ LEGEND = (
 
 
 def legend(groups: Sequence[Group]) -> str:
-    """What the columns mean, for these rows."""
+    """Return what the columns mean, for these rows."""
     kinds = dict.fromkeys(row.statistic for group in groups for row in group.rows if row.median_us is not None)
     others = "; ".join(kind for kind in kinds if kind != MEDIAN_OF_LONGEST)
     programs = sorted({row.algorithm for g in groups for row in g.rows if row.statistic != MEDIAN_OF_LONGEST})
@@ -32,7 +32,7 @@ def legend(groups: Sequence[Group]) -> str:
 
 
 def table(group: Group) -> Table:
-    """The rows of a group; the fastest right one of each size is bold, columns nobody fills are left out."""
+    """Return the rows of a group; the fastest right one of each size is bold, columns nobody fills are left out."""
     lines = [(row, _cells(row)) for row in group.rows]
     used = [at for at, name in enumerate(COLUMNS) if any(str(cells[at]) for _, cells in lines)]
     made = Table(title=group.title, box=box.SIMPLE_HEAD, title_justify="left")
@@ -83,7 +83,7 @@ def _ratio(ratio: float | None) -> str:
 
 
 def span(interval: tuple[float, float] | None, words: Callable[[float], str]) -> str:
-    """An interval's two ends."""
+    """Return an interval's two ends."""
     return "" if interval is None else "–".join(words(end) for end in interval)
 
 

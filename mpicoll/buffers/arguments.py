@@ -67,7 +67,7 @@ def parse_bcast(buf: Any, root: int, rank: int, size: int) -> Arguments:
 
 
 def parse_allreduce(sendbuf: Any, recvbuf: Any) -> Arguments:
-    """Both sides whole, of one datatype and count."""
+    """Return both sides whole, of one datatype and count."""
     recv = buffer(recvbuf, True, 1, True)
     if sendbuf is _IN_PLACE or sendbuf is None:
         return Arguments(None, recv, True)
@@ -168,7 +168,7 @@ def parse_scatter(sendbuf: Any, recvbuf: Any, root: int, rank: int, size: int) -
 
 
 def parse_alltoall(sendbuf: Any, recvbuf: Any, size: int) -> Arguments:
-    """Both sides have `size` blocks."""
+    """Return both sides have `size` blocks."""
     recv = buffer(recvbuf, True, size)
     if sendbuf is _IN_PLACE or sendbuf is None:
         return Arguments(None, recv, True)
@@ -205,19 +205,19 @@ def _integer(root: Any) -> int | None:
 
 
 def _are_one(send: Buffer, recv: Buffer) -> bool:
-    """Whether a reduction's two sides are one: as many elements, of one datatype, at one address."""
+    """Return whether a reduction's two sides are one: as many elements, of one datatype, at one address."""
     return send.address == recv.address and send.count == recv.count > 0 and send.datatype == recv.datatype
 
 
 def _in_place(recv: Buffer, message: Any) -> Arguments:
-    """One buffer for both sides, which the caller passed as that message."""
+    """Return one buffer for both sides, which the caller passed as that message."""
     arguments = Arguments(None, recv, True)
     arguments.one = message
     return arguments
 
 
 def _check_same(send: Buffer, recv: Buffer) -> None:
-    """A reduction's two sides: one datatype, one count."""
+    """Check a reduction's two sides: one datatype, one count."""
     if send.facts is not recv.facts:
         _check_same_type(send, recv)
     if send.count != recv.count:
@@ -237,7 +237,7 @@ def _check_same_type(send: Buffer, recv: Buffer) -> None:
 
 
 def _check_fit(send: Buffer, recv: Buffer) -> None:
-    """What a rank sends to itself must be what it receives from itself."""
+    """Check that what a rank sends to itself is what it receives from itself."""
     sent, received = send.facts.size * send.count, recv.facts.size * recv.count
     if sent != received:
         raise errors.CountMismatch(

@@ -62,7 +62,7 @@ class Buffer:
         return self.nbytes
 
     def pack(self) -> np.ndarray:
-        """The data, as a new array of bytes."""
+        """Return the data, as a new array of bytes."""
         return bytes_at(self.address, self.nbytes).copy()
 
     def unpack(self, packed: np.ndarray) -> None:

@@ -87,7 +87,9 @@ class TypeFacts:
     runs: Runs | None
 
     def span(self, n: int, at: int = 0) -> tuple[int, int]:
-        """The first and the end byte of n elements that are said to be at a byte; (0, 0) where they have no data.
+        """Return the first and the end byte of n elements that are said to be at a byte.
+
+        They are (0, 0) where they have no data.
 
         What MPI says of the bounds of a datatype without data means nothing: some are the largest integer there is.
         """
@@ -98,12 +100,12 @@ class TypeFacts:
 
 
 def facts(datatype: MPI.Datatype) -> TypeFacts:
-    """The facts on any datatype but the null one."""
+    """Return the facts on any datatype but the null one."""
     return remembered(datatype) or _describe(datatype)
 
 
 def remembered(datatype: MPI.Datatype) -> TypeFacts | None:
-    """The facts on a predefined datatype, or on one that was given to `remember`."""
+    """Return the facts on a predefined datatype, or on one that was given to `remember`."""
     known = _by_id.get(id(datatype)) or _by_handle.get(MPI._handleof(datatype))
     return known if known is not None else datatype.Get_attr(_keyval)  # type: ignore[return-value]
 
@@ -123,7 +125,7 @@ def signature(datatype: MPI.Datatype) -> tuple[str | None, int]:
 
 
 def facts_of_dtype(dtype: np.dtype[Any]) -> TypeFacts | None:
-    """The facts on the MPI datatype mpi4py finds for arrays of this dtype, or None: take the slow path."""
+    """Return the facts on the MPI datatype mpi4py finds for arrays of this dtype, or None: take the slow path."""
     return _by_dtype_num.get(dtype.num) if dtype.isnative else None
 
 
@@ -156,7 +158,7 @@ def _describe(datatype: MPI.Datatype, name: str = "", group: str = "") -> TypeFa
 
 
 def _group_by_combiner(datatype: MPI.Datatype) -> str:
-    """The group of a type that is not in the table: only Create_f90_* make such a predefined type."""
+    """Return the group of a type that is not in the table: only Create_f90_* make such a predefined type."""
     parametrised = {
         MPI.COMBINER_F90_INTEGER: "Fortran integer",
         MPI.COMBINER_F90_REAL: "floating",
@@ -198,7 +200,7 @@ def _typemap(datatype: MPI.Datatype) -> Typemap:
 
 
 def _runs(datatype: MPI.Datatype, name: str) -> Runs | None:
-    """Those of a predefined datatype: one, or in a pair the value and the index at its end."""
+    """Return those of a predefined datatype: one, or in a pair the value and the index at its end."""
     size, (lb, extent) = datatype.Get_size(), datatype.Get_true_extent()
     if name in _PAIRS:
         value, index = (getattr(MPI, part).Get_size() for part in _PAIRS[name])
@@ -207,7 +209,7 @@ def _runs(datatype: MPI.Datatype, name: str) -> Runs | None:
 
 
 def _present(name: str) -> MPI.Datatype | None:
-    """The predefined type of this name, or None where this MPI lacks it (Open MPI: size 0)."""
+    """Return the predefined type of this name, or None where this MPI lacks it (Open MPI: size 0)."""
     datatype = getattr(MPI, name, None)
     if datatype is None or datatype == MPI.DATATYPE_NULL or datatype.Get_size() == 0:
         return None

@@ -21,7 +21,7 @@ class _DataType(ctypes.Structure):
 
 
 def item_format(obj: Any) -> str | None:
-    """The buffer format of an object's items, None for types that have none (bfloat16)."""
+    """Return the buffer format of an object's items, None for types that have none (bfloat16)."""
     try:
         capsule = obj.__dlpack__(max_version=(1, 0))
     except TypeError:  # as it was before version 1

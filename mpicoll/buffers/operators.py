@@ -79,7 +79,7 @@ def name_of(op: MPI.Op) -> str:
 
 
 def operator(op: MPI.Op, facts: TypeFacts) -> Operator:
-    """The operator for elements of a datatype.
+    """Return the operator for elements of a datatype.
 
     Raises OperatorError for a pair that this MPI does not take. A pair that it takes and no kernel serves has
     kernel 0 and says so in `missing`: facts of the arguments and of the library, so the same on every rank.
@@ -98,13 +98,13 @@ def operator(op: MPI.Op, facts: TypeFacts) -> Operator:
 
 
 def native(op: MPI.Op) -> MPI.Op:
-    """What MPI's own collective is given: SUM for an average, whose result is then divided."""
+    """Return what MPI's own collective is given: SUM for an average, whose result is then divided."""
     return MPI.SUM if name_of(op) == "AVG" else op
 
 
 @cache
 def divisor(dtype: np.dtype[Any], p: int) -> int:
-    """The address of one element that says p, for the kernels that divide; it stays valid."""
+    """Return the address of one element that says p, for the kernels that divide; it stays valid."""
     _divisors.append(np.array([p], dtype))
     return _divisors[-1].ctypes.data
 
@@ -144,12 +144,12 @@ def _predefined(name: str, facts: TypeFacts) -> Operator | str:
 
 
 def _standard(name: str, facts: TypeFacts) -> bool:
-    """Whether the MPI standard lets an operator take a datatype."""
+    """Return whether the MPI standard lets an operator take a datatype."""
     return kernels.allowed(name, facts.kind) and not (name in _LOGICAL and facts.group in _NOT_LOGICAL)
 
 
 def _taken(op: MPI.Op, datatype: MPI.Datatype) -> bool:
-    """Whether this MPI's own reductions take a pair, which may go beyond the standard.
+    """Return whether this MPI's own reductions take a pair, which may go beyond the standard.
 
     A local reduction of no elements tells: MPI looks at the pair before it looks at the count, with the eyes of its
     collectives. tests/mpi/test_operators.py holds that they agree.
@@ -164,7 +164,10 @@ def _taken(op: MPI.Op, datatype: MPI.Datatype) -> bool:
 
 @contextmanager
 def _errors_return() -> Iterator[None]:
-    """What is refused raises, whatever the program has set: MPIs differ in whose handler serves a local reduction."""
+    """Have MPI raise for what it refuses, whatever the program has set.
+
+    MPIs differ in whose handler serves a local reduction.
+    """
     with _asking:
         before = [(comm, comm.Get_errhandler()) for comm in (MPI.COMM_WORLD, MPI.COMM_SELF)]
         try:

@@ -26,7 +26,7 @@ class Packer(Protocol):
 
 
 def packer(facts: TypeFacts) -> Packer:
-    """One that works until it is let go, whether or not the user's datatype is freed before."""
+    """Return one that works until it is let go, whether or not the user's datatype is freed before."""
     return ByMPI(facts) if facts.runs is None else ByRuns(facts.runs, facts.extent)
 
 
@@ -66,7 +66,7 @@ class ByMPI:
 
     @contextmanager
     def _as_one(self, base: int, n: int) -> Iterator[tuple[MPI.Datatype, MPI.buffer]]:
-        """The elements as one of a temporary datatype, and one byte to hang it on.
+        """Provide the elements as one of a temporary datatype, and one byte to hang it on.
 
         mpi4py's Pack counts elements by the length of its buffer, which extents that are zero, negative or beyond the
         end, and absolute addresses (MPI.BOTTOM), would mislead.

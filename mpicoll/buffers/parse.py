@@ -35,7 +35,7 @@ _known_dtypes: dict[int, TypeFacts] = {
 
 
 def buffer(message: Any, writable: bool = False, blocks: int = 1, reducing: bool = False) -> Buffer:
-    """A buffer argument in `blocks` blocks.  The way of an ordinary NumPy array is kept short."""
+    """Return a buffer argument in `blocks` blocks.  The way of an ordinary NumPy array is kept short."""
     if type(message) is _ndarray:
         known = _known_dtypes.get(id(message.dtype)) or facts_of_dtype(message.dtype)
         if known is not None and (not writable or message.flags.writeable):
@@ -101,7 +101,7 @@ def _unpack(message: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def memory_of(obj: Any, typed: bool, writable: bool) -> tuple[Any, int, int, str | None]:
-    """(what holds the memory, its address, its length in bytes, the format of its items)."""
+    """Return (what holds the memory, its address, its length in bytes, the format of its items)."""
     if obj is None or obj is MPI.BOTTOM:
         return None, 0, 0, None
     if obj is MPI.IN_PLACE:
@@ -154,7 +154,7 @@ def _readable(held: MPI.buffer) -> bool:
 
 
 def find_type(spec: Any, format: str | None, obj: Any) -> MPI.Datatype:
-    """The datatype that was named, or else found by the format."""
+    """Return the datatype that was named, or else found by the format."""
     if isinstance(spec, MPI.Datatype):
         return spec
     if spec is None:
@@ -174,7 +174,7 @@ def find_type(spec: Any, format: str | None, obj: Any) -> MPI.Datatype:
 
 
 def named_type(spec: MPI.Datatype | str) -> TypeFacts:
-    """The facts on a datatype that was named without a buffer."""
+    """Return the facts on a datatype that was named without a buffer."""
     datatype = find_type(spec, None, spec)
     if datatype == MPI.DATATYPE_NULL:
         raise _null()
@@ -186,7 +186,7 @@ def _null() -> errors.DatatypeError:
 
 
 def check_type(datatype: MPI.Datatype) -> TypeFacts:
-    """The facts on a datatype that is not null. Raises DatatypeError where it is not committed."""
+    """Return the facts on a datatype that is not null. Raises DatatypeError where it is not committed."""
     known = remembered(datatype)
     if known is None:
         known = facts(datatype)
@@ -264,7 +264,7 @@ def _count(count: Any, obj: Any, known: TypeFacts, length: int, blocks: int) -> 
 
 
 def _check_room(obj: Any, known: TypeFacts, elements: int, length: int, offset: int) -> bool:
-    """Whether the whole span lies in the memory; an error where even the data does not."""
+    """Return whether the whole span lies in the memory; an error where even the data does not."""
     if elements == 0:
         return True
     if obj is MPI.BOTTOM:
@@ -288,7 +288,7 @@ def _check_room(obj: Any, known: TypeFacts, elements: int, length: int, offset: 
 
 
 def room(obj: Any, known: TypeFacts, n: int, at: int = 0) -> tuple[int, int]:
-    """The first and the end byte of an object that n elements at one of its bytes ask for.
+    """Return the first and the end byte of an object that n elements at one of its bytes ask for.
 
     What MPI.buffer.fromaddress makes has no end that anybody could know. Programs say how much data there is, and their
     datatype where it lies: a column that begins there may go on behind what was said.
@@ -299,7 +299,7 @@ def room(obj: Any, known: TypeFacts, n: int, at: int = 0) -> tuple[int, int]:
 
 
 def integers(values: Any, size: int, what: str) -> list[int]:
-    """One integer per rank."""
+    """Return one integer per rank."""
     if type(values) in (list, tuple) and len(values) == size:
         with suppress(TypeError):
             return list(map(index, values))

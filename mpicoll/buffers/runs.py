@@ -112,7 +112,7 @@ class Runs:
 
 
 def join(parts: Iterable[Runs | None]) -> Runs | None:
-    """One behind the other in what is packed. None where one is None, or they are too many runs."""
+    """Return one behind the other in what is packed. None where one is None, or they are too many runs."""
     given: list[Runs] = []
     for part in parts:
         if part is None:
@@ -129,7 +129,7 @@ def join(parts: Iterable[Runs | None]) -> Runs | None:
 
 
 def _step(values: np.ndarray) -> int | None:
-    """The distance of each to the next, where it is the same for all."""
+    """Return the distance of each to the next, where it is the same for all."""
     if values.size == 1:
         return 0
     steps = np.diff(values)

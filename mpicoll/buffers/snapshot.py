@@ -22,7 +22,7 @@ def snapshot(buffers: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _message(message: Any) -> Any:
-    """A buffer, or a list that begins with one: `[buffer, count, displacement, datatype]` or a shorter form."""
+    """Return a buffer, or a list that begins with one: `[buffer, count, displacement, datatype]` or a shorter form."""
     if type(message) is np.ndarray:
         return message.view()
     if not isinstance(message, (list, tuple)):
@@ -33,7 +33,7 @@ def _message(message: Any) -> Any:
 
 
 def _values(part: Any) -> Any:
-    """Counts, displacements, datatypes, and lists of them."""
+    """Copy counts, displacements, datatypes, and lists of them."""
     if type(part) is np.ndarray:
         return part.copy()
     return _like(part, tuple(map(_values, part))) if isinstance(part, (list, tuple)) else part

@@ -42,7 +42,9 @@ UNKNOWN = Typemap(None, None, 0)
 
 
 def derived(combiner: str, parts: Sequence[Part], parameters: dict[str, Any], fortran: bool = False) -> Typemap:
-    """The typemap of what `combiner` makes of `parts`, with decode's parameters; UNKNOWN for darrays and new combiners.
+    """Return the typemap of what `combiner` makes of `parts`, with decode's parameters.
+
+    It is UNKNOWN for darrays and new combiners.
 
     `fortran` says which order a subarray's dimensions are in.
     """

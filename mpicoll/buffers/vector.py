@@ -52,7 +52,7 @@ class Vector(Buffer):
         self.packers = {key: packer(known) for key, known in used.items()}
 
     def moved(self, obj: Any, address: int) -> Vector:
-        """The same blocks in other memory."""
+        """Return the same blocks in other memory."""
         made = Vector.__new__(Vector)
         for name in _ALIKE:
             setattr(made, name, getattr(self, name))
@@ -82,7 +82,7 @@ class Vector(Buffer):
                 self.packers[known].unpack(*block)
 
     def _pairs(self, packed: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Each block in the memory, and in what is packed."""
+        """Return each block in the memory, and in what is packed."""
         ends = list(accumulate(self.sizes))
         return [
             (bytes_at(self.address + place, size), packed[end - size : end])
@@ -91,7 +91,7 @@ class Vector(Buffer):
         ]
 
     def _blocks(self, packed: np.ndarray) -> list[tuple[int, int, int, int]]:
-        """Each block: the key of its packer, its address in what is packed and in the memory, its elements."""
+        """Return each block: the key of its packer, its address in what is packed and in the memory, its elements."""
         to, base = MPI.Get_address(packed), self.address
         given = zip(self.types, self.at, self.places, self.counts, self.sizes)
         return [(id(known), to + at, base + place, n) for known, at, place, n, size in given if size]
@@ -109,7 +109,7 @@ _right: dict[Hashable, Vector] = {}  # what was found to be so, of predefined da
 
 
 def vector(message: Any, writable: bool, blocks: int) -> Vector:
-    """A buffer of `blocks` blocks with counts and displacements in elements, as mpi4py's v-forms describe it."""
+    """Return a buffer of `blocks` blocks with counts and displacements in elements, as mpi4py's v-forms describe it."""
     obj, counts, displacements, spec = _unpack(message)
     held, address, length, format = memory_of(obj, spec is not None, writable)
     datatype = find_type(spec, format, obj)
@@ -131,7 +131,10 @@ def vector(message: Any, writable: bool, blocks: int) -> Vector:
 
 
 def vector_of_types(message: Any, writable: bool, blocks: int) -> Vector:
-    """A buffer of `blocks` blocks, each with a datatype of its own, and displacements in bytes: Alltoallw's form."""
+    """Return a buffer of `blocks` blocks, each with a datatype of its own, and displacements in bytes.
+
+    This is Alltoallw's form.
+    """
     if message is MPI.IN_PLACE:
         raise errors.InPlaceError("MPI.IN_PLACE stands where MPI needs a buffer; it may stand for the other one")
     if hasattr(message, "__len__") and len(message) not in (2, 3, 4):
@@ -201,7 +204,7 @@ def _two(both: Any) -> tuple[Any, Any]:
 
 
 def _is_integer(value: Any) -> bool:
-    """What mpi4py takes as one number for all blocks: NumPy's too, and arrays of no dimension."""
+    """Return what mpi4py takes as one number for all blocks: NumPy's too, and arrays of no dimension."""
     return hasattr(value, "__index__") and getattr(value, "ndim", 0) == 0
 
 
@@ -219,7 +222,7 @@ def _shared_out(length: int, known: TypeFacts, blocks: int) -> list[int]:
 
 
 def _types(types: Any, counts: Sequence[int], blocks: int) -> list[TypeFacts]:
-    """The facts on every block's datatype; those of empty blocks do not matter."""
+    """Return the facts on every block's datatype; those of empty blocks do not matter."""
     try:
         given = [types[i] for i in range(len(types))]
     except TypeError:
@@ -279,7 +282,7 @@ def _made(
 
 
 def _check_room(obj: Any, rank: int, n: int, known: TypeFacts, place: int, length: int) -> None:
-    """Whether one block lies in the memory."""
+    """Check that one block lies in the memory."""
     begin, end = room(obj, known, n, place)
     if end > length:
         raise errors.BufferTooSmallError(
@@ -294,7 +297,7 @@ def _check_room(obj: Any, rank: int, n: int, known: TypeFacts, place: int, lengt
 
 
 def check_once(buffer: Vector) -> None:
-    """What is received must not be laid in one place twice."""
+    """Check that what is received is not laid in one place twice."""
     end = -1
     for start, stop in sorted(buffer.spans()):
         if start < end:
@@ -307,7 +310,7 @@ def check_once(buffer: Vector) -> None:
 
 
 def check_apart(sent: Sequence[tuple[int, int]], received: Sequence[tuple[int, int]]) -> None:
-    """What is sent and what is received must not share memory, though one may lie in the gaps of the other."""
+    """Check that what is sent and received shares no memory, though one may lie in the gaps of the other."""
     if not sent or not received:
         return
     if max(e for _, e in sent) <= min(s for s, _ in received) or max(e for _, e in received) <= min(s for s, _ in sent):

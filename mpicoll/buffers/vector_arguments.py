@@ -62,7 +62,7 @@ def parse_scatterv(sendbuf: Any, recvbuf: Any, root: int, rank: int, size: int) 
 
 
 def parse_alltoallv(sendbuf: Any, recvbuf: Any, rank: int, size: int) -> Arguments:
-    """Both sides have a block for every rank; in place `recv` has what is sent, as it has what is received."""
+    """Return both sides have a block for every rank; in place `recv` has what is sent, as it has what is received."""
     recv = vector(recvbuf, True, size)
     in_place = sendbuf is _IN_PLACE or sendbuf is None
     return _exchanged(None if in_place else vector(sendbuf, False, size), recv, rank)
@@ -83,7 +83,7 @@ def _exchanged(send: Vector | None, recv: Vector, rank: int) -> Arguments:
 
 
 def _check_own(send: Buffer, sent: int, recv: Buffer, received: int, rank: int) -> None:
-    """What a rank sends to itself must be what it receives from itself, and lie elsewhere."""
+    """Check that what a rank sends to itself is what it receives from itself, and lies elsewhere."""
     if sent != received:
         raise errors.CountMismatch(
             f"rank {rank} sends {sent} bytes to itself and receives {received} bytes from itself; "

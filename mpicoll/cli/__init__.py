@@ -40,7 +40,7 @@ def main(context: click.Context, files: tuple[str, ...]) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.option("--facts", "path", metavar="FILE", help="Also write what --json prints to FILE.")
 def info(check: bool, as_json: bool, path: str | None) -> int:
-    """The MPI library, ranks and their binding, engines and kernels; alone or under mpiexec."""
+    """Show the MPI library, ranks and their binding, engines and kernels; alone or under mpiexec."""
     from .. import doctor
     from ..doctor import info as facts
 

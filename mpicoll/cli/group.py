@@ -27,7 +27,7 @@ class Later(click.Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """The context of the real command, which is then what runs."""
+        """Return the context of the real command, which is then what runs."""
         module, _, attribute = self.place.partition(":")
         try:
             command = getattr(import_module(module), attribute)
@@ -80,7 +80,7 @@ def _say(error: click.ClickException) -> None:
 
 @contextlib.contextmanager
 def asking() -> Iterator[None]:
-    """What is wrong with what was asked becomes a usage error."""
+    """Provide what is wrong with what was asked becomes a usage error."""
     try:
         yield
     except (MpicollError, ValueError) as error:
@@ -99,7 +99,7 @@ def refuse(trouble: str, together: bool = False) -> None:
 
 
 def _first(trouble: str) -> str:
-    """The trouble of the lowest rank that has any."""
+    """Return the trouble of the lowest rank that has any."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError):
@@ -119,7 +119,7 @@ def alone() -> None:
 
 
 def console(stderr: bool = False) -> Any:
-    """A console as wide as the terminal, or 120 characters wide where there is none."""
+    """Return a console as wide as the terminal, or 120 characters wide where there is none."""
     from rich.console import Console
 
     made = Console(stderr=stderr, highlight=False)

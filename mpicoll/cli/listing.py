@@ -52,7 +52,7 @@ def _table(collective: str, entries: Sequence[dict[str, Any]]) -> Any:
 
 
 def _described(entry: dict[str, Any]) -> Any:
-    """One algorithm's idea, formulas, parameters, what else is to know, and its source."""
+    """Return one algorithm's idea, formulas, parameters, what else is to know, and its source."""
     from rich.text import Text
 
     out = Text(f"{entry['idea']}\n")

@@ -43,7 +43,7 @@ def load(path: str | Path) -> None:
 
 
 def _where(error: BaseException, file: Path) -> str:
-    """The file, the line in it and what went wrong there."""
+    """Return the file, the line in it and what went wrong there."""
     if isinstance(error, SyntaxError) and error.filename == str(file):
         return f"{file}, line {error.lineno}: {error.msg}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]

@@ -34,7 +34,7 @@ class Program:
 
     @classmethod
     def parse(cls, words: Sequence[str]) -> Program:
-        """The program a command line names, as after `python`. Raises ValueError."""
+        """Return the program a command line names, as after `python`. Raises ValueError."""
         if not words:
             raise ValueError("no program was named; give a script, -m MODULE, -c CODE, or - for standard input")
         first, *rest = words
@@ -48,7 +48,7 @@ class Program:
         return cls(kind, what, rest) if what else cls(kind, rest[0], rest[1:])
 
     def trouble(self) -> str:
-        """Why there is nothing to run; empty if there is."""
+        """Return why there is nothing to run; empty if there is."""
         if self.kind == SCRIPT and not _holds_modules(self.what):
             try:
                 with open(self.what, "rb"):
@@ -78,14 +78,14 @@ class Program:
 
 
 def own_frames(traceback: TracebackType | None, *before: str) -> TracebackType | None:
-    """A traceback from the program's first frame on; before: files of the callers, besides this one."""
+    """Return a traceback from the program's first frame on; before: files of the callers, besides this one."""
     while traceback is not None and traceback.tb_frame.f_code.co_filename in _BEFORE.union(before):
         traceback = traceback.tb_next
     return traceback
 
 
 def _holds_modules(path: Any) -> bool:
-    """Whether it is a directory or an archive, whose __main__ is what runs."""
+    """Return whether it is a directory or an archive, whose __main__ is what runs."""
     return pkgutil.get_importer(path) is not None
 
 
@@ -103,5 +103,5 @@ def _run_script(path: str, main: ModuleType) -> None:
 
 
 def _run_module(name: Any, named: bool) -> None:
-    """What the interpreter itself calls; runpy.run_module would put another __main__ in place, for a while only."""
+    """Run as the interpreter itself does; runpy.run_module would put another __main__ in place, for a while only."""
     runpy._run_module_as_main(name, named)  # type: ignore[attr-defined]

@@ -41,7 +41,7 @@ class Proofs:
     seconds: float = 0.0
 
     def add(self, proof: Proof) -> None:
-        """One more p."""
+        """Note one more p."""
         self.schedules += proof.schedules
         self.seconds += proof.seconds
         if proof.failure is not None:
@@ -72,7 +72,7 @@ def prove(algorithm: Name, p: int) -> Proof:
 
 
 def _unfit(entry: Algorithm, p: int, given: dict[str, Any]) -> str | None:
-    """Why there is no schedule with these parameters for p ranks; None if there is one."""
+    """Return why there is no schedule with these parameters for p ranks; None if there is one."""
     from ..schedules.schedule import Schedule
 
     try:
@@ -84,7 +84,7 @@ def _unfit(entry: Algorithm, p: int, given: dict[str, Any]) -> str | None:
 
 
 def run(names: Sequence[Name], max_ranks: int, jobs: int) -> Iterator[Proof]:
-    """All proofs as they come, large p first so that no process is left with the longest at the end."""
+    """Yield all proofs as they come, large p first so that no process is left with the longest at the end."""
     tasks = [(name, p) for p in range(max_ranks, 0, -1) for name in names]
     if min(jobs, len(tasks)) <= 1:
         yield from (prove(*task) for task in tasks)

@@ -69,7 +69,7 @@ def run(chosen: Sequence[str], summary: bool, words: Sequence[str]) -> None:
 
 
 def parse_using(chosen: Sequence[str]) -> Overrides:
-    """What --using says. Raises ArgumentError, UnknownAlgorithm, ParameterError, ValueError."""
+    """Return what --using says. Raises ArgumentError, UnknownAlgorithm, ParameterError, ValueError."""
     from ..selection.select import Overrides
     from ..selection.settings import ENGINES
 

@@ -15,7 +15,7 @@ from .group import alone, asking, console
 @click.option("--svg", metavar="FILE", help="Write a drawing to FILE, or to - for standard output.")
 @click.option("--plain", is_flag=True, help="No colour, and never narrower than the picture needs.")
 def show(collective: str, algorithm: str, p: int, root: int, svg: str | None, plain: bool) -> None:
-    """A space-time picture of ALGORITHM, a name or "name(key=value)": who sends what, and who then holds whose.
+    """Draw a space-time picture of ALGORITHM, a name or "name(key=value)": who sends what, and who then holds whose.
 
     The first line has its steps, messages and the most bytes that any rank sends or receives, as a share of the n
     bytes of the vector.

@@ -51,7 +51,7 @@ def verify(collective: str | None, algorithm: str | None, max_ranks: int, jobs: 
 
 
 def named(collective: str | None, algorithm: str | None) -> list[Name]:
-    """What to prove: all algorithms, those of a collective, or one with its parameters as they were written."""
+    """Return what to prove: all algorithms, those of a collective, or one with its parameters as they were written."""
     from ..proofs.prove import selected
     from ..schedules.registry import parse_spec
 
@@ -67,7 +67,7 @@ def _cpus() -> int:
 
 @contextlib.contextmanager
 def _progress(total: int) -> Iterator[Callable[[Proof], None]]:
-    """A bar on a terminal; what it yields is called after each proof."""
+    """Provide a bar on a terminal; what it yields is called after each proof."""
     to = console(stderr=True)
     if not to.is_terminal:
         yield lambda proof: None

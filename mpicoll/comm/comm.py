@@ -40,7 +40,7 @@ class Comm(Collectives):
     _channel: Channel | None = None
 
     def __new__(cls, comm: MPI.Intracomm | None = None) -> Comm:
-        """A new handle on the same communicator."""
+        """Return a new handle on the same communicator."""
         if comm is not None and comm != MPI.COMM_NULL and not isinstance(comm, MPI.Intracomm):
             check_usable(comm)
             raise CommError(f"{comm!r} is not an intracommunicator")
@@ -51,7 +51,7 @@ class Comm(Collectives):
             self._use(attach(self))
 
     def _open(self) -> Channel:
-        """The channel. Raises CommError where there can be none."""
+        """Return the channel. Raises CommError where there can be none."""
         channel = self._channel
         if channel is None or channel.freed or self == MPI.COMM_NULL:
             check_usable(self)
@@ -99,7 +99,7 @@ class Comm(Collectives):
     def explain(
         self, collective: str, nbytes: int = 0, op: MPI.Op = MPI.SUM, datatype: MPI.Datatype | str | None = None
     ) -> Choice:
-        """What would run for a call of nbytes, and why. See Claims for whose bytes.
+        """Return what would run for a call of nbytes, and why. See Claims for whose bytes.
 
         A reduction of a datatype for which its operator has no kernel runs native; None stands for one that has.
         Raises UnknownAlgorithm, OperatorError for a pair that MPI does not take, DatatypeError, TypecodeError.
@@ -210,15 +210,15 @@ class Comm(Collectives):
         return (Comm if issubclass(cls, MPI.Topocomm) else cls)(comm)  # type: ignore[arg-type]
 
     def Dup(self, info: MPI.Info | None = None) -> Any:
-        """A duplicate, of this class."""
+        """Return a duplicate, of this class."""
         return self._same_class(super().Dup(info))
 
     def Dup_with_info(self, info: MPI.Info) -> Any:
-        """A duplicate with hints of its own, of this class."""
+        """Return a duplicate with hints of its own, of this class."""
         return self._same_class(super().Dup_with_info(info))
 
     def Idup(self, info: MPI.Info | None = None) -> Any:
-        """(a duplicate of this class, the request it is complete with); it has the settings of this one."""
+        """Return (a duplicate of this class, the request it is complete with); it has the settings of this one."""
         return self._completing(*super().Idup(info))
 
     def Idup_with_info(self, info: MPI.Info) -> Any:
@@ -226,7 +226,7 @@ class Comm(Collectives):
         return self._completing(*super().Idup_with_info(info))
 
     def _completing(self, copy: MPI.Intracomm, request: MPI.Request) -> tuple[Any, Request]:
-        """A copy under way and a request that completes when it has all that it needs."""
+        """Return a copy under way and a request that completes when it has all that it needs."""
         channel = self._open()
         own = channel.begin_copies()
         polled = [Polled(each, "a communicator") for each in (request, *(r for _, r in own))]
@@ -237,7 +237,7 @@ class Comm(Collectives):
         return copy, Request.launch(channel, operation)
 
     def Clone(self) -> Any:
-        """A duplicate without attributes, of this class."""
+        """Return a duplicate without attributes, of this class."""
         return self._same_class(super().Clone())
 
     def Split(self, color: int = 0, key: int = 0) -> Any:
@@ -249,7 +249,7 @@ class Comm(Collectives):
         return self._part(super().Split_type(split_type, key, info))
 
     def Create(self, group: MPI.Group) -> Any:
-        """The communicator of a group, of the class that Split gives; COMM_NULL for ranks outside."""
+        """Return the communicator of a group, of the class that Split gives; COMM_NULL for ranks outside."""
         return self._part(super().Create(group))
 
     @classmethod
@@ -260,15 +260,15 @@ class Comm(Collectives):
         info: MPI.Info = MPI.INFO_NULL,
         errhandler: MPI.Errhandler | None = None,
     ) -> Any:
-        """The communicator of a group, of the class that Split gives."""
+        """Return the communicator of a group, of the class that Split gives."""
         return cls._part(MPI.Intracomm.Create_from_group(group, stringtag, info, errhandler))
 
     def Create_group(self, group: MPI.Group, tag: int = 0) -> Any:
-        """The communicator of a group, collective over the group only, of the class that Split gives."""
+        """Return the communicator of a group, collective over the group only, of the class that Split gives."""
         return self._part(super().Create_group(group, tag))
 
     def Shrink(self) -> Any:
-        """The ranks that have not failed, of the class that Split gives."""
+        """Return the ranks that have not failed, of the class that Split gives."""
         return self._part(super().Shrink())
 
     # -- topologies -------------------------------------------------------------------------------------
@@ -276,11 +276,11 @@ class Comm(Collectives):
     def Create_cart(
         self, dims: Sequence[int], periods: Sequence[bool] | None = None, reorder: bool = False
     ) -> Cartcomm:
-        """A grid of these ranks; COMM_NULL for ranks outside."""
+        """Return a grid of these ranks; COMM_NULL for ranks outside."""
         return Cartcomm(super().Create_cart(dims, periods, reorder))
 
     def Create_graph(self, index: Sequence[int], edges: Sequence[int], reorder: bool = False) -> Graphcomm:
-        """A graph of these ranks, which each gives as a whole; COMM_NULL for ranks outside."""
+        """Return a graph of these ranks, which each gives as a whole; COMM_NULL for ranks outside."""
         return Graphcomm(super().Create_graph(index, edges, reorder))
 
     def Create_dist_graph_adjacent(
@@ -292,7 +292,7 @@ class Comm(Collectives):
         info: MPI.Info = MPI.INFO_NULL,
         reorder: bool = False,
     ) -> Distgraphcomm:
-        """A graph of these ranks, of which each gives its own edges."""
+        """Return a graph of these ranks, of which each gives its own edges."""
         given = sources, destinations, sourceweights, destweights, info, reorder
         return Distgraphcomm(super().Create_dist_graph_adjacent(*given))
 
@@ -305,7 +305,7 @@ class Comm(Collectives):
         info: MPI.Info = MPI.INFO_NULL,
         reorder: bool = False,
     ) -> Distgraphcomm:
-        """A graph of these ranks, of which each gives any edges."""
+        """Return a graph of these ranks, of which each gives any edges."""
         return Distgraphcomm(super().Create_dist_graph(sources, degrees, destinations, weights, info, reorder))
 
 

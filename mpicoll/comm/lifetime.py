@@ -34,7 +34,7 @@ _process = os.getpid()
 
 
 def attach(comm: MPI.Intracomm, like: Channel | None = None, own: Sequence[MPI.Intracomm] = ()) -> Channel:
-    """The channel of a communicator, made if there is none yet (collective then, see Channel)."""
+    """Return the channel of a communicator, made if there is none yet (collective then, see Channel)."""
     channel = _attribute(comm)
     if channel is None:
         _give_back()
@@ -81,7 +81,7 @@ def _deleted(comm: MPI.Comm, keyval: int, channel: Channel) -> None:
 
 
 def _give_back() -> None:
-    """What is MPI's of channels that were left, once nothing is in flight on them."""
+    """Free what is MPI's of channels that were left, once nothing is in flight on them."""
     for _ in range(len(LEFT)):
         with suppress(IndexError):  # another thread gives back too
             channel = LEFT.popleft()
@@ -113,7 +113,7 @@ def _close() -> None:
 
 
 def check_usable(comm: MPI.Intracomm) -> None:
-    """Raises CommError for a communicator no collective can run on."""
+    """Raise CommError for a communicator no collective can run on."""
     if comm == MPI.COMM_NULL:
         raise CommError("the communicator is MPI.COMM_NULL or was freed; make a Comm from one that is alive")
     if comm.Is_inter():

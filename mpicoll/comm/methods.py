@@ -110,7 +110,7 @@ class Collectives(MPI.Intracomm):
         return self._init(methods.ALLGATHER, (sendbuf, recvbuf), info)
 
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
-        """A block from every rank to every rank."""
+        """Send a block from every rank to every rank."""
         if self._fast_call(methods.ALLTOALL, sendbuf, recvbuf, None, 0):
             self._call(methods.ALLTOALL, (sendbuf, recvbuf))
 
@@ -174,7 +174,7 @@ class Collectives(MPI.Intracomm):
         return self._init(methods.ALLGATHERV, (sendbuf, recvbuf), info)
 
     def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
-        """A block from every rank to every rank, of any sizes and places."""
+        """Send a block from every rank to every rank, of any sizes and places."""
         if self._fast_call(methods.ALLTOALLV, sendbuf, recvbuf, None, 0):
             self._call(methods.ALLTOALLV, (sendbuf, recvbuf))
 
@@ -190,7 +190,7 @@ class Collectives(MPI.Intracomm):
         return self._init(methods.ALLTOALLV, (sendbuf, recvbuf), info)
 
     def Alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
-        """A block from every rank to every rank, each with a datatype of its own; displacements are in bytes."""
+        """Send a block from every rank to every rank, each with a datatype of its own; displacements are in bytes."""
         if self._fast_call(methods.ALLTOALLW, sendbuf, recvbuf, None, 0):
             self._call(methods.ALLTOALLW, (sendbuf, recvbuf))
 

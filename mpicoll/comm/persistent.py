@@ -44,7 +44,7 @@ class Prequest(Completing, MPI.Prequest):
 
     @classmethod
     def prepare(cls, channel: Channel, repeated: Repeatable) -> Prequest:
-        """An inactive request."""
+        """Return an inactive request."""
         request = cls()
         request._channel, request._repeated = channel, repeated
         if repeated.fast_start is not None:
@@ -103,7 +103,7 @@ class Prequest(Completing, MPI.Prequest):
         return self._repeated is not None
 
     def __eq__(self, other: object) -> bool:
-        """An inactive one equals no other, the null request least of all, as in MPI."""
+        """Return an inactive one equals no other, the null request least of all, as in MPI."""
         if not isinstance(other, MPI.Request):
             return NotImplemented
         return self is other or (super().__eq__(other) and (self._is_under_way() or not self))
@@ -125,7 +125,10 @@ class Repeatable(Protocol):
         """The method that made it."""
 
     def next_start(self) -> Operation | None:
-        """An operation that carries it out once, or goes on with what the fast path began; None where that was all."""
+        """Return an operation that carries it out once, or goes on with what the fast path began.
+
+        It is None where that was all.
+        """
 
     def free(self) -> None:
         """Give up what is kept for the next time, once nothing is under way."""
@@ -150,7 +153,7 @@ class Lasting(ABC):
             self._give_up_once()
 
     def landed(self) -> None:
-        """Nothing of it is under way."""
+        """Advance nothing: nothing of it is under way."""
         self.in_flight = None
         if self.unwanted:
             self._give_up_once()
@@ -202,7 +205,7 @@ class Repeated(UnderWay, Lasting):
         channel.persistent.owners.add(self)  # once it is whole
 
     def _open_fast_start(self) -> CompiledFastStart | None:
-        """The fast path of its starts, where all stays as it is from one to the next."""
+        """Return the fast path of its starts, where all stays as it is from one to the next."""
         if self.channel.fast_path is None or not may_take_the_fast_path(self.call, self.prepared):
             return None
         from ..fastpath.dispatch import CompiledFastStart  # here, since the compiled engine need not load
@@ -213,7 +216,10 @@ class Repeated(UnderWay, Lasting):
         )
 
     def next_start(self) -> Operation | None:
-        """An operation that carries it out once, or goes on with what the fast path began; None where that was all."""
+        """Return an operation that carries it out once, or goes on with what the fast path began.
+
+        None where that was all.
+        """
         outcome = self.fast_start.outcome() if self.fast_start is not None else Outcome.MISSED
         if self.in_flight is not None and self.in_flight.broke_off:  # its messages are still posted
             raise RequestError("the last start failed with messages under way; make another request")
@@ -234,7 +240,7 @@ class Repeated(UnderWay, Lasting):
         return self.in_flight
 
     def _begun(self, outcome: int) -> Stage:
-        """A stage: the plan, or what the fast path began of it."""
+        """Return a stage: the plan, or what the fast path began of it."""
         if outcome == Outcome.MISSED:
             self.start()
         if outcome in (Outcome.MISSED, Outcome.UNDER_WAY):
@@ -278,7 +284,7 @@ class Repeated(UnderWay, Lasting):
         return self.own_execution
 
     def _give_back(self) -> None:
-        """Nothing: it is wanted again."""
+        """Free nothing: it is wanted again."""
 
 
 class RepeatedNative(Lasting):
@@ -294,7 +300,7 @@ class RepeatedNative(Lasting):
         channel.started[self.sequence] = np.zeros(1, np.int64)
 
     def next_start(self) -> Operation | None:
-        """An operation that carries it out once."""
+        """Return an operation that carries it out once."""
         self.request.Start()
         self.averages = self.call.averages
         polled = Polled(self.request, "MPI's own collective")
@@ -329,7 +335,7 @@ def compare(channel: Channel, call: Call, prepared: Prepared, sequence: int) -> 
 def prepare(
     channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prepared, native: Native, info: MPI.Info
 ) -> MPI.Prequest:
-    """A request that carries a call out whenever it is started. Collective."""
+    """Return a request that carries a call out whenever it is started. Collective."""
     if not prepared.is_native:
         return Prequest.prepare(channel, Repeated(channel, call, prepared))
     channel.say_once(prepared.choice)

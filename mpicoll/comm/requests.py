@@ -64,7 +64,7 @@ class Completing(MPI.Request):
         return True
 
     def Test(self, status: MPI.Status | None = None) -> bool:
-        """Whether the collective is complete. Raises what it raised."""
+        """Return whether the collective is complete. Raises what it raised."""
         operation = self._flight
         if operation is None or not self._is_under_way():
             done = super().Test(status)
@@ -78,12 +78,12 @@ class Completing(MPI.Request):
         return True
 
     def Get_status(self, status: MPI.Status | None = None) -> bool:
-        """Whether the collective is complete; the request stays."""
+        """Return whether the collective is complete; the request stays."""
         advance_all()
         return super().Get_status(status)
 
     def Cancel(self) -> None:
-        """Raises RequestError: a collective cannot be cancelled."""
+        """Raise RequestError: a collective cannot be cancelled."""
         raise RequestError("a collective cannot be cancelled; call Wait, or Test until it is complete")
 
     def _is_under_way(self) -> bool:
@@ -215,7 +215,7 @@ def _empty(requests: Requests, statuses: Sequence[MPI.Status | None] | None) -> 
 
 
 def _until(look: Callable[[], Any], enough: Callable[[Any], Any]) -> Any:
-    """What `look` finds once that is enough."""
+    """Return what `look` finds once that is enough."""
     while not enough(found := look()):
         os.sched_yield()
     return found
@@ -226,7 +226,7 @@ class Request(Completing):
 
     @classmethod
     def of_nothing(cls) -> Request:
-        """The request of a collective that is complete."""
+        """Return the request of a collective that is complete."""
         request = cls()
         request._be_complete()
         return request
@@ -239,7 +239,7 @@ class Request(Completing):
         return request
 
     def Free(self) -> None:
-        """Raises RequestError: MPI has it that a collective must be waited for, and then there is nothing to free."""
+        """Raise RequestError: MPI has it that a collective must be waited for, and then there is nothing to free."""
         if self._is_under_way():
             raise RequestError("a collective under way cannot be freed; call Wait, or Test until it is complete")
         raise RequestError("the collective is complete, so there is nothing to free")
@@ -248,6 +248,6 @@ class Request(Completing):
 
 
 def _is_complete(request: MPI.Request) -> bool:
-    """Whether waiting for a request would not take long; of ours, without asking for what it raised."""
+    """Return whether waiting for a request would not take long; of ours, without asking for what it raised."""
     operation = request._flight if isinstance(request, Completing) else None
     return operation.done if operation is not None else request.Get_status()

@@ -35,7 +35,7 @@ class _Prequest(Prequest, metaclass=_AnyPrequest):
 
 
 def check(overrides: Overrides) -> None:
-    """Whether this rank can run what is chosen; collective. Raises EngineError, on this rank perhaps alone.
+    """Check that this rank can run what is chosen; collective. Raises EngineError, on this rank perhaps alone.
 
     And what making a Comm raises, on every rank.
     """
@@ -76,6 +76,6 @@ def named(name: str) -> MPI.Intracomm:
 
 
 def _reduced(comm: Comm) -> Any:
-    """The two are pickled by name, as mpi4py pickles its own: what comes back is the same object."""
+    """Return the two are pickled by name, as mpi4py pickles its own: what comes back is the same object."""
     name = next((name for name in _PLAIN if named(name) is comm), None)
     return (named, (name,)) if name else comm.__reduce__()

@@ -19,7 +19,7 @@ SHOWN = 6  # names in a row before they are only counted
 
 
 def catalogue() -> dict[str, list[dict[str, Any]]]:
-    """Every algorithm's facts by collective, gather's again as gatherv's, and so on; fit for JSON."""
+    """Return every algorithm's facts by collective, gather's again as gatherv's, and so on; fit for JSON."""
     found: dict[str, list[dict[str, Any]]] = {collective: [] for collective in list_algorithms()}
     for entry in registered():
         found[entry.collective.name].append(facts(entry))
@@ -27,7 +27,7 @@ def catalogue() -> dict[str, list[dict[str, Any]]]:
 
 
 def facts(entry: Algorithm) -> dict[str, Any]:
-    """What is claimed and declared of one algorithm."""
+    """Return what is claimed and declared of one algorithm."""
     claims, p = entry.claims, served(entry, USUAL)
     return {
         "name": entry.name,
@@ -65,7 +65,7 @@ def same_bits(entry: Algorithm) -> dict[str, Any] | None:
 
 
 def same_bits_words(found: dict[str, Any]) -> str:
-    """The same in words, for an algorithm that reduces.
+    """Return the same in words, for an algorithm that reduces.
 
     >>> same_bits_words({"same_bits": {"on_all_ranks": False, "unless": "p = 3"}})
     'from run to run, for any chunk size, on either engine; on all ranks unless p = 3'
@@ -77,7 +77,7 @@ def same_bits_words(found: dict[str, Any]) -> str:
 
 
 def suits(entry: Algorithm, p: int, **given: Any) -> bool:
-    """Whether there is a schedule for p ranks."""
+    """Return whether there is a schedule for p ranks."""
     try:
         Schedule(entry, p, **given)
     except (PreconditionError, ParameterError):
@@ -86,12 +86,12 @@ def suits(entry: Algorithm, p: int, **given: Any) -> bool:
 
 
 def served(entry: Algorithm, least: int) -> int:
-    """The smallest number of ranks from `least` on that will do, with the algorithm's defaults."""
+    """Return the smallest number of ranks from `least` on that will do, with the algorithm's defaults."""
     return next(p for p in range(least, 1024) if suits(entry, p))
 
 
 def strands(entry: Algorithm, p: int) -> int:
-    """How many strands move blocks side by side."""
+    """Return how many strands move blocks side by side."""
     schedule = Schedule(entry, p)
     return len({schedule.strand(block) for block in schedule.blocks}) or 1
 
@@ -104,7 +104,7 @@ class Measured(NamedTuple):
 
 
 def measured(entry: Algorithm, p: int, **given: Any) -> Measured | None:
-    """What an algorithm takes at p ranks; None where p will not do."""
+    """Return what an algorithm takes at p ranks; None where p will not do."""
     if not suits(entry, p, **given):
         return None
     schedule = Schedule(entry, p, **given)
@@ -116,7 +116,7 @@ def measured(entry: Algorithm, p: int, **given: Any) -> Measured | None:
 
 
 def grid_words(grid: Grid) -> str:
-    """What a grid holds, functions of p by their name or at 8 ranks.
+    """Return what a grid holds, functions of p by their name or at 8 ranks.
 
     >>> from mpicoll.schedules.grids import over
     >>> from mpicoll.schedules.grouping import uneven

@@ -16,7 +16,7 @@ WHOLE, LOOSE, POWER, NAME = 0, 0.5, 4, 5  # how tightly what is around holds
 
 
 def pretty(expression: str) -> str:
-    """A formula of the docstring grammar, readable; what it has no form for stays Python.
+    """Return a formula of the docstring grammar, readable; what it has no form for stays Python.
 
     [p > q] is 1 where that holds and 0 elsewhere.
 
@@ -37,7 +37,7 @@ class _Writer:
     """Writes an expression, in parentheses where what is around it holds more tightly."""
 
     def write(self, node: ast.expr, around: float = WHOLE) -> str:
-        """The words of a node; around: how tightly its surroundings hold."""
+        """Return the words of a node; around: how tightly its surroundings hold."""
         method = getattr(self, f"_{type(node).__name__.lower()}", None)
         return method(node, around) if method else ast.unparse(node)
 
@@ -76,7 +76,7 @@ class _Writer:
         return f"[{self._truth(node)}]"
 
     def _truth(self, node: ast.expr) -> str:
-        """A condition, without the brackets that make it a number."""
+        """Return a condition, without the brackets that make it a number."""
         if isinstance(node, ast.BoolOp):
             return SIGNS[type(node.op)].join(map(self._truth, node.values))
         if not isinstance(node, ast.Compare):
@@ -105,7 +105,7 @@ class _Writer:
         return f"{name}({words})"
 
     def _arguments(self, arguments: list[ast.expr]) -> str:
-        """Lists within max and the like are but more arguments."""
+        """Write lists within max and the like as more arguments."""
         flat: list[str] = []
         for node in arguments:
             flat += self._items(node)

@@ -93,12 +93,15 @@ def variants(entry: Algorithm) -> list[dict[str, Any]]:
 
 
 def picture_path(entry: Algorithm, given: dict[str, Any]) -> str:
-    """Where a variant's picture is, seen from docs/."""
+    """Return where a variant's picture is, seen from docs/."""
     return f"pictures/{'-'.join([entry.collective.name, entry.name, *map(str, given.values())])}.svg"
 
 
 def pictured(entry: Algorithm, given: dict[str, Any]) -> Schedule:
-    """The schedule to draw: of few ranks, of more for strands and groups to show, of fewer where messages are many."""
+    """Return the schedule to draw.
+
+    It is of few ranks, of more for strands and groups to show, of fewer where messages are many.
+    """
     if entry.name in PICTURED:
         return Schedule(entry, PICTURED[entry.name], **given)
     grouped = any(isinstance(parameter.kind, Groups) for parameter in entry.parameters.values())
@@ -186,7 +189,7 @@ def _bits() -> str:
 
 
 def pages() -> dict[str, str]:
-    """Every file under docs/ that is written, by its path there."""
+    """Return every file under docs/ that is written, by its path there."""
     named = [collective for collective in COLLECTIVES if any(x.collective.name == collective for x in registered())]
     contents = ", ".join(f"[{name}](#{name})" for name in named)
     page = f"{HEAD}\n{contents}; [which bits](#which-bits)\n{''.join(map(_section, named))}{_bits()}"
@@ -210,7 +213,10 @@ def _families() -> str:
 
 
 def changes(root: Path) -> dict[str, str | None]:
-    """What of a checkout's files is not as it should be: each path with its content, None for one that is left over."""
+    """Return what of a checkout's files is not as it should be.
+
+    Each path with its content, None for one that is left over.
+    """
     wanted: dict[str, str | None] = {f"docs/{path}": content for path, content in pages().items()}
     wanted["README.md"] = readme((root / "README.md").read_text(encoding="utf-8"))
     left = (f"docs/pictures/{file.name}" for file in sorted((root / "docs" / "pictures").glob("*.svg")))

@@ -65,7 +65,7 @@ class Picture:
         return f"{self.schedule.title}, p = {self.p}: {counts}{moved}"
 
     def _notes(self, got: _Got, ends: set[Block]) -> Iterator[Note]:
-        """One note for all blocks with the same contributors."""
+        """Yield one note for all blocks with the same contributors."""
         collective = self.schedule.collective
         if collective.naming == "none":
             everyone = got.known == (1 << self.p) - 1
@@ -100,7 +100,7 @@ class _Got:
         return self.folds_from + self.plain_from
 
     def sources_of(self, folds: bool) -> tuple[int, ...]:
-        """The ranks whose messages were folded in, or were not."""
+        """Return the ranks whose messages were folded in, or were not."""
         return self.folds_from if folds else self.plain_from
 
 
@@ -133,12 +133,12 @@ class _Recorder(Player):
 
 
 def many(n: int, what: str) -> str:
-    """A number of things in words: 1 step, 2 steps."""
+    """Return a number of things in words: 1 step, 2 steps."""
     return f"{n} {what}{'s' * (n != 1)}"
 
 
 def share(of_n: Fraction) -> str:
-    """A part of the vector's n bytes, or several times as much.
+    """Return a part of the vector's n bytes, or several times as much.
 
     >>> share(Fraction(24, 13)), share(Fraction(1)), share(Fraction(0))
     ('1.85 n', 'n', '0')
@@ -170,7 +170,7 @@ def names(blocks: Sequence[Any], most: int = 3) -> str:
 
 
 def clip(text: str, width: int) -> str:
-    """A text in at most that many characters.
+    """Return a text in at most that many characters.
 
     >>> clip("b0-3: 0-4", 6)
     'b0-3:…'
@@ -179,7 +179,7 @@ def clip(text: str, width: int) -> str:
 
 
 def strand_labels(picture: Picture) -> dict[int, str]:
-    """Which strand moves what, where there are several."""
+    """Return which strand moves what, where there are several."""
     strands = picture.strands
     return {s: f"strand {s}: {names(blocks, 1)}" for s, blocks in strands.items()} if len(strands) > 1 else {}
 
@@ -188,7 +188,7 @@ KEY = "the blocks that a rank has just got, and the ranks whose contributions ar
 
 
 def legend(picture: Picture, table: bool) -> str:
-    """How to read the picture."""
+    """Return how to read the picture."""
     collective = picture.schedule.collective
     if collective.naming == "none":
         return "Below the arrows: the ranks that each rank has heard of."

@@ -20,7 +20,7 @@ TRIES = (0.3, 0.2, 0.4, 0.25, 0.15, 0.5, 0.6, 0.7, 0.8)  # how far along its arr
 
 
 def svg(schedule: Schedule) -> str:
-    """The picture as a self-contained SVG document; point at an arrow to read all it carries.
+    """Return the picture as a self-contained SVG document; point at an arrow to read all it carries.
 
     Raises MpicollError, saying what to install, when drawsvg is missing.
     """
@@ -40,7 +40,7 @@ class _Label(NamedTuple):
     colour: str
 
     def hits(self, other: _Label) -> bool:
-        """Whether the two are in each other's way."""
+        """Return whether the two are in each other's way."""
         apart = (len(self.text) + len(other.text)) / 2 * ADVANCE * SIZE + 3
         return abs(self.x - other.x) < apart and abs(self.y - other.y) < SIZE + 1.5
 
@@ -67,19 +67,19 @@ class _Drawing:
     # -- layout
 
     def _heading(self) -> float:
-        """The width of the words on top."""
+        """Return the width of the words on top."""
         idea = self.picture.schedule.algorithm.claims.idea
         sizes = ((19, self.picture.headline), (13, idea), (12, self.key()))
         return 30 + max(ADVANCE * size * len(words) for size, words in sizes)
 
     def _column(self) -> int:
-        """How far apart the ranks stand: room for their notes, and for few ranks the width of the heading."""
+        """Return how far apart the ranks stand: room for their notes, and for few ranks the width of the heading."""
         notes = [len(clip(note.text, NOTE_WIDTH)) for some in self.picture.notes.values() for note in some]
         room = 30 + ADVANCE * SIZE * max([6, *notes]) if self.labelled else 34
         return round(max(room, min((self._heading() - self.left - self.margin) / self.picture.p, 190)))
 
     def _bands(self) -> list[int]:
-        """Where each step begins, and where the last one ends: more room where more arrows cross."""
+        """Return where each step begins, and where the last one ends: more room where more arrows cross."""
         edges = [self.top]
         for t in range(1, self.picture.steps + 1):
             messages = self.picture.messages[t]
@@ -90,16 +90,16 @@ class _Drawing:
         return edges
 
     def _lines(self, t: int) -> int:
-        """How many lines the notes of a step take."""
+        """Return how many lines the notes of a step take."""
         most = max((len(self.picture.notes.get((t, rank), ())) for rank in range(self.picture.p)), default=0)
         return min(most, NOTES_SHOWN + 1) if self.labelled else 0
 
     def x(self, rank: int) -> int:
-        """Where a rank's line is."""
+        """Return where a rank's line is."""
         return self.left + self.column * rank + self.column // 2
 
     def arrival(self, t: int) -> int:
-        """The height at which a step's messages arrive, above its notes."""
+        """Return the height at which a step's messages arrive, above its notes."""
         return self.bands[t] - 14 - LINE * self._lines(t)
 
     def ends(self, message: Message) -> tuple[float, float, float, float]:
@@ -211,7 +211,7 @@ class _Drawing:
         return f"step {message.start + 1}: {message.source} to {message.destination}: {what}{whose}{how}"
 
     def _arrow(self, line: tuple[float, float, float, float], colour: str, folds: bool, into: Any) -> None:
-        """A solid arrow into a plus for what is folded in, a dashed one for what is received."""
+        """Draw a solid arrow into a plus for what is folded in, a dashed one for what is received."""
         x1, y1, x2, y2 = line
         length = max(1.0, ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5)
         ux, uy = (x2 - x1) / length, (y2 - y1) / length
@@ -269,7 +269,7 @@ def _colour(strand: int) -> str:
 
 
 def _crosses(line: tuple[float, float, float, float], label: _Label) -> bool:
-    """Whether an arrow runs through a label's words."""
+    """Return whether an arrow runs through a label's words."""
     x1, y1, x2, y2 = line
     half = len(label.text) * ADVANCE * SIZE / 2
     lo, hi = max(min(x1, x2), label.x - half), min(max(x1, x2), label.x + half)

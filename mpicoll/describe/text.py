@@ -35,7 +35,7 @@ class _Canvas:
         self.lines: list[list[tuple[str, str]]] = []
 
     def line(self, text: str = "", style: str = "") -> int:
-        """A new line; returns its number."""
+        """Return a new line; returns its number."""
         self.lines.append([(" ", "")] * self.width)
         self.put(len(self.lines) - 1, 0, text, style)
         return len(self.lines) - 1
@@ -46,7 +46,7 @@ class _Canvas:
             self.lines[y][x + i] = (char, style)
 
     def rows(self) -> Iterator[list[tuple[str, str]]]:
-        """The lines without the space at their ends."""
+        """Yield the lines without the space at their ends."""
         for line in self.lines:
             end = max((i + 1 for i, (char, _) in enumerate(line) if char != " "), default=0)
             yield line[:end]
@@ -77,7 +77,7 @@ class _SpaceTime:
         return self.canvas
 
     def x(self, rank: int) -> int:
-        """Where a rank's line is."""
+        """Return where a rank's line is."""
         return LEFT + rank * self.column + self.column // 2
 
     def _centred(self, y: int, rank: int, text: str, style: str) -> None:
@@ -115,7 +115,7 @@ class _SpaceTime:
         self.canvas.put(y, b, "⊕" if message.folds else "●", style)
 
     def _end(self, y: int, x: int, char: str, style: str) -> None:
-        """An arrow's tail; another one there joins it, and a head stays."""
+        """Paint an arrow's tail; another one there joins it, and a head stays."""
         there = self.canvas.lines[y][x][0]
         if there in "├┤":
             char = char if there == char else "┼"
@@ -145,7 +145,7 @@ def pack(messages: Iterable[Message]) -> list[list[Message]]:
 
 
 def _overlap(a: Message, b: Message) -> bool:
-    """Whether they share more than a rank's line, or would mark one rank's line in two ways."""
+    """Return whether they share more than a rank's line, or would mark one rank's line in two ways."""
     if a.destination == b.destination and a.folds != b.folds:
         return True
     low, high = max(min(a.source, a.destination), min(b.source, b.destination)), 0
@@ -169,7 +169,7 @@ class _Table:
         self.width = max(width, LEFT + self.column)
 
     def paint(self) -> _Canvas:
-        """All bands that are shown."""
+        """Return all bands that are shown."""
         self.canvas = _Canvas(self.width)
         p = self.picture.p
         bands = [range(a, min(a + self.per_band, p)) for a in range(0, p, self.per_band)]
@@ -217,7 +217,7 @@ def _note_style(note: Note) -> str:
 
 
 def _cell(note: Note) -> str:
-    """One note with the sources of its messages: 4⊕b3: 3-4."""
+    """Return one note with the sources of its messages: 4⊕b3: 3-4."""
     return f"{ranks(note.sources)}{'⊕' if note.folds else '▸'}{note.text}"
 
 
@@ -228,7 +228,7 @@ Styled = list[tuple[str, str]]
 
 
 def _paint(schedule: Schedule, width: int | None) -> tuple[Styled, _Canvas]:
-    """What stands above the picture, in pieces with their styles, and the picture."""
+    """Return what stands above the picture, in pieces with their styles, and the picture."""
     picture = Picture(schedule)
     room = width or WIDEST
     drawing: _SpaceTime | _Table = _SpaceTime(picture)
@@ -244,13 +244,13 @@ def _paint(schedule: Schedule, width: int | None) -> tuple[Styled, _Canvas]:
 
 
 def draw(schedule: Schedule, width: int | None = None) -> str:
-    """The picture as plain text; in a width that does not hold it, a table."""
+    """Return the picture as plain text; in a width that does not hold it, a table."""
     head, canvas = _paint(schedule, width)
     return "".join(words for words, _ in head) + canvas.plain()
 
 
 def render(schedule: Schedule, width: int | None = None) -> Any:
-    """The picture in colour, for rich's Console.print: strands differ in colour, what is complete is green."""
+    """Return the picture in colour, for rich's Console.print: strands differ in colour, what is complete is green."""
     from rich.text import Text
 
     head, canvas = _paint(schedule, width)

@@ -71,7 +71,7 @@ def compare(signatures: list[Signature]) -> None:
 
 
 def _short(value: Any) -> Any:
-    """A value, or what stands for it where it is long: its beginning and a digest of all of it."""
+    """Return a value, or what stands for it where it is long: its beginning and a digest of all of it."""
     text = repr(value)
     if len(text.encode()) <= LONG:
         return value
@@ -83,7 +83,7 @@ def _short(value: Any) -> Any:
 
 
 def signature(call: Call, prepared: Prepared, sequence: int) -> dict[str, Any]:
-    """What all ranks must agree on, for check mode; None where this rank cannot know."""
+    """Return what all ranks must agree on, for check mode; None where this rank cannot know."""
     arguments = call.arguments
     one = (arguments.send or arguments.recv) if arguments is not None else None
     shares = call.counts if isinstance(call.counts, Shares) else None
@@ -116,7 +116,7 @@ def gather_recvcounts(channel: Channel, arguments: Arguments, name: str) -> None
 
 
 def refuse(channel: Channel, error: MpicollError, form: str, name: str) -> None:
-    """This rank's arguments were wrong: in check mode the others are told, so that they raise too; else who asks is.
+    """Tell of wrong arguments on this rank: in check mode to all others, so that they raise too; else to who asks.
 
     No form waits longer than it would have: that of a nonblocking call goes on in the background.
     """
@@ -133,7 +133,7 @@ def refuse(channel: Channel, error: MpicollError, form: str, name: str) -> None:
 
 
 def comparison(channel: Channel, mine: Signature, name: str) -> Operation:
-    """An operation that exchanges signatures and nothing else; it raises MismatchError."""
+    """Return an operation that exchanges signatures and nothing else; it raises MismatchError."""
     exchange = Exchange(channel.comm, mine)
     choice = native_choice(mine.get("collective", "a call"), "comparing signatures")
     return Operation(choice, mine["sequence"], [lambda: exchange], lambda: None, None, name=name)

@@ -27,7 +27,7 @@ WIDTH = 8  # bytes of a count
 
 
 def are_own(call: Call) -> bool:
-    """Whether ranks know only their own blocks' counts in this call."""
+    """Return whether ranks know only their own blocks' counts in this call."""
     return isinstance(call.counts, Shares) and call.counts.every is None
 
 
@@ -66,7 +66,10 @@ def _plan(p: int, rank: int, width: int) -> Plan:
 
 
 def _row(call: Call, rank: int, p: int, check: bool) -> list[int]:
-    """What a rank tells: pairs, what it sends to each; else its own block. To be checked: what it knows of others."""
+    """Return what a rank tells: pairs, what it sends to each; else its own block.
+
+    To be checked, it tells what it knows of others.
+    """
     shares = call.counts
     assert isinstance(shares, Shares)
     collective = plain(call.collective)
@@ -77,7 +80,7 @@ def _row(call: Call, rank: int, p: int, check: bool) -> list[int]:
 
 
 def _settled(call: Call, rank: int, told: np.ndarray, check: bool) -> tuple[int, ...]:
-    """Every block's bytes, from the rows of all ranks. Raises MismatchError, CountMismatch."""
+    """Return every block's bytes, from the rows of all ranks. Raises MismatchError, CountMismatch."""
     shares, p, pairs = call.counts, len(told), plain(call.collective) == "alltoall"
     assert isinstance(shares, Shares)
     every = told[:, :p] if pairs else told[:, 0]
@@ -92,7 +95,7 @@ def _settled(call: Call, rank: int, told: np.ndarray, check: bool) -> tuple[int,
 
 
 def _check_own(call: Call, rank: int, every: np.ndarray, shares: Shares) -> None:
-    """What this rank expects of others must be what they said: else it would be written over other memory."""
+    """Check that this rank expects of others what they said: else it would be written over other memory."""
     collective = plain(call.collective)
     if collective != "alltoall" and rank != call.root:
         return
@@ -108,7 +111,7 @@ def _check_own(call: Call, rank: int, every: np.ndarray, shares: Shares) -> None
 
 
 def _said(call: Call, rank: int, every: np.ndarray, expected: np.ndarray) -> str:
-    """What is wrong between a rank and the first other one, in words."""
+    """Return what is wrong between a rank and the first other one, in words."""
     if every.ndim == 1:
         if every[rank] == expected[rank]:
             return "fine"

@@ -48,7 +48,7 @@ def run(channel: Channel, call: Call, prepared: Prepared) -> None:
 
 
 def operation(channel: Channel, call: Call, prepared: Prepared) -> Operation:
-    """The operation that carries out a call; not launched yet.
+    """Return the operation that carries out a call; not launched yet.
 
     Where the counts of other ranks are needed for a plan, or for a check, it asks for them first.
     """
@@ -63,7 +63,7 @@ def operation(channel: Channel, call: Call, prepared: Prepared) -> Operation:
 
 
 def needs_counts(channel: Channel, call: Call, prepared: Prepared) -> bool:
-    """Whether ranks have to ask each other for counts first."""
+    """Return whether ranks have to ask each other for counts first."""
     return prepared.asks or (channel.settings.check and count_exchange.are_own(call))
 
 
@@ -79,7 +79,7 @@ class UnderWay:
         self.execution: Execution | None = None
 
     def operation(self, stages: list[Callable[[], Stage]]) -> Operation:
-        """An operation of these stages, which ends as the call does."""
+        """Return an operation of these stages, which ends as the call does."""
         return Operation(self.prepared.choice, self.sequence, stages, self.finish, self, self.call.form, self.name)
 
     @property
@@ -88,7 +88,7 @@ class UnderWay:
         return self.call.name
 
     def ask(self) -> Stage:
-        """A stage: learn the counts of the other ranks, and with them what serves."""
+        """Return a stage: learn the counts of the other ranks, and with them what serves."""
         return count_exchange.Asking(self.channel, self.call, self.prepared.choice.engine, self.sequence, self._told)
 
     def _told(self, every: tuple[int, ...]) -> None:
@@ -98,7 +98,7 @@ class UnderWay:
             self.prepared = resolve(self.channel, self.call, self.prepared)
 
     def start(self) -> Running:
-        """A stage: the plan."""
+        """Return a stage: the plan."""
         assert self.prepared.plan is not None
         self.memory = place(self.call, self.prepared, self.channel, self._scratch(self.prepared.plan.scratch_bytes))
         self.execution = self._execution()
@@ -140,14 +140,14 @@ class UnderWay:
 
 
 def may_take_the_fast_path(call: Call, prepared: Prepared) -> bool:
-    """Whether nothing but messages and folds is to be done: no copies, nothing that Python does."""
+    """Return whether nothing but messages and folds is to be done: no copies, nothing that Python does."""
     user = call.operator is not None and call.operator.name == "user"
     copies = prepared.staged or (call.arguments is not None and not call.arguments.contiguous)
     return prepared.plan is not None and prepared.choice.engine == "compiled" and not copies and not user
 
 
 def kernels(operator: Operator | None, size: int) -> tuple[int, int, int]:
-    """What a plan folds with, and what it divides with."""
+    """Return what a plan folds with, and what it divides with."""
     if operator is None:
         return 0, 0, 0
     by = divisor(operator.dtype, size) if operator.averages else 0  # type: ignore[arg-type]
@@ -215,7 +215,7 @@ def native_flight(
 def record(
     call: Call, prepared: Prepared, sequence: int, progress: tuple[int, int, int] = (0, 0, 0)
 ) -> Record:
-    """What ran, for traces."""
+    """Return what ran, for traces."""
     choice = prepared.choice
     return Record(
         choice.collective,

@@ -26,7 +26,7 @@ class Method(NamedTuple):
     parse: Callable[..., Arguments | None]
 
     def spelled(self, form: str) -> str:
-        """The method's name in a form.
+        """Return the method's name in a form.
 
         >>> [ALLREDUCE.spelled(form) for form in ("blocking", "nonblocking", "persistent")]
         ['Allreduce', 'Iallreduce', 'Allreduce_init']

@@ -72,7 +72,7 @@ class Call:
         return self.operator is not None and self.operator.averages
 
     def nbytes(self, p: int) -> int:
-        """The bytes selection looks at: the whole vector, or one rank's send buffer for alltoall.
+        """Return the bytes selection looks at: the whole vector, or one rank's send buffer for alltoall.
 
         Where ranks know only their own blocks: of those. No rule may look at them then.
         """
@@ -107,7 +107,7 @@ class Prepared:
         return self.plan is None and not self.asks
 
     def take(self, comm: MPI.Comm) -> Execution:
-        """An execution to bind."""
+        """Return an execution to bind."""
         assert self.plan is not None
         return self.idle.pop() if self.idle else self.engine.Execution(self.plan, comm)
 
@@ -118,14 +118,17 @@ class Prepared:
             self.idle.append(execution)
 
     def nbytes_kept(self, counts: Counts) -> int:
-        """The memory it takes while it is kept, found by these counts."""
+        """Return the memory it takes while it is kept, found by these counts."""
         shares = 0 if isinstance(counts, int) else len(counts) if isinstance(counts, tuple) else _numbers(counts)
         plan = 0 if self.plan is None else self.plan.nbytes * (1 + max(1, min(IDLE, IDLE_BYTES // self.plan.nbytes)))
         return plan + shares * COUNT_BYTES
 
 
 def describe(collective: str, arguments: Arguments | None, root: int = 0, op: MPI.Op | None = None) -> Call:
-    """A call from its arguments. Raises OperatorError for an operator the datatype does not allow, ArgumentError."""
+    """Return a call from its arguments.
+
+    Raises OperatorError for an operator the datatype does not allow, ArgumentError.
+    """
     if COLLECTIVES[plain(collective)].reduces and not isinstance(op, MPI.Op):
         raise ArgumentError(f"op is {op!r:.60}, {kind(op)}; pass an MPI.Op, such as MPI.SUM")
     if arguments is None:
@@ -149,14 +152,17 @@ def describe(collective: str, arguments: Arguments | None, root: int = 0, op: MP
 
 
 def missing(collective: str, op: MPI.Op, datatype: MPI.Datatype | str) -> str:
-    """Why no kernel serves a reduction of this datatype; empty where one does. Raises OperatorError, DatatypeError."""
+    """Return why no kernel serves a reduction of this datatype; empty where one does.
+
+    Raises OperatorError, DatatypeError.
+    """
     return operator(op, named_type(datatype)).missing if COLLECTIVES[plain(collective)].reduces else ""
 
 
 def select(
     channel: Channel, collective: str, nbytes: int, commutative: bool, missing: str = "", form: str = BLOCKING
 ) -> Choice:
-    """What runs such a call. Raises PreconditionError where what using() forced cannot.
+    """Return what runs such a call. Raises PreconditionError where what using() forced cannot.
 
     Persistent collectives go by the rules, not by a table: not every MPI's own are right, or there.
     """
@@ -181,7 +187,7 @@ def select(
 
 
 def check_choices(channel: Channel, algorithms: Mapping[str, str]) -> None:
-    """Whether each algorithm suits the ranks here. Raises ParameterError, PreconditionError."""
+    """Check that each algorithm suits the ranks here. Raises ParameterError, PreconditionError."""
     for collective, spec in algorithms.items():
         if spec not in (NATIVE, "auto"):
             entry, given = parse_spec(collective, spec)
@@ -189,7 +195,7 @@ def check_choices(channel: Channel, algorithms: Mapping[str, str]) -> None:
 
 
 def prepare(channel: Channel, call: Call) -> Prepared:
-    """What serves this call, from the channel's cache or made now. Raises PreconditionError, ValueError."""
+    """Return what serves this call, from the channel's cache or made now. Raises PreconditionError, ValueError."""
     arguments = call.arguments
     in_place = arguments is not None and (arguments.in_place or call.collective == "bcast")
     key = (
@@ -225,7 +231,7 @@ def _prepare(channel: Channel, call: Call, in_place: bool) -> Prepared:
 
 
 def resolve(channel: Channel, call: Call, asked: Prepared) -> Prepared:
-    """What serves a call that asked, now that its counts are those of all ranks."""
+    """Return what serves a call that asked, now that its counts are those of all ranks."""
     choice, arguments = asked.choice, call.arguments
     assert arguments is not None
     key = (choice, call.counts, call.root, arguments.in_place)  # others may be in force by now than when it was chosen
@@ -255,7 +261,7 @@ def _lowered(channel: Channel, call: Call, made: Schedule, choice: Choice, in_pl
 
 
 def _numbers(shares: Shares) -> int:
-    """How many counts and places there are."""
+    """Return how many counts and places there are."""
     return sum(map(len, (shares.sends, shares.receives, shares.send_at, shares.recv_at, shares.every or ())))
 
 

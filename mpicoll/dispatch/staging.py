@@ -33,7 +33,7 @@ class Memory:
 
 
 def place(call: Call, prepared: Prepared, channel: Channel, scratch: np.ndarray | None) -> Memory:
-    """The memory of a call, with scratch for its plan; packs what has to be packed."""
+    """Return the memory of a call, with scratch for its plan; packs what has to be packed."""
     memory, arguments = Memory(), call.arguments
     memory.scratch = scratch
     if scratch is not None:
@@ -63,12 +63,12 @@ def place(call: Call, prepared: Prepared, channel: Channel, scratch: np.ndarray 
 
 
 def aligned(scratch: np.ndarray) -> int:
-    """The first aligned address in an array that has room for it."""
+    """Return the first aligned address in an array that has room for it."""
     return -(-MPI.Get_address(scratch) // ALIGN) * ALIGN
 
 
 def _has_no_result(call: Call, rank: int) -> bool:
-    """Whether the receive buffer must stay as it is."""
+    """Return whether the receive buffer must stay as it is."""
     return call.collective == "exscan" and rank == 0
 
 
@@ -109,7 +109,7 @@ def _output(memory: Memory, buffer: Buffer, with_data: bool, read_back: bool = T
 
 
 def _stage(memory: Memory, buffer: Buffer, nbytes: int) -> None:
-    """The receive buffer is the input, the output an array of nbytes that goes to its beginning in the end."""
+    """Take the receive buffer for the input; the output is an array of nbytes, copied to its beginning in the end."""
     result = np.empty(nbytes, np.uint8)
     packed = None if buffer.contiguous else buffer.pack()
     memory.keep = [result, packed]
@@ -127,7 +127,7 @@ def _stage(memory: Memory, buffer: Buffer, nbytes: int) -> None:
 
 
 def _stage_blocks(memory: Memory, buffer: Vector) -> None:
-    """The receive buffer is the input, the output an array of all blocks, which go to their places in the end."""
+    """Take the receive buffer for the input; the output is an array of all blocks, copied to its places at last."""
     result = np.empty(buffer.nbytes, np.uint8)
     memory.keep = [result]
     memory.source = buffer.address if buffer.contiguous else _packed(memory, buffer)

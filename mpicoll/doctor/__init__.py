@@ -24,7 +24,7 @@ PATIENCE = 300.0  # seconds: the kernels' compiler may take a minute, and its lo
 
 
 def examine(patience: float = PATIENCE) -> tuple[Facts | None, list[Finding], int]:
-    """The facts and what was found, at rank 0; the exit status, on all ranks. Collective over MPI.COMM_WORLD.
+    """Return the facts and what was found, at rank 0; the exit status, on all ranks. Collective over MPI.COMM_WORLD.
 
     A run whose ranks do not reach each other within `patience` seconds ends.
     """
@@ -58,7 +58,7 @@ def started() -> Any:
 
 @contextmanager
 def giving_up(seconds: float, who: int, end: Callable[[], Any]) -> Iterator[None]:
-    """Ends the run from a thread, should what is within take longer."""
+    """End the run from a thread, should what is within take longer."""
 
     def late() -> None:
         stderr.last_words(

@@ -42,7 +42,10 @@ CPUS = Path("/sys/devices/system/cpu")
 
 
 def gather() -> Facts | None:
-    """What info gathers and the facts of each rank, at rank 0; None elsewhere. Collective over MPI.COMM_WORLD."""
+    """Return what info gathers and the facts of each rank, at rank 0; None elsewhere.
+
+    Collective over MPI.COMM_WORLD.
+    """
     from mpi4py import MPI
 
     return info.gather(partial(of_this_rank, MPI))
@@ -56,7 +59,7 @@ def complete(found: Facts) -> Facts:
 
 
 def of_this_rank(mpi: Any) -> dict[str, Any]:
-    """The facts of one rank. What raises on one must not leave the others waiting."""
+    """Return the facts of one rank. What raises on one must not leave the others waiting."""
     try:
         found = _still(mpi)
     except Exception as error:
@@ -66,7 +69,7 @@ def of_this_rank(mpi: Any) -> dict[str, Any]:
 
 
 def _still(mpi: Any) -> dict[str, Any]:
-    """What does not change while others work."""
+    """Return what does not change while others work."""
     available = reachable()
     return {
         "node": node(mpi),
@@ -89,7 +92,7 @@ def _count(things: Sequence[int] | None) -> int | None:
 
 
 def reachable() -> list[int] | None:
-    """The CPUs that this process could be bound to: all, where neither a job nor a container has less.
+    """Return the CPUs that this process could be bound to: all, where neither a job nor a container has less.
 
     A thread asks for all, and the system gives it what is allowed. The mask of the other threads stays.
     """
@@ -111,7 +114,7 @@ def reachable() -> list[int] | None:
 
 
 def cores(cpus: Sequence[int] | None, directory: Path = CPUS) -> list[int] | None:
-    """The cores of some CPUs, each named by its first hardware thread; None where the system does not tell."""
+    """Return the cores of some CPUs, each named by its first hardware thread; None where the system does not tell."""
     if cpus is None:
         return None
     try:
@@ -122,7 +125,7 @@ def cores(cpus: Sequence[int] | None, directory: Path = CPUS) -> list[int] | Non
 
 
 def busy(seconds: float = QUIET, stat: Path = Path("/proc/stat")) -> float | None:
-    """How many CPUs of the machine were in use while this process slept; None where the system does not tell."""
+    """Return how many CPUs of the machine were in use while this process slept; None where the system does not tell."""
     before = _ticks(stat)
     time.sleep(seconds)
     after = _ticks(stat)
@@ -145,7 +148,7 @@ def _ticks(stat: Path) -> tuple[int, int, int] | None:
 
 
 def software(mpi: Any) -> dict[str, str | None]:
-    """What must be the same on every rank."""
+    """Return what must be the same on every rank."""
     package = Path(__file__).resolve().parents[1]
     return {
         "mpi": info.library_version(mpi),
@@ -174,12 +177,12 @@ def digest(package: Path) -> str | None:
 
 
 def loaded(maps: Path = Path("/proc/self/maps")) -> list[str]:
-    """The MPI libraries in this process, without those that only stand before one of them for profiling."""
+    """Return the MPI libraries in this process, without those that only stand before one of them for profiling."""
     return sorted({os.path.realpath(path) for path in info.library_paths(maps) if "/libpmpi." not in path})
 
 
 def cache() -> dict[str, Any]:
-    """Where compiled kernels are kept, on which filesystem, and how many this process has compiled so far."""
+    """Return where compiled kernels are kept, on which filesystem, and how many this process has compiled so far."""
     try:
         directory = info.cache_directory()
     except ImportError:  # without numba nothing is compiled, which `mpicoll info` says
@@ -192,7 +195,10 @@ def cache() -> dict[str, Any]:
 
 
 def filesystem(path: str, mounts: Path = Path("/proc/self/mountinfo")) -> str | None:
-    """The type of the filesystem that a path lies on: that of the longest mount point above it, the last of several."""
+    """Return the type of the filesystem that a path lies on.
+
+    That of the longest mount point above it, the last of several.
+    """
     try:
         lines = [line.split() for line in mounts.read_text().splitlines()]
         real = Path(os.path.realpath(path))
@@ -208,7 +214,7 @@ def _unescaped(point: str) -> str:
 
 
 def mpiexec(mpi: dict[str, Any]) -> str | None:
-    """The launcher that stands in the bin beside the library's directory; None where there is none."""
+    """Return the launcher that stands in the bin beside the library's directory; None where there is none."""
     kind = flavour(mpi["library_version"]).name.lower().replace(" ", "")
     above = Path(mpi["path"]).parents if mpi["path"] else ()
     beside = [parent / "bin" / name for parent in above[1:4] for name in (f"mpiexec.{kind}", "mpiexec")]
@@ -216,7 +222,10 @@ def mpiexec(mpi: dict[str, Any]) -> str | None:
 
 
 def settings(mpi: Any, ranks: Sequence[Rank]) -> dict[str, str | None]:
-    """Why a Comm would refuse what the variables say; or why auto would not go by the tuning table that they name."""
+    """Return why a Comm would refuse what the variables say.
+
+    Or why auto would not go by the tuning table that they name.
+    """
     from ..selection import settings as variables
 
     try:

@@ -14,7 +14,7 @@ SHARED = frozenset(DISKS + FUSE)
 
 
 def settings(facts: Facts) -> Iterator[Finding]:
-    """That mpicoll's variables make sense, and the tuning table is for these ranks."""
+    """Check that mpicoll's variables make sense, and the tuning table is for these ranks."""
     refused, untuned = facts["settings"]["refused"], facts["settings"]["untuned"]
     if refused:
         yield Finding(
@@ -33,7 +33,7 @@ def settings(facts: Facts) -> Iterator[Finding]:
 
 
 def kernel_cache(facts: Facts) -> Iterator[Finding]:
-    """That compiled kernels are kept, and need not be compiled by all nodes at once on a filesystem that they share."""
+    """Check that compiled kernels are kept, and not compiled by all nodes at once on a filesystem that they share."""
     ranks = facts["ranks"]
     lost = [rank["rank"] for rank in ranks if rank["cache"]["directory"] is None]
     cold = [rank for rank in ranks if rank["cache"]["filesystem"] in SHARED and rank["cache"]["compiled"]]

@@ -21,7 +21,7 @@ class Finding:
 
 
 def nodes(facts: Facts) -> dict[str, list[Rank]]:
-    """The ranks of every node, by its host's name and, should names be alike, a number."""
+    """Return the ranks of every node, by its host's name and, should names be alike, a number."""
     found: dict[str, list[Rank]] = {}
     for rank in facts["ranks"]:
         found.setdefault(rank["node"], []).append(rank)

@@ -17,7 +17,7 @@ THREAD_LEVELS = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
 
 
 def gather(more: Callable[[], dict[str, Any]] = dict) -> dict[str, Any] | None:
-    """The facts of all ranks, at rank 0; None elsewhere. Collective over MPI.COMM_WORLD.
+    """Return the facts of all ranks, at rank 0; None elsewhere. Collective over MPI.COMM_WORLD.
 
     more: further facts of a rank, asked for last, when the kernels of the self-test are there.
     """
@@ -46,7 +46,7 @@ def _own_version() -> str:
 
 
 def affinity() -> list[int] | None:
-    """The CPUs this process may run on; None where the system does not tell."""
+    """Return the CPUs this process may run on; None where the system does not tell."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
 
 
@@ -62,7 +62,7 @@ def _mpi(mpi: Any) -> dict[str, Any]:
 
 
 def installed(name: str) -> str | None:
-    """The version of a package; None where it is not installed."""
+    """Return the version of a package; None where it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -70,7 +70,7 @@ def installed(name: str) -> str | None:
 
 
 def library_version(mpi: Any) -> str:
-    """What the library says of itself, its first line."""
+    """Return what the library says of itself, its first line."""
     return " ".join(mpi.Get_library_version().strip("\0\n ").splitlines()[0].split())
 
 
@@ -80,12 +80,12 @@ def _thread_level(mpi: Any) -> str:
 
 
 def library_path(maps: Path = Path("/proc/self/maps")) -> str | None:
-    """Where the MPI library was loaded from; None where the system does not tell."""
+    """Return where the MPI library was loaded from; None where the system does not tell."""
     return next(iter(library_paths(maps)), None)
 
 
 def library_paths(maps: Path = Path("/proc/self/maps")) -> list[str]:
-    """Where every MPI library in this process was loaded from, each once."""
+    """Return where every MPI library in this process was loaded from, each once."""
     try:
         text = maps.read_text()
     except OSError:
@@ -94,7 +94,7 @@ def library_paths(maps: Path = Path("/proc/self/maps")) -> list[str]:
 
 
 def _engine() -> dict[str, Any]:
-    """Whether the compiled engine passes its self-test here, and calls made before may take the fast path."""
+    """Return whether the compiled engine passes its self-test here, and calls made before may take the fast path."""
     try:
         from ..engines.selftest import check
         from ..fastpath.opening import unknown_layout
@@ -120,7 +120,7 @@ def _numba() -> dict[str, Any]:
 
 
 def cache_directory() -> str | None:
-    """Where numba keeps what the kernels compile; None where it finds no directory that it can write to."""
+    """Return where numba keeps what the kernels compile; None where it finds no directory that it can write to."""
     from numba.core.caching import FunctionCache
 
     from ..kernels import reference
@@ -133,7 +133,7 @@ def cache_directory() -> str | None:
 
 
 def kernels() -> dict[str, list[str]]:
-    """What this rank has compiled and loaded so far: what the self-test needs."""
+    """Return what this rank has compiled and loaded so far: what the self-test needs."""
     try:
         from ..kernels import cache
     except Exception:
@@ -145,7 +145,7 @@ def kernels() -> dict[str, list[str]]:
 
 
 def lines(found: dict[str, Any]) -> str:
-    """The facts, one a line; ranks that agree share a line."""
+    """Return the facts, one a line; ranks that agree share a line."""
     mpi, numba, built = found["mpi"], found["numba"], found["kernels"]
     ranks = found["ranks"]
     out = [
@@ -168,7 +168,7 @@ def lines(found: dict[str, Any]) -> str:
 
 
 def _grouped(ranks: Iterable[dict[str, Any]], *keys: str) -> list[tuple[str, tuple[Any, ...]]]:
-    """The ranks that give the same values for some keys, in short form."""
+    """Return the ranks that give the same values for some keys, in short form."""
     groups: dict[str, tuple[list[int], tuple[Any, ...]]] = {}
     for rank in ranks:
         values = tuple(rank[key] for key in keys)

@@ -50,18 +50,18 @@ STEP = "SLURM_STEP_NUM_TASKS"
 
 
 def flavour(version: str) -> Flavour:
-    """The family of a library, by what it says of itself."""
+    """Return the family of a library, by what it says of itself."""
     return next(each for each in FLAVOURS if re.search(each.signature, version))
 
 
 def by_srun(environ: dict[str, str]) -> bool:
-    """Whether srun started this process as a task. Batch scripts and salloc's shells are none."""
+    """Return whether srun started this process as a task. Batch scripts and salloc's shells are none."""
     step = environ.get("SLURM_STEP_ID", "")
     return STEP in environ and (not step.isdigit() or int(step) < LAST_STEP)
 
 
 def started(environ: dict[str, str]) -> dict[str, int]:
-    """How many processes were started, by the variables that say so.
+    """Return how many processes were started, by the variables that say so.
 
     A launcher within a step of Slurm's may start its helpers by srun, so the step counts only where no launcher speaks.
     """
@@ -72,7 +72,7 @@ def started(environ: dict[str, str]) -> dict[str, int]:
 
 
 def one_world(facts: Facts) -> Iterator[Finding]:
-    """That all processes a launcher started are ranks of one world."""
+    """Check that all processes a launcher started are ranks of one world."""
     environ, mpi, size = facts["ranks"][0]["environ"], facts["mpi"], len(facts["ranks"])
     told = started(environ)
     if max(told.values(), default=0) <= size or size in told.values():
@@ -90,7 +90,9 @@ def one_world(facts: Facts) -> Iterator[Finding]:
 
 
 def doubt(environ: dict[str, str], version: str) -> str:
-    """What to type should MPI end the process as it starts, where it may not understand its launcher; else nothing.
+    """Return what to type should MPI end the process as it starts, where it may not understand its launcher.
+
+    Where it does, that is nothing.
 
     Asked before MPI starts, since nothing can be said once it has ended the process.
     """
@@ -105,21 +107,21 @@ def doubt(environ: dict[str, str], version: str) -> str:
 
 
 def instead(environ: dict[str, str], own: Flavour, mpiexec: str | None) -> str:
-    """The launcher to use for a library, and how."""
+    """Return the launcher to use for a library, and how."""
     if by_srun(environ):
         return own.srun
     return f"{mpiexec or f'the mpiexec of {own.name}, which stands beside its library:'} -n {_most(environ)[1]} PROGRAM"
 
 
 def _most(environ: dict[str, str]) -> tuple[str, int, str]:
-    """The variable that tells of the most processes, how many, and who started them."""
+    """Return the variable that tells of the most processes, how many, and who started them."""
     name, number = max(started(environ).items(), key=lambda item: item[1])
     srun = by_srun(environ) and name != "OMPI_COMM_WORLD_SIZE"
     return name, number, "srun" if srun else SIZES[name]
 
 
 def all_of_it(facts: Facts) -> Iterator[Finding]:
-    """That this looks at a whole job, and not at the shell of one."""
+    """Check that this looks at a whole job, and not at the shell of one."""
     environ = facts["ranks"][0]["environ"]
     tasks = environ.get("SLURM_NTASKS", "")
     if len(facts["ranks"]) > 1 or started(environ) or not tasks.isdigit() or int(tasks) < 2:

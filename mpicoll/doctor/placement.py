@@ -13,7 +13,7 @@ BUSY = 0.7  # CPUs that others use: less is what daemons do
 
 
 def oversubscribed(facts: Facts) -> Iterator[Finding]:
-    """That no node has more ranks than CPUs."""
+    """Check that no node has more ranks than CPUs."""
     for host, ranks in _known(facts):
         available = _available(ranks)
         if len(ranks) > len(available):
@@ -27,7 +27,7 @@ def oversubscribed(facts: Facts) -> Iterator[Finding]:
 
 
 def shared_cpus(facts: Facts) -> Iterator[Finding]:
-    """That each rank can have a CPU of its own, where there are enough."""
+    """Check that each rank can have a CPU of its own, where there are enough."""
     for host, ranks in _known(facts):
         available = _available(ranks)
         found = crowded({rank["rank"]: rank["cpus"] for rank in ranks})
@@ -43,7 +43,7 @@ def shared_cpus(facts: Facts) -> Iterator[Finding]:
 
 
 def shared_cores(facts: Facts) -> Iterator[Finding]:
-    """That each rank can have a core of its own, and not the other half of one, where there are enough."""
+    """Check that each rank can have a core of its own, and not the other half of one, where there are enough."""
     for host, ranks in _known(facts):
         if any(rank["cores"] is None or rank["available_cores"] is None for rank in ranks):
             continue
@@ -63,7 +63,7 @@ def shared_cores(facts: Facts) -> Iterator[Finding]:
 
 
 def bound(facts: Facts) -> Iterator[Finding]:
-    """That ranks of one node are bound."""
+    """Check that ranks of one node are bound."""
     for host, ranks in _known(facts):
         available = _available(ranks)
         free = [rank["rank"] for rank in ranks if set(rank["cpus"]) == available]
@@ -78,7 +78,7 @@ def bound(facts: Facts) -> Iterator[Finding]:
 
 
 def threads(facts: Facts) -> Iterator[Finding]:
-    """That there are CPUs for the threads that OMP_NUM_THREADS asks for."""
+    """Check that there are CPUs for the threads that OMP_NUM_THREADS asks for."""
     for host, ranks in _known(facts):
         asked = {rank["rank"]: _threads(rank) for rank in ranks}
         short = [rank["rank"] for rank in ranks if asked[rank["rank"]] > len(rank["cpus"])]
@@ -102,7 +102,7 @@ def threads(facts: Facts) -> Iterator[Finding]:
 
 
 def alone(facts: Facts) -> Iterator[Finding]:
-    """That nobody else computes on the nodes."""
+    """Check that nobody else computes on the nodes."""
     for host, ranks in nodes(facts).items():
         busy = [rank["busy"] for rank in ranks if rank["busy"] is not None]
         if busy and min(busy) >= BUSY:
@@ -158,7 +158,7 @@ def crowded(places: Mapping[int, Sequence[int]]) -> tuple[list[int], list[int]] 
 
 
 def bind(facts: Facts) -> str:
-    """What to type so that ranks are bound to cores."""
+    """Return what to type so that ranks are bound to cores."""
     if by_srun(facts["ranks"][0]["environ"]):
         return "srun --cpu-bind=cores PROGRAM"
     return flavour(facts["mpi"]["library_version"]).bind
@@ -171,14 +171,14 @@ def _fewer(facts: Facts, most: int) -> str:
 
 
 def _known(facts: Facts) -> Iterator[tuple[str, list[Rank]]]:
-    """The nodes whose ranks know their CPUs."""
+    """Yield the nodes whose ranks know their CPUs."""
     for host, ranks in nodes(facts).items():
         if all(rank["cpus"] for rank in ranks):
             yield host, ranks
 
 
 def _available(ranks: Sequence[Rank]) -> set[int]:
-    """The CPUs that ranks of a node might be bound to."""
+    """Return the CPUs that ranks of a node might be bound to."""
     return {cpu for rank in ranks for cpu in [*rank["cpus"], *(rank["available"] or ())]}
 
 
@@ -188,7 +188,9 @@ def _threads(rank: Rank) -> int:
 
 
 def _given(environ: Mapping[str, str]) -> int | None:
-    """The CPUs that Slurm gave on a node; where nodes got different numbers the most, since it is not said which.
+    """Return the CPUs that Slurm gave on a node.
+
+    Where nodes got different numbers, it is the largest, since it is not said which.
 
     >>> _given({"SLURM_JOB_CPUS_PER_NODE": "4(x2),16"})
     16

@@ -11,7 +11,7 @@ Check = Callable[[Facts], Iterator[Finding]]
 
 
 def complete(facts: Facts) -> Iterator[Finding]:
-    """That every rank could look at what it runs on."""
+    """Check that every rank could look at what it runs on."""
     for who, why in sameness.groups(facts["ranks"], lambda rank: rank.get("failed")):
         if why is not None:
             yield Finding(
@@ -42,7 +42,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def findings(facts: Facts, checks: Iterable[Check] = CHECKS) -> list[Finding]:
-    """What all checks find, what is wrong first. A check that cannot be made spoils no other."""
+    """Return what all checks find, what is wrong first. A check that cannot be made spoils no other."""
     found: list[Finding] = []
     for check in checks:
         try:
@@ -59,7 +59,7 @@ def _not_made(name: str, error: Exception) -> Finding:
 
 
 def status(found: Iterable[Finding]) -> int:
-    """The exit status: 1 if anything is wrong; warnings may be meant."""
+    """Return the exit status: 1 if anything is wrong; warnings may be meant."""
     return int(any(finding.severity == WRONG for finding in found))
 
 

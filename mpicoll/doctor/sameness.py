@@ -27,7 +27,7 @@ VARIABLES = tuple(f"MPICOLL_{name}" for name in ("ENGINE", "CHECK", "TIMEOUT", "
 
 
 def one_mpi(facts: Facts) -> Iterator[Finding]:
-    """That each process has loaded one MPI library, and the one that mpi4py was built for."""
+    """Check that each process has loaded one MPI library, and the one that mpi4py was built for."""
     for who, libraries in groups(facts["ranks"], lambda rank: rank["libraries"]):
         if len(libraries) > 1:
             yield Finding(
@@ -49,7 +49,7 @@ def one_mpi(facts: Facts) -> Iterator[Finding]:
 
 
 def same_software(facts: Facts) -> Iterator[Finding]:
-    """That all ranks have the same software."""
+    """Check that all ranks have the same software."""
     for key, name, severity, advice in SAME:
         values = groups(facts["ranks"], lambda rank, key=key: rank["software"][key])  # type: ignore[misc]
         if len(values) > 1:
@@ -57,7 +57,7 @@ def same_software(facts: Facts) -> Iterator[Finding]:
 
 
 def same_variables(facts: Facts) -> Iterator[Finding]:
-    """That mpicoll's variables are the same on every rank."""
+    """Check that mpicoll's variables are the same on every rank."""
     for name in VARIABLES:
         values = groups(facts["ranks"], lambda rank, name=name: rank["environ"].get(name))  # type: ignore[misc]
         if len(values) > 1:
@@ -71,7 +71,7 @@ def same_variables(facts: Facts) -> Iterator[Finding]:
 
 
 def same_engine(facts: Facts) -> Iterator[Finding]:
-    """That the compiled engine works on every rank."""
+    """Check that the compiled engine works on every rank."""
     for who, why in groups(facts["ranks"], lambda rank: rank["compiled_engine"]):
         if why is not None:
             yield Finding(
@@ -83,7 +83,7 @@ def same_engine(facts: Facts) -> Iterator[Finding]:
 
 
 def groups(ranks: Sequence[Rank], value: Any) -> list[tuple[str, Any]]:
-    """The ranks that have the same value, and that value; rank 0's first."""
+    """Return the ranks that have the same value, and that value; rank 0's first."""
     found: dict[str, tuple[list[int], Any]] = {}
     for rank in ranks:
         found.setdefault(repr(value(rank)), ([], value(rank)))[0].append(rank["rank"])
@@ -91,7 +91,7 @@ def groups(ranks: Sequence[Rank], value: Any) -> list[tuple[str, Any]]:
 
 
 def _each(ranks: Sequence[Rank], values: Sequence[tuple[str, Any]]) -> str:
-    """What each group has, and the host of its first rank."""
+    """Return what each group has, and the host of its first rank."""
     hosts = {str(rank["rank"]): rank["host"] for rank in ranks}
     return "; ".join(
         f"{value} on {named(who)} ({hosts[who.partition(',')[0].partition('-')[0]]})" for who, value in values

@@ -38,7 +38,7 @@ ROWS, SEGMENTS, STEPS, STRANDS, GEOMETRY, BASES, STATE, LIBRARY, CALL, FLAGS, PR
 
 
 def _call(returns: ir.Type) -> Any:
-    """An intrinsic that calls the function at an address with int64 arguments."""
+    """Return an intrinsic that calls the function at an address with int64 arguments."""
     result = types.float64 if isinstance(returns, ir.DoubleType) else getattr(types, f"int{returns.width}")
 
     @intrinsic
@@ -164,12 +164,12 @@ def library() -> np.ndarray:
 
 
 def handle_of(of: Any) -> int:
-    """A handle as a signed 64-bit integer."""
+    """Return a handle as a signed 64-bit integer."""
     return ctypes.c_int64(MPI._handleof(of)).value
 
 
 def _error_offset() -> int:
-    """Where a status keeps its error code."""
+    """Return where a status keeps its error code."""
     status = MPI.Status()
     status.Set_error(MPI.ERR_TRUNCATE)
     words = np.frombuffer(ctypes.string_at(MPI._addressof(status), MPI._sizeof(status)), np.int32)
@@ -202,12 +202,12 @@ class Execution:
         self.tables += (self.library, self.call, self.flag, self.counters)
 
     def addresses(self) -> np.ndarray:
-        """Where the tables are, as fastpath/entry.py reads them: of each its address and its length."""
+        """Return where the tables are, as fastpath/entry.py reads them: of each its address and its length."""
         places = [(MPI.Get_address(table), len(table)) for table in (*self.tables, self.start)]
         return np.array(places, np.int64)
 
     def _start(self) -> np.ndarray:
-        """Every lane's state before its first step."""
+        """Return every lane's state before its first step."""
         plan = self.plan
         spans = np.repeat(plan.strands, plan.window, axis=0)
         state = np.empty((len(spans), 3), np.int64)
@@ -233,7 +233,7 @@ class Execution:
         return code == DONE
 
     def cause(self, code: int) -> int:
-        """The error itself, where the library says that it is in one of the statuses."""
+        """Return the error itself, where the library says that it is in one of the statuses."""
         if MPI.Get_error_class(code) != MPI.ERR_IN_STATUS:
             return code
         size, at = int(self.library[STATUS_SIZE]), int(self.library[STATUS_ERROR])
@@ -246,10 +246,10 @@ class Execution:
         return tuple(self.counters.tolist())  # type: ignore[return-value]
 
     def free(self) -> None:
-        """Nothing is held."""
+        """Give up nothing: nothing is held."""
 
     def waiting(self) -> list[Waiting]:
-        """What each unfinished lane waits for."""
+        """Return what each unfinished lane waits for."""
         return [
             waiting(self.plan, unit // self.plan.window, lane, step, self._requests(unit, count))
             for unit, (lane, step, count) in enumerate(self.state.tolist())

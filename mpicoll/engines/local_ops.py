@@ -26,7 +26,7 @@ TABLE = types.Array(types.int64, 2, "C")
 
 
 def geometry(plan: Plan) -> np.ndarray:
-    """The numbers of a plan that place a segment in a lane."""
+    """Return the numbers of a plan that place a segment in a lane."""
     return np.array([plan.slice, plan.lanes, plan.window, plan.lane_scratch, plan.itemsize], np.int64)
 
 
@@ -116,7 +116,7 @@ def fold(segments, geometry, bases, first, end, lane, slot, kernel, scale, divis
 
 @njit
 def fold_strip(segments, geometry, bases, first, end, lane, slot, kernel, at, elements):  # type: ignore[no-untyped-def]
-    """Some elements of fold(), `at` bytes on."""
+    """Fold some elements as fold() does, `at` bytes on."""
     to = place(segments, geometry, bases, first, lane, slot) + at
     left = place(segments, geometry, bases, first + 1, lane, slot) + at
     into = to
@@ -131,7 +131,7 @@ def fold_strip(segments, geometry, bases, first, end, lane, slot, kernel, at, el
 
 @njit
 def finish(rows, segments, geometry, bases, first, posts, end, lane, slot, kernel, scale, divisor):  # type: ignore[no-untyped-def]
-    """What is left of a step once its messages are in."""
+    """Do what is left of a step once its messages are in."""
     for r in range(first, posts):
         if rows[r, 0] == RECV and rows[r, 4] >= 0:
             stage = bases[SCRATCH] + rows[r, 4] + slot * geometry[3]

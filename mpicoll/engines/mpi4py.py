@@ -158,5 +158,5 @@ class Execution:
         return self.messages, self.bytes, self.finished
 
     def waiting(self) -> list[Waiting]:
-        """What each unfinished lane waits for."""
+        """Return what each unfinished lane waits for."""
         return [waiting(self.plan, x.strand, x.lane, x.step, x.requests) for x in self.lanes if x.requests is not None]

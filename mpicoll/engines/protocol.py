@@ -26,7 +26,7 @@ class Waiting(NamedTuple):
 
 
 def waiting(plan: Plan, strand: int, lane: int, step: int, requests: Sequence[MPI.Request]) -> Waiting:
-    """What a lane waits for, from the requests of its step in the order they were posted."""
+    """Return what a lane waits for, from the requests of its step in the order they were posted."""
     first, posts, _ = plan.steps[step].tolist()
     posted = [
         (kind, peer) for kind, peer, a, b, _ in plan.rows[first:posts].tolist() if _is_posted(plan, kind, a, b, lane)
@@ -63,7 +63,7 @@ class Execution(Protocol):
         """Go on for at most `seconds` (0: as far as possible at once); True when done. Raises MPI.Exception."""
 
     def waiting(self) -> list[Waiting]:
-        """What each unfinished lane waits for."""
+        """Return what each unfinished lane waits for."""
 
     def free(self) -> None:
         """Give up what is held for the next time. Not while under way."""

@@ -47,7 +47,10 @@ def check() -> str | None:
 
 
 def oneself() -> MPI.Intracomm:
-    """A new communicator of this rank alone that returns errors; one thread at a time, since that is collective."""
+    """Return a new communicator of this rank alone that returns errors.
+
+    One thread at a time, since that is collective.
+    """
     with _making:
         comm = MPI.Intracomm(MPI.COMM_SELF).Dup()  # a plain one, whatever the program made of COMM_SELF
         comm.Set_errhandler(MPI.ERRORS_RETURN)
@@ -83,7 +86,7 @@ def _exchange(compiled, comm: MPI.Comm) -> str | None:  # type: ignore[no-untype
 
 
 def _truncated(compiled, comm: MPI.Comm) -> str | None:  # type: ignore[no-untyped-def]
-    """A message too long for its receive must raise truncation, not pass.
+    """Check that a message too long for its receive raises truncation instead of passing.
 
     The send comes first: Open MPI overlooks the truncation of a message to oneself that finds its receive posted.
     """

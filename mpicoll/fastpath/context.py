@@ -31,7 +31,7 @@ _FUNCTIONS = {
 
 
 def new(busy: np.ndarray, numbers: np.ndarray, details: np.ndarray) -> np.ndarray:
-    """A context that serves nothing yet.
+    """Return a context that serves nothing yet.
 
     busy is a word that is not 0 while something is in flight in this process; numbers has the number of the last call
     on this communicator and how many trace its calls; details are words for what lists say, as many as there are.

@@ -77,7 +77,7 @@ class Kind:
     keep: Any
 
     def is_of(self, miss: Miss, row: np.ndarray) -> bool:
-        """Whether that is what was asked for; row is its own."""
+        """Return whether that is what was asked for; row is its own."""
         return np.array_equal(row[: keys.KEYS], miss.key) and np.array_equal(self.details, miss.details)
 
 
@@ -90,7 +90,7 @@ class Table:
         self.seen: OrderedDict[int, Seen] = OrderedDict()  # by a hash of the key and the details
 
     def was_seen(self, miss: Miss, served: Seen) -> bool:
-        """Whether the same served the last call of that kind; it is remembered for the next."""
+        """Return whether the same served the last call of that kind; it is remembered for the next."""
         before, self.seen[miss.digest] = self.seen.get(miss.digest), served
         self.seen.move_to_end(miss.digest)
         if len(self.seen) > SEEN:
@@ -109,7 +109,7 @@ class Table:
         self.seen.clear()
 
     def take(self, at: int) -> tuple[Kind, np.ndarray] | None:
-        """What was in a row, which is empty from now on."""
+        """Return what was in a row, which is empty from now on."""
         self.rows[at] = 0
         return self.kinds.pop(at, None)
 
@@ -208,7 +208,9 @@ class CompiledFastPath:
     # -- what leaves the fast path --------------------------------------------------------------------------
 
     def resume(self, method: Method, form: str = BLOCKING) -> Operation | bool:
-        """What becomes of a call of this method that the function began: True if it is over, an operation if not.
+        """Return what becomes of a call of this method that the function began.
+
+        It is True if the call is over, an operation if not.
 
         False where it began none. Raises MPI.Exception.
         """
@@ -291,11 +293,11 @@ class CompiledFastPath:
         return True
 
     def _lent(self) -> np.ndarray | None:
-        """The scratch that a call which the function began goes on with: nobody else has it until it is over."""
+        """Return the scratch that a call which the function began goes on with: nobody else has it until it is over."""
         return self.channel.take_scratch(0, lent=True) if self.context.item(field.LENT) else None
 
     def _held(self) -> list[Any]:
-        """The buffers that the function held on to, now held by the list."""
+        """Return the buffers that the function held on to, now held by the list."""
         buffers = []
         for where, word in self.held:
             if self.context.item(where):
@@ -335,11 +337,11 @@ class CompiledFastStart:
         self.context[field.OPEN] = False
 
     def is_under_way(self) -> bool:
-        """Whether the last start has posted messages that nobody has gone on with."""
+        """Return whether the last start has posted messages that nobody has gone on with."""
         return int(self.context[field.OUTCOME]) not in (Outcome.MISSED, Outcome.RAN)
 
     def outcome(self) -> int:
-        """How far the last start came, asked once."""
+        """Return how far the last start came, asked once."""
         outcome = int(self.context[field.OUTCOME])
         self.context[field.OUTCOME] = Outcome.MISSED
         return outcome
@@ -366,7 +368,7 @@ def _sides(call: Call, buffers: Sequence[Any]) -> list[tuple[int, int]]:
 
 
 def _leaves(thing: Any) -> Iterator[Any]:
-    """What lists hold, and what lists in them do."""
+    """Yield what lists hold, and what lists in them do."""
     if isinstance(thing, (list, tuple)):
         for item in thing:
             yield from _leaves(item)
@@ -375,7 +377,7 @@ def _leaves(thing: Any) -> Iterator[Any]:
 
 
 def _is_single(thing: Any) -> bool:
-    """Whether there is one object each of such: of NumPy's own dtypes, and of MPI's."""
+    """Return whether there is one object each of such: of NumPy's own dtypes, and of MPI's."""
     if isinstance(thing, np.ndarray):
         return thing.dtype.isbuiltin == 1
     return not isinstance(thing, MPI.Datatype) or id(thing) in _DATATYPES

@@ -72,7 +72,7 @@ def table(address, n, columns):  # type: ignore[no-untyped-def]
 
 @njit
 def look_up(context):  # type: ignore[no-untyped-def]
-    """The row of what was found, which ROW names then; or where ROW says that it may be put."""
+    """Return the row of what was found, which ROW names then; or where ROW says that it may be put."""
     first, free = context[field.ROW], -1
     for way in range(WAYS):
         at = (first + way) & (ROWS - 1)
@@ -97,7 +97,7 @@ def look_up(context):  # type: ignore[no-untyped-def]
 
 @njit
 def line_of(tables, which):  # type: ignore[no-untyped-def]
-    """One of an execution's arrays of words."""
+    """Return one of an execution's arrays of words."""
     return line(tables[which, 0], tables[which, 1])
 
 
@@ -261,7 +261,7 @@ def _definition(function: Callable) -> _Definition:
 
 
 def bound_to(context: np.ndarray, function: Callable = fast_call) -> Callable[..., int]:
-    """The function, for calls under this context, which it keeps alive."""
+    """Return the function, for calls under this context, which it keeps alive."""
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
     made: Callable[..., int] = make(ctypes.addressof(_definition(function)), context, None)

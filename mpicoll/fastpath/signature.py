@@ -36,7 +36,7 @@ CONTIGUOUS, ALIGNED, WRITEABLE = 0x1 | 0x2, 0x100, 0x400
 
 
 def _load(bits: int) -> Any:
-    """An intrinsic that reads an integer of so many bits at an address."""
+    """Return an intrinsic that reads an integer of so many bits at an address."""
 
     @intrinsic
     def load(typing: Any, address: Any) -> Any:
@@ -50,7 +50,7 @@ def _load(bits: int) -> Any:
 
 
 def _pointer(kind: Any) -> Any:
-    """An intrinsic that makes an address a pointer."""
+    """Return an intrinsic that makes an address a pointer."""
 
     @intrinsic
     def pointer(typing: Any, address: Any) -> Any:
@@ -102,7 +102,7 @@ def put(context, kind, value):  # type: ignore[no-untyped-def]
 
 @njit
 def numbers(context, array):  # type: ignore[no-untyped-def]
-    """An array of integers as details; False for any other."""
+    """Return an array of integers as details; False for any other."""
     kind = load(array + DTYPE)
     if kind != context[field.LONGS] and kind != context[field.INTS]:
         return False
@@ -121,7 +121,7 @@ def numbers(context, array):  # type: ignore[no-untyped-def]
 
 @njit
 def leaf(context, thing):  # type: ignore[no-untyped-def]
-    """What holds nothing else as details; False where it cannot be told."""
+    """Return what holds nothing else as details; False where it cannot be told."""
     kind = load(thing + TYPE)
     if kind == context[field.INTEGER]:
         value = call_long(context[field.VALUE], (thing,))
@@ -136,7 +136,7 @@ def leaf(context, thing):  # type: ignore[no-untyped-def]
 
 @njit
 def length(context, thing):  # type: ignore[no-untyped-def]
-    """How many items a list or tuple has, -1 for another object."""
+    """Return how many items a list or tuple has, -1 for another object."""
     kind = load(thing + TYPE)
     if kind == context[field.LIST]:
         return call_long(context[field.LIST_SIZE], (thing,))
@@ -147,13 +147,13 @@ def length(context, thing):  # type: ignore[no-untyped-def]
 
 @njit
 def item(context, thing, i):  # type: ignore[no-untyped-def]
-    """The address of an item of a list or tuple, which keeps it."""
+    """Return the address of an item of a list or tuple, which keeps it."""
     is_list = load(thing + TYPE) == context[field.LIST]
     return call_long(context[field.LIST_ITEM] if is_list else context[field.TUPLE_ITEM], (thing, i))
 
 
 def _list_of(each: Any) -> Any:
-    """What tells a list of such as `each` tells, or one of them, as details."""
+    """Return what tells a list of such as `each` tells, or one of them, as details."""
 
     @njit
     def told(context, thing):  # type: ignore[no-untyped-def]
@@ -173,7 +173,7 @@ part = _list_of(_list_of(leaf))  # what is in a message beside its buffer: count
 
 @njit
 def array_of(context, message, side):  # type: ignore[no-untyped-def]
-    """The buffer of a message, whose other parts are put down; 0 where it cannot be told."""
+    """Return the buffer of a message, whose other parts are put down; 0 where it cannot be told."""
     kind = load(message + TYPE)
     if kind == context[field.NDARRAY]:
         return message
@@ -242,6 +242,6 @@ def check() -> str | None:
 
 
 def _word(at: int, nbytes: int = 8) -> int | None:
-    """An integer at an address; None where there is nothing to read."""
+    """Return an integer at an address; None where there is nothing to read."""
     found = peek(at, nbytes)
     return None if found is None else int.from_bytes(found, sys.byteorder)

@@ -22,7 +22,7 @@ class Pool:
         self.peak = start
 
     def take(self, size: int) -> Region:
-        """A region of at least so many bytes."""
+        """Return a region of at least so many bytes."""
         size = -(-size // ALIGN) * ALIGN
         for i, (offset, room) in enumerate(self.free):
             if room >= size:

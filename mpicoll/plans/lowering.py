@@ -56,7 +56,7 @@ def lower(
     window: int = WINDOW,
     averaged: bool = False,
 ) -> Plan:
-    """The plan of one rank.
+    """Return the plan of one rank.
 
     in_place: the contribution lies in the output buffer, at the block's own place (for scatter: the root
     keeps its block where it is). chunk_bytes: the most of each block that one message carries; None: all.
@@ -72,7 +72,7 @@ def lower(
 
 
 def is_staged(schedule: Schedule, rank: int) -> bool:
-    """Whether a result in place would overwrite what is still to be read, so that it needs memory of its own.
+    """Return whether a result in place would overwrite what is still to be read, so that it needs memory of its own.
 
     reduce_scatter and alltoall lay their results across their input, and some programs go back to their
     contribution.
@@ -159,7 +159,7 @@ class _Lowering:
         return loc.buffer == VALUE and loc.block in self.kept
 
     def _move(self, loc: Loc, home: _Home) -> None:
-        """The block is in `home` from the end of this step on."""
+        """Note that the block is in `home` from the end of this step on."""
         old = self.homes.get(loc)
         if old and old.region:
             self.released.append(old.region)
@@ -186,7 +186,7 @@ class _Lowering:
     # -- messages ---------------------------------------------------------------------------------------
 
     def _message(self, kind: int, peer: int, segments: list[Segment], stage: int, token: bool) -> Row | None:
-        """One row; none for a message that both ends know to be empty."""
+        """Return one row; none for a message that both ends know to be empty."""
         segments = self._joined([s for s in segments if s[2]])
         if not segments and not token:
             return None

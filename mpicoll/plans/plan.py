@@ -49,7 +49,7 @@ NOTE_TAGS = range(SEQUENCES * MAX_STRANDS * MAX_WINDOW, TAGS)  # what no plan us
 
 
 def tag(sequence: int, strand: int, slot: int) -> int:
-    """The tag of one lane: lanes of a slot follow each other, so their messages match in order."""
+    """Return the tag of one lane: lanes of a slot follow each other, so their messages match in order."""
     return ((sequence % SEQUENCES) * MAX_STRANDS + strand) * MAX_WINDOW + slot
 
 
@@ -86,7 +86,7 @@ class Layout:
 
 
 def layout(schedule: Schedule, counts: Counts, itemsize: int, in_place: bool, rank: int = 0) -> Layout:
-    """The memory of one rank in a collective call: n elements one behind the other, or p shares of them.
+    """Return the memory of one rank in a collective call: n elements one behind the other, or p shares of them.
 
     counts is the whole vector's elements where blocks are parts of a vector, each rank's share (one for
     all, or a tuple) where they are named after ranks, the elements of one pair in an alltoall; or this

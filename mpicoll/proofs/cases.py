@@ -17,7 +17,7 @@ class Spread:
     known: bool
 
     def shares(self, schedule: Schedule, rank: int) -> Shares:
-        """What one rank says: its blocks lie out of order, and with gaps."""
+        """Return what one rank says: its blocks lie out of order, and with gaps."""
         size = dict(zip(schedule.blocks, self.sizes, strict=True))
         starts, ends = schedule.starts(rank), schedule.ends(rank)
         sends, receives = tuple(size[b] for b in starts), tuple(size[b] for b in ends)

@@ -21,7 +21,7 @@ LARGE = (23, 32, 33, 47, 64)  # more ranks on which they are proved
 
 
 def wanted(p: int, root: int) -> bool:
-    """Whether a schedule's tables are to be proved: all up to 8 ranks, four roots up to MANY, two on LARGE.
+    """Return whether a schedule's tables are to be proved: all up to 8 ranks, four roots up to MANY, two on LARGE.
 
     Lowering knows of a root only which rank's blocks are where, and of p nothing at all.
     """
@@ -29,7 +29,7 @@ def wanted(p: int, root: int) -> bool:
 
 
 def cases(schedule: Schedule) -> Iterator[Case]:
-    """Counts and chunkings a schedule's tables are proved on: many for small p, one for each large p."""
+    """Yield the counts and chunkings a schedule's tables are proved on: many for small p, one for each large p."""
     p, naming = schedule.p, schedule.collective.naming
     if naming == "none":
         yield Case(0, 1, None, 4)
@@ -59,7 +59,7 @@ def cases(schedule: Schedule) -> Iterator[Case]:
 
 
 def averages(schedule: Schedule) -> bool:
-    """Whether the schedule's program is what an average runs."""
+    """Return whether the schedule's program is what an average runs."""
     s = schedule
     whole = s.collective.reduces and s.collective.covers is everybody
     return whole and (s.commutative or not s.collective.rooted or s.root == 0)
@@ -74,7 +74,7 @@ def check_tables(schedule: Schedule) -> None:
 
 
 def check_scratch(schedule: Schedule) -> None:
-    """The most scratch any rank's plan takes must be the docstring's formula. Raises VerifyError."""
+    """Check that the most scratch any rank's plan takes is the docstring's formula. Raises VerifyError."""
     p, naming = schedule.p, schedule.collective.naming
     k = len(schedule.blocks) if naming == "vector" else p
     block = plans.ALIGN
@@ -93,7 +93,7 @@ def check_scratch(schedule: Schedule) -> None:
 
 
 def in_place_forms(schedule: Schedule) -> tuple[bool, ...]:
-    """The placements a schedule's plans come in; a staged one is the plain one on other memory."""
+    """Return the placements a schedule's plans come in; a staged one is the plain one on other memory."""
     if schedule.collective.name == "bcast":
         return (True,)
     if schedule.collective.name == "barrier" or any(is_staged(schedule, rank) for rank in range(schedule.p)):
@@ -102,7 +102,7 @@ def in_place_forms(schedule: Schedule) -> tuple[bool, ...]:
 
 
 def lower_all(schedule: Schedule, case: Case, in_place: bool) -> list[Plan]:
-    """Every rank's plan."""
+    """Return every rank's plan."""
     return [
         lower(
             schedule,

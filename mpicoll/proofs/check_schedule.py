@@ -72,7 +72,7 @@ def _check_strands(schedule: Schedule) -> None:
 
 
 def _check_direct(schedule: Schedule) -> None:
-    """A direct algorithm's ranks handle nothing but what they start or end with."""
+    """Check that a direct algorithm's ranks handle nothing but what they start or end with."""
     for rank in range(schedule.p):
         own = {*schedule.starts(rank), *schedule.ends(rank)}
         for s, strand in enumerate(schedule.program(rank)):
@@ -87,7 +87,7 @@ def _check_direct(schedule: Schedule) -> None:
 
 
 def measured_bytes(schedule: Schedule, trace: Trace) -> Fraction:
-    """The most any rank sends or receives, as a share of the vector's n bytes."""
+    """Return the most any rank sends or receives, as a share of the vector's n bytes."""
     k = schedule.p if schedule.collective.naming == "pair" else max(1, len(schedule.blocks))
     return Fraction(max(trace.sent + trace.received), k)
 

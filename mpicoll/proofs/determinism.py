@@ -40,7 +40,7 @@ class Forest:
         self._known: dict[tuple[int, int], int] = {}
 
     def fold(self, left: int, right: int) -> int:
-        """The number of left∘right."""
+        """Return the number of left∘right."""
         key = (left, right) if left < right else (right, left)
         if (tree := self._known.get(key)) is None:
             tree = self._known[key] = len(self.parts)
@@ -48,7 +48,7 @@ class Forest:
         return tree
 
     def text(self, tree: int) -> str:
-        """A tree as a formula of ranks.
+        """Return a tree as a formula of ranks.
 
         >>> forest = Forest(3)
         >>> forest.text(forest.fold(forest.fold(1, 0), 2))
@@ -59,7 +59,7 @@ class Forest:
         return "∘".join(self.text(x) if self.parts[x] is None else f"({self.text(x)})" for x in parts)
 
     def evaluate(self, tree: int, fold: Any, contributions: Any) -> Any:
-        """What the tree is of the ranks' contributions, by a function of two operands."""
+        """Return what the tree is of the ranks' contributions, by a function of two operands."""
         if (parts := self.parts[tree]) is None:
             return contributions[tree]
         left, right = (self.evaluate(x, fold, contributions) for x in parts)
@@ -82,13 +82,13 @@ class Folds(Player):
         return self.forest.fold(left, right)
 
     def tree(self, rank: int, block: Block) -> int:
-        """The tree of one rank's result."""
+        """Return the tree of one rank's result."""
         found = self.trace.state[rank][Loc(VALUE, block)]
         assert isinstance(found, int)
         return found
 
     def trees(self, block: Block) -> dict[int, list[int]]:
-        """The trees of one block, each with the ranks that end with it."""
+        """Return the trees of one block, each with the ranks that end with it."""
         found: dict[int, list[int]] = defaultdict(list)
         for rank in range(self.schedule.p):
             if block in self.schedule.ends(rank):
@@ -100,7 +100,7 @@ class Folds(Player):
 
 
 def same_on_all_ranks(schedule: Schedule) -> bool | None:
-    """Whether ranks that end with the same block have the same bits in it; where one rank alone has it, they do.
+    """Return whether ranks that end with the same block have the same bits in it; where one rank alone has it, they do.
 
     None where no two ranks have the same result: barrier, scan and exscan.
     """
@@ -147,7 +147,9 @@ def _chosen(entry: Algorithm, p: int) -> Iterator[Schedule]:
 
 
 def told(schedule: Schedule, most: int = 60) -> str:
-    """How a block comes about, one on which ranks differ if there is any, in words; nothing where none is reduced.
+    """Return how a block comes about, one on which ranks differ if there is any, in words.
+
+    It is empty where none is reduced.
 
     >>> from mpicoll.schedules.schedule import schedule
     >>> told(schedule("allreduce", "recursive_doubling", 4))

@@ -40,7 +40,7 @@ class Case:
     averaged: bool = False
 
     def of(self, schedule: Schedule, rank: int) -> Counts:
-        """The counts as one rank gives them."""
+        """Return the counts as one rank gives them."""
         return self.counts.shares(schedule, rank) if isinstance(self.counts, Spread) else self.counts
 
 
@@ -91,12 +91,12 @@ class Machine:
     # -- memory -----------------------------------------------------------------------------------------
 
     def _cells(self, block: Block, first: int, second: int) -> list[Cell]:
-        """A block's elements, named the same on every rank and differently in every block."""
+        """Return a block's elements, named the same on every rank and differently in every block."""
         start = self.places[block] << 32
         return [(start + i, first, second) for i in range(self.size(block))]
 
     def _contribution(self, block: Block, rank: int) -> list[Cell]:
-        """A block as one rank contributes it."""
+        """Return a block as one rank contributes it."""
         return self._cells(block, rank, rank + 1) if self.ordered else self._cells(block, 1 << rank, 0)
 
     def _memory(self, rank: int) -> list[list[Cell | None]]:
@@ -211,7 +211,7 @@ class Machine:
             self.ready.append(lane)
 
     def _match(self, key: tuple[int, int, int]) -> None:
-        """Both sides are there. The sender's memory may be read at any time from its post until now."""
+        """Complete a message whose sides are both there. The sender's memory may be read from its post until now."""
         sends, receives = self.sends[key], self.receives[key]
         while sends and receives:
             (sender, source, posted, known), (receiver, target) = sends.popleft(), receives.popleft()

@@ -28,7 +28,9 @@ class _Remembered(Schedule):
 
 
 def schedules(entry: Algorithm, p: int, given: Given | None = None) -> Iterator[Schedule]:
-    """All an algorithm is proved on at p ranks: its defaults at every root, its grid, and rank order where it keeps it.
+    """Yield every schedule that an algorithm is proved on at p ranks.
+
+    These are its defaults at every root, its grid, and rank order where it keeps it.
 
     given: parameters to prove in the place of those declared. Where the operator's commuting makes no other program,
     the proof that order is kept is the proof of both. A choice of the grid that does not suit p is left out.
@@ -67,7 +69,7 @@ def prove(entry: Algorithm, p: int, given: Given | None = None) -> int:
 
 
 def selected(collective: str | None = None, name: str | None = None) -> list[Algorithm]:
-    """The registered algorithms, all or of one collective or just one."""
+    """Return the registered algorithms, all or of one collective or just one."""
     if collective is not None and name is not None:
         return [find(collective, name)]
     if collective is not None and collective not in list_algorithms():

@@ -29,7 +29,7 @@ Value = int | Interval  # a bit mask of contributions, or an interval where the 
 
 
 def mask(ranks: Interval) -> int:
-    """The contributions of an interval where their order does not matter."""
+    """Return the contributions of an interval where their order does not matter."""
     return (1 << ranks.end) - (1 << ranks.first)
 
 
@@ -45,14 +45,14 @@ def combine(left: Value, right: Value) -> Value:
 
 
 def contributors(value: Value) -> list[int]:
-    """The ranks whose contributions a value holds."""
+    """Return the ranks whose contributions a value holds."""
     if isinstance(value, Interval):
         return list(range(value.first, value.end))
     return [r for r in range(value.bit_length()) if value >> r & 1]
 
 
 def show(value: Value | None) -> str:
-    """A value for an error message: 0..3 or {0, 2}."""
+    """Return a value for an error message: 0..3 or {0, 2}."""
     if value is None:
         return "nothing"
     if isinstance(value, Interval):
@@ -145,7 +145,7 @@ class Player:
         return {Loc(b, block): own for block in self.schedule.starts(rank) for b in (VALUE, INPUT)}
 
     def _contribution(self, rank: int) -> Value:
-        """What a rank starts with."""
+        """Return what a rank starts with."""
         return Interval(rank, rank + 1) if self.ordered else 1 << rank
 
     def _combine(self, left: Value, right: Value) -> Value:
@@ -253,7 +253,7 @@ class Player:
             self._fail(line, op, "a target other than the read-only input", "input")
 
     def _check_targets(self, line: _Line, step: Step) -> None:
-        """A plain receive may target nothing that another message of its step uses."""
+        """Check that a plain receive targets nothing that another message of its step uses."""
         used = {Loc(op.buffer, b) for op in step if isinstance(op, Send) for b in op.blocks}
         landed: set[Loc] = set()
         for op in step:
@@ -296,7 +296,7 @@ class Player:
                     self.ready.append(line)
 
     def _finish(self, line: _Line) -> None:
-        """The end of a step: receives are in, folds happen, local reductions follow."""
+        """End a step: receives are in, folds happen, local reductions follow."""
         step, state = line.steps[line.index], self.trace.state[line.rank]
         landed: dict[Loc, list[_Operand]] = {}
         for k, op in enumerate(step):
@@ -320,7 +320,7 @@ class Player:
                     state[op.dst] = value
 
     def _fold(self, line: _Line, loc: Loc, operands: list[_Operand]) -> None:
-        """All that a step folds into one place, from left to right, as the rows of plans do it."""
+        """Fold all that a step folds into one place, from left to right, as the rows of plans do it."""
         value, op = operands[0]
         for right, other in operands[1:]:
             op = other or op

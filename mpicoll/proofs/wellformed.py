@@ -9,7 +9,7 @@ from ..plans.plan import ALIGN, FOLD, IN, LAST, MAX_WINDOW, OUT, RECV, SCRATCH, 
 
 
 def faults(plan: Plan) -> list[str]:
-    """What is wrong with a plan's form, in words; empty where nothing is."""
+    """Return what is wrong with a plan's form, in words; empty where nothing is."""
     found: list[str] = []
     rows, segments, steps = plan.rows.tolist(), plan.segments.tolist(), plan.steps.tolist()
 
@@ -50,18 +50,18 @@ def faults(plan: Plan) -> list[str]:
 
 
 def consecutive(pairs: Sequence[Sequence[int]], total: int) -> bool:
-    """Whether (first, end) pairs follow each other and cover 0..total."""
+    """Return whether (first, end) pairs follow each other and cover 0..total."""
     return [0, *(end for _, end in pairs)] == [*(first for first, _ in pairs), total] and all(a <= b for a, b in pairs)
 
 
 def messages(plan: Plan) -> list[list[int]]:
-    """The rows of each step that are messages."""
+    """Return the rows of each step that are messages."""
     kinds = plan.rows[:, 0].tolist()
     return [[r for r in range(first, posts) if kinds[r] in (SEND, RECV)] for first, posts, _ in plan.steps.tolist()]
 
 
 def sound_row(plan: Plan, row: Sequence[int], segments: Sequence[Sequence[int]]) -> bool:
-    """Whether one row's segments are what its kind needs, within a lane's scratch."""
+    """Return whether one row's segments are what its kind needs, within a lane's scratch."""
     kind, stage = row[0], row[4]
     whole = [min(length, plan.slice) for _, _, length in segments]
     within = all(base != SCRATCH or at + n <= plan.lane_scratch for (base, at, _), n in zip(segments, whole))

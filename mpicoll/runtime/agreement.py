@@ -32,12 +32,12 @@ class Agreed:
     untuned: str  # why there is no table, though one was asked for
 
     def measured(self, collective: str) -> Sequence[Rule]:
-        """What the tuning table says of a collective."""
+        """Return what the tuning table says of a collective."""
         return self.table.rules.get(collective, ()) if self.table is not None else ()
 
 
 def agree(comm: MPI.Intracomm) -> Agreed:
-    """Collective, on a communicator that nobody else uses.
+    """Agree with all ranks. Collective, on a communicator that nobody else uses.
 
     Raises on every rank what rank 0's environment is worth, and EngineError where one cannot run what that asks for.
     One Allgather does: where threads make communicators at once, Intel MPI's Bcast hangs.
@@ -63,7 +63,7 @@ def _settings() -> Settings | Exception:
 
 
 def _engine(comm: MPI.Intracomm, asked: str) -> tuple[str, str]:
-    """The engine that auto means on this rank, and why."""
+    """Return the engine that auto means on this rank, and why."""
     if asked == "compiled":
         problems = comm.allgather(selftest.check())
         if failed := [rank for rank, problem in enumerate(problems) if problem is not None]:
@@ -76,7 +76,7 @@ def _engine(comm: MPI.Intracomm, asked: str) -> tuple[str, str]:
 
 
 def _table(comm: MPI.Intracomm, settings: Settings, nodes: Partition) -> tuple[Table | None, str]:
-    """The tuning table for these ranks; or why there is none, though one was asked for."""
+    """Return the tuning table for these ranks; or why there is none, though one was asked for."""
     tuning = settings.tuning
     if tuning is None:
         return None, ""

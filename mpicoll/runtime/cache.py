@@ -24,7 +24,7 @@ class Cache:
         self.lock = threading.Lock()
 
     def under(self, overrides: Hashable) -> Kinds:
-        """What is kept under these overrides, to look kinds up in."""
+        """Return what is kept under these overrides, to look kinds up in."""
         with self.lock:
             table = self.tables.setdefault(overrides, {})
             self.tables.move_to_end(overrides)

@@ -77,7 +77,7 @@ OpenFastPath = Callable[["Channel"], "FastPath | str"]  # the fast path of a cha
 
 
 def anything_in_flight() -> bool:
-    """Whether a collective is under way on any communicator of this process."""
+    """Return whether a collective is under way on any communicator of this process."""
     return bool(_busy)
 
 
@@ -158,7 +158,7 @@ class Channel:
         self.cache.add(self.prepared, key, prepared, nbytes)
 
     def take_scratch(self, nbytes: int, lent: bool = False) -> np.ndarray:
-        """An array that holds nbytes from an aligned address on; the progress thread may want one too.
+        """Return an array that holds nbytes from an aligned address on; the progress thread may want one too.
 
         lent: the one that a call of the fast path uses; nobody but what goes on with that call gets it.
         """
@@ -193,7 +193,7 @@ class Channel:
         return int(self.numbers[CALLS])
 
     def next_sequence(self) -> int:
-        """The number of a call, the same on every rank."""
+        """Return the number of a call, the same on every rank."""
         self.numbers[CALLS] += 1
         return self.sequence
 
@@ -233,7 +233,7 @@ class Channel:
             self._is_busy(True)
 
     def _next_start(self, operation: Operation) -> int:
-        """Which start it is; an operation that goes on with one was counted when that began."""
+        """Return which start it is; an operation that goes on with one was counted when that began."""
         started = self.started[operation.sequence]
         started += not operation.is_begun
         return int(started[0])
@@ -287,7 +287,10 @@ class Channel:
         return bool(ended)
 
     def poll(self, blocking: bool = True) -> bool:
-        """One pass over what is in flight; whether anything is left. Not blocking: none if another thread is at it."""
+        """Make one pass over what is in flight, and return whether anything is left.
+
+        Not blocking: make none if another thread is at it.
+        """
         if not self.lock.acquire(blocking):
             return True
         try:
@@ -318,7 +321,7 @@ class Channel:
         watchdog.farewell(self)
 
     def is_watched(self) -> bool:
-        """Whether something in flight may still come to be reported, or the run aborted for it."""
+        """Return whether something in flight may still come to be reported, or the run aborted for it."""
         return any(self.settings.abort or not operation.reported for operation in self.in_flight)
 
     def trace(self, sink: Sink) -> None:
@@ -353,7 +356,7 @@ class Channel:
     # -- the end ----------------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """The communicator is gone: nothing begins any more, what is in flight goes on. Nothing of MPI's is called."""
+        """Begin nothing any more: the communicator is gone. What is in flight goes on. Nothing of MPI's is called."""
         self.freed = True
         LIVE.pop(id(self), None)
         if self.fast_path is not None:

@@ -55,7 +55,7 @@ class Inquiry:
         return [rank for rank in range(self.comm.size) if rank != self.comm.rank]
 
     def has_heard(self) -> bool:
-        """Whether every other rank has answered."""
+        """Return whether every other rank has answered."""
         return len(self.told) == self.comm.size - 1
 
     def look(self, now: float, mine: Mine) -> None:

@@ -37,10 +37,10 @@ class Stage(Protocol):
         """Go on for at most so long; True when done."""
 
     def describe(self) -> list[str]:
-        """What it waits for, a line each, for the report of a stall."""
+        """Return what it waits for, a line each, for the report of a stall."""
 
     def waited_for(self) -> tuple[int, ...]:
-        """The ranks it waits for, where that is known."""
+        """Return the ranks it waits for, where that is known."""
 
     @property
     def progress(self) -> tuple[int, int, int]:
@@ -73,7 +73,7 @@ class Polled:
         return 0, 0, 0
 
     def describe(self) -> list[str]:
-        """What it waits for."""
+        """Return what it waits for."""
         return [f"waits for {self.what} of all ranks"]
 
     def waited_for(self) -> tuple[int, ...]:
@@ -105,11 +105,11 @@ class Running:
         return self.execution.progress
 
     def describe(self) -> list[str]:
-        """What each lane waits for."""
+        """Return what each lane waits for."""
         return [_line(w) for w in self.execution.waiting()]
 
     def waited_for(self) -> tuple[int, ...]:
-        """The peers of all lanes."""
+        """Return the peers of all lanes."""
         return tuple({peer for w in self.execution.waiting() for peer in (*w.receives, *w.sends)})
 
 
@@ -282,11 +282,11 @@ class Operation:
         return self.still
 
     def describe(self) -> list[str]:
-        """What this operation waits for, a line each."""
+        """Return what this operation waits for, a line each."""
         if self.after is not None:
             return [f"waits for call {self.after.sequence}, which must be done first"]
         return self.stage.describe() if self.stage is not None else ["not started"]
 
     def waited_for(self) -> tuple[int, ...]:
-        """The ranks whose messages it needs, or which have to take its own; none where only the MPI knows."""
+        """Return the ranks whose messages it needs, or which have to take its own; none where only the MPI knows."""
         return self.stage.waited_for() if self.stage is not None else ()

@@ -40,7 +40,7 @@ class ProgressThread:
 
     @staticmethod
     def possible() -> bool:
-        """Whether this MPI may be called from several threads at once."""
+        """Return whether this MPI may be called from several threads at once."""
         return MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
     def watch(self, channel: Polled) -> None:

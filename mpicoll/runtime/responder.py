@@ -40,7 +40,7 @@ class Attended(Protocol):
         """Tell every rank that this one has ended."""
 
     def is_watched(self) -> bool:
-        """Whether something in flight may still come to be reported, or the run aborted for it."""
+        """Return whether something in flight may still come to be reported, or the run aborted for it."""
 
 
 class Parting:
@@ -96,7 +96,7 @@ class Responder:
         return self.fatal or last_error()
 
     def _ends_the_run(self) -> bool:
-        """Whether MPI_Abort comes next, from `mpicoll run` or `python -m mpi4py`."""
+        """Return whether MPI_Abort comes next, from `mpicoll run` or `python -m mpi4py`."""
         main = getattr(sys.modules.get("__main__"), "__spec__", None)
         by_mpi4py = main is not None and main.name in ("mpi4py.__main__", "mpi4py.run")
         return self.fatal is not None or (by_mpi4py and self.error is not None)

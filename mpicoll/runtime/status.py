@@ -88,7 +88,7 @@ class Answer:
         return cls(**told)
 
     def has_made(self, one: Standing) -> bool:
-        """Whether this rank has made such a call, or started such a request."""
+        """Return whether this rank has made such a call, or started such a request."""
         if one.start and one.call in self.started:
             return self.started[one.call] >= one.start
         return self.calls >= one.call
@@ -102,7 +102,7 @@ class Answer:
         return self.calls + 1, 0
 
     def has_gone_on(self, one: Standing) -> bool:
-        """Whether this rank has made such a call and left it behind."""
+        """Return whether this rank has made such a call and left it behind."""
         if len(self.under_way) >= MANY or any(each[:2] == one[:2] for each in self.under_way):
             return False
         later = self.started.get(one.call, 0) > one.start if one.start else self.calls > one.call
@@ -113,7 +113,7 @@ class Answer:
 
 
 def location() -> tuple[str, bool]:
-    """Where the main thread is in the user's program, and whether that is a call of mpicoll."""
+    """Return where the main thread is in the user's program, and whether that is a call of mpicoll."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     stack = [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_stack(frame)]
     entered = [i for i, (file, _, _) in enumerate(stack) if file in _ENTRANCES]
@@ -121,12 +121,12 @@ def location() -> tuple[str, bool]:
 
 
 def last_error() -> BaseException | None:
-    """What the interpreter has printed a traceback of."""
+    """Return what the interpreter has printed a traceback of."""
     return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
 
 
 def ending(error: BaseException | None) -> str:
-    """How the program of this rank ended; error is what came out of it."""
+    """Return how the program of this rank ended; error is what came out of it."""
     if error is None:
         return "reached the end of the program"
     frames = reversed(traceback.extract_tb(error.__traceback__))
@@ -135,13 +135,13 @@ def ending(error: BaseException | None) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """An error in one line."""
+    """Return an error in one line."""
     words = " ".join((error.message() if isinstance(error, MpicollError) else str(error)).split())
     return f"{type(error).__name__}{f': {words}' if words else ''}"[:LONG]
 
 
 def _innermost(frames: Iterable[tuple[str, int | None, str]]) -> str:
-    """The first of these frames that is neither mpicoll's nor mpi4py's."""
+    """Return the first of these frames that is neither mpicoll's nor mpi4py's."""
     for file, line, name in frames:
         if not file.startswith(_OURS):
             return f"{os.path.basename(file)}, line {line}, in {name}"
@@ -165,7 +165,7 @@ def find(
     told: Mapping[int, Answer],
     own: Sequence[Failure] = (),
 ) -> dict[int, Finding]:
-    """Which ranks are not in a call that stands still, and why.
+    """Return which ranks are not in a call that stands still, and why.
 
     waited_for are the ranks its messages need, own the failures of the rank that stands in it: what all have refused
     alike explains nothing. A rank that made the call after an error of its own is told of where no other is missing.
@@ -179,7 +179,7 @@ def find(
 
 
 def tell(findings: Mapping[int, Finding]) -> list[str]:
-    """Who is not in a call that stands still and why, a line each."""
+    """Return who is not in a call that stands still and why, a line each."""
     said: dict[str, list[int]] = {}
     for rank, finding in findings.items():
         said.setdefault(finding.what, []).append(rank)
@@ -193,7 +193,7 @@ def tell(findings: Mapping[int, Finding]) -> list[str]:
 
 
 def _failure(one: Standing, answer: Answer, own: Sequence[Failure]) -> Failure | None:
-    """The last error of a rank in this call, or in one that comes before, if there were more of its kind than here."""
+    """Return the last error of a rank in this call, or in an earlier one if it made more of its kind than this rank."""
     at = answer.next_on_the_way_to(one)
     there, here = ([each for each in failures if each[:2] == at] for failures in (answer.failures, own))
     made, made_here = ([each.made for each in failures] for failures in (there, here))
@@ -201,7 +201,7 @@ def _failure(one: Standing, answer: Answer, own: Sequence[Failure]) -> Failure |
 
 
 def _find(one: Standing, answer: Answer | None, failure: Failure | None, waited_for: bool) -> Finding | None:
-    """What is to be said of one rank; None for one that is where it should be."""
+    """Return what is to be said of one rank; None for one that is where it should be."""
     if answer is None:
         return Finding("not answered: no thread there could (see docs/TROUBLESHOOTING.md)", False)
     raised = f"{failure}; " if failure is not None and failure.error not in answer.ended else ""
@@ -222,7 +222,7 @@ def _find(one: Standing, answer: Answer | None, failure: Failure | None, waited_
 
 
 def _collective(name: str) -> str:
-    """A method without its form where the messages are the same: Iallreduce's are Allreduce's."""
+    """Return a method without its form where the messages are the same: Iallreduce's are Allreduce's."""
     return name.lower().removeprefix("i")
 
 

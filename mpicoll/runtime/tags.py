@@ -35,7 +35,7 @@ class Home(Protocol):
         """Carry out an operation, advancing all others."""
 
     def next_sequence(self) -> int:
-        """The number of a call."""
+        """Return the number of a call."""
 
 
 class Owner(Protocol):
@@ -75,7 +75,7 @@ class Slots:
         self.owners: weakref.WeakSet[Owner] = weakref.WeakSet()
 
     def take(self, owner: Owner) -> Slot:
-        """A slot that is free on every rank. Collective; what is in flight goes on meanwhile."""
+        """Return a slot that is free on every rank. Collective; what is in flight goes on meanwhile."""
         mine = np.concatenate([np.zeros(0, np.uint8), *self.used])
         gathered = self._wait(lambda: Gathering(self.channel.comm, mine, "the tags in use"), owner.name)
         free = np.flatnonzero(~gathered.all.any(axis=0))

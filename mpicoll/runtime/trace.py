@@ -22,7 +22,7 @@ class Log:
         self.ranks = ranks
 
     def append(self, record: Record) -> None:
-        """One more call."""
+        """Count one more call."""
         how = ""
         if record.algorithm != NATIVE:
             chunks = "whole blocks" if record.chunk_bytes is None else f"chunks of {record.chunk_bytes} bytes"
@@ -64,7 +64,7 @@ class Tally:
         channel.trace(_Counted(self))
 
     def table(self) -> Any:
-        """A table for a rich console, the most calls first within each collective."""
+        """Return a table for a rich console, the most calls first within each collective."""
         from rich import box
         from rich.table import Table
         from rich.text import Text
@@ -91,7 +91,7 @@ class _Counted:
         self.seen: set[Kind] = set()
 
     def append(self, record: Record) -> None:
-        """One more call."""
+        """Count one more call."""
         kind = Kind(record.collective, record.form, record.algorithm, record.engine, record.why)
         with self.tally.lock:
             count = self.tally.counts.setdefault(kind, Count())

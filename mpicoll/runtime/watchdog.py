@@ -46,12 +46,12 @@ class Watched(Protocol):
 
 
 def findings(operation: Operation, channel: Watched, ranks: Iterable[int]) -> dict[int, Finding]:
-    """Which of these ranks are not in this call, and why, by what was told."""
+    """Return which of these ranks are not in this call, and why, by what was told."""
     return find(operation.standing, ranks, operation.waited_for(), channel.inquiry.told, channel.failures)
 
 
 def report(operation: Operation, channel: Watched, seconds: float, ranks: Iterable[int] | None = None) -> str:
-    """The text of one rank's report on one call; of ranks, all others if None, it says who is missing."""
+    """Return the text of one rank's report on one call; of ranks, all others if None, it says who is missing."""
     choice, one = operation.choice, operation.standing
     how = choice.why if choice.algorithm == NATIVE else f"{choice.algorithm}, {choice.engine} engine"
     start = f", start {one.start}" if one.start else ""
@@ -65,7 +65,7 @@ def report(operation: Operation, channel: Watched, seconds: float, ranks: Iterab
 
 
 def answer(channel: Watched) -> Answer:
-    """Where this rank is, for another that asks."""
+    """Return where this rank is, for another that asks."""
     where, inside = location()
     return Answer(
         channel.sequence,
@@ -105,7 +105,7 @@ def own_up(channel: Watched) -> None:
 
 @contextmanager
 def _forgiving() -> Iterator[None]:
-    """What MPI refuses of notes is no error of the program's."""
+    """Provide what MPI refuses of notes is no error of the program's."""
     try:
         yield
     except MPI.Exception:
@@ -147,7 +147,9 @@ def watch(channel: Watched, now: float) -> None:
 
 
 def is_in_vain(operation: Operation, channel: Watched) -> bool:
-    """Whether what was told before now says that no waiting helps. In check mode ranks that differ come to raise.
+    """Return whether what was told before now says that no waiting helps.
+
+    In check mode ranks that differ come to raise.
 
     Messages that a rank sent before it told have been looked for since.
     """
@@ -159,7 +161,7 @@ def is_in_vain(operation: Operation, channel: Watched) -> bool:
 
 
 def is_due(operation: Operation, seconds: float, settings: Settings) -> bool:
-    """Whether the others are to be asked: early, at growing intervals, and before a report."""
+    """Return whether the others are to be asked: early, at growing intervals, and before a report."""
     return seconds > max(EARLY, 2 * operation.asked) or seconds > settings.timeout - lead(settings)
 
 

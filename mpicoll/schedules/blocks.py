@@ -18,7 +18,7 @@ def sizes(n: int, k: int) -> list[int]:
 
 
 def offsets(lengths: list[int]) -> list[int]:
-    """Where each of the blocks starts when they lie one behind the other.
+    """Return where each of the blocks starts when they lie one behind the other.
 
     >>> offsets([3, 3, 2, 2])
     [0, 3, 6, 8]
@@ -31,7 +31,7 @@ def offsets(lengths: list[int]) -> list[int]:
 
 
 def chunks(largest: int, slice_: int) -> int:
-    """How many chunks of at most `slice_` a block of `largest` has; a schedule has at least one.
+    """Return how many chunks of at most `slice_` a block of `largest` has; a schedule has at least one.
 
     >>> chunks(10, 4), chunks(8, 4), chunks(0, 4)
     (3, 2, 1)
@@ -58,7 +58,7 @@ def powers_of_two(below: int) -> list[int]:
 
 
 def power_of_two_floor(p: int) -> int:
-    """The largest power of two that is at most p.
+    """Return the largest power of two that is at most p.
 
     >>> power_of_two_floor(13)
     8
@@ -67,7 +67,7 @@ def power_of_two_floor(p: int) -> int:
 
 
 def power_floor(p: int, k: int) -> int:
-    """The largest power of k that is at most p.
+    """Return the largest power of k that is at most p.
 
     >>> power_floor(13, 3)
     9

@@ -44,7 +44,7 @@ AT_MOST = "at most "
 
 
 def lg(x: int, k: int = 2) -> int:
-    """The ceiling of the logarithm to base k: the digits it takes to count to x.
+    """Return the ceiling of the logarithm to base k: the digits it takes to count to x.
 
     >>> [lg(x) for x in (1, 2, 3, 4, 5)], [lg(x, 3) for x in (1, 3, 4, 9, 10)]
     ([0, 1, 2, 2, 3], [0, 1, 2, 2, 3])
@@ -82,7 +82,7 @@ class Claims:
         return cls(idea, *(re.sub(r"\s+", " ", found.get(f, "")).strip() for f in (*FIELDS, *OPTIONAL)))
 
     def evaluate(self, expression: str, p: int, n: int | Fraction = 1, /, **parameters: Any) -> Fraction:
-        """The value of one of the formulas, for an algorithm's resolved parameters."""
+        """Return the value of one of the formulas, for an algorithm's resolved parameters."""
         n = Fraction(n)
         names: dict[str, Any] = {
             "p": p,
@@ -108,6 +108,6 @@ class Claims:
         return Fraction(eval(expression, {"__builtins__": {}, **names}))  # expressions of our own docstrings
 
     def holds(self, expression: str, got: Fraction, p: int, n: int | Fraction = 1, /, **parameters: Any) -> bool:
-        """Whether a formula says what was measured."""
+        """Return whether a formula says what was measured."""
         claimed = self.evaluate(expression, p, n, **parameters)
         return got <= claimed if expression.startswith(AT_MOST) else got == claimed

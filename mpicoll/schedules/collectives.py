@@ -17,12 +17,12 @@ Whose = Callable[[int, int], tuple[int, int]]  # (p, rank) -> first and end of t
 
 
 def everywhere(blocks: Sequence[Block], p: int, rank: int, root: int) -> Sequence[Block]:
-    """Every rank has every block."""
+    """Return every rank has every block."""
     return blocks
 
 
 def at_root(blocks: Sequence[Block], p: int, rank: int, root: int) -> Sequence[Block]:
-    """The root has every block, the others none."""
+    """Return the root has every block, the others none."""
     return blocks if rank == root else ()
 
 
@@ -42,22 +42,22 @@ def at_destination(blocks: Sequence[Block], p: int, rank: int, root: int) -> Seq
 
 
 def but_first(blocks: Sequence[Block], p: int, rank: int, root: int) -> Sequence[Block]:
-    """Every rank but 0 has every block."""
+    """Return every rank but 0 has every block."""
     return blocks if rank else ()
 
 
 def everybody(p: int, rank: int) -> tuple[int, int]:
-    """All ranks' contributions."""
+    """Return all ranks' contributions."""
     return 0, p
 
 
 def up_to_itself(p: int, rank: int) -> tuple[int, int]:
-    """The contributions of the ranks up to this one."""
+    """Return the contributions of the ranks up to this one."""
     return 0, rank + 1
 
 
 def before_itself(p: int, rank: int) -> tuple[int, int]:
-    """The contributions of the ranks before this one."""
+    """Return the contributions of the ranks before this one."""
     return 0, rank
 
 
@@ -79,7 +79,7 @@ class Collective:
     covers: Whose = everybody
 
     def blocks(self, p: int, share: int) -> tuple[Block, ...]:
-        """Every block's name; share is how many blocks a vector has."""
+        """Return every block's name; share is how many blocks a vector has."""
         match self.naming:
             case "vector":
                 return tuple(range(share))
@@ -90,7 +90,7 @@ class Collective:
         return ()
 
     def source(self, block: Block, root: int) -> int:
-        """The one rank a block comes from, in a collective that only moves data."""
+        """Return the one rank a block comes from, in a collective that only moves data."""
         if self.starts is at_root:
             return root
         return block[0] if self.naming == "pair" else block  # type: ignore[index, return-value]
@@ -128,7 +128,7 @@ ALSO = {"reduce_scatter_block": "reduce_scatter"}
 
 
 def named(collective: str) -> str:
-    """The name that choices go by.
+    """Return the name that choices go by.
 
     >>> named("reduce_scatter_block"), named("gatherv")
     ('reduce_scatter', 'gatherv')
@@ -137,7 +137,7 @@ def named(collective: str) -> str:
 
 
 def plain(collective: str) -> str:
-    """The collective whose algorithms serve one: gather for gatherv, itself for most.
+    """Return the collective whose algorithms serve one: gather for gatherv, itself for most.
 
     >>> plain("gatherv"), plain("bcast")
     ('gather', 'bcast')

@@ -21,7 +21,7 @@ Rename = Callable[[Any], Sequence[Block]]
 
 
 def then(*parts: Steps | Strands) -> Strands:
-    """One after the other, strand by strand."""
+    """Return one after the other, strand by strand."""
     every = [strands(part) for part in parts]
     return Strands(tuple(sum(column, ())) for column in zip_longest(*every, fillvalue=()))
 
@@ -50,7 +50,7 @@ def _reverse(op: Op) -> Op:
 
 
 def relabel(part: Steps | Strands, peer: Callable[[int], int], blocks: Rename) -> Strands:
-    """The same steps with peers and blocks renamed; a block may become several, or none.
+    """Return the same steps with peers and blocks renamed; a block may become several, or none.
 
     A message all of whose blocks become none is left out, at both its ends.
     """
@@ -74,7 +74,7 @@ def relabel(part: Steps | Strands, peer: Callable[[int], int], blocks: Rename) -
 
 
 def rotate(program: Program, p: int, rank: int, by: int, blocks_turn: bool) -> Strands:
-    """The program with rank 0's part played by rank `by`: moves a root, for commutative operators only.
+    """Return the program with rank 0's part played by rank `by`: moves a root, for commutative operators only.
 
     blocks_turn says whether blocks are named after ranks and so turn with them.
     """
@@ -101,7 +101,7 @@ def forward(blocks: Sequence[Block], rank: int, source: int, destination: int) -
 
 
 def embed(program: Program, ranks: Sequence[int], rank: int, blocks: Rename = lambda b: (b,)) -> Strands:
-    """A program for len(ranks) played by the given ranks; no steps for any other.
+    """Return a program for len(ranks) played by the given ranks; no steps for any other.
 
     blocks maps an inner block to the outer blocks that make it up.
     """
@@ -188,7 +188,7 @@ class Stack:
                     part.setdefault(b, []).append(block)
 
     def __call__(self, rank: int) -> Strands:
-        """One rank's program."""
+        """Return one rank's program."""
         mine = [
             (i, strands(layer.program(len(layer.ranks), layer.places[rank])), layer)
             for i, layer in enumerate(self.layers)

@@ -11,12 +11,15 @@ Values = Sequence[Any] | Callable[[int], Sequence[Any]]
 
 
 def every_root(p: int) -> Sequence[int]:
-    """All of them up to 16 ranks; beyond, where moving the root is but a renaming, the first, the last and two more."""
+    """Return all roots up to 16 ranks.
+
+    Beyond, where moving the root is but a renaming, the first, the last and two more.
+    """
     return range(p) if p <= 16 else (0, 1, p // 2, p - 1)
 
 
 def two_roots(p: int) -> Sequence[int]:
-    """The first and the last rank."""
+    """Return the first and the last rank."""
     return (0,) if p == 1 else (0, p - 1)
 
 
@@ -29,7 +32,7 @@ class Grid:
     roots: Callable[[int], Sequence[int]] = two_roots
 
     def rows(self, p: int) -> Iterator[dict[str, Any]]:
-        """The choices at p ranks; values, or one of them, may be functions of p."""
+        """Yield the choices at p ranks; values, or one of them, may be functions of p."""
         if p in self.ranks:
             columns = [values(p) if callable(values) else values for values in self.values.values()]
             for row in product(*columns):
@@ -39,5 +42,8 @@ class Grid:
 def over(
     ranks: Sequence[int] = range(1, 65), roots: Callable[[int], Sequence[int]] = two_roots, **values: Values
 ) -> Grid:
-    """A grid: over(k=(2, 3, 8), groups=(4, uneven)); all values of a parameter, or one, may be a function of p."""
+    """Return a grid: over(k=(2, 3, 8), groups=(4, uneven)).
+
+    All values of a parameter, or one, may be a function of p.
+    """
     return Grid(values, ranks, roots)

@@ -9,7 +9,7 @@ Partition = tuple[tuple[int, ...], ...]  # groups of ranks, each in ascending or
 
 
 def uneven(p: int) -> Partition:
-    """Groups of 1, 2, 3, 1, 2, 3 … consecutive ranks: nodes of unequal size.
+    """Return groups of 1, 2, 3, 1, 2, 3 … consecutive ranks: nodes of unequal size.
 
     >>> uneven(5)
     ((0,), (1, 2), (3, 4))
@@ -22,7 +22,7 @@ def uneven(p: int) -> Partition:
 
 
 def within(nodes: Partition | None, ranks: Sequence[int]) -> Partition | None:
-    """The nodes of some of the ranks, under their places among these.
+    """Return the nodes of some of the ranks, under their places among these.
 
     >>> within(((0, 2, 4), (1, 3, 5)), (4, 5, 2))
     ((0, 2), (1,))
@@ -37,17 +37,17 @@ def within(nodes: Partition | None, ranks: Sequence[int]) -> Partition | None:
 
 
 def leaders(groups: Partition) -> list[int]:
-    """The first rank of every group."""
+    """Return the first rank of every group."""
     return [group[0] for group in groups]
 
 
 def in_order(p: int, inner: Any, middle: Any, groups: Partition, **others: Any) -> bool:
-    """Whether the algorithm `inner` in each group, then `middle` among the groups, combine operands in rank order."""
+    """Return whether `inner` in each group, then `middle` among the groups, combine operands in rank order."""
     return consecutive(groups) and middle.ordered(leaders(groups)) and all(map(inner.ordered, groups))
 
 
 def places(ranks: Sequence[int]) -> Callable[[int], int | None]:
-    """A rank's place among these ranks, None for any other.
+    """Return a rank's place among these ranks, None for any other.
 
     >>> place = places((2, 5))
     >>> place(5), place(1)
@@ -57,7 +57,7 @@ def places(ranks: Sequence[int]) -> Callable[[int], int | None]:
 
 
 def homes(groups: Partition) -> dict[int, int]:
-    """The number of every rank's group.
+    """Return the number of every rank's group.
 
     >>> homes(((0, 2), (1,)))
     {0: 0, 2: 0, 1: 1}
@@ -66,7 +66,7 @@ def homes(groups: Partition) -> dict[int, int]:
 
 
 def consecutive(groups: Partition) -> bool:
-    """Whether the ranks, group by group, are in rank order."""
+    """Return whether the ranks, group by group, are in rank order."""
     ranks = [rank for group in groups for rank in group]
     return ranks == sorted(ranks)
 

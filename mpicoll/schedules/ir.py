@@ -75,7 +75,7 @@ class Strands(tuple[Strand, ...]):
 
 
 def strands(body: Steps | Strands) -> Strands:
-    """What an algorithm returned, in the one form everything else reads: tuples all the way down."""
+    """Return what an algorithm returned, in the one form everything else reads: tuples all the way down."""
     if isinstance(body, Strands):
         return body
     return Strands((tuple(_step(step) for step in body),))

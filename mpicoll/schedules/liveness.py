@@ -8,12 +8,12 @@ from .ir import Loc, Recv, Reduce, Send, Step, Strand
 
 
 def last(strand: Strand, of: Callable[[Step], list[Loc]]) -> dict[Loc, int]:
-    """The last step in which each place is read, or written."""
+    """Return the last step in which each place is read, or written."""
     return {loc: index for index, step in enumerate(strand) for loc in of(step)}
 
 
 def read(step: Step) -> list[Loc]:
-    """The places a step reads."""
+    """Return the places a step reads."""
     found: list[Loc] = []
     for op in step:
         if isinstance(op, Reduce):
@@ -24,7 +24,7 @@ def read(step: Step) -> list[Loc]:
 
 
 def written(step: Step) -> list[Loc]:
-    """The places a step writes."""
+    """Return the places a step writes."""
     found: list[Loc] = []
     for op in step:
         if isinstance(op, Reduce):
@@ -37,7 +37,7 @@ def written(step: Step) -> list[Loc]:
 def due(
     kept: Sequence[Loc], last_read: Mapping[Loc, int], last_write: Mapping[Loc, int], early: bool
 ) -> dict[int, list[Loc]]:
-    """The steps that end with a rank dividing results that it keeps.
+    """Return the steps that end with a rank dividing results that it keeps.
 
     Late: the last step that uses a result. Sums travel, and every rank divides what it keeps, which is right for
     any algorithm. Early, for algorithms that declare it (see Algorithm.finishes): the step that writes a result

@@ -22,14 +22,14 @@ class Of(Kind):
         return f"an algorithm of {self.collective}"
 
     def resolve(self, value: Any, p: int, nodes: Partition | None) -> Any:
-        """The algorithm with its own parameters, as a building block. Raises UnknownAlgorithm, ValueError."""
+        """Return the algorithm with its own parameters, as a building block. Raises UnknownAlgorithm, ValueError."""
         if not isinstance(value, str):
             raise ValueError(f"it must be {self.range}")
         entry, given = parse_spec(self.collective, value)
         return Chosen(entry, given, nodes)
 
     def turned(self, resolved: Any, p: int, by: int) -> Any:
-        """The same algorithm, nodes under the ranks' new names."""
+        """Return the same algorithm, nodes under the ranks' new names."""
         return resolved if resolved.nodes is None else replace(resolved, nodes=Groups().turned(resolved.nodes, p, by))
 
 

@@ -28,10 +28,10 @@ class Kind(ABC):
 
     @abstractmethod
     def resolve(self, value: Any, p: int, nodes: Partition | None) -> Any:
-        """The value an algorithm gets. Raises ValueError for one out of range."""
+        """Return the value an algorithm gets. Raises ValueError for one out of range."""
 
     def turned(self, resolved: Any, p: int, by: int) -> Any:
-        """The value for ranks renamed by rank - by, as when a root moves."""
+        """Return the value for ranks renamed by rank - by, as when a root moves."""
         return resolved
 
 
@@ -48,7 +48,7 @@ class Whole(Kind):
         return f"a whole number from {self.low} to p" if self.up_to_p else f"a whole number of at least {self.low}"
 
     def resolve(self, value: Any, p: int, nodes: Partition | None) -> int:
-        """The number itself."""
+        """Return the number itself."""
         if type(value) is not int or value < self.low or (self.up_to_p and value > p):
             raise ValueError(f"it must be {self.range}" + (f" = {p}" if self.up_to_p else ""))
         return value
@@ -61,7 +61,7 @@ class Groups(Kind):
     range = "nodes, the ranks per group (at least 1), or groups that hold each rank 0..p-1 once"
 
     def resolve(self, value: Any, p: int, nodes: Partition | None) -> Partition:
-        """The groups, in the order of their lowest ranks."""
+        """Return the groups, in the order of their lowest ranks."""
         if value == NODES:
             value = nodes if nodes is not None else STAND_IN
         if type(value) is int:
@@ -81,7 +81,7 @@ class Groups(Kind):
         return tuple(group for group in groups if group)
 
     def turned(self, resolved: Partition, p: int, by: int) -> Partition:
-        """The same groups under the ranks' new names."""
+        """Return the same groups under the ranks' new names."""
         return tuple(sorted(tuple(sorted((rank - by) % p for rank in group)) for group in resolved))
 
 
@@ -97,7 +97,7 @@ class OneOf(Kind):
         return " or ".join(self.words)
 
     def resolve(self, value: Any, p: int, nodes: Partition | None) -> str:
-        """The word."""
+        """Return the word."""
         if value not in self.words:
             raise ValueError(f"it must be {self.range}")
         return str(value)
@@ -110,7 +110,7 @@ class Parameter(NamedTuple):
     kind: Kind
 
     def resolve(self, who: str, name: str, value: Any, p: int, nodes: Partition | None) -> Any:
-        """The value an algorithm gets. Raises ParameterError that names the range."""
+        """Return the value an algorithm gets. Raises ParameterError that names the range."""
         try:
             return self.kind.resolve(value, p, nodes)
         except ParameterError:

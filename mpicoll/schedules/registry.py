@@ -68,7 +68,7 @@ class Algorithm:
         return {name: parameter.default for name, parameter in self.parameters.items()}
 
     def resolve(self, p: int, nodes: Partition | None = None, /, **given: Any) -> dict[str, Any]:
-        """All parameters as the body gets them.
+        """Return all parameters as the body gets them.
 
         Raises ParameterError for one that does not exist or is out of range, PreconditionError where p will not do.
         """
@@ -84,39 +84,39 @@ class Algorithm:
         return resolved
 
     def serves(self, p: int) -> bool:
-        """Whether p ranks will do, with its defaults."""
+        """Return whether p ranks will do, with its defaults."""
         resolved = {name: x.resolve(self.title, name, x.default, p, None) for name, x in self.parameters.items()}
         return self.requires is None or self.requires.holds(p, **resolved)
 
     def make(self, p: int, resolved: dict[str, Any]) -> Callable[[int], Strands]:
-        """The program of each rank, for root 0 and resolved parameters."""
+        """Return the program of each rank, for root 0 and resolved parameters."""
         if self.layered:
             return self.stack(p, resolved)
         return lambda rank: strands(self.body(p, rank, **resolved))
 
     def stack(self, p: int, resolved: dict[str, Any]) -> Stack:
-        """The layers of a layered algorithm, one after the other."""
+        """Return the layers of a layered algorithm, one after the other."""
         layers = self.body(p, **resolved)
         return Stack(self.collective.blocks(p, self.share(p, **resolved)), layers)
 
     def __call__(self, p: int, rank: int, **given: Any) -> Strands:
-        """The steps of one rank, for root 0."""
+        """Return the steps of one rank, for root 0."""
         return self.make(p, self.resolve(p, **given))(rank)
 
     def blocks(self, p: int, nodes: Partition | None = None, /, **given: Any) -> int:
-        """How many blocks the vector has; 1 where blocks are named otherwise."""
+        """Return how many blocks the vector has; 1 where blocks are named otherwise."""
         return self.share(p, **self.resolve(p, nodes, **given)) if self.collective.naming == "vector" else 1
 
     def keeps_order(self, p: int = 8, nodes: Partition | None = None, /, **given: Any) -> bool:
-        """Whether it serves operators that do not commute, on p ranks with these parameters."""
+        """Return whether it serves operators that do not commute, on p ranks with these parameters."""
         return self.ordered(p, **self.resolve(p, nodes, **given)) if callable(self.ordered) else self.ordered
 
     def finishes_where_kept(self, p: int, resolved: dict[str, Any]) -> bool:
-        """Whether it `finishes`, on p ranks with these resolved parameters."""
+        """Return whether it `finishes`, on p ranks with these resolved parameters."""
         return self.finishes(p, **resolved) if callable(self.finishes) else self.finishes
 
     def choices(self, p: int) -> Iterator[tuple[dict[str, Any], Sequence[int]]]:
-        """The parameters and roots it is proved on at p ranks: its defaults on all roots, then its grid."""
+        """Yield the parameters and roots it is proved on at p ranks: its defaults on all roots, then its grid."""
         yield {}, every_root(p)
         for grid in self.grid:
             for row in grid.rows(p):
@@ -133,20 +133,23 @@ class Chosen:
     nodes: Partition | None = None
 
     def ordered(self, ranks: Sequence[int]) -> bool:
-        """Whether it keeps operand order on these ranks."""
+        """Return whether it keeps operand order on these ranks."""
         return self.entry.keeps_order(len(ranks), within(self.nodes, ranks), **dict(self.given))
 
     def blocks(self, ranks: Sequence[int]) -> int:
-        """How many blocks its vector has on these ranks."""
+        """Return how many blocks its vector has on these ranks."""
         return self.entry.blocks(len(ranks), within(self.nodes, ranks), **dict(self.given))
 
     def claim(self, what: str, p: int, n: Any) -> Any:
-        """The value of one of its formulas, a field of Claims, for p ranks and n bytes."""
+        """Return the value of one of its formulas, a field of Claims, for p ranks and n bytes."""
         claims = self.entry.claims
         return claims.evaluate(getattr(claims, what), p, n, **self.entry.resolve(p, **dict(self.given)))
 
     def layer(self, ranks: Sequence[int], part_of: Callable[[Any], Block | None], *, mirrored: bool = False) -> Layer:
-        """This algorithm on some of the ranks; backwards in time if mirrored. Raises PreconditionError."""
+        """Return this algorithm as a layer on some of the ranks; backwards in time if mirrored.
+
+        Raises PreconditionError.
+        """
         p = len(ranks)
         resolved = self.entry.resolve(p, within(self.nodes, ranks), **dict(self.given))
         make = self.entry.make(p, resolved)
@@ -154,7 +157,7 @@ class Chosen:
         return Layer(lambda _, rank: mirror(make(rank)) if mirrored else make(rank), ranks, part_of, strand)
 
     def evenly(self, ranks: Sequence[int], total: int, *, mirrored: bool = False) -> Layer:
-        """This algorithm on some of the ranks, each of its blocks an equal share of `total` blocks of ours."""
+        """Return this algorithm as a layer on some of the ranks, each block an equal share of `total` blocks."""
         own = self.blocks(ranks)
         return self.layer(ranks, lambda block: block * own // total, mirrored=mirrored)
 
@@ -224,7 +227,7 @@ def _parameters(who: str, body: Callable[..., Any]) -> dict[str, Parameter]:
 
 
 def registered() -> Iterator[Algorithm]:
-    """Every algorithm, collective by collective, in the order of registration."""
+    """Yield every algorithm, collective by collective, in the order of registration."""
     for entries in _REGISTRY.values():
         yield from entries.values()
 
@@ -235,12 +238,12 @@ def every(collective: str, *but: str) -> Callable[[int], list[str]]:
 
 
 def list_algorithms() -> dict[str, tuple[str, ...]]:
-    """The names of all algorithms: {"allreduce": ("ring", …), …}; gather's again as gatherv's, and so on."""
+    """Return the names of all algorithms: {"allreduce": ("ring", …), …}; gather's again as gatherv's, and so on."""
     return {collective: tuple(_REGISTRY[plain(collective)]) for collective in (*COLLECTIVES, *PLAIN)}
 
 
 def find(collective: str, name: str) -> Algorithm:
-    """The algorithm of that name. Raises UnknownAlgorithm, naming the near ones."""
+    """Return the algorithm of that name. Raises UnknownAlgorithm, naming the near ones."""
     entries = _REGISTRY.get(plain(collective))
     if entries is None:
         raise UnknownAlgorithm("collective", collective, (*COLLECTIVES, *PLAIN))
@@ -251,7 +254,7 @@ def find(collective: str, name: str) -> Algorithm:
 
 @lru_cache(maxsize=1024)
 def parse_spec(collective: str, spec: str) -> tuple[Algorithm, tuple[tuple[str, Any], ...]]:
-    """An algorithm and its parameters from "name" or "name(key=value, …)"; bare words are strings.
+    """Return an algorithm and its parameters from "name" or "name(key=value, …)"; bare words are strings.
 
     Raises UnknownAlgorithm for a name, ParameterError for a parameter that does not exist, ValueError for what
     cannot be read. Ranges are looked at when p is known.
@@ -270,7 +273,7 @@ def parse_spec(collective: str, spec: str) -> tuple[Algorithm, tuple[tuple[str, 
 
 
 def _given(call: ast.expr) -> dict[str, Any]:
-    """The parameters of name(key=value, …). Raises ValueError for anything else."""
+    """Return the parameters of name(key=value, …). Raises ValueError for anything else."""
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
         raise ValueError
     given = {k.arg: _value(k.value) for k in call.keywords if k.arg}
@@ -280,7 +283,7 @@ def _given(call: ast.expr) -> dict[str, Any]:
 
 
 def _value(node: ast.expr) -> Any:
-    """A parameter's value: words and calls are other algorithms' specs, lists become tuples."""
+    """Return a parameter's value: words and calls are other algorithms' specs, lists become tuples."""
     if isinstance(node, ast.Name) or (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
         return ast.unparse(node)
     return _hashable(ast.literal_eval(node))
@@ -293,7 +296,7 @@ def _hashable(value: Any) -> Any:
 
 
 def ordered_names(collective: str, p: int = 8, nodes: Partition | None = None) -> list[str]:
-    """The algorithms of a collective that serve non-commutative operators on p ranks, with their defaults."""
+    """Return the algorithms of a collective that serve non-commutative operators on p ranks, with their defaults."""
     return [a.name for a in _REGISTRY[plain(collective)].values() if a.serves(p) and a.keeps_order(p, nodes)]
 
 

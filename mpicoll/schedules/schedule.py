@@ -60,7 +60,7 @@ class Schedule:
         return self.collective.blocks(self.p, share)
 
     def strand(self, block: Block) -> int:
-        """The strand in which a block moves."""
+        """Return the strand in which a block moves."""
         if self.turn and self.collective.naming == "rank":
             block = (block - self.turn) % self.p  # type: ignore[operator]
         if isinstance(self.make, Stack):
@@ -68,7 +68,7 @@ class Schedule:
         return self.algorithm.strand(block)  # type: ignore[arg-type]
 
     def program(self, rank: int) -> Strands:
-        """The strands of one rank, roots and operand order taken care of."""
+        """Return the strands of one rank, roots and operand order taken care of."""
         if not self.collective.rooted or self.root == 0:
             return self.make(rank)
         if not self.turn:
@@ -80,11 +80,11 @@ class Schedule:
         return rotate(lambda _, r: self.make(r), self.p, rank, self.turn, self.collective.naming == "rank")
 
     def starts(self, rank: int) -> list[Block]:
-        """The blocks a rank contributes."""
+        """Return the blocks a rank contributes."""
         return list(self.collective.starts(self.blocks, self.p, rank, self.root))
 
     def ends(self, rank: int) -> list[Block]:
-        """The blocks a rank must hold at the end."""
+        """Return the blocks a rank must hold at the end."""
         return list(self.collective.ends(self.blocks, self.p, rank, self.root))
 
 
@@ -98,6 +98,6 @@ def schedule(
     nodes: Partition | None = None,
     **parameters: Any,
 ) -> Schedule:
-    """The schedule of an algorithm, given by name or as "name(key=value, …)", for p ranks."""
+    """Return the schedule of an algorithm, given by name or as "name(key=value, …)", for p ranks."""
     entry, given = parse_spec(collective, spec)
     return Schedule(entry, p, root, commutative=commutative, nodes=nodes, **{**dict(given), **parameters})

@@ -28,7 +28,7 @@ class Rule(NamedTuple):
     per_rank: int = 0  # bytes, of the call by the number of ranks, and more
 
     def fits(self, nbytes: int, p: int) -> bool:
-        """Whether the rule speaks of such a call."""
+        """Return whether the rule speaks of such a call."""
         enough = nbytes >= max(self.above, self.per_rank * p)
         return enough and p >= self.ranks and (not self.only_powers_of_two or p & (p - 1) == 0)
 
@@ -139,7 +139,7 @@ HOST_RULES: dict[str, tuple[Rule, ...]] = {
 
 
 def rules(collective: str, p: int, commutative: bool, nodes: Partition | None) -> tuple[Rule, ...]:
-    """Those for ranks that lie so on nodes: the last that fits serves."""
+    """Return those for ranks that lie so on nodes: the last that fits serves."""
     if not commutative:
         return ORDERED_RULES[collective]
     shared = HOST_RULES.get(collective, ()) if nodes is not None and 1 < len(nodes) < p else ()
@@ -147,12 +147,12 @@ def rules(collective: str, p: int, commutative: bool, nodes: Partition | None) -
 
 
 def rule_of(collective: str, algorithms: tuple[str, ...], nodes: Partition | None) -> Rule | None:
-    """That of the first of these algorithms which has one, whoever has so many ranks and bytes as it is for."""
+    """Return the rule of the first of these algorithms that has one for so many ranks and bytes."""
     everything = *HOST_RULES.get(collective, ()), *RULES[collective], *_across(collective, nodes)
     known = {rule.algorithm: rule for rule in everything}
     return next((known[name] for name in algorithms if name in known), None)
 
 
 def _across(collective: str, nodes: Partition | None) -> tuple[Rule, ...]:
-    """The rules for links, if there are any between these nodes."""
+    """Return the rules for links, if there are any between these nodes."""
     return LINK_RULES.get(collective, ()) if nodes is not None and len(nodes) > 1 else ()

@@ -57,7 +57,7 @@ class Overrides:
     def merged(
         self, algorithms: Mapping[str, str], chunk_bytes: int | None, window: int | None, engine: str | None
     ) -> Overrides:
-        """These with others laid over them, checked."""
+        """Return these with others laid over them, checked."""
         for collective, spec in algorithms.items():
             if not isinstance(spec, str):
                 raise ArgumentError(f"{collective} is {spec!r}; it must be the name of an algorithm")
@@ -86,7 +86,7 @@ def choose(
     nodes: Partition | None = None,
     measured: Sequence[Rule] = (),
 ) -> Choice:
-    """The choice for a call of nbytes (see Claims for whose bytes); measured: what a tuning table says of it.
+    """Return the choice for a call of nbytes (see Claims for whose bytes); measured: what a tuning table says of it.
 
     Raises PreconditionError when what is forced cannot serve.
     """
@@ -123,7 +123,7 @@ def _measured(
     nodes: Partition | None,
     measured: Sequence[Rule],
 ) -> Rule | None:
-    """What a tuning table says of such a call; nothing of one for which using() chose what was not measured."""
+    """Return what a tuning table says of such a call; nothing of one for which using() chose what was not measured."""
     if overrides.chunk_bytes or overrides.window or overrides.engine not in (None, "auto"):
         return None
     rule = next((rule for rule in reversed(measured) if rule.fits(nbytes, p)), None)

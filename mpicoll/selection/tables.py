@@ -50,7 +50,7 @@ class Tuning:
     tables: tuple[Table, ...]
 
     def table(self, mpi: str, nodes: Partition) -> tuple[Table | None, str]:
-        """The table of such ranks; or None, and why there is none."""
+        """Return the table of such ranks; or None, and why there is none."""
         here = layout(nodes)
         found = next((table for table in self.tables if (table.mpi, table.nodes) == (mpi, here)), None)
         if found is not None:
@@ -60,7 +60,7 @@ class Tuning:
 
 
 def layout(nodes: Partition) -> tuple[str, ...]:
-    """The ranks of every node, in short.
+    """Return the ranks of every node, in short.
 
     >>> layout(((0, 1, 2), (3, 5), (4,)))
     ('0-2', '3, 5', '4')
@@ -76,7 +76,7 @@ def where(nodes: Sequence[str]) -> str:
 
 
 def members(nodes: Sequence[str]) -> Partition:
-    """The inverse of layout.
+    """Return the inverse of layout.
 
     >>> members(('0-2', '3, 5', '4'))
     ((0, 1, 2), (3, 5), (4,))
@@ -86,13 +86,13 @@ def members(nodes: Sequence[str]) -> Partition:
 
 
 def library(mpi: Any) -> str:
-    """The MPI library's name and version, for instance MPICH 5.0.2."""
+    """Return the MPI library's name and version, for instance MPICH 5.0.2."""
     vendor, numbers = mpi.get_vendor()
     return f"{vendor} {'.'.join(map(str, numbers))}"
 
 
 def node(mpi: Any) -> str:
-    """What ranks of one node have in common: its name and, should names be alike, the number of its start."""
+    """Return what ranks of one node have in common: its name and, should names be alike, the number of its start."""
     return f"{mpi.Get_processor_name()} {_start()}"
 
 
@@ -110,7 +110,7 @@ def once(path: str) -> Tuning:
 
 
 def read(path: str | os.PathLike[str]) -> Tuning:
-    """The tables of a file. Raises TuningError, which says where in it what is wrong."""
+    """Return the tables of a file. Raises TuningError, which says where in it what is wrong."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
@@ -119,7 +119,7 @@ def read(path: str | os.PathLike[str]) -> Tuning:
 
 
 def parse(text: str, path: str) -> Tuning:
-    """The tables of a text. Raises TuningError."""
+    """Return the tables of a text. Raises TuningError."""
     try:
         content = json.loads(text)
     except ValueError as error:
@@ -139,7 +139,7 @@ def _validate(content: Any, path: str) -> None:
 
 @cache
 def validator() -> Any:
-    """What looks whether JSON is a tuning table. Raises TuningError where there is no jsonschema."""
+    """Return what looks whether JSON is a tuning table. Raises TuningError where there is no jsonschema."""
     try:
         from jsonschema import Draft202012Validator
     except ImportError:

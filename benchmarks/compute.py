@@ -26,7 +26,8 @@ def _compiled() -> Callable[[float, int], float]:
 
     from mpicoll.kernels.cache import jit
 
-    return jit(types.float64, types.float64, types.int64)(_chain)
+    chain: Callable[[float, int], float] = jit(types.float64, types.float64, types.int64)(_chain)
+    return chain
 
 
 @lru_cache(maxsize=1)

@@ -47,7 +47,8 @@ def contributed(rank: int, p: int, op: str, dtype: np.dtype) -> np.ndarray:
     if op in _RARE:
         return np.where((i + rank) % (2 * p) == 0, *_RARE[op]).astype(dtype)
     if dtype.kind == "b":
-        return ((i + rank) % 3 == 0).astype(dtype)
+        true: np.ndarray = ((i + rank) % 3 == 0).astype(dtype)
+        return true
     return (1 + (5 * i + 3 * rank) % (3 if dtype.itemsize == 1 else 17)).astype(dtype)
 
 

@@ -54,7 +54,8 @@ def stream(comm: MPI.Intracomm, on: MPI.Intracomm, array: np.ndarray, calls: int
     started = time.perf_counter()
     for _ in range(calls):
         on.Allreduce(array, result)
-    return comm.allreduce((time.perf_counter() - started) / calls, MPI.MAX)
+    slowest: float = comm.allreduce((time.perf_counter() - started) / calls, MPI.MAX)
+    return slowest
 
 
 def streams(comm: MPI.Intracomm, nbytes: int, calls: int, rounds: int) -> tuple[np.ndarray, np.ndarray]:

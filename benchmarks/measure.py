@@ -192,7 +192,8 @@ class Bench:
         """
         here = self.control.rank == 0
         enough = here and budget.enough(rounds, elapsed, lambda: _least_precise(running))
-        return self.control.bcast((enough, here and self.sync.is_stale()))
+        decided: tuple[bool, bool] = self.control.bcast((enough, here and self.sync.is_stale()))
+        return decided
 
     def _alone(self, case: Case, timing: Timing, calls: int, sync: Sync) -> list[float]:
         """Seconds this rank spent in each of some calls, LATE for those it was too late for."""

@@ -107,7 +107,8 @@ class Pattern:
 
     def length(self, block: Any, lengths: list[int]) -> int:
         """Elements of one block, of the lengths above."""
-        return lengths[sum(block) % len(lengths) if self.meaning.naming == "pair" else block]
+        place: int = sum(block) % len(lengths) if self.meaning.naming == "pair" else block
+        return lengths[place]
 
     def sides(self, lengths: list[int], p: int, rank: int, root: int) -> tuple[Side, Side]:
         """Return the blocks a rank starts with, and those it ends with."""
@@ -122,7 +123,8 @@ class Pattern:
     def way(self, block: Any, root: int) -> tuple[int, int]:
         """Return where a block that is moved comes from and where it goes; 0 where it goes to all, or all go to one."""
         if self.meaning.naming == "pair":
-            return block
+            pair: tuple[int, int] = block
+            return pair
         return self.meaning.source(block, root), block if self.meaning.ends is at_namesake else 0
 
 

@@ -127,7 +127,8 @@ def compare(world: Any, alone: Any, digits: Digits, epochs: int) -> list[str]:
             f"largest relative difference of losses {worst:.1e} (limit {TOLERANCE:.0e}), "
             f"test accuracy {accuracy:.1%} (at least {LEAST_ACCURACY:.0%})"
         )
-    return world.bcast(complaints(worst, accuracy))
+    wrong: list[str] = world.bcast(complaints(worst, accuracy))
+    return wrong
 
 
 def complaints(worst: float, accuracy: float) -> list[str]:

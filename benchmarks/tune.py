@@ -22,9 +22,10 @@ import numpy as np
 
 import mpicoll
 from mpicoll.errors import MpicollError, TuningError, UnknownAlgorithm
+from mpicoll.plans.plan import WINDOW
 from mpicoll.schedules.collectives import COLLECTIVES
 from mpicoll.schedules.registry import find, list_algorithms
-from mpicoll.selection.rules import WINDOW, Rule
+from mpicoll.selection.rules import Rule
 from mpicoll.selection.tables import SCHEMA, UNKNOWN_TO_ALL, Table, layout, library, read, validator
 
 from .asked import ALL, listed, positive
@@ -217,7 +218,7 @@ class Tuner:
         self, cases: Cases, native: Contender, candidates: Sequence[Candidate], seconds: float
     ) -> list[Timing]:
         contenders = [native, *(each.contender for each in candidates)]
-        timings = self.session.bench.measure(cases, contenders, Budget(seconds, precision=0.01))
+        timings: list[Timing] = self.session.bench.measure(cases, contenders, Budget(seconds, precision=0.01))
         where = f"{cases.shape.collective} of {format_size(cases.nbytes)}"
         self.wrong += [f"{timing.contender.label} at {where}" for timing in timings if not timing.valid]
         return timings

@@ -45,7 +45,10 @@ def loaded_here() -> tuple[str, ...]:
 
 
 def native(
-    function: Callable, arguments: Sequence[types.Type], returns: types.Type = types.void, also: Sequence[str] = ()
+    function: Callable[..., Any],
+    arguments: Sequence[types.Type],
+    returns: types.Type = types.void,
+    also: Sequence[str] = (),
 ) -> int:
     """Return the address of `function` as a C function, compiled or loaded; valid to the end. `also` as for jit()."""
     kernel = CFunc(function, (tuple(arguments), returns), {}, {})
@@ -55,14 +58,14 @@ def native(
     return kernel.address
 
 
-def jit(returns: types.Type, *arguments: types.Type, also: Sequence[str] = ()) -> Callable[[Callable], Any]:
+def jit(returns: types.Type, *arguments: types.Type, also: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Any]:
     """Decorate with njit(nogil=True) and this one signature, compiled or loaded at once.
 
     `also` names further source files whose jitted functions are compiled in: numba looks for changes only
     in the file of the function itself and would go on using what it compiled before such a change.
     """
 
-    def decorate(function: Callable) -> Any:
+    def decorate(function: Callable[..., Any]) -> Any:
         dispatcher = njit(nogil=True)(function)
         wanted = signature(returns, *arguments)
         _build(dispatcher, function, wanted, lambda: dispatcher.compile(wanted), also)
@@ -73,7 +76,7 @@ def jit(returns: types.Type, *arguments: types.Type, also: Sequence[str] = ()) -
 
 
 def _build(
-    target: Any, function: Callable, wanted: Signature, build: Callable, also: Sequence[str] = ()
+    target: Any, function: Callable[..., Any], wanted: Signature, build: Callable[[], Any], also: Sequence[str] = ()
 ) -> None:
     """Call build(), which compiles or loads `target`, numba's object for `function`."""
     try:
@@ -90,7 +93,7 @@ def _build(
         cache.release()
 
 
-def _label(function: Callable, wanted: Signature) -> str:
+def _label(function: Callable[..., Any], wanted: Signature) -> str:
     return f"{function.__module__.rpartition('.')[2]}.{function.__name__}({', '.join(map(str, wanted.args))})"
 
 
@@ -100,7 +103,7 @@ class _OneAtATime(FunctionCache):
     numba calls load_overload, compiles if that gave None, then calls save_overload.
     """
 
-    def __init__(self, function: Callable, wanted: Signature, also: Sequence[str]) -> None:
+    def __init__(self, function: Callable[..., Any], wanted: Signature, also: Sequence[str]) -> None:
         super().__init__(function)
         self._turn: Turn | None = None
         self._index_seen: tuple[int, ...] | None = None

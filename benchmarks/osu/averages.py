@@ -26,7 +26,8 @@ def over_ranks(comm: Any, mpi: Any, mine: float) -> Spread:
 
 def mean_iterations(comm: Any, mpi: Any, mine: np.ndarray) -> np.ndarray:
     """Return each iteration's mean over ranks."""
-    return _reduced(comm, mine, mpi.SUM) / comm.size
+    mean: np.ndarray = _reduced(comm, mine, mpi.SUM) / comm.size
+    return mean
 
 
 def _reduced(comm: Any, mine: np.ndarray, op: Any) -> np.ndarray:

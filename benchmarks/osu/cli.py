@@ -67,7 +67,7 @@ def attached(word: str) -> str:
 @click.option("-k", "--root-rank", default="fixed:0", help="fixed:RANK or rotate, iteration by iteration.")
 @click.option("-b", "--buffer-num", type=click.Choice(["single", "multiple"]), default="single", help="For a window.")
 @click.pass_context
-def osu(context: click.Context, benchmark: str, **given: Any) -> None:
+def osu(context: click.Context, /, benchmark: str, **given: Any) -> None:
     """Measure as the OSU micro-benchmarks do, and print what they print: start it under mpiexec.
 
     One collective, called in one form by one algorithm, or MPI's messages between two ranks. Each program

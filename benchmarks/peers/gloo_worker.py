@@ -192,7 +192,8 @@ class Timer:
         """Return the elementwise maximum over ranks."""
         everyone = self.torch.tensor(mine, dtype=self.torch.float64)
         self.dist.all_reduce(everyone, op=self.dist.ReduceOp.MAX)
-        return everyone.tolist()
+        longest: list[float] = everyone.tolist()
+        return longest
 
     def measure(self, collective: str, nbytes: int, rounds: int) -> dict[str, Any]:
         """Return one case's line."""

@@ -67,7 +67,8 @@ def independent(row: Row, native: Row) -> Row:
 
 def samples(row: Row) -> list[float]:
     """Microseconds, one a round; of very many rounds, their percentiles."""
-    return row["sketch_us"] if sketched(row) else row["samples_us"]
+    found: list[float] = row["sketch_us"] if sketched(row) else row["samples_us"]
+    return found
 
 
 def sketched(row: Row) -> bool:

@@ -95,7 +95,8 @@ def curves(measure: str, x: str, looks: Mapping[str, Look], legend: bool = False
         .add_params(hover)
     )
     layers = [*_references(what, x), band, lines, points]
-    return alt.layer(*layers).add_params(hidden).properties(width="container", height=380)
+    chart: alt.LayerChart = alt.layer(*layers).add_params(hidden).properties(width="container", height=380)
+    return chart
 
 
 def _references(what: Measure, x: str) -> list[alt.Chart]:
@@ -136,7 +137,9 @@ def dots(measure: str, looks: Mapping[str, Look], legend: bool = False) -> alt.L
     marks = base.mark_point(filled=True, size=90, opacity=1).encode(
         x=alt.X(f"{what.field}:Q", axis=axis).scale(zero=True), shape=_shape(looks, False), tooltip=tooltip()
     )
-    return alt.layer(spans, marks).add_params(hidden).properties(width="container", autosize=FIT, height=alt.Step(26))
+    layers = alt.layer(spans, marks).add_params(hidden)
+    chart: alt.LayerChart = layers.properties(width="container", autosize=FIT, height=alt.Step(26))
+    return chart
 
 
 def _x(x: str) -> alt.X:

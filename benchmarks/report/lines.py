@@ -91,7 +91,7 @@ def _bases(rows: Sequence[Row], settings: Mapping[str, Any]) -> Iterator[Row]:
 
 def _kind(entry: Any, where: str) -> str:
     """Return which kind of line it is. Raises ReadError."""
-    kind = entry.get("kind") if isinstance(entry, dict) else None
+    kind: str | None = entry.get("kind") if isinstance(entry, dict) else None
     if kind not in ("run", "result"):
         raise ReadError(f"{where} is no result of `mpicoll bench --json`: its kind is {kind!r}, not run or result")
     if entry.get("schema") != SCHEMA:

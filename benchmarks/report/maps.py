@@ -36,7 +36,9 @@ def best(looks: Mapping[str, Look]) -> alt.LayerChart:
         color=alt.Color("contender:N", scale=scale, legend=None),
         opacity=alt.Opacity("margin:Q", legend=None).scale(domain=[1, 1.6], range=[0.16, 0.62], clamp=True),
     )
-    return alt.layer(tiles, *_words(base, "words")).properties(width="container", autosize=FIT, height=alt.Step(HEIGHT))
+    layers = alt.layer(tiles, *_words(base, "words"))
+    chart: alt.LayerChart = layers.properties(width="container", autosize=FIT, height=alt.Step(HEIGHT))
+    return chart
 
 
 def glance() -> alt.LayerChart:
@@ -53,7 +55,8 @@ def glance() -> alt.LayerChart:
     strength = alt.Opacity("distance:Q", legend=None).scale(domain=[0, 0.9], range=[0.1, 0.62], clamp=True)
     tiles = base.mark_rect(cornerRadius=5).encode(color=colour, opacity=strength)
     layers = alt.layer(tiles, *_words(base, "ours_words"))
-    return layers.properties(width="container", autosize=FIT, height=alt.Step(LOW))
+    chart: alt.LayerChart = layers.properties(width="container", autosize=FIT, height=alt.Step(LOW))
+    return chart
 
 
 def _words(base: alt.Chart, field: str) -> list[alt.Chart]:

@@ -81,7 +81,7 @@ def _of(look: Mapping[str, Look], rows: Sequence[Record]) -> dict[str, Look]:
 
 
 def _whole(chart: alt.LayerChart, name: str, rows: Sequence[Record], title: str) -> dict[str, Any]:
-    spec = chart.properties(title=title).to_dict()
+    spec: dict[str, Any] = chart.properties(title=title).to_dict()
     spec["width"] = {"step": STEP} if name == CELLS else WIDTH
     return spec | {"datasets": {name: list(rows)}, "config": PAPER, "padding": 16}
 

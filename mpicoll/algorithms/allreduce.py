@@ -256,7 +256,8 @@ def tree(p: int) -> list[Layer]:
     >>> [step[0].peer for step in tree(4, 0)[0]]
     [1, 2, 2, 1]
     """
-    return reduce_bcast.body(p, **reduce_bcast.resolve(p))
+    layers: list[Layer] = reduce_bcast.body(p, **reduce_bcast.resolve(p))
+    return layers
 
 
 @algorithm("allreduce", layered=True, blocks=2, strand=lambda block: block % 2, finishes=True)
@@ -272,7 +273,9 @@ def double_tree(p: int) -> list[Layer]:
     >>> len(double_tree(8, 3))
     2
     """
-    return reduce_bcast.body(p, **reduce_bcast.resolve(p, reduce="double_tree", bcast="double_tree"))
+    given = reduce_bcast.resolve(p, reduce="double_tree", bcast="double_tree")
+    layers: list[Layer] = reduce_bcast.body(p, **given)
+    return layers
 
 
 @algorithm(

@@ -63,7 +63,8 @@ class Buffer:
 
     def pack(self) -> np.ndarray:
         """Return the data, as a new array of bytes."""
-        return bytes_at(self.address, self.nbytes).copy()
+        data: np.ndarray = bytes_at(self.address, self.nbytes).copy()
+        return data
 
     def unpack(self, packed: np.ndarray) -> None:
         """Put the bytes of `pack` in their places; what lies between stays as it is."""

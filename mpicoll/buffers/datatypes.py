@@ -210,7 +210,7 @@ def _runs(datatype: MPI.Datatype, name: str) -> Runs | None:
 
 def _present(name: str) -> MPI.Datatype | None:
     """Return the predefined type of this name, or None where this MPI lacks it (Open MPI: size 0)."""
-    datatype = getattr(MPI, name, None)
+    datatype: MPI.Datatype | None = getattr(MPI, name, None)
     if datatype is None or datatype == MPI.DATATYPE_NULL or datatype.Get_size() == 0:
         return None
     return datatype

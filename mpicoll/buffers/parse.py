@@ -217,7 +217,7 @@ def _native_format(format: str) -> str:
     return format[1:]
 
 
-def _offset(displacement: Any, known: TypeFacts, length: int) -> int:
+def _offset(displacement: object, known: TypeFacts, length: int) -> int:
     """Bytes before the first element; displacements are in elements."""
     if displacement is None:
         return 0
@@ -238,7 +238,7 @@ def _offset(displacement: Any, known: TypeFacts, length: int) -> int:
     return displacement * known.extent
 
 
-def _count(count: Any, obj: Any, known: TypeFacts, length: int, blocks: int) -> int:
+def _count(count: object, obj: Any, known: TypeFacts, length: int, blocks: int) -> int:
     """Elements of one block: as given, or what the memory holds."""
     if count is not None:
         count = integer(count, "count")

@@ -30,7 +30,7 @@ class Later(click.Command):
         """Return the context of the real command, which is then what runs."""
         module, _, attribute = self.place.partition(":")
         try:
-            command = getattr(import_module(module), attribute)
+            command: click.Command = getattr(import_module(module), attribute)
         except Exception as error:
             raise click.ClickException(f"{module} does not load: {type(error).__name__}: {error}") from None
         return command.make_context(info_name, args, parent, **extra)

@@ -69,7 +69,8 @@ def _attribute(comm: MPI.Comm) -> Channel | None:
         if _keyval is None:
             _keyval = MPI.Comm.Create_keyval(delete_fn=_deleted)
             MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=_finalizing), True)
-        channel: Any = comm.Get_attr(_keyval)
+        found: Any = comm.Get_attr(_keyval)
+        channel: Channel | None = found
         return channel
 
 

@@ -281,7 +281,8 @@ class Repeated(UnderWay, Lasting):
         return self.own_scratch
 
     def _execution(self) -> Execution:
-        return self.own_execution
+        execution: Execution = self.own_execution
+        return execution
 
     def _give_back(self) -> None:
         """Free nothing: it is wanted again."""
@@ -342,7 +343,7 @@ def prepare(
     sequence = channel.next_sequence()
     compare(channel, call, prepared, sequence)
     channel.record(record(call, prepared, sequence))
-    request = native(PERSISTENT, info)(comm)
+    request: MPI.Prequest = native(PERSISTENT, info)(comm)
     if not (call.averages or channel.settings.watched):
         return request
     return Prequest.prepare(channel, RepeatedNative(channel, call, prepared, request))

@@ -37,7 +37,7 @@ class General:
 
     def complete(self) -> None:
         """Say that the collective is complete. Again is harmless, and needed after an interrupt."""
-        _once(MPI.Grequest.Complete, self._left)  # type: ignore[attr-defined]
+        _once(MPI.Grequest.Complete, self._left)
 
 
 class Tags:

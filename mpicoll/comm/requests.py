@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from mpi4py import MPI
 
@@ -22,6 +22,7 @@ from .proxies import Ticket
 
 Requests = Sequence[MPI.Request]
 Statuses = list[MPI.Status] | None
+Found = TypeVar("Found")
 
 
 class Completing(MPI.Request):
@@ -192,7 +193,9 @@ class Completing(MPI.Request):
     @classmethod
     def waitall(cls, requests: Requests, statuses: Statuses = None) -> list[Any]:
         """As MPI.Request.waitall, and advances collectives."""
-        return _until(lambda: cls.testall(requests, statuses), lambda found: found[0])[1]
+        found: Any = _until(lambda: cls.testall(requests, statuses), lambda found: found[0])
+        messages: list[Any] = found[1]
+        return messages
 
     @classmethod
     def waitany(cls, requests: Requests, status: MPI.Status | None = None) -> tuple[int, Any]:
@@ -214,7 +217,7 @@ def _empty(requests: Requests, statuses: Sequence[MPI.Status | None] | None) -> 
             status.Set_elements(MPI.BYTE, 0)
 
 
-def _until(look: Callable[[], Any], enough: Callable[[Any], Any]) -> Any:
+def _until(look: Callable[[], Found], enough: Callable[[Found], object]) -> Found:
     """Return what `look` finds once that is enough."""
     while not enough(found := look()):
         os.sched_yield()

@@ -18,6 +18,8 @@ from .comm import Comm
 from .lifetime import OPENED, attach
 from .persistent import Prequest
 
+__all__ = ["COMM_SELF", "COMM_WORLD", "check", "named", "replace"]
+
 _PLAIN = {"COMM_WORLD": COMM_WORLD, "COMM_SELF": COMM_SELF}
 
 
@@ -59,7 +61,7 @@ def replace(overrides: Overrides, tally: Tally | None) -> None:
         setattr(MPI, name, Comm(plain))
         opened(attach(plain))
     OPENED.append(opened)
-    copyreg.pickle(Comm, _reduced)  # type: ignore[arg-type]
+    copyreg.pickle(Comm, _reduced)
 
 
 def _begin_with(channel: Channel, overrides: Overrides) -> None:
@@ -72,7 +74,8 @@ def _begin_with(channel: Channel, overrides: Overrides) -> None:
 
 def named(name: str) -> MPI.Intracomm:
     """COMM_WORLD or COMM_SELF of the process that asks, mpicoll's or not."""
-    return getattr(MPI, name)
+    comm: MPI.Intracomm = getattr(MPI, name)
+    return comm
 
 
 def _reduced(comm: Comm) -> Any:

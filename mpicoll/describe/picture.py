@@ -143,7 +143,8 @@ def share(of_n: Fraction) -> str:
     >>> share(Fraction(24, 13)), share(Fraction(1)), share(Fraction(0))
     ('1.85 n', 'n', '0')
     """
-    return {0: "0", 1: "n"}.get(of_n, f"{float(of_n):.3g} n")  # type: ignore[call-overload]
+    names: dict[Fraction | int, str] = {0: "0", 1: "n"}
+    return names.get(of_n, f"{float(of_n):.3g} n")
 
 
 def ranks(who: Iterable[int]) -> str:

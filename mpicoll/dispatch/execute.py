@@ -150,7 +150,7 @@ def kernels(operator: Operator | None, size: int) -> tuple[int, int, int]:
     """Return what a plan folds with, and what it divides with."""
     if operator is None:
         return 0, 0, 0
-    by = divisor(operator.dtype, size) if operator.averages else 0  # type: ignore[arg-type]
+    by = divisor(operator.dtype, size) if operator.averages else 0
     return operator.kernel, operator.scale if operator.averages else 0, by
 
 
@@ -179,7 +179,8 @@ def start_native(
         return native_flight(channel, comm, call, prepared, native)
     channel.say_once(prepared.choice)
     channel.record(record(call, prepared, channel.next_sequence()))
-    return native(NONBLOCKING)(comm)
+    request: MPI.Request = native(NONBLOCKING)(comm)
+    return request
 
 
 def native_flight(

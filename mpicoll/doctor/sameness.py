@@ -51,7 +51,7 @@ def one_mpi(facts: Facts) -> Iterator[Finding]:
 def same_software(facts: Facts) -> Iterator[Finding]:
     """Check that all ranks have the same software."""
     for key, name, severity, advice in SAME:
-        values = groups(facts["ranks"], lambda rank, key=key: rank["software"][key])  # type: ignore[misc]
+        values = groups(facts["ranks"], lambda rank, key=key: rank["software"][key])
         if len(values) > 1:
             yield Finding(severity, f"the ranks differ in {name}", _each(facts["ranks"], values), advice)
 
@@ -59,7 +59,7 @@ def same_software(facts: Facts) -> Iterator[Finding]:
 def same_variables(facts: Facts) -> Iterator[Finding]:
     """Check that mpicoll's variables are the same on every rank."""
     for name in VARIABLES:
-        values = groups(facts["ranks"], lambda rank, name=name: rank["environ"].get(name))  # type: ignore[misc]
+        values = groups(facts["ranks"], lambda rank, name=name: rank["environ"].get(name))
         if len(values) > 1:
             told = [(who, "not set" if value is None else value) for who, value in values]
             yield Finding(

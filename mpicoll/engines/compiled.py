@@ -227,7 +227,7 @@ class Execution:
 
     def advance(self, seconds: float) -> bool:
         """Go on for at most `seconds`; True when done."""
-        code = walk(*self.tables, seconds)
+        code: int = walk(*self.tables, seconds)
         if code < 0:
             raise MPI.Exception(self.cause(-code))
         return code == DONE
@@ -243,7 +243,7 @@ class Execution:
     @property
     def progress(self) -> tuple[int, int, int]:
         """(messages posted, bytes sent, steps finished) so far."""
-        return tuple(self.counters.tolist())  # type: ignore[return-value]
+        return tuple(self.counters.tolist())
 
     def free(self) -> None:
         """Give up nothing: nothing is held."""

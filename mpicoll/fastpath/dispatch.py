@@ -379,5 +379,6 @@ def _leaves(thing: Any) -> Iterator[Any]:
 def _is_single(thing: Any) -> bool:
     """Return whether there is one object each of such: of NumPy's own dtypes, and of MPI's."""
     if isinstance(thing, np.ndarray):
-        return thing.dtype.isbuiltin == 1
+        builtin: int = thing.dtype.isbuiltin
+        return builtin == 1
     return not isinstance(thing, MPI.Datatype) or id(thing) in _DATATYPES

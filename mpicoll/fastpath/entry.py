@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numba import carray, int64, njit, types
@@ -245,11 +246,11 @@ class _Definition(ctypes.Structure):
     )
 
 
-_defined: dict[Callable, _Definition] = {}
+_defined: dict[Callable[..., Any], _Definition] = {}
 _defining = threading.Lock()  # threads may come first together, and Python goes on using the one it was given
 
 
-def _definition(function: Callable) -> _Definition:
+def _definition(function: Callable[..., Any]) -> _Definition:
     with _defining:
         if function not in _defined:
             modules = field, outcome, signature, compiled, local_ops, plan
@@ -260,7 +261,7 @@ def _definition(function: Callable) -> _Definition:
     return _defined[function]
 
 
-def bound_to(context: np.ndarray, function: Callable = fast_call) -> Callable[..., int]:
+def bound_to(context: np.ndarray, function: Callable[..., Any] = fast_call) -> Callable[..., int]:
     """Return the function, for calls under this context, which it keeps alive."""
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]

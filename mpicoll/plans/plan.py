@@ -115,7 +115,7 @@ def layout(schedule: Schedule, counts: Counts, itemsize: int, in_place: bool, ra
         max(lengths, default=0),
         sum(lengths),
         in_place,
-    )  # type: ignore[arg-type]
+    )
 
 
 def _layout_of_shares(schedule: Schedule, shares: Shares, in_place: bool, rank: int) -> Layout:

@@ -27,6 +27,7 @@ from .symbolic import Interval, mask
 # identity of an element, then (mask, whether divided) or (first, end) of the contributions in it
 Cell = tuple[int, int, int]
 Pieces = list[tuple[int, int, int]]  # (base, address, length)
+_Message = tuple[int, int, int]  # (source, destination, tag)
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,8 @@ class Machine:
         self.places = {block: i for i, block in enumerate(schedule.blocks)}
         self.memory = [self._memory(r) for r in range(schedule.p)]
         self.known = [1 << r for r in range(schedule.p)]  # whom each rank has heard of
-        self.sends: dict[tuple[int, int, int], deque] = defaultdict(deque)
-        self.receives: dict[tuple[int, int, int], deque] = defaultdict(deque)
+        self.sends: dict[_Message, deque[tuple[_Lane, Pieces, list[Cell], int]]] = defaultdict(deque)
+        self.receives: dict[_Message, deque[tuple[_Lane, Pieces]]] = defaultdict(deque)
         self.lanes = [
             _Lane(r, s, slot, plan)
             for r, plan in enumerate(lowered)

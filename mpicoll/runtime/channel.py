@@ -31,8 +31,8 @@ LOG = logging.getLogger("mpicoll")
 SPIN = 0.01  # seconds an engine may run before signals, stalls and other operations are looked after
 KEEP_SCRATCH = 64 << 20  # bytes of scratch kept for the next call
 
-LIVE: dict[int, Channel] = {}  # type: ignore[name-defined]  # by identity, those that are not freed
-_busy: set[Channel] = set()  # type: ignore[name-defined]  # with something in flight
+LIVE: dict[int, Channel] = {}  # by identity, those that are not freed
+_busy: set[Channel] = set()  # with something in flight
 _how_busy = np.zeros(1, np.int64)  # how many these are, for fastpath/entry.py
 _busy_lock = threading.RLock()
 LEAKED: list[Any] = []  # what MPI may write to until the end of the process

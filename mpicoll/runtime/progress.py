@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 from mpi4py import MPI
 
@@ -22,7 +22,7 @@ LINGER = 20e-3  # how long ago that may be: to wake the thread for every call wo
 class Polled(Protocol):
     """What the thread looks after: a channel."""
 
-    in_flight: list
+    in_flight: list[Any]
 
     def poll(self) -> bool:
         """Advance what is in flight; whether anything is left."""

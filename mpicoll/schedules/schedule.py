@@ -65,7 +65,7 @@ class Schedule:
             block = (block - self.turn) % self.p  # type: ignore[operator]
         if isinstance(self.make, Stack):
             return self.make.strand[block]
-        return self.algorithm.strand(block)  # type: ignore[arg-type]
+        return self.algorithm.strand(block)
 
     def program(self, rank: int) -> Strands:
         """Return the strands of one rank, roots and operand order taken care of."""

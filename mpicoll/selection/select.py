@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import ArgumentError
+from ..plans.plan import WINDOW
 from ..schedules.collectives import named
 from ..schedules.grouping import Partition
 from ..schedules.registry import check_order, find, parse_spec
-from .rules import RULES, WINDOW, Rule, rule_of, rules
+from .rules import RULES, Rule, rule_of, rules
 
 NATIVE, AUTO = "native", "auto"
 TOO_LARGE = 1 << 31  # bytes from which not every MPI's own collectives serve

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MpicollError, TuningError, spans
+from ..plans.plan import WINDOW
 from ..schedules.collectives import COLLECTIVES
 from ..schedules.grouping import Partition
 from ..schedules.registry import parse_spec
 from ..schedules.schedule import Schedule
-from .rules import WINDOW, Rule
+from .rules import Rule
 from .select import AUTO, NATIVE
 
 SCHEMA = "mpicoll-tuning-1"

@@ -106,8 +106,11 @@ def paths_named_in(text: str) -> list[str]:
             if "/" in token.strip("/") or token.endswith(("/", ".py", ".md"))]
 
 
+PAGES = [ROOT / "docs" / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "design").glob("*.md"))]
+
+
 def test_paths_named_in_the_architecture_exist():
-    named = paths_named_in((ROOT / "docs" / "ARCHITECTURE.md").read_text())
+    named = [path for page in PAGES for path in paths_named_in(page.read_text())]
     assert named
     assert [path for path in named if not exists(path)] == []
 

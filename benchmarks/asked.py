@@ -122,7 +122,6 @@ def shapes(p: int, collectives: str, **given: Any) -> Iterator[Shape]:
 
     A word that was given for all collectives must suit all; an operator is nothing to those that do not reduce.
     """
-
     from mpicoll.schedules.registry import list_algorithms
 
     asked = listed("COLLECTIVE", collectives)

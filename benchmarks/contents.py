@@ -35,7 +35,7 @@ _RARE = {"prod": (2, 1), "land": (0, 1), "lor": (1, 0), "band": (2, 7), "bor": (
 
 
 def moved(source: int, destination: int, n: int, dtype: np.dtype) -> np.ndarray:
-    """n elements that say where they come from and where they go."""
+    """Return n elements that say where they come from and where they go."""
     i = np.arange(PERIOD)
     span = 2 if dtype.kind == "b" else 125 if dtype.itemsize == 1 else PERIOD
     return np.resize(((5 * i + 31 * source + 7 * destination + i * source) % span).astype(dtype), n)

@@ -1,4 +1,4 @@
-"""The whole comparison between two ranks of one machine, several launches of each part, and what they reach:
+"""Compare everything between two ranks of one machine in several launches of each part, and say what is reached.
 
     python -m mpicoll.benchmarks.full --launches 5
 

@@ -1,4 +1,4 @@
-"""How fast the reduction kernels go, beside NumPy and beside a plain copy, on one core:
+"""Time the reduction kernels on one core, beside NumPy and beside a plain copy.
 
     python -m mpicoll.benchmarks.kernels --sizes 16K,1M,64M --op sum,max --dtype float32,float64 --operands 2,4
 

@@ -1,4 +1,4 @@
-"""What a call costs before its first message, part by part, and what a program costs before its first call:
+"""Time what a call costs before its first message, part by part, and a program before its first call.
 
     python -m mpicoll.benchmarks.parts --methods Allreduce,Allgatherv
 

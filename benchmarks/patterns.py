@@ -221,7 +221,7 @@ class Shape:
             return 0
         return max(1, nbytes // np.dtype(self.dtype).itemsize)
 
-    def check(self, p: int) -> None:
+    def check(self, p: int) -> None:  # noqa: C901 - a list of refusals
         """Raise ValueError for what MPI does not have."""
         name, pattern = self.collective, self.pattern
         if self.dtype not in DTYPES:

@@ -28,7 +28,7 @@ def terminal_width(proc: Path = Path("/proc")) -> int | None:
         while pid > 1:
             name, parent = re.findall(r"\((.*)\) \S (\d+)", (proc / str(pid) / "stat").read_text())[0]
             if name.startswith(LAUNCHERS):
-                return columns_of(os.readlink(proc / str(pid) / "fd" / "1"))
+                return columns_of(str((proc / str(pid) / "fd" / "1").readlink()))
             pid = int(parent)
         return os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else None
     except (OSError, ValueError, IndexError):

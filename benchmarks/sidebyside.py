@@ -1,4 +1,4 @@
-"""Nine collectives, every registered algorithm of each, beside MPI's own, in about a minute:
+"""Time nine collectives, every registered algorithm of each, beside MPI's own, in about a minute.
 
     mpiexec -n 2 python -m mpicoll.benchmarks.sidebyside
 

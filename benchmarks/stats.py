@@ -79,7 +79,7 @@ class Ratio(Estimate):
 
     @property
     def verdict(self) -> str:
-        """ "faster" or "slower" where the whole interval is on one side of 1, else "no difference"."""
+        """Say "faster" or "slower" where the whole interval is on one side of 1, else "no difference"."""
         if self.low is None or self.high is None:
             return TOO_FEW
         return FASTER if self.low > 1 else SLOWER if self.high < 1 else NO_DIFFERENCE

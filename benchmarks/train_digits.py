@@ -1,4 +1,4 @@
-"""Trains a network on scikit-learn's handwritten digits, each batch shared out among the ranks:
+"""Train a network on scikit-learn's handwritten digits, each batch shared out among the ranks.
 
     mpiexec -n 4 python -m mpicoll.benchmarks.train_digits
     mpiexec -n 2 python -m mpicoll.benchmarks.train_digits --time

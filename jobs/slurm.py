@@ -81,9 +81,9 @@ def plugins() -> list[str]:
 
 
 def parse_plugins(said: str) -> list[str]:
-    """Return the names in what srun says, and those of versions.
+    r"""Return the names in what srun says, and those of versions.
 
-    >>> parse_plugins("MPI plugin types are...\\n\\tnone\\n\\tpmi2\\n\\tpmix\\npmix plugin versions available: pmix_v4")
+    >>> parse_plugins("MPI plugin types are...\n\tnone\n\tpmi2\n\tpmix\npmix plugin versions available: pmix_v4")
     ['pmi2', 'pmix', 'pmix_v4']
     """
     head, _, versions = said.partition("versions available:")
@@ -92,9 +92,9 @@ def parse_plugins(said: str) -> list[str]:
 
 
 def options(script: str) -> dict[str, str]:
-    """Return the options in a script's #SBATCH lines, by their long names.
+    r"""Return the options in a script's #SBATCH lines, by their long names.
 
-    >>> options('#SBATCH -N 4\\n#SBATCH --exclusive\\n#SBATCH --partition="a,b" # two\\n')
+    >>> options('#SBATCH -N 4\n#SBATCH --exclusive\n#SBATCH --partition="a,b" # two\n')
     {'nodes': '4', 'exclusive': '', 'partition': 'a,b'}
     """
     return {_SHORT.get(name, name).lstrip("-"): value.strip("\"'") for name, value in _OPTION.findall(script)}

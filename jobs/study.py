@@ -1,10 +1,10 @@
 """A study: which steps run on how many nodes, in which jobs, and the directory that it all lies in.
 
-    DIRECTORY/study.json            what is to be run, written once
-    DIRECTORY/NAME.sbatch           a job each
-    DIRECTORY/submitted.jsonl       what Slurm took, a line each
-    DIRECTORY/results/STEP.jsonl    what a complete step measured; STEP.JOB-START.part.jsonl, one that was stopped
-    DIRECTORY/results/JOB-START.env what it ran on
+DIRECTORY/study.json            what is to be run, written once
+DIRECTORY/NAME.sbatch           a job each
+DIRECTORY/submitted.jsonl       what Slurm took, a line each
+DIRECTORY/results/STEP.jsonl    what a complete step measured; STEP.JOB-START.part.jsonl, one that was stopped
+DIRECTORY/results/JOB-START.env what it ran on
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ class Slurm:
         logs = {str(self.directory / f"slurmd-n{node}.log") for node in range(1, self.nodes + 1)}
         for file in Path("/proc").glob("[0-9]*/fd/*"):
             with contextlib.suppress(OSError):
-                if os.readlink(file) in logs:
+                if str(file.readlink()) in logs:
                     os.kill(int(file.parts[2]), signal.SIGKILL)
 
     def _up(self) -> bool:

@@ -70,7 +70,7 @@ def _move(dst: int, src: int, length: int) -> None:
 
 
 @njit
-def _every(dst: int, to: int, src: int, by: int, count: int, run: int) -> None:
+def _every(dst: int, to: int, src: int, by: int, count: int, run: int) -> None:  # noqa: C901 - a case a length
     """`count` runs of `run` bytes, from src in steps of `by` bytes to dst in steps of `to`.
 
     One loop for each size of a single element, so that the length is a constant in it.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -51,7 +50,7 @@ class Found:
         run = {"kind": "run", "schema": SCHEMA, "environment": self.environment, "settings": self.settings}
         part = file.with_suffix(".part")
         part.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in (run, *self.rows)), "utf-8")
-        os.replace(part, file)
+        part.replace(file)
         return file
 
 

@@ -32,7 +32,7 @@ def enter_network(pid: int) -> None:
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0) -> None:
-    """mount(2)."""
+    """Mount a filesystem as the system call does."""
     _checked(_libc.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), None),
              f"mount {source} on {target}")
 

@@ -70,7 +70,7 @@ def line(program: Program, options: Options, size: int, row: Row) -> str:
     return begin + "".join(_cell(row[key]) for key in keys) + "\n"
 
 
-def _cell(value: float | int | bool) -> str:
+def _cell(value: float | bool) -> str:
     if isinstance(value, bool):
         return f"{'Pass' if value else 'Fail':>{FIELD}}"
     return f"{value:{COUNT}d}" if isinstance(value, int) else f"{value:{FIELD}.2f}"

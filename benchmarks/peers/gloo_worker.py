@@ -132,7 +132,7 @@ class Maker:
     def _made(
         self, run: Callable[[Any], Any], start: np.ndarray, expected: np.ndarray | None, here: bool = True
     ) -> Call:
-        """run is given the result's buffer; it has an answer `here` or nowhere."""
+        """Take a function that is given the result's buffer; it has an answer `here` or nowhere."""
         result = self._tensor(start)
         return Call(lambda: run(result), result, expected if here else None, start.astype(self.dtype))
 
@@ -231,7 +231,7 @@ def main(cases: str, results: str, rendezvous: str) -> None:
     torch.set_num_threads(1)  # ranks share the cores already
     dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=p)
     timer = Timer(dist, torch, Maker(dist, torch, rank, p, plan["dtype"]))
-    with open(results if rank == 0 else os.devnull, "w") as file:
+    with Path(results if rank == 0 else os.devnull).open("w") as file:
         _write(file, {"torch": torch.__version__, "python": platform.python_version(), "ranks": p})
         for case in plan["cases"]:
             _write(file, timer.measure(case["collective"], case["size"], case["rounds"]))

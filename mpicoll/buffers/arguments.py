@@ -181,6 +181,7 @@ def parse_alltoall(sendbuf: Any, recvbuf: Any, size: int) -> Arguments:
 
 
 def check_root(root: Any, size: int) -> int:
+    """Return the root as an int. Raises RootRangeError, RootError."""
     number: int | None = root if type(root) is int else _integer(root)
     if number is None:
         raise errors.ArgumentError(

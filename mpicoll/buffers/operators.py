@@ -196,7 +196,7 @@ def _let_go(datatype: MPI.Datatype) -> None:
 
 
 def _reduce_local(op: MPI.Op, facts: TypeFacts, errors: list[BaseException]) -> Any:
-    """dst = a op b for a user's operator, through MPI.Op.Reduce_local, which works on its second argument."""
+    """Compute dst = a op b for a user's operator, through MPI.Op.Reduce_local, which works on its second argument."""
     datatype = facts.datatype
     if not facts.predefined:
         datatype = datatype.Dup()  # the user may free theirs before a nonblocking call is done

@@ -316,6 +316,7 @@ def integers(values: Any, size: int, what: str) -> list[int]:
 
 
 def integer(value: Any, what: str) -> int:
+    """Return a value as an int. Raises ArgumentError."""
     try:
         return index(value)
     except TypeError:
@@ -336,4 +337,5 @@ def _read_only(obj: Any) -> errors.BufferAccessError:
 
 
 def kind(value: object) -> str:
+    """Return what a value is, for the text of an error."""
     return f"of type {type(value).__name__}"

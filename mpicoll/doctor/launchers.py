@@ -13,8 +13,11 @@ LAST_STEP = 0xFFFFFFF0  # Slurm numbers batch scripts and interactive shells fro
 
 @dataclass(frozen=True)
 class Flavour:
-    """A family of MPI libraries: how its library's version begins, a variable by which its ranks know a launcher that
-    they understand, and what to type to start and to bind them."""
+    """A family of MPI libraries.
+
+    How its library's version begins, a variable by which its ranks know a launcher that they understand, and what to
+    type to start and to bind them.
+    """
 
     name: str
     signature: str

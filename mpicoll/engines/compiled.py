@@ -72,7 +72,7 @@ call_int, call_long, call_double = _call(ir.IntType(32)), _call(ir.IntType(64)),
     types.float64,
     also=(local_ops.__file__, *local_ops.INLINED),
 )
-def walk(  # type: ignore[no-untyped-def]
+def walk(  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled loop
     rows, segments, steps, strands, geometry, bases, state, library, call, flag, progress, seconds
 ):
     """Advance every lane for at most `seconds`: DONE, WAITING, or minus the MPI error code."""

@@ -67,7 +67,7 @@ tag = njit(plan.tag)
 
 @njit
 def table(address, n, columns):  # type: ignore[no-untyped-def]
-    """n rows of words at an address."""
+    """Return n rows of words at an address."""
     return carray(words(address), (n, columns))
 
 
@@ -155,7 +155,7 @@ def let_go(context):  # type: ignore[no-untyped-def]
         call_long(context[field.LET_GO], (recv,))
 
 
-def fast_call(this, arguments, n):  # type: ignore[no-untyped-def]
+def fast_call(this, arguments, n):  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled function
     """Python's 0 where the collective was carried out; else 1, and OUTCOME says how far it came.
 
     With a null request as the sixth argument it waits for a moment at most, and the request is complete where it is 0.

@@ -68,7 +68,7 @@ words, halves = _pointer(types.int64), _pointer(types.int32)
 
 @njit
 def line(address, n):  # type: ignore[no-untyped-def]
-    """n words at an address."""
+    """Return n words at an address."""
     return carray(words(address), (n,))
 
 

@@ -195,7 +195,7 @@ class Operation:
         self.still, self.looked, self.seen, self.reported = 0.0, 0.0, (-1, -1, -1), False
         self.asked = 0.0  # how long it had stood still when the other ranks were asked last
 
-    def step(self, seconds: float) -> bool:
+    def step(self, seconds: float) -> bool:  # noqa: C901 - every way in which an operation ends
         """Advance; True when done, with or without an error.
 
         What a signal handler raises, Ctrl-C or a timeout, ends nothing: it goes to whoever called.

@@ -42,7 +42,7 @@ class Grid:
 def over(
     ranks: Sequence[int] = range(1, 65), roots: Callable[[int], Sequence[int]] = two_roots, **values: Values
 ) -> Grid:
-    """Return a grid: over(k=(2, 3, 8), groups=(4, uneven)).
+    """Return a grid, such as that of k=(2, 3, 8) and groups=(4, uneven).
 
     All values of a parameter, or one, may be a function of p.
     """

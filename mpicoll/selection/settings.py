@@ -41,7 +41,7 @@ class Settings:
 
 
 def read(environ: Mapping[str, str] = os.environ) -> Settings:
-    """Settings from MPICOLL_* variables. Raises ArgumentError naming the variable that makes no sense, TuningError."""
+    """Read settings from MPICOLL_* variables. Raises TuningError, ArgumentError that names a senseless variable."""
     engine = environ.get("MPICOLL_ENGINE", "auto")
     if engine not in ENGINES:
         raise ArgumentError(f"MPICOLL_ENGINE is {engine!r}; it must be one of {', '.join(ENGINES)}")

@@ -59,8 +59,7 @@ def play(program: Program, world: MPI.Intracomm, patience: float = PATIENCE) -> 
     watch = threading.Thread(target=_watch, args=(program, world.rank, patience, players, done), daemon=True)
     watch.start()
     with _aborting(program, world.rank, players):
-        for thread in range(program.threads):
-            players.append(Player(program, world, thread))
+        players += [Player(program, world, thread) for thread in range(program.threads)]
         _together(players)
         for player in players:
             player.free()

@@ -183,7 +183,7 @@ def test_datatypes_with_holes(comm, engine, collective, holes):
         check_holes(comm, engine, collective, spec, holes)
 
 
-def check_holes(comm, engine, collective, spec, holes):
+def check_holes(comm, engine, collective, spec, holes):  # noqa: C901
     """At the senders, at the receivers, or at both; the same numbers with another type on the other side."""
     ours, p, rank = mpicoll.Comm(comm), comm.size, comm.rank
     one = MPI.DOUBLE

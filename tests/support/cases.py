@@ -166,7 +166,7 @@ class Checks:
     def __enter__(self) -> Checks:
         return self
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if kind is None:
             assert not self.wrong, "\n".join([f"{len(self.wrong)} wrong:", *self.wrong[:8]])
 

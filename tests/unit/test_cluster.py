@@ -195,7 +195,7 @@ class Net:
     def __enter__(self) -> Net:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
     def launch(self, arguments: list[str], **_: Any) -> Done:

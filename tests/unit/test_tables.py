@@ -309,7 +309,7 @@ class RandomAllreduce:
             blocks = [block]
             for q in queues:
                 if q and q[0][:2] == (source, target) and self.draw.random() < 0.8:
-                    blocks.append(q.pop(0)[2])
+                    blocks.append(q.pop(0)[2])  # noqa: PERF401 - it takes from q
             self.draw.shuffle(blocks)
             yield source, target, tuple(blocks)
 

@@ -13,7 +13,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -79,6 +79,15 @@ class Kind:
     def is_of(self, miss: Miss, row: np.ndarray) -> bool:
         """Return whether that is what was asked for; row is its own."""
         return np.array_equal(row[: keys.KEYS], miss.key) and np.array_equal(self.details, miss.details)
+
+
+class Stats(NamedTuple):
+    """What a fast path holds: kinds of calls under the overrides in force, under all, for how many overrides, bytes."""
+
+    kinds: int
+    all_kinds: int
+    overrides: int
+    nbytes: int
 
 
 class Table:
@@ -152,10 +161,10 @@ class CompiledFastPath:
         for table in self.tables.values():
             table.clear()
 
-    @property
-    def nbytes(self) -> int:
-        """The memory of all kinds."""
-        return sum(kind.nbytes for table in self.tables.values() for kind, _ in table.kinds.values())
+    def stats(self) -> Stats:
+        """Return what it holds for calls of the kinds that it serves."""
+        kinds = [kind for table in self.tables.values() for kind, _ in table.kinds.values()]
+        return Stats(len(self.table.kinds), len(kinds), len(self.tables), sum(kind.nbytes for kind in kinds))
 
     def miss(self, method: Method, buffers: Sequence[Any], root: Any, op: MPI.Op | None) -> Miss | None:
         """Return what kind of call it is; None where the function could serve none of it.
@@ -190,7 +199,7 @@ class CompiledFastPath:
         leaves, found = list(_leaves(buffers)), tuple(_sides(call, buffers))
         if not all(map(_is_single, leaves)) or not self.table.was_seen(miss, (weakref.ref(prepared), found)):
             return
-        if self.nbytes + plan.nbytes > MOST:
+        if self.stats().nbytes + plan.nbytes > MOST:
             self.clear()
         execution = compiled.Execution(plan, self.channel.comm)
         execution.bind(0, (0, 0, 0), *execute.kernels(call.operator, self.channel.size))

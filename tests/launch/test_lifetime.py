@@ -262,6 +262,6 @@ assert levels[-1] - levels[0] < 2 << 20, levels
 def test_ten_thousand_communicators(mpiexec, tmp_path):
     """MPICH has 2,046 at a time. After a thousand, memory stays within 2 MiB without garbage collection."""
     script = tmp_path / "script.py"
-    script.write_text(HEAD + "from mpicoll import channel" + CYCLES + "say('end of', rank)\n")
+    script.write_text(HEAD + "from mpicoll.runtime import channel" + CYCLES + "say('end of', rank)\n")
     done = mpiexec(2, "python", script, limit=200.0)
     assert (done.status, sorted(done.output.splitlines())) == (0, ["end of 0", "end of 1"]), done.output

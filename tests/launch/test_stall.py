@@ -18,7 +18,7 @@ import os, signal, sys, time
 import numpy as np
 from mpi4py import MPI
 import mpicoll
-from mpicoll import settings
+from mpicoll.selection import settings
 world = MPI.COMM_WORLD
 rank, p, engine = world.rank, world.size, sys.argv[1]
 def say(*words):
@@ -355,12 +355,12 @@ def test_a_rank_that_is_long_in_coming_is_not_told_of(run, what, engine):
 def test_questions_are_few(run):
     """A call that stands still is asked after at growing intervals; one that does not is not asked after at all."""
     done = run("""
-        from mpicoll.runtime.inquiry import Notes
-        asked, ask = [0], Notes.ask
+        from mpicoll.runtime.inquiry import Inquiry
+        asked, ask = [0], Inquiry.ask
         def counted(self, now):
             asked[0] += 1
             return ask(self, now)
-        Notes.ask = counted
+        Inquiry.ask = counted
         comm = mpicoll.Comm(world)
         comm.Barrier()
         for seconds in (1, 9):

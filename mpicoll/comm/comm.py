@@ -14,6 +14,7 @@ from ..dispatch import check_mode, execute, prepare
 from ..dispatch.methods import Method
 from ..dispatch.prepare import Call, Prepared
 from ..errors import ArgumentError, CommError, MismatchError, MpicollError
+from ..runtime import duplicate
 from ..runtime.channel import Channel
 from ..runtime.operation import Operation, Polled, Record
 from ..schedules.collectives import BLOCKING, NONBLOCKING, PERSISTENT, named
@@ -219,11 +220,13 @@ class Comm(Collectives):
 
     def Idup(self, info: MPI.Info | None = None) -> Any:
         """Return (a duplicate of this class, the request it is complete with); it has the settings of this one."""
-        return self._completing(*super().Idup(info))
+        dup, idup = super().Dup, super().Idup
+        return self._completing(*duplicate.begin(self, lambda: dup(info), lambda: idup(info)))
 
     def Idup_with_info(self, info: MPI.Info) -> Any:
         """As Idup, with hints of its own."""
-        return self._completing(*super().Idup_with_info(info))
+        dup, idup = super().Dup_with_info, super().Idup_with_info
+        return self._completing(*duplicate.begin(self, lambda: dup(info), lambda: idup(info)))
 
     def _completing(self, copy: MPI.Intracomm, request: MPI.Request) -> tuple[Any, Request]:
         """Return a copy under way and a request that completes when it has all that it needs."""

@@ -18,7 +18,7 @@ from ..errors import CommError, EngineError
 from ..plans.plan import ALIGN, SEQUENCES
 from ..schedules.collectives import PERSISTENT
 from ..selection.select import NATIVE, Choice, Overrides
-from . import progress, watchdog
+from . import duplicate, progress, watchdog
 from .agreement import Agreed, agree
 from .cache import Cache
 from .counters import BROKEN, CALLS, NUMBERS, TRACES
@@ -131,7 +131,8 @@ class Channel:
 
     def begin_copies(self) -> list[tuple[MPI.Intracomm, MPI.Request]]:
         """Start making the communicators that a channel like this one has for itself. Collective."""
-        return [self.comm.Idup() for _ in range(1 + self.settings.check)]
+        one = self.comm
+        return [duplicate.begin(one, one.Dup, one.Idup) for _ in range(1 + self.settings.check)]
 
     def _agree(self) -> Agreed:
         try:

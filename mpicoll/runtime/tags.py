@@ -16,6 +16,7 @@ from mpi4py import MPI
 
 from ..plans.plan import SEQUENCES
 from ..selection.select import native_choice
+from . import duplicate
 from .operation import Gathering, Operation, Polled, Stage
 
 
@@ -87,7 +88,8 @@ class Slots:
         return Slot(self.comms[which], sequence, self.used[which])
 
     def _add(self, name: str) -> None:
-        comm, request = self.channel.comm.Idup()
+        own = self.channel.comm
+        comm, request = duplicate.begin(own, own.Dup, own.Idup)
         self._wait(lambda: Polled(request, "a communicator"), name)
         comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.comms.append(comm)

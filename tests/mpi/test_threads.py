@@ -202,3 +202,28 @@ def test_first_requests_of_threads_have_one_communicator(monkeypatch):
     monkeypatch.setattr(proxies, "oneself", slow)
     together(*[lambda: found.append(tags.take())] * 4)
     assert len({comm for comm, _ in found}) == 1 and len({tag for _, tag in found}) == 4
+
+
+def test_persistent_collectives_of_one_rank_and_of_all_are_made_at_once(comm):
+    """Each makes a communicator for its tags; Intel MPI's Idup of one rank stands still beside another thread's."""
+    parents = [MPI.Intracomm(comm).Dup(), MPI.Intracomm(comm).Dup(), MPI.COMM_SELF.Dup()]
+
+    def make(parent, times):
+        for i in range(times):
+            ours = mpicoll.Comm(parent.Dup())
+            send, receive, right = total(ours, 3, i)
+            request = ours.Allreduce_init(send, receive)
+            request.Start()
+            request.Wait()
+            copy, copied = ours.Idup()
+            copied.Wait()
+            copy.Free()
+            request.Free()
+            ours.Free()
+            assert (receive == right).all()
+
+    try:
+        together(*(lambda parent=parent: make(parent, 40) for parent in parents))
+    finally:
+        for parent in parents:
+            parent.Free()

@@ -84,7 +84,7 @@ def measured(directory: Path, figures: Sequence[Figure], launches: int) -> Itera
 
 
 def one(figure: Figure, file: Path) -> str:
-    """Return one launch; its failure, in one line."""
+    """Launch a figure once; return its failure in one line, empty where it went well."""
     words = [*shlex.split(figure.words), "--algorithms", f"{NATIVE},{AUTO}", "--seconds", str(figure.seconds)]
     line = launch.command(RANKS, ["mpicoll", "bench", *words, "--json", str(file)])
     with tempfile.TemporaryFile() as said:

@@ -70,7 +70,7 @@ class Across:
 
 
 def _hydra(across: Across) -> list[str]:
-    """Return both relatives of Hydra go round the hosts, so many ranks at a time."""
+    """Return the words with which both relatives of Hydra go round the hosts, so many ranks at a time."""
     together = across.ranks_per_host if across.block else 1
     agent = ["-launcher", "rsh", "-launcher-exec", str(across.agent), "-iface", across.interface]
     return [*agent, "-hosts", ",".join(across.hosts), "-ppn", str(together)]
@@ -191,7 +191,7 @@ def run_group(command: Sequence[str], limit: float | None, env: Mapping[str, str
 
 
 def labels(label: str, env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variable by which a launch finds what it started, and one that it is part of does so too."""
+    """Return the variable by which a launch, and one that it is part of, finds what it started."""
     return {LABELS: ":".join(filter(None, (env.get(LABELS), label)))}
 
 

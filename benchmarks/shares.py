@@ -8,7 +8,7 @@ from itertools import pairwise
 
 
 def even(n: int, p: int) -> list[int]:
-    """Return all the same, as in the OSU benchmarks.
+    """Return equal counts, as in the OSU benchmarks.
 
     >>> even(6, 3)
     [6, 6, 6]
@@ -27,7 +27,7 @@ def uneven(n: int, p: int) -> list[int]:
 
 
 def spike(n: int, p: int) -> list[int]:
-    """Return one rank in the middle has half of all, the others the rest: a hot spot, as an adaptive mesh has.
+    """Return counts of which one rank in the middle has half: a hot spot, as an adaptive mesh has.
 
     >>> spike(6, 1), spike(6, 2), spike(6, 4)
     ([6], [6, 6], [4, 4, 12, 4])

@@ -69,7 +69,7 @@ class Barrier:
         return False
 
     def calls(self, expected: float) -> Callable[[], Started]:
-        """Return a barrier, then the time."""
+        """Return a function that waits in a barrier, then says the time."""
         barrier, clock = self.barrier, self.clock
 
         def start() -> Started:

@@ -80,7 +80,7 @@ COLUMNS = (
 
 
 def columns_for(results: Sequence[Result]) -> list[Column]:
-    """Return those that say something."""
+    """Return the columns that say something of these results."""
     return [column for column in COLUMNS if any(map(column.applies, results))]
 
 

@@ -89,7 +89,7 @@ class Trainer:
         return total / len(order)
 
     def batch(self, images: np.ndarray) -> float:
-        """Return one step, from the images of this batch that are this rank's; returns the batch's summed loss."""
+        """Take one step, from the images of this batch that are this rank's; return the batch's summed loss."""
         lengths = sizes(len(images), self.comm.size)
         first = offsets(lengths)[self.comm.rank]
         part = images[first : first + lengths[self.comm.rank]]

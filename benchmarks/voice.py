@@ -58,7 +58,7 @@ class Alone:
 
 
 def world() -> Any:
-    """Return all ranks."""
+    """Return the communicator of all ranks."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError):

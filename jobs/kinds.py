@@ -73,7 +73,7 @@ def sweep(asked: Asked, nodes: int, ranks: int) -> list[Step]:
 
 
 def sanity(asked: Asked, nodes: int, ranks: int) -> list[Step]:
-    """Return all collectives at once."""
+    """Return the step that runs all collectives at once."""
     seconds = asked.time(30.0)
     words = ("all", "--sizes", "8,64K", "--algorithms", "native,auto", *asked.extra)
     return [_bench(f"n{nodes}-all", nodes, ranks, seconds, words)]
@@ -133,7 +133,7 @@ def _taken(command: click.Command, name: str, words: Sequence[str]) -> dict[str,
 
 @contextmanager
 def _on(name: str, ranks: int) -> Iterator[None]:
-    """Provide what does not suit the ranks of a step becomes a JobsError."""
+    """Turn an error of what does not suit the ranks of a step into a JobsError."""
     try:
         yield
     except (ValueError, MpicollError) as error:

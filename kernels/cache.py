@@ -116,7 +116,7 @@ class _OneAtATime(FunctionCache):
         )
 
     def _index_key(self, sig: Any, codegen: Any) -> str:
-        """Return the file name says it all; numba would hash closures, which pickle differently in each process."""
+        """Return nothing: the file name says it all, and closures, which numba would hash, pickle differently."""
         return ""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:

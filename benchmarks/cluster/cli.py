@@ -97,7 +97,7 @@ def made_plan(given: dict[str, Any]) -> Plan:
 
 @contextmanager
 def directory(out: Path) -> Iterator[None]:
-    """Provide the directory is there; if it had to be made and stays empty, it goes again. Raises UsageError."""
+    """Make the directory where there is none; remove it again if it stays empty. Raises UsageError."""
     new = [each for each in (out, *out.parents) if not each.exists()]
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -147,7 +147,7 @@ def command() -> str:
 
 @contextmanager
 def bar(screen: Console, seconds: float) -> Iterator[Any]:
-    """Provide what to tell when so many of the seconds expected are over; on a terminal it shows a bar."""
+    """Provide a function to call when so many of the seconds expected are over; on a terminal it shows a bar."""
     if not screen.is_terminal:
         yield lambda _: None
         return

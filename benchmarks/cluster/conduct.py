@@ -45,7 +45,7 @@ class Found:
         return sorted([*rows, *peers], key=lambda row: places.get(Call(row["collective"], row["size"]), len(places)))
 
     def write(self, directory: Path) -> Path:
-        """Return all of it, in place of what was there; an interruption leaves the one or the other."""
+        """Write all of it in place of what was there; an interruption leaves the one or the other."""
         file = directory / f"{self.name}.jsonl"
         run = {"kind": "run", "schema": SCHEMA, "environment": self.environment, "settings": self.settings}
         part = file.with_suffix(".part")

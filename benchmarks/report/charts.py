@@ -124,7 +124,7 @@ def _references(what: Measure, x: str) -> list[alt.Chart]:
 
 
 def dots(measure: str, looks: Mapping[str, Look], legend: bool = False) -> alt.LayerChart:
-    """Return one size: a dot with its interval per contender, for what has but one, such as a barrier."""
+    """Return a chart of one size: a dot with its interval per contender, for what has but one, such as a barrier."""
     what = MEASURES[measure]
     hidden = alt.param(name="hidden", value=[])
     shown = alt.Chart(alt.NamedData(ROWS)).transform_filter(

@@ -98,7 +98,7 @@ def show(runs: Sequence[Run]) -> None:
 
 @contextmanager
 def extra(needs: str) -> Iterator[None]:
-    """Provide a package that only this command wants and that is not there becomes one line."""
+    """Turn a missing package that only this command wants into an error of one line."""
     try:
         yield
     except ImportError as error:

@@ -29,7 +29,7 @@ _TOOLTIP = [
 
 
 def best(looks: Mapping[str, Look]) -> alt.LayerChart:
-    """Return the fastest of all over size and place; the stronger its colour, the further the next one is behind."""
+    """Chart the fastest of all over size and place; the stronger its colour, the further the next one is behind."""
     scale = alt.Scale(domain=list(looks), range=[look.colour for look in looks.values()])
     base = alt.Chart(alt.NamedData(CELLS)).encode(x=_size(), y=_down("place"), tooltip=_TOOLTIP)
     tiles = base.mark_rect(cornerRadius=5).encode(

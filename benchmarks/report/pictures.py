@@ -28,7 +28,7 @@ WRITERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
 
 
 def write(runs: Sequence[Run], directory: Path, kind: str) -> list[Path]:
-    """Return every chart as DIRECTORY/NAME.png or .svg; the directory is made. Returns the files. Raises OSError."""
+    """Write every chart as DIRECTORY/NAME.png or .svg, making the directory; return the files. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     written = []
     for name, spec in charts(gather(runs)):

@@ -168,7 +168,7 @@ def parse_scatter(sendbuf: Any, recvbuf: Any, root: int, rank: int, size: int) -
 
 
 def parse_alltoall(sendbuf: Any, recvbuf: Any, size: int) -> Arguments:
-    """Return both sides have `size` blocks."""
+    """Return the arguments of an alltoall: both sides have `size` blocks."""
     recv = buffer(recvbuf, True, size)
     if sendbuf is _IN_PLACE or sendbuf is None:
         return Arguments(None, recv, True)

@@ -62,7 +62,7 @@ def parse_scatterv(sendbuf: Any, recvbuf: Any, root: int, rank: int, size: int) 
 
 
 def parse_alltoallv(sendbuf: Any, recvbuf: Any, rank: int, size: int) -> Arguments:
-    """Return both sides have a block for every rank; in place `recv` has what is sent, as it has what is received."""
+    """Return the arguments of an alltoallv: both sides have a block for every rank; in place `recv` says both."""
     recv = vector(recvbuf, True, size)
     in_place = sendbuf is _IN_PLACE or sendbuf is None
     return _exchanged(None if in_place else vector(sendbuf, False, size), recv, rank)

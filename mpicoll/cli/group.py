@@ -80,7 +80,7 @@ def _say(error: click.ClickException) -> None:
 
 @contextlib.contextmanager
 def asking() -> Iterator[None]:
-    """Provide what is wrong with what was asked becomes a usage error."""
+    """Turn an error of what was asked wrongly into a usage error."""
     try:
         yield
     except (MpicollError, ValueError) as error:

@@ -220,13 +220,11 @@ class Comm(Collectives):
 
     def Idup(self, info: MPI.Info | None = None) -> Any:
         """Return (a duplicate of this class, the request it is complete with); it has the settings of this one."""
-        dup, idup = super().Dup, super().Idup
-        return self._completing(*duplicate.begin(self, lambda: dup(info), lambda: idup(info)))
+        return self._completing(*duplicate.begin(self, info))
 
     def Idup_with_info(self, info: MPI.Info) -> Any:
         """As Idup, with hints of its own."""
-        dup, idup = super().Dup_with_info, super().Idup_with_info
-        return self._completing(*duplicate.begin(self, lambda: dup(info), lambda: idup(info)))
+        return self.Idup(info)
 
     def _completing(self, copy: MPI.Intracomm, request: MPI.Request) -> tuple[Any, Request]:
         """Return a copy under way and a request that completes when it has all that it needs."""

@@ -103,7 +103,7 @@ class Prequest(Completing, MPI.Prequest):
         return self._repeated is not None
 
     def __eq__(self, other: object) -> bool:
-        """Return an inactive one equals no other, the null request least of all, as in MPI."""
+        """Compare handles; an inactive request equals no other, the null request least of all, as in MPI."""
         if not isinstance(other, MPI.Request):
             return NotImplemented
         return self is other or (super().__eq__(other) and (self._is_under_way() or not self))

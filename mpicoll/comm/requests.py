@@ -29,13 +29,13 @@ class Completing(MPI.Request):
     """Completion of what was started by mpicoll. Wait and Test raise what the collective raised."""
 
     _channel: Channel
-    _flight: Operation | None = None
+    _operation: Operation | None = None
 
     def _begin(self, channel: Channel, operation: Operation) -> None:
         """Launch an operation, and be a handle of what completes with it."""
         ticket = Ticket(operation)
         ctypes.memmove(MPI._addressof(self), MPI._addressof(ticket.request), MPI._sizeof(MPI.Request))
-        self._channel, self._flight = channel, operation
+        self._channel, self._operation = channel, operation
         operation.on_done = ticket.complete
         with channel.lock:
             channel.launch(operation)
@@ -47,11 +47,11 @@ class Completing(MPI.Request):
         """Be a handle of what is complete, and not null: a message to nobody."""
         nothing = MPI.COMM_SELF.Isend([bytearray(), MPI.BYTE], MPI.PROC_NULL)
         ctypes.memmove(MPI._addressof(self), MPI._addressof(nothing), MPI._sizeof(MPI.Request))
-        self._flight = None
+        self._operation = None
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Wait for the collective. Raises what it raised."""
-        operation = self._flight
+        operation = self._operation
         if operation is not None and self._is_under_way():
             try:
                 self._channel.wait(operation)
@@ -66,7 +66,7 @@ class Completing(MPI.Request):
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Return whether the collective is complete. Raises what it raised."""
-        operation = self._flight
+        operation = self._operation
         if operation is None or not self._is_under_way():
             done = super().Test(status)
             _empty([self], [status])
@@ -100,14 +100,14 @@ class Completing(MPI.Request):
             while not super().Test(status):
                 os.sched_yield()
         _empty([self], [status])
-        self._flight = None
+        self._operation = None
 
     def __del__(self) -> None:
         """Nobody can wait for it any more; MPI has its request back, at once or when the collective is complete.
 
         This takes no lock, for it may run in any thread at any time.
         """
-        operation = self._flight
+        operation = self._operation
         if operation is not None and not sys.is_finalizing() and self._is_under_way() and not MPI.Is_finalized():
             operation.told = True
             MPI.Request.Free(self)
@@ -252,5 +252,5 @@ class Request(Completing):
 
 def _is_complete(request: MPI.Request) -> bool:
     """Return whether waiting for a request would not take long; of ours, without asking for what it raised."""
-    operation = request._flight if isinstance(request, Completing) else None
+    operation = request._operation if isinstance(request, Completing) else None
     return operation.done if operation is not None else request.Get_status()

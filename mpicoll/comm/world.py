@@ -79,6 +79,6 @@ def named(name: str) -> MPI.Intracomm:
 
 
 def _reduced(comm: Comm) -> Any:
-    """Return the two are pickled by name, as mpi4py pickles its own: what comes back is the same object."""
+    """Pickle the two by name, as mpi4py pickles its own: what comes back is the same object."""
     name = next((name for name in _PLAIN if named(name) is comm), None)
     return (named, (name,)) if name else comm.__reduce__()

@@ -35,7 +35,7 @@ class _Canvas:
         self.lines: list[list[tuple[str, str]]] = []
 
     def line(self, text: str = "", style: str = "") -> int:
-        """Return a new line; returns its number."""
+        """Begin a new line; return its number."""
         self.lines.append([(" ", "")] * self.width)
         self.put(len(self.lines) - 1, 0, text, style)
         return len(self.lines) - 1

@@ -168,7 +168,7 @@ def run_native(channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prep
         if call.averages:
             divide(call, prepared, channel)
     else:
-        channel.run(native_flight(channel, comm, call, prepared, native))
+        channel.run(native_operation(channel, comm, call, prepared, native))
 
 
 def start_native(
@@ -176,14 +176,14 @@ def start_native(
 ) -> MPI.Request | Operation:
     """MPI's own nonblocking collective: its request, or an operation where it is watched or averages."""
     if channel.settings.watched or call.averages:
-        return native_flight(channel, comm, call, prepared, native)
+        return native_operation(channel, comm, call, prepared, native)
     channel.say_once(prepared.choice)
     channel.record(record(call, prepared, channel.next_sequence()))
     request: MPI.Request = native(NONBLOCKING)(comm)
     return request
 
 
-def native_flight(
+def native_operation(
     channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prepared, native: Native
 ) -> Operation:
     """MPI's own nonblocking collective as an operation.

@@ -145,7 +145,7 @@ class CompiledFastPath:
         self.context[field.OPEN] = False
 
     def under(self, overrides: Overrides) -> None:
-        """Serve calls by what was learnt under these overrides."""
+        """Serve calls by what was inserted under these overrides."""
         if self.context[field.OUTCOME] != Outcome.MISSED:
             self.leak()
         if overrides not in self.tables:
@@ -169,7 +169,7 @@ class CompiledFastPath:
     def miss(self, method: Method, buffers: Sequence[Any], root: Any, op: MPI.Op | None) -> Miss | None:
         """Return what kind of call it is; None where the function could serve none of it.
 
-        buffers: a snapshot, which says in learn() what it says here.
+        buffers: a snapshot, which says in insert() what it says here.
         """
         send, recv = [*[None] * (2 - len(buffers)), *buffers][:2]
         self.fast_call(method, send, recv, op, buffers[2] if len(buffers) > 2 else root, None, None)

@@ -55,7 +55,7 @@ class FastPath(Protocol):
         """Return what becomes of a call it began: True if it is over, an operation if not; else False."""
 
     def under(self, overrides: Overrides) -> None:
-        """Serve calls by what was learnt under these overrides."""
+        """Serve calls by what was inserted under these overrides."""
 
     def lend(self, scratch: np.ndarray) -> bool:
         """Let calls use this scratch; False where one that is under way uses the last."""
@@ -131,8 +131,7 @@ class Channel:
 
     def begin_copies(self) -> list[tuple[MPI.Intracomm, MPI.Request]]:
         """Start making the communicators that a channel like this one has for itself. Collective."""
-        one = self.comm
-        return [duplicate.begin(one, one.Dup, one.Idup) for _ in range(1 + self.settings.check)]
+        return [duplicate.begin(self.comm) for _ in range(1 + self.settings.check)]
 
     def _agree(self) -> Agreed:
         try:

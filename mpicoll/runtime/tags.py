@@ -88,8 +88,7 @@ class Slots:
         return Slot(self.comms[which], sequence, self.used[which])
 
     def _add(self, name: str) -> None:
-        own = self.channel.comm
-        comm, request = duplicate.begin(own, own.Dup, own.Idup)
+        comm, request = duplicate.begin(self.channel.comm)
         self._wait(lambda: Polled(request, "a communicator"), name)
         comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.comms.append(comm)

@@ -105,7 +105,7 @@ def own_up(channel: Watched) -> None:
 
 @contextmanager
 def _forgiving() -> Iterator[None]:
-    """Provide what MPI refuses of notes is no error of the program's."""
+    """Log what MPI refuses of notes between ranks: it is no error of the program's."""
     try:
         yield
     except MPI.Exception:

@@ -17,32 +17,32 @@ Whose = Callable[[int, int], tuple[int, int]]  # (p, rank) -> first and end of t
 
 
 def everywhere(blocks: Sequence[Block], p: int, rank: int, root: int) -> Sequence[Block]:
-    """Return every rank has every block."""
+    """Return all blocks: every rank has every block."""
     return blocks
 
 
 def at_root(blocks: Sequence[Block], p: int, rank: int, root: int) -> Sequence[Block]:
-    """Return the root has every block, the others none."""
+    """Return all blocks for the root, none for the others."""
     return blocks if rank == root else ()
 
 
 def at_namesake(blocks: Sequence[Block], p: int, rank: int, root: int) -> Sequence[Block]:
-    """Block b is at rank b."""
+    """Return block b for rank b."""
     return (rank,)
 
 
 def at_source(blocks: Sequence[Block], p: int, rank: int, root: int) -> Sequence[Block]:
-    """Block (s, d) is at rank s."""
+    """Return the blocks (s, d) of rank s."""
     return [(rank, d) for d in range(p)]
 
 
 def at_destination(blocks: Sequence[Block], p: int, rank: int, root: int) -> Sequence[Block]:
-    """Block (s, d) is at rank d."""
+    """Return the blocks (s, d) of rank d."""
     return [(s, rank) for s in range(p)]
 
 
 def but_first(blocks: Sequence[Block], p: int, rank: int, root: int) -> Sequence[Block]:
-    """Return every rank but 0 has every block."""
+    """Return all blocks, none for rank 0."""
     return blocks if rank else ()
 
 

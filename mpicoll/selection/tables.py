@@ -140,7 +140,7 @@ def _validate(content: Any, path: str) -> None:
 
 @cache
 def validator() -> Any:
-    """Return what looks whether JSON is a tuning table. Raises TuningError where there is no jsonschema."""
+    """Return the validator of tuning tables. Raises TuningError where there is no jsonschema."""
     try:
         from jsonschema import Draft202012Validator
     except ImportError:

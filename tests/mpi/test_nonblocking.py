@@ -276,9 +276,9 @@ def test_progress_while_the_program_computes(threaded):
     operations = several(threaded, 4)
     time.sleep(0.5)
     until = time.monotonic() + 10
-    while not all(f.request._flight.done for f in operations) and time.monotonic() < until:
+    while not all(f.request._operation.done for f in operations) and time.monotonic() < until:
         time.sleep(0.01)
-    assert all(f.request._flight.done for f in operations)
+    assert all(f.request._operation.done for f in operations)
     for operation in operations:
         operation.request.Wait()
     assert all(operation.right() for operation in operations)
@@ -379,7 +379,7 @@ def test_an_error_on_the_way_surfaces_when_it_completes(ours, monkeypatch, how):
         patch.setattr("mpicoll.runtime.channel.Channel.record", fail)
         second = ours.Iallreduce(np.zeros(3), np.zeros(3))
         until = time.monotonic() + 20
-        while not second._flight.done and time.monotonic() < until:
+        while not second._operation.done and time.monotonic() < until:
             ours._channel.poll()
     third = Operation(ours)
     with pytest.raises(Broken, match="on the way"):

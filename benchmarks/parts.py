@@ -25,7 +25,7 @@ import mpicoll
 from mpicoll.cli.group import OneLineCommand, asking
 from mpicoll.dispatch import execute, methods, prepare
 from mpicoll.dispatch.methods import Method
-from mpicoll.fastpath import entry as engine
+from mpicoll.fastpath import entry
 from mpicoll.schedules.collectives import COLLECTIVES, plain
 
 from .asked import listed, positive
@@ -97,7 +97,7 @@ def timed(name: str, seconds: float) -> Iterator[Part]:
     works: dict[tuple[str, str], Callable[[], Any]] = {}
     fast_path: list[Any] = [each for comm in three if (each := comm._open().fast_path) is not None]
     if fast_path:
-        fast_path[1].table.rows[:, engine.NEEDED] = NEVER
+        fast_path[1].table.rows[:, entry.NEEDED] = NEVER
         fast_path[2].close()
         given = method, *((None, *arguments) if len(arguments) == 1 else arguments[:2]), op, (*arguments, 0, 0)[2]
         works |= {

@@ -27,7 +27,7 @@ from ..schedules.collectives import PERSISTENT
 from .requests import Completing
 
 if TYPE_CHECKING:
-    from ..fastpath.dispatch import CompiledFastStart
+    from ..fastpath.start import CompiledFastStart
 
 
 class Prequest(Completing, MPI.Prequest):
@@ -199,7 +199,7 @@ class Repeated(UnderWay, Lasting):
         self.own_execution: Any = self.prepared.engine.Execution(
             self.prepared.plan, self.slot.comm, repeated=True
         )
-        self.own_scratch = channel.take_scratch(n) if (n := self.prepared.plan.scratch_bytes) else None
+        self.own_scratch = channel.scratch.take(n) if (n := self.prepared.plan.scratch_bytes) else None
         channel.started[self.sequence] = np.zeros(1, np.int64)
         self.fast_start = self._open_fast_start()
         channel.persistent.owners.add(self)  # once it is whole
@@ -208,7 +208,7 @@ class Repeated(UnderWay, Lasting):
         """Return the fast path of its starts, where all stays as it is from one to the next."""
         if self.channel.fast_path is None or not may_take_the_fast_path(self.call, self.prepared):
             return None
-        from ..fastpath.dispatch import CompiledFastStart  # here, since the compiled engine need not load
+        from ..fastpath.start import CompiledFastStart  # here, since the compiled engine need not load
 
         self.start()  # binds it
         return CompiledFastStart(
@@ -269,7 +269,7 @@ class Repeated(UnderWay, Lasting):
         self.close()
         self.slot.free()
         self.channel.started.pop(self.sequence, None)
-        self.channel.give_scratch(self.own_scratch)
+        self.channel.scratch.give(self.own_scratch)
 
     def close(self) -> None:
         """Let go of the persistent requests of messages."""

@@ -127,7 +127,7 @@ class UnderWay:
             self.channel.record(replace(made, fast_path=self.fast_path))
 
     def _scratch(self, nbytes: int) -> np.ndarray | None:
-        return self.channel.take_scratch(nbytes) if nbytes else None
+        return self.channel.scratch.take(nbytes) if nbytes else None
 
     def _execution(self) -> Execution:
         return self.prepared.take(self.channel.comm)
@@ -136,7 +136,7 @@ class UnderWay:
         assert self.memory is not None and self.execution is not None
         execution, self.execution = self.execution, None
         self.prepared.give(execution)
-        self.channel.give_scratch(self.memory.scratch)
+        self.channel.scratch.give(self.memory.scratch)
 
 
 def may_take_the_fast_path(call: Call, prepared: Prepared) -> bool:

@@ -12,8 +12,8 @@ import ctypes
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
@@ -25,102 +25,24 @@ from ..dispatch.staging import aligned
 from ..engines import compiled
 from ..plans.plan import ALIGN
 from ..runtime import cache
-from ..runtime.operation import Operation, Record, Running
+from ..runtime.operation import Operation, Running
 from ..runtime.status import Standing
 from ..schedules.collectives import BLOCKING
-from ..selection.select import Choice, Overrides
+from ..selection.select import Overrides
 from . import context as field
-from . import entry as engine
-from . import signature as keys
+from . import entry, signature
+from .moment import moment
 from .outcome import Outcome
+from .table import Kind, Miss, Stats, Table
 
 if TYPE_CHECKING:
     from ..runtime.channel import Channel
 
-BRIEF = 256 << 10  # bytes of a call up to which a nonblocking form stays for a moment: it may be over at once
-MOMENT, BYTES_A_NANOSECOND = 20_000, 2  # how long that is: nanoseconds at least, and more for more bytes
 LARGEST = 256 << 10  # bytes of a plan that is kept for one kind
 MOST = 8 << 20  # and for all
 SINGLE = 256  # the largest integer that Python has one object of
-SEEN = 4 * keys.ROWS  # kinds that were served once, of which it is known what served them
 _DATATYPES = {id(each): each for each in vars(MPI).values() if isinstance(each, MPI.Datatype)}
 _let_go = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_DecRef", ctypes.pythonapi))
-
-
-@dataclass(frozen=True)
-class Miss:
-    """What kind of call it is, as the beginning of the row that it has in the function's table, or would have."""
-
-    row: int
-    key: np.ndarray
-    details: np.ndarray
-
-    @property
-    def digest(self) -> int:
-        """A number that two kinds have in common only by a rare chance."""
-        return hash((self.key.tobytes(), self.details.tobytes()))
-
-
-Seen = tuple["weakref.ref[Prepared]", tuple[tuple[int, int], ...]]  # what served a call, and the sides of its buffers
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What serves a kind of call: an execution that only wants buffers and a tag; keep has the objects of its key."""
-
-    execution: compiled.Execution
-    choice: Choice
-    record: Record
-    method: Method
-    nbytes: int
-    details: np.ndarray
-    keep: Any
-
-    def is_of(self, miss: Miss, row: np.ndarray) -> bool:
-        """Return whether that is what was asked for; row is its own."""
-        return np.array_equal(row[: keys.KEYS], miss.key) and np.array_equal(self.details, miss.details)
-
-
-class Stats(NamedTuple):
-    """What a fast path holds: kinds of calls under the overrides in force, under all, for how many overrides, bytes."""
-
-    kinds: int
-    all_kinds: int
-    overrides: int
-    nbytes: int
-
-
-class Table:
-    """Kinds of calls by their row, as Python has them and as the function does."""
-
-    def __init__(self) -> None:
-        self.rows = np.zeros((keys.ROWS, engine.COLUMNS), np.int64)
-        self.kinds: dict[int, tuple[Kind, np.ndarray]] = {}
-        self.seen: OrderedDict[int, Seen] = OrderedDict()  # by a hash of the key and the details
-
-    def was_seen(self, miss: Miss, served: Seen) -> bool:
-        """Return whether the same served the last call of that kind; it is remembered for the next."""
-        before, self.seen[miss.digest] = self.seen.get(miss.digest), served
-        self.seen.move_to_end(miss.digest)
-        if len(self.seen) > SEEN:
-            self.seen.popitem(last=False)
-        return before == served
-
-    def put(self, at: int, kind: Kind, row: np.ndarray) -> None:
-        """Have a kind in a row, in the place of what was there."""
-        self.kinds[at] = kind, row
-        self.rows[at] = row
-
-    def clear(self) -> None:
-        """Have none."""
-        self.rows[:] = 0
-        self.kinds.clear()
-        self.seen.clear()
-
-    def take(self, at: int) -> tuple[Kind, np.ndarray] | None:
-        """Return what was in a row, which is empty from now on."""
-        self.rows[at] = 0
-        return self.kinds.pop(at, None)
 
 
 class CompiledFastPath:
@@ -128,7 +50,7 @@ class CompiledFastPath:
 
     def __init__(self, channel: Channel) -> None:
         self.channel: Channel = weakref.proxy(channel)  # no cycle: what a channel has goes when it does
-        room = min(keys.MOST_ROOM, 64 + 16 * channel.size)  # counts, displacements and datatypes of both sides
+        room = min(signature.MOST_ROOM, 64 + 16 * channel.size)  # counts, displacements and datatypes of both sides
         self.details = np.empty(room, np.int64)
         self.keep = channel.how_busy, channel.numbers, self.details
         self.context = field.new(*self.keep)
@@ -138,7 +60,7 @@ class CompiledFastPath:
         self.tables: OrderedDict[Overrides, Table] = OrderedDict()
         self.under(Overrides())
         self.context[field.OPEN] = True
-        self.fast_call = engine.bound_to(self.context)
+        self.fast_call = entry.bound_to(self.context)
 
     def close(self) -> None:
         """Serve nothing any more."""
@@ -173,11 +95,11 @@ class CompiledFastPath:
         """
         send, recv = [*[None] * (2 - len(buffers)), *buffers][:2]
         self.fast_call(method, send, recv, op, buffers[2] if len(buffers) > 2 else root, None, None)
-        if not self.context[field.KEY + keys.METHOD]:
+        if not self.context[field.KEY + signature.METHOD]:
             return None
-        key = self.context[field.KEY : field.KEY + keys.KEYS].copy()
-        self.context[field.KEY + keys.METHOD] = 0
-        return Miss(int(self.context[field.ROW]), key, self.details[: key[keys.LENGTH]].copy())
+        key = self.context[field.KEY : field.KEY + signature.KEYS].copy()
+        self.context[field.KEY + signature.METHOD] = 0
+        return Miss(int(self.context[field.ROW]), key, self.details[: key[signature.LENGTH]].copy())
 
     def insert(
         self, miss: Miss, call: Call, prepared: Prepared, buffers: Sequence[Any], root: Any, op: MPI.Op | None
@@ -191,7 +113,7 @@ class CompiledFastPath:
         if root > SINGLE or not execute.may_take_the_fast_path(call, prepared):
             return
         assert plan is not None and method is not None
-        if call.arguments and call.arguments.one is not None and not miss.key[keys.SAME]:
+        if call.arguments and call.arguments.one is not None and not miss.key[signature.SAME]:
             return  # other arrays of this key are not in place
         known = self.table.kinds.get(miss.row)
         if plan.nbytes > LARGEST or (known is not None and known[0].is_of(miss, known[1])):
@@ -245,7 +167,8 @@ class CompiledFastPath:
             error = MPI.Exception(kind.execution.cause(-outcome))
             self.channel.fail(Standing(sequence, 0, method.spelled(form)), error)
             raise error
-        buffers: list[Any] = [self.channel.scratch]  # first of all: an interrupt must find all that MPI may write to
+        # first of all: an interrupt must find all that MPI may write to
+        buffers: list[Any] = [self.channel.scratch.array]
         try:
             table.take(at)
             buffers += self._held()
@@ -261,7 +184,7 @@ class CompiledFastPath:
             if at not in table.kinds:  # in this one, though another may be in force by now
                 table.put(at, kind, row)
             array, scratch = scratch, None  # last, and once, as in UnderWay.finish
-            self.channel.give_scratch(array)
+            self.channel.scratch.give(array)
 
         stages = [lambda: Running(kind.execution)]
         name = method.spelled(form)
@@ -303,7 +226,7 @@ class CompiledFastPath:
 
     def _lent(self) -> np.ndarray | None:
         """Return the scratch that a call which the function began goes on with: nobody else has it until it is over."""
-        return self.channel.take_scratch(0, lent=True) if self.context.item(field.LENT) else None
+        return self.channel.scratch.take(0, lent=True) if self.context.item(field.LENT) else None
 
     def _held(self) -> list[Any]:
         """Return the buffers that the function held on to, now held by the list."""
@@ -320,48 +243,6 @@ class CompiledFastPath:
             messages, nbytes, _ = kind.execution.progress
             record = replace(kind.record, form=form, sequence=sequence, fast_path=True)
             self.channel.record(replace(record, messages=messages, bytes=nbytes))
-
-
-class CompiledFastStart:
-    """The fast path of a persistent collective: functions of its request, which return 0 where that was all.
-
-    `fast_call` starts it, and makes it complete; `finish` makes it inactive again.
-    """
-
-    def __init__(
-        self, channel: Channel, execution: compiled.Execution, started: np.ndarray, nbytes: int
-    ) -> None:
-        """For an execution that is bound for good, of a call of nbytes; started is where the number of starts is."""
-        self.keep = execution, started, channel.how_busy, channel.numbers, np.empty(0, np.int64)
-        self.context = field.new(*self.keep[2:])
-        self.tables = execution.addresses()
-        self.context[field.TABLE], self.context[field.STARTED] = map(MPI.Get_address, (self.tables, started))
-        self.context[field.MOMENT] = moment(nbytes)
-        self.context[field.OPEN] = True
-        self.fast_call = engine.bound_to(self.context, engine.fast_start)
-        self.finish = engine.bound_to(self.context, engine.finish)
-
-    def close(self) -> None:
-        """Start nothing any more."""
-        self.context[field.OPEN] = False
-
-    def is_under_way(self) -> bool:
-        """Return whether the last start has posted messages that nobody has gone on with."""
-        return int(self.context[field.OUTCOME]) not in (Outcome.MISSED, Outcome.RAN)
-
-    def outcome(self) -> int:
-        """Return how far the last start came, asked once."""
-        outcome = int(self.context[field.OUTCOME])
-        self.context[field.OUTCOME] = Outcome.MISSED
-        return outcome
-
-
-def moment(nbytes: int) -> int:
-    """Nanoseconds that a nonblocking form stays for: what ranks of one machine need that are there together.
-
-    Above BRIEF none. To leave costs time too, in Python: a call that stays in vain does not take many times as long.
-    """
-    return MOMENT + nbytes // BYTES_A_NANOSECOND if nbytes <= BRIEF else 0
 
 
 def _sides(call: Call, buffers: Sequence[Any]) -> list[tuple[int, int]]:

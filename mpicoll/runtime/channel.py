@@ -8,69 +8,35 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from ..engines import selftest
 from ..errors import CommError, EngineError
-from ..plans.plan import ALIGN, SEQUENCES
+from ..plans.plan import SEQUENCES
 from ..schedules.collectives import PERSISTENT
 from ..selection.select import NATIVE, Choice, Overrides
 from . import duplicate, progress, watchdog
 from .agreement import Agreed, agree
 from .cache import Cache
 from .counters import BROKEN, CALLS, NUMBERS, TRACES
+from .fast_path import FastPath
 from .inquiry import Inquiry
 from .operation import Operation, Record, Sink
+from .scratch import Scratch
 from .status import RECENT, Failure, Standing, describe
 from .tags import Slots
 
 LOG = logging.getLogger("mpicoll")
 SPIN = 0.01  # seconds an engine may run before signals, stalls and other operations are looked after
-KEEP_SCRATCH = 64 << 20  # bytes of scratch kept for the next call
 
 LIVE: dict[int, Channel] = {}  # by identity, those that are not freed
 _busy: set[Channel] = set()  # with something in flight
 _how_busy = np.zeros(1, np.int64)  # how many these are, for fastpath/entry.py
 _busy_lock = threading.RLock()
 LEAKED: list[Any] = []  # what MPI may write to until the end of the process
-
-
-class FastPath(Protocol):
-    """The fast path of a communicator, which serves calls that were made before."""
-
-    @property
-    def fast_call(self) -> Callable[..., int]:
-        """The compiled function that a method tries first."""
-
-    def miss(self, method: Any, buffers: Sequence[Any], root: Any, op: MPI.Op | None) -> Any:
-        """Return what kind of call it is; None where the function could serve none of it."""
-
-    def insert(self, miss: Any, call: Any, prepared: Any, buffers: Sequence[Any], root: Any, op: MPI.Op | None) -> None:
-        """Serve calls of this kind from now on, if it may be, and the same served the last one."""
-
-    def resume(self, method: Any, form: str = "blocking") -> Operation | bool:
-        """Return what becomes of a call it began: True if it is over, an operation if not; else False."""
-
-    def under(self, overrides: Overrides) -> None:
-        """Serve calls by what was inserted under these overrides."""
-
-    def lend(self, scratch: np.ndarray) -> bool:
-        """Let calls use this scratch; False where one that is under way uses the last."""
-
-    def withdraw(self, lent: bool = False) -> bool:
-        """Let no call use it; False where one does, unless that is who takes what it was lent."""
-
-    def close(self) -> None:
-        """Serve nothing any more."""
-
-    def leak(self) -> None:
-        """Leave what was begun to MPI: nobody goes on with it."""
-
-    def clear(self) -> None:
-        """Forget every kind of call."""
 
 
 OpenFastPath = Callable[["Channel"], "FastPath | str"]  # the fast path of a channel, or why it has none
@@ -117,8 +83,7 @@ class Channel:
         self.traces: list[Sink] = []
         self.said: set[str] = set()
         self.leaked: list[Any] = []  # what broke off with messages still posted: its memory must stay
-        self.scratch: np.ndarray | None = None
-        self.scratch_lock = threading.Lock()
+        self.scratch = Scratch(self.fast_path)
         self.freed = False  # whether the user's communicator is
         self.over = False  # whether its own are, too
         self.persistent = Slots(self)
@@ -156,34 +121,6 @@ class Channel:
     def remember(self, key: Hashable, prepared: Any, nbytes: int) -> None:
         """Keep what serves a kind of call and has nbytes of memory; see cache.py."""
         self.cache.add(self.prepared, key, prepared, nbytes)
-
-    def take_scratch(self, nbytes: int, lent: bool = False) -> np.ndarray:
-        """Return an array that holds nbytes from an aligned address on; the progress thread may want one too.
-
-        lent: the one that a call of the fast path uses; nobody but what goes on with that call gets it.
-        """
-        kept = None
-        with self.scratch_lock:
-            if self.fast_path is None or self.fast_path.withdraw(lent):
-                kept, self.scratch = self.scratch, None
-        if kept is not None and len(kept) >= nbytes + ALIGN:
-            return kept
-        return np.empty(nbytes + ALIGN, np.uint8)
-
-    def give_scratch(self, array: np.ndarray | None) -> None:
-        """Keep the larger one for the next call.
-
-        Garbage gives some back too, in any thread and at any time, this one in the middle of this included: it waits
-        for nothing then, and the array just goes.
-        """
-        if array is None or self.freed or len(array) > KEEP_SCRATCH or not self.scratch_lock.acquire(blocking=False):
-            return
-        try:
-            larger = self.scratch is None or len(self.scratch) < len(array)
-            if larger and (self.fast_path is None or self.fast_path.lend(array)):
-                self.scratch, array = array, self.scratch
-        finally:
-            self.scratch_lock.release()
 
     # -- operations ----------------------------------------------------------------------------------------
 
@@ -358,6 +295,7 @@ class Channel:
     def leave(self) -> None:
         """Begin nothing any more: the communicator is gone. What is in flight goes on. Nothing of MPI's is called."""
         self.freed = True
+        self.scratch.close()
         LIVE.pop(id(self), None)
         if self.fast_path is not None:
             self.fast_path.close()

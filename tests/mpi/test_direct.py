@@ -25,9 +25,7 @@ from mpicoll.errors import (
     RootError,
 )
 from mpicoll.fastpath import context as field
-from mpicoll.fastpath import dispatch as shortcuts
-from mpicoll.fastpath import entry as engine
-from mpicoll.fastpath import signature as keys
+from mpicoll.fastpath import dispatch, entry, moment, signature
 from mpicoll.plans import plan
 from mpicoll.runtime import cache
 from mpicoll.runtime.channel import LEAKED
@@ -74,7 +72,7 @@ def test_every_kind_of_call_has_its_own(ours, comm):
     """More sizes, operators, roots and shapes than there are rows: they take turns, and none takes another's."""
     p, rank = comm.size, comm.rank
     for _ in range(AGAIN):
-        for n in [*range(40), *range(300, 300 + keys.ROWS // 4)]:
+        for n in [*range(40), *range(300, 300 + signature.ROWS // 4)]:
             for op in (MPI.SUM, MPI.MAX):
                 got = allreduce(ours, np.full(n, rank + 1.0), op=op)
                 assert (got == (p * (p + 1) / 2 if op == MPI.SUM else p)).all()
@@ -86,10 +84,10 @@ def test_every_kind_of_call_has_its_own(ours, comm):
             ours.Bcast(shape, root)
             assert (shape == n + 0.5).all()
     stats = ours._channel.fast_path.stats()
-    assert 0 < stats.kinds <= keys.ROWS and 0 < stats.nbytes <= shortcuts.MOST
+    assert 0 < stats.kinds <= signature.ROWS and 0 < stats.nbytes <= dispatch.MOST
 
 
-@pytest.mark.parametrize("column", range(keys.KEYS))
+@pytest.mark.parametrize("column", range(signature.KEYS))
 def test_a_row_of_another_kind_is_not_taken(ours, column):
     """Where two kinds fall on one row."""
     call = lambda: ours.Reduce(np.ones(5), np.zeros(5), MPI.SUM, 0)
@@ -109,21 +107,21 @@ def test_kinds_that_fall_on_one_row(ours):
     (row,) = fast_path.table.kinds
     kind, words = fast_path.table.take(row)
     foreign = words.copy()
-    foreign[keys.METHOD] = 1
+    foreign[signature.METHOD] = 1
     taken: set[int] = set()
-    for way in range(engine.WAYS):
+    for way in range(entry.WAYS):
         if way:
             assert goes_short(ours, call)
             (other,) = set(fast_path.table.kinds) - taken
-            assert other == (row + way) % keys.ROWS
+            assert other == (row + way) % signature.ROWS
             fast_path.table.take(other)
-        fast_path.table.put((row + way) % keys.ROWS, kind, foreign)
+        fast_path.table.put((row + way) % signature.ROWS, kind, foreign)
         taken = set(fast_path.table.kinds)
         assert not goes_short(ours, call)
     homes = set()
-    for _ in range(2 * engine.WAYS):
+    for _ in range(2 * entry.WAYS):
         assert goes_short(ours, call)
-        (own,) = [at for at in taken if fast_path.table.rows[at, keys.METHOD] != 1]
+        (own,) = [at for at in taken if fast_path.table.rows[at, signature.METHOD] != 1]
         homes.add(own)
         fast_path.table.put(own, kind, foreign)
         assert not goes_short(ours, call)
@@ -131,11 +129,11 @@ def test_kinds_that_fall_on_one_row(ours):
 
 
 def test_much_is_forgotten(ours, monkeypatch):
-    monkeypatch.setattr(shortcuts, "MOST", 30_000)
+    monkeypatch.setattr(dispatch, "MOST", 30_000)
     for n in range(1, 30):
         teach(lambda n=n: allreduce(ours, np.ones(n)))
         assert ours._channel.fast_path.stats().nbytes <= 30_000
-    monkeypatch.setattr(shortcuts, "LARGEST", 10)
+    monkeypatch.setattr(dispatch, "LARGEST", 10)
     teach(lambda: allreduce(ours, np.ones(99)), AGAIN)
     assert not goes_short(ours, lambda: allreduce(ours, np.ones(99)))
 
@@ -151,7 +149,7 @@ def test_large_vectors_share_the_scratch(ours, comm):
         assert goes_short(ours, large) and goes_short(ours, small)
         kinds = ours._channel.fast_path.table.kinds
         before = {at: kind for at, (kind, _) in kinds.items()}
-        address = None if ours._channel.scratch is None else ours._channel.scratch.ctypes.data
+        address = None if ours._channel.scratch.array is None else ours._channel.scratch.array.ctypes.data
         repeated = ours.Allreduce_init(np.full(n, 1.0), np.zeros(n))     # takes it
         assert goes_short(ours, large) == (p == 1)
         assert goes_short(ours, large) and (large() == right).all() and (small() == right).all()
@@ -160,7 +158,7 @@ def test_large_vectors_share_the_scratch(ours, comm):
         repeated.Wait()
         repeated.Free()
         assert (large() == right).all()
-        assert p == 1 or ours._channel.scratch.ctypes.data != address
+        assert p == 1 or ours._channel.scratch.array.ctypes.data != address
 
 
 @pytest.mark.mpi(min_size=2)
@@ -176,7 +174,7 @@ def test_scratch_that_a_call_uses_stays(ours, comm, form):
         def gives():
             for array in given:
                 time.sleep(0.001)
-                channel.give_scratch(array)
+                channel.scratch.give(array)
 
         thread = threading.Thread(target=gives)
         thread.start()
@@ -192,17 +190,17 @@ def test_scratch_that_a_call_uses_stays(ours, comm, form):
 def test_scratch_is_replaced_only_where_nobody_uses_it(ours):
     channel = ours._channel
     context, (first, second) = channel.fast_path.context, (np.zeros(n << 20, np.uint8) for n in (1, 2))
-    channel.give_scratch(first)
+    channel.scratch.give(first)
     context[field.LENT] = 1
-    channel.give_scratch(second)
-    assert channel.scratch is first and context[field.SCRATCH_BYTES] == len(first) - plan.ALIGN
-    assert channel.take_scratch(1) is not first and channel.scratch is first
+    channel.scratch.give(second)
+    assert channel.scratch.array is first and context[field.SCRATCH_BYTES] == len(first) - plan.ALIGN
+    assert channel.scratch.take(1) is not first and channel.scratch.array is first
     context[field.LENT] = 0
-    channel.give_scratch(second)
-    assert channel.scratch is second and context[field.SCRATCH_BYTES] == len(second) - plan.ALIGN
+    channel.scratch.give(second)
+    assert channel.scratch.array is second and context[field.SCRATCH_BYTES] == len(second) - plan.ALIGN
     assert 0 <= context[field.SCRATCH] - second.ctypes.data < plan.ALIGN
     context[field.LENT] = 1
-    assert channel.take_scratch(1, lent=True) is second and channel.scratch is None
+    assert channel.scratch.take(1, lent=True) is second and channel.scratch.array is None
     assert not context[field.LENT] and context[field.SCRATCH_BYTES] == 0
 
 
@@ -381,7 +379,7 @@ def test_not_where_each_call_is_looked_at(comm, monkeypatch, variable, value):
 
 def test_not_on_objects_that_are_laid_out_otherwise(comm, monkeypatch, caplog):
     """Why not is logged once, and explain() says it."""
-    monkeypatch.setattr(keys, "check", lambda: "another Python")
+    monkeypatch.setattr(signature, "check", lambda: "another Python")
     with caplog.at_level("WARNING", "mpicoll"):
         ours, other = mpicoll.Comm(comm), mpicoll.Comm(comm.Dup())
     said = [record.message for record in caplog.records if "another Python" in record.message]
@@ -600,19 +598,19 @@ def test_a_start_that_is_over_is_not_the_next_one(ours, comm):
 
 def test_long_calls_are_begun_and_left(ours, comm):
     """A nonblocking call stays for a moment only where it may be over in one; for longer, the more bytes it has."""
-    assert shortcuts.moment(shortcuts.BRIEF) > 2 * shortcuts.moment(8) > 0 == shortcuts.moment(shortcuts.BRIEF + 1)
-    n = shortcuts.BRIEF // 8
+    assert moment.moment(moment.BRIEF) > 2 * moment.moment(8) > 0 == moment.moment(moment.BRIEF + 1)
+    n = moment.BRIEF // 8
     for length, short in ((n, True), (n + 1, False)):
         teach(lambda length=length: ours.Bcast(np.ones(length)), AGAIN)
         assert goes_short(ours, lambda length=length: ours.Bcast(np.ones(length)))
         fast_path = ours._channel.fast_path
-        (row,) = [row for _, row in fast_path.table.kinds.values() if row[keys.RECV_COUNT] == length]
-        assert row[engine.MOMENT] == (shortcuts.moment(8 * length) if short else 0)
+        (row,) = [row for _, row in fast_path.table.kinds.values() if row[signature.RECV_COUNT] == length]
+        assert row[entry.MOMENT] == (moment.moment(8 * length) if short else 0)
         with ours.trace() as records:
             ours.Ibcast(np.ones(length)).Wait()
         assert records[0].fast_path
         request = ours.Bcast_init(np.ones(length))
-        assert request._repeated.fast_start.context[field.MOMENT] == row[engine.MOMENT]
+        assert request._repeated.fast_start.context[field.MOMENT] == row[entry.MOMENT]
         request.Free()
 
 
@@ -804,12 +802,12 @@ def test_a_freed_communicator(comm):
 
 def test_threads_that_come_first_together_have_one_definition(monkeypatch):
     """Python keeps the address of the one it was given, so there must be no other."""
-    monkeypatch.setattr(engine, "_defined", {})
+    monkeypatch.setattr(entry, "_defined", {})
     together, found = threading.Barrier(4), []
 
     def work():
         together.wait(10)
-        found.append(engine._definition(engine.finish))
+        found.append(entry._definition(entry.finish))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:

@@ -18,8 +18,7 @@ from support.cases import AGAIN
 import mpicoll
 from mpicoll.errors import BufferTooSmallError, CountMismatch, MpicollError, OverlapError, TypecodeError
 from mpicoll.fastpath import context as field
-from mpicoll.fastpath import entry as engine
-from mpicoll.fastpath import signature as keys
+from mpicoll.fastpath import entry, signature
 
 N = 3   # elements of a block
 
@@ -366,8 +365,8 @@ def test_details_of_another_kind_in_all_rows_that_it_may_have(ours, comm):
     kind, words = fast_path.table.take(row)
     call(1)
     first = int(fast_path.context[field.ROW])
-    for way in range(engine.WAYS):
-        fast_path.table.put((first + way) % keys.ROWS, kind, words)
+    for way in range(entry.WAYS):
+        fast_path.table.put((first + way) % signature.ROWS, kind, words)
     teach(lambda: call(1))
     assert goes_short(ours, lambda: call(1))
 
@@ -475,13 +474,13 @@ def test_nonblocking(ours, comm, method, late):
 @pytest.mark.parametrize("field", ["TYPE", "DATA", "NDIM", "DIMENSIONS", "DTYPE", "FLAGS"])
 def test_layout_is_looked_at(monkeypatch, field):
     """Where objects are laid out otherwise the fast path is closed, with the reason, and nothing wrong is followed."""
-    assert keys.check() is None
-    where = getattr(keys, field)
+    assert signature.check() is None
+    where = getattr(signature, field)
     others = [at for at in range(0, 80, 4) if at != where]
     for wrong in (*others, 1 << 20, 1 << 40, -(1 << 40)):   # of other fields, of other objects, and where nothing is
-        monkeypatch.setattr(keys, field, wrong)
-        keys.check.cache_clear()
-        assert "not laid out" in (keys.check() or ""), (field, wrong)
+        monkeypatch.setattr(signature, field, wrong)
+        signature.check.cache_clear()
+        assert "not laid out" in (signature.check() or ""), (field, wrong)
         monkeypatch.undo()
-    keys.check.cache_clear()
-    assert keys.check() is None
+    signature.check.cache_clear()
+    assert signature.check() is None

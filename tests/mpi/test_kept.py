@@ -14,8 +14,7 @@ from support import cases
 import mpicoll
 from mpicoll.dispatch import prepare
 from mpicoll.errors import MismatchError, MpicollError
-from mpicoll.runtime import cache
-from mpicoll.runtime import channel as channels
+from mpicoll.runtime import cache, scratch
 
 each = pytest.mark.parametrize
 
@@ -222,18 +221,18 @@ def test_idle_executions_are_limited(ours):
 
 
 def test_large_scratch_is_not_kept(ours, monkeypatch):
-    monkeypatch.setattr(channels, "KEEP_SCRATCH", 1 << 12)
+    monkeypatch.setattr(scratch, "KEPT", 1 << 12)
     with ours.using(allreduce="ring", chunk_bytes=1 << 16):
         ours.Allreduce(np.ones(100_000), np.zeros(100_000))
         request = ours.Allreduce_init(np.ones(100_000), np.zeros(100_000))
         request.Start()
         request.Wait()
         request.Free()
-    scratch = ours._channel.scratch
-    assert scratch is None or len(scratch) <= 1 << 12
+    kept = ours._channel.scratch.array
+    assert kept is None or len(kept) <= 1 << 12
     with ours.using(allreduce="ring"):
         ours.Allreduce(np.ones(100), np.zeros(100))
-    assert ours.size == 1 or ours._channel.scratch is not None
+    assert ours.size == 1 or ours._channel.scratch.array is not None
 
 
 def test_a_trace_ends_its_own(ours):

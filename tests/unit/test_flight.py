@@ -111,7 +111,7 @@ class Interrupts:
 @pytest.mark.parametrize("where", ["after", "record"])
 def test_an_interrupted_end_gives_back_once(where):
     given, interrupted = [], Interrupts()
-    channel = SimpleNamespace(next_sequence=lambda: 1, traces=[], give_scratch=lambda scratch: given.append(scratch))
+    channel = SimpleNamespace(next_sequence=lambda: 1, traces=[], scratch=SimpleNamespace(give=given.append))
     prepared = SimpleNamespace(give=given.append, choice=None)
     under_way = UnderWay(channel, SimpleNamespace(operator=None, name="Bcast", form="blocking"), prepared)
     under_way.execution = "execution"

@@ -1,0 +1,51 @@
+"""The fast path of a persistent collective: a start, and its end, without Python before its first message."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from mpi4py import MPI
+
+from ..engines import compiled
+from . import context as field
+from . import entry
+from .moment import moment
+from .outcome import Outcome
+
+if TYPE_CHECKING:
+    from ..runtime.channel import Channel
+
+
+class CompiledFastStart:
+    """The fast path of a persistent collective: functions of its request, which return 0 where that was all.
+
+    `fast_call` starts it, and makes it complete; `finish` makes it inactive again.
+    """
+
+    def __init__(
+        self, channel: Channel, execution: compiled.Execution, started: np.ndarray, nbytes: int
+    ) -> None:
+        """For an execution that is bound for good, of a call of nbytes; started is where the number of starts is."""
+        self.keep = execution, started, channel.how_busy, channel.numbers, np.empty(0, np.int64)
+        self.context = field.new(*self.keep[2:])
+        self.tables = execution.addresses()
+        self.context[field.TABLE], self.context[field.STARTED] = map(MPI.Get_address, (self.tables, started))
+        self.context[field.MOMENT] = moment(nbytes)
+        self.context[field.OPEN] = True
+        self.fast_call = entry.bound_to(self.context, entry.fast_start)
+        self.finish = entry.bound_to(self.context, entry.finish)
+
+    def close(self) -> None:
+        """Start nothing any more."""
+        self.context[field.OPEN] = False
+
+    def is_under_way(self) -> bool:
+        """Return whether the last start has posted messages that nobody has gone on with."""
+        return int(self.context[field.OUTCOME]) not in (Outcome.MISSED, Outcome.RAN)
+
+    def outcome(self) -> int:
+        """Return how far the last start came, asked once."""
+        outcome = int(self.context[field.OUTCOME])
+        self.context[field.OUTCOME] = Outcome.MISSED
+        return outcome

@@ -1,0 +1,95 @@
+"""The kinds of calls that a fast path serves: what it holds of each, and by which row the function finds it."""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..dispatch.methods import Method
+from ..dispatch.prepare import Prepared
+from ..engines import compiled
+from ..runtime.operation import Record
+from ..selection.select import Choice
+from . import entry, signature
+
+SEEN = 4 * signature.ROWS  # kinds that were served once, of which it is known what served them
+
+
+@dataclass(frozen=True)
+class Miss:
+    """What kind of call it is, as the beginning of the row that it has in the function's table, or would have."""
+
+    row: int
+    key: np.ndarray
+    details: np.ndarray
+
+    @property
+    def digest(self) -> int:
+        """A number that two kinds have in common only by a rare chance."""
+        return hash((self.key.tobytes(), self.details.tobytes()))
+
+
+Seen = tuple["weakref.ref[Prepared]", tuple[tuple[int, int], ...]]  # what served a call, and the sides of its buffers
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What serves a kind of call: an execution that only wants buffers and a tag; keep has the objects of its key."""
+
+    execution: compiled.Execution
+    choice: Choice
+    record: Record
+    method: Method
+    nbytes: int
+    details: np.ndarray
+    keep: Any
+
+    def is_of(self, miss: Miss, row: np.ndarray) -> bool:
+        """Return whether that is what was asked for; row is its own."""
+        return np.array_equal(row[: signature.KEYS], miss.key) and np.array_equal(self.details, miss.details)
+
+
+class Stats(NamedTuple):
+    """What a fast path holds: kinds of calls under the overrides in force, under all, for how many overrides, bytes."""
+
+    kinds: int
+    all_kinds: int
+    overrides: int
+    nbytes: int
+
+
+class Table:
+    """Kinds of calls by their row, as Python has them and as the function does."""
+
+    def __init__(self) -> None:
+        self.rows = np.zeros((signature.ROWS, entry.COLUMNS), np.int64)
+        self.kinds: dict[int, tuple[Kind, np.ndarray]] = {}
+        self.seen: OrderedDict[int, Seen] = OrderedDict()  # by a hash of the key and the details
+
+    def was_seen(self, miss: Miss, served: Seen) -> bool:
+        """Return whether the same served the last call of that kind; it is remembered for the next."""
+        before, self.seen[miss.digest] = self.seen.get(miss.digest), served
+        self.seen.move_to_end(miss.digest)
+        if len(self.seen) > SEEN:
+            self.seen.popitem(last=False)
+        return before == served
+
+    def put(self, at: int, kind: Kind, row: np.ndarray) -> None:
+        """Have a kind in a row, in the place of what was there."""
+        self.kinds[at] = kind, row
+        self.rows[at] = row
+
+    def clear(self) -> None:
+        """Have none."""
+        self.rows[:] = 0
+        self.kinds.clear()
+        self.seen.clear()
+
+    def take(self, at: int) -> tuple[Kind, np.ndarray] | None:
+        """Return what was in a row, which is empty from now on."""
+        self.rows[at] = 0
+        return self.kinds.pop(at, None)

@@ -1,0 +1,54 @@
+"""The scratch of a communicator, kept from call to call and shared with its fast path."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from ..plans.plan import ALIGN
+from .fast_path import FastPath
+
+KEPT = 64 << 20  # bytes that are kept for the next call
+
+
+class Scratch:
+    """One array, or none while a call has it; the fast path may be lent it."""
+
+    def __init__(self, fast_path: FastPath | None) -> None:
+        self.array: np.ndarray | None = None
+        self._fast_path = fast_path
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def close(self) -> None:
+        """Keep nothing that is given back from now on."""
+        self._closed = True
+
+    def take(self, nbytes: int, lent: bool = False) -> np.ndarray:
+        """Return an array that holds nbytes from an aligned address on; the progress thread may want one too.
+
+        lent: the one that a call of the fast path uses; nobody but what goes on with that call gets it.
+        """
+        kept = None
+        with self._lock:
+            if self._fast_path is None or self._fast_path.withdraw(lent):
+                kept, self.array = self.array, None
+        if kept is not None and len(kept) >= nbytes + ALIGN:
+            return kept
+        return np.empty(nbytes + ALIGN, np.uint8)
+
+    def give(self, array: np.ndarray | None) -> None:
+        """Keep the larger one for the next call.
+
+        Garbage gives some back too, in any thread and at any time, this one in the middle of this included: it waits
+        for nothing then, and the array just goes.
+        """
+        if array is None or self._closed or len(array) > KEPT or not self._lock.acquire(blocking=False):
+            return
+        try:
+            larger = self.array is None or len(self.array) < len(array)
+            if larger and (self._fast_path is None or self._fast_path.lend(array)):
+                self.array, array = array, self.array
+        finally:
+            self._lock.release()

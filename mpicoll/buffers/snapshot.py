@@ -28,15 +28,15 @@ def _message(message: Any) -> Any:
     if not isinstance(message, (list, tuple)):
         return message
     first, *others = message or (None,)
-    parts = first.view() if type(first) is np.ndarray else first, *map(_values, others)
+    parts = first.view() if type(first) is np.ndarray else first, *map(values, others)
     return _like(message, parts[: len(message)])
 
 
-def _values(part: Any) -> Any:
-    """Copy counts, displacements, datatypes, and lists of them."""
+def values(part: Any) -> Any:
+    """Return a copy of counts, displacements, datatypes, and lists of them."""
     if type(part) is np.ndarray:
         return part.copy()
-    return _like(part, tuple(map(_values, part))) if isinstance(part, (list, tuple)) else part
+    return _like(part, tuple(map(values, part))) if isinstance(part, (list, tuple)) else part
 
 
 def _like(given: Any, parts: tuple[Any, ...]) -> Any:

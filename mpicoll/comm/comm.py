@@ -9,11 +9,11 @@ from typing import Any, cast
 
 from mpi4py import MPI
 
-from ..buffers.snapshot import snapshot
 from ..dispatch import check_mode, execute, prepare
-from ..dispatch.methods import Method
+from ..dispatch.methods import Given
 from ..dispatch.prepare import Call, Prepared
 from ..errors import ArgumentError, CommError, MismatchError, MpicollError
+from ..fastpath.miss import Miss
 from ..runtime import duplicate
 from ..runtime.channel import Channel
 from ..runtime.operation import Operation, Polled, Record
@@ -62,8 +62,7 @@ class Comm(Collectives):
 
     def _use(self, channel: Channel) -> None:
         self._channel = channel
-        if channel.fast_path is not None:
-            self._fast_call = channel.fast_path.fast_call
+        self._fast_call = channel.fast_path.fast_call
 
     def free(self) -> None:
         """As Free, but what is null or MPI's own, the world and oneself, stays as it is."""
@@ -112,7 +111,7 @@ class Comm(Collectives):
             find(collective, "")
         missing = prepare.missing(collective, op, datatype) if datatype is not None else ""
         choice = prepare.select(channel, collective, nbytes, op.Is_commutative(), missing)
-        return replace(choice, slow=channel.closed)
+        return replace(choice, slow=channel.fast_path.closed)
 
     @contextmanager
     def trace(self) -> Iterator[list[Record]]:
@@ -126,63 +125,52 @@ class Comm(Collectives):
 
     # -- the way of a call ------------------------------------------------------------------------------
 
-    def _call(self, method: Method, buffers: Sequence[Any], root: Any = 0, op: MPI.Op | None = None) -> None:
-        """Check, select, run; or let MPI's own collective do it."""
-        channel = self._open()
-        fast_path = channel.fast_path
-        if fast_path is not None and (begun := fast_path.resume(method)):
-            if isinstance(begun, Operation):
-                channel.run(begun)
-            return
-        buffers = snapshot(buffers)
-        miss = fast_path.miss(method, buffers, root, op) if fast_path is not None else None
-        call, served = self._prepare(channel, BLOCKING, method, buffers, root, op)
-        if served.is_native:
-            execute.run_native(channel, self, call, served, method.native(call.arguments, buffers, root, op))
-        else:
-            execute.run(channel, call, served)
-        if fast_path is not None and miss is not None:
-            fast_path.insert(miss, call, served, buffers, root, op)
+    def _call(self, *given: Any) -> None:
+        """Select, run."""
+        channel, miss = self._missed(BLOCKING, *given)
+        if miss.begun is False:
+            call, prepared = self._prepare(channel, BLOCKING, miss.given)
+            execute.run(channel, self, call, prepared)
+            miss.insert(call, prepared)
+        elif isinstance(miss.begun, Operation):
+            channel.run(miss.begun)
 
-    def _start(self, method: Method, buffers: Sequence[Any], root: Any = 0, op: MPI.Op | None = None) -> MPI.Request:
-        """Check, select, launch; the request."""
-        channel = self._open()
-        fast_path = channel.fast_path
-        if fast_path is not None and (begun := fast_path.resume(method, NONBLOCKING)):
-            return Request.launch(channel, begun) if isinstance(begun, Operation) else Request.of_nothing()
-        buffers = snapshot(buffers)
-        miss = fast_path.miss(method, buffers, root, op) if fast_path is not None else None
-        call, served = self._prepare(channel, NONBLOCKING, method, buffers, root, op)
-        if served.is_native:
-            native = method.native(call.arguments, buffers, root, op)
-            under_way = execute.start_native(channel, self, call, served, native)
-            return under_way if isinstance(under_way, MPI.Request) else Request.launch(channel, under_way)
-        request = Request.launch(channel, execute.operation(channel, call, served))
-        if fast_path is not None and miss is not None:
-            fast_path.insert(miss, call, served, buffers, root, op)
+    def _start(self, *given: Any) -> MPI.Request:
+        """Select, launch; the request."""
+        channel, miss = self._missed(NONBLOCKING, *given)
+        if miss.begun is True:
+            return Request.of_nothing()
+        if miss.begun:
+            return Request.launch(channel, miss.begun)
+        call, prepared = self._prepare(channel, NONBLOCKING, miss.given)
+        started = execute.start(channel, self, call, prepared)
+        request = Request.launch(channel, started) if isinstance(started, Operation) else started
+        miss.insert(call, prepared)
         return request
 
-    def _init(
-        self, method: Method, buffers: Sequence[Any], info: MPI.Info, root: Any = 0, op: MPI.Op | None = None
-    ) -> MPI.Prequest:
-        """Check, select, and keep it for every Start."""
-        channel, buffers = self._open(), snapshot(buffers)
-        call, served = self._prepare(channel, PERSISTENT, method, buffers, root, op)
-        return persistent.prepare(channel, self, call, served, method.native(call.arguments, buffers, root, op), info)
+    def _init(self, info: MPI.Info, *given: Any) -> MPI.Prequest:
+        """Select, and keep it for every Start."""
+        channel, miss = self._missed(PERSISTENT, *given)
+        return persistent.prepare(channel, self, *self._prepare(channel, PERSISTENT, miss.given), info)
 
-    def _prepare(
-        self, channel: Channel, form: str, method: Method, buffers: Sequence[Any], root: Any, op: MPI.Op | None
-    ) -> tuple[Call, Prepared]:
+    def _missed(self, form: str, *given: Any) -> tuple[Channel, Miss]:
+        """Return the channel, and what is known of a call that the fast path did not serve."""
+        channel = self._open()
+        return channel, channel.fast_path.miss(form, Given(*given))
+
+    def _prepare(self, channel: Channel, form: str, given: Given) -> tuple[Call, Prepared]:
+        """Check arguments, select, lower. Raises MpicollError, which the other ranks are told."""
+        method = given.method
         try:
-            given = method.parse(channel, root, *buffers)
-            if given is not None and given.unsettled:
-                check_mode.gather_recvcounts(channel, given, method.spelled(form))
-            call = prepare.describe(method.collective, given, int(root), op)
-            call.form, call.method = form, method
-            served = prepare.prepare(channel, call)
-            if form != PERSISTENT and not served.is_native:
+            arguments = method.parse(channel, given.send, given.recv, given.root)
+            if arguments is not None and arguments.unsettled:
+                check_mode.gather_recvcounts(channel, arguments, method.spelled(form))
+            call = prepare.describe(method.collective, arguments, given.root_rank, given.op)
+            call.form, call.given = form, given
+            prepared = prepare.prepare(channel, call)
+            if form != PERSISTENT and not prepared.is_native:
                 channel.check_tags()
-            return call, served
+            return call, prepared
         except MismatchError:
             raise
         except MpicollError as error:

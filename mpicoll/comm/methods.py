@@ -2,7 +2,8 @@
 
 Each says only what was asked for: `_call` carries a method out, `_start` begins it and returns its request, `_init`
 returns a request that can be started again and again. `_fast_call` is tried first: it returns 0 if it has carried the
-call out, by what it knows from before, and made the request complete. Comm has these four.
+call out, by what it knows from before, and made the request complete. Comm has these four. All get a method and its
+arguments in one order: send buffer, receive buffer, operator, root (the recvcounts of Reduce_scatter).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from mpi4py import MPI
 
 from ..dispatch import methods
+from ..dispatch.methods import Method
 from .requests import Request
 
 
@@ -29,251 +31,213 @@ class Collectives(MPI.Intracomm):
     _start: Callable[..., MPI.Request]
     _init: Callable[..., MPI.Prequest]
 
+    def _begin(self, method: Method, send: Any, recv: Any, op: MPI.Op | None, root: Any) -> MPI.Request:
+        """Begin a method, on the fast path if that serves it."""
+        request = Request()
+        if self._fast_call(method, send, recv, op, root, request):
+            return self._start(method, send, recv, op, root)
+        return request
+
     def Barrier(self) -> None:
         """Nobody leaves before everybody has come."""
         if self._fast_call(methods.BARRIER, None, None, None, 0):
-            self._call(methods.BARRIER, ())
+            self._call(methods.BARRIER, None, None, None, 0)
 
     def Ibarrier(self) -> MPI.Request:
         """Start Barrier."""
-        request = Request()
-        if self._fast_call(methods.BARRIER, None, None, None, 0, request):
-            return self._start(methods.BARRIER, ())
-        return request
+        return self._begin(methods.BARRIER, None, None, None, 0)
 
     def Barrier_init(self, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
         """Barrier, to be started repeatedly."""
-        return self._init(methods.BARRIER, (), info)
+        return self._init(info, methods.BARRIER, None, None, None, 0)
 
     def Bcast(self, buf: Any, root: int = 0) -> None:
         """Broadcast from one rank to all others."""
         if self._fast_call(methods.BCAST, None, buf, None, root):
-            self._call(methods.BCAST, (buf,), root)
+            self._call(methods.BCAST, None, buf, None, root)
 
     def Ibcast(self, buf: Any, root: int = 0) -> MPI.Request:
         """Start Bcast."""
-        request = Request()
-        if self._fast_call(methods.BCAST, None, buf, None, root, request):
-            return self._start(methods.BCAST, (buf,), root)
-        return request
+        return self._begin(methods.BCAST, None, buf, None, root)
 
     def Bcast_init(self, buf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
         """Bcast, to be started repeatedly."""
-        return self._init(methods.BCAST, (buf,), info, root)
+        return self._init(info, methods.BCAST, None, buf, None, root)
 
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Scatter the root's blocks, one to every rank."""
         if self._fast_call(methods.SCATTER, sendbuf, recvbuf, None, root):
-            self._call(methods.SCATTER, (sendbuf, recvbuf), root)
+            self._call(methods.SCATTER, sendbuf, recvbuf, None, root)
 
     def Iscatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> MPI.Request:
         """Start Scatter."""
-        request = Request()
-        if self._fast_call(methods.SCATTER, sendbuf, recvbuf, None, root, request):
-            return self._start(methods.SCATTER, (sendbuf, recvbuf), root)
-        return request
+        return self._begin(methods.SCATTER, sendbuf, recvbuf, None, root)
 
     def Scatter_init(self, sendbuf: Any, recvbuf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
         """Scatter, to be started repeatedly."""
-        return self._init(methods.SCATTER, (sendbuf, recvbuf), info, root)
+        return self._init(info, methods.SCATTER, sendbuf, recvbuf, None, root)
 
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Gather one block of every rank at the root."""
         if self._fast_call(methods.GATHER, sendbuf, recvbuf, None, root):
-            self._call(methods.GATHER, (sendbuf, recvbuf), root)
+            self._call(methods.GATHER, sendbuf, recvbuf, None, root)
 
     def Igather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> MPI.Request:
         """Start Gather."""
-        request = Request()
-        if self._fast_call(methods.GATHER, sendbuf, recvbuf, None, root, request):
-            return self._start(methods.GATHER, (sendbuf, recvbuf), root)
-        return request
+        return self._begin(methods.GATHER, sendbuf, recvbuf, None, root)
 
     def Gather_init(self, sendbuf: Any, recvbuf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
         """Gather, to be started repeatedly."""
-        return self._init(methods.GATHER, (sendbuf, recvbuf), info, root)
+        return self._init(info, methods.GATHER, sendbuf, recvbuf, None, root)
 
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         """Gather one block of every rank everywhere."""
         if self._fast_call(methods.ALLGATHER, sendbuf, recvbuf, None, 0):
-            self._call(methods.ALLGATHER, (sendbuf, recvbuf))
+            self._call(methods.ALLGATHER, sendbuf, recvbuf, None, 0)
 
     def Iallgather(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
         """Start Allgather."""
-        request = Request()
-        if self._fast_call(methods.ALLGATHER, sendbuf, recvbuf, None, 0, request):
-            return self._start(methods.ALLGATHER, (sendbuf, recvbuf))
-        return request
+        return self._begin(methods.ALLGATHER, sendbuf, recvbuf, None, 0)
 
     def Allgather_init(self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
         """Allgather, to be started repeatedly."""
-        return self._init(methods.ALLGATHER, (sendbuf, recvbuf), info)
+        return self._init(info, methods.ALLGATHER, sendbuf, recvbuf, None, 0)
 
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send a block from every rank to every rank."""
         if self._fast_call(methods.ALLTOALL, sendbuf, recvbuf, None, 0):
-            self._call(methods.ALLTOALL, (sendbuf, recvbuf))
+            self._call(methods.ALLTOALL, sendbuf, recvbuf, None, 0)
 
     def Ialltoall(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
         """Start Alltoall."""
-        request = Request()
-        if self._fast_call(methods.ALLTOALL, sendbuf, recvbuf, None, 0, request):
-            return self._start(methods.ALLTOALL, (sendbuf, recvbuf))
-        return request
+        return self._begin(methods.ALLTOALL, sendbuf, recvbuf, None, 0)
 
     def Alltoall_init(self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
         """Alltoall, to be started repeatedly."""
-        return self._init(methods.ALLTOALL, (sendbuf, recvbuf), info)
+        return self._init(info, methods.ALLTOALL, sendbuf, recvbuf, None, 0)
 
     def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Scatter the root's blocks, of any sizes and from any places, one to every rank."""
         if self._fast_call(methods.SCATTERV, sendbuf, recvbuf, None, root):
-            self._call(methods.SCATTERV, (sendbuf, recvbuf), root)
+            self._call(methods.SCATTERV, sendbuf, recvbuf, None, root)
 
     def Iscatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> MPI.Request:
         """Start Scatterv."""
-        request = Request()
-        if self._fast_call(methods.SCATTERV, sendbuf, recvbuf, None, root, request):
-            return self._start(methods.SCATTERV, (sendbuf, recvbuf), root)
-        return request
+        return self._begin(methods.SCATTERV, sendbuf, recvbuf, None, root)
 
     def Scatterv_init(self, sendbuf: Any, recvbuf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
         """Scatterv, to be started repeatedly."""
-        return self._init(methods.SCATTERV, (sendbuf, recvbuf), info, root)
+        return self._init(info, methods.SCATTERV, sendbuf, recvbuf, None, root)
 
     def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Gather one block of every rank at the root, of any sizes and to any places."""
         if self._fast_call(methods.GATHERV, sendbuf, recvbuf, None, root):
-            self._call(methods.GATHERV, (sendbuf, recvbuf), root)
+            self._call(methods.GATHERV, sendbuf, recvbuf, None, root)
 
     def Igatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> MPI.Request:
         """Start Gatherv."""
-        request = Request()
-        if self._fast_call(methods.GATHERV, sendbuf, recvbuf, None, root, request):
-            return self._start(methods.GATHERV, (sendbuf, recvbuf), root)
-        return request
+        return self._begin(methods.GATHERV, sendbuf, recvbuf, None, root)
 
     def Gatherv_init(self, sendbuf: Any, recvbuf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
         """Gatherv, to be started repeatedly."""
-        return self._init(methods.GATHERV, (sendbuf, recvbuf), info, root)
+        return self._init(info, methods.GATHERV, sendbuf, recvbuf, None, root)
 
     def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Gather one block of every rank everywhere, of any sizes and to any places."""
         if self._fast_call(methods.ALLGATHERV, sendbuf, recvbuf, None, 0):
-            self._call(methods.ALLGATHERV, (sendbuf, recvbuf))
+            self._call(methods.ALLGATHERV, sendbuf, recvbuf, None, 0)
 
     def Iallgatherv(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
         """Start Allgatherv."""
-        request = Request()
-        if self._fast_call(methods.ALLGATHERV, sendbuf, recvbuf, None, 0, request):
-            return self._start(methods.ALLGATHERV, (sendbuf, recvbuf))
-        return request
+        return self._begin(methods.ALLGATHERV, sendbuf, recvbuf, None, 0)
 
     def Allgatherv_init(self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
         """Allgatherv, to be started repeatedly."""
-        return self._init(methods.ALLGATHERV, (sendbuf, recvbuf), info)
+        return self._init(info, methods.ALLGATHERV, sendbuf, recvbuf, None, 0)
 
     def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send a block from every rank to every rank, of any sizes and places."""
         if self._fast_call(methods.ALLTOALLV, sendbuf, recvbuf, None, 0):
-            self._call(methods.ALLTOALLV, (sendbuf, recvbuf))
+            self._call(methods.ALLTOALLV, sendbuf, recvbuf, None, 0)
 
     def Ialltoallv(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
         """Start Alltoallv."""
-        request = Request()
-        if self._fast_call(methods.ALLTOALLV, sendbuf, recvbuf, None, 0, request):
-            return self._start(methods.ALLTOALLV, (sendbuf, recvbuf))
-        return request
+        return self._begin(methods.ALLTOALLV, sendbuf, recvbuf, None, 0)
 
     def Alltoallv_init(self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
         """Alltoallv, to be started repeatedly."""
-        return self._init(methods.ALLTOALLV, (sendbuf, recvbuf), info)
+        return self._init(info, methods.ALLTOALLV, sendbuf, recvbuf, None, 0)
 
     def Alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send a block from every rank to every rank, each with a datatype of its own; displacements are in bytes."""
         if self._fast_call(methods.ALLTOALLW, sendbuf, recvbuf, None, 0):
-            self._call(methods.ALLTOALLW, (sendbuf, recvbuf))
+            self._call(methods.ALLTOALLW, sendbuf, recvbuf, None, 0)
 
     def Ialltoallw(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
         """Start Alltoallw."""
-        request = Request()
-        if self._fast_call(methods.ALLTOALLW, sendbuf, recvbuf, None, 0, request):
-            return self._start(methods.ALLTOALLW, (sendbuf, recvbuf))
-        return request
+        return self._begin(methods.ALLTOALLW, sendbuf, recvbuf, None, 0)
 
     def Alltoallw_init(self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
         """Alltoallw, to be started repeatedly."""
-        return self._init(methods.ALLTOALLW, (sendbuf, recvbuf), info)
+        return self._init(info, methods.ALLTOALLW, sendbuf, recvbuf, None, 0)
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
         """Combine everybody's vectors at the root."""
         if self._fast_call(methods.REDUCE, sendbuf, recvbuf, op, root):
-            self._call(methods.REDUCE, (sendbuf, recvbuf), root, op)
+            self._call(methods.REDUCE, sendbuf, recvbuf, op, root)
 
     def Ireduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> MPI.Request:
         """Start Reduce."""
-        request = Request()
-        if self._fast_call(methods.REDUCE, sendbuf, recvbuf, op, root, request):
-            return self._start(methods.REDUCE, (sendbuf, recvbuf), root, op)
-        return request
+        return self._begin(methods.REDUCE, sendbuf, recvbuf, op, root)
 
     def Reduce_init(
         self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0, info: MPI.Info = MPI.INFO_NULL
     ) -> MPI.Prequest:
         """Reduce, to be started repeatedly."""
-        return self._init(methods.REDUCE, (sendbuf, recvbuf), info, root, op)
+        return self._init(info, methods.REDUCE, sendbuf, recvbuf, op, root)
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """Combine everybody's vectors everywhere."""
         if self._fast_call(methods.ALLREDUCE, sendbuf, recvbuf, op, 0):
-            self._call(methods.ALLREDUCE, (sendbuf, recvbuf), 0, op)
+            self._call(methods.ALLREDUCE, sendbuf, recvbuf, op, 0)
 
     def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
         """Start Allreduce."""
-        request = Request()
-        if self._fast_call(methods.ALLREDUCE, sendbuf, recvbuf, op, 0, request):
-            return self._start(methods.ALLREDUCE, (sendbuf, recvbuf), 0, op)
-        return request
+        return self._begin(methods.ALLREDUCE, sendbuf, recvbuf, op, 0)
 
     def Allreduce_init(
         self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, info: MPI.Info = MPI.INFO_NULL
     ) -> MPI.Prequest:
         """Allreduce, to be started repeatedly."""
-        return self._init(methods.ALLREDUCE, (sendbuf, recvbuf), info, 0, op)
+        return self._init(info, methods.ALLREDUCE, sendbuf, recvbuf, op, 0)
 
     def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """Combine everybody's vectors, a block of the result at every rank; blocks are equal."""
         if self._fast_call(methods.REDUCE_SCATTER_BLOCK, sendbuf, recvbuf, op, 0):
-            self._call(methods.REDUCE_SCATTER_BLOCK, (sendbuf, recvbuf), 0, op)
+            self._call(methods.REDUCE_SCATTER_BLOCK, sendbuf, recvbuf, op, 0)
 
     def Ireduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
         """Start Reduce_scatter_block."""
-        request = Request()
-        if self._fast_call(methods.REDUCE_SCATTER_BLOCK, sendbuf, recvbuf, op, 0, request):
-            return self._start(methods.REDUCE_SCATTER_BLOCK, (sendbuf, recvbuf), 0, op)
-        return request
+        return self._begin(methods.REDUCE_SCATTER_BLOCK, sendbuf, recvbuf, op, 0)
 
     def Reduce_scatter_block_init(
         self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, info: MPI.Info = MPI.INFO_NULL
     ) -> MPI.Prequest:
         """Reduce_scatter_block, to be started repeatedly."""
-        return self._init(methods.REDUCE_SCATTER_BLOCK, (sendbuf, recvbuf), info, 0, op)
+        return self._init(info, methods.REDUCE_SCATTER_BLOCK, sendbuf, recvbuf, op, 0)
 
     def Reduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None = None, op: MPI.Op = MPI.SUM
     ) -> None:
         """Combine everybody's vectors, recvcounts[r] elements of the result at rank r."""
         if self._fast_call(methods.REDUCE_SCATTER, sendbuf, recvbuf, op, recvcounts):
-            self._call(methods.REDUCE_SCATTER, (sendbuf, recvbuf, recvcounts), 0, op)
+            self._call(methods.REDUCE_SCATTER, sendbuf, recvbuf, op, recvcounts)
 
     def Ireduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None = None, op: MPI.Op = MPI.SUM
     ) -> MPI.Request:
         """Start Reduce_scatter."""
-        request = Request()
-        if self._fast_call(methods.REDUCE_SCATTER, sendbuf, recvbuf, op, recvcounts, request):
-            return self._start(methods.REDUCE_SCATTER, (sendbuf, recvbuf, recvcounts), 0, op)
-        return request
+        return self._begin(methods.REDUCE_SCATTER, sendbuf, recvbuf, op, recvcounts)
 
     def Reduce_scatter_init(
         self,
@@ -284,40 +248,34 @@ class Collectives(MPI.Intracomm):
         info: MPI.Info = MPI.INFO_NULL,
     ) -> MPI.Prequest:
         """Reduce_scatter, to be started repeatedly."""
-        return self._init(methods.REDUCE_SCATTER, (sendbuf, recvbuf, recvcounts), info, 0, op)
+        return self._init(info, methods.REDUCE_SCATTER, sendbuf, recvbuf, op, recvcounts)
 
     def Scan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """Combine the vectors of the ranks up to this one."""
         if self._fast_call(methods.SCAN, sendbuf, recvbuf, op, 0):
-            self._call(methods.SCAN, (sendbuf, recvbuf), 0, op)
+            self._call(methods.SCAN, sendbuf, recvbuf, op, 0)
 
     def Iscan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
         """Start Scan."""
-        request = Request()
-        if self._fast_call(methods.SCAN, sendbuf, recvbuf, op, 0, request):
-            return self._start(methods.SCAN, (sendbuf, recvbuf), 0, op)
-        return request
+        return self._begin(methods.SCAN, sendbuf, recvbuf, op, 0)
 
     def Scan_init(
         self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, info: MPI.Info = MPI.INFO_NULL
     ) -> MPI.Prequest:
         """Scan, to be started repeatedly."""
-        return self._init(methods.SCAN, (sendbuf, recvbuf), info, 0, op)
+        return self._init(info, methods.SCAN, sendbuf, recvbuf, op, 0)
 
     def Exscan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """Combine the vectors of the ranks before this one; rank 0's receive buffer stays as it is."""
         if self._fast_call(methods.EXSCAN, sendbuf, recvbuf, op, 0):
-            self._call(methods.EXSCAN, (sendbuf, recvbuf), 0, op)
+            self._call(methods.EXSCAN, sendbuf, recvbuf, op, 0)
 
     def Iexscan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
         """Start Exscan."""
-        request = Request()
-        if self._fast_call(methods.EXSCAN, sendbuf, recvbuf, op, 0, request):
-            return self._start(methods.EXSCAN, (sendbuf, recvbuf), 0, op)
-        return request
+        return self._begin(methods.EXSCAN, sendbuf, recvbuf, op, 0)
 
     def Exscan_init(
         self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, info: MPI.Info = MPI.INFO_NULL
     ) -> MPI.Prequest:
         """Exscan, to be started repeatedly."""
-        return self._init(methods.EXSCAN, (sendbuf, recvbuf), info, 0, op)
+        return self._init(info, methods.EXSCAN, sendbuf, recvbuf, op, 0)

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import threading
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from mpi4py import MPI
 
 from ..dispatch.check_mode import comparison, signature
 from ..dispatch.execute import UnderWay, may_take_the_fast_path, needs_counts, record
-from ..dispatch.methods import Native
 from ..dispatch.prepare import Call, Prepared
 from ..dispatch.staging import divide
 from ..engines.protocol import Execution
 from ..errors import CommError, MpicollError, RequestError
 from ..fastpath.outcome import Outcome
 from ..runtime.channel import Channel
-from ..runtime.operation import OURS, Failed, Operation, Polled, Raised, Running, Stage
+from ..runtime.operation import Failed, Operation, Polled, Running, Stage
 from ..runtime.status import Standing
 from ..runtime.tags import Slot
 from ..schedules.collectives import PERSISTENT
@@ -37,19 +35,19 @@ class Prequest(Completing, MPI.Prequest):
     list use mpicoll.Prequest.Startall; MPI.Prequest.Startall knows nothing of plans.
     """
 
-    _repeated: Repeatable | None = None
+    _persistent: PersistentCall | None = None
     _freed: Callable[[], Any]
     _fast_call: Callable[[Prequest], int] = staticmethod(lambda request: 1)
     _finish: Callable[[Prequest], int] = staticmethod(lambda request: 1)
 
     @classmethod
-    def prepare(cls, channel: Channel, repeated: Repeatable) -> Prequest:
+    def prepare(cls, channel: Channel, persistent: PersistentCall) -> Prequest:
         """Return an inactive request."""
         request = cls()
-        request._channel, request._repeated = channel, repeated
-        if repeated.fast_start is not None:
-            request._fast_call, request._finish = repeated.fast_start.fast_call, repeated.fast_start.finish
-        request._freed = freed = weakref.finalize(request, repeated.free)
+        request._channel, request._persistent = channel, persistent
+        if persistent.fast_start is not None:
+            request._fast_call, request._finish = persistent.fast_start.fast_call, persistent.fast_start.finish
+        request._freed = freed = weakref.finalize(request, persistent.free)
         freed.atexit = False
         return request
 
@@ -59,13 +57,13 @@ class Prequest(Completing, MPI.Prequest):
             self._start()
 
     def _start(self) -> None:
-        if self._repeated is None:
+        if self._persistent is None:
             raise RequestError("the request was freed; make another")
         try:
-            operation = self._started(self._repeated)
+            operation = self._started(self._persistent)
         except MpicollError as error:
-            starts = self._channel.started.get(self._repeated.sequence, (0,))
-            one = Standing(self._repeated.sequence, int(starts[0]) + 1, self._repeated.name)
+            starts = self._channel.started.get(self._persistent.sequence, (0,))
+            one = Standing(self._persistent.sequence, int(starts[0]) + 1, self._persistent.name)
             self._channel.fail(one, error, made=False)
             raise
         if operation is None:
@@ -73,12 +71,12 @@ class Prequest(Completing, MPI.Prequest):
         else:
             self._begin(self._channel, operation)
 
-    def _started(self, repeated: Repeatable) -> Operation | None:
+    def _started(self, persistent: PersistentCall) -> Operation | None:
         if self._is_under_way():
             raise RequestError("the request is under way; wait for it before it is started again")
         if self._channel.freed:
             raise CommError("the communicator of this request was freed")
-        return repeated.next_start()
+        return persistent.next_start()
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Wait for the collective. Raises what it raised."""
@@ -94,13 +92,13 @@ class Prequest(Completing, MPI.Prequest):
         """Give up the request; what is under way is completed first. Again is harmless."""
         if self._is_under_way():
             self.Wait()
-        self._repeated = None
+        self._persistent = None
         self._freed()
 
     free: Any = Free
 
     def __bool__(self) -> bool:
-        return self._repeated is not None
+        return self._persistent is not None
 
     def __eq__(self, other: object) -> bool:
         """Compare handles; an inactive request equals no other, the null request least of all, as in MPI."""
@@ -114,111 +112,57 @@ class Prequest(Completing, MPI.Prequest):
     __hash__ = MPI.Prequest.__hash__
 
 
-class Repeatable(Protocol):
-    """What a persistent request starts."""
+class PersistentCall(UnderWay):
+    """A call that is started again and again: by its plan, or by MPI's own request where that is watched or averages.
 
-    fast_start: CompiledFastStart | None
-    sequence: int
-
-    @property
-    def name(self) -> str:
-        """The method that made it."""
-
-    def next_start(self) -> Operation | None:
-        """Return an operation that carries it out once, or goes on with what the fast path began.
-
-        It is None where that was all.
-        """
-
-    def free(self) -> None:
-        """Give up what is kept for the next time, once nothing is under way."""
-
-
-class Lasting(ABC):
-    """What is given up once nobody can start it any more and nothing of it is under way, whichever comes last.
-
-    This takes no lock that it would wait for: free may run in any thread at any time, where garbage is collected.
+    Its execution, its scratch and its tags are its own. They are given up once nobody can start it any more and nothing
+    of it is under way, whichever comes last. That takes no lock that it would wait for: free() may run in any thread at
+    any time, where garbage is collected. Its fast path is open while nothing of it is under way.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, channel: Channel, call: Call, prepared: Prepared, sequence: int, native: MPI.Prequest | None = None
+    ) -> None:
+        super().__init__(channel, call, prepared, sequence)
+        self.native, self.fast_start = native, None
         self.in_flight: Operation | None = None
         self.unwanted = False
         self.broken = False  # whether messages of a start that nobody went on with may be under way
         self.once = threading.Lock()
-
-    def free(self) -> None:
-        """Nobody can start it any more."""
-        self.unwanted = True
-        if not self.broken and (self.in_flight is None or (self.in_flight.done and not self.in_flight.broke_off)):
-            self._give_up_once()
-
-    def landed(self) -> None:
-        """Advance nothing: nothing of it is under way."""
-        self.in_flight = None
-        if self.unwanted:
-            self._give_up_once()
-
-    def _give_up_once(self) -> None:
-        if self.once.acquire(blocking=False):
-            self.give_up()
-
-    @abstractmethod
-    def give_up(self) -> None:
-        """Give back what is held."""
-
-
-class Again(Running):
-    """A stage: one start of a plan. Where MPI refuses something, no other comes by the fast path."""
-
-    def __init__(self, execution: Execution, fast_start: CompiledFastStart | None) -> None:
-        super().__init__(execution)
-        self.fast_start = fast_start
-
-    def advance(self, seconds: float) -> bool:
-        """Go on for at most so long; True when done."""
-        try:
-            return super().advance(seconds)
-        except OURS:
-            if self.fast_start is not None:
-                self.fast_start.close()
-            raise
-
-
-class Repeated(UnderWay, Lasting):
-    """A call that is carried out again and again: its execution, its scratch and its tags are its own."""
-
-    def __init__(self, channel: Channel, call: Call, prepared: Prepared) -> None:
-        UnderWay.__init__(self, channel, call, prepared)
-        Lasting.__init__(self)
-        compare(channel, call, prepared, self.sequence)
-        if needs_counts(channel, call, prepared):
-            channel.run(Operation(prepared.choice, self.sequence, [self.ask], lambda: None, self, name=self.name))
-        self.slot: Slot = channel.persistent.take(self)
-        self.tags = self.slot.sequence
-        assert self.prepared.plan is not None
-        self.own_execution: Any = self.prepared.engine.Execution(
-            self.prepared.plan, self.slot.comm, repeated=True
-        )
-        self.own_scratch = channel.scratch.take(n) if (n := self.prepared.plan.scratch_bytes) else None
-        channel.started[self.sequence] = np.zeros(1, np.int64)
-        self.fast_start = self._open_fast_start()
+        if native is None:
+            self._claim()
+        channel.started[sequence] = np.zeros(1, np.int64)
+        if native is None and may_take_the_fast_path(self.call, self.prepared):
+            self.fast_start = self._open_fast_start()
         channel.persistent.owners.add(self)  # once it is whole
 
+    def _claim(self) -> None:
+        """Take what the plan needs. Collective."""
+        channel = self.channel
+        if needs_counts(channel, self.call, self.prepared):
+            asking = Operation(self.prepared.choice, self.sequence, [self.ask], lambda: None, self, name=self.name)
+            channel.run(asking)
+        plan = self.prepared.plan
+        assert plan is not None
+        self.slot: Slot = channel.persistent.take(self)
+        self.tags = self.slot.sequence
+        self.own_execution: Any = self.prepared.engine.Execution(plan, self.slot.comm, repeated=True)
+        self.own_scratch = channel.scratch.take(plan.scratch_bytes) if plan.scratch_bytes else None
+
     def _open_fast_start(self) -> CompiledFastStart | None:
-        """Return the fast path of its starts, where all stays as it is from one to the next."""
-        if self.channel.fast_path is None or not may_take_the_fast_path(self.call, self.prepared):
+        """Return the fast path of its starts; all stays as it is from one to the next."""
+        if self.channel.fast_path.closed:
             return None
         from ..fastpath.start import CompiledFastStart  # here, since the compiled engine need not load
 
         self.start()  # binds it
-        return CompiledFastStart(
-            self.channel, self.own_execution, self.channel.started[self.sequence], self.prepared.nbytes
-        )
+        started = self.channel.started[self.sequence]
+        return CompiledFastStart(self.channel, self.own_execution, started, self.prepared.nbytes)
 
     def next_start(self) -> Operation | None:
         """Return an operation that carries it out once, or goes on with what the fast path began.
 
-        None where that was all.
+        None where that was all. Raises RequestError where messages of an earlier start are left.
         """
         outcome = self.fast_start.outcome() if self.fast_start is not None else Outcome.MISSED
         if self.in_flight is not None and self.in_flight.broke_off:  # its messages are still posted
@@ -227,34 +171,48 @@ class Repeated(UnderWay, Lasting):
         if outcome == Outcome.RAN:
             self._record()
             return None
-        # not again, with messages left of this
-        if self.fast_start is not None and outcome not in (Outcome.MISSED, Outcome.UNDER_WAY):
-            self.fast_start.close()
+        if self.fast_start is not None:
+            self.fast_start.close()  # no other start, should messages of this one be left
         if outcome == Outcome.STALE:  # an interrupt came between: nobody went on with the last start
             self.broken = True
             self.channel.leak(self, None)
         if self.broken:
             raise RequestError("the last start was interrupted before it was under way; make another request")
-        self.in_flight = self.operation([lambda: self._begun(outcome)])
+        self.in_flight = self.operation([self._begun(outcome)])
         self.in_flight.is_begun = self.fast_path
         return self.in_flight
 
-    def _begun(self, outcome: int) -> Stage:
-        """Return a stage: the plan, or what the fast path began of it."""
+    def _begun(self, outcome: int) -> Callable[[], Stage]:
+        """Return what makes the stage of a start, of which the fast path has begun something unless it missed."""
+        if self.native is not None:
+            self.native.Start()
+            polled = Polled(self.native, "MPI's own collective")
+            return lambda: polled
         if outcome == Outcome.MISSED:
-            self.start()
-        if outcome in (Outcome.MISSED, Outcome.UNDER_WAY):
-            return Again(self.own_execution, self.fast_start)
-        return Failed(self.own_execution, -outcome)
+            return self.start
+        if outcome == Outcome.UNDER_WAY:
+            return lambda: Running(self.own_execution)
+        return lambda: Failed(self.own_execution, -outcome)
 
     def finish(self) -> None:
         """After the last stage."""
-        try:
-            super().finish()
-        except Raised:
-            self.landed()
-            raise
-        self.landed()
+        started, self.in_flight = self.in_flight, None  # once, though an interrupt may have this called again
+        if self.native is None:
+            try:
+                super().finish()
+            finally:
+                self._land()
+        else:
+            if started is not None and self.call.averages:
+                divide(self.call, self.prepared, self.channel)
+            self._land()
+
+    def _land(self) -> None:
+        """Nothing of it is under way."""
+        if self.fast_start is not None and not self.channel.freed:
+            self.fast_start.open()
+        if self.unwanted:
+            self._give_up()
 
     def free(self) -> None:
         """Nobody can start it any more."""
@@ -262,17 +220,28 @@ class Repeated(UnderWay, Lasting):
         if self.fast_start is not None and self.fast_start.is_under_way():
             self.broken = True
             self.channel.leak(self, None)
-        super().free()
+        self.unwanted = True
+        if not self.broken and (self.in_flight is None or (self.in_flight.done and not self.in_flight.broke_off)):
+            self._give_up()
 
-    def give_up(self) -> None:
-        """Give back the tags and the scratch."""
+    def _give_up(self) -> None:
+        """Give back what is held, once."""
+        if not self.once.acquire(blocking=False):
+            return
+        self.channel.started.pop(self.sequence, None)
+        if self.native is not None:
+            if not MPI.Is_finalized():
+                self.native.Free()
+            return
         self.close()
         self.slot.free()
-        self.channel.started.pop(self.sequence, None)
         self.channel.scratch.give(self.own_scratch)
 
     def close(self) -> None:
-        """Let go of the persistent requests of messages."""
+        """Let go of the persistent requests of messages, or of MPI's own: its communicator goes."""
+        if self.native is not None:
+            self.free()
+            return
         if self.fast_start is not None:
             self.fast_start.close()
         self.own_execution.free()
@@ -288,62 +257,21 @@ class Repeated(UnderWay, Lasting):
         """Free nothing: it is wanted again."""
 
 
-class RepeatedNative(Lasting):
-    """MPI's own persistent collective where it is watched, or does not do all."""
-
-    fast_start: CompiledFastStart | None = None
-
-    def __init__(self, channel: Channel, call: Call, prepared: Prepared, request: MPI.Prequest) -> None:
-        super().__init__()
-        self.channel, self.call, self.prepared, self.request = channel, call, prepared, request
-        self.sequence, self.name, self.averages = channel.next_sequence(), call.name, False
-        channel.persistent.owners.add(self)
-        channel.started[self.sequence] = np.zeros(1, np.int64)
-
-    def next_start(self) -> Operation | None:
-        """Return an operation that carries it out once."""
-        self.request.Start()
-        self.averages = self.call.averages
-        polled = Polled(self.request, "MPI's own collective")
-        self.in_flight = Operation(
-            self.prepared.choice, self.sequence, [lambda: polled], self._finish, self, PERSISTENT, self.call.name
-        )
-        return self.in_flight
-
-    def _finish(self) -> None:
-        averages, self.averages = self.averages, False  # once, though an interrupt may have this called again
-        if averages:
-            divide(self.call, self.prepared, self.channel)
-        self.landed()
-
-    def close(self) -> None:
-        """Its communicator goes."""
-        self.free()
-
-    def give_up(self) -> None:
-        """Free MPI's own request."""
-        self.channel.started.pop(self.sequence, None)
-        if not MPI.Is_finalized():
-            self.request.Free()
-
-
 def compare(channel: Channel, call: Call, prepared: Prepared, sequence: int) -> None:
     """In check mode: whether all ranks make the same request. Raises MismatchError."""
     if channel.settings.check:
         channel.run(comparison(channel, signature(call, prepared, sequence), call.name))
 
 
-def prepare(
-    channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prepared, native: Native, info: MPI.Info
-) -> MPI.Prequest:
+def prepare(channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prepared, info: MPI.Info) -> MPI.Prequest:
     """Return a request that carries a call out whenever it is started. Collective."""
-    if not prepared.is_native:
-        return Prequest.prepare(channel, Repeated(channel, call, prepared))
-    channel.say_once(prepared.choice)
     sequence = channel.next_sequence()
     compare(channel, call, prepared, sequence)
+    if not prepared.is_native:
+        return Prequest.prepare(channel, PersistentCall(channel, call, prepared, sequence))
+    channel.say_once(prepared.choice)
     channel.record(record(call, prepared, sequence))
-    request: MPI.Prequest = native(PERSISTENT, info)(comm)
+    request: MPI.Prequest = call.native(PERSISTENT, comm, info)
     if not (call.averages or channel.settings.watched):
         return request
-    return Prequest.prepare(channel, RepeatedNative(channel, call, prepared, request))
+    return Prequest.prepare(channel, PersistentCall(channel, call, prepared, sequence, request))

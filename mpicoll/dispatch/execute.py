@@ -20,17 +20,19 @@ from ..runtime.status import Standing
 from ..schedules.collectives import BLOCKING, NONBLOCKING
 from . import count_exchange
 from .check_mode import Exchange, signature
-from .methods import Native
 from .prepare import Call, Prepared, resolve
 from .staging import Memory, divide, place
 
 
-def run(channel: Channel, call: Call, prepared: Prepared) -> None:
+def run(channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prepared) -> None:
     """Carry out a call and return when it is done; one that is done at once never becomes an operation."""
+    if prepared.is_native:
+        _run_native(channel, comm, call, prepared)
+        return
     if anything_in_flight() or channel.settings.check or prepared.plan is None:
         channel.run(operation(channel, call, prepared))
         return
-    under_way = UnderWay(channel, call, prepared)
+    under_way = UnderWay(channel, call, prepared, channel.next_sequence())
     execution = under_way.start().execution
     try:
         done = execution.advance(SPIN)
@@ -47,12 +49,17 @@ def run(channel: Channel, call: Call, prepared: Prepared) -> None:
         channel.run(under_way.operation([lambda: Running(execution)]))
 
 
+def start(channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prepared) -> MPI.Request | Operation:
+    """Return the operation that carries out a call, not launched yet, or a request of MPI's own."""
+    return _start_native(channel, comm, call, prepared) if prepared.is_native else operation(channel, call, prepared)
+
+
 def operation(channel: Channel, call: Call, prepared: Prepared) -> Operation:
     """Return the operation that carries out a call; not launched yet.
 
     Where the counts of other ranks are needed for a plan, or for a check, it asks for them first.
     """
-    under_way = UnderWay(channel, call, prepared)
+    under_way = UnderWay(channel, call, prepared, channel.next_sequence())
     stages: list[Callable[[], Stage]] = [under_way.start]
     if needs_counts(channel, call, prepared):
         stages.insert(0, under_way.ask)
@@ -72,9 +79,9 @@ class UnderWay:
 
     fast_path = False  # whether it began on the fast path
 
-    def __init__(self, channel: Channel, call: Call, prepared: Prepared) -> None:
+    def __init__(self, channel: Channel, call: Call, prepared: Prepared, sequence: int) -> None:
         self.channel, self.call, self.prepared = channel, call, prepared
-        self.sequence = self.tags = channel.next_sequence()
+        self.sequence = self.tags = sequence
         self.memory: Memory | None = None
         self.execution: Execution | None = None
 
@@ -157,35 +164,31 @@ def kernels(operator: Operator | None, size: int) -> tuple[int, int, int]:
 # -- MPI's own collectives ------------------------------------------------------------------------------
 
 
-def run_native(channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prepared, native: Native) -> None:
+def _run_native(channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prepared) -> None:
     """MPI's own collective, and what it cannot do itself.
 
     Only where using() chose it, and nobody watches over it, it is the blocking one, in which nothing of ours moves.
     """
     if prepared.choice.forced and not channel.settings.watched:
         channel.record(record(call, prepared, channel.next_sequence()))
-        native(BLOCKING)(comm)
+        call.native(BLOCKING, comm)
         if call.averages:
             divide(call, prepared, channel)
     else:
-        channel.run(native_operation(channel, comm, call, prepared, native))
+        channel.run(_native_operation(channel, comm, call, prepared))
 
 
-def start_native(
-    channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prepared, native: Native
-) -> MPI.Request | Operation:
+def _start_native(channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prepared) -> MPI.Request | Operation:
     """MPI's own nonblocking collective: its request, or an operation where it is watched or averages."""
     if channel.settings.watched or call.averages:
-        return native_operation(channel, comm, call, prepared, native)
+        return _native_operation(channel, comm, call, prepared)
     channel.say_once(prepared.choice)
     channel.record(record(call, prepared, channel.next_sequence()))
-    request: MPI.Request = native(NONBLOCKING)(comm)
+    request: MPI.Request = call.native(NONBLOCKING, comm)
     return request
 
 
-def native_operation(
-    channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prepared, native: Native
-) -> Operation:
+def _native_operation(channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prepared) -> Operation:
     """MPI's own nonblocking collective as an operation.
 
     In check mode it starts once the ranks have compared, on a communicator of its own, one after the other: that is
@@ -201,21 +204,19 @@ def native_operation(
         channel.record(record(call, prepared, sequence))
 
     if not channel.settings.check:
-        polled = Polled(native(NONBLOCKING)(comm), what)
+        polled = Polled(call.native(NONBLOCKING, comm), what)
         return Operation(prepared.choice, sequence, [lambda: polled], finish, call, call.form, call.name)
     exchange = Exchange(channel.comm, signature(call, prepared, sequence))
     stages: list[Callable[[], Stage]] = [
         lambda: exchange,
-        lambda: Polled(native(NONBLOCKING)(channel.compared), what),
+        lambda: Polled(call.native(NONBLOCKING, channel.compared), what),
     ]
     operation = Operation(prepared.choice, sequence, stages, finish, call, call.form, call.name)
     operation.after, channel.last_compared = channel.last_compared, operation
     return operation
 
 
-def record(
-    call: Call, prepared: Prepared, sequence: int, progress: tuple[int, int, int] = (0, 0, 0)
-) -> Record:
+def record(call: Call, prepared: Prepared, sequence: int, progress: tuple[int, int, int] = (0, 0, 0)) -> Record:
     """Return what ran, for traces."""
     choice = prepared.choice
     return Record(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from mpi4py import MPI
@@ -11,19 +11,20 @@ from ..buffers import arguments as plain
 from ..buffers import vector_arguments as vectors
 from ..buffers.arguments import Arguments
 from ..buffers.operators import native
-from ..schedules.collectives import BLOCKING, COLLECTIVES, NONBLOCKING
-from ..schedules.collectives import plain as plain_name
-
-On = Callable[[MPI.Intracomm], Any]
-Native = Callable[..., On]  # (form, *what a form needs besides): MPI's own method on given arguments
+from ..buffers.snapshot import snapshot, values
+from ..schedules.collectives import BLOCKING, NONBLOCKING
 
 
 class Method(NamedTuple):
-    """A collective as a method: mpi4py's name of the blocking form, and what reads (channel, root, *buffers)."""
+    """A collective as a method: mpi4py's name of the blocking form, what it takes in mpi4py's order, what reads that.
+
+    parse gets (channel, send buffer, receive buffer, root), with the recvcounts of Reduce_scatter for a root.
+    """
 
     name: str
     collective: str
-    parse: Callable[..., Arguments | None]
+    takes: str
+    parse: Callable[[Any, Any, Any, Any], Arguments | None]
 
     def spelled(self, form: str) -> str:
         """Return the method's name in a form.
@@ -33,43 +34,83 @@ class Method(NamedTuple):
         """
         return {BLOCKING: self.name, NONBLOCKING: f"I{self.name.lower()}"}.get(form, f"{self.name}_init")
 
-    def native(self, given: Arguments | None, buffers: Sequence[Any], root: Any, op: MPI.Op | None) -> Native:
-        """MPI's own methods on these arguments, by form, as functions of the communicator."""
-        if given is not None and given.one is not None:
-            buffers = (MPI.IN_PLACE, given.one, *buffers[2:])
-        operator = () if op is None else (native(op),)
-        where = (root,) if COLLECTIVES[plain_name(self.collective)].rooted else ()
 
-        def on(form: str, *more: Any) -> On:
-            function = getattr(MPI.Intracomm, self.spelled(form))
-            return lambda comm: function(comm, *buffers, *operator, *where, *more)
+class Given(NamedTuple):
+    """A method and what it was given, in the order in which the fast path takes it."""
 
-        return on
+    method: Method
+    send: Any
+    recv: Any
+    op: MPI.Op | None
+    root: Any
+
+    @property
+    def counts(self) -> Any:
+        """The recvcounts of Reduce_scatter, which stand where others have a root."""
+        return self.root
+
+    @property
+    def root_rank(self) -> int:
+        """The root, 0 where the collective has none."""
+        return int(self.root) if "root" in self.method.takes else 0
+
+    def snapshot(self) -> Given:
+        """Return the same, in what nobody changes while the call reads it more than once; see buffers/snapshot.py."""
+        send, recv = snapshot((self.send, self.recv))
+        return self._replace(send=send, recv=recv, root=values(self.root))
+
+    def native(self, one: Any, form: str, comm: MPI.Intracomm, *more: Any) -> Any:
+        """Call MPI's own method in a form. `one` is the buffer of both sides where they are one, else None."""
+        given = self if one is None else self._replace(send=MPI.IN_PLACE, recv=one)
+        if self.op is not None:
+            given = given._replace(op=native(self.op))
+        own = getattr(MPI.Intracomm, self.method.spelled(form))
+        return own(comm, *(getattr(given, name) for name in self.method.takes.split()), *more)
 
 
-BARRIER = Method("Barrier", "barrier", lambda c, root: None)
-BCAST = Method("Bcast", "bcast", lambda c, root, buf: plain.parse_bcast(buf, root, c.rank, c.size))
-SCATTER = Method("Scatter", "scatter", lambda c, root, s, r: plain.parse_scatter(s, r, root, c.rank, c.size))
-GATHER = Method("Gather", "gather", lambda c, root, s, r: plain.parse_gather(s, r, root, c.rank, c.size))
-ALLGATHER = Method("Allgather", "allgather", lambda c, root, s, r: plain.parse_allgather(s, r, c.size))
-ALLTOALL = Method("Alltoall", "alltoall", lambda c, root, s, r: plain.parse_alltoall(s, r, c.size))
-SCATTERV = Method("Scatterv", "scatterv", lambda c, root, s, r: vectors.parse_scatterv(s, r, root, c.rank, c.size))
-GATHERV = Method("Gatherv", "gatherv", lambda c, root, s, r: vectors.parse_gatherv(s, r, root, c.rank, c.size))
-ALLGATHERV = Method("Allgatherv", "allgatherv", lambda c, root, s, r: vectors.parse_allgatherv(s, r, c.rank, c.size))
-ALLTOALLV = Method("Alltoallv", "alltoallv", lambda c, root, s, r: vectors.parse_alltoallv(s, r, c.rank, c.size))
-ALLTOALLW = Method("Alltoallw", "alltoallw", lambda c, root, s, r: vectors.parse_alltoallw(s, r, c.rank, c.size))
-REDUCE = Method("Reduce", "reduce", lambda c, root, s, r: plain.parse_reduce(s, r, root, c.rank, c.size))
-ALLREDUCE = Method("Allreduce", "allreduce", lambda c, root, s, r: plain.parse_allreduce(s, r))
+BARRIER = Method("Barrier", "barrier", "", lambda c, s, r, root: None)
+BCAST = Method("Bcast", "bcast", "recv root", lambda c, s, r, root: plain.parse_bcast(r, root, c.rank, c.size))
+SCATTER = Method(
+    "Scatter", "scatter", "send recv root", lambda c, s, r, root: plain.parse_scatter(s, r, root, c.rank, c.size)
+)
+GATHER = Method(
+    "Gather", "gather", "send recv root", lambda c, s, r, root: plain.parse_gather(s, r, root, c.rank, c.size)
+)
+ALLGATHER = Method("Allgather", "allgather", "send recv", lambda c, s, r, root: plain.parse_allgather(s, r, c.size))
+ALLTOALL = Method("Alltoall", "alltoall", "send recv", lambda c, s, r, root: plain.parse_alltoall(s, r, c.size))
+SCATTERV = Method(
+    "Scatterv", "scatterv", "send recv root", lambda c, s, r, root: vectors.parse_scatterv(s, r, root, c.rank, c.size)
+)
+GATHERV = Method(
+    "Gatherv", "gatherv", "send recv root", lambda c, s, r, root: vectors.parse_gatherv(s, r, root, c.rank, c.size)
+)
+ALLGATHERV = Method(
+    "Allgatherv", "allgatherv", "send recv", lambda c, s, r, root: vectors.parse_allgatherv(s, r, c.rank, c.size)
+)
+ALLTOALLV = Method(
+    "Alltoallv", "alltoallv", "send recv", lambda c, s, r, root: vectors.parse_alltoallv(s, r, c.rank, c.size)
+)
+ALLTOALLW = Method(
+    "Alltoallw", "alltoallw", "send recv", lambda c, s, r, root: vectors.parse_alltoallw(s, r, c.rank, c.size)
+)
+REDUCE = Method(
+    "Reduce", "reduce", "send recv op root", lambda c, s, r, root: plain.parse_reduce(s, r, root, c.rank, c.size)
+)
+ALLREDUCE = Method("Allreduce", "allreduce", "send recv op", lambda c, s, r, root: plain.parse_allreduce(s, r))
 REDUCE_SCATTER_BLOCK = Method(
-    "Reduce_scatter_block", "reduce_scatter", lambda c, root, s, r: plain.parse_reduce_scatter_block(s, r, c.size)
+    "Reduce_scatter_block",
+    "reduce_scatter",
+    "send recv op",
+    lambda c, s, r, root: plain.parse_reduce_scatter_block(s, r, c.size),
 )
 REDUCE_SCATTER = Method(
     "Reduce_scatter",
     "reduce_scatter",
-    lambda c, root, s, r, counts: plain.parse_reduce_scatter(s, r, counts, c.rank, c.size),
+    "send recv counts op",
+    lambda c, s, r, counts: plain.parse_reduce_scatter(s, r, counts, c.rank, c.size),
 )
-SCAN = Method("Scan", "scan", lambda c, root, s, r: plain.parse_allreduce(s, r))
-EXSCAN = Method("Exscan", "exscan", lambda c, root, s, r: plain.parse_allreduce(s, r))
+SCAN = Method("Scan", "scan", "send recv op", lambda c, s, r, root: plain.parse_allreduce(s, r))
+EXSCAN = Method("Exscan", "exscan", "send recv op", lambda c, s, r, root: plain.parse_allreduce(s, r))
 
 METHODS: dict[str, Method] = {m.name: m for m in list(vars().values()) if isinstance(m, Method)}
 """Every method by its name in the blocking form."""

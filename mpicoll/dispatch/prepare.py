@@ -25,7 +25,7 @@ from ..schedules.collectives import BLOCKING, COLLECTIVES, PERSISTENT, everybody
 from ..schedules.registry import parse_spec
 from ..schedules.schedule import Schedule, schedule
 from ..selection.select import NATIVE, Choice, choose, native_choice
-from .methods import Method
+from .methods import Given
 
 IDLE = 8  # executions kept for the next calls of a kind
 IDLE_BYTES = 1 << 20  # the most that more than one of them may take
@@ -35,7 +35,7 @@ COUNT_BYTES = 40  # of one count in a tuple, and the place it takes there
 class Call:
     """One call as every rank describes it: counts of `unit` bytes (see plan.layout), root and operator."""
 
-    __slots__ = ("arguments", "collective", "counts", "form", "method", "operator", "root", "unit")
+    __slots__ = ("arguments", "collective", "counts", "form", "given", "operator", "root", "unit")
 
     def __init__(
         self,
@@ -49,12 +49,17 @@ class Call:
     ) -> None:
         self.collective, self.arguments, self.counts, self.unit = collective, arguments, counts, unit
         self.root, self.operator, self.form = root, operator, form
-        self.method: Method | None = None
+        self.given: Given | None = None
 
     @property
     def name(self) -> str:
         """The method that the user called."""
-        return self.method.spelled(self.form) if self.method is not None else self.collective
+        return self.given.method.spelled(self.form) if self.given is not None else self.collective
+
+    def native(self, form: str, comm: MPI.Intracomm, *more: Any) -> Any:
+        """Call MPI's own method in a form on the same arguments; more is what that form takes besides."""
+        assert self.given is not None
+        return self.given.native(self.arguments.one if self.arguments is not None else None, form, comm, *more)
 
     @property
     def commutative(self) -> bool:

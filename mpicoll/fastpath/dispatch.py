@@ -11,15 +11,18 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
 
+from ..buffers.buffer import Buffer
+from ..buffers.vector import Vector
 from ..dispatch import execute
-from ..dispatch.methods import Method
+from ..dispatch.methods import Given, Method
 from ..dispatch.prepare import Call, Prepared
 from ..dispatch.staging import aligned
 from ..engines import compiled
@@ -27,13 +30,14 @@ from ..plans.plan import ALIGN
 from ..runtime import cache
 from ..runtime.operation import Operation, Running
 from ..runtime.status import Standing
-from ..schedules.collectives import BLOCKING
+from ..schedules.collectives import PERSISTENT
 from ..selection.select import Overrides
 from . import context as field
 from . import entry, signature
+from .miss import Miss
 from .moment import moment
 from .outcome import Outcome
-from .table import Kind, Miss, Stats, Table
+from .table import Key, Kind, Stats, Table
 
 if TYPE_CHECKING:
     from ..runtime.channel import Channel
@@ -47,6 +51,8 @@ _let_go = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_DecRef", ctypes.pythona
 
 class CompiledFastPath:
     """One communicator's fast path: `fast_call`, the function (method, send, recv, op, root) -> 0 where it served."""
+
+    closed = ""
 
     def __init__(self, channel: Channel) -> None:
         self.channel: Channel = weakref.proxy(channel)  # no cycle: what a channel has goes when it does
@@ -88,57 +94,60 @@ class CompiledFastPath:
         kinds = [kind for table in self.tables.values() for kind, _ in table.kinds.values()]
         return Stats(len(self.table.kinds), len(kinds), len(self.tables), sum(kind.nbytes for kind in kinds))
 
-    def miss(self, method: Method, buffers: Sequence[Any], root: Any, op: MPI.Op | None) -> Miss | None:
-        """Return what kind of call it is; None where the function could serve none of it.
+    def miss(self, form: str, given: Given) -> Miss:
+        """Return what is known of a call that the function did not serve, or not to its end. Raises MPI.Exception."""
+        if form == PERSISTENT:  # it comes here at once, and is kept by its request
+            return Miss(given.snapshot())
+        if begun := self._resume(given.method, form):
+            return Miss(given, begun)
+        given = given.snapshot()  # it says in _insert() what it says in _key()
+        return Miss(given, insert=partial(self._insert, self._key(given), given))
 
-        buffers: a snapshot, which says in insert() what it says here.
-        """
-        send, recv = [*[None] * (2 - len(buffers)), *buffers][:2]
-        self.fast_call(method, send, recv, op, buffers[2] if len(buffers) > 2 else root, None, None)
+    def _key(self, given: Given) -> Key | None:
+        """Return what kind of call it is; None where the function could serve none of it."""
+        self.fast_call(*given, None, None)
         if not self.context[field.KEY + signature.METHOD]:
             return None
-        key = self.context[field.KEY : field.KEY + signature.KEYS].copy()
+        words = self.context[field.KEY : field.KEY + signature.KEYS].copy()
         self.context[field.KEY + signature.METHOD] = 0
-        return Miss(int(self.context[field.ROW]), key, self.details[: key[signature.LENGTH]].copy())
+        return Key(int(self.context[field.ROW]), words, self.details[: words[signature.LENGTH]].copy())
 
-    def insert(
-        self, miss: Miss, call: Call, prepared: Prepared, buffers: Sequence[Any], root: Any, op: MPI.Op | None
-    ) -> None:
+    def _insert(self, key: Key | None, given: Given, call: Call, prepared: Prepared) -> None:
         """Serve calls of this kind from now on, if it may be, and the same served the last one.
 
         One that is known could not be served since its scratch was away, or too small, or its buffers overlap.
         Objects are known by their addresses: so those of dtypes, datatypes and roots must be such as there is one of.
         """
-        plan, method = prepared.plan, call.method
-        if root > SINGLE or not execute.may_take_the_fast_path(call, prepared):
+        plan = prepared.plan
+        if key is None or given.root_rank > SINGLE or not execute.may_take_the_fast_path(call, prepared):
             return
-        assert plan is not None and method is not None
-        if call.arguments and call.arguments.one is not None and not miss.key[signature.SAME]:
+        assert plan is not None
+        if call.arguments and call.arguments.one is not None and not key.words[signature.SAME]:
             return  # other arrays of this key are not in place
-        known = self.table.kinds.get(miss.row)
-        if plan.nbytes > LARGEST or (known is not None and known[0].is_of(miss, known[1])):
+        known = self.table.kinds.get(key.row)
+        if plan.nbytes > LARGEST or (known is not None and known[0].is_of(key, known[1])):
             return
-        leaves, found = list(_leaves(buffers)), tuple(_sides(call, buffers))
-        if not all(map(_is_single, leaves)) or not self.table.was_seen(miss, (weakref.ref(prepared), found)):
+        leaves, sides = list(_leaves((given.send, given.recv, given.counts))), _sides(call, given)
+        if not all(map(_is_single, leaves)) or not self.table.was_seen(key, (weakref.ref(prepared), sides)):
             return
         if self.stats().nbytes + plan.nbytes > MOST:
             self.clear()
         execution = compiled.Execution(plan, self.channel.comm)
         execution.bind(0, (0, 0, 0), *execute.kernels(call.operator, self.channel.size))
         tables = execution.addresses()
-        sizes, offsets = zip(*((0, 0), (0, 0), *found)[-2:])
-        more = moment(prepared.nbytes), plan.scratch_bytes, *map(MPI.Get_address, (tables, miss.details))
-        row = np.array([*miss.key, *sizes, *offsets, *more], np.int64)
+        sizes, offsets = zip(*sides)
+        more = moment(prepared.nbytes), plan.scratch_bytes, *map(MPI.Get_address, (tables, key.details))
+        row = np.array([*key.words, *sizes, *offsets, *more], np.int64)
         record = execute.record(call, prepared, 0)
         strings = [leaf for leaf in leaves if isinstance(leaf, str)]
-        nbytes = plan.nbytes + miss.details.nbytes
-        kind = Kind(execution, prepared.choice, record, method, nbytes, miss.details, (tables, op, strings))
-        self.table.put(miss.row, kind, row)
+        nbytes = plan.nbytes + key.details.nbytes
+        kind = Kind(execution, prepared.choice, record, given.method, nbytes, key.details, (tables, given.op, strings))
+        self.table.put(key.row, kind, row)
         self.context[field.TURN] += 1
 
     # -- what leaves the fast path --------------------------------------------------------------------------
 
-    def resume(self, method: Method, form: str = BLOCKING) -> Operation | bool:
+    def _resume(self, method: Method, form: str) -> Operation | bool:
         """Return what becomes of a call of this method that the function began.
 
         It is True if the call is over, an operation if not.
@@ -245,16 +254,17 @@ class CompiledFastPath:
             self.channel.record(replace(record, messages=messages, bytes=nbytes))
 
 
-def _sides(call: Call, buffers: Sequence[Any]) -> list[tuple[int, int]]:
-    """For each buffer the bytes of its array, if it is used, and where in it the call's data begins."""
+def _sides(call: Call, given: Given) -> tuple[tuple[int, int], tuple[int, int]]:
+    """For either side the bytes of its array, if it is used, and where in it the call's data begins."""
     if call.arguments is None:
-        return []
-    sides, given = [], (call.arguments.send, call.arguments.recv)
-    for message, buffer in zip(buffers, given[-len(buffers) :]):
-        array = message[0] if isinstance(message, (list, tuple)) else message
-        nbytes = array.nbytes if isinstance(array, np.ndarray) and buffer is not None else 0
-        sides.append((nbytes, buffer.address - MPI.Get_address(array) if buffer is not None and nbytes else 0))
-    return sides
+        return (0, 0), (0, 0)
+    return _side(given.send, call.arguments.send), _side(given.recv, call.arguments.recv)
+
+
+def _side(message: Any, buffer: Buffer | Vector | None) -> tuple[int, int]:
+    array = message[0] if isinstance(message, (list, tuple)) else message
+    nbytes = array.nbytes if isinstance(array, np.ndarray) and buffer is not None else 0
+    return nbytes, buffer.address - MPI.Get_address(array) if buffer is not None and nbytes else 0
 
 
 def _leaves(thing: Any) -> Iterator[Any]:

@@ -3,33 +3,75 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..dispatch.methods import Given
+from ..runtime.fast_path import FastPath
+from ..selection.select import Overrides
+from .miss import Miss
 
 if TYPE_CHECKING:
     from ..runtime.channel import Channel
-    from .dispatch import CompiledFastPath
 
 LOG = logging.getLogger("mpicoll")
 _logged: set[str] = set()  # the unknown layouts of objects that were logged
 
 
-def open_fast_path(channel: Channel) -> CompiledFastPath | str:
-    """Return the fast path of a communicator, or why every call takes the slow path.
+def open_fast_path(channel: Channel) -> FastPath:
+    """Return the fast path of a communicator: one that serves nothing where every call takes the slow path.
 
     That objects are laid out in an unknown way is logged, once and by rank 0.
     """
     if channel.settings.check:
-        return "check mode compares every call"
+        return ClosedFastPath("check mode compares every call")
     if channel.agreed.engine != "compiled":
-        return f"the {channel.agreed.engine} engine runs the plans"
+        return ClosedFastPath(f"the {channel.agreed.engine} engine runs the plans")
     if why := unknown_layout():
         if channel.rank == 0 and why not in _logged:
             _logged.add(why)
             LOG.warning("every call takes the slow path: %s", why)
-        return why
+        return ClosedFastPath(why)
     from .dispatch import CompiledFastPath  # here, since the compiled engine need not load
 
     return CompiledFastPath(channel)
+
+
+class ClosedFastPath:
+    """The fast path of a communicator whose calls all take the slow path."""
+
+    def __init__(self, why: str) -> None:
+        self.closed = why
+
+    @staticmethod
+    def fast_call(*given: Any) -> int:
+        """Serve nothing."""
+        return 1
+
+    def miss(self, form: str, given: Given) -> Miss:
+        """Return what is known of a call: its arguments."""
+        return Miss(given.snapshot())
+
+    def lend(self, scratch: np.ndarray) -> bool:
+        """Let whoever asks use the scratch."""
+        return True
+
+    def withdraw(self, lent: bool = False) -> bool:
+        """Take it back."""
+        return True
+
+    def under(self, overrides: Overrides) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def leak(self) -> None:
+        """Do nothing."""
+
+    def clear(self) -> None:
+        """Do nothing."""
 
 
 def unknown_layout() -> str | None:

@@ -23,9 +23,7 @@ class CompiledFastStart:
     `fast_call` starts it, and makes it complete; `finish` makes it inactive again.
     """
 
-    def __init__(
-        self, channel: Channel, execution: compiled.Execution, started: np.ndarray, nbytes: int
-    ) -> None:
+    def __init__(self, channel: Channel, execution: compiled.Execution, started: np.ndarray, nbytes: int) -> None:
         """For an execution that is bound for good, of a call of nbytes; started is where the number of starts is."""
         self.keep = execution, started, channel.how_busy, channel.numbers, np.empty(0, np.int64)
         self.context = field.new(*self.keep[2:])
@@ -36,8 +34,12 @@ class CompiledFastStart:
         self.fast_call = entry.bound_to(self.context, entry.fast_start)
         self.finish = entry.bound_to(self.context, entry.finish)
 
+    def open(self) -> None:
+        """Start again."""
+        self.context[field.OPEN] = True
+
     def close(self) -> None:
-        """Start nothing any more."""
+        """Start nothing until it is opened again."""
         self.context[field.OPEN] = False
 
     def is_under_way(self) -> bool:

@@ -20,17 +20,17 @@ SEEN = 4 * signature.ROWS  # kinds that were served once, of which it is known w
 
 
 @dataclass(frozen=True)
-class Miss:
-    """What kind of call it is, as the beginning of the row that it has in the function's table, or would have."""
+class Key:
+    """What kind of call it is: the words that its row in the function's table begins with, or would begin with."""
 
     row: int
-    key: np.ndarray
+    words: np.ndarray
     details: np.ndarray
 
     @property
     def digest(self) -> int:
         """A number that two kinds have in common only by a rare chance."""
-        return hash((self.key.tobytes(), self.details.tobytes()))
+        return hash((self.words.tobytes(), self.details.tobytes()))
 
 
 Seen = tuple["weakref.ref[Prepared]", tuple[tuple[int, int], ...]]  # what served a call, and the sides of its buffers
@@ -48,9 +48,9 @@ class Kind:
     details: np.ndarray
     keep: Any
 
-    def is_of(self, miss: Miss, row: np.ndarray) -> bool:
+    def is_of(self, key: Key, row: np.ndarray) -> bool:
         """Return whether that is what was asked for; row is its own."""
-        return np.array_equal(row[: signature.KEYS], miss.key) and np.array_equal(self.details, miss.details)
+        return np.array_equal(row[: signature.KEYS], key.words) and np.array_equal(self.details, key.details)
 
 
 class Stats(NamedTuple):
@@ -70,10 +70,10 @@ class Table:
         self.kinds: dict[int, tuple[Kind, np.ndarray]] = {}
         self.seen: OrderedDict[int, Seen] = OrderedDict()  # by a hash of the key and the details
 
-    def was_seen(self, miss: Miss, served: Seen) -> bool:
+    def was_seen(self, key: Key, served: Seen) -> bool:
         """Return whether the same served the last call of that kind; it is remembered for the next."""
-        before, self.seen[miss.digest] = self.seen.get(miss.digest), served
-        self.seen.move_to_end(miss.digest)
+        before, self.seen[key.digest] = self.seen.get(key.digest), served
+        self.seen.move_to_end(key.digest)
         if len(self.seen) > SEEN:
             self.seen.popitem(last=False)
         return before == served

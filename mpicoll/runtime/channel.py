@@ -37,9 +37,7 @@ _busy: set[Channel] = set()  # with something in flight
 _how_busy = np.zeros(1, np.int64)  # how many these are, for fastpath/entry.py
 _busy_lock = threading.RLock()
 LEAKED: list[Any] = []  # what MPI may write to until the end of the process
-
-
-OpenFastPath = Callable[["Channel"], "FastPath | str"]  # the fast path of a channel, or why it has none
+OpenFastPath = Callable[["Channel"], FastPath]
 
 
 def anything_in_flight() -> bool:
@@ -73,9 +71,7 @@ class Channel:
         self.settings = self.agreed.settings
         self.cache = Cache()
         self.numbers, self.how_busy = np.zeros(NUMBERS, np.int64), _how_busy
-        opened = open_fast_path(self)
-        self.closed = opened if isinstance(opened, str) else ""  # why every call takes the slow path
-        self.fast_path = None if isinstance(opened, str) else opened
+        self.fast_path = open_fast_path(self)
         self.override(Overrides())
         self.in_flight: list[Operation] = []
         self.slots: dict[int, Operation] = {}
@@ -114,8 +110,7 @@ class Channel:
 
     def override(self, overrides: Overrides) -> None:
         """Put other overrides in force, with what serves calls under them."""
-        if self.fast_path is not None:
-            self.fast_path.under(overrides)
+        self.fast_path.under(overrides)
         self.overrides, self.prepared = overrides, self.cache.under(overrides)
 
     def remember(self, key: Hashable, prepared: Any, nbytes: int) -> None:
@@ -297,8 +292,7 @@ class Channel:
         self.freed = True
         self.scratch.close()
         LIVE.pop(id(self), None)
-        if self.fast_path is not None:
-            self.fast_path.close()
+        self.fast_path.close()
         self.persistent.close()
 
     def free(self, drain: bool = True) -> None:
@@ -314,9 +308,8 @@ class Channel:
             self.leave()
             self.over = True
             self._is_busy(False)
-            if self.fast_path is not None:
-                self.fast_path.leak()
-                self.fast_path.clear()
+            self.fast_path.leak()
+            self.fast_path.clear()
             self.cache.clear()
             self.prepared.clear()
             LEAKED.extend(self.leaked)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
-from mpi4py import MPI
 
 from ..selection.select import Overrides
-from .operation import Operation
 
 
 class FastPath(Protocol):
@@ -19,14 +17,12 @@ class FastPath(Protocol):
     def fast_call(self) -> Callable[..., int]:
         """The compiled function that a method tries first."""
 
-    def miss(self, method: Any, buffers: Sequence[Any], root: Any, op: MPI.Op | None) -> Any:
-        """Return what kind of call it is; None where the function could serve none of it."""
+    @property
+    def closed(self) -> str:
+        """Why every call takes the slow path; empty where not every call does."""
 
-    def insert(self, miss: Any, call: Any, prepared: Any, buffers: Sequence[Any], root: Any, op: MPI.Op | None) -> None:
-        """Serve calls of this kind from now on, if it may be, and the same served the last one."""
-
-    def resume(self, method: Any, form: str = "blocking") -> Operation | bool:
-        """Return what becomes of a call it began: True if it is over, an operation if not; else False."""
+    def miss(self, form: str, given: Any) -> Any:
+        """Return what is known of a call that the function did not serve (a fastpath.miss.Miss)."""
 
     def under(self, overrides: Overrides) -> None:
         """Serve calls by what was inserted under these overrides."""

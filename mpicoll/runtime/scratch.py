@@ -15,7 +15,7 @@ KEPT = 64 << 20  # bytes that are kept for the next call
 class Scratch:
     """One array, or none while a call has it; the fast path may be lent it."""
 
-    def __init__(self, fast_path: FastPath | None) -> None:
+    def __init__(self, fast_path: FastPath) -> None:
         self.array: np.ndarray | None = None
         self._fast_path = fast_path
         self._lock = threading.Lock()
@@ -32,7 +32,7 @@ class Scratch:
         """
         kept = None
         with self._lock:
-            if self._fast_path is None or self._fast_path.withdraw(lent):
+            if self._fast_path.withdraw(lent):
                 kept, self.array = self.array, None
         if kept is not None and len(kept) >= nbytes + ALIGN:
             return kept
@@ -48,7 +48,7 @@ class Scratch:
             return
         try:
             larger = self.array is None or len(self.array) < len(array)
-            if larger and (self._fast_path is None or self._fast_path.lend(array)):
+            if larger and self._fast_path.lend(array):
                 self.array, array = array, self.array
         finally:
             self._lock.release()

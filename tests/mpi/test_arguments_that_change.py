@@ -36,7 +36,7 @@ def at(point, change, monkeypatch):
         while pending:
             pending.pop()()
 
-    parse, insert = module.Comm._prepare, dispatch.CompiledFastPath.insert
+    parse, insert = module.Comm._prepare, dispatch.CompiledFastPath._insert
 
     def prepare(*arguments):
         if point == POINTS[0]:
@@ -52,7 +52,7 @@ def at(point, change, monkeypatch):
         insert(*arguments)
 
     monkeypatch.setattr(module.Comm, "_prepare", prepare)
-    monkeypatch.setattr(dispatch.CompiledFastPath, "insert", inserts)
+    monkeypatch.setattr(dispatch.CompiledFastPath, "_insert", inserts)
 
 
 @pytest.mark.parametrize("nth", range(LEARNT))
@@ -128,6 +128,26 @@ def test_counts(ours, comm, monkeypatch, held, point, nth):
         ours.Allgatherv(np.full(2, float(rank)), message)
         monkeypatch.undo()
         assert (got[: 2 * p] == np.repeat(np.arange(p), 2)).all() and (got[2 * p :] == -1).all(), i
+
+
+@pytest.mark.parametrize("nth", range(LEARNT))
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("held", [list, np.array])
+def test_recvcounts(ours, comm, monkeypatch, held, point, nth):
+    """Counts of Reduce_scatter that change in a call, in an array in place."""
+    p, rank = comm.size, comm.rank
+    send = np.arange(2.0 * p)
+    for i in range(AGAIN + 3):
+        counts, got = held([2] * p), np.full(2, -1.0)
+
+        def change(counts=counts):
+            counts[:] = [2 * p] + [0] * (p - 1)
+
+        if i == nth:
+            at(point, change, monkeypatch)
+        ours.Reduce_scatter(send, got, counts)
+        monkeypatch.undo()
+        assert (got == p * send[2 * rank : 2 * rank + 2]).all(), i
 
 
 @pytest.mark.mpi(min_size=2)

@@ -440,7 +440,7 @@ def test_a_message_that_does_not_fit_a_persistent_collective(two, sent):
         return
     n = 8 if two.rank else 4
     request = two.Allreduce_init(np.ones(n), np.zeros(n))
-    assert request._repeated.fast_start is not None
+    assert request._persistent.fast_start is not None
     if two.rank:
         if sent == "after":
             two.recv(source=0)
@@ -461,7 +461,7 @@ def test_a_message_that_does_not_fit_a_persistent_collective(two, sent):
     for _ in range(2):
         with pytest.raises(RequestError, match="failed with messages under way"):
             request.Start()
-    slot = request._repeated.slot
+    slot = request._persistent.slot
     request.Free()
     assert slot.used[slot.sequence]
 
@@ -610,7 +610,7 @@ def test_long_calls_are_begun_and_left(ours, comm):
             ours.Ibcast(np.ones(length)).Wait()
         assert records[0].fast_path
         request = ours.Bcast_init(np.ones(length))
-        assert request._repeated.fast_start.context[field.MOMENT] == row[entry.MOMENT]
+        assert request._persistent.fast_start.context[field.MOMENT] == row[entry.MOMENT]
         request.Free()
 
 
@@ -626,7 +626,7 @@ def test_persistent_collectives_that_go_the_long_way(ours, comm, given):
             "user": lambda: ours.Allreduce_init(np.full(10, 2.0), numbers, product),
             "engine": lambda: ours.Allreduce_init(np.full(10, 2.0), numbers),
         }[given]()
-    assert (request._repeated.fast_start is None) == (given != "in place")
+    assert (request._persistent.fast_start is None) == (given != "in place")
     for _ in range(3):
         with ours.trace() as records:
             request.Start()
@@ -659,15 +659,15 @@ def test_a_start_that_was_interrupted(two):
         assert request._fast_call(request) == 1     # rank 1 is not there
         with pytest.raises(RequestError, match="interrupted"):
             request.Start()
-        posted = request._repeated.own_execution.progress
+        posted = request._persistent.own_execution.progress
         send[:] = 99
         with pytest.raises(RequestError, match="interrupted"):
             request.Start()
-        assert request._fast_call(request) == 1 and request._repeated.own_execution.progress == posted
+        assert request._fast_call(request) == 1 and request._persistent.own_execution.progress == posted
         two.Barrier()
-        slot = request._repeated.slot
+        slot = request._persistent.slot
         request.Free()
-        assert slot.used[slot.sequence] and request._repeated is None   # its messages may still be on their way
+        assert slot.used[slot.sequence] and request._persistent is None   # its messages may still be on their way
     else:
         joins_late(two, request, receive)
 
@@ -681,10 +681,10 @@ def test_a_start_that_was_interrupted_and_a_request_that_is_freed(two):
     request = two.Allreduce_init(send, receive)
     two.Barrier()
     if two.rank == 0:
-        repeated = request._repeated
+        persistent = request._persistent
         assert request._fast_call(request) == 1     # rank 1 is not there
         request.Free()
-        assert repeated.slot.used[repeated.slot.sequence] and repeated in two._channel.leaked
+        assert persistent.slot.used[persistent.slot.sequence] and persistent in two._channel.leaked
         two.Barrier()
     else:
         joins_late(two, request, receive)

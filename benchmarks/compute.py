@@ -22,11 +22,9 @@ def _chain(x, rounds):  # type: ignore[no-untyped-def]
 @lru_cache(maxsize=1)
 def _compiled() -> Callable[[float, int], float]:
     """Return the chain, compiled; numba takes its time to load, and only who measures overlap needs it."""
-    from numba import types
-
     from mpicoll.kernels.cache import jit
 
-    chain: Callable[[float, int], float] = jit(types.float64, types.float64, types.int64)(_chain)
+    chain: Callable[[float, int], float] = jit("float64(float64, int64)")(_chain)
     return chain
 
 

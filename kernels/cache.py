@@ -24,6 +24,7 @@ from numba import njit, types
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.ccallback import CFunc
 from numba.core.registry import cpu_target
+from numba.core.sigutils import normalize_signature
 from numba.core.typing import Signature, signature
 
 from .waiting import Turn, turn_or_result
@@ -58,8 +59,8 @@ def native(
     return kernel.address
 
 
-def jit(returns: types.Type, *arguments: types.Type, also: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Any]:
-    """Decorate with njit(nogil=True) and this one signature, compiled or loaded at once.
+def jit(only: str, also: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Any]:
+    """Decorate with njit(nogil=True) and one signature, as numba spells it, compiled or loaded at once.
 
     `also` names further source files whose jitted functions are compiled in: numba looks for changes only
     in the file of the function itself and would go on using what it compiled before such a change.
@@ -67,6 +68,7 @@ def jit(returns: types.Type, *arguments: types.Type, also: Sequence[str] = ()) -
 
     def decorate(function: Callable[..., Any]) -> Any:
         dispatcher = njit(nogil=True)(function)
+        arguments, returns = normalize_signature(only)
         wanted = signature(returns, *arguments)
         _build(dispatcher, function, wanted, lambda: dispatcher.compile(wanted), also)
         dispatcher.disable_compile()

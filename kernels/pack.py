@@ -26,6 +26,7 @@ from .cache import jit
 
 __all__ = [
     "copy_bytes",
+    "move_bytes",
     "pack_elements",
     "pack_segments",
     "pack_strided",
@@ -34,10 +35,10 @@ __all__ = [
     "unpack_strided",
 ]
 
-_STRIDED = [types.int64] * 6
-_VECTOR = types.Array(types.int64, 1, "C", readonly=True)
-_SEGMENTS = [types.int64, types.int64, _VECTOR, _VECTOR]
-_ELEMENTS = [types.int64] * 4 + [_VECTOR] * 4
+_VECTOR = "Array(int64, 1, 'C', readonly=True)"
+_STRIDED = f"int64({', '.join(['int64'] * 6)})"
+_SEGMENTS = f"int64(int64, int64, {_VECTOR}, {_VECTOR})"
+_ELEMENTS = f"int64({', '.join(['int64'] * 4 + [_VECTOR] * 4)})"
 
 
 def _copy_bytes(typing: Any, dst: Any, src: Any, length: Any) -> Any:
@@ -53,7 +54,19 @@ def _copy_bytes(typing: Any, dst: Any, src: Any, length: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), generate
 
 
-copy_bytes: Any = intrinsic(_copy_bytes)  # by hand: as a decorator numba's types describe the wrong call
+def _move_bytes(typing: Any, dst: Any, src: Any, length: Any) -> Any:
+    """Inside jitted code: memmove between addresses, which may overlap."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target, source = (builder.inttoptr(a, cgutils.voidptr_t) for a in arguments[:2])
+        cgutils.raw_memmove(builder, target, source, arguments[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+copy_bytes: Any = intrinsic(_copy_bytes)  # by hand: as decorators numba's types describe the wrong call
+move_bytes: Any = intrinsic(_move_bytes)
 
 
 @njit
@@ -97,7 +110,7 @@ def _every(dst: int, to: int, src: int, by: int, count: int, run: int) -> None: 
             copy_bytes(dst + i * to, src + i * by, run)
 
 
-@jit(types.int64, *_STRIDED)
+@jit(_STRIDED)
 def pack_strided(packed: int, base: int, count: int, length: int, stride: int, size: int) -> int:
     """From the blocks at `base` into `packed`; see the module for the arguments."""
     run = length * size
@@ -105,7 +118,7 @@ def pack_strided(packed: int, base: int, count: int, length: int, stride: int, s
     return count * run
 
 
-@jit(types.int64, *_STRIDED)
+@jit(_STRIDED)
 def unpack_strided(packed: int, base: int, count: int, length: int, stride: int, size: int) -> int:
     """From `packed` into the blocks at `base`; the bytes between the blocks stay as they are."""
     run = length * size
@@ -113,7 +126,7 @@ def unpack_strided(packed: int, base: int, count: int, length: int, stride: int,
     return count * run
 
 
-@jit(types.int64, *_SEGMENTS)
+@jit(_SEGMENTS)
 def pack_segments(packed: int, base: int, offsets: Any, lengths: Any) -> int:
     """From the segments at base + offsets[i], of lengths[i] bytes, into `packed`, in the order given."""
     done = 0
@@ -123,7 +136,7 @@ def pack_segments(packed: int, base: int, offsets: Any, lengths: Any) -> int:
     return done
 
 
-@jit(types.int64, *_SEGMENTS)
+@jit(_SEGMENTS)
 def unpack_segments(packed: int, base: int, offsets: Any, lengths: Any) -> int:
     """From `packed` into the segments at base + offsets[i], of lengths[i] bytes, in the order given."""
     done = 0
@@ -192,7 +205,7 @@ def _elements(
     return done
 
 
-@jit(types.int64, *_ELEMENTS)
+@jit(_ELEMENTS)
 def pack_elements(
     packed: int, base: int, n: int, extent: int, counts: Any, strides: Any, offsets: Any, lengths: Any
 ) -> int:
@@ -200,7 +213,7 @@ def pack_elements(
     return _elements(packed, base, n, extent, counts, strides, offsets, lengths, True)
 
 
-@jit(types.int64, *_ELEMENTS)
+@jit(_ELEMENTS)
 def unpack_elements(
     packed: int, base: int, n: int, extent: int, counts: Any, strides: Any, offsets: Any, lengths: Any
 ) -> int:

@@ -203,7 +203,7 @@ def _call_address(typing: Any, kernel: Any, dst: Any, a: Any, b: Any, n: Any) ->
 call_address: Any = intrinsic(_call_address)  # by hand: as decorators numba's types describe the wrong call
 
 
-@jit(types.void, *[types.int64] * 5)
+@jit("void(int64, int64, int64, int64, int64)")
 def call(kernel: int, dst: int, a: int, b: int, n: int) -> None:
     """dst[i] = a[i] op b[i] for i < n, without the GIL; all five are integers, `kernel` from address().
 

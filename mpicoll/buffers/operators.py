@@ -14,9 +14,9 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import OperatorError
-from ..kernels import reduce as kernels
-from ..kernels import scale as scaling
+from ..kernels import rules
 from ..kernels.rules import SCALABLE
+from ..kernels.serving import address, scale_address
 from ..stderr import last_words
 from .datatypes import TypeFacts
 
@@ -123,7 +123,7 @@ def _average(facts: TypeFacts) -> Operator | str:
     total = _predefined("SUM", facts)
     if isinstance(total, str):
         return total
-    scale = 0 if total.missing else scaling.address(facts.dtype)
+    scale = 0 if total.missing else scale_address(facts.dtype)
     return total._replace(name="AVG", averages=True, scale=scale, dtype=facts.dtype)
 
 
@@ -131,7 +131,7 @@ def _predefined(name: str, facts: TypeFacts) -> Operator | str:
     """Ours where the standard allows the pair and there is a kernel, else MPI's own, or why there is neither."""
     if _standard(name, facts) and facts.dtype is not None:
         with suppress(LookupError):
-            return Operator(name, True, kernels.address(name, facts.dtype))
+            return Operator(name, True, address(name, facts.dtype))
     if _taken(getattr(MPI, name), facts.datatype):
         return Operator(name, True, 0, missing=f"no kernel for {name} on {facts.name}")
     able = [n for n in _NAMES if _standard(n, facts) or _taken(getattr(MPI, n), facts.datatype)]
@@ -145,7 +145,7 @@ def _predefined(name: str, facts: TypeFacts) -> Operator | str:
 
 def _standard(name: str, facts: TypeFacts) -> bool:
     """Return whether the MPI standard lets an operator take a datatype."""
-    return kernels.allowed(name, facts.kind) and not (name in _LOGICAL and facts.group in _NOT_LOGICAL)
+    return rules.allowed(name, facts.kind) and not (name in _LOGICAL and facts.group in _NOT_LOGICAL)
 
 
 def _taken(op: MPI.Op, datatype: MPI.Datatype) -> bool:

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from mpi4py import MPI
 
-from ..kernels.pack import pack_elements, unpack_elements
+from ..kernels.serving import pack_elements, unpack_elements
 from .datatypes import TypeFacts
 from .runs import Runs
 

@@ -109,9 +109,10 @@ def _engine() -> dict[str, Any]:
 def _numba() -> dict[str, Any]:
     try:
         import numba
-    except ImportError as error:
-        return {"version": None, "cache_directory": None, "cache_writable": False, "why": str(error)}
-    directory = cache_directory()
+
+        directory = cache_directory()
+    except ImportError:  # kernels() says why
+        return {"version": None, "cache_directory": None, "cache_writable": False}
     return {
         "version": numba.__version__,
         "cache_directory": directory,
@@ -132,13 +133,15 @@ def cache_directory() -> str | None:
         return None
 
 
-def kernels() -> dict[str, list[str]]:
-    """Return what this rank has compiled and loaded so far: what the self-test needs."""
-    try:
-        from ..kernels import cache
-    except Exception:
-        return {"compiled": [], "loaded": []}
-    return {"compiled": list(cache.compiled_here()), "loaded": list(cache.loaded_here())}
+def kernels() -> dict[str, Any]:
+    """Return what this rank has compiled and loaded so far: what the self-test needs; or why NumPy's kernels serve."""
+    from ..kernels import serving
+
+    if serving.WHY_PLAIN:
+        return {"compiled": [], "loaded": [], "plain": f"NumPy's, since numba does not serve: {serving.WHY_PLAIN}"}
+    from ..kernels import cache
+
+    return {"compiled": list(cache.compiled_here()), "loaded": list(cache.loaded_here()), "plain": ""}
 
 
 # -- for people -------------------------------------------------------------------------------------------------
@@ -159,9 +162,9 @@ def lines(found: dict[str, Any]) -> str:
         ("engines", "mpi4py: serves every algorithm"),
         *(("", f"compiled: {_passed(why)} on rank {who}") for who, (why,) in _grouped(ranks, "compiled_engine")),
         *(("", f"fast path: {_open(why)} on rank {who}") for who, (why,) in _grouped(ranks, "fast_path")),
-        ("numba", f"{numba['version'] or numba['why']}"),
-        ("cache", _cache(numba)),
-        ("kernels", f"{len(built['compiled'])} compiled, {len(built['loaded'])} loaded from the cache"),
+        ("numba", numba["version"] or "not found"),
+        *([("cache", _cache(numba))] if numba["version"] else []),
+        ("kernels", built["plain"] or _counted(built)),
         *(("", f"{how} {_names(built[how])}") for how in ("compiled", "loaded") if built[how]),
     ]
     return "\n".join(f"{name:<9}{text}" for name, text in out)
@@ -193,6 +196,10 @@ def _open(why: str | None) -> str:
 def _names(kernels: Iterable[str]) -> str:
     """Kernels without their argument types."""
     return ", ".join(sorted({name.partition("(")[0] for name in kernels}))
+
+
+def _counted(built: dict[str, Any]) -> str:
+    return f"{len(built['compiled'])} compiled, {len(built['loaded'])} loaded from the cache"
 
 
 def _cache(numba: dict[str, Any]) -> str:

@@ -57,19 +57,7 @@ call_int, call_long, call_double = _call(ir.IntType(32)), _call(ir.IntType(64)),
 
 
 @jit(
-    types.int64,
-    TABLE,
-    TABLE,
-    TABLE,
-    TABLE,
-    LINE,
-    LINE,
-    TABLE,
-    LINE,
-    LINE,
-    types.Array(types.int32, 1, "C"),
-    LINE,
-    types.float64,
+    f"int64({', '.join([*[TABLE] * 4, LINE, LINE, TABLE, LINE, LINE, 'int32[::1]', LINE, 'float64'])})",
     also=(local_ops.__file__, *local_ops.INLINED),
 )
 def walk(  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled loop

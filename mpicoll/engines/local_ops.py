@@ -6,40 +6,23 @@ Both engines run these; they differ in who posts the messages. A plan's geometry
 
 from __future__ import annotations
 
-import numpy as np
-from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
+from pathlib import Path
 
-from ..kernels import pack as packing
-from ..kernels import reduce as reducing
-from ..kernels.cache import jit
-from ..kernels.pack import copy_bytes
-from ..kernels.reduce import call_address
+import numpy as np
+
+from .. import kernels
+from ..kernels.serving import call_address, copy_bytes, jit, move_bytes, njit
 from ..plans.plan import FOLD, LAST, RECV, SCRATCH, Plan
 
-INLINED = (packing.__file__, reducing.__file__)  # sources whose code is compiled into what is jitted here
-I64 = types.int64
+# sources whose code is compiled into what is jitted here
+INLINED = tuple(str(Path(kernels.__path__[0]) / name) for name in ("pack.py", "reduce.py"))
 STRIP = 16 << 10  # bytes: with an operand's, well within a first-level cache
-LINE = types.Array(types.int64, 1, "C")
-TABLE = types.Array(types.int64, 2, "C")
+LINE, TABLE = "int64[::1]", "int64[:,::1]"
 
 
 def geometry(plan: Plan) -> np.ndarray:
     """Return the numbers of a plan that place a segment in a lane."""
     return np.array([plan.slice, plan.lanes, plan.window, plan.lane_scratch, plan.itemsize], np.int64)
-
-
-@intrinsic
-def move_bytes(typing, dst, src, length):  # type: ignore[no-untyped-def]
-    """Inside jitted code: memmove between addresses, which may overlap."""
-
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        target, source = (builder.inttoptr(a, cgutils.voidptr_t) for a in arguments[:2])
-        cgutils.raw_memmove(builder, target, source, arguments[2], 1)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), generate
 
 
 @njit
@@ -84,7 +67,7 @@ def spread(segments, geometry, bases, first, end, stage, lane, slot):  # type: i
         at -= n
         there = place(segments, geometry, bases, s, lane, slot)
         if there != at:
-            move_bytes(there, at, n)  # type: ignore[call-arg]
+            move_bytes(there, at, n)
 
 
 @njit
@@ -158,13 +141,13 @@ def prepare(rows, segments, geometry, bases, r, lane, slot, kernel):  # type: ig
     return at, total(segments, geometry, first, end, lane)
 
 
-@jit(types.void, TABLE, TABLE, LINE, LINE, *[I64] * 8, also=INLINED)
+@jit(f"void({', '.join([TABLE, TABLE, LINE, LINE, *['int64'] * 8])})", also=INLINED)
 def finish_step(rows, segments, geometry, bases, first, posts, end, lane, slot, kernel, scale, divisor):  # type: ignore[no-untyped-def]
     """finish(), for the Python engine."""
     finish(rows, segments, geometry, bases, first, posts, end, lane, slot, kernel, scale, divisor)
 
 
-@jit(types.UniTuple(types.int64, 2), TABLE, TABLE, LINE, LINE, I64, I64, I64, I64, also=INLINED)
+@jit(f"UniTuple(int64, 2)({', '.join([TABLE, TABLE, LINE, LINE, *['int64'] * 4])})", also=INLINED)
 def prepare_row(rows, segments, geometry, bases, r, lane, slot, kernel):  # type: ignore[no-untyped-def]
     """prepare(), for the Python engine."""
     return prepare(rows, segments, geometry, bases, r, lane, slot, kernel)

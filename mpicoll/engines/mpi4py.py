@@ -149,7 +149,7 @@ class Execution:
             )
             if kind == FOLD or (a < b and not n):
                 continue
-            messages.append((kind, at, n, peer))
+            messages.append((kind, int(at), int(n), peer))
         return messages
 
     @property

@@ -17,7 +17,7 @@ from ..selection.settings import Settings, read
 from ..selection.tables import READ, Table, library, node
 
 LOG = logging.getLogger("mpicoll")
-_said = set[str]()  # why tuning tables were refused
+_said = set[str]()  # warnings that were given
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,17 @@ def _engine(comm: MPI.Intracomm, asked: str) -> tuple[str, str]:
     if asked != "auto":
         return asked, "chosen by MPICOLL_ENGINE"
     problem = selftest.check()
-    return ("compiled", "its self-test passed") if problem is None else ("mpi4py", f"compiled cannot run: {problem}")
+    if problem is None:
+        return "compiled", "its self-test passed"
+    _say_once(comm, f"the mpi4py engine serves, which is slower; compiled cannot run: {problem}")
+    return "mpi4py", f"compiled cannot run: {problem}"
+
+
+def _say_once(comm: MPI.Intracomm, why: str) -> None:
+    """Warn from rank 0 of all ranks; communicators that are parts of them repeat nothing."""
+    if comm.rank == 0 and comm.size == MPI.COMM_WORLD.size and why not in _said:
+        _said.add(why)
+        LOG.warning("%s", why)
 
 
 def _table(comm: MPI.Intracomm, settings: Settings, nodes: Partition) -> tuple[Table | None, str]:
@@ -83,7 +93,6 @@ def _table(comm: MPI.Intracomm, settings: Settings, nodes: Partition) -> tuple[T
     if settings.engine != "auto":
         return None, f"MPICOLL_ENGINE chooses, and {tuning.path} was measured without"
     table, why = tuning.table(library(MPI), nodes)
-    if why and comm.rank == 0 and comm.size == MPI.COMM_WORLD.size and why not in _said:  # others are parts of it
-        _said.add(why)
-        LOG.warning("%s; run mpicoll tune here", why)
+    if why:
+        _say_once(comm, f"{why}; run mpicoll tune here")
     return table, why

@@ -434,7 +434,7 @@ def facts(*ranks):
         ],
         "hosts": len({host for host, _, _ in ranks}),
         "numba": {"version": "0.60", "cache_directory": None, "cache_writable": False},
-        "kernels": {"compiled": ["reduce.sum(float64*)", "reduce.sum(int32*)"], "loaded": []},
+        "kernels": {"compiled": ["reduce.sum(float64*)", "reduce.sum(int32*)"], "loaded": [], "plain": ""},
     }
 
 

@@ -159,7 +159,7 @@ def test_a_result_is_not_waited_for_until_its_lock_is_free(
     empty_cache: Path, monkeypatch: pytest.MonkeyPatch, held: None
 ) -> None:
     """A process that compiles one function after another hardly lets go of the lock between two."""
-    from numba import config, types
+    from numba import config
 
     def compile_elsewhere(seconds: float) -> None:
         shutil.copytree(empty_cache / "elsewhere", config.CACHE_DIR, dirs_exist_ok=True)
@@ -167,11 +167,11 @@ def test_a_result_is_not_waited_for_until_its_lock_is_free(
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(config, "CACHE_DIR", str(empty_cache / "elsewhere"))
         elsewhere.setattr(kernels.waiting, "_lock", lambda cache_path: filelock.FileLock(empty_cache / "other.lock"))
-        kernels.cache.jit(types.int64, types.int64)(add_one)
+        kernels.cache.jit("int64(int64)")(add_one)
     monkeypatch.setattr(kernels.waiting.time, "sleep", compile_elsewhere)
     monkeypatch.setattr(kernels.waiting, "LIMIT", 10.0)
     compiled = len(kernels.cache.compiled_here())
-    assert kernels.cache.jit(types.int64, types.int64)(add_one)(1) == 2
+    assert kernels.cache.jit("int64(int64)")(add_one)(1) == 2
     assert len(kernels.cache.compiled_here()) == compiled
     assert kernels.cache.loaded_here()[-1] == "test_kernels_cache.add_one(int64)"
 
@@ -179,14 +179,13 @@ def test_a_result_is_not_waited_for_until_its_lock_is_free(
 def test_a_lock_that_is_never_released_delays_but_does_not_stop(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, held: None
 ) -> None:
-    from numba import types
 
     monkeypatch.setattr(kernels.waiting, "LIMIT", 0.1)
-    assert kernels.cache.jit(types.int64, types.int64)(add_one)(1) == 2
+    assert kernels.cache.jit("int64(int64)")(add_one)(1) == 2
     assert kernels.cache.compiled_here()[-1] == "test_kernels_cache.add_one(int64)"
     (said,) = caplog.messages
     assert said.startswith("compiling test_kernels_cache.add_one(int64), and not waiting for an unknown process")
-    assert kernels.cache.jit(types.int64, types.int64)(add_one)(1) == 2 and len(caplog.messages) == 1  # it was kept
+    assert kernels.cache.jit("int64(int64)")(add_one)(1) == 2 and len(caplog.messages) == 1  # it was kept
 
 
 def wait(look: Callable[[], str | None] = lambda: None) -> tuple[kernels.waiting.Turn | None, str | None]:
@@ -271,18 +270,16 @@ def test_the_lock_is_named_while_it_is_held_and_free_afterwards(lock: filelock.B
 
 
 def test_the_lock_is_free_after_a_failed_compilation(lock: filelock.BaseFileLock) -> None:
-    from numba import types
     from numba.core.errors import TypingError
 
     with pytest.raises(TypingError):
-        kernels.cache.jit(types.int64, types.unicode_type)(add_one)
+        kernels.cache.jit("int64(unicode_type)")(add_one)
     assert not lock.is_locked
-    assert kernels.cache.jit(types.int64, types.int64)(add_one)(1) == 2
+    assert kernels.cache.jit("int64(int64)")(add_one)(1) == 2
 
 
 def test_a_result_is_whole_before_the_index_names_it(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever looks without the lock, on this host or another, finds all of it or nothing."""
-    from numba import types
 
     files = kernels.cache._DataFirst
     seen = []
@@ -291,16 +288,15 @@ def test_a_result_is_whole_before_the_index_names_it(empty_cache: Path, monkeypa
         seen.append([Path(self._data_path(name)).exists() for name in overloads.values()])
 
     monkeypatch.setattr(files, "_save_index", index_last)
-    kernels.cache.jit(types.int64, types.int64)(add_one)
+    kernels.cache.jit("int64(int64)")(add_one)
     assert seen == [[True]]
 
 
 def test_a_function_that_is_compiled_in_makes_its_caller_stale(empty_cache: Path) -> None:
-    from numba import types
 
     def state() -> int:
         before = len(kernels.cache.compiled_here())
-        kernels.cache.jit(types.int64, types.int64, also=[str(other)])(add_one)
+        kernels.cache.jit("int64(int64)", also=[str(other)])(add_one)
         return len(kernels.cache.compiled_here()) - before
 
     other = empty_cache / "other.py"

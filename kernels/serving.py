@@ -1,6 +1,7 @@
 """Which kernels serve in this process: those that numba compiles, or NumPy's where numba does not serve.
 
-`from mpicoll.kernels.serving import address`: whoever imports from here does not ask which. Numba is optional in that sense: without it the mpi4py engine runs every schedule, more slowly, with the same results.
+`from mpicoll.kernels.serving import address`: whoever imports from here does not ask which. Without numba the mpi4py
+engine runs every schedule, more slowly, with the same results.
 """
 
 from __future__ import annotations

@@ -82,9 +82,9 @@ def look_up(context):  # type: ignore[no-untyped-def]
         for i in range(KEYS):
             same &= row[i] == context[field.KEY + i]
         if same and context[field.KEY + LENGTH] > 0:
-            told, known = line(context[field.DETAILS], row[LENGTH]), line(row[KNOWN_DETAILS], row[LENGTH])
+            asked, known = line(context[field.DETAILS], row[LENGTH]), line(row[KNOWN_DETAILS], row[LENGTH])
             for i in range(row[LENGTH]):
-                same &= told[i] == known[i]
+                same &= asked[i] == known[i]
         if same:
             context[field.ROW] = at
             return True

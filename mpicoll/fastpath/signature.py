@@ -153,10 +153,10 @@ def item(context, thing, i):  # type: ignore[no-untyped-def]
 
 
 def _list_of(each: Any) -> Any:
-    """Return what tells a list of such as `each` tells, or one of them, as details."""
+    """Return what puts down a list of what `each` puts down, or one of them."""
 
     @njit
-    def told(context, thing):  # type: ignore[no-untyped-def]
+    def parts(context, thing):  # type: ignore[no-untyped-def]
         n = length(context, thing)
         if n < 0:
             return each(context, thing)
@@ -165,7 +165,7 @@ def _list_of(each: Any) -> Any:
             right = right and each(context, item(context, thing, i))
         return right
 
-    return told
+    return parts
 
 
 part = _list_of(_list_of(leaf))  # what is in a message beside its buffer: counts, (counts, displacements), datatypes

@@ -42,14 +42,14 @@ def agree(comm: MPI.Intracomm) -> Agreed:
     Raises on every rank what rank 0's environment is worth, and EngineError where one cannot run what that asks for.
     One Allgather does: where threads make communicators at once, Intel MPI's Bcast hangs.
     """
-    told = comm.allgather((_settings() if comm.rank == 0 else None, node(MPI)))
-    settings: Any = told[0][0]
+    gathered = comm.allgather((_settings() if comm.rank == 0 else None, node(MPI)))
+    settings: Any = gathered[0][0]
     if isinstance(settings, Exception):
         raise settings
     if settings.tuning is not None:
         READ.setdefault(settings.tuning.path, settings.tuning)  # this rank may be the first of another communicator
     nodes: dict[str, list[int]] = {}
-    for rank, (_, name) in enumerate(told):
+    for rank, (_, name) in enumerate(gathered):
         nodes.setdefault(name, []).append(rank)
     partition = tuple(map(tuple, nodes.values()))
     return Agreed(settings, *_engine(comm, settings.engine), partition, *_table(comm, settings, partition))

@@ -20,11 +20,11 @@ Mine = Callable[[], Answer]  # what a rank says of itself
 
 
 class Inquiry:
-    """One rank's side of a communicator: what it was told, whom it asked, and who asked it."""
+    """One rank's side of a communicator: the answers it got, whom it asked, and who asked it."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.comm = comm
-        self.told: dict[int, Answer] = {}
+        self.answers: dict[int, Answer] = {}
         self.pending: set[int] = set()  # ranks that have not answered: they are not asked again
         self.askers: set[int] = set()  # ranks that asked, so that they want to know what comes
         self.sent: list[tuple[MPI.Request, Any]] = []
@@ -34,8 +34,8 @@ class Inquiry:
         """Ask every other rank that owes no answer, unless that was a moment ago."""
         if now - self.asked < AGAIN:
             return
-        if now - self.asked > 4 * AGAIN:  # what was told of an earlier call says nothing of this one
-            self.told = {rank: answer for rank, answer in self.told.items() if answer.ended}
+        if now - self.asked > 4 * AGAIN:  # answers about an earlier call say nothing of this one
+            self.answers = {rank: answer for rank, answer in self.answers.items() if answer.ended}
             self.began = now
         self.asked = now
         for rank in self.others:
@@ -56,17 +56,17 @@ class Inquiry:
 
     def has_heard(self) -> bool:
         """Return whether every other rank has answered."""
-        return len(self.told) == self.comm.size - 1
+        return len(self.answers) == self.comm.size - 1
 
     def look(self, now: float, mine: Mine) -> None:
-        """Take in what was told and answer what was asked, by mine()."""
+        """Take in answers and give those that were asked for, by mine()."""
         self.looked = now
         self.take_in(mine)
 
     def take_in(self, mine: Mine) -> None:
-        """Take in what was told and answer what was asked, by mine()."""
+        """Take in answers and give those that were asked for, by mine()."""
         for rank, note in self._receive(ANSWER):
-            self.told[rank] = Answer.unpack(note)
+            self.answers[rank] = Answer.unpack(note)
             self.pending.discard(rank)
         asked = {rank for rank, _ in self._receive(ASK)}
         self.askers |= asked

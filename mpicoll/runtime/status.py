@@ -21,9 +21,9 @@ import mpi4py
 
 from ..errors import MpicollError, spans
 
-LONG = 300  # characters of what is told of an error
-MANY = 64  # calls under way that are told of
-RECENT = 8  # errors that are told of
+LONG = 300  # characters of an error takes in an answer
+MANY = 64  # calls under way in an answer
+RECENT = 8  # errors in an answer
 LINES = 8  # of a report on other ranks
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _OURS = _PACKAGE, os.path.dirname(os.path.abspath(mpi4py.__file__)) + os.sep
@@ -81,11 +81,11 @@ class Answer:
     @classmethod
     def unpack(cls, note: bytes) -> Answer:
         """From a note."""
-        told = json.loads(note)
-        told["under_way"] = [Standing(*each) for each in told["under_way"]]
-        told["failures"] = [Failure(*each) for each in told["failures"]]
-        told["started"] = {int(call): starts for call, starts in told["started"].items()}
-        return cls(**told)
+        fields = json.loads(note)
+        fields["under_way"] = [Standing(*each) for each in fields["under_way"]]
+        fields["failures"] = [Failure(*each) for each in fields["failures"]]
+        fields["started"] = {int(call): starts for call, starts in fields["started"].items()}
+        return cls(**fields)
 
     def has_made(self, one: Standing) -> bool:
         """Return whether this rank has made such a call, or started such a request."""
@@ -162,7 +162,7 @@ def find(
     one: Standing,
     others: Iterable[int],
     waited_for: Sequence[int],
-    told: Mapping[int, Answer],
+    answers: Mapping[int, Answer],
     own: Sequence[Failure] = (),
 ) -> dict[int, Finding]:
     """Return which ranks are not in a call that stands still, and why.
@@ -171,8 +171,8 @@ def find(
     alike explains nothing. A rank that made the call after an error of its own is told of where no other is missing.
     """
     others = list(others)
-    failures = {rank: _failure(one, told[rank], own) for rank in others if rank in told}
-    found = {rank: _find(one, told.get(rank), failures.get(rank), rank in waited_for) for rank in others}
+    failures = {rank: _failure(one, answers[rank], own) for rank in others if rank in answers}
+    found = {rank: _find(one, answers.get(rank), failures.get(rank), rank in waited_for) for rank in others}
     if not any(found.values()):
         found |= {rank: Finding(f"made this call, having {each}", True) for rank, each in failures.items() if each}
     return {rank: finding for rank, finding in found.items() if finding is not None}

@@ -46,8 +46,8 @@ class Watched(Protocol):
 
 
 def findings(operation: Operation, channel: Watched, ranks: Iterable[int]) -> dict[int, Finding]:
-    """Return which of these ranks are not in this call, and why, by what was told."""
-    return find(operation.standing, ranks, operation.waited_for(), channel.inquiry.told, channel.failures)
+    """Return which of these ranks are not in this call, and why, by their answers."""
+    return find(operation.standing, ranks, operation.waited_for(), channel.inquiry.answers, channel.failures)
 
 
 def report(operation: Operation, channel: Watched, seconds: float, ranks: Iterable[int] | None = None) -> str:
@@ -123,7 +123,7 @@ def watch(channel: Watched, now: float) -> None:
         return
     still = {operation: operation.stalled(now) for operation in channel.in_flight}
     waiting = {operation: seconds for operation, seconds in still.items() if not operation.reported}
-    vain = {operation for operation in waiting if inquiry.told and is_in_vain(operation, channel)}
+    vain = {operation for operation in waiting if inquiry.answers and is_in_vain(operation, channel)}
     if vain or any(is_due(operation, seconds, settings) for operation, seconds in waiting.items()):
         inquiry.ask(now)
         for operation, seconds in waiting.items():
@@ -132,13 +132,13 @@ def watch(channel: Watched, now: float) -> None:
     heard = inquiry.has_heard()
     after = settings.timeout + (0.0 if heard else PATIENCE)
     late = {operation: seconds for operation, seconds in waiting.items() if seconds > after}
-    told = [report(operation, channel, seconds) for operation, seconds in late.items()]
+    reports = [report(operation, channel, seconds) for operation, seconds in late.items()]
     for operation in vain if heard or now - inquiry.began > EARLY_PATIENCE else ():
         if operation not in late and waiting[operation] > HASTE and is_in_vain(operation, channel):  # still so
             late[operation] = waiting[operation]
-            told.append(report(operation, channel, waiting[operation], inquiry.told))
-    if told:
-        say("\n".join(told))
+            reports.append(report(operation, channel, waiting[operation], inquiry.answers))
+    if reports:
+        say("\n".join(reports))
     for operation in late:
         operation.reported = True
     if settings.abort and max(still.values(), default=0.0) > settings.timeout + grace(settings):
@@ -147,15 +147,15 @@ def watch(channel: Watched, now: float) -> None:
 
 
 def is_in_vain(operation: Operation, channel: Watched) -> bool:
-    """Return whether what was told before now says that no waiting helps.
+    """Return whether the answers so far say that no waiting helps.
 
     In check mode ranks that differ come to raise.
 
     Messages that a rank sent before it told have been looked for since.
     """
-    told = channel.inquiry.told
+    answers = channel.inquiry.answers
     return any(
-        finding.certain and (not channel.settings.check or told[rank].ended)
+        finding.certain and (not channel.settings.check or answers[rank].ended)
         for rank, finding in findings(operation, channel, channel.inquiry.others).items()
     )
 

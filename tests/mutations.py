@@ -1,0 +1,376 @@
+"""Break the code in one place after the other, and see whether tests notice: which tests a faster suite may leave out.
+
+    python tests/mutations.py                           # every mutation, held against what `make test` runs
+    python tests/mutations.py --only 3,7 --full         # some, against `make test-full`
+    python tests/mutations.py --list
+
+Each is made in a copy of the tree. What should notice it runs first, then the suites as tests/run.py plans them, each
+up to its first failure. Printed is what noticed, or that nothing did; the exit status says whether all were noticed.
+Tests with a random sample use the seed 0, so that two runs hold the same tests against a mutation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+LEFT_OUT = shutil.ignore_patterns(".git", ".venv*", "build", "__pycache__", ".*_cache", ".hypothesis", "results")
+FAILED = "FAILED"
+
+
+class Mutation(NamedTuple):
+    """A change of a source file, and the file of tests that should notice it first."""
+
+    path: str
+    before: str
+    after: str
+    noticed_by: str
+
+
+MUTATIONS = [
+    # kernels
+    Mutation(
+        "kernels/reduce.py",
+        "return x if (x > y) | (x != x) else y  # a NaN",
+        "return x if x > y else y  # a NaN",
+        "unit/test_kernels_reduce.py",
+    ),
+    Mutation(
+        "kernels/reduce.py", "return (x != 0) != (y != 0)", "return (x != 0) == (y != 0)", "unit/test_kernels_reduce.py"
+    ),
+    Mutation("kernels/scale.py", "        n *= parts\n", "        n *= 1\n", "unit/test_kernels_scale.py"),
+    Mutation("kernels/pack.py", "    return at + turn * extent\n", "    return at\n", "unit/test_kernels_pack.py"),
+    Mutation(
+        "kernels/cache.py",
+        "        self._save_data(name, data)\n        self._save_index({key: name})\n",
+        "        self._save_index({key: name})\n        self._save_data(name, data)\n",
+        "unit/test_kernels_cache.py",
+    ),
+    Mutation(
+        "kernels/reference.py",
+        "    first = np.where(tie, a[index] <= b[index], better)\n",
+        "    first = better\n",
+        "unit/test_kernels_reduce.py",
+    ),
+    # schedules, plans, proofs
+    Mutation(
+        "mpicoll/schedules/combinators.py",
+        "range(last - 1, first - 1, -1)",
+        "range(first, last)",
+        "unit/test_combine.py",
+    ),
+    Mutation(
+        "mpicoll/schedules/combinators.py",
+        "for step in reversed(strand)) for strand",
+        "for step in strand) for strand",
+        "unit/test_combine.py",
+    ),
+    Mutation(
+        "mpicoll/schedules/combinators.py",
+        "program(p, (rank - by) % p)",
+        "program(p, (rank + by) % p)",
+        "unit/test_combine.py",
+    ),
+    Mutation(
+        "mpicoll/schedules/combinators.py", "if new or not op.blocks else []", "if new else []", "unit/test_combine.py"
+    ),
+    Mutation(
+        "mpicoll/plans/lowering.py",
+        "if self.lanes == 1 and out and out[-1][0] == base",
+        "if out and out[-1][0] == base",
+        "unit/test_plan.py",
+    ),
+    Mutation(
+        "mpicoll/plans/lowering.py",
+        "self.last_read.get(x, -1) <= index]",
+        "self.last_read.get(x, -1) <= index + 1]",
+        "unit/test_plan.py",
+    ),
+    Mutation(
+        "mpicoll/plans/lowering.py",
+        "self.last_read.get(x, -1) <= index]",
+        "self.last_read.get(x, -1) < index]",
+        "unit/test_verify.py",
+    ),
+    Mutation(
+        "mpicoll/plans/lowering.py",
+        "keep = self._is_kept(loc) and (last or all_kept)",
+        "keep = self._is_kept(loc)",
+        "unit/test_plan.py",
+    ),
+    Mutation(
+        "mpicoll/plans/lowering.py",
+        "if row is not None and (self.early or loc not in read):",
+        "if row is not None:",
+        "unit/test_averages.py",
+    ),
+    Mutation(
+        "mpicoll/plans/plan.py",
+        "((sequence % SEQUENCES) * MAX_STRANDS + strand) * MAX_WINDOW + slot",
+        "((sequence % SEQUENCES) * MAX_STRANDS) * MAX_WINDOW + slot",
+        "unit/test_plan.py",
+    ),
+    Mutation("mpicoll/proofs/wellformed.py", "stage + sum(whole) > plan.lane_scratch", "False", "unit/test_tables.py"),
+    Mutation("mpicoll/proofs/wellformed.py", "len(set(whole)) == 1 and", "True and", "unit/test_tables.py"),
+    # selection
+    Mutation(
+        "mpicoll/selection/select.py",
+        "reversed(rules(collective, p, commutative, nodes))",
+        "iter(rules(collective, p, commutative, nodes))",
+        "unit/test_select.py",
+    ),
+    Mutation(
+        "mpicoll/selection/select.py",
+        " or (rule.algorithm == NATIVE and nbytes >= TOO_LARGE)",
+        "",
+        "unit/test_tuning.py",
+    ),
+    Mutation(
+        "mpicoll/selection/select.py",
+        "        if not commutative:\n            check_order",
+        "        if False:\n            check_order",
+        "unit/test_select.py",
+    ),
+    # engines
+    Mutation(
+        "mpicoll/engines/compiled.py",
+        "step, lane = first, lane + window",
+        "step, lane = first, lane + 1",
+        "mpi/test_collectives.py",
+    ),
+    Mutation(
+        "mpicoll/engines/compiled.py",
+        "progress[1] += n if kind == SEND else 0",
+        "progress[1] += n",
+        "mpi/test_engines.py",
+    ),
+    Mutation(
+        "mpicoll/engines/compiled.py",
+        "call[TAG] + strand * MAX_WINDOW + slot",
+        "call[TAG] + slot",
+        "mpi/test_collectives.py",
+    ),
+    Mutation("mpicoll/engines/mpi4py.py", "lane.lane + plan.window", "lane.lane + 1", "mpi/test_collectives.py"),
+    Mutation(
+        "mpicoll/engines/local_ops.py",
+        "            into = left  # the destination",
+        "            into = to  # the destination",
+        "unit/test_local.py",
+    ),
+    # buffers
+    Mutation(
+        "mpicoll/buffers/vector_arguments.py",
+        "    if sent != received:",
+        "    if sent < received:",
+        "mpi/test_bad_input.py",
+    ),
+    Mutation("mpicoll/buffers/typemap.py", "[x * part.extent for x in", "[x for x in", "unit/test_typemap.py"),
+    Mutation(
+        "mpicoll/buffers/typemap.py", "        stride *= size\n", "        stride *= subsize\n", "unit/test_typemap.py"
+    ),
+    Mutation(
+        "mpicoll/buffers/snapshot.py",
+        "        return part.copy()\n",
+        "        return part\n",
+        "mpi/test_arguments_that_change.py",
+    ),
+    Mutation(
+        "mpicoll/buffers/arguments.py",
+        "    if whole.count != total:",
+        "    if whole.count < total:",
+        "mpi/test_bad_input.py",
+    ),
+    # runtime
+    Mutation(
+        "mpicoll/runtime/tags.py",
+        "self.used[self.sequence] = 0",
+        "self.used[self.sequence] = 1",
+        "mpi/test_requests.py",
+    ),
+    Mutation(
+        "mpicoll/runtime/channel.py",
+        "operation.after = operation.after or self.slots.get(slot)",
+        "operation.after = operation.after",
+        "mpi/test_counters_that_wrap.py",
+    ),
+    Mutation(
+        "mpicoll/runtime/channel.py",
+        "            self.numbers[BROKEN + sequence % SEQUENCES] = sequence\n",
+        "            pass\n",
+        "mpi/test_counters_that_wrap.py",
+    ),
+    Mutation(
+        "mpicoll/runtime/operation.py",
+        "self.still += min(now - self.looked, GLANCE)",
+        "self.still += now - self.looked",
+        "unit/test_flight.py",
+    ),
+    Mutation("mpicoll/runtime/cache.py", "len(self.order) > LIMIT or ", "", "mpi/test_kept.py"),
+    Mutation(
+        "mpicoll/runtime/scratch.py",
+        "self._fast_path.withdraw(lent)",
+        "self._fast_path.withdraw(True)",
+        "mpi/test_direct.py",
+    ),
+    # dispatch
+    Mutation(
+        "mpicoll/dispatch/prepare.py",
+        "call.averages, call.missing, in_place),",
+        "call.averages, call.missing),",
+        "mpi/test_collectives.py",
+    ),
+    Mutation(
+        "mpicoll/dispatch/prepare.py",
+        "call.unit, call.root, call.commutative",
+        "call.unit, call.commutative",
+        "mpi/test_collectives.py",
+    ),
+    Mutation(
+        "mpicoll/dispatch/staging.py",
+        'return call.collective == "exscan" and rank == 0',
+        "return False",
+        "mpi/test_buffers.py",
+    ),
+    Mutation("mpicoll/dispatch/check_mode.py", '        "root",\n', "", "mpi/test_check_mode.py"),
+    Mutation(
+        "mpicoll/dispatch/count_exchange.py",
+        "        if n != expected:",
+        "        if n > expected:",
+        "mpi/test_vectors.py",
+    ),
+    # the fast path
+    Mutation(
+        "mpicoll/fastpath/entry.py",
+        "if from_ < to + row[RECV_BYTES] and to < from_ + row[SEND_BYTES]:",
+        "if from_ < to and to < from_:",
+        "mpi/test_direct.py",
+    ),
+    Mutation(
+        "mpicoll/fastpath/entry.py",
+        "                same &= asked[i] == known[i]\n",
+        "                same &= True\n",
+        "mpi/test_direct_messages.py",
+    ),
+    Mutation("mpicoll/fastpath/signature.py", "& WRITEABLE == 0:", "& 0 != 0:", "mpi/test_direct.py"),
+    Mutation(
+        "mpicoll/fastpath/dispatch.py",
+        "if call.arguments and call.arguments.one is not None and not",
+        "if False and not",
+        "mpi/test_direct.py",
+    ),
+    Mutation(
+        "mpicoll/fastpath/table.py",
+        "        return before == served\n",
+        "        return before is not None\n",
+        "mpi/test_direct.py",
+    ),
+    Mutation(
+        "mpicoll/fastpath/start.py",
+        "        self.context[field.OPEN] = False\n",
+        "        pass\n",
+        "mpi/test_direct.py",
+    ),
+    # comm
+    Mutation(
+        "mpicoll/comm/persistent.py",
+        "if self.in_flight is not None and self.in_flight.broke_off:",
+        "if False:",
+        "mpi/test_requests.py",
+    ),
+    Mutation("mpicoll/comm/persistent.py", "        self.slot.free()\n", "        pass\n", "mpi/test_kept.py"),
+    Mutation(
+        "mpicoll/comm/requests.py",
+        "                if operation.done:  # else it was",
+        "                if True:  # else it was",
+        "mpi/test_requests.py",
+    ),
+]
+
+
+def check() -> None:
+    """Check that each change is one of the source as it is now. Raises ValueError."""
+    for number, mutation in enumerate(MUTATIONS):
+        if (found := (ROOT / mutation.path).read_text().count(mutation.before)) != 1:
+            raise ValueError(f"mutation {number}: {mutation.path} has {mutation.before!r} {found} times, and not once")
+
+
+@contextmanager
+def made(mutation: Mutation, tree: Path) -> Iterator[None]:
+    """Have a change in a tree; what was compiled from the unchanged source is good again afterwards."""
+    path = tree / mutation.path
+    source, stat = path.read_text(), path.stat()
+    path.write_text(source.replace(mutation.before, mutation.after))
+    try:
+        yield
+    finally:
+        path.write_text(source)
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def commands(mutation: Mutation | None, full: bool) -> Iterator[list[str]]:
+    """What should notice a change, in turn: its own tests, then the suites."""
+    run = [sys.executable, "tests/run.py", "--seed", "0", "--limit", "900", *(["--full"] if full else [])]
+    stop = ["--", "-q", "-x"]
+    if mutation is not None:
+        suite, _, file = mutation.noticed_by.partition("/")
+        ranks = ["--ranks", "2"] if suite == "mpi" else []
+        yield [*run, "--suites", suite, *ranks, *stop, "-k", file.removesuffix(".py")]
+    yield [*run, "--suites", "unit", *stop]
+    yield [*run, "--suites", "mpi", *stop]
+    yield [*run, "--suites", "launch", *stop]
+
+
+def noticed(mutation: Mutation | None, tree: Path, full: bool) -> str:
+    """Return the first test that fails, empty where none does."""
+    environment = {**os.environ, "PYTHONPATH": str(tree), "CI": ""}
+    for command in commands(mutation, full):
+        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, errors="replace")
+        if done.returncode:
+            lines = [line for line in done.stdout.splitlines() if line.startswith(FAILED)]
+            return (lines or [f"exit status {done.returncode}: {done.stderr[-200:]}"])[-1]
+    return ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", type=lambda text: [int(part) for part in text.split(",")], help="the numbers of some")
+    parser.add_argument("--full", action="store_true", help="hold them against `make test-full`")
+    parser.add_argument("--list", action="store_true", help="print them, and run nothing")
+    given = parser.parse_args()
+    check()
+    numbers = given.only if given.only is not None else range(len(MUTATIONS))
+    survived: list[int] = []
+    with tempfile.TemporaryDirectory() as place:
+        tree = Path(place, "tree")
+        if not given.list:
+            shutil.copytree(ROOT, tree, symlinks=True, ignore=LEFT_OUT)
+        if not given.list and given.only is None and (test := noticed(None, tree, given.full)):
+            sys.exit(f"a test fails without any change: {test}")
+        for number in numbers:
+            mutation = MUTATIONS[number]
+            title = f"{number:>3} {mutation.path}: {mutation.before.strip()[:60]!r} -> {mutation.after.strip()[:40]!r}"
+            if given.list:
+                print(title)
+                continue
+            began = time.monotonic()
+            with made(mutation, tree):
+                test = noticed(mutation, tree, given.full)
+            survived += [] if test else [number]
+            print(f"{title}: {test[:160] or 'NOT NOTICED'} ({time.monotonic() - began:.0f} s)", flush=True)
+    if not given.list:
+        print(f"{len(numbers) - len(survived)} of {len(numbers)} noticed" + (f"; not: {survived}" if survived else ""))
+    sys.exit(bool(survived))
+
+
+if __name__ == "__main__":
+    main()

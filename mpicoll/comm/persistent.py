@@ -18,7 +18,7 @@ from ..engines.protocol import Execution
 from ..errors import CommError, MpicollError, RequestError
 from ..fastpath.outcome import Outcome
 from ..runtime.channel import Channel
-from ..runtime.operation import Failed, Operation, Polled, Running, Stage
+from ..runtime.operation import Failed, Operation, Polled, Raised, Running, Stage
 from ..runtime.status import Standing
 from ..runtime.tags import Slot
 from ..schedules.collectives import PERSISTENT
@@ -127,6 +127,7 @@ class PersistentCall(UnderWay):
         self.native, self.fast_start = native, None
         self.in_flight: Operation | None = None
         self.unwanted = False
+        self.undivided = False  # whether MPI's own has left a sum, and an average is wanted
         self.broken = False  # whether messages of a start that nobody went on with may be under way
         self.once = threading.Lock()
         if native is None:
@@ -186,6 +187,7 @@ class PersistentCall(UnderWay):
         """Return what makes the stage of a start, of which the fast path has begun something unless it missed."""
         if self.native is not None:
             self.native.Start()
+            self.undivided = self.call.averages
             polled = Polled(self.native, "MPI's own collective")
             return lambda: polled
         if outcome == Outcome.MISSED:
@@ -196,19 +198,20 @@ class PersistentCall(UnderWay):
 
     def finish(self) -> None:
         """After the last stage."""
-        started, self.in_flight = self.in_flight, None  # once, though an interrupt may have this called again
         if self.native is None:
             try:
                 super().finish()
-            finally:
+            except Raised:
                 self._land()
-        else:
-            if started is not None and self.call.averages:
-                divide(self.call, self.prepared, self.channel)
-            self._land()
+                raise
+        elif self.undivided:
+            self.undivided = False  # once, though an interrupt may have this called again
+            divide(self.call, self.prepared, self.channel)
+        self._land()
 
     def _land(self) -> None:
         """Nothing of it is under way."""
+        self.in_flight = None
         if self.fast_start is not None and not self.channel.freed:
             self.fast_start.open()
         if self.unwanted:

@@ -121,10 +121,13 @@ class _Lowering:
 
     def _strand(self, strand: Strand, start: int) -> int:
         self.pool, self.last_read, self.last_write = Pool(start), last(strand, read), last(strand, written)
+        self.read_last: dict[int, list[Loc]] = {}  # by step: what nobody reads after it
+        for loc, at in self.last_read.items():
+            self.read_last.setdefault(at, []).append(loc)
         kept = [loc for loc in self.last_write if self._is_kept(loc) and self._length(loc)] if self.averaged else []
         divided = due(kept, self.last_read, self.last_write, self.early)
         for index, step in enumerate(strand):
-            self.index, self.released = index, []  # type: ignore[var-annotated]
+            self.index, self.released, self.moved = index, [], []  # type: ignore[var-annotated]
             self.finish: list[Row] = []
             self.wrote: dict[Loc, int] = {}  # the last of these rows that writes a place
             operands: dict[Loc, list[_Home]] = {}
@@ -165,12 +168,14 @@ class _Lowering:
             self.released.append(old.region)
         if home.region:
             home.region.refs += 1
+            self.moved.append(loc)
         self.homes[loc] = home
 
     def _release(self, index: int) -> None:
         """Give back what nobody reads after this step."""
-        for loc in [x for x, home in self.homes.items() if home.region and self.last_read.get(x, -1) <= index]:
-            self.released.append(self.homes.pop(loc).region)
+        for loc in {*self.read_last.get(index, ()), *self.moved}:
+            if self.homes[loc].region and self.last_read.get(loc, -1) <= index:
+                self.released.append(self.homes.pop(loc).region)
         for region in self.released:
             region.refs -= 1
             if region.refs <= 0:

@@ -7,9 +7,9 @@ belongs to (an int), or a (source, destination) pair.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, overload
 
 Block = Hashable
 Where = Callable[[Sequence[Block], int, int, int], Sequence[Block]]  # (all blocks, p, rank, root) -> that rank's
@@ -61,6 +61,28 @@ def before_itself(p: int, rank: int) -> tuple[int, int]:
     return 0, rank
 
 
+class Pairs(Sequence[Block]):
+    """The names of the blocks of p ranks by p ranks, row by row; none is made before somebody asks for it."""
+
+    def __init__(self, p: int) -> None:
+        self.p = p
+
+    def __len__(self) -> int:
+        return self.p * self.p
+
+    @overload
+    def __getitem__(self, index: int) -> Block: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Block]: ...
+    def __getitem__(self, index: int | slice) -> Block | Sequence[Block]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        return divmod(range(len(self))[index], self.p)
+
+    def __iter__(self) -> Iterator[Block]:
+        return ((source, destination) for source in range(self.p) for destination in range(self.p))
+
+
 @dataclass(frozen=True)
 class Collective:
     """The meaning of one collective.
@@ -78,15 +100,15 @@ class Collective:
     reduces: bool = False
     covers: Whose = everybody
 
-    def blocks(self, p: int, share: int) -> tuple[Block, ...]:
+    def blocks(self, p: int, share: int) -> Sequence[Block]:
         """Return every block's name; share is how many blocks a vector has."""
         match self.naming:
             case "vector":
-                return tuple(range(share))
+                return range(share)
             case "rank":
-                return tuple(range(p))
+                return range(p)
             case "pair":
-                return tuple((s, d) for s in range(p) for d in range(p))
+                return Pairs(p)
         return ()
 
     def source(self, block: Block, root: int) -> int:

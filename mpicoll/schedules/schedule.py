@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -54,7 +55,7 @@ class Schedule:
         return f"{self.collective.name} {self.algorithm.name}{f'({given})' if given else ''}{root}{order}"
 
     @cached_property
-    def blocks(self) -> tuple[Block, ...]:
+    def blocks(self) -> Sequence[Block]:
         """Every block's name."""
         share = self.algorithm.share(self.p, **self.resolved) if self.collective.naming == "vector" else 0
         return self.collective.blocks(self.p, share)

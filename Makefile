@@ -8,6 +8,7 @@ VENV_mpich   := .venv
 VENV_openmpi := .venv-openmpi
 VENV_intel   := .venv-intel
 VENV_apps    := .venv-apps
+VENV_docs    := .venv-docs
 VENV := $(VENV_$(MPI))
 ifeq ($(VENV),)
 $(error MPI=$(MPI) is none of mpich, openmpi, intel)
@@ -28,7 +29,7 @@ FULL_ARGS ?=
 MAX_RANKS ?= 64
 
 .DEFAULT_GOAL := help
-.PHONY: help env bench bench-full bench-cluster test test-full test-apps soak verify docs lint clean distclean
+.PHONY: help env bench bench-full bench-cluster test test-full test-apps soak verify docs site lint clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -65,7 +66,7 @@ test-apps: $(VENV_apps)/.installed  ## the suites of Heat, mpi4py-fft and PyLops
 	$(VENV_apps)/bin/python tests/apps/run.py $(APPS_ARGS)
 
 $(VENV_apps)/.installed: setup.cfg $(wildcard tests/apps/requirements*.txt)
-	@$(VENV_apps)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV_apps)
+	@$(VENV_apps)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV_apps) $(VENV_docs)
 	$(VENV_apps)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/apps/requirements.txt
 	$(VENV_apps)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -r tests/apps/requirements-alone.txt
 	$(VENV_apps)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
@@ -80,14 +81,25 @@ verify: env  ## prove every algorithm for every number of ranks up to MAX_RANKS
 docs: env  ## write docs/ALGORITHMS.md, its pictures and README's table from what is registered
 	$(PY) -m mpicoll.describe.generate
 
+site: $(VENV_docs)/.installed  ## the pages and an API reference as a site in build/site, warnings being errors
+	rm -rf build/site build/doctrees docs/api
+	$(VENV_docs)/bin/python -m sphinx -b html -W --keep-going --quiet -c docs/site -d build/doctrees . build/site
+	@echo 'open build/site/index.html'
+
+# An MPI, because the docstrings are read from what is imported; the extras of the commands that are shown.
+$(VENV_docs)/.installed: setup.cfg
+	@$(VENV_docs)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV_docs)
+	$(VENV_docs)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[mpich,report,tune,jobs,docs]'
+	@touch $@
+
 lint: env  ## style, types, and that imports point one way
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 clean:  ## remove caches and build outputs
-	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf build dist docs/api *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -path './.venv*' -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
 distclean: clean  ## and the environments
-	rm -rf $(VENV_mpich) $(VENV_openmpi) $(VENV_intel) $(VENV_apps)
+	rm -rf $(VENV_mpich) $(VENV_openmpi) $(VENV_intel) $(VENV_apps) $(VENV_docs)

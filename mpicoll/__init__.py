@@ -45,3 +45,8 @@ def __getattr__(name: str) -> Any:
     if name in _LATER:
         return getattr(import_module(f".{_LATER[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Name what is imported on first use too, for completion and the reference."""
+    return sorted({*globals(), *__all__})

@@ -28,12 +28,18 @@ class Later(click.Command):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         """Return the context of the real command, which is then what runs."""
-        module, _, attribute = self.place.partition(":")
         try:
-            command: click.Command = getattr(import_module(module), attribute)
+            command = self.load()
         except Exception as error:
+            module = self.place.partition(":")[0]
             raise click.ClickException(f"{module} does not load: {type(error).__name__}: {error}") from None
         return command.make_context(info_name, args, parent, **extra)
+
+    def load(self) -> click.Command:
+        """Import the real command."""
+        module, _, attribute = self.place.partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
 
 
 class _OneLine:

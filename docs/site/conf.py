@@ -31,7 +31,7 @@ extensions = [
 ]
 include_patterns = ["*.md", "docs/*.md", "docs/design/*.md", "docs/api/*.rst"]
 external_toc_path = str(HERE / "navigation.yml")
-suppress_warnings = ["etoc.toctree"]  # autosummary names its pages in a table of contents; navigation.yml has them too
+suppress_warnings = ["etoc.toctree"]  # the pages of the API, which autosummary writes, stand under it by its own hand
 templates_path = [str(HERE / "templates")]
 
 myst_heading_anchors = 4  # links to headings, as hosts of repositories name them
@@ -40,15 +40,18 @@ autosummary_ignore_module_all = False  # what a module exports is what its page 
 autosummary_imported_members = False
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True  # MPI.SUM, and not what Python makes of it
 autodoc_default_options = {"members": True}
 add_module_names = False
+highlight_language = "none"  # of blocks that do not say what they are, as commands and tables
+smartquotes = False  # docstrings have code with quotes in plain text
 default_role = "code"  # docstrings mark code with single backquotes, as the pages do
 
 html_theme = "furo"
 html_title = f"mpicoll {release}"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
-html_show_sourcelink = html_copy_source = False
+html_show_sourcelink = html_copy_source = html_show_copyright = False
 copybutton_prompt_text = "$ "
 
 # Commands that are imported when they are used are wanted now.

@@ -33,7 +33,10 @@ def _on_a_plain_communicator(*arguments: Any) -> NoReturn:
 
 
 class _Average(MPI.Op):
-    """The type of AVG, which belongs to everybody."""
+    """Averages: the sum over the ranks, divided by how many they are.
+
+    For Allreduce, Reduce, Reduce_scatter and Reduce_scatter_block of a Comm. It belongs to everybody and stays.
+    """
 
     def Free(self) -> NoReturn:
         """AVG stays, as MPI's own operators do."""

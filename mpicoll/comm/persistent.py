@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Prequest(Completing, MPI.Prequest):
-    """A persistent collective. Start begins it, once what was started before is complete.
+    """An MPI.Prequest: a persistent collective. Start begins it, once what was started before is complete.
 
     While it is under way it is a handle as a Request is, so that MPI's own Waitall takes it. To start a
     list use mpicoll.Prequest.Startall; MPI.Prequest.Startall knows nothing of plans.

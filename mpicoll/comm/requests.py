@@ -225,7 +225,7 @@ def _until(look: Callable[[], Found], enough: Callable[[Found], object]) -> Foun
 
 
 class Request(Completing):
-    """A nonblocking collective under way."""
+    """An MPI.Request: a nonblocking collective under way."""
 
     @classmethod
     def of_nothing(cls) -> Request:

@@ -30,17 +30,19 @@ class Requirement(NamedTuple):
 class Algorithm:
     """One registered algorithm: its function and what is declared about it.
 
-    body: a function of (p, rank, *, parameters) that yields one rank's steps; where `layered`, of (p, *,
-    parameters) that returns layers (see combine.Stack).
-    share: how many blocks the vector has, as a function of p and the parameters (collectives named by
-    rank or pair have theirs by definition). strand: the strand in which block b moves, where there are several.
-    ordered: whether operands are combined in rank order, so that a non-commutative operator gives its right result
-    (rooted ones: at root 0); a function of p and the parameters where it depends on them.
-    direct: whether a rank handles only blocks it starts or ends with, so that in a form with counts for each rank
-    (gatherv) it need not be told the counts of others; proved, not believed.
-    finishes: whether what a rank receives as a result was completed by one that keeps it, folding last, so that an
-    average is divided there, once, and travels divided; otherwise every rank divides what it keeps. Proved too.
-    requires: what p must be, where not all will do. grid: what it is proved on beside its defaults.
+    - body: a function of (p, rank, *, parameters) that yields one rank's steps; where `layered`, of (p, *,
+      parameters) that returns layers (see combinators.Stack).
+    - share: how many blocks the vector has, as a function of p and the parameters (collectives named by
+      rank or pair have theirs by definition).
+    - strand: the strand in which block b moves, where there are several.
+    - ordered: whether operands are combined in rank order, so that a non-commutative operator gives its right result
+      (rooted ones: at root 0); a function of p and the parameters where it depends on them.
+    - direct: whether a rank handles only blocks it starts or ends with, so that in a form with counts for each rank
+      (gatherv) it need not be told the counts of others; proved, not believed.
+    - finishes: whether what a rank receives as a result was completed by one that keeps it, folding last, so that an
+      average is divided there, once, and travels divided; otherwise every rank divides what it keeps. Proved too.
+    - requires: what p must be, where not all will do.
+    - grid: what it is proved on beside its defaults.
     """
 
     collective: Collective

@@ -57,7 +57,7 @@ class Given(NamedTuple):
     def snapshot(self) -> Given:
         """Return the same, in what nobody changes while the call reads it more than once; see buffers/snapshot.py."""
         send, recv = snapshot((self.send, self.recv))
-        return self._replace(send=send, recv=recv, root=values(self.root))
+        return Given(self.method, send, recv, self.op, self.root if type(self.root) is int else values(self.root))
 
     def native(self, one: Any, form: str, comm: MPI.Intracomm, *more: Any) -> Any:
         """Call MPI's own method in a form. `one` is the buffer of both sides where they are one, else None."""

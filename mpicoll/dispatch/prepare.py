@@ -33,9 +33,16 @@ COUNT_BYTES = 40  # of one count in a tuple, and the place it takes there
 
 
 class Call:
-    """One call as every rank describes it: counts of `unit` bytes (see plan.layout), root and operator."""
+    """One call as every rank describes it: counts of `unit` bytes (see plan.layout), root and operator.
 
-    __slots__ = ("arguments", "collective", "counts", "form", "given", "operator", "root", "unit")
+    commutative says whether operands may be combined in any order, missing why no kernel serves the operator (empty
+    where one does), averages whether results are divided by the number of ranks.
+    """
+
+    __slots__ = (
+        *("arguments", "averages", "collective", "commutative", "counts", "form", "given", "missing", "operator"),
+        *("root", "unit"),
+    )
 
     def __init__(
         self,
@@ -50,6 +57,9 @@ class Call:
         self.collective, self.arguments, self.counts, self.unit = collective, arguments, counts, unit
         self.root, self.operator, self.form = root, operator, form
         self.given: Given | None = None
+        self.commutative = operator is None or operator.commutative
+        self.missing = "" if operator is None else operator.missing
+        self.averages = operator is not None and operator.averages
 
     @property
     def name(self) -> str:
@@ -60,21 +70,6 @@ class Call:
         """Call MPI's own method in a form on the same arguments; more is what that form takes besides."""
         assert self.given is not None
         return self.given.native(self.arguments.one if self.arguments is not None else None, form, comm, *more)
-
-    @property
-    def commutative(self) -> bool:
-        """Whether operands may be combined in any order."""
-        return self.operator is None or self.operator.commutative
-
-    @property
-    def missing(self) -> str:
-        """Why no kernel serves the operator; empty where one does."""
-        return self.operator.missing if self.operator is not None else ""
-
-    @property
-    def averages(self) -> bool:
-        """Whether results are divided by the number of ranks."""
-        return self.operator is not None and self.operator.averages
 
     def nbytes(self, p: int) -> int:
         """Return the bytes selection looks at: the whole vector, or one rank's send buffer for alltoall.

@@ -1,5 +1,5 @@
 """`python -m mpicoll.benchmarks` is `mpicoll bench`."""
 
-from .cli import bench
+from .bench.cli import bench
 
 bench(prog_name="mpicoll bench")

@@ -24,12 +24,14 @@ from mpicoll.engines.local_ops import finish_step
 from mpicoll.kernels import reduce
 from mpicoll.plans.plan import FOLD, OUT
 
-from .asked import listed, positive
-from .contents import DTYPES, OPERATORS, contributed
-from .inprocess import interleaved, write
-from .sizes import format_size, parse_sizes
-from .stats import Estimate, Ratio, estimate, ratio
-from .table import console, spread
+from .cases.contents import DTYPES, OPERATORS, contributed
+from .command.checks import listed, positive
+from .command.console import console
+from .command.results_file import write_lines
+from .command.sizes import format_size, parse_sizes
+from .measure.one_process import interleaved
+from .measure.stats import Estimate, Ratio, estimate, ratio
+from .results.text import spread
 
 NAME = "mpicoll.benchmarks.kernels"
 COPIED = 2  # vectors read and written
@@ -70,7 +72,7 @@ def kernels(ops: str, dtypes: str, sizes: str, operands: str, seconds: float, pa
     found = [timed(*one, each) for one in asked]
     screen.print(table(found))
     if path:
-        write(path, found)
+        write_lines(path, found)
 
 
 def _several(word: str) -> int:

@@ -23,7 +23,7 @@ from rich.table import Table
 import mpicoll
 from mpicoll.cli.group import OneLineCommand
 
-from .table import console
+from .command.console import console
 
 # It ends with this process, however that ends: the pipe is closed then.
 BUSY = """

@@ -28,10 +28,12 @@ from mpicoll.dispatch.methods import Given
 from mpicoll.fastpath import entry
 from mpicoll.schedules.collectives import COLLECTIVES, plain
 
-from .asked import listed, positive
-from .inprocess import interleaved, write
-from .stats import Estimate, estimate
-from .table import console, microseconds, spread
+from .command.checks import listed, positive
+from .command.console import console
+from .command.results_file import write_lines
+from .measure.one_process import interleaved
+from .measure.stats import Estimate, estimate
+from .results.text import microseconds, spread
 
 NAME = "mpicoll.benchmarks.parts"
 NEVER = 1 << 60  # bytes of scratch that there never are
@@ -83,7 +85,7 @@ def parts(names: str, seconds: float, starts: int, path: Path | None) -> None:
     found = [part for name in wanted for part in timed(name, seconds / len(wanted))] + list(starting(starts))
     console().print(table(found))
     if path:
-        write(path, found)
+        write_lines(path, found)
 
 
 def timed(name: str, seconds: float) -> Iterator[Part]:

@@ -14,13 +14,14 @@ import click
 from mpicoll.schedules.collectives import named
 from mpicoll.schedules.registry import list_algorithms
 
-from .asked import positive
-from .budget import Budget
-from .contenders import AUTO, ENGINES, NATIVE, line_up
-from .driver import Job
-from .patterns import Shape
-from .session import Session
-from .voice import WRONG, OneVoice, opened
+from .bench.driver import Job
+from .bench.harness import Harness
+from .cases.contenders import AUTO, ENGINES, NATIVE, line_up
+from .cases.patterns import Shape
+from .command.checks import positive
+from .command.results_file import opened
+from .command.spmd import WRONG, SpmdCommand
+from .measure.budget import Budget
 
 COLLECTIVES = (
     "barrier",
@@ -38,14 +39,14 @@ MORE_SIZES = {"allreduce": (8, 1 << 10, 64 << 10, 1 << 20, 16 << 20), "barrier":
 ON_EACH_ENGINE = ("allreduce",)
 
 
-def line_up_of(collective: str, session: Session) -> Job:
+def line_up_of(collective: str, harness: Harness) -> Job:
     """Return who takes part in a collective: native, auto, and every algorithm."""
     shape, sizes = Shape(collective), MORE_SIZES.get(collective, SIZES)
     engines = ENGINES[1:] if collective in ON_EACH_ENGINE else (AUTO,)
     names = list_algorithms()[named(collective)]
-    job = session.job(shape, sizes, (NATIVE, AUTO), (AUTO,))
+    job = harness.job(shape, sizes, (NATIVE, AUTO), (AUTO,))
     return Job(
-        shape, sizes, [*job.contenders, *line_up(collective, names, engines, session.plain, session.ours)]
+        shape, sizes, [*job.contenders, *line_up(collective, names, engines, harness.plain, harness.ours)]
     )
 
 
@@ -55,7 +56,7 @@ def shares(jobs: list[Job], seconds: float) -> list[Budget]:
     return [Budget(seconds * weight / sum(weights)) for weight in weights]
 
 
-@click.command("sidebyside", cls=OneVoice, context_settings={"show_default": True})
+@click.command("sidebyside", cls=SpmdCommand, context_settings={"show_default": True})
 @click.option("--seconds", default=40.0, help="Time to spend in all, apart from checking and warming up.")
 @click.option("--json", "path", metavar="FILE", help="Write JSON lines, as results come.")
 def main(path: str | None, seconds: float) -> None:
@@ -67,9 +68,9 @@ def main(path: str | None, seconds: float) -> None:
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     settings: dict[str, Any] = {"benchmark": "sidebyside", "seconds": seconds}
-    with opened(path, MPI.COMM_WORLD, "sidebyside") as file, Session(settings) as session:
-        jobs = [line_up_of(collective, session) for collective in COLLECTIVES]
-        if not session.run(jobs, shares(jobs, seconds), file):
+    with opened(path, MPI.COMM_WORLD, "sidebyside") as file, Harness(settings) as harness:
+        jobs = [line_up_of(collective, harness) for collective in COLLECTIVES]
+        if not harness.run(jobs, shares(jobs, seconds), file):
             raise click.exceptions.Exit(WRONG)
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from mpicoll.benchmarks.environment import now
-from mpicoll.benchmarks.scaling import OSU, SCALINGS
+from mpicoll.benchmarks.cases.scaling import OSU, SCALINGS
+from mpicoll.benchmarks.results.environment import now
 from mpicoll.cli.group import alone, asking, console
 
 from . import assemble, gather, render, site, slurm, stage, study

@@ -12,9 +12,10 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from mpicoll.benchmarks.asked import listed, positive, settings
-from mpicoll.benchmarks.patterns import PATTERNS
-from mpicoll.benchmarks.scaling import OSU, WEAK
+from mpicoll.benchmarks.bench.options import settings
+from mpicoll.benchmarks.cases.patterns import PATTERNS
+from mpicoll.benchmarks.cases.scaling import OSU, WEAK
+from mpicoll.benchmarks.command.checks import listed, positive
 from mpicoll.errors import MpicollError, UnknownAlgorithm
 from mpicoll.selection.tables import validator
 
@@ -81,7 +82,7 @@ def sanity(asked: Asked, nodes: int, ranks: int) -> list[Step]:
 
 def _bench(name: str, nodes: int, ranks: int, seconds: float, words: tuple[str, ...]) -> Step:
     """Return a step of `mpicoll bench`."""
-    from mpicoll.benchmarks.cli import bench
+    from mpicoll.benchmarks.bench.cli import bench
 
     words = (*words, "--seconds", f"{seconds:g}")
     given = _taken(bench, "mpicoll bench", words)
@@ -92,7 +93,7 @@ def _bench(name: str, nodes: int, ranks: int, seconds: float, words: tuple[str, 
 
 def tune(asked: Asked, nodes: int, ranks: int) -> list[Step]:
     """Return a table."""
-    from mpicoll.benchmarks import tune as module
+    from mpicoll.benchmarks.tune import cli as module
 
     name, seconds = f"n{nodes}-tuning", asked.time(120.0)
     options = {"--collectives": asked.collectives, "--sizes": asked.sizes}
@@ -107,15 +108,16 @@ def tune(asked: Asked, nodes: int, ranks: int) -> list[Step]:
 
 def train(asked: Asked, nodes: int, ranks: int) -> list[Step]:
     """Epochs in turn; the batch is the example's own, or grows with the ranks."""
-    from mpicoll.benchmarks import train_digits
+    from mpicoll.benchmarks.train_digits import cli
+    from mpicoll.benchmarks.train_digits.digits import MISSING
 
     seconds = asked.time(60.0)
     batch = ("--batch", str(BATCH * ranks)) if asked.scaling == WEAK else ()
     words = ("--time", "--seconds", f"{seconds:g}", *batch, *asked.extra)
     module = "mpicoll.benchmarks.train_digits"
-    _taken(train_digits.main, module, words)
+    _taken(cli.main, module, words)
     if find_spec("sklearn") is None:
-        raise JobsError(train_digits.MISSING)
+        raise JobsError(MISSING)
     return [Step(f"n{nodes}-train", nodes, ranks, seconds, ("-m", module, *words, "--json"))]
 
 

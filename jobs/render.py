@@ -12,7 +12,7 @@ from pathlib import Path
 import jinja2
 
 import mpicoll
-from mpicoll.benchmarks.environment import ROOT, commit, now
+from mpicoll.benchmarks.results.environment import ROOT, commit, now
 
 from .errors import JobsError
 from .kinds import KINDS, Asked

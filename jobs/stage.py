@@ -10,7 +10,7 @@ import sysconfig
 from pathlib import Path
 
 import mpicoll
-from mpicoll.benchmarks.environment import COMMIT, commit
+from mpicoll.benchmarks.results.environment import COMMIT, commit
 
 from .errors import JobsError
 

@@ -21,10 +21,10 @@ from rich.progress import BarColumn, Progress, TextColumn
 from mpicoll.cli import main
 from mpicoll.cli.group import OneLineCommand, asking
 
-from ..contenders import split_names
-from ..environment import shortened
+from ..command.checks import split_names
+from ..command.sizes import parse_sizes
 from ..hosts import LaunchError, enter, parse_rate
-from ..sizes import parse_sizes
+from ..results.environment import shortened
 from .conduct import Conductor
 from .installed import ENVIRONMENTS, FOUND, PEERS, find_peers, python_of
 from .plan import STANDARD, Layout, Plan, check_algorithms, check_collectives, minutes, parse_layouts

@@ -12,8 +12,8 @@ from typing import Any
 from ..hosts import Hosts, parse_rate
 from ..peers import Call, Measured, Peer
 from ..peers.peer import PeerFailed
-from ..peers.rows import Row, beside, natives, pooled, together
-from ..records import SCHEMA
+from ..peers.rows import beside, natives, pooled, together
+from ..results.records import SCHEMA, Row
 from .launches import OnLayout, bench
 from .plan import Layout, Plan, launches
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..hosts import Done, Hosts
-from ..peers.rows import Row
+from ..results.records import Lines, read
 from .plan import Layout, Plan, size_of
 
 PATIENCE, AT_LEAST = 6, 120.0  # a launch that takes so many times as long as planned, and so many seconds, is ended
@@ -45,18 +43,10 @@ class OnLayout:
         )
 
 
-@dataclass
-class Lines:
-    """What a launch of `mpicoll bench` wrote. failure: why that is not all, with its last words, in one line."""
-
-    environment: dict[str, Any] = field(default_factory=dict)
-    rows: list[Row] = field(default_factory=list)
-    failure: str = ""
-
-    def all_of(self, done: Done) -> bool:
-        """Return whether it came to its end: its status is 0, or 1 where an answer was wrong."""
-        wrong = any(row["valid"] is False for row in self.rows)
-        return bool(self.rows) and (done.status == 0 or (done.status == WRONG and wrong))
+def is_whole(lines: Lines, done: Done) -> bool:
+    """Return whether a launch came to its end: its status is 0, or 1 where an answer was wrong."""
+    wrong = any(row["valid"] is False for row in lines.rows)
+    return bool(lines.rows) and (done.status == 0 or (done.status == WRONG and wrong))
 
 
 def bench(launch: OnLayout, plan: Plan, collective: str, file: Path) -> Lines:
@@ -64,7 +54,7 @@ def bench(launch: OnLayout, plan: Plan, collective: str, file: Path) -> Lines:
     file.unlink(missing_ok=True)
     done = launch(words(plan, collective, launch.ranks, file))
     lines = read(file)
-    if not lines.all_of(done):
+    if not is_whole(lines, done):
         said = done.output.strip().splitlines() or ["it said nothing"]
         how = "time was up" if done.timed_out else f"status {done.status}"
         lines.failure = f"mpicoll bench {collective}: {how}: {said[-1].strip()}"
@@ -85,16 +75,3 @@ def words(plan: Plan, collective: str, p: int, file: Path) -> list[str]:
     return ["mpicoll", "bench", collective, *(word for name, value in options.items() for word in (f"--{name}", value))]
 
 
-def read(file: Path) -> Lines:
-    """Return the lines that are whole: of an interrupted run the last may not be."""
-    found = Lines()
-    for text in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
-        try:
-            line = json.loads(text)
-        except ValueError:
-            break
-        if line["kind"] == "run":
-            found.environment = line["environment"]
-        else:
-            found.rows.append(line)
-    return found

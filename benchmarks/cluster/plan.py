@@ -19,12 +19,12 @@ from mpicoll.errors import ParameterError, PreconditionError, UnknownAlgorithm
 from mpicoll.schedules.registry import list_algorithms, parse_spec
 from mpicoll.selection.select import Overrides, choose
 
-from ..contenders import AUTO, NATIVE, base_name
+from ..cases.contenders import AUTO, NATIVE, base_name
 from ..hosts import parse_rate
 from ..hosts.network import MOST
 from ..launch import PLACEMENTS
+from ..measure.stats import FEWEST
 from ..peers import Call, Peer
-from ..stats import FEWEST
 
 ELEMENT = 8  # bytes of a float64, which is what is sent
 SHARES = ("allgather", "alltoall", "gather", "scatter")  # whose size is n/p

@@ -10,11 +10,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..contenders import AUTO, NATIVE
+from ..cases.contenders import AUTO, NATIVE
+from ..command.console import WIDTH
+from ..command.sizes import format_size
 from ..peers import Call
-from ..peers.rows import Row, call_of
-from ..sizes import format_size
-from ..table import STYLES, WIDTH, WRONG
+from ..peers.rows import call_of
+from ..results.records import Row
+from ..results.text import STYLES, WRONG
 from .conduct import Found
 
 ABSENT = "–"

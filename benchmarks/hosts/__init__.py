@@ -29,8 +29,8 @@ linux.py        calls of the kernel
 """
 
 from ..launch import RATE_VARIABLE, LaunchError
-from .bed import Done, Hosts
 from .rates import format_rate, parse_rate
 from .sandbox import enter
+from .testbed import Done, Hosts
 
 __all__ = ["RATE_VARIABLE", "Done", "Hosts", "LaunchError", "enter", "format_rate", "parse_rate"]

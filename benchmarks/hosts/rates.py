@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .. import sizes
+from ..command import sizes
 from ..launch import LaunchError
 
 UNITS = {"bit": 1, "kbit": 10**3, "Mbit": 10**6, "Gbit": 10**9}

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .. import contenders as who
+from ..cases import contenders as who
+from ..command.checks import split_names
 from .collective import Collective
 from .options import Options
 from .pair import Pair
@@ -17,7 +18,7 @@ def check(wanted: Program, asked: Options, p: int, algorithm: str, engine: str) 
     """Raise ValueError, UnknownAlgorithm or ParameterError unless there is such a contender for a collective."""
     from mpicoll.schedules.registry import parse_spec
 
-    collective, names = wanted.collective, who.split_names(algorithm)
+    collective, names = wanted.collective, split_names(algorithm)
     if len(names) != 1 or names == ["all"]:
         raise ValueError(f"--algorithms is {algorithm!r}; with {wanted.name} it takes one: native, auto or a name")
     if engine not in who.ENGINES:

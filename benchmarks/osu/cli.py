@@ -16,9 +16,9 @@ from click.core import ParameterSource
 
 from mpicoll.errors import EngineError, MpicollError, ParameterError, PreconditionError
 
-from .. import contenders as who
-from ..forms import BLOCKING, FORMS
-from ..voice import WRONG, OneVoice, world
+from ..cases import contenders as who
+from ..cases.forms import BLOCKING, FORMS
+from ..command.spmd import WRONG, SpmdCommand, world
 from . import layout, options
 from .benches import check, measuring
 from .options import Options
@@ -26,7 +26,7 @@ from .programs import COLLECTIVE, Program, program
 from .run import run
 
 
-class GetoptLike(OneVoice):
+class GetoptLike(SpmdCommand):
     """A command of which -z has a value only if that is attached, as getopt has it: -z50,99 or --tail-lat=50,99."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -11,10 +11,10 @@ import numpy as np
 
 from mpicoll.errors import PreconditionError
 
-from ..case import Case
-from ..compute import compute
-from ..contenders import Contender
-from ..forms import FORMS, Operation
+from ..cases.case import Case
+from ..cases.contenders import Contender
+from ..cases.forms import FORMS, Operation
+from ..measure.compute import compute
 from . import layout
 from .averages import MICRO, mean_iterations, over_ranks, overlap, percentiles
 from .layout import Row

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ..measure import collection_off
+from ..measure.garbage import collection_off
 from .options import Repeats
 
 Call = Callable[[], object]

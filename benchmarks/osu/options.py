@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..patterns import Shape
+from ..cases.patterns import Shape
 from .programs import BANDWIDTH, COLLECTIVE, LATENCY, Program
 
 LARGE = 8192  # bytes above which a message is large

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..contents import moved, wrong
+from ..cases.contents import moved, wrong
 from . import layout
 from .averages import MICRO, over_ranks, percentiles
 from .collective import Clock

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from mpicoll.schedules.collectives import plain
 
-from ..forms import BLOCKING, FORMS
-from ..patterns import PATTERNS
+from ..cases.forms import BLOCKING, FORMS
+from ..cases.patterns import PATTERNS
 
 VERSION = "7.4"
 COLLECTIVE, LATENCY, BANDWIDTH = "collective", "latency", "bandwidth"

@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ..contenders import NATIVE
+from ..cases.contenders import NATIVE
+from ..measure.stats import Ratio, estimate, ratio
 from ..report.compare import change_of, verdict_of
-from ..stats import Ratio, estimate, ratio
+from ..results.records import Row
 from .peer import Call, Measured
-
-Row = dict[str, Any]  # a result line, schema 2
 
 
 def call_of(row: Row) -> Call:

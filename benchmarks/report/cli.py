@@ -88,7 +88,7 @@ def only(run: Run, collectives: str | None) -> Run:
 
 def show(runs: Sequence[Run]) -> None:
     """Print a table per setting and place."""
-    from ..table import console
+    from ..command.console import console
 
     to, groups = console(), gather(runs)
     for group in groups:
@@ -107,7 +107,7 @@ def extra(needs: str) -> Iterator[None]:
 
 def compare(old: Run, new: Run, fail: bool, tolerance: float) -> None:
     """Print what changed; exit status 1 if asked to fail and anything got worse."""
-    from ..table import console
+    from ..command.console import console
 
     with extra("--compare"):
         from . import compare as statistics

@@ -24,7 +24,7 @@ from functools import lru_cache
 import numpy as np
 from scipy import stats
 
-from ..stats import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW
+from ..measure.stats import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW
 from .model import Row, Run
 
 LEVEL = 0.05  # of wrong verdicts among all; and 1 - the confidence of an interval

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..sizes import format_size
-from ..stats import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW, geometric_mean
-from ..table import STYLES, WRONG
+from ..command.sizes import format_size
+from ..measure.stats import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW, geometric_mean
+from ..results.text import STYLES, WRONG
 from .compare import Change, Comparison, differing
 from .model import Place, Row, Run
 from .terminal import span, time

@@ -40,8 +40,8 @@ from typing import Any, TypeVar
 
 from mpicoll.schedules.collectives import COLLECTIVES, plain
 
-from ..scaling import WORDS, scaled
-from ..sizes import format_size
+from ..cases.scaling import WORDS, scaled
+from ..command.sizes import format_size
 from .errors import ReadError
 from .model import Overlap, Row, Run, Setting
 

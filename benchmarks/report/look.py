@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..contenders import AUTO, NATIVE
+from ..cases.contenders import AUTO, NATIVE
 from .groups import Group
 
 NEUTRAL, CHOICE = "#8a8f98", "#0a84c6"  # of native, and of auto

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from mpicoll.schedules.collectives import COLLECTIVES, plain
 
-from ..contenders import AUTO, NATIVE, Contender
+from ..cases.contenders import AUTO, NATIVE, Contender
 
 # What the time of a row is, for what was measured by programs that keep no times of single calls.
 MEDIAN_OF_LONGEST = "median over rounds of the longest time over ranks"

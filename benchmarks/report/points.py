@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from ..sizes import format_size
+from ..command.sizes import format_size
 from .groups import Group
 from .model import Row
 

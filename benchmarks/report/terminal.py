@@ -8,8 +8,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ..sizes import format_size
-from ..table import STYLES, WRONG, microseconds, rate
+from ..command.sizes import format_size
+from ..results.text import STYLES, WRONG, microseconds, rate
 from .groups import Group
 from .model import MEDIAN_OF_LONGEST, Row
 

@@ -62,7 +62,7 @@ def info(check: bool, as_json: bool, path: str | None) -> int:
 
 for command in (list_, show, verify, info, run):
     main.add_command(command)
-main.add_command(Later("bench", "mpicoll.benchmarks.cli:bench", "Time algorithms beside MPI's own, under mpiexec."))
-main.add_command(Later("tune", "mpicoll.benchmarks.tune:tune", "Measure what auto is to choose, under mpiexec."))
+main.add_command(Later("bench", "mpicoll.benchmarks.bench.cli:bench", "Time algorithms beside MPI's, under mpiexec."))
+main.add_command(Later("tune", "mpicoll.benchmarks.tune.cli:tune", "Measure what auto is to choose, under mpiexec."))
 main.add_command(Later("jobs", "mpicoll.jobs.cli:jobs", "Scaling runs under Slurm, from script to report."))
 main.add_command(Later("report", "mpicoll.benchmarks.report.cli:report", "Show, compare and draw what was timed."))

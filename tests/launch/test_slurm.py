@@ -15,8 +15,8 @@ import launcher
 import pytest
 from guide import consoles
 
+from mpicoll.benchmarks.cases.scaling import SCALINGS
 from mpicoll.benchmarks.launch import ENVIRONMENT
-from mpicoll.benchmarks.scaling import SCALINGS
 from mpicoll.jobs import testbed
 from mpicoll.jobs.kinds import KINDS
 

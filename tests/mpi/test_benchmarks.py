@@ -12,15 +12,16 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.benchmarks import loaded
-from mpicoll.benchmarks.budget import Budget
-from mpicoll.benchmarks.case import Case
-from mpicoll.benchmarks.cli import bench
-from mpicoll.benchmarks.contenders import Contender, line_up
-from mpicoll.benchmarks.driver import Job
-from mpicoll.benchmarks.patterns import PATTERNS, Shape
-from mpicoll.benchmarks.session import Session
-from mpicoll.benchmarks.sync import Window
-from mpicoll.benchmarks.train_digits import HIDDEN, Digits, Trainer
+from mpicoll.benchmarks.bench.cli import bench
+from mpicoll.benchmarks.bench.driver import Job
+from mpicoll.benchmarks.bench.harness import Harness
+from mpicoll.benchmarks.cases.case import Case
+from mpicoll.benchmarks.cases.contenders import Contender, line_up
+from mpicoll.benchmarks.cases.patterns import PATTERNS, Shape
+from mpicoll.benchmarks.measure.budget import Budget
+from mpicoll.benchmarks.measure.sync import Window
+from mpicoll.benchmarks.train_digits.digits import Digits
+from mpicoll.benchmarks.train_digits.trainer import HIDDEN, Trainer
 
 COLLECTIVES = list(mpicoll.list_algorithms())
 ROOTED = [c for c in COLLECTIVES if PATTERNS[c].meaning.rooted]
@@ -31,8 +32,8 @@ HAVE_COUNTS = [c for c in COLLECTIVES if PATTERNS[c].has_counts]
 def lines_of(comm, jobs) -> tuple[bool, list[dict]]:
     """Run jobs for two rounds each; whether all was right, and rank 0's lines of JSON."""
     file = io.StringIO() if comm.rank == 0 else None
-    with Session({"a": 1}, world=comm) as session:
-        right = session.run([job(session) for job in jobs], [Budget(1.0, rounds=2)] * len(jobs), file)
+    with Harness({"a": 1}, world=comm) as harness:
+        right = harness.run([job(harness) for job in jobs], [Budget(1.0, rounds=2)] * len(jobs), file)
     return right, [json.loads(line) for line in file.getvalue().splitlines()] if file else []
 
 
@@ -126,9 +127,9 @@ class WrongOnOneRank:
 
 
 def test_what_is_wrong_on_one_rank_is_wrong(comm, capsys):
-    def job(session):
-        contenders = line_up("allreduce", ["native"], ["auto"], session.plain, session.ours)
-        return Job(Shape("allreduce"), (8, 64), [*contenders, Contender("broken", None, WrongOnOneRank(session.plain))])
+    def job(harness):
+        contenders = line_up("allreduce", ["native"], ["auto"], harness.plain, harness.ours)
+        return Job(Shape("allreduce"), (8, 64), [*contenders, Contender("broken", None, WrongOnOneRank(harness.plain))])
 
     right, lines = lines_of(comm, [job])
     assert not right

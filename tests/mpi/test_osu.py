@@ -10,11 +10,11 @@ from click.testing import CliRunner
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.benchmarks.cli import bench
-from mpicoll.benchmarks.forms import FORMS
+from mpicoll.benchmarks.bench.cli import bench
+from mpicoll.benchmarks.cases.forms import FORMS
+from mpicoll.benchmarks.cases.patterns import PATTERNS
 from mpicoll.benchmarks.osu import layout, pair
 from mpicoll.benchmarks.osu.programs import NAMES, PAIRS
-from mpicoll.benchmarks.patterns import PATTERNS
 
 QUICK = ["-m", "4:8", "-i", "2", "-x", "1"]
 CHECKED = [*QUICK, "-c", "-u", "1"]

@@ -12,8 +12,8 @@ from support import cases
 from support.cases import Case, Checks
 
 import mpicoll
-from mpicoll.benchmarks.patterns import PATTERNS, Shape
-from mpicoll.benchmarks.tune import bytes_of_call
+from mpicoll.benchmarks.cases.patterns import PATTERNS, Shape
+from mpicoll.benchmarks.tune.tuner import bytes_of_call
 from mpicoll.errors import TuningError
 from mpicoll.runtime import agreement
 from mpicoll.selection import tables
@@ -142,7 +142,7 @@ def test_a_wrong_table_raises_on_every_rank(comm, tuned):
 
 @pytest.mark.parametrize("collective", [name for name in PATTERNS if name not in UNKNOWN_TO_ALL])
 def test_sizes_of_benchmarks_as_bytes_of_calls(comm, collective):
-    from mpicoll.benchmarks.case import Case as Timed
+    from mpicoll.benchmarks.cases.case import Case as Timed
 
     ours, shape = mpicoll.Comm(comm), Shape(collective)
     case = Timed(shape, 4096, comm.rank, comm.size)

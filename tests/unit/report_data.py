@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mpicoll.benchmarks.stats import estimate, ratio
+from mpicoll.benchmarks.measure.stats import estimate, ratio
 
 SIZES = (8, 512, 8192, 65536, 1 << 20, 4 << 20)
 PLACES = ((4, 1), (4, 2), (8, 2), (16, 4), (32, 8))

@@ -13,28 +13,20 @@ from click.testing import CliRunner
 from rich.console import Console
 
 import mpicoll
-from mpicoll.benchmarks import (
-    asked,
-    bandwidth,
-    cli,
-    contenders,
-    environment,
-    forms,
-    overlap,
-    progress,
-    scaling,
-    sizes,
-    stats,
-    sync,
-    voice,
-)
-from mpicoll.benchmarks import table as table_module
-from mpicoll.benchmarks.case import Cases
-from mpicoll.benchmarks.contenders import Contender
-from mpicoll.benchmarks.measure import Timing
-from mpicoll.benchmarks.patterns import Shape
-from mpicoll.benchmarks.records import Place, results
-from mpicoll.benchmarks.table import summary, table
+from mpicoll.benchmarks.bench import cli, options
+from mpicoll.benchmarks.cases import forms, scaling
+from mpicoll.benchmarks.cases.case import Cases
+from mpicoll.benchmarks.cases.contenders import Contender
+from mpicoll.benchmarks.cases.patterns import Shape
+from mpicoll.benchmarks.command import checks, progress, sizes, spmd
+from mpicoll.benchmarks.command import console as console_module
+from mpicoll.benchmarks.measure import overlap, stats, sync
+from mpicoll.benchmarks.measure.rounds import Timing
+from mpicoll.benchmarks.results import bandwidth, environment
+from mpicoll.benchmarks.results import table as table_module
+from mpicoll.benchmarks.results import text as text_module
+from mpicoll.benchmarks.results.records import Place, results
+from mpicoll.benchmarks.results.table import summary, table
 from mpicoll.errors import MpicollError
 
 GIVEN = {
@@ -65,16 +57,16 @@ def test_sizes(text, bytes_):
     ("weak", {"bcast": 16384, "allgather": 4096, "alltoall": 1024, "barrier": 4096}),
 ])
 def test_sizes_that_scale_with_the_ranks(scaling, of_each):
-    made = asked.settings(4, ",".join(of_each), **GIVEN | {"sizes": "4K", "scaling": scaling})
-    assert {each.shape.collective: each.sizes[0] for each in made.asked} == of_each
+    made = options.settings(4, ",".join(of_each), **GIVEN | {"sizes": "4K", "scaling": scaling})
+    assert {each.shape.collective: each.sizes[0] for each in made.series} == of_each
     assert made.line()["scaling"] == scaling and made.line()["sizes"] == (4096,)
 
 
 def test_sizes_that_shrink_stay_whole_elements_and_each_is_once():
-    (found,) = asked.settings(3, "allgather", **GIVEN | {"sizes": "0,8,24,30,100", "scaling": "strong"}).asked
+    (found,) = options.settings(3, "allgather", **GIVEN | {"sizes": "0,8,24,30,100", "scaling": "strong"}).series
     assert found.sizes == (0, 8, 32) and found.left_out["8 B"] == "less than an element of each block"
     with pytest.raises(ValueError, match="--sizes has none that 3 ranks can share in alltoall"):
-        asked.settings(3, "alltoall", **GIVEN | {"sizes": "8,64", "scaling": "strong"})
+        options.settings(3, "alltoall", **GIVEN | {"sizes": "8,64", "scaling": "strong"})
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7, 49, 64, 1000])
@@ -95,9 +87,9 @@ def test_sizes_that_are_none(text):
         sizes.parse_sizes(text)
 
 
-def one(p: int, collective: str, **given) -> asked.Asked:
+def one(p: int, collective: str, **given) -> options.Asked:
     """What is asked for one collective."""
-    (found,) = asked.settings(p, collective, **GIVEN | given).asked
+    (found,) = options.settings(p, collective, **GIVEN | given).series
     return found
 
 
@@ -105,7 +97,7 @@ def test_settings():
     made = one(4, "allreduce")
     assert made.algorithms[:2] == ("native", "auto")
     assert set(made.algorithms) > {"ring", "native"}
-    assert asked.settings(4, "allreduce", **GIVEN).sizes == (8, 32, 128, 512, 1024)
+    assert options.settings(4, "allreduce", **GIVEN).sizes == (8, 32, 128, 512, 1024)
     ours = one(4, "allreduce", algorithms="ring,native,reduce_bcast(reduce=chain,bcast=chain)")
     assert ours.algorithms == ("native", "ring", "reduce_bcast(reduce=chain,bcast=chain)")
 
@@ -113,34 +105,34 @@ def test_settings():
 def test_all_are_those_that_suit_the_ranks():
     on_four, on_three = (one(p, "allgatherv") for p in (4, 3))
     assert set(on_four.algorithms) - set(on_three.algorithms) == {"neighbor_exchange"}
-    assert on_four.left_out == {} and asked.settings(4, "allgatherv", **GIVEN).notes == []
+    assert on_four.left_out == {} and options.settings(4, "allgatherv", **GIVEN).notes == []
     why = "neighbor_exchange left out: needs an even number of ranks"
-    assert asked.settings(3, "allgatherv", **GIVEN).notes == [why]
-    both = asked.settings(3, "allgather,scan,allgatherv", **GIVEN).notes
+    assert options.settings(3, "allgatherv", **GIVEN).notes == [why]
+    both = options.settings(3, "allgather,scan,allgatherv", **GIVEN).notes
     assert both == [f"allgather float64: {why}", f"allgatherv float64 even counts: {why}"]
     named = one(3, "allgatherv", algorithms="native,ring")
     assert (named.algorithms, named.left_out) == (("native", "ring"), {})
 
 
 def test_lists_give_all_combinations():
-    made = asked.settings(4, "bcast,allreduce", **GIVEN | {"dtype": "float32,int64", "op": "sum,max"})
-    titles = [each.shape.title for each in made.asked]
+    made = options.settings(4, "bcast,allreduce", **GIVEN | {"dtype": "float32,int64", "op": "sum,max"})
+    titles = [each.shape.title for each in made.series]
     assert titles == ["bcast float32 root 0", "bcast int64 root 0", "allreduce float32 sum", "allreduce float32 max",
                       "allreduce int64 sum", "allreduce int64 max"]
-    everything = asked.settings(4, "all", **GIVEN)
-    assert [each.shape.collective for each in everything.asked] == list(mpicoll.list_algorithms())
-    shares = [everything.budget(each).seconds for each in everything.asked]
+    everything = options.settings(4, "all", **GIVEN)
+    assert [each.shape.collective for each in everything.series] == list(mpicoll.list_algorithms())
+    shares = [everything.budget(each).seconds for each in everything.series]
     assert sum(shares) == pytest.approx(GIVEN["seconds"]) and min(shares) > 0
 
 
 def test_each_collective_takes_the_algorithms_that_it_has():
-    made = asked.settings(4, "bcast,allreduce,scan", **GIVEN | {"algorithms": "native,ring,chain,linear"})
-    assert [each.algorithms for each in made.asked] == [
+    made = options.settings(4, "bcast,allreduce,scan", **GIVEN | {"algorithms": "native,ring,chain,linear"})
+    assert [each.algorithms for each in made.series] == [
         ("native", "chain", "linear"), ("native", "ring"), ("native", "linear")]
 
 
 def test_how_ours_run_is_noted():
-    made = asked.settings(4, "scan", **GIVEN | {"chunk_bytes": "256K", "window": 8})
+    made = options.settings(4, "scan", **GIVEN | {"chunk_bytes": "256K", "window": 8})
     assert (made.chunk_bytes, made.window) == (256 << 10, 8)
     assert made.notes == ["chunks of 256 KiB, 8 chunks in flight, wherever mpicoll runs"]
 
@@ -153,7 +145,7 @@ def test_forms_and_roots():
 
 
 def test_rate_and_precision():
-    made = asked.settings(4, "bcast", **GIVEN | {"rate": "50Mbit", "precision": 2.5})
+    made = options.settings(4, "bcast", **GIVEN | {"rate": "50Mbit", "precision": 2.5})
     assert (made.rate, made.precision) == (50e6, 0.025)
 
 
@@ -207,7 +199,7 @@ WRONG_WORDS = [
 def test_settings_that_are_wrong(change, said):
     words = {"collective": "allreduce", **GIVEN, **change}
     with pytest.raises((ValueError, MpicollError)) as caught:
-        asked.settings(4, words.pop("collective"), **words)
+        options.settings(4, words.pop("collective"), **words)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -216,7 +208,7 @@ def test_settings_that_are_wrong(change, said):
 @pytest.mark.parametrize("words", ["allreduce --sizes x", "allreduce --nope", "", "allreduce --root x"])
 def test_bad_input_is_one_line_of_rank_0_and_status_2(monkeypatch, rank, words):
     world = lambda: SimpleNamespace(rank=rank, size=2)
-    monkeypatch.setattr(voice, "world", world)
+    monkeypatch.setattr(spmd, "world", world)
     monkeypatch.setattr(cli, "world", world)
     done = CliRunner().invoke(cli.bench, words)
     assert done.exit_code == 2
@@ -226,7 +218,7 @@ def test_bad_input_is_one_line_of_rank_0_and_status_2(monkeypatch, rank, words):
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_help_is_of_rank_0(monkeypatch, rank):
-    monkeypatch.setattr(voice, "world", lambda: SimpleNamespace(rank=rank, size=2))
+    monkeypatch.setattr(spmd, "world", lambda: SimpleNamespace(rank=rank, size=2))
     done = CliRunner().invoke(cli.bench, ["--help"])
     assert done.exit_code == 0
     assert ("--algorithms" in done.output) == (rank == 0)
@@ -331,19 +323,19 @@ def test_the_terminal_behind_a_launcher(monkeypatch, tmp_path, launcher, output,
     monkeypatch.setattr(os, "getppid", lambda: 200)      # its own may be 1, where whoever started it has ended
     process(tmp_path, 200, "a (proxy", 300, "pipe:[1]")
     process(tmp_path, 300, launcher, 1, output)
-    monkeypatch.setattr(progress, "columns_of", lambda device: 77 if device == "/dev/pts/7" else None)
+    monkeypatch.setattr(console_module, "columns_of", lambda device: 77 if device == "/dev/pts/7" else None)
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(isatty=lambda: own, fileno=lambda: 1))
     monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((99, 50)))
-    assert progress.terminal_width(tmp_path) == width
+    assert console_module.terminal_width(tmp_path) == width
 
 
 def test_what_is_no_terminal_has_no_columns():
-    assert progress.columns_of("/dev/null") is None
-    assert progress.columns_of("pipe:[1]") is None
+    assert console_module.columns_of("/dev/null") is None
+    assert console_module.columns_of("pipe:[1]") is None
 
 
 @pytest.mark.parametrize("module", [
-    bandwidth, contenders, environment, forms, overlap, scaling, sizes, stats, sync, table_module])
+    bandwidth, environment, forms, overlap, scaling, sizes, stats, sync, checks, text_module])
 def test_examples(module):
     done = doctest.testmod(module)
     assert done.attempted and not done.failed

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mpicoll.benchmarks.bandwidth import bandwidths
-from mpicoll.benchmarks.limits import busiest, limit
-from mpicoll.benchmarks.patterns import PATTERNS, Shape
+from mpicoll.benchmarks.cases.patterns import PATTERNS, Shape
+from mpicoll.benchmarks.results.bandwidth import bandwidths
+from mpicoll.benchmarks.results.limits import busiest, limit
 
 RATE = 8e6      # one byte a microsecond
 N = 9600

@@ -11,17 +11,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mpicoll.benchmarks import measure
-from mpicoll.benchmarks.budget import PATIENCE, Budget
-from mpicoll.benchmarks.case import Cases
-from mpicoll.benchmarks.contenders import Contender, line_up, split_names
-from mpicoll.benchmarks.driver import Driver, Job, all_valid, feasible
-from mpicoll.benchmarks.measure import LATE, Bench, Timing
-from mpicoll.benchmarks.patterns import Shape
-from mpicoll.benchmarks.progress import Bar
-from mpicoll.benchmarks.records import SCHEMA, Place, Writer, results, samples
-from mpicoll.benchmarks.stats import FEWEST, estimate
-from mpicoll.benchmarks.sync import Started
+from mpicoll.benchmarks.bench.driver import Driver, Job, all_valid, feasible
+from mpicoll.benchmarks.cases.case import Cases
+from mpicoll.benchmarks.cases.contenders import Contender, line_up
+from mpicoll.benchmarks.cases.patterns import Shape
+from mpicoll.benchmarks.command.checks import split_names
+from mpicoll.benchmarks.command.progress import Bar
+from mpicoll.benchmarks.measure import rounds as loops
+from mpicoll.benchmarks.measure.budget import PATIENCE, Budget
+from mpicoll.benchmarks.measure.rounds import LATE, Bench, Timing
+from mpicoll.benchmarks.measure.stats import FEWEST, estimate
+from mpicoll.benchmarks.measure.sync import Started
+from mpicoll.benchmarks.results.records import SCHEMA, Place, Writer, results, samples
 from mpicoll.errors import PreconditionError
 
 MPI = SimpleNamespace(MAX="max", SUM="sum", IN_PLACE="in place")
@@ -41,7 +42,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(measure, "time", made)
+    monkeypatch.setattr(loops, "time", made)
     return made
 
 
@@ -113,7 +114,7 @@ def test_the_barrier_is_not_timed_and_comes_before_each_call(clock):
 
 def test_short_calls_are_made_several_times_a_round(clock):
     (short,), (long,) = run([contender("a", clock, 1e-6)]), run([contender("a", clock, 1e-3)])
-    assert {len(calls) for calls in short.rounds} == {measure.CALLS}
+    assert {len(calls) for calls in short.rounds} == {loops.CALLS}
     assert {len(calls) for calls in long.rounds} == {1}
 
 
@@ -301,7 +302,7 @@ def late_run(clock, seconds, rounds=9):
 def test_late_calls_are_counted_and_left_out(clock):
     bench, _, timings = late_run(clock, 1e-5)
     late = sum(timing.late for timing in timings)
-    assert late == sum(unready for unready, _ in bench.sync.learned) == 2 * 9 * measure.CALLS // 3
+    assert late == sum(unready for unready, _ in bench.sync.learned) == 2 * 9 * loops.CALLS // 3
     assert timings[0].values == pytest.approx([1e-5] * 9)
     assert 1 < bench.sync.agreed < 9            # before the first round, and once it is stale
 
@@ -408,7 +409,7 @@ class Hidden:
 def test_overlap_is_the_share_of_the_call_that_work_hides(monkeypatch, clock, hidden, percent):
     asked = []
     monkeypatch.setattr(
-        measure, "compute", lambda seconds: asked.append(seconds) or setattr(clock, "now", clock.now + seconds))
+        loops, "compute", lambda seconds: asked.append(seconds) or setattr(clock, "now", clock.now + seconds))
     cases = Cases(Shape("allreduce", form="nonblocking"), 64, 0, 1)
     made = Contender("auto", None, Hidden(clock, 0.2, 0.2 * hidden))
     (timing,) = Bench(Control(), MPI).measure(cases, [made], EIGHT_ROUNDS)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import mpicoll
-from mpicoll.benchmarks import shares
-from mpicoll.benchmarks.case import Case
-from mpicoll.benchmarks.contents import DTYPES, OPERATORS
-from mpicoll.benchmarks.patterns import PATTERNS, Shape
+from mpicoll.benchmarks.cases import counts as shares
+from mpicoll.benchmarks.cases.case import Case
+from mpicoll.benchmarks.cases.contents import DTYPES, OPERATORS
+from mpicoll.benchmarks.cases.patterns import PATTERNS, Shape
 from mpicoll.schedules.collectives import ALSO
 
 COLLECTIVES = [c for c in PATTERNS if c != "barrier"]

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from mpicoll.benchmarks.stats import FEWEST, estimate, geometric_mean, interval_rank, ratio
+from mpicoll.benchmarks.measure.stats import FEWEST, estimate, geometric_mean, interval_rank, ratio
 
 
 def coverage(n: int, k: int) -> float:

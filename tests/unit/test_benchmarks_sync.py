@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mpicoll.benchmarks import sync
-from mpicoll.benchmarks.sync import Barrier, Window, ahead_of, sync_of
+from mpicoll.benchmarks.measure import sync
+from mpicoll.benchmarks.measure.sync import Barrier, Window, ahead_of, sync_of
 
 
 class Clock:

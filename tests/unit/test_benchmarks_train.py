@@ -8,8 +8,10 @@ import click
 import numpy as np
 import pytest
 
-from mpicoll.benchmarks.mlp import Mlp
-from mpicoll.benchmarks.train_digits import LEAST_ACCURACY, TOLERANCE, Digits, Trainer, complaints, load
+from mpicoll.benchmarks.train_digits.agreement import LEAST_ACCURACY, TOLERANCE, complaints
+from mpicoll.benchmarks.train_digits.digits import Digits, load
+from mpicoll.benchmarks.train_digits.network import Mlp
+from mpicoll.benchmarks.train_digits.trainer import Trainer
 from mpicoll.schedules.blocks import offsets, sizes
 
 RANDOM = np.random.default_rng(3)

@@ -405,10 +405,10 @@ def test_a_batch_scripts_task_number_does_not_hide_the_launchers_rank():
 
 
 def test_a_benchmark_that_does_not_load_spoils_nothing_else(monkeypatch):
-    monkeypatch.setitem(sys.modules, "mpicoll.benchmarks.cli", None)
+    monkeypatch.setitem(sys.modules, "mpicoll.benchmarks.bench.cli", None)
     assert "bench" in good("--help")
     assert "allreduce" in good("list")
-    assert "mpicoll.benchmarks.cli does not load" in refused("bench", "allreduce", status=1)
+    assert "mpicoll.benchmarks.bench.cli does not load" in refused("bench", "allreduce", status=1)
 
 
 def test_bench_is_the_benchmarks_own_command():

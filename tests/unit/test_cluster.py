@@ -18,11 +18,12 @@ from rich.console import Console
 
 from mpicoll.benchmarks.cluster import cli, conduct, installed, plan, summary
 from mpicoll.benchmarks.cluster.conduct import Conductor, Found
-from mpicoll.benchmarks.cluster.launches import OnLayout, bench, read, words
+from mpicoll.benchmarks.cluster.launches import OnLayout, bench, words
 from mpicoll.benchmarks.cluster.plan import STANDARD, Layout, Plan, launches, parse_layouts, size_of
 from mpicoll.benchmarks.hosts import Done, LaunchError
 from mpicoll.benchmarks.peers import Call, Gloo, Imb, Measured, Missing
 from mpicoll.benchmarks.peers.peer import PeerFailed
+from mpicoll.benchmarks.results.records import read
 from mpicoll.errors import MpicollError
 
 SIZES = (1 << 16, 1 << 20, 1 << 22)

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from mpicoll.benchmarks import asked, full, launch
-from mpicoll.benchmarks.figures import FIGURES, Figure, on, ratios, reached
+from mpicoll.benchmarks import launch
+from mpicoll.benchmarks.bench import options
+from mpicoll.benchmarks.full import cli
+from mpicoll.benchmarks.full.figures import FIGURES, Figure, on, ratios, reached
 from mpicoll.errors import MpicollError
 
 TEST = Figure("test", "allreduce --sizes 8,64", 1, each=on(0.9, intel=1.2), mean=on(1.5))
@@ -31,17 +33,17 @@ def test_the_median_launch_counts():
     assert mean.launches == pytest.approx([1.1**0.5, 2.0, 2.0]) and mean.is_met
     assert (each.value, each.launches, each.is_met, each.below) == (1.0, [0.5, 1.0, 1.1], True, [])
     _, missed = reached(TEST, "intel", launches)
-    assert not missed.is_met and missed.below == [small] and full.verdict(missed) == "missed: allreduce 8 B"
+    assert not missed.is_met and missed.below == [small] and cli.verdict(missed) == "missed: allreduce 8 B"
     assert reached(TEST, "mpich", []) == []
 
 
 @pytest.mark.parametrize("figure", FIGURES.values(), ids=FIGURES)
 def test_every_figure_is_a_command_of_mpicoll_bench(figure):
-    from mpicoll.benchmarks.cli import bench
+    from mpicoll.benchmarks.bench.cli import bench
 
     given = bench.make_context("bench", [*figure.words.split(), "--algorithms", "native,auto"]).params
     given.pop("path")
-    assert asked.settings(2, **given).sizes
+    assert options.settings(2, **given).sizes
     assert all(set(wanted) == {"mpich", "openmpi", "intel"} for wanted in (figure.each, figure.mean) if wanted)
     assert figure.each or figure.mean
 
@@ -66,7 +68,7 @@ def bench(monkeypatch, tmp_path):
     monkeypatch.setattr(launch, "flavour", lambda *_: "mpich")
 
     def bench(*words):
-        return CliRunner().invoke(full.full, ["--out", str(tmp_path), *words])
+        return CliRunner().invoke(cli.full, ["--out", str(tmp_path), *words])
 
     bench.status, bench.started, bench.out = 0, started, tmp_path / "mpich"
     return bench

@@ -11,16 +11,7 @@ import threading
 import pytest
 
 from mpicoll.benchmarks import hosts
-from mpicoll.benchmarks.hosts import (
-    LaunchError,
-    __main__,
-    bed,
-    format_rate,
-    network,
-    parse_rate,
-    rates,
-    sandbox,
-)
+from mpicoll.benchmarks.hosts import LaunchError, __main__, format_rate, network, parse_rate, rates, sandbox, testbed
 
 
 @pytest.mark.parametrize(("text", "rate"), [
@@ -165,7 +156,7 @@ def test_options_after_the_command_are_the_commands(monkeypatch):
 
         def launch(self, command, **how):
             seen.update(how, command=command)
-            return bed.Done(3, "", False)
+            return testbed.Done(3, "", False)
 
     monkeypatch.setattr(__main__, "flavour", lambda python: "mpich")
     monkeypatch.setattr(__main__, "enter", lambda: None)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from mpicoll.benchmarks.scaling import SCALINGS
+from mpicoll.benchmarks.cases.scaling import SCALINGS
 from mpicoll.cli import main
 from mpicoll.jobs import gather, kinds, render, site, slurm, stage, study, testbed
 from mpicoll.jobs.errors import JobsError
@@ -257,10 +257,11 @@ def test_what_the_steps_would_miss_is_said_before_they_queue(kind, lacks, monkey
 
 def test_what_the_steps_commands_are_given_they_take():
     """The words of each kind's steps are options of the command that the step runs."""
-    from mpicoll.benchmarks import train_digits, tune
-    from mpicoll.benchmarks.cli import bench
+    from mpicoll.benchmarks.bench.cli import bench
+    from mpicoll.benchmarks.train_digits.cli import main as train
+    from mpicoll.benchmarks.tune.cli import tune
 
-    commands = {"sweep": bench, "sanity": bench, "tune": tune.tune, "train": train_digits.main}
+    commands = {"sweep": bench, "sanity": bench, "tune": tune, "train": train}
     asked = kinds.Asked(collectives="bcast", sizes="8", scaling="weak")
     for name, command in commands.items():
         known = {word for parameter in command.params for word in parameter.opts}

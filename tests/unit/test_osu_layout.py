@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from mpicoll.benchmarks.forms import FORMS
+from mpicoll.benchmarks.cases.forms import FORMS
 from mpicoll.benchmarks.osu import averages, layout, options, programs
 from mpicoll.benchmarks.osu import cli as cli_module
 from mpicoll.benchmarks.osu.options import Options

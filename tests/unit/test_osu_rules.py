@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from mpicoll.benchmarks import cli as bench_cli
-from mpicoll.benchmarks.forms import FORMS
+from mpicoll.benchmarks.bench import cli as bench_cli
+from mpicoll.benchmarks.cases.forms import FORMS
+from mpicoll.benchmarks.cases.patterns import PATTERNS
 from mpicoll.benchmarks.osu import cli, layout, options
 from mpicoll.benchmarks.osu.averages import overlap, percentiles
 from mpicoll.benchmarks.osu.collective import Buffers, Collective, probing
@@ -19,7 +20,6 @@ from mpicoll.benchmarks.osu.options import Options, Pace, Repeats
 from mpicoll.benchmarks.osu.pair import Pair
 from mpicoll.benchmarks.osu.programs import NAMES, PAIRS, program
 from mpicoll.benchmarks.osu.run import run
-from mpicoll.benchmarks.patterns import PATTERNS
 
 MPI = SimpleNamespace(SUM=np.add, MIN=np.minimum, MAX=np.maximum)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mpicoll.benchmarks.peers import Call, Measured
-from mpicoll.benchmarks.peers.rows import Row, beside, natives, pooled, together
+from mpicoll.benchmarks.peers.rows import beside, natives, pooled, together
+from mpicoll.benchmarks.results.records import Row
 
 CALL = Call("allreduce", 1000)
 

@@ -8,10 +8,11 @@ import random
 
 import pytest
 
-from mpicoll.benchmarks import tune
-from mpicoll.benchmarks.contenders import Contender
-from mpicoll.benchmarks.measure import Timing
-from mpicoll.benchmarks.tune import Found, decide, rules
+from mpicoll.benchmarks.cases.contenders import Contender
+from mpicoll.benchmarks.measure.rounds import Timing
+from mpicoll.benchmarks.tune import cli, file
+from mpicoll.benchmarks.tune.rules import Found, rules
+from mpicoll.benchmarks.tune.tuner import decide
 from mpicoll.selection.tables import SCHEMA, parse
 
 
@@ -75,11 +76,11 @@ def test_what_the_rules_say_is_left_to_them():
 @pytest.mark.parametrize(("name", "value"), [("MPICOLL_ENGINE", "mpi4py"), ("MPICOLL_CHECK", "1")])
 def test_variables_that_would_spoil_the_table_are_refused(monkeypatch, name, value):
     monkeypatch.setenv("MPICOLL_TUNING", "yet/to/come.json")
-    tune._only_auto()
+    cli._only_auto()
     assert "MPICOLL_TUNING" not in os.environ
     monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=f"{name} is '{value}'"):
-        tune._only_auto()
+        cli._only_auto()
 
 
 def entry(mpi="M 1.0", **rules):
@@ -89,9 +90,9 @@ def entry(mpi="M 1.0", **rules):
 
 def test_other_tables_stay_and_collectives_not_measured_too(tmp_path):
     path = tmp_path / "t.json"
-    tune._write(path, [], entry(allreduce="ring", bcast="chain"))
-    tune._write(path, json.loads(path.read_text())["tables"], entry("N 2.0", allreduce="naive"))
-    tune._write(path, json.loads(path.read_text())["tables"], entry(allreduce="tree"))
+    file.write(path, [], entry(allreduce="ring", bcast="chain"))
+    file.write(path, json.loads(path.read_text())["tables"], entry("N 2.0", allreduce="naive"))
+    file.write(path, json.loads(path.read_text())["tables"], entry(allreduce="tree"))
     tables = {table.mpi: table.rules for table in parse(path.read_text(), "t").tables}
     chosen = {mpi: {name: rule.algorithm for name, (rule,) in rules.items()} for mpi, rules in tables.items()}
     assert chosen == {"M 1.0": {"allreduce": "tree", "bcast": "chain"}, "N 2.0": {"allreduce": "naive"}}
@@ -100,8 +101,8 @@ def test_other_tables_stay_and_collectives_not_measured_too(tmp_path):
 
 
 def test_what_is_asked_wrongly():
-    assert tune._names("bcast, allreduce,bcast") == ["bcast", "allreduce"]
-    assert "barrier" in tune._names("all") and "gatherv" not in tune._names("all")
+    assert cli._names("bcast, allreduce,bcast") == ["bcast", "allreduce"]
+    assert "barrier" in cli._names("all") and "gatherv" not in cli._names("all")
     for text, said in (("bcasts", "'bcasts'"), ("gatherv", "only their own counts"), ("", "must name something")):
         with pytest.raises((ValueError, LookupError), match=said):
-            tune._names(text)
+            cli._names(text)

@@ -24,21 +24,23 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from ..cases.case import Cases
+from ..cases.contenders import NATIVE
+from ..cases.patterns import Shape
+from ..measure.overlap import PARTS, Overlapped, overlapped
+from ..measure.rounds import Timing
+from ..measure.stats import Estimate, Ratio, estimate, ratio
 from .bandwidth import bandwidths
-from .case import Cases
-from .contenders import NATIVE
 from .limits import limit
-from .measure import Timing
-from .overlap import PARTS, Overlapped, overlapped
-from .patterns import Shape
-from .stats import Estimate, Ratio, estimate, ratio
 
 SCHEMA = 2
+Row = dict[str, Any]  # a result line, schema 2
 SAMPLES = 2000  # values that are kept as they are
 
 
@@ -164,3 +166,27 @@ class Writer:
     def run(self, environment: dict[str, Any], settings: dict[str, Any]) -> None:
         """Write the first line."""
         self.write({"kind": "run", "schema": SCHEMA, "environment": environment, "settings": settings})
+
+
+@dataclass
+class Lines:
+    """What a launch of `mpicoll bench` wrote. failure: why that is not all, with its last words, in one line."""
+
+    environment: dict[str, Any] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    failure: str = ""
+
+
+def read(file: Path) -> Lines:
+    """Return the lines that are whole: of an interrupted run the last may not be."""
+    found = Lines()
+    for text in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
+        try:
+            line = json.loads(text)
+        except ValueError:
+            break
+        if line["kind"] == "run":
+            found.environment = line["environment"]
+        else:
+            found.rows.append(line)
+    return found

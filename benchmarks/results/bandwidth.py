@@ -17,7 +17,7 @@ import numpy as np
 
 from mpicoll.schedules.collectives import plain
 
-from .patterns import Shape
+from ..cases.patterns import Shape
 
 _SPREAD = ("reduce_scatter", "allgather", "alltoall", "scatter", "gather")
 

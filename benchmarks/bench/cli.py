@@ -12,17 +12,18 @@ import click
 
 from mpicoll.errors import MpicollError, ParameterError, PreconditionError
 
-from . import contenders as who
-from .asked import Settings, settings
-from .forms import BLOCKING, FORMS
-from .launch import RATE_VARIABLE
-from .osu.either import FLAG, OrOSU
-from .patterns import ROTATING
-from .scaling import OSU, SCALINGS
-from .shares import EVEN, SHARES
-from .sizes import format_size
-from .sync import BARRIER, SYNCS
-from .voice import WRONG, opened, world
+from ..cases import contenders as who
+from ..cases.counts import EVEN, SHARES
+from ..cases.forms import BLOCKING, FORMS
+from ..cases.patterns import ROTATING
+from ..cases.scaling import OSU, SCALINGS
+from ..command.results_file import opened
+from ..command.sizes import format_size
+from ..command.spmd import WRONG, world
+from ..launch import RATE_VARIABLE
+from ..measure.sync import BARRIER, SYNCS
+from ..osu.flag import FLAG, OrOSU
+from .options import Settings, settings
 
 
 @click.command(cls=OrOSU, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
@@ -71,18 +72,18 @@ def bench(path: str | None, **given: Any) -> None:
 def run(wanted: Settings, path: str | None) -> bool:
     """Measure and print; True if every answer was right. Raises UsageError for what these ranks do not suit."""
     from .driver import feasible
-    from .session import Session
+    from .harness import Harness
 
     given = {name: getattr(wanted, name) for name in ("seed", "memory", "rate", "sync", "warmup")}
     limits = {"chunk_bytes": wanted.chunk_bytes, "window": wanted.window}
-    with Session(wanted.line(), **given) as session:
+    with Harness(wanted.line(), **given) as harness:
         try:
-            for asked in wanted.asked:
-                session.check(asked.shape.collective, asked.algorithms)
+            for series in wanted.series:
+                harness.check(series.shape.collective, series.algorithms)
         except (ParameterError, PreconditionError) as error:
             raise click.UsageError(str(error)) from None
-        jobs = [session.job(a.shape, a.sizes, a.algorithms, wanted.engines, **limits) for a in wanted.asked]
-        if not any(feasible(job, session.control.size, wanted.memory)[0] for job in jobs):
+        jobs = [harness.job(a.shape, a.sizes, a.algorithms, wanted.engines, **limits) for a in wanted.series]
+        if not any(feasible(job, harness.control.size, wanted.memory)[0] for job in jobs):
             raise click.UsageError(f"--memory {format_size(wanted.memory)} is too little for any of these sizes")
-        with opened(path, session.control, wanted.name) as file:
-            return session.run(jobs, [wanted.budget(asked) for asked in wanted.asked], file, wanted.notes)
+        with opened(path, harness.control, wanted.name) as file:
+            return harness.run(jobs, [wanted.budget(series) for series in wanted.series], file, wanted.notes)

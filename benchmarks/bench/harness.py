@@ -10,19 +10,20 @@ from mpi4py import MPI
 
 import mpicoll
 
-from . import environment
-from .budget import Budget
-from .contenders import AUTO, NATIVE, line_up
+from ..cases.contenders import AUTO, NATIVE, line_up
+from ..cases.patterns import Shape
+from ..command.console import console
+from ..command.progress import bar
+from ..measure.budget import Budget
+from ..measure.rounds import WARMUP, Bench
+from ..measure.sync import BARRIER
+from ..results import environment
+from ..results.records import Place, Result, Writer
+from ..results.table import legend, summary, table
 from .driver import MEMORY, Driver, Job, all_valid
-from .measure import WARMUP, Bench
-from .patterns import Shape
-from .progress import bar
-from .records import Place, Result, Writer
-from .sync import BARRIER
-from .table import console, legend, summary, table
 
 
-class Session:
+class Harness:
     """Made on all ranks together; rank 0 prints and writes.
 
     Native is called on a plain duplicate of the world, our algorithms on an mpicoll.Comm, and what the ranks
@@ -53,7 +54,7 @@ class Session:
         self.bench = Bench(self.control, MPI, seed, sync=sync, barrier=meeting.Barrier, warmup=warmup)
         self.memory = memory
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> Harness:
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
@@ -76,7 +77,7 @@ class Session:
         engines: Sequence[str],
         **limits: int | None,
     ) -> Job:
-        """Return a collective with its contenders on this session's communicators; limits as in line_up."""
+        """Return a collective with its contenders on this run's communicators; limits as in line_up."""
         contenders = line_up(shape.collective, algorithms, engines, self.plain, self.ours, **limits)
         return Job(shape, tuple(sizes), contenders)
 

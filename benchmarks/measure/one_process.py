@@ -1,16 +1,13 @@
-"""Works of one process timed side by side: rounds of them all, each round in an order drawn anew; and their file."""
+"""Works of one process timed side by side: rounds of them all, each round in an order drawn anew."""
 
 from __future__ import annotations
 
-import json
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from .measure import collection_off
+from .garbage import collection_off
 
 ROUND = 2e-3  # seconds that each work takes in a round, at least one call
 LEAST = 6  # rounds, from which a median has an interval
@@ -42,8 +39,3 @@ def _seconds(work: Callable[[], Any], calls: int) -> float:
     for _ in range(calls):
         work()
     return (time.perf_counter() - started) / calls
-
-
-def write(path: Path, found: Iterable[Any]) -> None:
-    """Write what was found, dataclasses, as a file of JSON lines."""
-    path.write_text("".join(json.dumps(asdict(each)) + "\n" for each in found), encoding="utf-8")

@@ -1,10 +1,4 @@
-"""Compare everything between two ranks of one machine in several launches of each part, and say what is reached.
-
-    python -m mpicoll.benchmarks.full --launches 5
-
-Runs on the MPI of its own environment. Exit status: 0 whatever was reached, 1 if an answer was wrong or a launch
-failed.
-"""
+"""The command `python -m mpicoll.benchmarks.full`: launches, and what they come to as a table."""
 
 from __future__ import annotations
 
@@ -18,12 +12,13 @@ from rich.table import Table
 
 from mpicoll.cli.group import OneLineCommand, asking
 
-from . import launch
-from .cluster.launches import read
-from .contenders import AUTO, NATIVE, split_names
+from .. import launch
+from ..cases.contenders import AUTO, NATIVE
+from ..command.checks import split_names
+from ..command.console import console
+from ..command.sizes import format_size
+from ..results.records import read
 from .figures import FIGURES, Figure, Ratios, Reached, ratios, reached
-from .sizes import format_size
-from .table import console
 
 NAME = "mpicoll.benchmarks.full"
 WRONG, INTERRUPTED = 1, 130
@@ -123,7 +118,3 @@ def verdict(of: Reached) -> str:
     """Met, or where not."""
     where = ", ".join(f"{collective} {format_size(size)}" for collective, size in of.below)
     return "met" if of.is_met else f"missed{f': {where}' if where else ''}"
-
-
-if __name__ == "__main__":
-    full.main(prog_name=f"python -m {NAME}")

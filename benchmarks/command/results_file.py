@@ -1,69 +1,19 @@
-"""Commands that all ranks run, and of which rank 0 speaks."""
+"""Where results go: a file that was named, or else a new one in the user's state directory."""
 
 from __future__ import annotations
 
 import contextlib
-import io
+import json
 import os
-import sys
 import time
-import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
 import click
 
 KEPT = 100  # files of results that nobody asked to keep
-WRONG = 1  # exit status when an answer was wrong; 2 is bad input
-
-
-class OneVoice(click.Command):
-    """A command that all ranks run and of which rank 0 speaks."""
-
-    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        with one_voice(self.name or ""):
-            return super().make_context(*args, **kwargs)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        with one_voice(self.name or ""):
-            return super().invoke(ctx)
-
-
-@contextlib.contextmanager
-def one_voice(name: str) -> Iterator[None]:
-    """Bad input becomes one line on rank 0 and exit status 2; any other error ends all ranks at once."""
-    comm = world()
-    quiet = contextlib.redirect_stdout(io.StringIO()) if comm.rank else contextlib.nullcontext()
-    try:
-        with quiet:
-            yield
-    except click.UsageError as error:
-        if comm.rank == 0:
-            click.echo(f"mpicoll {name}: {error.format_message()}", err=True)
-        raise click.exceptions.Exit(2) from None
-    except (click.exceptions.Exit, click.Abort):
-        raise
-    except Exception:
-        if comm.size == 1:
-            raise
-        print(f"rank {comm.rank}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
-        comm.Abort(WRONG)
-
-
-class Alone:
-    """The world without MPI: enough to print --help."""
-
-    rank, size = 0, 1
-
-
-def world() -> Any:
-    """Return the communicator of all ranks."""
-    try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError):
-        return Alone()
-    return MPI.COMM_WORLD
 
 
 @contextlib.contextmanager
@@ -104,3 +54,8 @@ def kept(name: str, environ: Mapping[str, str] = os.environ) -> Path:
         old.unlink(missing_ok=True)
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return folder / f"{name}-{stamp}-{os.getpid()}.jsonl"
+
+
+def write_lines(path: Path, found: Iterable[Any]) -> None:
+    """Write what was found, dataclasses, as a file of JSON lines."""
+    path.write_text("".join(json.dumps(asdict(each)) + "\n" for each in found), encoding="utf-8")

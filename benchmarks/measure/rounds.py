@@ -12,12 +12,11 @@ long as the call took alone: overlap.py says what that tells.
 
 from __future__ import annotations
 
-import gc
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import count
 from statistics import median
@@ -27,11 +26,12 @@ import numpy as np
 
 from mpicoll.errors import EngineError, PreconditionError
 
+from ..cases.case import Case, Cases
+from ..cases.contenders import NATIVE, Contender
+from ..cases.forms import NONBLOCKING
 from .budget import Budget
-from .case import Case, Cases
 from .compute import compute
-from .contenders import NATIVE, Contender
-from .forms import NONBLOCKING
+from .garbage import collection_off
 from .overlap import PARTS, Overlap
 from .stats import estimate, ratio
 from .sync import BARRIER, Barrier, Sync, sync_of
@@ -240,13 +240,3 @@ def traced(comm: Any) -> AbstractContextManager[list[Any]]:
     return comm.trace() if hasattr(comm, "trace") else nullcontext([])
 
 
-@contextmanager
-def collection_off() -> Iterator[None]:
-    """Python's garbage collector stays off meanwhile."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

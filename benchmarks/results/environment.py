@@ -15,7 +15,7 @@ from typing import Any
 from mpicoll.doctor.info import installed
 from mpicoll.selection.tables import library, node
 
-from .sizes import format_size
+from ..command.sizes import format_size
 
 PACKAGES = ("mpicoll", "mpi4py", "numpy", "numba")
 OURS = ("MPICOLL_ENGINE", "MPICOLL_CHECK", "MPICOLL_TIMEOUT", "MPICOLL_PROGRESS", "MPICOLL_TUNING",
@@ -28,8 +28,9 @@ OF_THE_LAUNCHER = re.compile(
 )
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 KINDS = {"Data": "d", "Instruction": "i"}
+LIBRARY = "mpicoll"
 COMMIT = "COMMIT"  # a file in a copy of a checkout, which says of which commit it is
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def hosts_of(comm: Any, mpi: Any) -> list[int]:
@@ -94,11 +95,14 @@ def command(arguments: Sequence[str], ranks: int) -> str:
 
     >>> command(["/opt/bin/mpicoll", "bench", "allreduce", "--json", "/tmp/a.jsonl"], 4)
     'mpiexec -n 4 mpicoll bench allreduce --json a.jsonl'
+    >>> command(["/a/mpicoll/mpicoll/benchmarks/train_digits/__main__.py", "--time"], 2)
+    'mpiexec -n 2 python -m mpicoll.benchmarks.train_digits --time'
     """
     program, *words = arguments
     if program.endswith(".py"):  # python -m
-        module = ".".join(Path(program).with_suffix("").parts[-2:]).removesuffix(".__main__")
-        program = f"python -m {module if module == 'mpicoll' else f'mpicoll.{module}'}"
+        place = Path(program).with_suffix("").parts
+        ours = [at for at, part in enumerate(place) if part == LIBRARY]
+        program = f"python -m {'.'.join(place[ours[-1] if ours else -1 :]).removesuffix('.__main__')}"
     words = [shortened(word) for word in words]
     return f"mpiexec -n {ranks} {shlex.join([*Path(program).name.split(), *words])}"
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from mpicoll.schedules.collectives import everybody
 
-from .patterns import Shape
+from ..cases.patterns import Shape
 
 
 def limit(shape: Shape, nbytes: int, host_of: Sequence[int], rate: float) -> float | None:

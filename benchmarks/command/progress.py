@@ -1,49 +1,15 @@
-"""A bar with the time left: on rank 0, on a terminal, and nowhere else.
-
-mpiexec puts something between its ranks and the terminal: MPICH a pipe, Open MPI a terminal of its own, even
-where its output goes to a file. So a rank asks whether the launcher that started it writes to a terminal.
-"""
+"""A bar with the time left: on rank 0, on a terminal, and nowhere else."""
 
 from __future__ import annotations
 
-import os
-import re
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 REDRAW = 0.1  # seconds; only when told how far it is: a thread that redraws would disturb what is timed
-LAUNCHERS = ("mpiexec", "mpirun", "prterun", "orterun")
-
-
-def terminal_width(proc: Path = Path("/proc")) -> int | None:
-    """Columns of the terminal that output ends on, directly or behind an mpiexec on this host; or None."""
-    try:
-        pid = os.getppid()
-        while pid > 1:
-            name, parent = re.findall(r"\((.*)\) \S (\d+)", (proc / str(pid) / "stat").read_text())[0]
-            if name.startswith(LAUNCHERS):
-                return columns_of(str((proc / str(pid) / "fd" / "1").readlink()))
-            pid = int(parent)
-        return os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else None
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def columns_of(device: str) -> int | None:
-    """Columns of a device if it is a terminal."""
-    if not device.startswith(("/dev/pts/", "/dev/tty")):
-        return None
-    descriptor = os.open(device, os.O_RDONLY | os.O_NOCTTY)
-    try:
-        return os.get_terminal_size(descriptor).columns
-    finally:
-        os.close(descriptor)
 
 
 class Bar:

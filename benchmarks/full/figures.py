@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from .contenders import AUTO
-from .stats import geometric_mean
+from ..cases.contenders import AUTO
+from ..measure.stats import geometric_mean
 
 
 @dataclass(frozen=True)

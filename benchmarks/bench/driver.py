@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from .budget import Budget
-from .case import Cases
-from .contenders import Contender
-from .measure import Bench
-from .patterns import Shape
-from .progress import Bar
-from .records import Place, Result, Writer, results
-from .sizes import format_size
+from ..cases.case import Cases
+from ..cases.contenders import Contender
+from ..cases.patterns import Shape
+from ..command.progress import Bar
+from ..command.sizes import format_size
+from ..measure.budget import Budget
+from ..measure.rounds import Bench
+from ..results.records import Place, Result, Writer, results
 
 LEAST_SHARE = 0.5  # of an even share of the time, for every size, however long the earlier ones took
 MEMORY = 1 << 30  # bytes of buffers per rank above which a size is left out

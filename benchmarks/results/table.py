@@ -6,22 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .contenders import AUTO
-from .overlap import Overlapped
-from .progress import terminal_width
+from ..cases.contenders import AUTO
+from ..command.sizes import format_size
+from ..measure.overlap import Overlapped
+from ..measure.stats import FASTER, NO_DIFFERENCE, SLOWER, Estimate, geometric_mean
 from .records import Result
-from .sizes import format_size
-from .stats import FASTER, NO_DIFFERENCE, SLOWER, Estimate, geometric_mean
+from .text import STYLES, WRONG, microseconds, rate, spread
 
-WIDTH = 180  # columns where the output is not a terminal
-RATES = (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 VERDICTS = (FASTER, NO_DIFFERENCE, SLOWER)
-STYLES = {FASTER: "green", SLOWER: "red"}
-WRONG = "bold red"
 LEGEND = (
     "µs: median over rounds of the longest time over ranks. ratio: native's time over this one's,\n"
     "paired by round; above 1 is faster. [95 %]: where the median lies with 95 % confidence."
@@ -30,28 +25,6 @@ BUS = "bus: what a rank's link carries per second, so that it compares with the 
 OF_LIMIT = "of limit: the time the busiest host's link needs at least, over this one's; 100 % is as fast as can be."
 OVERLAP = "overlap: how much of the call alone is hidden behind work that takes as long."
 LATE_STARTS = "late: calls left out because a rank started late."
-
-
-def console() -> Console:
-    """Return a console on standard output that prints tables whole in a file or a pipe, and never reads markup."""
-    columns = terminal_width()
-    return Console(
-        force_terminal=columns is not None,
-        width=columns or WIDTH,
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
-
-
-def microseconds(seconds: float) -> str:
-    """Three or four digits, no exponent.
-
-    >>> [microseconds(t) for t in (1.234e-6, 45.67e-6, 0.0123456)]
-    ['1.23', '45.7', '12346']
-    """
-    value = seconds * 1e6
-    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 1000 else f"{value:.0f}"
 
 
 @dataclass(frozen=True)
@@ -126,25 +99,6 @@ def _cells(result: Result, columns: Sequence[Column]) -> list[str | Text]:
 def _timed(result: Result) -> Estimate:
     assert result.time is not None
     return result.time
-
-
-def spread(found: Estimate, form: Callable[[float], str]) -> str:
-    """Return an interval's ends; a question mark where there are too few values for one."""
-    return "–".join(map(form, found.spread)) if found.spread else "?"
-
-
-def rate(bandwidth: float | None) -> str:
-    """Return a bandwidth in bytes per second with three digits, decimal as links are.
-
-    >>> [rate(b) for b in (6.25e6, 1.2e10, 512.0, None)]
-    ['6.25 MB/s', '12.0 GB/s', '512 B/s', '']
-    """
-    if bandwidth is None:
-        return ""
-    unit, factor = next(((unit, factor) for unit, factor in RATES if bandwidth >= factor), RATES[-1])
-    value = bandwidth / factor
-    digits = 2 if value < 10 else 1 if value < 100 else 0
-    return f"{value:.{digits}f} {unit}B/s"
 
 
 def overlap(found: Overlapped | None) -> str:

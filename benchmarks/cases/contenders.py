@@ -26,22 +26,6 @@ class Contender:
         return f"{self.algorithm} @{self.engine}" if self.engine in ENGINES[1:] else self.algorithm
 
 
-def split_names(text: str) -> list[str]:
-    """Return the names of a comma-separated list, each once; commas in parentheses belong to a name.
-
-    >>> split_names("auto, hierarchical(groups=((0, 1), (2,)), inner=chain),auto")
-    ['auto', 'hierarchical(groups=((0, 1), (2,)), inner=chain)']
-    """
-    names, depth = [""], 0
-    for char in text:
-        depth += (char == "(") - (char == ")")
-        if char == "," and not depth:
-            names.append("")
-        else:
-            names[-1] += char
-    return list(dict.fromkeys(name.strip() for name in names if name.strip()))
-
-
 def base_name(spec: str) -> str:
     """Return the algorithm's name, without parameters."""
     return spec.partition("(")[0].strip()

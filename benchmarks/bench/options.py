@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import product
-from typing import Any, TypeVar
+from typing import Any
 
 from mpicoll.errors import UnknownAlgorithm
 from mpicoll.schedules.collectives import named
 
-from . import contenders as who
-from .budget import Budget
-from .launch import RATE_VARIABLE
-from .patterns import PATTERNS, Shape
-from .scaling import SCALINGS, scaled
-from .sizes import format_size, parse_rate, parse_size, parse_sizes
-from .sync import SYNCS
-
-Number = TypeVar("Number", int, float)
-ALL = "all"
+from ..cases import contenders as who
+from ..cases.patterns import PATTERNS, Shape
+from ..cases.scaling import SCALINGS, scaled
+from ..command.checks import ALL, listed, not_negative, positive, split_names
+from ..command.sizes import format_size, parse_rate, parse_size, parse_sizes
+from ..launch import RATE_VARIABLE
+from ..measure.budget import Budget
+from ..measure.sync import SYNCS
 
 
 @dataclass(frozen=True)
-class Asked:
+class Series:
     """One shape to be called, by whom, on which sizes, and why which algorithms and sizes are left out."""
 
     shape: Shape
@@ -36,7 +34,7 @@ class Asked:
 class Settings:
     """Everything that was asked for. Seconds, bytes, bits per second."""
 
-    asked: tuple[Asked, ...]
+    series: tuple[Series, ...]
     sizes: tuple[int, ...]
     scaling: str
     engines: tuple[str, ...]
@@ -54,7 +52,7 @@ class Settings:
     @property
     def name(self) -> str:
         """What a file of results is called."""
-        collectives = dict.fromkeys(asked.shape.collective for asked in self.asked)
+        collectives = dict.fromkeys(series.shape.collective for series in self.series)
         return next(iter(collectives)) if len(collectives) == 1 else "collectives"
 
     @property
@@ -63,21 +61,21 @@ class Settings:
         limits = [f"chunks of {format_size(self.chunk_bytes)}"] if self.chunk_bytes else []
         limits += [f"{self.window} chunks in flight"] if self.window else []
         found = [", ".join(limits) + ", wherever mpicoll runs"] if limits else []
-        several = len(self.asked) > 1
-        for asked in self.asked:
-            left_out = "; ".join(f"{name} left out: {why}" for name, why in asked.left_out.items())
-            found += [f"{asked.shape.title}: {left_out}" if several else left_out] if left_out else []
+        several = len(self.series) > 1
+        for series in self.series:
+            left_out = "; ".join(f"{name} left out: {why}" for name, why in series.left_out.items())
+            found += [f"{series.shape.title}: {left_out}" if several else left_out] if left_out else []
         return found
 
-    def budget(self, asked: Asked) -> Budget:
+    def budget(self, series: Series) -> Budget:
         """Return a shape's part of the time, in proportion to how many take part."""
-        everyone = sum(len(each.algorithms) for each in self.asked)
-        return Budget(self.seconds * len(asked.algorithms) / everyone, self.rounds, self.precision)
+        everyone = sum(len(each.algorithms) for each in self.series)
+        return Budget(self.seconds * len(series.algorithms) / everyone, self.rounds, self.precision)
 
     def line(self) -> dict[str, Any]:
         """For the record; what a shape was and who took part is said there with each result."""
-        return {key: value for key, value in asdict(self).items() if key != "asked"} | {
-            "left_out": {asked.shape.title: asked.left_out for asked in self.asked if asked.left_out}
+        return {key: value for key, value in asdict(self).items() if key != "series"} | {
+            "left_out": {series.shape.title: series.left_out for series in self.series if series.left_out}
         }
 
 
@@ -88,9 +86,9 @@ def settings(p: int, collectives: str, **given: Any) -> Settings:
         if given[option] not in known:
             raise ValueError(f"--{option} is {given[option]!r}; it must be {' or '.join(known)}")
     sizes = parse_sizes(given["sizes"])
-    asked = check_algorithms(list(shapes(p, collectives, **given)), given["algorithms"], p)
+    series = check_algorithms(list(shapes(p, collectives, **given)), given["algorithms"], p)
     return Settings(
-        tuple(_sized(each, sizes, p, given["scaling"]) for each in asked),
+        tuple(_sized(each, sizes, p, given["scaling"]) for each in series),
         tuple(sizes),
         given["scaling"],
         check_engines(given["engines"]),
@@ -107,14 +105,14 @@ def settings(p: int, collectives: str, **given: Any) -> Settings:
     )
 
 
-def _sized(asked: Asked, sizes: list[int], p: int, scaling: str) -> Asked:
+def _sized(series: Series, sizes: list[int], p: int, scaling: str) -> Series:
     """With its sizes on p ranks. Raises ValueError if none is left."""
-    made = {size: scaled(size, asked.shape.collective, p, scaling) for size in sizes}
+    made = {size: scaled(size, series.shape.collective, p, scaling) for size in sizes}
     found = tuple(dict.fromkeys(size for size in made.values() if size is not None))
     if not found:
-        raise ValueError(f"--sizes has none that {p} ranks can share in {asked.shape.collective}")
+        raise ValueError(f"--sizes has none that {p} ranks can share in {series.shape.collective}")
     small = {format_size(size): "less than an element of each block" for size, of in made.items() if of is None}
-    return replace(asked, sizes=found, left_out=asked.left_out | small)
+    return replace(series, sizes=found, left_out=series.left_out | small)
 
 
 def shapes(p: int, collectives: str, **given: Any) -> Iterator[Shape]:
@@ -124,8 +122,8 @@ def shapes(p: int, collectives: str, **given: Any) -> Iterator[Shape]:
     """
     from mpicoll.schedules.registry import list_algorithms
 
-    asked = listed("COLLECTIVE", collectives)
-    names = [each for name in asked for each in (list_algorithms() if name == ALL else [name])]
+    words = listed("COLLECTIVE", collectives)
+    names = [each for name in words for each in (list_algorithms() if name == ALL else [name])]
     for name in names:
         if name not in PATTERNS:
             raise UnknownAlgorithm("collective", name, (*PATTERNS, ALL))
@@ -140,15 +138,7 @@ def shapes(p: int, collectives: str, **given: Any) -> Iterator[Shape]:
             yield shape
 
 
-def listed(option: str, text: str) -> list[str]:
-    """Return the words of a list. Raises ValueError without any."""
-    found = who.split_names(text)
-    if not found:
-        raise ValueError(f"{option} is {text!r}; it must name something")
-    return found
-
-
-def check_algorithms(wanted: list[Shape], text: str, p: int) -> Iterator[Asked]:
+def check_algorithms(wanted: list[Shape], text: str, p: int) -> Iterator[Series]:
     """Yield who takes part in each shape: "all" is native, auto and every algorithm that suits p ranks.
 
     Of several collectives, each takes the algorithms that it has. Whether those named suit the ranks is seen when
@@ -175,7 +165,7 @@ def _is_known(name: str, collective: str) -> bool:
     return who.base_name(name) in (who.NATIVE, who.AUTO, ALL, *_known(collective))
 
 
-def _takers(shape: Shape, names: list[str], p: int) -> Asked:
+def _takers(shape: Shape, names: list[str], p: int) -> Series:
     """Return who takes part in one shape, native first."""
     from mpicoll.schedules.registry import find, parse_spec
 
@@ -192,12 +182,12 @@ def _takers(shape: Shape, names: list[str], p: int) -> Asked:
             found.append(name)
     if not found:
         raise ValueError(f"--algorithms names none that {collective} has")
-    return Asked(shape, tuple(dict.fromkeys(sorted(found, key=lambda name: name != who.NATIVE))), left_out)
+    return Series(shape, tuple(dict.fromkeys(sorted(found, key=lambda name: name != who.NATIVE))), left_out)
 
 
 def check_engines(text: str) -> tuple[str, ...]:
     """Return the names of engines. Raises ValueError."""
-    names = who.split_names(text)
+    names = split_names(text)
     if not names or not set(names) <= set(who.ENGINES):
         raise ValueError(f"--engines is {text!r}; it takes a list of {', '.join(who.ENGINES)}")
     return tuple(names)
@@ -210,15 +200,3 @@ def _rate(text: str) -> float:
         raise ValueError(f"--rate, or {RATE_VARIABLE}: {error}") from None
 
 
-def positive(name: str, value: Number) -> Number:
-    """Raise ValueError unless above 0."""
-    if not value > 0:
-        raise ValueError(f"{name} is {value}; it must be above 0")
-    return value
-
-
-def not_negative(name: str, value: Number) -> Number:
-    """Raise ValueError below 0."""
-    if not value >= 0:
-        raise ValueError(f"{name} is {value}; it must not be below 0")
-    return value

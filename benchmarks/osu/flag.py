@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from ..voice import OneVoice
+from ..command.spmd import SpmdCommand
 
 FLAG = "--osu"
 
 
-class OrOSU(OneVoice):
+class OrOSU(SpmdCommand):
     """A command that hands over to the one in OMB's words where it reads --osu."""
 
     def make_context(

@@ -22,8 +22,8 @@ from mpicoll.schedules.blocks import offsets, sizes
 from mpicoll.schedules.collectives import COLLECTIVES, Collective, at_namesake, plain
 
 from .contents import DTYPES, OPERATORS
+from .counts import EVEN, SHARES
 from .forms import BLOCKING, FORMS, PERSISTENT
-from .shares import EVEN, SHARES
 
 ROTATING = "rotating"  # a root that is another rank each round
 

@@ -1,0 +1,10 @@
+"""What is timed: a collective, how it is called, who is called, and which answer is right.
+
+patterns.py      how each collective is called, a row each; a shape: one of them with its type, operator, root …
+forms.py         blocking, nonblocking, persistent
+counts.py        even and irregular shares, where ranks have counts of their own
+scaling.py       which size a collective has on how many ranks
+contents.py      numbers with a known right answer
+case.py          one rank's buffers at one size, and the check of what came of them
+contenders.py    who is called: an algorithm on an engine, or native
+"""

@@ -1,0 +1,9 @@
+"""What the benchmarks' commands share: how people write sizes and lists, and how all ranks speak as one.
+
+spmd.py            commands that all ranks run and of which rank 0 speaks
+checks.py          lists of names, numbers above 0
+sizes.py           "8:64M" and back; rates of links
+console.py         the terminal, and how wide it is
+progress.py        the bar on it
+results_file.py    where results go
+"""

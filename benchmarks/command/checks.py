@@ -1,0 +1,46 @@
+"""Words and numbers of a command line, checked: lists of names, values above 0."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+Number = TypeVar("Number", int, float)
+ALL = "all"
+
+
+def split_names(text: str) -> list[str]:
+    """Return the names of a comma-separated list, each once; commas in parentheses belong to a name.
+
+    >>> split_names("auto, hierarchical(groups=((0, 1), (2,)), inner=chain),auto")
+    ['auto', 'hierarchical(groups=((0, 1), (2,)), inner=chain)']
+    """
+    names, depth = [""], 0
+    for char in text:
+        depth += (char == "(") - (char == ")")
+        if char == "," and not depth:
+            names.append("")
+        else:
+            names[-1] += char
+    return list(dict.fromkeys(name.strip() for name in names if name.strip()))
+
+
+def listed(option: str, text: str) -> list[str]:
+    """Return the words of a list. Raises ValueError without any."""
+    found = split_names(text)
+    if not found:
+        raise ValueError(f"{option} is {text!r}; it must name something")
+    return found
+
+
+def positive(name: str, value: Number) -> Number:
+    """Raise ValueError unless above 0."""
+    if not value > 0:
+        raise ValueError(f"{name} is {value}; it must be above 0")
+    return value
+
+
+def not_negative(name: str, value: Number) -> Number:
+    """Raise ValueError below 0."""
+    if not value >= 0:
+        raise ValueError(f"{name} is {value}; it must not be below 0")
+    return value

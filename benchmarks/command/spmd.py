@@ -1,0 +1,64 @@
+"""Commands that all ranks run, and of which rank 0 speaks."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+WRONG = 1  # exit status when an answer was wrong; 2 is bad input
+
+
+class SpmdCommand(click.Command):
+    """A command that all ranks run and of which rank 0 speaks."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with rank0_speaks(self.name or ""):
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with rank0_speaks(self.name or ""):
+            return super().invoke(ctx)
+
+
+@contextlib.contextmanager
+def rank0_speaks(name: str) -> Iterator[None]:
+    """Bad input becomes one line on rank 0 and exit status 2; any other error ends all ranks at once."""
+    comm = world()
+    quiet = contextlib.redirect_stdout(io.StringIO()) if comm.rank else contextlib.nullcontext()
+    try:
+        with quiet:
+            yield
+    except click.UsageError as error:
+        if comm.rank == 0:
+            click.echo(f"mpicoll {name}: {error.format_message()}", err=True)
+        raise click.exceptions.Exit(2) from None
+    except (click.exceptions.Exit, click.Abort):
+        raise
+    except Exception:
+        if comm.size == 1:
+            raise
+        print(f"rank {comm.rank}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+        comm.Abort(WRONG)
+
+
+class Alone:
+    """The world without MPI: enough to print --help."""
+
+    rank, size = 0, 1
+
+
+def world() -> Any:
+    """Return the communicator of all ranks."""
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError):
+        return Alone()
+    return MPI.COMM_WORLD
+
+

@@ -1,0 +1,91 @@
+"""The command `mpicoll tune`, and what it asks for, checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mpicoll.errors import MpicollError, UnknownAlgorithm
+from mpicoll.schedules.collectives import COLLECTIVES
+from mpicoll.schedules.registry import list_algorithms
+from mpicoll.selection.tables import UNKNOWN_TO_ALL
+
+from ..cases.contenders import AUTO
+from ..cases.patterns import Shape
+from ..command.checks import ALL, listed, positive
+from ..command.sizes import parse_size, parse_sizes
+from ..command.spmd import WRONG, SpmdCommand, world
+from .file import others, write
+from .tuner import Tuner
+
+
+@click.command(cls=SpmdCommand, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
+@click.option("--collectives", default=ALL, help="A list of names; or all whose ranks know the bytes of a call.")
+@click.option("--sizes", default="8:16M:8", help="Bytes, as for mpicoll bench: a list and ranges FIRST:LAST[:FACTOR].")
+@click.option("--seconds", default=120.0, help="Time to spend in all, apart from checking and warming up.")
+@click.option("--memory", default="1G", help="Leave out sizes that need more for buffers on a rank.")
+@click.option("--seed", default=0, help="Of the order within a round.")
+@click.option("-o", "--output", "path", default="tuning.json", metavar="FILE",
+              help="Where the table goes, beside those of other MPIs and layouts that are there.")
+def tune(collectives: str, sizes: str, seconds: float, memory: str, seed: int, path: str) -> None:
+    """Measure which algorithm serves which bytes on these ranks: start it under mpiexec as the program will be.
+
+    MPICOLL_TUNING=FILE then makes auto go by it, on communicators whose ranks lie on nodes as these do, with the same
+    MPI library. The file is JSON, to be read and edited.
+    """
+    comm = world()
+    try:
+        given = {"collectives": collectives, "sizes": sizes, "seconds": seconds, "memory": memory}
+        shapes, wanted, limit = check(given, comm.size)
+        _only_auto()
+        tables = others(comm, Path(path))
+    except (ValueError, MpicollError) as error:
+        raise click.UsageError(str(error)) from None
+    from ..bench.harness import Harness
+
+    with Harness({}, seed=seed, memory=limit) as harness:
+        tuner = Tuner(harness)
+        found = tuner.run(shapes, wanted, seconds)
+        if tuner.wrong:
+            harness.say(f"wrong answers, so nothing is written: {', '.join(tuner.wrong)}")
+            raise click.exceptions.Exit(WRONG)
+        if comm.rank == 0:
+            write(Path(path), tables, tuner.entry(found))
+        harness.say(f"written to {path}; it is used where MPICOLL_TUNING={path} is in the environment")
+
+
+def check(given: Mapping[str, Any], p: int) -> tuple[list[Shape], list[int], int]:
+    """Shapes, sizes and bytes of memory that options mean on p ranks. Raises ValueError, MpicollError."""
+    positive("--seconds", given["seconds"])
+    shapes = [_shape(name, p) for name in _names(given["collectives"])]
+    return shapes, parse_sizes(given["sizes"]), parse_size(given["memory"])
+
+
+def _only_auto() -> None:
+    """Check that what is measured is what auto would run. Raises ValueError for variables that say otherwise."""
+    for name, usual in (("MPICOLL_ENGINE", AUTO), ("MPICOLL_CHECK", "0")):
+        if (value := os.environ.get(name, usual)) != usual:
+            raise ValueError(f"{name} is {value!r}; a table is measured without it")
+    for name in ("MPICOLL_TUNING", "MPICOLL_LOG"):  # the table may be yet to come, and words take time
+        os.environ.pop(name, None)
+
+
+def _names(text: str) -> list[str]:
+    """Return the collectives of a list. Raises UnknownAlgorithm, ValueError."""
+    names = listed("--collectives", text)
+    for name in names:
+        if name in UNKNOWN_TO_ALL:
+            raise ValueError(f"{name} cannot be tuned: its ranks know only their own counts, so bytes decide nothing")
+        if name != ALL and name not in list_algorithms():
+            raise UnknownAlgorithm("collective", name, (*list_algorithms(), ALL))
+    return list(dict.fromkeys(each for name in names for each in (COLLECTIVES if name == ALL else [name])))
+
+
+def _shape(name: str, p: int) -> Shape:
+    shape = Shape(name)
+    shape.check(p)
+    return shape

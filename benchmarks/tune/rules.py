@@ -1,0 +1,58 @@
+"""What serves calls of each size, as found, and the rules of a table that come of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from mpicoll.plans.plan import WINDOW
+
+from ..cases.contenders import AUTO
+
+
+@dataclass(frozen=True)
+class Found:
+    """What serves a call of so many bytes, as comm.explain() counts them, and what that takes; seconds.
+
+    algorithm: auto for what the rules say, and rule is what that is.
+    """
+
+    nbytes: int
+    algorithm: str
+    chunk_bytes: int | None
+    seconds: float
+    native: float
+    by_rule: float
+    rule: str = ""
+    window: int = WINDOW
+
+    def is_as(self, other: Found) -> bool:
+        """Return whether the same serves."""
+        said = attrgetter("algorithm", "chunk_bytes", "window")
+        return bool(said(self) == said(other))
+
+
+def rules(found: Sequence[Found]) -> list[dict[str, Any]]:
+    """Rules for a table: from the geometric mean of neighbouring sizes on, where another serves.
+
+    Far beyond the last size nothing was measured, so there the rules of auto hold.
+    """
+    made: list[dict[str, Any]] = []
+    for before, here in zip((None, *found), found):
+        row = {
+            "from_bytes": 0 if before is None else math.isqrt(max(1, before.nbytes) * here.nbytes),
+            "algorithm": here.algorithm,
+            "chunk_bytes": here.chunk_bytes,
+            **({} if here.chunk_bytes is None else {"window": here.window}),
+            "at_bytes": here.nbytes,
+            **{key: round(t * 1e6, 2) for key, t in (("us", here.seconds), ("native_us", here.native)) if t < math.inf},
+        }
+        if before is not None and here.is_as(before):
+            row["from_bytes"] = made.pop()["from_bytes"]
+        made.append(row)
+    if made[-1]["algorithm"] != AUTO:
+        made.append({"from_bytes": max(1, 2 * found[-1].nbytes), "algorithm": AUTO})
+    return made

@@ -97,7 +97,7 @@ lint: env  ## style, types, and that imports point one way
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-clean:  ## remove caches and build outputs
+clean:  ## remove caches, build outputs and results of bench-full and bench-cluster
 	rm -rf build dist docs/api *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -path './.venv*' -prune -o -type d -name __pycache__ -exec rm -rf {} +
 

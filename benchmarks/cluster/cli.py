@@ -32,7 +32,7 @@ from .summary import console, show
 
 NAME = "mpicoll.benchmarks.cluster"
 WRONG, INTERRUPTED = 1, 130
-RESULTS = Path("benchmarks") / "results"
+RESULTS = Path("build") / "results"
 LAYOUTS = "8x1,6x1,4x2-block,4x2-cyclic"
 QUICK = {"layouts": "8x1", "sizes": "64K,256K"}  # where the command line says nothing else
 

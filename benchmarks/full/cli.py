@@ -24,7 +24,7 @@ NAME = "mpicoll.benchmarks.full"
 WRONG, INTERRUPTED = 1, 130
 RANKS = 2
 PATIENCE = 60.0  # seconds that a launch may take beside three times those it is told to measure
-RESULTS = Path("benchmarks") / "results" / "full"
+RESULTS = Path("build") / "results" / "full"
 
 
 @click.command(cls=OneLineCommand, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})

@@ -14,6 +14,8 @@ from mpicoll.benchmarks.report.groups import gather
 from mpicoll.benchmarks.report.model import MEAN_OF_ALL, MEAN_OF_SLOWEST, MEDIAN_OF_LONGEST, Place, Setting
 from mpicoll.benchmarks.report.read import read
 
+PLOTS = Path(__file__).resolve().parents[2] / "docs" / "plots"
+
 DATA = Path(__file__).parent / "data"
 RING = result("allreduce", "ring", 1024, 8, 2)
 
@@ -227,3 +229,13 @@ def test_two_files_of_one_program_are_told_apart(tmp_path):
     groups = gather([read(tmp_path / "first.txt"), read(tmp_path / "second.txt")])
     (bcast,) = (group for group in groups if group.setting.collective == "bcast")
     assert [row.contender for row in bcast.at(1)] == ["OSU", "OSU (second)"]
+
+
+@pytest.mark.parametrize("file", sorted(PLOTS.glob("*.jsonl")), ids=lambda file: file.stem)
+def test_what_the_plots_are_drawn_from_is_read(file):
+    run = read(file)
+    (group,) = gather([run])
+    assert file.with_suffix(".svg").exists() and {row.algorithm for row in group.rows} == {"native", "auto"}
+    assert all(row.median_us and row.interval_us for row in run.rows)
+    assert all(row.ratio and row.ratio_interval for row in run.rows if not row.native)
+    assert file.stat().st_size < 16 << 10      # without the rounds

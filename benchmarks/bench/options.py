@@ -198,5 +198,3 @@ def _rate(text: str) -> float:
         return parse_rate(text)
     except ValueError as error:
         raise ValueError(f"--rate, or {RATE_VARIABLE}: {error}") from None
-
-

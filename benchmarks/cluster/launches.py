@@ -73,5 +73,3 @@ def words(plan: Plan, collective: str, p: int, file: Path) -> list[str]:
         "json": str(file),
     }
     return ["mpicoll", "bench", collective, *(word for name, value in options.items() for word in (f"--{name}", value))]
-
-

@@ -60,5 +60,3 @@ def world() -> Any:
     except (ImportError, RuntimeError):
         return Alone()
     return MPI.COMM_WORLD
-
-

@@ -238,5 +238,3 @@ def _least_precise(running: Sequence[Timing]) -> float:
 def traced(comm: Any) -> AbstractContextManager[list[Any]]:
     """Return the trace of an mpicoll.Comm; nothing for any other communicator."""
     return comm.trace() if hasattr(comm, "trace") else nullcontext([])
-
-

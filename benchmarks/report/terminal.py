@@ -85,5 +85,3 @@ def _ratio(ratio: float | None) -> str:
 def span(interval: tuple[float, float] | None, words: Callable[[float], str]) -> str:
     """Return an interval's two ends."""
     return "" if interval is None else "–".join(words(end) for end in interval)
-
-

@@ -6,13 +6,12 @@ composition: allreduce.ring is then(reduce_scatter.ring, mirror(reduce_scatter.r
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import accumulate, zip_longest
+from itertools import zip_longest
 from typing import Any
 
-from .blocks import power_of_two_floor, sizes
+from .blocks import power_of_two_floor
 from .collectives import Block
 from .ir import Loc, Op, Recv, RecvReduce, Reduce, Send, Step, Steps, Strands, strands
 
@@ -125,10 +124,8 @@ def fold(
     run takes the others' blocks and stands for them all (so operand order is kept), and returns their result at the
     end: all blocks, or those `keep` names for the rank. `inner` maps the inner program's blocks to ours.
     """
-    ends = list(accumulate(sizes(p, core or power_of_two_floor(p))))
-    stand_ins = [end - 1 for end in ends]
-    own = bisect_right(ends, rank)
-    first, last = ends[own - 1] if own else 0, stand_ins[own]
+    core = core or power_of_two_floor(p)
+    run, first, last = run_of(p, core, rank)
     everything = tuple(blocks)
 
     def back(to: int) -> tuple[Block, ...]:
@@ -139,7 +136,30 @@ def fold(
     others = range(last - 1, first - 1, -1)
     taken = [tuple(RecvReduce(other, everything, "left") for other in others)]
     given = [tuple(Send(other, back(other)) for other in others)]
-    return then(taken if others else [], embed(program, stand_ins, rank, inner), given if others else [])
+    middle = relabel(program(core, run), lambda other: run_end(p, core, other) - 1, inner)
+    return then(taken if others else [], middle, given if others else [])
+
+
+def run_end(p: int, runs: int, run: int) -> int:
+    """Return the first rank behind one of the runs that p ranks are split into, the longer ones first.
+
+    >>> [run_end(7, 3, run) for run in range(3)]
+    [3, 5, 7]
+    """
+    share, longer = divmod(p, runs)
+    return (run + 1) * share + min(run + 1, longer)
+
+
+def run_of(p: int, runs: int, rank: int) -> tuple[int, int, int]:
+    """Return the run that a rank is in, and that run's first and last rank.
+
+    >>> run_of(7, 3, 4)
+    (1, 3, 4)
+    """
+    share, longer = divmod(p, runs)
+    in_longer = longer * (share + 1)  # ranks
+    run = rank // (share + 1) if rank < in_longer else longer + (rank - in_longer) // share
+    return run, run_end(p, runs, run - 1), run_end(p, runs, run) - 1
 
 
 # -- layers: programs of other sizes, one after the other -----------------------------------------------------
@@ -149,7 +169,7 @@ class Layer:
     """A program played by some of the ranks on its own, coarser blocks.
 
     within(block) is the program's block that one of ours is a part of, None where the program does not move it;
-    strand(block) the program's strand that moves a block of its.
+    strand(block) the program's strand that moves a block of its, None for a program of one strand.
     """
 
     def __init__(
@@ -157,7 +177,7 @@ class Layer:
         program: Program,
         ranks: Sequence[int],
         within: Callable[[Any], Block | None],
-        strand: Callable[[Any], int] = lambda block: 0,
+        strand: Callable[[Any], int] | None = None,
     ) -> None:
         self.program, self.ranks, self.within, self.strand = program, ranks, within, strand
         self.places = {rank: index for index, rank in enumerate(ranks)}
@@ -167,42 +187,61 @@ class Stack:
     """Layers one after the other, as one schedule over the given blocks.
 
     Strands of a schedule do not wait for each other, but blocks go their ways independently. So blocks that the
-    same strands of every layer move share a strand here, in which those strands follow each other.
+    same strands of every layer move share a strand here, in which those strands follow each other. Of a layer a rank
+    asks only where it plays in it: to make one rank's program takes no time for the layers of others.
     """
 
     def __init__(self, blocks: Sequence[Block], layers: Sequence[Layer]) -> None:
         self.layers = layers
-        classes: dict[tuple[int, ...], int] = {}
-        self.strand: dict[Block, int] = {}  # the strand in which a block moves
-        self.parts: list[list[dict[Block, list[Block]]]] = []  # by strand and layer: inner block -> our blocks
-        self.chosen: list[list[int]] = []  # by strand and layer: the inner strand
+        self.mine: dict[int, list[int]] = {}  # by rank: the layers that it plays in
+        for i, layer in enumerate(layers):
+            for rank in layer.ranks:
+                self.mine.setdefault(rank, []).append(i)
+        self.members: list[Sequence[Block]] = [blocks]  # by strand: its blocks
+        self.chosen: list[dict[int, int]] = [{}]  # by strand: the inner strand of each layer that has several
+        self.strands: dict[Block, int] = {}
+        self.parts: dict[tuple[int, int], dict[Block, list[Block]]] = {}
+        if apart := {i: layer for i, layer in enumerate(layers) if layer.strand is not None}:
+            self._split(blocks, apart)
+
+    def _split(self, blocks: Sequence[Block], apart: dict[int, Layer]) -> None:
+        """Put blocks that other strands of these layers move into strands of their own."""
+        strands: dict[tuple[int, ...], list[Block]] = {}
         for block in blocks:
-            inner = [layer.within(block) for layer in layers]
-            strands = tuple(0 if b is None else layer.strand(b) for b, layer in zip(inner, layers, strict=True))
-            own = self.strand[block] = classes.setdefault(strands, len(classes))
-            if own == len(self.parts):
-                self.parts.append([{} for _ in layers])
-                self.chosen.append(list(strands))
-            for part, b in zip(self.parts[own], inner, strict=True):
-                if b is not None:
-                    part.setdefault(b, []).append(block)
+            inner = [(layer.within(block), layer.strand) for layer in apart.values()]
+            which = tuple(0 if b is None or strand is None else strand(b) for b, strand in inner)
+            strands.setdefault(which, []).append(block)
+        self.members = list(strands.values()) or [()]
+        self.chosen = [dict(zip(apart, which, strict=True)) for which in strands] or [{}]
+        self.strands = {block: own for own, members in enumerate(self.members) for block in members}
+
+    def strand(self, block: Block) -> int:
+        """Return the strand in which a block moves."""
+        return self.strands.get(block, 0)
 
     def __call__(self, rank: int) -> Strands:
         """Return one rank's program."""
-        mine = [
-            (i, strands(layer.program(len(layer.ranks), layer.places[rank])), layer)
-            for i, layer in enumerate(self.layers)
-            if rank in layer.places
-        ]
-        return parallel(*(self._strand(own, mine) for own in range(len(self.parts)))) or Strands(((),))
+        mine = [(i, self.layers[i]) for i in self.mine.get(rank, ())]
+        programs = {i: strands(layer.program(len(layer.ranks), layer.places[rank])) for i, layer in mine}
+        return parallel(*(self._strand(own, programs) for own in range(len(self.members))))
 
-    def _strand(self, own: int, mine: list[tuple[int, Strands, Layer]]) -> Strands:
+    def _strand(self, own: int, programs: dict[int, Strands]) -> Strands:
         out: list[Strands] = []
-        for i, program, layer in mine:
-            part, which = self.parts[own][i], self.chosen[own][i]
+        for i, program in programs.items():
+            which = self.chosen[own].get(i, 0)
             one = Strands(program[which : which + 1]) or Strands(((),))
-            out.append(relabel(one, layer.ranks.__getitem__, partial(_of, part)))
+            out.append(relabel(one, self.layers[i].ranks.__getitem__, partial(_of, self._part(own, i))))
         return then(*out) or Strands(((),))
+
+    def _part(self, own: int, i: int) -> dict[Block, list[Block]]:
+        """Return our blocks of a strand by the block of a layer that they are parts of."""
+        if (own, i) not in self.parts:
+            part: dict[Block, list[Block]] = {}
+            for block in self.members[own]:
+                if (inner := self.layers[i].within(block)) is not None:
+                    part.setdefault(inner, []).append(block)
+            self.parts[own, i] = part
+        return self.parts[own, i]
 
 
 def _of(part: dict[Block, list[Block]], inner: Block) -> Sequence[Block]:

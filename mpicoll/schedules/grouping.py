@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Partition = tuple[tuple[int, ...], ...]  # groups of ranks, each in ascending order, the group of rank 0 first
@@ -21,15 +21,14 @@ def uneven(p: int) -> Partition:
     return tuple(groups)
 
 
-def within(nodes: Partition | None, ranks: Sequence[int]) -> Partition | None:
-    """Return the nodes of some of the ranks, under their places among these.
+def within(node: Mapping[int, int] | None, ranks: Sequence[int]) -> Partition | None:
+    """Return the nodes of some of the ranks, under their places among these; node is every rank's (see homes).
 
-    >>> within(((0, 2, 4), (1, 3, 5)), (4, 5, 2))
+    >>> within(homes(((0, 2, 4), (1, 3, 5))), (4, 5, 2))
     ((0, 2), (1,))
     """
-    if nodes is None:
+    if node is None:
         return None
-    node = {rank: i for i, members in enumerate(nodes) for rank in members}
     shared: dict[int, list[int]] = {}
     for place, rank in enumerate(ranks):
         shared.setdefault(node[rank], []).append(place)

@@ -11,6 +11,7 @@ number, a partition of the ranks, another algorithm. So every radix, grouping an
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
@@ -74,7 +75,7 @@ class Groups(Kind):
             wrong = sorted({rank for rank in ranks if not 0 <= rank < p or type(rank) is not int})
         except TypeError:
             raise ValueError(f"it must be {self.range}") from None
-        missing, twice = sorted(set(range(p)) - set(ranks)), sorted({r for r in ranks if ranks.count(r) > 1})
+        missing, twice = sorted(set(range(p)) - set(ranks)), sorted(r for r, n in Counter(ranks).items() if n > 1)
         for what, which in (("names", wrong), ("leaves out", missing), ("holds more than once", twice)):
             if which:
                 raise ValueError(f"each of the ranks 0..{p - 1} must be in one group, and it {what} {spans(which)}")

@@ -6,7 +6,7 @@ import ast
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, get_type_hints
 
 from ..errors import ParameterError, PreconditionError, UnknownAlgorithm
@@ -14,7 +14,7 @@ from .claims import Claims
 from .collectives import COLLECTIVES, PLAIN, Block, Collective, plain
 from .combinators import Layer, Stack, mirror
 from .grids import Grid, every_root
-from .grouping import Partition, within
+from .grouping import Partition, homes, within
 from .ir import Strands, strands
 from .parameters import Kind, Parameter
 
@@ -34,7 +34,7 @@ class Algorithm:
       parameters) that returns layers (see combinators.Stack).
     - share: how many blocks the vector has, as a function of p and the parameters (collectives named by
       rank or pair have theirs by definition).
-    - strand: the strand in which block b moves, where there are several.
+    - strand: the strand in which a block moves, None where there is one.
     - ordered: whether operands are combined in rank order, so that a non-commutative operator gives its right result
       (rooted ones: at root 0); a function of p and the parameters where it depends on them.
     - direct: whether a rank handles only blocks it starts or ends with, so that in a form with counts for each rank
@@ -50,7 +50,7 @@ class Algorithm:
     body: Callable[..., Any]
     claims: Claims
     share: Callable[..., int] = lambda p, **_: 1
-    strand: Callable[[Any], int] = lambda block: 0
+    strand: Callable[[Any], int] | None = None
     ordered: bool | Callable[..., bool] = False
     direct: bool = False
     finishes: bool | Callable[..., bool] = False
@@ -134,13 +134,18 @@ class Chosen:
     given: tuple[tuple[str, Any], ...] = ()
     nodes: Partition | None = None
 
+    @cached_property
+    def node(self) -> dict[int, int] | None:
+        """The number of every rank's node."""
+        return None if self.nodes is None else homes(self.nodes)
+
     def ordered(self, ranks: Sequence[int]) -> bool:
         """Return whether it keeps operand order on these ranks."""
-        return self.entry.keeps_order(len(ranks), within(self.nodes, ranks), **dict(self.given))
+        return self.entry.keeps_order(len(ranks), within(self.node, ranks), **dict(self.given))
 
     def blocks(self, ranks: Sequence[int]) -> int:
         """Return how many blocks its vector has on these ranks."""
-        return self.entry.blocks(len(ranks), within(self.nodes, ranks), **dict(self.given))
+        return self.entry.blocks(len(ranks), within(self.node, ranks), **dict(self.given))
 
     def claim(self, what: str, p: int, n: Any) -> Any:
         """Return the value of one of its formulas, a field of Claims, for p ranks and n bytes."""
@@ -153,9 +158,11 @@ class Chosen:
         Raises PreconditionError.
         """
         p = len(ranks)
-        resolved = self.entry.resolve(p, within(self.nodes, ranks), **dict(self.given))
+        resolved = self.entry.resolve(p, within(self.node, ranks), **dict(self.given))
         make = self.entry.make(p, resolved)
-        strand = make.strand.__getitem__ if isinstance(make, Stack) else self.entry.strand
+        strand = self.entry.strand
+        if isinstance(make, Stack):
+            strand = make.strand if make.strands else None
         return Layer(lambda _, rank: mirror(make(rank)) if mirrored else make(rank), ranks, part_of, strand)
 
     def evenly(self, ranks: Sequence[int], total: int, *, mirrored: bool = False) -> Layer:
@@ -171,7 +178,7 @@ def algorithm(
     collective: str,
     *,
     blocks: int | Callable[..., int] = 1,
-    strand: Callable[[Any], int] = lambda block: 0,
+    strand: Callable[[Any], int] | None = None,
     ordered: bool | Callable[..., bool] = False,
     direct: bool = False,
     finishes: bool | Callable[..., bool] = False,

@@ -65,8 +65,8 @@ class Schedule:
         if self.turn and self.collective.naming == "rank":
             block = (block - self.turn) % self.p  # type: ignore[operator]
         if isinstance(self.make, Stack):
-            return self.make.strand[block]
-        return self.algorithm.strand(block)
+            return self.make.strand(block)
+        return self.algorithm.strand(block) if self.algorithm.strand is not None else 0
 
     def program(self, rank: int) -> Strands:
         """Return the strands of one rank, roots and operand order taken care of."""

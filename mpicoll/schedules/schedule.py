@@ -12,6 +12,8 @@ from .grouping import Partition
 from .ir import Strands
 from .registry import Algorithm, check_order, parse_spec
 
+MOST_RANKS = 1 << 24
+
 
 class Schedule:
     """One algorithm at one p, root and choice of parameters: every rank's program, made when asked for.
@@ -29,8 +31,8 @@ class Schedule:
         nodes: Partition | None = None,
         **parameters: Any,
     ) -> None:
-        if p < 1:
-            raise ValueError(f"p is {p}; a schedule has at least 1 rank")
+        if not 1 <= p <= MOST_RANKS:
+            raise ValueError(f"p is {p}; a schedule has at least 1 rank, and no machine has more than {MOST_RANKS:,}")
         if not 0 <= root < p:
             raise ValueError(f"root is {root}; it must be in 0..{p - 1}")
         self.algorithm, self.p, self.root, self.parameters = entry, p, root, parameters

@@ -1,0 +1,163 @@
+"""Time what grows with the number of ranks: lowering one rank's plan, and its table; starting, and a rank's memory.
+
+    python -m mpicoll.benchmarks.scale --ranks 1024,16384 --algorithms "allreduce ring,alltoall bruck"
+
+Schedules and plans need no MPI, so any number of ranks is timed on one. A plan is that of the rank a third of the way,
+whole blocks at a time, in processor time: the least of some tries. Memory is what is private to a process after its
+first Allreduce, beyond what it had with NumPy and mpi4py imported and MPI started.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import numpy as np
+from mpi4py import MPI
+from rich.table import Table
+
+from mpicoll.cli.group import OneLineCommand, asking
+from mpicoll.plans.lowering import lower
+from mpicoll.schedules.registry import parse_spec
+from mpicoll.schedules.schedule import schedule
+
+from .command.checks import listed, positive
+from .command.console import console
+from .command.results_file import write_lines
+from .command.sizes import parse_size
+
+NAME = "mpicoll.benchmarks.scale"
+USUAL = (
+    "allreduce ring,allreduce rabenseifner,allreduce recursive_doubling,allreduce hierarchical,reduce_scatter ring,"
+    "reduce_scatter recursive_halving,allgather ring,allgather bruck,bcast binomial,alltoall pairwise,alltoall bruck"
+)
+TRIES, PATIENCE = 3, 2.0  # of one plan; seconds after which none is tried again
+MEMORY = """
+import re, sys, time
+from mpi4py import MPI
+import numpy as np
+def private():
+    return sum(map(int, re.findall(r"^Private_\\w+: +(\\d+) kB", open("/proc/self/smaps_rollup").read(), re.M)))
+before, modules, began = private(), len(sys.modules), time.perf_counter()
+import mpicoll
+comm = mpicoll.Comm(MPI.COMM_WORLD)
+made = time.perf_counter()
+comm.Allreduce(np.ones(1), np.zeros(1))
+print(made - began, time.perf_counter() - made, (private() - before) / 1024, len(sys.modules) - modules)
+"""
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """What one rank's plan of an algorithm takes."""
+
+    collective: str
+    algorithm: str
+    ranks: int
+    seconds: float
+    rows: int
+    table_bytes: int
+
+
+@dataclass(frozen=True)
+class Started:
+    """What a rank takes to start, beyond NumPy, mpi4py and MPI: seconds, MiB of private memory, modules imported."""
+
+    comm_seconds: float
+    first_seconds: float
+    private_mib: float
+    modules: int
+
+
+@click.command(cls=OneLineCommand, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
+@click.option("--ranks", default="64,1024,4096,16384", help="Numbers of ranks.")
+@click.option("--algorithms", default=USUAL, help="Collective and algorithm, as in 'allreduce ring'.")
+@click.option("--bytes", "size", default="8M", help="Of the whole vector, or of all of a rank's blocks.")
+@click.option("--starts", default=5, help="How many processes are started; 0 for none.")
+@click.option("--json", "path", type=click.Path(path_type=Path), metavar="FILE", help="Write JSON lines.")
+def scale(ranks: str, algorithms: str, size: str, starts: int, path: Path | None) -> None:
+    """Time lowering by number of ranks, and starting."""
+    with asking():
+        numbers = [int(p) for p in listed("--ranks", ranks)]
+        names = [_named(name) for name in listed("--algorithms", algorithms)]
+        nbytes = parse_size(size)
+        if MPI.COMM_WORLD.size > 1:
+            raise ValueError("plans are lowered on one rank: start it without mpiexec")
+        for p in numbers:
+            positive("--ranks", p)
+            schedule("barrier", "dissemination", p)  # refuses what no machine has
+    found = [lowered(collective, algorithm, p, nbytes) for collective, algorithm in names for p in numbers]
+    started = list(starting(starts))
+    console().print(table(found))
+    if started:
+        median = Started(*(float(np.median(column)) for column in zip(*map(_fields, started), strict=True)))  # type: ignore[arg-type]
+        console().print(
+            f"starting, the median of {starts}: the first Comm {median.comm_seconds:.3f} s, the first Allreduce "
+            f"{1e3 * median.first_seconds:.2f} ms, {median.private_mib:.1f} MiB of private memory, "
+            f"{median.modules:.0f} modules imported"
+        )
+    if path:
+        write_lines(path, [*found, *started])
+
+
+def _named(text: str) -> tuple[str, str]:
+    """Return collective and algorithm. Raises ValueError, UnknownAlgorithm."""
+    collective, _, algorithm = text.strip().partition(" ")
+    if not algorithm:
+        raise ValueError(f"--algorithms names {text!r}; it needs a collective and an algorithm of it, 'allreduce ring'")
+    parse_spec(collective, algorithm)
+    return collective, algorithm
+
+
+def lowered(collective: str, algorithm: str, p: int, nbytes: int) -> Lowered:
+    """Lower one rank's plan some times; the least processor time counts, the schedule's own part included."""
+    seconds: list[float] = []
+    while len(seconds) < TRIES and sum(seconds) < PATIENCE:
+        began = time.process_time()
+        made = schedule(collective, algorithm, p)
+        count = nbytes if made.collective.naming == "vector" else -(-nbytes // p)
+        plan = lower(made, p // 3, count if made.collective.naming != "none" else 0, 1)
+        seconds.append(time.process_time() - began)
+    return Lowered(collective, algorithm, p, min(seconds), len(plan.rows), plan.nbytes)
+
+
+def starting(processes: int) -> Iterator[Started]:
+    """Yield what some processes took to start, on a warm cache."""
+    command = [sys.executable, "-c", MEMORY]
+    outputs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(processes + 1)]
+    for output in outputs[1:] if processes else []:  # the first may have had to compile
+        comm, first, private, modules = map(float, output.split())
+        yield Started(comm, first, private, int(modules))
+
+
+def _fields(started: Started) -> tuple[float, ...]:
+    return started.comm_seconds, started.first_seconds, started.private_mib, started.modules
+
+
+def table(found: list[Lowered]) -> Table:
+    """Return a line for every algorithm and number of ranks."""
+    made = Table(title="one rank's plan", title_justify="left")
+    for name in ("collective", "algorithm", "ranks", "ms", "rows", "table", "µs a row"):
+        made.add_column(name, justify="left" if name in ("collective", "algorithm") else "right")
+    before = ("", "")
+    for one in found:
+        same = (one.collective, one.algorithm) == before
+        made.add_row(
+            *("", "") if same else (one.collective, one.algorithm),
+            f"{one.ranks:,}",
+            f"{1e3 * one.seconds:,.2f}",
+            f"{one.rows:,}",
+            f"{one.table_bytes / 1024:,.0f} KiB",
+            f"{1e6 * one.seconds / max(1, one.rows):.1f}",
+        )
+        before = one.collective, one.algorithm
+    return made
+
+
+if __name__ == "__main__":
+    scale.main(prog_name=f"python -m {NAME}")

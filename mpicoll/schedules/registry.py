@@ -32,8 +32,8 @@ class Algorithm:
 
     - body: a function of (p, rank, *, parameters) that yields one rank's steps; where `layered`, of (p, *,
       parameters) that returns layers (see combinators.Stack).
-    - share: how many blocks the vector has, as a function of p and the parameters (collectives named by
-      rank or pair have theirs by definition).
+    - share: how many blocks the vector has, as a function of p and the parameters: what the decorator takes as
+      `blocks`. Collectives whose blocks are named by rank or pair (see collectives.py) have theirs by definition.
     - strand: the strand in which a block moves, None where there is one.
     - ordered: whether operands are combined in rank order, so that a non-commutative operator gives its right result
       (rooted ones: at root 0); a function of p and the parameters where it depends on them.

@@ -101,7 +101,7 @@ ORDERED_RULES: dict[str, tuple[Rule, ...]] = {
     ),
     "reduce_scatter": (Rule(0, "butterfly", None, "keeps operand order with few rounds and the least bytes"),),
 }
-# Where ranks are on several hosts, these come before the rules above; below what they say, those hold.
+# Where ranks are on several hosts, these stand behind the rules above and win over them; below their bytes those hold.
 LINK_RULES: dict[str, tuple[Rule, ...]] = {
     "bcast": (Rule(_FEW_STARTS, "chain", _SMALL, _PIPELINED, ranks=3, per_rank=8 * KIB),),
     "reduce": (Rule(_FEW_STARTS, "chain", _SMALL, _PIPELINED, per_rank=8 * KIB),),
@@ -119,7 +119,7 @@ LINK_RULES: dict[str, tuple[Rule, ...]] = {
 LINK_RULES["allgatherv"] = LINK_RULES["allgather"]
 for _name in ("alltoallv", "alltoallw"):
     LINK_RULES[_name] = (RULES[_name][0]._replace(chunk_bytes=_SMALL),)
-# And where several hosts have several ranks each, these come before both.
+# Where several hosts have several ranks each, these stand behind both, and so win over both.
 HOST_RULES: dict[str, tuple[Rule, ...]] = {
     "allreduce": (Rule(_FEW_STARTS, "hierarchical", _SMALL, _ONE_LINK),),
     "bcast": (

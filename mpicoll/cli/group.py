@@ -17,12 +17,21 @@ from ..launcher import rank
 FAILED, USAGE = 1, 2
 
 
-class Later(click.Command):
-    """A command that is imported when it is used, so that a part that does not load spoils no other."""
+class MpiCommand(click.Command):
+    """A command in which all ranks go on to use MPI, so that they can tell each other what went wrong before."""
 
-    def __init__(self, name: str, place: str, short_help: str) -> None:
+
+def is_of_mpi(command: click.Command | None) -> bool:
+    """Return whether all ranks use MPI in a command."""
+    return isinstance(command, MpiCommand) or (isinstance(command, Later) and command.of_mpi)
+
+
+class Later(click.Command):
+    """A command of mpicoll's package at place, imported when it is used: a part that does not load spoils no other."""
+
+    def __init__(self, name: str, place: str, short_help: str, *, of_mpi: bool = False) -> None:
         super().__init__(name, short_help=short_help)
-        self.place = place
+        self.place, self.of_mpi = f"mpicoll.{place}", of_mpi
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any

@@ -47,7 +47,8 @@ def _where(error: BaseException, file: Path) -> str:
     if isinstance(error, SyntaxError) and error.filename == str(file):
         return f"{file}, line {error.lineno}: {error.msg}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
-    what = str(error) if isinstance(error, MpicollError | ValueError) else f"{type(error).__name__}: {error}"
+    name, words = type(error).__name__, str(error)
+    what = words if words and isinstance(error, MpicollError | ValueError) else f"{name}: {words}" if words else name
     return f"{file}, line {lines[-1]}: {what}" if lines else f"{file}: {what}"
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from ..stderr import keep_stderr
-from .group import asking, console, refuse
+from .group import MpiCommand, asking, console, refuse
 from .program import STDIN, Program, own_frames
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 
-class Runs(click.Command):
+class Runs(MpiCommand):
     """A command whose options end where the program is named, so that what follows is the program's."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

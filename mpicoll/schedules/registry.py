@@ -191,7 +191,7 @@ def algorithm(
 
     See Algorithm for what is declared; every parameter is annotated with a kind (see parameters.py). Raises
     UnknownAlgorithm for a collective that does not exist, ValueError when the docstring lacks a field of the grammar
-    (see claims.py), a parameter has no kind or the name is taken.
+    (see claims.py), a parameter has no kind, the name is taken, or `blocks` is declared where no vector is cut.
     """
 
     def register(body: Callable[..., Any]) -> Algorithm:
@@ -200,6 +200,8 @@ def algorithm(
             raise UnknownAlgorithm("collective", collective, _REGISTRY)
         if own in _REGISTRY[collective]:
             raise ValueError(f"{collective} {own} is registered twice")
+        if blocks != 1 and COLLECTIVES[collective].naming != "vector":
+            raise ValueError(f"{collective} {own} declares blocks, and {collective} has those by what it means")
         share = blocks if callable(blocks) else lambda p, **_: blocks
         entry = Algorithm(
             COLLECTIVES[collective],

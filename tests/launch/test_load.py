@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from mine import MINE
 
+from mpicoll.cli import main
+from mpicoll.cli.group import is_of_mpi
+
 WRONG = """\
 from mpi4py import MPI
 
@@ -31,9 +34,13 @@ def test_bench_times_it(run):
     assert "mine" in done.output and "yes" in done.output
 
 
+OF_MPI = {name: [name] for name, command in main.commands.items() if is_of_mpi(command)} | {"bench": BENCH}
+
+
 @pytest.mark.parametrize(("wrong", "said"), [((1,), "on rank 1: "), ((0, 1, 2), "")])
-def test_trouble_on_a_rank_ends_all_in_one_line(run, wrong, said):
-    done = run(*BENCH, wrong=wrong)
+@pytest.mark.parametrize("command", OF_MPI)
+def test_trouble_on_a_rank_ends_all_in_one_line(run, command, wrong, said):
+    done = run(*OF_MPI[command], wrong=wrong)
     assert done.status not in (0, None), done.output
     lines = [line for line in done.output.splitlines() if "mine.py" in line]
     assert len(lines) == 1 and lines[0].startswith(f"mpicoll: {said}"), done.output

@@ -99,6 +99,7 @@ def test_a_change_is_seen_at_once(mine, tmp_path):
             "see mpicoll/schedules/claims.py for the grammar",
         ),
         (MINE.replace("def mine", "def chain"), "mine.py, line 5: bcast chain is registered twice"),
+        ("x = 1\nraise ValueError", "mine.py, line 2: ValueError"),
         (
             MINE.replace('"bcast"', '"bcasts"'),
             "mine.py, line 5: no collective is called 'bcasts'; did you mean 'bcast'?",

@@ -92,6 +92,12 @@ def test_number_of_blocks(registry, blocks, expected):
     assert tuple(Schedule(entry, 5).blocks) == tuple(range(expected))
 
 
+def test_blocks_that_a_collective_has_by_its_meaning_are_not_declared():
+    with pytest.raises(ValueError, match="allgather star declares blocks, and allgather has those"):
+        algorithm("allgather", blocks=3)(star)
+    assert "star" not in mpicoll.list_algorithms()["allgather"]
+
+
 def test_number_of_blocks_may_depend_on_a_parameter(registry):
     entry = algorithm("allreduce", blocks=lambda p, width: p * width)(star)
     assert len(Schedule(entry, 5).blocks) == 5

@@ -109,12 +109,15 @@ def test_a_strand_for_every_combination_of_strands(toys, p, reduce, bcast, stran
     parts = find("reduce", reduce), find("bcast", bcast)
     total = lcm(*(part.blocks(p) for part in parts))
     assert len(made.blocks) == total == (blocks or total)
-    ways = {tuple(part.strand(b * part.blocks(p) // total) for part in parts) for b in made.blocks}
+
+    def way(block):
+        return tuple(0 if x.strand is None else x.strand(block * x.blocks(p) // total) for x in parts)
+
+    ways = {way(block) for block in made.blocks}
     assert len(made.program(0)) == len(ways) == (strands or len(ways))
     for block in made.blocks:
-        way = [part.strand(block * part.blocks(p) // total) for part in parts]
         others = [b for b in made.blocks if made.strand(b) == made.strand(block)]
-        assert all([part.strand(b * part.blocks(p) // total) for part in parts] == way for b in others)
+        assert all(way(other) == way(block) for other in others)
     holds(made)
     holds(schedule("allreduce", f"reduce_bcast(reduce={reduce}, bcast={bcast})", p, commutative=False))
 
@@ -157,7 +160,7 @@ def test_a_part_whose_strands_are_not_as_declared(toys):
 def test_a_stack_is_checked_as_others_are(toys):
     """A block that moves in another strand than the stack says."""
     made = schedule("allreduce", "reduce_bcast(reduce=twofold, bcast=twofold)", 3)
-    made.make.strand[1] = 0
+    made.make.strands[1] = 0
     with pytest.raises(VerifyError, match="expected block 1 in strand 0, as declared, got strand 1"):
         verify(made)
 
@@ -189,8 +192,8 @@ def test_what_a_layer_does_not_move_is_in_no_message_of_it():
 
 def test_a_block_no_layer_moves_is_with_those_of_the_first_strands():
     up = Layer(twofold, range(3), lambda b: b if b < 2 else None, odd)
-    assert Stack(range(3), [up]).strand == {0: 0, 1: 1, 2: 0}
-    assert Stack(range(3), [up, up]).strand == {0: 0, 1: 1, 2: 0}
+    assert Stack(range(3), [up]).strands == {0: 0, 1: 1, 2: 0}
+    assert Stack(range(3), [up, up]).strands == {0: 0, 1: 1, 2: 0}
 
 
 def test_ranks_are_named_by_their_layer():

@@ -56,7 +56,7 @@ bench-full: env  ## five launches of everything on 2 ranks of this machine, and 
 bench-cluster: env  ## 8 hosts with slow links, all here: the MPI's own, this library, peers, the limit; as root
 	$(PY) -m mpicoll.benchmarks.cluster --mpi $(MPI) $(CLUSTER_ARGS)
 
-test: env  ## unit tests, some of what starts mpiexec, MPI tests on 2 ranks, a sample on 1 to 8 but 6, every algorithm to 4
+test: env  ## unit tests but the slow ones, MPI tests on 2 ranks, every algorithm on 3 and 4: 6 minutes at most
 	$(PY) tests/run.py $(TEST_ARGS)
 
 test-full: env  ## all tests (of MPICOLL_REQUIRE=browser,hosts,slurm if set), on 1 to 8 ranks, a sample on more

@@ -23,6 +23,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("mpicoll")
     for name, needs in ON_REQUEST.items():
         group.addoption(f"--run-{name}", action="store_true", help=f"run the tests that need {needs}")
+    group.addoption("--quick", action="store_true",
+                    help="leave out what is marked slow, and launches that are not marked quick; prove less")
     group.addoption("--results", metavar="FILE", help="append one line of JSON per test")
 
 
@@ -34,6 +36,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.quick:
+        leave_out(config, items, [item for item in items if item.get_closest_marker("slow")])
     required = os.environ.get("MPICOLL_REQUIRE", "").replace(",", " ").split()
     for name, needs in ON_REQUEST.items():
         if not config.getoption(f"--run-{name}") and name not in required:
@@ -41,6 +45,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             for item in items:
                 if item.get_closest_marker(name):
                     item.add_marker(skip)
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item], dropped: list[pytest.Item]) -> None:
+    """Deselect some tests."""
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = [item for item in items if item not in set(dropped)]
 
 
 class Results:

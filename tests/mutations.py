@@ -1,7 +1,7 @@
 """Break the code in one place after the other, and see whether tests notice: which tests a faster suite may leave out.
 
     python tests/mutations.py                           # every mutation, held against what `make test` runs
-    python tests/mutations.py --only 3,7 --full         # some, against `make test-full`
+    python tests/mutations.py --only 3,7 --thorough     # some, against `tests/run.py --thorough`
     python tests/mutations.py --list
 
 Each is made in a copy of the tree. What should notice it runs first, then the suites as tests/run.py plans them, each
@@ -317,9 +317,9 @@ def made(mutation: Mutation, tree: Path) -> Iterator[None]:
         os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
-def commands(mutation: Mutation | None, full: bool) -> Iterator[list[str]]:
+def commands(mutation: Mutation | None, thorough: bool) -> Iterator[list[str]]:
     """What should notice a change, in turn: its own tests, then the suites."""
-    run = [sys.executable, "tests/run.py", "--seed", "0", "--limit", "900", *(["--full"] if full else [])]
+    run = [sys.executable, "tests/run.py", "--seed", "0", "--limit", "900", *(["--thorough"] if thorough else [])]
     stop = ["--", "-q", "-x"]
     if mutation is not None:
         suite, _, file = mutation.noticed_by.partition("/")
@@ -330,10 +330,10 @@ def commands(mutation: Mutation | None, full: bool) -> Iterator[list[str]]:
     yield [*run, "--suites", "launch", *stop]
 
 
-def noticed(mutation: Mutation | None, tree: Path, full: bool) -> str:
+def noticed(mutation: Mutation | None, tree: Path, thorough: bool) -> str:
     """Return the first test that fails, empty where none does."""
     environment = {**os.environ, "PYTHONPATH": str(tree), "CI": ""}
-    for command in commands(mutation, full):
+    for command in commands(mutation, thorough):
         done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, errors="replace")
         if done.returncode:
             lines = [line for line in done.stdout.splitlines() if line.startswith(FAILED)]
@@ -344,7 +344,7 @@ def noticed(mutation: Mutation | None, tree: Path, full: bool) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", type=lambda text: [int(part) for part in text.split(",")], help="the numbers of some")
-    parser.add_argument("--full", action="store_true", help="hold them against `make test-full`")
+    parser.add_argument("--thorough", action="store_true", help="hold them against `tests/run.py --thorough`")
     parser.add_argument("--list", action="store_true", help="print them, and run nothing")
     given = parser.parse_args()
     check()
@@ -354,7 +354,7 @@ def main() -> None:
         tree = Path(place, "tree")
         if not given.list:
             shutil.copytree(ROOT, tree, symlinks=True, ignore=LEFT_OUT)
-        if not given.list and given.only is None and (test := noticed(None, tree, given.full)):
+        if not given.list and given.only is None and (test := noticed(None, tree, given.thorough)):
             sys.exit(f"a test fails without any change: {test}")
         for number in numbers:
             mutation = MUTATIONS[number]
@@ -364,7 +364,7 @@ def main() -> None:
                 continue
             began = time.monotonic()
             with made(mutation, tree):
-                test = noticed(mutation, tree, given.full)
+                test = noticed(mutation, tree, given.thorough)
             survived += [] if test else [number]
             print(f"{title}: {test[:160] or 'NOT NOTICED'} ({time.monotonic() - began:.0f} s)", flush=True)
     if not given.list:

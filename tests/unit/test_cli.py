@@ -276,6 +276,7 @@ def rows(output):
     return [line.split() for line in output.splitlines()]
 
 
+@pytest.mark.slow
 def test_verify_proves_all_that_is_registered():
     output = good("verify", "--max-ranks", "3", "--jobs", "2")
     plain = {collective: names for collective, names in mpicoll.list_algorithms().items() if collective not in PLAIN}
@@ -348,6 +349,7 @@ def test_verify_fails_with_coordinates(broken, jobs):
     assert "1 of 1 fail: 1 algorithm" in result.stdout
 
 
+@pytest.mark.slow
 def test_verify_fails_if_one_of_many_does(broken):
     result = run("verify", "allreduce", "--max-ranks", "4")
     assert result.exit_code == 1

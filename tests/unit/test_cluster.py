@@ -376,6 +376,7 @@ def refuse(self: Net) -> Net:
     raise LaunchError("the machine does not reach 90Gbit")
 
 
+@pytest.mark.slow
 def test_a_later_layout_that_cannot_be_made_costs_nothing_of_the_earlier(command, monkeypatch, tmp_path):
     monkeypatch.setattr(Net, "__enter__", lambda self: self if self.count == 2 else refuse(self))
     done = command("--layouts", "2x1,3x1")
@@ -384,6 +385,7 @@ def test_a_later_layout_that_cannot_be_made_costs_nothing_of_the_earlier(command
     assert {file.name for file in (tmp_path / "new" / "out").iterdir()} == {"mpich-2x1.jsonl", "report.html"}
 
 
+@pytest.mark.slow
 def test_who_is_left_out_is_told(command):
     done = command("--layouts", "2x1,3x1", "--collectives", "allgather", "--algorithms", "ring,neighbor_exchange")
     assert done.exit_code == 0, done.output

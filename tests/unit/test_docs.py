@@ -28,6 +28,7 @@ def test_docs_are_current():
     assert not changed, f"not as the registry has it: {', '.join(changed)}; run `make docs`"
 
 
+@pytest.mark.slow
 def test_the_same_is_written_each_time(written):
     """In another process too, where sets and dictionaries may have another order."""
     code = (
@@ -102,6 +103,7 @@ def test_an_algorithm_that_is_not_for_every_p_has_its_row():
     assert "p = 2:" in written["pictures/barrier-choosy.svg"]
 
 
+@pytest.mark.slow
 def test_what_is_not_current_is_written(tmp_path):
     (tmp_path / "docs" / "pictures").mkdir(parents=True)
     (tmp_path / "docs" / "pictures" / "bcast-gone.svg").write_text("<svg/>")

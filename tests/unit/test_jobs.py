@@ -624,6 +624,7 @@ def test_nothing_to_collect(sweep):
     assert "n1-bcast: waiting" in said and "has no results yet; `mpicoll jobs status" in said
 
 
+@pytest.mark.slow
 def test_files_that_were_cut(sweep):
     (sweep / "results/n1-bcast.jsonl").write_text(result())
     (sweep / "results/n2-bcast.5-0.part.jsonl").write_text(result()[:-30])
@@ -634,6 +635,7 @@ def test_files_that_were_cut(sweep):
     assert [each.job for each in gather.submitted(sweep)] == [5]
 
 
+@pytest.mark.slow
 def test_collect_says_what_is_missing_and_takes_the_longest_part(sweep):
     (sweep / "results/n1-bcast.jsonl").write_text(result())
     (sweep / "results/n1-bcast.5-0.part.jsonl").write_text(result(rows=9))
@@ -656,6 +658,7 @@ def test_a_part_of_a_job_that_runs_is_running(sweep, answers):
         assert f"{said}, 1 result" in run("status", sweep)
 
 
+@pytest.mark.slow
 def test_results_of_two_commits_are_no_comparison(sweep):
     for n, commit in ((1, "a" * 40), (2, "b" * 40), (4, None)):
         (sweep / f"results/n{n}-bcast.jsonl").write_text(result(commit=commit))

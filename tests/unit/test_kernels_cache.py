@@ -81,6 +81,7 @@ def test_four_processes_on_an_empty_cache_compile_each_kernel_once(tmp_path: Pat
     assert outcome(start(KERNELS, NUMBA_CACHE_DIR=tmp_path))[0] == []
 
 
+@pytest.mark.slow
 def test_kernels_from_several_processes_live_together(tmp_path: Path) -> None:
     """Numba numbers its symbols in each process afresh: equal symbols from two processes would be one."""
     for kernel in KERNELS:
@@ -99,6 +100,7 @@ def copy(tmp_path: Path, name: str) -> Path:
     return package.parent
 
 
+@pytest.mark.slow
 def test_a_read_only_package_keeps_its_kernels_in_the_users_cache(tmp_path: Path) -> None:
     environment = {"HOME": tmp_path, "XDG_CACHE_HOME": tmp_path / "user", "NUMBA_CACHE_DIR": ""}
     environment["path"] = copy(tmp_path, "kernels_copy")
@@ -109,6 +111,7 @@ def test_a_read_only_package_keeps_its_kernels_in_the_users_cache(tmp_path: Path
     assert list((tmp_path / "user").rglob("*.nbc"))
 
 
+@pytest.mark.slow
 def test_where_nothing_can_be_written_kernels_work_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     nowhere = tmp_path / "file" / "cache"
@@ -118,6 +121,7 @@ def test_where_nothing_can_be_written_kernels_work_all_the_same(tmp_path: Path) 
     assert (len(compiled), len(loaded)) == (IMPORTED + 1, 0)
 
 
+@pytest.mark.slow
 def test_a_changed_source_is_compiled_again(tmp_path: Path) -> None:
     library = copy(tmp_path, "kernels_copy")
     outcome(start(["SUM:f4"], "kernels_copy", path=library, NUMBA_CACHE_DIR=tmp_path / "cache"))

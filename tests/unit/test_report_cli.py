@@ -135,6 +135,7 @@ def test_page(ours, tmp_path):
     assert float32["variant"] == "blocking, float32, sum"
 
 
+@pytest.mark.slow
 def test_data_cannot_end_the_script_it_stands_in(tmp_path):
     row = result("bcast", "chain", 8, 4, 1) | {"note": "</script><!--<script>alert(1)"}
     path = write(tmp_path / "a", [row], cpu="</td><script>")
@@ -148,6 +149,7 @@ def test_data_cannot_end_the_script_it_stands_in(tmp_path):
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.slow
 def test_pictures(tmp_path):
     path = write(tmp_path / "a", results(("bcast", "barrier"), ((4, 1), (8, 2)), (8, 65536)))
     said = good(path, "--png", tmp_path / "deep" / "png", "--svg", tmp_path / "svg")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -29,10 +30,18 @@ def sizes(*words: str) -> list[tuple[str, int, float]]:
 
 
 def test_default_plan():
-    mpi = [(ranks, fraction) for suite, ranks, fraction in sizes() if suite == "mpi"]
-    assert mpi == [(2, 1), *((ranks, run.FRACTION) for ranks in (1, 3, 4, 5, 7, 8))]
-    assert sizes()[:2] == [("unit", 1, 1.0), ("launch", 1, run.STARTED)]
+    mpi = [(2, 1.0), (3, run.FRACTION), (4, run.FRACTION)]
+    assert sizes() == [("unit", 1, 1.0), ("launch", 1, 1.0), *(("mpi", *each) for each in mpi)]
+    assert [each.quick for each in run.plan(run.parse([]))] == [True, True, False, False, False]
+
+
+def test_what_takes_long_is_asked_for():
+    mpi = [(ranks, fraction) for suite, ranks, fraction in sizes("--thorough") if suite == "mpi"]
+    assert mpi == [(2, 1.0), *((ranks, run.THOROUGH_FRACTION) for ranks in (1, 3, 4, 5, 7, 8))]
+    assert sizes("--thorough")[:2] == [("unit", 1, 1.0), ("launch", 1, run.STARTED)]
     assert sizes("--full")[:2] == [("unit", 1, 1.0), ("launch", 1, 1.0)]
+    assert not any(each.quick for words in ("--thorough", "--full") for each in run.plan(run.parse([words])))
+    assert [each.quick for each in run.plan(run.parse(["--suites", "launch", "--sample-launch", "1"]))] == [False]
 
 
 def test_plan_of_some_ranks():
@@ -40,7 +49,7 @@ def test_plan_of_some_ranks():
     assert sizes("--suites", "unit") == [("unit", 1, 1.0)]
     assert sizes("--suites", "unit,launch", "--sample-launch", "0.5") == [("unit", 1, 1.0), ("launch", 1, 0.5)]
     titles = [each.title for each in run.plan(run.parse(["--sample-launch", "0.5", "--ranks", "1", "--sample", "0.2"]))]
-    assert titles == ["unit", "launch, 50% sample", "mpi, 1 rank, 20% sample"]
+    assert titles == ["unit, quick", "launch, 50% sample", "mpi, 1 rank, 20% sample"]
 
 
 def launch_with(**outcomes: str) -> run.Launch:
@@ -177,3 +186,11 @@ def test_a_sample_depends_on_names_and_seed_only():
     for seed in range(5):
         assert {always, few} <= set(harness.sample([*items, always, few], 0.01, seed, 4))
     assert any(few not in harness.sample([*items, few], 0.01, seed, 5) for seed in range(5))
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_quick_leaves_out_what_is_slow(quick):
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *["--quick"] * quick, "tests/unit/test_docs.py"]
+    listed = subprocess.run(command, capture_output=True, text=True, cwd=run.ROOT).stdout
+    assert "test_docs_are_current" in listed
+    assert ("test_the_same_is_written_each_time" in listed) == (not quick)

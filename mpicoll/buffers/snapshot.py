@@ -6,19 +6,18 @@ a list, or give an array another shape, at any moment in which Python runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 
-def snapshot(buffers: Sequence[Any]) -> tuple[Any, ...]:
+def snapshot(send: Any, recv: Any) -> tuple[Any, Any]:
     """Return buffer arguments that say the same on the same memory, in lists, tuples and arrays of their own.
 
-    An object that is given twice stays one object. What is no list, tuple or numpy.ndarray stays as it is.
+    One object that is given for both stays one object. What is no list, tuple or numpy.ndarray stays as it is.
     """
-    taken = {id(buffer): _message(buffer) for buffer in buffers}
-    return tuple(taken[id(buffer)] for buffer in buffers)
+    taken = _message(send)
+    return taken, taken if recv is send else _message(recv)
 
 
 def _message(message: Any) -> Any:

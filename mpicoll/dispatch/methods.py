@@ -56,7 +56,7 @@ class Given(NamedTuple):
 
     def snapshot(self) -> Given:
         """Return the same, in what nobody changes while the call reads it more than once; see buffers/snapshot.py."""
-        send, recv = snapshot((self.send, self.recv))
+        send, recv = snapshot(self.send, self.recv)
         return Given(self.method, send, recv, self.op, self.root if type(self.root) is int else values(self.root))
 
     def native(self, one: Any, form: str, comm: MPI.Intracomm, *more: Any) -> Any:

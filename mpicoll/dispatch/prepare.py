@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -113,14 +114,18 @@ class Prepared:
 
     def give(self, execution: Execution) -> None:
         """Keep an execution for the next call."""
-        assert self.plan is not None
-        if len(self.idle) < max(1, min(IDLE, IDLE_BYTES // self.plan.nbytes)):
+        if len(self.idle) < self.most_idle:
             self.idle.append(execution)
+
+    @cached_property
+    def most_idle(self) -> int:
+        """How many executions are kept."""
+        return 0 if self.plan is None else max(1, min(IDLE, IDLE_BYTES // self.plan.nbytes))
 
     def nbytes_kept(self, counts: Counts) -> int:
         """Return the memory it takes while it is kept, found by these counts."""
         shares = 0 if isinstance(counts, int) else len(counts) if isinstance(counts, tuple) else _numbers(counts)
-        plan = 0 if self.plan is None else self.plan.nbytes * (1 + max(1, min(IDLE, IDLE_BYTES // self.plan.nbytes)))
+        plan = 0 if self.plan is None else self.plan.nbytes * (1 + self.most_idle)
         return plan + shares * COUNT_BYTES
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.quick
+
 CODE = r"""
 import os
 import time

@@ -141,6 +141,7 @@ def still_named(word: str) -> list[str]:
     return found
 
 
+@pytest.mark.quick
 def test_bad_input_is_one_line(tmp_path):
     done = subprocess.run([*COMMAND, "--layouts", "8"], capture_output=True, text=True, timeout=50)
     assert (done.returncode, done.stdout) == (2, "")

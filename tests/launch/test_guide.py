@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from guide import consoles, execute
 
+pytestmark = pytest.mark.quick
+
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "WRITE_YOUR_OWN.md"
 VARIES, GAP = "<!-- varies -->", "…"
 

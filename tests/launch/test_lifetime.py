@@ -12,6 +12,8 @@ from textwrap import dedent
 
 import pytest
 
+pytestmark = pytest.mark.quick
+
 HEAD = """\
 import gc, os, sys, threading, time
 import numpy as np

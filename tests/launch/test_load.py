@@ -28,6 +28,7 @@ def run(mpiexec, tmp_path):
     return start
 
 
+@pytest.mark.quick
 def test_bench_times_it(run):
     done = run(*BENCH)
     assert done.status == 0, done.output

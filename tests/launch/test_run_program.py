@@ -43,6 +43,7 @@ def run(mpiexec, tmp_path):
 @pytest.mark.parametrize("words", [("{program}", "-h"), ("-m", "program", "-h"), ("-c", PROGRAM, "-h")],
                          ids=["script", "module", "code"])
 @pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.quick
 def test_communicators_are_ours(run, words, ranks):
     done = run("run", *words, ranks=ranks)
     assert done.status == 0, done.output

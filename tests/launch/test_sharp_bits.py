@@ -7,6 +7,8 @@ import sys
 import pytest
 import sharp_bits
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize("heading", sharp_bits.examples(alone=True))
 def test_example(mpiexec, tmp_path, heading):

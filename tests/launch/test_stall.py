@@ -146,6 +146,7 @@ def test_whatever_is_waited_for_is_told_of(run, what):
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.quick
 def test_every_collective_in_every_form(run, form):
     """Without abort: each is told of while rank 0 is late, and then goes on and ends. All at once where that goes."""
     done = run(r"""

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.quick
+
 TESTS = Path(__file__).resolve().parents[1]
 MODULES = [TESTS / "mpi" / f"test_{name}.py" for name in ("collectives", "reductions", "datatypes", "operators")]
 
@@ -25,7 +27,7 @@ with comm.trace() as records:
     comm.Allreduce(np.full((5, 3), comm.rank + 1.0), total)
     comm.Allreduce(np.full((3, 5), 1.0).T, total[:, ::1], op=MPI.MAX)
 assert [record.engine for record in records] == ["mpi4py"] * 2 and (total == 1).all()
-print("served", comm.rank)
+sys.stdout.write(f"served {{comm.rank}}\\n")
 """
 WAYS = {
     "there is none": ("sys.modules['numba'] = sys.modules['llvmlite'] = None", "import of numba halted"),

@@ -22,10 +22,11 @@ PROGRAM = Program(
 )
 
 
-def test_five_hundred_programs_in_a_test_run():
-    ranks = [launch.ranks for launch in run.plan(run.parse([])) if launch.suite == "mpi"]
-    assert sum(map(programs_of, ranks)) >= 500
-    assert max(ranks) == 8
+@pytest.mark.parametrize(("words", "programs", "most"), [([], 300, 4), (["--thorough"], 500, 8)])
+def test_hundreds_of_programs_in_a_test_run(words, programs, most):
+    ranks = [launch.ranks for launch in run.plan(run.parse(words)) if launch.suite == "mpi"]
+    assert sum(map(programs_of, ranks)) >= programs
+    assert max(ranks) == most
 
 
 def test_what_is_printed_makes_it_again():

@@ -92,14 +92,14 @@ MUTATIONS = [
     ),
     Mutation(
         "mpicoll/plans/lowering.py",
-        "self.last_read.get(x, -1) <= index]",
-        "self.last_read.get(x, -1) <= index + 1]",
+        "self.last_read.get(loc, -1) <= index:",
+        "self.last_read.get(loc, -1) <= index + 1:",
         "unit/test_plan.py",
     ),
     Mutation(
         "mpicoll/plans/lowering.py",
-        "self.last_read.get(x, -1) <= index]",
-        "self.last_read.get(x, -1) < index]",
+        "self.last_read.get(loc, -1) <= index:",
+        "self.last_read.get(loc, -1) < index:",
         "unit/test_verify.py",
     ),
     Mutation(

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import launcher
+import mutations
 import pytest
 import run
 from support import harness
@@ -194,3 +195,9 @@ def test_quick_leaves_out_what_is_slow(quick):
     listed = subprocess.run(command, capture_output=True, text=True, cwd=run.ROOT).stdout
     assert "test_docs_are_current" in listed
     assert ("test_the_same_is_written_each_time" in listed) == (not quick)
+
+
+def test_mutations_are_of_the_source_as_it_is():
+    """What tests/mutations.py breaks is there, once, and no two are one."""
+    mutations.check()
+    assert len({(each.path, each.after) for each in mutations.MUTATIONS}) == len(mutations.MUTATIONS) >= 50

@@ -26,6 +26,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv*", "build", "__pycache__", ".*_cache", ".hypothesis")
 FAILED = "FAILED"
+LIMIT = 1200  # seconds of one command
 
 
 class Mutation(NamedTuple):
@@ -322,9 +323,9 @@ def commands(mutation: Mutation | None, thorough: bool) -> Iterator[list[str]]:
     run = [sys.executable, "tests/run.py", "--seed", "0", "--limit", "900", *(["--thorough"] if thorough else [])]
     stop = ["--", "-q", "-x"]
     if mutation is not None:
-        suite, _, file = mutation.noticed_by.partition("/")
-        ranks = ["--ranks", "2"] if suite == "mpi" else []
-        yield [*run, "--suites", suite, *ranks, *stop, "-k", file.removesuffix(".py")]
+        file = [sys.executable, "-m", "pytest", "-q", "-x", f"tests/{mutation.noticed_by}"]
+        mpi = mutation.noticed_by.startswith("mpi/")
+        yield [sys.executable, "tests/launcher.py", "-n", "2", *file] if mpi else file
     yield [*run, "--suites", "unit", *stop]
     yield [*run, "--suites", "mpi", *stop]
     yield [*run, "--suites", "launch", *stop]
@@ -334,7 +335,8 @@ def noticed(mutation: Mutation | None, tree: Path, thorough: bool) -> str:
     """Return the first test that fails, empty where none does."""
     environment = {**os.environ, "PYTHONPATH": str(tree), "CI": ""}
     for command in commands(mutation, thorough):
-        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, errors="replace")
+        limited = ["timeout", str(LIMIT), *command]
+        done = subprocess.run(limited, cwd=tree, env=environment, capture_output=True, text=True, errors="replace")
         if done.returncode:
             lines = [line for line in done.stdout.splitlines() if line.startswith(FAILED)]
             return (lines or [f"exit status {done.returncode}: {done.stderr[-200:]}"])[-1]

@@ -453,3 +453,16 @@ def test_copies_of_a_request(ours, form):
     with pytest.raises(ValueError, match="cannot serialize"):
         copy.copy(request)
     request.Wait()
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_tags_of_a_freed_request_are_given_back(comm, started):
+    ours = mpicoll.Comm(comm)
+    for _ in range(3):
+        request = ours.Allreduce_init(np.ones(5), np.zeros(5))
+        taken = sum(int(used.sum()) for used in ours._channel.persistent.used)
+        if started:
+            request.Start()
+            request.Wait()
+        request.Free()
+        assert taken == 1 and not any(used.any() for used in ours._channel.persistent.used)

@@ -50,7 +50,7 @@ def _own(target: Path) -> None:
     if not PACKAGE.is_relative_to(Path(sys.prefix).resolve()):
         for finder in packages.glob("__editable__*mpicoll*"):
             finder.unlink()
-        shutil.copytree(PACKAGE, packages / PACKAGE.name, ignore=shutil.ignore_patterns("results"))
+        shutil.copytree(PACKAGE, packages / PACKAGE.name)
         if made := commit():
             (packages / PACKAGE.name / COMMIT).write_text(f"{made}\n", encoding="utf-8")
 

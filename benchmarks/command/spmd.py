@@ -40,10 +40,12 @@ def rank0_speaks(name: str) -> Iterator[None]:
         raise click.exceptions.Exit(2) from None
     except (click.exceptions.Exit, click.Abort):
         raise
-    except Exception:
+    except Exception as error:
         if comm.size == 1:
             raise
-        print(f"rank {comm.rank}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+        # what is wrong comes first: launchers lose the end of what a rank printed before it aborted
+        what = "".join(traceback.format_exception_only(error)).strip()
+        print(f"rank {comm.rank}: {what}\n{traceback.format_exc()}", file=sys.stderr, flush=True)
         comm.Abort(WRONG)
 
 

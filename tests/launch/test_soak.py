@@ -54,10 +54,10 @@ def broken(monkeypatch, tmp_path):
     return start
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(400)
 def test_a_wrong_answer_is_reported_as_the_least_program(broken):
-    run = broken(WRONG, 20.0)
-    run.launch(10)
+    run = broken(WRONG, 100.0)  # kernels that are not in the cache yet compile on a busy machine
+    run.launch(60)  # it ends with the first wrong answer
     [failure] = run.failures
     program = eval(failure.program, {"Program": Program, "Call": Call})
     assert len(program.calls) == 1 and program.calls[0].op == "SUM" and program.rounds == 1

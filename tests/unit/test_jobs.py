@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -708,6 +709,20 @@ def test_only_a_virtual_environment_is_staged(tmp_path, monkeypatch):
     monkeypatch.undo()
     with pytest.raises(JobsError, match="is there already"):
         stage.stage(tmp_path)
+
+
+def test_every_module_is_staged(tmp_path):
+    """Also of an mpicoll that lies outside of the environment, since it is installed for editing."""
+    packages = tmp_path / Path(sysconfig.get_path("purelib")).relative_to(sys.prefix)
+    packages.mkdir(parents=True)
+    stage._own(tmp_path)
+
+    def modules(package):
+        return {Path(top, name).relative_to(package) for top, _, names in os.walk(package, followlinks=True)
+                for name in names if name.endswith(".py")}  # fmt: skip
+
+    if not stage.PACKAGE.is_relative_to(Path(sys.prefix).resolve()):
+        assert modules(packages / "mpicoll") == modules(stage.PACKAGE)
 
 
 def started(*words: str) -> str:

@@ -24,7 +24,7 @@ from rich.table import Table
 import mpicoll
 from mpicoll.cli.group import OneLineCommand, asking
 from mpicoll.dispatch import execute, methods, prepare
-from mpicoll.dispatch.methods import Given
+from mpicoll.dispatch.methods import Invocation
 from mpicoll.fastpath import entry
 from mpicoll.schedules.collectives import COLLECTIVES, plain
 
@@ -98,18 +98,18 @@ def timed(name: str, seconds: float) -> Iterator[Part]:
             getattr(comm, name)(*arguments)
     works: dict[tuple[str, str], Callable[[], Any]] = {}
     send, recv, root = (*arguments, 0)[:3] if len(arguments) > 1 else (None, *arguments, 0)
-    given = Given(method, send, recv, op, root)
+    invocation = Invocation(method, send, recv, op, root)
     fast_path: list[Any] = [each for comm in three if not (each := comm._open().fast_path).closed]
     if fast_path:
         fast_path[1].table.rows[:, entry.NEEDED] = NEVER
         fast_path[2].close()
         works |= {
-            ("short", "the function: called, and back"): lambda: closed._fast_call(*given),
-            ("short", "the function: with arguments read, the kind found"): lambda: refused._fast_call(*given),
-            ("short", "the function: with buffers bound, the plan walked"): lambda: short._fast_call(*given),
+            ("short", "the function: called, and back"): lambda: closed._fast_call(*invocation),
+            ("short", "the function: with arguments read, the kind found"): lambda: refused._fast_call(*invocation),
+            ("short", "the function: with buffers bound, the plan walked"): lambda: short._fast_call(*invocation),
             ("short", "the method with the function"): lambda: getattr(short, name)(*arguments),
         }
-    works |= {("long", part): work for part, work in _long(closed, given).items()}
+    works |= {("long", part): work for part, work in _long(closed, invocation).items()}
     works["long", "the method, all of it"] = lambda: getattr(closed, name)(*arguments)
     works["MPI's own", "mpi4py's method"] = lambda: getattr(MPI.COMM_SELF, name)(*arguments)
     for (way, part), times in zip(works, interleaved(list(works.values()), seconds)):
@@ -135,16 +135,16 @@ def _arguments(name: str) -> tuple[Any, ...]:
     return others.get(name, (send, recv))
 
 
-def _long(comm: Any, given: Given) -> dict[str, Callable[[], Any]]:
+def _long(comm: Any, invocation: Invocation) -> dict[str, Callable[[], Any]]:
     """Time function by function, each on what the one before it made."""
-    channel, method = comm._channel, given.method
-    arguments = method.parse(channel, given.send, given.recv, given.root)
-    call = prepare.describe(method.collective, arguments, 0, given.op)
-    call.given = given
+    channel, method = comm._channel, invocation.method
+    arguments = method.parse(channel, invocation.send, invocation.recv, invocation.root)
+    call = prepare.describe(method.collective, arguments, 0, invocation.op)
+    call.invocation = invocation
     prepared = prepare.prepare(channel, call)
     return {
-        "arguments parsed, checked": lambda: method.parse(channel, given.send, given.recv, given.root),
-        "the call described": lambda: prepare.describe(method.collective, arguments, 0, given.op),
+        "arguments parsed, checked": lambda: method.parse(channel, invocation.send, invocation.recv, invocation.root),
+        "the call described": lambda: prepare.describe(method.collective, arguments, 0, invocation.op),
         "what serves it found": lambda: prepare.prepare(channel, call),
         "bound, run, ended": lambda: execute.run(channel, comm, call, prepared),
     }

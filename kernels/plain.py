@@ -1,6 +1,6 @@
 """What the compiled kernels do, by the same calls, on NumPy and ctypes: for processes that cannot import numba.
 
-    address, call, scale_address                        as reduce.address, reduce.call, scale.address
+    address, scale_address                              as reduce.address, scale.address
     pack_elements, unpack_elements                      as in pack
     njit, jit, copy_bytes, move_bytes, call_address     what the functions that numba compiles are made of
 
@@ -45,9 +45,6 @@ copy_bytes = move_bytes
 def call_address(kernel: int, dst: int, a: int, b: int, n: int) -> None:
     """Call the C function at the address `kernel`."""
     _KERNEL(int(kernel))(int(dst), int(a), int(b), int(n))
-
-
-call = call_address
 
 
 @cache

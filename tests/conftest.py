@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.option.quick:
-        leave_out(config, items, [item for item in items if item.get_closest_marker("slow")])
+        harness.keep(config, items, [item for item in items if not item.get_closest_marker("slow")])
     required = os.environ.get("MPICOLL_REQUIRE", "").replace(",", " ").split()
     for name, needs in ON_REQUEST.items():
         if not config.getoption(f"--run-{name}") and name not in required:
@@ -45,13 +45,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             for item in items:
                 if item.get_closest_marker(name):
                     item.add_marker(skip)
-
-
-def leave_out(config: pytest.Config, items: list[pytest.Item], dropped: list[pytest.Item]) -> None:
-    """Deselect some tests."""
-    if dropped:
-        config.hook.pytest_deselected(items=dropped)
-        items[:] = [item for item in items if item not in set(dropped)]
 
 
 class Results:

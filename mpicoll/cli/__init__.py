@@ -10,7 +10,7 @@ import click
 
 from .._version import __version__
 from ..launcher import RANK_VARIABLES, rank
-from .group import Later, OneLine, is_of_mpi
+from .group import Later, OneLine, uses_mpi
 from .info import info
 from .listing import list_
 from .load import load_everywhere
@@ -29,14 +29,14 @@ __all__ = ["RANK_VARIABLES", "main", "rank"]
 @click.pass_context
 def main(context: click.Context, files: tuple[str, ...]) -> None:
     """MPI collectives as data: list, see, prove, time and run their algorithms."""
-    load_everywhere(files, together=is_of_mpi(main.commands.get(context.invoked_subcommand or "")))
+    load_everywhere(files, together=uses_mpi(main.commands.get(context.invoked_subcommand or "")))
 
 
 for command in (list_, show, verify, info, run):
     main.add_command(command)
 for command in (
-    Later("bench", "benchmarks.bench.cli:bench", "Time algorithms beside MPI's, under mpiexec.", of_mpi=True),
-    Later("tune", "benchmarks.tune.cli:tune", "Measure what auto is to choose, under mpiexec.", of_mpi=True),
+    Later("bench", "benchmarks.bench.cli:bench", "Time algorithms beside MPI's, under mpiexec.", uses_mpi=True),
+    Later("tune", "benchmarks.tune.cli:tune", "Measure what auto is to choose, under mpiexec.", uses_mpi=True),
     Later("jobs", "jobs.cli:jobs", "Scaling runs under Slurm, from script to report."),
     Later("report", "benchmarks.report.cli:report", "Show, compare and draw what was timed."),
 ):

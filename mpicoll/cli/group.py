@@ -21,17 +21,17 @@ class MpiCommand(click.Command):
     """A command in which all ranks go on to use MPI, so that they can tell each other what went wrong before."""
 
 
-def is_of_mpi(command: click.Command | None) -> bool:
+def uses_mpi(command: click.Command | None) -> bool:
     """Return whether all ranks use MPI in a command."""
-    return isinstance(command, MpiCommand) or (isinstance(command, Later) and command.of_mpi)
+    return isinstance(command, MpiCommand) or (isinstance(command, Later) and command.uses_mpi)
 
 
 class Later(click.Command):
     """A command of mpicoll's package at place, imported when it is used: a part that does not load spoils no other."""
 
-    def __init__(self, name: str, place: str, short_help: str, *, of_mpi: bool = False) -> None:
+    def __init__(self, name: str, place: str, short_help: str, *, uses_mpi: bool = False) -> None:
         super().__init__(name, short_help=short_help)
-        self.place, self.of_mpi = f"mpicoll.{place}", of_mpi
+        self.place, self.uses_mpi = f"mpicoll.{place}", uses_mpi
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any

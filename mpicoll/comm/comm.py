@@ -10,7 +10,7 @@ from typing import Any, cast
 from mpi4py import MPI
 
 from ..dispatch import check_mode, execute, prepare
-from ..dispatch.methods import Given
+from ..dispatch.methods import Invocation
 from ..dispatch.prepare import Call, Prepared
 from ..errors import ArgumentError, CommError, MismatchError, MpicollError
 from ..fastpath.miss import Miss
@@ -125,48 +125,48 @@ class Comm(Collectives):
 
     # -- the way of a call ------------------------------------------------------------------------------
 
-    def _call(self, *given: Any) -> None:
+    def _call(self, *arguments: Any) -> None:
         """Select, run."""
-        channel, miss = self._missed(BLOCKING, *given)
-        if miss.begun is False:
-            call, prepared = self._prepare(channel, BLOCKING, miss.given)
+        channel, miss = self._missed(BLOCKING, *arguments)
+        if miss.operation is not None:
+            channel.run(miss.operation)
+        elif not miss.is_over:
+            call, prepared = self._prepare(channel, BLOCKING, miss.invocation)
             execute.run(channel, self, call, prepared)
             miss.insert(call, prepared)
-        elif isinstance(miss.begun, Operation):
-            channel.run(miss.begun)
 
-    def _start(self, *given: Any) -> MPI.Request:
+    def _start(self, *arguments: Any) -> MPI.Request:
         """Select, launch; the request."""
-        channel, miss = self._missed(NONBLOCKING, *given)
-        if miss.begun is True:
+        channel, miss = self._missed(NONBLOCKING, *arguments)
+        if miss.operation is not None:
+            return Request.launch(channel, miss.operation)
+        if miss.is_over:
             return Request.of_nothing()
-        if miss.begun:
-            return Request.launch(channel, miss.begun)
-        call, prepared = self._prepare(channel, NONBLOCKING, miss.given)
+        call, prepared = self._prepare(channel, NONBLOCKING, miss.invocation)
         started = execute.start(channel, self, call, prepared)
         request = Request.launch(channel, started) if isinstance(started, Operation) else started
         miss.insert(call, prepared)
         return request
 
-    def _init(self, info: MPI.Info, *given: Any) -> MPI.Prequest:
+    def _init(self, info: MPI.Info, *arguments: Any) -> MPI.Prequest:
         """Select, and keep it for every Start."""
-        channel, miss = self._missed(PERSISTENT, *given)
-        return persistent.prepare(channel, self, *self._prepare(channel, PERSISTENT, miss.given), info)
+        channel, miss = self._missed(PERSISTENT, *arguments)
+        return persistent.prepare(channel, self, *self._prepare(channel, PERSISTENT, miss.invocation), info)
 
-    def _missed(self, form: str, *given: Any) -> tuple[Channel, Miss]:
+    def _missed(self, form: str, *arguments: Any) -> tuple[Channel, Miss]:
         """Return the channel, and what is known of a call that the fast path did not serve."""
         channel = self._open()
-        return channel, channel.fast_path.miss(form, Given(*given))
+        return channel, channel.fast_path.miss(form, Invocation(*arguments))
 
-    def _prepare(self, channel: Channel, form: str, given: Given) -> tuple[Call, Prepared]:
+    def _prepare(self, channel: Channel, form: str, invocation: Invocation) -> tuple[Call, Prepared]:
         """Check arguments, select, lower. Raises MpicollError, which the other ranks are told."""
-        method = given.method
+        method = invocation.method
         try:
-            arguments = method.parse(channel, given.send, given.recv, given.root)
+            arguments = method.parse(channel, invocation.send, invocation.recv, invocation.root)
             if arguments is not None and arguments.unsettled:
                 check_mode.gather_recvcounts(channel, arguments, method.spelled(form))
-            call = prepare.describe(method.collective, arguments, given.root_rank, given.op)
-            call.form, call.given = form, given
+            call = prepare.describe(method.collective, arguments, invocation.root_rank, invocation.op)
+            call.form, call.invocation = form, invocation
             prepared = prepare.prepare(channel, call)
             if form != PERSISTENT and not prepared.is_native:
                 channel.check_tags()

@@ -35,8 +35,8 @@ class Method(NamedTuple):
         return {BLOCKING: self.name, NONBLOCKING: f"I{self.name.lower()}"}.get(form, f"{self.name}_init")
 
 
-class Given(NamedTuple):
-    """A method and what it was given, in the order in which the fast path takes it."""
+class Invocation(NamedTuple):
+    """A method and its arguments, in the order in which the fast path takes them."""
 
     method: Method
     send: Any
@@ -54,18 +54,18 @@ class Given(NamedTuple):
         """The root, 0 where the collective has none."""
         return int(self.root) if "root" in self.method.takes else 0
 
-    def snapshot(self) -> Given:
+    def snapshot(self) -> Invocation:
         """Return the same, in what nobody changes while the call reads it more than once; see buffers/snapshot.py."""
         send, recv = snapshot(self.send, self.recv)
-        return Given(self.method, send, recv, self.op, self.root if type(self.root) is int else values(self.root))
+        return Invocation(self.method, send, recv, self.op, self.root if type(self.root) is int else values(self.root))
 
     def native(self, one: Any, form: str, comm: MPI.Intracomm, *more: Any) -> Any:
         """Call MPI's own method in a form. `one` is the buffer of both sides where they are one, else None."""
-        given = self if one is None else self._replace(send=MPI.IN_PLACE, recv=one)
+        to_mpi = self if one is None else self._replace(send=MPI.IN_PLACE, recv=one)
         if self.op is not None:
-            given = given._replace(op=native(self.op))
+            to_mpi = to_mpi._replace(op=native(self.op))
         own = getattr(MPI.Intracomm, self.method.spelled(form))
-        return own(comm, *(getattr(given, name) for name in self.method.takes.split()), *more)
+        return own(comm, *(getattr(to_mpi, name) for name in self.method.takes.split()), *more)
 
 
 BARRIER = Method("Barrier", "barrier", "", lambda c, s, r, root: None)

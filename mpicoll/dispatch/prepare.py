@@ -26,7 +26,7 @@ from ..schedules.collectives import BLOCKING, COLLECTIVES, PERSISTENT, everybody
 from ..schedules.registry import parse_spec
 from ..schedules.schedule import Schedule, schedule
 from ..selection.select import NATIVE, Choice, choose, native_choice
-from .methods import Given
+from .methods import Invocation
 
 IDLE = 8  # executions kept for the next calls of a kind
 IDLE_BYTES = 1 << 20  # the most that more than one of them may take
@@ -41,7 +41,7 @@ class Call:
     """
 
     __slots__ = (
-        *("arguments", "averages", "collective", "commutative", "counts", "form", "given", "missing", "operator"),
+        *("arguments", "averages", "collective", "commutative", "counts", "form", "invocation", "missing", "operator"),
         *("root", "unit"),
     )
 
@@ -57,7 +57,7 @@ class Call:
     ) -> None:
         self.collective, self.arguments, self.counts, self.unit = collective, arguments, counts, unit
         self.root, self.operator, self.form = root, operator, form
-        self.given: Given | None = None
+        self.invocation: Invocation | None = None
         self.commutative = operator is None or operator.commutative
         self.missing = "" if operator is None else operator.missing
         self.averages = operator is not None and operator.averages
@@ -65,12 +65,12 @@ class Call:
     @property
     def name(self) -> str:
         """The method that the user called."""
-        return self.given.method.spelled(self.form) if self.given is not None else self.collective
+        return self.invocation.method.spelled(self.form) if self.invocation is not None else self.collective
 
     def native(self, form: str, comm: MPI.Intracomm, *more: Any) -> Any:
         """Call MPI's own method in a form on the same arguments; more is what that form takes besides."""
-        assert self.given is not None
-        return self.given.native(self.arguments.one if self.arguments is not None else None, form, comm, *more)
+        assert self.invocation is not None
+        return self.invocation.native(self.arguments.one if self.arguments is not None else None, form, comm, *more)
 
     def nbytes(self, p: int) -> int:
         """Return the bytes selection looks at: the whole vector, or one rank's send buffer for alltoall.

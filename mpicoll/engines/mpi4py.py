@@ -26,7 +26,8 @@ _IDLE_PASSES = 20  # empty passes before the processor is offered to others
 
 
 def _message(address: int, nbytes: int) -> list[Any]:
-    return [MPI.buffer.fromaddress(address, nbytes), nbytes, _BYTE]
+    # plain kernels return NumPy's integers, which this does not take
+    return [MPI.buffer.fromaddress(int(address), nbytes), nbytes, _BYTE]
 
 
 class _Lane:
@@ -149,13 +150,13 @@ class Execution:
             )
             if kind == FOLD or (a < b and not n):
                 continue
-            messages.append((kind, int(at), int(n), peer))
+            messages.append((kind, at, n, peer))
         return messages
 
     @property
     def progress(self) -> tuple[int, int, int]:
         """(messages posted, bytes sent, steps finished) so far."""
-        return self.messages, self.bytes, self.finished
+        return self.messages, int(self.bytes), self.finished
 
     def waiting(self) -> list[Waiting]:
         """Return what each unfinished lane waits for."""

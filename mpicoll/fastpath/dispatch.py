@@ -22,7 +22,7 @@ from mpi4py import MPI
 from ..buffers.buffer import Buffer
 from ..buffers.vector import Vector
 from ..dispatch import execute
-from ..dispatch.methods import Given, Method
+from ..dispatch.methods import Invocation
 from ..dispatch.prepare import Call, Prepared
 from ..dispatch.staging import aligned
 from ..engines import compiled
@@ -94,32 +94,32 @@ class CompiledFastPath:
         kinds = [kind for table in self.tables.values() for kind, _ in table.kinds.values()]
         return Stats(len(self.table.kinds), len(kinds), len(self.tables), sum(kind.nbytes for kind in kinds))
 
-    def miss(self, form: str, given: Given) -> Miss:
+    def miss(self, form: str, invocation: Invocation) -> Miss:
         """Return what is known of a call that the function did not serve, or not to its end. Raises MPI.Exception."""
         if form == PERSISTENT:  # it comes here at once, and is kept by its request
-            return Miss(given.snapshot())
-        if begun := self._resume(given.method, form):
-            return Miss(given, begun)
-        given = given.snapshot()  # it says in _insert() what it says in _key()
-        return Miss(given, insert=partial(self._insert, self._key(given), given))
+            return Miss(invocation.snapshot())
+        if resumed := self._resume(invocation, form):
+            return resumed
+        invocation = invocation.snapshot()  # it says in _insert() what it says in _key()
+        return Miss(invocation, insert=partial(self._insert, self._key(invocation), invocation))
 
-    def _key(self, given: Given) -> Key | None:
+    def _key(self, invocation: Invocation) -> Key | None:
         """Return what kind of call it is; None where the function could serve none of it."""
-        self.fast_call(*given, None, None)
+        self.fast_call(*invocation, None, None)
         if not self.context[field.KEY + signature.METHOD]:
             return None
         words = self.context[field.KEY : field.KEY + signature.KEYS].copy()
         self.context[field.KEY + signature.METHOD] = 0
         return Key(int(self.context[field.ROW]), words, self.details[: words[signature.LENGTH]].copy())
 
-    def _insert(self, key: Key | None, given: Given, call: Call, prepared: Prepared) -> None:
+    def _insert(self, key: Key | None, invocation: Invocation, call: Call, prepared: Prepared) -> None:
         """Serve calls of this kind from now on, if it may be, and the same served the last one.
 
         One that is known could not be served since its scratch was away, or too small, or its buffers overlap.
         Objects are known by their addresses: so those of dtypes, datatypes and roots must be such as there is one of.
         """
         plan = prepared.plan
-        if key is None or given.root_rank > SINGLE or not execute.may_take_the_fast_path(call, prepared):
+        if key is None or invocation.root_rank > SINGLE or not execute.may_take_the_fast_path(call, prepared):
             return
         assert plan is not None
         if call.arguments and call.arguments.one is not None and not key.words[signature.SAME]:
@@ -127,7 +127,7 @@ class CompiledFastPath:
         known = self.table.kinds.get(key.row)
         if plan.nbytes > LARGEST or (known is not None and known[0].is_of(key, known[1])):
             return
-        leaves, sides = list(_leaves((given.send, given.recv, given.counts))), _sides(call, given)
+        leaves, sides = list(_leaves((invocation.send, invocation.recv, invocation.counts))), _sides(call, invocation)
         if not all(map(_is_single, leaves)) or not self.table.was_seen(key, (weakref.ref(prepared), sides)):
             return
         if self.stats().nbytes + plan.nbytes > MOST:
@@ -141,28 +141,25 @@ class CompiledFastPath:
         record = execute.record(call, prepared, 0)
         strings = [leaf for leaf in leaves if isinstance(leaf, str)]
         nbytes = plan.nbytes + key.details.nbytes
-        kind = Kind(execution, prepared.choice, record, given.method, nbytes, key.details, (tables, given.op, strings))
+        kept = tables, invocation.op, strings
+        kind = Kind(execution, prepared.choice, record, invocation.method, nbytes, key.details, kept)
         self.table.put(key.row, kind, row)
         self.context[field.TURN] += 1
 
     # -- what leaves the fast path --------------------------------------------------------------------------
 
-    def _resume(self, method: Method, form: str) -> Operation | bool:
-        """Return what becomes of a call of this method that the function began.
-
-        It is True if the call is over, an operation if not.
-
-        False where it began none. Raises MPI.Exception.
-        """
+    def _resume(self, invocation: Invocation, form: str) -> Miss | None:
+        """Return what is left to do of this call where the function began it; else None. Raises MPI.Exception."""
+        method = invocation.method
         outcome = int(self.context[field.OUTCOME])
         if outcome == Outcome.MISSED:
-            return False
+            return None
         table, at = self.table, int(self.context[field.ROW])
         found = table.kinds.get(at)
         # another, interrupted on its way here
         if outcome == Outcome.STALE or found is None or found[0].method is not method:
             self._leak()
-            return False
+            return None
         kind, row = found
         sequence = self.channel.sequence
         if outcome == Outcome.RAN:
@@ -170,7 +167,7 @@ class CompiledFastPath:
             self.context[field.LENT] = 0
             self._held()
             self._record(kind, form, sequence)
-            return True
+            return Miss(invocation, is_over=True)
         if outcome != Outcome.UNDER_WAY:
             self._leak()
             error = MPI.Exception(kind.execution.cause(-outcome))
@@ -199,7 +196,7 @@ class CompiledFastPath:
         name = method.spelled(form)
         operation = Operation(kind.choice, sequence, stages, finish, (kind, buffers), form, name)
         operation.is_begun = True
-        return operation
+        return Miss(invocation, operation)
 
     def leak(self) -> None:
         """Nobody goes on with what the function began, if it did. MPI may, in memory that stays."""
@@ -254,11 +251,11 @@ class CompiledFastPath:
             self.channel.record(replace(record, messages=messages, bytes=nbytes))
 
 
-def _sides(call: Call, given: Given) -> tuple[tuple[int, int], tuple[int, int]]:
+def _sides(call: Call, invocation: Invocation) -> tuple[tuple[int, int], tuple[int, int]]:
     """For either side the bytes of its array, if it is used, and where in it the call's data begins."""
     if call.arguments is None:
         return (0, 0), (0, 0)
-    return _side(given.send, call.arguments.send), _side(given.recv, call.arguments.recv)
+    return _side(invocation.send, call.arguments.send), _side(invocation.recv, call.arguments.recv)
 
 
 def _side(message: Any, buffer: Buffer | Vector | None) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..dispatch.methods import Given
+from ..dispatch.methods import Invocation
 from ..dispatch.prepare import Call, Prepared
 from ..runtime.operation import Operation
 
@@ -18,11 +18,12 @@ def _insert_nothing(call: Call, prepared: Prepared) -> None:
 class Miss:
     """What is known of such a call.
 
-    given is a snapshot of its arguments, where nothing of it was begun. begun is an operation that goes on with what
-    the fast path began of it, True if that was all, False if it began nothing. insert is told what served the call, so
-    that the fast path may serve the next one of its kind.
+    invocation is a snapshot, where the fast path began nothing of the call. operation goes on with what it began;
+    None if nothing is left to do. is_over says that the call was served to its end after all. insert is called with
+    what served the call, so that the fast path may serve the next one of its kind.
     """
 
-    given: Given
-    begun: Operation | bool = False
+    invocation: Invocation
+    operation: Operation | None = None
+    is_over: bool = False
     insert: Callable[[Call, Prepared], None] = _insert_nothing

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..dispatch.methods import Given
+from ..dispatch.methods import Invocation
 from ..runtime.fast_path import FastPath
 from ..selection.select import Overrides
 from .miss import Miss
@@ -45,13 +45,13 @@ class ClosedFastPath:
         self.closed = why
 
     @staticmethod
-    def fast_call(*given: Any) -> int:
+    def fast_call(*invocation: Any) -> int:
         """Serve nothing."""
         return 1
 
-    def miss(self, form: str, given: Given) -> Miss:
+    def miss(self, form: str, invocation: Invocation) -> Miss:
         """Return what is known of a call: its arguments."""
-        return Miss(given.snapshot())
+        return Miss(invocation.snapshot())
 
     def lend(self, scratch: np.ndarray) -> bool:
         """Let whoever asks use the scratch."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from ..schedules import blocks as parts
 from ..schedules.collectives import Block
 from ..schedules.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send, Step, Strand
@@ -31,6 +29,7 @@ from .plan import (
     cut,
     layout,
 )
+from .rows import Row, Segment, joined, merged, tables
 
 
 class _Home(NamedTuple):
@@ -39,10 +38,6 @@ class _Home(NamedTuple):
     base: int
     offset: int
     region: Region | None = None
-
-
-Segment = tuple[int, int, int]
-Row = tuple[int, int, list[Segment], int]  # kind, peer, segments, stage
 
 
 def lower(
@@ -115,15 +110,23 @@ class _Lowering:
             self.spans.append((first, len(self.steps)))
         self.spans = self.spans or [(0, 0)]
         self._keep_untouched()
-        return self._tables(window, itemsize, -(-peak // ALIGN) * ALIGN)
+        return tables(
+            self.steps,
+            self.spans,
+            slice_=self.slice,
+            lanes=self.lanes,
+            window=window,
+            lane_scratch=-(-peak // ALIGN) * ALIGN,
+            itemsize=itemsize,
+        )
 
     # -- strands and steps ------------------------------------------------------------------------------
 
     def _strand(self, strand: Strand, start: int) -> int:
         self.pool, self.last_read, self.last_write = Pool(start), last(strand, read), last(strand, written)
-        self.read_last: dict[int, list[Loc]] = {}  # by step: what nobody reads after it
+        self.unread_after: dict[int, list[Loc]] = {}  # by step
         for loc, at in self.last_read.items():
-            self.read_last.setdefault(at, []).append(loc)
+            self.unread_after.setdefault(at, []).append(loc)
         kept = [loc for loc in self.last_write if self._is_kept(loc) and self._length(loc)] if self.averaged else []
         divided = due(kept, self.last_read, self.last_write, self.early)
         for index, step in enumerate(strand):
@@ -173,7 +176,7 @@ class _Lowering:
 
     def _release(self, index: int) -> None:
         """Give back what nobody reads after this step."""
-        for loc in {*self.read_last.get(index, ()), *self.moved}:
+        for loc in dict.fromkeys((*self.unread_after.get(index, ()), *self.moved)):
             if self.homes[loc].region and self.last_read.get(loc, -1) <= index:
                 self.released.append(self.homes.pop(loc).region)
         for region in self.released:
@@ -197,15 +200,8 @@ class _Lowering:
             return None
         return kind, peer, segments, stage if len(segments) > 1 else -1
 
-    def _joined(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Neighbours in memory become one segment where no chunk cuts through them."""
-        out: list[Segment] = []
-        for base, offset, length in segments:
-            if self.lanes == 1 and out and out[-1][0] == base and out[-1][1] + out[-1][2] == offset:
-                out[-1] = (base, out[-1][1], out[-1][2] + length)
-            else:
-                out.append((base, offset, length))
-        return out
+    def _joined(self, segments: list[Segment]) -> list[Segment]:
+        return joined(segments) if self.lanes == 1 else segments  # a chunk would cut through them
 
     def _send(self, op: Send) -> Row | None:
         locs = [Loc(op.buffer, b) for b in op.blocks]
@@ -276,16 +272,7 @@ class _Lowering:
         self._move(loc, place)
 
     def _merged(self, rows: list[Row]) -> list[Row]:
-        """Local rows whose every segment follows on become one."""
-        out: list[Row] = []
-        for row in rows:
-            alike = self.lanes == 1 and out and out[-1][0] == row[0] and len(out[-1][2]) == len(row[2])
-            if alike and all(map(_follows, out[-1][2], row[2])):
-                joined = [(a[0], a[1], a[2] + b[2]) for a, b in zip(out[-1][2], row[2], strict=True)]
-                out[-1] = (row[0], 0, joined, -1)
-            else:
-                out.append(row)
-        return out
+        return merged(rows) if self.lanes == 1 else rows  # a chunk would cut through them
 
     def _divide(self, locs: Sequence[Loc], step: Step) -> None:
         """Make the rows that write these results divide them too, or add rows that do; see uses.due."""
@@ -318,37 +305,3 @@ class _Lowering:
             self.steps.insert(0, ([], []))
             self.spans = [(0, 1)] + [(a + 1, b + 1) for a, b in self.spans[1:]]
         self.steps[0][0].extend(self._merged(rows))
-
-    # -- tables -----------------------------------------------------------------------------------------
-
-    def _tables(self, window: int, itemsize: int, lane_scratch: int) -> Plan:
-        rows: list[tuple[int, ...]] = []
-        segments: list[Segment] = []
-        steps: list[tuple[int, ...]] = []
-        for post, finish in self.steps:
-            first = len(rows)
-            for kind, peer, pieces, stage in post + finish:
-                rows.append((kind, peer, len(segments), len(segments) + len(pieces), stage))
-                segments += pieces
-            steps.append((first, first + len(post), len(rows)))
-        most = max((sum(r[0] in (SEND, RECV) for r in post) for post, _ in self.steps), default=0)
-        return Plan(
-            _table(rows, 5),
-            _table(segments, 3),
-            _table(steps, 3),
-            _table(self.spans, 2),
-            self.slice,
-            self.lanes,
-            window,
-            lane_scratch,
-            most,
-            itemsize,
-        )
-
-
-def _follows(a: Segment, b: Segment) -> bool:
-    return a[0] == b[0] and a[1] + a[2] == b[1]
-
-
-def _table(rows: Sequence[Sequence[int]], width: int) -> np.ndarray:
-    return np.array(rows, np.int64).reshape(-1, width)

@@ -21,7 +21,7 @@ import mpi4py
 
 from ..errors import MpicollError, spans
 
-LONG = 300  # characters of an error takes in an answer
+LONG = 300  # characters that an error takes in an answer
 MANY = 64  # calls under way in an answer
 RECENT = 8  # errors in an answer
 LINES = 8  # of a report on other ranks
@@ -168,7 +168,7 @@ def find(
     """Return which ranks are not in a call that stands still, and why.
 
     waited_for are the ranks its messages need, own the failures of the rank that stands in it: what all have refused
-    alike explains nothing. A rank that made the call after an error of its own is told of where no other is missing.
+    alike explains nothing. A rank that made the call after an error of its own is reported where no other is missing.
     """
     others = list(others)
     failures = {rank: _failure(one, answers[rank], own) for rank in others if rank in answers}

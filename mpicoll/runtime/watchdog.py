@@ -151,7 +151,7 @@ def is_in_vain(operation: Operation, channel: Watched) -> bool:
 
     In check mode ranks that differ come to raise.
 
-    Messages that a rank sent before it told have been looked for since.
+    Messages that a rank sent before it answered have been looked for since.
     """
     answers = channel.inquiry.answers
     return any(

@@ -8,16 +8,13 @@ from dataclasses import dataclass
 
 import launcher
 import pytest
-from support.harness import sample
+from support.harness import keep, sample
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     chosen = [item for item in items if item.get_closest_marker("quick")] if config.option.quick else items
-    chosen = sample(chosen, config.option.sample, config.option.sample_seed, size=1)
-    if dropped := [item for item in items if item not in chosen]:
-        config.hook.pytest_deselected(items=dropped)
-        items[:] = chosen
+    keep(config, items, sample(chosen, config.option.sample, config.option.sample_seed, size=1))
 
 
 @dataclass

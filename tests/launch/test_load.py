@@ -6,7 +6,7 @@ import pytest
 from mine import MINE
 
 from mpicoll.cli import main
-from mpicoll.cli.group import is_of_mpi
+from mpicoll.cli.group import uses_mpi
 
 WRONG = """\
 from mpi4py import MPI
@@ -35,7 +35,7 @@ def test_bench_times_it(run):
     assert "mine" in done.output and "yes" in done.output
 
 
-OF_MPI = {name: [name] for name, command in main.commands.items() if is_of_mpi(command)} | {"bench": BENCH}
+OF_MPI = {name: [name] for name, command in main.commands.items() if uses_mpi(command)} | {"bench": BENCH}
 
 
 @pytest.mark.parametrize(("wrong", "said"), [((1,), "on rank 1: "), ((0, 1, 2), "")])

@@ -100,14 +100,10 @@ class Harness:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         fits = [item for item in items if self._fits(item)]
         chosen = sample(fits, config.option.sample, config.option.sample_seed, self.size)
-        kept = set(map(id, chosen))
-        dropped = [item for item in items if id(item) not in kept]
         for item in items:
             if not self._fits(item):
                 item.user_properties.append(TOO_FEW_OR_MANY)
-        if dropped:
-            config.hook.pytest_deselected(items=dropped)
-            items[:] = chosen
+        keep(config, items, chosen)
 
     def _fits(self, item: pytest.Item) -> bool:
         """Whether mpi(min_size=, max_size=) admits so many ranks."""
@@ -270,6 +266,14 @@ class Harness:
         time.sleep(1.0)         # the launcher forwards what was printed only while it runs
         threading.Timer(3.0, os._exit, (1,)).start()
         self.MPI.COMM_WORLD.Abort(1)
+
+
+def keep(config: pytest.Config, items: list[pytest.Item], chosen: list[pytest.Item]) -> None:
+    """Deselect the tests that were not chosen."""
+    kept = set(chosen)
+    if dropped := [item for item in items if item not in kept]:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = chosen
 
 
 def sample(items: list[pytest.Item], fraction: float, seed: int, size: int) -> list[pytest.Item]:

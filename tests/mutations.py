@@ -274,7 +274,7 @@ MUTATIONS = [
         "mpicoll/fastpath/table.py",
         "        return before == served\n",
         "        return before is not None\n",
-        "mpi/test_direct.py",
+        "unit/test_fast_path_table.py",
     ),
     Mutation(
         "mpicoll/fastpath/start.py",

@@ -112,6 +112,7 @@ CALLS = {
         errors.InPlaceError, "IN_PLACE"),
     "reduce_scatter_block counts": case(lambda c: c.Reduce_scatter_block(z(2 * c.size), z(3)), COUNTS, "2 3"),
     "reduce_scatter counts": case(lambda c: c.Reduce_scatter(z(2 * c.size), z(2), [3] * c.size), COUNTS),
+    "reduce_scatter left over": case(lambda c: c.Reduce_scatter(z(3 * c.size), z(2), [2] * c.size), COUNTS, "add up"),
     "reduce_scatter few counts": case(lambda c: c.Reduce_scatter(z(2), z(2), [1] * (c.size + 1)), SPEC, "items"),
     "reduce_scatter negative": case(lambda c: c.Reduce_scatter(z(0), z(0), [-1] * c.size), COUNTS),
     "allgather counts": case(lambda c: c.Allgather(z(2), z(3 * c.size)), COUNTS, "16 bytes 24 bytes"),

@@ -11,7 +11,7 @@ from mpi4py import MPI
 from mpicoll.dispatch.execute import UnderWay
 from mpicoll.engines import mpi4py as reference
 from mpicoll.errors import MismatchError, RequestError
-from mpicoll.runtime.operation import Operation, Raised
+from mpicoll.runtime.operation import GLANCE, Operation, Raised
 
 
 class Stage:
@@ -93,6 +93,13 @@ def test_what_waits_for_an_earlier_one_does_not_stand_still():
         assert second.stalled(float(now)) == 0.0
     first.step(0.0)
     assert second.stalled(10.0) == 0.0 and second.stalled(10.5) == 0.5
+
+
+def test_time_in_which_nobody_looked_is_no_standing_still():
+    """A program that computes for a minute between two looks has waited for a moment of it."""
+    operation = made(Stage())
+    operation.stalled(0.0)
+    assert operation.stalled(60.0) == GLANCE and operation.stalled(60.5) == GLANCE + 0.5
 
 
 class Interrupts:

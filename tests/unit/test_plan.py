@@ -30,6 +30,7 @@ from mpicoll.plans.plan import (
 )
 from mpicoll.proofs.check_plan import Case, check_tables, in_place_forms, lower_all
 from mpicoll.proofs.check_schedule import verify
+from mpicoll.proofs.wellformed import sound_row
 from mpicoll.schedules import blocks as parts
 from mpicoll.schedules.combinators import parallel, relabel
 from mpicoll.schedules.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send, Strands
@@ -334,6 +335,29 @@ def test_nothing_is_copied_that_need_not_be():
         assert (plan.rows[:, 4] == -1).all()
         folds = [end - first for kind, _, first, end, _ in plan.rows.tolist() if kind == FOLD]
         assert folds == [3, 3, 3]
+
+
+def test_what_passes_through_stays_where_it_landed():
+    """The block that is kept arrives beside others: it goes to the output once, when nothing is missing from it."""
+    for plan in lower_all(schedule("reduce_scatter", "recursive_halving", 8), Case(64, 8, None, 4), False):
+        to = [int(plan.segments[first, 0]) for kind, _, first, _, _ in plan.rows.tolist() if kind == FOLD]
+        assert to.count(OUT) == 1 and to[-1] == OUT
+
+
+def test_a_row_beyond_its_scratch_is_refused():
+    plan = lower(schedule("gather", "binomial", 4, root=3), 1, 1, 8, chunk_bytes=8)
+    row = next(r for r in plan.rows.tolist() if r[0] == SEND and r[4] >= 0)
+    segments = plan.segments.tolist()[row[2] : row[3]]
+    assert sound_row(plan, row, segments)
+    assert not sound_row(plan, [*row[:4], plan.lane_scratch], segments)
+
+
+def test_a_fold_of_unequal_operands_is_refused():
+    plan = lower(schedule("allreduce", "recursive_doubling", 2), 0, 4, 8)
+    row = next(r for r in plan.rows.tolist() if r[0] == FOLD)
+    to, *operands = plan.segments.tolist()[row[2] : row[3]]
+    assert sound_row(plan, row, [to, *operands])
+    assert not sound_row(plan, row, [[to[0], to[1], to[2] - 8], *operands])
 
 
 def test_several_folds_into_one_are_one_row():

@@ -1,0 +1,35 @@
+"""What the fast path remembers of calls before it serves their kind."""
+
+from __future__ import annotations
+
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
+from mpicoll.fastpath.table import SEEN, Table
+
+SIDES = ((0, 8), (8, 8))
+
+
+class Prepared:
+    """Stands for what served a call."""
+
+
+def key(digest: int) -> Any:
+    return SimpleNamespace(digest=digest)
+
+
+def test_a_kind_was_seen_when_the_same_served_it_twice():
+    table, one, other = Table(), Prepared(), Prepared()
+    assert not table.was_seen(key(1), (weakref.ref(one), SIDES))
+    assert not table.was_seen(key(1), (weakref.ref(other), SIDES))
+    assert not table.was_seen(key(1), (weakref.ref(other), ((0, 8), (0, 8))))
+    assert table.was_seen(key(1), (weakref.ref(other), ((0, 8), (0, 8))))
+
+
+def test_kinds_seen_long_ago_are_forgotten():
+    table, one = Table(), Prepared()
+    for digest in range(SEEN + 1):
+        table.was_seen(key(digest), (weakref.ref(one), SIDES))
+    assert not table.was_seen(key(0), (weakref.ref(one), SIDES))
+    assert table.was_seen(key(SEEN), (weakref.ref(one), SIDES))

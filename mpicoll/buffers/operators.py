@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import traceback
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from threading import Lock
@@ -189,7 +190,7 @@ def _user(op: MPI.Op, facts: TypeFacts) -> Operator:
     if facts.size and not facts.contiguous:
         return Operator("user", op.Is_commutative(), 0, missing=f"a user operator on {facts.name}, which has holes")
     errors: list[BaseException] = []
-    kernel = _Signature(_reduce_local(op, facts, errors))
+    kernel = _Signature(_kernel_of(op, facts, errors))
     return Operator("user", op.Is_commutative(), ctypes.cast(kernel, ctypes.c_void_p).value or 0, kernel, errors)
 
 
@@ -198,9 +199,44 @@ def _let_go(datatype: MPI.Datatype) -> None:
         datatype.Free()
 
 
-def _reduce_local(op: MPI.Op, facts: TypeFacts, errors: list[BaseException]) -> Any:
-    """Compute dst = a op b for a user's operator, through MPI.Op.Reduce_local, which works on its second argument."""
-    datatype = facts.datatype
+def function_of(op: MPI.Op) -> Callable[[Any, Any, MPI.Datatype], Any] | None:
+    """Return the function of an operator that MPI.Op.Create made of one; None for an operator that was made in C.
+
+    By how mpi4py pickles them.
+    """
+    try:
+        made = op.__reduce__()
+    except ValueError:  # it has a function that mpi4py does not know
+        return None
+    if not isinstance(made, tuple) or made[0] not in (MPI.Op.Create, type(op).Create):
+        return None
+    function: Callable[[Any, Any, MPI.Datatype], Any] = made[1][0]
+    return function
+
+
+def _apply(op: MPI.Op) -> Callable[[MPI.buffer, MPI.buffer, int, MPI.Datatype], None]:
+    """Return what computes b = a op b in the memory of b, for so many elements of a datatype.
+
+    A function in Python is called without MPI. Within MPI.Op.Reduce_local it would run under MPI's own lock; there,
+    another thread that has Python's lock and calls MPI would wait for this one for good, and this one for Python's.
+    """
+    function = function_of(op)
+    if function is None:
+        return lambda a, b, n, datatype: op.Reduce_local([a, n, datatype], [b, n, datatype])
+
+    def apply(a: MPI.buffer, b: MPI.buffer, n: int, datatype: MPI.Datatype) -> None:
+        try:
+            function(a, b, datatype)
+        except BaseException:  # as in MPI's own reductions, which no exception can pass through
+            last_words(traceback.format_exc())
+            MPI.COMM_WORLD.Abort(1)
+
+    return apply
+
+
+def _kernel_of(op: MPI.Op, facts: TypeFacts, errors: list[BaseException]) -> Any:
+    """Return a function that computes dst = a op b for a user's operator, at addresses."""
+    datatype, apply = facts.datatype, _apply(op)
     if not facts.predefined:
         datatype = datatype.Dup()  # the user may free theirs before a nonblocking call is done
 
@@ -212,7 +248,7 @@ def _reduce_local(op: MPI.Op, facts: TypeFacts, errors: list[BaseException]) -> 
             else:
                 target = MPI.buffer.allocate(nbytes)
                 target[:] = MPI.buffer.fromaddress(b, nbytes)
-            op.Reduce_local([MPI.buffer.fromaddress(a, nbytes), n, datatype], [target, n, datatype])
+            apply(MPI.buffer.fromaddress(a, nbytes), target, n, datatype)
             if dst != b:
                 MPI.buffer.fromaddress(dst, nbytes)[:] = target
         except BaseException as error:  # raised again when the call ends

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import queue
 import threading
@@ -227,3 +228,38 @@ def test_persistent_collectives_of_one_rank_and_of_all_are_made_at_once(comm):
     finally:
         for parent in parents:
             parent.Free()
+
+
+@pytest.mark.parametrize("engine", ["mpi4py", "compiled"])
+def test_an_operator_in_python_holds_no_lock_of_mpi(comm, engine):
+    """Its function lets other threads run, which call MPI: on Intel MPI these would wait for it, and it for them."""
+    ours, over = mpicoll.Comm(comm), threading.Event()
+
+    def slowly(a, b, datatype):
+        assert datatype == MPI.DOUBLE
+        time.sleep(0.002)
+        total = np.frombuffer(b)
+        total += np.frombuffer(a)
+
+    def reduce():
+        op = MPI.Op.Create(slowly, commute=True)
+        try:
+            with ours.using(allreduce="naive", engine=engine):
+                for i in range(30):
+                    send, receive, right = total(comm, 9, i)
+                    ours.Allreduce(send, receive, op)
+                    assert (receive == right).all()
+        finally:
+            over.set()
+            op.Free()
+
+    def ask():
+        keyval = MPI.Datatype.Create_keyval()
+        while not over.is_set():
+            MPI.DOUBLE.Get_attr(keyval)  # mpi4py holds Python's lock meanwhile
+            time.sleep(0)
+        MPI.Datatype.Free_keyval(keyval)
+
+    faulthandler.dump_traceback_later(LIMIT, exit=True)  # no thread of Python's could say so
+    together(reduce, ask)
+    faulthandler.cancel_dump_traceback_later()

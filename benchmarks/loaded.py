@@ -90,7 +90,7 @@ def main(numbers: tuple[int, ...], nbytes: int, calls: int, rounds: int) -> None
             native, ours = streams(comm, nbytes, calls, rounds)
         told = [np.median(native), native.mean(), np.median(ours), ours.mean()]
         shares = [told[2] / told[0], told[3] / told[1]]
-        table.add_row(str(number), *(f"{1e6 * each:.1f}" for each in told), *(f"{each:.2f}" for each in shares))
+        table.add_row(str(number), *(f"{1e6 * each:.1f}" for each in told), *(f"{each:.2g}" for each in shares))
     if comm.rank == 0:
         console().print(table)
 

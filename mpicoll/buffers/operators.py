@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from threading import Lock
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -199,28 +199,26 @@ def _let_go(datatype: MPI.Datatype) -> None:
         datatype.Free()
 
 
-def function_of(op: MPI.Op) -> Callable[[Any, Any, MPI.Datatype], Any] | None:
-    """Return the function of an operator that MPI.Op.Create made of one; None for an operator that was made in C.
+def _function_of(op: MPI.Op) -> Callable[[Any, Any, MPI.Datatype], Any] | None:
+    """Return the Python function that MPI.Op.Create was given; None for an operator that was made in C.
 
-    By how mpi4py pickles them.
+    mpi4py tells it only by the way it pickles operators.
     """
     try:
-        made = op.__reduce__()
-    except ValueError:  # it has a function that mpi4py does not know
+        pickled: Any = op.__reduce__()
+    except ValueError:  # mpi4py knows of no function
         return None
-    if not isinstance(made, tuple) or made[0] not in (MPI.Op.Create, type(op).Create):
-        return None
-    function: Callable[[Any, Any, MPI.Datatype], Any] = made[1][0]
-    return function
+    _create, (function, _commutes) = pickled
+    return cast("Callable[[Any, Any, MPI.Datatype], Any]", function)
 
 
 def _apply(op: MPI.Op) -> Callable[[MPI.buffer, MPI.buffer, int, MPI.Datatype], None]:
-    """Return what computes b = a op b in the memory of b, for so many elements of a datatype.
+    """Return a function of (a, b, n, datatype) that computes b = a op b on n elements, in the memory of b.
 
-    A function in Python is called without MPI. Within MPI.Op.Reduce_local it would run under MPI's own lock; there,
-    another thread that has Python's lock and calls MPI would wait for this one for good, and this one for Python's.
+    It calls the operator's own Python function without MPI. MPI.Op.Reduce_local would call it while it holds Intel
+    MPI's lock. Another thread could take Python's lock meanwhile, and wait for MPI's: neither would ever go on.
     """
-    function = function_of(op)
+    function = _function_of(op)
     if function is None:
         return lambda a, b, n, datatype: op.Reduce_local([a, n, datatype], [b, n, datatype])
 

@@ -18,9 +18,9 @@ def _insert_nothing(call: Call, prepared: Prepared) -> None:
 class Miss:
     """What is known of such a call.
 
-    invocation is a snapshot, where the fast path began nothing of the call. operation goes on with what it began;
-    None if nothing is left to do. is_over says that the call was served to its end after all. insert is called with
-    what served the call, so that the fast path may serve the next one of its kind.
+    operation goes on with a call that the fast path began, and is_over says that it has ended by now. Otherwise the
+    fast path began nothing: invocation is a snapshot then, and insert is to be called with what serves the call, so
+    that the fast path may serve the next one of its kind.
     """
 
     invocation: Invocation

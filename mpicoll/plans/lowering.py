@@ -124,7 +124,7 @@ class _Lowering:
 
     def _strand(self, strand: Strand, start: int) -> int:
         self.pool, self.last_read, self.last_write = Pool(start), last(strand, read), last(strand, written)
-        self.unread_after: dict[int, list[Loc]] = {}  # by step
+        self.unread_after: dict[int, list[Loc]] = {}  # by step: what no later step reads
         for loc, at in self.last_read.items():
             self.unread_after.setdefault(at, []).append(loc)
         kept = [loc for loc in self.last_write if self._is_kept(loc) and self._length(loc)] if self.averaged else []
@@ -194,18 +194,19 @@ class _Lowering:
     # -- messages ---------------------------------------------------------------------------------------
 
     def _message(self, kind: int, peer: int, segments: list[Segment], stage: int, token: bool) -> Row | None:
-        """Return one row; none for a message that both ends know to be empty."""
-        segments = self._joined([s for s in segments if s[2]])
+        """Return one row; none for a message that both ends know to be empty. Its segments are joined."""
         if not segments and not token:
             return None
         return kind, peer, segments, stage if len(segments) > 1 else -1
 
-    def _joined(self, segments: list[Segment]) -> list[Segment]:
-        return joined(segments) if self.lanes == 1 else segments  # a chunk would cut through them
+    def _joined(self, locs: list[Loc], homes: list[_Home]) -> list[Segment]:
+        """Return the segments of these blocks, but for empty ones; neighbours are one where no chunk cuts them."""
+        segments = [s for s in map(self._segment, locs, homes) if s[2]]
+        return joined(segments) if self.lanes == 1 else segments
 
     def _send(self, op: Send) -> Row | None:
         locs = [Loc(op.buffer, b) for b in op.blocks]
-        segments = self._joined([s for s in (self._segment(x, self.homes[x]) for x in locs) if s[2]])
+        segments = self._joined(locs, [self.homes[x] for x in locs])
         stage = self._borrow(sum(map(self._piece, locs))).offset if len(segments) > 1 else -1
         return self._message(SEND, op.peer, segments, stage, not op.blocks)
 
@@ -213,7 +214,7 @@ class _Lowering:
         locs = [Loc(op.buffer, b) for b in op.blocks]
         if all(map(self._is_kept, locs)):
             homes = [_Home(OUT, self.memory.output_at(x.block)) for x in locs]
-            direct = self._joined([s for s in map(self._segment, locs, homes) if s[2]])
+            direct = self._joined(locs, homes)
             if len(direct) < 2:
                 for loc, home in zip(locs, homes, strict=True):
                     self._move(loc, home)
@@ -231,7 +232,7 @@ class _Lowering:
         region = self._borrow(sum(map(self._piece, locs)))
         at = parts.offsets([self._piece(x) for x in locs])
         pieces = [_Home(SCRATCH, region.offset + a, region) for a in at]
-        row = self._message(RECV, peer, list(map(self._segment, locs, pieces)), region.offset, not locs)
+        row = self._message(RECV, peer, self._joined(locs, pieces), region.offset, not locs)
         return row, pieces
 
     # -- local work -------------------------------------------------------------------------------------
@@ -272,10 +273,11 @@ class _Lowering:
         self._move(loc, place)
 
     def _merged(self, rows: list[Row]) -> list[Row]:
-        return merged(rows) if self.lanes == 1 else rows  # a chunk would cut through them
+        """Return the rows with those as one whose segments all follow on, where no chunk cuts them."""
+        return merged(rows) if self.lanes == 1 else rows
 
     def _divide(self, locs: Sequence[Loc], step: Step) -> None:
-        """Make the rows that write these results divide them too, or add rows that do; see uses.due."""
+        """Make the rows that write these results divide them too, or add rows that do; see liveness.due."""
         read = {op.src for op in step if isinstance(op, Reduce)}
         for loc in locs:
             row = self.wrote.get(loc)

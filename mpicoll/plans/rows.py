@@ -8,7 +8,7 @@ import numpy as np
 
 from .plan import RECV, SEND, Plan
 
-Segment = tuple[int, int, int]  # base, offset, length in elements
+Segment = tuple[int, int, int]  # base; offset and length in bytes
 Row = tuple[int, int, list[Segment], int]  # kind, peer, segments, stage
 
 

@@ -238,8 +238,8 @@ def test_an_operator_in_python_holds_no_lock_of_mpi(comm, engine):
     def slowly(a, b, datatype):
         assert datatype == MPI.DOUBLE
         time.sleep(0.002)
-        total = np.frombuffer(b)
-        total += np.frombuffer(a)
+        result = np.frombuffer(b)
+        result += np.frombuffer(a)
 
     def reduce():
         op = MPI.Op.Create(slowly, commute=True)
@@ -261,5 +261,7 @@ def test_an_operator_in_python_holds_no_lock_of_mpi(comm, engine):
         MPI.Datatype.Free_keyval(keyval)
 
     faulthandler.dump_traceback_later(LIMIT, exit=True)  # no thread of Python's could say so
-    together(reduce, ask)
-    faulthandler.cancel_dump_traceback_later()
+    try:
+        together(reduce, ask)
+    finally:
+        faulthandler.cancel_dump_traceback_later()

@@ -381,13 +381,13 @@ def test_beside_what_is_in_flight(comm, engine):
 
 
 @pytest.mark.mpi(min_size=2)
-@each("other", [3, 1])
-def test_what_does_not_fit_is_told_before_memory_is_written(comm, other):
+@each("count", [3, 1])
+def test_what_does_not_fit_is_told_before_memory_is_written(comm, count):
     """An algorithm that asks for counts knows better than to write past a block, or to leave a part of it."""
     ours, p = mpicoll.Comm(comm), comm.size
-    received, said = [2] * p, rf"sends {8 * other} bytes .* 16"
+    received, said = [2] * p, rf"sends {8 * count} bytes .* 16"
     with ours.using(alltoallv="bruck"), pytest.raises(mpicoll.errors.CountMismatch, match=said):
-        sent = [other if d != comm.rank else 2 for d in range(p)]
+        sent = [count if d != comm.rank else 2 for d in range(p)]
         ours.Alltoallv([np.zeros(sum(sent)), sent], [np.zeros(2 * p), received])
 
 

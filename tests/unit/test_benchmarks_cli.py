@@ -216,6 +216,17 @@ def test_bad_input_is_one_line_of_rank_0_and_status_2(monkeypatch, rank, words):
     assert rank or done.output.startswith("mpicoll bench: ")
 
 
+def test_what_is_wrong_comes_before_the_traceback(monkeypatch, capsys):
+    """A launcher may end the run before it has passed all of it on."""
+    aborts: list[int] = []
+    monkeypatch.setattr(spmd, "world", lambda: SimpleNamespace(rank=1, size=2, Abort=aborts.append))
+    with spmd.rank0_speaks("bench"):
+        raise LookupError("no such thing")
+    first, second, *_ = capsys.readouterr().err.splitlines()
+    assert (first, second) == ("rank 1: LookupError: no such thing", "Traceback (most recent call last):")
+    assert aborts == [spmd.WRONG]
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_help_is_of_rank_0(monkeypatch, rank):
     monkeypatch.setattr(spmd, "world", lambda: SimpleNamespace(rank=rank, size=2))

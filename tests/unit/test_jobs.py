@@ -711,18 +711,18 @@ def test_only_a_virtual_environment_is_staged(tmp_path, monkeypatch):
         stage.stage(tmp_path)
 
 
-def test_every_module_is_staged(tmp_path):
-    """Also of an mpicoll that lies outside of the environment, since it is installed for editing."""
+def test_every_file_is_staged(tmp_path):
+    """Of an mpicoll that lies outside of the environment, since it is installed for editing, as it is for the tests."""
     packages = tmp_path / Path(sysconfig.get_path("purelib")).relative_to(sys.prefix)
     packages.mkdir(parents=True)
     stage._own(tmp_path)
 
-    def modules(package):
-        return {Path(top, name).relative_to(package) for top, _, names in os.walk(package, followlinks=True)
-                for name in names if name.endswith(".py")}  # fmt: skip
+    def files(package):
+        found = {Path(top, name).relative_to(package) for top, _, names in os.walk(package, followlinks=True)
+                 for name in names}  # fmt: skip
+        return {path for path in found if "__pycache__" not in path.parts}
 
-    if not stage.PACKAGE.is_relative_to(Path(sys.prefix).resolve()):
-        assert modules(packages / "mpicoll") == modules(stage.PACKAGE)
+    assert files(packages / "mpicoll") - {Path(stage.COMMIT)} == files(stage.PACKAGE)
 
 
 def started(*words: str) -> str:

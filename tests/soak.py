@@ -101,6 +101,11 @@ class Soak:
             return status, output.read().decode(errors="replace")
 
 
+def print_failure(failure: Failure, console: Console) -> None:
+    """Print a failure as it is."""
+    console.print(f"FAILED {failure}", markup=False, highlight=False, soft_wrap=True)
+
+
 def soak(made: Soak, seconds: float, console: Console) -> None:
     """Launch until the time is over."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
@@ -108,7 +113,10 @@ def soak(made: Soak, seconds: float, console: Console) -> None:
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("soak", total=seconds)
         while (left := started + seconds - time.monotonic()) > 1:
+            known = len(made.failures)
             made.launch(min(SECONDS, left))
+            for failure in made.failures[known:]:
+                print_failure(failure, console)
             calls = sum(made.account.calls.values())
             said = f"{made.account.programs} programs, {calls} calls, {len(made.failures)} failures"
             progress.update(task, completed=time.monotonic() - started, description=said)
@@ -132,7 +140,7 @@ def report(made: Soak, console: Console) -> None:
     console.print(threads)
     console.print("seeds (ranks:seed): " + " ".join(f"{ranks}:{seed}" for ranks, seed in made.seeds))
     for failure in made.failures:
-        console.print(f"FAILED {failure}", markup=False, highlight=False, soft_wrap=True)
+        print_failure(failure, console)
     console.print(f"{made.account.programs} programs of {sum(made.account.calls.values())} calls in "
                   f"{len(made.seeds)} launches, {len(made.failures)} failures")
 

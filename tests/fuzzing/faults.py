@@ -33,6 +33,8 @@ def known(call: Call, p: int, threads: int) -> bool:
     if vendor() == "Intel MPI":
         if threads > 1:
             return True     # its blocking ones stand still or abort, though each thread has a communicator of its own
+        if call.method == "Bcast" and p > 4:
+            return True     # above 16 KiB, a small Allreduce or Reduce after it overwrites what was not read yet
         if call.method == "Alltoallw" and call.in_place and derived:
             return True     # Ialltoallw, where ranks say one block by different types
         if call.form == PERSISTENT and call.method in ("Allgather", "Gather", "Scatter"):

@@ -30,17 +30,20 @@ def known(call: Call, p: int, threads: int) -> bool:
         if call.method == "Alltoallw" and p == 1 and call.strewn:           # takes displacements in extents
             return True
         return derived and call.method in ("Gather", "Allgather")           # Gather: on 7 and 8 ranks
-    if vendor() == "Intel MPI":
-        if threads > 1:
-            return True     # its blocking ones stand still or abort, though each thread has a communicator of its own
-        if call.method == "Bcast" and p > 4:
-            return True     # above 16 KiB, a small Allreduce or Reduce after it overwrites what was not read yet
-        if call.method == "Alltoallw" and call.in_place and derived:
-            return True     # Ialltoallw, where ranks say one block by different types
-        if call.form == PERSISTENT and call.method in ("Allgather", "Gather", "Scatter"):
-            return True
-        return derived and call.method in ("Allgather", "Gather")           # Allgather: on 4 ranks
-    return False
+    return vendor() == "Intel MPI" and _known_of_intel(call, p, threads)
+
+
+def _known_of_intel(call: Call, p: int, threads: int) -> bool:
+    derived = call.layout != "plain"
+    if threads > 1:
+        return True         # its blocking ones stand still or abort, though each thread has a communicator of its own
+    if call.method == "Bcast" and p > 4:
+        return True         # above 16 KiB, a small Allreduce or Reduce after it overwrites what was not read yet
+    if call.method == "Alltoallw" and call.in_place and derived:
+        return True         # Ialltoallw, where ranks say one block by different types
+    if call.form == PERSISTENT and call.method in ("Allgather", "Gather", "Scatter"):
+        return True
+    return derived and call.method in ("Allgather", "Gather")               # Allgather: on 4 ranks
 
 
 def asks_for_counts(call: Call) -> bool:

@@ -1,8 +1,10 @@
-"""How a channel hangs on the user's communicator: as an MPI attribute.
+"""The lifetime of a channel: an MPI attribute of the user's communicator, from the first Comm to its end.
 
-Every handle on the communicator shares it, and it goes when the communicator does, or the program. What is MPI's of it
-goes a little later where MPI itself says so: MPICH does in the middle of MPI_Request_free, where a persistent request
-was the last that kept the communicator, and stops whoever frees something then.
+Every handle on the communicator shares the channel, which ends with the communicator, at the latest with the program.
+
+MPI may delete the attribute in the middle of another call: MPICH frees a communicator within MPI_Request_free, if a
+persistent request was the last that kept it, and fails if an object is freed in that moment. So the delete callback
+only puts the channel into LEFT; its private communicators are freed at the next chance.
 """
 
 from __future__ import annotations
@@ -25,16 +27,17 @@ from ..runtime.channel import LEAKED, LIVE, Channel
 from ..runtime.trace import Log
 
 _keyval: int | None = None
-LEFT: deque[Channel] = deque()  # of communicators that are gone, whose own are not given back yet
+LEFT: deque[Channel] = deque()  # channels of freed communicators, whose private ones are still to be freed
 OPENED: list[Callable[[Channel], None]] = []  # called with every new channel, on all its ranks
-# mpi4py asks for attributes with Python's lock held, and some MPIs have one lock for all attributes, which a thread
-# whose callback waits for Python's lock holds: so one thread at a time, and nothing in here waits for another rank
+# One thread at a time may touch attributes. mpi4py holds Python's lock when it asks for one. Some MPIs hold a lock of
+# their own for all attributes while a callback runs, which waits for Python's lock: two threads could wait for each
+# other. For the same reason nothing that holds this lock waits for another rank.
 _attributes = threading.RLock()
 _process = os.getpid()
 
 
 def attach(comm: MPI.Intracomm, like: Channel | None = None, own: Sequence[MPI.Intracomm] = ()) -> Channel:
-    """Return the channel of a communicator, made if there is none yet (collective then, see Channel)."""
+    """Return the channel of a communicator. Where there is none yet, make one, which is collective (see Channel)."""
     channel = _attribute(comm)
     if channel is None:
         _give_back()
@@ -75,14 +78,14 @@ def _attribute(comm: MPI.Comm) -> Channel | None:
 
 
 def _deleted(comm: MPI.Comm, keyval: int, channel: Channel) -> None:
-    """MPI is freeing the communicator, perhaps in the middle of something else: nothing of MPI's may be called."""
+    """Leave the channel of a communicator that MPI is freeing, without calling MPI."""
     if not channel.freed:
         channel.leave()
         LEFT.append(channel)
 
 
 def _give_back() -> None:
-    """Free what is MPI's of channels that were left, once nothing is in flight on them."""
+    """Free the private communicators of channels that were left, once nothing is in flight on them."""
     for _ in range(len(LEFT)):
         with suppress(IndexError):  # another thread gives back too
             channel = LEFT.popleft()
@@ -93,15 +96,15 @@ def _give_back() -> None:
 
 
 def _finalizing(comm: MPI.Comm, keyval: int, value: Any) -> None:
-    """MPI_Finalize begins by deleting the attributes of COMM_SELF: the program has called it, before its exit."""
+    """Close everything, since the program has called MPI_Finalize, which begins by deleting COMM_SELF's attributes."""
     _close()
 
 
 @atexit.register
 def _close() -> None:
-    """Before MPI_Finalize: all ranks have come to their end, no thread in MPI, no communicator left.
+    """End what must have ended before MPI_Finalize: threads that call MPI, waiting for other ranks, communicators.
 
-    What is still in flight keeps its memory to the end of the process, since MPI may write to it until then.
+    Operations still in flight keep their memory to the end of the process, since MPI may write to it until then.
     """
     progress.THREAD.stop()
     responder.RESPONDER.stop()
@@ -114,7 +117,7 @@ def _close() -> None:
 
 
 def check_usable(comm: MPI.Intracomm) -> None:
-    """Raise CommError for a communicator no collective can run on."""
+    """Raise CommError if no collective can run on this communicator."""
     if comm == MPI.COMM_NULL:
         raise CommError("the communicator is MPI.COMM_NULL or was freed; make a Comm from one that is alive")
     if comm.Is_inter():

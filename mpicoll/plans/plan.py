@@ -1,26 +1,28 @@
-"""Lowers one rank's program to a flat table that an engine runs as it stands.
+"""The plan: the flat tables by which an engine runs one rank's part of a collective.
 
-A plan is made once per (schedule, rank, counts, element size, placement, chunk, window) and cached. Its
-rows say what to post and what to fold; offsets are those of chunk 0, and one rule moves them to any other:
+A plan is made once per (schedule, rank, counts, element size, in place or not, chunk, window) and cached. Its rows say
+which messages to post and which blocks to fold. A lane is one chunk of every block. The offsets in the tables are those
+of lane 0; those of any other lane follow:
 
-    INPUT, OUTPUT   offset + lane * slice      (a chunk is a slice of every block)
+    INPUT, OUTPUT   offset + lane * slice
     SCRATCH         offset + slot * lane_scratch,  slot = lane mod window
 
-and a segment's length in a lane is what that slice leaves of its block. A block is read from the input
-until it is first written, so no copy is made that is not needed; it is written to the output where this
-rank keeps it, else to scratch from its first receive to its last use.
+The last lanes of a block are shorter or empty, where the block is no multiple of the slice. A block is read from the
+input until it is first written, so that nothing is copied without need. It is written to the output if this rank keeps
+it, else to scratch, which it has from its first receive to its last use.
 
 Tables (int64):
     rows     kind, peer, first segment, end segment, stage
     segments base, offset, length
     steps    first row, end of the rows to post, end row
     strands  first step, end step
-SEND and RECV of several segments go through a contiguous stage at that scratch offset (else -1); a RECV's
-segments are the places in that stage where blocks lie when their chunk is whole, so shorter ones are
-spread out on arrival. FOLD's first segment is the destination, the others its operands from left to
-right; with one operand it is a copy. It may overwrite its first operand when that lies in scratch.
-LAST is a FOLD whose result is then divided by the number of ranks, or, with one operand, a copy divided on its
-way, perhaps in its own place. It occurs in plans of averages only.
+A SEND or RECV of several segments goes through a contiguous stage in scratch; `stage` is its offset there, else -1. The
+segments of such a RECV are where its blocks lie in the stage when all chunks are whole. Shorter chunks arrive closer
+together, and are moved to those places on arrival.
+
+The first segment of a FOLD is the destination; the others are its operands from left to right. With one operand it is a
+copy. It may overwrite its first operand if that lies in scratch. LAST is a FOLD whose result is divided by the number
+of ranks; with one operand it is a division, perhaps in place. It occurs only in plans of averages.
 """
 
 from __future__ import annotations
@@ -38,18 +40,21 @@ from ..schedules.schedule import Schedule
 SEND, RECV, FOLD, LAST = range(4)
 IN, OUT, SCRATCH = range(3)
 ALIGN = 64
-REQUEST_BYTES = 32  # of a message in flight: its request and its status, about
-OBJECT_BYTES = 4096  # of what is there once: arrays, tuples, the objects around them, about
+REQUEST_BYTES = 32  # about what a message in flight takes: its request and its status
+OBJECT_BYTES = 4096  # about what the objects of a plan take beside the tables
 MAX_MESSAGE = 1 << 30
-WHOLE = 1 << 62  # the slice of a plan with one lane: joined segments are never cut
-WINDOW = 2  # chunks in flight where nothing else is said: one is looked after while the next is on its way
+WHOLE = 1 << 62  # the slice of a plan with one lane, longer than any segment
+WINDOW = 2  # the default number of chunks in flight: one is folded while the next is on its way
 MAX_WINDOW, MAX_STRANDS, SEQUENCES = 32, 8, 127
 TAGS = 1 << 15  # the smallest tag space MPI promises
-NOTE_TAGS = range(SEQUENCES * MAX_STRANDS * MAX_WINDOW, TAGS)  # what no plan uses: for notes between ranks
+NOTE_TAGS = range(SEQUENCES * MAX_STRANDS * MAX_WINDOW, TAGS)  # no plan uses these: see runtime/inquiry.py
 
 
 def tag(sequence: int, strand: int, slot: int) -> int:
-    """Return the tag of one lane: lanes of a slot follow each other, so their messages match in order."""
+    """Return the tag of the lanes of one slot.
+
+    The lanes of a slot run one after the other, so their messages match in the order in which they were sent.
+    """
     return ((sequence % SEQUENCES) * MAX_STRANDS + strand) * MAX_WINDOW + slot
 
 
@@ -75,7 +80,7 @@ Counts = int | tuple[int, ...] | Shares
 
 @dataclass(frozen=True)
 class Layout:
-    """Where this rank's blocks lie, in bytes: their sizes and their places in its input and output."""
+    """Sizes of this rank's blocks and their offsets in its input and output, in bytes."""
 
     size: Callable[[Block], int]
     input_at: Callable[[Block], int]
@@ -86,11 +91,11 @@ class Layout:
 
 
 def layout(schedule: Schedule, counts: Counts, itemsize: int, in_place: bool, rank: int = 0) -> Layout:
-    """Return the memory of one rank in a collective call: n elements one behind the other, or p shares of them.
+    """Return where one rank's blocks lie in its buffers.
 
-    counts is the whole vector's elements where blocks are parts of a vector, each rank's share (one for
-    all, or a tuple) where they are named after ranks, the elements of one pair in an alltoall; or this
-    rank's Shares, the only ones that differ from rank to rank.
+    counts are elements of itemsize bytes: of the whole vector where blocks are parts of it; of each rank's share (one
+    number for all, or a tuple) where blocks are named after ranks; of one pair in an alltoall. A rank's Shares are in
+    bytes instead. Only they differ from rank to rank.
     """
     naming, p = schedule.collective.naming, schedule.p
     if isinstance(counts, Shares):
@@ -136,7 +141,7 @@ def _layout_of_shares(schedule: Schedule, shares: Shares, in_place: bool, rank: 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A schedule lowered for one rank, count and element size: the tables and what it takes to run them."""
+    """The tables of one rank for some counts and an element size, and what it takes to run them."""
 
     rows: np.ndarray
     segments: np.ndarray
@@ -156,7 +161,7 @@ class Plan:
 
     @property
     def nbytes(self) -> int:
-        """The memory of the plan itself; one execution takes about as much again."""
+        """The memory of the plan itself; an execution takes about as much again."""
         lanes = len(self.strands) * self.window * max(1, self.most_messages) * REQUEST_BYTES
         return OBJECT_BYTES + self.rows.nbytes + self.segments.nbytes + self.steps.nbytes + lanes
 
@@ -164,7 +169,10 @@ class Plan:
 def cut(
     schedule: Schedule, memory: Layout, counts: Counts, itemsize: int, chunk_bytes: int | None
 ) -> tuple[int, int]:
-    """(slice in bytes, number of lanes) of a plan: see lanes_of, and lanes_of_own where counts are not known."""
+    """Return (slice in bytes, number of lanes) of a plan.
+
+    See lanes_of; lanes_of_own is for ranks that know only their own counts.
+    """
     if isinstance(counts, Shares) and counts.every is None:
         return lanes_of_own(memory.largest, chunk_bytes)
     if schedule.algorithm.direct and schedule.collective.name in ("scatter", "gather", "alltoall"):
@@ -177,11 +185,11 @@ def cut(
 
 
 def lanes_of_own(largest: int, chunk_bytes: int | None) -> tuple[int, int]:
-    """lanes_of for a rank of a direct algorithm that knows its own blocks alone: the slice is no matter of counts.
+    """Return (slice in bytes, number of lanes) for a rank of a direct algorithm that knows only its own blocks.
 
-    Lanes may be fewer or more than another rank's. What two ranks send each other is in the same lanes at both, for a
-    block has so many chunks and the others are empty, and these have the same tags, for lane mod min(window, lanes)
-    is lane mod window for every lane there is. A message is one block.
+    The slice does not depend on counts, so that all ranks have the same. The number of lanes may differ between ranks,
+    which does no harm: a message carries one block, whose chunks are the same lanes at its sender and its receiver;
+    and they have the same tags there, since lane mod min(window, lanes) = lane mod window for every lane < lanes.
     """
     slice_ = min(chunk_bytes or MAX_MESSAGE, MAX_MESSAGE)
     lanes = parts.chunks(largest, slice_)
@@ -189,9 +197,10 @@ def lanes_of_own(largest: int, chunk_bytes: int | None) -> tuple[int, int]:
 
 
 def lanes_of(largest: int, total: int, itemsize: int, blocks: int, chunk_bytes: int | None) -> tuple[int, int]:
-    """(slice in bytes, number of lanes), the same on every rank; no message can pass MAX_MESSAGE.
+    """Return (slice in bytes, number of lanes), the same on every rank, such that no message exceeds MAX_MESSAGE.
 
-    No message carries more than `total` bytes, nor more than so many blocks, the longest of which is `largest`.
+    total is the most bytes that a message of whole blocks carries, blocks the most blocks, largest the size in bytes
+    of the longest one.
     """
     wanted = largest if chunk_bytes is None else chunk_bytes
     if total > MAX_MESSAGE:

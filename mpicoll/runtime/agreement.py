@@ -1,4 +1,4 @@
-"""What the ranks of a communicator agree on when a Comm is made: settings, the engine, nodes, the tuning table."""
+"""Agree on settings, the engine, nodes and the tuning table, when the first Comm of a communicator is made."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _said = set[str]()  # warnings that were given
 
 @dataclass(frozen=True)
 class Agreed:
-    """The same on every rank, but for the engine that auto means, since engines send the same messages."""
+    """The values that are the same on every rank.
+
+    The engine alone may differ: which one serves for "auto". Both engines send the same messages.
+    """
 
     settings: Settings
     engine: str
@@ -32,15 +35,16 @@ class Agreed:
     untuned: str  # why there is no table, though one was asked for
 
     def measured(self, collective: str) -> Sequence[Rule]:
-        """Return what the tuning table says of a collective."""
+        """Return the rules that the tuning table has for a collective."""
         return self.table.rules.get(collective, ()) if self.table is not None else ()
 
 
 def agree(comm: MPI.Intracomm) -> Agreed:
     """Agree with all ranks. Collective, on a communicator that nobody else uses.
 
-    Raises on every rank what rank 0's environment is worth, and EngineError where one cannot run what that asks for.
-    One Allgather does: where threads make communicators at once, Intel MPI's Bcast hangs.
+    Every rank raises the error that rank 0 met in its environment variables, and EngineError if a rank cannot run the
+    engine that they ask for. Settings go by Allgather too: where threads make communicators at once, Intel MPI's Bcast
+    hangs.
     """
     gathered = comm.allgather((_settings() if comm.rank == 0 else None, node(MPI)))
     settings: Any = gathered[0][0]
@@ -79,7 +83,7 @@ def _engine(comm: MPI.Intracomm, asked: str) -> tuple[str, str]:
 
 
 def _say_once(comm: MPI.Intracomm, why: str) -> None:
-    """Warn from rank 0 of all ranks; communicators that are parts of them repeat nothing."""
+    """Warn once in a process, on rank 0 of a communicator of all ranks."""
     if comm.rank == 0 and comm.size == MPI.COMM_WORLD.size and why not in _said:
         _said.add(why)
         LOG.warning("%s", why)

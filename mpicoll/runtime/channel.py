@@ -1,4 +1,8 @@
-"""What mpicoll keeps for a communicator: a private one for its messages, plans, settings, what is in flight."""
+"""The channel: all that mpicoll keeps for one communicator of the user's.
+
+That is a private communicator for its messages, settings that all ranks agree on, the plans of earlier calls, and the
+operations in flight. Every handle on the communicator shares one channel (see comm/lifetime.py).
+"""
 
 from __future__ import annotations
 
@@ -30,13 +34,13 @@ from .status import RECENT, Failure, Standing, describe
 from .tags import Slots
 
 LOG = logging.getLogger("mpicoll")
-SPIN = 0.01  # seconds an engine may run before signals, stalls and other operations are looked after
+SPIN = 0.01  # seconds an engine may run before signals, the watchdog and other operations have their turn
 
-LIVE: dict[int, Channel] = {}  # by identity, those that are not freed
-_busy: set[Channel] = set()  # with something in flight
-_how_busy = np.zeros(1, np.int64)  # how many these are, for fastpath/entry.py
+LIVE: dict[int, Channel] = {}  # the channels that are not freed, by id()
+_busy: set[Channel] = set()  # channels with something in flight
+_how_busy = np.zeros(1, np.int64)  # their number, which fastpath/entry.py reads
 _busy_lock = threading.RLock()
-LEAKED: list[Any] = []  # what MPI may write to until the end of the process
+LEAKED: list[Any] = []  # memory to which MPI may write until the end of the process
 OpenFastPath = Callable[["Channel"], FastPath]
 
 
@@ -46,7 +50,7 @@ def anything_in_flight() -> bool:
 
 
 def advance_all(but: Channel | None = None) -> None:
-    """Advance what is in flight on every communicator, but where another thread does so at this moment."""
+    """Advance what is in flight on every communicator, except where another thread is doing so."""
     for channel in list(_busy):
         if channel is not but:
             channel.poll(blocking=False)
@@ -63,7 +67,7 @@ class Channel:
         own: Sequence[MPI.Intracomm] = (),
     ) -> None:
         """Set up for a communicator. Collective, unless it is like another and given communicators of its own."""
-        own = own or [MPI.Intracomm(comm).Dup()]  # a plain one: its collectives are MPI's own
+        own = own or [MPI.Intracomm(comm).Dup()]  # of mpi4py's class: its collectives are MPI's own
         self.comm = own[0]
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank, self.size = comm.rank, comm.size
@@ -78,15 +82,16 @@ class Channel:
         self.lock = threading.RLock()
         self.traces: list[Sink] = []
         self.said: set[str] = set()
-        self.leaked: list[Any] = []  # what broke off with messages still posted: its memory must stay
+        self.leaked: list[Any] = []  # operations that broke off with messages posted: their memory must stay
         self.scratch = Scratch(self.fast_path)
         self.freed = False  # whether the user's communicator is
-        self.over = False  # whether its own are, too
+        self.over = False  # whether the private ones are, too
         self.persistent = Slots(self)
         self.started: dict[int, np.ndarray] = {}  # how often each persistent collective was, by the call that made it
         self.failures: list[Failure] = []  # the last errors by which this rank left calls
         self.inquiry = Inquiry(self.comm)
-        # for MPI's own collectives in check mode, which start when they have been compared: not in the order of calls
+        # In check mode MPI's own collectives start once the ranks have compared the call. That need not be in the order
+        # of calls, so they have a communicator to themselves.
         self.compared = MPI.Intracomm((self.comm.Dup() if like is None else own[1]) if self.settings.check else None)
         self.last_compared: Operation | None = None
 
@@ -109,12 +114,12 @@ class Channel:
     # -- what calls need --------------------------------------------------------------------------------
 
     def override(self, overrides: Overrides) -> None:
-        """Put other overrides in force, with what serves calls under them."""
+        """Put overrides in force; what served calls under them before is used again."""
         self.fast_path.under(overrides)
         self.overrides, self.prepared = overrides, self.cache.under(overrides)
 
     def remember(self, key: Hashable, prepared: Any, nbytes: int) -> None:
-        """Keep what serves a kind of call and has nbytes of memory; see cache.py."""
+        """Cache what serves a kind of call and takes nbytes of memory; see cache.py."""
         self.cache.add(self.prepared, key, prepared, nbytes)
 
     # -- operations ----------------------------------------------------------------------------------------
@@ -130,9 +135,9 @@ class Channel:
         return self.sequence
 
     def leak(self, what: Any, sequence: int | None) -> None:
-        """Keep what broke off with messages posted: MPI may write to its memory for good.
+        """Keep an operation that broke off with messages posted, since MPI may write to its memory at any time.
 
-        The tags of a call by that number are not used again, for a message may still come with one.
+        The tags of that sequence number are not used again: a late message may still carry one.
         """
         self.leaked.append(what)
         if sequence is not None:
@@ -153,7 +158,7 @@ class Channel:
             _how_busy[0] = len(_busy)
 
     def launch(self, operation: Operation) -> None:
-        """Take an operation up; it shares its tags with an earlier one only after that is done."""
+        """Put an operation in flight. If it has the tags of an earlier one, it begins when that one is done."""
         with self.lock:
             if operation.form == PERSISTENT:  # these have tags of their own
                 operation.start = self._next_start(operation)
@@ -165,13 +170,13 @@ class Channel:
             self._is_busy(True)
 
     def _next_start(self, operation: Operation) -> int:
-        """Return which start it is; an operation that goes on with one was counted when that began."""
+        """Return which start of a persistent collective this is. One that was begun elsewhere is counted already."""
         started = self.started[operation.sequence]
         started += not operation.is_begun
         return int(started[0])
 
     def run(self, operation: Operation) -> None:
-        """Launch an operation and stay until it is done, advancing all others too. Raises what it raised."""
+        """Launch an operation and wait for it, advancing all others too. Raises the operation's error."""
         self.launch(operation)
         try:
             self.wait(operation)
@@ -181,7 +186,7 @@ class Channel:
             raise
 
     def wait(self, operation: Operation) -> None:
-        """Advance everything in this process until this operation is done. Raises what it raised."""
+        """Advance everything in this process until this operation is done. Raises the operation's error."""
         progress.THREAD.waiters.add(thread := threading.get_ident())
         try:
             while not operation.done:
@@ -198,7 +203,7 @@ class Channel:
         operation.tell()
 
     def turn(self, seconds: float) -> None:
-        """Advance every operation once, and look after those that stand still."""
+        """Advance every operation once; have the watchdog look at those that stand still."""
         if not self.step(seconds):
             watchdog.watch(self, time.monotonic())
 
@@ -233,18 +238,18 @@ class Channel:
             self.lock.release()
 
     def background(self) -> None:
-        """Let the progress thread see to what is in flight."""
+        """Have the progress thread advance what is in flight."""
         if self.in_flight and self.settings.progress and progress.ProgressThread.possible():
             progress.THREAD.watch(self)
 
     # -- telling ----------------------------------------------------------------------------------------
 
     def respond(self) -> None:
-        """Answer who asks where this rank is."""
+        """Answer ranks that ask where this one is."""
         watchdog.respond(self)
 
     def fail(self, one: Standing, error: BaseException, made: bool = True) -> None:
-        """Note an error by which this rank leaves a call, or refuses to make it: it is told to whoever asks."""
+        """Note the error by which this rank left or refused a call, so that it can tell ranks that ask."""
         self.failures = [*self.failures, Failure(*one, describe(error), made)][-RECENT:]
         watchdog.own_up(self)
 
@@ -253,26 +258,26 @@ class Channel:
         watchdog.farewell(self)
 
     def is_watched(self) -> bool:
-        """Return whether something in flight may still come to be reported, or the run aborted for it."""
+        """Return whether the watchdog may still report something in flight, or abort the run for it."""
         return any(self.settings.abort or not operation.reported for operation in self.in_flight)
 
     def trace(self, sink: Sink) -> None:
-        """Give the records of all calls to a sink too."""
+        """Append the records of all calls to this sink too."""
         self.traces.append(sink)
         self.numbers[TRACES] = len(self.traces)
 
     def untrace(self, sink: Sink) -> None:
-        """Give it no more."""
+        """Append no more records to this sink."""
         self.traces[:] = [each for each in self.traces if each is not sink]  # equal ones are others'
         self.numbers[TRACES] = len(self.traces)
 
     def record(self, record: Record) -> None:
-        """Note what ran, where somebody traces."""
+        """Append a record to every sink."""
         for trace in self.traces:
             trace.append(record)
 
     def say_once(self, choice: Choice) -> None:
-        """Tell the user, once per reason and from rank 0, that a call runs native though nobody asked for it."""
+        """Warn on rank 0, once per reason, that a call runs native though nobody asked for that."""
         if self.rank == 0 and not choice.forced and not choice.measured and choice.why not in self.said:
             self.said.add(choice.why)
             LOG.warning("%s runs native: %s", choice.collective, choice.why)
@@ -288,7 +293,7 @@ class Channel:
     # -- the end ----------------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Begin nothing any more: the communicator is gone. What is in flight goes on. Nothing of MPI's is called."""
+        """Begin nothing any more, since the communicator is freed. What is in flight goes on. MPI is not called."""
         self.freed = True
         self.scratch.close()
         LIVE.pop(id(self), None)
@@ -296,9 +301,9 @@ class Channel:
         self.persistent.close()
 
     def free(self, drain: bool = True) -> None:
-        """Complete what is in flight and give the private communicator back; again is harmless.
+        """Complete what is in flight and free the private communicators. A second call does nothing.
 
-        What broke off keeps its memory for good: messages of other ranks may still arrive in it.
+        Operations that broke off keep their memory, since messages of other ranks may still arrive in it.
         """
         if self.over:
             return

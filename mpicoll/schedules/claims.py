@@ -1,4 +1,6 @@
-"""The docstring grammar of an algorithm, and its claims as formulas the verifier checks.
+"""Parse an algorithm's docstring, and evaluate the formulas in it, which the verifier checks.
+
+The grammar of such a docstring:
 
     One line that says the idea.
 
@@ -8,23 +10,28 @@
     Cost: (p - 1) α + n (p - 1)/p β
     Source: author, title, year
 
-Steps is the longest chain of messages that wait for each other. Bytes per rank is the most any rank
-sends or receives of an n-byte vector (the whole vector for scatter, gather, allgather and
-reduce_scatter; one rank's send buffer for alltoall). Scratch is the most memory any rank needs beside
-its buffers, of the same n, unchunked. They are Python expressions over p, n, the algorithm's parameters, len, sum,
-min, max, range, and
+n is the size of the vector in bytes. For scatter, gather, allgather and reduce_scatter that is the whole vector, for
+alltoall one rank's send buffer.
+
+Steps           the length of the longest chain of messages, each of which waits for the one before
+Bytes per rank  the most that any rank sends or receives
+Scratch         the most memory that any rank needs beside its buffers, where nothing is cut into chunks
+Cost            the time in the α–β model; nothing checks it
+
+The first three are Python expressions over p, n, the algorithm's parameters, len, sum, min, max, range, and
 
     q, power(k)                          the largest power of two, or of k, up to p
     lg(x), lg(x, k)                      the ceiling of the logarithm, to base 2 or k
-    ones(i), digit(k, i, z)              how many of 0..p-1 have bit i set, have z as digit i in base k
-    steps(a, p), moved(a, p), scratch(a, p)    what another algorithm, a parameter, claims for p ranks and n bytes
-    cut(a, p, b)                         n, or what it comes to if all of a's blocks were as large as the largest, where
-                                         b equal blocks make them up
-    largest(groups)                      the ranks of the largest group
+    ones(i)                              how many numbers of 0..p-1 have bit i set
+    digit(k, i, z)                       how many numbers of 0..p-1 have z as digit i in base k
+    steps(a, p), moved(a, p), scratch(a, p)    the claims of algorithm a, a parameter, for p ranks and n bytes
+    cut(a, p, b)                         the size of a's vector if each of its blocks were as large as the largest one,
+                                         where n bytes are b equal units and a block is a whole number of them
+    largest(groups)                      the number of ranks of the largest group
 
-A formula that begins "at most" is a bound, any other is exact. Cost is for people.
+A formula that begins with "at most" is an upper bound; any other is exact.
 
-Where the number of messages or bytes is above that of the source, an optional line says by how much and why:
+An optional line says by how much messages or bytes exceed those of the source, and why:
 
     Excess: n for every rank that folds, since p is no power of two
 """
@@ -57,7 +64,7 @@ def lg(x: int, k: int = 2) -> int:
 
 @dataclass(frozen=True)
 class Claims:
-    """What a docstring says of its algorithm."""
+    """The fields of an algorithm's docstring."""
 
     idea: str
     steps: str
@@ -108,6 +115,6 @@ class Claims:
         return Fraction(eval(expression, {"__builtins__": {}, **names}))  # expressions of our own docstrings
 
     def holds(self, expression: str, got: Fraction, p: int, n: int | Fraction = 1, /, **parameters: Any) -> bool:
-        """Return whether a formula says what was measured."""
+        """Return whether a measured value is what a formula claims."""
         claimed = self.evaluate(expression, p, n, **parameters)
         return got <= claimed if expression.startswith(AT_MOST) else got == claimed

@@ -1,8 +1,11 @@
-"""Which algorithm serves which bytes where nothing was measured: by collective, and by where ranks are.
+"""The built-in rules of selection, used where no tuning table was measured.
 
-Inside a host the processor that folds is the one that copies: nothing overlaps, and a ring goes chunk by chunk through
-the cache. Links want something to send while a chunk is looked after, but little of it: with more under way they were
-slower, probably since what waits in a link's queue delays the other direction's words, which let the next chunk go.
+A rule names the algorithm, the chunk size and the window for calls of at least so many bytes. There are rules per
+collective; the ranks' distribution over hosts adds more, and the last rule that fits a call serves it.
+
+On one host a processor both folds and copies, so chunks cannot overlap: rings there run one chunk at a time, which
+keeps it in the cache. Between hosts a second chunk in flight keeps the link busy while the first is folded. More than
+two were slower at 50 Mbit/s. The presumed reason: queued data delays the small messages that let a neighbour send.
 """
 
 from __future__ import annotations
@@ -16,7 +19,11 @@ KIB = 1024
 
 
 class Rule(NamedTuple):
-    """From this many bytes on, this algorithm in chunks of that size (None: whole blocks); the last that fits."""
+    """Serve calls of at least `above` bytes on at least `ranks` ranks with one algorithm.
+
+    A rule with per_rank also wants at least that many bytes for each rank. chunk_bytes is None where blocks are sent
+    whole; window is how many chunks are in flight.
+    """
 
     above: int
     algorithm: str
@@ -24,11 +31,11 @@ class Rule(NamedTuple):
     why: str
     window: int = WINDOW
     only_powers_of_two: bool = False
-    ranks: int = 1  # and more
-    per_rank: int = 0  # bytes, of the call by the number of ranks, and more
+    ranks: int = 1
+    per_rank: int = 0
 
     def fits(self, nbytes: int, p: int) -> bool:
-        """Return whether the rule speaks of such a call."""
+        """Return whether the rule may serve a call of nbytes on p ranks."""
         enough = nbytes >= max(self.above, self.per_rank * p)
         return enough and p >= self.ranks and (not self.only_powers_of_two or p & (p - 1) == 0)
 
@@ -37,7 +44,7 @@ _FEW_ROUNDS, _PIPELINED = "few rounds: latency decides", "pipelined, every link 
 _ONE_LINK = "ranks share hosts: across the links goes only what must"
 _UNDER_WAY = "the least bytes, folded while the next chunk is on the wire"
 _FEW_STARTS = 16 * KIB
-_SMALL = 32 * KIB  # chunks across links; WINDOW of them fill one of 50 Mbit/s
+_SMALL = 32 * KIB  # of a chunk between hosts: WINDOW of them keep a link of 50 Mbit/s busy
 _SCAN = Rule(0, "recursive_doubling", None, _FEW_ROUNDS)
 _RING = Rule(64 * KIB, "ring", 256 * KIB, "the least bytes, each chunk folded while it is in the cache", window=1)
 _REDUCE = (
@@ -83,13 +90,14 @@ RULES: dict[str, tuple[Rule, ...]] = {
     ),
     "scan": (_SCAN, Rule(64 * KIB, "linear", 128 * KIB, _PIPELINED)),
     "exscan": (_SCAN, Rule(64 * KIB, "linear", 128 * KIB, _PIPELINED, ranks=3)),
-    # Where ranks know only their own counts, bytes decide nothing: one rule, and no exchange of counts before it.
+    # The ranks of these know only their own counts. A rule by bytes would differ between ranks, so there is one rule,
+    # for an algorithm that needs no exchange of counts.
     "scatterv": (Rule(0, "linear", None, "only the root knows all counts, and this needs no others' counts"),),
     "gatherv": (Rule(0, "linear", None, "only the root knows all counts, and this needs no others' counts"),),
     "alltoallv": (Rule(0, "pairwise", None, "ranks know their own counts, and this needs no others' counts"),),
     "alltoallw": (Rule(0, "pairwise", None, "ranks know their own counts, and this needs no others' counts"),),
 }
-RULES["allgatherv"] = RULES["allgather"]  # every rank has all counts, so their sum is a value to go by
+RULES["allgatherv"] = RULES["allgather"]  # every rank knows all counts, so rules may go by their sum
 ORDERED_RULES: dict[str, tuple[Rule, ...]] = {
     "reduce": _REDUCE,
     "scan": RULES["scan"],
@@ -101,7 +109,7 @@ ORDERED_RULES: dict[str, tuple[Rule, ...]] = {
     ),
     "reduce_scatter": (Rule(0, "butterfly", None, "keeps operand order with few rounds and the least bytes"),),
 }
-# Where ranks are on several hosts, these stand behind the rules above and win over them; below their bytes those hold.
+# For ranks on several hosts: appended to RULES, so that they win wherever they fit.
 LINK_RULES: dict[str, tuple[Rule, ...]] = {
     "bcast": (Rule(_FEW_STARTS, "chain", _SMALL, _PIPELINED, ranks=3, per_rank=8 * KIB),),
     "reduce": (Rule(_FEW_STARTS, "chain", _SMALL, _PIPELINED, per_rank=8 * KIB),),
@@ -119,7 +127,7 @@ LINK_RULES: dict[str, tuple[Rule, ...]] = {
 LINK_RULES["allgatherv"] = LINK_RULES["allgather"]
 for _name in ("alltoallv", "alltoallw"):
     LINK_RULES[_name] = (RULES[_name][0]._replace(chunk_bytes=_SMALL),)
-# Where several hosts have several ranks each, these stand behind both, and so win over both.
+# For several hosts with several ranks each: appended to both, so that they win over both.
 HOST_RULES: dict[str, tuple[Rule, ...]] = {
     "allreduce": (Rule(_FEW_STARTS, "hierarchical", _SMALL, _ONE_LINK),),
     "bcast": (
@@ -139,7 +147,7 @@ HOST_RULES: dict[str, tuple[Rule, ...]] = {
 
 
 def rules(collective: str, p: int, commutative: bool, nodes: Partition | None) -> tuple[Rule, ...]:
-    """Return those for ranks that lie so on nodes: the last that fits serves."""
+    """Return the rules of a collective on p ranks, which lie on these nodes; the last rule that fits serves."""
     if not commutative:
         return ORDERED_RULES[collective]
     shared = HOST_RULES.get(collective, ()) if nodes is not None and 1 < len(nodes) < p else ()
@@ -147,12 +155,12 @@ def rules(collective: str, p: int, commutative: bool, nodes: Partition | None) -
 
 
 def rule_of(collective: str, algorithms: tuple[str, ...], nodes: Partition | None) -> Rule | None:
-    """Return the rule of the first of these algorithms that has one for so many ranks and bytes."""
+    """Return the rule of the first of these algorithms that has any; None if none has."""
     everything = *HOST_RULES.get(collective, ()), *RULES[collective], *_across(collective, nodes)
     known = {rule.algorithm: rule for rule in everything}
     return next((known[name] for name in algorithms if name in known), None)
 
 
 def _across(collective: str, nodes: Partition | None) -> tuple[Rule, ...]:
-    """Return the rules for links, if there are any between these nodes."""
+    """Return the rules for ranks on several hosts; none for ranks on one."""
     return LINK_RULES.get(collective, ()) if nodes is not None and len(nodes) > 1 else ()

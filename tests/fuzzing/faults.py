@@ -39,6 +39,8 @@ def _known_of_intel(call: Call, p: int, threads: int) -> bool:
         return True         # its blocking ones stand still or abort, though each thread has a communicator of its own
     if call.method == "Bcast" and p > 4:
         return True         # above 16 KiB, a small Allreduce or Reduce after it overwrites what was not read yet
+    if call.method == "Reduce" and p > 2 and _is_padded(call.type):
+        return True         # MAXLOC and MINLOC of 1,025 pairs: the last gets values of other elements
     if call.method == "Alltoallw" and call.in_place and derived:
         return True         # Ialltoallw, where ranks say one block by different types
     if call.form == PERSISTENT and call.method in ("Allgather", "Gather", "Scatter"):

@@ -20,7 +20,7 @@ import numpy as np
 from rich.table import Table
 
 from mpicoll.cli.group import OneLineCommand, asking
-from mpicoll.engines.local_ops import finish_step
+from mpicoll.engines.local_ops import Tables, finish_step
 from mpicoll.kernels import reduce
 from mpicoll.plans.plan import FOLD, OUT
 
@@ -134,8 +134,8 @@ def _fold(kernel: int, into: np.ndarray, others: list[np.ndarray]) -> Callable[[
     places = [0, 0, *(other.ctypes.data - base for other in others)]
     segments = np.array([[OUT, at, into.nbytes] for at in places])
     geometry = np.array([into.nbytes, 1, 1, 0, into.itemsize])
-    where = rows, segments, geometry, np.array([0, base, 0])
-    return lambda: finish_step(*where, 0, 0, 1, 0, 0, kernel, 0, 0)
+    tables = Tables(rows, segments, geometry, np.array([0, base, 0]))
+    return lambda: finish_step(tables.address, 0, 0, 1, 0, 0, kernel, 0, 0)
 
 
 def table(speeds: list[Speed]) -> Table:

@@ -2,16 +2,18 @@
 
     reduce      dst[i] = a[i] op b[i] for MPI's twelve operators: address(), call(), allowed(), kind_of()
     scale       dst[i] = a[i] / b[0], the last step of an average: address()
-    pack        strided layouts, segment lists and elements of datatypes to and from a contiguous buffer
+    pack        elements of datatypes to and from a contiguous buffer
+    memory      arrays at addresses, inside jitted code
     reference   all of it in NumPy: what tests compare with, and what to read first
     rules       which operator takes which dtype, and what it computes on NaN, ties and overflow
-    serving     what mpicoll uses: of these what numba compiles, or `plain` where numba does not serve
-    plain       the same on NumPy and ctypes, for processes without numba
-    cache       compile once per machine: jit() and native(), for whoever adds compiled functions
+    serving     what mpicoll uses: of these what is compiled, or `plain` where nothing can be
+    plain       the same on NumPy and ctypes
+    cache       jit() and native(): a function is loaded, or compiled once per machine
+    deferred    numba's names for those who write kernels, without importing it
+    compiler    from a function to a shared library, by numba
     waiting     which process compiles while others wait for what it compiles
 
-Import the module you need: `from mpicoll.kernels import reduce`. They are loaded when first asked for, since
-reduce, scale, pack, cache and serving bring in numba (0.35 s), which the others do without.
+Import the module you need: `from mpicoll.kernels import reduce`.
 """
 
 from __future__ import annotations
@@ -20,9 +22,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import cache, pack, plain, reduce, reference, rules, scale, serving, waiting
+    from . import cache, compiler, deferred, memory, pack, plain, reduce, reference, rules, scale, serving, waiting
 
-__all__ = ["cache", "pack", "plain", "reduce", "reference", "rules", "scale", "serving", "waiting"]
+__all__ = [
+    "cache",
+    "compiler",
+    "deferred",
+    "memory",
+    "pack",
+    "plain",
+    "reduce",
+    "reference",
+    "rules",
+    "scale",
+    "serving",
+    "waiting",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,48 +1,48 @@
 """Gather scattered bytes into a contiguous buffer and scatter them back, by address and without the GIL.
 
-    strided     `count` blocks of `length` elements of `size` bytes; block i starts `stride` bytes after
-                block i - 1 (negative strides too). MPI's vector and hvector types, a column of a matrix.
-    segments    any list of (offset, length) in bytes, as two int64 vectors. A message of several blocks.
-    elements    `n` elements of any datatype, `extent` bytes apart: in each, for every turn of its loops, the
-                segments. Loop i turns counts[i] times, strides[i] bytes further each time; the first is the
-                outermost. Extents and strides of any sign and size.
+Both functions take `n` elements of any datatype, `extent` bytes apart. In each element, for every turn of its loops,
+there are segments. Loop i turns counts[i] times, strides[i] bytes further each time; the first is the outermost.
+Segment i is lengths[i] bytes at offsets[i]. Extents, strides and offsets may have any size and sign.
 
-`packed` is the address of the contiguous buffer, `base` that of the scattered one: of block 0, or what the
-offsets count from. Every function returns the bytes that it moved. They are callable from Python with
-integers and from jitted code. `packed` may not overlap the rest, nor blocks one another when unpacking; no
-alignment is asked for. Nothing is checked: a wrong address or a negative count ends the process.
-`reference` has the same in NumPy.
+`packed` is the address of the contiguous buffer, `base` that from which offsets count. Every function returns the bytes
+that it moved. They are callable from Python and from jitted code. `packed` may not overlap the rest, nor elements one
+another when unpacking; no alignment is asked for. Nothing is checked: a wrong address or a negative count ends the
+process. `reference` has the same in NumPy.
 """
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
-from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
+import numpy as np
 
+from . import plain
 from .cache import jit
+from .deferred import intrinsic, njit
+from .memory import addresses, line, table
 
-__all__ = [
-    "copy_bytes",
-    "move_bytes",
-    "pack_elements",
-    "pack_segments",
-    "pack_strided",
-    "unpack_elements",
-    "unpack_segments",
-    "unpack_strided",
-]
+__all__ = ["Layout", "copy_bytes", "move_bytes", "pack_elements", "unpack_elements"]
 
-_VECTOR = "Array(int64, 1, 'C', readonly=True)"
-_STRIDED = f"int64({', '.join(['int64'] * 6)})"
-_SEGMENTS = f"int64(int64, int64, {_VECTOR}, {_VECTOR})"
-_ELEMENTS = f"int64({', '.join(['int64'] * 4 + [_VECTOR] * 4)})"
+_ELEMENTS = "int64(int64, int64, int64, int64, int64)"
+
+
+class Layout:
+    """The loops and segments of an element, as the functions take them: by `address`."""
+
+    def __init__(self, counts: np.ndarray, strides: np.ndarray, offsets: np.ndarray, lengths: np.ndarray) -> None:
+        """Take vectors of int64. Raises TypeError for others."""
+        self._vectors = counts, strides, offsets, lengths
+        if any(each.dtype != np.int64 or not each.flags.c_contiguous for each in self._vectors):
+            raise TypeError("the vectors of a layout are contiguous and of int64")
+        self._addresses = addresses(*self._vectors)
+        self.address: int = self._addresses.ctypes.data
 
 
 def _copy_bytes(typing: Any, dst: Any, src: Any, length: Any) -> Any:
     """Inside jitted code: memcpy between addresses; a constant length up to 16 or so becomes plain moves."""
+    from numba import types
+    from numba.core import cgutils
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         dst, src, length = arguments
@@ -56,6 +56,8 @@ def _copy_bytes(typing: Any, dst: Any, src: Any, length: Any) -> Any:
 
 def _move_bytes(typing: Any, dst: Any, src: Any, length: Any) -> Any:
     """Inside jitted code: memmove between addresses, which may overlap."""
+    from numba import types
+    from numba.core import cgutils
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         target, source = (builder.inttoptr(a, cgutils.voidptr_t) for a in arguments[:2])
@@ -65,8 +67,11 @@ def _move_bytes(typing: Any, dst: Any, src: Any, length: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), generate
 
 
-copy_bytes: Any = intrinsic(_copy_bytes)  # by hand: as decorators numba's types describe the wrong call
-move_bytes: Any = intrinsic(_move_bytes)
+def _in_python(dst: int, src: int, length: int) -> None:
+    ctypes.memmove(int(dst), int(src), int(length))
+
+
+copy_bytes, move_bytes = intrinsic(_copy_bytes, _in_python), intrinsic(_move_bytes, _in_python)
 
 
 @njit
@@ -110,42 +115,6 @@ def _every(dst: int, to: int, src: int, by: int, count: int, run: int) -> None: 
             copy_bytes(dst + i * to, src + i * by, run)
 
 
-@jit(_STRIDED)
-def pack_strided(packed: int, base: int, count: int, length: int, stride: int, size: int) -> int:
-    """From the blocks at `base` into `packed`; see the module for the arguments."""
-    run = length * size
-    _every(packed, run, base, stride, count, run)
-    return count * run
-
-
-@jit(_STRIDED)
-def unpack_strided(packed: int, base: int, count: int, length: int, stride: int, size: int) -> int:
-    """From `packed` into the blocks at `base`; the bytes between the blocks stay as they are."""
-    run = length * size
-    _every(base, stride, packed, run, count, run)
-    return count * run
-
-
-@jit(_SEGMENTS)
-def pack_segments(packed: int, base: int, offsets: Any, lengths: Any) -> int:
-    """From the segments at base + offsets[i], of lengths[i] bytes, into `packed`, in the order given."""
-    done = 0
-    for i in range(offsets.size):
-        _move(packed + done, base + offsets[i], lengths[i])
-        done += lengths[i]
-    return done
-
-
-@jit(_SEGMENTS)
-def unpack_segments(packed: int, base: int, offsets: Any, lengths: Any) -> int:
-    """From `packed` into the segments at base + offsets[i], of lengths[i] bytes, in the order given."""
-    done = 0
-    for i in range(offsets.size):
-        _move(base + offsets[i], packed + done, lengths[i])
-        done += lengths[i]
-    return done
-
-
 @njit
 def _start(turn: int, extent: int, counts: Any, strides: Any, loops: int) -> int:
     """Return where a turn of the elements and their first `loops` loops begins; the innermost turns fastest."""
@@ -176,13 +145,12 @@ def _elements(
     base: int,
     n: int,
     extent: int,
-    counts: Any,
-    strides: Any,
-    offsets: Any,
-    lengths: Any,
+    layout: int,
     packing: bool,
 ) -> int:
-    done = 0
+    vectors, done = table(layout, 4, 2), 0
+    counts, strides = line(vectors[0, 0], vectors[0, 1]), line(vectors[1, 0], vectors[1, 1])
+    offsets, lengths = line(vectors[2, 0], vectors[2, 1]), line(vectors[3, 0], vectors[3, 1])
     if offsets.size == 1:
         run = lengths[0]
         count, stride, loops, turns = _inner_loop(n, extent, counts, strides)
@@ -205,17 +173,15 @@ def _elements(
     return done
 
 
-@jit(_ELEMENTS)
-def pack_elements(
-    packed: int, base: int, n: int, extent: int, counts: Any, strides: Any, offsets: Any, lengths: Any
-) -> int:
-    """From the elements at `base` into `packed`; see the module for the arguments."""
-    return _elements(packed, base, n, extent, counts, strides, offsets, lengths, True)
+@jit(_ELEMENTS, in_python=plain.pack_elements)
+def pack_elements(packed: int, base: int, n: int, extent: int, layout: int) -> int:
+    """From the elements at `base` into `packed`; layout is the address of a Layout."""
+    moved: int = _elements(packed, base, n, extent, layout, True)
+    return moved
 
 
-@jit(_ELEMENTS)
-def unpack_elements(
-    packed: int, base: int, n: int, extent: int, counts: Any, strides: Any, offsets: Any, lengths: Any
-) -> int:
+@jit(_ELEMENTS, in_python=plain.unpack_elements)
+def unpack_elements(packed: int, base: int, n: int, extent: int, layout: int) -> int:
     """From `packed` into the elements at `base`; the bytes between them stay as they are."""
-    return _elements(packed, base, n, extent, counts, strides, offsets, lengths, False)
+    moved: int = _elements(packed, base, n, extent, layout, False)
+    return moved

@@ -1,11 +1,9 @@
-"""What the compiled kernels do, by the same calls, on NumPy and ctypes: for processes that cannot import numba.
+"""What compiled kernels do, on NumPy and ctypes: for processes that can neither load nor compile them.
 
-    address, scale_address                              as reduce.address, scale.address
-    pack_elements, unpack_elements                      as in pack
-    njit, jit, copy_bytes, move_bytes, call_address     what the functions that numba compiles are made of
+    address, scale_address            as reduce.address, scale.address
+    pack_elements, unpack_elements    as in pack
 
-A function decorated with these stays Python's, and does the same. The arithmetic is `reference`'s. All of it holds the
-GIL, and a message of many blocks takes 1 microsecond for each.
+All of it holds the GIL.
 """
 
 from __future__ import annotations
@@ -18,33 +16,11 @@ from typing import Any
 import numpy as np
 
 from . import reference
+from .memory import line, table
 from .rules import check, check_scalable
 
 _KERNEL = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
 _kept: list[Any] = []  # an address goes with its function
-
-
-def njit(function: Any) -> Any:
-    """Return the function as it is."""
-    return function
-
-
-def jit(signature: str, also: Any = ()) -> Callable[[Any], Any]:
-    """Return a decorator that leaves a function as it is."""
-    return njit
-
-
-def move_bytes(dst: int, src: int, length: int) -> None:
-    """Copy bytes between addresses, which may overlap."""
-    ctypes.memmove(int(dst), int(src), int(length))
-
-
-copy_bytes = move_bytes
-
-
-def call_address(kernel: int, dst: int, a: int, b: int, n: int) -> None:
-    """Call the C function at the address `kernel`."""
-    _KERNEL(int(kernel))(int(dst), int(a), int(b), int(n))
 
 
 @cache
@@ -80,24 +56,22 @@ def _memory(at: int, nbytes: int) -> np.ndarray:
     return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(at))
 
 
-def pack_elements(packed: int, base: int, n: int, extent: int, *tables: np.ndarray) -> int:
-    """From the elements at `base` into `packed`; tables are counts, strides, offsets and lengths (see pack)."""
-    return _elements(reference.pack_elements, packed, base, n, extent, tables)
+def pack_elements(packed: int, base: int, n: int, extent: int, layout: int) -> int:
+    """From the elements at `base` into `packed`; layout is the address of a pack.Layout."""
+    return _elements(reference.pack_elements, packed, base, n, extent, layout)
 
 
-def unpack_elements(packed: int, base: int, n: int, extent: int, *tables: np.ndarray) -> int:
+def unpack_elements(packed: int, base: int, n: int, extent: int, layout: int) -> int:
     """From `packed` into the elements at `base`; the bytes between them stay as they are."""
-    return _elements(reference.unpack_elements, packed, base, n, extent, tables)
+    return _elements(reference.unpack_elements, packed, base, n, extent, layout)
 
 
-def _elements(
-    work: Callable[..., int], packed: int, base: int, n: int, extent: int, tables: tuple[np.ndarray, ...]
-) -> int:
-    counts, strides, offsets, lengths = tables
+def _elements(work: Callable[..., int], packed: int, base: int, n: int, extent: int, layout: int) -> int:
+    counts, strides, offsets, lengths = vectors = [line(*row) for row in table(layout, 4, 2).tolist()]
     nbytes = n * int(counts.prod()) * int(lengths.sum())
     if not nbytes:
         return 0
     steps = [*((int(count) - 1) * int(stride) for count, stride in zip(counts, strides)), (n - 1) * extent]
     first = int(offsets.min()) + sum(min(step, 0) for step in steps)
     end = int((offsets + lengths).max()) + sum(max(step, 0) for step in steps)
-    return work(_memory(packed, nbytes), _memory(base + first, end - first), n, extent, *tables, -first)
+    return work(_memory(packed, nbytes), _memory(base + first, end - first), n, extent, *vectors, -first)

@@ -13,15 +13,15 @@ An operator is one function of two elements, a line in _SCALAR, and a line in `r
 
 from __future__ import annotations
 
+import ctypes
 from functools import cache
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import carray, from_dtype, njit, types
-from numba.extending import intrinsic
 
-from .cache import compiled_here, jit, loaded_here, native
+from .cache import compiled_here, loaded_here, native
+from .deferred import intrinsic, njit
+from .memory import carray
 from .rules import ALLOWED, EXTREMES, LOCATIONS, NoKernel, allowed, canonical, check, kind_of
 
 __all__ = ["ALLOWED", "NoKernel", "address", "allowed", "call", "compiled_here", "kind_of", "loaded_here"]
@@ -30,9 +30,9 @@ __all__ = ["ALLOWED", "NoKernel", "address", "allowed", "call", "compiled_here",
 def address(op: str, dtype: np.dtype) -> int:
     """Address of the kernel for `op` ("SUM", "MAXLOC", ...) on elements of `dtype`; it stays valid.
 
-    The first call in a process loads the kernel from numba's cache (2 ms) or compiles it (about 0.1 s).
-    Raises TypeError where MPI does not let `op` take `dtype`, NoKernel (a LookupError) where no operator
-    has a kernel for `dtype`.
+    The first call in a process loads the kernel (0.3 ms) or compiles it (about 0.1 s, and 0.4 s for numba). Raises
+    TypeError where MPI does not let `op` take `dtype`, NoKernel (a LookupError) where no operator has a kernel for
+    `dtype`, ImportError where the kernel would have to be compiled and numba cannot be imported.
     """
     return _address(op, np.dtype(dtype))
 
@@ -54,8 +54,16 @@ def _shared(op: str, dtype: np.dtype) -> tuple[str, np.dtype]:
 
 @cache
 def _kernel(name: str, dtype: np.dtype) -> int:
+    pointer = f"{dtype.str[1:] if dtype.names is None else dtype['value'].str[1:] + ' int'}*"
+    return native(_KERNELS[name], (pointer, pointer, pointer, "int64"), types=lambda: vectors(dtype))
+
+
+def vectors(dtype: np.dtype) -> tuple[Any, ...]:
+    """Return numba's types of a kernel's arguments: three vectors of a dtype, and how many elements they have."""
+    from numba import from_dtype, types
+
     pointer = types.CPointer(from_dtype(dtype))
-    return native(_KERNELS[name], (pointer, pointer, pointer, types.int64))
+    return pointer, pointer, pointer, types.int64
 
 
 # The operators on two elements. Numba inlines them; conditions are joined by & and |, which do not branch.
@@ -190,6 +198,8 @@ _KERNELS = {
 
 def _call_address(typing: Any, kernel: Any, dst: Any, a: Any, b: Any, n: Any) -> Any:
     """Inside jitted code: call the C function at the address `kernel` with four int64."""
+    from llvmlite import ir
+    from numba import types
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         word = ir.IntType(64)
@@ -200,13 +210,15 @@ def _call_address(typing: Any, kernel: Any, dst: Any, a: Any, b: Any, n: Any) ->
     return types.void(*[types.int64] * 5), generate
 
 
-call_address: Any = intrinsic(_call_address)  # by hand: as decorators numba's types describe the wrong call
+_KERNEL = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
 
 
-@jit("void(int64, int64, int64, int64, int64)")
 def call(kernel: int, dst: int, a: int, b: int, n: int) -> None:
     """dst[i] = a[i] op b[i] for i < n, without the GIL; all five are integers, `kernel` from address().
 
-    Callable from jitted code too. Nothing is checked: a wrong address or n ends the process.
+    Nothing is checked: a wrong address or n ends the process.
     """
-    call_address(kernel, dst, a, b, n)
+    _KERNEL(kernel)(dst, a, b, n)
+
+
+call_address = intrinsic(_call_address, call)

@@ -68,42 +68,6 @@ def _reduce_pairs(op: str, dst: np.ndarray, a: np.ndarray, b: np.ndarray) -> Non
     dst[value], dst[index] = values, indices  # only now: dst may be a or b
 
 
-def pack_strided(
-    packed: np.ndarray, scattered: np.ndarray, count: int, length: int, stride: int, size: int, at: int = 0
-) -> int:
-    """From the blocks in `scattered` into `packed`; returns the bytes moved."""
-    index = _strided(count, length * size, stride, at)
-    packed[: index.size] = scattered[index]
-    return index.size
-
-
-def unpack_strided(
-    packed: np.ndarray, scattered: np.ndarray, count: int, length: int, stride: int, size: int, at: int = 0
-) -> int:
-    """From `packed` into the blocks in `scattered`; returns the bytes moved."""
-    index = _strided(count, length * size, stride, at)
-    scattered[index] = packed[: index.size]
-    return index.size
-
-
-def pack_segments(
-    packed: np.ndarray, scattered: np.ndarray, offsets: np.ndarray, lengths: np.ndarray, at: int = 0
-) -> int:
-    """From the segments of `scattered` into `packed`, in the order given; returns the bytes moved."""
-    index = _segments(offsets, lengths, at)
-    packed[: index.size] = scattered[index]
-    return index.size
-
-
-def unpack_segments(
-    packed: np.ndarray, scattered: np.ndarray, offsets: np.ndarray, lengths: np.ndarray, at: int = 0
-) -> int:
-    """From `packed` into the segments of `scattered`, in the order given; returns the bytes moved."""
-    index = _segments(offsets, lengths, at)
-    scattered[index] = packed[: index.size]
-    return index.size
-
-
 def pack_elements(
     packed: np.ndarray,
     scattered: np.ndarray,
@@ -136,10 +100,6 @@ def unpack_elements(
     index = _elements(n, extent, counts, strides, offsets, lengths, at)
     scattered[index] = packed[: index.size]
     return index.size
-
-
-def _strided(count: int, run: int, stride: int, at: int) -> np.ndarray:
-    return (at + stride * np.arange(count)[:, None] + np.arange(run)).ravel()
 
 
 def _segments(offsets: np.ndarray, lengths: np.ndarray, at: int) -> np.ndarray:

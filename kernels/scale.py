@@ -14,9 +14,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import carray, from_dtype, types
 
 from .cache import native
+from .memory import carray
+from .reduce import vectors
 from .rules import check_scalable
 
 __all__ = ["address"]
@@ -34,8 +35,8 @@ def address(dtype: np.dtype) -> int:
 def _address(dtype: np.dtype) -> int:
     kind = check_scalable(dtype)
     part = dtype if kind == "floating" else np.dtype(f"f{dtype.itemsize // 2}")
-    pointer = types.CPointer(from_dtype(part))
-    return native(_KERNELS[kind], (pointer, pointer, pointer, types.int64))
+    pointer = f"{part.str[1:]}*"
+    return native(_KERNELS[kind], (pointer, pointer, pointer, "int64"), types=lambda: vectors(part))
 
 
 # np.true_divide, as numba's x / d asks whether d is zero and raises. In place has a loop of its own: see reduce.

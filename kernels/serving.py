@@ -1,51 +1,60 @@
-"""Which kernels serve in this process: those that numba compiles, or NumPy's where numba does not serve.
+"""Which kernels serve in this process: compiled ones, or NumPy's where those can be neither loaded nor compiled.
 
-`from mpicoll.kernels.serving import address`: whoever imports from here does not ask which. Without numba the mpi4py
-engine runs every schedule, more slowly, with the same results.
+`from mpicoll.kernels.serving import address`: whoever imports from here does not ask which. Without compiled ones the
+mpi4py engine runs every schedule, more slowly, with the same results.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 
+from . import plain, reduce, scale
+from .pack import copy_bytes, move_bytes, pack_elements, unpack_elements
+from .reduce import call_address
+from .rules import check, check_scalable
+
 __all__ = [
-    "WHY_PLAIN",
     "address",
     "call_address",
     "copy_bytes",
-    "jit",
     "move_bytes",
-    "njit",
     "pack_elements",
     "scale_address",
     "unpack_elements",
+    "why_plain",
 ]
 
-WHY_PLAIN = ""
-"""Why numba does not serve; empty where it does."""
+_why: list[str] = []
 
-try:
-    from numba import njit
 
-    from .cache import jit
-    from .pack import copy_bytes, move_bytes, pack_elements, unpack_elements
-    from .reduce import address, call_address
-    from .scale import address as scale_address
+def why_plain() -> str:
+    """Return why a kernel that was asked for is NumPy's, the first reason; empty where all are compiled."""
+    return _why[0] if _why else ""
 
-    address("SUM", np.dtype("f8"))  # a numba whose inner parts are others fails here at the latest
-except Exception as error:
-    WHY_PLAIN = f"{type(error).__name__}: {error}"
-    if not TYPE_CHECKING:
-        from .plain import (
-            address,
-            call_address,
-            copy_bytes,
-            jit,
-            move_bytes,
-            njit,
-            pack_elements,
-            scale_address,
-            unpack_elements,
-        )
+
+@cache
+def address(op: str, dtype: np.dtype) -> int:
+    """Address of the kernel for `op` on elements of `dtype`; it stays valid.
+
+    Raises TypeError where MPI does not let `op` take `dtype`, NoKernel (a LookupError) where there is no kernel.
+    """
+    check(op, dtype)
+    return _first(lambda: reduce.address(op, dtype), lambda: plain.address(op, dtype))
+
+
+@cache
+def scale_address(dtype: np.dtype) -> int:
+    """Address of the kernel that divides elements of `dtype`; it stays valid. Raises as `address`."""
+    check_scalable(dtype)
+    return _first(lambda: scale.address(dtype), lambda: plain.scale_address(dtype))
+
+
+def _first(compiled: Callable[[], int], other: Callable[[], int]) -> int:
+    try:
+        return compiled()
+    except Exception as error:  # there is no numba, or its inner parts are others
+        _why.append(f"{type(error).__name__}: {error}")
+        return other()

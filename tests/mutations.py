@@ -54,8 +54,8 @@ MUTATIONS = [
     Mutation("kernels/pack.py", "    return at + turn * extent\n", "    return at\n", "unit/test_kernels_pack.py"),
     Mutation(
         "kernels/cache.py",
-        "        self._save_data(name, data)\n        self._save_index({key: name})\n",
-        "        self._save_index({key: name})\n        self._save_data(name, data)\n",
+        "        part.write_bytes(content)\n        part.replace(path)\n",
+        "        path.write_bytes(content)\n",
         "unit/test_kernels_cache.py",
     ),
     Mutation(

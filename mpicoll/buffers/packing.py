@@ -39,10 +39,10 @@ class ByRuns:
         self.runs, self.extent = runs, extent
 
     def pack(self, packed: int, base: int, n: int) -> None:
-        pack_elements(packed, base, n, self.extent, *self.runs.tables)
+        pack_elements(packed, base, n, self.extent, self.runs.layout.address)
 
     def unpack(self, packed: int, base: int, n: int) -> None:
-        unpack_elements(packed, base, n, self.extent, *self.runs.tables)
+        unpack_elements(packed, base, n, self.extent, self.runs.layout.address)
 
 
 class ByMPI:

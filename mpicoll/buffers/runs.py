@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from ..kernels.pack import Layout
+
 __all__ = ["LIMIT", "Runs"]
 
 LIMIT = 1 << 18  # runs of one pattern, 16 bytes each
@@ -59,10 +61,10 @@ class Runs:
         return self.offsets.size == 1 and not self.loops
 
     @cached_property
-    def tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Counts and strides of the loops, offsets and lengths: what the kernels take."""
+    def layout(self) -> Layout:
+        """The same, as the kernels take it."""
         counts, strides = np.array(self.loops, np.int64).reshape(-1, 2).T
-        return counts.copy(), strides.copy(), self.offsets, self.lengths
+        return Layout(*map(np.ascontiguousarray, (counts, strides, self.offsets, self.lengths)))
 
     def flat(self) -> tuple[np.ndarray, np.ndarray]:
         """Offsets and lengths with the loops unrolled."""

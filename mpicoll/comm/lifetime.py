@@ -22,6 +22,7 @@ from mpi4py import MPI
 
 from ..errors import CommError
 from ..fastpath.opening import open_fast_path
+from ..kernels import cache
 from ..runtime import progress, responder
 from ..runtime.channel import LEAKED, LIVE, Channel
 from ..runtime.trace import Log
@@ -41,6 +42,7 @@ def attach(comm: MPI.Intracomm, like: Channel | None = None, own: Sequence[MPI.I
     channel = _attribute(comm)
     if channel is None:
         _give_back()
+        cache.show_progress = MPI.COMM_WORLD.rank == 0
         channel = Channel(comm, open_fast_path, like, own)
         with _attributes:
             comm.Set_attr(_keyval, channel)  # type: ignore[arg-type]

@@ -183,10 +183,7 @@ def loaded(maps: Path = Path("/proc/self/maps")) -> list[str]:
 
 def cache() -> dict[str, Any]:
     """Return where compiled kernels are kept, on which filesystem, and how many this process has compiled so far."""
-    try:
-        directory = info.cache_directory()
-    except ImportError:  # without numba nothing is compiled, which `mpicoll info` says
-        return {"directory": "", "filesystem": None, "compiled": 0}
+    directory = info.cache_directory()
     return {
         "directory": directory,
         "filesystem": None if directory is None else filesystem(directory),

@@ -41,7 +41,7 @@ def kernel_cache(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             WARNING,
             f"{named(spans(lost))} cannot keep compiled kernels: every process compiles them at its first calls",
-            "numba found no directory that it can write to",
+            "no directory for compiled kernels can be written",
             "export NUMBA_CACHE_DIR=/tmp/$USER-numba, or another directory on a node's own disk",
         )
     if cold:

@@ -107,41 +107,30 @@ def _engine() -> dict[str, Any]:
 
 
 def _numba() -> dict[str, Any]:
-    try:
-        import numba
-
-        directory = cache_directory()
-    except ImportError:  # kernels() says why
-        return {"version": None, "cache_directory": None, "cache_writable": False}
+    """Return numba's version, without importing it, and where what it compiles is kept."""
+    directory = cache_directory()
     return {
-        "version": numba.__version__,
+        "version": installed("numba"),
         "cache_directory": directory,
         "cache_writable": directory is not None and os.access(directory, os.W_OK),
     }
 
 
 def cache_directory() -> str | None:
-    """Return where numba keeps what the kernels compile; None where it finds no directory that it can write to."""
-    from numba.core.caching import FunctionCache
+    """Return where compiled kernels are kept; None where no directory can be written."""
+    from ..kernels import cache, reference
 
-    from ..kernels import reference
-
-    functions = [f for f in vars(reference).values() if getattr(f, "__module__", "") == reference.__name__]
-    try:
-        return str(FunctionCache(next(f for f in functions if hasattr(f, "__code__"))).cache_path)
-    except RuntimeError:
-        return None
+    found = cache.directory(str(reference.__file__))
+    return None if found is None else str(found)
 
 
 def kernels() -> dict[str, Any]:
     """Return what this rank has compiled and loaded so far: what the self-test needs; or why NumPy's kernels serve."""
-    from ..kernels import serving
+    from ..kernels import cache, serving
 
-    if serving.WHY_PLAIN:
-        return {"compiled": [], "loaded": [], "plain": f"NumPy's, since numba does not serve: {serving.WHY_PLAIN}"}
-    from ..kernels import cache
-
-    return {"compiled": list(cache.compiled_here()), "loaded": list(cache.loaded_here()), "plain": ""}
+    why = serving.why_plain()
+    plain = f"NumPy's, since numba does not serve: {why}" if why else ""
+    return {"compiled": list(cache.compiled_here()), "loaded": list(cache.loaded_here()), "plain": plain}
 
 
 # -- for people -------------------------------------------------------------------------------------------------
@@ -205,5 +194,5 @@ def _counted(built: dict[str, Any]) -> str:
 def _cache(numba: dict[str, Any]) -> str:
     directory = numba["cache_directory"]
     if directory is None:
-        return "none: numba found no directory that it can write to; set NUMBA_CACHE_DIR"
+        return "none: no directory for it can be written; set NUMBA_CACHE_DIR"
     return f"{directory}, {'writable' if numba['cache_writable'] else 'read-only'}"

@@ -13,15 +13,14 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from mpi4py import MPI
-from numba import types
-from numba.extending import intrinsic
 
 from ..kernels.cache import jit
+from ..kernels.deferred import intrinsic, njit
+from ..kernels.memory import addresses, carray, halves, line, table
 from ..plans.plan import FOLD, MAX_WINDOW, SEND, Plan, tag
 from . import local_ops
-from .local_ops import LINE, TABLE, finish, geometry, prepare
+from .local_ops import finish, geometry, prepare
 from .protocol import Waiting, waiting
 
 name = "compiled"
@@ -33,33 +32,37 @@ _CLOCK_PASSES = 16  # passes between looks at the clock
 LANE, STEP, COUNT = range(3)
 ISEND, IRECV, TESTALL, WTIME, YIELD, BYTE, REQUEST_SIZE, STATUS_SIZE, STATUS_ERROR, IN_STATUS = range(10)
 COMM, TAG, KERNEL, SCALE, DIVISOR, REQUESTS, STATUSES, FLAG, MOST = range(9)
-# the walker's arrays in its order, and the state before the first step: rows of Execution.addresses()
+# the walker's arrays in its order, and the state before the first step: rows of Execution.table
 ROWS, SEGMENTS, STEPS, STRANDS, GEOMETRY, BASES, STATE, LIBRARY, CALL, FLAGS, PROGRESS, START = range(12)
 
 
-def _call(returns: ir.Type) -> Any:
-    """Return an intrinsic that calls the function at an address with int64 arguments."""
-    result = types.float64 if isinstance(returns, ir.DoubleType) else getattr(types, f"int{returns.width}")
+def _call(returns: str) -> Any:
+    """Return an intrinsic that calls the function at an address with int64 arguments; returns names numba's type."""
 
-    @intrinsic
     def call(typing: Any, function: Any, arguments: Any) -> Any:
+        from llvmlite import ir
+        from numba import types
+
+        result = ir.DoubleType() if returns == "float64" else ir.IntType(int(returns.removeprefix("int")))
+
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             words = [builder.extract_value(values[1], i) for i in range(len(arguments))]
-            kind = ir.FunctionType(returns, [ir.IntType(64)] * len(words)).as_pointer()
+            kind = ir.FunctionType(result, [ir.IntType(64)] * len(words)).as_pointer()
             return builder.call(builder.inttoptr(values[0], kind), words)
 
-        return result(types.int64, arguments), generate
+        return getattr(types, returns)(types.int64, arguments), generate
 
-    return call
-
-
-call_int, call_long, call_double = _call(ir.IntType(32)), _call(ir.IntType(64)), _call(ir.DoubleType())
+    return intrinsic(call, _only_compiled)
 
 
-@jit(
-    f"int64({', '.join([*[TABLE] * 4, LINE, LINE, TABLE, LINE, LINE, 'int32[::1]', LINE, 'float64'])})",
-    also=(local_ops.__file__, *local_ops.INLINED),
-)
+def _only_compiled(*arguments: Any) -> Any:
+    raise NotImplementedError("Python cannot call a function at an address without its type")
+
+
+call_int, call_long, call_double = _call("int32"), _call("int64"), _call("float64")
+
+
+@njit
 def walk(  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled loop
     rows, segments, steps, strands, geometry, bases, state, library, call, flag, progress, seconds
 ):
@@ -141,6 +144,37 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled loop
                 return WAITING
 
 
+@njit
+def line_of(tables, which):  # type: ignore[no-untyped-def]
+    """Return one of an execution's arrays of words."""
+    return line(tables[which, 0], tables[which, 1])
+
+
+@njit
+def walk_tables(tables, seconds):  # type: ignore[no-untyped-def]
+    """walk() on an execution's arrays, given as Execution.table has them."""
+    return walk(
+        table(tables[ROWS, 0], tables[ROWS, 1], 5),
+        table(tables[SEGMENTS, 0], tables[SEGMENTS, 1], 3),
+        table(tables[STEPS, 0], tables[STEPS, 1], 3),
+        table(tables[STRANDS, 0], tables[STRANDS, 1], 2),
+        line_of(tables, GEOMETRY),
+        line_of(tables, BASES),
+        table(tables[STATE, 0], tables[STATE, 1], 3),
+        line_of(tables, LIBRARY),
+        line_of(tables, CALL),
+        carray(halves(tables[FLAGS, 0]), (1,)),
+        line_of(tables, PROGRESS),
+        seconds,
+    )
+
+
+@jit("int64(int64, float64)", also=(local_ops.__file__, *local_ops.INLINED), in_python=False)
+def advance(tables, seconds):  # type: ignore[no-untyped-def]
+    """walk() on an execution's arrays, given as the address of Execution.table."""
+    return walk_tables(table(tables, START + 1, 2), seconds)
+
+
 @lru_cache(maxsize=1)
 def library() -> np.ndarray:
     """Addresses and sizes of the MPI library in use."""
@@ -176,23 +210,11 @@ class Execution:
         most = max(1, plan.most_messages)
         self.requests = np.empty(len(self.state) * most * int(self.library[REQUEST_SIZE]), np.uint8)
         self.statuses = np.zeros(most * int(self.library[STATUS_SIZE]), np.uint8)
-        addresses = [MPI.Get_address(x) for x in (self.requests, self.statuses, self.flag)]
-        self.call = np.array([handle_of(comm), 0, 0, 0, 0, *addresses, most], np.int64)
-        self.tables: tuple[np.ndarray, ...] = (
-            plan.rows,
-            plan.segments,
-            plan.steps,
-            plan.strands,
-            self.geometry,
-            self.bases,
-            self.state,
-        )
-        self.tables += (self.library, self.call, self.flag, self.counters)
-
-    def addresses(self) -> np.ndarray:
-        """Return where the tables are, as fastpath/entry.py reads them: of each its address and its length."""
-        places = [(MPI.Get_address(table), len(table)) for table in (*self.tables, self.start)]
-        return np.array(places, np.int64)
+        places = [MPI.Get_address(x) for x in (self.requests, self.statuses, self.flag)]
+        self.call = np.array([handle_of(comm), 0, 0, 0, 0, *places, most], np.int64)
+        arrays = plan.rows, plan.segments, plan.steps, plan.strands, self.geometry, self.bases, self.state
+        self.table = addresses(*arrays, self.library, self.call, self.flag, self.counters, self.start)
+        self.at = int(MPI.Get_address(self.table))
 
     def _start(self) -> np.ndarray:
         """Return every lane's state before its first step."""
@@ -215,7 +237,7 @@ class Execution:
 
     def advance(self, seconds: float) -> bool:
         """Go on for at most `seconds`; True when done."""
-        code: int = walk(*self.tables, seconds)
+        code: int = advance(self.at, seconds)
         if code < 0:
             raise MPI.Exception(self.cause(-code))
         return code == DONE

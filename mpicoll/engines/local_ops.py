@@ -11,13 +11,19 @@ from pathlib import Path
 import numpy as np
 
 from .. import kernels
-from ..kernels.serving import call_address, copy_bytes, jit, move_bytes, njit
+from ..kernels.cache import jit
+from ..kernels.deferred import njit
+from ..kernels.memory import addresses, line, table
+from ..kernels.serving import call_address, copy_bytes, move_bytes
+from ..plans import plan
 from ..plans.plan import FOLD, LAST, RECV, SCRATCH, Plan
 
 # sources whose code is compiled into what is jitted here
-INLINED = tuple(str(Path(kernels.__path__[0]) / name) for name in ("pack.py", "reduce.py"))
+_KERNELS = (str(Path(kernels.__path__[0]) / name) for name in ("memory.py", "pack.py", "reduce.py"))
+INLINED = (*_KERNELS, str(plan.__file__))
 STRIP = 16 << 10  # bytes: with an operand's, well within a first-level cache
-LINE, TABLE = "int64[::1]", "int64[:,::1]"
+# the arrays that a row's local work takes
+ROWS, SEGMENTS, GEOMETRY, BASES, MESSAGE = range(5)
 
 
 def geometry(plan: Plan) -> np.ndarray:
@@ -141,13 +147,37 @@ def prepare(rows, segments, geometry, bases, r, lane, slot, kernel):  # type: ig
     return at, total(segments, geometry, first, end, lane)
 
 
-@jit(f"void({', '.join([TABLE, TABLE, LINE, LINE, *['int64'] * 8])})", also=INLINED)
-def finish_step(rows, segments, geometry, bases, first, posts, end, lane, slot, kernel, scale, divisor):  # type: ignore[no-untyped-def]
+class Tables:
+    """The arrays of a plan and of the memory that it works on, as the two functions below take them: by `address`.
+
+    message is where prepare_row leaves the address and the bytes of a row's message.
+    """
+
+    def __init__(self, rows: np.ndarray, segments: np.ndarray, geometry: np.ndarray, bases: np.ndarray) -> None:
+        self.message = np.zeros(2, np.int64)
+        self._arrays = rows, segments, geometry, bases, self.message
+        self._addresses = addresses(*self._arrays)
+        self.address: int = self._addresses.ctypes.data
+
+
+@njit
+def unpacked(tables):  # type: ignore[no-untyped-def]
+    """Return rows, segments, geometry and bases of Tables at an address."""
+    at = table(tables, MESSAGE, 2)
+    rows, segments = table(at[ROWS, 0], at[ROWS, 1], 5), table(at[SEGMENTS, 0], at[SEGMENTS, 1], 3)
+    return rows, segments, line(at[GEOMETRY, 0], at[GEOMETRY, 1]), line(at[BASES, 0], at[BASES, 1])
+
+
+@jit(f"void({', '.join(['int64'] * 9)})", also=INLINED)
+def finish_step(tables, first, posts, end, lane, slot, kernel, scale, divisor):  # type: ignore[no-untyped-def]
     """finish(), for the Python engine."""
+    rows, segments, geometry, bases = unpacked(tables)
     finish(rows, segments, geometry, bases, first, posts, end, lane, slot, kernel, scale, divisor)
 
 
-@jit(f"UniTuple(int64, 2)({', '.join([TABLE, TABLE, LINE, LINE, *['int64'] * 4])})", also=INLINED)
-def prepare_row(rows, segments, geometry, bases, r, lane, slot, kernel):  # type: ignore[no-untyped-def]
+@jit(f"void({', '.join(['int64'] * 5)})", also=INLINED)
+def prepare_row(tables, r, lane, slot, kernel):  # type: ignore[no-untyped-def]
     """prepare(), for the Python engine."""
-    return prepare(rows, segments, geometry, bases, r, lane, slot, kernel)
+    rows, segments, geometry, bases = unpacked(tables)
+    message = line(table(tables, MESSAGE + 1, 2)[MESSAGE, 0], 2)
+    message[0], message[1] = prepare(rows, segments, geometry, bases, r, lane, slot, kernel)

@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from ..errors import RequestError
 from ..plans.plan import FOLD, SEND, Plan, tag
-from .local_ops import finish_step, geometry, prepare_row
+from .local_ops import Tables, finish_step, geometry, prepare_row
 from .protocol import Waiting, waiting
 
 name = "mpi4py"
@@ -26,8 +26,7 @@ _IDLE_PASSES = 20  # empty passes before the processor is offered to others
 
 
 def _message(address: int, nbytes: int) -> list[Any]:
-    # plain kernels return NumPy's integers, which this does not take
-    return [MPI.buffer.fromaddress(int(address), nbytes), nbytes, _BYTE]
+    return [MPI.buffer.fromaddress(address, nbytes), nbytes, _BYTE]
 
 
 class _Lane:
@@ -49,7 +48,8 @@ class Execution:
     """
 
     def __init__(self, plan: Plan, comm: MPI.Comm, repeated: bool = False) -> None:
-        self.plan, self.comm, self.geometry = plan, comm, geometry(plan)
+        self.plan, self.comm, self.bases = plan, comm, np.zeros(3, np.int64)
+        self.tables = Tables(plan.rows, plan.segments, geometry(plan), self.bases)
         self.rows, self.steps = plan.rows.tolist(), plan.steps.tolist()
         self.repeats = repeated and plan.lanes * len(plan.rows) <= MOST_KEPT
         self.kept: dict[tuple[int, int], list[MPI.Prequest]] = {}  # by step and lane
@@ -62,7 +62,8 @@ class Execution:
         if (sequence, *bases) != self.place:
             self.free()
             self.place = (sequence, *bases)
-        self.sequence, self.bases, self.kernel = sequence, np.array(bases, np.int64), kernel
+        self.bases[:] = bases
+        self.sequence, self.kernel = sequence, kernel
         self.scale, self.divisor = scale, divisor
         self.messages = self.bytes = self.finished = 0
         self.posting = False
@@ -109,7 +110,7 @@ class Execution:
             if lane.step == lane.end:
                 lane.step, lane.lane = lane.first, lane.lane + plan.window
             lane.requests = None  # this and the above before the folds: an interrupt in them is seen when they are done
-            finish_step(plan.rows, plan.segments, self.geometry, self.bases, *work)
+            finish_step(self.tables.address, *work)
         return True
 
     def _post(self, lane: _Lane) -> Sequence[MPI.Request]:
@@ -141,13 +142,12 @@ class Execution:
 
     def _messages(self, lane: _Lane) -> list[tuple[int, int, int, int]]:
         """(kind, address, bytes, peer) of what a lane's step posts; its local work before that is done here."""
-        plan, messages = self.plan, []
+        messages = []
         first, posts, _ = self.steps[lane.step]
         for r in range(first, posts):
             kind, peer, a, b, _ = self.rows[r]
-            at, n = prepare_row(
-                plan.rows, plan.segments, self.geometry, self.bases, r, lane.lane, lane.slot, self.kernel
-            )
+            prepare_row(self.tables.address, r, lane.lane, lane.slot, self.kernel)
+            at, n = self.tables.message.tolist()
             if kind == FOLD or (a < b and not n):
                 continue
             messages.append((kind, at, n, peer))

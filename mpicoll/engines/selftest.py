@@ -67,7 +67,7 @@ def _start(compiled, plan: Plan, comm: MPI.Comm, send: np.ndarray, receive: np.n
 
 def _exchange(compiled, comm: MPI.Comm) -> str | None:  # type: ignore[no-untyped-def]
     """Send two numbers to oneself and add them to what was sent."""
-    from ..kernels import reduce
+    from ..kernels import serving
 
     plan = _plan(
         [(RECV, 0, 0, 1, -1), (SEND, 0, 1, 2, -1), (FOLD, 0, 2, 5, -1)],
@@ -75,7 +75,7 @@ def _exchange(compiled, comm: MPI.Comm) -> str | None:  # type: ignore[no-untype
         posts=2,
     )
     send, receive = np.array([3.0, 4.0]), np.zeros(2)
-    execution, _scratch = _start(compiled, plan, comm, send, receive, reduce.address("SUM", send.dtype))
+    execution, _scratch = _start(compiled, plan, comm, send, receive, serving.address("SUM", send.dtype))
     until = time.monotonic() + _PATIENCE
     while not execution.advance(0.01):
         if time.monotonic() > until:

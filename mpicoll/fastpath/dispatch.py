@@ -134,7 +134,7 @@ class CompiledFastPath:
             self.clear()
         execution = compiled.Execution(plan, self.channel.comm)
         execution.bind(0, (0, 0, 0), *execute.kernels(call.operator, self.channel.size))
-        tables = execution.addresses()
+        tables = execution.table
         sizes, offsets = zip(*sides)
         more = moment(prepared.nbytes), plan.scratch_bytes, *map(MPI.Get_address, (tables, key.details))
         row = np.array([*key.words, *sizes, *offsets, *more], np.int64)

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import carray, int64, njit, types
 
 from ..engines import compiled, local_ops
 from ..engines.compiled import (
@@ -31,10 +30,14 @@ from ..engines.compiled import (
     WAITING,
     call_int,
     call_long,
-    walk,
+    line_of,
+    walk_tables,
 )
 from ..kernels.cache import native
+from ..kernels.deferred import njit
+from ..kernels.memory import line, load, load_short, table
 from ..plans import plan
+from ..runtime import counters
 from ..runtime.counters import BROKEN, CALLS, NUMBERS, TRACES
 from . import context as field
 from . import outcome, signature
@@ -47,11 +50,6 @@ from .signature import (
     ROWS,
     SEND_COUNT,
     find,
-    halves,
-    line,
-    load,
-    load_short,
-    words,
 )
 
 SECONDS = 0.01  # in the walker before signals, stalls and other operations are looked after
@@ -63,12 +61,6 @@ COLUMNS = KEYS + 8
 _METH_FASTCALL = 0x80
 MISSED, UNDER_WAY, RAN, STALE = map(int, outcome.Outcome)  # plain numbers, for numba
 tag = njit(plan.tag)
-
-
-@njit
-def table(address, n, columns):  # type: ignore[no-untyped-def]
-    """Return n rows of words at an address."""
-    return carray(words(address), (n, columns))
 
 
 @njit
@@ -97,12 +89,6 @@ def look_up(context):  # type: ignore[no-untyped-def]
 
 
 @njit
-def line_of(tables, which):  # type: ignore[no-untyped-def]
-    """Return one of an execution's arrays of words."""
-    return line(tables[which, 0], tables[which, 1])
-
-
-@njit
 def run(context, tables, seconds):  # type: ignore[no-untyped-def]
     """Walk the bound tables from the start: DONE, WAITING or minus an error code of MPI's."""
     units = tables[compiled.STATE, 1]
@@ -111,20 +97,7 @@ def run(context, tables, seconds):  # type: ignore[no-untyped-def]
     state[:] = begin
     progress[:] = 0
     thread = call_long(context[field.SAVE], ())
-    code = walk(
-        table(tables[compiled.ROWS, 0], tables[compiled.ROWS, 1], 5),
-        table(tables[compiled.SEGMENTS, 0], tables[compiled.SEGMENTS, 1], 3),
-        table(tables[compiled.STEPS, 0], tables[compiled.STEPS, 1], 3),
-        table(tables[compiled.STRANDS, 0], tables[compiled.STRANDS, 1], 2),
-        line_of(tables, compiled.GEOMETRY),
-        line_of(tables, compiled.BASES),
-        state,
-        line_of(tables, compiled.LIBRARY),
-        line_of(tables, compiled.CALL),
-        carray(halves(tables[compiled.FLAGS, 0]), (1,)),
-        progress,
-        seconds,
-    )
+    code = walk_tables(tables, seconds)
     call_long(context[field.RESTORE], (thread,))
     return code
 
@@ -192,7 +165,7 @@ def fast_call(this, arguments, n):  # type: ignore[no-untyped-def]  # noqa: C901
         bases[0] = load(send + DATA) + row[SEND_OFFSET]
     if row[RECV_COUNT] >= 0:
         bases[1] = load(recv + DATA) + row[RECV_OFFSET]
-    bases[2], context[field.LENT] = context[field.SCRATCH], int64(row[NEEDED] > 0)
+    bases[2], context[field.LENT] = context[field.SCRATCH], 1 if row[NEEDED] > 0 else 0
     numbers[CALLS] += 1
     call[TAG] = tag(numbers[CALLS], 0, 0)
     call_long(context[field.HOLD], (send,))  # a list of the caller's may lose them to another thread meanwhile
@@ -232,7 +205,7 @@ def finish(this, arguments, n):  # type: ignore[no-untyped-def]
     library, call = line_of(tables, compiled.LIBRARY), line_of(tables, compiled.CALL)
     handle = load(arguments) + context[field.HANDLE]
     code = call_int(library[TESTALL], (1, handle, call[FLAG], call[STATUSES]))
-    return call_long(context[field.NUMBER], (int64(code),))
+    return call_long(context[field.NUMBER], (0 + code,))  # a word
 
 
 class _Definition(ctypes.Structure):
@@ -253,9 +226,9 @@ _defining = threading.Lock()  # threads may come first together, and Python goes
 def _definition(function: Callable[..., Any]) -> _Definition:
     with _defining:
         if function not in _defined:
-            modules = field, outcome, signature, compiled, local_ops, plan
+            modules = field, outcome, signature, compiled, local_ops, counters
             sources = (*(str(module.__file__) for module in modules), *local_ops.INLINED)
-            address = native(function, [types.int64] * 3, types.int64, also=sources)
+            address = native(function, ["int64"] * 3, "int64", also=sources)
             said = b"0 where it carried out the collective"
             _defined[function] = _Definition(function.__name__.encode(), address, _METH_FASTCALL, said)
     return _defined[function]

@@ -15,13 +15,12 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from mpi4py import MPI
-from numba import carray, njit, types
-from numba.extending import intrinsic
 
 from ..buffers.peek import peek
 from ..engines.compiled import call_long
+from ..kernels.deferred import njit
+from ..kernels.memory import line, load, load_short
 from . import context as field
 
 ROWS = 256
@@ -33,43 +32,6 @@ MOST_ROOM = 8192  # words of details
 # bytes from the beginning of an object to its fields
 TYPE, DATA, NDIM, DIMENSIONS, DTYPE, FLAGS = 8, 16, 24, 32, 56, 64
 CONTIGUOUS, ALIGNED, WRITEABLE = 0x1 | 0x2, 0x100, 0x400
-
-
-def _load(bits: int) -> Any:
-    """Return an intrinsic that reads an integer of so many bits at an address."""
-
-    @intrinsic
-    def load(typing: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            word = builder.load(builder.inttoptr(values[0], ir.IntType(bits).as_pointer()))
-            return word if bits == 64 else builder.sext(word, ir.IntType(64))
-
-        return types.int64(types.int64), generate
-
-    return load
-
-
-def _pointer(kind: Any) -> Any:
-    """Return an intrinsic that makes an address a pointer."""
-
-    @intrinsic
-    def pointer(typing: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            return builder.inttoptr(values[0], ir.IntType(kind.bitwidth).as_pointer())
-
-        return types.CPointer(kind)(types.int64), generate
-
-    return pointer
-
-
-load, load_short = _load(64), _load(32)
-words, halves = _pointer(types.int64), _pointer(types.int32)
-
-
-@njit
-def line(address, n):  # type: ignore[no-untyped-def]
-    """Return n words at an address."""
-    return carray(words(address), (n,))
 
 
 @njit

@@ -27,7 +27,7 @@ class CompiledFastStart:
         """For an execution that is bound for good, of a call of nbytes; started is where the number of starts is."""
         self.keep = execution, started, channel.how_busy, channel.numbers, np.empty(0, np.int64)
         self.context = field.new(*self.keep[2:])
-        self.tables = execution.addresses()
+        self.tables = execution.table
         self.context[field.TABLE], self.context[field.STARTED] = map(MPI.Get_address, (self.tables, started))
         self.context[field.MOMENT] = moment(nbytes)
         self.context[field.OPEN] = True

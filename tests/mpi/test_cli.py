@@ -44,7 +44,7 @@ def test_info_hears_of_every_rank(comm):
         assert os.path.exists(found["mpi"]["path"])
         assert found["ranks"][0]["compiled_engine"] is None, found["ranks"][0]["compiled_engine"]
         assert found["numba"]["cache_directory"]
-        assert any(name.startswith("compiled.walk(") for kind in found["kernels"].values() for name in kind)
+        assert any(name.startswith("compiled.advance(") for kind in found["kernels"].values() for name in kind)
 
 
 def test_info_says_it_to_people(comm):

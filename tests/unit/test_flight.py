@@ -145,10 +145,10 @@ def test_the_reference_engine_does_not_go_on_where_messages_were_lost():
 
 def test_the_reference_engine_folds_once(monkeypatch):
     folded = []
-    monkeypatch.setattr(reference, "finish_step", Interrupts(lambda *given: folded.append(given[4:])))
+    monkeypatch.setattr(reference, "finish_step", Interrupts(lambda *given: folded.append(given[1:])))
     execution = reference.Execution.__new__(reference.Execution)
     execution.plan = SimpleNamespace(lanes=1, window=1, rows=None, segments=None)
-    execution.geometry = execution.bases = None
+    execution.tables = SimpleNamespace(address=0)
     execution.kernel = execution.scale = execution.divisor = execution.finished = 0
     execution.posting, execution.steps = False, [(0, 1, 2), (2, 3, 4)]
     execution.lanes, execution._post = [reference._Lane(0, 0, 0, 2)], lambda lane: []

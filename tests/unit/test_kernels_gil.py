@@ -43,21 +43,9 @@ def test_reduce_call() -> None:
     assert ticks_during(lambda: kernels.reduce.call(sleep, 300_000, 0, 0, 0)) >= 5
 
 
-@pytest.mark.parametrize("name", ["pack_strided", "unpack_strided"])
-def test_strided(name: str) -> None:
-    function = getattr(kernels.pack, name)
-    assert ticks_during(lambda: function(0, 0, 1 << 28, 0, 1, 1)) >= 5  # very many blocks of no bytes
-
-
-@pytest.mark.parametrize("name", ["pack_segments", "unpack_segments"])
-def test_segments(name: str) -> None:
-    function = getattr(kernels.pack, name)
-    zeros = np.zeros(1 << 27, np.int64)  # never written, so no memory is taken
-    assert ticks_during(lambda: function(0, 0, zeros, zeros)) >= 5
-
-
 @pytest.mark.parametrize("name", ["pack_elements", "unpack_elements"])
 def test_elements(name: str) -> None:
     function = getattr(kernels.pack, name)
     loop, one, zero = np.array([1 << 28]), np.ones(1, np.int64), np.zeros(1, np.int64)
-    assert ticks_during(lambda: function(0, 0, 1, 1, loop, one, zero, zero)) >= 5
+    layout = kernels.pack.Layout(loop, one, zero, zero)
+    assert ticks_during(lambda: function(0, 0, 1, 1, layout.address)) >= 5

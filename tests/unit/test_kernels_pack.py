@@ -10,8 +10,6 @@ import pytest
 from mpicoll import kernels
 
 GUARD = 0xA5
-RUNS = [(1, 1), (1, 2), (1, 4), (1, 8), (1, 16), (2, 8), (3, 4), (5, 1), (1, 24), (100, 8), (0, 8)]
-
 LOOPS = [[], [(5, 40)], [(2, -500), (3, 60)], [(2, 900), (1, 7), (3, -50), (2, 20)], [(0, 9)]]
 LENGTHS = [(5, 1), (-3, 2), (4, 4), (7, 8), (0, 16), (9, 7)]
 
@@ -30,17 +28,14 @@ class Numba:
     def __getattr__(self, name: str) -> Callable:
         function = getattr(kernels.pack, name)
 
-        def call(packed: np.ndarray, scattered: np.ndarray, at: int, *layout: object) -> int:
-            return function(packed.ctypes.data, scattered.ctypes.data + at, *layout)
+        def call(packed: np.ndarray, scattered: np.ndarray, at: int, n: int, extent: int, *vectors: np.ndarray) -> int:
+            layout = kernels.pack.Layout(*vectors)
+            return function(packed.ctypes.data, scattered.ctypes.data + at, n, extent, layout.address)
 
         return call
 
 
 IMPLEMENTATIONS = [pytest.param(Reference(), id="reference"), pytest.param(Numba(), id="numba")]
-
-
-def strided_bytes(count: int, run: int, stride: int) -> list[int]:
-    return [i * stride + byte for i in range(count) for byte in range(run)]
 
 
 def round_trip(both: tuple[Callable, Callable], layout: tuple, places: list[int]) -> None:
@@ -61,32 +56,6 @@ def round_trip(both: tuple[Callable, Callable], layout: tuple, places: list[int]
     want[[at + place for place in places]] = source[[at + place for place in places]]
     assert unpack(packed[1:], target, at, *layout) == moved
     assert target.tolist() == want.tolist()
-
-
-@pytest.mark.parametrize("code", IMPLEMENTATIONS)
-@pytest.mark.parametrize("length, size", RUNS)
-@pytest.mark.parametrize("gap", [0, 1, 8, "backwards"])
-def test_strided(code: Reference | Numba, length: int, size: int, gap: int | str) -> None:
-    run = length * size
-    stride = -run - 3 if gap == "backwards" else run + int(gap)
-    for count in (0, 1, 2, 33):
-        layout = (count, length, stride, size)
-        round_trip((code.pack_strided, code.unpack_strided), layout, strided_bytes(count, run, stride))
-
-
-@pytest.mark.parametrize("code", IMPLEMENTATIONS)
-@pytest.mark.parametrize("seed", range(20))
-def test_segments(code: Reference | Numba, seed: int) -> None:
-    random = np.random.default_rng(seed)
-    lengths = random.choice([0, 1, 2, 3, 4, 7, 8, 16, 17, 64, 1000], random.integers(0, 40))
-    gaps = random.integers(0, 9, lengths.size)
-    offsets = np.cumsum(lengths + gaps) - lengths - random.integers(0, 500)  # before the base too
-    order = random.permutation(lengths.size)
-    offsets, lengths = offsets[order].astype(np.int64), lengths[order].astype(np.int64)
-    if seed % 2:
-        offsets.flags.writeable = lengths.flags.writeable = False
-    places = [first + i for first, length in zip(offsets.tolist(), lengths.tolist()) for i in range(length)]
-    round_trip((code.pack_segments, code.unpack_segments), (offsets, lengths), places)
 
 
 def element_bytes(n: int, extent: int, loops: list[tuple[int, int]], segments: list[tuple[int, int]]) -> list[int]:
@@ -124,11 +93,11 @@ def test_elements_far_apart() -> None:
     memory = np.zeros((5 << 30) + 8, np.uint8)
     memory[[0, 1 << 30, 4 << 30, 5 << 30]] = 1, 2, 3, 4
     packed = np.zeros(4, np.uint8)
-    layout = np.array([2]), np.array([1 << 30]), np.array([0]), np.array([1])
-    assert kernels.pack.pack_elements(packed.ctypes.data, memory.ctypes.data, 2, 4 << 30, *layout) == 4
+    up = np.array([2]), np.array([1 << 30]), np.array([0]), np.array([1])
+    assert Numba().pack_elements(packed, memory, 0, 2, 4 << 30, *up) == 4
     assert packed.tolist() == [1, 2, 3, 4]
     down = np.array([2]), np.array([-(1 << 30)]), np.array([0]), np.array([1])
-    assert kernels.pack.unpack_elements(packed.ctypes.data, memory.ctypes.data + (5 << 30), 2, -(4 << 30), *down) == 4
+    assert Numba().unpack_elements(packed, memory, 5 << 30, 2, -(4 << 30), *down) == 4
     assert memory[[5 << 30, 4 << 30, 1 << 30, 0]].tolist() == [1, 2, 3, 4]
 
 
@@ -136,12 +105,13 @@ def test_elements_far_apart() -> None:
 def test_large_blocks(code: Reference | Numba) -> None:
     source = np.random.default_rng(1).integers(0, 256, 1 << 22, np.uint8)
     packed = np.zeros(1 << 21, np.uint8)
-    assert code.pack_strided(packed, source, 0, 2, 1 << 20, 1 << 21, 1) == 1 << 21
+    none = np.zeros(0, np.int64)
+    assert code.pack_elements(packed, source, 0, 2, 1 << 21, none, none, np.array([0]), np.array([1 << 20])) == 1 << 21
     assert packed.tobytes() == source[: 1 << 20].tobytes() + source[1 << 21 : 3 << 20].tobytes()
 
 
-def test_offsets_of_another_type_are_refused() -> None:
-    with pytest.raises(TypeError):
-        kernels.pack.pack_segments(0, 0, np.zeros(1, np.int32), np.zeros(1, np.int32))
-    with pytest.raises(TypeError):
-        kernels.pack.pack_segments(0, 0, np.zeros(4, np.int64)[::2], np.zeros(2, np.int64))
+@pytest.mark.parametrize("wrong", [np.zeros(2, np.int32), np.zeros(4, np.int64)[::2]])
+def test_vectors_of_another_type_are_refused(wrong: np.ndarray) -> None:
+    two = np.zeros(2, np.int64)
+    with pytest.raises(TypeError, match="contiguous and of int64"):
+        kernels.pack.Layout(two, two, two, wrong)

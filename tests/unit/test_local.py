@@ -25,7 +25,8 @@ def folded(kind, places, memory, nbytes, dtype="f8", op="SUM", divisor=1):
     by = np.array([divisor], dtype)
     kernels = reduce.address(op, kind_of), scale.address(kind_of) if kind_of.kind in "fc" else 0, by.ctypes.data
     bases = np.array([each.ctypes.data for each in memory])
-    local_ops.finish_step(rows, segments, geometry, bases, 0, 0, 1, 0, 0, *kernels)
+    tables = local_ops.Tables(rows, segments, geometry, bases)
+    local_ops.finish_step(tables.address, 0, 0, 1, 0, 0, *kernels)
 
 
 @pytest.mark.parametrize("nbytes", SIZES)

@@ -51,10 +51,10 @@ def _hold_kernels_to(wanted: list[int], n: int, extent: int, layout: Runs) -> No
     memory = np.random.default_rng(len(wanted)).integers(0, 256, high - low, np.uint8)
     packed = np.zeros(len(wanted) + 1, np.uint8)
     arguments = packed.ctypes.data, memory.ctypes.data - low, n, extent
-    assert kernels.pack.pack_elements(*arguments, *layout.tables) == len(wanted)
+    assert kernels.pack.pack_elements(*arguments, layout.layout.address) == len(wanted)
     assert packed[:-1].tolist() == [memory[place - low] for place in wanted]
     blank = np.zeros_like(memory)
-    kernels.pack.unpack_elements(packed.ctypes.data, blank.ctypes.data - low, n, extent, *layout.tables)
+    kernels.pack.unpack_elements(packed.ctypes.data, blank.ctypes.data - low, n, extent, layout.layout.address)
     want = np.zeros_like(memory)
     want[[place - low for place in wanted]] = packed[:-1]
     assert blank.tolist() == want.tolist()

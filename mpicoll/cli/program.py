@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import linecache
 import os
 import pkgutil
 import runpy
@@ -74,7 +75,11 @@ class Program:
         else:
             _come_first("")
             main.__loader__ = BuiltinImporter
-            exec(compile(self.what, "<stdin>" if self.kind == STDIN else "<string>", "exec", 0, True), main.__dict__)
+            name = "<stdin>" if self.kind == STDIN else "<string>"
+            if self.kind != STDIN and sys.version_info >= (3, 13):  # from then on tracebacks show its lines
+                text = str(self.what)
+                linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
+            exec(compile(self.what, name, "exec", 0, True), main.__dict__)
 
 
 def own_frames(traceback: TracebackType | None, *before: str) -> TracebackType | None:

@@ -252,11 +252,25 @@ def _load(path: Path, label: str) -> int | None:
             from .compiler import load_object
 
             return load_object(content[:-CHECKSUM], ENTRY)
-        _kept.append(library := ctypes.CDLL(str(path)))
+        try:
+            library = ctypes.CDLL(str(path))
+        except OSError:  # its file system is mounted noexec
+            library = _from_memory(content)
+        _kept.append(library)
         return ctypes.cast(library[ENTRY], ctypes.c_void_p).value
     except (OSError, AttributeError, ImportError) as error:
         _log.warning("compiling %s anew: %s cannot be loaded: %s", label, path, error)
         return None
+
+
+def _from_memory(content: bytes) -> ctypes.CDLL:
+    """Load a library from a file that exists in memory only."""
+    handle = os.memfd_create(ENTRY)
+    try:
+        os.write(handle, content)
+        return ctypes.CDLL(f"/proc/self/fd/{handle}")
+    finally:
+        os.close(handle)
 
 
 def _compile(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import hashlib
 import io
@@ -335,6 +336,26 @@ def test_where_there_is_no_linker_an_object_is_kept(empty_cache: Path, monkeypat
     before = len(kernels.cache.compiled_here())
     assert kernels.cache.jit("int64(int64)")(add_one)(41) == 42
     assert len(kernels.cache.compiled_here()) == before
+
+
+def test_where_nothing_may_be_executed_it_is_loaded_from_memory(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system may be mounted noexec."""
+    kernels.cache.jit("int64(int64)")(add_one).prepare()
+    loaded = []
+
+    def refuse(name: str, load: Callable = ctypes.CDLL) -> ctypes.CDLL:
+        loaded.append(name)
+        if name == str(kept(empty_cache)):
+            raise OSError("failed to map segment from shared object")
+        return load(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
+    before = len(kernels.cache.compiled_here())
+    assert kernels.cache.jit("int64(int64)")(add_one)(1) == 2
+    assert len(kernels.cache.compiled_here()) == before
+    assert [name.startswith("/proc/self/fd/") for name in loaded] == [False, True]
 
 
 @pytest.mark.parametrize(("shows", "terminal"), [(True, True), (False, True), (True, False)])

@@ -34,7 +34,7 @@ def stage(target: Path) -> Path:
         _own(target)
         _compile(target)
         archive = target.with_name(f"{target.name}.tar")
-        # posix: with the times of files to the nanosecond, by which Python and numba know what they compiled
+        # posix: with the times of files to the nanosecond, by which Python knows what it compiled
         _run("tar", "--format=posix", "-cf", str(archive), "-C", str(target), ".")
         (target / COMPLETE).touch()
     except OSError as error:

@@ -1,9 +1,9 @@
 """Compiled functions: loaded where this machine keeps them, else compiled by numba and kept, once per machine.
 
-A kept function is a shared library of its own, which a process loads without numba or llvmlite: that saves it 0.4 s
-and 50 MiB, and a machine without numba can use what another has compiled. Its file is named after the function, its
-signature, the processor, and what the sources contain. Files end with a checksum: one that is damaged is compiled
-anew, with a warning.
+A kept function is a shared library of its own, which a process loads without numba or llvmlite: that saves time and
+memory (docs/PERFORMANCE.md), and a machine without numba can use what another has compiled. Its file is named after the
+function, its signature, the processor, and what the sources contain; numba's version does not count. Files end with a
+checksum: one that is damaged is compiled anew, with a warning.
 
 Without a lock all ranks of a job would meet an empty cache together and compile the same function. A process first
 looks without locking, which is the usual case. Only where nothing is found does it wait for its turn, or for the result
@@ -37,6 +37,7 @@ from .waiting import turn_or_result
 ENTRY = "mpicoll_entry"  # the symbol of the function in its library
 LIBRARY, OBJECT = ".so", ".o"  # an object is kept where there is no linker; loading it takes llvmlite
 CHECKSUM = 32  # bytes at the end of a file
+IN_ALL = tuple(str(Path(__file__).with_name(f"{name}.py")) for name in ("compiler", "deferred", "memory"))  # sources
 _C_TYPES: dict[str, Any] = {"int64": ctypes.c_int64, "float64": ctypes.c_double, "void": None}
 
 show_progress = True  # whether this process tells a terminal what it compiles: one process of a run should
@@ -212,7 +213,7 @@ def _is_writable(place: Path) -> bool:
 
 def _file_name(function: Callable[..., Any], label: str, returns: str, also: Sequence[str]) -> str:
     """Return the name of a function's file, without its ending."""
-    of_sources = _digest(*(_digest_of_file(path) for path in (_source(function), *also)))
+    of_sources = _digest(*(_digest_of_file(path) for path in (_source(function), *IN_ALL, *also)))
     return f"{label.partition('(')[0]}-{_digest(label, returns, _processor())}-{of_sources}"
 
 

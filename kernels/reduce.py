@@ -30,9 +30,9 @@ __all__ = ["ALLOWED", "NoKernel", "address", "allowed", "call", "compiled_here",
 def address(op: str, dtype: np.dtype) -> int:
     """Address of the kernel for `op` ("SUM", "MAXLOC", ...) on elements of `dtype`; it stays valid.
 
-    The first call in a process loads the kernel (0.3 ms) or compiles it (about 0.1 s, and 0.4 s for numba). Raises
-    TypeError where MPI does not let `op` take `dtype`, NoKernel (a LookupError) where no operator has a kernel for
-    `dtype`, ImportError where the kernel would have to be compiled and numba cannot be imported.
+    The first call in a process loads the kernel or compiles it. Raises TypeError where MPI does not let `op` take
+    `dtype`, NoKernel (a LookupError) where no operator has a kernel for `dtype`, ImportError where the kernel would
+    have to be compiled and numba cannot be imported.
     """
     return _address(op, np.dtype(dtype))
 
@@ -213,12 +213,17 @@ def _call_address(typing: Any, kernel: Any, dst: Any, a: Any, b: Any, n: Any) ->
 _KERNEL = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
 
 
+@cache
+def _function(kernel: int) -> Any:
+    return _KERNEL(kernel)
+
+
 def call(kernel: int, dst: int, a: int, b: int, n: int) -> None:
     """dst[i] = a[i] op b[i] for i < n, without the GIL; all five are integers, `kernel` from address().
 
     Nothing is checked: a wrong address or n ends the process.
     """
-    _KERNEL(kernel)(dst, a, b, n)
+    _function(kernel)(dst, a, b, n)
 
 
 call_address = intrinsic(_call_address, call)

@@ -101,11 +101,6 @@ class Soak:
             return status, output.read().decode(errors="replace")
 
 
-def print_failure(failure: Failure, console: Console) -> None:
-    """Print a failure as it is."""
-    console.print(f"FAILED {failure}", markup=False, highlight=False, soft_wrap=True)
-
-
 def soak(made: Soak, seconds: float, console: Console) -> None:
     """Launch until the time is over."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
@@ -116,7 +111,7 @@ def soak(made: Soak, seconds: float, console: Console) -> None:
             known = len(made.failures)
             made.launch(min(SECONDS, left))
             for failure in made.failures[known:]:
-                print_failure(failure, console)
+                console.print(f"FAILED {failure}", markup=False, highlight=False, soft_wrap=True)
             calls = sum(made.account.calls.values())
             said = f"{made.account.programs} programs, {calls} calls, {len(made.failures)} failures"
             progress.update(task, completed=time.monotonic() - started, description=said)
@@ -126,7 +121,7 @@ def soak(made: Soak, seconds: float, console: Console) -> None:
 
 
 def report(made: Soak, console: Console) -> None:
-    """The counts, the seeds and the failures."""
+    """The counts and the seeds; failures were printed when they happened."""
     by_form, by_algorithm = made.account.by(0, 2), made.account.by(0, 1)
     table = Table("collective", *FORMS, "algorithms", title=f"calls played on {launcher.flavour()}")
     for collective in sorted({key[0] for key in by_form}):
@@ -139,8 +134,6 @@ def report(made: Soak, console: Console) -> None:
         threads.add_row(str(number), str(programs))
     console.print(threads)
     console.print("seeds (ranks:seed): " + " ".join(f"{ranks}:{seed}" for ranks, seed in made.seeds))
-    for failure in made.failures:
-        print_failure(failure, console)
     console.print(f"{made.account.programs} programs of {sum(made.account.calls.values())} calls in "
                   f"{len(made.seeds)} launches, {len(made.failures)} failures")
 

@@ -19,7 +19,7 @@ from ..plans import plan
 from ..plans.plan import FOLD, LAST, RECV, SCRATCH, Plan
 
 # sources whose code is compiled into what is jitted here
-_KERNELS = (str(Path(kernels.__path__[0]) / name) for name in ("memory.py", "pack.py", "reduce.py"))
+_KERNELS = (str(Path(kernels.__path__[0]) / name) for name in ("pack.py", "reduce.py"))
 INLINED = (*_KERNELS, str(plan.__file__))
 STRIP = 16 << 10  # bytes: with an operand's, well within a first-level cache
 # the arrays that a row's local work takes

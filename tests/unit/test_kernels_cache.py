@@ -399,6 +399,18 @@ def test_a_function_that_is_compiled_in_makes_its_caller_stale(empty_cache: Path
     assert [state(), state()] == [1, 0]
 
 
+@pytest.mark.parametrize("name", ["compiler", "deferred", "memory"])
+def test_what_goes_into_every_function_makes_it_stale(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    kernels.cache.jit("int64(int64)")(add_one).prepare()
+    digest = kernels.cache._digest_of_file
+    monkeypatch.setattr(kernels.cache, "_digest_of_file", lambda path: digest(path) + name * (Path(path).stem == name))
+    before = len(kernels.cache.compiled_here())
+    kernels.cache.jit("int64(int64)")(add_one).prepare()
+    assert len(kernels.cache.compiled_here()) == before + 1
+
+
 def test_a_processor_of_another_kind_has_files_of_its_own(
     empty_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

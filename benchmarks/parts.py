@@ -139,14 +139,13 @@ def _long(comm: Any, invocation: Invocation) -> dict[str, Callable[[], Any]]:
     """Time function by function, each on what the one before it made."""
     channel, method = comm._channel, invocation.method
     arguments = method.parse(channel, invocation.send, invocation.recv, invocation.root)
-    call = prepare.describe(method.collective, arguments, 0, invocation.op)
-    call.invocation = invocation
-    prepared = prepare.prepare(channel, call)
+    call = prepare.describe(invocation, arguments)
+    prepare.prepare(channel, call)
     return {
         "arguments parsed, checked": lambda: method.parse(channel, invocation.send, invocation.recv, invocation.root),
-        "the call described": lambda: prepare.describe(method.collective, arguments, 0, invocation.op),
+        "the call described": lambda: prepare.describe(invocation, arguments),
         "what serves it found": lambda: prepare.prepare(channel, call),
-        "bound, run, ended": lambda: execute.run(channel, comm, call, prepared),
+        "bound, run, ended": lambda: execute.run(channel, comm, call),
     }
 
 

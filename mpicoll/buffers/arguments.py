@@ -53,7 +53,8 @@ class Arguments:
     @property
     def contiguous(self) -> bool:
         """Whether nothing is to be packed."""
-        return all(buffer is None or buffer.contiguous for buffer in (self.send, self.recv))
+        send, recv = self.send, self.recv
+        return (send is None or send.contiguous) and (recv is None or recv.contiguous)
 
 
 # One function per collective

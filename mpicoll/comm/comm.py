@@ -10,10 +10,9 @@ from typing import Any, cast
 from mpi4py import MPI
 
 from ..dispatch import check_mode, execute, prepare
-from ..dispatch.methods import Invocation
-from ..dispatch.prepare import Call, Prepared
+from ..dispatch.methods import Invocation, Method
+from ..dispatch.prepare import Call
 from ..errors import ArgumentError, CommError, MismatchError, MpicollError
-from ..fastpath.miss import Miss
 from ..runtime import duplicate
 from ..runtime.channel import Channel
 from ..runtime.operation import Operation, Polled, Record
@@ -125,52 +124,47 @@ class Comm(Collectives):
 
     # -- the way of a call ------------------------------------------------------------------------------
 
-    def _call(self, *arguments: Any) -> None:
-        """Select, run."""
-        channel, miss = self._missed(BLOCKING, *arguments)
-        if miss.operation is not None:
-            channel.run(miss.operation)
-        elif not miss.is_over:
-            call, prepared = self._prepare(channel, BLOCKING, miss.invocation)
-            execute.run(channel, self, call, prepared)
-            miss.insert(call, prepared)
+    def _call(self, method: Method, *arguments: Any) -> None:
+        """Carry out a call that the fast path did not serve, or not to its end."""
+        channel = self._open()
+        begun, operation = channel.fast_path.resume(method, BLOCKING)
+        if not begun:
+            call = self._prepare(channel, BLOCKING, method, *arguments)
+            execute.run(channel, self, call)
+            channel.fast_path.insert(call)
+        elif operation is not None:
+            channel.run(operation)
 
-    def _start(self, *arguments: Any) -> MPI.Request:
-        """Select, launch; the request."""
-        channel, miss = self._missed(NONBLOCKING, *arguments)
-        if miss.operation is not None:
-            return Request.launch(channel, miss.operation)
-        if miss.is_over:
-            return Request.of_nothing()
-        call, prepared = self._prepare(channel, NONBLOCKING, miss.invocation)
-        started = execute.start(channel, self, call, prepared)
+    def _start(self, method: Method, *arguments: Any) -> MPI.Request:
+        """Begin such a call, and return its request."""
+        channel = self._open()
+        begun, operation = channel.fast_path.resume(method, NONBLOCKING)
+        if begun:
+            return Request.of_nothing() if operation is None else Request.launch(channel, operation)
+        call = self._prepare(channel, NONBLOCKING, method, *arguments)
+        started = execute.start(channel, self, call)
         request = Request.launch(channel, started) if isinstance(started, Operation) else started
-        miss.insert(call, prepared)
+        channel.fast_path.insert(call)
         return request
 
-    def _init(self, info: MPI.Info, *arguments: Any) -> MPI.Prequest:
-        """Select, and keep it for every Start."""
-        channel, miss = self._missed(PERSISTENT, *arguments)
-        return persistent.prepare(channel, self, *self._prepare(channel, PERSISTENT, miss.invocation), info)
-
-    def _missed(self, form: str, *arguments: Any) -> tuple[Channel, Miss]:
-        """Return the channel, and what is known of a call that the fast path did not serve."""
+    def _init(self, info: MPI.Info, method: Method, *arguments: Any) -> MPI.Prequest:
+        """Return a request that carries out a call at every Start."""
         channel = self._open()
-        return channel, channel.fast_path.miss(form, Invocation(*arguments))
+        return persistent.prepare(channel, self, self._prepare(channel, PERSISTENT, method, *arguments), info)
 
-    def _prepare(self, channel: Channel, form: str, invocation: Invocation) -> tuple[Call, Prepared]:
-        """Check arguments, select, lower. Raises MpicollError, which the other ranks are told."""
-        method = invocation.method
+    def _prepare(self, channel: Channel, form: str, method: Method, *arguments: Any) -> Call:
+        """Check arguments, select, plan: all but the messages. Raises MpicollError, which the other ranks are told."""
+        invocation = Invocation(method, *arguments).snapshot()
         try:
-            arguments = method.parse(channel, invocation.send, invocation.recv, invocation.root)
-            if arguments is not None and arguments.unsettled:
-                check_mode.gather_recvcounts(channel, arguments, method.spelled(form))
-            call = prepare.describe(method.collective, arguments, invocation.root_rank, invocation.op)
-            call.form, call.invocation = form, invocation
-            prepared = prepare.prepare(channel, call)
-            if form != PERSISTENT and not prepared.is_native:
+            parsed = method.parse(channel, invocation.send, invocation.recv, invocation.root)
+            if parsed is not None and parsed.unsettled:
+                check_mode.gather_recvcounts(channel, parsed, method.spelled(form))
+            call = prepare.describe(invocation, parsed, form)
+            prepare.prepare(channel, call)
+            if form != PERSISTENT and not call.prepared.is_native:
                 channel.check_tags()
-            return call, prepared
+                call.key = channel.fast_path.key(call)
+            return call
         except MismatchError:
             raise
         except MpicollError as error:

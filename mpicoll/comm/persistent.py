@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from ..dispatch.check_mode import comparison, signature
 from ..dispatch.execute import UnderWay, may_take_the_fast_path, needs_counts, record
-from ..dispatch.prepare import Call, Prepared
+from ..dispatch.prepare import Call
 from ..dispatch.staging import divide
 from ..engines.protocol import Execution
 from ..errors import CommError, MpicollError, RequestError
@@ -121,9 +121,9 @@ class PersistentCall(UnderWay):
     """
 
     def __init__(
-        self, channel: Channel, call: Call, prepared: Prepared, sequence: int, native: MPI.Prequest | None = None
+        self, channel: Channel, call: Call, sequence: int, native: MPI.Prequest | None = None
     ) -> None:
-        super().__init__(channel, call, prepared, sequence)
+        super().__init__(channel, call, sequence)
         self.native, self.fast_start = native, None
         self.in_flight: Operation | None = None
         self.unwanted = False
@@ -133,21 +133,21 @@ class PersistentCall(UnderWay):
         if native is None:
             self._claim()
         channel.started[sequence] = np.zeros(1, np.int64)
-        if native is None and may_take_the_fast_path(self.call, self.prepared):
+        if native is None and may_take_the_fast_path(self.call):
             self.fast_start = self._open_fast_start()
         channel.persistent.owners.add(self)  # once it is whole
 
     def _claim(self) -> None:
         """Take what the plan needs. Collective."""
         channel = self.channel
-        if needs_counts(channel, self.call, self.prepared):
-            asking = Operation(self.prepared.choice, self.sequence, [self.ask], lambda: None, self, name=self.name)
+        if needs_counts(channel, self.call):
+            asking = Operation(self.call.prepared.choice, self.sequence, [self.ask], lambda: None, self, name=self.name)
             channel.run(asking)
-        plan = self.prepared.plan
+        plan = self.call.prepared.plan
         assert plan is not None
         self.slot: Slot = channel.persistent.take(self)
         self.tags = self.slot.sequence
-        self.own_execution: Any = self.prepared.engine.Execution(plan, self.slot.comm, repeated=True)
+        self.own_execution: Any = self.call.prepared.engine.Execution(plan, self.slot.comm, repeated=True)
         self.own_scratch = channel.scratch.take(plan.scratch_bytes) if plan.scratch_bytes else None
 
     def _open_fast_start(self) -> CompiledFastStart | None:
@@ -158,7 +158,7 @@ class PersistentCall(UnderWay):
 
         self.start()  # binds it
         started = self.channel.started[self.sequence]
-        return CompiledFastStart(self.channel, self.own_execution, started, self.prepared.nbytes)
+        return CompiledFastStart(self.channel, self.own_execution, started, self.call.prepared.nbytes)
 
     def next_start(self) -> Operation | None:
         """Return an operation that carries it out once, or goes on with what the fast path began.
@@ -206,7 +206,7 @@ class PersistentCall(UnderWay):
                 raise
         elif self.undivided:
             self.undivided = False  # once, though an interrupt may have this called again
-            divide(self.call, self.prepared, self.channel)
+            divide(self.call, self.channel)
         self._land()
 
     def _land(self) -> None:
@@ -260,21 +260,21 @@ class PersistentCall(UnderWay):
         """Free nothing: it is wanted again."""
 
 
-def compare(channel: Channel, call: Call, prepared: Prepared, sequence: int) -> None:
+def compare(channel: Channel, call: Call, sequence: int) -> None:
     """In check mode: whether all ranks make the same request. Raises MismatchError."""
     if channel.settings.check:
-        channel.run(comparison(channel, signature(call, prepared, sequence), call.name))
+        channel.run(comparison(channel, signature(call, sequence), call.name))
 
 
-def prepare(channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prepared, info: MPI.Info) -> MPI.Prequest:
+def prepare(channel: Channel, comm: MPI.Intracomm, call: Call, info: MPI.Info) -> MPI.Prequest:
     """Return a request that carries a call out whenever it is started. Collective."""
     sequence = channel.next_sequence()
-    compare(channel, call, prepared, sequence)
-    if not prepared.is_native:
-        return Prequest.prepare(channel, PersistentCall(channel, call, prepared, sequence))
-    channel.say_once(prepared.choice)
-    channel.record(record(call, prepared, sequence))
+    compare(channel, call, sequence)
+    if not call.prepared.is_native:
+        return Prequest.prepare(channel, PersistentCall(channel, call, sequence))
+    channel.say_once(call.prepared.choice)
+    channel.record(record(call, sequence))
     request: MPI.Prequest = call.native(PERSISTENT, comm, info)
     if not (call.averages or channel.settings.watched):
         return request
-    return Prequest.prepare(channel, PersistentCall(channel, call, prepared, sequence, request))
+    return Prequest.prepare(channel, PersistentCall(channel, call, sequence, request))

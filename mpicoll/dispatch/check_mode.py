@@ -22,7 +22,7 @@ from ..runtime.operation import Gathering, Operation
 from ..runtime.status import Standing
 from ..schedules.collectives import COLLECTIVES, NONBLOCKING
 from ..selection.select import native_choice
-from .prepare import Call, Prepared
+from .prepare import Call
 
 SIZE = 2048  # bytes of a signature, pickled
 LONG = 300  # bytes of one value; ten of them and their names must fit
@@ -82,7 +82,7 @@ def _short(value: Any) -> Any:
 # -- at the calls ---------------------------------------------------------------------------------------
 
 
-def signature(call: Call, prepared: Prepared, sequence: int) -> dict[str, Any]:
+def signature(call: Call, sequence: int) -> dict[str, Any]:
     """Return what all ranks must agree on, for check mode; None where this rank cannot know."""
     arguments = call.arguments
     one = (arguments.send or arguments.recv) if arguments is not None else None
@@ -93,12 +93,12 @@ def signature(call: Call, prepared: Prepared, sequence: int) -> dict[str, Any]:
         "form": call.form,
         "recvcounts": "given" if call.collective == "reduce_scatter" else None,
         "root": call.root,
-        "bytes": prepared.nbytes if shares is None else None,
+        "bytes": call.prepared.nbytes if shares is None else None,
         "count": shares.every if shares else call.counts if COLLECTIVES[call.collective].reduces else None,
         "type": one.facts.basic if one is not None and one.size and call.collective != "alltoallw" else None,
         "op": call.operator.name if call.operator else None,
-        "algorithm": prepared.choice.algorithm,
-        "chunk_bytes": prepared.choice.chunk_bytes,
+        "algorithm": call.prepared.choice.algorithm,
+        "chunk_bytes": call.prepared.choice.chunk_bytes,
     }
 
 

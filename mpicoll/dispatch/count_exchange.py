@@ -39,7 +39,7 @@ class Asking(Running):
     """
 
     def __init__(
-        self, channel: Channel, call: Call, engine: str, sequence: int, told: Callable[[tuple[int, ...]], None]
+        self, channel: Channel, call: Call, sequence: int, told: Callable[[tuple[int, ...]], None]
     ) -> None:
         assert isinstance(call.counts, Shares)
         self.call, self.rank, self.told, self.check = call, channel.rank, told, channel.settings.check
@@ -48,7 +48,7 @@ class Asking(Running):
         plan = _plan(channel.size, channel.rank, len(self.mine))
         self.scratch = np.empty(plan.scratch_bytes + ALIGN, np.uint8)
         at = [MPI.Get_address(x) for x in (self.mine, self.all, self.scratch)]
-        super().__init__(engine_named(engine).Execution(plan, channel.comm))
+        super().__init__(engine_named(call.prepared.choice.engine).Execution(plan, channel.comm))
         self.execution.bind(sequence, (at[0], at[1], -(-at[2] // ALIGN) * ALIGN), 0)
 
     def advance(self, seconds: float) -> bool:

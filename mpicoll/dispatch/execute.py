@@ -20,19 +20,19 @@ from ..runtime.status import Standing
 from ..schedules.collectives import BLOCKING, NONBLOCKING
 from . import count_exchange
 from .check_mode import Exchange, signature
-from .prepare import Call, Prepared, resolve
+from .prepare import Call, resolve
 from .staging import Memory, divide, place
 
 
-def run(channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prepared) -> None:
+def run(channel: Channel, comm: MPI.Intracomm, call: Call) -> None:
     """Carry out a call and return when it is done; one that is done at once never becomes an operation."""
-    if prepared.is_native:
-        _run_native(channel, comm, call, prepared)
+    if call.prepared.is_native:
+        _run_native(channel, comm, call)
         return
-    if anything_in_flight() or channel.settings.check or prepared.plan is None:
-        channel.run(operation(channel, call, prepared))
+    if anything_in_flight() or channel.settings.check or call.prepared.plan is None:
+        channel.run(operation(channel, call))
         return
-    under_way = UnderWay(channel, call, prepared, channel.next_sequence())
+    under_way = UnderWay(channel, call, channel.next_sequence())
     execution = under_way.start().execution
     try:
         done = execution.advance(SPIN)
@@ -49,29 +49,29 @@ def run(channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prepared) -
         channel.run(under_way.operation([lambda: Running(execution)]))
 
 
-def start(channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prepared) -> MPI.Request | Operation:
+def start(channel: Channel, comm: MPI.Intracomm, call: Call) -> MPI.Request | Operation:
     """Return the operation that carries out a call, not launched yet, or a request of MPI's own."""
-    return _start_native(channel, comm, call, prepared) if prepared.is_native else operation(channel, call, prepared)
+    return _start_native(channel, comm, call) if call.prepared.is_native else operation(channel, call)
 
 
-def operation(channel: Channel, call: Call, prepared: Prepared) -> Operation:
+def operation(channel: Channel, call: Call) -> Operation:
     """Return the operation that carries out a call; not launched yet.
 
     Where the counts of other ranks are needed for a plan, or for a check, it asks for them first.
     """
-    under_way = UnderWay(channel, call, prepared, channel.next_sequence())
+    under_way = UnderWay(channel, call, channel.next_sequence())
     stages: list[Callable[[], Stage]] = [under_way.start]
-    if needs_counts(channel, call, prepared):
+    if needs_counts(channel, call):
         stages.insert(0, under_way.ask)
     if channel.settings.check:
-        exchange = Exchange(channel.comm, signature(call, prepared, under_way.sequence))  # now, in the order of calls
+        exchange = Exchange(channel.comm, signature(call, under_way.sequence))  # now, in the order of calls
         stages.insert(0, lambda: exchange)
     return under_way.operation(stages)
 
 
-def needs_counts(channel: Channel, call: Call, prepared: Prepared) -> bool:
+def needs_counts(channel: Channel, call: Call) -> bool:
     """Return whether ranks have to ask each other for counts first."""
-    return prepared.asks or (channel.settings.check and count_exchange.are_own(call))
+    return call.prepared.asks or (channel.settings.check and count_exchange.are_own(call))
 
 
 class UnderWay:
@@ -79,15 +79,15 @@ class UnderWay:
 
     fast_path = False  # whether it began on the fast path
 
-    def __init__(self, channel: Channel, call: Call, prepared: Prepared, sequence: int) -> None:
-        self.channel, self.call, self.prepared = channel, call, prepared
+    def __init__(self, channel: Channel, call: Call, sequence: int) -> None:
+        self.channel, self.call = channel, call
         self.sequence = self.tags = sequence
         self.memory: Memory | None = None
         self.execution: Execution | None = None
 
     def operation(self, stages: list[Callable[[], Stage]]) -> Operation:
         """Return an operation of these stages, which ends as the call does."""
-        return Operation(self.prepared.choice, self.sequence, stages, self.finish, self, self.call.form, self.name)
+        return Operation(self.call.prepared.choice, self.sequence, stages, self.finish, self, self.call.form, self.name)
 
     @property
     def name(self) -> str:
@@ -96,18 +96,19 @@ class UnderWay:
 
     def ask(self) -> Stage:
         """Return a stage: learn the counts of the other ranks, and with them what serves."""
-        return count_exchange.Asking(self.channel, self.call, self.prepared.choice.engine, self.sequence, self._told)
+        return count_exchange.Asking(self.channel, self.call, self.sequence, self._told)
 
     def _told(self, every: tuple[int, ...]) -> None:
-        if self.prepared.asks:
+        if self.call.prepared.asks:
             assert isinstance(self.call.counts, Shares)
             self.call.counts = replace(self.call.counts, every=every)
-            self.prepared = resolve(self.channel, self.call, self.prepared)
+            resolve(self.channel, self.call)
 
     def start(self) -> Running:
         """Return a stage: the plan."""
-        assert self.prepared.plan is not None
-        self.memory = place(self.call, self.prepared, self.channel, self._scratch(self.prepared.plan.scratch_bytes))
+        plan = self.call.prepared.plan
+        assert plan is not None
+        self.memory = place(self.call, self.channel, self._scratch(plan.scratch_bytes))
         self.execution = self._execution()
         bases = self.memory.source, self.memory.target, self.memory.scratch_address
         self.execution.bind(self.tags, bases, *kernels(self.call.operator, self.channel.size))
@@ -130,27 +131,27 @@ class UnderWay:
     def _record(self) -> None:
         if self.channel.traces:
             assert self.execution is not None
-            made = record(self.call, self.prepared, self.sequence, self.execution.progress)
+            made = record(self.call, self.sequence, self.execution.progress)
             self.channel.record(replace(made, fast_path=self.fast_path))
 
     def _scratch(self, nbytes: int) -> np.ndarray | None:
         return self.channel.scratch.take(nbytes) if nbytes else None
 
     def _execution(self) -> Execution:
-        return self.prepared.take(self.channel.comm)
+        return self.call.prepared.take(self.channel.comm)
 
     def _give_back(self) -> None:
         assert self.memory is not None and self.execution is not None
         execution, self.execution = self.execution, None
-        self.prepared.give(execution)
+        self.call.prepared.give(execution)
         self.channel.scratch.give(self.memory.scratch)
 
 
-def may_take_the_fast_path(call: Call, prepared: Prepared) -> bool:
+def may_take_the_fast_path(call: Call) -> bool:
     """Return whether nothing but messages and folds is to be done: no copies, nothing that Python does."""
-    user = call.operator is not None and call.operator.name == "user"
-    copies = prepared.staged or (call.arguments is not None and not call.arguments.contiguous)
-    return prepared.plan is not None and prepared.choice.engine == "compiled" and not copies and not user
+    if not call.prepared.is_compiled or (call.operator is not None and call.operator.name == "user"):
+        return False
+    return call.arguments is None or call.arguments.contiguous
 
 
 def kernels(operator: Operator | None, size: int) -> tuple[int, int, int]:
@@ -164,61 +165,62 @@ def kernels(operator: Operator | None, size: int) -> tuple[int, int, int]:
 # -- MPI's own collectives ------------------------------------------------------------------------------
 
 
-def _run_native(channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prepared) -> None:
+def _run_native(channel: Channel, comm: MPI.Intracomm, call: Call) -> None:
     """MPI's own collective, and what it cannot do itself.
 
     Only where using() chose it, and nobody watches over it, it is the blocking one, in which nothing of ours moves.
     """
-    if prepared.choice.forced and not channel.settings.watched:
-        channel.record(record(call, prepared, channel.next_sequence()))
+    if call.prepared.choice.forced and not channel.settings.watched:
+        channel.record(record(call, channel.next_sequence()))
         call.native(BLOCKING, comm)
         if call.averages:
-            divide(call, prepared, channel)
+            divide(call, channel)
     else:
-        channel.run(_native_operation(channel, comm, call, prepared))
+        channel.run(_native_operation(channel, comm, call))
 
 
-def _start_native(channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prepared) -> MPI.Request | Operation:
+def _start_native(channel: Channel, comm: MPI.Intracomm, call: Call) -> MPI.Request | Operation:
     """MPI's own nonblocking collective: its request, or an operation where it is watched or averages."""
     if channel.settings.watched or call.averages:
-        return _native_operation(channel, comm, call, prepared)
-    channel.say_once(prepared.choice)
-    channel.record(record(call, prepared, channel.next_sequence()))
+        return _native_operation(channel, comm, call)
+    channel.say_once(call.prepared.choice)
+    channel.record(record(call, channel.next_sequence()))
     request: MPI.Request = call.native(NONBLOCKING, comm)
     return request
 
 
-def _native_operation(channel: Channel, comm: MPI.Intracomm, call: Call, prepared: Prepared) -> Operation:
+def _native_operation(channel: Channel, comm: MPI.Intracomm, call: Call) -> Operation:
     """MPI's own nonblocking collective as an operation.
 
     In check mode it starts once the ranks have compared, on a communicator of its own, one after the other: that is
     in the same order everywhere, and nobody waits in the call.
     """
-    channel.say_once(prepared.choice)
+    choice = call.prepared.choice
+    channel.say_once(choice)
     sequence, what = channel.next_sequence(), "MPI's own collective"
     averages = [call.averages]
 
     def finish() -> None:
         if averages and averages.pop():  # once, though an interrupt may have it called again
-            divide(call, prepared, channel)
-        channel.record(record(call, prepared, sequence))
+            divide(call, channel)
+        channel.record(record(call, sequence))
 
     if not channel.settings.check:
         polled = Polled(call.native(NONBLOCKING, comm), what)
-        return Operation(prepared.choice, sequence, [lambda: polled], finish, call, call.form, call.name)
-    exchange = Exchange(channel.comm, signature(call, prepared, sequence))
+        return Operation(choice, sequence, [lambda: polled], finish, call, call.form, call.name)
+    exchange = Exchange(channel.comm, signature(call, sequence))
     stages: list[Callable[[], Stage]] = [
         lambda: exchange,
         lambda: Polled(call.native(NONBLOCKING, channel.compared), what),
     ]
-    operation = Operation(prepared.choice, sequence, stages, finish, call, call.form, call.name)
+    operation = Operation(choice, sequence, stages, finish, call, call.form, call.name)
     operation.after, channel.last_compared = channel.last_compared, operation
     return operation
 
 
-def record(call: Call, prepared: Prepared, sequence: int, progress: tuple[int, int, int] = (0, 0, 0)) -> Record:
+def record(call: Call, sequence: int, progress: tuple[int, int, int] = (0, 0, 0)) -> Record:
     """Return what ran, for traces."""
-    choice = prepared.choice
+    prepared, choice = call.prepared, call.prepared.choice
     return Record(
         choice.collective,
         call.form,

@@ -6,7 +6,7 @@ Only values that are equal on every rank decide what is sent: collective, bytes,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -37,27 +37,30 @@ class Call:
     """One call as every rank describes it: counts of `unit` bytes (see plan.layout), root and operator.
 
     commutative says whether operands may be combined in any order, missing why no kernel serves the operator (empty
-    where one does), averages whether results are divided by the number of ranks.
+    where one does), averages whether results are divided by the number of ranks. prepare() sets prepared, what serves
+    the call; key is how the fast path finds what serves calls of its kind, None where it serves none of them.
     """
 
     __slots__ = (
-        *("arguments", "averages", "collective", "commutative", "counts", "form", "invocation", "missing", "operator"),
-        *("root", "unit"),
+        *("arguments", "averages", "collective", "commutative", "counts", "form", "invocation", "key", "missing"),
+        *("operator", "prepared", "root", "unit"),
     )
+    invocation: Invocation
+    prepared: Prepared
 
     def __init__(
         self,
-        collective: str,
+        invocation: Invocation,
         arguments: Arguments | None,
         counts: Counts = 0,
         unit: int = 1,
-        root: int = 0,
         operator: Operator | None = None,
         form: str = BLOCKING,
     ) -> None:
-        self.collective, self.arguments, self.counts, self.unit = collective, arguments, counts, unit
-        self.root, self.operator, self.form = root, operator, form
-        self.invocation: Invocation | None = None
+        self.invocation, self.collective, self.form = invocation, invocation.method.collective, form
+        self.arguments, self.counts, self.unit = arguments, counts, unit
+        self.root, self.operator = invocation.root_rank, operator
+        self.key: Any = None
         self.commutative = operator is None or operator.commutative
         self.missing = "" if operator is None else operator.missing
         self.averages = operator is not None and operator.averages
@@ -65,11 +68,10 @@ class Call:
     @property
     def name(self) -> str:
         """The method that the user called."""
-        return self.invocation.method.spelled(self.form) if self.invocation is not None else self.collective
+        return self.invocation.method.spelled(self.form)
 
     def native(self, form: str, comm: MPI.Intracomm, *more: Any) -> Any:
         """Call MPI's own method in a form on the same arguments; more is what that form takes besides."""
-        assert self.invocation is not None
         return self.invocation.native(self.arguments.one if self.arguments is not None else None, form, comm, *more)
 
     def nbytes(self, p: int) -> int:
@@ -91,21 +93,24 @@ class Prepared:
     """What serves calls of one kind: the choice, its plan, and idle executions to use again.
 
     plan is None for native, and where it asks: a plan can only be made once the counts of other ranks are known.
-    What serves then is another one, found by all ranks' counts.
+    What serves then is another one, found by all ranks' counts. staged says whether the result needs memory of its own;
+    is_native, whether MPI's own collective serves; is_compiled, whether compiled code can run the plan on the user's
+    own buffers.
     """
 
     choice: Choice
     nbytes: int
-    plan: Plan | None
-    staged: bool
-    engine: Any
-    idle: list[Execution]
+    plan: Plan | None = None
+    staged: bool = False
+    engine: Any = None
     asks: bool = False
+    idle: list[Execution] = field(default_factory=list)
+    is_native: bool = field(init=False)
+    is_compiled: bool = field(init=False)
 
-    @property
-    def is_native(self) -> bool:
-        """Whether MPI's own collective serves."""
-        return self.plan is None and not self.asks
+    def __post_init__(self) -> None:
+        self.is_native = self.plan is None and not self.asks
+        self.is_compiled = self.plan is not None and self.choice.engine == "compiled" and not self.staged
 
     def take(self, comm: MPI.Comm) -> Execution:
         """Return an execution to bind."""
@@ -129,21 +134,22 @@ class Prepared:
         return plan + shares * COUNT_BYTES
 
 
-def describe(collective: str, arguments: Arguments | None, root: int = 0, op: MPI.Op | None = None) -> Call:
-    """Return a call from its arguments.
+def describe(invocation: Invocation, arguments: Arguments | None, form: str = BLOCKING) -> Call:
+    """Return a call from its arguments, as they were passed and as they were parsed.
 
     Raises OperatorError for an operator the datatype does not allow, ArgumentError.
     """
-    if COLLECTIVES[plain(collective)].reduces and not isinstance(op, MPI.Op):
-        raise ArgumentError(f"op is {op!r:.60}, {kind(op)}; pass an MPI.Op, such as MPI.SUM")
+    op, collective = invocation.op, invocation.method.collective
     if arguments is None:
-        return Call(collective, None)
+        return Call(invocation, None, form=form)
     one = arguments.send if arguments.send is not None else arguments.recv
     assert one is not None
-    if op is None and arguments.counts is not None:
-        return Call(collective, arguments, arguments.counts, 1, root)
-    if op is None:
-        return Call(collective, arguments, one.packed_nbytes // one.blocks, 1, root)
+    if "op" not in invocation.method.takes:
+        if arguments.counts is not None:
+            return Call(invocation, arguments, arguments.counts, form=form)
+        return Call(invocation, arguments, one.packed_nbytes // one.blocks, form=form)
+    if not isinstance(op, MPI.Op):
+        raise ArgumentError(f"op is {op!r:.60}, {kind(op)}; pass an MPI.Op, such as MPI.SUM")
     if COLLECTIVES[collective].covers is not everybody and name_of(op) == "AVG":
         raise OperatorError(
             f"mpicoll.AVG does not {collective}: each rank's result is of another number of ranks; "
@@ -153,7 +159,7 @@ def describe(collective: str, arguments: Arguments | None, root: int = 0, op: MP
     counts = one.count if arguments.counts is None else arguments.counts
     if not facts.size:  # elements without data, of whatever extent, are none
         counts = tuple([0] * len(counts)) if isinstance(counts, tuple) else 0
-    return Call(collective, arguments, counts, facts.extent if facts.size else 1, root, operator(op, facts))
+    return Call(invocation, arguments, counts, facts.extent if facts.size else 1, operator(op, facts), form)
 
 
 def missing(collective: str, op: MPI.Op, datatype: MPI.Datatype | str) -> str:
@@ -199,8 +205,8 @@ def check_choices(channel: Channel, algorithms: Mapping[str, str]) -> None:
             Schedule(entry, channel.size, nodes=channel.agreed.nodes, **dict(given))
 
 
-def prepare(channel: Channel, call: Call) -> Prepared:
-    """Return what serves this call, from the channel's cache or made now. Raises PreconditionError, ValueError."""
+def prepare(channel: Channel, call: Call) -> None:
+    """Find what serves this call, in the channel's cache, or make it. Raises PreconditionError, ValueError."""
     arguments = call.arguments
     in_place = arguments is not None and (arguments.in_place or call.collective == "bcast")
     key = (
@@ -211,14 +217,14 @@ def prepare(channel: Channel, call: Call) -> Prepared:
     if prepared is None:
         prepared = _prepare(channel, call, in_place)
         channel.remember(key, prepared, prepared.nbytes_kept(call.counts))
-    return prepared
+    call.prepared = prepared
 
 
 def _prepare(channel: Channel, call: Call, in_place: bool) -> Prepared:
     nbytes = call.nbytes(channel.size)
     choice = select(channel, call.collective, nbytes, call.commutative, call.missing, call.form)
     if choice.algorithm == NATIVE:
-        return Prepared(choice, nbytes, None, False, None, [])
+        return Prepared(choice, nbytes)
     made = schedule(
         call.collective,
         choice.algorithm,
@@ -228,15 +234,14 @@ def _prepare(channel: Channel, call: Call, in_place: bool) -> Prepared:
         nodes=channel.agreed.nodes,
     )
     staged = in_place and is_staged(made, channel.rank)
-    serves = Prepared(choice, nbytes, None, staged, engine_named(choice.engine), [])
-    serves.asks = isinstance(call.counts, Shares) and call.counts.every is None and not made.algorithm.direct
-    if not serves.asks:
-        serves.plan = _lowered(channel, call, made, choice, in_place, staged)
-    return serves
+    asks = isinstance(call.counts, Shares) and call.counts.every is None and not made.algorithm.direct
+    plan = None if asks else _lowered(channel, call, made, choice, in_place, staged)
+    return Prepared(choice, nbytes, plan, staged, engine_named(choice.engine), asks)
 
 
-def resolve(channel: Channel, call: Call, asked: Prepared) -> Prepared:
-    """Return what serves a call that asked, now that its counts are those of all ranks."""
+def resolve(channel: Channel, call: Call) -> None:
+    """Find what serves a call that asked, now that its counts are those of all ranks."""
+    asked = call.prepared
     choice, arguments = asked.choice, call.arguments
     assert arguments is not None
     key = (choice, call.counts, call.root, arguments.in_place)  # others may be in force by now than when it was chosen
@@ -244,9 +249,9 @@ def resolve(channel: Channel, call: Call, asked: Prepared) -> Prepared:
     if serves is None:
         made = schedule(call.collective, choice.algorithm, channel.size, call.root, nodes=channel.agreed.nodes)
         plan = _lowered(channel, call, made, choice, arguments.in_place, asked.staged)
-        serves = Prepared(choice, asked.nbytes, plan, asked.staged, asked.engine, [])
+        serves = Prepared(choice, asked.nbytes, plan, asked.staged, asked.engine)
         channel.remember(key, serves, serves.nbytes_kept(call.counts))
-    return serves
+    call.prepared = serves
 
 
 def _lowered(channel: Channel, call: Call, made: Schedule, choice: Choice, in_place: bool, staged: bool) -> Plan:

@@ -17,7 +17,7 @@ from ..buffers.vector import Vector
 from ..kernels import reference
 from ..plans.plan import ALIGN, Shares
 from ..runtime.channel import Channel
-from .prepare import Call, Prepared
+from .prepare import Call
 
 
 class Memory:
@@ -32,7 +32,7 @@ class Memory:
         self.scratch: np.ndarray | None = None
 
 
-def place(call: Call, prepared: Prepared, channel: Channel, scratch: np.ndarray | None) -> Memory:
+def place(call: Call, channel: Channel, scratch: np.ndarray | None) -> Memory:
     """Return the memory of a call, with scratch for its plan; packs what has to be packed."""
     memory, arguments = Memory(), call.arguments
     memory.scratch = scratch
@@ -41,12 +41,12 @@ def place(call: Call, prepared: Prepared, channel: Channel, scratch: np.ndarray 
     if arguments is None:
         return memory
     send, recv = arguments.send, arguments.recv
-    if prepared.staged:
+    if call.prepared.staged:
         assert recv is not None
         if isinstance(recv, Vector):
             _stage_blocks(memory, recv)
         else:
-            _stage(memory, recv, _result_bytes(call, channel.rank, prepared.nbytes))
+            _stage(memory, recv, _result_bytes(call, channel.rank))
         if _has_no_result(call, channel.rank):
             memory.after = None
     elif call.collective == "bcast":
@@ -72,18 +72,18 @@ def _has_no_result(call: Call, rank: int) -> bool:
     return call.collective == "exscan" and rank == 0
 
 
-def _result_bytes(call: Call, rank: int, nbytes: int) -> int:
+def _result_bytes(call: Call, rank: int) -> int:
     if call.collective != "reduce_scatter":
-        return nbytes
+        return call.prepared.nbytes
     counts = call.counts
     assert not isinstance(counts, Shares)
     return call.unit * (counts[rank] if isinstance(counts, tuple) else counts)
 
 
-def divide(call: Call, prepared: Prepared, channel: Channel) -> None:
+def divide(call: Call, channel: Channel) -> None:
     """Make averages of the sums that MPI's own collective has left on this rank."""
     recv = call.arguments.recv if call.arguments is not None else None
-    nbytes = _result_bytes(call, channel.rank, prepared.nbytes)
+    nbytes = _result_bytes(call, channel.rank)
     if recv is None or not nbytes:
         return
     assert call.operator is not None

@@ -13,7 +13,6 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,19 +21,17 @@ from mpi4py import MPI
 from ..buffers.buffer import Buffer
 from ..buffers.vector import Vector
 from ..dispatch import execute
-from ..dispatch.methods import Invocation
-from ..dispatch.prepare import Call, Prepared
+from ..dispatch.methods import Invocation, Method
+from ..dispatch.prepare import Call
 from ..dispatch.staging import aligned
 from ..engines import compiled
 from ..plans.plan import ALIGN
 from ..runtime import cache
 from ..runtime.operation import Operation, Running
 from ..runtime.status import Standing
-from ..schedules.collectives import PERSISTENT
 from ..selection.select import Overrides
 from . import context as field
 from . import entry, signature
-from .miss import Miss
 from .moment import moment
 from .outcome import Outcome
 from .table import Key, Kind, Stats, Table
@@ -94,33 +91,31 @@ class CompiledFastPath:
         kinds = [kind for table in self.tables.values() for kind, _ in table.kinds.values()]
         return Stats(len(self.table.kinds), len(kinds), len(self.tables), sum(kind.nbytes for kind in kinds))
 
-    def miss(self, form: str, invocation: Invocation) -> Miss:
-        """Return what is known of a call that the function did not serve, or not to its end. Raises MPI.Exception."""
-        if form == PERSISTENT:  # it comes here at once, and is kept by its request
-            return Miss(invocation.snapshot())
-        if resumed := self._resume(invocation, form):
-            return resumed
-        invocation = invocation.snapshot()  # it says in _insert() what it says in _key()
-        return Miss(invocation, insert=partial(self._insert, self._key(invocation), invocation))
+    def key(self, call: Call) -> Key | None:
+        """Return how to find what serves calls of this kind; None where the function could serve none of them.
 
-    def _key(self, invocation: Invocation) -> Key | None:
-        """Return what kind of call it is; None where the function could serve none of it."""
-        self.fast_call(*invocation, None, None)
-        if not self.context[field.KEY + signature.METHOD]:
+        It is asked for before the call is carried out, when the arguments say what was parsed.
+        """
+        if call.root > SINGLE or not execute.may_take_the_fast_path(call):
+            return None
+        self.fast_call(*call.invocation, None, None)
+        if not self.context.item(field.KEY + signature.METHOD):
             return None
         words = self.context[field.KEY : field.KEY + signature.KEYS].copy()
         self.context[field.KEY + signature.METHOD] = 0
         return Key(int(self.context[field.ROW]), words, self.details[: words[signature.LENGTH]].copy())
 
-    def _insert(self, key: Key | None, invocation: Invocation, call: Call, prepared: Prepared) -> None:
-        """Serve calls of this kind from now on, if it may be, and the same served the last one.
+    def insert(self, call: Call) -> None:
+        """Serve calls of this kind from now on, if it has a key, and the same served the last one.
 
         One that is known could not be served since its scratch was away, or too small, or its buffers overlap.
-        Objects are known by their addresses: so those of dtypes, datatypes and roots must be such as there is one of.
+        Objects are known by their addresses, so every dtype, datatype and root in the arguments must be one that
+        exists once.
         """
-        plan = prepared.plan
-        if key is None or invocation.root_rank > SINGLE or not execute.may_take_the_fast_path(call, prepared):
+        key, invocation, prepared = call.key, call.invocation, call.prepared
+        if key is None:
             return
+        plan = prepared.plan
         assert plan is not None
         if call.arguments and call.arguments.one is not None and not key.words[signature.SAME]:
             return  # other arrays of this key are not in place
@@ -138,7 +133,7 @@ class CompiledFastPath:
         sizes, offsets = zip(*sides)
         more = moment(prepared.nbytes), plan.scratch_bytes, *map(MPI.Get_address, (tables, key.details))
         row = np.array([*key.words, *sizes, *offsets, *more], np.int64)
-        record = execute.record(call, prepared, 0)
+        record = execute.record(call, 0)
         strings = [leaf for leaf in leaves if isinstance(leaf, str)]
         nbytes = plan.nbytes + key.details.nbytes
         kept = tables, invocation.op, strings
@@ -148,18 +143,20 @@ class CompiledFastPath:
 
     # -- what leaves the fast path --------------------------------------------------------------------------
 
-    def _resume(self, invocation: Invocation, form: str) -> Miss | None:
-        """Return what is left to do of this call where the function began it; else None. Raises MPI.Exception."""
-        method = invocation.method
-        outcome = int(self.context[field.OUTCOME])
+    def resume(self, method: Method, form: str) -> tuple[bool, Operation | None]:
+        """Return whether the function began this call, and the operation that goes on with it unless it is over.
+
+        Raises MPI.Exception.
+        """
+        outcome = self.context.item(field.OUTCOME)
         if outcome == Outcome.MISSED:
-            return None
+            return False, None
         table, at = self.table, int(self.context[field.ROW])
         found = table.kinds.get(at)
         # another, interrupted on its way here
         if outcome == Outcome.STALE or found is None or found[0].method is not method:
             self._leak()
-            return None
+            return False, None
         kind, row = found
         sequence = self.channel.sequence
         if outcome == Outcome.RAN:
@@ -167,7 +164,7 @@ class CompiledFastPath:
             self.context[field.LENT] = 0
             self._held()
             self._record(kind, form, sequence)
-            return Miss(invocation, is_over=True)
+            return True, None
         if outcome != Outcome.UNDER_WAY:
             self._leak()
             error = MPI.Exception(kind.execution.cause(-outcome))
@@ -196,7 +193,7 @@ class CompiledFastPath:
         name = method.spelled(form)
         operation = Operation(kind.choice, sequence, stages, finish, (kind, buffers), form, name)
         operation.is_begun = True
-        return Miss(invocation, operation)
+        return True, operation
 
     def leak(self) -> None:
         """Nobody goes on with what the function began, if it did. MPI may, in memory that stays."""

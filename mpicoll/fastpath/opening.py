@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..dispatch.methods import Invocation
+from ..dispatch.methods import Method
+from ..dispatch.prepare import Call
 from ..runtime.fast_path import FastPath
+from ..runtime.operation import Operation
 from ..selection.select import Overrides
-from .miss import Miss
 
 if TYPE_CHECKING:
     from ..runtime.channel import Channel
@@ -49,9 +50,15 @@ class ClosedFastPath:
         """Serve nothing."""
         return 1
 
-    def miss(self, form: str, invocation: Invocation) -> Miss:
-        """Return what is known of a call: its arguments."""
-        return Miss(invocation.snapshot())
+    def resume(self, method: Method, form: str) -> tuple[bool, Operation | None]:
+        """Go on with nothing: it began nothing."""
+        return False, None
+
+    def key(self, call: Call) -> None:
+        """Return None: it serves no kind of call."""
+
+    def insert(self, call: Call) -> None:
+        """Do nothing."""
 
     def lend(self, scratch: np.ndarray) -> bool:
         """Let whoever asks use the scratch."""

@@ -127,12 +127,13 @@ class Channel:
     @property
     def sequence(self) -> int:
         """The number of the last call, the same on every rank."""
-        return int(self.numbers[CALLS])
+        number: int = self.numbers.item(CALLS)
+        return number
 
     def next_sequence(self) -> int:
         """Return the number of a call, the same on every rank."""
-        self.numbers[CALLS] += 1
-        return self.sequence
+        self.numbers[CALLS] = number = self.numbers.item(CALLS) + 1
+        return number
 
     def leak(self, what: Any, sequence: int | None) -> None:
         """Keep an operation that broke off with messages posted, since MPI may write to its memory at any time.
@@ -145,8 +146,7 @@ class Channel:
 
     def check_tags(self) -> None:
         """Raise CommError where the tags of the next call may be those of messages that a broken-off call left."""
-        broken = int(self.numbers[BROKEN + (self.sequence + 1) % SEQUENCES])
-        if broken:
+        if broken := self.numbers.item(BROKEN + (self.sequence + 1) % SEQUENCES):
             raise CommError(
                 f"call {broken} on this communicator broke off with messages under way, and call {self.sequence + 1} "
                 f"would use the same tags; go on with another communicator, such as a Dup of this one"

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..selection.select import Overrides
+from .operation import Operation
 
 
 class FastPath(Protocol):
@@ -21,8 +22,14 @@ class FastPath(Protocol):
     def closed(self) -> str:
         """Why every call takes the slow path; empty where not every call does."""
 
-    def miss(self, form: str, given: Any) -> Any:
-        """Return what is known of a call that the function did not serve (a fastpath.miss.Miss)."""
+    def resume(self, method: Any, form: str) -> tuple[bool, Operation | None]:
+        """Return whether the function began this call, and the operation that goes on with it unless it is over."""
+
+    def key(self, call: Any) -> Any:
+        """Return how to find what serves calls of this kind; None where the function could serve none of them."""
+
+    def insert(self, call: Any) -> None:
+        """Serve calls of this kind from now on, if it has a key, and the same served the last one."""
 
     def under(self, overrides: Overrides) -> None:
         """Serve calls by what was inserted under these overrides."""

@@ -16,6 +16,7 @@ from support.cases import AGAIN
 
 import mpicoll
 from mpicoll.comm import comm as module
+from mpicoll.dispatch.methods import Invocation
 from mpicoll.fastpath import dispatch
 from mpicoll.schedules.collectives import BLOCKING, NONBLOCKING
 
@@ -36,11 +37,15 @@ def at(point, change, monkeypatch):
         while pending:
             pending.pop()()
 
-    parse, insert = module.Comm._prepare, dispatch.CompiledFastPath._insert
+    snapshot, parse, insert = Invocation.snapshot, module.Comm._prepare, dispatch.CompiledFastPath.insert
 
-    def prepare(*arguments):
+    def taken(invocation):
+        made = snapshot(invocation)
         if point == POINTS[0]:
             due()
+        return made
+
+    def prepare(*arguments):
         made = parse(*arguments)
         if point == POINTS[1]:
             due()
@@ -51,8 +56,9 @@ def at(point, change, monkeypatch):
             due()
         insert(*arguments)
 
+    monkeypatch.setattr(Invocation, "snapshot", taken)
     monkeypatch.setattr(module.Comm, "_prepare", prepare)
-    monkeypatch.setattr(dispatch.CompiledFastPath, "_insert", inserts)
+    monkeypatch.setattr(dispatch.CompiledFastPath, "insert", inserts)
 
 
 @pytest.mark.parametrize("nth", range(LEARNT))

@@ -16,7 +16,8 @@ import mpicoll
 from mpicoll.buffers import operators
 from mpicoll.buffers.arguments import parse_allreduce
 from mpicoll.buffers.datatypes import facts
-from mpicoll.dispatch import prepare
+from mpicoll.dispatch import methods, prepare
+from mpicoll.dispatch.methods import Invocation
 from mpicoll.engines.load import engine_named
 from mpicoll.errors import MismatchError, OperatorError, PreconditionError
 from mpicoll.plans.lowering import lower
@@ -222,10 +223,10 @@ def test_derived_types_are_refused_as_for_any_predefined_operator(comm):
 
 @each("collective", ["scan", "exscan"])
 def test_what_is_no_average_over_all_ranks_is_refused(collective):
-    given = parse_allreduce(np.zeros(2), np.zeros(2))
+    given, method = parse_allreduce(np.zeros(2), np.zeros(2)), methods.METHODS[collective.title()]
     with pytest.raises(OperatorError, match=f"AVG does not {collective}"):
-        prepare.describe(collective, given, 0, mpicoll.AVG)
-    assert prepare.describe(collective, given, 0, MPI.SUM).operator.name == "SUM"
+        prepare.describe(Invocation(method, None, None, mpicoll.AVG, 0), given)
+    assert prepare.describe(Invocation(method, None, None, MPI.SUM, 0), given).operator.name == "SUM"
 
 
 def test_long_double_by_a_chosen_algorithm_is_refused(comm):

@@ -5,7 +5,7 @@ from typing import Any
 from ..schedules.blocks import power_of_two_floor, powers_of_two
 from ..schedules.combinators import Layer, embed, forward, mirror, then
 from ..schedules.grids import over
-from ..schedules.grouping import dealt, homes, leaders, places, uneven
+from ..schedules.grouping import dealt, itself, leaders, members, uneven
 from ..schedules.ir import Recv, Send, Steps, Strands
 from ..schedules.nested import Allgathering, Broadcasting, Gathering
 from ..schedules.parameters import NODES, Grouping, Radix
@@ -147,7 +147,7 @@ def gather_bcast(p: int, *, gather: Gathering = "binomial", bcast: Broadcasting 
     >>> [op.blocks for step in gather_bcast(4, 0)[0] for op in step]
     [(1,), (2, 3), (0, 1, 2, 3), (0, 1, 2, 3)]
     """
-    return [gather.layer(range(p), lambda block: block), bcast.evenly(range(p), p)]
+    return [gather.layer(range(p), itself), bcast.evenly(range(p), p)]
 
 
 @algorithm(
@@ -183,5 +183,5 @@ performance, 2000
     >>> [op.blocks for step in hierarchical(4, 0, groups=2)[0] for op in step]
     [(1,), (2, 3), (0, 1), (0, 1, 2, 3)]
     """
-    inside = [inner.layer(group, places(group)) for group in groups]
-    return [*inside, middle.layer(leaders(groups), homes(groups).get), *(bcast.evenly(group, p) for group in groups)]
+    inside = [inner.layer(group, members(group)) for group in groups]
+    return [*inside, middle.layer(leaders(groups), groups.__getitem__), *(bcast.evenly(group, p) for group in groups)]

@@ -1,10 +1,12 @@
 """Alltoall: a block from every rank to every rank."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
+from itertools import product
 
 from ..schedules.combinators import Layer
 from ..schedules.grids import over
-from ..schedules.grouping import dealt, homes, leaders, places, uneven
+from ..schedules.grouping import dealt, leaders, uneven
 from ..schedules.ir import Recv, Send, Steps
 from ..schedules.nested import Alltoalling, Gathering, Scattering
 from ..schedules.parameters import NODES, Fanout, Grouping, Radix
@@ -106,15 +108,18 @@ def hierarchical(
     >>> [op.blocks for step in hierarchical(4, 1, groups=2)[0] for op in step]
     [((1, 0), (1, 2), (1, 3)), ((0, 1), (2, 1), (3, 1))]
     """
-    home = homes(groups)
-    layers = [middle.layer(leaders(groups), lambda pair: (home[pair[0]], home[pair[1]]))]
+    layers = [middle.layer(leaders(groups), lambda pair: list(product(groups[pair[0]], groups[pair[1]])))]
     for group in groups:
-        layers.insert(0, inner.layer(group, _end(0, group)))
-        layers.append(scatter.layer(group, _end(1, group)))
+        layers.insert(0, inner.layer(group, partial(_sent, p, group)))
+        layers.append(scatter.layer(group, partial(_received, p, group)))
     return layers
 
 
-def _end(which: int, group: Sequence[int]) -> Callable[[tuple[int, int]], int | None]:
-    """The place in its group of a pair's source (0) or destination (1); none for what a rank sends itself."""
-    place = places(group)
-    return lambda pair: None if pair[0] == pair[1] else place(pair[which])
+def _sent(p: int, group: Sequence[int], place: int) -> list[tuple[int, int]]:
+    """Return what the rank at a place in its group sends to others."""
+    return [(group[place], other) for other in range(p) if other != group[place]]
+
+
+def _received(p: int, group: Sequence[int], place: int) -> list[tuple[int, int]]:
+    """Return what the rank at a place in its group receives from others."""
+    return [(other, group[place]) for other in range(p) if other != group[place]]

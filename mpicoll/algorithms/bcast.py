@@ -2,7 +2,7 @@
 
 from ..schedules.combinators import Layer, embed, mirror, then
 from ..schedules.grids import over
-from ..schedules.grouping import dealt, leaders, uneven
+from ..schedules.grouping import dealt, itself, leaders, uneven
 from ..schedules.ir import Recv, Send, Strands
 from ..schedules.nested import Allgathering, Broadcasting
 from ..schedules.parameters import NODES, Fanout, Grouping, Radix
@@ -153,8 +153,8 @@ library, 1994
     [2, 1, 1, 1, 1]
     """
     return [
-        Chosen(scatter.binomial).layer(range(p), lambda block: block),
-        allgather.layer(range(p), lambda block: block),
+        Chosen(scatter.binomial).layer(range(p), itself),
+        allgather.layer(range(p), itself),
     ]
 
 

@@ -2,7 +2,7 @@
 
 from ..schedules.combinators import Layer
 from ..schedules.grids import over
-from ..schedules.grouping import dealt, homes, leaders, places, uneven
+from ..schedules.grouping import dealt, leaders, members, uneven
 from ..schedules.ir import Recv, Send, Steps, Strands
 from ..schedules.nested import Gathering
 from ..schedules.parameters import NODES, Grouping, Radix
@@ -91,5 +91,5 @@ performance, 2000
     >>> [op.blocks for step in hierarchical(5, 0, groups=3)[0] for op in step]
     [(1,), (2,), (3, 4)]
     """
-    inside = [inner.layer(group, places(group)) for group in groups]
-    return [*inside, middle.layer(leaders(groups), homes(groups).get)]
+    inside = [inner.layer(group, members(group)) for group in groups]
+    return [*inside, middle.layer(leaders(groups), groups.__getitem__)]

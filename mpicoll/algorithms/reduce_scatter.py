@@ -3,7 +3,7 @@
 from ..schedules.blocks import power_of_two_floor, powers_of_two
 from ..schedules.combinators import Layer, Program, fold
 from ..schedules.grids import over
-from ..schedules.grouping import dealt, homes, in_order, leaders, places, uneven
+from ..schedules.grouping import dealt, in_order, itself, leaders, members, uneven
 from ..schedules.ir import RecvReduce, Send, Steps, Strands
 from ..schedules.nested import ReduceScattering, Reducing, Scattering
 from ..schedules.parameters import NODES, Grouping
@@ -131,7 +131,7 @@ def reduce_scatterv(p: int, *, reduce: Reducing = "binomial", scatter: Scatterin
     >>> [(step[0].peer, step[0].blocks) for step in reduce_scatterv(4, 1)[0]]
     [(0, (0, 1, 2, 3)), (0, (1,))]
     """
-    return [reduce.evenly(range(p), p), scatter.layer(range(p), lambda block: block)]
+    return [reduce.evenly(range(p), p), scatter.layer(range(p), itself)]
 
 
 @algorithm(
@@ -173,5 +173,5 @@ performance, 2000
     [(4, (0, 1, 2, 3, 4, 5)), (5, (0, 1, 2, 3, 4, 5)), (0, (0, 1, 2)), (5, (5,)), (4, (4,))]
     """
     inside = [inner.evenly(group, p) for group in groups]
-    outside = [scatter.layer(group, places(group)) for group in groups]
-    return [*inside, middle.layer(leaders(groups), homes(groups).__getitem__), *outside]
+    outside = [scatter.layer(group, members(group)) for group in groups]
+    return [*inside, middle.layer(leaders(groups), groups.__getitem__), *outside]

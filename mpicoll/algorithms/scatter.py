@@ -2,7 +2,7 @@
 
 from ..schedules.combinators import Layer, mirror
 from ..schedules.grids import over
-from ..schedules.grouping import dealt, homes, leaders, places, uneven
+from ..schedules.grouping import dealt, leaders, members, uneven
 from ..schedules.ir import Strands
 from ..schedules.nested import Scattering
 from ..schedules.parameters import NODES, Grouping, Radix
@@ -81,5 +81,5 @@ performance, 2000
     >>> [op.blocks for step in hierarchical(5, 0, groups=3)[0] for op in step]
     [(3, 4), (2,), (1,)]
     """
-    inside = [inner.layer(group, places(group)) for group in groups]
-    return [middle.layer(leaders(groups), homes(groups).get), *inside]
+    inside = [inner.layer(group, members(group)) for group in groups]
+    return [middle.layer(leaders(groups), groups.__getitem__), *inside]

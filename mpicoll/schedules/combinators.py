@@ -6,7 +6,7 @@ composition: allreduce.ring is then(reduce_scatter.ring, mirror(reduce_scatter.r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from typing import Any
@@ -168,18 +168,14 @@ def run_of(p: int, runs: int, rank: int) -> tuple[int, int, int]:
 class Layer:
     """A program played by some of the ranks on its own, coarser blocks.
 
-    within(block) is the program's block that one of ours is a part of, None where the program does not move it;
-    strand(block) the program's strand that moves a block of its, None for a program of one strand.
+    parts maps one of the program's blocks to the blocks of ours that make it up. strands says for each of our blocks
+    which of the program's strands moves it; it is empty for a program of one strand.
     """
 
     def __init__(
-        self,
-        program: Program,
-        ranks: Sequence[int],
-        within: Callable[[Any], Block | None],
-        strand: Callable[[Any], int] | None = None,
+        self, program: Program, ranks: Sequence[int], parts: Rename, strands: Mapping[Block, int] | None = None
     ) -> None:
-        self.program, self.ranks, self.within, self.strand = program, ranks, within, strand
+        self.program, self.ranks, self.parts, self.strands = program, ranks, parts, strands or {}
         self.places = {rank: index for index, rank in enumerate(ranks)}
 
 
@@ -197,23 +193,18 @@ class Stack:
         for i, layer in enumerate(layers):
             for rank in layer.ranks:
                 self.mine.setdefault(rank, []).append(i)
-        self.members: list[Sequence[Block]] = [blocks]  # by strand: its blocks
         self.chosen: list[dict[int, int]] = [{}]  # by strand: the inner strand of each layer that has several
         self.strands: dict[Block, int] = {}
-        self.parts: dict[tuple[int, int], dict[Block, list[Block]]] = {}
-        if apart := {i: layer for i, layer in enumerate(layers) if layer.strand is not None}:
+        if apart := {i: layer for i, layer in enumerate(layers) if layer.strands}:
             self._split(blocks, apart)
 
     def _split(self, blocks: Sequence[Block], apart: dict[int, Layer]) -> None:
         """Put blocks that other strands of these layers move into strands of their own."""
-        strands: dict[tuple[int, ...], list[Block]] = {}
+        own: dict[tuple[int, ...], int] = {}
         for block in blocks:
-            inner = [(layer.within(block), layer.strand) for layer in apart.values()]
-            which = tuple(0 if b is None or strand is None else strand(b) for b, strand in inner)
-            strands.setdefault(which, []).append(block)
-        self.members = list(strands.values()) or [()]
-        self.chosen = [dict(zip(apart, which, strict=True)) for which in strands] or [{}]
-        self.strands = {block: own for own, members in enumerate(self.members) for block in members}
+            which = tuple(layer.strands.get(block, 0) for layer in apart.values())
+            self.strands[block] = own.setdefault(which, len(own))
+        self.chosen = [dict(zip(apart, which, strict=True)) for which in own] or [{}]
 
     def strand(self, block: Block) -> int:
         """Return the strand in which a block moves."""
@@ -223,26 +214,17 @@ class Stack:
         """Return one rank's program."""
         mine = [(i, self.layers[i]) for i in self.mine.get(rank, ())]
         programs = {i: strands(layer.program(len(layer.ranks), layer.places[rank])) for i, layer in mine}
-        return parallel(*(self._strand(own, programs) for own in range(len(self.members))))
+        return parallel(*(self._strand(own, programs) for own in range(len(self.chosen))))
 
     def _strand(self, own: int, programs: dict[int, Strands]) -> Strands:
         out: list[Strands] = []
         for i, program in programs.items():
             which = self.chosen[own].get(i, 0)
             one = Strands(program[which : which + 1]) or Strands(((),))
-            out.append(relabel(one, self.layers[i].ranks.__getitem__, partial(_of, self._part(own, i))))
+            parts = self.layers[i].parts if len(self.chosen) == 1 else partial(self._parts, own, i)
+            out.append(relabel(one, self.layers[i].ranks.__getitem__, parts))
         return then(*out) or Strands(((),))
 
-    def _part(self, own: int, i: int) -> dict[Block, list[Block]]:
-        """Return our blocks of a strand by the block of a layer that they are parts of."""
-        if (own, i) not in self.parts:
-            part: dict[Block, list[Block]] = {}
-            for block in self.members[own]:
-                if (inner := self.layers[i].within(block)) is not None:
-                    part.setdefault(inner, []).append(block)
-            self.parts[own, i] = part
-        return self.parts[own, i]
-
-
-def _of(part: dict[Block, list[Block]], inner: Block) -> Sequence[Block]:
-    return part.get(inner, ())
+    def _parts(self, own: int, i: int, inner: Block) -> Sequence[Block]:
+        """Return our blocks of a strand that make up a block of a layer."""
+        return [block for block in self.layers[i].parts(inner) if self.strands[block] == own]

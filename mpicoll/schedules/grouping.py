@@ -45,14 +45,18 @@ def in_order(p: int, inner: Any, middle: Any, groups: Partition, **others: Any) 
     return consecutive(groups) and middle.ordered(leaders(groups)) and all(map(inner.ordered, groups))
 
 
-def places(ranks: Sequence[int]) -> Callable[[int], int | None]:
-    """Return a rank's place among these ranks, None for any other.
+def itself(block: int) -> tuple[int]:
+    """Return the one block that makes up a block of the same name."""
+    return (block,)
 
-    >>> place = places((2, 5))
-    >>> place(5), place(1)
-    (1, None)
+
+def members(ranks: Sequence[int]) -> Callable[[int], tuple[int]]:
+    """Return a function from a place among these ranks to the one rank there.
+
+    >>> members((2, 5))(1)
+    (5,)
     """
-    return {rank: place for place, rank in enumerate(ranks)}.get
+    return lambda place: (ranks[place],)
 
 
 def homes(groups: Partition) -> dict[int, int]:

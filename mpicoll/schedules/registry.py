@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, get_type_hints
 from ..errors import ParameterError, PreconditionError, UnknownAlgorithm
 from .claims import Claims
 from .collectives import COLLECTIVES, PLAIN, Block, Collective, plain
-from .combinators import Layer, Stack, mirror
+from .combinators import Layer, Rename, Stack, mirror
 from .grids import Grid, every_root
 from .grouping import Partition, homes, within
 from .ir import Strands, strands
@@ -152,10 +152,10 @@ class Chosen:
         claims = self.entry.claims
         return claims.evaluate(getattr(claims, what), p, n, **self.entry.resolve(p, **dict(self.given)))
 
-    def layer(self, ranks: Sequence[int], part_of: Callable[[Any], Block | None], *, mirrored: bool = False) -> Layer:
+    def layer(self, ranks: Sequence[int], parts: Rename, *, mirrored: bool = False) -> Layer:
         """Return this algorithm as a layer on some of the ranks; backwards in time if mirrored.
 
-        Raises PreconditionError.
+        parts maps one of its blocks to ours that make it up. Raises PreconditionError.
         """
         p = len(ranks)
         resolved = self.entry.resolve(p, within(self.node, ranks), **dict(self.given))
@@ -163,12 +163,18 @@ class Chosen:
         strand = self.entry.strand
         if isinstance(make, Stack):
             strand = make.strand if make.strands else None
-        return Layer(lambda _, rank: mirror(make(rank)) if mirrored else make(rank), ranks, part_of, strand)
+        moves: dict[Block, int] = {}
+        if strand is not None:
+            names = self.entry.collective.blocks(p, self.entry.share(p, **resolved))
+            moves = {ours: strand(inner) for inner in names for ours in parts(inner)}
+        return Layer(lambda _, rank: mirror(make(rank)) if mirrored else make(rank), ranks, parts, moves)
 
     def evenly(self, ranks: Sequence[int], total: int, *, mirrored: bool = False) -> Layer:
         """Return this algorithm as a layer on some of the ranks, each block an equal share of `total` blocks."""
         own = self.blocks(ranks)
-        return self.layer(ranks, lambda block: block * own // total, mirrored=mirrored)
+        return self.layer(
+            ranks, lambda b: range(-(-b * total // own), -(-(b + 1) * total // own)), mirrored=mirrored
+        )
 
 
 _REGISTRY: dict[str, dict[str, Algorithm]] = {name: {} for name in COLLECTIVES}

@@ -13,7 +13,7 @@ from mpicoll.proofs.check_schedule import verify
 from mpicoll.schedules.claims import Claims
 from mpicoll.schedules.collectives import COLLECTIVES
 from mpicoll.schedules.combinators import Layer, Stack, mirror, parallel, relabel
-from mpicoll.schedules.grouping import dealt, uneven
+from mpicoll.schedules.grouping import dealt, itself, uneven
 from mpicoll.schedules.ir import Recv, RecvReduce, Send, Strands
 from mpicoll.schedules.registry import Algorithm, Chosen, algorithm, find
 from mpicoll.schedules.schedule import Schedule, schedule
@@ -160,7 +160,7 @@ def test_a_part_whose_strands_are_not_as_declared(toys):
 def test_a_stack_is_checked_as_others_are(toys):
     """A block that moves in another strand than the stack says."""
     made = schedule("allreduce", "reduce_bcast(reduce=twofold, bcast=twofold)", 3)
-    made.make.strands[1] = 0
+    made.make.strand = lambda block: 0
     with pytest.raises(VerifyError, match="expected block 1 in strand 0, as declared, got strand 1"):
         verify(made)
 
@@ -170,8 +170,8 @@ def test_a_stack_is_checked_as_others_are(toys):
 
 @pytest.mark.parametrize("p", [1, 2, 3, 6])
 def test_a_layer_that_moves_some_of_the_blocks_only(p):
-    low = Layer(CHAIN, range(p), lambda b: 0 if b < 2 else None)
-    high = Layer(BINOMIAL, range(p), lambda b: None if b < 2 else 0)
+    low = Layer(CHAIN, range(p), lambda b: (0, 1))
+    high = Layer(BINOMIAL, range(p), lambda b: (2, 3, 4))
     made = stacked("reduce", [low, high], p, 5)
     assert {made.strand(b) for b in made.blocks} == {0} and len(made.program(0)) == 1
     holds(made)
@@ -183,21 +183,22 @@ def test_a_layer_that_moves_some_of_the_blocks_only(p):
 
 
 def test_what_a_layer_does_not_move_is_in_no_message_of_it():
-    layer = Layer(lambda p, rank: [Send(1, (0,))] if rank == 0 else [Recv(0, (0,))], (0, 1), lambda b: 0 if b else None)
-    assert Stack(range(3), [layer])(0) == Strands((((Send(1, (1, 2)),),),))
-    assert Stack([0], [layer])(0) == Strands(((),))
-    assert Stack([], [layer])(0) == Strands(((),))
+    def layer(*parts):
+        return Layer(lambda p, rank: [Send(1, (0,))] if rank == 0 else [Recv(0, (0,))], (0, 1), lambda b: parts)
+
+    assert Stack(range(3), [layer(1, 2)])(0) == Strands((((Send(1, (1, 2)),),),))
+    assert Stack([0], [layer()])(0) == Strands(((),))
     assert Stack(range(3), [])(0) == Strands(((),))
 
 
 def test_a_block_no_layer_moves_is_with_those_of_the_first_strands():
-    up = Layer(twofold, range(3), lambda b: b if b < 2 else None, odd)
+    up = Layer(twofold, range(3), itself, {0: 0, 1: 1})
     assert Stack(range(3), [up]).strands == {0: 0, 1: 1, 2: 0}
     assert Stack(range(3), [up, up]).strands == {0: 0, 1: 1, 2: 0}
 
 
 def test_ranks_are_named_by_their_layer():
-    stack = Stack(range(2), [Layer(twofold, (5, 3, 9), lambda b: b, odd)])
+    stack = Stack(range(2), [Layer(twofold, (5, 3, 9), itself, {0: 0, 1: 1})])
     assert stack(9) == Strands((((Send(3, (0,)),),), ((Send(5, (1,)),),)))
     assert stack(5)[1] == ((RecvReduce(3, (1,)),), (RecvReduce(9, (1,)),))
     assert stack(4) == Strands(((), ()))
@@ -210,7 +211,7 @@ def test_ranks_of_a_layer_of_fewer_strands():
         return twofold(p, rank) if p > 1 else Strands(((),))
 
     groups = [(0,), (1, 2)]
-    stack = Stack(range(2), [Layer(body, group, lambda b: b, odd) for group in groups])
+    stack = Stack(range(2), [Layer(body, group, itself, {0: 0, 1: 1}) for group in groups])
     assert stack(0) == Strands(((), ()))
     assert stack(1) == Strands((((RecvReduce(2, (0,)),),), ((RecvReduce(2, (1,)),),)))
 
@@ -225,8 +226,8 @@ def test_layers_follow_each_other():
 @pytest.mark.parametrize("total", [2, 4, 6])
 def test_blocks_are_equal_shares(toys, total):
     layer = Chosen(find("reduce", "twofold")).evenly(range(4), total)
-    assert [layer.within(b) for b in range(total)] == [0] * (total // 2) + [1] * (total // 2)
-    assert list(map(layer.strand, (0, 1))) == [0, 1]
+    assert [list(layer.parts(b)) for b in range(2)] == [list(range(total // 2)), list(range(total // 2, total))]
+    assert [layer.strands[b] for b in range(total)] == [0] * (total // 2) + [1] * (total // 2)
 
 
 def test_chosen_is_what_it_names(toys):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from ..schedules import blocks as parts
 from ..schedules.collectives import Block
-from ..schedules.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send, Step, Strand
-from ..schedules.liveness import due, last, read, written
+from ..schedules.ir import INPUT, VALUE, Recv, RecvReduce, Reduce, Send, Strand
+from ..schedules.liveness import Place, due, last, read, written
 from ..schedules.schedule import Schedule
 from .allocator import Pool, Region
 from .plan import (
@@ -31,13 +29,7 @@ from .plan import (
 )
 from .rows import Row, Segment, joined, merged, tables
 
-
-class _Home(NamedTuple):
-    """Where a block is now."""
-
-    base: int
-    offset: int
-    region: Region | None = None
+_Home = tuple[int, int, "Region | None"]  # where a block is now: base, offset, and the scratch that it is in
 
 
 def lower(
@@ -87,17 +79,18 @@ class _Lowering:
         self.schedule, self.rank, self.memory = schedule, rank, memory
         self.slice, self.lanes = slice_, lanes
         self.averaged, self.early = averaged, schedule.algorithm.finishes_where_kept(schedule.p, schedule.resolved)
-        self.kept = set(schedule.ends(rank))
-        self.homes: dict[Loc, _Home] = {}
+        self.size, self.output_at = memory.size, memory.output_at
+        self.kept: set[Place] = {(VALUE, b) for b in schedule.ends(rank)}
+        self.homes: dict[Place, _Home] = {}
         for b in schedule.starts(rank):
-            self.homes[Loc(VALUE, b)] = self.homes[Loc(INPUT, b)] = self._own_home(b)
+            self.homes[VALUE, b] = self.homes[INPUT, b] = self._own_home(b)
         self.steps: list[tuple[list[Row], list[Row]]] = []  # (to post, to finish)
         self.spans: list[tuple[int, int]] = []
 
     def _own_home(self, block: Block) -> _Home:
         if self.memory.in_place and self.schedule.collective.name != "scatter":
-            return _Home(OUT, self.memory.output_at(block))
-        return _Home(IN, self.memory.input_at(block))
+            return OUT, self.output_at(block), None
+        return IN, self.memory.input_at(block), None
 
     def plan(self, window: int, itemsize: int) -> Plan:
         """Lower every strand and lay the tables out."""
@@ -124,61 +117,58 @@ class _Lowering:
 
     def _strand(self, strand: Strand, start: int) -> int:
         self.pool, self.last_read, self.last_write = Pool(start), last(strand, read), last(strand, written)
-        self.unread_after: dict[int, list[Loc]] = {}  # by step: what no later step reads
-        for loc, at in self.last_read.items():
-            self.unread_after.setdefault(at, []).append(loc)
-        kept = [loc for loc in self.last_write if self._is_kept(loc) and self._length(loc)] if self.averaged else []
+        self.expiring: dict[int, list[Place]] = {}  # by step: places in scratch that no later step reads
+        results = self.last_write if self.averaged else ()
+        kept = [place for place in results if place in self.kept and self.size(place[1])]
         divided = due(kept, self.last_read, self.last_write, self.early)
         for index, step in enumerate(strand):
-            self.index, self.released, self.moved = index, [], []  # type: ignore[var-annotated]
+            self.index = index
+            self.released: list[Region] = []
             self.finish: list[Row] = []
-            self.wrote: dict[Loc, int] = {}  # the last of these rows that writes a place
-            operands: dict[Loc, list[_Home]] = {}
-            whole: dict[Loc, bool] = {}
-            receives = [  # in the step's order, in which messages from one peer match
-                self._receive(op) if isinstance(op, Recv) else self._land(op, operands, whole)
-                for op in step
-                if isinstance(op, Recv | RecvReduce)
-            ]
-            sends = [self._send(op) for op in step if isinstance(op, Send)]
-            for loc, sources in operands.items():
-                self._fold(loc, sources, whole[loc])
-            for op in step:
-                if isinstance(op, Reduce):
-                    self._reduce(op)
+            self.wrote: dict[Place, int] = {}  # the last of these rows that writes a place
+            self.operands: dict[Place, list[_Home]] = {}
+            self.whole: set[Place] = set()  # of these: folded from messages of which this rank keeps all blocks
+            post: list[Row | None] = []
+            sends: list[Send] = []
+            reduces: list[Reduce] = []
+            for op in step:  # receives in the step's order, in which messages from one peer match
+                if isinstance(op, Send):
+                    sends.append(op)
+                elif isinstance(op, Reduce):
+                    reduces.append(op)
+                else:
+                    post.append(self._receive(op) if isinstance(op, Recv) else self._land(op))
+            post += map(self._send, sends)
+            for place, sources in self.operands.items():
+                self._fold(place, sources)
+            for op in reduces:
+                self._reduce(op)
             if index in divided:
-                self._divide(divided[index], step)
+                self._divide(divided[index], reduces)
             self._release(index)
-            self.steps.append(([row for row in receives + sends if row], self._merged(self.finish)))
+            self.steps.append(([row for row in post if row], self._merged(self.finish)))
         return self.pool.peak
 
-    def _length(self, loc: Loc) -> int:
-        return self.memory.size(loc.block)
+    def _segment(self, place: Place, home: _Home) -> Segment:
+        return home[0], home[1], self.size(place[1])
 
-    def _piece(self, loc: Loc) -> int:
-        return min(self._length(loc), self.slice)
-
-    def _segment(self, loc: Loc, home: _Home) -> Segment:
-        return home.base, home.offset, self._length(loc)
-
-    def _is_kept(self, loc: Loc) -> bool:
-        return loc.buffer == VALUE and loc.block in self.kept
-
-    def _move(self, loc: Loc, home: _Home) -> None:
+    def _move(self, place: Place, home: _Home) -> None:
         """Note that the block is in `home` from the end of this step on."""
-        old = self.homes.get(loc)
-        if old and old.region:
-            self.released.append(old.region)
-        if home.region:
-            home.region.refs += 1
-            self.moved.append(loc)
-        self.homes[loc] = home
+        old, region = self.homes.get(place), home[2]
+        if old is not None and old[2] is not None:
+            self.released.append(old[2])
+        if region is not None:
+            region.refs += 1
+            self.expiring.setdefault(max(self.index, self.last_read.get(place, -1)), []).append(place)
+        self.homes[place] = home
 
     def _release(self, index: int) -> None:
         """Give back what nobody reads after this step."""
-        for loc in dict.fromkeys((*self.unread_after.get(index, ()), *self.moved)):
-            if self.homes[loc].region and self.last_read.get(loc, -1) <= index:
-                self.released.append(self.homes.pop(loc).region)
+        for place in self.expiring.pop(index, ()):
+            home = self.homes.get(place)
+            if home is not None and home[2] is not None:
+                self.released.append(home[2])
+                del self.homes[place]
         for region in self.released:
             region.refs -= 1
             if region.refs <= 0:
@@ -199,94 +189,114 @@ class _Lowering:
             return None
         return kind, peer, segments, stage if len(segments) > 1 else -1
 
-    def _joined(self, locs: list[Loc], homes: list[_Home]) -> list[Segment]:
-        """Return the segments of these blocks, but for empty ones; neighbours are one where no chunk cuts them."""
-        segments = [s for s in map(self._segment, locs, homes) if s[2]]
-        return joined(segments) if self.lanes == 1 else segments
+    def _joined(self, segments: list[Segment]) -> list[Segment]:
+        """Return these segments but for empty ones; neighbours are one where no chunk cuts them."""
+        if self.lanes == 1:
+            return joined(segments)
+        return [segment for segment in segments if segment[2]]
+
+    def _pieces(self, blocks: Sequence[Block]) -> list[int]:
+        """Return the most bytes of each block that one message carries."""
+        most = self.slice
+        return [n if n < most else most for n in map(self.size, blocks)]
 
     def _send(self, op: Send) -> Row | None:
-        locs = [Loc(op.buffer, b) for b in op.blocks]
-        segments = self._joined(locs, [self.homes[x] for x in locs])
-        stage = self._borrow(sum(map(self._piece, locs))).offset if len(segments) > 1 else -1
+        buffer, homes, size = op.buffer, self.homes, self.size
+        segments = []
+        for block in op.blocks:
+            base, offset, _ = homes[buffer, block]
+            segments.append((base, offset, size(block)))
+        segments = self._joined(segments)
+        stage = self._borrow(sum(self._pieces(op.blocks))).offset if len(segments) > 1 else -1
         return self._message(SEND, op.peer, segments, stage, not op.blocks)
 
     def _receive(self, op: Recv) -> Row | None:
-        locs = [Loc(op.buffer, b) for b in op.blocks]
-        if all(map(self._is_kept, locs)):
-            homes = [_Home(OUT, self.memory.output_at(x.block)) for x in locs]
-            direct = self._joined(locs, homes)
+        buffer, blocks = op.buffer, op.blocks
+        places = [(buffer, block) for block in blocks]
+        if self.kept.issuperset(places):
+            at = list(map(self.output_at, blocks))
+            direct = self._joined([(OUT, offset, self.size(block)) for block, offset in zip(blocks, at)])
             if len(direct) < 2:
-                for loc, home in zip(locs, homes, strict=True):
-                    self._move(loc, home)
-                return self._message(RECV, op.peer, direct, -1, not op.blocks)
-        row, pieces = self._landing(op.peer, locs)
-        for loc, piece in zip(locs, pieces, strict=True):
-            if self._is_kept(loc):
-                self._write(loc, [piece], _Home(OUT, self.memory.output_at(loc.block)))
+                for place, offset in zip(places, at):
+                    self._move(place, (OUT, offset, None))
+                return self._message(RECV, op.peer, direct, -1, not blocks)
+        row, homes = self._landing(op.peer, blocks)
+        for place, home in zip(places, homes):
+            if place in self.kept:
+                self._write(place, [home], (OUT, self.output_at(place[1]), None))
             else:
-                self._move(loc, piece)
+                self._move(place, home)
         return row
 
-    def _landing(self, peer: int, locs: list[Loc]) -> tuple[Row | None, list[_Home]]:
+    def _landing(self, peer: int, blocks: Sequence[Block]) -> tuple[Row | None, list[_Home]]:
         """Receive blocks one behind the other in scratch."""
-        region = self._borrow(sum(map(self._piece, locs)))
-        at = parts.offsets([self._piece(x) for x in locs])
-        pieces = [_Home(SCRATCH, region.offset + a, region) for a in at]
-        row = self._message(RECV, peer, self._joined(locs, pieces), region.offset, not locs)
-        return row, pieces
+        pieces = self._pieces(blocks)
+        region = self._borrow(sum(pieces))
+        homes: list[_Home] = []
+        segments: list[Segment] = []
+        at = region.offset
+        for block, piece in zip(blocks, pieces):
+            homes.append((SCRATCH, at, region))
+            segments.append((SCRATCH, at, self.size(block)))
+            at += piece
+        row = self._message(RECV, peer, self._joined(segments), region.offset, not blocks)
+        return row, homes
 
     # -- local work -------------------------------------------------------------------------------------
 
-    def _land(self, op: RecvReduce, operands: dict[Loc, list[_Home]], whole: dict[Loc, bool]) -> Row | None:
-        locs = [Loc(op.buffer, b) for b in op.blocks]
-        row, pieces = self._landing(op.peer, locs)
-        all_kept = all(map(self._is_kept, locs))
-        for loc, piece in zip(locs, pieces, strict=True):
-            sources = operands.setdefault(loc, [self.homes[loc]])
-            sources.insert(0, piece) if op.side == "left" else sources.append(piece)
-            whole[loc] = all_kept
+    def _land(self, op: RecvReduce) -> Row | None:
+        row, homes = self._landing(op.peer, op.blocks)
+        places = [(op.buffer, block) for block in op.blocks]
+        for place, home in zip(places, homes):
+            sources = self.operands.setdefault(place, [self.homes[place]])
+            sources.insert(0, home) if op.side == "left" else sources.append(home)
+        self.whole.difference_update(places)
+        if self.kept.issuperset(places):
+            self.whole.update(places)
         return row
 
-    def _fold(self, loc: Loc, sources: list[_Home], all_kept: bool) -> None:
+    def _fold(self, place: Place, sources: list[_Home]) -> None:
         """Fold what landed; the result stays where it landed while the block is only passing through."""
-        last = self.last_write[loc] == self.index
-        landed = next(h for h in sources if h.region and h is not self.homes[loc])
-        keep = self._is_kept(loc) and (last or all_kept)
-        self._write(loc, sources, _Home(OUT, self.memory.output_at(loc.block)) if keep else landed)
+        if place in self.kept and (place in self.whole or self.last_write[place] == self.index):
+            self._write(place, sources, (OUT, self.output_at(place[1]), None))
+        else:
+            own = self.homes[place]
+            self._write(place, sources, next(h for h in sources if h[2] and h is not own))
 
     def _reduce(self, op: Reduce) -> None:
         src, dst = self.homes[op.src], self.homes.get(op.dst)
         sources = [src] if dst is None else [src, dst] if op.side == "left" else [dst, src]
-        if self._is_kept(op.dst):
-            place = _Home(OUT, self.memory.output_at(op.dst.block))
-        elif dst is not None and dst.region:
-            place = dst
+        if op.dst in self.kept:
+            home: _Home = OUT, self.output_at(op.dst.block), None
+        elif dst is not None and dst[2]:
+            home = dst
         else:
-            region = self._borrow(self._piece(op.dst))
-            place = _Home(SCRATCH, region.offset, region)
-        self._write(op.dst, sources, place)
+            region = self._borrow(*self._pieces([op.dst.block]))
+            home = SCRATCH, region.offset, region
+        self._write(op.dst, sources, home)
 
-    def _write(self, loc: Loc, sources: list[_Home], place: _Home) -> None:
-        if self._length(loc):
-            self.wrote[loc] = len(self.finish)
-            self.finish.append((FOLD, 0, [self._segment(loc, h) for h in (place, *sources)], -1))
-        self._move(loc, place)
+    def _write(self, place: Place, sources: list[_Home], home: _Home) -> None:
+        length = self.size(place[1])
+        if length:
+            self.wrote[place] = len(self.finish)
+            self.finish.append((FOLD, 0, [(base, offset, length) for base, offset, _ in (home, *sources)], -1))
+        self._move(place, home)
 
     def _merged(self, rows: list[Row]) -> list[Row]:
         """Return the rows with those as one whose segments all follow on, where no chunk cuts them."""
         return merged(rows) if self.lanes == 1 else rows
 
-    def _divide(self, locs: Sequence[Loc], step: Step) -> None:
+    def _divide(self, places: Sequence[Place], reduces: Sequence[Reduce]) -> None:
         """Make the rows that write these results divide them too, or add rows that do; see liveness.due."""
-        read = {op.src for op in step if isinstance(op, Reduce)}
-        for loc in locs:
-            row = self.wrote.get(loc)
+        read = {op.src for op in reduces}
+        for place in places:
+            row = self.wrote.get(place)
             if self.early and (row is None or len(self.finish[row][2]) == 2):
                 continue  # received, or copied from where it was received: by then it is divided
-            if row is not None and (self.early or loc not in read):
+            if row is not None and (self.early or place not in read):
                 self.finish[row] = (LAST, *self.finish[row][1:])
             else:
-                here = self._segment(loc, self.homes[loc])
+                here = self._segment(place, self.homes[place])
                 self.finish.append((LAST, 0, [here, here], -1))
 
     def _keep_untouched(self) -> None:
@@ -295,11 +305,9 @@ class _Lowering:
             return
         rows: list[Row] = []
         for block in self.schedule.ends(self.rank):
-            loc = Loc(VALUE, block)
-            if (home := self.homes[loc]).base == IN and self._length(loc):
-                rows.append(
-                    (FOLD, 0, [(OUT, self.memory.output_at(block), self._length(loc)), self._segment(loc, home)], -1)
-                )
+            base, offset, _ = self.homes[VALUE, block]
+            if base == IN and (length := self.size(block)):
+                rows.append((FOLD, 0, [(OUT, self.output_at(block), length), (IN, offset, length)], -1))
         if not rows:
             return
         first, end = self.spans[0]

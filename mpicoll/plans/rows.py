@@ -13,13 +13,18 @@ Row = tuple[int, int, list[Segment], int]  # kind, peer, segments, stage
 
 
 def joined(segments: Sequence[Segment]) -> list[Segment]:
-    """Return the segments with neighbours in memory as one."""
+    """Return the segments but for empty ones, with neighbours in memory as one."""
     out: list[Segment] = []
+    at = first = end = -1  # of the last one: base, offset and the byte behind it
     for base, offset, length in segments:
-        if out and out[-1][0] == base and out[-1][1] + out[-1][2] == offset:
-            out[-1] = (base, out[-1][1], out[-1][2] + length)
+        if not length:
+            continue
+        if base == at and offset == end:
+            end += length
+            out[-1] = (base, first, end - first)
         else:
             out.append((base, offset, length))
+            at, first, end = base, offset, offset + length
     return out
 
 

@@ -78,11 +78,12 @@ def strands(body: Steps | Strands) -> Strands:
     """Return what an algorithm returned, in the one form everything else reads: tuples all the way down."""
     if isinstance(body, Strands):
         return body
-    return Strands((tuple(_step(step) for step in body),))
+    return Strands((tuple(map(_step, body)),))
 
 
 def _step(step: Op | Sequence[Op]) -> Step:
-    ops = (step,) if isinstance(step, Op) else tuple(step)
-    return tuple(
-        op if isinstance(op, Reduce) or type(op.blocks) is tuple else op._replace(blocks=tuple(op.blocks)) for op in ops
-    )
+    return (_op(step),) if isinstance(step, Op) else tuple(map(_op, step))
+
+
+def _op(op: Op) -> Op:
+    return op if isinstance(op, Reduce) or type(op.blocks) is tuple else op._replace(blocks=tuple(op.blocks))

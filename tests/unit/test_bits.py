@@ -245,7 +245,7 @@ def test_prove_holds_tables_to_their_schedule(monkeypatch):
     fold = lowering._Lowering._fold
     entry = adhoc("allreduce", from_itself, 3).algorithm
     prove(entry, 3)
-    monkeypatch.setattr(lowering._Lowering, "_fold", lambda self, loc, of, kept: fold(self, loc, of[1:] + of[:1], kept))
+    monkeypatch.setattr(lowering._Lowering, "_fold", lambda self, place, of: fold(self, place, of[1:] + of[:1]))
     with pytest.raises(VerifyError, match="block 0 whole"):
         prove(entry, 3)
 

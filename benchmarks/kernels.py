@@ -129,13 +129,13 @@ def _fold(kernel: int, into: np.ndarray, others: list[np.ndarray]) -> Callable[[
     if len(others) == 1:
         at, other, n = into.ctypes.data, others[0].ctypes.data, len(into)
         return lambda: reduce.call(kernel, at, at, other, n)
-    rows = np.array([[FOLD, 0, 0, len(others) + 2, -1]])
+    rows = np.array([[FOLD, 0, 0, len(others) + 2, -1, 0]])
     base = into.ctypes.data
     places = [0, 0, *(other.ctypes.data - base for other in others)]
-    segments = np.array([[OUT, at, into.nbytes] for at in places])
+    segments = np.array([[OUT, at, into.nbytes, 0] for at in places])
     geometry = np.array([into.nbytes, 1, 1, 0, into.itemsize])
     tables = Tables(rows, segments, geometry, np.array([0, base, 0]))
-    return lambda: finish_step(tables.address, 0, 0, 1, 0, 0, kernel, 0, 0)
+    return lambda: finish_step(tables.address, 0, 0, 1, 0, 0, 0, kernel, 0, 0)
 
 
 def table(speeds: list[Speed]) -> Table:

@@ -3,7 +3,8 @@
     python -m mpicoll.benchmarks.scale --ranks 1024,16384 --algorithms "allreduce ring,alltoall bruck"
 
 Schedules and plans need no MPI, so any number of ranks is timed on one. A plan is that of the rank a third of the way,
-whole blocks at a time, in processor time: the least of some tries. Memory is what is private to a process after its
+whole blocks at a time, in processor time: the least of some tries. Its table is what is kept of it, in which steps that
+repeat stand once. Memory is what is private to a process after its
 first Allreduce, beyond what it had with NumPy and mpi4py imported and MPI started.
 """
 
@@ -13,8 +14,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -23,6 +25,7 @@ from rich.table import Table
 
 from mpicoll.cli.group import OneLineCommand, asking
 from mpicoll.plans.lowering import lower
+from mpicoll.plans.rolled import rolled
 from mpicoll.schedules.registry import parse_spec
 from mpicoll.schedules.schedule import schedule
 
@@ -33,8 +36,9 @@ from .command.sizes import parse_size
 
 NAME = "mpicoll.benchmarks.scale"
 USUAL = (
-    "allreduce ring,allreduce rabenseifner,allreduce recursive_doubling,allreduce hierarchical,reduce_scatter ring,"
-    "reduce_scatter recursive_halving,allgather ring,allgather bruck,bcast binomial,alltoall pairwise,alltoall bruck"
+    "allreduce ring,allreduce rabenseifner,allreduce recursive_doubling,allreduce hierarchical(groups=64),"
+    "reduce_scatter ring,reduce_scatter recursive_halving,allgather ring,allgather bruck,"
+    "allgather hierarchical(groups=64),bcast binomial,alltoall pairwise,alltoall bruck"
 )
 TRIES, PATIENCE = 3, 2.0  # of one plan; seconds after which none is tried again
 MEMORY = """
@@ -80,7 +84,8 @@ class Started:
 @click.option("--bytes", "size", default="8M", help="Of the whole vector, or of all of a rank's blocks.")
 @click.option("--starts", default=5, help="How many processes are started; 0 for none.")
 @click.option("--json", "path", type=click.Path(path_type=Path), metavar="FILE", help="Write JSON lines.")
-def scale(ranks: str, algorithms: str, size: str, starts: int, path: Path | None) -> None:
+@click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Draw plans over ranks, as SVG.")
+def scale(ranks: str, algorithms: str, size: str, starts: int, path: Path | None, svg: Path | None) -> None:
     """Time lowering by number of ranks, and starting."""
     with asking():
         numbers = [int(p) for p in listed("--ranks", ranks)]
@@ -103,6 +108,8 @@ def scale(ranks: str, algorithms: str, size: str, starts: int, path: Path | None
         )
     if path:
         write_lines(path, [*found, *started])
+    if svg:
+        svg.write_text(drawn(found))
 
 
 def _named(text: str) -> tuple[str, str]:
@@ -121,9 +128,9 @@ def lowered(collective: str, algorithm: str, p: int, nbytes: int) -> Lowered:
         began = time.process_time()
         made = schedule(collective, algorithm, p)
         count = nbytes if made.collective.naming == "vector" else -(-nbytes // p)
-        plan = lower(made, p // 3, count if made.collective.naming != "none" else 0, 1)
+        plan = rolled(lower(made, p // 3, count if made.collective.naming != "none" else 0, 1))
         seconds.append(time.process_time() - began)
-    return Lowered(collective, algorithm, p, min(seconds), len(plan.rows), plan.nbytes)
+    return Lowered(collective, algorithm, p, min(seconds), plan.all_rows, plan.nbytes)
 
 
 def starting(processes: int) -> Iterator[Started]:
@@ -157,6 +164,29 @@ def table(found: list[Lowered]) -> Table:
         )
         before = one.collective, one.algorithm
     return made
+
+
+def drawn(found: list[Lowered]) -> str:
+    """Return an SVG of the time that a plan takes, and of its table's memory, over ranks."""
+    import altair as alt
+    import vl_convert
+
+    from .report.look import COLOURS, MARKS
+
+    names = list(dict.fromkeys(f"{x.collective} {x.algorithm}" for x in found))
+    looks = {
+        "color": alt.Color("algorithm:N", title=None, sort=names, scale=alt.Scale(range=list(COLOURS))),
+        "shape": alt.Shape("algorithm:N", title=None, sort=names, scale=alt.Scale(range=list(MARKS))),
+    }
+
+    def axis(field: str, title: str) -> dict[str, Any]:
+        return {"shorthand": f"{field}:Q", "scale": alt.Scale(type="log"), "axis": alt.Axis(title=title, format="~s")}
+
+    rows = [{**asdict(x), "algorithm": f"{x.collective} {x.algorithm}"} for x in found]
+    plot = alt.Chart(alt.InlineData(values=rows)).mark_line(point=True).encode(alt.X(**axis("ranks", "ranks")), **looks)
+    seconds = plot.encode(alt.Y(**axis("seconds", "seconds to make one rank's plan")))
+    table = plot.encode(alt.Y(**axis("table_bytes", "bytes of its tables")))
+    return str(vl_convert.vegalite_to_svg(alt.hconcat(seconds, table).to_json()))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from mpi4py import MPI
 from ..engines.load import engine_named
 from ..errors import CountMismatch, MismatchError
 from ..plans.lowering import lower
-from ..plans.plan import ALIGN, Plan, Shares
+from ..plans.plan import ALIGN, Shares
+from ..plans.rolled import RolledPlan, rolled
 from ..runtime.channel import Channel
 from ..runtime.operation import Running
 from ..schedules.collectives import plain
@@ -61,8 +62,8 @@ class Asking(Running):
 
 
 @lru_cache(maxsize=64)
-def _plan(p: int, rank: int, width: int) -> Plan:
-    return lower(schedule("allgather", "bruck", p), rank, width, WIDTH)
+def _plan(p: int, rank: int, width: int) -> RolledPlan:
+    return rolled(lower(schedule("allgather", "bruck", p), rank, width, WIDTH))
 
 
 def _row(call: Call, rank: int, p: int, check: bool) -> list[int]:

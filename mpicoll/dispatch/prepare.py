@@ -20,7 +20,8 @@ from ..engines.load import engine_named
 from ..engines.protocol import Execution
 from ..errors import ArgumentError, OperatorError, PreconditionError
 from ..plans.lowering import is_staged, lower
-from ..plans.plan import Counts, Plan, Shares
+from ..plans.plan import Counts, Shares
+from ..plans.rolled import RolledPlan, rolled
 from ..runtime.channel import Channel
 from ..schedules.collectives import BLOCKING, COLLECTIVES, PERSISTENT, everybody, plain
 from ..schedules.registry import parse_spec
@@ -100,7 +101,7 @@ class Prepared:
 
     choice: Choice
     nbytes: int
-    plan: Plan | None = None
+    plan: RolledPlan | None = None
     staged: bool = False
     engine: Any = None
     asks: bool = False
@@ -254,11 +255,11 @@ def resolve(channel: Channel, call: Call) -> None:
     call.prepared = serves
 
 
-def _lowered(channel: Channel, call: Call, made: Schedule, choice: Choice, in_place: bool, staged: bool) -> Plan:
+def _lowered(channel: Channel, call: Call, made: Schedule, choice: Choice, in_place: bool, staged: bool) -> RolledPlan:
     counts = call.counts
     if staged and isinstance(counts, Shares):
         counts = _staged(counts, channel.rank)
-    return lower(
+    plan = lower(
         made,
         channel.rank,
         counts,
@@ -268,6 +269,7 @@ def _lowered(channel: Channel, call: Call, made: Schedule, choice: Choice, in_pl
         window=choice.window,
         averaged=call.averages,
     )
+    return rolled(plan)
 
 
 def _numbers(shares: Shares) -> int:

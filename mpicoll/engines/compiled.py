@@ -18,20 +18,24 @@ from mpi4py import MPI
 from ..kernels.cache import jit
 from ..kernels.deferred import intrinsic, njit
 from ..kernels.memory import addresses, carray, halves, line, table
-from ..plans.plan import FOLD, MAX_WINDOW, SEND, Plan, tag
+from ..plans import rolled
+from ..plans.plan import FOLD, MAX_WINDOW, SEND, tag
+from ..plans.rolled import BODY, PEER_STRIDE, TURNS, RolledPlan
 from . import local_ops
 from .local_ops import finish, geometry, prepare
 from .protocol import Waiting, waiting
 
 name = "compiled"
+following = njit(rolled.following)
 
 WAITING, DONE = 0, 1
 _IDLE_PASSES = 50  # empty passes before the processor is offered to others
 _CLOCK_PASSES = 16  # passes between looks at the clock
 # columns of a lane's state, places in `library` and `call`
-LANE, STEP, COUNT = range(3)
+LANE, STEP, COUNT, TURN = range(4)
 ISEND, IRECV, TESTALL, WTIME, YIELD, BYTE, REQUEST_SIZE, STATUS_SIZE, STATUS_ERROR, IN_STATUS = range(10)
 COMM, TAG, KERNEL, SCALE, DIVISOR, REQUESTS, STATUSES, FLAG, MOST = range(9)
+UNIT = 4  # columns of the state
 # the walker's arrays in its order, and the state before the first step: rows of Execution.table
 ROWS, SEGMENTS, STEPS, STRANDS, GEOMETRY, BASES, STATE, LIBRARY, CALL, FLAGS, PROGRESS, START = range(12)
 
@@ -77,13 +81,13 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled loop
             lane = state[unit, LANE]
             requests = call[REQUESTS] + unit * call[MOST] * library[REQUEST_SIZE]
             while lane < lanes:
-                step = state[unit, STEP]
+                step, turn = state[unit, STEP], state[unit, TURN]
                 top, posts, bottom = steps[step, 0], steps[step, 1], steps[step, 2]
                 if state[unit, COUNT] < 0:
                     count = 0
                     for r in range(top, posts):
                         kind = rows[r, 0]
-                        at, n = prepare(rows, segments, geometry, bases, r, lane, slot, call[KERNEL])
+                        at, n = prepare(rows, segments, geometry, bases, r, lane, slot, turn, call[KERNEL])
                         if kind == FOLD or (rows[r, 2] < rows[r, 3] and n == 0):
                             continue
                         function = library[ISEND] if kind == SEND else library[IRECV]
@@ -94,7 +98,7 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled loop
                                 at,
                                 n,
                                 library[BYTE],
-                                rows[r, 1],
+                                rows[r, 1] + rows[r, PEER_STRIDE] * turn,
                                 call[TAG] + strand * MAX_WINDOW + slot,
                                 call[COMM],
                                 request,
@@ -114,17 +118,17 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled loop
                     if flag[0] == 0:
                         break
                 finish(
-                    rows, segments, geometry, bases, top, posts, bottom, lane, slot,
+                    rows, segments, geometry, bases, top, posts, bottom, lane, slot, turn,
                     call[KERNEL], call[SCALE], call[DIVISOR],
                 )  # fmt: skip
                 progress[2] += 1
                 moved = True
                 state[unit, COUNT] = -1
-                step += 1
+                step, turn = following(step, turn, steps[step, BODY], steps[step, TURNS])
                 if step == end:
                     step, lane = first, lane + window
                     state[unit, LANE] = lane
-                state[unit, STEP] = step
+                state[unit, STEP], state[unit, TURN] = step, turn
             alive |= lane < lanes
         if not alive:
             return DONE
@@ -154,13 +158,13 @@ def line_of(tables, which):  # type: ignore[no-untyped-def]
 def walk_tables(tables, seconds):  # type: ignore[no-untyped-def]
     """walk() on an execution's arrays, given as Execution.table has them."""
     return walk(
-        table(tables[ROWS, 0], tables[ROWS, 1], 5),
-        table(tables[SEGMENTS, 0], tables[SEGMENTS, 1], 3),
-        table(tables[STEPS, 0], tables[STEPS, 1], 3),
+        table(tables[ROWS, 0], tables[ROWS, 1], 6),
+        table(tables[SEGMENTS, 0], tables[SEGMENTS, 1], 4),
+        table(tables[STEPS, 0], tables[STEPS, 1], 5),
         table(tables[STRANDS, 0], tables[STRANDS, 1], 2),
         line_of(tables, GEOMETRY),
         line_of(tables, BASES),
-        table(tables[STATE, 0], tables[STATE, 1], 3),
+        table(tables[STATE, 0], tables[STATE, 1], UNIT),
         line_of(tables, LIBRARY),
         line_of(tables, CALL),
         carray(halves(tables[FLAGS, 0]), (1,)),
@@ -202,7 +206,7 @@ def _error_offset() -> int:
 class Execution:
     """One plan under way; its arrays are what the walker works on. May be bound again once done."""
 
-    def __init__(self, plan: Plan, comm: MPI.Comm, repeated: bool = False) -> None:
+    def __init__(self, plan: RolledPlan, comm: MPI.Comm, repeated: bool = False) -> None:
         self.plan, self.library, self.geometry = plan, library(), geometry(plan)
         self.bases, self.counters, self.flag = np.zeros(3, np.int64), np.zeros(3, np.int64), np.zeros(1, np.int32)
         self.start = self._start()
@@ -220,7 +224,7 @@ class Execution:
         """Return every lane's state before its first step."""
         plan = self.plan
         spans = np.repeat(plan.strands, plan.window, axis=0)
-        state = np.empty((len(spans), 3), np.int64)
+        state = np.zeros((len(spans), UNIT), np.int64)
         state[:, LANE] = np.tile(np.arange(plan.window), len(plan.strands))
         state[spans[:, 0] == spans[:, 1], LANE] = plan.lanes
         state[:, STEP], state[:, COUNT] = spans[:, 0], -1
@@ -261,8 +265,8 @@ class Execution:
     def waiting(self) -> list[Waiting]:
         """Return what each unfinished lane waits for."""
         return [
-            waiting(self.plan, unit // self.plan.window, lane, step, self._requests(unit, count))
-            for unit, (lane, step, count) in enumerate(self.state.tolist())
+            waiting(self.plan, unit // self.plan.window, lane, step, turn, self._requests(unit, count))
+            for unit, (lane, step, count, turn) in enumerate(self.state.tolist())
             if lane < self.plan.lanes and count >= 0
         ]
 

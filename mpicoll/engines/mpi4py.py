@@ -14,7 +14,8 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import RequestError
-from ..plans.plan import FOLD, SEND, Plan, tag
+from ..plans.plan import FOLD, SEND, tag
+from ..plans.rolled import RolledPlan, following
 from .local_ops import Tables, finish_step, geometry, prepare_row
 from .protocol import Waiting, waiting
 
@@ -32,11 +33,11 @@ def _message(address: int, nbytes: int) -> list[Any]:
 class _Lane:
     """A (strand, slot) working through its lanes; requests is None before its step is posted."""
 
-    __slots__ = ("end", "first", "lane", "requests", "slot", "step", "strand")
+    __slots__ = ("end", "first", "lane", "requests", "slot", "step", "strand", "turn")
 
     def __init__(self, strand: int, slot: int, first: int, end: int) -> None:
         self.strand, self.slot, self.first, self.end = strand, slot, first, end
-        self.lane, self.step = slot, first
+        self.lane, self.step, self.turn = slot, first, 0
         self.requests: Sequence[MPI.Request] | None = None
 
 
@@ -47,12 +48,12 @@ class Execution:
     while it waits ends nothing: advance goes on another time.
     """
 
-    def __init__(self, plan: Plan, comm: MPI.Comm, repeated: bool = False) -> None:
+    def __init__(self, plan: RolledPlan, comm: MPI.Comm, repeated: bool = False) -> None:
         self.plan, self.comm, self.bases = plan, comm, np.zeros(3, np.int64)
         self.tables = Tables(plan.rows, plan.segments, geometry(plan), self.bases)
         self.rows, self.steps = plan.rows.tolist(), plan.steps.tolist()
-        self.repeats = repeated and plan.lanes * len(plan.rows) <= MOST_KEPT
-        self.kept: dict[tuple[int, int], list[MPI.Prequest]] = {}  # by step and lane
+        self.repeats = repeated and plan.lanes * plan.all_rows <= MOST_KEPT
+        self.kept: dict[tuple[int, int, int], list[MPI.Prequest]] = {}  # by step, turn and lane
         self.place: tuple[int, ...] = ()
 
     def bind(
@@ -102,15 +103,15 @@ class Execution:
                 self.posting, moved = False, True
             if lane.requests and not MPI.Request.Testall(lane.requests):
                 return moved
-            plan, rows = self.plan, self.steps[lane.step]
-            work = (*rows, lane.lane, lane.slot, self.kernel, self.scale, self.divisor)
+            plan, (first, posts, bottom, body, turns) = self.plan, self.steps[lane.step]
+            where = lane.lane, lane.slot, lane.turn
             moved = True
             self.finished += 1
-            lane.step += 1
+            lane.step, lane.turn = following(lane.step, lane.turn, body, turns)
             if lane.step == lane.end:
                 lane.step, lane.lane = lane.first, lane.lane + plan.window
             lane.requests = None  # this and the above before the folds: an interrupt in them is seen when they are done
-            finish_step(self.tables.address, *work)
+            finish_step(self.tables.address, first, posts, bottom, *where, self.kernel, self.scale, self.divisor)
         return True
 
     def _post(self, lane: _Lane) -> Sequence[MPI.Request]:
@@ -124,9 +125,9 @@ class Execution:
                 (self.comm.Isend if kind == SEND else self.comm.Irecv)(_message(at, n), peer, mark)
                 for kind, at, n, peer in messages
             ]
-        requests = self.kept.get((lane.step, lane.lane))
+        requests = self.kept.get((lane.step, lane.turn, lane.lane))
         if requests is None:
-            requests = self.kept[lane.step, lane.lane] = [
+            requests = self.kept[lane.step, lane.turn, lane.lane] = [
                 (self.comm.Send_init if kind == SEND else self.comm.Recv_init)(_message(at, n), peer, mark)
                 for kind, at, n, peer in messages
             ]
@@ -143,14 +144,14 @@ class Execution:
     def _messages(self, lane: _Lane) -> list[tuple[int, int, int, int]]:
         """(kind, address, bytes, peer) of what a lane's step posts; its local work before that is done here."""
         messages = []
-        first, posts, _ = self.steps[lane.step]
+        first, posts = self.steps[lane.step][:2]
         for r in range(first, posts):
-            kind, peer, a, b, _ = self.rows[r]
-            prepare_row(self.tables.address, r, lane.lane, lane.slot, self.kernel)
+            kind, peer, a, b, _, stride = self.rows[r]
+            prepare_row(self.tables.address, r, lane.lane, lane.slot, lane.turn, self.kernel)
             at, n = self.tables.message.tolist()
             if kind == FOLD or (a < b and not n):
                 continue
-            messages.append((kind, at, n, peer))
+            messages.append((kind, at, n, peer + lane.turn * stride))
         return messages
 
     @property
@@ -160,4 +161,8 @@ class Execution:
 
     def waiting(self) -> list[Waiting]:
         """Return what each unfinished lane waits for."""
-        return [waiting(self.plan, x.strand, x.lane, x.step, x.requests) for x in self.lanes if x.requests is not None]
+        return [
+            waiting(self.plan, x.strand, x.lane, x.step, x.turn, x.requests)
+            for x in self.lanes
+            if x.requests is not None
+        ]

@@ -11,7 +11,8 @@ from typing import NamedTuple, Protocol
 
 from mpi4py import MPI
 
-from ..plans.plan import FOLD, RECV, SEND, Plan
+from ..plans.plan import FOLD, RECV, SEND
+from ..plans.rolled import PEER_STRIDE, RolledPlan
 from ..schedules.blocks import chunk_length
 
 
@@ -25,18 +26,21 @@ class Waiting(NamedTuple):
     sends: tuple[int, ...]
 
 
-def waiting(plan: Plan, strand: int, lane: int, step: int, requests: Sequence[MPI.Request]) -> Waiting:
+def waiting(
+    plan: RolledPlan, strand: int, lane: int, step: int, turn: int, requests: Sequence[MPI.Request]
+) -> Waiting:
     """Return what a lane waits for, from the requests of its step in the order they were posted."""
-    first, posts, _ = plan.steps[step].tolist()
+    first, posts = plan.steps[step, :2].tolist()
     posted = [
-        (kind, peer) for kind, peer, a, b, _ in plan.rows[first:posts].tolist() if _is_posted(plan, kind, a, b, lane)
+        (row[0], row[1] + turn * row[PEER_STRIDE])
+        for row in plan.rows[first:posts].tolist()
+        if _is_posted(plan, row[0], row[2], row[3], lane)
     ]
     left = [who for who, request in zip(posted, requests, strict=True) if not request.Get_status()]
-    begin = int(plan.strands[strand, 0])
-    return Waiting(strand, lane, step - begin, _peers(left, RECV), _peers(left, SEND))
+    return Waiting(strand, lane, plan.number(strand, step, turn), _peers(left, RECV), _peers(left, SEND))
 
 
-def _is_posted(plan: Plan, kind: int, first: int, end: int, lane: int) -> bool:
+def _is_posted(plan: RolledPlan, kind: int, first: int, end: int, lane: int) -> bool:
     lengths = [chunk_length(int(n), plan.slice, lane) for n in plan.segments[first:end, 2]]
     return kind != FOLD and (first == end or sum(lengths) > 0)
 
@@ -48,7 +52,7 @@ def _peers(messages: Sequence[tuple[int, int]], kind: int) -> tuple[int, ...]:
 class Execution(Protocol):
     """One plan under way."""
 
-    def __init__(self, plan: Plan, comm: MPI.Comm, repeated: bool = False) -> None:
+    def __init__(self, plan: RolledPlan, comm: MPI.Comm, repeated: bool = False) -> None:
         """Set up for a plan and a communicator. Repeated: it will often be bound to the same memory and tags."""
 
     def bind(

@@ -10,13 +10,14 @@ import numpy as np
 from mpi4py import MPI
 
 from ..plans.plan import FOLD, IN, OUT, RECV, SCRATCH, SEND, WHOLE, Plan
+from ..plans.rolled import RolledPlan, rolled
 
 _PATIENCE = 5.0  # seconds
 _making = threading.Lock()
 
 
-def _plan(rows: list[tuple[int, ...]], segments: list[tuple[int, ...]], posts: int) -> Plan:
-    return Plan(
+def _plan(rows: list[tuple[int, ...]], segments: list[tuple[int, ...]], posts: int) -> RolledPlan:
+    plan = Plan(
         np.array(rows, np.int64),
         np.array(segments, np.int64),
         np.array([[0, posts, len(rows)]], np.int64),
@@ -28,6 +29,7 @@ def _plan(rows: list[tuple[int, ...]], segments: list[tuple[int, ...]], posts: i
         most_messages=posts,
         itemsize=8,
     )
+    return rolled(plan)
 
 
 @lru_cache(maxsize=1)
@@ -57,7 +59,7 @@ def oneself() -> MPI.Intracomm:
         return comm
 
 
-def _start(compiled, plan: Plan, comm: MPI.Comm, send: np.ndarray, receive: np.ndarray, kernel: int):  # type: ignore[no-untyped-def]
+def _start(compiled, plan: RolledPlan, comm: MPI.Comm, send: np.ndarray, receive: np.ndarray, kernel: int):  # type: ignore[no-untyped-def]
     scratch = np.empty(64, np.uint8)
     bases = tuple(MPI.Get_address(x) for x in (send, receive, scratch))
     execution = compiled.Execution(plan, comm)

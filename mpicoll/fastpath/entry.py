@@ -27,6 +27,7 @@ from ..engines.compiled import (
     STATUSES,
     TAG,
     TESTALL,
+    UNIT,
     WAITING,
     call_int,
     call_long,
@@ -92,7 +93,7 @@ def look_up(context):  # type: ignore[no-untyped-def]
 def run(context, tables, seconds):  # type: ignore[no-untyped-def]
     """Walk the bound tables from the start: DONE, WAITING or minus an error code of MPI's."""
     units = tables[compiled.STATE, 1]
-    state, begin = table(tables[compiled.STATE, 0], units, 3), table(tables[compiled.START, 0], units, 3)
+    state, begin = table(tables[compiled.STATE, 0], units, UNIT), table(tables[compiled.START, 0], units, UNIT)
     progress = line_of(tables, compiled.PROGRESS)
     state[:] = begin
     progress[:] = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..schedules.collectives import Block
 from ..schedules.ir import INPUT, VALUE, Recv, RecvReduce, Reduce, Send, Strand
@@ -27,7 +27,7 @@ from .plan import (
     cut,
     layout,
 )
-from .rows import Row, Segment, joined, merged, tables
+from .rows import Row, Segment, Tables, joined, merged
 
 _Home = tuple[int, int, "Region | None"]  # where a block is now: base, offset, and the scratch that it is in
 
@@ -84,8 +84,8 @@ class _Lowering:
         self.homes: dict[Place, _Home] = {}
         for b in schedule.starts(rank):
             self.homes[VALUE, b] = self.homes[INPUT, b] = self._own_home(b)
-        self.steps: list[tuple[list[Row], list[Row]]] = []  # (to post, to finish)
-        self.spans: list[tuple[int, int]] = []
+        self.last_write: dict[Place, int] = {}
+        self.tables = Tables()
 
     def _own_home(self, block: Block) -> _Home:
         if self.memory.in_place and self.schedule.collective.name != "scatter":
@@ -97,26 +97,29 @@ class _Lowering:
         peak, program = 0, self.schedule.program(self.rank)
         if len(program) > MAX_STRANDS:
             raise ValueError(f"{self.schedule.title} has {len(program)} strands; there are tags for {MAX_STRANDS}")
-        for strand in program:
-            first = len(self.steps)
-            peak = self._strand(strand, peak)
-            self.spans.append((first, len(self.steps)))
-        self.spans = self.spans or [(0, 0)]
-        self._keep_untouched()
-        return tables(
-            self.steps,
-            self.spans,
-            slice_=self.slice,
-            lanes=self.lanes,
-            window=window,
-            lane_scratch=-(-peak // ALIGN) * ALIGN,
-            itemsize=itemsize,
-        )
+        last_writes = [last(strand, written) for strand in program] or [{}]
+        copies = self._untouched(last_writes)
+        for strand, self.last_write in zip(program or [()], last_writes):
+            peak = self._strand(strand or ((),) * bool(copies), peak, copies)
+            self.tables.end_strand()
+            copies = []
+        return self.tables.plan(self.slice, self.lanes, window, -(-peak // ALIGN) * ALIGN, itemsize)
+
+    def _untouched(self, last_writes: Sequence[Mapping[Place, int]]) -> list[Row]:
+        """Return what copies blocks that end here and that no strand writes from input to output."""
+        rows: list[Row] = []
+        for block in () if self.memory.in_place else self.schedule.ends(self.rank):
+            if any((VALUE, block) in each for each in last_writes) or not (length := self.size(block)):
+                continue
+            base, offset, _ = self.homes[VALUE, block]
+            rows.append((FOLD, 0, [(OUT, self.output_at(block), length), (base, offset, length)], -1))
+        return self._merged(rows)
 
     # -- strands and steps ------------------------------------------------------------------------------
 
-    def _strand(self, strand: Strand, start: int) -> int:
-        self.pool, self.last_read, self.last_write = Pool(start), last(strand, read), last(strand, written)
+    def _strand(self, strand: Strand, start: int, copies: list[Row]) -> int:
+        """Lower a strand whose scratch begins at `start`, and return where that ends. Copies go with its first step."""
+        self.pool, self.last_read = Pool(start), last(strand, read)
         self.expiring: dict[int, list[Place]] = {}  # by step: places in scratch that no later step reads
         results = self.last_write if self.averaged else ()
         kept = [place for place in results if place in self.kept and self.size(place[1])]
@@ -146,7 +149,8 @@ class _Lowering:
             if index in divided:
                 self._divide(divided[index], reduces)
             self._release(index)
-            self.steps.append(([row for row in post if row], self._merged(self.finish)))
+            self.tables.add_step([row for row in post if row] + copies, self._merged(self.finish))
+            copies = []
         return self.pool.peak
 
     def _segment(self, place: Place, home: _Home) -> Segment:
@@ -298,20 +302,3 @@ class _Lowering:
             else:
                 here = self._segment(place, self.homes[place])
                 self.finish.append((LAST, 0, [here, here], -1))
-
-    def _keep_untouched(self) -> None:
-        """Blocks that end here and were never written go from input to output while the first messages travel."""
-        if self.memory.in_place:
-            return
-        rows: list[Row] = []
-        for block in self.schedule.ends(self.rank):
-            base, offset, _ = self.homes[VALUE, block]
-            if base == IN and (length := self.size(block)):
-                rows.append((FOLD, 0, [(OUT, self.output_at(block), length), (IN, offset, length)], -1))
-        if not rows:
-            return
-        first, end = self.spans[0]
-        if first == end:
-            self.steps.insert(0, ([], []))
-            self.spans = [(0, 1)] + [(a + 1, b + 1) for a, b in self.spans[1:]]
-        self.steps[0][0].extend(self._merged(rows))

@@ -140,8 +140,8 @@ def _layout_of_shares(schedule: Schedule, shares: Shares, in_place: bool, rank: 
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """The tables of one rank for some counts and an element size, and what it takes to run them."""
+class PlanTables:
+    """What the two forms of a plan have: tables, and what it takes to run them."""
 
     rows: np.ndarray
     segments: np.ndarray
@@ -155,6 +155,16 @@ class Plan:
     itemsize: int
 
     @property
+    def tables(self) -> tuple[np.ndarray, ...]:
+        """Rows, segments, steps and strands."""
+        return self.rows, self.segments, self.steps, self.strands
+
+    @property
+    def scalars(self) -> tuple[int, int, int, int, int, int]:
+        """All but the tables, in their order."""
+        return self.slice, self.lanes, self.window, self.lane_scratch, self.most_messages, self.itemsize
+
+    @property
     def scratch_bytes(self) -> int:
         """Memory the plan needs beside the user's buffers."""
         return self.window * self.lane_scratch
@@ -164,6 +174,11 @@ class Plan:
         """The memory of the plan itself; an execution takes about as much again."""
         lanes = len(self.strands) * self.window * max(1, self.most_messages) * REQUEST_BYTES
         return OBJECT_BYTES + self.rows.nbytes + self.segments.nbytes + self.steps.nbytes + lanes
+
+
+@dataclass(frozen=True, eq=False)
+class Plan(PlanTables):
+    """The plan of one rank for some counts and an element size, step by step. Engines run its rolled form."""
 
 
 def cut(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 import numpy as np
@@ -41,44 +42,44 @@ def merged(rows: Sequence[Row]) -> list[Row]:
     return out
 
 
-def tables(
-    steps: Sequence[tuple[list[Row], list[Row]]],
-    spans: Sequence[tuple[int, int]],
-    *,
-    slice_: int,
-    lanes: int,
-    window: int,
-    lane_scratch: int,
-    itemsize: int,
-) -> Plan:
-    """Return the plan of these steps, (rows to post, rows to finish) each; spans: the steps of each strand."""
-    rows: list[tuple[int, ...]] = []
-    segments: list[Segment] = []
-    bounds: list[tuple[int, ...]] = []
-    for post, finish in steps:
-        first = len(rows)
-        for kind, peer, pieces, stage in post + finish:
-            rows.append((kind, peer, len(segments), len(segments) + len(pieces), stage))
-            segments += pieces
-        bounds.append((first, first + len(post), len(rows)))
-    most = max((sum(row[0] in (SEND, RECV) for row in post) for post, _ in steps), default=0)
-    return Plan(
-        _table(rows, 5),
-        _table(segments, 3),
-        _table(bounds, 3),
-        _table(spans, 2),
-        slice_,
-        lanes,
-        window,
-        lane_scratch,
-        most,
-        itemsize,
-    )
+class Tables:
+    """The tables of a plan while they are written, step after step: numbers in a row, which take little memory."""
+
+    def __init__(self) -> None:
+        self.rows, self.segments, self.steps, self.strands = (array("q") for _ in range(4))
+        self.n_rows = self.n_segments = self.n_steps = self.most_messages = 0
+        self.begun = 0
+
+    def add_step(self, post: Sequence[Row], finish: Sequence[Row]) -> None:
+        """Add a step: rows to post, and rows to finish with."""
+        first, posts = self.n_rows, self.n_rows + len(post)
+        messages = 0
+        for kind, peer, pieces, stage in (*post, *finish):
+            begin = self.n_segments
+            self.n_segments += len(pieces)
+            self.rows.extend((kind, peer, begin, self.n_segments, stage))
+            for piece in pieces:
+                self.segments.extend(piece)
+            messages += kind in (SEND, RECV)
+        self.n_rows = posts + len(finish)
+        self.n_steps += 1
+        self.steps.extend((first, posts, self.n_rows))
+        self.most_messages = max(self.most_messages, messages)
+
+    def end_strand(self) -> None:
+        """End a strand with the last step that was added."""
+        self.strands.extend((self.begun, self.n_steps))
+        self.begun = self.n_steps
+
+    def plan(self, slice_: int, lanes: int, window: int, lane_scratch: int, itemsize: int) -> Plan:
+        """Return the plan that has these tables."""
+        shaped = _table(self.rows, 5), _table(self.segments, 3), _table(self.steps, 3), _table(self.strands, 2)
+        return Plan(*shaped, slice_, lanes, window, lane_scratch, self.most_messages, itemsize)
 
 
 def _follows(a: Segment, b: Segment) -> bool:
     return a[0] == b[0] and a[1] + a[2] == b[1]
 
 
-def _table(rows: Sequence[Sequence[int]], width: int) -> np.ndarray:
-    return np.array(rows, np.int64).reshape(-1, width)
+def _table(numbers: array[int], width: int) -> np.ndarray:
+    return np.array(numbers, np.int64).reshape(-1, width)

@@ -206,7 +206,7 @@ class Player:
                             line,
                             step,
                             f"places strand {other} does not touch",
-                            f"it writes {sorted(clash, key=str)[0]}",
+                            f"it writes {Loc(*min(clash, key=str))}",
                         )
 
     # -- one step ---------------------------------------------------------------------------------------

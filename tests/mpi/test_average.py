@@ -22,6 +22,7 @@ from mpicoll.engines.load import engine_named
 from mpicoll.errors import MismatchError, OperatorError, PreconditionError
 from mpicoll.plans.lowering import lower
 from mpicoll.plans.plan import LAST
+from mpicoll.plans.rolled import rolled
 from mpicoll.schedules.ir import Recv, RecvReduce, Send
 
 AVERAGED = ("reduce", "reduce_scatter", "allreduce")
@@ -177,7 +178,7 @@ def test_an_algorithm_that_declares_nothing(comm, engine, chunk_bytes):
     assert (len(divisions) > 0) == (comm.size > 1)
     mine, total, got = cases.data(n, comm.rank), np.zeros(n), np.zeros(n)
     scratch = np.empty(plan.scratch_bytes + 64, np.uint8)
-    execution = engine_named(engine).Execution(plan, comm)
+    execution = engine_named(engine).Execution(rolled(plan), comm)
     average = operators.operator(mpicoll.AVG, facts(MPI.DOUBLE))
     bases = tuple(MPI.Get_address(x) for x in (mine, got, scratch))
     execution.bind(0, bases, average.kernel, average.scale, operators.divisor(mine.dtype, comm.size))

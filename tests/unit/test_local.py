@@ -18,15 +18,15 @@ SIZES = [0, 8, STRIP - 8, STRIP, STRIP + 8, 3 * STRIP + 24]
 
 def folded(kind, places, memory, nbytes, dtype="f8", op="SUM", divisor=1):
     """Run one row: destination, operands from left to right."""
-    rows = np.array([[kind, 0, 0, len(places), -1]])
-    segments = np.array([[base, at, nbytes] for base, at in places])
+    rows = np.array([[kind, 0, 0, len(places), -1, 0]])
+    segments = np.array([[base, at, nbytes, 0] for base, at in places])
     kind_of = np.dtype(dtype)
     geometry = np.array([1 << 40, 1, 1, 0, kind_of.itemsize])
     by = np.array([divisor], dtype)
     kernels = reduce.address(op, kind_of), scale.address(kind_of) if kind_of.kind in "fc" else 0, by.ctypes.data
     bases = np.array([each.ctypes.data for each in memory])
     tables = local_ops.Tables(rows, segments, geometry, bases)
-    local_ops.finish_step(tables.address, 0, 0, 1, 0, 0, *kernels)
+    local_ops.finish_step(tables.address, 0, 0, 1, 0, 0, 0, *kernels)
 
 
 @pytest.mark.parametrize("nbytes", SIZES)
@@ -72,8 +72,8 @@ def test_each_operand_is_read_once(monkeypatch):
     seen = []
     monkeypatch.setattr(local_ops, "call_address", lambda kernel, to, left, right, n: seen.append((to, n)))
     monkeypatch.setattr(local_ops, "fold_strip", local_ops.fold_strip.py_func)
-    monkeypatch.setattr(local_ops, "place", lambda segments, geometry, bases, s, lane, slot: 1 << 20 * s)
+    monkeypatch.setattr(local_ops, "place", lambda segments, geometry, bases, s, lane, slot, turn: 1 << 20 * s)
     monkeypatch.setattr(local_ops, "length", lambda segments, geometry, s, lane: 2 * STRIP + 16)
-    local_ops.fold.py_func(None, [0, 0, 0, 0, 8], None, 0, 4, 0, 0, 0, 0, 0)
+    local_ops.fold.py_func(None, [0, 0, 0, 0, 8], None, 0, 4, 0, 0, 0, 0, 0, 0)
     strips = [(at, min(STRIP, 2 * STRIP + 16 - at) // 8) for at in range(0, 2 * STRIP + 16, STRIP)]
     assert seen == list(itertools.chain.from_iterable([(1 + at, n)] * 2 for at, n in strips))

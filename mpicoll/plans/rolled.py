@@ -1,0 +1,221 @@
+"""The form of a plan that engines run: steps that repeat with a stride stand in it once.
+
+The steps of a ring differ by constants: each sends to the same peer, from so many bytes further on. Such a run of steps
+is a loop: a body of one or two steps, and how many turns it takes. So the tables of a ring are as long for 65,536 ranks
+as for 8. `rolled` makes this form of a plan, and `unrolled` is its inverse.
+
+Tables (int64), with columns beside those of a plan:
+    rows     kind, peer, first segment, end segment, stage, what a turn adds to the peer
+    segments base, offset, length, what a turn adds to the offset
+    steps    first row, end of the rows to post, end row, steps of the body, turns
+The last step of a body says how long the body is, and how many turns it takes: 1 for a step that is no loop. The other
+steps of a body say 0 turns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from .plan import Plan, PlanTables
+
+LONGEST = 2  # steps of a body: what is received in one step is sent on in the next
+FEWEST = 3  # turns that are worth a loop
+LOOKED_AT = 8  # steps of a plan in which loops are looked for
+PEER_STRIDE, OFFSET_STRIDE = 5, 3  # columns of rows and of segments
+BODY, TURNS = 3, 4  # columns of steps
+_ODD = 0x9E3779B97F4A7C15  # its powers are weights, which tell the order of what is added up
+
+
+@dataclass(frozen=True, eq=False)
+class RolledPlan(PlanTables):
+    """A plan as engines run it."""
+
+    def number(self, strand: int, step: int, turn: int) -> int:
+        """Return which step of its strand a step is in a turn, counted as in the plan."""
+        first, before = int(self.strands[strand, 0]), 0
+        at = first + int(self.steps[first, BODY]) - 1
+        while at < step:  # at is the last step of a body
+            before += int(self.steps[at, BODY] * self.steps[at, TURNS])
+            at += int(self.steps[at + 1, BODY])
+        body = int(self.steps[at, BODY])
+        return before + turn * body + step - (at - body + 1)
+
+    @property
+    def all_rows(self) -> int:
+        """How many rows the plan has."""
+        last = np.flatnonzero(self.steps[:, TURNS])
+        turns = np.repeat(self.steps[last, TURNS], self.steps[last, BODY])
+        return int(((self.steps[:, 2] - self.steps[:, 0]) * turns).sum())
+
+
+def rolled(plan: Plan) -> RolledPlan:
+    """Return the form of a plan that engines run."""
+    if len(plan.steps) >= LOOKED_AT:
+        loops = _loops(plan)
+        if len(loops) < len(plan.steps):
+            made = _rolled(plan, np.array(loops, np.int64))
+            if equal(unrolled(made), plan):  # else two sums were equal by chance
+                return made
+    once = np.ones((len(plan.steps), 2), np.int64)
+    return RolledPlan(
+        _wider(plan.rows), _wider(plan.segments), np.hstack([plan.steps, once]), plan.strands, *plan.scalars
+    )
+
+
+def following(step: int, turn: int, body: int, turns: int) -> tuple[int, int]:
+    """Return the step that comes after a step and its turn; body and turns are what the step says."""
+    if turn + 1 < turns:
+        return step - body + 1, turn + 1
+    return step + 1, turn if turns == 0 else 0
+
+
+def unrolled(plan: RolledPlan) -> Plan:
+    """Return the plan of which this is the rolled form."""
+    last = np.flatnonzero(plan.steps[:, TURNS])
+    body, turns = plan.steps[last, BODY], plan.steps[last, TURNS]
+    length, nth = np.repeat(body, body * turns), _nth(body * turns)
+    turn = nth // length
+    rows, segments, steps, at = _taken(plan, np.repeat(last - body + 1, body * turns) + nth % length)
+    turn_of_row = turn[at.step]
+    rows[:, 1] += plan.rows[at.row, PEER_STRIDE] * turn_of_row
+    segments[:, 1] += plan.segments[at.segment, OFFSET_STRIDE] * turn_of_row[at.owner]
+    begins = np.append(0, np.cumsum(body * turns))
+    strands = begins[np.searchsorted(last - body + 1, plan.strands)]
+    return Plan(rows, segments, steps, strands, *plan.scalars)
+
+
+def equal(one: Plan, other: Plan) -> bool:
+    """Return whether two plans are the same in every number."""
+    tables = zip(one.tables, other.tables, strict=True)
+    return one.scalars == other.scalars and all(np.array_equal(a, b) for a, b in tables)
+
+
+def _wider(table: np.ndarray) -> np.ndarray:
+    """Return a table with a column of zeros behind the others."""
+    return np.hstack([table, np.zeros((len(table), 1), np.int64)])
+
+
+def _rolled(plan: Plan, loops: np.ndarray) -> RolledPlan:
+    """Return the form that has these loops: (first step, steps of the body, turns) for all steps of the plan."""
+    first, body, turns = loops.T
+    nth, loop = _nth(body), np.repeat(np.arange(len(loops)), body)
+    step = first[loop] + nth
+    rows, segments, steps, _ = _taken(plan, step)
+    _, _, _, later = _taken(plan, step + (body * (turns > 1))[loop])
+    peers = plan.rows[later.row, 1] - rows[:, 1]
+    offsets = plan.segments[later.segment, 1] - segments[:, 1]
+    ends = nth == body[loop] - 1
+    steps = np.column_stack([steps, body[loop], np.where(ends, turns[loop], 0)])
+    strands = np.searchsorted(step, plan.strands)
+    return RolledPlan(
+        np.column_stack([rows, peers]), np.column_stack([segments, offsets]), steps, strands, *plan.scalars
+    )
+
+
+class _Taken(NamedTuple):
+    """Which rows and segments were taken: for each row its step, for each segment its row, counted among the taken."""
+
+    row: np.ndarray
+    step: np.ndarray
+    segment: np.ndarray
+    owner: np.ndarray
+
+
+def _taken(plan: PlanTables, at: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, _Taken]:
+    """Return rows, segments and steps, with the columns of a plan, of some steps one after the other."""
+    steps = plan.steps[at]
+    counts = steps[:, 2] - steps[:, 0]
+    row = _ranges(steps[:, 0], counts)
+    rows = plan.rows[row, :5]
+    widths = rows[:, 3] - rows[:, 2]
+    segment = _ranges(rows[:, 2], widths)
+    rows[:, 3] = np.cumsum(widths)
+    rows[:, 2] = rows[:, 3] - widths
+    ends = np.cumsum(counts)
+    begins = ends - counts
+    made = np.column_stack([begins, begins + steps[:, 1] - steps[:, 0], ends])
+    which = _Taken(row, np.repeat(np.arange(len(at)), counts), segment, np.repeat(np.arange(len(row)), widths))
+    return rows, plan.segments[segment, :3], made, which
+
+
+def _ranges(first: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return counts[0] numbers from first[0] on, then counts[1] from first[1] on, and so forth."""
+    numbers: np.ndarray = _nth(counts) + np.repeat(first, counts)
+    return numbers
+
+
+def _nth(counts: np.ndarray) -> np.ndarray:
+    """Return 0, 1, 2 … for each of some counts.
+
+    >>> _nth(np.array([3, 1, 2])).tolist()
+    [0, 1, 2, 0, 0, 1]
+    """
+    nth: np.ndarray = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return nth
+
+
+# -- finding loops ------------------------------------------------------------------------------------------
+
+
+def _loops(plan: Plan) -> list[tuple[int, int, int]]:
+    """Return (first step, steps of the body, turns) for all steps of a plan, one after the other."""
+    found: list[tuple[int, int, int]] = []
+    does, where = _sums(plan)
+    for first, end in plan.strands.tolist():
+        steady = {body: _steady(does[first:end], where[first:end], body) for body in range(1, LONGEST + 1)}
+        at = first
+        while at < end:
+            turns = {body: int(steps[at - first]) // body for body, steps in steady.items()}
+            body = max(turns, key=lambda body: (turns[body] * body if turns[body] >= FEWEST else 0, -body))
+            found.append((at, body, turns[body]) if turns[body] >= FEWEST else (at, 1, 1))
+            at += found[-1][1] * found[-1][2]
+    return found
+
+
+def _steady(does: np.ndarray, where: np.ndarray, body: int) -> np.ndarray:
+    """Return for each step of a strand how many steps from it on could be turns of a body that begins with it."""
+    found = np.full(len(does), body)
+    if len(does) > 2 * body:
+        same, added = does[body:] == does[:-body], where[body:] - where[:-body]
+        holds = same[body:] & same[:-body] & (added[body:] == added[:-body])  # for the step two turns on
+        breaks = np.append(np.flatnonzero(~holds), len(holds))
+        at = np.arange(len(holds))
+        lasts = breaks[np.searchsorted(breaks, at)] - at
+        found[: len(holds)] = np.where(lasts, lasts + 2 * body, body)
+    return found
+
+
+def _sums(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+    """Return a number for each step that says what it does, and one that says with which peers and at which offsets.
+
+    The second is a sum of peers and offsets with weights, modulo 2**64. So what one turn adds to peers and offsets is
+    what it adds to the sum.
+    """
+    rows, segments = plan.rows.view(np.uint64), plan.segments.view(np.uint64)
+    widths = plan.rows[:, 3] - plan.rows[:, 2]
+    weights = _weights(widths)
+    pieces = segments[:, 0] + 3 * segments[:, 2], segments[:, 1]
+    shapes, offsets = (_added(weights * piece, plan.rows[:, 2], plan.rows[:, 3]) for piece in pieces)
+    counts, posts = plan.steps[:, 2] - plan.steps[:, 0], plan.steps[:, 1] - plan.steps[:, 0]
+    weights = _weights(counts)
+    shapes = rows[:, 0] + 5 * rows[:, 4] + 7 * widths.view(np.uint64) + 11 * shapes
+    does, where = (
+        _added(weights * each, plan.steps[:, 0], plan.steps[:, 2]) for each in (shapes, rows[:, 1] + 13 * offsets)
+    )
+    return does + 17 * posts.view(np.uint64) + 19 * counts.view(np.uint64), where
+
+
+def _weights(counts: np.ndarray) -> np.ndarray:
+    """Return the first powers of _ODD, modulo 2**64, for each of some counts."""
+    powers: np.ndarray = np.cumprod(np.full(counts.max(initial=0) + 1, _ODD, np.uint64))[_nth(counts)]
+    return powers
+
+
+def _added(values: np.ndarray, first: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Return the sum of values[first:end] for each of some ranges."""
+    sums = np.append(np.uint64(0), np.cumsum(values))
+    added: np.ndarray = sums[end] - sums[first]
+    return added

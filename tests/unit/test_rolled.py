@@ -1,0 +1,106 @@
+"""The rolled form of plans: what repeats stands in it once, and nothing is lost."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from unit.mutants import adhoc
+
+from mpicoll.plans import rolled as module
+from mpicoll.plans.lowering import lower
+from mpicoll.plans.plan import WHOLE, Plan
+from mpicoll.plans.rolled import BODY, TURNS, equal, following, rolled, unrolled
+from mpicoll.schedules.ir import Recv, Send
+from mpicoll.schedules.schedule import schedule
+
+RINGS = [
+    ("allreduce", "ring"), ("allreduce", "ring_bidirectional"), ("reduce_scatter", "ring"), ("allgather", "ring"),
+    ("allgather", "neighbor_exchange"), ("reduce_scatter", "pairwise"), ("alltoall", "pairwise"),
+]  # fmt: skip
+
+
+def plan_of(collective, algorithm, p, extra=0, rank=None, **how):
+    made = schedule(collective, algorithm, p)
+    count = 5 * p + extra if made.collective.naming == "vector" else 5
+    return lower(made, p // 3 if rank is None else rank, count, 4, **how)
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), RINGS)
+def test_tables_are_as_long_for_many_ranks_as_for_some(collective, algorithm):
+    for p in (64, 256, 2048):
+        made = rolled(plan_of(collective, algorithm, p))
+        assert len(made.steps) <= 30 and len(made.rows) <= 75 and len(made.segments) <= 105
+
+
+@pytest.mark.parametrize("how", [{}, {"chunk_bytes": 8, "window": 2}, {"averaged": True}], ids=str)
+@pytest.mark.parametrize("extra", [0, 7])
+@pytest.mark.parametrize(("collective", "algorithm"), RINGS)
+def test_nothing_is_lost(collective, algorithm, extra, how):
+    """On ranks at both ends and between them, blocks being equal or not, in two strands or one."""
+    if how.get("averaged") and not schedule(collective, algorithm, 2).collective.reduces:
+        how = {}
+    for rank in (0, 1, 27, 42, 43):
+        plan = plan_of(collective, algorithm, 44, extra, rank, **how)
+        made = rolled(plan)
+        assert equal(unrolled(made), plan) and len(made.steps) < len(plan.steps)
+        assert made.all_rows == len(plan.rows) and made.scalars == plan.scalars
+
+
+def test_steps_are_numbered_as_in_the_plan():
+    bodies = set()
+    for plan in (plan_of("allreduce", "ring_bidirectional", 20), plan_of("allgather", "neighbor_exchange", 80)):
+        made = rolled(plan)
+        bodies |= set(made.steps[made.steps[:, TURNS] > 1, BODY].tolist())
+        for strand, (at, end) in enumerate(made.strands.tolist()):
+            number = turn = 0
+            while at < end:
+                assert made.number(strand, at, turn) == number
+                at, turn = following(at, turn, *made.steps[at, [BODY, TURNS]].tolist())
+                number += 1
+            assert number == np.diff(plan.strands[strand])
+    assert bodies == {1, 2}
+
+
+def shuffled(p, rank):
+    """Blocks in no order: a step like the one before it, but for where it is."""
+    order = random.Random(3).sample(range(40), 40)
+    for block in order:
+        yield Send(1, (block,)) if rank == 0 else Recv(0, (block,))
+
+
+def test_what_does_not_repeat_stays_as_it_is():
+    plan = lower(adhoc("bcast", shuffled, 2, blocks=40), 0, 400, 1)
+    made = rolled(plan)
+    assert len(made.steps) == 40 and (made.steps[:, TURNS] == 1).all() and equal(unrolled(made), plan)
+
+
+@pytest.mark.parametrize("table", ["rows", "segments", "steps"])
+def test_a_step_that_differs_ends_a_loop(table):
+    """Whatever number of a step in the middle is another one."""
+    plan = plan_of("allgather", "ring", 41, rank=40)
+    whole, columns = rolled(plan), {"rows": 5, "segments": 3, "steps": 3}[table]
+    for column in range(columns):
+        tables = [each.copy() for each in plan.tables]
+        name = ["rows", "segments", "steps"].index(table)
+        if (table, column) in (("rows", 2), ("rows", 3), ("steps", 0), ("steps", 2)):
+            continue  # these say where others are
+        tables[name][len(tables[name]) // 2, column] += 1
+        changed = Plan(*tables, *plan.scalars)
+        made = rolled(changed)
+        assert len(made.steps) > len(whole.steps) and equal(unrolled(made), changed)
+
+
+def test_sums_that_are_equal_by_chance_do_no_harm(monkeypatch):
+    """Weights that tell nothing apart: loops are found where there are none, and are not believed."""
+    monkeypatch.setattr(module, "_weights", lambda counts: np.zeros(counts.sum(), np.uint64))
+    plan = lower(adhoc("bcast", shuffled, 2, blocks=40), 0, 400, 1)
+    assert len(module._loops(plan)) < 40
+    assert equal(unrolled(rolled(plan)), plan)
+
+
+def test_no_steps():
+    tables = [np.zeros((n, width), np.int64) for n, width in ((0, 5), (0, 3), (0, 3), (1, 2))]
+    empty = Plan(*tables, WHOLE, 1, 1, 0, 0, 4)
+    assert equal(unrolled(rolled(empty)), empty)

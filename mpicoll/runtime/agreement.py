@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from ..engines import selftest
@@ -42,21 +44,44 @@ class Agreed:
 def agree(comm: MPI.Intracomm) -> Agreed:
     """Agree with all ranks. Collective, on a communicator that nobody else uses.
 
-    Every rank raises the error that rank 0 met in its environment variables, and EngineError if a rank cannot run the
-    engine that they ask for. Settings go by Allgather too: where threads make communicators at once, Intel MPI's Bcast
-    hangs.
+    It takes O(log p) messages a rank. Every rank raises the error that rank 0 met in its environment variables, and
+    EngineError if a rank cannot run the engine that they ask for.
     """
-    gathered = comm.allgather((_settings() if comm.rank == 0 else None, node(MPI)))
-    settings: Any = gathered[0][0]
+    settings = _down_a_tree(comm, _settings() if comm.rank == 0 else None)
     if isinstance(settings, Exception):
         raise settings
     if settings.tuning is not None:
         READ.setdefault(settings.tuning.path, settings.tuning)  # this rank may be the first of another communicator
-    nodes: dict[str, list[int]] = {}
-    for rank, (_, name) in enumerate(gathered):
-        nodes.setdefault(name, []).append(rank)
-    partition = tuple(map(tuple, nodes.values()))
-    return Agreed(settings, *_engine(comm, settings.engine), partition, *_table(comm, settings, partition))
+    nodes = _nodes(comm)
+    return Agreed(settings, *_engine(comm, settings.engine), nodes, *_table(comm, settings, nodes))
+
+
+def _down_a_tree(comm: MPI.Intracomm, value: Any) -> Any:
+    """Return rank 0's value on every rank. Intel MPI's Bcast hangs where threads make communicators at once."""
+    rank, size = comm.rank, comm.size
+    lowest = rank & -rank or 1 << (size - 1).bit_length()  # the lowest bit set: the tree is binomial
+    if rank:
+        value = comm.recv(source=rank - lowest)
+    while lowest := lowest >> 1:
+        if rank + lowest < size:
+            comm.send(value, rank + lowest)
+    return value
+
+
+def _nodes(comm: MPI.Intracomm) -> Partition:
+    """Return the ranks of every node, in the order of their first ranks. Names are compared by digests of 64 bits.
+
+    >>> _nodes(MPI.COMM_SELF)
+    ((0,),)
+    """
+    own = np.frombuffer(blake2b(node(MPI).encode(), digest_size=8).digest(), np.int64)
+    every = np.empty(comm.size, np.int64)
+    comm.Allgather(own, every)
+    _, first, number = np.unique(every, return_index=True, return_inverse=True)
+    ranks = np.argsort(number, kind="stable")
+    ends = np.cumsum(np.bincount(number))[:-1]
+    groups = [group.tolist() for group in np.split(ranks, ends)]
+    return tuple(tuple(groups[at]) for at in np.argsort(first).tolist())
 
 
 def _settings() -> Settings | Exception:

@@ -1,0 +1,53 @@
+"""What ranks agree on when a communicator is made: with few messages, and in time that does not grow with use."""
+
+from __future__ import annotations
+
+import pytest
+from mpi4py import MPI
+from support.cases import Checks
+
+from mpicoll.benchmarks import communicators
+from mpicoll.runtime import agreement
+
+
+class Counting:
+    """A communicator that counts the messages that are sent by its small letters."""
+
+    def __init__(self, comm):
+        self.comm, self.rank, self.size, self.sent = comm, comm.rank, comm.size, 0
+
+    def send(self, value, to):
+        self.sent += 1
+        self.comm.send(value, to)
+
+    def recv(self, source):
+        return self.comm.recv(source=source)
+
+
+def test_settings_come_down_a_tree(comm):
+    """A rank sends to log2(p) others at most, and everybody gets what rank 0 says."""
+    with Checks() as checks:
+        for size in range(1, comm.size + 1):
+            part = comm.Split(0 if comm.rank < size else 1)
+            if comm.rank < size:
+                counting = Counting(part)
+                value = agreement._down_a_tree(counting, {"of": size} if part.rank == 0 else None)
+                checks.equal(value, {"of": size}, size)
+                checks.that(counting.sent <= (size - 1).bit_length(), counting.sent, "of", size)
+                checks.equal(part.allreduce(counting.sent), size - 1, "in all")
+            part.Free()
+
+
+@pytest.mark.parametrize("name", [lambda rank: "one", lambda rank: f"host {rank}", lambda rank: f"host {rank % 3 * 7}",
+                                  lambda rank: "odd" if rank % 2 else "a"])
+def test_nodes_are_in_the_order_of_their_first_ranks(comm, monkeypatch, name):
+    monkeypatch.setattr(agreement, "node", lambda mpi: name(comm.rank))
+    expected = {}
+    for rank in range(comm.size):
+        expected.setdefault(name(rank), []).append(rank)
+    assert agreement._nodes(MPI.Intracomm(comm)) == tuple(map(tuple, expected.values()))
+
+
+def test_the_benchmark(comm):
+    found = communicators.made(3)
+    assert found.ranks == comm.size and min(found.comm_us, found.dup_us, found.first_us, found.last_us) > 0

@@ -42,6 +42,7 @@ WHOLE, SAMPLED, FRACTION = (2,), (3, 4), 0.02           # every algorithm on 3 a
 THOROUGH, THOROUGH_FRACTION = (1, 3, 4, 5, 7, 8), 0.05
 STARTED = 0.3                                           # of the tests that start mpiexec themselves
 FULL_WHOLE, FULL_SAMPLED = (1, 2, 3, 4, 5, 6, 7, 8), (12, 13, 16)
+MANY, FULL_MANY = (16,), (16, 32, 64)                   # ranks for the tests marked `many` alone; thorough, full
 BEGUN, ABORTED = "begun", ("failed", "it did not end")      # of a test whose run ended with it
 NO_TESTS = 5                                            # pytest's exit status
 LAST_LINES, LAST_BYTES = 60, 20_000                     # repeated at the end, of a launch that did not end
@@ -55,6 +56,7 @@ class Launch:
     ranks: int = 1
     fraction: float = 1.0
     quick: bool = False         # without what takes long
+    many: bool = False          # only what is for many ranks
     outcomes: dict[str, tuple[str, str]] = field(default_factory=dict)
     complaint: str = ""
     last_words: list[str] = field(default_factory=list)     # the end of its output, if it did not come to its end
@@ -64,7 +66,7 @@ class Launch:
     def title(self) -> str:
         ranks = f", {self.ranks} rank{'s' * (self.ranks > 1)}" if self.suite == "mpi" else ""
         sampled = f", {self.fraction:.0%} sample" if self.fraction < 1 else ""
-        return f"{self.suite}{ranks}{sampled}{', quick' * self.quick}"
+        return f"{self.suite}{ranks}{sampled}{', quick' * self.quick}{', the core' * self.many}"
 
     @property
     def counts(self) -> Counter[str]:
@@ -73,19 +75,24 @@ class Launch:
             counts["failed"] = 1
         return counts
 
+    def options(self, seed: int) -> list[str]:
+        """What pytest is told."""
+        options = [str(TESTS / self.suite), f"--color={'yes' if sys.stdout.isatty() else 'no'}"]
+        if self.fraction < 1:
+            options += ["--sample", str(self.fraction), "--sample-seed", str(seed)]
+        if self.suite == "unit":
+            options += ["--numprocesses", "auto"]
+        if self.quick:
+            options.append("--quick")
+        if self.many:
+            options += ["-m", "many"]
+        return options
+
     def run(self, arguments: argparse.Namespace, limit: float) -> None:
         left: list[str] = []
         with tidy.place() as place:
             results = place.directory / "results"
-            options = [str(TESTS / self.suite), "--results", str(results),
-                       f"--color={'yes' if sys.stdout.isatty() else 'no'}"]
-            if self.fraction < 1:
-                options += ["--sample", str(self.fraction), "--sample-seed", str(arguments.seed)]
-            if self.suite == "unit":
-                options += ["--numprocesses", "auto"]
-            if self.quick:
-                options.append("--quick")
-            options += arguments.pytest
+            options = [*self.options(arguments.seed), "--results", str(results), *arguments.pytest]
             if self.suite == "mpi":
                 command = launcher.command(self.ranks, ["pytest", *options])
             else:
@@ -155,7 +162,9 @@ def plan(arguments: argparse.Namespace) -> list[Launch]:
     whole = FULL_WHOLE if arguments.full else WHOLE
     sampled = FULL_SAMPLED if arguments.full else THOROUGH if arguments.thorough else SAMPLED
     fraction = arguments.sample or (FRACTION if quick else THOROUGH_FRACTION)
-    return launches + [Launch("mpi", n) for n in whole] + [Launch("mpi", n, fraction) for n in sampled]
+    many = FULL_MANY if arguments.full else MANY if arguments.thorough else ()
+    launches += [Launch("mpi", n) for n in whole] + [Launch("mpi", n, fraction) for n in sampled]
+    return launches + [Launch("mpi", n, many=True) for n in many]
 
 
 def forbidden_skips(launches: list[Launch]) -> list[str]:

@@ -38,7 +38,11 @@ def test_default_plan():
 
 def test_what_takes_long_is_asked_for():
     mpi = [(ranks, fraction) for suite, ranks, fraction in sizes("--thorough") if suite == "mpi"]
-    assert mpi == [(2, 1.0), *((ranks, run.THOROUGH_FRACTION) for ranks in (1, 3, 4, 5, 7, 8))]
+    assert mpi == [(2, 1.0), *((ranks, run.THOROUGH_FRACTION) for ranks in (1, 3, 4, 5, 7, 8)), (16, 1.0)]
+    core = {word: [each for each in run.plan(run.parse([word])) if each.many] for word in ("--thorough", "--full")}
+    assert [each.title for each in core["--thorough"]] == ["mpi, 16 ranks, the core"]
+    assert [each.ranks for each in core["--full"]] == [16, 32, 64]
+    assert all(each.options(0)[-2:] == ["-m", "many"] for each in core["--full"])
     assert sizes("--thorough")[:2] == [("unit", 1, 1.0), ("launch", 1, run.STARTED)]
     assert sizes("--full")[:2] == [("unit", 1, 1.0), ("launch", 1, 1.0)]
     assert not any(each.quick for words in ("--thorough", "--full") for each in run.plan(run.parse([words])))

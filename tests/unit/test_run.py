@@ -189,12 +189,12 @@ def test_a_sample_depends_on_names_and_seed_only():
     assert any(few not in harness.sample([*items, few], 0.01, seed, 5) for seed in range(5))
 
 
-@pytest.mark.parametrize("quick", [False, True])
-def test_quick_leaves_out_what_is_slow(quick):
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *["--quick"] * quick, "tests/unit/test_docs.py"]
+def test_quick_leaves_out_what_is_slow():
+    file = "tests/unit/test_cli.py"
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--quick", file]
     listed = subprocess.run(command, capture_output=True, text=True, cwd=run.ROOT).stdout
-    assert "test_docs_are_current" in listed
-    assert ("test_the_same_is_written_each_time" in listed) == (not quick)
+    assert "test_show_is_the_picture" in listed and "test_verify_proves_all_that_is_registered" not in listed
+    assert "@pytest.mark.slow\ndef test_verify_proves_all_that_is_registered" in (run.ROOT / file).read_text()
 
 
 def test_mutations_are_of_the_source_as_it_is():

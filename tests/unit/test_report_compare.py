@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import doctest
-import math
 import statistics
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu
-from unit.report_data import result, results, write
+from unit.report_data import result, write
 
-from mpicoll.benchmarks.report import compare as module
 from mpicoll.benchmarks.report.compare import LEVEL, change_of, compare, differing, interval_rank
 from mpicoll.benchmarks.report.model import Row, Run, Setting
 from mpicoll.benchmarks.report.read import read
@@ -26,10 +23,6 @@ def skewed(draw: np.random.Generator, n: int, scale: float = 1.0) -> list[float]
 def row(samples: list[float], size: int = 8, **other: object) -> Row:
     middle = statistics.median(samples) if samples else 1.0
     return Row(Setting("bcast"), size, "ring", None, 4, 1, median_us=middle, samples_us=tuple(samples), **other)
-
-
-def test_doctests():
-    assert doctest.testmod(module).failed == 0
 
 
 def run_of(*rows: Row) -> Run:
@@ -135,7 +128,7 @@ def test_changed_rows_are_found_among_unchanged_ones():
 
 def test_percentiles_make_wider_intervals_than_all_rounds():
     draw = np.random.default_rng(9)
-    old, new = skewed(draw, 3000), skewed(draw, 3000, 1.1)
+    old, new = skewed(draw, 1000), skewed(draw, 1000, 1.1)
     sketches = [list(np.percentile(values, range(101))) for values in (old, new)]
     (ratio, every, _), (sketched, wide, p) = change_of(old, new), change_of(*sketches)
     assert sketched == pytest.approx(ratio, rel=0.01) and wide[0] < every[0] < every[1] < wide[1]
@@ -168,14 +161,6 @@ def test_rows_match_by_all_that_was_measured(tmp_path: Path):
     old, new = read(write(tmp_path / "a", [base])), read(write(tmp_path / "b", others))
     found = compare(old, new)
     assert not found.changes and len(found.only_new) == len(others)
-
-
-def test_the_generated_runs_differ_as_they_were_made_to(tmp_path: Path):
-    old = read(write(tmp_path / "old", results(("bcast",), ((4, 1),))))
-    new = read(write(tmp_path / "new", results(("bcast",), ((4, 1),), faster=1.5, seed=1)))
-    found = compare(old, new)
-    assert found.count("faster") == len(found.changes) == 6 * 12
-    assert math.prod(change.ratio for change in found.changes) ** (1 / 72) == pytest.approx(1.5, rel=0.03)
 
 
 def test_environments_that_differ():

@@ -11,7 +11,7 @@ from unit.report_data import result, results, run_line, untimed, write
 from mpicoll.benchmarks.report import imb
 from mpicoll.benchmarks.report.errors import ReadError
 from mpicoll.benchmarks.report.groups import gather
-from mpicoll.benchmarks.report.model import MEAN_OF_ALL, MEAN_OF_SLOWEST, MEDIAN_OF_LONGEST, Place, Setting
+from mpicoll.benchmarks.report.model import MEAN_OF_ALL, MEAN_OF_SLOWEST, MEDIAN_OF_LONGEST, Setting
 from mpicoll.benchmarks.report.read import read
 
 PLOTS = Path(__file__).resolve().parents[2] / "docs" / "plots"
@@ -184,14 +184,6 @@ def test_a_block_takes_nothing_from_the_one_before_it(tmp_path):
     head, _, tail = text.rpartition("# #processes = 2 \n")
     found = read(file(tmp_path, head + tail))
     assert {row.ranks for row in found.rows if row.setting.collective == "pingpong"} == {None}
-
-
-def test_groups_hold_what_may_be_compared(tmp_path):
-    run = read(write(tmp_path / "a.jsonl", results(("bcast",), ((4, 1), (8, 2)))))
-    groups = gather([run])
-    assert [group.place for group in groups] == [Place(4, 1), Place(8, 2)]
-    assert sum(len(group.rows) for group in groups) == len(run.rows)
-    assert all(row.size in group.sizes for group in groups for row in group.rows)
 
 
 def test_runs_are_told_apart_by_what_differs(tmp_path):

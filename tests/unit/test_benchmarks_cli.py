@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import io
 import os
 import sys
@@ -14,17 +13,15 @@ from rich.console import Console
 
 import mpicoll
 from mpicoll.benchmarks.bench import cli, options
-from mpicoll.benchmarks.cases import forms, scaling
+from mpicoll.benchmarks.cases import scaling
 from mpicoll.benchmarks.cases.case import Cases
 from mpicoll.benchmarks.cases.contenders import Contender
 from mpicoll.benchmarks.cases.patterns import Shape
-from mpicoll.benchmarks.command import checks, progress, sizes, spmd
 from mpicoll.benchmarks.command import console as console_module
-from mpicoll.benchmarks.measure import overlap, stats, sync
+from mpicoll.benchmarks.command import progress, sizes, spmd
 from mpicoll.benchmarks.measure.rounds import Timing
-from mpicoll.benchmarks.results import bandwidth, environment
+from mpicoll.benchmarks.results import environment
 from mpicoll.benchmarks.results import table as table_module
-from mpicoll.benchmarks.results import text as text_module
 from mpicoll.benchmarks.results.records import Place, results
 from mpicoll.benchmarks.results.table import summary, table
 from mpicoll.errors import MpicollError
@@ -169,9 +166,7 @@ WRONG_WORDS = [
     ({"collective": "bcast", "in_place": True}, "no in-place form"),
     ({"collective": "bcast", "fresh": True, "form": "persistent"}, "has its arrays for good"),
     ({"seconds": 0.0}, "--seconds is 0.0"),
-    ({"iterations": -1}, "--iterations is -1"),
     ({"iterations": 0}, "--iterations is 0"),
-    ({"root": "rotating"}, "allreduce has no root"),
     ({"root": "round", "collective": "bcast"}, "root is round; with 4 ranks it must be in 0..3, or 'rotating'"),
     ({"root": "-1", "collective": "bcast"}, "root is -1"),
     ({"form": "lazy"}, "--form is 'lazy'; it must be one of blocking, nonblocking, persistent"),
@@ -184,12 +179,8 @@ WRONG_WORDS = [
     ({"warmup": -1}, "--warmup is -1"),
     ({"counts": "odd", "collective": "gatherv"}, "--counts is 'odd'; it must be one of even, uneven, spike, skewed"),
     ({"counts": "uneven"}, "allreduce has no counts for every rank; scatterv, gatherv"),
-    ({"root": "1", "collective": "allgatherv"}, "allgatherv has no root"),
-    ({"root": "4", "collective": "scatterv"}, "must be in 0..3"),
-    ({"op": "band", "collective": "exscan"}, "does not have the operator band for floating types"),
     ({"chunk_bytes": "big"}, "'big' is not a size"),
     ({"chunk_bytes": "0"}, "--chunk-bytes is 0"),
-    ({"chunk_bytes": ""}, "'' is not a size"),
     ({"window": 0}, "--window is 0"),
     ({"memory": "much"}, "'much' is not a size"),
 ]
@@ -343,13 +334,6 @@ def test_the_terminal_behind_a_launcher(monkeypatch, tmp_path, launcher, output,
 def test_what_is_no_terminal_has_no_columns():
     assert console_module.columns_of("/dev/null") is None
     assert console_module.columns_of("pipe:[1]") is None
-
-
-@pytest.mark.parametrize("module", [
-    bandwidth, environment, forms, overlap, scaling, sizes, stats, sync, checks, text_module])
-def test_examples(module):
-    done = doctest.testmod(module)
-    assert done.attempted and not done.failed
 
 
 def test_a_narrow_terminal_folds_names_and_cuts_no_number():

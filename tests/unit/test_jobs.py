@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 import os
 import re
@@ -653,12 +652,6 @@ def test_tables_become_one_file(tmp_path):
     assert "there are two for MPICH 5" in run("collect", tmp_path, status=2)
     (tmp_path / "results/n2-tuning.json").write_text(table(["0", "1"], "d" * 40))
     assert "commit dddddddddddd: n2-tuning.json" in run("collect", tmp_path, status=2)
-
-
-@pytest.mark.parametrize("module", [slurm, study])
-def test_examples(module):
-    done = doctest.testmod(module)
-    assert done.attempted and not done.failed
 
 
 # -- the copy for the nodes, and the testbed

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
+from support import golden
 
 import mpicoll
 from mpicoll.benchmarks.bench import cli, options
@@ -21,9 +22,8 @@ from mpicoll.benchmarks.command import console as console_module
 from mpicoll.benchmarks.command import progress, sizes, spmd
 from mpicoll.benchmarks.measure.rounds import Timing
 from mpicoll.benchmarks.results import environment
-from mpicoll.benchmarks.results import table as table_module
 from mpicoll.benchmarks.results.records import Place, results
-from mpicoll.benchmarks.results.table import summary, table
+from mpicoll.benchmarks.results.table import legend, summary, table
 from mpicoll.errors import MpicollError
 
 GIVEN = {
@@ -235,36 +235,15 @@ def some_results(valid: bool = True, note: str = "", rate: float | None = None):
     return results(Cases(Shape("allreduce"), 64 << 10, 0, 2), [native, auto, other], Place([0, 1], rate))
 
 
-def lines(renderable) -> list[list[str]]:
-    """The cells of a table's rows."""
-    console = Console(width=120, file=io.StringIO(), markup=False)
-    console.print(renderable)
-    return [line.split() for line in console.file.getvalue().splitlines()]
-
-
-def test_table():
-    rows = lines(table(some_results(), "allreduce"))
-    assert ["size", "algorithm", "µs", "[95", "%]", "ratio", "[95", "%]", "verdict", "bus", "valid"] in rows
-    assert ["64", "KiB", "native", "2.00", "2.00–2.00", "32.8", "GB/s", "yes"] in rows
-    assert ["auto:", "ring", "1.00", "1.00–1.00", "2.00", "2.00–2.00", "faster", "65.5", "GB/s", "yes"] in rows
-    assert ["ring", "@compiled", "4.00", "4.00–4.00", "0.50", "0.50–0.50", "slower", "16.4", "GB/s", "yes"] in rows
-
-
-def test_table_tells_how_near_the_limit_it_is():
-    rows = lines(table(some_results(rate=8 * 65.536e9), "allreduce"))      # 64 KiB must cross a link: 1 µs
-    assert [row[-2] for row in rows if row and row[-1] == "yes"] == ["50%", "100%", "25%"]
-    legend = table_module.legend(some_results(rate=1e9))
-    assert "of limit:" in legend and "of limit:" not in table_module.legend(some_results())
-
-
-def test_table_says_no():
-    rows = lines(table(some_results(valid=False), "allreduce"))
-    assert [row[-1] for row in rows if "slower" in row] == ["NO"]
-    assert lines(summary(some_results(valid=False)))[-2] == ["allreduce", "2.00", "1", "0", "0", "1"]
-
-
-def test_table_says_what_did_not_run():
-    assert ["ring", "@compiled", "–", "not", "applicable"] in lines(table(some_results(note="only p = 2"), "allreduce"))
+def test_tables():
+    """Of what is right, how near the limit (64 KiB must cross a link: 1 µs), what is wrong, and what did not run."""
+    said = io.StringIO()
+    console = Console(width=120, file=said, markup=False)
+    cases = {}, {"rate": 8 * 65.536e9}, {"valid": False}, {"note": "only p = 2"}
+    for found in (some_results(**case) for case in cases):
+        for part in (table(found, "allreduce"), summary(found), legend(found)):
+            console.print(part)
+    golden.compare(said.getvalue(), "bench-tables.txt")
 
 
 def test_environment_names_no_host_and_no_path(monkeypatch):

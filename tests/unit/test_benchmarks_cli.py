@@ -128,9 +128,10 @@ def test_each_collective_takes_the_algorithms_that_it_has():
         ("native", "chain", "linear"), ("native", "ring"), ("native", "linear")]
 
 
-def test_how_ours_run_is_noted():
-    made = options.settings(4, "scan", **GIVEN | {"chunk_bytes": "256K", "window": 8})
-    assert (made.chunk_bytes, made.window) == (256 << 10, 8)
+def test_chunks_are_noted_and_rates_and_precision_are_numbers():
+    given = {"chunk_bytes": "256K", "window": 8, "rate": "50Mbit", "precision": 2.5}
+    made = options.settings(4, "scan", **GIVEN | given)
+    assert (made.chunk_bytes, made.window, made.rate, made.precision) == (256 << 10, 8, 50e6, 0.025)
     assert made.notes == ["chunks of 256 KiB, 8 chunks in flight, wherever mpicoll runs"]
 
 
@@ -139,11 +140,6 @@ def test_forms_and_roots():
     assert (shape.root, shape.roots(4), shape.turn(5, 4).root) == ("rotating", [0, 1, 2, 3], 1)
     for form in ("nonblocking", "persistent"):
         assert "chain" in one(4, "bcast", form=form).algorithms
-
-
-def test_rate_and_precision():
-    made = options.settings(4, "bcast", **GIVEN | {"rate": "50Mbit", "precision": 2.5})
-    assert (made.rate, made.precision) == (50e6, 0.025)
 
 
 WRONG_WORDS = [

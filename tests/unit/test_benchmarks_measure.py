@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support import golden
 
 from mpicoll.benchmarks.bench.driver import Driver, Job, all_valid, feasible
 from mpicoll.benchmarks.cases.case import Cases
@@ -22,7 +23,7 @@ from mpicoll.benchmarks.measure.budget import PATIENCE, Budget
 from mpicoll.benchmarks.measure.rounds import LATE, Bench, Timing
 from mpicoll.benchmarks.measure.stats import FEWEST, estimate
 from mpicoll.benchmarks.measure.sync import Started
-from mpicoll.benchmarks.results.records import SCHEMA, Place, Writer, results, samples
+from mpicoll.benchmarks.results.records import Place, Writer, results, samples
 from mpicoll.errors import PreconditionError
 
 MPI = SimpleNamespace(MAX="max", SUM="sum", IN_PLACE="in place")
@@ -186,19 +187,7 @@ def test_lines_of_json(clock):
     driver = Driver(Bench(Control(), MPI), Place([0]), Writer(file), said.append, memory=1 << 20)
     driver.writer.run({"ranks": 1}, {"seconds": 1})
     results = driver.run(Job(SHAPE, (8, 64, 1 << 20), contenders), EIGHT_ROUNDS, Bar(None, 2))
-    head, *rest = map(json.loads, file.getvalue().splitlines())
-    assert head == {"kind": "run", "schema": SCHEMA, "environment": {"ranks": 1}, "settings": {"seconds": 1}}
-    assert [(line["size"], line["algorithm"]) for line in rest] == [
-        (size, name) for size in (8, 64) for name in ("native", "ring", "bad")]
-    assert set(rest[1]) == {
-        "kind", "schema", "collective", "size", "form", "dtype", "op", "root", "in_place", "counts", "fresh", "ranks",
-        "hosts", "algorithm", "engine", "ran", "paired", "valid", "note", "median_us", "interval_us", "rounds", "late",
-        "algbw", "busbw", "limit_us", "of_limit", "ratio", "ratio_interval", "verdict", "overlap", "samples_us"}
-    assert rest[1]["median_us"] == pytest.approx(1e5)
-    assert (rest[1]["ratio"], rest[1]["ratio_interval"], rest[1]["verdict"]) == (2.0, [2.0, 2.0], "faster")
-    assert len(rest[1]["samples_us"]) == rest[1]["rounds"] == 8
-    assert [line["valid"] for line in rest[:3]] == [True, True, False]
-    assert {line["overlap"] for line in rest} == {rest[0]["ratio"]} == {None}
+    golden.compare(file.getvalue(), "bench-lines.jsonl")
     assert "1 MiB" in said[0]
     assert not all_valid(results) and all_valid(results[:2])
 

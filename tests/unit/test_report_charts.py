@@ -104,26 +104,22 @@ def test_auto_counts_once_as_what_it_chose(tmp_path, chose, of, fastest, ours, f
     assert cell["ours_words"].replace("\n", " ") == f"{ratio:.2f}× {ours}" and cell["contender"] in looks([group])
 
 
-def on_engines(folder, *rows):
-    """The map's one cell: who was asked for on which engine, what ran there, and how long it took."""
+AUTO_TO_COMPILED, ON_COMPILED = ("auto", "auto", "compiled", 4.0), ("ring", "compiled", "compiled", 5.0)
+ON_MPI4PY, AUTO_ON_MPI4PY = ("ring", "mpi4py", "mpi4py", 6.0), ("auto", "mpi4py", "mpi4py", 4.0)
+
+
+@pytest.mark.parametrize(("rows", "fastest", "ours", "following", "margin"), [
+    ([AUTO_TO_COMPILED, ON_COMPILED, ON_MPI4PY], "ring", "auto: ring", "ring @mpi4py", 1.5),
+    ([AUTO_ON_MPI4PY, ("ring", "auto", "compiled", 5.0)], "ring @mpi4py", "auto @mpi4py: ring", "ring", 1.25),
+])
+def test_auto_is_the_same_as_what_it_chose_on_the_engine_that_it_took(tmp_path, rows, fastest, ours, following, margin):
+    """Each row is who was asked for on which engine, what ran there, and how long it took."""
     lines = [
         result("bcast", name, 8, 4, 1) | {"engine": asked, "ran": {"algorithm": "ring", "engine": ran}, "median_us": t}
         for name, asked, ran, t in rows
     ]
-    ((cell,),) = map(cells, groups_of(folder, lines))
-    return cell
-
-
-def test_auto_is_the_same_as_what_it_chose_on_the_engine_that_it_took(tmp_path):
-    rows = ("auto", "auto", "compiled", 4.0), ("ring", "compiled", "compiled", 5.0), ("ring", "mpi4py", "mpi4py", 6.0)
-    cell = on_engines(tmp_path, *rows)
-    assert (cell["contender"], cell["ours"]) == ("ring", "auto: ring")
-    assert (cell["next"], cell["margin"]) == ("ring @mpi4py", 1.5)
-
-
-def test_auto_on_another_engine_is_another_one(tmp_path):
-    cell = on_engines(tmp_path, ("auto", "mpi4py", "mpi4py", 4.0), ("ring", "auto", "compiled", 5.0))
-    assert (cell["contender"], cell["ours"], cell["next"]) == ("ring @mpi4py", "auto @mpi4py: ring", "ring")
+    ((cell,),) = map(cells, groups_of(tmp_path, lines))
+    assert (cell["contender"], cell["ours"], cell["next"], cell["margin"]) == (fastest, ours, following, margin)
 
 
 def test_only_native_wins_no_cell(tmp_path):

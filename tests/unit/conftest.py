@@ -18,3 +18,10 @@ def registry() -> Iterator[None]:
         _REGISTRY[collective].clear()
         _REGISTRY[collective].update(entries)
     parse_spec.cache_clear()
+
+
+@pytest.fixture
+def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page of a report has none, since making them takes seconds."""
+    monkeypatch.setattr("mpicoll.benchmarks.report.page.specs", lambda look: {})
+    monkeypatch.setattr("vl_convert.javascript_bundle", lambda *_: "")

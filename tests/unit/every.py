@@ -1,10 +1,13 @@
-"""Every registered algorithm, as the parameter of a test."""
+"""Every registered algorithm, as the parameter of a test; and one more, as somebody may register it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from mpicoll.schedules.registry import Algorithm, registered
+from mpicoll.schedules.registry import Algorithm, algorithm, find, registered
 
 
 def cases(*algorithms: Algorithm) -> list:
@@ -24,3 +27,15 @@ ROOTED = cases(*(a for a in registered() if a.collective.rooted))
 def served(entry: Algorithm, p: int) -> int:
     """p, or the next number of ranks that will do for this algorithm."""
     return next(more for more in range(p, 3 * p + 2) if entry.serves(more))
+
+
+def barrier(name: str, body: Callable[..., Any] | None = None, excess: str = "", **declared: Any) -> Algorithm:
+    """Register a barrier that does as `dissemination` does; a test that wants one takes the fixture `registry`."""
+
+    def made(p, rank):
+        return find("barrier", "dissemination")(p, rank)
+
+    body = body or made
+    words = "A barrier.", "", "Steps: lg(p)", "Bytes per rank: 0", "Scratch: 0", "Cost: none", "Source: nobody"
+    body.__doc__ = "\n".join([*words, *[f"Excess: {excess}"] * bool(excess)])
+    return algorithm("barrier", name=name, **declared)(body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import json
 import math
 from contextlib import contextmanager
@@ -10,19 +11,19 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support import golden
 
 from mpicoll.benchmarks.bench.driver import Driver, Job, all_valid, feasible
 from mpicoll.benchmarks.cases.case import Cases
 from mpicoll.benchmarks.cases.contenders import Contender, line_up
 from mpicoll.benchmarks.cases.patterns import Shape
-from mpicoll.benchmarks.command.checks import split_names
 from mpicoll.benchmarks.command.progress import Bar
 from mpicoll.benchmarks.measure import rounds as loops
 from mpicoll.benchmarks.measure.budget import PATIENCE, Budget
 from mpicoll.benchmarks.measure.rounds import LATE, Bench, Timing
 from mpicoll.benchmarks.measure.stats import FEWEST, estimate
 from mpicoll.benchmarks.measure.sync import Started
-from mpicoll.benchmarks.results.records import SCHEMA, Place, Writer, results, samples
+from mpicoll.benchmarks.results.records import Place, Writer, results, samples
 from mpicoll.errors import PreconditionError
 
 MPI = SimpleNamespace(MAX="max", SUM="sum", IN_PLACE="in place")
@@ -159,12 +160,6 @@ def test_an_answer_that_is_wrong_later_is_not_valid(clock):
     assert not run([later])[0].valid
 
 
-def test_a_call_that_does_nothing_is_not_valid(clock):
-    idle = contender("a", clock, 0.1)
-    idle.comm.Allreduce = lambda *_: None
-    assert not run([idle])[0].valid
-
-
 def test_what_another_contender_left_behind_is_no_answer(clock):
     idle = contender("b", clock, 0.1)
     idle.comm.Allreduce = lambda *_: None
@@ -176,53 +171,23 @@ def test_an_answer_that_is_wrong_elsewhere_is_not_valid(clock):
     assert not timing.valid
 
 
-def test_what_cannot_serve_is_left_out_and_what_stalls_is_not_hidden(clock):
-    def refuse(error):
-        made = contender("a", clock, 0.1)
+def test_what_cannot_serve_is_left_out(clock):
+    def Allreduce(*_):
+        raise PreconditionError("only p = 2")
 
-        def Allreduce(*_):
-            raise error
-
-        made.comm.Allreduce = Allreduce
-        return made
-
-    refused, other = run([refuse(PreconditionError("only p = 2")), contender("b", clock, 0.1)])
+    refusing = contender("a", clock, 0.1)
+    refusing.comm.Allreduce = Allreduce
+    refused, other = run([refusing, contender("b", clock, 0.1)])
     assert (refused.note, refused.rounds, len(other.rounds)) == ("only p = 2", [], 8)
 
 
-def drive(clock, contenders, lines: list) -> list:
-    class File:
-        def write(self, text):
-            lines.append(json.loads(text))
-
-        def flush(self):
-            pass
-
-    said: list = []
-    driver = Driver(Bench(Control(), MPI), Place([0]), Writer(File()), said.append, memory=1 << 20)
-    driver.writer.run({"ranks": 1}, {"seconds": 1})
-    job = Job(SHAPE, (8, 64, 1 << 20), contenders)
-    return driver.run(job, EIGHT_ROUNDS, Bar(None, 2)), said
-
-
 def test_lines_of_json(clock):
-    lines: list = []
+    file, said = io.StringIO(), []
     contenders = [contender("native", clock, 0.2), contender("ring", clock, 0.1), contender("bad", clock, 0.1, 1.0)]
-    results, said = drive(clock, contenders, lines)
-    head, *rest = lines
-    assert head == {"kind": "run", "schema": SCHEMA, "environment": {"ranks": 1}, "settings": {"seconds": 1}}
-    assert [(line["size"], line["algorithm"]) for line in rest] == [
-        (size, name) for size in (8, 64) for name in ("native", "ring", "bad")]
-    assert set(rest[1]) == {
-        "kind", "schema", "collective", "size", "form", "dtype", "op", "root", "in_place", "counts", "fresh", "ranks",
-        "hosts",
-        "algorithm", "engine", "ran", "paired", "valid", "note", "median_us", "interval_us", "rounds", "late",
-        "algbw", "busbw", "limit_us", "of_limit", "ratio", "ratio_interval", "verdict", "overlap", "samples_us"}
-    assert rest[1]["median_us"] == pytest.approx(1e5)
-    assert (rest[1]["ratio"], rest[1]["ratio_interval"], rest[1]["verdict"]) == (2.0, [2.0, 2.0], "faster")
-    assert len(rest[1]["samples_us"]) == rest[1]["rounds"] == 8
-    assert [line["valid"] for line in rest[:3]] == [True, True, False]
-    assert rest[0]["ratio"] is None
+    driver = Driver(Bench(Control(), MPI), Place([0]), Writer(file), said.append, memory=1 << 20)
+    driver.writer.run({"ranks": 1}, {"seconds": 1})
+    results = driver.run(Job(SHAPE, (8, 64, 1 << 20), contenders), EIGHT_ROUNDS, Bar(None, 2))
+    golden.compare(file.getvalue(), "bench-lines.jsonl")
     assert "1 MiB" in said[0]
     assert not all_valid(results) and all_valid(results[:2])
 
@@ -258,10 +223,6 @@ def test_line_up():
         with each.context():
             pass
     assert used == [{"chunk_bytes": 9}, {"scan": "linear", "chunk_bytes": 9}]
-
-
-def test_names_with_parameters():
-    assert split_names("a, b(x=1, y=2) ,a,,c") == ["a", "b(x=1, y=2)", "c"]
 
 
 # -- late starts
@@ -433,11 +394,6 @@ def test_a_form_that_this_mpi_lacks_is_left_out(clock):
     assert timing.note == "this MPI has no persistent allreduce" and not timing.rounds
 
 
-def test_blocking_forms_have_no_overlap(clock):
-    _, cases, timings = late_run(clock, 1e-2)
-    assert {result.line()["overlap"] for result in results(cases, timings, Place([0]))} == {None}
-
-
 def test_a_persistent_request_is_made_once_a_turn_and_freed(clock):
     log = []
 
@@ -475,8 +431,6 @@ def test_cases_of_a_rotating_root_share_their_memory():
     assert [case.root for case in seen] == [0, 1, 2, 0, 1, 2]
     assert np.shares_memory(seen[0].send, seen[4].send) and np.shares_memory(seen[1].recv, seen[4].recv)
     assert seen[0].recv is None or not len(seen[0].recv)
-    cases(1).poison()
-    assert cases(3) is cases(3)
 
 
 def test_a_case_of_another_root_finds_its_own_numbers():

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from mpicoll.benchmarks.measure.stats import FEWEST, estimate, geometric_mean, interval_rank, ratio
+from mpicoll.benchmarks.measure.stats import FEWEST, estimate, interval_rank, ratio
 
 
 def coverage(n: int, k: int) -> float:
@@ -71,7 +71,3 @@ def test_no_difference_is_seldom_called_one():
 def test_only_equal_numbers_pair():
     with pytest.raises(ValueError, match="2 values cannot be paired with 3"):
         ratio([1, 2], [1, 2, 3])
-
-
-def test_geometric_mean():
-    assert geometric_mean([0.5, 2, 8]) == pytest.approx(2)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mpicoll.benchmarks.measure import sync
-from mpicoll.benchmarks.measure.sync import Barrier, Window, ahead_of, sync_of
+from mpicoll.benchmarks.measure.sync import Barrier, Window
 
 
 class Clock:
@@ -22,14 +22,14 @@ class Clock:
         return self.now
 
 
-def test_the_quickest_exchange_tells():
-    assert ahead_of([(10.0, 0.0, 30.0), (50.0, 43.0, 52.0), (60.0, 0.0, 90.0)]) == 8.0
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.mark.parametrize("behind", [0.0, 5.0, -5.0])
-def test_agree_measures_the_offset_from_rank_0(behind):
+def test_agree_measures_the_offset_from_rank_0(clock, behind):
     """Rank 1's clock is so many seconds ahead of rank 0's; a message takes 3 µs there and 3 back."""
-    clock = Clock()
     comm = SimpleNamespace(rank=1, size=2, bcast=lambda _: 0.0)
 
     def recv(buffer: np.ndarray, source: int) -> None:
@@ -47,8 +47,7 @@ def window_of(clock, bcast=lambda x: x, barrier=lambda: None) -> Window:
     return Window(SimpleNamespace(rank=0, size=1, bcast=bcast), barrier, clock)
 
 
-def test_starts_are_at_equal_distances_and_nobody_goes_early():
-    clock = Clock()
+def test_starts_are_at_equal_distances_and_nobody_goes_early(clock):
     window = window_of(clock)
     start = window.calls(1e-3)
     starts = []
@@ -59,8 +58,7 @@ def test_starts_are_at_equal_distances_and_nobody_goes_early():
     assert np.diff(starts) == pytest.approx([1e-3 + window.slack] * 2)
 
 
-def test_who_comes_after_the_start_is_late_and_starts_there_all_the_same():
-    clock = Clock()
+def test_who_comes_after_the_start_is_late_and_starts_there_all_the_same(clock):
     window = window_of(clock)
     start = window.calls(1e-3)
     first, _ = start()
@@ -70,8 +68,7 @@ def test_who_comes_after_the_start_is_late_and_starts_there_all_the_same():
     assert second - first == pytest.approx(1e-3 + sync.SLACK)
 
 
-def test_who_oversleeps_is_late(monkeypatch):
-    clock = Clock()
+def test_who_oversleeps_is_late(clock, monkeypatch):
     window = window_of(clock)
     start = window.calls(0.0)
     monkeypatch.setattr(sync, "os", SimpleNamespace(sched_yield=lambda: setattr(clock, "now", clock.now + 1e-3)))
@@ -80,17 +77,14 @@ def test_who_oversleeps_is_late(monkeypatch):
 
 
 @pytest.mark.parametrize(("expected", "late"), [(0.01, True), (1.0, False)])
-def test_a_little_late_is_in_time_for_a_long_call(expected, late):
-    clock = Clock()
+def test_a_little_late_is_in_time_for_a_long_call(clock, expected, late):
     start = window_of(clock).calls(expected)
     clock.now += sync.SLACK + 1e-3
     assert start().late is late
 
 
-def test_ranks_meet_before_the_first_start_is_named():
+def test_ranks_meet_before_the_first_start_is_named(clock):
     """A rank that is still busy when the start is named would be late for it."""
-    clock = Clock()
-
     def barrier() -> None:
         clock.now += 5.0
 
@@ -98,8 +92,7 @@ def test_ranks_meet_before_the_first_start_is_named():
     assert not late and at > 105
 
 
-def test_clocks_are_stale_after_a_while():
-    clock = Clock()
+def test_clocks_are_stale_after_a_while(clock):
     window = window_of(clock)
     assert window.is_stale()
     window.agree()
@@ -108,8 +101,7 @@ def test_clocks_are_stale_after_a_while():
     assert window.is_stale() and not Barrier(lambda: None, clock).is_stale()
 
 
-def test_a_start_is_told_on_this_ranks_clock():
-    clock = Clock()
+def test_a_start_is_told_on_this_ranks_clock(clock):
     window = window_of(clock, bcast=lambda _: 7e-4)
     window.ahead = clock.now
     wanted = clock.now + 7e-4
@@ -130,9 +122,7 @@ def test_slack_grows_while_many_are_late_and_shrinks_while_few_are():
     assert window.slack == sync.LEAST_SLACK
 
 
-def test_a_barrier_comes_before_the_time_is_taken():
-    clock = Clock()
-
+def test_a_barrier_comes_before_the_time_is_taken(clock):
     def barrier() -> None:
         clock.now += 5
 
@@ -140,15 +130,7 @@ def test_a_barrier_comes_before_the_time_is_taken():
     assert not late and at == pytest.approx(105, abs=1e-3)
 
 
-def test_names():
-    meeting = Barrier(lambda: None, Clock())
-    made = [sync_of(name, SimpleNamespace(rank=0, size=1), meeting) for name in sync.SYNCS]
-    assert [type(each) for each in made] == [Barrier, Window]
-
-
-def test_slack_is_enough_for_slow_messages():
-    clock = Clock()
-
+def test_slack_is_enough_for_slow_messages(clock):
     def recv(buffer: np.ndarray, source: int) -> None:
         clock.now += 4e-4 if len(told) else 1.0         # the first waits for the peer to come
         told.append(source)

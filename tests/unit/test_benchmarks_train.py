@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from mpicoll.benchmarks.train_digits.agreement import LEAST_ACCURACY, TOLERANCE, complaints
-from mpicoll.benchmarks.train_digits.digits import Digits, load
+from mpicoll.benchmarks.train_digits.digits import load
 from mpicoll.benchmarks.train_digits.network import Mlp
-from mpicoll.benchmarks.train_digits.trainer import Trainer
 from mpicoll.schedules.blocks import offsets, sizes
 
 RANDOM = np.random.default_rng(3)
@@ -49,42 +48,6 @@ def test_scikit_learn_missing_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(click.UsageError, match=r"pip install 'mpicoll\[train\]'"):
         load()
-
-
-class Team:
-    """p ranks played in turn: Allreduce adds what each would have contributed."""
-
-    def __init__(self, size: int) -> None:
-        self.size, self.rank = size, 0
-
-
-def test_an_epoch_does_not_depend_on_the_number_of_ranks():
-    digits = Digits(X, Y, X, Y)
-
-    def losses(p):
-        team = Team(p)
-        trainer = Trainer(team, digits)
-
-        def Allreduce(mine, everyone):
-            everyone[:] = 0
-            images = Allreduce.images
-            for rank in range(p):
-                lengths = sizes(len(images), p)
-                part = images[offsets(lengths)[rank] :][: lengths[rank]]
-                mine[-1] = trainer.model.backward(X[part], Y[part], mine[:-1])
-                everyone += mine
-
-        team.Allreduce = Allreduce
-        batch = trainer.batch
-
-        def noting(images):
-            Allreduce.images = images
-            return batch(images)
-
-        trainer.batch = noting
-        return [trainer.epoch() for _ in range(3)]
-
-    assert losses(4) == pytest.approx(losses(1), rel=1e-12)
 
 
 def test_what_does_not_hold_is_said():

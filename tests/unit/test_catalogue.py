@@ -2,51 +2,17 @@
 
 from __future__ import annotations
 
-import doctest
 import json
-from fractions import Fraction
-from importlib import import_module
 
 import pytest
+from unit.every import EVERY, barrier
 
-from mpicoll.describe.catalogue import facts, grid_words, measured, served, strands, suits
+from mpicoll.describe.catalogue import facts, grid_words, measured, served, suits
 from mpicoll.describe.formulas import pretty
 from mpicoll.schedules.claims import Claims
 from mpicoll.schedules.grids import every_root, over
 from mpicoll.schedules.grouping import dealt
-from mpicoll.schedules.registry import _REGISTRY, Requirement, algorithm, every, find, registered
-
-EVERY = [pytest.param(a, id=f"{a.collective.name}-{a.name}") for a in registered()]
-
-
-@pytest.fixture
-def squares():
-    """A barrier for square numbers of ranks."""
-
-    @algorithm("barrier", requires=Requirement("a square number of ranks", lambda p: int(p**0.5) ** 2 == p))
-    def squares(p, rank):
-        """A barrier that is choosy.
-
-        Steps: lg(p)
-        Bytes per rank: 0
-        Scratch: 0
-        Cost: none
-        Source: nobody
-        """
-        return find("barrier", "dissemination")(p, rank)
-
-    yield squares
-    del _REGISTRY["barrier"]["squares"]
-
-
-DESCRIBE = ("catalogue", "formulas", "picture", "svg")
-
-
-@pytest.mark.parametrize("name", ["cli.verify", *(f"describe.{module}" for module in DESCRIBE)])
-def test_examples(name):
-    found = doctest.testmod(import_module(f"mpicoll.{name}"))
-    assert found.attempted and not found.failed
-
+from mpicoll.schedules.registry import _REGISTRY, Requirement, every
 
 # -- facts ------------------------------------------------------------------------------------------------
 
@@ -62,25 +28,12 @@ def test_facts_are_plain(entry):
     assert (found["keeps_operand_order"] is None) == (not entry.collective.reduces)
 
 
-@pytest.mark.parametrize("entry", EVERY)
-def test_measured_is_what_is_claimed(entry):
-    p = served(entry, 8)
-    steps, moved = measured(entry, p)
-    claims, resolved = entry.claims, entry.resolve(p)
-    assert claims.holds(claims.steps, Fraction(steps), p, **resolved)
-    assert claims.holds(claims.bytes_per_rank, moved, p, **resolved)
-
-
-def test_what_does_not_suit_is_not_measured(squares):
+def test_what_does_not_suit_is_not_measured(registry):
+    squares = barrier("squares", requires=Requirement("a square number of ranks", lambda p: int(p**0.5) ** 2 == p))
     assert [p for p in range(1, 17) if suits(squares, p)] == [1, 4, 9, 16]
     assert served(squares, 5) == 9
     assert measured(squares, 5) is None and measured(squares, 9).steps == 4
     assert facts(squares)["requires"] == "a square number of ranks"
-
-
-def test_strands_are_counted():
-    assert strands(find("allreduce", "ring_bidirectional"), 8) == 2
-    assert strands(find("allreduce", "ring"), 8) == strands(find("barrier", "dissemination"), 8) == 1
 
 
 @pytest.mark.parametrize(

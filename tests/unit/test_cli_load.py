@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import types
 
 import pytest
-from click.testing import CliRunner
 from mine import MINE
+from support.command import good, refused, run
 
-from mpicoll import cli, stderr
+import mpicoll
+from mpicoll import stderr
 from mpicoll.cli import group
 
 DECORATED = 5 if sys.version_info >= (3, 11) else 6  # the line of a decorator's call in tracebacks
@@ -18,9 +18,7 @@ DECORATED = 5 if sys.version_info >= (3, 11) else 6  # the line of a decorator's
 
 @pytest.fixture(autouse=True)
 def as_it_was(monkeypatch, registry):
-    """No launcher's variables; afterwards, what was registered and importable before."""
-    for name in cli.RANK_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
+    """Afterwards, what was registered and importable before."""
     monkeypatch.setattr(sys, "path", list(sys.path))
 
 
@@ -31,60 +29,30 @@ def mine(tmp_path):
     return str(path)
 
 
-def run(*args, env=None):
-    return CliRunner(env=env).invoke(cli.main, args, prog_name="mpicoll")
-
-
-def refused(*args):
-    """The one line of an error."""
-    result = run(*args)
-    assert (result.exit_code, result.stdout) == (2, ""), result.output
-    line, end = result.stderr[:-1], result.stderr[-1:]
-    assert end == "\n" and "\n" not in line and "Traceback" not in line
-    return line
-
-
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (("list",), " mine "),
-        (("show", "bcast", "mine", "-p", "3"), "bcast mine, p = 3: 2 steps, 2 messages, at most 2 n bytes per rank"),
-        (("verify", "bcast", "mine", "--max-ranks", "4", "--jobs", "1"), "all hold: 1 algorithm, 10 schedules"),
-    ],
-    ids=lambda x: x[0] if isinstance(x, tuple) else "",
-)
+@pytest.mark.parametrize(("args", "said"), [
+    (("list",), " mine "),
+    (("show", "bcast", "mine", "-p", "3"), "bcast mine, p = 3: 2 steps, 2 messages, at most 2 n bytes per rank"),
+    (("verify", "bcast", "mine", "--max-ranks", "4", "--jobs", "1"), "all hold: 1 algorithm, 10 schedules"),
+    (("verify", "bcast", "mine", "--max-ranks", "3", "--jobs", "2"), "all hold: 1 algorithm, 6 schedules"),
+])
 def test_a_loaded_algorithm_is_like_any_other(mine, args, said):
-    result = run("--load", mine, *args)
-    assert result.exit_code == 0, result.output
-    assert said in result.stdout
-    assert "mine" in {e["name"] for e in json.loads(run("list", "--json").stdout)["bcast"]}
-
-
-def test_verify_knows_it_in_its_processes(mine):
-    result = run("--load", mine, "verify", "bcast", "--max-ranks", "3", "--jobs", "2")
-    assert result.exit_code == 0, result.output
-    assert any(line.split()[:3] == ["bcast", "mine", "1-3"] for line in result.stdout.splitlines())
+    assert said in good("--load", mine, *args)
 
 
 def test_several_files_each_once(mine, tmp_path):
+    """And nothing of them is kept in a cache, so that a change is seen at once."""
     other = tmp_path / "other.py"
     other.write_text(MINE.replace("def mine", "def other"), encoding="utf-8")
-    result = run("--load", mine, "--load", str(other), "--load", mine, "list")
-    assert " mine " in result.stdout and " other " in result.stdout
+    good("--load", mine, "--load", other, "--load", mine, "show", "bcast", "mine")
+    assert {"mine", "other"} <= set(mpicoll.list_algorithms()["bcast"])
+    assert not list(tmp_path.glob("**/__pycache__"))
 
 
 def test_a_file_may_import_what_lies_beside_it(tmp_path):
     (tmp_path / "beside_it.py").write_text("NAME = 'nobody in particular'")
     path = tmp_path / "mine.py"
     path.write_text("import beside_it\n" + MINE + "assert beside_it.NAME\n")
-    assert run("--load", str(path), "list").exit_code == 0
-
-
-def test_a_change_is_seen_at_once(mine, tmp_path):
-    """Nothing of the file is kept in a cache."""
-    assert not list(tmp_path.glob("**/__pycache__"))
-    assert run("--load", mine, "list").exit_code == 0
-    assert not list(tmp_path.glob("**/__pycache__"))
+    assert good("--load", path, "show", "bcast", "mine")
 
 
 @pytest.mark.parametrize(
@@ -116,24 +84,24 @@ def test_a_change_is_seen_at_once(mine, tmp_path):
 def test_a_file_that_does_not_load_is_one_line(tmp_path, content, said):
     path = tmp_path / "mine.py"
     path.write_text(content, encoding="utf-8")
-    line = refused("--load", str(path), "list")
+    line = refused("--load", path, "list")
     assert line.startswith("mpicoll: ") and said in line
 
 
 def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
-    assert refused("--load", str(tmp_path / "no.py"), "list").endswith("no.py: No such file or directory")
-    assert "Is a directory" in refused("--load", str(tmp_path), "list")
+    assert refused("--load", tmp_path / "no.py", "list").endswith("no.py: No such file or directory")
+    assert "Is a directory" in refused("--load", tmp_path, "list")
     (tmp_path / "binary.py").write_bytes(b"\xff\xfe\x00")
-    assert "binary.py is no Python file" in refused("--load", str(tmp_path / "binary.py"), "list")
+    assert "binary.py is no Python file" in refused("--load", tmp_path / "binary.py", "list")
     (tmp_path / "null.py").write_bytes(b"x = 1\0")
-    assert "null.py" in refused("--load", str(tmp_path / "null.py"), "list")
+    assert "null.py" in refused("--load", tmp_path / "null.py", "list")
 
 
 @pytest.mark.parametrize(("rank", "waits"), [(0, False), (1, True)])
 def test_only_rank_0_says_so_and_the_others_let_it_speak(monkeypatch, tmp_path, rank, waits):
     slept = []
     monkeypatch.setattr(stderr.time, "sleep", slept.append)
-    result = run("--load", str(tmp_path / "no.py"), "list", env={"PMI_RANK": str(rank)})
+    result = run("--load", tmp_path / "no.py", "list", env={"PMI_RANK": str(rank)})
     assert result.exit_code == 2
     assert (result.output == "", bool(slept)) == (waits, waits)
 

@@ -9,10 +9,9 @@ from importlib import import_module
 from io import StringIO
 
 import pytest
-from click.testing import CliRunner
 from rich.console import Console
+from support import command as by_hand
 
-from mpicoll import cli
 from mpicoll.cli.program import Program
 from mpicoll.cli.run import parse_using
 from mpicoll.runtime.operation import Record
@@ -22,19 +21,13 @@ from mpicoll.selection.select import Overrides
 command = import_module("mpicoll.cli.run")
 
 
-@pytest.fixture(autouse=True)
-def launched_by_hand(monkeypatch):
-    for name in cli.RANK_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-
-
 @pytest.fixture
 def nobody_waits(monkeypatch):
     monkeypatch.setattr("mpicoll.stderr.HEARD", 0.0)
 
 
 def run(*args, env=None):
-    return CliRunner(env=env).invoke(cli.main, ["run", *args], prog_name="mpicoll")
+    return by_hand.run("run", *args, env=env)
 
 
 @pytest.fixture

@@ -90,22 +90,16 @@ def test_hosts_are_made_inside_only():
         pass
 
 
-def test_without_root(monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(LaunchError, match="need root"):
-        hosts.enter()
-
-
-def test_on_another_system(monkeypatch):
-    monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(LaunchError, match="need Linux; this is darwin"):
-        hosts.enter()
-
-
-def test_missing_tools_are_named_with_their_packages(monkeypatch):
+@pytest.mark.parametrize(("of", "name", "value", "says"), [
+    (os, "geteuid", lambda: 1000, "need root"),
+    (sys, "platform", "darwin", "need Linux; this is darwin"),
+    (shutil, "which", lambda name: None if name in ("ip", "tc", "nsenter") else name,
+     r"^ip, tc, nsenter missing; .* apt-get install iproute2 util-linux$"),
+], ids=["without root", "another system", "missing tools, named with their packages"])
+def test_machines_that_cannot_have_hosts(monkeypatch, of, name, value, says):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(shutil, "which", lambda name: None if name in ("ip", "tc", "nsenter") else name)
-    with pytest.raises(LaunchError, match=r"^ip, tc, nsenter missing; .* apt-get install iproute2 util-linux$"):
+    monkeypatch.setattr(of, name, value)
+    with pytest.raises(LaunchError, match=says):
         hosts.enter()
 
 

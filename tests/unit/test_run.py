@@ -14,7 +14,7 @@ import launcher
 import mutations
 import pytest
 import run
-from support import harness
+from support import golden, harness
 
 from mpicoll.benchmarks import launch
 
@@ -57,35 +57,17 @@ def test_plan_of_some_ranks():
     assert titles == ["unit, quick", "launch, 50% sample", "mpi, 1 rank, 20% sample"]
 
 
-def launch_with(**outcomes: str) -> run.Launch:
-    return run.Launch("mpi", 2, outcomes={name: (outcome, "") for name, outcome in outcomes.items()})
-
-
-def test_totals_are_the_last_line(capsys):
-    launches = [launch_with(a="passed", b="skipped", c="failed"), launch_with(a="passed")]
-    assert not run.report(launches, strict=False)
-    assert capsys.readouterr().out.splitlines()[-1] == "2 passed, 1 failed, 1 skipped"
-
-
-def test_a_launch_that_dies_is_a_failure(capsys):
-    died = launch_with(a="passed")
-    died.complaint = "killed after 1 s"
-    assert not run.report([died], strict=False)
-    assert capsys.readouterr().out.splitlines()[-1] == "1 passed, 1 failed, 0 skipped"
-
-
-def test_strict_fails_on_a_skip_that_is_not_listed(capsys):
-    skips = run.Launch("mpi", outcomes={"a": ("skipped", "slurm: needs root"), "b": ("skipped", "no idea")})
-    assert run.report([skips], strict=False)
-    assert not run.report([skips], strict=True)
-    assert capsys.readouterr().out.splitlines()[-1] == "0 passed, 1 failed, 1 skipped"
-
-
-def test_tests_that_no_rank_count_fits_are_named(capsys):
-    run.report([launch_with(a="inapplicable", b="inapplicable"), launch_with(a="passed")], strict=False)
-    printed = capsys.readouterr().out
-    assert "not run on any of these rank counts: b" in printed
-    assert "rank counts: a" not in printed
+def test_report(capsys):
+    """The totals are the last line; what died, what failed and what no number of ranks fits are named."""
+    good = run.Launch("unit", outcomes={"z": ("passed", "")})
+    bad = run.Launch("mpi", 2, outcomes={"x": ("failed", "AssertionError: 1"), "odd": ("inapplicable", ""),
+                                         "large[1]": ("inapplicable", "")})
+    skips = {"odd": ("passed", ""), "a": ("skipped", "slurm: needs root"), "b": ("skipped", "no idea")}
+    skipping = run.Launch("mpi", 3, outcomes=skips)
+    died = run.Launch("mpi", outcomes={"y": ("passed", "")}, complaint="killed after 1 s")
+    asked = (([good], True), ([good, bad, skipping], False), ([skipping], False), ([skipping], True), ([died], False))
+    assert [run.report(*each) for each in asked] == [True, False, True, False, False]
+    golden.compare(capsys.readouterr().out, "run-report.txt")
 
 
 @pytest.mark.parametrize(("told", "found"), [
@@ -98,13 +80,6 @@ def test_a_failure_stays_a_failure(tmp_path, told, found):
     lines = [{"id": "a", "outcome": outcome, "reason": "why"} for outcome in told.split()]
     (tmp_path / "results").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert run.read_results(tmp_path / "results") == {"a": found}
-
-
-def test_what_failed_is_named_at_the_end(capsys):
-    failing = run.Launch("mpi", 2, outcomes={"x": ("failed", "AssertionError: 1"), "y": ("passed", "")})
-    assert not run.report([failing, run.Launch("unit", outcomes={"z": ("passed", "")})], strict=True)
-    assert capsys.readouterr().out.splitlines()[-2:] == [
-        "FAILED, mpi, 2 ranks: x: AssertionError: 1", "2 passed, 1 failed, 0 skipped"]
 
 
 @pytest.mark.parametrize(("told", "status", "repeated"), [
@@ -193,12 +168,12 @@ def test_a_sample_depends_on_names_and_seed_only():
     assert any(few not in harness.sample([*items, few], 0.01, seed, 5) for seed in range(5))
 
 
-@pytest.mark.parametrize("quick", [False, True])
-def test_quick_leaves_out_what_is_slow(quick):
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *["--quick"] * quick, "tests/unit/test_docs.py"]
+def test_quick_leaves_out_what_is_slow():
+    file = "tests/unit/test_cli.py"
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--quick", file]
     listed = subprocess.run(command, capture_output=True, text=True, cwd=run.ROOT).stdout
-    assert "test_docs_are_current" in listed
-    assert ("test_the_same_is_written_each_time" in listed) == (not quick)
+    assert "test_show_is_the_picture" in listed and "test_verify_proves_all_that_is_registered" not in listed
+    assert "@pytest.mark.slow\ndef test_verify_proves_all_that_is_registered" in (run.ROOT / file).read_text()
 
 
 def test_mutations_are_of_the_source_as_it_is():

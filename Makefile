@@ -25,11 +25,12 @@ SOAK_MINUTES ?= 60
 SOAK_ARGS ?=
 APPS_ARGS ?=
 CLUSTER_ARGS ?=
+TRAIN_ARGS ?=
 FULL_ARGS ?=
 MAX_RANKS ?= 64
 
 .DEFAULT_GOAL := help
-.PHONY: help env bench bench-full bench-cluster test test-full test-apps soak verify docs site lint clean distclean
+.PHONY: help env bench train bench-full bench-cluster test test-full test-apps soak verify docs site lint clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -47,8 +48,11 @@ $(STAMP): setup.cfg
 
 bench: env  ## this library beside the MPI's own, then training on real data
 	$(MPIEXEC) -n 2 $(PY) -m mpicoll.benchmarks.sidebyside
-	$(MPIEXEC) -n 4 $(PY) -m mpicoll.benchmarks.train_digits
-	$(MPIEXEC) -n 2 $(PY) -m mpicoll.benchmarks.train_digits --time
+	$(MPIEXEC) -n 4 $(BIN)/mpicoll train data_parallel,zero3
+	$(MPIEXEC) -n 2 $(BIN)/mpicoll train data_parallel --time
+
+train: env  ## every pattern of distributed training on 4 ranks, beside one rank, in one table
+	$(MPIEXEC) -n 4 $(BIN)/mpicoll train $(TRAIN_ARGS)
 
 bench-full: env  ## five launches of everything on 2 ranks of this machine, and which figures are reached
 	$(PY) -m mpicoll.benchmarks.full $(FULL_ARGS)

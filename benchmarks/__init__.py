@@ -6,7 +6,7 @@ What is run, by `mpicoll NAME` or `python -m mpicoll.benchmarks.NAME`; none of t
     full/           what is to be reached between two ranks, in several launches: `make bench-full`
     cluster/        the standing comparison on several hosts: `make bench-cluster`
     tune/           `mpicoll tune`: a table of what auto is to choose
-    train_digits/   data-parallel training on handwritten digits
+    train/          the patterns of mpicoll.training, beside one rank
     kernels         the reduction kernels beside NumPy and a copy
     parts           a call before its first message, part by part
     loaded          streams of small calls beside busy processes

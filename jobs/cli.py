@@ -43,6 +43,7 @@ def jobs() -> None:
 @click.option("--collectives", help="A list of names.")
 @click.option("--sizes", help="Bytes: a list and ranges FIRST:LAST[:FACTOR].")
 @click.option("--algorithms", help="As for `mpicoll bench`.")
+@click.option("--patterns", help="To train by; `mpicoll train --list` has them.")
 @click.option("--seconds", type=float, help="Of each step.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The directory to make.  [default: KIND]")
 def render_(kind: str, extra: tuple[str, ...], path: str | None, nodes: str | None, ranks_per_node: int | None,

@@ -35,6 +35,7 @@ class Asked:
     algorithms: str | None = None
     seconds: float | None = None
     scaling: str = OSU
+    patterns: str | None = None
     extra: tuple[str, ...] = ()
 
     def time(self, default: float) -> float:
@@ -107,18 +108,20 @@ def tune(asked: Asked, nodes: int, ranks: int) -> list[Step]:
 
 
 def train(asked: Asked, nodes: int, ranks: int) -> list[Step]:
-    """Epochs in turn; the batch is the example's own, or grows with the ranks."""
-    from mpicoll.benchmarks.train_digits import cli
-    from mpicoll.benchmarks.train_digits.digits import MISSING
+    """Return a step for every training pattern, timed in turn; the batch is the command's own, or grows with ranks."""
+    from mpicoll.benchmarks.train import cli
+    from mpicoll.benchmarks.train.data import MISSING
 
     seconds = asked.time(60.0)
     batch = ("--batch", str(BATCH * ranks)) if asked.scaling == WEAK else ()
-    words = ("--time", "--seconds", f"{seconds:g}", *batch, *asked.extra)
-    module = "mpicoll.benchmarks.train_digits"
-    _taken(cli.main, module, words)
+    found = []
+    for name in cli.chosen(asked.patterns or "data_parallel"):
+        words = (name, "--time", "--seconds", f"{seconds:g}", *batch, *asked.extra)
+        _taken(cli.train, "mpicoll train", words)
+        found.append(Step(f"n{nodes}-{name}", nodes, ranks, seconds, ("-m", "mpicoll", "train", *words, "--json")))
     if find_spec("sklearn") is None:
         raise JobsError(MISSING)
-    return [Step(f"n{nodes}-train", nodes, ranks, seconds, ("-m", module, *words, "--json"))]
+    return found
 
 
 def _taken(command: click.Command, name: str, words: Sequence[str]) -> dict[str, Any]:
@@ -147,6 +150,7 @@ KINDS = {
                   options=("collectives", "sizes", "algorithms", "seconds", "scaling")),
     "tune": Kind("which algorithm serves which bytes: a table for auto", tune, gather.tables, "tuning.json",
                  options=("collectives", "sizes", "seconds")),
-    "train": Kind("an epoch of a small network, data parallel", train, gather.report, options=("seconds", "scaling")),
+    "train": Kind("steps of training patterns, beside the MPI library's own collectives", train, gather.report,
+                  options=("patterns", "seconds", "scaling")),
     "sanity": Kind("is everything as it should be, on one node", sanity, gather.report, nodes="1"),
 }

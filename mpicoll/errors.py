@@ -26,6 +26,7 @@ classes, and after the colon the MPI error class that `Get_error_class()` report
         ParameterError [ValueError]                   a parameter an algorithm does not have, or out of its range
         PreconditionError [ValueError]                an algorithm that cannot serve this call
         TuningError [ValueError]                      a tuning table that cannot be used; says where it is wrong
+        TrainingError [ValueError]                    a model, a grid or a loss that cannot be trained with
         MismatchError [RuntimeError]                  check mode: the ranks called different things
         VerifyError [AssertionError]                  a schedule that is not a correct collective
         EngineError [RuntimeError]                    an engine that cannot run a plan
@@ -63,6 +64,7 @@ __all__ = [
     "RequestError",
     "RootError",
     "RootRangeError",
+    "TrainingError",
     "TuningError",
     "TypecodeError",
     "UnknownAlgorithm",
@@ -208,6 +210,10 @@ class UnknownAlgorithm(MpicollError, LookupError, ValueError):
 
 class ParameterError(MpicollError, ValueError):
     """A parameter an algorithm does not have, or out of its range; says the range."""
+
+
+class TrainingError(MpicollError, ValueError):
+    """Training cannot begin, or go on: ranks have different models, a grid of other ranks, a loss of NaN."""
 
 
 class TuningError(MpicollError, ValueError):

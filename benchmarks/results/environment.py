@@ -95,8 +95,8 @@ def command(arguments: Sequence[str], ranks: int) -> str:
 
     >>> command(["/opt/bin/mpicoll", "bench", "allreduce", "--json", "/tmp/a.jsonl"], 4)
     'mpiexec -n 4 mpicoll bench allreduce --json a.jsonl'
-    >>> command(["/a/mpicoll/mpicoll/benchmarks/train_digits/__main__.py", "--time"], 2)
-    'mpiexec -n 2 python -m mpicoll.benchmarks.train_digits --time'
+    >>> command(["/a/mpicoll/mpicoll/benchmarks/train/__main__.py", "--time"], 2)
+    'mpiexec -n 2 python -m mpicoll.benchmarks.train --time'
     """
     program, *words = arguments
     if program.endswith(".py"):  # python -m

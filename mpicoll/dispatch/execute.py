@@ -232,4 +232,5 @@ def record(call: Call, sequence: int, progress: tuple[int, int, int] = (0, 0, 0)
         *progress[:2],
         sequence,
         choice.rule or choice.why,
+        received=prepared.plan.received_bytes if prepared.plan else 0,
     )

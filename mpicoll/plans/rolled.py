@@ -15,11 +15,12 @@ steps of a body say 0 turns.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from .plan import Plan, PlanTables
+from .plan import RECV, Plan, PlanTables
 
 LONGEST = 2  # steps of a body: what is received in one step is sent on in the next
 FEWEST = 3  # turns that are worth a loop
@@ -46,9 +47,23 @@ class RolledPlan(PlanTables):
     @property
     def all_rows(self) -> int:
         """How many rows the plan has."""
+        return int(self._turns_of_rows.sum())
+
+    @cached_property
+    def received_bytes(self) -> int:
+        """What this rank receives, in all chunks."""
+        received = np.flatnonzero(self.rows[:, 0] == RECV)
+        first, end = self.rows[received, 2], self.rows[received, 3]
+        lengths = np.append(0, np.cumsum(self.segments[:, 2]))
+        return int(((lengths[end] - lengths[first]) * self._turns_of_rows[received]).sum())
+
+    @property
+    def _turns_of_rows(self) -> np.ndarray:
+        """How often the plan has each row."""
         last = np.flatnonzero(self.steps[:, TURNS])
         turns = np.repeat(self.steps[last, TURNS], self.steps[last, BODY])
-        return int(((self.steps[:, 2] - self.steps[:, 0]) * turns).sum())
+        of_rows: np.ndarray = np.repeat(turns, self.steps[:, 2] - self.steps[:, 0])
+        return of_rows
 
 
 def rolled(plan: Plan) -> RolledPlan:

@@ -136,7 +136,7 @@ def _line(w: Waiting) -> str:
 
 @dataclass(frozen=True)
 class Record:
-    """What ran, for traces: messages and bytes are what this rank posted and sent.
+    """What ran, for traces: messages and bytes are what this rank posted and sent, received the bytes that came to it.
 
     why says no sizes, so that calls served for the same reason say the same; direct, whether it went the fast path.
     """
@@ -153,6 +153,7 @@ class Record:
     sequence: int
     why: str
     fast_path: bool = False
+    received: int = 0
 
 
 class Sink(Protocol):

@@ -178,7 +178,7 @@ def test_the_other_kinds_a_job_for_each_number_of_nodes(run, tmp_path):
     assert [table["nodes"] for table in tables] == [["0"], ["0-1"]]  # to MPI, all these nodes are one
     for kind, number in (("train", 2), ("sanity", 1)):
         assert f"{number} of {number} steps are complete" in jobs(run, "collect", kind)
-    assert {row["ranks"] for row in results(tmp_path / "train/results/n2-train.jsonl")} == {2}
+    assert {row["ranks"] for row in results(tmp_path / "train/results/n2-data_parallel.jsonl")} == {2}
     found = results(tmp_path / "sanity/results/n1-all.jsonl")
     assert all(row["valid"] for row in found) and {row["collective"] for row in found} >= {"barrier", "alltoallw"}
 

@@ -20,8 +20,6 @@ from mpicoll.benchmarks.cases.contenders import Contender, line_up
 from mpicoll.benchmarks.cases.patterns import PATTERNS, Shape
 from mpicoll.benchmarks.measure.budget import Budget
 from mpicoll.benchmarks.measure.sync import Window
-from mpicoll.benchmarks.train_digits.digits import Digits
-from mpicoll.benchmarks.train_digits.trainer import HIDDEN, Trainer
 
 COLLECTIVES = list(mpicoll.list_algorithms())
 ROOTED = [c for c in COLLECTIVES if PATTERNS[c].meaning.rooted]
@@ -266,19 +264,6 @@ def test_command_with_an_algorithm_that_does_not_suit(comm, name):
     else:
         output = refused(comm, words)
         assert comm.rank or f"needs an even number of ranks, and p is {comm.size}" in output
-
-
-def test_training_does_not_depend_on_the_number_of_ranks(comm):
-    import numpy as np
-
-    draw = np.random.default_rng(0)
-    x, y = draw.random((131, 64)), draw.integers(0, 10, 131)       # batches of 128 and of 3
-    alone = Trainer(mpicoll.Comm(MPI.COMM_SELF), Digits(x, y, x, y))
-    together = Trainer(mpicoll.Comm(comm), Digits(x, y, x, y))
-    assert len(together.all) > 64 * HIDDEN
-    for _ in range(3):
-        assert together.epoch() == pytest.approx(alone.epoch(), rel=1e-12)
-    assert np.allclose(together.model.parameters, alone.model.parameters, rtol=1e-9, atol=1e-12)
 
 
 def test_streams_beside_busy_processes(comm):

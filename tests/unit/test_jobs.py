@@ -227,10 +227,15 @@ def test_the_benchmark_is_told_how_sizes_scale(scaling, tmp_path):
     assert (words[words.index("--scaling") + 1] if "--scaling" in words else "osu") == scaling
 
 
-def test_the_training_example_grows_with_the_ranks(tmp_path):
-    run("render", "train", "--nodes", "2,4", "--ranks-per-node", 3, "--scaling", "weak", "-o", tmp_path / "d")
-    found = [(command[command.index("--batch") + 1], command[-1]) for command in steps_of(tmp_path / "d").values()]
-    assert found == [(str(6 * kinds.BATCH), "--json"), (str(12 * kinds.BATCH), "--json")]
+def test_training_patterns_grow_with_the_ranks(tmp_path):
+    words = ("--patterns", "zero3,grid", "--nodes", "2,4", "--ranks-per-node", 3, "--scaling", "weak")
+    run("render", "train", *words, "-o", tmp_path / "d")
+    steps = steps_of(tmp_path / "d")
+    assert list(steps) == ["n2-zero3", "n2-grid", "n4-zero3", "n4-grid"]
+    for name, command in steps.items():
+        ranks = 3 * int(name[1])
+        assert command[2:5] == ("train", name[3:], "--time") and command[-1] == "--json"
+        assert command[command.index("--batch") + 1] == str(ranks * kinds.BATCH)
 
 
 @pytest.mark.parametrize(("kind", "lacks"), [("tune", "jsonschema"), ("train", "sklearn")])
@@ -258,7 +263,9 @@ def test_what_the_steps_would_miss_is_said_before_they_queue(kind, lacks, monkey
     (["tune", "--sizes", "8X"], "'8X' is not a size"),
     (["tune", "--", "--no-such-option"], "--no-such-option"),
     (["tune", "--", "-o", "x"], "is no option here"),
-    (["train", "--", "--epochs", "x"], "'x' is not a valid integer"),
+    (["train", "--", "--steps", "x"], "'x' is not a valid integer"),
+    (["train", "--patterns", "zero9"], "no training pattern is called 'zero9'"),
+    (["sweep", "--patterns", "zero3"], "--patterns is nothing to sweep"),
     (["train", "--", "--json", "x"], "is no option here"),
     (["train", "--sizes", "8"], "--sizes is nothing to train"),
     (["tune", "--scaling", "weak"], "--scaling is nothing to tune"),

@@ -10,7 +10,7 @@ from unit.mutants import adhoc
 
 from mpicoll.plans import rolled as module
 from mpicoll.plans.lowering import lower
-from mpicoll.plans.plan import WHOLE, Plan
+from mpicoll.plans.plan import RECV, SEND, WHOLE, Plan
 from mpicoll.plans.rolled import BODY, TURNS, equal, following, rolled, unrolled
 from mpicoll.schedules.ir import Recv, Send
 from mpicoll.schedules.schedule import schedule
@@ -104,3 +104,16 @@ def test_no_steps():
     tables = [np.zeros((n, width), np.int64) for n, width in ((0, 5), (0, 3), (0, 3), (1, 2))]
     empty = Plan(*tables, WHOLE, 1, 1, 0, 0, 4)
     assert equal(unrolled(rolled(empty)), empty)
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), [*RINGS, ("allreduce", "rabenseifner"), ("gather", "binomial")])
+@pytest.mark.parametrize("chunk_bytes", [None, 8])
+def test_what_is_received_is_what_others_send(collective, algorithm, chunk_bytes):
+    plans = [plan_of(collective, algorithm, 10, rank=rank, chunk_bytes=chunk_bytes) for rank in range(10)]
+
+    def moved(plan, kind):
+        return sum(int(plan.segments[a:b, 2].sum()) for what, _, a, b, _ in plan.rows.tolist() if what == kind)
+
+    received = [rolled(plan).received_bytes for plan in plans]
+    assert received == [moved(plan, RECV) for plan in plans]
+    assert sum(received) == sum(moved(plan, SEND) for plan in plans) > 0

@@ -1,0 +1,124 @@
+"""One pattern on all ranks, beside the same model on one rank."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll.training import memory
+from mpicoll.training.account import Account, Event
+from mpicoll.training.report import Result
+
+from .patterns import PATTERNS, Step, Work
+
+REST = 0.002  # seconds between two looks at whether rank 0 is done: a rank that spins would take its processor
+
+
+@dataclass
+class Measured:
+    """What one rank saw of a pattern: its books, its losses, and the last step's history with times from its begin."""
+
+    losses: list[float]
+    account: Account
+    began: float = 0.0
+    held: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def events(self) -> list[Event]:
+        """The calls of the last step."""
+        zero = self.began
+        return [Event(e.began - zero, e.waited - zero, e.ended - zero, e.name) for e in self.account.events]
+
+    @property
+    def history(self) -> list[tuple[float, tuple[int, ...]]]:
+        """What was held in the course of the last step."""
+        return [(max(0.0, at - self.began), held) for at, held in self.account.watch.history]
+
+
+def run(world: MPI.Intracomm, name: str, work: Work, steps: int, blocking: bool = False) -> Measured:
+    """Train by a pattern. Collective."""
+    account = Account()
+    pattern = PATTERNS[name]
+    comm = account.of(mpicoll.Comm(world.Dup()))
+    begin = pattern.blocking if blocking and pattern.blocking is not None else pattern.begin
+    step = begin(comm, work)
+    measured = Measured([], account)
+    for number in range(steps):
+        world.Barrier()
+        measured.began = time.perf_counter()
+        with account.step():
+            measured.losses.append(step(number))
+        for kind, peak in account.watch.peak.items():
+            measured.held[kind] = max(measured.held.get(kind, 0), peak)
+    del step
+    account.close()
+    comm.comm.Free()
+    return measured
+
+
+class Alone:
+    """Losses on one rank: rank 0 trains while the others rest, once for each model."""
+
+    def __init__(self, world: MPI.Intracomm, work: Work, steps: int) -> None:
+        self.world, self.work, self.steps = world, work, steps
+        self.known: dict[str, np.ndarray] = {}
+
+    def losses(self, name: str) -> np.ndarray:
+        """Return the losses of a pattern's model, trained on one rank. Collective."""
+        model = PATTERNS[name].model
+        if model not in self.known:
+            found = np.zeros(self.steps)
+            if self.world.rank == 0:
+                step: Step = PATTERNS[name].begin(mpicoll.Comm(MPI.COMM_SELF), self.work)
+                found[:] = [step(number) for number in range(self.steps)]
+            request = self.world.Ibcast(found)
+            while not request.Test():
+                time.sleep(REST)
+            self.known[model] = found
+        return self.known[model]
+
+
+def result(world: MPI.Intracomm, name: str, work: Work, alone: Alone, steps: int) -> tuple[Result, Measured]:
+    """Train by a pattern on all ranks and on one, and return what came of it. Collective, the same on every rank."""
+    expected_losses = alone.losses(name)
+    measured = run(world, name, work, steps)
+    waited = _largest(world, measured.account.waited / steps)
+    hidden = None
+    if PATTERNS[name].blocking is not None:
+        hidden = _largest(world, run(world, name, work, steps, blocking=True).account.waited / steps) - waited
+    losses, account = np.array(measured.losses), measured.account
+    differences = np.abs(losses / expected_losses - 1)
+    theory = PATTERNS[name].expected(work, world.size)
+    held = [_largest(world, measured.held[kind]) for kind in memory.KINDS]
+    root = np.array([account.sent, account.received], float) / steps
+    world.Bcast(root)
+    return Result(
+        name,
+        world.size,
+        float(losses[-1]),
+        float(differences.max()) if np.isfinite(differences).all() else float("inf"),
+        _largest(world, account.sent / steps),
+        theory.sent,
+        float(root[0]),
+        float(root[1]),
+        _largest(world, account.calls.total() / steps),
+        _largest(world, account.seconds / steps),
+        waited,
+        hidden,
+        held[0],
+        theory.parameters,
+        held[1],
+        theory.gradients,
+        held[2],
+        theory.state,
+    ), measured
+
+
+def _largest(world: MPI.Intracomm, value: float) -> float:
+    largest: Any = world.allreduce(value, MPI.MAX)
+    return float(largest)

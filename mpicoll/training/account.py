@@ -1,0 +1,149 @@
+"""What a training sends, receives and waits for, and what it holds meanwhile: a communicator that keeps books.
+
+    account = Account()
+    comm = account.of(mpicoll.Comm(MPI.COMM_WORLD))     # used as any other; what is split off keeps the same books
+    with account.step(): trainer.step(x, labels)
+    account.sent, account.received, account.calls, account.waited
+
+Bytes are those of the messages that were sent, from the trace of each communicator. Waiting is the time within calls
+that block and within Wait: communication that nothing hides.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from . import memory
+
+_COLLECTIVES = (
+    *("Barrier", "Bcast", "Scatter", "Gather", "Allgather", "Alltoall", "Scatterv", "Gatherv", "Allgatherv"),
+    *("Alltoallv", "Reduce", "Allreduce", "Reduce_scatter_block", "Reduce_scatter"),
+)
+BLOCKING = (*_COLLECTIVES, "Send", "Recv")
+STARTING = (*(f"I{name.lower()}" for name in _COLLECTIVES), "Isend", "Irecv")
+
+
+class Event(NamedTuple):
+    """A call: when it began, from when to when somebody waited for it, and which it was."""
+
+    began: float
+    waited: float
+    ended: float
+    name: str
+
+
+class Account:
+    """The books of one rank, of all communicators that are its."""
+
+    def __init__(self) -> None:
+        self.stack = ExitStack()
+        self.calls: Counter[str] = Counter()
+        self.sent = self.received = 0
+        self.steps = 0
+        self.seconds = self.waited = 0.0
+        self.events: list[Event] = []  # of the last step
+        self.watch = memory.Watch()  # of the last step
+        self._records: list[list[Any]] = []
+        self._open = False
+
+    def of(self, comm: Any) -> Metered:
+        """Return a communicator that keeps these books: of MPI's own, which has no traces, calls and waiting only."""
+        if hasattr(comm, "trace"):
+            self._records.append(self.stack.enter_context(comm.trace()))
+        return Metered(comm, self)
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Count what happens within the block as one step."""
+        for records in self._records:
+            records.clear()
+        self.events.clear()
+        began, self._open = time.perf_counter(), True
+        with memory.watched() as self.watch:
+            yield
+        self._open = False
+        self.seconds += time.perf_counter() - began
+        self.steps += 1
+        for records in self._records:
+            self.sent += sum(record.bytes for record in records)
+            self.received += sum(record.received for record in records)
+            records.clear()
+
+    def note(self, event: Event) -> None:
+        """Take a call into the books, if a step is open."""
+        if self._open:
+            self.events.append(event)
+            self.calls[event.name] += 1
+            self.waited += event.ended - event.waited
+
+    def message(self, name: str, buffer: Any) -> None:
+        """Take a message between two ranks into the books."""
+        if self._open:
+            nbytes = np.asarray(buffer[0] if isinstance(buffer, (list, tuple)) else buffer).nbytes
+            if name.endswith("end"):
+                self.sent += nbytes
+            else:
+                self.received += nbytes
+
+    def close(self) -> None:
+        """Keep no books any more."""
+        self.stack.close()
+
+
+class Metered:
+    """A communicator whose calls go into the books of an account; all else is the communicator's own."""
+
+    def __init__(self, comm: Any, account: Account) -> None:
+        self.comm, self.account = comm, account
+
+    def __getattr__(self, name: str) -> Any:
+        own = getattr(self.comm, name)
+        if name in BLOCKING:
+            return self._blocking(name, own)
+        return self._starting(name, own) if name in STARTING else own
+
+    def _blocking(self, name: str, own: Callable[..., Any]) -> Callable[..., None]:
+        def call(*arguments: Any, **named: Any) -> None:
+            began = time.perf_counter()
+            own(*arguments, **named)
+            self.account.note(Event(began, began, time.perf_counter(), name))
+            if name in ("Send", "Recv"):
+                self.account.message(name, arguments[0])
+
+        return call
+
+    def _starting(self, name: str, own: Callable[..., Any]) -> Callable[..., Pending]:
+        def call(*arguments: Any, **named: Any) -> Pending:
+            began = time.perf_counter()
+            if name in ("Isend", "Irecv"):
+                self.account.message(name, arguments[0])
+            return Pending(own(*arguments, **named), began, name, self.account)
+
+        return call
+
+    def Split(self, color: int = 0, key: int = 0) -> Metered:
+        """Return a part, which keeps the same books."""
+        return self.account.of(self.comm.Split(color, key))
+
+
+class Pending:
+    """A request of a metered communicator."""
+
+    def __init__(self, request: MPI.Request, began: float, name: str, account: Account) -> None:
+        self.request, self.began, self.name, self.account = request, began, name, account
+        self.is_over = False
+
+    def Wait(self) -> None:
+        """Wait, and take the call into the books."""
+        if not self.is_over:
+            waited = time.perf_counter()
+            self.request.Wait()
+            self.account.note(Event(self.began, waited, time.perf_counter(), self.name))
+            self.is_over = True

@@ -1,0 +1,112 @@
+"""Data parallel: every rank has the whole model and a part of each batch, and gradients are added up.
+
+Gradients lie in buckets, in the order in which the backward pass makes them. A bucket is reduced as soon as its last
+gradient is there, while the backward pass goes on (Li et al., PyTorch Distributed: experiences on accelerating data
+parallel training, 2020). Per step a rank sends and receives 2 n (p - 1) / p bytes, of n bytes of parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from . import memory
+from .checks import finite, same_model
+from .modules import Array, Module, Parameter, cross_entropy, parameters
+from .optimizers import Optimizer
+
+BUCKET_BYTES = 25 << 20  # as in DistributedDataParallel
+
+
+class Bucket:
+    """Gradients of some parameters in one array. It is whole once the backward pass has been through a unit."""
+
+    def __init__(self, members: Sequence[Parameter], whole_after: int) -> None:
+        self.members, self.whole_after = members, whole_after
+        self.gradients = memory.array(memory.GRADIENTS, sum(each.size for each in members), members[0].dtype)
+        ends = np.cumsum([each.size for each in members])
+        for each, end in zip(members, ends):
+            each.grad = self.gradients[end - each.size : end].reshape(each.shape)
+
+
+def buckets(units: Sequence[Module], nbytes: int) -> list[Bucket]:
+    """Return buckets of at most so many bytes, or of one parameter; the last layer comes first."""
+    made: list[Bucket] = []
+    members: list[Parameter] = []
+    whole_after = 0
+    for number, unit in reversed(list(enumerate(units))):
+        for each in reversed([each for each in unit.parameters() if not each.local]):
+            size = sum(other.size for other in (*members, each)) * each.dtype.itemsize
+            if members and (size > nbytes or members[0].dtype != each.dtype):
+                made.append(Bucket(members, whole_after))
+                members = []
+            members.append(each)
+            whole_after = number
+    return [*made, Bucket(members, whole_after)] if members else made
+
+
+class DataParallel:
+    """Trains a model, given as units one after the other, whose parameters become those of rank 0."""
+
+    def __init__(
+        self, comm: Any, units: Sequence[Module], optimizer: Optimizer, *,
+        bucket_bytes: int = BUCKET_BYTES, overlap: bool = True, master: bool = False,
+    ) -> None:  # fmt: skip
+        """Begin with the parameters of rank 0. Collective; raises TrainingError where models differ.
+
+        overlap: reduce during the backward pass, not after it. master: reduce to rank 0, which sends the sums to the
+        others, so that they pass through it.
+        """
+        self.comm, self.units, self.optimizer = comm, list(units), optimizer
+        self.overlap, self.master, self.steps = overlap, master, 0
+        self.local = [each for each in parameters(self.units) if each.local]
+        shared = [each for each in parameters(self.units) if not each.local]
+        same_model(comm, shared)
+        for each in (*shared, *self.local):
+            memory.track(memory.PARAMETERS, each.value)
+        for each in self.local:
+            each.grad = memory.array(memory.GRADIENTS, each.shape, each.dtype)
+        for each in shared:
+            comm.Bcast(each.value)
+        self.buckets = buckets(self.units, bucket_bytes)
+
+    def step(self, x: Array, labels: Array) -> float:
+        """Train on this rank's part of a batch, of any size; return the mean loss of the whole batch."""
+        saved = []
+        for unit in self.units:
+            x, each = unit.forward(x)
+            saved.append(each)
+        loss, dy = cross_entropy(x, labels)
+        for bucket in self.buckets:
+            bucket.gradients[:] = 0
+        for own in self.local:
+            own.grad[...] = 0
+        requests = []
+        for number, unit in reversed(list(enumerate(self.units))):
+            dy = unit.backward(dy, saved[number])
+            if self.overlap and not self.master:
+                requests += [self.comm.Iallreduce(MPI.IN_PLACE, bucket.gradients)
+                             for bucket in self.buckets if bucket.whole_after == number]  # fmt: skip
+        sums = np.array([loss, labels.size])  # parts of a batch may differ in size: what is summed is divided at last
+        self.comm.Allreduce(MPI.IN_PLACE, sums)
+        for bucket, request in zip(self.buckets, requests or [None] * len(self.buckets)):
+            request.Wait() if request is not None else self._reduce(bucket.gradients)
+            bucket.gradients /= sums[1]
+            for one in bucket.members:
+                self.optimizer.update(one, one.value, one.grad)
+        for one in self.local:
+            self.optimizer.update(one, one.value, one.grad / sums[1])
+        self.steps += 1
+        return finite(float(sums[0] / sums[1]), self.steps)
+
+    def _reduce(self, gradients: Array) -> None:
+        """Add up gradients of all ranks, at once."""
+        if not self.master:
+            self.comm.Allreduce(MPI.IN_PLACE, gradients)
+            return
+        at_root = self.comm.rank == 0
+        self.comm.Reduce(MPI.IN_PLACE if at_root else gradients, gradients if at_root else None)
+        self.comm.Bcast(gradients)

@@ -1,0 +1,50 @@
+"""The parameters of a unit in one array, cut into as many equal shares as there are ranks."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from .modules import Array, Module
+
+
+class Flat:
+    """How a unit's parameters lie in one array: one behind the other, and zeros at the end, so that shares are equal.
+
+    shares: how many there are, of which `mine` is one; it lies behind the end where there is none of that number.
+    """
+
+    def __init__(self, shares: int, own: int, unit: Module) -> None:
+        self.unit, self.parameters = unit, list(unit.parameters())
+        self.dtype = np.result_type(*(each.dtype for each in self.parameters)) if self.parameters else np.dtype(float)
+        ends = np.cumsum([0, *(each.size for each in self.parameters)]).tolist()
+        self.bounds = list(pairwise(ends))
+        self.share = -(-ends[-1] // shares)
+        self.size = self.share * shares
+        self.mine = slice(own * self.share, (own + 1) * self.share)
+
+    def fill(self, array: Array) -> None:
+        """Copy the unit's parameters into an array."""
+        for each, (first, end) in zip(self.parameters, self.bounds):
+            array[first:end] = each.value.ravel()
+
+    def values_in(self, array: Array) -> None:
+        """Make the unit's parameters views of an array."""
+        for each, (first, end) in zip(self.parameters, self.bounds):
+            each.value = array[first:end].reshape(each.shape)
+
+    def gradients_in(self, array: Array) -> None:
+        """Make the unit's gradients views of an array."""
+        for each, (first, end) in zip(self.parameters, self.bounds):
+            each.grad = array[first:end].reshape(each.shape)
+
+    def drop_values(self) -> None:
+        """Leave the unit without parameters, so that their array goes."""
+        for each in self.parameters:
+            each.value = np.zeros(0, each.dtype)
+
+    def drop_gradients(self) -> None:
+        """Leave the unit without gradients, so that their array goes."""
+        for each in self.parameters:
+            each.grad = np.zeros(0, each.dtype)

@@ -1,0 +1,75 @@
+"""What a rank holds, by kind: bytes now, the most at once, and how they changed.
+
+    flat = memory.array(memory.GRADIENTS, n, dtype)        # counted from here until nobody has it any more
+    with memory.watched() as watch: ...; watch.peak[memory.GRADIENTS]
+
+An array counts for as long as it lives, so that what a pattern forgets to let go of is seen. Views count nothing.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+KINDS = PARAMETERS, GRADIENTS, OPTIMIZER = "parameters", "gradients", "optimizer state"
+
+
+@dataclass
+class Watch:
+    """Bytes by kind while somebody watches: the most of each, and of all at once; and (time, bytes of all kinds)."""
+
+    peak: dict[str, int] = field(default_factory=dict)
+    peak_of_all: int = 0
+    history: list[tuple[float, tuple[int, ...]]] = field(default_factory=list)
+
+    def note(self) -> None:
+        """Take in what is held now."""
+        self.history.append((time.perf_counter(), tuple(_held[kind] for kind in KINDS)))
+        for kind in KINDS:
+            self.peak[kind] = max(self.peak.get(kind, 0), _held[kind])
+        self.peak_of_all = max(self.peak_of_all, sum(_held.values()))
+
+
+_held: dict[str, int] = dict.fromkeys(KINDS, 0)
+_watches: list[Watch] = []
+
+
+def array(kind: str, shape: int | Sequence[int], dtype: Any) -> np.ndarray:
+    """Return an array of zeros that counts as of this kind."""
+    return track(kind, np.zeros(shape, dtype))
+
+
+def track(kind: str, one: np.ndarray) -> np.ndarray:
+    """Count an array, which is nobody's view, and return it."""
+    _change(kind, one.nbytes)
+    weakref.finalize(one, _change, kind, -one.nbytes).atexit = False
+    return one
+
+
+def held(kind: str) -> int:
+    """Return the bytes of this kind that are held now."""
+    return _held[kind]
+
+
+def _change(kind: str, nbytes: int) -> None:
+    _held[kind] += nbytes
+    for watch in _watches:
+        watch.note()
+
+
+@contextmanager
+def watched() -> Iterator[Watch]:
+    """Watch what is held within the block."""
+    watch = Watch()
+    watch.note()
+    _watches.append(watch)
+    try:
+        yield watch
+    finally:
+        _watches.remove(watch)

@@ -1,0 +1,70 @@
+"""The table at the end: what each pattern sent, waited for and held, beside theory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one pattern. Bytes and times are of a step, of the rank that has most unless it is named.
+
+    difference is the largest relative one between the losses of these ranks and of one rank; hidden_s is by how much
+    longer ranks wait where nothing is hidden behind computing, None where the pattern has no such form.
+    """
+
+    pattern: str
+    ranks: int
+    loss: float
+    difference: float
+    sent: float
+    sent_expected: float
+    root_sent: float
+    root_received: float
+    calls: float
+    step_s: float
+    exposed_s: float
+    hidden_s: float | None
+    parameters: float
+    parameters_expected: float
+    gradients: float
+    gradients_expected: float
+    state: float
+    state_expected: float
+
+
+def report(results: Sequence[Result]) -> Table:
+    """Return a row for each pattern; where two numbers stand together, the second is theory's."""
+    ranks = results[0].ranks if results else 0
+    table = Table(title=f"training on {ranks} ranks; measured / theory, MiB and ms a step", title_justify="left")
+    for name in ("pattern", "loss", "against one rank", "sent", "rank 0: sent, received", "calls"):
+        table.add_column(name, justify="left" if name == "pattern" else "right")
+    for name in ("step", "exposed", "hidden", "parameters", "gradients", "optimizer state"):
+        table.add_column(name, justify="right")
+    for each in results:
+        table.add_row(
+            each.pattern,
+            f"{each.loss:.6f}",
+            f"{each.difference:.0e}",
+            _both(each.sent, each.sent_expected),
+            f"{_mib(each.root_sent)}, {_mib(each.root_received)}",
+            f"{each.calls:.0f}",
+            f"{1e3 * each.step_s:.1f}",
+            f"{1e3 * each.exposed_s:.1f}",
+            "–" if each.hidden_s is None else f"{1e3 * each.hidden_s:.1f}",
+            _both(each.parameters, each.parameters_expected),
+            _both(each.gradients, each.gradients_expected),
+            _both(each.state, each.state_expected),
+        )
+    return table
+
+
+def _mib(nbytes: float) -> str:
+    return f"{nbytes / 2**20:.2f}"
+
+
+def _both(measured: float, expected: float) -> str:
+    return f"{_mib(measured)} / {_mib(expected)}"

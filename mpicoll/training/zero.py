@@ -1,0 +1,156 @@
+"""ZeRO: what data parallel ranks all hold is cut among them. Stage 3 is what PyTorch calls fully sharded, FSDP.
+
+Stage 1 cuts the optimizer's state, stage 2 the gradients too, stage 3 also the parameters: a unit's are gathered before
+its forward pass and again before its backward pass, the next unit's while this one computes, and dropped after use.
+Gradients are reduced and scattered as they come, and each rank updates its share (Rajbhandari et al., ZeRO: memory
+optimizations toward training trillion parameter models, 2020; Zhao et al., PyTorch FSDP, 2023). Of n bytes of
+parameters, a rank sends and receives 2 n (p - 1) / p per step in stages 1 and 2, and 3 n (p - 1) / p in stage 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from . import memory
+from .checks import finite, same_model
+from .flat import Flat
+from .modules import Array, Module, cross_entropy
+from .optimizers import Optimizer
+
+GRADIENTS, PARAMETERS = 2, 3  # the first stage in which a rank keeps only its share of them
+
+
+class Sharded:
+    """One unit, of which this rank keeps its share, and all that its stage does not cut."""
+
+    def __init__(self, comm: Any, unit: Module, stage: int) -> None:
+        self.comm, self.unit, self.stage, self.flat = comm, unit, stage, Flat(comm.size, comm.rank, unit)
+        values = self._array(memory.PARAMETERS, self.flat.size)
+        self.flat.fill(values)
+        comm.Bcast(values)
+        self.share = values[self.flat.mine]
+        self.values: Array | None = values
+        self.gradients: Array | None = None
+        self.request: Any = MPI.REQUEST_NULL
+        if stage >= PARAMETERS:
+            self.share = self._array(memory.PARAMETERS, self.flat.share)
+            self.share[:] = values[self.flat.mine]
+            self.drop()
+        elif stage < GRADIENTS:
+            self.gradients = self._array(memory.GRADIENTS, self.flat.size)
+
+    def _array(self, kind: str, size: int) -> Array:
+        return memory.array(kind, size, self.flat.dtype)
+
+    def gather(self) -> None:
+        """Begin to gather the parameters, unless they are here or on their way."""
+        if self.values is None:
+            self.values = self._array(memory.PARAMETERS, self.flat.size)
+            self.values[self.flat.mine] = self.share
+            self.request = self.comm.Iallgather(MPI.IN_PLACE, self.values)
+
+    def use(self) -> Module:
+        """Return the unit, once its parameters are here."""
+        self.gather()
+        self.request.Wait()
+        assert self.values is not None
+        self.flat.values_in(self.values)
+        return self.unit
+
+    def drop(self) -> None:
+        """Let go of the parameters that other ranks keep."""
+        if self.stage >= PARAMETERS:
+            self.flat.drop_values()
+            self.values = None
+
+    def begin_backward(self) -> None:
+        """Have gradients of zero."""
+        if self.gradients is None:
+            self.gradients = self._array(memory.GRADIENTS, self.flat.size)
+        self.gradients[:] = 0
+        self.flat.gradients_in(self.gradients)
+
+    def reduce(self) -> None:
+        """Begin to add up the gradients of all ranks, of which this one gets its share."""
+        self.own = self._array(memory.GRADIENTS, self.flat.share)
+        self.reducing = self.comm.Ireduce_scatter_block(self.gradients, self.own)
+
+    def end_reduce(self) -> None:
+        """Wait for the share, and let go of the gradients that other ranks keep."""
+        self.reducing.Wait()
+        if self.stage >= GRADIENTS:
+            self.flat.drop_gradients()
+            self.gradients = None
+
+    def update(self, optimizer: Optimizer, count: float) -> None:
+        """Update this rank's share of the parameters, and begin to gather what is not cut."""
+        self.own /= count
+        optimizer.update(self, self.share, self.own)
+        del self.own
+        if self.stage < PARAMETERS:
+            self.request = self.comm.Iallgather(MPI.IN_PLACE, self.values)
+
+
+class Zero:
+    """Trains a model as DataParallel does, in less memory."""
+
+    def __init__(
+        self, comm: Any, units: Iterable[Module], optimizer: Optimizer, *, stage: int = 3, prefetch: bool = True
+    ) -> None:
+        """Begin with the parameters of rank 0. Collective; raises TrainingError where models differ.
+
+        units may be a generator: each is cut before the next is made. prefetch: gather the next unit's parameters, and
+        reduce the last one's gradients, while this one computes.
+        """
+        if stage not in (1, 2, 3):
+            raise ValueError(f"stage is {stage!r}; it must be 1, 2 or 3")
+        self.comm, self.optimizer, self.prefetch, self.steps = comm, optimizer, prefetch, 0
+        self.units: list[Sharded] = []
+        for unit in units:
+            same_model(comm, list(unit.parameters()))
+            self.units.append(Sharded(comm, unit, stage))
+        same_model(comm, ())  # no rank has one more
+
+    def step(self, x: Array, labels: Array) -> float:
+        """Train on this rank's part of a batch, of any size; return the mean loss of the whole batch."""
+        saved = []
+        for number, each in enumerate(self.units):
+            unit = each.use()
+            self._prefetch(number + 1)
+            x, one = unit.forward(x)
+            saved.append(one)
+            if each is not self.units[-1]:  # the backward pass begins with it
+                each.drop()
+        loss, dy = cross_entropy(x, labels)
+        reducing: list[Sharded] = []
+        for number, each in reversed(list(enumerate(self.units))):
+            unit = each.use()
+            self._prefetch(number - 1)
+            each.begin_backward()
+            dy = unit.backward(dy, saved.pop())
+            each.drop()
+            for other in reducing:  # whole gradients of two units at most
+                other.end_reduce()
+            each.reduce()
+            if self.prefetch:
+                reducing = [each]
+            else:
+                each.end_reduce()
+        sums = np.array([loss, labels.size])
+        self.comm.Allreduce(MPI.IN_PLACE, sums)
+        for each in reducing:
+            each.end_reduce()
+        for each in self.units:
+            each.update(self.optimizer, sums[1])
+        for each in self.units:
+            each.request.Wait()
+        self.steps += 1
+        return finite(float(sums[0] / sums[1]), self.steps)
+
+    def _prefetch(self, number: int) -> None:
+        if self.prefetch and 0 <= number < len(self.units):
+            self.units[number].gather()

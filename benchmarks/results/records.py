@@ -11,7 +11,7 @@
      "median_us", "interval_us": [low, high] | null, "rounds", "late",
      "algbw", "busbw",                                    bytes per second, as in bandwidth.py
      "limit_us", "of_limit",                              where a link rate was given: limits.py; 1 is at the limit
-     "ratio", "ratio_interval", "verdict",                native's time over this one's; null without native, or if wrong
+     "ratio", "ratio_interval", "verdict",                native's time over this one's; null if wrong
      "overlap": null | {"percent", "interval", "overall_us", "compute_us", "init_us", "wait_us"},
      "samples_us": [value, …]}                            one a round, the longest over ranks; past SAMPLES of them
                                                           "sketch_us" instead: the 0th to 100th percentile

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from textwrap import dedent
 
@@ -37,68 +36,86 @@ def test_header_names_the_mpi_and_only_rank_0_speaks(run):
     assert done.output.count("1 passed") == 1
 
 
-def test_failure_on_one_rank_is_told_by_rank_0_and_fails_the_run(run):
-    done = run("""
+FAILURE = '''
+    @pytest.fixture
+    def broken(comm):
+        fail_in("fixture")
+    @pytest.fixture
+    def meeting(comm):
+        yield
+        comm.Barrier()
+    def fail_in(here, where="{where}"):
+        if rank == 1 and here == where:
+            raise RuntimeError("words of the failing rank")
+    def test_it(comm, {fixture}):
+        fail_in("test")
+        {waits}
+'''
+ABORTED = "rank 1 of 2: test_it.py::test_it failed", "words of the failing rank"
+WRONG = {       # on two ranks: (code, options, what is printed)
+    "one rank fails": ("""
         def test_it(comm):
             print("printed by", rank)
             assert rank != 1, "words of the failing rank"
-    """)
-    assert done.status not in (0, None), done.output
-    assert "failed on rank 1 of 2" in done.output
-    assert "words of the failing rank" in done.output
-    assert "printed by 1" in done.output
-    assert "1 failed" in done.output
-
-
-def test_failure_on_two_ranks_is_told_in_the_words_of_both(run):
-    done = run("def test_it(comm): assert False, f'words of rank {rank}'")
-    assert done.status not in (0, None), done.output
-    assert "words of rank 0" in done.output
-    assert "words of rank 1" in done.output
-
-
-def test_ranks_that_disagree_fail(run):
-    done = run("""
+    """, (), ("failed on rank 1 of 2", "words of the failing rank", "printed by 1", "1 failed")),
+    "both ranks fail": ("""
+        def test_it(comm): assert False, f'words of rank {rank}'
+    """, (), ("words of rank 0", "words of rank 1")),
+    "they disagree": ("""
         def test_it(comm):
             if rank == 1:
                 pytest.skip("only here")
-    """)
-    assert done.status not in (0, None), done.output
-    assert "passed on rank 0 of 2, skipped on rank 1 of 2" in done.output
-
-
-@pytest.mark.parametrize("where", ["test", "fixture"])
-def test_failure_while_others_wait_in_a_collective_aborts_with_the_words(run, where):
-    started = time.monotonic()
-    done = run(f"""
-        @pytest.fixture
-        def broken(comm):
-            if {where == "fixture"} and rank == 1:
-                raise RuntimeError("words of the failing rank")
-        def test_it(comm, broken):
+    """, (), ("passed on rank 0 of 2, skipped on rank 1 of 2",)),
+    "one fails while others wait in a collective": (
+        FAILURE.format(where="test", fixture="broken", waits="comm.Barrier()"), ["--mpi-grace=1"], ABORTED),
+    "one fails in a fixture": (
+        FAILURE.format(where="fixture", fixture="broken", waits="comm.Barrier()"), ["--mpi-grace=1"], ABORTED),
+    "one fails before a teardown with a collective": (
+        FAILURE.format(where="test", fixture="meeting", waits="comm.Recv(bytearray(1), source=1)"),
+        ["--mpi-grace=1"], ABORTED),
+    "one hangs": (
+        "def test_it(comm): time.sleep(60 * rank)", ["--timeout=2"],
+        ("rank 0 of 2: test_it.py::test_it took more than 2 s; on this rank it has finished",
+         "rank 1 of 2: test_it.py::test_it took more than 2 s; on this rank it was here")),
+    "a hang holds the interpreter's lock": ("""
+        import ctypes
+        def test_it(comm):
+            ctypes.PyDLL(None).sleep(100)
+    """, ["--timeout=1"], ("Timeout",)),
+    "a message would reach the next test": ("""
+        def test_sends_and_fails(comm):
             if rank == 1:
-                raise RuntimeError("words of the failing rank")
+                comm.Send(np.zeros(4), dest=0)
+                assert False
+        def test_next(comm):
             comm.Barrier()
-    """, "--mpi-grace=1")
-    assert done.status not in (0, None), done.output
-    assert "rank 1 of 2: test_it.py::test_it failed" in done.output
-    assert "words of the failing rank" in done.output
-    assert time.monotonic() - started < 30
+            assert not comm.Iprobe()
+            other = np.full(4, -1.0)
+            comm.Sendrecv(np.full(4, rank, float), dest=1 - rank, recvbuf=other, source=1 - rank)
+            assert (other == 1 - rank).all()
+    """, (), ("1 failed, 1 passed",)),
+    "a message is not received": ("""
+        def test_it(comm):
+            if rank == 0:
+                comm.Send(np.zeros(3), dest=1, tag=7)
+    """, (), ("a message of 24 bytes from rank 0, tag 7",)),
+    "they collect different tests": ("""
+        @pytest.mark.parametrize("i", range(2 + rank))
+        def test_it(comm, i): pass
+    """, (), ("on rank 1 and not on rank 0: test_it.py::test_it[2]", "nothing was run")),
+    "one cannot collect": ("""
+        assert rank == 0, "words of the failing rank"
+        def test_it(comm): pass
+    """, (), ("words of the failing rank",)),
+}
 
 
-def test_failure_before_a_collective_teardown_aborts_with_the_words(run):
-    done = run("""
-        @pytest.fixture
-        def meeting(comm):
-            yield
-            comm.Barrier()
-        def test_it(comm, meeting):
-            if rank == 1:
-                raise RuntimeError("words of the failing rank")
-            comm.Recv(bytearray(1), source=1)
-    """, "--mpi-grace=1")
+@pytest.mark.parametrize("what", WRONG)
+def test_what_goes_wrong_is_told_and_fails_the_run(run, what):
+    code, options, words = WRONG[what]
+    done = run(code, *options)
     assert done.status not in (0, None), done.output
-    assert "words of the failing rank" in done.output
+    assert all(word in done.output for word in words), done.output
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -114,69 +131,6 @@ def test_hang_ends_with_the_stack_of_every_rank(run, ranks):
     assert done.output.count("took more than 2 s") == ranks
     assert done.output.count("in wait_for_ever") == ranks
     assert all(f"last words of {rank}" in done.output for rank in range(ranks))
-
-
-def test_hang_of_one_rank_tells_who_waits(run):
-    done = run("def test_it(comm): time.sleep(60 * rank)", "--timeout=2")
-    assert done.status not in (0, None), done.output
-    assert "rank 0 of 2: test_it.py::test_it took more than 2 s; on this rank it has finished" in done.output
-    assert "rank 1 of 2: test_it.py::test_it took more than 2 s; on this rank it was here" in done.output
-
-
-def test_hang_that_holds_the_interpreter_lock_ends(run):
-    done = run("""
-        import ctypes
-        def test_it(comm):
-            ctypes.PyDLL(None).sleep(100)
-    """, "--timeout=1")
-    assert done.status not in (0, None), done.output
-    assert "Timeout" in done.output
-
-
-def test_no_message_reaches_the_next_test(run):
-    done = run("""
-        def test_sends_and_fails(comm):
-            if rank == 1:
-                comm.Send(np.zeros(4), dest=0)
-                assert False
-        def test_next(comm):
-            comm.Barrier()
-            assert not comm.Iprobe()
-            other = np.full(4, -1.0)
-            comm.Sendrecv(np.full(4, rank, float), dest=1 - rank, recvbuf=other, source=1 - rank)
-            assert (other == 1 - rank).all()
-    """)
-    assert done.status not in (0, None), done.output
-    assert "1 failed, 1 passed" in done.output
-
-
-def test_message_left_unreceived_fails_the_test(run):
-    done = run("""
-        def test_it(comm):
-            if rank == 0:
-                comm.Send(np.zeros(3), dest=1, tag=7)
-    """)
-    assert done.status not in (0, None), done.output
-    assert "a message of 24 bytes from rank 0, tag 7" in done.output
-
-
-def test_ranks_that_collect_different_tests_end_the_run(run):
-    done = run("""
-        @pytest.mark.parametrize("i", range(2 + rank))
-        def test_it(comm, i): pass
-    """)
-    assert done.status not in (0, None), done.output
-    assert "on rank 1 and not on rank 0: test_it.py::test_it[2]" in done.output
-    assert "passed" not in done.output
-
-
-def test_collection_error_on_one_rank_is_told(run):
-    done = run("""
-        assert rank == 0, "words of the failing rank"
-        def test_it(comm): pass
-    """)
-    assert done.status not in (0, None), done.output
-    assert "words of the failing rank" in done.output
 
 
 def test_sample_is_the_same_on_every_rank_and_follows_the_seed(run):

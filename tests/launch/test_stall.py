@@ -407,17 +407,6 @@ else:
     assert "rank 1 has not made this call: now at script.py" in done.output and "raised" not in done.output
 
 
-def test_different_collectives_are_told_apart_without_check_mode(run):
-    """By the methods under way; and by what is past where the other call was done at once."""
-    done = run("""
-        comm = mpicoll.Comm(world)
-        comm.Barrier()
-        comm.Bcast(np.ones(3), 0) if rank == 1 else comm.Allgather(np.ones(3), np.ones(3 * p))
-    """, "mpi4py", MPICOLL_TIMEOUT="2")
-    assert done.status not in (0, None), done.output
-    assert "rank 1 has made another call here: Bcast, at script.py, line 13" in done.output, done.output
-
-
 def test_a_program_that_ends_one_rank_after_the_other_ends(run):
     """Those that are done wait for the others, by whatever way they end, and nothing is told."""
     done = run("""
@@ -548,17 +537,3 @@ def test_an_exception_in_a_user_operator_ends_the_run_with_its_words(run, engine
     """, engine, str(tmp_path / "words"), ranks=2)
     assert done.status not in (0, None), done.output
     assert "words of the operator" in (tmp_path / "words").read_text()
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_program_that_ends_with_communicators_alive(run, engine):
-    """Comms that nobody freed and a thread that has run do not disturb MPI_Finalize."""
-    done = run("""
-        kept = [mpicoll.Comm(world), mpicoll.Comm(world).Dup(), mpicoll.Comm(world).Split(rank % 2)]
-        for comm in kept:
-            with comm.using(engine=engine):
-                comm.Iallreduce(np.ones(5), np.zeros(5)).Wait()
-        say("end of", rank)
-    """, engine)
-    assert done.status == 0, done.output
-    assert all(f"end of {r}" in done.output for r in range(3)) and "Traceback" not in done.output

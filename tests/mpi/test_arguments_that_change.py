@@ -14,7 +14,6 @@ import pytest
 from mpi4py import MPI
 from support.cases import AGAIN
 
-import mpicoll
 from mpicoll.comm import comm as module
 from mpicoll.dispatch.methods import Invocation
 from mpicoll.fastpath import dispatch
@@ -22,11 +21,6 @@ from mpicoll.schedules.collectives import BLOCKING, NONBLOCKING
 
 POINTS = ["before it is parsed", "after it is parsed", "when it is learnt"]
 LEARNT = AGAIN - 1                      # calls of a kind that go the slow path
-
-
-@pytest.fixture
-def ours(comm):
-    return mpicoll.Comm(comm)
 
 
 def at(point, change, monkeypatch):
@@ -115,45 +109,28 @@ def test_anything_in_the_list(ours, comm, monkeypatch, what, point, nth):
         assert (shorter == 3 * p).all()
 
 
-@pytest.mark.parametrize("nth", range(LEARNT))
-@pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("held", [list, np.array])
-def test_counts(ours, comm, monkeypatch, held, point, nth):
-    """Counts of a v-form that change in a call, in an array in place."""
-    p, rank = comm.size, comm.rank
-    for i in range(AGAIN + 3):
-        counts = held([2] * p)
-        got = np.full(4 * p, -1.0)
-        message = [got, counts]
-
-        def change(counts=counts):
-            counts[:] = [4] * p if isinstance(counts, list) else 4
-
-        if i == nth:
-            at(point, change, monkeypatch)
-        ours.Allgatherv(np.full(2, float(rank)), message)
-        monkeypatch.undo()
-        assert (got[: 2 * p] == np.repeat(np.arange(p), 2)).all() and (got[2 * p :] == -1).all(), i
+COUNTS = {      # a method with counts of 2 for all: (its buffers, what arrives, other counts)
+    "Allgatherv": lambda p, rank: (
+        (np.full(2, float(rank)), np.full(4 * p, -1.0)), [*np.repeat(np.arange(p), 2), *[-1] * 2 * p], [4] * p),
+    "Reduce_scatter": lambda p, rank: (
+        (np.arange(2.0 * p), np.full(2, -1.0)), [2 * rank * p, (2 * rank + 1) * p], [2 * p] + [0] * (p - 1)),
+}
 
 
 @pytest.mark.parametrize("nth", range(LEARNT))
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("held", [list, np.array])
-def test_recvcounts(ours, comm, monkeypatch, held, point, nth):
-    """Counts of Reduce_scatter that change in a call, in an array in place."""
-    p, rank = comm.size, comm.rank
-    send = np.arange(2.0 * p)
+@pytest.mark.parametrize("method", COUNTS)
+def test_counts(ours, comm, monkeypatch, method, held, point, nth):
+    """Counts that change in a call, in a list or an array in place."""
     for i in range(AGAIN + 3):
-        counts, got = held([2] * p), np.full(2, -1.0)
-
-        def change(counts=counts):
-            counts[:] = [2 * p] + [0] * (p - 1)
-
+        counts = held([2] * comm.size)
+        (send, got), want, other = COUNTS[method](comm.size, comm.rank)
         if i == nth:
-            at(point, change, monkeypatch)
-        ours.Reduce_scatter(send, got, counts)
+            at(point, lambda counts=counts, other=other: counts.__setitem__(slice(None), other), monkeypatch)
+        getattr(ours, method)(send, *([[got, counts]] if method == "Allgatherv" else [got, counts]))
         monkeypatch.undo()
-        assert (got == p * send[2 * rank : 2 * rank + 2]).all(), i
+        assert got.tolist() == want, i
 
 
 @pytest.mark.mpi(min_size=2)

@@ -10,26 +10,17 @@ import pytest
 from mpi4py import MPI
 from support import cases, ops
 from support.cases import Case, Checks
-from unit.mutants import adhoc
 
 import mpicoll
-from mpicoll.buffers import operators
 from mpicoll.buffers.arguments import parse_allreduce
-from mpicoll.buffers.datatypes import facts
 from mpicoll.dispatch import methods, prepare
 from mpicoll.dispatch.methods import Invocation
-from mpicoll.engines.load import engine_named
 from mpicoll.errors import MismatchError, OperatorError, PreconditionError
-from mpicoll.plans.lowering import lower
-from mpicoll.plans.plan import LAST
-from mpicoll.plans.rolled import rolled
-from mpicoll.schedules.ir import Recv, RecvReduce, Send
 
 AVERAGED = ("reduce", "reduce_scatter", "allreduce")
 REDUCING = [(collective, spec) for collective, spec in cases.specs() if collective in AVERAGED]
 WITH_NATIVE = REDUCING + [(collective, "native") for collective in AVERAGED]
 each = pytest.mark.parametrize
-engines = each("engine", cases.ENGINES)
 several = pytest.mark.mpi(min_size=2)
 
 
@@ -63,7 +54,6 @@ def numbers(code):
 # -- every algorithm
 
 
-@engines
 @each(("collective", "spec"), WITH_NATIVE, ids=map(" ".join, WITH_NATIVE))
 def test_averages_are_sums_divided(comm, engine, collective, spec):
     ours, p = mpicoll.Comm(comm), comm.size
@@ -78,11 +68,9 @@ def test_averages_are_sums_divided(comm, engine, collective, spec):
         check(checks, ours, comm, Case(collective, 200), spec, engine, chunk_bytes=64, window=3)
 
 
-@engines
 @each("collective", AVERAGED)
-def test_every_type_that_has_an_average(comm, engine, collective):
+def test_every_type_that_has_an_average(ours, comm, engine, collective):
     """Long doubles have no kernels, and go by MPI's own collective."""
-    ours = mpicoll.Comm(comm)
     specs = [spec for c, spec in WITH_NATIVE if c == collective]
     with Checks() as checks:
         for code, spec, in_place in product("fFDgG", specs, (False, True)):
@@ -92,7 +80,6 @@ def test_every_type_that_has_an_average(comm, engine, collective):
             check(checks, ours, comm, case, spec, engine)
 
 
-@engines
 @each("spec", ["ring", "recursive_halving", "native"])
 def test_uneven_shares(comm, engine, spec):
     ours, p = mpicoll.Comm(comm), comm.size
@@ -106,32 +93,22 @@ def test_uneven_shares(comm, engine, spec):
     assert np.array_equal(mine[: counts[comm.rank]], total / p)
 
 
-@engines
 @each("spec", ["ring", "rabenseifner", "native"])
-@each("code", "dF")
-def test_nonblocking(comm, engine, spec, code):
-    """Several under way, sums among them, which no average may touch."""
-    ours, p = mpicoll.Comm(comm), comm.size
-    mine = [ops.values(n, comm.rank, code) for n in (0, 1, p, 500, 4001)]
-    totals = [ops.values(len(x), 0, code) for x in mine]
-    for x, total in zip(mine, totals):
-        comm.Allreduce(x, total)
-    averages, sums = [np.zeros_like(x) for x in mine], [np.zeros_like(x) for x in mine]
+def test_beside_sums_under_way(ours, engine, spec):
+    """Which no average may touch."""
+    p, under_way = ours.size, []
     with ours.using(engine=engine, allreduce=spec, chunk_bytes=512):
-        requests = [ours.Iallreduce(x, y, op)
-                    for x, y, z in zip(mine, averages, sums) for y, op in ((y, mpicoll.AVG), (z, MPI.SUM))]
-        in_place = mine[-1].copy()
-        requests.append(ours.Iallreduce(MPI.IN_PLACE, in_place, mpicoll.AVG))
-    for request in requests:
-        request.Wait()
+        for n, op, in_place in product((0, 1, p, 500, 4001), (MPI.SUM, mpicoll.AVG), (False, True)):
+            mine = cases.data(n, ours.rank)
+            got = mine.copy() if in_place else np.zeros(n)
+            want = sum(cases.data(n, rank) for rank in range(p)) / (1 if op is MPI.SUM else p)
+            under_way.append((ours.Iallreduce(MPI.IN_PLACE if in_place else mine, got, op), got, want))
     with Checks() as checks:
-        for total, average, plain in zip(totals, averages, sums):
-            checks.equal(average, quotient(total, p), len(total), "average")
-            checks.equal(plain, total, len(total), "sum")
-        checks.equal(in_place, quotient(totals[-1], p), "in place")
+        for request, got, want in under_way:
+            request.Wait()
+            checks.equal(got, want, len(got))
 
 
-@engines
 @each(("collective", "spec"), REDUCING, ids=map(" ".join, REDUCING))
 def test_averages_are_the_same_algorithms_sums_divided(comm, engine, collective, spec):
     """Numbers whose sum depends on the order: the division comes after it, and nothing else changes."""
@@ -150,42 +127,6 @@ def test_sums_and_averages_of_one_size_do_not_share_a_plan(comm):
                 ours.Allreduce(np.full(7, comm.rank + 1.0), got, op)
                 want = p if op == MPI.MAX else sum(range(1, p + 1)) / by
                 checks.equal(got, np.full(7, float(want)), op)
-
-
-def handed_over(p, rank):
-    """Rank 1 completes the sum, and gets it back from rank 0, blocks out of order: they land, and are copied."""
-    others = tuple(range(2, p))
-    if rank == 1:
-        yield tuple(RecvReduce(peer, (0, 1, 2)) for peer in (0, *others))
-        yield Send(0, (0, 1, 2))
-        yield Recv(0, (2, 0, 1))
-    elif rank == 0 and p > 1:
-        yield Send(1, (0, 1, 2))
-        yield Recv(1, (0, 1, 2))
-        yield tuple(Send(peer, (2, 0, 1)) for peer in (1, *others))
-    elif rank:
-        yield Send(1, (0, 1, 2))
-        yield Recv(0, (2, 0, 1))
-
-
-@engines
-@each("chunk_bytes", [None, 16])
-def test_an_algorithm_that_declares_nothing(comm, engine, chunk_bytes):
-    """Every rank divides what it keeps, after it was used last."""
-    made, n = adhoc("allreduce", handed_over, comm.size, blocks=3), 20
-    plan = lower(made, comm.rank, n, 8, chunk_bytes=chunk_bytes, averaged=True)
-    divisions = [plan.segments[a:b] for kind, _, a, b, _ in plan.rows.tolist() if kind == LAST]
-    assert (len(divisions) > 0) == (comm.size > 1)
-    mine, total, got = cases.data(n, comm.rank), np.zeros(n), np.zeros(n)
-    scratch = np.empty(plan.scratch_bytes + 64, np.uint8)
-    execution = engine_named(engine).Execution(rolled(plan), comm)
-    average = operators.operator(mpicoll.AVG, facts(MPI.DOUBLE))
-    bases = tuple(MPI.Get_address(x) for x in (mine, got, scratch))
-    execution.bind(0, bases, average.kernel, average.scale, operators.divisor(mine.dtype, comm.size))
-    while not execution.advance(1.0):
-        pass
-    comm.Allreduce(mine, total)
-    assert np.array_equal(got, total / comm.size)
 
 
 # -- refusals

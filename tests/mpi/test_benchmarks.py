@@ -137,14 +137,6 @@ def test_what_is_wrong_on_one_rank_is_wrong(comm, capsys):
         assert capsys.readouterr().out.count("NO") == 2
 
 
-def test_command(comm, tmp_path):
-    path = tmp_path / "out.jsonl"
-    done = invoke("allreduce", "--sizes", "8,1K", "--iterations", "2", "--json", str(path))
-    assert done.exit_code == 0, done.output
-    assert path.exists() == (comm.rank == 0)
-    assert ("recursive_doubling" in done.output) == (comm.rank == 0)
-
-
 def test_command_with_a_wrong_answer(comm, monkeypatch):
     monkeypatch.setattr(mpicoll.Comm, "Allreduce", lambda self, send, recv, op: recv.fill(0))
     done = invoke("allreduce", "--sizes", "64", "--iterations", "2", "--algorithms", "native,auto")
@@ -231,9 +223,8 @@ def refused(comm, words: str) -> str:
 @pytest.mark.parametrize("words", [
     "allreduce --sizes 8:x", "allreduce --algorithms rign", "allreduce --dtype float99", "nothing", "allreduce --no",
     "allreduce --sizes 8 --json /nowhere/at/all", "gather --counts uneven", "gatherv --counts odd", "scan --root 1",
-    "scatterv --root 99", "alltoallw --window 0", "exscan --chunk-bytes 0",
-    "bcast --form persistent --algorithms chained", "bcast --rate 50Mbyte",
-    "bcast --sync never", "bcast --root 99", "bcast --root some", "bcast --form sync",
+    "scatterv --root 99", "alltoallw --window 0", "bcast --form persistent --algorithms chained",
+    "bcast --rate 50Mbyte", "bcast --sync never", "bcast --root some", "bcast --form sync",
 ])
 def test_command_with_bad_input(comm, words):
     refused(comm, words)
@@ -282,7 +273,7 @@ def test_busy_processes_end(comm):
     assert all(process.poll() is not None for process in started)
 
 
-@pytest.mark.parametrize("words", ["--busy -1", "--calls 0", "--nbytes 3"])
-def test_streams_that_cannot_be(comm, words):
-    result = CliRunner().invoke(loaded.main, words.split())
-    assert result.exit_code == 2 and "Traceback" not in result.output
+def test_streams_that_cannot_be(comm):
+    """Rank 0 says why, in one line."""
+    result = CliRunner().invoke(loaded.main, ["--nbytes", "3"])
+    assert result.exit_code == 2 and len(result.output.splitlines()) == (comm.rank == 0)

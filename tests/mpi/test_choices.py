@@ -11,7 +11,7 @@ from support import cases, ops
 from support.cases import Case, Checks
 
 import mpicoll
-from mpicoll.errors import ParameterError, PreconditionError
+from mpicoll.errors import PreconditionError
 from mpicoll.schedules.grouping import dealt, uneven
 from mpicoll.schedules.registry import find, registered
 from mpicoll.selection.rules import HOST_RULES, LINK_RULES
@@ -30,11 +30,6 @@ def as_if_on(ours, nodes):
 def as_if_on_two_nodes(ours):
     """Every other rank on one."""
     as_if_on(ours, dealt(ours.size, 2))
-
-
-@pytest.fixture(params=cases.ENGINES)
-def engine(request):
-    return request.param
 
 
 @each("collective", HIERARCHICAL)
@@ -62,9 +57,8 @@ def test_nodes_whose_ranks_do_not_follow_each_other(comm, engine, collective, sp
 
 @pytest.mark.mpi(min_size=3)
 @pytest.mark.unsampled(max_size=4)
-def test_ranks_that_share_hosts_meet_there_first(comm, engine):
+def test_ranks_that_share_hosts_meet_there_first(ours, comm, engine):
     """As if the machine were two: what auto chooses then is right, and explain says the same."""
-    ours = mpicoll.Comm(comm)
     as_if_on_two_nodes(ours)
     with Checks() as checks:
         for collective in HOST_RULES:
@@ -120,8 +114,7 @@ def test_vectors_between_hosts(comm, engine):
             checks.equal(records[0].messages, 3 * sum(counts[0][b] > 0 for b in range(1, p)))
 
 
-def test_nodes_are_those_that_share_memory(comm):
-    ours = mpicoll.Comm(comm)
+def test_nodes_are_those_that_share_memory(ours, comm):
     with ours.using(allreduce="hierarchical"), ours.trace() as records:
         case = Case("allreduce", 7)
         got = case.run(ours).result
@@ -147,28 +140,6 @@ def test_order_is_kept_where_the_groups_are_in_rank_order(comm, engine):
             spec = f"hierarchical(middle=recursive_doubling, groups={dealt(p, 2)})"
             with ours.using(allreduce=spec), pytest.raises(PreconditionError, match="does not keep operand order"):
                 case.run(ours)
-
-
-REFUSED = {
-    "recursive_multiplying(k=1)": "at least 2",
-    "parameter_server(servers=0)": "from 1 to p",
-    "parameter_server(servers=1000)": "from 1 to p",
-    "hierarchical(groups=0)": "at least 1",
-    "hierarchical(groups=((1000,),))": "names 1000",
-    "halving_doubling(form=other)": "fold or binary_blocks",
-    "ring(k=2)": "no parameter k",
-}
-
-
-@each(("spec", "says"), REFUSED.items(), ids=REFUSED)
-def test_a_parameter_out_of_range_names_the_range(comm, spec, says):
-    """Before any message, on every rank alike."""
-    ours = mpicoll.Comm(comm)
-    with pytest.raises(ParameterError, match=says), ours.using(allreduce=spec):
-        pass
-    send, got = np.ones(3), np.zeros(3)
-    ours.Allreduce(send, got)
-    assert (got == comm.size).all()
 
 
 REQUIRING = [(entry.collective.name, entry.name) for entry in registered() if entry.requires]

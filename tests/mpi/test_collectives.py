@@ -15,11 +15,6 @@ import mpicoll
 LARGE = 40_000                              # doubles in all
 
 
-@pytest.fixture(params=cases.ENGINES)
-def engine(request):
-    return request.param
-
-
 def counts(p):
     """Small counts around the number of ranks, in which remainders and empty blocks show."""
     return sorted({0, 1, p - 1, p, p + 1, 5 * p + 3})
@@ -126,8 +121,7 @@ def test_reduce_scatter_of_unequal_shares(comm, engine, spec):
                     checks.equal([(r.algorithm, r.engine) for r in records], [(spec, engine)], *said)
 
 
-def test_reduce_scatter_asks_for_counts_it_is_not_given(comm):
-    ours = mpicoll.Comm(comm)
+def test_reduce_scatter_asks_for_counts_it_is_not_given(ours, comm):
     with Checks() as checks:
         for each_counts in shares(comm.size):
             got, intact = reduce_scatter(ours, each_counts, False, given=False)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import threading
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 from support import cases
+from support.calls import complete, works
 from support.in_form import FORMS, in_form
 
 import mpicoll
@@ -17,7 +17,6 @@ from mpicoll.errors import CommError
 from mpicoll.runtime import channel as channels
 
 each = pytest.mark.parametrize
-THREADED = MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
 
 class Mine(mpicoll.Comm):
@@ -27,15 +26,6 @@ class Mine(mpicoll.Comm):
 @pytest.fixture(params=[mpicoll.Comm, Mine], ids=["Comm", "subclass"])
 def ours(comm, request):
     return request.param(comm)
-
-
-def works(comm, size=None):
-    """A collective of ours gives what it should, on ours."""
-    total, count = np.zeros(3), comm.size if size is None else size
-    with comm.trace() as records:
-        comm.Allreduce(np.full(3, comm.rank + 1.0), total)
-    assert (total == count * (count + 1) / 2).all()
-    assert [r.algorithm != "native" for r in records] == [True]
 
 
 # -- a Comm is a communicator
@@ -60,31 +50,14 @@ def test_pickled_methods_and_messages_still_work(ours):
     assert ours.sendrecv(rank, (rank + 1) % p, source=(rank - 1) % p) == (rank - 1) % p
 
 
-def test_methods_that_are_not_ours_still_work(ours):
-    p, rank = ours.size, ours.rank
-    got, counts = np.zeros(p * (p + 1) // 2), [r + 1 for r in range(p)]
-    ours.Allgatherv(np.full(rank + 1, float(rank)), [got, counts])
-    assert got.tolist() == [float(r) for r in range(p) for _ in range(r + 1)]
-    request, total = ours.Ibarrier(), np.zeros(1)
-    request.Wait()
-    ours.Scan(np.ones(1), total)
-    assert total[0] == rank + 1
-
-
 def test_two_objects_on_one_communicator_share_their_channel(comm):
+    """So what one says by using() holds for the communicator."""
     first, live = mpicoll.Comm(comm), len(channels.LIVE)
     second = mpicoll.Comm(comm)
     assert first._channel is second._channel and len(channels.LIVE) == live
-    with first.trace() as records:
+    with first.trace() as records, first.using(allreduce="naive"):
         works(second)
-    assert len(records) == 1
-
-
-def test_shared_choice(comm):
-    """What using() says holds for the communicator."""
-    first, second = mpicoll.Comm(comm), mpicoll.Comm(comm)
-    with first.using(allreduce="naive"):
-        assert second.explain("allreduce", 1 << 20).algorithm == "naive"
+    assert records[0].algorithm == "naive"
     assert second.explain("allreduce", 1 << 20).algorithm != "naive"
 
 
@@ -104,9 +77,32 @@ def test_one_rank(comm):
 # -- communicators out of communicators
 
 
-@each("method", ["Dup", "Clone"])
-def test_copies(ours, method):
-    copy = getattr(ours, method)()
+def completed(copy_and_request):
+    copy, request = copy_and_request
+    request.Wait()
+    return copy
+
+
+COPIES = {      # each of a communicator and an info object
+    "Dup": lambda comm, info: comm.Dup(),
+    "Dup of an info": lambda comm, info: comm.Dup(info),
+    "Dup_with_info": lambda comm, info: comm.Dup_with_info(info),
+    "Clone": lambda comm, info: comm.Clone(),
+    "Idup": lambda comm, info: completed(comm.Idup()),
+    "Idup_with_info": lambda comm, info: completed(comm.Idup_with_info(info)),
+}
+
+
+@pytest.fixture
+def info():
+    made = MPI.Info.Create()
+    yield made
+    made.Free()
+
+
+@each("how", COPIES)
+def test_copies(ours, info, how):
+    copy = COPIES[how](ours, info)
     assert type(copy) is type(ours) and MPI.Comm.Compare(copy, ours) == MPI.CONGRUENT
     assert copy._channel is not ours._channel
     works(copy)
@@ -114,30 +110,10 @@ def test_copies(ours, method):
     works(ours)
 
 
-def test_dup_with_info(ours):
-    info = MPI.Info.Create()
-    copy = ours.Dup(info)
-    assert type(copy) is type(ours)
-    works(copy)
-    copy.Free()
-    info.Free()
-
-
-@each("method", ["Idup", "Idup_with_info"])
-def test_nonblocking_copies(ours, method):
-    arguments = [MPI.INFO_NULL] if method == "Idup_with_info" else []
-    copy, request = getattr(ours, method)(*arguments)
-    request.Wait()
-    assert type(copy) is type(ours)
-    works(copy)
-    copy.Free()
-
-
 @pytest.mark.mpi(min_size=2)
 def test_the_first_call_on_a_nonblocking_copy_waits_for_nobody(ours):
     """Rank 1 sends, in a way that waits for the receive, before it makes a call that rank 0 has begun."""
-    copy, request = ours.Idup()
-    request.Wait()
+    copy = completed(ours.Idup())
     word = np.zeros(1)
     if ours.rank == 1:
         ours.Ssend(word, 0)
@@ -168,7 +144,7 @@ def test_parts_that_some_are_not_in(ours):
         with pytest.raises(CommError):
             part.Allreduce(np.zeros(1), np.zeros(1))
     else:
-        works(part, 1)
+        works(part)
         part.Free()
     works(ours)
 
@@ -192,7 +168,7 @@ def test_groups(ours, method):
         assert type(part) is type(ours)
         if ours.rank in members:
             assert part.rank == members.index(ours.rank)
-            works(part, len(members))
+            works(part)
             part.Free()
         else:
             assert part == MPI.COMM_NULL
@@ -241,7 +217,7 @@ def made(request):
     return request.param.split(",")[0], TOPOLOGIES[request.param]
 
 
-def test_topologies(ours, comm, made):
+def test_topologies(ours, comm, made, info):
     """Of mpi4py's class and of ours, and so are copies; parts are plain."""
     name, make = made
     ring, plain = make(ours), make(comm)
@@ -249,10 +225,7 @@ def test_topologies(ours, comm, made):
     assert type(ring) is kind and isinstance(ring, getattr(MPI, name)) and isinstance(ring, mpicoll.Comm)
     assert edges(ring) == edges(plain) and ring.rank == plain.rank
     works(ring)
-    info = MPI.Info.Create()
-    idup, request = ring.Idup()
-    request.Wait()
-    for copy in (ring.Dup(), ring.Dup(info), ring.Dup_with_info(info), ring.Clone(), idup):
+    for copy in (make_copy(ring, info) for make_copy in COPIES.values()):
         assert type(copy) is kind and edges(copy) == edges(plain)
         assert MPI.Comm.Compare(copy, ring) == MPI.CONGRUENT
         works(copy)
@@ -262,7 +235,7 @@ def test_topologies(ours, comm, made):
         assert type(part) is mpicoll.Comm
         works(part)
         part.Free()
-    for freed in (group, info, ring, plain):
+    for freed in (group, ring, plain):
         freed.Free()
     with pytest.raises(CommError):
         ring.Barrier()
@@ -397,8 +370,7 @@ def test_a_communicator_that_goes_with_its_last_request(comm):
         messages = ours.Allreduce_init(np.ones(3), np.zeros(3))     # has requests of MPI's
     short, channel = ours.Scan_init(np.ones(3), np.zeros(3)), ours._channel
     for request in (native, messages, short):
-        request.Start()
-        request.Wait()
+        complete(request)
     under_way = ours.Iallreduce(np.ones(3), result)
     plain.Free()
     native.Free()
@@ -490,33 +462,21 @@ def flooded(comm):
     plain.Free()
 
 
-@each("engine", cases.ENGINES)
-def test_user_messages_do_not_meet_ours(comm, engine):
-    """Receives from anybody with any tag wait, before, while and after our messages travel."""
-    ours = mpicoll.Comm(comm)
-    with flooded(comm) as (plain, requests), cases.Checks() as checks:
-        for collective, spec in cases.specs():
-            cases.check(checks, ours, plain, cases.Case(collective, 3 if collective != "barrier" else 0), spec, engine)
-        operation = ours.Iallreduce(np.ones(5), np.zeros(5))
-        checks.that(not any(r.Test() for r in requests), "a message of ours reached the user")
-        operation.Wait()
-        checks.that(not any(r.Test() for r in requests), "a message of ours reached the user")
-
-
 SOME = ("bcast binomial", "allreduce ring", "reduce_scatter pairwise", "alltoall bruck", "gather binomial",
         "scatter linear", "scan linear", "barrier dissemination", "allgather ring")
 
 
 @each("check", ["0", "1"], ids=["", "check-mode"])
 @each("form", FORMS)
-@each("engine", cases.ENGINES)
-def test_user_messages_do_not_meet_ours_in_any_form(comm, engine, form, check, monkeypatch):
-    """Nor does a probe see ours: counts that are asked for, signatures and tags of persistent requests included."""
+def test_user_messages_do_not_meet_ours(comm, engine, form, check, monkeypatch):
+    """Receives from anybody with any tag wait, before, while and after our messages travel: of every algorithm, and in
+    other forms of some. Nor does a probe see ours: counts that are asked for, signatures, tags of persistent requests.
+    """
     monkeypatch.setenv("MPICOLL_CHECK", check)
     ours, p = in_form(mpicoll.Comm, form)(comm), comm.size
+    every = (form, check) == ("blocking", "0")
     with flooded(comm) as (plain, requests), cases.Checks() as checks:
-        for words in SOME:
-            collective, spec = words.split()
+        for collective, spec in cases.specs() if every else map(str.split, SOME):
             case = cases.Case(collective, 0 if collective == "barrier" else 3)
             cases.check(checks, ours, plain, case, spec, engine)
             operation = ours.Iallreduce(np.ones(5), np.zeros(5))
@@ -524,12 +484,11 @@ def test_user_messages_do_not_meet_ours_in_any_form(comm, engine, form, check, m
             with ours.using(engine=engine, alltoallv="bruck"):
                 ours.Alltoallv([np.ones(2 * p), counts], [got, counts])
             checks.that((got == 1).all(), got)
-            checks.that(not any(r.Test() for r in requests), "a message of ours reached the user", words)
-            checks.that(not comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG), "a probe saw a message of ours", words)
+            checks.that(not any(r.Test() for r in requests), "a message of ours reached the user", spec)
+            checks.that(not comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG), "a probe saw a message of ours", spec)
             operation.Wait()
 
 
-@each("engine", cases.ENGINES)
 def test_native_collectives_in_flight_on_the_same_communicator(comm, engine):
     """MPI's own, through mpi4py's handle, between ours and in another order of completion."""
     ours, p, n = mpicoll.Comm(comm), comm.size, 400
@@ -552,7 +511,6 @@ def test_native_collectives_in_flight_on_the_same_communicator(comm, engine):
             checks.that((got == want).all(), i, got)
 
 
-@each("engine", cases.ENGINES)
 def test_user_messages_wait_for_their_receive(comm, engine):
     """Sent before, received after our collectives."""
     ours, p = mpicoll.Comm(comm), comm.size
@@ -565,33 +523,3 @@ def test_user_messages_wait_for_their_receive(comm, engine):
         comm.Recv(got, (comm.rank - 1) % p, tag)
         assert got[0] == 7.0 + tag
     MPI.Request.Waitall(requests)
-
-
-# -- threads
-
-
-@pytest.mark.skipif(not THREADED, reason="needs MPI_THREAD_MULTIPLE")
-@each("engine", cases.ENGINES)
-def test_two_communicators_in_two_threads(comm, engine):
-    wrong: list[object] = []
-
-    def work(ours, n):
-        try:
-            for i in range(30):
-                got = np.zeros(n)
-                ours.Allreduce(np.full(n, float(i + ours.rank)), got)
-                if not (got == ours.size * i + ours.size * (ours.size - 1) / 2).all():
-                    wrong.append((n, i, got))
-                ours.Iallreduce(MPI.IN_PLACE, got).Wait()
-        except BaseException as error:
-            wrong.append(error)
-
-    both = [mpicoll.Comm(comm), mpicoll.Comm(comm).Dup()]
-    with both[0].using(engine=engine), both[1].using(engine=engine):
-        threads = [threading.Thread(target=work, args=(c, n)) for c, n in zip(both, (3, 5_000))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    both[1].Free()
-    assert not wrong

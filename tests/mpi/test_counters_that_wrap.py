@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from mpi4py import MPI
-from support import cases
 
 import mpicoll
 from mpicoll.comm import proxies
@@ -14,11 +13,6 @@ from mpicoll.plans.plan import SEQUENCES
 
 LATE = 1  # the rank that joins last
 several = pytest.mark.mpi(min_size=2)
-
-
-@pytest.fixture(params=cases.ENGINES)
-def engine(request):
-    return request.param
 
 
 @pytest.fixture

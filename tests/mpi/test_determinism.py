@@ -14,6 +14,7 @@ import pytest
 from mpi4py import MPI
 from support import cases
 from support.cases import Case, Checks
+from support.in_form import FORMS, in_form
 from unit.test_bits import from_itself, numbers
 
 import mpicoll
@@ -74,56 +75,18 @@ def same(got, expected):
     return (got is None and expected is None) or got.tobytes() == expected.tobytes()
 
 
-class InForm:
-    """A communicator whose collectives are called in another form than blocking."""
-
-    def __init__(self, comm, call):
-        self.comm, self.call, self.rank, self.size = comm, call, comm.rank, comm.size
-
-    def __getattr__(self, method):
-        return lambda *arguments: self.call(self.comm, method, arguments)
-
-
-def nonblocking(comm, method, arguments):
-    getattr(comm, f"I{method.lower()}")(*arguments).Wait()
-
-
-def persistent(comm, method, arguments):
-    request = getattr(comm, f"{method}_init")(*arguments)
-    request.Start()
-    request.Wait()
-    request.Free()
-
-
-def started_twice(comm, method, arguments):
-    """The second time from what the first has left behind."""
-    request = getattr(comm, f"{method}_init")(*arguments)
-    for _ in range(2):
-        request.Start()
-        request.Wait()
-    request.Free()
-
-
-def forms(comm, case):
-    """The communicator, and the other forms of call that mpicoll has for a collective."""
-    yield comm
-    yield InForm(comm, nonblocking)
-    yield InForm(comm, persistent if case.in_place else started_twice)      # in place the result would be folded
-
-
 def check(checks, ours, case, spec, code, engine, **how):
     """One call, in all its forms, against the trees."""
     want = derived(case, spec, ours.size, ours.rank, code)
     with ours.using(engine=engine, **{case.collective: spec}, **how), ours.trace() as records:
-        got = [case.run(form).result for form in forms(ours, case)]
+        got = {form: case.run(in_form(mpicoll.Comm, form)(ours)).result for form in FORMS}
     if case.collective == "exscan" and ours.rank == 0:
         return
-    for form, result in enumerate(got):
-        checks.that(same(result, want), case, spec, code, engine, how, f"form {form}: {result} is not {want}")
+    for form, result in got.items():
+        checks.that(same(result, want), case, spec, code, engine, how, f"{form}: {result} is not {want}")
     checks.equal({(r.algorithm, r.engine) for r in records}, {(spec, engine)}, case, spec, how, "trace")
 
 
-@each("engine", cases.ENGINES)
 @each(("collective", "spec"), REDUCING, ids=map(" ".join, REDUCING))
 def test_bits_are_those_of_the_trees(comm, engine, collective, spec):
     """Which have neither chunks nor engine nor place in them, so these cannot matter."""
@@ -137,8 +100,7 @@ def test_bits_are_those_of_the_trees(comm, engine, collective, spec):
 
 
 @each(("collective", "spec"), CHOICES, ids=map(" ".join, CHOICES))
-def test_bits_with_parameters(comm, collective, spec):
-    ours = mpicoll.Comm(comm)
+def test_bits_with_parameters(ours, comm, collective, spec):
     with Checks() as checks:
         for engine, in_place in product(cases.ENGINES, (False, True)):
             case = Case(collective, 3 * comm.size + 1, 0, in_place, make=of("d"))
@@ -198,7 +160,6 @@ def disagreeing():
     del _REGISTRY["allreduce"]["from_itself"]
 
 
-@each("engine", cases.ENGINES)
 def test_ranks_that_are_said_to_disagree_do(comm, engine, disagreeing):
     ours, p = mpicoll.Comm(comm), comm.size
     case = Case("allreduce", 1000, make=of("d"))
@@ -213,9 +174,8 @@ def test_ranks_that_are_said_to_disagree_do(comm, engine, disagreeing):
 
 @pytest.mark.mpi(min_size=3)
 @pytest.mark.unsampled(max_size=4)
-def test_these_numbers_tell_one_tree_from_another(comm):
+def test_these_numbers_tell_one_tree_from_another(ours):
     """On three ranks or more two algorithms give two results, so the comparisons above can fail."""
-    ours = mpicoll.Comm(comm)
     results = []
     for spec in ("ring", "recursive_doubling"):
         with ours.using(allreduce=spec):
@@ -226,7 +186,6 @@ def test_these_numbers_tell_one_tree_from_another(comm):
 # -- operators
 
 
-@each("engine", cases.ENGINES)
 @each(("collective", "spec"), [x for x in REDUCING if find(*x).keeps_order(MPI.COMM_WORLD.size)], ids=" ".join)
 def test_operators_that_do_not_commute_are_folded_by_the_trees_in_rank_order(comm, engine, collective, spec):
     def fold(source, target, datatype):

@@ -12,10 +12,11 @@ from functools import partial
 import numpy as np
 import pytest
 from mpi4py import MPI
+from support import vectors
+from support.arranged import SPELLINGS, arrange
 from support.calls import goes_short, teach
 from support.cases import AGAIN
 
-import mpicoll
 from mpicoll.errors import BufferTooSmallError, CountMismatch, MpicollError, OverlapError, TypecodeError
 from mpicoll.fastpath import context as field
 from mpicoll.fastpath import entry, signature
@@ -23,86 +24,48 @@ from mpicoll.fastpath import entry, signature
 N = 3   # elements of a block
 
 
-@pytest.fixture
-def ours(comm):
-    return mpicoll.Comm(comm)
-
-
 def uneven(p):
     """Counts of p ranks, one of them 0 where there are more than two."""
     return [0 if r == 2 else N + r for r in range(p)]
 
 
-def forms(array, counts, places):
-    """Every way to say counts and places of blocks of doubles, freshly made."""
-    return {
-        "counts": [array, counts],
-        "tuple": (array, list(counts)),
-        "counts, type": [array, counts, MPI.DOUBLE],
-        "pair": [array, (counts, places)],
-        "pair, type": [array, (tuple(counts), list(places)), MPI.DOUBLE],
-        "four": [array, counts, places, MPI.DOUBLE],
-        "no places": [array, counts, None, MPI.DOUBLE],
-        "typecode": [array, counts, tuple(places), "d"],
-        "no type": [array, counts, places, None],
-        "int64": [array, np.array(counts), np.array(places), MPI.DOUBLE],
-        "int32": [array, np.array(counts, np.int32), np.array(places, np.int32), MPI.DOUBLE],
-        "pair of arrays": [array, (np.array(counts), np.array(places))],
-    }
+def are_served(ours, calls):
+    """Make calls of one kind, in memory of their own each; from the third on they go the fast path."""
+    for turn, call in enumerate(calls):
+        with ours.trace() as records:
+            call.run(ours)
+        assert not call.wrong
+        assert [record.fast_path for record in records] == [turn >= AGAIN - 1]
+        for memory in (call.sent, call.memory):
+            if memory is not None:
+                memory[:] = 0       # not to be sent again
 
 
-FORMS = sorted(forms(None, [1], [0]))
+def forms(name):
+    """The ways to give counts, places and datatypes."""
+    return vectors.FORMS_OF_TYPES if name == "alltoallw" else vectors.FORMS
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("method", ["Scatterv", "Gatherv", "Allgatherv", "Alltoallv"])
-def test_forms(ours, comm, method, form):
-    """New lists and arrays in every call; results are MPI's."""
-    p, rank, counts = comm.size, comm.rank, uneven(comm.size)
-    columns = [counts[rank]] * p    # what alltoallv sends: to each as much as it receives from this one
-    starts = np.cumsum([0, *counts])[:-1].tolist()
-    even = [counts[rank] * r for r in range(p)]
-
-    def carry_out(on, turn):
-        send, receive = np.arange(100.0) + 1000 * rank + turn, np.full(100, -1.0)
-        all_of_them = lambda array: forms(array, counts, starts)[form]
-        own = lambda array: array[: counts[rank]]
-        {
-            "Scatterv": lambda: on.Scatterv(all_of_them(send), own(receive), p - 1),
-            "Gatherv": lambda: on.Gatherv(own(send), all_of_them(receive), p - 1),
-            "Allgatherv": lambda: on.Allgatherv(own(send), all_of_them(receive)),
-            "Alltoallv": lambda: on.Alltoallv(forms(send, columns, even)[form], all_of_them(receive)),
-        }[method]()
-        return receive
-
-    for turn in range(AGAIN):
-        assert (carry_out(ours, turn) == carry_out(comm, turn)).all()
-    assert goes_short(ours, lambda: carry_out(ours, 7))
-    assert (carry_out(ours, 9) == carry_out(comm, 9)).all()
+LONG = ("memoryview", "no type for nothing")
+FORMS = [(name, form) for name in vectors.METHODS for form in forms(name) if form not in LONG]
 
 
-@pytest.mark.parametrize("types", ["list", "tuple"])
-def test_alltoallw(ours, comm, types):
-    """A datatype for every block, and bytes for places."""
-    p, rank = comm.size, comm.rank
-    kinds = [MPI.DOUBLE if r % 2 else MPI.FLOAT for r in range(p)]
-    send_kinds = [kinds[rank]] * p
+@pytest.mark.parametrize(("name", "form"), FORMS)
+def test_forms(ours, name, form):
+    """New lists and arrays in every call."""
+    call = vectors.Call(name, "uneven", "packed" if form in vectors.PACKED_ONLY else "strewn", ours.size - 1)
+    are_served(ours, [call.arrange(ours, forms(name)[form]) for _ in range(AGAIN + 2)])
 
-    def message(array, given):
-        made = [array, ([2] * p, [16 * r for r in range(p)]), given if types == "list" else tuple(given)]
-        return tuple(made) if types == "tuple" else made
 
-    def carry_out(on):
-        send, receive = np.arange(16 * p, dtype=np.uint8) + rank, np.zeros(16 * p, np.uint8)
-        on.Alltoallw(message(send, send_kinds), message(receive, kinds))
-        return receive
-
-    for _ in range(AGAIN):
-        assert (carry_out(ours) == carry_out(comm)).all()
-    assert goes_short(ours, lambda: carry_out(ours))
-    kinds[0] = MPI.LONG if rank == 0 and p == 1 else kinds[0]   # the lists are other ones by now
-    send_kinds = [kinds[rank]] * p
-    assert (carry_out(ours) == carry_out(comm)).all()
+@pytest.mark.parametrize("types", [list, tuple])
+def test_alltoallw_of_other_types(ours, comm, types):
+    p, rank, counts, places = comm.size, comm.rank, [2] * comm.size, [16 * r for r in range(comm.size)]
+    for kind, code in ((MPI.DOUBLE, "d"), (MPI.FLOAT, "f"), (MPI.DOUBLE, "d")):
+        for _ in range(AGAIN + 1):
+            send, receive = np.zeros((2, 2 * p))
+            send.view(code)[:] = rank + 1
+            ours.Alltoallw(*[[array, (counts, places), types([kind] * p)] for array in (send, receive)])
+            assert all((receive[2 * r : 2 * r + 2].view(code)[:2] == r + 1).all() for r in range(p))
 
 
 @pytest.mark.parametrize("given", ["list", "tuple", "int64", "int32"])
@@ -125,34 +88,15 @@ def test_reduce_scatter(ours, comm, given):
         assert (result == p).all()
 
 
-PLAIN = {   # how to pass an array of which N elements from the second on are meant
-    "type": lambda x: [x[1 : N + 1], MPI.DOUBLE],
-    "typecode": lambda x: (x[1 : N + 1], "d"),
-    "count": lambda x: [x[1:], N],
-    "count, type": lambda x: [x[1:], N, MPI.DOUBLE],
-    "pair, type": lambda x: [x, (N, 1), MPI.DOUBLE],
-    "list for a pair": lambda x: [x, [N, 1], MPI.DOUBLE],
-    "four": lambda x: (x, N, 1, MPI.DOUBLE),
-    "bytes": lambda x: [x.view(np.uint8)[8:], N, MPI.DOUBLE],
-}
+SHORT = ("array", "type", "typecode", "count", "count and type", "count, displacement, type", "both in a list", "four",
+         "bytes of doubles")
 
 
-@pytest.mark.parametrize("form", sorted(PLAIN))
-def test_forms_of_calls_without_counts(ours, comm, form):
-    p = comm.size
-
-    def carry_out(on, turn):
-        send, receive, one = np.arange(9.0) * turn + comm.rank, np.full(9, -1.0), np.full(9, comm.rank + turn)
-        on.Allreduce(PLAIN[form](send), PLAIN[form](receive))
-        on.Bcast(PLAIN[form](one), p - 1)
-        return [*receive, *one]
-
-    for turn in range(AGAIN):
-        assert carry_out(ours, turn) == carry_out(comm, turn)
-    with ours.trace() as records:
-        carry_out(ours, 3)
-    assert [record.fast_path for record in records] == [True, True]
-    assert carry_out(ours, 11) == carry_out(comm, 11)
+@pytest.mark.parametrize("spelling", SHORT)
+@pytest.mark.parametrize("name", ["Allreduce", "Bcast"])
+def test_spellings_of_a_buffer(ours, name, spelling):
+    call = partial(arrange, name, ours, SPELLINGS[spelling], root=ours.size - 1)
+    are_served(ours, [call() for _ in range(AGAIN + 2)])
 
 
 def test_which_side_says_it(ours, comm):
@@ -371,23 +315,6 @@ def test_details_of_another_kind_in_all_rows_that_it_may_have(ours, comm):
     assert goes_short(ours, lambda: call(1))
 
 
-def test_neither_lists_nor_arrays_are_held(ours, comm):
-    p = comm.size
-    message = [np.zeros(2 * p), np.full(p, 2), None, MPI.DOUBLE]
-    call = partial(ours.Allgatherv, [np.ones(2), "d"], message)
-    teach(call, AGAIN)
-    things = [message[0], message[1], message, MPI.DOUBLE, np.dtype(np.int64)]
-    before = [sys.getrefcount(each) for each in things]
-    for _ in range(300):
-        call()
-    after = [sys.getrefcount(each) for each in things]
-    assert after[:3] == before[:3] and all(abs(a - b) < 100 for a, b in zip(after, before))
-    gone = [weakref.ref(each) for each in things[:2]]
-    del call, things, message
-    gc.collect()
-    assert [each() for each in gone] == [None, None]
-
-
 @pytest.fixture
 def switch_interval():
     """Sets for how long a thread runs before another may, unless it waits. Seconds."""
@@ -440,35 +367,6 @@ def test_a_list_that_loses_its_array_meanwhile(ours, comm, form, after, switch_i
     assert comm.rank == 0 or seen == [True]
     gc.collect()
     assert array() is None
-
-
-@pytest.mark.parametrize("method", ["Scatterv", "Gatherv", "Allgatherv", "Alltoallv", "Alltoallw", "Reduce_scatter"])
-@pytest.mark.parametrize("late", [False, True])
-def test_nonblocking(ours, comm, method, late):
-    """Over at once, or gone on with in Wait."""
-    p, rank = comm.size, comm.rank
-    results = []
-    for turn in range(AGAIN + 2):
-        send, receive = np.arange(2.0 * p) + rank + turn, np.zeros(2 * p)
-        counts, places = [2] * p, [16 * r for r in range(p)]
-        arguments = {
-            "Scatterv": ([send, counts], receive[:2], 0),
-            "Gatherv": (send[:2], [receive, counts], 0),
-            "Allgatherv": (send[:2], [receive, counts]),
-            "Alltoallv": ([send, counts], [receive, counts]),
-            "Alltoallw": ([send, counts, places, [MPI.DOUBLE] * p], [receive, counts, places, [MPI.DOUBLE] * p]),
-            "Reduce_scatter": (send, receive[:2], counts),
-        }[method]
-        if late and rank == 0:
-            time.sleep(0.01)
-        with ours.trace() as records:
-            getattr(ours, f"I{method.lower()}")(*arguments).Wait()
-        got = receive.copy()
-        receive[:] = 0
-        getattr(comm, method)(*arguments)
-        assert (got == receive).all()
-        results.append(records[0].fast_path)
-    assert results == [False] * (AGAIN - 1) + [True] * 3
 
 
 @pytest.mark.parametrize("field", ["TYPE", "DATA", "NDIM", "DIMENSIONS", "DTYPE", "FLAGS"])

@@ -14,7 +14,6 @@ import pytest
 from mpi4py import MPI
 from support import types
 from support import vectors as vectors_of
-from support.cases import ENGINES
 from support.in_form import FORMS, in_form
 
 import mpicoll
@@ -50,11 +49,6 @@ if OPEN_MPI:
 NOWHERE = (-1000, 0, 8, 10_000)  # bytes from the beginning of a buffer that is shorter
 REDUCING = ("Allreduce", "Reduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan")
 COLUMN = ("VECTOR", [DOUBLE], {"count": 2, "blocklength": 1, "stride": 2})
-
-
-@pytest.fixture(params=ENGINES)
-def engine(request):
-    return request.param
 
 
 @pytest.fixture(params=[False, True], ids=["unchecked", "checked"])
@@ -172,9 +166,7 @@ def test_mpi_s_own_take_them_too(comm, op):
     every_call(comm, op, run)
 
 
-def test_by_every_algorithm(comm, engine, op):
-    ours = mpicoll.Comm(comm)
-
+def test_by_every_algorithm(ours, engine, op):
     def run(name: str, given: tuple[Any, ...]) -> None:
         collective = name.lower()
         for algorithm in () if name in REDUCING else vectors_of.names(collective):

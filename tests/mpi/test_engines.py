@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 from support import cases
+from support.calls import works
 from support.cases import Case, Checks
 
 import mpicoll
@@ -19,15 +20,6 @@ each = pytest.mark.parametrize
 SPECS = list(cases.specs())
 
 
-def works(comm, engine=None):
-    """A collective gives what it should, on the engine that is expected."""
-    total = np.zeros(5)
-    with comm.trace() as records:
-        comm.Allreduce(np.full(5, comm.rank + 1.0), total)
-    assert (total == comm.size * (comm.size + 1) / 2).all()
-    assert engine is None or [r.engine for r in records] == [engine]
-
-
 # -- which one runs
 
 
@@ -35,21 +27,17 @@ def test_self_test_passes_on_this_mpi():
     assert selftest.check() is None
 
 
-def test_auto_takes_the_compiled_one_where_it_works(comm):
-    ours = mpicoll.Comm(comm)
+def test_auto_takes_the_compiled_one_where_it_works(ours):
     assert ours.explain("allreduce").engine == "compiled"
     works(ours, "compiled")
 
 
-@each("engine", cases.ENGINES)
 def test_forced_by_the_environment(comm, monkeypatch, engine):
     monkeypatch.setenv("MPICOLL_ENGINE", engine)
     works(mpicoll.Comm(comm), engine)
 
 
-@each("engine", cases.ENGINES)
-def test_forced_by_using(comm, engine):
-    ours = mpicoll.Comm(comm)
+def test_forced_by_using(ours, engine):
     with ours.using(engine=engine):
         works(ours, engine)
 
@@ -143,7 +131,6 @@ def record_of(comm, case, spec, engine, how):
     return record
 
 
-@each("engine", cases.ENGINES)
 def test_ring_sends_what_its_formula_says(comm, engine):
     ours, p, n = mpicoll.Comm(comm), comm.size, 60 * comm.size
     record = record_of(ours, Case("allreduce", n), "ring", engine, {})
@@ -156,10 +143,8 @@ def test_ring_sends_what_its_formula_says(comm, engine):
 
 
 @pytest.mark.mpi(min_size=2)
-@each("engine", cases.ENGINES)
-def test_a_spin_ends_on_time(comm, engine):
+def test_a_spin_ends_on_time(ours, comm, engine):
     """Signals are seen between spins, so a spin on a receive that nobody answers must end when it should."""
-    ours = mpicoll.Comm(comm)
     spins: list[float] = []
     with ours.using(engine=engine, bcast="binomial"):
         if comm.rank == 0:
@@ -198,7 +183,6 @@ def interrupt(*arguments):
 
 
 @pytest.mark.mpi(min_size=2)
-@each("engine", cases.ENGINES)
 def test_an_interrupt_is_seen_at_once(comm, engine):
     """As Ctrl-C would be; and the ranks can go on together afterwards."""
     ours, buffer = mpicoll.Comm(comm), np.zeros(4)

@@ -22,10 +22,12 @@ WHOSE = ("MPI", *cases.ENGINES)             # MPI.Intracomm, and mpicoll.Comm on
 each_form = each("form", FORMS)
 
 # What of MPI's own is wrong: Intel MPI's leave blocks of other ranks out; Open MPI's refuse empty buffers that both
-# lie nowhere, and no type where there is no element, and move nothing from a rank that is alone to itself
+# lie nowhere, and no type where there is no element, and move nothing from a rank that is alone to itself; on some
+# numbers of ranks both are wrong about derived types
+OF_DERIVED = {(form, words) for form in FORMS for words in arranged.DERIVED}
 DEFECTS = {
-    "Intel MPI": {("persistent", "Scatter"), ("persistent", "Allgather")},
-    "Open MPI": {("persistent", "Reduce"), *((form, "no type for nothing") for form in FORMS),
+    "Intel MPI": {("persistent", "Scatter"), ("persistent", "Allgather"), *OF_DERIVED},
+    "Open MPI": {("persistent", "Reduce"), *((form, "no type for nothing") for form in FORMS), *OF_DERIVED,
                  *[("blocking", "alltoallw")] * (MPI.COMM_WORLD.size == 1)},
 }
 
@@ -101,7 +103,8 @@ def test_every_spelling(some, whose, form):
             for (words, spelling), n in product(arranged.spellings(name), (3, 0)):
                 restorable = spelling.empty or form != "persistent"
                 may = name in arranged.IN_PLACE and spelling.receives and restorable
-                for in_place in (False, True)[: 1 + may] if n or spelling.empty else ():
+                serves = sound(whose, form, words) and (n or spelling.empty)
+                for in_place in (False, True)[: 1 + may] if serves else ():
                     made = arrange(name, some, spelling, n, some.size - 1 if n else 0, in_place)
                     check(checks, some, made, words, n, in_place)
 
@@ -143,7 +146,6 @@ def test_keywords(some, whose, form):
 
 
 @each_form
-@each("engine", cases.ENGINES)
 def test_form_of_a_buffer(comm, engine, form):
     """Like MPI's own, whatever the chunks."""
     ours = in_form(mpicoll.Comm, form)(comm)

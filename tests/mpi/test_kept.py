@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 from support import cases
+from support.calls import complete
 
 import mpicoll
 from mpicoll.dispatch import prepare
@@ -27,10 +28,10 @@ def new(n, value=1.0, dtype=float):
     return np.full(n, value, dtype).view(Array)
 
 
-@pytest.fixture(params=cases.ENGINES)
-def ours(comm, request):
+@pytest.fixture
+def ours(comm, engine):
     made = mpicoll.Comm(comm)
-    with made.using(engine=request.param):
+    with made.using(engine=engine):
         yield made
 
 
@@ -41,13 +42,15 @@ CALLS = {
     "many chunks": lambda c: ("Allreduce", [new(50_000), new(50_000)], {}),
     "staged": lambda c: ("Alltoall", [MPI.IN_PLACE, new(3 * c.size)], {}),
     "packed": lambda c: ("Bcast", [[new(48), 5, VECTOR]], {}),
-    "counts asked for": lambda c: ("Alltoallv", [[new(c.size), [1] * c.size], [new(c.size), [1] * c.size]], {}),
+    "counts": lambda c: ("Alltoallv", [[new(c.size), [1] * c.size], [new(c.size), [1] * c.size]], {}),
+    "counts asked for": lambda c: CALLS["counts"](c),
     "displacements": lambda c: (
         "Allgatherv", [new(2), [new(3 * c.size), [2] * c.size, [3 * r for r in range(c.size)], MPI.DOUBLE]], {}),
     "reduce_scatter": lambda c: ("Reduce_scatter", [new(2 * c.size), new(2)], {}),
     "native": lambda c: ("Allreduce", [new(3, 1, "g"), new(3, 1, "g")], {}),
     "user operator": lambda c: ("Allreduce", [new(4), new(4)], {"op": OP}),
 }
+CHOICES = {"counts": {"alltoallv": "pairwise"}, "counts asked for": {"alltoallv": "bruck"}}
 VECTOR = MPI.DOUBLE.Create_vector(5, 1, 2).Create_resized(0, 64).Commit()
 OP = MPI.Op.Create(lambda a, b, t: np.add(np.frombuffer(a), np.frombuffer(b), out=np.frombuffer(b)), commute=True)
 
@@ -77,8 +80,7 @@ def call(comm, name, form):
         mpicoll.Request.Waitall([request])
     else:
         request = getattr(comm, f"{method}_init")(*buffers, **keywords)
-        request.Start()
-        request.Wait()
+        complete(request)
         request.Free()
     return watched, request
 
@@ -93,22 +95,9 @@ def test_no_buffer_is_kept(ours, name, form):
     call(ours, name, form)
     gc.disable()
     try:
-        with cases.Checks() as checks:
+        with cases.Checks() as checks, ours.using(**CHOICES.get(name, {})):
             watched, request = call(ours, name, form)
             checks.that(all(x() is None for x in watched), [x() is None for x in watched], request)
-    finally:
-        gc.enable()
-
-
-def test_direct_algorithms_and_those_that_ask(ours):
-    """Of collectives with counts of their own: both keep nothing."""
-    gc.disable()
-    try:
-        for spec in ("pairwise", "bruck"):
-            with cases.Checks() as checks, ours.using(alltoallv=spec):
-                for form in FORMS:
-                    watched, _ = call(ours, "counts asked for", form)
-                    checks.that(all(x() is None for x in watched), spec, form)
     finally:
         gc.enable()
 
@@ -210,9 +199,7 @@ def test_an_override_that_is_left_does_not_leave_its_choice(ours):
 
 def test_idle_executions_are_limited(ours):
     """Many in flight at once leave a few for the next calls; large ones fewer."""
-    served = []
-    for requests in ([ours.Iallreduce(np.ones(7), np.zeros(7)) for _ in range(30)],):
-        mpicoll.Request.Waitall(requests)
+    mpicoll.Request.Waitall([ours.Iallreduce(np.ones(7), np.zeros(7)) for _ in range(30)])
     served = [x for table in ours._channel.cache.tables.values() for x in table.values() if x.plan is not None]
     assert served and max(len(x.idle) for x in served) <= prepare.IDLE
     assert any(x.idle for x in served)
@@ -225,8 +212,7 @@ def test_large_scratch_is_not_kept(ours, monkeypatch):
     with ours.using(allreduce="ring", chunk_bytes=1 << 16):
         ours.Allreduce(np.ones(100_000), np.zeros(100_000))
         request = ours.Allreduce_init(np.ones(100_000), np.zeros(100_000))
-        request.Start()
-        request.Wait()
+        complete(request)
         request.Free()
     kept = ours._channel.scratch.array
     assert kept is None or len(kept) <= 1 << 12

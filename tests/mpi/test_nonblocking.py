@@ -16,20 +16,12 @@ from support import cases, ops
 from support.cases import Checks
 
 import mpicoll
-from mpicoll.dispatch.methods import METHODS
 from mpicoll.errors import CountMismatch, PreconditionError
 from mpicoll.runtime import progress
-from mpicoll.schedules.collectives import COLLECTIVES
-from mpicoll.schedules.collectives import plain as plain_name
 
 ALGORITHMS = [name for collective, name in cases.specs() if collective == "allreduce"]
 THREADED = MPI.Query_thread() == MPI.THREAD_MULTIPLE
 each = pytest.mark.parametrize
-
-
-@pytest.fixture(params=cases.ENGINES)
-def engine(request):
-    return request.param
 
 
 @pytest.fixture(params=[True, False] if THREADED else [False], ids=lambda on: "thread" if on else "no-thread")
@@ -67,14 +59,6 @@ def several(comm, number):
     return [Operation(comm, n=1 + 37 * (i % 5) + 9_000 * (i % 4 == 3), factor=i + 1) for i in range(number)]
 
 
-def test_one(ours):
-    operation = Operation(ours)
-    assert isinstance(operation.request, mpicoll.Request) and isinstance(operation.request, MPI.Request)
-    assert operation.request.Wait() is True
-    assert operation.right()
-    assert operation.request.Wait() is True        # of a null request
-
-
 @pytest.mark.unsampled(max_size=4)
 @each("spec", ALGORITHMS)
 def test_every_algorithm(ours, engine, spec):
@@ -87,28 +71,28 @@ def test_every_algorithm(ours, engine, spec):
     assert all(r.messages > 0 for r in records[1:]) or ours.size == 1
 
 
-@each("number", [2, 12])
-@each("order", [1, -1], ids=["forwards", "backwards"])
-def test_waiting_in_either_order(ours, number, order):
-    operations = several(ours, number)
-    for operation in operations[::order]:
-        operation.request.Wait()
-    assert all(operation.right() for operation in operations)
+ORDERS = {      # of a rank's requests
+    "forwards": lambda number, rank: range(number),
+    "backwards": lambda number, rank: range(number)[::-1],
+    "another on every rank": lambda number, rank: np.random.default_rng(rank).permutation(number),
+}
 
 
-@each("order", [1, -1], ids=["forwards", "backwards"])
-def test_testing_in_either_order(ours, order):
-    operations = several(ours, 12)
-    for operation in operations[::order]:
-        while not operation.request.Test():
+def complete(request, how):
+    """Wait, or Test until it is done."""
+    if how == "Wait":
+        request.Wait()
+    else:
+        while not request.Test():
             pass
-    assert all(operation.right() for operation in operations)
 
 
-def test_ranks_complete_in_different_orders(ours):
-    operations = several(ours, 8)
-    for i in np.random.default_rng(ours.rank).permutation(8):
-        operations[i].request.Wait()
+@each("how", ["Wait", "Test"])
+@each("order", ORDERS)
+def test_completing_in_any_order(ours, order, how):
+    operations = several(ours, 12)
+    for i in ORDERS[order](12, ours.rank):
+        complete(operations[i].request, how)
     assert all(operation.right() for operation in operations)
 
 
@@ -133,65 +117,21 @@ OTHERS = {
 
 
 @pytest.mark.mpi(min_size=2)
+@each("on_another", [False, True], ids=["the same communicator", "another"])
 @each("what", OTHERS)
-def test_one_rank_waits_first_and_another_calls_first(ours, what):
-    """A call of ours advances what is in flight: nobody waits for a rank that is in it already."""
+def test_one_rank_waits_first_and_another_calls_first(ours, what, on_another):
+    """A call of ours advances what is in flight, anywhere: nobody waits for a rank that is in it already."""
+    called = ours.Dup() if on_another else ours
     operation = Operation(ours, n=20_000)
     if ours.rank == 0:
-        OTHERS[what](ours)
+        OTHERS[what](called)
         operation.request.Wait()
     else:
         operation.request.Wait()
-        OTHERS[what](ours)
+        OTHERS[what](called)
     assert operation.right()
-
-
-@pytest.mark.mpi(min_size=2)
-@each("what", OTHERS)
-def test_a_call_on_one_communicator_advances_another(ours, what):
-    """Rank 0 is in a call on the second while the others wait for what is in flight on the first."""
-    second, operation = ours.Dup(), Operation(ours, n=20_000)
-    if ours.rank == 0:
-        OTHERS[what](second)
-        operation.request.Wait()
-    else:
-        operation.request.Wait()
-        OTHERS[what](second)
-    assert operation.right()
-    second.Free()
-
-
-STARTED = [method for method in METHODS.values() if method.name not in ("Reduce_scatter", "Alltoallw")]
-
-
-def test_every_collective_in_flight_at_once(ours):
-    """Each twice, waited for in another order on every rank; results as those of the blocking calls."""
-    plain, wrong, in_flight = MPI.Intracomm(ours).Dup(), [], []
-    for i, method in enumerate(STARTED * 2):
-        got, arguments = buffers(method, ours, factor=i + 1)
-        in_flight.append((method, got, arguments, getattr(ours, method.spelled("nonblocking"))(*arguments)))
-    for i in np.random.default_rng(ours.rank).permutation(len(in_flight)):
-        in_flight[i][3].Wait()
-    for i, (method, got, _, request) in enumerate(in_flight):
-        want, arguments = buffers(method, ours, factor=i + 1)
-        getattr(plain, method.name)(*arguments)
-        if request != MPI.REQUEST_NULL or not np.array_equal(got, want):
-            wrong.append((method.name, got, want))
-    plain.Free()
-    assert not wrong
-
-
-def buffers(method, comm, factor, n=300):
-    """What is received, and arguments of doubles for a method, with the last rank as its root."""
-    p, name = comm.size, method.collective
-    meaning = COLLECTIVES[plain_name(name)]
-    wide = n * p
-    send = cases.data(wide if name in (*cases.WIDE_SEND, "scatterv", "alltoallv") else n, comm.rank) * factor
-    got = np.zeros(wide if name in (*cases.WIDE_RECEIVE, "gatherv", "allgatherv", "alltoallv") else n)
-    if name == "bcast":
-        got = send
-    sides = {"barrier": [], "bcast": [got]}.get(name, [send, got])
-    return got, [*sides, *[MPI.SUM] * meaning.reduces, *[p - 1] * meaning.rooted]
+    if on_another:
+        called.Free()
 
 
 def test_more_in_flight_than_there_are_tags(ours):
@@ -207,12 +147,6 @@ def test_more_in_flight_than_there_are_tags(ours):
     assert all(operation.right() for operation in operations)
 
 
-def test_in_place(ours):
-    got = cases.data(7, ours.rank)
-    ours.Iallreduce(MPI.IN_PLACE, got).Wait()
-    assert np.array_equal(got, sum(cases.data(7, rank) for rank in range(ours.size)))
-
-
 def test_buffers_live_as_long_as_they_are_needed(ours):
     """The caller drops send buffer and request; what is left behind must not be reused."""
     kept = []
@@ -225,17 +159,6 @@ def test_buffers_live_as_long_as_they_are_needed(ours):
     for i, (got, request) in enumerate(kept[::2]):
         request.Wait()
         assert (got == ours.size * i + ours.size * (ours.size - 1) / 2).all()
-
-
-def test_a_request_that_is_dropped_completes(ours):
-    send, got = cases.data(2_000, ours.rank), np.zeros(2_000)
-    ours.Iallreduce(send, got)
-    gc.collect()
-    until = time.monotonic() + 20
-    while ours._channel.poll() and time.monotonic() < until:     # what any later call does
-        pass
-    want = sum(cases.data(2_000, rank) for rank in range(ours.size))
-    assert np.array_equal(got, want)
 
 
 def test_lower_case_wait_and_test(ours):
@@ -282,18 +205,6 @@ def test_progress_while_the_program_computes(threaded):
     for operation in operations:
         operation.request.Wait()
     assert all(operation.right() for operation in operations)
-
-
-@need_thread
-def test_on_two_communicators(threaded, engine):
-    other = threaded.Dup()
-    with other.using(engine=engine):
-        operations = [Operation(c, n=100 * i + 1) for i in range(6) for c in (threaded, other)]
-    MPI.Request.Waitall([f.request for f in operations])
-    for operation in operations:
-        operation.request.Wait()
-    assert all((f.got == sum(cases.data(f.n, r) for r in range(f.p))).all() for f in operations)
-    other.Free()
 
 
 @need_thread
@@ -372,11 +283,15 @@ class Broken(Exception):
     pass
 
 
+def break_off(*arguments):
+    raise Broken("on the way")
+
+
 @each("how", ["Wait", "Test"])
 def test_an_error_on_the_way_surfaces_when_it_completes(ours, monkeypatch, how):
     """What goes wrong at the end of an operation is told to whoever waits for it; the next is as if nothing were."""
     with monkeypatch.context() as patch, ours.trace():
-        patch.setattr("mpicoll.runtime.channel.Channel.record", fail)
+        patch.setattr("mpicoll.runtime.channel.Channel.record", break_off)
         second = ours.Iallreduce(np.zeros(3), np.zeros(3))
         until = time.monotonic() + 20
         while not second._operation.done and time.monotonic() < until:
@@ -387,55 +302,3 @@ def test_an_error_on_the_way_surfaces_when_it_completes(ours, monkeypatch, how):
     assert second == MPI.REQUEST_NULL
     third.request.Wait()
     assert third.right()
-
-
-def fail(*arguments):
-    raise Broken("on the way")
-
-
-def complete(request, how):
-    """Wait, or Test until it is done."""
-    if how == "Wait":
-        request.Wait()
-    else:
-        while not request.Test():
-            pass
-
-
-# -- what runs
-
-
-def test_native_where_there_is_no_kernel(ours):
-    got = np.zeros(3, "g")
-    with ours.trace() as records:
-        request = ours.Iallreduce(np.ones(3, "g"), got)
-        request.Wait()
-    assert [r.algorithm for r in records] == ["native"] and (got == ours.size).all()
-
-
-def test_user_operator(ours):
-    got = np.zeros(9, np.int64)
-    with ops.user_op(ops.AFFINE) as op:
-        ours.Iallreduce(ops.maps(9, ours.rank), got, op).Wait()
-    assert np.array_equal(got, ops.composed(9, ours.size))
-
-
-def test_a_datatype_may_be_freed_before_the_wait(ours):
-    """As MPI has it: it goes once nothing uses it. (An operator may not: mpi4py forgets its function.)"""
-    got = [np.zeros(8_000, np.int64) for _ in range(4)]
-    with ops.user_op(ops.PRODUCT) as op:
-        with ops.matrix_type() as datatype:
-            send = ops.matrices(2_000, ours.rank)
-            requests = [ours.Iallreduce([send, datatype], [each_got, datatype], op) for each_got in got]
-        for request in requests:
-            request.Wait()
-    assert all(np.array_equal(each_got, ops.multiplied(2_000, ours.size)) for each_got in got)
-
-
-def test_freeing_a_communicator_completes_what_is_in_flight(ours):
-    copy = ours.Dup()
-    operations = several(copy, 3)
-    copy.Free()
-    for operation in operations:
-        operation.request.Wait()
-    assert all(operation.right() for operation in operations)

@@ -115,11 +115,11 @@ def test_one_array_goes_the_short_way_where_in_place_does(comm, name):
 def test_what_overlaps_otherwise_is_refused(comm, form):
     """Before anything is sent."""
     ours, p = in_form(mpicoll.Comm, form)(comm), comm.size
-    x = np.zeros(FEW * p)
+    x, y = np.zeros(FEW * p), np.zeros(3)
     refused = {
         "fewer": (errors.CountMismatch, lambda: ours.Allreduce([x, 2], [x, 1])),
         "another type": (errors.DatatypeError, lambda: ours.Allreduce(x.view(np.int64), x)),
-        "farther on": (errors.OverlapError, lambda: ours.Scan(x[:-1], x[1:])),
+        "farther on": (errors.OverlapError, lambda: ours.Scan(y[:-1], y[1:])),
         "not all": (errors.OverlapError, lambda: ours.Reduce_scatter(x, x[:1], [FEW] * p)),
         "no reduction": (errors.OverlapError, lambda: ours.Alltoall(x, x)),
         "read-only": (errors.BufferAccessError, lambda: ours.Allreduce(read_only(x), read_only(x))),

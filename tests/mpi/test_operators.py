@@ -101,8 +101,7 @@ def test_native_serves_what_no_kernel_does(comm):
     ring.Free()
 
 
-def test_it_is_said_once(comm, caplog):
-    ours = mpicoll.Comm(comm)
+def test_it_is_said_once(ours, comm, caplog):
     with caplog.at_level(logging.WARNING, "mpicoll"):
         for op in (MPI.SUM, MPI.SUM, MPI.MAX):
             operators.call("Allreduce", BLOCKING, ours, MPI.CHAR, op)
@@ -111,8 +110,7 @@ def test_it_is_said_once(comm, caplog):
     assert said == (wanted if comm.rank == 0 else [])
 
 
-def test_explain_takes_typecodes_and_refuses_nothing(comm):
-    ours = mpicoll.Comm(comm)
+def test_explain_takes_typecodes_and_refuses_nothing(ours):
     assert ours.explain("scan", 16, datatype="g").algorithm == "native"
     assert ours.explain("scan", 16, datatype="d").algorithm == ours.explain("scan", 16).algorithm != "native"
     assert ours.explain("bcast", 16, datatype=MPI.LONG_DOUBLE).algorithm != "native"

@@ -13,7 +13,7 @@ import mpicoll
 from mpicoll.benchmarks.bench.cli import bench
 from mpicoll.benchmarks.cases.forms import FORMS
 from mpicoll.benchmarks.cases.patterns import PATTERNS
-from mpicoll.benchmarks.osu import layout, pair
+from mpicoll.benchmarks.osu import pair
 from mpicoll.benchmarks.osu.programs import NAMES, PAIRS
 
 QUICK = ["-m", "4:8", "-i", "2", "-x", "1"]
@@ -21,6 +21,9 @@ CHECKED = [*QUICK, "-c", "-u", "1"]
 ROW = re.compile(r"(\d+)((?: +\d+\.\d\d)+)(?: +(Pass|Fail))?")
 # Of Intel MPI 2021, a rank's own part arrives with the first start of a request only; others end in errors.
 WRONG_FROM_THE_SECOND_START = [("Intel MPI", name) for name in ("scatter", "gather", "allgather")]
+
+
+several = pytest.mark.mpi(min_size=2)
 
 
 def invoke(*words: str):
@@ -52,11 +55,9 @@ def refused(comm, *words: str) -> str:
     return done.output
 
 
-def several(comm) -> bool:
-    """Whether there are ranks enough; if there are not, that is said."""
-    if comm.size == 1:
-        assert "This test requires at least two processes" in refused(comm, "allreduce")
-    return comm.size > 1
+@pytest.mark.mpi(max_size=1)
+def test_one_rank_is_too_few(comm):
+    assert "This test requires at least two processes" in refused(comm, "allreduce")
 
 
 def passes(comm, *words: str, sizes=(4, 8), columns: int = 1) -> None:
@@ -69,9 +70,8 @@ def passes(comm, *words: str, sizes=(4, 8), columns: int = 1) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("collective", [name for name in NAMES if name != "barrier"])
+@several
 def test_every_collective_of_the_library(comm, collective, form):
-    if not several(comm):
-        return
     words = (collective, "--form", form, "--algorithms", "native", *CHECKED)
     if form == "persistent" and not has_persistent_ones(comm):
         assert f"this MPI has no {form} {collective}" in refused(comm, *words) or comm.rank
@@ -91,9 +91,8 @@ def has_persistent_ones(comm) -> bool:
 
 
 @pytest.mark.parametrize("collective", [name for name in NAMES if name != "barrier"])
+@several
 def test_every_collective_of_ours(comm, collective):
-    if not several(comm):
-        return
     passes(comm, collective, *CHECKED)
     pattern = PATTERNS[collective]
     if pattern.meaning.rooted and collective != "bcast":
@@ -103,18 +102,16 @@ def test_every_collective_of_ours(comm, collective):
         passes(comm, collective, *CHECKED, "-l", "-T", "mpi_float")
 
 
+@several
 def test_nonblocking_of_ours(comm):
-    if not several(comm):
-        return
     passes(comm, "allreduce", "--form", "nonblocking", *CHECKED, "-t", "2", "-f", columns=9)
     passes(comm, "allreduce", "--form", "nonblocking", "--algorithms", "ring", *CHECKED, columns=4)
     passes(comm, "bcast", "--form", "nonblocking", *CHECKED, columns=4)
 
 
 @pytest.mark.parametrize("form", ["blocking", "nonblocking"])
+@several
 def test_barriers_have_one_line_without_a_size(comm, form):
-    if not several(comm):
-        return
     done = invoke("barrier", "--form", form, "--algorithms", "native", *QUICK, "-f")
     assert done.exit_code == 0
     if comm.rank == 0:
@@ -123,9 +120,8 @@ def test_barriers_have_one_line_without_a_size(comm, form):
         assert len(headings(heading)) == len(line.split()) == count and line.startswith(" ")
 
 
+@several
 def test_full_with_percentiles(comm):
-    if not several(comm):
-        return
     done = invoke("allgather", *QUICK, "-f", "-z9,100", "-T", "all")
     assert done.exit_code == 0
     if comm.rank == 0:
@@ -169,6 +165,7 @@ def test_a_pair_of_which_one_sends_what_is_wrong(comm, benchmark, liar, monkeypa
     assert ("Fail" in done.output) == (fails and comm.rank == 0)
 
 
+@several
 class TestWhatIsWrong:
     """A method that gets one element wrong, on one rank."""
 
@@ -194,8 +191,6 @@ class TestWhatIsWrong:
 
     @pytest.mark.parametrize("form", ["blocking", "nonblocking"])
     def test_fails(self, comm, form):
-        if not several(comm):
-            return
         done = invoke("allreduce", "--form", form, *CHECKED)
         assert done.exit_code == 1
         if comm.rank == 0:
@@ -208,8 +203,7 @@ class TestWhatIsWrong:
             assert not done.output
 
     def test_is_not_seen_unasked(self, comm):
-        if several(comm):
-            assert {valid for _, _, valid in rows(comm, "allreduce", *QUICK)} <= {None}
+        assert {valid for _, _, valid in rows(comm, "allreduce", *QUICK)} <= {None}
 
 
 @pytest.mark.parametrize(("words", "said"), [
@@ -219,24 +213,24 @@ class TestWhatIsWrong:
     ("allreduce --algorithms all", "it takes one"), ("allreduce --engine fast", "--engine is 'fast'"),
     ("allreduce --algorithms parameter_server(servers=99)", "servers is 99"),
 ])
+@several
 def test_bad_input(comm, words, said):
-    if several(comm):
-        output = refused(comm, *words.split())
-        assert comm.rank or said in output
+    output = refused(comm, *words.split())
+    assert comm.rank or said in output
 
 
+@several
 def test_an_algorithm_that_does_not_suit(comm):
     words = ("allgather", "--algorithms", "neighbor_exchange", *CHECKED)
     if comm.size % 2 == 0:
         passes(comm, *words)
-    elif several(comm):
+    else:
         said = refused(comm, *words)
         assert comm.rank or "needs an even number of ranks" in said
 
 
+@several
 def test_memory_limits_the_largest(comm):
-    if not several(comm):
-        return
     done = invoke("allgather", "-m", "262144:4194304", "-i", "1", "-x", "0", "-M", str(1 << 20))
     assert done.exit_code == 0
     if comm.rank == 0:
@@ -245,11 +239,3 @@ def test_memory_limits_the_largest(comm):
         sizes = [int(line.split()[0]) for line in done.stdout.splitlines() if line[:1].isdigit()]
         assert sizes == [size for size in (1 << 18, 1 << 19, 1 << 20) if size <= most]
         assert done.stdout.startswith("\n# OSU MPI Allgather Latency Test v7.4\n")
-
-
-def test_headings_name_what_rows_hold(comm):
-    if several(comm):
-        done = invoke("allreduce", *QUICK, "-f")
-        if comm.rank == 0:
-            lines = done.output.splitlines()
-            assert headings(lines[3]) == ["# Size", layout.AVERAGE, layout.LEAST, layout.MOST, layout.ITERATIONS]

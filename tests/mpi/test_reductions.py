@@ -1,19 +1,18 @@
-"""Operators: every one on every type it takes, and a clear refusal of the rest."""
+"""Operators: every one on every type it takes, NaN, and operators of users. What is refused is in test_operators.py."""
 
 from __future__ import annotations
 
-import logging
 from itertools import product
 
 import numpy as np
 import pytest
 from mpi4py import MPI
-from support import cases, operators, ops
+from support import cases, ops
+from support.calls import works
 from support.cases import Case, Checks
 
 import mpicoll
 from mpicoll.errors import OperatorError, PreconditionError
-from mpicoll.schedules.collectives import NONBLOCKING
 from mpicoll.schedules.registry import find
 
 COUNT = 13
@@ -22,7 +21,6 @@ ORDERED = [(c, spec) for c, spec in REDUCING if find(c, spec).keeps_order(MPI.CO
 UNORDERED = [pair for pair in REDUCING if pair not in ORDERED]
 ORDERED.append(("allreduce", "hierarchical(middle=recursive_doubling, groups=2)"))
 each = pytest.mark.parametrize
-engines = each("engine", cases.ENGINES)
 
 
 def same(a, b):
@@ -56,7 +54,6 @@ def combined(collective, comm):
 # -- predefined operators
 
 
-@engines
 @each(("group", "name"), ops.EVERY_TYPE, ids=[name for _, name in ops.EVERY_TYPE])
 def test_operators_of_a_type_equal_the_builtin(comm, engine, group, name):
     if not ops.present(name):
@@ -71,18 +68,6 @@ def test_operators_of_a_type_equal_the_builtin(comm, engine, group, name):
                 checks.equal([r.engine for r in ran], [engine], name, op, collective)
 
 
-@each("code", ops.AUTOMATIC)
-def test_operators_of_a_numpy_dtype_equal_the_builtin(comm, code):
-    ours = mpicoll.Comm(comm)
-    group = {"?": "logical", "f": "floating", "d": "floating", "F": "complex", "D": "complex"}.get(code, "C integer")
-    with Checks() as checks:
-        for op in ops.TAKES[group]:
-            case = Case("allreduce", COUNT, op=op, make=lambda n, r, op=op: ops.values(n, r, code, op))
-            ran = compare(checks, ours, comm, case, allreduce="ring")
-            checks.equal([r.algorithm for r in ran], ["ring"], code, op)
-
-
-@engines
 @each("code", "bhilBHIL")
 def test_integers_wrap(comm, engine, code):
     """Ours do so in every algorithm; some builtins do not."""
@@ -98,39 +83,9 @@ def test_integers_wrap(comm, engine, code):
             checks.that((got == wrapped).all(), spec, op, f"got {got}, expected {wrapped}")
 
 
-@each(("group", "name"), ops.EVERY_TYPE, ids=[name for _, name in ops.EVERY_TYPE])
-def test_operators_that_do_not_take_a_type_are_refused(comm, group, name):
-    """Those that neither the standard nor this MPI lets it take; what only this MPI does is test_operators.py's."""
-    if not ops.present(name):
-        return
-    ours, datatype = mpicoll.Comm(comm), getattr(MPI, name)
-    a, b = np.zeros(64, np.uint8), np.zeros(64, np.uint8)
-    beyond = [op for op in ops.OPERATORS if op not in ops.TAKES[group]]
-    with Checks() as checks, ours.trace() as records:
-        for op in beyond:
-            if operators.native("Allreduce", NONBLOCKING, comm, datatype, getattr(MPI, op)) is not None:
-                continue
-            try:
-                ours.Allreduce([a, 2, datatype], [b, 2, datatype], getattr(MPI, op))
-                checks.that(False, f"{op} took {name}")
-            except OperatorError as error:
-                checks.equal(error.Get_error_class(), MPI.ERR_OP, op, name)
-                checks.that(all(w in str(error) for w in (op, f"rank {comm.rank}", "operators")), error)
-        checks.equal(records, [], "ran")
-    works(ours)
-
-
-def works(comm):
-    """A collective gives what it should."""
-    total = np.zeros(3)
-    comm.Allreduce(np.full(3, comm.rank + 1.0), total)
-    assert (total == comm.size * (comm.size + 1) / 2).all()
-
-
 @each("op", ["OP_NULL", "REPLACE", "NO_OP"])
 @each("method", ["Allreduce", "Reduce", "Reduce_scatter_block", "Iallreduce"])
-def test_what_cannot_reduce_is_refused(comm, method, op):
-    ours = mpicoll.Comm(comm)
+def test_what_cannot_reduce_is_refused(ours, comm, method, op):
     with pytest.raises(OperatorError) as caught:
         getattr(ours, method)(np.zeros(comm.size), np.zeros(1 if "scatter" in method else comm.size),
                               op=getattr(MPI, op))
@@ -138,17 +93,9 @@ def test_what_cannot_reduce_is_refused(comm, method, op):
     works(ours)
 
 
-def test_predefined_operators_refuse_derived_types(comm):
-    ours = mpicoll.Comm(comm)
-    with ops.matrix_type() as datatype, pytest.raises(OperatorError):
-        ours.Allreduce([np.zeros(4, "i8"), 1, datatype], [np.zeros(4, "i8"), 1, datatype])
-    works(ours)
-
-
 # -- NaN
 
 
-@engines
 @each(("collective", "spec"), REDUCING, ids=map(" ".join, REDUCING))
 def test_nan_wins_in_max_and_min(comm, engine, collective, spec):
     """One rank has the NaN, each in turn; it must come out wherever that rank's vector counts."""
@@ -182,28 +129,6 @@ def test_nan_wins_in_maxloc_and_minloc(comm, op):
     assert not np.isnan(got["value"][[0, 1, 3, 4]]).any()
 
 
-# -- types without a kernel
-
-
-def test_long_double_runs_native_and_says_so_once(comm, caplog):
-    ours = mpicoll.Comm(comm)
-    case = Case("allreduce", COUNT, make=lambda n, r: cases.data(n, r, "g"))
-    with caplog.at_level(logging.WARNING, "mpicoll"), Checks() as checks:
-        for _ in range(3):
-            ran = compare(checks, ours, comm, case)
-            checks.equal([r.algorithm for r in ran], ["native"])
-    said = [record.getMessage() for record in caplog.records if record.name.startswith("mpicoll")]
-    assert len(said) == (comm.rank == 0)
-    assert all("native" in line and "LONG_DOUBLE" in line for line in said)
-
-
-def test_long_double_by_a_chosen_algorithm_is_refused(comm):
-    ours = mpicoll.Comm(comm)
-    with ours.using(allreduce="ring"), pytest.raises(PreconditionError, match="LONG_DOUBLE"):
-        ours.Allreduce(np.zeros(3, "g"), np.zeros(3, "g"))
-    works(ours)
-
-
 # -- user operators
 
 
@@ -214,7 +139,6 @@ def share(collective, n, comm):
     return n * comm.size, slice(comm.rank * n, (comm.rank + 1) * n)
 
 
-@engines
 @each(("collective", "spec"), ORDERED, ids=map(" ".join, ORDERED))
 def test_operand_order_is_kept(comm, engine, collective, spec):
     ours, p = mpicoll.Comm(comm), comm.size
@@ -231,7 +155,6 @@ def test_operand_order_is_kept(comm, engine, collective, spec):
                 compare(checks, ours, comm, case, engine=engine, **{collective: spec})
 
 
-@engines
 @each(("collective", "spec"), ORDERED, ids=map(" ".join, ORDERED))
 def test_operand_order_is_kept_on_a_derived_type(comm, engine, collective, spec):
     ours, p, n = mpicoll.Comm(comm), comm.size, 3
@@ -248,8 +171,7 @@ def test_operand_order_is_kept_on_a_derived_type(comm, engine, collective, spec)
 
 
 @each(("collective", "spec"), UNORDERED, ids=map(" ".join, UNORDERED))
-def test_algorithms_that_do_not_keep_order_are_refused(comm, collective, spec):
-    ours = mpicoll.Comm(comm)
+def test_algorithms_that_do_not_keep_order_are_refused(ours, collective, spec):
     forced = ours.using(**{collective: spec})
     with ops.user_op(ops.AFFINE) as op, forced, pytest.raises(PreconditionError, match="order"):
         Case(collective, 4, make=ops.maps, user=op).run(ours)
@@ -257,9 +179,8 @@ def test_algorithms_that_do_not_keep_order_are_refused(comm, collective, spec):
 
 
 @each("collective", cases.REDUCING)
-def test_order_is_kept_when_nothing_is_chosen(comm, collective):
+def test_order_is_kept_when_nothing_is_chosen(ours, comm, collective):
     """Where no algorithm keeps order, MPI's own does."""
-    ours = mpicoll.Comm(comm)
     with Checks() as checks, ops.user_op(ops.AFFINE) as op:
         for n in (1, 5, 20_000):
             case = Case(collective, n, make=ops.maps, user=op)
@@ -268,7 +189,6 @@ def test_order_is_kept_when_nothing_is_chosen(comm, collective):
             checks.equal(native, [not any(c == collective for c, _ in ORDERED)], case)
 
 
-@engines
 @each(("collective", "spec"), REDUCING, ids=map(" ".join, REDUCING))
 def test_commutative_user_operator(comm, engine, collective, spec):
     ours, p = mpicoll.Comm(comm), comm.size

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 from support import cases
+from support.calls import LIMIT, together
 
 import mpicoll
 from mpicoll.comm import proxies
@@ -19,7 +20,6 @@ from mpicoll.runtime import channel as channels
 
 THREADED = MPI.Query_thread() == MPI.THREAD_MULTIPLE
 pytestmark = pytest.mark.skipif(not THREADED, reason="needs MPI_THREAD_MULTIPLE")
-LIMIT = 40.0  # seconds until threads that have not ended count as stuck
 
 
 @pytest.fixture(params=[True, False], ids=["thread", "no-thread"])
@@ -27,28 +27,6 @@ def ours(comm, request, monkeypatch):
     """A Comm with the progress thread and without."""
     monkeypatch.setenv("MPICOLL_PROGRESS", str(int(request.param)))
     return mpicoll.Comm(comm)
-
-
-def together(*works):
-    """Run each function in a thread of its own; what any raised is raised here."""
-    errors: list[BaseException] = []
-
-    def guarded(work):
-        try:
-            work()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(work,), daemon=True) for work in works]
-    until = time.monotonic() + LIMIT
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(0.0, until - time.monotonic()))
-    stuck = sum(thread.is_alive() for thread in threads)
-    with cases.Checks() as checks:
-        checks.that(not stuck, f"{stuck} threads are stuck")
-        checks.that(not errors, *map(repr, errors))
 
 
 def total(comm, n, i):
@@ -151,27 +129,26 @@ def test_communicators_come_and_go_while_another_is_busy(ours):
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("engine", cases.ENGINES)
 def test_one_thread_waits_while_another_works(ours, engine):
     """Rank 0 waits in one communicator for ranks that first need its other thread in another."""
     other = ours.Dup()
-    with ours.using(engine=engine), other.using(engine=engine):
-        if ours.rank:
-            def here():
-                for _ in range(20):
-                    mixed_calls(other, 5, 1)()
-                    ours.Barrier()
-            together(here)
-        else:
-            def first():
-                for _ in range(20):
-                    ours.Barrier()
 
-            def second():
-                for _ in range(20):
-                    time.sleep(0.002)
-                    mixed_calls(other, 5, 1)()
-            together(first, second)
+    def waits():
+        for _ in range(20):
+            ours.Barrier()
+
+    def works():
+        for _ in range(20):
+            time.sleep(0.002)
+            mixed_calls(other, 5, 1)()
+
+    def takes_turns():
+        for _ in range(20):
+            mixed_calls(other, 5, 1)()
+            ours.Barrier()
+
+    with ours.using(engine=engine), other.using(engine=engine):
+        together(*[takes_turns] if ours.rank else [waits, works])
     other.Free()
 
 
@@ -230,7 +207,6 @@ def test_persistent_collectives_of_one_rank_and_of_all_are_made_at_once(comm):
             parent.Free()
 
 
-@pytest.mark.parametrize("engine", ["mpi4py", "compiled"])
 def test_an_operator_in_python_holds_no_lock_of_mpi(comm, engine):
     """Its function lets other threads run, which call MPI: on Intel MPI these would wait for it, and it for them."""
     ours, over = mpicoll.Comm(comm), threading.Event()

@@ -74,12 +74,17 @@ class Arranged:
 
 @dataclass
 class Spelt:
-    """A buffer argument: its memory, and where in it the data begins."""
+    """A buffer argument: its memory, and where in it the data begins, or where its elements lie."""
 
     argument: Any
     memory: np.ndarray
     at: int = 0
     datatypes: Sequence[MPI.Datatype] = ()
+    places: np.ndarray | None = None
+
+    def where(self, n: int) -> slice | np.ndarray:
+        """Where the first elements are."""
+        return slice(self.at, self.at + n) if self.places is None else self.places[:n]
 
 
 @dataclass(frozen=True)
@@ -174,6 +179,27 @@ def absolute(values: np.ndarray, n: int) -> Spelt:
     return Spelt([MPI.BOTTOM, 1, resized], made, 0, [resized])
 
 
+def columns(values: np.ndarray, n: int) -> Spelt:
+    """A matrix with a block in every column, and a column more: the next block begins 8 bytes further on."""
+    width = len(values) // n + 1
+    made = np.full(n * width, NOTHING).astype(values.dtype)
+    places = np.arange(n * width).reshape(n, width)[:, :-1].T.ravel()
+    made[places] = values
+    vector = MPI.DOUBLE.Create_vector(n, 1, width)
+    column = vector.Create_resized(0, 8).Commit()
+    vector.Free()
+    return Spelt([made, 1, column], made, 0, [column], places)
+
+
+def by_address(values: np.ndarray, n: int) -> Spelt:
+    """A column of a matrix by its address and how many bytes of data it has, which goes on behind them: as torch's
+    tensors are given by programs such as Heat."""
+    made, places = np.full(3 * len(values), NOTHING).astype(values.dtype), np.arange(1, 3 * len(values), 3)
+    made[places] = values
+    one = MPI.DOUBLE.Create_resized(0, 24).Commit()
+    return Spelt([MPI.buffer.fromaddress(made[1:].ctypes.data, values.nbytes), n, one], made, 0, [one], places)
+
+
 SPELLINGS: dict[str, Spelling] = {
     "array": Spelling(itself),
     "two dimensions": Spelling(of(lambda a, n: a.reshape(-1, 1))),
@@ -194,10 +220,15 @@ SPELLINGS: dict[str, Spelling] = {
     "count and type": Spelling(within(lambda a, n: [a, n, MPI.DOUBLE])),
     "count and displacement": Spelling(within(lambda a, n: [a, (n, PAD)], PAD)),
     "count, displacement, type": Spelling(within(lambda a, n: (a, (n, PAD), MPI.DOUBLE), PAD)),
+    "both in a list": Spelling(within(lambda a, n: [a, [n, PAD], MPI.DOUBLE], PAD)),
+    "bytes of doubles": Spelling(within(lambda a, n: [a.view("u1"), n, MPI.DOUBLE])),
     "four": Spelling(within(lambda a, n: [a, n, PAD, MPI.DOUBLE], PAD)),
     "four of a memoryview": Spelling(within(lambda a, n: [memoryview(a), n, PAD, "d"], PAD)),
     "absolute addresses": Spelling(absolute, reduces=False, empty=False),
+    "columns": Spelling(columns, reduces=False, empty=False),
+    "address of a column": Spelling(by_address, reduces=False, empty=False),
 }
+DERIVED = ("columns", "address of a column")
 ARRAY = SPELLINGS["array"]
 
 
@@ -262,7 +293,7 @@ def received(ours: bool, method: Method, arguments: tuple[Any, ...], sent: Spelt
     made.datatypes = [datatype for spelt in (sent, into) if spelt for datatype in spelt.datatypes]
     if into is not None:
         made.memory, made.want = into.memory, into.memory.copy()
-        made.want[into.at : into.at + len(got)] = got
+        made.want[into.where(len(got))] = got
         if method.name == "Exscan" and not len(got) and not ours:
             made.compared = 0
         elif method.name.startswith("Reduce_scatter") and arguments[0] is MPI.IN_PLACE:
@@ -270,13 +301,19 @@ def received(ours: bool, method: Method, arguments: tuple[Any, ...], sent: Spelt
     return made
 
 
-def every(comm: MPI.Intracomm, n: int = 3) -> list[Arranged]:
-    """A call of every method."""
+def by_name(name: str, comm: MPI.Intracomm, n: int = 3) -> Arranged:
+    """A call of any method, with the last rank as its root."""
     from support import vectors
 
     root = comm.size - 1
-    rows = [vectors.Call(name, "uneven", "strewn", root).arrange(comm) for name in vectors.METHODS]
-    return [*(arrange(name, comm, ARRAY, n, root) for name in ("Barrier", *PLAIN)), *rows]
+    if name.lower() in vectors.METHODS:
+        return vectors.Call(name.lower(), "uneven", "strewn", root).arrange(comm)
+    return arrange(name, comm, ARRAY, n, root)
+
+
+def every(comm: MPI.Intracomm, n: int = 3) -> list[Arranged]:
+    """A call of every method."""
+    return [by_name(name, comm, n) for name in METHODS]
 
 
 def spellings(name: str) -> Iterator[tuple[str, Spelling]]:

@@ -17,8 +17,10 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.buffers.datatypes import facts
+from mpicoll.dispatch.methods import METHODS
 from mpicoll.errors import OperatorError
 from mpicoll.schedules.collectives import BLOCKING, NONBLOCKING, PERSISTENT
+from support.calls import complete
 from support.ops import OPERATORS
 
 ALL = (*OPERATORS, "REPLACE", "NO_OP")
@@ -70,12 +72,8 @@ def call(method: str, form: str, comm: MPI.Intracomm, datatype: MPI.Datatype, op
     send = contribution(datatype, N * blocks, comm.rank)
     got = np.zeros(N * datatype.Get_extent()[1], np.uint8)
     counts = ([N] * comm.size,) if method == "Reduce_scatter" else ()
-    spelled = {BLOCKING: method, NONBLOCKING: f"I{method.lower()}", PERSISTENT: f"{method}_init"}[form]
-    request = getattr(comm, spelled)([send, datatype], [got, datatype], *counts, op)
-    if form == PERSISTENT:
-        request.Start()
-    if request is not None:
-        request.Wait()
+    request = getattr(comm, METHODS[method].spelled(form))([send, datatype], [got, datatype], *counts, op)
+    complete(request)
     if form == PERSISTENT:
         request.Free()
     return got

@@ -41,7 +41,6 @@ TYPES = {
     "pair": {"FLOAT_INT": "f", "DOUBLE_INT": "d", "LONG_INT": "l", "SHORT_INT": "h", "TWOINT": "i"},
 }
 EVERY_TYPE = [(group, name) for group, names in TYPES.items() for name in names]
-AUTOMATIC = "bhilqBHILQfdFD?"           # dtypes for which mpi4py finds the MPI type itself
 
 
 def present(name: str) -> bool:

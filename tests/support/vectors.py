@@ -167,6 +167,8 @@ FORMS: dict[str, Callable[..., Any]] = {         # those without displacements a
     "counts and type": lambda data, counts, at: [data, counts, MPI.DOUBLE],
     "counts and typecode": lambda data, counts, at: [data, counts, "d"],
     "counts, no displacements": lambda data, counts, at: [data, counts, None, "d"],
+    "four, no type": lambda data, counts, at: [data, counts, at, None],
+    "four, int32": lambda data, counts, at: [data, np.array(counts, "i4"), np.array(at, "i4"), MPI.DOUBLE],
     "both": lambda data, counts, at: [data, (counts, at)],
     "both and type": lambda data, counts, at: (data, (counts, at), MPI.DOUBLE),
     "NumPy both": lambda data, counts, at: [data, (np.array(counts), np.array(at)), "d"],

@@ -39,23 +39,12 @@ class Buffer:
         return self.facts.datatype
 
     @property
-    def itemsize(self) -> int:
-        """Bytes from one element to the next."""
-        return self.facts.extent
-
-    @property
     def elements(self) -> int:
         return self.count * self.blocks
 
     @property
     def size(self) -> int:
         return self.facts.size * self.elements
-
-    @property
-    def readonly(self) -> bool:
-        if isinstance(self.obj, np.ndarray):
-            return not self.obj.flags.writeable
-        return self.obj is not None and bool(memoryview(self.obj).readonly)
 
     @property
     def packed_nbytes(self) -> int:

@@ -10,10 +10,11 @@ from contextlib import closing, suppress
 def peek(address: int, nbytes: int) -> bytes | None:
     """Return the bytes at an address; None where this process may not read them.
 
-    The kernel reads them, into a pipe, and says so where it cannot. nbytes: less than a pipe holds, 4 KiB at least.
+    The kernel reads them, into a pipe, and says so where it cannot. An address that no pointer holds is none of them.
+    nbytes: less than a pipe holds, 4 KiB at least.
     """
     source, sink = os.pipe()
-    with closing(os.fdopen(source, "rb", 0)) as output, closing(os.fdopen(sink, "wb", 0)), suppress(OSError):
+    with closing(os.fdopen(source, "rb", 0)) as output, closing(os.fdopen(sink, "wb", 0)), suppress(OSError, OverflowError):
         if os.write(sink, (ctypes.c_char * nbytes).from_address(address)) == nbytes:
             return output.read(nbytes)
     return None

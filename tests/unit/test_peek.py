@@ -16,7 +16,7 @@ def test_what_is_there():
     assert peek(ctypes.addressof(data), 0) == b""
 
 
-@pytest.mark.parametrize("address", [8, 1 << 40, (1 << 63) + 8, -8])
+@pytest.mark.parametrize("address", [8, 1 << 40, (1 << 63) + 8, 1 << 64, -8])
 def test_what_is_not(address):
     assert peek(address, 8) is None
 

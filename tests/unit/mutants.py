@@ -31,15 +31,7 @@ UNBOUNDED = "at most 1000000 * (n + 1)"
 
 
 def adhoc(
-    collective: str,
-    body: Body,
-    p: int,
-    root: int = 0,
-    *,
-    blocks: int = 1,
-    ordered: bool = False,
-    in_order: bool = False,
-    **declared: Any,
+    collective: str, body: Body, p: int, root: int = 0, *, blocks: int = 1, in_order: bool = False, **declared: Any
 ) -> Schedule:
     """The schedule of a function of (p, rank) that is not registered and claims nothing that could be wrong."""
     entry = Algorithm(
@@ -48,10 +40,14 @@ def adhoc(
         lambda p, rank: body(p, rank),
         Claims("An idea.", UNBOUNDED, UNBOUNDED, UNBOUNDED, "", ""),
         share=lambda p: blocks,
-        ordered=ordered,
         **declared,
     )
     return Schedule(entry, p, root, commutative=not in_order)
+
+
+def of_ranks(collective: str, *programs: Sequence[Op | Step], **declared: Any) -> Schedule:
+    """The schedule of one program for every rank."""
+    return adhoc(collective, lambda p, rank: programs[rank], len(programs), **declared)
 
 
 def at_rank(entry: Algorithm, rank: int, change: Callable[[Strands], Strands]) -> Algorithm:

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import pytest
 from unit.every import EVERY, cases, served
-from unit.mutants import adhoc, at_rank, of_ranks, op_mutants, receives_again
+from unit.mutants import adhoc, at_rank, of_ranks, op_mutants, receives_again, refused
 
 from mpicoll.errors import VerifyError
 from mpicoll.proofs.check_plan import check_scratch
@@ -20,14 +20,6 @@ from mpicoll.schedules.combinators import parallel
 from mpicoll.schedules.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send, Strands
 from mpicoll.schedules.registry import find, registered
 from mpicoll.schedules.schedule import Schedule, schedule
-
-
-def refused(schedule, match=None):
-    """The error of a schedule that must not pass."""
-    with pytest.raises(VerifyError, match=match) as error:
-        verify(schedule)
-    assert (error.value.algorithm, error.value.p) == (schedule.title, schedule.p)
-    return error.value
 
 
 def claiming(entry, **claims):

@@ -13,7 +13,7 @@ import pytest
 
 from mpicoll.errors import VerifyError
 from mpicoll.plans.plan import ALIGN, FOLD, LAST, OUT, RECV, SCRATCH, SEND, Plan
-from mpicoll.proofs.check_plan import Case, in_place_forms, lower_all, run
+from mpicoll.proofs.check_plan import Case, check_tables, in_place_forms, lower_all, run
 from mpicoll.proofs.check_schedule import verify
 from mpicoll.proofs.symbolic import Interval, combine, play
 from mpicoll.proofs.wellformed import faults, messages  # noqa: F401 - for the tests
@@ -52,6 +52,12 @@ def adhoc(
 def of_ranks(collective: str, *programs: Sequence[Op | Step], **declared: Any) -> Schedule:
     """The schedule of one program for every rank."""
     return adhoc(collective, lambda p, rank: programs[rank], len(programs), **declared)
+
+
+def holds(schedule: Schedule) -> None:
+    """Prove a schedule and its tables."""
+    verify(schedule)
+    check_tables(schedule)
 
 
 def refused(schedule: Schedule, match: str | None = None) -> VerifyError:

@@ -293,11 +293,6 @@ def test_reduce_of_what_is_undefined_is_refused():
 # -- fold ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("p", range(1, 21))
-def test_fold_keeps_operand_order(p):
-    holds(adhoc("allreduce", find("allreduce", "recursive_doubling"), p, ordered=True, in_order=True))
-
-
 @pytest.mark.parametrize("p", [3, 5, 6, 7])
 def test_fold_with_what_was_kept_missing_is_found(p):
     """The extra ranks get only the first block back."""

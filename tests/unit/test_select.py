@@ -7,12 +7,12 @@ from itertools import pairwise
 import pytest
 from unit.every import EVERY, REDUCING
 
-from mpicoll.errors import ArgumentError, PreconditionError, UnknownAlgorithm
+from mpicoll.errors import ArgumentError, ParameterError, PreconditionError, UnknownAlgorithm
 from mpicoll.schedules.collectives import COLLECTIVES
-from mpicoll.schedules.registry import find, list_algorithms, parse_spec, registered
+from mpicoll.schedules.registry import list_algorithms, parse_spec, registered
 from mpicoll.schedules.schedule import Schedule
 from mpicoll.selection.rules import HOST_RULES, LINK_RULES, ORDERED_RULES, RULES, WINDOW
-from mpicoll.selection.select import NATIVE, Overrides, choose, native_choice
+from mpicoll.selection.select import NATIVE, Overrides, choose
 
 BYTES = sorted(
     {0, 1, 8, 1 << 40}
@@ -28,15 +28,11 @@ BYTES = sorted(
 REDUCTIONS = [name for name, c in COLLECTIVES.items() if c.reduces]
 
 
-def chosen(collective, nbytes=8, p=4, commutative=True, engine="mpi4py", nodes=None, **overrides):
-    made = Overrides().merged(
-        overrides.pop("algorithms", {}),
-        overrides.pop("chunk_bytes", None),
-        overrides.pop("window", None),
-        None,
-    )
-    assert not overrides
-    return choose(collective, nbytes, p, commutative, made, engine, nodes)
+def chosen(
+    collective, nbytes=8, p=4, commutative=True, nodes=None, *, algorithms=None, chunk_bytes=None, window=None
+):  # fmt: skip
+    overrides = Overrides().merged(algorithms or {}, chunk_bytes, window, None)
+    return choose(collective, nbytes, p, commutative, overrides, "mpi4py", nodes)
 
 
 # -- rules --------------------------------------------------------------------------------------------------
@@ -224,23 +220,20 @@ def test_parameters_are_kept():
 
 
 @pytest.mark.parametrize(
-    ("algorithms", "message"),
+    ("algorithms", "error", "message"),
     [
-        ({"allreduce": "rign"}, "'rign'; did you mean 'ring'"),
-        ({"allreduce": ""}, "no allreduce algorithm is called ''"),
-        ({"alreduce": "ring"}, "'alreduce'; did you mean 'allreduce'"),
-        ({"alreduce": "auto"}, "'alreduce'; did you mean 'allreduce'"),
-        ({"alreduce": "native"}, "'alreduce'; did you mean 'allreduce'"),
+        ({"allreduce": "rign"}, UnknownAlgorithm, "'rign'; did you mean 'ring'"),
+        ({"allreduce": ""}, UnknownAlgorithm, "no allreduce algorithm is called ''"),
+        ({"alreduce": "ring"}, UnknownAlgorithm, "'alreduce'; did you mean 'allreduce'"),
+        ({"alreduce": "auto"}, UnknownAlgorithm, "'alreduce'; did you mean 'allreduce'"),
+        ({"alreduce": "native"}, UnknownAlgorithm, "'alreduce'; did you mean 'allreduce'"),
+        ({"allreduce": "ring(k=2)"}, ParameterError, "has no parameter k"),
+        ({"allreduce": 3}, ArgumentError, "allreduce is 3; it must be the name of an algorithm"),
     ],
 )
-def test_unknown_names_are_refused_with_near_ones(algorithms, message):
-    with pytest.raises(UnknownAlgorithm, match=message):
+def test_unknown_names_are_refused_with_near_ones(algorithms, error, message):
+    with pytest.raises(error, match=message):
         Overrides().merged(algorithms, None, None, None)
-
-
-def test_unknown_parameters_are_refused():
-    with pytest.raises(ValueError, match="has no parameter k"):
-        Overrides().merged({"allreduce": "ring(k=2)"}, None, None, None)
 
 
 @pytest.mark.parametrize("what", ["chunk_bytes", "window"])
@@ -267,14 +260,3 @@ def test_inner_overrides_lie_over_outer_ones():
 def test_chunk_and_window_reach_the_choice():
     choice = chosen("allreduce", chunk_bytes=1, window=7)
     assert (choice.chunk_bytes, choice.window) == (1, 7)
-
-
-def test_native_choice():
-    choice = native_choice("allreduce", "no plan for this type")
-    assert str(choice) == "allreduce: native: no plan for this type"
-
-
-def test_rules_name_nothing_with_blocks_missing():
-    for collective, rules in RULES.items():
-        for rule in rules:
-            assert find(collective, rule.algorithm)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from math import lcm
 
 import pytest
-from unit.mutants import UNBOUNDED, adhoc
+from unit.mutants import UNBOUNDED, adhoc, holds, refused
 
-from mpicoll.errors import VerifyError
-from mpicoll.proofs.check_plan import check_tables
 from mpicoll.proofs.check_schedule import verify
 from mpicoll.schedules.claims import Claims
 from mpicoll.schedules.collectives import COLLECTIVES
@@ -18,7 +16,6 @@ from mpicoll.schedules.ir import Recv, RecvReduce, Send, Strands
 from mpicoll.schedules.registry import Algorithm, Chosen, algorithm, find
 from mpicoll.schedules.schedule import Schedule, schedule
 
-CLAIMS = Claims("An idea.", UNBOUNDED, UNBOUNDED, UNBOUNDED, "", "")
 DOC = f"""A toy.
 
 Steps: {UNBOUNDED}
@@ -74,24 +71,18 @@ def toys(registry) -> None:
             algorithm(collective, name=name, blocks=blocks, strand=strand, ordered=True)(documented(one))
 
 
-def holds(made):
-    verify(made)
-    check_tables(made)
-    assert len({len(made.program(rank)) for rank in range(made.p)}) == 1
-
-
-def stacked(collective, layers, p, blocks, **declared):
-    """The schedule of some layers."""
-    entry = Algorithm(
-        COLLECTIVES[collective], "stacked", lambda p: layers, CLAIMS, lambda p: blocks, layered=True, **declared
+def stacked(layers, p, blocks):
+    """A reduction made of some layers."""
+    claims = Claims("An idea.", UNBOUNDED, UNBOUNDED, UNBOUNDED, "", "")
+    return Schedule(
+        Algorithm(COLLECTIVES["reduce"], "stacked", lambda p: layers, claims, lambda p: blocks, layered=True), p
     )
-    return Schedule(entry, p)
 
 
 # -- parts of several strands -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("p", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("p", [1, 2, 3, 5, 6])
 @pytest.mark.parametrize(
     ("reduce", "bcast", "strands", "blocks"),
     [
@@ -118,6 +109,7 @@ def test_a_strand_for_every_combination_of_strands(toys, p, reduce, bcast, stran
     for block in made.blocks:
         others = [b for b in made.blocks if made.strand(b) == made.strand(block)]
         assert all(way(other) == way(block) for other in others)
+    assert len({len(made.program(rank)) for rank in range(p)}) == 1
     holds(made)
     holds(schedule("allreduce", f"reduce_bcast(reduce={reduce}, bcast={bcast})", p, commutative=False))
 
@@ -134,7 +126,7 @@ def test_strands_cross(toys):
 @pytest.mark.parametrize("inner", ["twofold", "woven", "third", "chain"])
 @pytest.mark.parametrize("middle", ["ring", "reduce_bcast(reduce=woven,bcast=twofold)"])
 def test_unequal_groups(toys, groups, inner, middle):
-    for p in (1, 2, 7, 11):
+    for p in (1, 2, 7):
         which = groups(p) if callable(groups) else groups
         holds(schedule("allreduce", f"hierarchical(inner={inner}, middle={middle}, groups={which})", p))
 
@@ -148,21 +140,17 @@ def test_layers_of_layers_of_layers(toys):
 def test_a_part_whose_strands_are_not_as_declared(toys):
     """It is found on its own; a composition, which takes the strands that are declared, does not move the block."""
     for collective in ("reduce", "bcast"):
-        with pytest.raises(VerifyError, match="expected block 1 in strand 0, as declared, got strand 1"):
-            verify(schedule(collective, "liar", 3))
+        refused(schedule(collective, "liar", 3), "expected block 1 in strand 0, as declared, got strand 1")
     for given in ("reduce=liar", "bcast=liar", "reduce=liar, bcast=liar"):
-        with pytest.raises(VerifyError):
-            verify(schedule("allreduce", f"reduce_bcast({given})", 3))
-    with pytest.raises(VerifyError):
-        verify(schedule("allreduce", "hierarchical(inner=liar, groups=2)", 4))
+        refused(schedule("allreduce", f"reduce_bcast({given})", 3))
+    refused(schedule("allreduce", "hierarchical(inner=liar, groups=2)", 4))
 
 
 def test_a_stack_is_checked_as_others_are(toys):
     """A block that moves in another strand than the stack says."""
     made = schedule("allreduce", "reduce_bcast(reduce=twofold, bcast=twofold)", 3)
     made.make.strands[1] = 0
-    with pytest.raises(VerifyError, match="expected block 1 in strand 0, as declared, got strand 1"):
-        verify(made)
+    refused(made, "expected block 1 in strand 0, as declared, got strand 1")
 
 
 # -- of some of the blocks, on some of the ranks ------------------------------------------------------------
@@ -172,14 +160,12 @@ def test_a_stack_is_checked_as_others_are(toys):
 def test_a_layer_that_moves_some_of_the_blocks_only(p):
     low = Layer(CHAIN, range(p), lambda b: 0 if b < 2 else None)
     high = Layer(BINOMIAL, range(p), lambda b: None if b < 2 else 0)
-    made = stacked("reduce", [low, high], p, 5)
+    made = stacked([low, high], p, 5)
     assert {made.strand(b) for b in made.blocks} == {0} and len(made.program(0)) == 1
     holds(made)
     if p > 1:
-        with pytest.raises(VerifyError, match="the end of block 2"):
-            verify(stacked("reduce", [low], p, 5))
-        with pytest.raises(VerifyError, match=r"would count twice|deadlock"):
-            verify(stacked("reduce", [low, low, high], p, 5))
+        refused(stacked([low], p, 5), "the end of block 2")
+        refused(stacked([low, low, high], p, 5), "would count twice|deadlock")
 
 
 def test_what_a_layer_does_not_move_is_in_no_message_of_it():

@@ -144,12 +144,10 @@ def test_whose_ranks_it_is_for():
 # -- what auto makes of it ----------------------------------------------------------------------------------
 
 
-def chosen(nbytes, collective="allreduce", commutative=True, engine="compiled", **overrides):
-    made = Overrides().merged(
-        overrides.pop("algorithms", {}), overrides.pop("chunk_bytes", None), overrides.pop("window", None), None
-    )
-    table = parsed(GOOD).tables[0]
-    return choose(collective, nbytes, 4, commutative, made, engine, ((0, 1), (2, 3)), table.rules.get(collective, ()))
+def chosen(nbytes, collective="allreduce", commutative=True, algorithms=None, chunk_bytes=None, window=None):
+    overrides = Overrides().merged(algorithms or {}, chunk_bytes, window, None)
+    rules = parsed(GOOD).tables[0].rules.get(collective, ())
+    return choose(collective, nbytes, 4, commutative, overrides, "compiled", ((0, 1), (2, 3)), rules)
 
 
 @pytest.mark.parametrize(

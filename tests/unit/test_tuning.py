@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from mpicoll.errors import ArgumentError, MpicollError, TuningError
+from mpicoll.errors import MpicollError, TuningError
 from mpicoll.selection import settings, tables
 from mpicoll.selection.rules import WINDOW
 from mpicoll.selection.select import NATIVE, Overrides, choose
@@ -196,10 +196,6 @@ def test_operand_order_is_kept():
 
 def test_the_environment_names_it(tmp_path):
     (tmp_path / "t.json").write_text(json.dumps(GOOD))
-    found = settings.read({"MPICOLL_TUNING": str(tmp_path / "t.json"), "MPICOLL_LOG": "info"})
-    assert found.tuning == tables.read(tmp_path / "t.json") and found.log
-    assert settings.read({"MPICOLL_TUNING": "", "MPICOLL_LOG": ""}) == settings.Settings()
+    assert settings.read({"MPICOLL_TUNING": str(tmp_path / "t.json")}).tuning == tables.read(tmp_path / "t.json")
     with pytest.raises(TuningError, match="cannot read"):
         settings.read({"MPICOLL_TUNING": str(tmp_path / "u.json")})
-    with pytest.raises(ArgumentError, match="MPICOLL_LOG is 'debug'; it must be info or nothing"):
-        settings.read({"MPICOLL_LOG": "debug"})

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from unit.mutants import UNBOUNDED
+from unit.mutants import NOTHING, documented
 
 from mpicoll.errors import ParameterError, PreconditionError, UnknownAlgorithm
 from mpicoll.proofs.check_schedule import verify
 from mpicoll.proofs.prove import prove, schedules
 from mpicoll.schedules import nested
-from mpicoll.schedules.claims import Claims
 from mpicoll.schedules.collectives import COLLECTIVES
 from mpicoll.schedules.grids import Grid, every_root, over, two_roots
 from mpicoll.schedules.grouping import consecutive, dealt, leaders, uneven
@@ -20,8 +19,6 @@ from mpicoll.schedules.nested import Of
 from mpicoll.schedules.parameters import Fanout, Grouping, Groups, Parameter, Radix, Share, Whole
 from mpicoll.schedules.registry import Algorithm, Chosen, Requirement, algorithm, every, find, list_algorithms
 from mpicoll.schedules.schedule import Schedule, schedule
-
-CLAIMS = Claims("An idea.", UNBOUNDED, UNBOUNDED, UNBOUNDED, "", "")
 
 
 def resolved(annotation, value, p=6, nodes=None):
@@ -255,7 +252,7 @@ def test_choices_are_the_defaults_then_the_grid():
 
     parameter = {"k": Parameter(2, Whole(2))}
     grid = (over(range(3, 5), k=(3, 4)), over((4,), every_root, k=(5,)))
-    entry = Algorithm(COLLECTIVES["bcast"], "toy", body, CLAIMS, grid=grid, parameters=parameter)
+    entry = Algorithm(COLLECTIVES["bcast"], "toy", body, NOTHING, grid=grid, parameters=parameter)
     assert [(given, list(roots)) for given, roots in entry.choices(2)] == [({}, [0, 1])]
     assert [(given, list(roots)) for given, roots in entry.choices(4)] == [
         ({}, [0, 1, 2, 3]),
@@ -269,15 +266,9 @@ def test_choices_are_the_defaults_then_the_grid():
 # -- what an algorithm needs of p ---------------------------------------------------------------------------
 
 
+@documented
 def pairs(p, rank, *, k: Radix = 2):
-    """Even ranks talk to the odd ranks after them, rank 0 told all in a star.
-
-    Steps: 1 + (p > 2)
-    Bytes per rank: n * (p // 2)
-    Scratch: 0
-    Cost: none to speak of
-    Source: this test
-    """
+    # even ranks talk to the odd ranks after them, rank 0 tells them all in a star
     if rank % 2:
         yield Recv(rank - 1, (0,))
         return

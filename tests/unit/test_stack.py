@@ -5,10 +5,9 @@ from __future__ import annotations
 from math import lcm
 
 import pytest
-from unit.mutants import UNBOUNDED, adhoc, holds, refused
+from unit.mutants import NOTHING, adhoc, documented, holds, refused
 
 from mpicoll.proofs.check_schedule import verify
-from mpicoll.schedules.claims import Claims
 from mpicoll.schedules.collectives import COLLECTIVES
 from mpicoll.schedules.combinators import Layer, Stack, mirror, parallel, relabel
 from mpicoll.schedules.grouping import dealt, uneven
@@ -16,14 +15,6 @@ from mpicoll.schedules.ir import Recv, RecvReduce, Send, Strands
 from mpicoll.schedules.registry import Algorithm, Chosen, algorithm, find
 from mpicoll.schedules.schedule import Schedule, schedule
 
-DOC = f"""A toy.
-
-Steps: {UNBOUNDED}
-Bytes per rank: {UNBOUNDED}
-Scratch: {UNBOUNDED}
-Cost: none to speak of
-Source: this test
-"""
 CHAIN, BINOMIAL = find("reduce", "chain"), find("reduce", "binomial")
 
 
@@ -42,16 +33,6 @@ def woven(p, rank):
 
 def reversed_in_time(body):
     return lambda p, rank: mirror(body(p, rank))
-
-
-def documented(body):
-    """The body with a docstring that claims nothing."""
-
-    def toy(p, rank):
-        return body(p, rank)
-
-    toy.__doc__ = DOC
-    return toy
 
 
 def odd(block):
@@ -73,10 +54,8 @@ def toys(registry) -> None:
 
 def stacked(layers, p, blocks):
     """A reduction made of some layers."""
-    claims = Claims("An idea.", UNBOUNDED, UNBOUNDED, UNBOUNDED, "", "")
-    return Schedule(
-        Algorithm(COLLECTIVES["reduce"], "stacked", lambda p: layers, claims, lambda p: blocks, layered=True), p
-    )
+    entry = Algorithm(COLLECTIVES["reduce"], "stacked", lambda p: layers, NOTHING, lambda p: blocks, layered=True)
+    return Schedule(entry, p)
 
 
 # -- parts of several strands -------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from mpicoll.schedules import nested
 from mpicoll.schedules.collectives import COLLECTIVES
 from mpicoll.schedules.grids import Grid, every_root, over, two_roots
 from mpicoll.schedules.grouping import consecutive, dealt, leaders, uneven
-from mpicoll.schedules.ir import Recv, Send
 from mpicoll.schedules.nested import Of
 from mpicoll.schedules.parameters import Fanout, Grouping, Groups, Parameter, Radix, Share, Whole
 from mpicoll.schedules.registry import Algorithm, Chosen, Requirement, algorithm, every, find, list_algorithms
@@ -268,15 +267,7 @@ def test_choices_are_the_defaults_then_the_grid():
 
 @documented
 def pairs(p, rank, *, k: Radix = 2):
-    # even ranks talk to the odd ranks after them, rank 0 tells them all in a star
-    if rank % 2:
-        yield Recv(rank - 1, (0,))
-        return
-    if rank:
-        yield Recv(0, (0,))
-    elif p > 2:
-        yield [Send(r, (0,)) for r in range(2, p, 2)]
-    yield Send(rank + 1, (0,))
+    return find("bcast", "linear")(p, rank)
 
 
 EVEN = Requirement("an even number of ranks, more than k", lambda p, k: p % 2 == 0 and p >= k)

@@ -11,7 +11,7 @@ from mpicoll.errors import ParameterError, PreconditionError, UnknownAlgorithm
 from mpicoll.proofs import prove
 from mpicoll.proofs.check_schedule import verify
 from mpicoll.schedules.collectives import COLLECTIVES, PLAIN, plain
-from mpicoll.schedules.ir import Loc, Recv, RecvReduce, Reduce, Send, Strands, strands
+from mpicoll.schedules.ir import Loc, RecvReduce, Reduce, Send, Strands, strands
 from mpicoll.schedules.parameters import Fanout, Parameter, Whole
 from mpicoll.schedules.registry import Requirement, algorithm, find, ordered_names, parse_spec, registered
 from mpicoll.schedules.schedule import Schedule, schedule
@@ -19,10 +19,7 @@ from mpicoll.schedules.schedule import Schedule, schedule
 
 @documented
 def star(p, rank, *, width: Fanout = 1):
-    if rank == 0 and p > 1:
-        yield [Send(peer, [0]) for peer in range(1, p)]
-    elif rank:
-        yield Recv(0, [0])
+    return find("bcast", "linear")(p, rank)
 
 
 # -- one edit registers -------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from mpicoll.schedules.collectives import COLLECTIVES
 from mpicoll.schedules.registry import list_algorithms, parse_spec, registered
 from mpicoll.schedules.schedule import Schedule
 from mpicoll.selection.rules import HOST_RULES, LINK_RULES, ORDERED_RULES, RULES, WINDOW
-from mpicoll.selection.select import NATIVE, Overrides, choose
+from mpicoll.selection.select import NATIVE, Overrides, choose, native_choice
 
 BYTES = sorted(
     {0, 1, 8, 1 << 40}
@@ -193,7 +193,8 @@ def test_what_is_forced_is_chunked_as_in_the_rules(entry):
 @pytest.mark.parametrize("collective", HOST_RULES)
 def test_what_is_forced_with_parameters_is_chunked_as_in_the_rules(collective):
     for rule in {rule.algorithm: rule for rule in HOST_RULES[collective]}.values():     # the last of several
-        assert chosen(collective, algorithms={collective: rule.algorithm}).chunk_bytes == rule.chunk_bytes
+        choice = chosen(collective, algorithms={collective: rule.algorithm})
+        assert (choice.algorithm, choice.chunk_bytes) == (rule.algorithm, rule.chunk_bytes)
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
@@ -202,6 +203,7 @@ def test_native_and_auto(collective):
     assert (native.algorithm, native.engine, native.forced) == (NATIVE, NATIVE, True)
     assert chosen(collective, algorithms={collective: "auto"}) == chosen(collective)
     assert str(native) == f"{collective}: native: chosen by using()"
+    assert str(native_choice(collective, "no plan for this type")) == f"{collective}: native: no plan for this type"
 
 
 @pytest.mark.parametrize("entry", REDUCING)
@@ -212,11 +214,6 @@ def test_forced_on_an_operator_that_does_not_commute(entry):
         return
     with pytest.raises(PreconditionError, match=f"{name} {entry.name} does not keep operand order.*; choose "):
         chosen(name, commutative=False, algorithms={name: entry.name})
-
-
-def test_parameters_are_kept():
-    spec = "reduce_bcast(reduce=chain)"
-    assert chosen("allreduce", algorithms={"allreduce": spec}).algorithm == spec
 
 
 @pytest.mark.parametrize(

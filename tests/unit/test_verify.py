@@ -15,7 +15,7 @@ from mpicoll.errors import VerifyError
 from mpicoll.proofs.check_plan import check_scratch
 from mpicoll.proofs.check_schedule import measured_bytes, verify
 from mpicoll.proofs.prove import prove, schedules, selected
-from mpicoll.proofs.symbolic import Interval, combine, play
+from mpicoll.proofs.symbolic import Interval, combine, contributors, play
 from mpicoll.schedules.combinators import parallel
 from mpicoll.schedules.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send, Strands
 from mpicoll.schedules.registry import find, registered
@@ -267,6 +267,8 @@ def test_trace():
     assert [m.start for m in trace.messages] == [0, 0, 0, 1, 1, 1]
     assert all(m.end == m.start + 1 and not m.folds for m in trace.messages)
     assert trace.state[1][Loc(VALUE, 2)] == 1 << 2
+    ordered = play(schedule("reduce", "chain", 3, commutative=False))
+    assert contributors(ordered.state[0][Loc(VALUE, 0)]) == [0, 1, 2]
 
 
 def test_time_is_the_longest_chain():

@@ -160,16 +160,6 @@ def test_strands_may_read_the_same_block_but_not_move_it():
 # -- accumulators -------------------------------------------------------------------------------------------
 
 
-def ring_of_inputs(p, rank):
-    """Every contribution goes round in buffers of its own, folded into the value from there."""
-    for i in range(1, p):
-        yield (
-            Send((rank + 1) % p, (0,), INPUT if i == 1 else f"passing {i - 1}"),
-            Recv((rank - 1) % p, (0,), f"passing {i}"),
-            Reduce(Loc(VALUE, 0), Loc(f"passing {i}", 0), "left"),
-        )
-
-
 def scan_then_bcast(p, rank):
     """For p = 2^k, fold each message into what is passed on and into the prefix; the last one is of all."""
     yield Reduce(Loc("total", 0), Loc(INPUT, 0))
@@ -189,11 +179,6 @@ def scan_then_bcast(p, rank):
         yield Recv(p - 1, (0,))
     elif p > 1:
         yield [Send(peer, (0,)) for peer in range(p - 1)]
-
-
-@pytest.mark.parametrize("p", range(1, 8))
-def test_accumulators(p):
-    holds(adhoc("allreduce", ring_of_inputs, p))
 
 
 @pytest.mark.parametrize("p", [1, 2, 4, 8, 16])

@@ -293,13 +293,3 @@ def test_title_and_text(entry):
     assert repr(made) == f"<Schedule {made.title} p={p}>"
     if entry.collective.rooted:
         assert Schedule(entry, p, 2).title == f"{made.title} root 2"
-
-
-def test_starts_and_ends():
-    gather = schedule("gather", "linear", 3, root=1)
-    assert [gather.starts(r) for r in range(3)] == [[0], [1], [2]]
-    assert [gather.ends(r) for r in range(3)] == [[], [0, 1, 2], []]
-    pairs = schedule("alltoall", "pairwise", 2)
-    assert pairs.starts(1) == [(1, 0), (1, 1)]
-    assert pairs.ends(1) == [(0, 1), (1, 1)]
-    assert schedule("barrier", "dissemination", 3).blocks == ()

@@ -174,20 +174,15 @@ def test_choice_says_what_and_why(collective):
 
 
 @pytest.mark.parametrize("entry", EVERY)
-def test_any_algorithm_can_be_asked_for(entry):
+def test_any_algorithm_can_be_asked_for_and_is_chunked_as_in_the_rules(entry):
     name = entry.collective.name
     choice = chosen(name, algorithms={name: entry.name})
+    by_rule = {rule.algorithm: rule.chunk_bytes for rule in (*HOST_RULES.get(name, ()), *RULES[name])}
     assert (choice.algorithm, choice.forced, choice.why) == (entry.name, True, "chosen by using()")
+    assert choice.chunk_bytes == by_rule.get(entry.name)
+    assert chosen(name, algorithms={name: entry.name}, chunk_bytes=512).chunk_bytes == 512
     for other in set(COLLECTIVES) - {name}:
         assert chosen(other, algorithms={name: entry.name}) == chosen(other)
-
-
-@pytest.mark.parametrize("entry", EVERY)
-def test_what_is_forced_is_chunked_as_in_the_rules(entry):
-    name = entry.collective.name
-    by_rule = {rule.algorithm: rule.chunk_bytes for rule in (*HOST_RULES.get(name, ()), *RULES[name])}
-    assert chosen(name, algorithms={name: entry.name}).chunk_bytes == by_rule.get(entry.name)
-    assert chosen(name, algorithms={name: entry.name}, chunk_bytes=512).chunk_bytes == 512
 
 
 @pytest.mark.parametrize("collective", HOST_RULES)

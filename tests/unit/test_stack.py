@@ -161,13 +161,6 @@ def test_a_block_no_layer_moves_is_with_those_of_the_first_strands():
     assert Stack(range(3), [up, up]).strands == {0: 0, 1: 1, 2: 0}
 
 
-def test_ranks_are_named_by_their_layer():
-    stack = Stack(range(2), [Layer(twofold, (5, 3, 9), lambda b: b, odd)])
-    assert stack(9) == Strands((((Send(3, (0,)),),), ((Send(5, (1,)),),)))
-    assert stack(5)[1] == ((RecvReduce(3, (1,)),), (RecvReduce(9, (1,)),))
-    assert stack(4) == Strands(((), ()))
-
-
 def test_ranks_of_a_layer_of_fewer_strands():
     """A rank whose program has fewer strands than others has nothing to do in the rest."""
 
@@ -178,20 +171,6 @@ def test_ranks_of_a_layer_of_fewer_strands():
     stack = Stack(range(2), [Layer(body, group, lambda b: b, odd) for group in groups])
     assert stack(0) == Strands(((), ()))
     assert stack(1) == Strands((((RecvReduce(2, (0,)),),), ((RecvReduce(2, (1,)),),)))
-
-
-def test_layers_follow_each_other():
-    """What a rank does in a later layer waits for the earlier one, strand by strand."""
-    chain = Chosen(CHAIN)
-    stack = Stack(range(1), [chain.evenly((0, 1), 1), chain.evenly((0, 2), 1), chain.evenly((0, 1), 1, mirrored=True)])
-    assert stack(0)[0] == ((RecvReduce(1, (0,)),), (RecvReduce(2, (0,)),), (Send(1, (0,)),))
-
-
-@pytest.mark.parametrize("total", [2, 4, 6])
-def test_blocks_are_equal_shares(toys, total):
-    layer = Chosen(find("reduce", "twofold")).evenly(range(4), total)
-    assert [layer.within(b) for b in range(total)] == [0] * (total // 2) + [1] * (total // 2)
-    assert list(map(layer.strand, (0, 1))) == [0, 1]
 
 
 def test_chosen_is_what_it_names(toys):

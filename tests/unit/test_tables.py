@@ -306,20 +306,6 @@ def test_random_schedules_are_lowered_right(seed):
     check_tables(made)
 
 
-def test_random_schedules_use_everything():
-    """The generator makes staged messages, folds in scratch, accumulators and steps of several messages."""
-    rows, steps, ops = [], [], []
-    for seed in range(40):
-        made = RandomAllreduce(seed).schedule()
-        ops += [op for rank in range(made.p) for strand in made.program(rank) for step in strand for op in step]
-        for plan in lower_all(made, Case(23, 2, 4, 2), False):
-            rows += [(kind, stage >= 0, end - first) for kind, _, first, end, stage in plan.rows.tolist()]
-            steps += [b - a for a, b, _ in plan.steps.tolist()]
-    assert {(SEND, True, 2), (RECV, True, 3), (FOLD, False, 3)} <= set(rows)
-    assert max(steps) > 2
-    assert {type(op) for op in ops} == {Send, Recv, RecvReduce, Reduce}
-
-
 def test_messages_of_one_step_keep_their_order():
     """Two messages between the same ranks: what is folded in first may be received first."""
     made = of_ranks(

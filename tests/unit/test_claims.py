@@ -11,7 +11,6 @@ import pytest
 from unit.every import EVERY, served
 
 from mpicoll.errors import PreconditionError
-from mpicoll.schedules import claims
 from mpicoll.schedules.claims import FIELDS, OPTIONAL, Claims
 from mpicoll.schedules.registry import Algorithm, Chosen, find
 from mpicoll.schedules.schedule import Schedule
@@ -98,24 +97,6 @@ GIVEN = {"a": CHAIN, "b": NESTED, "groups": ((0, 1, 2), (3, 4))}
 )
 def test_evaluate(formula, p, n, value):
     assert SAID.evaluate(formula, p, n, **GIVEN) == value
-
-
-@pytest.mark.parametrize("k", [2, 3, 4, 10])
-def test_lg_to_any_base(k):
-    for x in range(1, 130):
-        digits = claims.lg(x, k)
-        assert k**digits >= x and (digits == 0 or k ** (digits - 1) < x)
-    assert [SAID.evaluate(formula, 28, 1, k=k) for formula in ("lg(p, k)", "lg(p)")] == [claims.lg(28, k), 5]
-
-
-@pytest.mark.parametrize("p", [1, 2, 9, 10, 27])
-def test_digits_are_counted(p):
-    """In base 3 as written out; in base 2 those that are 1 are `ones`."""
-    for place in range(4):
-        written = [f"{x // 27 % 3}{x // 9 % 3}{x // 3 % 3}{x % 3}"[::-1][place] for x in range(p)]
-        assert [SAID.evaluate(f"digit(3, {place}, {z})", p) for z in range(3)] == list(map(written.count, "012"))
-        assert SAID.evaluate(f"digit(2, {place}, 1) - ones({place})", p) == 0
-        assert SAID.evaluate("sum(digit(k, i, z) for z in range(k))", p, 1, k=5, i=place) == p
 
 
 def test_a_formula_is_exact_or_a_bound():

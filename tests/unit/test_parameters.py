@@ -12,8 +12,8 @@ from mpicoll.proofs.check_schedule import verify
 from mpicoll.proofs.prove import prove, schedules
 from mpicoll.schedules import nested
 from mpicoll.schedules.collectives import COLLECTIVES
-from mpicoll.schedules.grids import Grid, every_root, over, two_roots
-from mpicoll.schedules.grouping import consecutive, dealt, leaders, uneven
+from mpicoll.schedules.grids import Grid, every_root, over
+from mpicoll.schedules.grouping import dealt, uneven
 from mpicoll.schedules.nested import Of
 from mpicoll.schedules.parameters import Fanout, Grouping, Groups, Parameter, Radix, Share, Whole
 from mpicoll.schedules.registry import Algorithm, Chosen, Requirement, algorithm, every, find, list_algorithms
@@ -226,24 +226,6 @@ def test_every_names_what_is_registered_later_too(registry):
     algorithm("barrier", name="later")(find("barrier", "dissemination").body)
     assert names(4) == [*before, "later"]
     assert every("barrier", *before)(4) == ["later"]
-
-
-@pytest.mark.parametrize("p", range(1, 20))
-def test_groupings_for_grids(p):
-    for make in (uneven, dealt):
-        groups = make(p)
-        assert Groups().resolve(groups, p, None) == groups
-    *sizes, last = map(len, uneven(p))
-    assert sizes == [1, 2, 3, 1, 2, 3, 1, 2, 3][: len(sizes)] and last <= 3
-    assert consecutive(uneven(p))
-    assert consecutive(dealt(p)) == (p < 4)
-    assert leaders(dealt(p)) == list(range(min(p, 3)))
-
-
-def test_roots():
-    assert list(every_root(16)) == list(range(16))
-    assert list(every_root(17)) == [0, 1, 8, 16]
-    assert [list(two_roots(p)) for p in (1, 2, 9)] == [[0], [0, 1], [0, 8]]
 
 
 def test_choices_are_the_defaults_then_the_grid():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from dataclasses import replace
 from fractions import Fraction
 
@@ -15,7 +14,7 @@ from mpicoll.errors import VerifyError
 from mpicoll.proofs.check_plan import check_scratch
 from mpicoll.proofs.check_schedule import measured_bytes, verify
 from mpicoll.proofs.prove import prove, schedules, selected
-from mpicoll.proofs.symbolic import Interval, combine, contributors, play
+from mpicoll.proofs.symbolic import contributors, play
 from mpicoll.schedules.combinators import parallel
 from mpicoll.schedules.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send, Strands
 from mpicoll.schedules.registry import find, registered
@@ -191,20 +190,6 @@ def test_what_is_like_them_and_right():
     verify(of_ranks("reduce", [(FOLD_1, FOLD_2)], [TO_0], [TO_0], ordered=True, in_order=True))
     verify(adhoc("barrier", two_rounds, 4))
     verify(adhoc("barrier", rounds_at_once, 2))
-
-
-@pytest.mark.parametrize(
-    ("left", "right", "message"),
-    [
-        (0b11, 0b110, "{1} would count twice"),
-        (Interval(2, 3), Interval(0, 2), "2..2 before 0..1 is out of rank order"),
-        (Interval(0, 2), Interval(3, 4), "0..1 before 3..3"),
-        (Interval(0, 2), Interval(1, 3), "0..1 before 1..2"),
-    ],
-)
-def test_combine_refuses(left, right, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        combine(left, right)
 
 
 # -- claims -------------------------------------------------------------------------------------------------

@@ -9,8 +9,12 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 
+from mpicoll.errors import VerifyError
 from mpicoll.plans.plan import ALIGN, FOLD, LAST, OUT, RECV, SCRATCH, SEND, Plan
+from mpicoll.proofs.check_plan import Case, check_tables, in_place_forms, lower_all, run
+from mpicoll.proofs.check_schedule import verify
 from mpicoll.proofs.symbolic import Interval, combine, play
 from mpicoll.proofs.wellformed import faults, messages  # noqa: F401 - for the tests
 from mpicoll.schedules.claims import Claims
@@ -28,30 +32,58 @@ COLUMNS = {
 
 Body = Callable[..., Any]
 UNBOUNDED = "at most 1000000 * (n + 1)"
+NOTHING = Claims("An idea.", UNBOUNDED, UNBOUNDED, UNBOUNDED, "", "")  # that could be wrong
+
+
+def documented(body: Body) -> Body:
+    """The function with a docstring that claims nothing that could be wrong."""
+    bounds = "\n".join(f"{what}: {UNBOUNDED}" for what in ("Steps", "Bytes per rank", "Scratch"))
+    body.__doc__ = f"An idea.\n\n{bounds}\nCost: none to speak of\nSource: a test"
+    return body
 
 
 def adhoc(
-    collective: str,
-    body: Body,
-    p: int,
-    root: int = 0,
-    *,
-    blocks: int = 1,
-    ordered: bool = False,
-    in_order: bool = False,
-    **declared: Any,
+    collective: str, body: Body, p: int, root: int = 0, *, blocks: int = 1, in_order: bool = False, **declared: Any
 ) -> Schedule:
     """The schedule of a function of (p, rank) that is not registered and claims nothing that could be wrong."""
     entry = Algorithm(
         COLLECTIVES[collective],
         getattr(body, "__name__", "adhoc"),
         lambda p, rank: body(p, rank),
-        Claims("An idea.", UNBOUNDED, UNBOUNDED, UNBOUNDED, "", ""),
+        NOTHING,
         share=lambda p: blocks,
-        ordered=ordered,
         **declared,
     )
     return Schedule(entry, p, root, commutative=not in_order)
+
+
+def of_ranks(collective: str, *programs: Sequence[Op | Step], **declared: Any) -> Schedule:
+    """The schedule of one program for every rank."""
+    return adhoc(collective, lambda p, rank: programs[rank], len(programs), **declared)
+
+
+def holds(schedule: Schedule) -> None:
+    """Prove a schedule and its tables."""
+    verify(schedule)
+    check_tables(schedule)
+
+
+def refused(schedule: Schedule, match: str | None = None) -> VerifyError:
+    """The error of a schedule that must not pass."""
+    with pytest.raises(VerifyError, match=match) as error:
+        verify(schedule)
+    assert (error.value.algorithm, error.value.p) == (schedule.title, schedule.p)
+    return error.value
+
+
+def refused_tables(right: Schedule, case: Case, change: Callable[[int, Plan], Plan]) -> VerifyError:
+    """The error of all ranks' plans, some of them changed: change(rank, plan)."""
+    in_place = in_place_forms(right)[0]
+    plans = [change(rank, plan) for rank, plan in enumerate(lower_all(right, case, in_place))]
+    with pytest.raises(VerifyError) as error:
+        run(right, case, in_place, plans)
+    assert (error.value.algorithm, error.value.p) == (right.title, right.p)
+    return error.value
 
 
 def at_rank(entry: Algorithm, rank: int, change: Callable[[Strands], Strands]) -> Algorithm:

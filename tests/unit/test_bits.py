@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import doctest
 from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 from unit.every import REDUCING, served
-from unit.mutants import adhoc
+from unit.mutants import adhoc, of_ranks
 
 from mpicoll.describe.catalogue import facts, same_bits, same_bits_words
 from mpicoll.errors import VerifyError
@@ -50,11 +49,6 @@ def tree(made, rank=0, block=0):
     return folds.forest.text(folds.tree(rank, block))
 
 
-def test_examples():
-    found = doctest.testmod(determinism)
-    assert found.attempted and not found.failed
-
-
 # -- trees
 
 
@@ -79,24 +73,7 @@ def test_swapped_operands_are_one_tree_and_other_brackets_are_another():
     ],
 )
 def test_trees_of_algorithms_that_are_known(collective, spec, p, expected):
-    """Up to swaps, so the text is compared through a forest that has both."""
-    folds = Folds(schedule(collective, spec, p))
-    names = {str(r): r for r in range(p)}
-
-    def read(text):
-        return names[text] if text in names else folds.forest.fold(*map(read, parted(text)))
-
-    assert folds.tree(0, 0) == read(expected), folds.forest.text(folds.tree(0, 0))
-
-
-def parted(text):
-    """The two sides of the outermost ∘, without their brackets."""
-    depth = 0
-    for i, char in enumerate(text):
-        depth += {"(": 1, ")": -1}.get(char, 0)
-        if char == "∘" and depth == 0:
-            return [side[1:-1] if side[0] == "(" else side for side in (text[:i], text[i + 1 :])]
-    raise ValueError(text)
+    assert tree(schedule(collective, spec, p)) == expected
 
 
 def test_scan_has_a_tree_for_every_rank():
@@ -107,16 +84,11 @@ def test_scan_has_a_tree_for_every_rank():
 def test_what_a_step_folds_into_one_place_goes_from_left_to_right():
     """Wherever the own contribution stands among those that come."""
 
-    def body(p, rank):
-        if rank == 2:
-            yield RecvReduce(1, (0,), "left"), RecvReduce(3, (0,), "right"), RecvReduce(0, (0,), "left")
-            yield tuple(Send(peer, (0,)) for peer in (0, 1, 3))
-        else:
-            yield Send(2, (0,))
-            yield Recv(2, (0,))
-
+    other = [Send(2, (0,)), Recv(2, (0,))]
+    folds = RecvReduce(1, (0,), "left"), RecvReduce(3, (0,), "right"), RecvReduce(0, (0,), "left")
+    one = [folds, tuple(Send(peer, (0,)) for peer in (0, 1, 3))]
     for in_order in (False, True):
-        made = adhoc("allreduce", body, 4, ordered=True, in_order=in_order)
+        made = of_ranks("allreduce", other, other, one, other, ordered=True, in_order=in_order)
         verify(made)
         assert tree(made) == "((0∘1)∘2)∘3"
         check_folds(made)
@@ -146,19 +118,14 @@ def test_ranks_that_begin_with_their_own_do_not_agree():
 
 
 def test_one_block_on_one_rank_is_enough_to_differ():
-    def body(p, rank):
-        """Rank 2 folds block 1 itself, in an order of its own; all else comes from rank 0."""
-        if rank == 0:
-            yield RecvReduce(1, (0, 1), "right"), RecvReduce(2, (0, 1), "right"), Send(2, (1,))
-            yield Send(1, (0, 1)), Send(2, (0,))
-        elif rank == 1:
-            yield Send(0, (0, 1)), Send(2, (1,))
-            yield Recv(0, (0, 1))
-        else:
-            yield Send(0, (0, 1)), RecvReduce(1, (1,), "left"), RecvReduce(0, (1,), "right")
-            yield Recv(0, (0,))
-
-    made = adhoc("allreduce", body, 3, blocks=2)
+    """Rank 2 folds block 1 itself, in an order of its own; all else comes from rank 0."""
+    made = of_ranks(
+        "allreduce",
+        [(RecvReduce(1, (0, 1)), RecvReduce(2, (0, 1)), Send(2, (1,))), (Send(1, (0, 1)), Send(2, (0,)))],
+        [(Send(0, (0, 1)), Send(2, (1,))), Recv(0, (0, 1))],
+        [(Send(0, (0, 1)), RecvReduce(1, (1,), "left"), RecvReduce(0, (1,))), Recv(0, (0,))],
+        blocks=2,
+    )
     verify(made)
     folds = Folds(made)
     assert [list(folds.trees(block).values()) for block in (0, 1)] == [[[0, 1, 2]], [[0, 1], [2]]]
@@ -251,13 +218,10 @@ def test_prove_holds_tables_to_their_schedule(monkeypatch):
 
 
 def test_local_reductions_have_trees_too():
-    def body(p, rank):
-        """Into an accumulator, the first time a copy."""
-        yield Reduce(Loc("a", 0), Loc(INPUT, 0))
-        yield Send(1 - rank, (0,)), RecvReduce(1 - rank, (0,), "right", "a")
-        yield Reduce(Loc("a", 0), Loc(INPUT, 0), "left")
-
-    folds = Folds(adhoc("allreduce", body, 2))
+    """Into an accumulator, the first time a copy."""
+    start, end = Reduce(Loc("a", 0), Loc(INPUT, 0)), Reduce(Loc("a", 0), Loc(INPUT, 0), "left")
+    programs = [[start, (Send(peer, (0,)), RecvReduce(peer, (0,), buffer="a")), end] for peer in (1, 0)]
+    folds = Folds(of_ranks("allreduce", *programs))
     assert [folds.forest.text(state[Loc("a", 0)]) for state in folds.trace.state] == ["0∘(1∘0)", "1∘(1∘0)"]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,11 +10,6 @@ from mpicoll.schedules import blocks
 
 COUNTS = st.integers(0, 10_000)
 FEW = st.integers(1, 300)
-
-
-def test_examples():
-    found = doctest.testmod(blocks)
-    assert (found.failed, found.attempted) == (0, 7)
 
 
 @given(COUNTS, FEW)

@@ -1,7 +1,6 @@
 """The errors, without MPI.  What needs mpi4py is in tests/mpi/test_buffers.py."""
 
 import builtins
-import doctest
 import inspect
 import pickle
 import re
@@ -64,14 +63,10 @@ def test_rank_leads_the_message():
     assert str(errors.TypecodeError("no such code")) == "no such code"  # a KeyError would quote it
 
 
-def test_unknown_algorithm_names_what_is_near():
+def test_unknown_algorithm_names_what_is_near_or_all():
     error = errors.UnknownAlgorithm("allreduce algorithm", "rinng", ["ring", "tree", "ring_segmented"])
     assert error.near[0] == "ring"
     assert "did you mean 'ring'" in str(error)
-    assert isinstance(error, (LookupError, ValueError))
-
-
-def test_unknown_algorithm_lists_all_when_nothing_is_near():
     assert "'ring', 'tree'" in str(errors.UnknownAlgorithm("bcast algorithm", "xyz", ["ring", "tree"]))
 
 
@@ -82,9 +77,7 @@ def test_mismatch_groups_ranks_by_what_they_passed():
 
 
 def test_verify_error_has_coordinates():
-    error = errors.VerifyError(
-        algorithm="ring", p=5, rank=2, strand=0, step=3, op="Recv", expected="a", got="b"
-    )
+    error = errors.VerifyError("ring", 5, rank=2, strand=0, step=3, op="Recv", expected="a", got="b")
     assert [getattr(error, name) for name in error.FIELDS] == ["ring", 5, 2, 0, 3, "Recv", "a", "b"]
     assert str(error) == "rank 2: ring on p=5, strand 0, step 3, op Recv: expected a, got b"
     assert "strand" not in str(errors.VerifyError("ring", 5, expected="a", got="b"))
@@ -95,7 +88,3 @@ def test_errors_need_no_mpi():
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "\n"
-
-
-def test_examples():
-    assert doctest.testmod(errors).failed == 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
@@ -17,7 +15,7 @@ LENGTHS = [(5, 1), (-3, 2), (4, 4), (7, 8), (0, 16), (9, 7)]
 class Reference:
     """Arrays and an index, as `reference` takes them."""
 
-    def __getattr__(self, name: str) -> Callable:
+    def __getattr__(self, name):
         function = getattr(kernels.reference, name)
         return lambda packed, scattered, at, *layout: function(packed, scattered, *layout, at=at)
 
@@ -25,10 +23,10 @@ class Reference:
 class Numba:
     """The same call on addresses."""
 
-    def __getattr__(self, name: str) -> Callable:
+    def __getattr__(self, name):
         function = getattr(kernels.pack, name)
 
-        def call(packed: np.ndarray, scattered: np.ndarray, at: int, n: int, extent: int, *vectors: np.ndarray) -> int:
+        def call(packed, scattered, at, n, extent, *vectors):
             layout = kernels.pack.Layout(*vectors)
             return function(packed.ctypes.data, scattered.ctypes.data + at, n, extent, layout.address)
 
@@ -38,7 +36,7 @@ class Numba:
 IMPLEMENTATIONS = [pytest.param(Reference(), id="reference"), pytest.param(Numba(), id="numba")]
 
 
-def round_trip(both: tuple[Callable, Callable], layout: tuple, places: list[int]) -> None:
+def round_trip(both, layout, places):
     """Packs, unpacks elsewhere, and holds both to the list of byte positions relative to `at`."""
     pack, unpack = both
     random = np.random.default_rng(len(places))
@@ -58,7 +56,7 @@ def round_trip(both: tuple[Callable, Callable], layout: tuple, places: list[int]
     assert target.tolist() == want.tolist()
 
 
-def element_bytes(n: int, extent: int, loops: list[tuple[int, int]], segments: list[tuple[int, int]]) -> list[int]:
+def element_bytes(n, extent, loops, segments):
     starts = [0]
     for count, stride in [(n, extent), *loops]:
         starts = [start + i * stride for start in starts for i in range(count)]
@@ -69,9 +67,7 @@ def element_bytes(n: int, extent: int, loops: list[tuple[int, int]], segments: l
 @pytest.mark.parametrize("n, extent", [(0, 8), (1, 0), (3, 3000), (4, -3001)])
 @pytest.mark.parametrize("loops", LOOPS)
 @pytest.mark.parametrize("segments", [[], *([run] for run in LENGTHS), [(8, 4), (0, 8)], [(0, 1), (3, 16)]])
-def test_elements(
-    code: Reference | Numba, n: int, extent: int, loops: list[tuple[int, int]], segments: list[tuple[int, int]]
-) -> None:
+def test_elements(code, n, extent, loops, segments):
     counts, strides = np.array(loops, np.int64).reshape(-1, 2).T.copy()
     offsets, lengths = np.array(segments, np.int64).reshape(-1, 2).T.copy()
     layout = (n, extent, counts, strides, offsets, lengths)
@@ -79,7 +75,7 @@ def test_elements(
 
 
 @pytest.mark.parametrize("code", IMPLEMENTATIONS)
-def test_elements_may_interleave(code: Reference | Numba) -> None:
+def test_elements_may_interleave(code):
     """Columns of a matrix: an extent smaller than what an element spans."""
     matrix = np.arange(12, dtype=np.uint8).reshape(3, 4)
     packed = np.zeros(12, np.uint8)
@@ -88,7 +84,7 @@ def test_elements_may_interleave(code: Reference | Numba) -> None:
     assert packed.tolist() == matrix.T.ravel().tolist()
 
 
-def test_elements_far_apart() -> None:
+def test_elements_far_apart():
     """More than 2 GiB; memory that is never written takes no room."""
     memory = np.zeros((5 << 30) + 8, np.uint8)
     memory[[0, 1 << 30, 4 << 30, 5 << 30]] = 1, 2, 3, 4
@@ -102,7 +98,7 @@ def test_elements_far_apart() -> None:
 
 
 @pytest.mark.parametrize("code", IMPLEMENTATIONS)
-def test_large_blocks(code: Reference | Numba) -> None:
+def test_large_blocks(code):
     source = np.random.default_rng(1).integers(0, 256, 1 << 22, np.uint8)
     packed = np.zeros(1 << 21, np.uint8)
     none = np.zeros(0, np.int64)
@@ -111,7 +107,7 @@ def test_large_blocks(code: Reference | Numba) -> None:
 
 
 @pytest.mark.parametrize("wrong", [np.zeros(2, np.int32), np.zeros(4, np.int64)[::2]])
-def test_vectors_of_another_type_are_refused(wrong: np.ndarray) -> None:
+def test_vectors_of_another_type_are_refused(wrong):
     two = np.zeros(2, np.int64)
     with pytest.raises(TypeError, match="contiguous and of int64"):
         kernels.pack.Layout(two, two, two, wrong)

@@ -169,9 +169,6 @@ class Guarded:
         for format, offset, *_ in fields.values():
             for byte in range(offset, offset + format.itemsize):
                 self.written[front * self.dtype.itemsize + byte :: self.dtype.itemsize][: self.n] = True
-        self.fill(values)
-
-    def fill(self, values: np.ndarray) -> None:
         for field in self.dtype.names or [...]:
             self.array[field] = values[field]
 

@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 from unit.every import EVERY, REDUCING
 
-from mpicoll.errors import ArgumentError, PreconditionError, UnknownAlgorithm
+from mpicoll.errors import ArgumentError, ParameterError, PreconditionError, UnknownAlgorithm
 from mpicoll.schedules.collectives import COLLECTIVES
-from mpicoll.schedules.registry import find, list_algorithms, parse_spec, registered
+from mpicoll.schedules.registry import list_algorithms, parse_spec, registered
 from mpicoll.schedules.schedule import Schedule
 from mpicoll.selection.rules import HOST_RULES, LINK_RULES, ORDERED_RULES, RULES, WINDOW
 from mpicoll.selection.select import NATIVE, Overrides, choose, native_choice
@@ -28,15 +28,11 @@ BYTES = sorted(
 REDUCTIONS = [name for name, c in COLLECTIVES.items() if c.reduces]
 
 
-def chosen(collective, nbytes=8, p=4, commutative=True, engine="mpi4py", nodes=None, **overrides):
-    made = Overrides().merged(
-        overrides.pop("algorithms", {}),
-        overrides.pop("chunk_bytes", None),
-        overrides.pop("window", None),
-        None,
-    )
-    assert not overrides
-    return choose(collective, nbytes, p, commutative, made, engine, nodes)
+def chosen(
+    collective, nbytes=8, p=4, commutative=True, nodes=None, *, algorithms=None, chunk_bytes=None, window=None
+):  # fmt: skip
+    overrides = Overrides().merged(algorithms or {}, chunk_bytes, window, None)
+    return choose(collective, nbytes, p, commutative, overrides, "mpi4py", nodes)
 
 
 # -- rules --------------------------------------------------------------------------------------------------
@@ -178,26 +174,22 @@ def test_choice_says_what_and_why(collective):
 
 
 @pytest.mark.parametrize("entry", EVERY)
-def test_any_algorithm_can_be_asked_for(entry):
+def test_any_algorithm_can_be_asked_for_and_is_chunked_as_in_the_rules(entry):
     name = entry.collective.name
     choice = chosen(name, algorithms={name: entry.name})
+    by_rule = {rule.algorithm: rule.chunk_bytes for rule in (*HOST_RULES.get(name, ()), *RULES[name])}
     assert (choice.algorithm, choice.forced, choice.why) == (entry.name, True, "chosen by using()")
+    assert choice.chunk_bytes == by_rule.get(entry.name)
+    assert chosen(name, algorithms={name: entry.name}, chunk_bytes=512).chunk_bytes == 512
     for other in set(COLLECTIVES) - {name}:
         assert chosen(other, algorithms={name: entry.name}) == chosen(other)
-
-
-@pytest.mark.parametrize("entry", EVERY)
-def test_what_is_forced_is_chunked_as_in_the_rules(entry):
-    name = entry.collective.name
-    by_rule = {rule.algorithm: rule.chunk_bytes for rule in (*HOST_RULES.get(name, ()), *RULES[name])}
-    assert chosen(name, algorithms={name: entry.name}).chunk_bytes == by_rule.get(entry.name)
-    assert chosen(name, algorithms={name: entry.name}, chunk_bytes=512).chunk_bytes == 512
 
 
 @pytest.mark.parametrize("collective", HOST_RULES)
 def test_what_is_forced_with_parameters_is_chunked_as_in_the_rules(collective):
     for rule in {rule.algorithm: rule for rule in HOST_RULES[collective]}.values():     # the last of several
-        assert chosen(collective, algorithms={collective: rule.algorithm}).chunk_bytes == rule.chunk_bytes
+        choice = chosen(collective, algorithms={collective: rule.algorithm})
+        assert (choice.algorithm, choice.chunk_bytes) == (rule.algorithm, rule.chunk_bytes)
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
@@ -206,6 +198,7 @@ def test_native_and_auto(collective):
     assert (native.algorithm, native.engine, native.forced) == (NATIVE, NATIVE, True)
     assert chosen(collective, algorithms={collective: "auto"}) == chosen(collective)
     assert str(native) == f"{collective}: native: chosen by using()"
+    assert str(native_choice(collective, "no plan for this type")) == f"{collective}: native: no plan for this type"
 
 
 @pytest.mark.parametrize("entry", REDUCING)
@@ -218,29 +211,21 @@ def test_forced_on_an_operator_that_does_not_commute(entry):
         chosen(name, commutative=False, algorithms={name: entry.name})
 
 
-def test_parameters_are_kept():
-    spec = "reduce_bcast(reduce=chain)"
-    assert chosen("allreduce", algorithms={"allreduce": spec}).algorithm == spec
-
-
 @pytest.mark.parametrize(
-    ("algorithms", "message"),
+    ("algorithms", "error", "message"),
     [
-        ({"allreduce": "rign"}, "'rign'; did you mean 'ring'"),
-        ({"allreduce": ""}, "no allreduce algorithm is called ''"),
-        ({"alreduce": "ring"}, "'alreduce'; did you mean 'allreduce'"),
-        ({"alreduce": "auto"}, "'alreduce'; did you mean 'allreduce'"),
-        ({"alreduce": "native"}, "'alreduce'; did you mean 'allreduce'"),
+        ({"allreduce": "rign"}, UnknownAlgorithm, "'rign'; did you mean 'ring'"),
+        ({"allreduce": ""}, UnknownAlgorithm, "no allreduce algorithm is called ''"),
+        ({"alreduce": "ring"}, UnknownAlgorithm, "'alreduce'; did you mean 'allreduce'"),
+        ({"alreduce": "auto"}, UnknownAlgorithm, "'alreduce'; did you mean 'allreduce'"),
+        ({"alreduce": "native"}, UnknownAlgorithm, "'alreduce'; did you mean 'allreduce'"),
+        ({"allreduce": "ring(k=2)"}, ParameterError, "has no parameter k"),
+        ({"allreduce": 3}, ArgumentError, "allreduce is 3; it must be the name of an algorithm"),
     ],
 )
-def test_unknown_names_are_refused_with_near_ones(algorithms, message):
-    with pytest.raises(UnknownAlgorithm, match=message):
+def test_unknown_names_are_refused_with_near_ones(algorithms, error, message):
+    with pytest.raises(error, match=message):
         Overrides().merged(algorithms, None, None, None)
-
-
-def test_unknown_parameters_are_refused():
-    with pytest.raises(ValueError, match="has no parameter k"):
-        Overrides().merged({"allreduce": "ring(k=2)"}, None, None, None)
 
 
 @pytest.mark.parametrize("what", ["chunk_bytes", "window"])
@@ -267,14 +252,3 @@ def test_inner_overrides_lie_over_outer_ones():
 def test_chunk_and_window_reach_the_choice():
     choice = chosen("allreduce", chunk_bytes=1, window=7)
     assert (choice.chunk_bytes, choice.window) == (1, 7)
-
-
-def test_native_choice():
-    choice = native_choice("allreduce", "no plan for this type")
-    assert str(choice) == "allreduce: native: no plan for this type"
-
-
-def test_rules_name_nothing_with_blocks_missing():
-    for collective, rules in RULES.items():
-        for rule in rules:
-            assert find(collective, rule.algorithm)

@@ -6,19 +6,21 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from unit.every import cases
 
 from mpicoll.errors import VerifyError
 from mpicoll.plans.lowering import lower
 from mpicoll.plans.plan import MAX_MESSAGE, WHOLE, Shares, layout
 from mpicoll.proofs import check_plan
 from mpicoll.proofs.cases import Spread, uneven
-from mpicoll.proofs.check_plan import Case, cases, in_place_forms, lower_all
+from mpicoll.proofs.check_plan import Case, in_place_forms, lower_all
 from mpicoll.proofs.wellformed import faults
 from mpicoll.schedules.registry import registered
 from mpicoll.schedules.schedule import Schedule, schedule
 
-SHARED = [pytest.param(a, id=f"{a.collective.name}-{a.name}") for a in registered()
-          if a.collective.naming in ("rank", "pair") and a.collective.name != "reduce_scatter"]  # fmt: skip
+SHARED = cases(
+    *(a for a in registered() if a.collective.naming in ("rank", "pair") and a.collective.name != "reduce_scatter")
+)
 
 
 def test_layout_of_a_root_that_gathers():
@@ -79,7 +81,7 @@ def test_messages_of_many_pairs_stay_below_the_limit():
 def test_standing_cases_hold_all_kinds_of_blocks(entry):
     """Empty ones and others, out of order, with gaps; whole and cut; and no more is known than a call would know."""
     made = Schedule(entry, 6)
-    spreads = [case for case in cases(made) if isinstance(case.counts, Spread)]
+    spreads = [case for case in check_plan.cases(made) if isinstance(case.counts, Spread)]
     assert {case.chunk_bytes for case in spreads} == {None, 2}
     for case in spreads:
         assert 0 in case.counts.sizes and len(set(case.counts.sizes)) > 3

@@ -5,12 +5,9 @@ from __future__ import annotations
 from math import lcm
 
 import pytest
-from unit.mutants import UNBOUNDED, adhoc
+from unit.mutants import NOTHING, adhoc, documented, holds, refused
 
-from mpicoll.errors import VerifyError
-from mpicoll.proofs.check_plan import check_tables
 from mpicoll.proofs.check_schedule import verify
-from mpicoll.schedules.claims import Claims
 from mpicoll.schedules.collectives import COLLECTIVES
 from mpicoll.schedules.combinators import Layer, Stack, mirror, parallel, relabel
 from mpicoll.schedules.grouping import dealt, itself, uneven
@@ -18,15 +15,6 @@ from mpicoll.schedules.ir import Recv, RecvReduce, Send, Strands
 from mpicoll.schedules.registry import Algorithm, Chosen, algorithm, find
 from mpicoll.schedules.schedule import Schedule, schedule
 
-CLAIMS = Claims("An idea.", UNBOUNDED, UNBOUNDED, UNBOUNDED, "", "")
-DOC = f"""A toy.
-
-Steps: {UNBOUNDED}
-Bytes per rank: {UNBOUNDED}
-Scratch: {UNBOUNDED}
-Cost: none to speak of
-Source: this test
-"""
 CHAIN, BINOMIAL = find("reduce", "chain"), find("reduce", "binomial")
 
 
@@ -47,16 +35,6 @@ def reversed_in_time(body):
     return lambda p, rank: mirror(body(p, rank))
 
 
-def documented(body):
-    """The body with a docstring that claims nothing."""
-
-    def toy(p, rank):
-        return body(p, rank)
-
-    toy.__doc__ = DOC
-    return toy
-
-
 def odd(block):
     return block % 2
 
@@ -74,24 +52,16 @@ def toys(registry) -> None:
             algorithm(collective, name=name, blocks=blocks, strand=strand, ordered=True)(documented(one))
 
 
-def holds(made):
-    verify(made)
-    check_tables(made)
-    assert len({len(made.program(rank)) for rank in range(made.p)}) == 1
-
-
-def stacked(collective, layers, p, blocks, **declared):
-    """The schedule of some layers."""
-    entry = Algorithm(
-        COLLECTIVES[collective], "stacked", lambda p: layers, CLAIMS, lambda p: blocks, layered=True, **declared
-    )
+def stacked(layers, p, blocks):
+    """A reduction made of some layers."""
+    entry = Algorithm(COLLECTIVES["reduce"], "stacked", lambda p: layers, NOTHING, lambda p: blocks, layered=True)
     return Schedule(entry, p)
 
 
 # -- parts of several strands -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("p", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("p", [1, 2, 3, 5, 6])
 @pytest.mark.parametrize(
     ("reduce", "bcast", "strands", "blocks"),
     [
@@ -118,6 +88,7 @@ def test_a_strand_for_every_combination_of_strands(toys, p, reduce, bcast, stran
     for block in made.blocks:
         others = [b for b in made.blocks if made.strand(b) == made.strand(block)]
         assert all(way(other) == way(block) for other in others)
+    assert len({len(made.program(rank)) for rank in range(p)}) == 1
     holds(made)
     holds(schedule("allreduce", f"reduce_bcast(reduce={reduce}, bcast={bcast})", p, commutative=False))
 
@@ -134,7 +105,7 @@ def test_strands_cross(toys):
 @pytest.mark.parametrize("inner", ["twofold", "woven", "third", "chain"])
 @pytest.mark.parametrize("middle", ["ring", "reduce_bcast(reduce=woven,bcast=twofold)"])
 def test_unequal_groups(toys, groups, inner, middle):
-    for p in (1, 2, 7, 11):
+    for p in (1, 2, 7):
         which = groups(p) if callable(groups) else groups
         holds(schedule("allreduce", f"hierarchical(inner={inner}, middle={middle}, groups={which})", p))
 
@@ -148,21 +119,17 @@ def test_layers_of_layers_of_layers(toys):
 def test_a_part_whose_strands_are_not_as_declared(toys):
     """It is found on its own; a composition, which takes the strands that are declared, does not move the block."""
     for collective in ("reduce", "bcast"):
-        with pytest.raises(VerifyError, match="expected block 1 in strand 0, as declared, got strand 1"):
-            verify(schedule(collective, "liar", 3))
+        refused(schedule(collective, "liar", 3), "expected block 1 in strand 0, as declared, got strand 1")
     for given in ("reduce=liar", "bcast=liar", "reduce=liar, bcast=liar"):
-        with pytest.raises(VerifyError):
-            verify(schedule("allreduce", f"reduce_bcast({given})", 3))
-    with pytest.raises(VerifyError):
-        verify(schedule("allreduce", "hierarchical(inner=liar, groups=2)", 4))
+        refused(schedule("allreduce", f"reduce_bcast({given})", 3))
+    refused(schedule("allreduce", "hierarchical(inner=liar, groups=2)", 4))
 
 
 def test_a_stack_is_checked_as_others_are(toys):
     """A block that moves in another strand than the stack says."""
     made = schedule("allreduce", "reduce_bcast(reduce=twofold, bcast=twofold)", 3)
     made.make.strand = lambda block: 0
-    with pytest.raises(VerifyError, match="expected block 1 in strand 0, as declared, got strand 1"):
-        verify(made)
+    refused(made, "expected block 1 in strand 0, as declared, got strand 1")
 
 
 # -- of some of the blocks, on some of the ranks ------------------------------------------------------------
@@ -172,14 +139,12 @@ def test_a_stack_is_checked_as_others_are(toys):
 def test_a_layer_that_moves_some_of_the_blocks_only(p):
     low = Layer(CHAIN, range(p), lambda b: (0, 1))
     high = Layer(BINOMIAL, range(p), lambda b: (2, 3, 4))
-    made = stacked("reduce", [low, high], p, 5)
+    made = stacked([low, high], p, 5)
     assert {made.strand(b) for b in made.blocks} == {0} and len(made.program(0)) == 1
     holds(made)
     if p > 1:
-        with pytest.raises(VerifyError, match="the end of block 2"):
-            verify(stacked("reduce", [low], p, 5))
-        with pytest.raises(VerifyError, match=r"would count twice|deadlock"):
-            verify(stacked("reduce", [low, low, high], p, 5))
+        refused(stacked([low], p, 5), "the end of block 2")
+        refused(stacked([low, low, high], p, 5), "would count twice|deadlock")
 
 
 def test_what_a_layer_does_not_move_is_in_no_message_of_it():
@@ -197,13 +162,6 @@ def test_a_block_no_layer_moves_is_with_those_of_the_first_strands():
     assert Stack(range(3), [up, up]).strands == {0: 0, 1: 1, 2: 0}
 
 
-def test_ranks_are_named_by_their_layer():
-    stack = Stack(range(2), [Layer(twofold, (5, 3, 9), itself, {0: 0, 1: 1})])
-    assert stack(9) == Strands((((Send(3, (0,)),),), ((Send(5, (1,)),),)))
-    assert stack(5)[1] == ((RecvReduce(3, (1,)),), (RecvReduce(9, (1,)),))
-    assert stack(4) == Strands(((), ()))
-
-
 def test_ranks_of_a_layer_of_fewer_strands():
     """A rank whose program has fewer strands than others has nothing to do in the rest."""
 
@@ -214,20 +172,6 @@ def test_ranks_of_a_layer_of_fewer_strands():
     stack = Stack(range(2), [Layer(body, group, itself, {0: 0, 1: 1}) for group in groups])
     assert stack(0) == Strands(((), ()))
     assert stack(1) == Strands((((RecvReduce(2, (0,)),),), ((RecvReduce(2, (1,)),),)))
-
-
-def test_layers_follow_each_other():
-    """What a rank does in a later layer waits for the earlier one, strand by strand."""
-    chain = Chosen(CHAIN)
-    stack = Stack(range(1), [chain.evenly((0, 1), 1), chain.evenly((0, 2), 1), chain.evenly((0, 1), 1, mirrored=True)])
-    assert stack(0)[0] == ((RecvReduce(1, (0,)),), (RecvReduce(2, (0,)),), (Send(1, (0,)),))
-
-
-@pytest.mark.parametrize("total", [2, 4, 6])
-def test_blocks_are_equal_shares(toys, total):
-    layer = Chosen(find("reduce", "twofold")).evenly(range(4), total)
-    assert [list(layer.parts(b)) for b in range(2)] == [list(range(total // 2)), list(range(total // 2, total))]
-    assert [layer.strands[b] for b in range(total)] == [0] * (total // 2) + [1] * (total // 2)
 
 
 def test_chosen_is_what_it_names(toys):

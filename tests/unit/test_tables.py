@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from unit.every import EVERY, served
-from unit.mutants import adhoc, changed, faults, same_result, table_mutants
+from unit.mutants import adhoc, changed, faults, of_ranks, refused_tables, same_result, table_mutants
 
 from mpicoll.errors import VerifyError
 from mpicoll.plans.plan import FOLD, IN, OUT, RECV, SCRATCH, SEND
@@ -45,14 +46,6 @@ def caught(made, case, in_place, plans):
         assert (error.algorithm, error.p) == (made.title, made.p)
         return True
     return False
-
-
-def refused(made, case, change, in_place=False):
-    """The error of all ranks' plans, some of them changed: change(rank, plan)."""
-    plans = [change(rank, plan) for rank, plan in enumerate(lower_all(made, case, in_place))]
-    with pytest.raises(VerifyError) as error:
-        check_plan.run(made, case, in_place, plans)
-    return error.value
 
 
 # -- every single change is found ---------------------------------------------------------------------------
@@ -155,92 +148,61 @@ def test_nobody_writes_the_input():
 
 # -- some of them on all ranks at once, with their coordinates ----------------------------------------------
 
-RING = schedule("allreduce", "ring", 3)
-CHUNKED = Case(17, 2, 4, 2)
+
+def swapped_operands(rank, plan):
+    first = next(a for kind, _, a, _, _ in plan.rows.tolist() if kind == FOLD) + 1
+    segments = plan.segments.copy()
+    segments[[first, first + 1]] = segments[[first + 1, first]]
+    return replace(plan, segments=segments) if rank == 2 else plan
 
 
-def test_right_as_they_are():
-    for made, case in ((RING, CHUNKED), (schedule("allgather", "bruck", 5), Case(5, 2, 4, 2))):
-        check_plan.run(made, case, False, lower_all(made, case, False))
-        check_plan.run(made, case, False)
+def shifted_operand(rank, plan):
+    row = next(r for r in plan.rows.tolist() if r[0] == FOLD)
+    at = (row[2] + 2, 1)
+    return changed(plan, "segments", at, int(plan.segments[at]) + 2) if rank == 0 else plan
 
 
-def test_a_chunk_dropped_everywhere():
-    error = refused(RING, CHUNKED, lambda rank, plan: replace(plan, lanes=plan.lanes - 1))
-    assert (error.rank, error.expected) == (0, "block 0 whole")
-    assert "Case(counts=17" in error.op and "in_place=False" in error.op
-
-
-def test_a_chunk_dropped_at_one_rank():
-    error = refused(RING, CHUNKED, lambda rank, plan: replace(plan, lanes=plan.lanes - (rank == 1)))
-    assert (error.expected, error.got) == ("every message matched", "deadlock")
-    assert error.op.endswith(", lane 2")
-
-
-def test_lanes_that_share_scratch():
-    assert refused(RING, Case(90, 2, 4, 3), lambda rank, plan: replace(plan, lane_scratch=0)).expected == "row 0"
-
-
-def test_a_fold_the_wrong_way_round():
-    made = schedule("allreduce", "recursive_doubling", 4, commutative=False)
-
-    def swap(rank, plan):
-        first = next(a for kind, _, a, _, _ in plan.rows.tolist() if kind == FOLD) + 1
-        segments = plan.segments.copy()
-        segments[[first, first + 1]] = segments[[first + 1, first]]
-        return replace(plan, segments=segments) if rank == 2 else plan
-
-    error = refused(made, Case(4, 2, None, 4), swap)
-    assert (error.rank, error.strand, error.step) == (2, 0, 0)
-    assert error.expected == "each contribution once, in order"
-    assert error.algorithm == "allreduce recursive_doubling in rank order"
-
-
-def test_folds_of_different_elements():
-    def shift(rank, plan):
-        row = next(r for r in plan.rows.tolist() if r[0] == FOLD)
-        at = (row[2] + 1, 1)
-        return changed(plan, "segments", at, int(plan.segments[at]) + 2) if rank == 0 else plan
-
-    error = refused(RING, CHUNKED, shift)
-    assert (error.rank, error.step) == (0, 0)
-
-
-def test_two_ranks_that_agree_on_the_wrong_peer():
+def received_elsewhere(rank, plan):
     """Ranks 0 and 1 each think they are the other: everything matches, and all ends in the wrong place."""
-    made = schedule("allgather", "ring", 2)
-    plans = lower_all(made, Case(3, 2, None, 4), False)
-    moved = [replace(plan, rows=plan.rows.copy(), segments=plan.segments.copy()) for plan in plans]
-    for plan in moved:
-        for kind, _, a, _, _ in plan.rows.tolist():
-            if kind == RECV:
-                plan.segments[a, 1] = 6 - plan.segments[a, 1]
-    assert caught(made, Case(3, 2, None, 4), False, moved)
+    segments = plan.segments.copy()
+    received = plan.rows[plan.rows[:, 0] == RECV, 2]
+    segments[received, 1] = 6 - segments[received, 1]
+    return replace(plan, segments=segments)
 
 
-def test_merged_where_a_neighbour_does_not_follow():
-    """Two segments made one although something lies between them."""
-    made, case = schedule("scatter", "binomial", 4), Case(3, 2, None, 4)
+RING, RING_CASE = schedule("allreduce", "ring", 3), Case(17, 2, 4, 2)
+BROKEN = {
+    "a chunk dropped everywhere": (
+        RING, RING_CASE, lambda rank, plan: replace(plan, lanes=plan.lanes - 1), (0, None, None), "", "block 0 whole"),
+    "a chunk dropped at one rank": (
+        RING, RING_CASE, lambda rank, plan: replace(plan, lanes=plan.lanes - (rank == 1)),
+        (0, 0, 0), ", lane 2", "every message matched"),
+    "lanes that share scratch": (
+        RING, Case(90, 2, 4, 3), lambda rank, plan: replace(plan, lane_scratch=0), (0, None, None), None, "row 0"),
+    "steps in another order": (
+        RING, RING_CASE, lambda rank, plan: replace(plan, steps=plan.steps[::-1].copy()) if rank == 1 else plan,
+        (1, None, None), None, "steps divide the rows"),
+    "operands swapped": (
+        schedule("allreduce", "recursive_doubling", 4, commutative=False), Case(4, 2, None, 4), swapped_operands,
+        (2, 0, 0), ", lane 0", "each contribution once, in order"),
+    "other elements folded": (
+        RING, RING_CASE, shifted_operand, (0, 0, 0), ", lane 1", "to fold an element with itself"),
+    "received elsewhere": (
+        schedule("allgather", "ring", 2), Case(3, 2, None, 4), received_elsewhere,
+        (0, None, None), "", "block 0 whole"),
+    "windows that differ": (
+        schedule("bcast", "chain", 3), Case(9, 2, 4, 3), lambda rank, plan: replace(plan, window=3 - (rank == 1)),
+        (1, 0, 0), ", lane 3", "4 bytes from rank 0"),
+}  # fmt: skip
 
-    def widen(rank, plan):
-        longest = int(plan.segments[:, 2].argmax())
-        return changed(plan, "segments", (longest, 1), int(plan.segments[longest, 1]) + 6) if rank == 0 else plan
 
-    assert refused(made, case, widen).p == 4
-
-
-def test_steps_of_one_rank_in_another_order():
-    def swap(rank, plan):
-        return replace(plan, steps=plan.steps[::-1].copy()) if rank == 1 else plan
-
-    assert refused(RING, CHUNKED, swap).expected
-
-
-@pytest.mark.parametrize("p", [2, 3, 5])
-def test_a_window_that_ranks_disagree_on(p):
-    made = schedule("bcast", "chain", p)
-    error = refused(made, Case(9, 2, 4, 3), lambda rank, plan: replace(plan, window=3 - (rank == 1)), in_place=True)
-    assert error.strand == 0 and "lane" in error.op
+@pytest.mark.parametrize(("made", "case", "change", "where", "lane", "expected"), BROKEN.values(), ids=BROKEN)
+def test_what_is_broken_is_said_with_its_place(made, case, change, where, lane, expected):
+    """lane: None where the plan's form is wrong before it runs, empty where the result is wrong after it has run."""
+    error = refused_tables(made, case, change)
+    in_place = "" if lane is None else f", in_place={made.collective.name == 'bcast'}"
+    assert ((error.rank, error.strand, error.step), error.expected) == (where, expected)
+    assert error.op == f"lowered table, {case}{in_place}{lane or ''}"
 
 
 # -- cases --------------------------------------------------------------------------------------------------
@@ -262,20 +224,17 @@ def test_cases(entry):
 
 
 @pytest.mark.parametrize(
-    ("collective", "forms"),
+    ("forms", "collectives"),
     [
-        ("bcast", (True,)),
-        ("barrier", (False,)),
-        ("alltoall", (False,)),
-        ("reduce_scatter", (False,)),
-        ("allreduce", (False, True)),
-        ("gather", (False, True)),
-        ("scatter", (False, True)),
+        ((True,), ["bcast"]),
+        ((False,), ["barrier", "alltoall", "reduce_scatter"]),
+        ((False, True), ["allreduce", "gather", "scatter"]),
     ],
 )
-def test_placements(collective, forms):
-    entry = next(a for a in registered() if a.collective.name == collective)
-    assert in_place_forms(Schedule(entry, 3)) == forms
+def test_placements(forms, collectives):
+    for collective in collectives:
+        entry = next(a for a in registered() if a.collective.name == collective)
+        assert in_place_forms(Schedule(entry, 3)) == forms
 
 
 # -- random schedules ---------------------------------------------------------------------------------------
@@ -345,38 +304,16 @@ def test_random_schedules_are_lowered_right(seed):
     made = RandomAllreduce(seed).schedule()
     verify(made)
     check_tables(made)
-    for case in small_cases(made):
-        for in_place in (False, True):
-            assert [faults(plan) for plan in lower_all(made, case, in_place)] == [[]] * made.p
-
-
-def test_random_schedules_use_everything():
-    """The generator makes staged messages, folds in scratch, accumulators and steps of several messages."""
-    rows, steps, ops = [], [], []
-    for seed in range(40):
-        made = RandomAllreduce(seed).schedule()
-        ops += [op for rank in range(made.p) for strand in made.program(rank) for step in strand for op in step]
-        for plan in lower_all(made, Case(23, 2, 4, 2), False):
-            rows += [(kind, stage >= 0, end - first) for kind, _, first, end, stage in plan.rows.tolist()]
-            steps += [b - a for a, b, _ in plan.steps.tolist()]
-    assert {(SEND, True, 2), (RECV, True, 3), (FOLD, False, 3)} <= set(rows)
-    assert max(steps) > 2
-    assert {type(op) for op in ops} == {Send, Recv, RecvReduce, Reduce}
 
 
 def test_messages_of_one_step_keep_their_order():
     """Two messages between the same ranks: what is folded in first may be received first."""
-
-    def body(p, rank):
-        if rank == 0:
-            yield RecvReduce(1, (0,)), Recv(1, (1,), "a")
-            yield Reduce(Loc(VALUE, 1), Loc("a", 1))
-            yield Send(1, (0, 1))
-        else:
-            yield Send(0, (0,)), Send(0, (1,))
-            yield Recv(0, (0, 1))
-
-    made = adhoc("allreduce", body, 2, blocks=2)
+    made = of_ranks(
+        "allreduce",
+        [(RecvReduce(1, (0,)), Recv(1, (1,), "a")), Reduce(Loc(VALUE, 1), Loc("a", 1)), Send(1, (0, 1))],
+        [(Send(0, (0,)), Send(0, (1,))), Recv(0, (0, 1))],
+        blocks=2,
+    )
     verify(made)
     check_tables(made)
 
@@ -393,35 +330,10 @@ def test_a_schedule_that_reads_its_input_late_is_right_in_place_too():
     check_tables(made)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_random_schedules_with_a_message_dropped_deadlock(seed):
-    found = RandomAllreduce(seed)
-    messages = [
-        (r, i)
-        for r, program in enumerate(found.programs)
-        for i, step in enumerate(program)
-        if not isinstance(step[0], Reduce)
-    ]
-    if messages:
-        rank, step = found.draw.choice(messages)
-        del found.programs[rank][step]
-        with pytest.raises(VerifyError):
-            verify(found.schedule())
-
-
-# -- scratch ------------------------------------------------------------------------------------------------
-
-
 def test_scratch_is_used_again():
     """A chain of accumulators, each read once, needs room for two at a time."""
-
-    def body(p, rank):
-        last = Loc(INPUT, 0)
-        for i in range(6):
-            yield Reduce(Loc(f"a{i}", 0), last)
-            last = Loc(f"a{i}", 0)
-
-    made = adhoc("allreduce", body, 1)
+    places = [Loc(INPUT, 0), *(Loc(f"a{i}", 0) for i in range(6))]
+    made = of_ranks("allreduce", [Reduce(dst, src) for src, dst in pairwise(places)])
     verify(made)
     (plan,) = lower_all(made, Case(64, 1, None, 4), False)
     assert plan.scratch_bytes == 2 * 64

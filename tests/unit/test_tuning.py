@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from mpicoll.errors import ArgumentError, MpicollError, TuningError
+from mpicoll.errors import MpicollError, TuningError
 from mpicoll.selection import settings, tables
 from mpicoll.selection.rules import WINDOW
 from mpicoll.selection.select import NATIVE, Overrides, choose
@@ -144,12 +144,10 @@ def test_whose_ranks_it_is_for():
 # -- what auto makes of it ----------------------------------------------------------------------------------
 
 
-def chosen(nbytes, collective="allreduce", commutative=True, engine="compiled", **overrides):
-    made = Overrides().merged(
-        overrides.pop("algorithms", {}), overrides.pop("chunk_bytes", None), overrides.pop("window", None), None
-    )
-    table = parsed(GOOD).tables[0]
-    return choose(collective, nbytes, 4, commutative, made, engine, ((0, 1), (2, 3)), table.rules.get(collective, ()))
+def chosen(nbytes, collective="allreduce", commutative=True, algorithms=None, chunk_bytes=None, window=None):
+    overrides = Overrides().merged(algorithms or {}, chunk_bytes, window, None)
+    rules = parsed(GOOD).tables[0].rules.get(collective, ())
+    return choose(collective, nbytes, 4, commutative, overrides, "compiled", ((0, 1), (2, 3)), rules)
 
 
 @pytest.mark.parametrize(
@@ -198,10 +196,6 @@ def test_operand_order_is_kept():
 
 def test_the_environment_names_it(tmp_path):
     (tmp_path / "t.json").write_text(json.dumps(GOOD))
-    found = settings.read({"MPICOLL_TUNING": str(tmp_path / "t.json"), "MPICOLL_LOG": "info"})
-    assert found.tuning == tables.read(tmp_path / "t.json") and found.log
-    assert settings.read({"MPICOLL_TUNING": "", "MPICOLL_LOG": ""}) == settings.Settings()
+    assert settings.read({"MPICOLL_TUNING": str(tmp_path / "t.json")}).tuning == tables.read(tmp_path / "t.json")
     with pytest.raises(TuningError, match="cannot read"):
         settings.read({"MPICOLL_TUNING": str(tmp_path / "u.json")})
-    with pytest.raises(ArgumentError, match="MPICOLL_LOG is 'debug'; it must be info or nothing"):
-        settings.read({"MPICOLL_LOG": "debug"})

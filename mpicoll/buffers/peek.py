@@ -14,7 +14,8 @@ def peek(address: int, nbytes: int) -> bytes | None:
     nbytes: less than a pipe holds, 4 KiB at least.
     """
     source, sink = os.pipe()
-    with closing(os.fdopen(source, "rb", 0)) as output, closing(os.fdopen(sink, "wb", 0)), suppress(OSError, OverflowError):
+    nowhere = suppress(OSError, OverflowError)
+    with closing(os.fdopen(source, "rb", 0)) as output, closing(os.fdopen(sink, "wb", 0)), nowhere:
         if os.write(sink, (ctypes.c_char * nbytes).from_address(address)) == nbytes:
             return output.read(nbytes)
     return None

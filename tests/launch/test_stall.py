@@ -145,8 +145,8 @@ def test_whatever_is_waited_for_is_told_of(run, what):
     is_reported(done.output, (1, 2), method, call=r"\d+", how=how)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.quick
+@pytest.mark.parametrize("form", [form if form == "blocking" else pytest.param(form, marks=pytest.mark.quick)
+                                  for form in FORMS])  # one after the other takes half a minute
 def test_every_collective_in_every_form(run, form):
     """Without abort: each is told of while rank 0 is late, and then goes on and ends. All at once where that goes."""
     done = run(r"""

@@ -20,6 +20,7 @@ from . import models
 from .data import Digits, Text
 
 TEXT = "transformer"
+BUCKET_BYTES = 2 << 20  # for a model of a few MiB
 UNITS = 6  # of the transformer: an embedding, blocks and a head
 Step = Callable[[int], float]  # from the number of a step to the loss of its batch
 
@@ -238,9 +239,9 @@ def _beside(p: int) -> tuple[int, int, int]:
 PATTERNS: dict[str, Pattern] = {
     "data_parallel": Pattern(
         "gradients in buckets, reduced while the backward pass goes on",
-        data_parallel(),
+        data_parallel(bucket_bytes=BUCKET_BYTES),
         _data_parallel,
-        blocking=data_parallel(overlap=False),
+        blocking=data_parallel(bucket_bytes=BUCKET_BYTES, overlap=False),
     ),
     "master": Pattern(
         "gradients reduced to rank 0, which broadcasts the sums",

@@ -18,7 +18,7 @@ from .checks import finite, same_model
 from .modules import Array, Module, Parameter, cross_entropy, parameters
 from .optimizers import Optimizer
 
-BUCKET_BYTES = 25 << 20  # as in DistributedDataParallel
+BUCKET_BYTES, FIRST_BYTES = 25 << 20, 1 << 20  # as in DistributedDataParallel
 
 
 class Bucket:
@@ -33,14 +33,18 @@ class Bucket:
 
 
 def buckets(units: Sequence[Module], nbytes: int) -> list[Bucket]:
-    """Return buckets of at most so many bytes, or of one parameter; the last layer comes first."""
+    """Return buckets of at most so many bytes, or of one parameter; the last layer comes first.
+
+    The first is smaller, so that something is under way soon.
+    """
     made: list[Bucket] = []
     members: list[Parameter] = []
     whole_after = 0
     for number, unit in reversed(list(enumerate(units))):
         for each in reversed([each for each in unit.parameters() if not each.local]):
             size = sum(other.size for other in (*members, each)) * each.dtype.itemsize
-            if members and (size > nbytes or members[0].dtype != each.dtype):
+            most = nbytes if made else min(nbytes, FIRST_BYTES)
+            if members and (size > most or members[0].dtype != each.dtype):
                 made.append(Bucket(members, whole_after))
                 members = []
             members.append(each)

@@ -23,7 +23,7 @@ from ..selection.settings import ENGINES
 from . import persistent
 from .lifetime import attach, check_usable, detach
 from .methods import Collectives
-from .requests import Request
+from .requests import Request, keeping
 
 _PREDEFINED = tuple(map(MPI._handleof, (MPI.COMM_WORLD, MPI.COMM_SELF)))
 
@@ -143,7 +143,7 @@ class Comm(Collectives):
             return Request.of_nothing() if operation is None else Request.launch(channel, operation)
         call = self._prepare(channel, NONBLOCKING, method, *arguments)
         started = execute.start(channel, self, call)
-        request = Request.launch(channel, started) if isinstance(started, Operation) else started
+        request = Request.launch(channel, started) if isinstance(started, Operation) else keeping(call, started)
         channel.fast_path.insert(call)
         return request
 

@@ -22,7 +22,7 @@ from ..runtime.operation import Failed, Operation, Polled, Raised, Running, Stag
 from ..runtime.status import Standing
 from ..runtime.tags import Slot
 from ..schedules.collectives import PERSISTENT
-from .requests import Completing
+from .requests import Completing, keeping
 
 if TYPE_CHECKING:
     from ..fastpath.start import CompiledFastStart
@@ -276,5 +276,5 @@ def prepare(channel: Channel, comm: MPI.Intracomm, call: Call, info: MPI.Info) -
     channel.record(record(call, sequence))
     request: MPI.Prequest = call.native(PERSISTENT, comm, info)
     if not (call.averages or channel.settings.watched):
-        return request
+        return keeping(call, request)
     return Prequest.prepare(channel, PersistentCall(channel, call, sequence, request))

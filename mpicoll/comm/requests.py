@@ -23,6 +23,7 @@ from .proxies import Ticket
 Requests = Sequence[MPI.Request]
 Statuses = list[MPI.Status] | None
 Found = TypeVar("Found")
+Handle = TypeVar("Handle", bound=MPI.Request)
 
 
 class Completing(MPI.Request):
@@ -254,3 +255,26 @@ def _is_complete(request: MPI.Request) -> bool:
     """Return whether waiting for a request would not take long; of ours, without asking for what it raised."""
     operation = request._operation if isinstance(request, Completing) else None
     return operation.done if operation is not None else request.Get_status()
+
+
+class Native(MPI.Request):
+    """The request of MPI's own collective; it keeps the call's arguments alive.
+
+    mpi4py 4.1 lets go of the buffers of reductions and of Ialltoall's send buffer as soon as the call returns.
+    """
+
+    call: object
+
+
+class NativePersistent(MPI.Prequest):
+    """The same of a persistent one."""
+
+    call: object
+
+
+def keeping(call: object, request: Handle) -> Handle:
+    """Return a handle of a request of MPI's own that keeps the call's arguments alive."""
+    kept: Any = NativePersistent(request) if isinstance(request, MPI.Prequest) else Native(request)
+    kept.call = call
+    handle: Handle = kept
+    return handle

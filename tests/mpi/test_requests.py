@@ -6,17 +6,19 @@ import copy
 import gc
 import pickle
 import time
+import weakref
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 from support import arranged, ops
+from support.arranged import PLAIN
 from support.calls import complete, works
 from support.cases import Checks
 
 import mpicoll
 from mpicoll.errors import CommError, RequestError
-from mpicoll.schedules.collectives import NONBLOCKING, PERSISTENT
+from mpicoll.schedules.collectives import COLLECTIVES, NONBLOCKING, PERSISTENT
 
 each = pytest.mark.parametrize
 THREADED = MPI.Query_thread() == MPI.THREAD_MULTIPLE
@@ -296,6 +298,23 @@ def test_misuse(ours, form):
         misused(request.Start, "freed make another")
     misused(request.Cancel, "cannot be cancelled")
     works(ours)
+
+
+def test_buffers_live_as_long_as_requests_of_mpis_own(comm, form):
+    """mpi4py itself keeps none of a reduction's; MPI would read memory that has another owner by now."""
+    ours = mpicoll.Comm(comm)
+    with ours.using(**dict.fromkeys(COLLECTIVES, "native")), Checks() as checks:
+        for method in PLAIN:
+            call = arranged.by_name(method, ours)
+            arrays = [weakref.ref(argument) for argument in call.arguments if isinstance(argument, np.ndarray)]
+            request = call.begin(ours, form)
+            del call
+            gc.collect()
+            checks.that(all(array() is not None for array in arrays), method, "under way")
+            complete(request)
+            del request
+            gc.collect()
+            checks.that(all(array() is None for array in arrays), method, "complete")
 
 
 # -- persistent

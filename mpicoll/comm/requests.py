@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
+import numpy as np
 from mpi4py import MPI
 
 from ..errors import RequestError
@@ -257,24 +258,26 @@ def _is_complete(request: MPI.Request) -> bool:
     return operation.done if operation is not None else request.Get_status()
 
 
-class Native(MPI.Request):
-    """The request of MPI's own collective; it keeps the call's arguments alive.
-
-    mpi4py 4.1 lets go of the buffers of reductions and of Ialltoall's send buffer as soon as the call returns.
-    """
-
-    call: object
-
-
-class NativePersistent(MPI.Prequest):
-    """The same of a persistent one."""
+class _Owner(np.ndarray[Any, Any]):
+    """A buffer without elements that keeps what it belongs to alive."""
 
     call: object
 
 
 def keeping(call: object, request: Handle) -> Handle:
-    """Return a handle of a request of MPI's own that keeps the call's arguments alive."""
-    kept: Any = NativePersistent(request) if isinstance(request, MPI.Prequest) else Native(request)
-    kept.call = call
-    handle: Handle = kept
-    return handle
+    """Return a request of MPI's own that keeps the call's arguments alive until it is complete.
+
+    A persistent one keeps them as long as it is an object. mpi4py 4.1 lets go of the buffers of reductions and of Ialltoall's send buffer as soon as the call returns. It keeps
+    that of a message; so the handle of one that is never started is exchanged for the request's.
+    """
+    owner = np.empty(0, np.uint8).view(_Owner)
+    owner.call = call
+    message = MPI.COMM_SELF.Send_init([owner, MPI.BYTE], 0)
+    kept: Any = message if isinstance(request, MPI.Prequest) else MPI.Request(message)
+    here, there, size = MPI._addressof(kept), MPI._addressof(request), MPI._sizeof(MPI.Request)
+    handle = ctypes.string_at(here, size)
+    ctypes.memmove(here, there, size)
+    ctypes.memmove(there, handle, size)
+    request.Free()
+    same: Handle = kept
+    return same

@@ -17,6 +17,7 @@ from ..schedules.grouping import Partition
 from ..selection.rules import Rule
 from ..selection.settings import Settings, read
 from ..selection.tables import READ, Table, library, node
+from .inquiry import AGREEMENT
 
 LOG = logging.getLogger("mpicoll")
 _said = set[str]()  # warnings that were given
@@ -57,14 +58,18 @@ def agree(comm: MPI.Intracomm) -> Agreed:
 
 
 def _down_a_tree(comm: MPI.Intracomm, value: Any) -> Any:
-    """Return rank 0's value on every rank. Intel MPI's Bcast hangs where threads make communicators at once."""
+    """Return rank 0's value on every rank. Intel MPI's Bcast hangs where threads make communicators at once.
+
+    The messages have a tag of their own, for MPI may give a communicator the context of one that was freed, where a
+    note from a rank that is not in this one may still lie.
+    """
     rank, size = comm.rank, comm.size
     lowest = rank & -rank or 1 << (size - 1).bit_length()  # the lowest bit set: the tree is binomial
     if rank:
-        value = comm.recv(source=rank - lowest)
+        value = comm.recv(source=rank - lowest, tag=AGREEMENT)
     while lowest := lowest >> 1:
         if rank + lowest < size:
-            comm.send(value, rank + lowest)
+            comm.send(value, rank + lowest, tag=AGREEMENT)
     return value
 
 

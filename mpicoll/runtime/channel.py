@@ -303,7 +303,8 @@ class Channel:
     def free(self, drain: bool = True) -> None:
         """Complete what is in flight and free the private communicators. A second call does nothing.
 
-        Operations that broke off keep their memory, since messages of other ranks may still arrive in it.
+        Operations that broke off keep their memory, since messages of other ranks may still arrive in it. Where notes
+        may still be on their way the communicator stays: MPI would give its context to another, and them with it.
         """
         if self.over:
             return
@@ -319,7 +320,7 @@ class Channel:
             self.prepared.clear()
             LEAKED.extend(self.leaked)
             self.persistent.free()
-            for comm in (self.compared, self.comm):
+            for comm in (self.compared, self.comm) if self.inquiry.is_settled else (self.compared,):
                 if comm != MPI.COMM_NULL:
                     with suppress(MPI.Exception):  # MPICH's, where a rank never took what another sent
                         comm.Free()

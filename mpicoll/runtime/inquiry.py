@@ -11,7 +11,7 @@ from mpi4py import MPI
 from ..plans.plan import NOTE_TAGS
 from .status import Answer
 
-ASK, ANSWER, PARTING = NOTE_TAGS[:3]
+ASK, ANSWER, PARTING, AGREEMENT = NOTE_TAGS[:4]
 AGAIN = 0.5  # seconds between two questions of one rank
 TRIES = 4  # a probe moves what is on its way a little, and may find nothing yet
 LOOK = 0.1  # seconds between two looks for notes while a call is waited for
@@ -27,6 +27,7 @@ class Inquiry:
         self.answers: dict[int, Answer] = {}
         self.pending: set[int] = set()  # ranks that have not answered: they are not asked again
         self.askers: set[int] = set()  # ranks that asked, so that they want to know what comes
+        self.untaken = False  # whether notes went out that nobody had asked for: they may never be taken in
         self.sent: list[tuple[MPI.Request, Any]] = []
         self.began = self.asked = self.looked = float("-inf")  # began: the first question on what stands still now
 
@@ -45,9 +46,13 @@ class Inquiry:
 
     def tell(self, ranks: Iterable[int], answer: Answer) -> None:
         """Tell these ranks, unasked."""
-        note = answer.pack()
-        for rank in ranks:
-            self._send(note, rank, ANSWER)
+        self.untaken = True
+        self._answer(ranks, answer)
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether no note of this rank can be on its way: all that it asked have answered."""
+        return not self.pending and not self.untaken
 
     @property
     def others(self) -> list[int]:
@@ -71,8 +76,13 @@ class Inquiry:
         asked = {rank for rank, _ in self._receive(ASK)}
         self.askers |= asked
         if asked:
-            self.tell(asked, mine())
+            self._answer(asked, mine())
         self.sent = [(request, note) for request, note in self.sent if not request.Test()]
+
+    def _answer(self, ranks: Iterable[int], answer: Answer) -> None:
+        note = answer.pack()
+        for rank in ranks:
+            self._send(note, rank, ANSWER)
 
     def _send(self, note: bytes, rank: int, tag: int) -> None:
         self.sent.append((self.comm.Isend([note, MPI.BYTE], rank, tag), note))

@@ -82,6 +82,8 @@ def call(comm, name, form):
         request = getattr(comm, f"{method}_init")(*buffers, **keywords)
         complete(request)
         request.Free()
+        if type(request) is MPI.Prequest:  # of MPI's own: mpi4py lets go of buffers with the object
+            request = None
     return watched, request
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 from mpi4py import MPI
+from support.calls import works
 from support.cases import Checks
 
+import mpicoll
 from mpicoll.benchmarks import communicators
 from mpicoll.runtime import agreement
+from mpicoll.runtime.channel import Channel
+from mpicoll.runtime.status import Answer
 
 
 class Counting:
@@ -16,12 +20,12 @@ class Counting:
     def __init__(self, comm):
         self.comm, self.rank, self.size, self.sent = comm, comm.rank, comm.size, 0
 
-    def send(self, value, to):
+    def send(self, value, to, tag):
         self.sent += 1
-        self.comm.send(value, to)
+        self.comm.send(value, to, tag)
 
-    def recv(self, source):
-        return self.comm.recv(source=source)
+    def recv(self, source, tag):
+        return self.comm.recv(source=source, tag=tag)
 
 
 def test_settings_come_down_a_tree(comm):
@@ -46,6 +50,21 @@ def test_nodes_are_in_the_order_of_their_first_ranks(comm, monkeypatch, name):
     for rank in range(comm.size):
         expected.setdefault(name(rank), []).append(rank)
     assert agreement._nodes(MPI.Intracomm(comm)) == tuple(map(tuple, expected.values()))
+
+
+def test_a_note_that_was_left_on_a_freed_communicator(comm, monkeypatch):
+    """It is not taken for a message of the next one: MPI would give that the context, if it were free."""
+    ours = mpicoll.Comm(comm)
+    monkeypatch.setattr(Channel, "respond", lambda self: None)  # nobody takes the note in
+    for _ in range(3):
+        part = ours.Dup()
+        channel = part._open()
+        if part.rank == 0:
+            channel.inquiry.tell(channel.inquiry.others, Answer(7))
+        part.Free()
+        assert (channel.comm == MPI.COMM_NULL) == (comm.rank > 0)
+        works(part := ours.Dup())
+        part.Free()
 
 
 def test_the_benchmark(comm):

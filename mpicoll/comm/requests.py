@@ -267,8 +267,9 @@ class _Owner(np.ndarray[Any, Any]):
 def keeping(call: object, request: Handle) -> Handle:
     """Return a request of MPI's own that keeps the call's arguments alive until it is complete.
 
-    A persistent one keeps them as long as it is an object. mpi4py 4.1 lets go of the buffers of reductions and of Ialltoall's send buffer as soon as the call returns. It keeps
-    that of a message; so the handle of one that is never started is exchanged for the request's.
+    A persistent one keeps them as long as it is an object. mpi4py 4.1 lets go of the buffers of reductions and of
+    Ialltoall's send buffer as soon as the call returns. It keeps that of a message; so the handle of one that is never
+    started is exchanged for the request's.
     """
     owner = np.empty(0, np.uint8).view(_Owner)
     owner.call = call

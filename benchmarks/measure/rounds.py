@@ -2,8 +2,8 @@
 
 All contenders of one size are measured in rounds, each of which times every contender in a new shuffled
 order, the same on all ranks: what disturbs the machine for a while disturbs them all, and contenders of one
-round can be paired. Within a round a contender makes one call or, where calls are short, a few after one
-that is not timed. The ranks start each timed call together, in one of the ways of sync.py. The time of a
+round can be paired. Within a round a contender makes one call or, where calls are short or of a nonblocking form, a few
+after one that is not timed. The ranks start each timed call together, in one of the ways of sync.py. The time of a
 call is the longest that any rank spent in it, and a round's value is the median of its calls.
 
 A nonblocking form is timed once more in every round, with work between its start and its Wait that takes as
@@ -199,7 +199,7 @@ class Bench:
         """Seconds this rank spent in each of some calls, LATE for those it was too late for."""
         seconds, clock, contender = [], time.perf_counter, timing.contender
         with contender.context(), case.ready(contender.comm, self.mpi) as operation:
-            if calls > 1:
+            if calls > 1 or case.shape.form == NONBLOCKING:
                 case.next(operation, contender.comm, self.mpi).call()
             start = sync.calls(timing.expected)
             for _ in range(calls):
@@ -213,17 +213,24 @@ class Bench:
     def _with_work(self, case: Case, timing: Timing) -> tuple[float, ...]:
         """Seconds this rank spent in the parts of one call that has work between its start and its Wait."""
         clock, contender = time.perf_counter, timing.contender
-        with contender.context(), case.ready(contender.comm, self.mpi) as operation:
-            start = self.sync.calls(2 * timing.expected)
-            begin = case.next(operation, contender.comm, self.mpi).start
-            assert begin is not None
-            at, late = start()
-            request = begin()
+
+        def work(request: Any) -> tuple[float, float, float]:
             begun = clock()
             compute(timing.expected)
             computed = clock()
             request.Wait()
-            end = clock()
+            return begun, computed, clock()
+
+        with contender.context(), case.ready(contender.comm, self.mpi) as operation:
+            # not timed: mpicoll goes by what a program did with its last request
+            begin: Callable[[], Any] | None = case.next(operation, contender.comm, self.mpi).start
+            assert begin is not None
+            work(begin())
+            start = self.sync.calls(2 * timing.expected)
+            begin = case.next(operation, contender.comm, self.mpi).start
+            assert begin is not None
+            at, late = start()
+            begun, computed, end = work(begin())
         return (LATE,) * len(PARTS) if late else (end - at, computed - begun, begun - at, end - computed)
 
 

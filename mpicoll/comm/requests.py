@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
@@ -19,6 +20,7 @@ from mpi4py import MPI
 from ..errors import RequestError
 from ..runtime.channel import Channel, advance_all
 from ..runtime.operation import Operation
+from ..runtime.progress import THREAD
 from .proxies import Ticket
 
 Requests = Sequence[MPI.Request]
@@ -32,9 +34,11 @@ class Completing(MPI.Request):
 
     _channel: Channel
     _operation: Operation | None = None
+    _since: float  # when it was started
 
     def _begin(self, channel: Channel, operation: Operation) -> None:
         """Launch an operation, and be a handle of what completes with it."""
+        self._since = THREAD.enter()
         ticket = Ticket(operation)
         ctypes.memmove(MPI._addressof(self), MPI._addressof(ticket.request), MPI._sizeof(MPI.Request))
         self._channel, self._operation = channel, operation
@@ -44,6 +48,7 @@ class Completing(MPI.Request):
             if not operation.is_begun:
                 channel.step(0.0)
         channel.background()
+        THREAD.leave()
 
     def _be_complete(self) -> None:
         """Be a handle of what is complete, and not null: a message to nobody."""
@@ -55,9 +60,11 @@ class Completing(MPI.Request):
         """Wait for the collective. Raises what it raised."""
         operation = self._operation
         if operation is not None and self._is_under_way():
+            THREAD.wait_begins(self._since)
             try:
                 self._channel.wait(operation)
             finally:
+                THREAD.leave()
                 if operation.done:  # else it was interrupted, and goes on
                     self._take_in(operation, status)
             return True
@@ -159,18 +166,18 @@ class Completing(MPI.Request):
     @classmethod
     def Waitall(cls, requests: Requests, statuses: Statuses = None) -> Literal[True]:
         """As MPI.Request.Waitall, and advances collectives."""
-        _until(lambda: cls.Testall(requests, statuses), bool)
+        _until(requests, lambda: cls.Testall(requests, statuses), bool)
         return True
 
     @classmethod
     def Waitany(cls, requests: Requests, status: MPI.Status | None = None) -> int:
         """As MPI.Request.Waitany, and advances collectives."""
-        return _until(lambda: cls.Testany(requests, status), lambda found: found[1])[0]
+        return _until(requests, lambda: cls.Testany(requests, status), lambda found: found[1])[0]
 
     @classmethod
     def Waitsome(cls, requests: Requests, statuses: Statuses = None) -> list[int] | None:
         """As MPI.Request.Waitsome, and advances collectives."""
-        return _until(lambda: cls.Testsome(requests, statuses), lambda found: found is None or found)
+        return _until(requests, lambda: cls.Testsome(requests, statuses), lambda found: found is None or found)
 
     # -- the same for requests of objects among them, whose messages are returned ---------------------------
 
@@ -195,20 +202,20 @@ class Completing(MPI.Request):
     @classmethod
     def waitall(cls, requests: Requests, statuses: Statuses = None) -> list[Any]:
         """As MPI.Request.waitall, and advances collectives."""
-        found: Any = _until(lambda: cls.testall(requests, statuses), lambda found: found[0])
+        found: Any = _until(requests, lambda: cls.testall(requests, statuses), lambda found: found[0])
         messages: list[Any] = found[1]
         return messages
 
     @classmethod
     def waitany(cls, requests: Requests, status: MPI.Status | None = None) -> tuple[int, Any]:
         """As MPI.Request.waitany, and advances collectives."""
-        index, _, message = _until(lambda: cls.testany(requests, status), lambda found: found[1])
+        index, _, message = _until(requests, lambda: cls.testany(requests, status), lambda found: found[1])
         return index, message
 
     @classmethod
     def waitsome(cls, requests: Requests, statuses: Statuses = None) -> tuple[list[int] | None, list[Any] | None]:
         """As MPI.Request.waitsome, and advances collectives."""
-        return _until(lambda: cls.testsome(requests, statuses), lambda found: found[0] is None or found[0])
+        return _until(requests, lambda: cls.testsome(requests, statuses), lambda found: found[0] is None or found[0])
 
 
 def _empty(requests: Requests, statuses: Sequence[MPI.Status | None] | None) -> None:
@@ -219,10 +226,18 @@ def _empty(requests: Requests, statuses: Sequence[MPI.Status | None] | None) -> 
             status.Set_elements(MPI.BYTE, 0)
 
 
-def _until(look: Callable[[], Found], enough: Callable[[Found], object]) -> Found:
-    """Return what `look` finds once that is enough."""
-    while not enough(found := look()):
-        os.sched_yield()
+def _until(requests: Requests, look: Callable[[], Found], enough: Callable[[Found], object]) -> Found:
+    """Return what `look` finds once that is enough, of requests that are waited for."""
+    started = [request._since for request in requests if isinstance(request, Completing) and request._operation]
+    if started:
+        THREAD.wait_begins(min(started))
+    THREAD.waiters.add(thread := threading.get_ident())
+    try:
+        while not enough(found := look()):
+            os.sched_yield()
+    finally:
+        THREAD.waiters.discard(thread)
+        THREAD.leave()
     return found
 
 

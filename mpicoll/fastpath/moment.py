@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-BRIEF = 256 << 10  # bytes of a call up to which it stays
+BRIEF = 512 << 10  # bytes of a call up to which it stays
 MOMENT, BYTES_A_NANOSECOND = 20_000, 2  # how long: nanoseconds at least, and more for more bytes
 
 

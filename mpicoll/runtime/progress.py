@@ -2,7 +2,9 @@
 
 MPI promises that a nonblocking collective goes on while its caller is inside another MPI call. Plans are
 advanced by Python, so somebody has to: one thread per process, asleep while nothing is in flight, and out of the way
-while somebody waits, who advances everything. Without
+while somebody waits, who advances everything. Where every core has a rank, the thread takes one from a rank whenever it
+wakes up, for tens of microseconds. So it goes by what the program did last. If it worked on after a start, the next
+start wakes the thread; if it waited at once, the thread sleeps on and looks up now and then. Without
 MPI_THREAD_MULTIPLE, or with MPICOLL_PROGRESS=0, plans go on in Wait, Test and mpicoll's other calls only.
 """
 
@@ -15,8 +17,10 @@ from typing import Any, Protocol
 from mpi4py import MPI
 
 PAUSE = 50e-6  # seconds between passes
-REST = 500e-6  # while somebody waits, who advances everything, and while nothing is in flight but was just now
-LINGER = 20e-3  # how long ago that may be: to wake the thread for every call would take longer than a short call
+REST = 500e-6  # while somebody waits, who advances everything
+LONG_REST = 8e-3  # the same, and while nothing is in flight but was just now, where the program waits at once
+LINGER = 20e-3  # how long ago "just now" may be: to wake the thread for every call would take longer than a short call
+WORK = 200e-6  # seconds outside of mpicoll that count as work
 
 
 class Polled(Protocol):
@@ -36,6 +40,8 @@ class ProgressThread:
         self.waiters: set[int] = set()  # threads that wait for something
         self.wake, self.lock = threading.Event(), threading.Lock()
         self.stopping = self.asleep = False
+        self.works_on = False  # whether the program did something else after it started what it waited for last
+        self.left = self.worked = float("-inf")  # when it left mpicoll, and when it came back from work
         self.thread: threading.Thread | None = None
 
     @staticmethod
@@ -50,34 +56,60 @@ class ProgressThread:
             if self.thread is None and not self.stopping:
                 self.thread = threading.Thread(target=self._run, name="mpicoll-progress", daemon=True)
                 self.thread.start()
-        if self.asleep:
+        if self.asleep or self.works_on:
             self.wake.set()
 
+    def enter(self) -> float:
+        """Return the time; the program comes to start something or to wait."""
+        now = time.monotonic()
+        if now - self.left > WORK:
+            self.worked = now
+        return now
+
+    def leave(self) -> None:
+        """Let the program go on."""
+        self.left = time.monotonic()
+
+    def wait_begins(self, started: float) -> None:
+        """Learn from the program, which comes to wait for what it started at that time."""
+        self.enter()
+        self.works_on = self.worked > started
+
     def _run(self) -> None:
-        active = time.monotonic()
-        while not self.stopping:
+        active, passes = time.monotonic(), 0
+        while True:
+            self.wake.clear()
+            if self.stopping:  # after that: whoever stops it sets both
+                break
             with self.lock:
                 channels = list(self.channels)
             if channels:
                 active = time.monotonic()
             if channels and not self.waiters:
-                self._pass(channels)
+                passes = passes + 1 if self._pass(channels) else 0
+                if passes > 1:  # the program works, or waits for a list of requests by MPI's own Waitall
+                    self.works_on = True
                 time.sleep(PAUSE)
-            elif time.monotonic() - active < LINGER:
-                time.sleep(REST)
+            elif channels or (time.monotonic() - active < LINGER and not self.works_on):
+                passes = 0
+                self.wake.wait(REST if self.works_on else LONG_REST)
             else:
                 self.asleep = True
                 if not self.channels:  # whoever adds one looks at `asleep` after that
                     self.wake.wait()
                 self.asleep = False
-                self.wake.clear()
 
-    def _pass(self, channels: list[Polled]) -> None:
+    def _pass(self, channels: list[Polled]) -> bool:
+        """Advance everything once; whether anything is left."""
+        left = False
         for channel in channels:
-            if not channel.poll():
-                with self.lock:
-                    if not channel.in_flight:
-                        self.channels.discard(channel)
+            if channel.poll():
+                left = True
+                continue
+            with self.lock:
+                if not channel.in_flight:
+                    self.channels.discard(channel)
+        return left
 
     def stop(self) -> None:
         """End the thread; before MPI_Finalize."""

@@ -20,6 +20,7 @@ import filelock
 import pytest
 
 from mpicoll import kernels
+from mpicoll.kernels.pack import copy_bytes
 
 # Asks for the kernels named in argv, checks what they compute and says what it compiled and loaded.
 ASK = """
@@ -320,6 +321,23 @@ def test_where_there_is_no_linker_an_object_is_kept(place, monkeypatch):
         assert compilations() == 1
     assert [path.suffix for path in files(place)] == [".o"]
     assert compilations() == 0
+
+
+def copying(to, source, n):
+    copy_bytes(to, source, n)
+
+
+@pytest.mark.parametrize(("libraries", "named"), [(None, True), (["no/libc.so.6"], False)])
+def test_a_library_names_the_c_library(monkeypatch, libraries, named):
+    """So it has the memcpy of today, and not the first of its name; where that cannot be linked, it does without."""
+    from mpicoll.kernels import compiler
+
+    (own,) = compiler._libc()
+    assert Path(own).is_file()
+    if libraries:
+        monkeypatch.setattr(compiler, "_libc", lambda: libraries)
+    content, is_library = compiler.compile_function(copying, ["int64"] * 3, "void").file("entry")
+    assert is_library and b"memcpy" in content and (Path(own).name.encode() in content) == named
 
 
 def test_where_nothing_may_be_executed_it_is_loaded_from_memory(place, monkeypatch):

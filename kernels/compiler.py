@@ -112,7 +112,7 @@ def _link(content: bytes) -> bytes | None:
         for linker in filter(None, map(shutil.which, _LINKERS)):
             options = ["-nostdlib"] if Path(linker).name in ("cc", "gcc", "clang") else []
             for libraries in (_libc(), []):
-                command = [linker, "-shared", *options, "-o", made, source, *libraries]
+                command = [linker, "-shared", *options, "-o", str(made), str(source), *libraries]
                 if subprocess.run(command, capture_output=True, check=False).returncode == 0:
                     return made.read_bytes()
     return None

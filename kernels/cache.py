@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import ctypes
 import glob
-import hashlib
 import logging
 import os
 import socket
@@ -32,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from .deferred import Deferred
+from .digest import digest
 from .waiting import turn_or_result
 
 ENTRY = "mpicoll_entry"  # the symbol of the function in its library
@@ -218,12 +218,12 @@ def _file_name(function: Callable[..., Any], label: str, returns: str, also: Seq
 
 
 def _digest(*words: str) -> str:
-    return hashlib.sha256(repr(words).encode()).hexdigest()[:16]
+    return digest(repr(words).encode(), 8).hex()
 
 
 @cache
 def _digest_of_file(path: str) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    return digest(Path(path).read_bytes(), 32).hex()
 
 
 @cache
@@ -247,7 +247,7 @@ def _load(path: Path, label: str) -> int | None:
     except OSError:
         return None
     try:
-        if hashlib.sha256(content[:-CHECKSUM]).digest() != content[-CHECKSUM:]:
+        if digest(content[:-CHECKSUM], CHECKSUM) != content[-CHECKSUM:]:
             raise OSError("its checksum is wrong")
         if path.suffix == OBJECT:
             from .compiler import load_object
@@ -285,7 +285,7 @@ def _compile(
         try:
             content, is_library = machine_code.file(ENTRY)
             path = to.with_name(to.name + (LIBRARY if is_library else OBJECT))
-            _write(path, content + hashlib.sha256(content).digest())
+            _write(path, content + digest(content, CHECKSUM))
             if (found := _load(path, label)) is not None:
                 return found
         except OSError as error:  # disk full, quota: the function works, the next process compiles again

@@ -12,17 +12,17 @@ other hosts that share the cache know nothing of it.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import logging
 import os
 import socket
-import tempfile
 import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+
+from .digest import digest
 
 POLL = 0.02  # seconds between two looks
 GONE = 1.0  # seconds for which the holder that is named must have ended: the next one may not have written its name yet
@@ -140,8 +140,10 @@ def _beside(lock: Any) -> Path:
 @cache
 def _lock(cache_path: str) -> Any:
     """Return one lock object per process and directory, so that a thread which holds it may take it again."""
+    import tempfile  # here, for it loads much
+
     from filelock import FileLock
 
     user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
-    place = hashlib.sha256(os.path.realpath(cache_path).encode()).hexdigest()[:16]
+    place = digest(os.path.realpath(cache_path).encode(), 8).hex()
     return FileLock(Path(tempfile.gettempdir()) / f"mpicoll-kernels-{user}-{place}.lock")

@@ -6,7 +6,6 @@ A rank whose own arguments are wrong gives its error instead, so that the others
 
 from __future__ import annotations
 
-import hashlib
 import pickle
 from contextlib import suppress
 from typing import Any
@@ -16,6 +15,7 @@ from mpi4py import MPI
 
 from ..buffers.arguments import Arguments, set_counts
 from ..errors import MismatchError, MpicollError
+from ..kernels.digest import digest
 from ..plans.plan import Shares
 from ..runtime.channel import Channel
 from ..runtime.operation import Gathering, Operation
@@ -75,8 +75,8 @@ def _short(value: Any) -> Any:
     text = repr(value)
     if len(text.encode()) <= LONG:
         return value
-    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-    return f"{text.encode()[: LONG - 40].decode(errors='ignore')}… ({len(text)} characters, {digest})"
+    of_all = digest(text.encode(), 6).hex()
+    return f"{text.encode()[: LONG - 40].decode(errors='ignore')}… ({len(text)} characters, {of_all})"
 
 
 # -- at the calls ---------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from mpi4py import MPI
 
 from ..engines import selftest
 from ..errors import EngineError, spans
+from ..kernels.digest import digest
 from ..schedules.grouping import Partition
 from ..selection.rules import Rule
 from ..selection.settings import Settings, read
@@ -79,7 +79,7 @@ def _nodes(comm: MPI.Intracomm) -> Partition:
     >>> _nodes(MPI.COMM_SELF)
     ((0,),)
     """
-    own = np.frombuffer(blake2b(node(MPI).encode(), digest_size=8).digest(), np.int64)
+    own = np.frombuffer(digest(node(MPI).encode(), 8), np.int64)
     every = np.empty(comm.size, np.int64)
     comm.Allgather(own, every)
     _, first, number = np.unique(every, return_index=True, return_inverse=True)

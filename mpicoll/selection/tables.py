@@ -11,7 +11,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +140,8 @@ def _validate(content: Any, path: str) -> None:
 @cache
 def validator() -> Any:
     """Return the validator of tuning tables. Raises TuningError where there is no jsonschema."""
+    from importlib.resources import files  # here, since it loads much
+
     try:
         from jsonschema import Draft202012Validator
     except ImportError:

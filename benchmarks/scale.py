@@ -174,7 +174,7 @@ def drawn(found: list[Lowered]) -> str:
     from .report.look import COLOURS, MARKS
 
     names = list(dict.fromkeys(f"{x.collective} {x.algorithm}" for x in found))
-    one_legend = {"title": "algorithm", "sort": names}
+    one_legend: dict[str, Any] = {"title": "algorithm", "sort": names}
     looks = {
         "color": alt.Color("algorithm:N", scale=alt.Scale(domain=names, range=list(COLOURS)), **one_legend),
         "shape": alt.Shape("algorithm:N", scale=alt.Scale(domain=names, range=list(MARKS)), **one_legend),

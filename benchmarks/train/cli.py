@@ -85,7 +85,7 @@ def compare(
     """Train by each pattern, print the table, and return what does not hold."""
     from mpi4py import MPI
 
-    from mpicoll.training.report import report
+    from mpicoll.training import report
 
     from . import pictures
     from .compare import Alone, result

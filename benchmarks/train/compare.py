@@ -12,7 +12,7 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll.training import memory
 from mpicoll.training.account import Account, Event
-from mpicoll.training.report import Result
+from mpicoll.training.results import Result
 
 from .patterns import PATTERNS, Step, Work
 

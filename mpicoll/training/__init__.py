@@ -15,7 +15,7 @@ Any communicator with mpi4py's collectives will do. What is in which module:
     experts            tokens to experts and back: Experts
     pipeline, grid     units dealt out to stages; data × tensor × pipeline: Pipeline, Grid, Hybrid
     modules, transformer, optimizers    layers with a forward and a backward pass, a small transformer, Sgd and Adam
-    memory, account    what ranks hold, send and wait for
+    memory, account, results    what ranks hold, send and wait for, and the table of it: report
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from .grid import Grid, Hybrid
 from .optimizers import Adam, Sgd
 from .parameter_server import ParameterServer
 from .pipeline import Pipeline
+from .results import Result, report
 from .zero import Zero
 
 __all__ = [
@@ -39,8 +40,10 @@ __all__ = [
     "Hybrid",
     "ParameterServer",
     "Pipeline",
+    "Result",
     "Sgd",
     "Zero",
+    "report",
     "to_features",
     "to_samples",
     "transpose",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class Result:
 
 def report(results: Sequence[Result]) -> Table:
     """Return a row for each pattern; where two numbers stand together, the second is theory's."""
+    from rich.table import Table  # here: the patterns do without
+
     ranks = results[0].ranks if results else 0
     table = Table(title=f"training on {ranks} ranks; measured / theory, MiB and ms a step", title_justify="left")
     for name in ("pattern", "loss", "against one rank", "sent", "rank 0: sent, received", "calls"):

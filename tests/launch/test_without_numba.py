@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.quick
-
 TESTS = Path(__file__).resolve().parents[1]
 MODULES = [TESTS / "mpi" / f"test_{name}.py" for name in ("collectives", "reductions", "datatypes", "operators")]
 
@@ -38,6 +36,7 @@ WAYS = {
 }
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("way", WAYS)
 def test_a_program_is_served_and_told(mpiexec, tmp_path, way):
     without, why = WAYS[way]
@@ -87,6 +86,7 @@ def test_algorithms_reductions_and_datatypes(mpiexec, tmp_path):
     assert done.status == 0 and " passed" in done.output, done.output[-3000:]
 
 
+@pytest.mark.quick
 def test_info_says_why(mpiexec, tmp_path):
     path = tmp_path / "program.py"
     path.write_text("import sys\nsys.modules['numba'] = sys.modules['llvmlite'] = None\n"

@@ -21,7 +21,9 @@ from rich.table import Table
 
 from mpicoll.cli.group import OneLineCommand, asking
 from mpicoll.engines.local_ops import Tables, finish_step
-from mpicoll.kernels import reduce
+from mpicoll.engines.work import Work
+from mpicoll.kernels import lowp, reduce
+from mpicoll.kernels.rules import low
 from mpicoll.plans.plan import FOLD, OUT
 
 from .cases.contents import DTYPES, OPERATORS, contributed
@@ -105,7 +107,7 @@ def timed(op: str, dtype: str, nbytes: int, operands: int, seconds: float) -> Sp
             ufunc(theirs, other, out=theirs, casting="unsafe")
 
     with np.errstate(all="ignore"):
-        works = _fold(reduce.address(op.upper(), kind), ours, others), numpy, lambda: np.copyto(target, values[1])
+        works = _fold(_work(op.upper(), kind), ours, others), numpy, lambda: np.copyto(target, values[1])
         by_kernel, by_numpy, by_copy = interleaved(works, seconds)
     size = n * kind.itemsize
     touched = (operands + 1) * size
@@ -121,21 +123,30 @@ def timed(op: str, dtype: str, nbytes: int, operands: int, seconds: float) -> Sp
     )
 
 
-def _fold(kernel: int, into: np.ndarray, others: list[np.ndarray]) -> Callable[[], Any]:
+def _work(op: str, dtype: np.dtype) -> Work:
+    """Return what folds elements of a dtype, in float32 where they have less than 32 bits."""
+    folds = Work(reduce.address(op, dtype))
+    if low(dtype) is None:
+        return folds
+    wide = reduce.address(op, np.dtype(np.float32))
+    return folds._replace(wide=wide, widen=lowp.widen_address(dtype), narrow=lowp.narrow_address(dtype), every=True)
+
+
+def _fold(work: Work, into: np.ndarray, others: list[np.ndarray]) -> Callable[[], Any]:
     """Return what engines do with vectors that have arrived: a row of a plan.
 
     For one it is the kernel alone: Python's way to the row takes longer than the fold of a small vector.
     """
     if len(others) == 1:
         at, other, n = into.ctypes.data, others[0].ctypes.data, len(into)
-        return lambda: reduce.call(kernel, at, at, other, n)
+        return lambda: reduce.call(work.kernel, at, at, other, n)
     rows = np.array([[FOLD, 0, 0, len(others) + 2, -1, 0]])
     base = into.ctypes.data
     places = [0, 0, *(other.ctypes.data - base for other in others)]
     segments = np.array([[OUT, at, into.nbytes, 0] for at in places])
-    geometry = np.array([into.nbytes, 1, 1, 0, into.itemsize])
-    tables = Tables(rows, segments, geometry, np.array([0, base, 0]))
-    return lambda: finish_step(tables.address, 0, 0, 1, 0, 0, 0, kernel, 0, 0)
+    geometry = np.array([into.nbytes, 1, 1, 0, into.itemsize, 1, into.itemsize, into.nbytes])
+    tables = Tables(rows, segments, geometry, np.array([0, base, 0]), np.array(work, np.int64))
+    return lambda: finish_step(tables.address, 0, 0, 1, 0, 0, 0)
 
 
 def table(speeds: list[Speed]) -> Table:

@@ -2,6 +2,8 @@
 
     reduce      dst[i] = a[i] op b[i] for MPI's twelve operators: address(), call(), allowed(), kind_of()
     scale       dst[i] = a[i] / b[0], the last step of an average: address()
+    lowp        elements of 16 and 8 bits: to float32 and back, reductions on them
+    codecs      groups of float32 to fewer bytes and back
     pack        elements of datatypes to and from a contiguous buffer
     memory      arrays at addresses, inside jitted code
     reference   all of it in NumPy: what tests compare with, and what to read first
@@ -22,12 +24,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import cache, compiler, deferred, memory, pack, plain, reduce, reference, rules, scale, serving, waiting
+    from . import cache, codecs, compiler, deferred, lowp, memory, pack, plain, reduce, reference, rules, scale, serving
+    from . import waiting as waiting
 
 __all__ = [
     "cache",
+    "codecs",
     "compiler",
     "deferred",
+    "lowp",
     "memory",
     "pack",
     "plain",

@@ -1,6 +1,7 @@
 """What compiled kernels do, on NumPy and ctypes: for processes that can neither load nor compile them.
 
     address, scale_address            as reduce.address, scale.address
+    widen_address, narrow_address     as in lowp
     pack_elements, unpack_elements    as in pack
 
 All of it holds the GIL.
@@ -17,8 +18,9 @@ import numpy as np
 
 from . import reference
 from .memory import line, table
-from .rules import check, check_scalable
+from .rules import canonical, check, check_scalable, low
 
+_FLOAT, _WORD = np.dtype(np.float32), np.dtype(np.int64)
 _KERNEL = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
 _kept: list[Any] = []  # an address goes with its function
 
@@ -30,20 +32,39 @@ def address(op: str, dtype: np.dtype) -> int:
     Raises TypeError where MPI does not let `op` take `dtype`, NoKernel (a LookupError) where there is no kernel.
     """
     check(op, np.dtype(dtype))
-    return _address(lambda dst, a, b: reference.reduce(op, dst, a, b), np.dtype(dtype))
+    return _address(lambda dst, a, b: reference.reduce(op, dst, a, b), dtype, dtype, dtype)
 
 
 @cache
 def scale_address(dtype: np.dtype) -> int:
     """Address of a C function dst[i] = a[i] / b[0] on elements of `dtype`; it stays valid. Raises as `address`."""
     check_scalable(np.dtype(dtype))
-    return _address(lambda dst, a, b: reference.scale(dst, a, b[:1]), np.dtype(dtype))
+    by = _FLOAT if low(dtype) is not None else np.dtype(dtype)
+    return _address(lambda dst, a, b: reference.divide(dst, a, b.real[0]), dtype, dtype, (by, 1))
 
 
-def _address(work: Callable[[np.ndarray, np.ndarray, np.ndarray], None], dtype: np.dtype) -> int:
+@cache
+def widen_address(dtype: np.dtype) -> int:
+    """Address of a C function dst[i] = float32(src[i]); it stays valid."""
+    name = low(dtype)
+    assert name is not None
+    return _address(lambda dst, src, _: np.copyto(dst, reference.widened(src, name)), _FLOAT, dtype, (_WORD, 0))
+
+
+@cache
+def narrow_address(dtype: np.dtype, stochastic: bool = False) -> int:
+    """Address of a C function that rounds float32, to nearest in any case; it stays valid."""
+    return _address(lambda dst, src, _: reference.narrow(dst, src), dtype, _FLOAT, (_WORD, 0))
+
+
+def _address(work: Callable[[np.ndarray, np.ndarray, np.ndarray], None], *operands: Any) -> int:
+    """Return the address of a C function of three vectors: of a dtype each, or of (dtype, elements)."""
+    of = [each if isinstance(each, tuple) else (np.dtype(each), None) for each in operands]
+
     def kernel(dst: int, a: int, b: int, n: int) -> None:
         if n:
-            work(*(_memory(at, n * dtype.itemsize).view(dtype) for at in (dst, a, b)))
+            sizes = [(canonical(dtype), n if most is None else most) for dtype, most in of]
+            work(*(_memory(at, m * kind.itemsize).view(kind) for at, (kind, m) in zip((dst, a, b), sizes)))
 
     _kept.append(made := _KERNEL(kernel))
     found = ctypes.cast(made, ctypes.c_void_p).value
@@ -52,7 +73,9 @@ def _address(work: Callable[[np.ndarray, np.ndarray, np.ndarray], None], dtype: 
 
 
 def _memory(at: int, nbytes: int) -> np.ndarray:
-    """Return the bytes at an address."""
+    """Return the bytes at an address; of none, wherever that is."""
+    if not nbytes:
+        return np.empty(0, np.uint8)
     return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(at))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .rules import check, check_scalable
+from .rules import LOW, check, check_scalable, low
 
 _UFUNCS = {
     "SUM": np.add,
@@ -33,6 +33,10 @@ def reduce(op: str, dst: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
     if kind == "pair":
         _reduce_pairs(op, dst, a, b)
         return
+    if (name := low(dst.dtype)) is not None:
+        with np.errstate(all="ignore"):
+            narrow(dst, _UFUNCS[op](widened(a, name), widened(b, name)))
+        return
     if kind == "byte":
         dst, a, b = (array.view(np.uint8) for array in (dst, a, b))
     with np.errstate(all="ignore"):
@@ -40,7 +44,7 @@ def reduce(op: str, dst: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
 
 
 def scale(dst: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
-    """dst[i] = a[i] / b[0]: arrays of one dtype, b of one element; dst may be a.
+    """dst[i] = a[i] / b[0]: arrays of one dtype, b of one element, float32 for types of LOW; dst may be a.
 
     Raises as scale.address does: TypeError, or NoKernel for a dtype without kernels.
     """
@@ -49,12 +53,59 @@ def scale(dst: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
 
 
 def divide(dst: np.ndarray, a: np.ndarray, by: float) -> None:
-    """scale() for any floating or complex dtype that NumPy has, long double too."""
+    """scale() for any floating or complex dtype that NumPy has, long double too, and those of LOW."""
+    if (name := low(dst.dtype)) is not None:
+        with np.errstate(all="ignore"):
+            narrow(dst, np.true_divide(widened(a, name), np.float32(by)))
+        return
     if dst.dtype.kind == "c":  # part by part: NumPy divides complex numbers through a reciprocal
         part = dst.real.dtype
         dst, a = dst.view(part), a.view(part)
     with np.errstate(all="ignore"):
         np.true_divide(a, dst.dtype.type(by), out=dst)
+
+
+# Types of less than 32 bits: exponent and mantissa, and the code from which on there are no numbers.
+_FORMS = {
+    "float16": (5, 10, 0x7C00),
+    "bfloat16": (8, 7, 0x7F80),
+    "float8_e5m2": (5, 2, 0x7C),
+    "float8_e4m3fn": (4, 3, 0x7F),
+}
+
+
+def widened(x: np.ndarray, name: str) -> np.ndarray:
+    """Return elements of a type of LOW as float32."""
+    exponent, mantissa, special = _FORMS[name]
+    codes = x.view(f"u{LOW[name].itemsize}").astype(np.int64)
+    sizes = codes & ((1 << (exponent + mantissa)) - 1)
+    power, rest = sizes >> mantissa, sizes & ((1 << mantissa) - 1)
+    bias = (1 << (exponent - 1)) - 1
+    numbers = np.where(power > 0, rest + (1 << mantissa), rest) * 2.0 ** (np.maximum(power, 1) - bias - mantissa)
+    infinite = name != "float8_e4m3fn"
+    numbers = np.where(sizes < special, numbers, np.inf if infinite else np.nan)
+    numbers = np.where((sizes > special) & infinite, np.nan, numbers)
+    found: np.ndarray = np.copysign(numbers, np.where(codes >> (exponent + mantissa), -1.0, 1.0)).astype(np.float32)
+    return found
+
+
+def narrow(dst: np.ndarray, x: np.ndarray) -> None:
+    """Round float32 to elements of a type of LOW, to nearest, ties to even."""
+    name = low(dst.dtype)
+    assert name is not None
+    exponent, mantissa, special = _FORMS[name]
+    bias = (1 << (exponent - 1)) - 1
+    with np.errstate(invalid="ignore"):
+        size = np.abs(x.astype(np.float64))
+    finite = np.where(np.isfinite(size), size, 0.0)
+    leading = np.where(finite > 0, np.frexp(finite)[1] - 1, 1 - bias)  # the power of the first bit
+    power = np.maximum(leading, 1 - bias)
+    units = np.rint(finite * 2.0 ** (mantissa - power)).astype(np.int64)
+    codes = units + ((power + bias - 1) << mantissa)
+    codes = np.where(np.isfinite(size), np.minimum(codes, special), special)
+    nan = special + (1 << (mantissa - 1)) if name != "float8_e4m3fn" else special
+    codes = np.where(np.isnan(size), nan, codes) | (np.signbit(x).astype(np.int64) << (exponent + mantissa))
+    dst.view(f"u{LOW[name].itemsize}")[...] = codes
 
 
 def _reduce_pairs(op: str, dst: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:

@@ -4,7 +4,7 @@ The standard sorts types into classes; here a class is called a *kind*:
 
     kind       numpy dtype                                       operators
     integer    int8..int64, uint8..uint64                        MAX MIN SUM PROD LAND LOR LXOR BAND BOR BXOR
-    floating   float32, float64                                  MAX MIN SUM PROD
+    floating   float32, float64, and those of LOW                MAX MIN SUM PROD
     complex    complex64, complex128                             SUM PROD
     logical    bool                                              LAND LOR LXOR
     byte       V1 (one raw byte, MPI_BYTE)                       BAND BOR BXOR
@@ -16,6 +16,14 @@ What the operators compute, in every implementation here:
 - MAX, MIN return NaN where either operand is NaN. Which of 0.0 and -0.0 they return is left open.
 - LAND, LOR, LXOR take every nonzero as true and give 0 or 1 in the element type.
 - Scaling, which makes an average of a sum, divides and rounds correctly, each part of a complex number by itself.
+- Elements of 16 and 8 bits (LOW) are widened to float32, combined there and rounded once, to nearest, ties to even:
+
+    type            NaN                    infinity      too large to round to a number      subnormal numbers
+    float16         stays NaN              as IEEE has   from 65520 on infinity              kept
+    bfloat16        stays NaN              as IEEE has   infinity                            kept
+    float8_e5m2     stays NaN              as IEEE has   from 61440 on infinity              kept
+    float8_e4m3fn   0x7f and 0xff          there is none above 464 NaN                       kept
+
 - MAXLOC, MINLOC give the pair with the larger (smaller) value; on equal values the lower index; a NaN
   value beats every number, and of two NaNs the lower index stays. Padding bytes are not written.
 """
@@ -55,6 +63,14 @@ PAIRS = {
     "SHORT_INT": _pair("h"),
 }
 
+# Types of less than 32 bits, and what stands for them where NumPy has none: ml_dtypes' are known by their names.
+LOW = {
+    "float16": np.dtype("f2"),
+    "bfloat16": np.dtype([("bfloat16", "u2")]),
+    "float8_e4m3fn": np.dtype([("float8_e4m3fn", "u1")]),
+    "float8_e5m2": np.dtype([("float8_e5m2", "u1")]),
+}
+
 _KINDS: dict[np.dtype, str] = {
     **{np.dtype(f"{letter}{size}"): "integer" for letter in "iu" for size in (1, 2, 4, 8)},
     **{np.dtype(f"f{size}"): "floating" for size in (4, 8)},
@@ -62,6 +78,7 @@ _KINDS: dict[np.dtype, str] = {
     np.dtype(bool): "logical",
     np.dtype("V1"): "byte",
     **dict.fromkeys(PAIRS.values(), "pair"),
+    **dict.fromkeys(LOW.values(), "floating"),
 }
 
 
@@ -69,8 +86,25 @@ class NoKernel(LookupError):
     """No reduction kernel exists for a dtype, whatever the operator."""
 
 
+def low(dtype: np.dtype) -> str | None:
+    """Return the name of a type of less than 32 bits, a key of LOW; None for any other.
+
+    >>> low(np.dtype("f2")), low(LOW["bfloat16"]), low(np.dtype("f4"))
+    ('float16', 'bfloat16', None)
+    """
+    name = dtype.names[0] if dtype.names is not None and len(dtype.names) == 1 else dtype.name
+    known = LOW.get(name)
+    alike = known is not None and known.itemsize == dtype.itemsize and dtype.isnative
+    return name if alike and (dtype == known or dtype.isbuiltin == 2) else None
+
+
 def canonical(dtype: np.dtype) -> np.dtype:
-    """Return the same dtype, with the fields of a pair named value and index; field names carry no meaning here."""
+    """Return the same dtype, with the fields of a pair named value and index; field names carry no meaning here.
+
+    For types of less than 32 bits it is the one in LOW.
+    """
+    if (name := low(dtype)) is not None:
+        return LOW[name]
     if dtype.names is None or len(dtype.names) != 2 or dtype.fields is None:
         return dtype
     formats, offsets = zip(*(dtype.fields[name][:2] for name in dtype.names))
@@ -80,13 +114,14 @@ def canonical(dtype: np.dtype) -> np.dtype:
 
 
 def kind_of(dtype: np.dtype) -> str:
-    """Return the kind of a dtype: a key of ALLOWED. Raises NoKernel for float16, longdouble, swapped bytes..."""
+    """Return the kind of a dtype: a key of ALLOWED. Raises NoKernel for longdouble, swapped bytes..."""
     dtype = np.dtype(dtype)
     kind = _KINDS.get(dtype) or _KINDS.get(canonical(dtype))
     if kind is None:
         raise NoKernel(
             f"no reduction kernel for dtype {dtype!r}; there are kernels for native-endian int8..int64, "
-            f"uint8..uint64, float32/64, complex64/128, bool, V1 (bytes) and the pairs {', '.join(PAIRS)}"
+            f"uint8..uint64, float32/64, {', '.join(LOW)}, complex64/128, bool, V1 (bytes) and the pairs "
+            f"{', '.join(PAIRS)}"
         )
     return kind
 

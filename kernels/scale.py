@@ -5,7 +5,8 @@
 
 Kernels have the signature of the reductions (see `reduce`), so whoever calls those by address calls these. They
 divide; multiplying by a rounded reciprocal would give other last digits. A complex vector is divided part by
-part, by the real part of b[0]: NumPy's complex division goes through a reciprocal. dst may be a.
+part, by the real part of b[0]: NumPy's complex division goes through a reciprocal. For elements of less than 32 bits
+b[0] is a float32. dst may be a.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from . import lowp
 from .cache import native
 from .memory import carray
 from .reduce import vectors
-from .rules import check_scalable
+from .rules import canonical, check_scalable, low
 
 __all__ = ["address"]
 
@@ -34,6 +36,8 @@ def address(dtype: np.dtype) -> int:
 @cache
 def _address(dtype: np.dtype) -> int:
     kind = check_scalable(dtype)
+    if low(dtype) is not None:
+        return lowp.scale_address(canonical(dtype))
     part = dtype if kind == "floating" else np.dtype(f"f{dtype.itemsize // 2}")
     pointer = f"{part.str[1:]}*"
     return native(_KERNELS[kind], (pointer, pointer, pointer, "int64"), types=lambda: vectors(part))

@@ -11,7 +11,7 @@ from functools import cache
 
 import numpy as np
 
-from . import plain, reduce, scale
+from . import lowp, plain, reduce, scale
 from .pack import copy_bytes, move_bytes, pack_elements, unpack_elements
 from .reduce import call_address
 from .rules import check, check_scalable
@@ -21,10 +21,12 @@ __all__ = [
     "call_address",
     "copy_bytes",
     "move_bytes",
+    "narrow_address",
     "pack_elements",
     "scale_address",
     "unpack_elements",
     "why_plain",
+    "widen_address",
 ]
 
 _why: list[str] = []
@@ -50,6 +52,18 @@ def scale_address(dtype: np.dtype) -> int:
     """Address of the kernel that divides elements of `dtype`; it stays valid. Raises as `address`."""
     check_scalable(dtype)
     return _first(lambda: scale.address(dtype), lambda: plain.scale_address(dtype))
+
+
+@cache
+def widen_address(dtype: np.dtype) -> int:
+    """Address of the kernel that makes float32 of elements of less than 32 bits; it stays valid."""
+    return _first(lambda: lowp.widen_address(dtype), lambda: plain.widen_address(dtype))
+
+
+@cache
+def narrow_address(dtype: np.dtype, stochastic: bool = False) -> int:
+    """Address of the kernel that makes such elements of float32; it stays valid."""
+    return _first(lambda: lowp.narrow_address(dtype, stochastic), lambda: plain.narrow_address(dtype, stochastic))
 
 
 def _first(compiled: Callable[[], int], other: Callable[[], int]) -> int:

@@ -23,6 +23,7 @@ classes, and after the colon the MPI error class that `Get_error_class()` report
             DatatypeError [ValueError: ERR_TYPE]      send and receive datatypes differ, or a null datatype
             CountMismatch [ValueError: ERR_TRUNCATE]  counts of one rank that do not fit together
         UnknownAlgorithm [LookupError, ValueError]    no algorithm of that name; says which names are near
+        CodecError [ValueError]                       what a codec cannot encode: another type, no finite number
         ParameterError [ValueError]                   a parameter an algorithm does not have, or out of its range
         PreconditionError [ValueError]                an algorithm that cannot serve this call
         TuningError [ValueError]                      a tuning table that cannot be used; says where it is wrong
@@ -47,6 +48,7 @@ __all__ = [
     "BufferAccessError",
     "BufferFormError",
     "BufferTooSmallError",
+    "CodecError",
     "CommError",
     "CountMismatch",
     "DatatypeError",
@@ -206,6 +208,10 @@ class UnknownAlgorithm(MpicollError, LookupError, ValueError):
         if self.near:
             return f"{said}; did you mean {' or '.join(map(repr, self.near))}?"
         return f"{said}; there is {', '.join(map(repr, self.known)) or 'none at all'}"
+
+
+class CodecError(MpicollError, ValueError):
+    """What a codec cannot encode: another type than float32, or what is no finite number."""
 
 
 class ParameterError(MpicollError, ValueError):

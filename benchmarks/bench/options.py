@@ -167,13 +167,13 @@ def _is_known(name: str, collective: str) -> bool:
 
 def _takers(shape: Shape, names: list[str], p: int) -> Series:
     """Return who takes part in one shape, native first."""
-    from mpicoll.schedules.registry import find, parse_spec
+    from mpicoll.schedules.registry import exact_algorithms, find, parse_spec
 
     collective = shape.collective
     found, left_out = list[str](), dict[str, str]()
     for name in names:
         if name == ALL:
-            entries = [find(collective, each) for each in _known(collective)]
+            entries = [find(collective, each) for each in exact_algorithms(named(collective))]
             found += [who.NATIVE, who.AUTO, *(entry.name for entry in entries if entry.serves(p))]
             left_out = {e.name: f"needs {e.requires.words}" for e in entries if e.requires and not e.serves(p)}
         else:

@@ -11,7 +11,7 @@ import numpy as np
 
 import mpicoll
 from mpicoll.plans.plan import WINDOW
-from mpicoll.schedules.registry import find, list_algorithms
+from mpicoll.schedules.registry import exact_algorithms, find, list_algorithms
 from mpicoll.selection.rules import Rule
 from mpicoll.selection.tables import Table, layout, library
 
@@ -93,7 +93,7 @@ class Tuner:
         """Return what serves one size."""
         nbytes = bytes_of_call(shape, size, self.p)
         rule = self.ours.explain(shape.collective, nbytes)
-        names = [name for name in list_algorithms()[shape.collective] if find(shape.collective, name).serves(self.p)]
+        names = [name for name in exact_algorithms(shape.collective) if find(shape.collective, name).serves(self.p)]
         native, auto = Contender(NATIVE, None, self.harness.plain), self._ours(shape, AUTO)
         always = [
             Candidate(AUTO, None, WINDOW, auto),

@@ -1,4 +1,4 @@
-"""One module per collective; importing this package registers every algorithm."""
+"""One module per collective, and one of those on codes; importing this package registers every algorithm."""
 
 from . import (
     allgather,
@@ -8,6 +8,7 @@ from . import (
     bcast,
     butterfly,
     gather,
+    quantized,
     reduce,
     reduce_scatter,
     scan,
@@ -22,6 +23,7 @@ __all__ = [
     "bcast",
     "butterfly",
     "gather",
+    "quantized",
     "reduce",
     "reduce_scatter",
     "scan",

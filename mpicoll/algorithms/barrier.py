@@ -3,7 +3,7 @@
 from ..schedules.blocks import power_of_two_floor, powers_of_two
 from ..schedules.combinators import embed, forward, mirror, then
 from ..schedules.grids import over
-from ..schedules.ir import Recv, Reduce, Send, Steps, Strands
+from ..schedules.ir import Local, Recv, Send, Steps, Strands
 from ..schedules.parameters import Radix
 from ..schedules.registry import algorithm
 from . import gather
@@ -12,7 +12,7 @@ from . import gather
 def _tokens(part: Strands) -> Strands:
     """The same messages without their blocks."""
     return Strands(
-        tuple(tuple(op._replace(blocks=()) for op in step if not isinstance(op, Reduce)) for step in strand)
+        tuple(tuple(op._replace(blocks=()) for op in step if not isinstance(op, Local)) for step in strand)
         for strand in part
     )
 

@@ -6,16 +6,20 @@ one can be given to another type after `Free`, so its facts are an attribute of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
+from ..kernels.rules import LOW, low
 from .runs import Runs
 from .typemap import Part, Typemap, derived
 
-__all__ = ["TypeFacts", "facts", "facts_of_dtype", "remember", "remembered", "signature"]
+__all__ = ["TypeFacts", "facts", "facts_of_dtype", "low_facts", "remember", "remembered", "signature"]
+
+_REGISTERED = 2  # isbuiltin of a dtype that a package has added to NumPy
+_LOW = [name for name, dtype in LOW.items() if dtype.names]  # NumPy and MPI have float16
 
 # The groups of the MPI standard's table of reduction operators ("Predefined Reduction Operations").
 # A name missing from this MPI (None, DATATYPE_NULL or size 0) is skipped.
@@ -126,7 +130,30 @@ def signature(datatype: MPI.Datatype) -> tuple[str | None, int]:
 
 def facts_of_dtype(dtype: np.dtype[Any]) -> TypeFacts | None:
     """Return the facts on the MPI datatype mpi4py finds for arrays of this dtype, or None: take the slow path."""
-    return _by_dtype_num.get(dtype.num) if dtype.isnative else None
+    known = _by_dtype_num.get(dtype.num) if dtype.isnative else None
+    return known if known is not None or dtype.isbuiltin != _REGISTERED else _low_dtype(dtype)
+
+
+def low_facts(name: str) -> TypeFacts | None:
+    """Return the facts on a type of less than 32 bits that no MPI has, by its name (bfloat16); None for other names."""
+    if name not in _LOW:
+        return None
+    if name not in _by_low_name:
+        dtype = LOW[name]
+        datatype = (MPI.UINT16_T if dtype.itemsize == 2 else MPI.UINT8_T).Dup()  # stays, as MPI's own do
+        datatype.Set_name(name)
+        made = replace(_describe(datatype), name=name, predefined=True, kind="floating", group="floating", dtype=dtype)
+        _by_low_name[name] = replace(made, basic=name, nbasic=1)
+        _by_handle[MPI._handleof(datatype)] = _by_low_name[name]
+    return _by_low_name[name]
+
+
+def _low_dtype(dtype: np.dtype[Any]) -> TypeFacts | None:
+    """Return the facts on a dtype of ml_dtypes', which are found by its number from then on."""
+    known = low_facts(low(dtype) or "")
+    if known is not None:
+        _by_dtype_num[dtype.num] = known
+    return known
 
 
 def _describe(datatype: MPI.Datatype, name: str = "", group: str = "") -> TypeFacts:
@@ -250,3 +277,4 @@ _by_id.update(
     if isinstance(value, MPI.Datatype) and MPI._handleof(value) in _by_handle
 )
 _by_dtype_num: dict[int, TypeFacts] = _discovered()
+_by_low_name: dict[str, TypeFacts] = {}

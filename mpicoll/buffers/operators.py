@@ -14,10 +14,11 @@ from typing import Any, NamedTuple, NoReturn, cast
 import numpy as np
 from mpi4py import MPI
 
+from ..engines.work import Work
 from ..errors import OperatorError
-from ..kernels import rules
+from ..kernels import reduce, rules
 from ..kernels.rules import SCALABLE
-from ..kernels.serving import address, scale_address
+from ..kernels.serving import address, narrow_address, scale_address, widen_address
 from ..stderr import last_words
 from .datatypes import TypeFacts
 
@@ -56,14 +57,15 @@ _asking = Lock()
 _divisors: list[np.ndarray] = []
 _LOGICAL = ("LAND", "LOR", "LXOR")
 _NOT_LOGICAL = ("Fortran integer", "multi-language")  # integers that logical operators do not take
+_FLOAT = np.dtype(np.float32)
 _Signature = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
 
 
 class Operator(NamedTuple):
     """An operator on a datatype: its kernel's address, what keeps that alive, and why there is none.
 
-    errors collects what a user's function raised inside a kernel, which cannot pass through C. scale is the
-    address of the kernel that makes an average of a sum, 0 where there is none; averages says that one is wanted.
+    errors collects what a user's function raised inside a kernel, which cannot pass through C. averages says that a
+    sum is to be divided; dtype is what its elements are, None where no kernel serves.
     """
 
     name: str
@@ -73,8 +75,27 @@ class Operator(NamedTuple):
     errors: list[BaseException] = []  # noqa: RUF012 - replaced for user operators
     missing: str = ""
     averages: bool = False
-    scale: int = 0
-    dtype: np.dtype[Any] | None = None  # of averages
+    dtype: np.dtype[Any] | None = None
+
+    @property
+    def is_low(self) -> bool:
+        """Whether its elements have less than 32 bits, and are folded in float32."""
+        return self.dtype is not None and rules.low(self.dtype) is not None
+
+    def work(self, p: int) -> Work:
+        """Return what folds elements of its type on p ranks, and divides them for an average."""
+        if self.dtype is None:
+            return Work(self.kernel)
+        low = self.is_low
+        scale = by = wide_scale = 0
+        if self.averages:
+            scale, by = scale_address(self.dtype), divisor(_FLOAT if low else self.dtype, p)
+            wide_scale = scale_address(_FLOAT) if low or self.dtype == _FLOAT else 0
+        if not low:
+            return Work(self.kernel, scale, by, self.kernel if self.dtype == _FLOAT else 0, wide_scale)
+        wide = address("SUM" if self.averages else self.name, _FLOAT)
+        between = widen_address(self.dtype), narrow_address(self.dtype)
+        return Work(self.kernel, scale, by, wide, wide_scale, *between, every=True)
 
 
 def name_of(op: MPI.Op) -> str:
@@ -101,9 +122,28 @@ def operator(op: MPI.Op, facts: TypeFacts) -> Operator:
     return known
 
 
-def native(op: MPI.Op) -> MPI.Op:
-    """Return what MPI's own collective is given: SUM for an average, whose result is then divided."""
-    return MPI.SUM if name_of(op) == "AVG" else op
+def native(op: MPI.Op, facts: TypeFacts) -> MPI.Op:
+    """Return what MPI's own collective is given: SUM for an average, whose result is then divided.
+
+    For types of less than 32 bits, which few MPIs reduce, it is an operator that calls our kernel.
+    """
+    name = name_of(op)
+    name = "SUM" if name == "AVG" else name
+    if name == "user":
+        return op
+    return getattr(MPI, name) if facts.dtype is None or rules.low(facts.dtype) is None else _by_kernel(name, facts)
+
+
+@cache
+def _by_kernel(name: str, facts: TypeFacts) -> MPI.Op:
+    """Return an operator of MPI's that folds by our kernel; it stays."""
+    assert facts.dtype is not None
+    kernel, itemsize = address(name, facts.dtype), facts.size
+
+    def fold(a: Any, b: Any, datatype: MPI.Datatype) -> None:
+        reduce.call(kernel, b.address, a.address, b.address, b.nbytes // itemsize)
+
+    return MPI.Op.Create(fold, commute=True)
 
 
 @cache
@@ -127,15 +167,14 @@ def _average(facts: TypeFacts) -> Operator | str:
     total = _predefined("SUM", facts)
     if isinstance(total, str):
         return total
-    scale = 0 if total.missing else scale_address(facts.dtype)
-    return total._replace(name="AVG", averages=True, scale=scale, dtype=facts.dtype)
+    return total._replace(name="AVG", averages=True, dtype=facts.dtype)
 
 
 def _predefined(name: str, facts: TypeFacts) -> Operator | str:
     """Ours where the standard allows the pair and there is a kernel, else MPI's own, or why there is neither."""
     if _standard(name, facts) and facts.dtype is not None:
         with suppress(LookupError):
-            return Operator(name, True, address(name, facts.dtype))
+            return Operator(name, True, address(name, facts.dtype), dtype=facts.dtype)
     if _taken(getattr(MPI, name), facts.datatype):
         return Operator(name, True, 0, missing=f"no kernel for {name} on {facts.name}")
     able = [n for n in _NAMES if _standard(n, facts) or _taken(getattr(MPI, n), facts.datatype)]

@@ -15,8 +15,9 @@ import numpy as np
 from mpi4py import MPI
 
 from .. import errors
+from ..kernels.rules import low
 from .buffer import Buffer, ScatteredBuffer, ShortBuffer
-from .datatypes import TypeFacts, facts, facts_of_dtype, remember, remembered
+from .datatypes import TypeFacts, facts, facts_of_dtype, low_facts, remember, remembered
 from .dlpack import item_format
 from .peek import peek
 
@@ -106,19 +107,22 @@ def memory_of(obj: Any, typed: bool, writable: bool) -> tuple[Any, int, int, str
         return None, 0, 0, None
     if obj is MPI.IN_PLACE:
         raise errors.InPlaceError("MPI.IN_PLACE cannot be part of a list; pass it alone")
+    format = None
     try:
         view = memoryview(obj)
     except TypeError:
         return _foreign_memory(obj, typed, writable)
-    except (BufferError, ValueError) as error:  # dates, for which there is no format
-        if not (typed and isinstance(obj, np.ndarray) and obj.flags.forc):
+    except (BufferError, ValueError) as error:  # dates, and ml_dtypes' numbers, for which there is no format
+        if isinstance(obj, np.ndarray):
+            format = low(obj.dtype)
+        if not ((typed or format) and isinstance(obj, np.ndarray) and obj.flags.forc):
             raise errors.BufferAccessError(f"the buffer, {kind(obj)}, cannot be read: {error}") from None
         view = obj.ravel(order="K").view(np.uint8).data
     if not view.contiguous:
         raise _not_contiguous(obj)
     if writable and view.readonly:
         raise _read_only(obj)
-    return view, _address_of(view), view.nbytes, view.format
+    return view, _address_of(view), view.nbytes, format or view.format
 
 
 def _foreign_memory(obj: Any, typed: bool, writable: bool) -> tuple[Any, int, int, str | None]:
@@ -163,6 +167,8 @@ def find_type(spec: Any, format: str | None, obj: Any) -> MPI.Datatype:
         if format is None:
             return MPI.BYTE
         spec = _native_format(format)
+    if isinstance(spec, str) and (known := low_facts(spec)) is not None:
+        return known.datatype
     if not isinstance(spec, (str, bytes, int, float)) and spec.__hash__ is None:
         raise errors.ArgumentError(f"the datatype is {spec!r}, {kind(spec)}; pass an MPI.Datatype or a typecode")
     try:
@@ -171,6 +177,19 @@ def find_type(spec: Any, format: str | None, obj: Any) -> MPI.Datatype:
         raise errors.TypecodeError(
             f"no MPI datatype corresponds to {spec!r}; name one, as in [buffer, MPI.BYTE]"
         ) from None
+
+
+def for_mpi(message: Any) -> Any:
+    """Return a buffer argument as mpi4py can read it: arrays of ml_dtypes' as unsigned integers of a named datatype."""
+    one = message[0] if isinstance(message, (list, tuple)) and message else message
+    if not isinstance(one, np.ndarray) or (known := low_facts(low(one.dtype) or "")) is None:
+        return message
+    view = one.view(f"u{one.itemsize}")
+    if one is message:
+        return [view, known.datatype]
+    rest = list(message[1:])
+    named = len(rest) > 1 or (rest and isinstance(rest[0], (MPI.Datatype, str)))
+    return [view, *(rest if named else [*rest, known.datatype])]
 
 
 def named_type(spec: MPI.Datatype | str) -> TypeFacts:

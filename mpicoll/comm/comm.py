@@ -72,20 +72,27 @@ class Comm(Collectives):
 
     @contextmanager
     def using(
-        self, *, chunk_bytes: int | None = None, window: int | None = None, engine: str | None = None, **algorithms: str
+        self,
+        *,
+        chunk_bytes: int | None = None,
+        window: int | None = None,
+        engine: str | None = None,
+        stochastic: int | None = None,
+        **algorithms: str,
     ) -> Iterator[Comm]:
         """Within the block, run collectives as said: comm.using(allreduce="ring", chunk_bytes=1 << 18).
 
         Every rank must say the same. An algorithm is a name, "name(key=value)", "native" or "auto"; chunk_bytes the
         most of each block in one message; window how many chunks are in flight; engine "auto", "mpi4py" or
-        "compiled". What is forced never falls back. Raises UnknownAlgorithm, ParameterError, PreconditionError for an
-        algorithm that this number of ranks does not suit, ArgumentError, EngineError.
+        "compiled"; stochastic a seed, with which reductions of float16, bfloat16 and float8 round at random, up or down
+        by how near either is. What is forced never falls back. Raises UnknownAlgorithm, ParameterError,
+        PreconditionError for an algorithm that this number of ranks does not suit, ArgumentError, EngineError.
         """
         channel = self._open()
         if engine not in (None, *ENGINES):
             raise ArgumentError(f"engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
         before = channel.overrides
-        after = before.merged(algorithms, chunk_bytes, window, engine)
+        after = before.merged(algorithms, chunk_bytes, window, engine, stochastic)
         prepare.check_choices(channel, algorithms)
         if engine is not None:
             channel.use_engine(engine)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..errors import spans
 from ..proofs.check_schedule import measured_bytes
 from ..proofs.symbolic import Message, Player, Value, contributors
-from ..schedules.ir import VALUE, Loc, RecvReduce, Reduce, Send
+from ..schedules.ir import VALUE, Loc, Local, RecvReduce, Send
 from ..schedules.schedule import Schedule
 
 Block = Hashable
@@ -117,9 +117,9 @@ class _Recorder(Player):
         if all(isinstance(op, Send) for op in step):
             return
         folded = {Loc(op.buffer, b) for op in step if isinstance(op, RecvReduce) for b in op.blocks}
-        local = [op.dst for op in step if isinstance(op, Reduce)]
-        plain = [op for op in step if not isinstance(op, Send | RecvReduce | Reduce)]
-        written = [Loc(op.buffer, b) for op in step if not isinstance(op, Send | Reduce) for b in op.blocks]
+        local = [op.dst for op in step if isinstance(op, Local)]
+        plain = [op for op in step if not isinstance(op, Send | RecvReduce | Local)]
+        written = [Loc(op.buffer, b) for op in step if not isinstance(op, Send | Local) for b in op.blocks]
         self.got.append(
             _Got(
                 line.rank, line.strand, line.finish, {loc: state[loc] for loc in written + local}, folded,

@@ -50,7 +50,7 @@ class Asking(Running):
         self.scratch = np.empty(plan.scratch_bytes + ALIGN, np.uint8)
         at = [MPI.Get_address(x) for x in (self.mine, self.all, self.scratch)]
         super().__init__(engine_named(call.prepared.choice.engine).Execution(plan, channel.comm))
-        self.execution.bind(sequence, (at[0], at[1], -(-at[2] // ALIGN) * ALIGN), 0)
+        self.execution.bind(sequence, (at[0], at[1], -(-at[2] // ALIGN) * ALIGN))
 
     def advance(self, seconds: float) -> bool:
         """Go on for at most so long; True when the counts are in. Raises MismatchError, CountMismatch."""

@@ -11,8 +11,11 @@ from dataclasses import replace
 import numpy as np
 from mpi4py import MPI
 
-from ..buffers.operators import Operator, divisor
+from ..compression.codecs import check_finite
 from ..engines.protocol import Execution
+from ..engines.work import NOTHING, Work
+from ..errors import CodecError
+from ..kernels.serving import narrow_address
 from ..plans.plan import Shares
 from ..runtime.channel import SPIN, Channel, anything_in_flight
 from ..runtime.operation import Operation, Polled, Raised, Record, Running, Stage
@@ -22,6 +25,8 @@ from . import count_exchange
 from .check_mode import Exchange, signature
 from .prepare import Call, resolve
 from .staging import Memory, divide, place
+
+_ODD = 0x9E3779B1  # spreads the seeds of calls, whose numbers follow each other
 
 
 def run(channel: Channel, comm: MPI.Intracomm, call: Call) -> None:
@@ -84,6 +89,7 @@ class UnderWay:
         self.sequence = self.tags = sequence
         self.memory: Memory | None = None
         self.execution: Execution | None = None
+        self.params: np.ndarray | None = None  # of the codec, or the seed of rounding at random
 
     def operation(self, stages: list[Callable[[], Stage]]) -> Operation:
         """Return an operation of these stages, which ends as the call does."""
@@ -111,7 +117,12 @@ class UnderWay:
         self.memory = place(self.call, self.channel, self._scratch(plan.scratch_bytes))
         self.execution = self._execution()
         bases = self.memory.source, self.memory.target, self.memory.scratch_address
-        self.execution.bind(self.tags, bases, *kernels(self.call.operator, self.channel.size))
+        prepared = self.call.prepared
+        if prepared.codec is not None:
+            self.params = prepared.codec.params(prepared.keeps_rest)
+        elif prepared.seed is not None:
+            self.params = np.array([(prepared.seed * _ODD + self.sequence) & 0xFFFFFFFF], np.int64)
+        self.execution.bind(self.tags, bases, work(self.call, self.channel.size, self.params))
         return Running(self.execution)
 
     def finish(self) -> None:
@@ -127,6 +138,11 @@ class UnderWay:
             self.memory.after()
         self._record()
         self._give_back()  # last, and once: all else may come again after an interrupt
+        if self.params is not None and self.call.prepared.codec is not None:
+            try:
+                check_finite(self.call.prepared.codec, self.params)
+            except CodecError as error:
+                raise Raised(error) from None
 
     def _record(self) -> None:
         if self.channel.traces:
@@ -151,15 +167,26 @@ def may_take_the_fast_path(call: Call) -> bool:
     """Return whether nothing but messages and folds is to be done: no copies, nothing that Python does."""
     if not call.prepared.is_compiled or (call.operator is not None and call.operator.name == "user"):
         return False
+    if call.prepared.codec is not None or call.prepared.seed is not None:  # words that are new in every call
+        return False
     return call.arguments is None or call.arguments.contiguous
 
 
-def kernels(operator: Operator | None, size: int) -> tuple[int, int, int]:
-    """Return what a plan folds with, and what it divides with."""
-    if operator is None:
-        return 0, 0, 0
-    by = divisor(operator.dtype, size) if operator.averages else 0
-    return operator.kernel, operator.scale if operator.averages else 0, by
+def work(call: Call, size: int, params: np.ndarray | None = None) -> Work:
+    """Return what a call's plan folds and divides with, and by what it encodes.
+
+    params are the codec's words, or the seed of rounding at random.
+    """
+    folds = call.operator.work(size) if call.operator is not None else NOTHING
+    codec = call.prepared.codec
+    if params is None:
+        return folds
+    if codec is None:
+        assert call.operator is not None and call.operator.dtype is not None
+        narrow = narrow_address(call.operator.dtype, stochastic=True)
+        return folds._replace(kernel=0, narrow=narrow, params=MPI.Get_address(params))
+    narrow, widen = codec.addresses
+    return folds._replace(wide=folds.kernel, widen=widen, narrow=narrow, params=MPI.Get_address(params))
 
 
 # -- MPI's own collectives ------------------------------------------------------------------------------

@@ -10,7 +10,9 @@ from mpi4py import MPI
 from ..buffers import arguments as plain
 from ..buffers import vector_arguments as vectors
 from ..buffers.arguments import Arguments
+from ..buffers.datatypes import TypeFacts
 from ..buffers.operators import native
+from ..buffers.parse import for_mpi
 from ..buffers.snapshot import snapshot, values
 from ..schedules.collectives import BLOCKING, NONBLOCKING
 
@@ -59,11 +61,15 @@ class Invocation(NamedTuple):
         send, recv = snapshot(self.send, self.recv)
         return Invocation(self.method, send, recv, self.op, self.root if type(self.root) is int else values(self.root))
 
-    def native(self, one: Any, form: str, comm: MPI.Intracomm, *more: Any) -> Any:
-        """Call MPI's own method in a form. `one` is the buffer of both sides where they are one, else None."""
+    def native(self, one: Any, facts: TypeFacts | None, form: str, comm: MPI.Intracomm, *more: Any) -> Any:
+        """Call MPI's own method in a form. `one` is the buffer of both sides where they are one, else None.
+
+        facts: on the elements, where there are any.
+        """
         to_mpi = self if one is None else self._replace(send=MPI.IN_PLACE, recv=one)
-        if self.op is not None:
-            to_mpi = to_mpi._replace(op=native(self.op))
+        to_mpi = to_mpi._replace(send=for_mpi(to_mpi.send), recv=for_mpi(to_mpi.recv))
+        if self.op is not None and facts is not None:
+            to_mpi = to_mpi._replace(op=native(self.op, facts))
         own = getattr(MPI.Intracomm, self.method.spelled(form))
         return own(comm, *(getattr(to_mpi, name) for name in self.method.takes.split()), *more)
 

@@ -11,14 +11,17 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from ..buffers.arguments import Arguments
+from ..buffers.datatypes import TypeFacts
 from ..buffers.operators import Operator, name_of, operator
 from ..buffers.parse import kind, named_type
+from ..compression.codecs import Codec
 from ..engines.load import engine_named
 from ..engines.protocol import Execution
-from ..errors import ArgumentError, OperatorError, PreconditionError
+from ..errors import ArgumentError, CodecError, OperatorError, PreconditionError
 from ..plans.lowering import is_staged, lower
 from ..plans.plan import Counts, Shares
 from ..plans.rolled import RolledPlan, rolled
@@ -31,6 +34,7 @@ from .methods import Invocation
 
 IDLE = 8  # executions kept for the next calls of a kind
 IDLE_BYTES = 1 << 20  # the most that more than one of them may take
+FLOAT_BYTES = 4
 COUNT_BYTES = 40  # of one count in a tuple, and the place it takes there
 
 
@@ -67,13 +71,25 @@ class Call:
         self.averages = operator is not None and operator.averages
 
     @property
+    def is_float32(self) -> bool:
+        """Whether its elements are what codecs take."""
+        return self.facts is not None and self.facts.dtype == np.float32
+
+    @property
+    def facts(self) -> TypeFacts | None:
+        """What is known of its elements' type; None where it has none."""
+        one = (self.arguments.send or self.arguments.recv) if self.arguments is not None else None
+        return one.facts if one is not None else None
+
+    @property
     def name(self) -> str:
         """The method that the user called."""
         return self.invocation.method.spelled(self.form)
 
     def native(self, form: str, comm: MPI.Intracomm, *more: Any) -> Any:
         """Call MPI's own method in a form on the same arguments; more is what that form takes besides."""
-        return self.invocation.native(self.arguments.one if self.arguments is not None else None, form, comm, *more)
+        one = self.arguments.one if self.arguments is not None else None
+        return self.invocation.native(one, self.facts, form, comm, *more)
 
     def nbytes(self, p: int) -> int:
         """Return the bytes selection looks at: the whole vector, or one rank's send buffer for alltoall.
@@ -96,7 +112,8 @@ class Prepared:
     plan is None for native, and where it asks: a plan can only be made once the counts of other ranks are known.
     What serves then is another one, found by all ranks' counts. staged says whether the result needs memory of its own;
     is_native, whether MPI's own collective serves; is_compiled, whether compiled code can run the plan on the user's
-    own buffers.
+    own buffers. codec is what encodes its messages, and keeps_rest says that what codes lack is left in the input. seed
+    is that of rounding at random, None where elements are rounded to nearest.
     """
 
     choice: Choice
@@ -105,6 +122,9 @@ class Prepared:
     staged: bool = False
     engine: Any = None
     asks: bool = False
+    codec: Codec | None = None
+    keeps_rest: bool = False
+    seed: int | None = None
     idle: list[Execution] = field(default_factory=list)
     is_native: bool = field(init=False)
     is_compiled: bool = field(init=False)
@@ -213,6 +233,8 @@ def prepare(channel: Channel, call: Call) -> None:
     key = (
         *(call.collective, call.counts, call.unit, call.root, call.commutative, call.averages, call.missing, in_place),
         call.form == PERSISTENT,
+        call.is_float32,
+        call.operator is not None and call.operator.is_low,
     )
     prepared = channel.prepared.get(key)
     if prepared is None:
@@ -234,10 +256,15 @@ def _prepare(channel: Channel, call: Call, in_place: bool) -> Prepared:
         commutative=call.commutative,
         nodes=channel.agreed.nodes,
     )
+    if made.codec is not None and not call.is_float32:
+        what = call.facts.name if call.facts is not None else "nothing"
+        raise CodecError(f"{made.title} encodes float32, and the buffers are of {what}; convert them")
     staged = in_place and is_staged(made, channel.rank)
     asks = isinstance(call.counts, Shares) and call.counts.every is None and not made.algorithm.direct
     plan = None if asks else _lowered(channel, call, made, choice, in_place, staged)
-    return Prepared(choice, nbytes, plan, staged, engine_named(choice.engine), asks)
+    keeps_rest = made.parameters.get("feedback") == "yes"
+    seed = channel.overrides.seed if call.operator is not None and call.operator.is_low else None
+    return Prepared(choice, nbytes, plan, staged, engine_named(choice.engine), asks, made.codec, keeps_rest, seed)
 
 
 def resolve(channel: Channel, call: Call) -> None:
@@ -259,15 +286,19 @@ def _lowered(channel: Channel, call: Call, made: Schedule, choice: Choice, in_pl
     counts = call.counts
     if staged and isinstance(counts, Shares):
         counts = _staged(counts, channel.rank)
+    unit = call.unit
+    if made.codec is not None and unit == 1:  # counted in bytes, since nothing is folded
+        counts, unit = counts // FLOAT_BYTES if isinstance(counts, int) else counts, FLOAT_BYTES
     plan = lower(
         made,
         channel.rank,
         counts,
-        call.unit,
+        unit,
         in_place=in_place and not staged,
         chunk_bytes=choice.chunk_bytes,
         window=choice.window,
         averaged=call.averages,
+        codec=made.codec,
     )
     return rolled(plan)
 

@@ -24,6 +24,7 @@ from ..plans.rolled import BODY, PEER_STRIDE, TURNS, RolledPlan
 from . import local_ops
 from .local_ops import finish, geometry, prepare
 from .protocol import Waiting, waiting
+from .work import NOTHING, Work
 
 name = "compiled"
 following = njit(rolled.following)
@@ -34,10 +35,10 @@ _CLOCK_PASSES = 16  # passes between looks at the clock
 # columns of a lane's state, places in `library` and `call`
 LANE, STEP, COUNT, TURN = range(4)
 ISEND, IRECV, TESTALL, WTIME, YIELD, BYTE, REQUEST_SIZE, STATUS_SIZE, STATUS_ERROR, IN_STATUS = range(10)
-COMM, TAG, KERNEL, SCALE, DIVISOR, REQUESTS, STATUSES, FLAG, MOST = range(9)
+COMM, TAG, REQUESTS, STATUSES, FLAG, MOST = range(6)
 UNIT = 4  # columns of the state
 # the walker's arrays in its order, and the state before the first step: rows of Execution.table
-ROWS, SEGMENTS, STEPS, STRANDS, GEOMETRY, BASES, STATE, LIBRARY, CALL, FLAGS, PROGRESS, START = range(12)
+ROWS, SEGMENTS, STEPS, STRANDS, GEOMETRY, BASES, WORK, STATE, LIBRARY, CALL, FLAGS, PROGRESS, START = range(13)
 
 
 def _call(returns: str) -> Any:
@@ -68,7 +69,7 @@ call_int, call_long, call_double = _call("int32"), _call("int64"), _call("float6
 
 @njit
 def walk(  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled loop
-    rows, segments, steps, strands, geometry, bases, state, library, call, flag, progress, seconds
+    rows, segments, steps, strands, geometry, bases, work, state, library, call, flag, progress, seconds
 ):
     """Advance every lane for at most `seconds`: DONE, WAITING, or minus the MPI error code."""
     lanes, window = geometry[1], geometry[2]
@@ -87,7 +88,7 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled loop
                     count = 0
                     for r in range(top, posts):
                         kind = rows[r, 0]
-                        at, n = prepare(rows, segments, geometry, bases, r, lane, slot, turn, call[KERNEL])
+                        at, n = prepare(rows, segments, geometry, bases, r, lane, slot, turn, work)
                         if kind == FOLD or (rows[r, 2] < rows[r, 3] and n == 0):
                             continue
                         function = library[ISEND] if kind == SEND else library[IRECV]
@@ -117,10 +118,7 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled loop
                         return -code
                     if flag[0] == 0:
                         break
-                finish(
-                    rows, segments, geometry, bases, top, posts, bottom, lane, slot, turn,
-                    call[KERNEL], call[SCALE], call[DIVISOR],
-                )  # fmt: skip
+                finish(rows, segments, geometry, bases, top, posts, bottom, lane, slot, turn, work)
                 progress[2] += 1
                 moved = True
                 state[unit, COUNT] = -1
@@ -164,6 +162,7 @@ def walk_tables(tables, seconds):  # type: ignore[no-untyped-def]
         table(tables[STRANDS, 0], tables[STRANDS, 1], 2),
         line_of(tables, GEOMETRY),
         line_of(tables, BASES),
+        line_of(tables, WORK),
         table(tables[STATE, 0], tables[STATE, 1], UNIT),
         line_of(tables, LIBRARY),
         line_of(tables, CALL),
@@ -215,9 +214,9 @@ class Execution:
         self.requests = np.empty(len(self.state) * most * int(self.library[REQUEST_SIZE]), np.uint8)
         self.statuses = np.zeros(most * int(self.library[STATUS_SIZE]), np.uint8)
         places = [MPI.Get_address(x) for x in (self.requests, self.statuses, self.flag)]
-        self.call = np.array([handle_of(comm), 0, 0, 0, 0, *places, most], np.int64)
-        arrays = plan.rows, plan.segments, plan.steps, plan.strands, self.geometry, self.bases, self.state
-        self.table = addresses(*arrays, self.library, self.call, self.flag, self.counters, self.start)
+        self.call, self.work = np.array([handle_of(comm), 0, *places, most], np.int64), np.array(NOTHING, np.int64)
+        arrays = plan.rows, plan.segments, plan.steps, plan.strands, self.geometry, self.bases, self.work
+        self.table = addresses(*arrays, self.state, self.library, self.call, self.flag, self.counters, self.start)
         self.at = int(MPI.Get_address(self.table))
 
     def _start(self) -> np.ndarray:
@@ -230,12 +229,10 @@ class Execution:
         state[:, STEP], state[:, COUNT] = spans[:, 0], -1
         return state
 
-    def bind(
-        self, sequence: int, bases: tuple[int, int, int], kernel: int, scale: int = 0, divisor: int = 0
-    ) -> None:
+    def bind(self, sequence: int, bases: tuple[int, int, int], work: Work = NOTHING) -> None:
         """Make ready to run on this memory."""
         self.bases[:] = bases
-        self.call[TAG : DIVISOR + 1] = tag(sequence, 0, 0), kernel, scale, divisor
+        self.call[TAG], self.work[:] = tag(sequence, 0, 0), work
         self.state[:] = self.start
         self.counters[:] = 0
 

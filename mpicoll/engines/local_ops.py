@@ -1,49 +1,80 @@
 """The local work of a plan's rows, jitted and GIL-free: where segments are, packing, spreading, folding.
 
 Both engines run these; they differ in who posts the messages. A plan's geometry is the int64 array
-[slice, lanes, window, lane_scratch, itemsize], bases the addresses of input, output and scratch.
+[slice, lanes, window, lane_scratch, itemsize, group, group_bytes, code_slice], bases the addresses of input, output and
+scratch, and work the words of work.py.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from .. import kernels
 from ..kernels.cache import jit
-from ..kernels.deferred import njit
+from ..kernels.deferred import intrinsic, njit
 from ..kernels.memory import addresses, line, table
 from ..kernels.serving import call_address, copy_bytes, move_bytes
 from ..plans import plan, rolled
-from ..plans.plan import FOLD, LAST, RECV, SCRATCH, PlanTables
+from ..plans.plan import CODED, FOLD, LAST, RECV, SCRATCH, PlanTables
 from ..plans.rolled import OFFSET_STRIDE
+from . import work as words_of_work
+from .work import DIVISOR, EVERY, KERNEL, NARROW, PARAMS, SCALE, WIDE, WIDE_SCALE, WIDEN
 
 # sources whose code is compiled into what is jitted here
 _KERNELS = (str(Path(kernels.__path__[0]) / name) for name in ("pack.py", "reduce.py"))
-INLINED = (*_KERNELS, str(plan.__file__), str(rolled.__file__))
+INLINED = (*_KERNELS, *(str(module.__file__) for module in (plan, rolled, words_of_work)))
 STRIP = 16 << 10  # bytes: with an operand's, well within a first-level cache
 # the arrays that a row's local work takes
-ROWS, SEGMENTS, GEOMETRY, BASES, MESSAGE = range(5)
+ROWS, SEGMENTS, GEOMETRY, BASES, WORK, MESSAGE = range(6)
+WIDE_STRIP = 4096  # elements: a strip of float32, of which a group of any codec is a part
 
 
 def geometry(plan: PlanTables) -> np.ndarray:
     """Return the numbers of a plan that place a segment in a lane."""
-    return np.array([plan.slice, plan.lanes, plan.window, plan.lane_scratch, plan.itemsize], np.int64)
+    coding = plan.group, plan.group_bytes or plan.itemsize, plan.code_slice
+    return np.array([plan.slice, plan.lanes, plan.window, plan.lane_scratch, plan.itemsize, *coding], np.int64)
+
+
+def _wide_strip(typing: Any) -> Any:
+    """Inside jitted code: the address of a strip of float32 on the stack, another for each place in the code."""
+    from llvmlite import ir
+    from numba import types
+    from numba.core import cgutils
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        strip = cgutils.alloca_once(builder, ir.ArrayType(ir.FloatType(), WIDE_STRIP))
+        return builder.ptrtoint(strip, ir.IntType(64))
+
+    return types.int64(), generate
+
+
+def _wide_strip_in_python() -> int:
+    """Return the same, in memory that stays for as long as any thread's fold, which there may be many of."""
+    _strips.append(strip := np.empty(WIDE_STRIP, np.float32))
+    return int(strip.ctypes.data)
+
+
+_strips: deque[np.ndarray] = deque(maxlen=256)
+wide_strip = intrinsic(_wide_strip, _wide_strip_in_python)
 
 
 @njit
 def place(segments, geometry, bases, s, lane, slot, turn):  # type: ignore[no-untyped-def]
     """Address of segment s in a lane, in a turn of the loop that its step is in."""
     base = segments[s, 0]
-    shift = slot * geometry[3] if base == SCRATCH else lane * geometry[0]
-    return bases[base] + segments[s, 1] + segments[s, OFFSET_STRIDE] * turn + shift
+    shift = slot * geometry[3] if base >= SCRATCH else lane * geometry[0]
+    return bases[min(base, SCRATCH)] + segments[s, 1] + segments[s, OFFSET_STRIDE] * turn + shift
 
 
 @njit
 def length(segments, geometry, s, lane):  # type: ignore[no-untyped-def]
     """Bytes of segment s in a lane: what the lane's slice leaves of the block."""
-    return max(0, min(geometry[0], segments[s, 2] - lane * geometry[0]))
+    most = geometry[7] if segments[s, 0] == CODED else geometry[0]
+    return max(0, min(most, segments[s, 2] - lane * most))
 
 
 @njit
@@ -78,11 +109,15 @@ def spread(segments, geometry, bases, first, end, stage, lane, slot, turn):  # t
 
 
 @njit
-def fold(segments, geometry, bases, first, end, lane, slot, turn, kernel, scale, divisor):  # type: ignore[no-untyped-def]
-    """Destination = operands from left to right, divided unless scale is 0; a copy where there is one operand.
+def fold(segments, geometry, bases, first, end, lane, slot, turn, work, divides):  # type: ignore[no-untyped-def]
+    """Destination = operands from left to right, divided where that is due; a copy where there is one operand.
 
     Strip by strip where a result is worked on again, so that it stays in the cache: each operand is read once.
     """
+    if work[WIDEN] != 0 and is_wide(segments, first, end, work, divides):
+        fold_wide(segments, geometry, bases, first, end, lane, slot, turn, work, divides)
+        return
+    scale = work[SCALE] if divides else 0
     n = length(segments, geometry, first, lane)
     if n == 0:
         return
@@ -90,7 +125,7 @@ def fold(segments, geometry, bases, first, end, lane, slot, turn, kernel, scale,
     left = place(segments, geometry, bases, first + 1, lane, slot, turn)
     if end - first == 2:
         if scale != 0:
-            call_address(scale, to, left, divisor, n // geometry[4])
+            call_address(scale, to, left, work[DIVISOR], n // geometry[4])
         elif to != left:
             copy_bytes(to, left, n)
         return
@@ -99,9 +134,63 @@ def fold(segments, geometry, bases, first, end, lane, slot, turn, kernel, scale,
         strip = max(1, STRIP // geometry[4]) * geometry[4]
     for at in range(0, n, strip):
         elements = min(strip, n - at) // geometry[4]
-        fold_strip(segments, geometry, bases, first, end, lane, slot, turn, kernel, at, elements)
+        fold_strip(segments, geometry, bases, first, end, lane, slot, turn, work[KERNEL], at, elements)
         if scale != 0:
-            call_address(scale, to + at, to + at, divisor, elements)
+            call_address(scale, to + at, to + at, work[DIVISOR], elements)
+
+
+@njit
+def is_wide(segments, first, end, work, divides):  # type: ignore[no-untyped-def]
+    """Return whether a fold goes by float32: where something is coded, or narrow elements would be rounded twice."""
+    if work[EVERY] != 0:
+        operands = end - first - 1
+        return operands > 2 or (divides and operands > 1) or (work[KERNEL] == 0 and (divides or operands > 1))
+    coded = False
+    for s in range(first, end):
+        coded |= segments[s, 0] == CODED
+    return coded
+
+
+@njit
+def at_element(segments, geometry, bases, s, lane, slot, turn, i, narrow):  # type: ignore[no-untyped-def]
+    """Address of element i, the first of a group, of segment s in a lane."""
+    begin = place(segments, geometry, bases, s, lane, slot, turn)
+    return begin + (i // geometry[5] * geometry[6] if narrow else i * 4)
+
+
+@njit
+def fold_wide(segments, geometry, bases, first, end, lane, slot, turn, work, divides):  # type: ignore[no-untyped-def]
+    """fold() in float32, strip by strip: narrow operands are widened, and a narrow result is rounded once."""
+    every, plain = work[EVERY] != 0, first
+    for s in range(first, end):
+        if segments[s, 0] != CODED:
+            plain = s
+    n = length(segments, geometry, plain, lane) // geometry[4]
+    total, other = wide_strip(), wide_strip()
+    to_narrow = every or segments[first, 0] == CODED
+    for i in range(0, n, WIDE_STRIP):
+        m = min(WIDE_STRIP, n - i)
+        to = at_element(segments, geometry, bases, first, lane, slot, turn, i, to_narrow)
+        target = total if to_narrow or end - first > 3 else to  # a destination may be still to be read
+        left = 0
+        for s in range(first + 1, end):
+            narrow = every or segments[s, 0] == CODED
+            right = at_element(segments, geometry, bases, s, lane, slot, turn, i, narrow)
+            if narrow:
+                into = target if s == first + 1 and end - first == 2 else total if s == first + 1 else other
+                call_address(work[WIDEN], into, right, work[PARAMS], m)
+                right = into
+            if s > first + 1:
+                call_address(work[WIDE], target, left, right, m)
+                right = target
+            left = right
+        if divides:
+            call_address(work[WIDE_SCALE], target, left, work[DIVISOR], m)
+            left = target
+        if to_narrow:
+            call_address(work[NARROW], to, left, work[PARAMS], m)
+        elif left != to:
+            copy_bytes(to, left, m * 4)
 
 
 @njit
@@ -120,23 +209,22 @@ def fold_strip(segments, geometry, bases, first, end, lane, slot, turn, kernel, 
 
 
 @njit
-def finish(rows, segments, geometry, bases, first, posts, end, lane, slot, turn, kernel, scale, divisor):  # type: ignore[no-untyped-def]
+def finish(rows, segments, geometry, bases, first, posts, end, lane, slot, turn, work):  # type: ignore[no-untyped-def]
     """Do what is left of a step once its messages are in."""
     for r in range(first, posts):
         if rows[r, 0] == RECV and rows[r, 4] >= 0:
             stage = bases[SCRATCH] + rows[r, 4] + slot * geometry[3]
             spread(segments, geometry, bases, rows[r, 2], rows[r, 3], stage, lane, slot, turn)
     for r in range(posts, end):
-        by = scale if rows[r, 0] == LAST else 0
-        fold(segments, geometry, bases, rows[r, 2], rows[r, 3], lane, slot, turn, kernel, by, divisor)
+        fold(segments, geometry, bases, rows[r, 2], rows[r, 3], lane, slot, turn, work, rows[r, 0] == LAST)
 
 
 @njit
-def prepare(rows, segments, geometry, bases, r, lane, slot, turn, kernel):  # type: ignore[no-untyped-def]
+def prepare(rows, segments, geometry, bases, r, lane, slot, turn, work):  # type: ignore[no-untyped-def]
     """Get the message of row r ready, or do its local work: (address, bytes)."""
     first, end, stage = rows[r, 2], rows[r, 3], rows[r, 4]
     if rows[r, 0] == FOLD:
-        fold(segments, geometry, bases, first, end, lane, slot, turn, kernel, 0, 0)
+        fold(segments, geometry, bases, first, end, lane, slot, turn, work, False)
         return 0, 0
     if first == end:
         return 0, 0
@@ -154,31 +242,34 @@ class Tables:
     message is where prepare_row leaves the address and the bytes of a row's message.
     """
 
-    def __init__(self, rows: np.ndarray, segments: np.ndarray, geometry: np.ndarray, bases: np.ndarray) -> None:
+    def __init__(
+        self, rows: np.ndarray, segments: np.ndarray, geometry: np.ndarray, bases: np.ndarray, work: np.ndarray
+    ) -> None:
         self.message = np.zeros(2, np.int64)
-        self._arrays = rows, segments, geometry, bases, self.message
+        self._arrays = rows, segments, geometry, bases, work, self.message
         self._addresses = addresses(*self._arrays)
         self.address: int = self._addresses.ctypes.data
 
 
 @njit
 def unpacked(tables):  # type: ignore[no-untyped-def]
-    """Return rows, segments, geometry and bases of Tables at an address."""
+    """Return rows, segments, geometry, bases and work of Tables at an address."""
     at = table(tables, MESSAGE, 2)
     rows, segments = table(at[ROWS, 0], at[ROWS, 1], 6), table(at[SEGMENTS, 0], at[SEGMENTS, 1], 4)
-    return rows, segments, line(at[GEOMETRY, 0], at[GEOMETRY, 1]), line(at[BASES, 0], at[BASES, 1])
+    geometry, bases = line(at[GEOMETRY, 0], at[GEOMETRY, 1]), line(at[BASES, 0], at[BASES, 1])
+    return rows, segments, geometry, bases, line(at[WORK, 0], at[WORK, 1])
 
 
-@jit(f"void({', '.join(['int64'] * 10)})", also=INLINED)
-def finish_step(tables, first, posts, end, lane, slot, turn, kernel, scale, divisor):  # type: ignore[no-untyped-def]
+@jit(f"void({', '.join(['int64'] * 7)})", also=INLINED)
+def finish_step(tables, first, posts, end, lane, slot, turn):  # type: ignore[no-untyped-def]
     """finish(), for the Python engine."""
-    rows, segments, geometry, bases = unpacked(tables)
-    finish(rows, segments, geometry, bases, first, posts, end, lane, slot, turn, kernel, scale, divisor)
+    rows, segments, geometry, bases, work = unpacked(tables)
+    finish(rows, segments, geometry, bases, first, posts, end, lane, slot, turn, work)
 
 
-@jit(f"void({', '.join(['int64'] * 6)})", also=INLINED)
-def prepare_row(tables, r, lane, slot, turn, kernel):  # type: ignore[no-untyped-def]
+@jit(f"void({', '.join(['int64'] * 5)})", also=INLINED)
+def prepare_row(tables, r, lane, slot, turn):  # type: ignore[no-untyped-def]
     """prepare(), for the Python engine."""
-    rows, segments, geometry, bases = unpacked(tables)
+    rows, segments, geometry, bases, work = unpacked(tables)
     message = line(table(tables, MESSAGE + 1, 2)[MESSAGE, 0], 2)
-    message[0], message[1] = prepare(rows, segments, geometry, bases, r, lane, slot, turn, kernel)
+    message[0], message[1] = prepare(rows, segments, geometry, bases, r, lane, slot, turn, work)

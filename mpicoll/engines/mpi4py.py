@@ -18,6 +18,7 @@ from ..plans.plan import FOLD, SEND, tag
 from ..plans.rolled import RolledPlan, following
 from .local_ops import Tables, finish_step, geometry, prepare_row
 from .protocol import Waiting, waiting
+from .work import NOTHING, Work
 
 name = "mpi4py"
 
@@ -50,22 +51,20 @@ class Execution:
 
     def __init__(self, plan: RolledPlan, comm: MPI.Comm, repeated: bool = False) -> None:
         self.plan, self.comm, self.bases = plan, comm, np.zeros(3, np.int64)
-        self.tables = Tables(plan.rows, plan.segments, geometry(plan), self.bases)
+        self.work = np.array(NOTHING, np.int64)
+        self.tables = Tables(plan.rows, plan.segments, geometry(plan), self.bases, self.work)
         self.rows, self.steps = plan.rows.tolist(), plan.steps.tolist()
         self.repeats = repeated and plan.lanes * plan.all_rows <= MOST_KEPT
         self.kept: dict[tuple[int, int, int], list[MPI.Prequest]] = {}  # by step, turn and lane
         self.place: tuple[int, ...] = ()
 
-    def bind(
-        self, sequence: int, bases: tuple[int, int, int], kernel: int, scale: int = 0, divisor: int = 0
-    ) -> None:
+    def bind(self, sequence: int, bases: tuple[int, int, int], work: Work = NOTHING) -> None:
         """Make ready to run on this memory."""
         if (sequence, *bases) != self.place:
             self.free()
             self.place = (sequence, *bases)
         self.bases[:] = bases
-        self.sequence, self.kernel = sequence, kernel
-        self.scale, self.divisor = scale, divisor
+        self.sequence, self.work[:] = sequence, work
         self.messages = self.bytes = self.finished = 0
         self.posting = False
         self.lanes = [
@@ -111,7 +110,7 @@ class Execution:
             if lane.step == lane.end:
                 lane.step, lane.lane = lane.first, lane.lane + plan.window
             lane.requests = None  # this and the above before the folds: an interrupt in them is seen when they are done
-            finish_step(self.tables.address, first, posts, bottom, *where, self.kernel, self.scale, self.divisor)
+            finish_step(self.tables.address, first, posts, bottom, *where)
         return True
 
     def _post(self, lane: _Lane) -> Sequence[MPI.Request]:
@@ -147,7 +146,7 @@ class Execution:
         first, posts = self.steps[lane.step][:2]
         for r in range(first, posts):
             kind, peer, a, b, _, stride = self.rows[r]
-            prepare_row(self.tables.address, r, lane.lane, lane.slot, lane.turn, self.kernel)
+            prepare_row(self.tables.address, r, lane.lane, lane.slot, lane.turn)
             at, n = self.tables.message.tolist()
             if kind == FOLD or (a < b and not n):
                 continue

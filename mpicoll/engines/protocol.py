@@ -14,6 +14,7 @@ from mpi4py import MPI
 from ..plans.plan import FOLD, RECV, SEND
 from ..plans.rolled import PEER_STRIDE, RolledPlan
 from ..schedules.blocks import chunk_length
+from .work import NOTHING, Work
 
 
 class Waiting(NamedTuple):
@@ -41,7 +42,9 @@ def waiting(
 
 
 def _is_posted(plan: RolledPlan, kind: int, first: int, end: int, lane: int) -> bool:
-    lengths = [chunk_length(int(n), plan.slice, lane) for n in plan.segments[first:end, 2]]
+    slices = plan.slice, plan.slice, plan.slice, plan.code_slice
+    pieces = plan.segments[first:end, [0, 2]].tolist()
+    lengths = [chunk_length(n, slices[base], lane) for base, n in pieces]
     return kind != FOLD and (first == end or sum(lengths) > 0)
 
 
@@ -55,13 +58,8 @@ class Execution(Protocol):
     def __init__(self, plan: RolledPlan, comm: MPI.Comm, repeated: bool = False) -> None:
         """Set up for a plan and a communicator. Repeated: it will often be bound to the same memory and tags."""
 
-    def bind(
-        self, sequence: int, bases: tuple[int, int, int], kernel: int, scale: int = 0, divisor: int = 0
-    ) -> None:
-        """Make ready to run: addresses of input, output and scratch, and of the kernel. Not while under way.
-
-        A plan of an average needs the kernel that divides and the address of its divisor too.
-        """
+    def bind(self, sequence: int, bases: tuple[int, int, int], work: Work = NOTHING) -> None:
+        """Make ready to run: addresses of input, output and scratch, and what to compute with. Not while under way."""
 
     def advance(self, seconds: float) -> bool:
         """Go on for at most `seconds` (0: as far as possible at once); True when done. Raises MPI.Exception."""

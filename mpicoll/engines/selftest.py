@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from ..plans.plan import FOLD, IN, OUT, RECV, SCRATCH, SEND, WHOLE, Plan
 from ..plans.rolled import RolledPlan, rolled
+from .work import Work
 
 _PATIENCE = 5.0  # seconds
 _making = threading.Lock()
@@ -63,7 +64,7 @@ def _start(compiled, plan: RolledPlan, comm: MPI.Comm, send: np.ndarray, receive
     scratch = np.empty(64, np.uint8)
     bases = tuple(MPI.Get_address(x) for x in (send, receive, scratch))
     execution = compiled.Execution(plan, comm)
-    execution.bind(0, bases, kernel)
+    execution.bind(0, bases, Work(kernel))
     return execution, scratch
 
 

@@ -132,7 +132,7 @@ class CompiledFastPath:
         if self.stats().nbytes + plan.nbytes > MOST:
             self.clear()
         execution = compiled.Execution(plan, self.channel.comm)
-        execution.bind(0, (0, 0, 0), *execute.kernels(call.operator, self.channel.size))
+        execution.bind(0, (0, 0, 0), execute.work(call, self.channel.size))
         tables = execution.table
         sizes, offsets = zip(*sides)
         more = moment(prepared.nbytes), plan.scratch_bytes, *map(MPI.Get_address, (tables, key.details))
@@ -287,8 +287,7 @@ def _names_another_datatype(message: Any) -> bool:
 def _are_single(thing: Any) -> bool:
     """Return whether there is one object each of all dtypes and datatypes in such: of NumPy's own, and of MPI's."""
     if isinstance(thing, np.ndarray):
-        builtin: int = thing.dtype.isbuiltin
-        return builtin == 1
+        return thing.dtype.isbuiltin != 0 and thing.dtype is np.dtype(thing.dtype.type)
     if isinstance(thing, (list, tuple)):
         return all(type(item) is int or _are_single(item) for item in thing)
     return not isinstance(thing, MPI.Datatype) or id(thing) in _DATATYPES

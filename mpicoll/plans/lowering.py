@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..schedules.collectives import Block
-from ..schedules.ir import INPUT, VALUE, Recv, RecvReduce, Reduce, Send, Strand
+from ..schedules.ir import CODED as CODED_BUFFERS
+from ..schedules.ir import INPUT, REST, VALUE, Copy, Local, Recv, RecvReduce, Reduce, Send, Strand
 from ..schedules.liveness import Place, due, last, read, written
 from ..schedules.schedule import Schedule
 from .allocator import Pool, Region
 from .plan import (
     ALIGN,
+    CODED,
     FOLD,
     IN,
     LAST,
@@ -20,7 +22,9 @@ from .plan import (
     RECV,
     SCRATCH,
     SEND,
+    WHOLE,
     WINDOW,
+    Coding,
     Counts,
     Layout,
     Plan,
@@ -42,20 +46,22 @@ def lower(
     chunk_bytes: int | None = None,
     window: int = WINDOW,
     averaged: bool = False,
+    codec: Coding | None = None,
 ) -> Plan:
     """Return the plan of one rank.
 
     in_place: the contribution lies in the output buffer, at the block's own place (for scatter: the root
     keeps its block where it is). chunk_bytes: the most of each block that one message carries; None: all.
     window: how many chunks are in flight. averaged: results are divided by the number of
-    ranks. Raises ValueError for a chunk or window of zero or less.
+    ranks. codec: what encodes blocks, where the schedule has codes. Raises ValueError for a chunk or window of zero or
+    less.
     """
     if not all(isinstance(x, int) and x > 0 for x in (window, 1 if chunk_bytes is None else chunk_bytes)):
         raise ValueError(f"chunk_bytes is {chunk_bytes} and window {window}; both must be whole numbers of at least 1")
     memory = layout(schedule, counts, itemsize, in_place, rank)
-    slice_, lanes = cut(schedule, memory, counts, itemsize, chunk_bytes)
-    lowering = _Lowering(schedule, rank, memory, slice_, lanes, averaged and schedule.p > 1)
-    return lowering.plan(min(window, lanes, MAX_WINDOW), itemsize)
+    slice_, lanes = cut(schedule, memory, counts, itemsize * (codec.group if codec else 1), chunk_bytes)
+    lowering = _Lowering(schedule, rank, memory, slice_, lanes, averaged and schedule.p > 1, itemsize, codec)
+    return lowering.plan(min(window, lanes, MAX_WINDOW))
 
 
 def is_staged(schedule: Schedule, rank: int) -> bool:
@@ -67,17 +73,29 @@ def is_staged(schedule: Schedule, rank: int) -> bool:
     if schedule.collective.name in ("reduce_scatter", "alltoall"):
         return True
     ops = (op for strand in schedule.program(rank) for step in strand for op in step)
-    return any(INPUT in ((op.dst.buffer, op.src.buffer) if isinstance(op, Reduce) else (op.buffer,)) for op in ops)
+    own = (INPUT, REST)
+    return any(
+        op.dst.buffer in own or op.src.buffer in own if isinstance(op, Local) else op.buffer in own for op in ops
+    )
 
 
 class _Lowering:
     """The state of one lowering: where each block is, and the rows so far."""
 
     def __init__(
-        self, schedule: Schedule, rank: int, memory: Layout, slice_: int, lanes: int, averaged: bool
+        self,
+        schedule: Schedule,
+        rank: int,
+        memory: Layout,
+        slice_: int,
+        lanes: int,
+        averaged: bool,
+        itemsize: int,
+        codec: Coding | None,
     ) -> None:
         self.schedule, self.rank, self.memory = schedule, rank, memory
-        self.slice, self.lanes = slice_, lanes
+        self.slice, self.lanes, self.itemsize, self.codec = slice_, lanes, itemsize, codec
+        self.code_slice = WHOLE if lanes == 1 or codec is None else self._codes(slice_)
         self.averaged, self.early = averaged, schedule.algorithm.finishes_where_kept(schedule.p, schedule.resolved)
         self.size, self.output_at = memory.size, memory.output_at
         self.kept: set[Place] = {(VALUE, b) for b in schedule.ends(rank)}
@@ -92,7 +110,7 @@ class _Lowering:
             return OUT, self.output_at(block), None
         return IN, self.memory.input_at(block), None
 
-    def plan(self, window: int, itemsize: int) -> Plan:
+    def plan(self, window: int) -> Plan:
         """Lower every strand and lay the tables out."""
         peak, program = 0, self.schedule.program(self.rank)
         if len(program) > MAX_STRANDS:
@@ -103,7 +121,20 @@ class _Lowering:
             peak = self._strand(strand or ((),) * bool(copies), peak, copies)
             self.tables.end_strand()
             copies = []
-        return self.tables.plan(self.slice, self.lanes, window, -(-peak // ALIGN) * ALIGN, itemsize)
+        coding = (self.codec.group, self.codec.nbytes(self.codec.group)) if self.codec else (1, 0)
+        lane_scratch = -(-peak // ALIGN) * ALIGN
+        return self.tables.plan(self.slice, self.lanes, window, lane_scratch, self.itemsize, *coding)
+
+    def _codes(self, nbytes: int) -> int:
+        """Return the bytes of codes of so many bytes."""
+        if self.codec is None:
+            raise ValueError(f"{self.schedule.title} has codes, and there is no codec")
+        return self.codec.nbytes(nbytes // self.itemsize)
+
+    def _length(self, base: int, block: Block) -> int:
+        """Return the bytes of a block as it lies at a base."""
+        length = self.size(block)
+        return self._codes(length) if base == CODED else length
 
     def _untouched(self, last_writes: Sequence[Mapping[Place, int]]) -> list[Row]:
         """Return what copies blocks that end here and that no strand writes from input to output."""
@@ -133,28 +164,28 @@ class _Lowering:
             self.whole: set[Place] = set()  # of these: folded from messages of which this rank keeps all blocks
             post: list[Row | None] = []
             sends: list[Send] = []
-            reduces: list[Reduce] = []
+            local: list[Local] = []
             for op in step:  # receives in the step's order, in which messages from one peer match
                 if isinstance(op, Send):
                     sends.append(op)
-                elif isinstance(op, Reduce):
-                    reduces.append(op)
+                elif isinstance(op, Local):
+                    local.append(op)
                 else:
                     post.append(self._receive(op) if isinstance(op, Recv) else self._land(op))
             post += map(self._send, sends)
             for place, sources in self.operands.items():
                 self._fold(place, sources)
-            for op in reduces:
-                self._reduce(op)
+            for op in local:
+                self._copy(op) if isinstance(op, Copy) else self._reduce(op)
             if index in divided:
-                self._divide(divided[index], reduces)
+                self._divide(divided[index], local)
             self._release(index)
             self.tables.add_step([row for row in post if row] + copies, self._merged(self.finish))
             copies = []
         return self.pool.peak
 
     def _segment(self, place: Place, home: _Home) -> Segment:
-        return home[0], home[1], self.size(place[1])
+        return home[0], home[1], self._length(home[0], place[1])
 
     def _move(self, place: Place, home: _Home) -> None:
         """Note that the block is in `home` from the end of this step on."""
@@ -199,8 +230,10 @@ class _Lowering:
             return joined(segments)
         return [segment for segment in segments if segment[2]]
 
-    def _pieces(self, blocks: Sequence[Block]) -> list[int]:
+    def _pieces(self, blocks: Sequence[Block], coded: bool = False) -> list[int]:
         """Return the most bytes of each block that one message carries."""
+        if coded:
+            return [min(self._length(CODED, block), self.code_slice) for block in blocks]
         most = self.slice
         return [n if n < most else most for n in map(self.size, blocks)]
 
@@ -209,9 +242,10 @@ class _Lowering:
         segments = []
         for block in op.blocks:
             base, offset, _ = homes[buffer, block]
-            segments.append((base, offset, size(block)))
+            segments.append((base, offset, size(block) if base != CODED else self._length(CODED, block)))
         segments = self._joined(segments)
-        stage = self._borrow(sum(self._pieces(op.blocks))).offset if len(segments) > 1 else -1
+        pieces = self._pieces(op.blocks, buffer in CODED_BUFFERS) if len(segments) > 1 else []
+        stage = self._borrow(sum(pieces)).offset if pieces else -1
         return self._message(SEND, op.peer, segments, stage, not op.blocks)
 
     def _receive(self, op: Recv) -> Row | None:
@@ -224,7 +258,7 @@ class _Lowering:
                 for place, offset in zip(places, at):
                     self._move(place, (OUT, offset, None))
                 return self._message(RECV, op.peer, direct, -1, not blocks)
-        row, homes = self._landing(op.peer, blocks)
+        row, homes = self._landing(op.peer, blocks, buffer in CODED_BUFFERS)
         for place, home in zip(places, homes):
             if place in self.kept:
                 self._write(place, [home], (OUT, self.output_at(place[1]), None))
@@ -232,16 +266,16 @@ class _Lowering:
                 self._move(place, home)
         return row
 
-    def _landing(self, peer: int, blocks: Sequence[Block]) -> tuple[Row | None, list[_Home]]:
-        """Receive blocks one behind the other in scratch."""
-        pieces = self._pieces(blocks)
+    def _landing(self, peer: int, blocks: Sequence[Block], coded: bool) -> tuple[Row | None, list[_Home]]:
+        """Receive blocks, or codes of them, one behind the other in scratch."""
+        base, pieces = CODED if coded else SCRATCH, self._pieces(blocks, coded)
         region = self._borrow(sum(pieces))
         homes: list[_Home] = []
         segments: list[Segment] = []
         at = region.offset
         for block, piece in zip(blocks, pieces):
-            homes.append((SCRATCH, at, region))
-            segments.append((SCRATCH, at, self.size(block)))
+            homes.append((base, at, region))
+            segments.append((base, at, self._length(base, block)))
             at += piece
         row = self._message(RECV, peer, self._joined(segments), region.offset, not blocks)
         return row, homes
@@ -249,7 +283,7 @@ class _Lowering:
     # -- local work -------------------------------------------------------------------------------------
 
     def _land(self, op: RecvReduce) -> Row | None:
-        row, homes = self._landing(op.peer, op.blocks)
+        row, homes = self._landing(op.peer, op.blocks, op.coded)
         places = [(op.buffer, block) for block in op.blocks]
         for place, home in zip(places, homes):
             sources = self.operands.setdefault(place, [self.homes[place]])
@@ -265,34 +299,45 @@ class _Lowering:
             self._write(place, sources, (OUT, self.output_at(place[1]), None))
         else:
             own = self.homes[place]
-            self._write(place, sources, next(h for h in sources if h[2] and h is not own))
+            landed = next((h for h in sources if h[0] == SCRATCH and h is not own), None)
+            self._write(place, sources, landed or self._room(place[1]))
 
     def _reduce(self, op: Reduce) -> None:
         src, dst = self.homes[op.src], self.homes.get(op.dst)
         sources = [src] if dst is None else [src, dst] if op.side == "left" else [dst, src]
-        if op.dst in self.kept:
-            home: _Home = OUT, self.output_at(op.dst.block), None
-        elif dst is not None and dst[2]:
-            home = dst
-        else:
-            region = self._borrow(*self._pieces([op.dst.block]))
-            home = SCRATCH, region.offset, region
-        self._write(op.dst, sources, home)
+        self._write(op.dst, sources, self._target(op.dst))
+
+    def _copy(self, op: Copy) -> None:
+        self._write(op.dst, [self.homes[op.src]], self._target(op.dst))
+
+    def _target(self, place: Place) -> _Home:
+        """Return where local work puts a block."""
+        buffer, block = place
+        known = self.homes.get(place)
+        if place in self.kept:
+            return OUT, self.output_at(block), None
+        if buffer == REST:
+            return self._own_home(block)
+        return known if known is not None and known[2] else self._room(block, buffer in CODED_BUFFERS)
+
+    def _room(self, block: Block, coded: bool = False) -> _Home:
+        """Return new scratch for a block, or for codes of it."""
+        region = self._borrow(*self._pieces([block], coded))
+        return CODED if coded else SCRATCH, region.offset, region
 
     def _write(self, place: Place, sources: list[_Home], home: _Home) -> None:
-        length = self.size(place[1])
-        if length:
+        if self.size(place[1]):
             self.wrote[place] = len(self.finish)
-            self.finish.append((FOLD, 0, [(base, offset, length) for base, offset, _ in (home, *sources)], -1))
+            self.finish.append((FOLD, 0, [self._segment(place, at) for at in (home, *sources)], -1))
         self._move(place, home)
 
     def _merged(self, rows: list[Row]) -> list[Row]:
         """Return the rows with those as one whose segments all follow on, where no chunk cuts them."""
         return merged(rows) if self.lanes == 1 else rows
 
-    def _divide(self, places: Sequence[Place], reduces: Sequence[Reduce]) -> None:
+    def _divide(self, places: Sequence[Place], local: Sequence[Local]) -> None:
         """Make the rows that write these results divide them too, or add rows that do; see liveness.due."""
-        read = {op.src for op in reduces}
+        read = {op.src for op in local}
         for place in places:
             row = self.wrote.get(place)
             if self.early and (row is None or len(self.finish[row][2]) == 2):

@@ -6,6 +6,7 @@ of lane 0; those of any other lane follow:
 
     INPUT, OUTPUT   offset + lane * slice
     SCRATCH         offset + slot * lane_scratch,  slot = lane mod window
+    CODED           as SCRATCH, which it is; what lies there is encoded
 
 The last lanes of a block are shorter or empty, where the block is no multiple of the slice. A block is read from the
 input until it is first written, so that nothing is copied without need. It is written to the output if this rank keeps
@@ -23,13 +24,16 @@ together, and are moved to those places on arrival.
 The first segment of a FOLD is the destination; the others are its operands from left to right. With one operand it is a
 copy. It may overwrite its first operand if that lies in scratch. LAST is a FOLD whose result is divided by the number
 of ranks; with one operand it is a division, perhaps in place. It occurs only in plans of averages.
+
+Blocks that are CODED are as many bytes as the codec makes of them; their slices too. A FOLD decodes operands that are
+coded, and encodes its result where its destination is. `group` elements are encoded together, into group_bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -38,7 +42,7 @@ from ..schedules.collectives import Block, at_namesake
 from ..schedules.schedule import Schedule
 
 SEND, RECV, FOLD, LAST = range(4)
-IN, OUT, SCRATCH = range(3)
+IN, OUT, SCRATCH, CODED = range(4)
 ALIGN = 64
 REQUEST_BYTES = 32  # about what a message in flight takes: its request and its status
 OBJECT_BYTES = 4096  # about what the objects of a plan take beside the tables
@@ -139,6 +143,17 @@ def _layout_of_shares(schedule: Schedule, shares: Shares, in_place: bool, rank: 
     )
 
 
+class Coding(Protocol):
+    """What a plan must know of a codec: how many elements it encodes together, and the bytes of codes of some."""
+
+    @property
+    def group(self) -> int:
+        """Elements that are encoded together; codes of whole groups lie one behind the other."""
+
+    def nbytes(self, n: int) -> int:
+        """Return the bytes of codes of n elements."""
+
+
 @dataclass(frozen=True, eq=False)
 class PlanTables:
     """What the two forms of a plan have: tables, and what it takes to run them."""
@@ -153,6 +168,13 @@ class PlanTables:
     lane_scratch: int
     most_messages: int
     itemsize: int
+    group: int = 1
+    group_bytes: int = 0
+
+    @property
+    def code_slice(self) -> int:
+        """The bytes of codes of a slice."""
+        return WHOLE if self.lanes == 1 else self.slice // self.itemsize // self.group * self.group_bytes
 
     @property
     def tables(self) -> tuple[np.ndarray, ...]:
@@ -160,9 +182,10 @@ class PlanTables:
         return self.rows, self.segments, self.steps, self.strands
 
     @property
-    def scalars(self) -> tuple[int, int, int, int, int, int]:
+    def scalars(self) -> tuple[int, ...]:
         """All but the tables, in their order."""
-        return self.slice, self.lanes, self.window, self.lane_scratch, self.most_messages, self.itemsize
+        sizes = self.slice, self.lanes, self.window, self.lane_scratch
+        return *sizes, self.most_messages, self.itemsize, self.group, self.group_bytes
 
     @property
     def scratch_bytes(self) -> int:

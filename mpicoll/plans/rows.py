@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .plan import RECV, SEND, Plan
+from .plan import CODED, RECV, SEND, Plan
 
 Segment = tuple[int, int, int]  # base; offset and length in bytes
 Row = tuple[int, int, list[Segment], int]  # kind, peer, segments, stage
@@ -30,7 +30,10 @@ def joined(segments: Sequence[Segment]) -> list[Segment]:
 
 
 def merged(rows: Sequence[Row]) -> list[Row]:
-    """Return the local rows with those as one whose every segment follows on."""
+    """Return the local rows with those as one whose every segment follows on.
+
+    Not those of codes: the codes of two blocks are not the codes of one.
+    """
     out: list[Row] = []
     for row in rows:
         alike = out and out[-1][0] == row[0] and len(out[-1][2]) == len(row[2])
@@ -71,14 +74,14 @@ class Tables:
         self.strands.extend((self.begun, self.n_steps))
         self.begun = self.n_steps
 
-    def plan(self, slice_: int, lanes: int, window: int, lane_scratch: int, itemsize: int) -> Plan:
+    def plan(self, slice_: int, lanes: int, window: int, lane_scratch: int, itemsize: int, *coding: int) -> Plan:
         """Return the plan that has these tables."""
         shaped = _table(self.rows, 5), _table(self.segments, 3), _table(self.steps, 3), _table(self.strands, 2)
-        return Plan(*shaped, slice_, lanes, window, lane_scratch, self.most_messages, itemsize)
+        return Plan(*shaped, slice_, lanes, window, lane_scratch, self.most_messages, itemsize, *coding)
 
 
 def _follows(a: Segment, b: Segment) -> bool:
-    return a[0] == b[0] and a[1] + a[2] == b[1]
+    return a[0] == b[0] != CODED and a[1] + a[2] == b[1]
 
 
 def _table(numbers: array[int], width: int) -> np.ndarray:

@@ -14,7 +14,7 @@ from ..plans.rolled import equal, rolled, unrolled
 from ..schedules.collectives import everybody
 from ..schedules.schedule import Schedule
 from .cases import uneven
-from .interpreter import Case, Machine, is_in_place_rank
+from .interpreter import Case, Machine, OneCell, is_in_place_rank
 from .wellformed import faults
 
 MANY = 16  # ranks up to which tables are proved on many cases, and their form is looked at
@@ -114,6 +114,7 @@ def lower_all(schedule: Schedule, case: Case, in_place: bool) -> list[Plan]:
             chunk_bytes=case.chunk_bytes,
             window=case.window,
             averaged=case.averaged,
+            codec=OneCell() if schedule.codec else None,
         )
         for r in range(schedule.p)
     ]

@@ -12,8 +12,9 @@ from fractions import Fraction
 from typing import Any
 
 from ..errors import VerifyError
-from ..schedules.ir import VALUE, Loc, Reduce
+from ..schedules.ir import VALUE, Loc, Local
 from ..schedules.schedule import Schedule
+from .encodings import Encodings
 from .symbolic import Interval, Trace, Value, mask, play, show
 
 Given = dict[str, Any]
@@ -28,6 +29,8 @@ def verify(schedule: Schedule) -> Trace:
         _check_direct(schedule)
     if schedule.root == 0:
         _check_claims(schedule, trace)
+        if schedule.codec is not None:
+            _check_encodings(schedule)
     return trace
 
 
@@ -65,7 +68,7 @@ def _check_strands(schedule: Schedule) -> None:
         for s, strand in enumerate(program if len(program) > 1 else ()):
             for index, step in enumerate(strand):
                 for op in step:
-                    for block in (op.dst.block,) if isinstance(op, Reduce) else op.blocks:
+                    for block in (op.dst.block,) if isinstance(op, Local) else op.blocks:
                         if schedule.strand(block) != s:
                             expected = f"block {block} in strand {schedule.strand(block)}, as declared"
                             raise VerifyError(schedule.title, schedule.p, rank, s, index, op, expected, f"strand {s}")
@@ -78,7 +81,7 @@ def _check_direct(schedule: Schedule) -> None:
         for s, strand in enumerate(schedule.program(rank)):
             for index, step in enumerate(strand):
                 for op in step:
-                    if not isinstance(op, Reduce) and not own.issuperset(op.blocks):
+                    if not isinstance(op, Local) and not own.issuperset(op.blocks):
                         strange = sorted(set(op.blocks) - own, key=str)[0]
                         expected = "only blocks this rank starts or ends with, as direct=True declares"
                         raise VerifyError(
@@ -109,3 +112,34 @@ def _check_claims(schedule: Schedule, trace: Trace) -> None:
                 expected=f"{formula} = {claims.evaluate(formula, p, **schedule.resolved)}",
                 got=str(got),
             )
+
+
+def _check_encodings(schedule: Schedule) -> None:
+    """Check that ranks with the same block have it out of the same codes, and how often contributions are encoded.
+
+    The root of a broadcast keeps what it has.
+    """
+    claims, played = schedule.algorithm.claims, Encodings(schedule)
+    for block in schedule.blocks if not schedule.collective.rooted else ():
+        found = {rank: played.of(rank, block) for rank in range(schedule.p) if block in schedule.ends(rank)}
+        odd = [rank for rank in found if found[rank] != found[min(found)]]
+        if odd:
+            raise VerifyError(
+                algorithm=schedule.title,
+                p=schedule.p,
+                rank=odd[0],
+                op=f"the end of block {block}",
+                expected=f"contributions that were encoded as on rank {min(found)}: (rank, times) {found[min(found)]}",
+                got=str(found[odd[0]]),
+            )
+    if not claims.encoded:
+        return
+    got = played.most()
+    if not claims.holds(claims.encoded, Fraction(got), schedule.p, **schedule.resolved):
+        raise VerifyError(
+            algorithm=schedule.title,
+            p=schedule.p,
+            op="the docstring's Encoded",
+            expected=claims.encoded,
+            got=str(got),
+        )

@@ -24,7 +24,7 @@ from ..schedules.ir import VALUE, Loc
 from ..schedules.registry import Algorithm
 from ..schedules.schedule import Schedule
 from .check_plan import cases, in_place_forms, lower_all
-from .interpreter import Case, Cell, Machine, Pieces
+from .interpreter import DIVIDED, Case, Cell, Machine, Pieces
 from .symbolic import Player, Value
 
 ALWAYS = ("from run to run", "for any chunk size", "on either engine")  # by construction, for every algorithm
@@ -193,10 +193,10 @@ class _FoldingMachine(Machine):
         return [(x[0], fold(x[1], y[1]), 0) for x, y in zip(left, right)]
 
     def _divided(self, lane: Any, pieces: Pieces, cells: list[Cell]) -> list[Cell]:
-        return [(x[0], x[1], 1) for x in cells]
+        return [(x[0], x[1], x[2] | DIVIDED) for x in cells]
 
     def _expected(self, rank: int, block: Block) -> list[Cell]:
-        return self._cells(block, self.folds.tree(rank, block), self.case.averaged and self.schedule.p > 1)
+        return self._cells(block, self.folds.tree(rank, block), self._marks(rank, block))
 
 
 def check_folds(schedule: Schedule) -> None:

@@ -17,17 +17,30 @@ from typing import NoReturn
 
 from ..errors import VerifyError
 from ..plans import plan as plans
-from ..plans.plan import FOLD, IN, LAST, OUT, RECV, SCRATCH, SEND, Counts, Plan
+from ..plans.plan import CODED, FOLD, IN, LAST, OUT, RECV, SCRATCH, SEND, Counts, Plan
 from ..schedules import blocks as parts
 from ..schedules.collectives import Block
 from ..schedules.schedule import Schedule
 from .cases import Spread
+from .encodings import Encodings
 from .symbolic import Interval, mask
 
-# identity of an element, then (mask, whether divided) or (first, end) of the contributions in it
+# identity of an element, then (mask, DIVIDED + DECODED) or (first, end) of the contributions in it
 Cell = tuple[int, int, int]
+DIVIDED, DECODED = 1, 2  # an element that is decoded is the same on every rank that has its codes
 Pieces = list[tuple[int, int, int]]  # (base, address, length)
 _Message = tuple[int, int, int]  # (source, destination, tag)
+
+
+@dataclass(frozen=True)
+class OneCell:
+    """The codec of proofs: one cell, the first, stands for each element, so that codes are shorter than elements."""
+
+    group: int = 1
+
+    def nbytes(self, n: int) -> int:
+        """Return the cells of n elements' codes."""
+        return n
 
 
 @dataclass(frozen=True)
@@ -66,6 +79,7 @@ class Machine:
 
     def __init__(self, schedule: Schedule, case: Case, in_place: bool, lowered: list[Plan]) -> None:
         self.schedule, self.case, self.in_place, self.plans = schedule, case, in_place, lowered
+        self.encodings = Encodings(schedule) if schedule.codec is not None else None
         self.ordered = schedule.collective.reduces and not schedule.commutative and not case.averaged
         self.layouts = [
             plans.layout(schedule, case.of(schedule, r), case.itemsize, in_place and is_in_place_rank(schedule, r), r)
@@ -109,6 +123,7 @@ class Machine:
         for base, places in ((home, starts), (OUT, ends)):
             sizes[base] = max([sizes[base], *(x + where.size(block) for block, x in places.items())])
         memory: list[list[Cell | None]] = [[None] * n for n in sizes]
+        memory.append(memory[SCRATCH])  # what is CODED
         for block, x in starts.items():
             memory[home][x : x + where.size(block)] = self._contribution(block, rank)
         return memory
@@ -157,10 +172,22 @@ class Machine:
         if plan.lanes == 1:
             return segments
         scratch, onward = lane.slot * plan.lane_scratch, lane.lane * plan.slice
+        slices = plan.slice, plan.slice, plan.slice, plan.code_slice
         return [
-            (base, offset + (scratch if base == SCRATCH else onward), parts.chunk_length(length, plan.slice, lane.lane))
+            (
+                base,
+                offset + (scratch if base >= SCRATCH else onward),
+                parts.chunk_length(length, slices[base], lane.lane),
+            )
             for base, offset, length in segments
         ]
+
+    def _plain(self, lane: _Lane, piece: tuple[int, int, int]) -> list[Cell]:
+        """Return what a piece holds, decoded."""
+        cells, size = self._take(lane, [piece]), self.case.itemsize
+        if piece[0] != CODED:
+            return cells
+        return [(first + i, second, mark | DECODED) for first, second, mark in cells for i in range(size)]
 
     def _take(self, lane: _Lane, pieces: Pieces) -> list[Cell]:
         memory, out = self.memory[lane.rank], []
@@ -244,14 +271,16 @@ class Machine:
     def _local(self, lane: _Lane, pieces: Pieces, divides: bool) -> None:
         if not pieces[0][2]:
             return
-        result = self._take(lane, pieces[1:2])
+        result = self._plain(lane, pieces[1])
         for piece in pieces[2:]:
-            right = self._take(lane, [piece])
+            right = self._plain(lane, piece)
             if len(right) != len(result) or any(x[0] != y[0] for x, y in zip(result, right)):
                 self._fail(lane, "to fold an element with itself", f"different elements in {pieces}")
             result = self._combined(lane, pieces, result, right)
         if divides:
             result = self._divided(lane, pieces, result)
+        if pieces[0][0] == CODED:
+            result = result[:: self.case.itemsize]
         if len(result) != pieces[0][2]:
             self._fail(lane, f"a result of {pieces[0][2]} bytes", f"{len(result)} bytes in {pieces}")
         self._put(lane, pieces[:1], result)
@@ -266,9 +295,14 @@ class Machine:
 
     def _divided(self, lane: _Lane, pieces: Pieces, cells: list[Cell]) -> list[Cell]:
         whole = (1 << self.schedule.p) - 1
-        if self.ordered or any(x[1] != whole or x[2] for x in cells):
+        if self.ordered or any(x[1] != whole or x[2] & DIVIDED for x in cells):
             self._fail(lane, "to divide once, when all contributions are in", f"not so in {pieces}")
-        return [(x[0], x[1], 1) for x in cells]
+        return [(x[0], x[1], x[2] | DIVIDED) for x in cells]
+
+    def _marks(self, rank: int, block: Block) -> int:
+        """Return what a result must be beside whole: divided, decoded."""
+        s = self.schedule
+        return DIVIDED * (self.case.averaged and s.p > 1) + DECODED * self._is_decoded(rank, block)
 
     def _check_result(self) -> None:
         s = self.schedule
@@ -287,14 +321,19 @@ class Machine:
             if any(output) and isinstance(self.case.counts, Spread):
                 self._fail(None, "nothing written between the blocks", "otherwise", rank)
 
+    def _is_decoded(self, rank: int, block: Block) -> bool:
+        """Return whether a result must come out of codes: where no contribution to it was left as it is."""
+        return self.encodings is not None and min(times for _, times in self.encodings.of(rank, block)) > 0
+
     def _expected(self, rank: int, block: Block) -> list[Cell]:
         s = self.schedule
         if not s.collective.reduces:
-            return self._contribution(block, s.collective.source(block, s.root))
+            source = self._contribution(block, s.collective.source(block, s.root))
+            return [(x[0], x[1], x[2] | self._marks(rank, block)) for x in source]
         covered = Interval(*s.collective.covers(s.p, rank))
         if self.ordered:
             return self._cells(block, *covered)
-        return self._cells(block, mask(covered), self.case.averaged and s.p > 1)
+        return self._cells(block, mask(covered), self._marks(rank, block))
 
 
 def _length(pieces: Pieces) -> int:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, NamedTuple, NoReturn
 
 from ..errors import VerifyError
 from ..schedules.collectives import Block
-from ..schedules.ir import INPUT, VALUE, Loc, Op, Recv, RecvReduce, Reduce, Send, Step, Strand
+from ..schedules.ir import CODED, INPUT, VALUE, Copy, Loc, Local, Op, Recv, RecvReduce, Reduce, Send, Step, Strand
 from ..schedules.liveness import read, written
 from ..schedules.schedule import Schedule
 
@@ -87,8 +88,8 @@ class Trace:
     state: list[dict[Loc, Value]] = field(default_factory=list)
     known: list[int] = field(default_factory=list)
     steps: int = 0
-    sent: list[int] = field(default_factory=list)
-    received: list[int] = field(default_factory=list)
+    sent: list[Fraction | int] = field(default_factory=list)  # in blocks
+    received: list[Fraction | int] = field(default_factory=list)
 
 
 class _Line:
@@ -165,7 +166,7 @@ class Player:
         stuck = [line for line in self.lines.values() if line.index < len(line.steps)]
         if stuck:
             line = stuck[0]
-            waits = [op for op in line.steps[line.index] if not isinstance(op, Reduce)]
+            waits = [op for op in line.steps[line.index] if not isinstance(op, Local)]
             others = ", ".join(f"rank {x.rank} in step {x.index}" for x in stuck[1:5])
             self._fail(
                 line,
@@ -217,7 +218,7 @@ class Player:
         step = line.steps[line.index]
         line.taken, line.finish = {}, line.clock
         self._check_step(line, step)
-        messages = [(k, op) for k, op in enumerate(step) if not isinstance(op, Reduce)]
+        messages = [(k, op) for k, op in enumerate(step) if not isinstance(op, Local)]
         line.pending = len(messages)
         for k, op in messages:
             if isinstance(op, Send):
@@ -236,10 +237,14 @@ class Player:
         for op in step:
             if not reduces and isinstance(op, RecvReduce | Reduce):
                 self._fail(line, op, "no reduction in a collective that only moves data", "one")
-            if not isinstance(op, Reduce):
+            if not isinstance(op, Local):
                 self._check_message(line, op)
             elif op.dst.buffer == INPUT:
                 self._fail(line, op, "a target other than the read-only input", "input")
+            elif isinstance(op, Reduce) and (op.dst.buffer in CODED or op.src.buffer in CODED):
+                self._fail(line, op, "codes to be decoded before they are folded", "codes")
+            elif isinstance(op, Copy) and op.dst.buffer in CODED and op.src.buffer in CODED:
+                self._fail(line, op, "codes to be made of a block, or a block of codes", "codes of codes")
         if len(step) > 1:
             self._check_targets(line, step)
 
@@ -251,6 +256,8 @@ class Player:
             self._fail(line, op, "each block once in a message", f"blocks {blocks}")
         if op.buffer == INPUT and blocks and not isinstance(op, Send):
             self._fail(line, op, "a target other than the read-only input", "input")
+        if op.buffer in CODED and isinstance(op, RecvReduce):
+            self._fail(line, op, "codes to be decoded before they are folded", "codes")
 
     def _check_targets(self, line: _Line, step: Step) -> None:
         """Check that a plain receive targets nothing that another message of its step uses."""
@@ -280,12 +287,16 @@ class Player:
             if blocks != receive.op.blocks:
                 expected = f"blocks {receive.op.blocks}"
                 self._fail(receiver, receive.op, expected, f"rank {sender.rank} sent blocks {blocks}")
+            if _is_coded(send.op) != _is_coded(receive.op):
+                are = {True: "codes", False: "no codes"}
+                self._fail(receiver, receive.op, are[_is_coded(receive.op)], are[_is_coded(send.op)])
             start = max(send.at, receive.at)
             receiver.taken[receive.k] = send.values
             trace, folds = self.trace, isinstance(receive.op, RecvReduce)
             trace.known[receiver.rank] |= send.known
-            trace.sent[sender.rank] += len(blocks)
-            trace.received[receiver.rank] += len(blocks)
+            share = self.schedule.code_share if _is_coded(send.op) else 1
+            trace.sent[sender.rank] += share * len(blocks)
+            trace.received[receiver.rank] += share * len(blocks)
             trace.messages.append(
                 Message(sender.rank, receiver.rank, sender.strand, receiver.index, start, blocks, send.values, folds)
             )
@@ -311,13 +322,23 @@ class Player:
         for loc, operands in landed.items():
             self._fold(line, loc, operands)
         for op in step:
-            if isinstance(op, Reduce):
-                value = self._read(line, op.src, op)
-                if op.dst in state:
-                    local = (state[op.dst], None)
-                    self._fold(line, op.dst, [(value, op), local] if op.side == "left" else [local, (value, op)])
-                else:
-                    state[op.dst] = value
+            if isinstance(op, Local):
+                self._work(line, op)
+
+    def _work(self, line: _Line, op: Local) -> None:
+        """Do what is local."""
+        state, value = self.trace.state[line.rank], self._read(line, op.src, op)
+        if isinstance(op, Copy):
+            state[op.dst] = self._copied(value, op)
+        elif op.dst in state:
+            local = (state[op.dst], None)
+            self._fold(line, op.dst, [(value, op), local] if op.side == "left" else [local, (value, op)])
+        else:
+            state[op.dst] = value
+
+    def _copied(self, value: Value, op: Copy) -> Value:
+        """Return what a copy leaves."""
+        return value
 
     def _fold(self, line: _Line, loc: Loc, operands: list[_Operand]) -> None:
         """Fold all that a step folds into one place, from left to right, as the rows of plans do it."""
@@ -329,6 +350,11 @@ class Player:
             except ValueError as e:
                 self._fail(line, op, f"{show(value)} and {show(right)} to combine in this order at {loc}", str(e))
         self.trace.state[line.rank][loc] = value
+
+
+def _is_coded(op: Send | Recv | RecvReduce) -> bool:
+    """Return whether a message is of codes."""
+    return bool(op.blocks) and (op.coded if isinstance(op, RecvReduce) else op.buffer in CODED)
 
 
 def play(schedule: Schedule) -> Trace:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from ..plans.plan import ALIGN, FOLD, IN, LAST, MAX_WINDOW, OUT, RECV, SCRATCH, SEND, WHOLE, Plan
+from ..plans.plan import ALIGN, CODED, FOLD, IN, LAST, MAX_WINDOW, OUT, RECV, SCRATCH, SEND, WHOLE, Plan
 
 
 def faults(plan: Plan) -> list[str]:
@@ -22,11 +22,12 @@ def faults(plan: Plan) -> list[str]:
     expect(consecutive([row[2:4] for row in rows], len(segments)), "rows divide the segments")
     expect(all(first <= posts <= end for first, posts, end in steps), "what is posted is a part of the step")
     expect(all(row[0] in (SEND, RECV, FOLD, LAST) for row in rows), "kinds")
-    expect(all(base in (IN, OUT, SCRATCH) for base, _, _ in segments), "bases")
+    expect(all(base in (IN, OUT, SCRATCH, CODED) for base, _, _ in segments), "bases")
     expect(all(at >= 0 and length > 0 for _, at, length in segments), "places and lengths")
-    expect(all(length % plan.itemsize == 0 for _, _, length in segments), "whole elements in every block")
+    plain = [length for base, _, length in segments if base != CODED]
+    expect(all(length % plan.itemsize == 0 for length in plain), "whole elements in every block")
     expect(
-        plan.slice == WHOLE if plan.lanes == 1 else plan.slice % plan.itemsize == 0,
+        plan.slice == WHOLE if plan.lanes == 1 else plan.slice % (plan.itemsize * plan.group) == 0,
         "whole elements in every slice",
     )
     expect(1 <= plan.window <= min(plan.lanes, MAX_WINDOW), "the window")
@@ -63,17 +64,25 @@ def messages(plan: Plan) -> list[list[int]]:
 def sound_row(plan: Plan, row: Sequence[int], segments: Sequence[Sequence[int]]) -> bool:
     """Return whether one row's segments are what its kind needs, within a lane's scratch."""
     kind, stage = row[0], row[4]
-    whole = [min(length, plan.slice) for _, _, length in segments]
-    within = all(base != SCRATCH or at + n <= plan.lane_scratch for (base, at, _), n in zip(segments, whole))
+    whole = [min(length, plan.code_slice if base == CODED else plan.slice) for base, _, length in segments]
+    within = all(base < SCRATCH or at + n <= plan.lane_scratch for (base, at, _), n in zip(segments, whole))
     if kind in (FOLD, LAST):
         to, *operands = segments or [[]]
-        within = within and to[:1] != [IN]
+        keeps_rest = plan.group_bytes > 0 and len(operands) == 1  # of what was encoded from there
+        within = within and (to[:1] != [IN] or keeps_rest)
         late = [x for x in operands[2:] if x == to]  # overwritten only when all else is folded
-        return within and len(operands) > 0 and len(set(whole)) == 1 and (not late or operands[0][0] == SCRATCH)
+        return within and len(operands) > 0 and _alike(segments, whole) and (not late or operands[0][0] == SCRATCH)
     within = within and (kind == SEND or all(base != IN for base, _, _ in segments))
     if len(segments) < 2:
         return within and stage == -1
     if stage < 0 or stage + sum(whole) > plan.lane_scratch:
         return False
     at = [stage + sum(whole[:i]) for i in range(len(whole))]
-    return within and (kind == SEND or [s[:2] for s in segments] == [[SCRATCH, a] for a in at])
+    return within and (kind == SEND or [s[:2] for s in segments] == [[segments[0][0], a] for a in at])
+
+
+def _alike(segments: Sequence[Sequence[int]], whole: Sequence[int]) -> bool:
+    """Return whether a fold's segments are of as many bytes each, and codes of as many each."""
+    plain = {n for (base, _, _), n in zip(segments, whole) if base != CODED}
+    codes = {n for (base, _, _), n in zip(segments, whole) if base == CODED}
+    return len(plain) == 1 and len(codes) <= 1

@@ -34,6 +34,12 @@ A formula that begins with "at most" is an upper bound; any other is exact.
 An optional line says by how much messages or bytes exceed those of the source, and why:
 
     Excess: n for every rank that folds, since p is no power of two
+
+and another how often a contribution is encoded at most, where messages are of codes; this is proved too:
+
+    Encoded: 2 * (p > 1)
+
+A codec has `share`, the bytes of codes for each byte.
 """
 
 from __future__ import annotations
@@ -46,7 +52,7 @@ from typing import Any
 from .blocks import power_floor, power_of_two_floor
 
 FIELDS = ("Steps", "Bytes per rank", "Scratch", "Cost", "Source")
-OPTIONAL = ("Excess",)
+OPTIONAL = ("Excess", "Encoded")
 AT_MOST = "at most "
 
 
@@ -73,6 +79,7 @@ class Claims:
     cost: str
     source: str
     excess: str = ""
+    encoded: str = ""
 
     @classmethod
     def parse(cls, who: str, doc: str | None) -> Claims:

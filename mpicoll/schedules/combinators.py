@@ -13,7 +13,7 @@ from typing import Any
 
 from .blocks import power_of_two_floor
 from .collectives import Block
-from .ir import Loc, Op, Recv, RecvReduce, Reduce, Send, Step, Steps, Strands, strands
+from .ir import RESULTS, VALUE, Copy, Loc, Local, Op, Recv, RecvReduce, Send, Step, Steps, Strands, strands
 
 Program = Callable[[int, int], Steps | Strands]
 Rename = Callable[[Any], Sequence[Block]]
@@ -34,7 +34,7 @@ def mirror(part: Steps | Strands) -> Strands:
     """Time reversed: sends become receives, receives (folding or not) become sends.
 
     Turns reduce_scatter into allgather, reduce into bcast, gather into scatter. Raises ValueError for a
-    local Reduce, which has no reverse.
+    local operation, which has no reverse.
     """
     return Strands(tuple(tuple(_reverse(op) for op in step) for step in reversed(strand)) for strand in strands(part))
 
@@ -45,7 +45,23 @@ def _reverse(op: Op) -> Op:
             return Recv(peer, blocks, buffer)
         case Recv(peer, blocks, buffer) | RecvReduce(peer, blocks, _, buffer):
             return Send(peer, blocks, buffer)
-    raise ValueError(f"{op} cannot be mirrored: a local reduction has no reverse in time")
+    raise ValueError(f"{op} cannot be mirrored: what is local has no reverse in time")
+
+
+def coded(part: Steps | Strands) -> Strands:
+    """Move codes in the place of values, and decode what arrives at the end of the step in which it does.
+
+    Raises ValueError for what folds or is local: codes cannot be folded.
+    """
+
+    def step(ops: Step) -> Step:
+        if not all(isinstance(op, Send | Recv) for op in ops):
+            raise ValueError(f"{ops} does more than move blocks, and codes can only be moved")
+        moved = [op._replace(buffer=RESULTS) for op in ops if isinstance(op, Send | Recv)]
+        arrived = [block for op in moved if isinstance(op, Recv) for block in op.blocks]
+        return (*moved, *(Copy(Loc(VALUE, block), Loc(RESULTS, block)) for block in arrived))
+
+    return Strands(tuple(map(step, strand)) for strand in strands(part))
 
 
 def relabel(part: Steps | Strands, peer: Callable[[int], int], blocks: Rename) -> Strands:
@@ -58,9 +74,9 @@ def relabel(part: Steps | Strands, peer: Callable[[int], int], blocks: Rename) -
         return tuple(new for old in names for new in blocks(old))
 
     def one(op: Op) -> Sequence[Op]:
-        if isinstance(op, Reduce):
+        if isinstance(op, Local):
             return [
-                Reduce(Loc(op.dst.buffer, d), Loc(op.src.buffer, s), op.side)
+                op._replace(dst=Loc(op.dst.buffer, d), src=Loc(op.src.buffer, s))
                 for d, s in zip(blocks(op.dst.block), blocks(op.src.block), strict=True)
             ]
         new = spread(op.blocks)

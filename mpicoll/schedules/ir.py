@@ -8,10 +8,16 @@ tuple of operations done at once:
     RecvReduce(peer, blocks, side)  lands in scratch, folded in when the step ends; "left" is received∘local, and
                                     several into one place are folded from left to right
     Reduce(dst, src, side)          local, when the step ends; an undefined dst becomes a copy of src
+    Copy(dst, src)                  local, when the step ends, in the place of what was there
 
 Blocks live in named buffers: "value" starts as the rank's contribution and ends as its result, "input" is the
 contribution itself and read-only, any other name is an accumulator that starts undefined. A message of no
 blocks is a token. Nothing here knows of counts, data types or tags.
+
+In the buffers "codes" and "codes of results" blocks are encoded by the codec of the schedule (see mpicoll/compression).
+A Copy into one encodes, a Copy out of it decodes. Send and Recv move codes as they are; a RecvReduce that is `coded`
+receives codes, and folds what they stand for. "rest" is the place of a rank's own contribution once that was read: what
+is left there is for the caller to keep.
 """
 
 from __future__ import annotations
@@ -21,7 +27,9 @@ from typing import NamedTuple
 
 from .collectives import Block
 
-VALUE, INPUT = "value", "input"
+VALUE, INPUT, REST = "value", "input", "rest"
+CODES, RESULTS = "codes", "codes of results"
+CODED = (CODES, RESULTS)
 
 
 class Loc(NamedTuple):
@@ -48,12 +56,16 @@ class Recv(NamedTuple):
 
 
 class RecvReduce(NamedTuple):
-    """Receive blocks from a peer and fold them into the local ones: side "left" is received∘local."""
+    """Receive blocks from a peer and fold them into the local ones: side "left" is received∘local.
+
+    coded: what arrives are codes of them.
+    """
 
     peer: int
     blocks: tuple[Block, ...]
     side: str = "right"
     buffer: str = VALUE
+    coded: bool = False
 
 
 class Reduce(NamedTuple):
@@ -64,7 +76,15 @@ class Reduce(NamedTuple):
     side: str = "right"
 
 
-Op = Send | Recv | RecvReduce | Reduce
+class Copy(NamedTuple):
+    """Put a local block in the place of another: of a decoded one in "codes" that encodes, the other way it decodes."""
+
+    dst: Loc
+    src: Loc
+
+
+Local = Reduce | Copy
+Op = Send | Recv | RecvReduce | Local
 Step = tuple[Op, ...]
 Strand = tuple[Step, ...]
 Steps = Iterable[Op | Sequence[Op]]
@@ -86,4 +106,4 @@ def _step(step: Op | Sequence[Op]) -> Step:
 
 
 def _op(op: Op) -> Op:
-    return op if isinstance(op, Reduce) or type(op.blocks) is tuple else op._replace(blocks=tuple(op.blocks))
+    return op if isinstance(op, Local) or type(op.blocks) is tuple else op._replace(blocks=tuple(op.blocks))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from .collectives import Block
-from .ir import Recv, Reduce, Send, Step, Strand
+from .ir import Copy, Local, Recv, Reduce, Send, Step, Strand
 
 Place = tuple[str, Block]  # a Loc, or an equal tuple, which takes less time to make
 
@@ -25,6 +25,8 @@ def read(step: Step) -> list[Place]:
     for op in step:
         if isinstance(op, Reduce):
             found += op.src, op.dst
+        elif isinstance(op, Copy):
+            found.append(op.src)
         elif not isinstance(op, Recv):
             buffer = op.buffer
             found += [(buffer, block) for block in op.blocks]
@@ -35,7 +37,7 @@ def written(step: Step) -> list[Place]:
     """Return the places a step writes."""
     found: list[Place] = []
     for op in step:
-        if isinstance(op, Reduce):
+        if isinstance(op, Local):
             found.append(op.dst)
         elif not isinstance(op, Send):
             buffer = op.buffer

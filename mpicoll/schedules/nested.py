@@ -15,6 +15,7 @@ class Of(Kind):
     """Another algorithm, of one of these collectives: a name or "name(key=value)"."""
 
     collective: str
+    of_codes = True
 
     @property
     def range(self) -> str:  # type: ignore[override]

@@ -15,10 +15,12 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
+from ..compression import codecs
 from ..errors import ParameterError, spans
 from .grouping import Partition
 
 NODES = "nodes"
+OWN = "own"  # of a codec: the group that it has by itself
 STAND_IN = 4  # ranks of a node where no communicator says which ranks share one
 
 
@@ -26,6 +28,7 @@ class Kind(ABC):
     """A kind of parameter: its range in words, and the way from a given value to the one an algorithm gets."""
 
     range: str = ""
+    of_codes = False  # whether it says how blocks are encoded, or may hold what does
 
     @abstractmethod
     def resolve(self, value: Any, p: int, nodes: Partition | None) -> Any:
@@ -104,6 +107,32 @@ class OneOf(Kind):
         return str(value)
 
 
+@dataclass(frozen=True)
+class Encoding(Kind):
+    """A codec of mpicoll.compression: a name or "name(key=value)"."""
+
+    range = "a codec"
+    of_codes = True
+
+    def resolve(self, value: Any, p: int, nodes: Partition | None) -> codecs.Codec:
+        """Return the codec. Raises ParameterError."""
+        return value if isinstance(value, codecs.Codec) else codecs.parse(str(value))
+
+
+@dataclass(frozen=True)
+class Group(Kind):
+    """How many elements a codec encodes together: a number, or as the codec itself has it."""
+
+    range = f"{OWN}, or a whole number of at least 1"
+    of_codes = True
+
+    def resolve(self, value: Any, p: int, nodes: Partition | None) -> Any:
+        """Return the number, or OWN."""
+        if value != OWN and (type(value) is not int or value < 1):
+            raise ValueError(f"it must be {self.range}")
+        return value
+
+
 class Parameter(NamedTuple):
     """One parameter of an algorithm: what it is when not given, and its kind."""
 
@@ -124,3 +153,6 @@ Radix = Annotated[int, Whole(2)]
 Fanout = Annotated[int, Whole(1)]
 Share = Annotated[int, Whole(1, up_to_p=True)]
 Grouping = Annotated[Any, Groups()]
+Codec = Annotated[Any, Encoding()]
+GroupSize = Annotated[Any, Group()]
+YesOrNo = Annotated[str, OneOf(("no", "yes"))]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, get_type_hints
 
+from ..compression.codecs import Codec
 from ..errors import ParameterError, PreconditionError, UnknownAlgorithm
 from .claims import Claims
 from .collectives import COLLECTIVES, PLAIN, Block, Collective, plain
@@ -16,7 +17,7 @@ from .combinators import Layer, Rename, Stack, mirror
 from .grids import Grid, every_root
 from .grouping import Partition, homes, within
 from .ir import Strands, strands
-from .parameters import Kind, Parameter
+from .parameters import OWN, Kind, Parameter
 
 
 class Requirement(NamedTuple):
@@ -65,6 +66,11 @@ class Algorithm:
         return f"{self.collective.name} {self.name}"
 
     @property
+    def is_exact(self) -> bool:
+        """Whether blocks arrive as they were sent: not where a codec of its own has them encoded."""
+        return "codec" not in self.parameters
+
+    @property
     def defaults(self) -> dict[str, Any]:
         """The parameters as they are when not given."""
         return {name: parameter.default for name, parameter in self.parameters.items()}
@@ -84,6 +90,18 @@ class Algorithm:
         if self.requires and not self.requires.holds(p, **resolved):
             raise PreconditionError(f"{self.title} needs {self.requires.words}, and p is {p}")
         return resolved
+
+    def codec(self, resolved: dict[str, Any]) -> Codec | None:
+        """Return the codec that its codes are made by: its own, or that of a part of it; None where it has no codes.
+
+        Raises ParameterError for a group that the codec cannot have, and for two parts with two codecs.
+        """
+        found = {x.entry.codec(x.parts()) for x in resolved.values() if isinstance(x, Chosen)} - {None}
+        if "codec" in resolved:
+            found.add(resolved["codec"].of_group(resolved["group"]) if resolved["group"] != OWN else resolved["codec"])
+        if len(found) > 1:
+            raise ParameterError(f"{self.title} has parts with {' and '.join(map(str, found))}; one codec must do")
+        return next(iter(found), None)
 
     def serves(self, p: int) -> bool:
         """Return whether p ranks will do, with its defaults."""
@@ -146,6 +164,15 @@ class Chosen:
     def blocks(self, ranks: Sequence[int]) -> int:
         """Return how many blocks its vector has on these ranks."""
         return self.entry.blocks(len(ranks), within(self.node, ranks), **dict(self.given))
+
+    def parts(self) -> dict[str, Any]:
+        """Return of its parameters those that say how blocks are encoded, or name an algorithm; no ranks matter."""
+        given = {**self.entry.defaults, **dict(self.given)}
+        return {
+            name: parameter.resolve(self.entry.title, name, given[name], 1, self.nodes)
+            for name, parameter in self.entry.parameters.items()
+            if parameter.kind.of_codes
+        }
 
     def claim(self, what: str, p: int, n: Any) -> Any:
         """Return the value of one of its formulas, a field of Claims, for p ranks and n bytes."""
@@ -250,13 +277,18 @@ def registered() -> Iterator[Algorithm]:
 
 
 def every(collective: str, *but: str) -> Callable[[int], list[str]]:
-    """For a grid: the names of all algorithms of a collective, those registered later too, but those given."""
-    return lambda p: [name for name in _REGISTRY[collective] if name not in but]
+    """For a grid: the names of all exact algorithms of a collective, those registered later too, but those given."""
+    return lambda p: [name for name in exact_algorithms(collective) if name not in but]
 
 
 def list_algorithms() -> dict[str, tuple[str, ...]]:
     """Return the names of all algorithms: {"allreduce": ("ring", …), …}; gather's again as gatherv's, and so on."""
     return {collective: tuple(_REGISTRY[plain(collective)]) for collective in (*COLLECTIVES, *PLAIN)}
+
+
+def exact_algorithms(collective: str) -> tuple[str, ...]:
+    """Return the names of a collective's algorithms whose results are those of MPI's own."""
+    return tuple(name for name, entry in _REGISTRY[plain(collective)].items() if entry.is_exact)
 
 
 def find(collective: str, name: str) -> Algorithm:

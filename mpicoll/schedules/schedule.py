@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
+from ..compression.codecs import Codec
 from .collectives import Block
 from .combinators import Stack, forward, parallel, rotate, then
 from .grouping import Partition
@@ -44,6 +46,9 @@ class Schedule:
         self.turn = root if not (entry.collective.reduces and not commutative) else 0
         turned = {n: entry.parameters[n].kind.turned(v, p, self.turn) for n, v in self.resolved.items()}
         self.make = entry.make(p, turned)
+        self.codec: Codec | None = entry.codec(self.resolved)
+        if "codec" in self.resolved:
+            self.resolved["codec"] = self.codec
 
     def __repr__(self) -> str:
         return f"<Schedule {self.title} p={self.p}>"
@@ -55,6 +60,11 @@ class Schedule:
         root = f" root {self.root}" if self.root else ""
         order = "" if self.commutative else " in rank order"
         return f"{self.collective.name} {self.algorithm.name}{f'({given})' if given else ''}{root}{order}"
+
+    @property
+    def code_share(self) -> Fraction:
+        """Return the bytes of codes that stand for a byte, in whole groups; 1 where nothing is encoded."""
+        return self.codec.share if self.codec is not None else Fraction(1)
 
     @cached_property
     def blocks(self) -> Sequence[Block]:

@@ -48,15 +48,24 @@ class Choice:
 
 @dataclass(frozen=True)
 class Overrides:
-    """What using() has set: algorithms by collective, chunk, window and engine (None: not set)."""
+    """What using() has set: algorithms by collective, chunk, window, engine and seed (None: not set).
+
+    seed: of the rounding at random of elements of less than 32 bits.
+    """
 
     algorithms: tuple[tuple[str, str], ...] = ()
     chunk_bytes: int | None = None
     window: int | None = None
     engine: str | None = None
+    seed: int | None = None
 
     def merged(
-        self, algorithms: Mapping[str, str], chunk_bytes: int | None, window: int | None, engine: str | None
+        self,
+        algorithms: Mapping[str, str],
+        chunk_bytes: int | None,
+        window: int | None,
+        engine: str | None,
+        seed: int | None = None,
     ) -> Overrides:
         """Return these with others laid over them, checked."""
         for collective, spec in algorithms.items():
@@ -66,6 +75,8 @@ class Overrides:
                 parse_spec(collective, spec)
             elif named(collective) not in RULES:
                 find(collective, spec)
+        if seed is not None and type(seed) is not int:
+            raise ArgumentError(f"stochastic is {seed!r}; it must be an integer, the seed of what rounds at random")
         for what, value in (("chunk_bytes", chunk_bytes), ("window", window)):
             if value is not None and (type(value) is not int or value < 1):
                 raise ArgumentError(f"{what} is {value!r}; it must be an integer of at least 1")
@@ -74,6 +85,7 @@ class Overrides:
             chunk_bytes or self.chunk_bytes,
             window or self.window,
             engine or self.engine,
+            self.seed if seed is None else seed,
         )
 
 

@@ -146,7 +146,7 @@ def specs(collective: str, p: int, ordered: bool) -> tuple[tuple[str, ...], tupl
     """Algorithms by name, and with parameters, that serve p ranks, and operands in order where that is needed."""
     names, variants = [], []
     for entry in registered():
-        if entry.collective.name != collective or not entry.serves(p):
+        if entry.collective.name != collective or not entry.is_exact or not entry.serves(p):
             continue
         names.append(entry.name)
         rows = [row for grid in entry.grid for row in grid.rows(p)]

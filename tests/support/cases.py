@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from mpicoll.schedules import blocks
 from mpicoll.schedules.grouping import uneven
 from mpicoll.schedules.nested import Of
 from mpicoll.schedules.parameters import Groups
-from mpicoll.schedules.registry import Algorithm, parse_spec, registered
+from mpicoll.schedules.registry import Algorithm, exact_algorithms, parse_spec, registered
 
 PAD = 64                        # bytes of a guard zone
 GUARD = 0xA5
@@ -188,14 +189,14 @@ def expected(comm: MPI.Intracomm, case: Case) -> np.ndarray | None:
 def specs() -> Iterator[tuple[str, str]]:
     """Every (collective, algorithm) of the registry that suits these ranks, by name."""
     for entry in registered():
-        if entry.serves(MPI.COMM_WORLD.size):
+        if entry.is_exact and entry.serves(MPI.COMM_WORLD.size):
             yield entry.collective.name, entry.name
 
 
 def variants() -> Iterator[tuple[str, str]]:
     """Algorithms with parameters: a few choices of the grids they are proved on, and of algorithms as parameters."""
     p = MPI.COMM_WORLD.size
-    for entry in registered():
+    for entry in filter(attrgetter("is_exact"), registered()):
         rows = [row for grid in entry.grid for row in grid.rows(p)]
         rows = rows[:: max(1, len(rows) // 3)][:3] + list(drawn(entry, p))
         for spec in dict.fromkeys(spelled(entry.name, row) for row in rows):
@@ -209,7 +210,7 @@ def drawn(entry: Algorithm, p: int, number: int = 3) -> Iterator[dict[str, Any]]
     kinds = {name: parameter.kind for name, parameter in entry.parameters.items()}
     draw = random.Random(f"{entry.title} {p}")
     for _ in range(number if any(isinstance(kind, Of) for kind in kinds.values()) else 0):
-        yield {name: draw.choice(mpicoll.list_algorithms()[kind.collective]) if isinstance(kind, Of) else uneven(p)
+        yield {name: draw.choice(exact_algorithms(kind.collective)) if isinstance(kind, Of) else uneven(p)
                for name, kind in kinds.items() if isinstance(kind, Of | Groups)}
 
 

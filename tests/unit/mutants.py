@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from mpicoll.errors import VerifyError
-from mpicoll.plans.plan import ALIGN, FOLD, LAST, OUT, RECV, SCRATCH, SEND, Plan
+from mpicoll.plans.plan import ALIGN, CODED, FOLD, LAST, OUT, RECV, SCRATCH, SEND, Plan
 from mpicoll.proofs.check_plan import Case, check_tables, in_place_forms, lower_all, run
 from mpicoll.proofs.check_schedule import verify
 from mpicoll.proofs.symbolic import Interval, combine, play
 from mpicoll.proofs.wellformed import faults, messages  # noqa: F401 - for the tests
 from mpicoll.schedules.claims import Claims
 from mpicoll.schedules.collectives import COLLECTIVES
-from mpicoll.schedules.ir import VALUE, Op, Recv, RecvReduce, Reduce, Send, Step, Strands
+from mpicoll.schedules.ir import VALUE, Copy, Local, Op, Recv, RecvReduce, Send, Step, Strands
 from mpicoll.schedules.registry import Algorithm
 from mpicoll.schedules.schedule import Schedule
 
@@ -131,8 +131,9 @@ def operations(program: Strands) -> Iterator[tuple[Place, Op]]:
 def replacements(op: Op, p: int, blocks: tuple[Any, ...]) -> Iterator[tuple[str, Step]]:
     """What one operation may wrongly be."""
     yield "dropped", ()
-    yield "doubled", (op, op)
-    if isinstance(op, Reduce):
+    if not isinstance(op, Copy):                                            # which does the same again
+        yield "doubled", (op, op)
+    if isinstance(op, Local):
         yield "source and destination swapped", (op._replace(src=op.dst, dst=op.src),)
         return
     yield "no peer", (op._replace(peer=-1),)
@@ -359,9 +360,10 @@ class _Line:
         """Where a piece's bytes lie in this lane."""
         (base, at, length), plan = segment, self.plan
         if plan.lanes > 1:
-            length = length if whole else max(0, min(plan.slice, length - self.lane * plan.slice))
-            at += self.slot * plan.lane_scratch if base == SCRATCH else self.lane * plan.slice
-        return [(base, at + i) for i in range(length)]
+            most = plan.code_slice if base == CODED else plan.slice
+            length = length if whole else max(0, min(most, length - self.lane * most))
+            at += self.slot * plan.lane_scratch if base >= SCRATCH else self.lane * plan.slice
+        return [(min(base, SCRATCH), at + i) for i in range(length)]
 
     def use(self, cells: list[Cell], writes: bool) -> None:
         users, own = self.all.users[self.rank], (self.strand, self.slot)
@@ -385,6 +387,10 @@ class _Line:
         to, *operands = [self.cells(segment) for segment in self.segments[a:b]]
         if not to:
             return
+        codes, size = [segment[0] == CODED for segment in self.segments[a:b]], self.plan.itemsize
+        operands = [[c for c in x for _ in range(size)] if coded else x for x, coded in zip(operands, codes[1:])]
+        if codes[0]:                                                         # a cell stands for an element
+            operands = [x[::size] for x in operands]
         if any(len(x) != len(to) for x in operands):
             raise Hazard("operands of another length")
         self.make(to, operands, kind)

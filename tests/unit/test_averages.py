@@ -13,7 +13,7 @@ from mpicoll.errors import VerifyError
 from mpicoll.plans.plan import FOLD, IN, LAST, OUT, SCRATCH
 from mpicoll.proofs import check_plan
 from mpicoll.proofs.check_plan import Case, check_tables, lower_all
-from mpicoll.schedules.ir import VALUE, Loc, Recv, RecvReduce, Reduce, Send
+from mpicoll.schedules.ir import VALUE, Loc, Local, Recv, RecvReduce, Reduce, Send
 from mpicoll.schedules.registry import find, registered
 from mpicoll.schedules.schedule import Schedule, schedule
 
@@ -57,7 +57,7 @@ def test_the_last_fold_divides(entry, p):
     """
 
     def touched(op):
-        return {op.dst, op.src} if isinstance(op, Reduce) else {Loc(op.buffer, block) for block in op.blocks}
+        return {op.dst, op.src} if isinstance(op, Local) else {Loc(op.buffer, block) for block in op.blocks}
 
     def folded_last(rank, block):
         steps = [step for strand in made.program(rank) for step in strand]

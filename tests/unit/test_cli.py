@@ -127,7 +127,7 @@ def test_list_shows_every_algorithm_to_people():
     assert "\nscatterv is served by the algorithms of scatter\n" in output
     assert "keeps operand order, depending on parameters: kept by default" in output
     text = " ".join(output.split())
-    assert text.count("same bits on all ranks, from run to run") == 29  # reduce, reduce_scatter and allreduce
+    assert text.count("same bits on all ranks, from run to run") == 31  # reduce, reduce_scatter and allreduce
     assert text.count("same bits from run to run") == 4  # scan and exscan
     assert "2 strands side by side" in output and "direct: ranks handle only blocks" in output
 

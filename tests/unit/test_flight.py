@@ -149,7 +149,7 @@ def test_the_reference_engine_folds_once(monkeypatch):
     execution = reference.Execution.__new__(reference.Execution)
     execution.plan = SimpleNamespace(lanes=1, window=1, rows=None, segments=None)
     execution.tables = SimpleNamespace(address=0)
-    execution.kernel = execution.scale = execution.divisor = execution.finished = 0
+    execution.finished = 0
     execution.posting, execution.steps = False, [(0, 1, 2, 1, 1), (2, 3, 4, 1, 1)]
     execution.lanes, execution._post = [reference._Lane(0, 0, 0, 2)], lambda lane: []
     with pytest.raises(KeyboardInterrupt):

@@ -16,7 +16,7 @@ GUARD = 0xA5
 INTEGERS: list[np.dtype] = [np.dtype(f"{letter}{size}") for letter in "iu" for size in (1, 2, 4, 8)]
 FLOATS: list[np.dtype] = [np.dtype("f4"), np.dtype("f8")]
 COMPLEX: list[np.dtype] = [np.dtype("c8"), np.dtype("c16")]
-UNSUPPORTED = ["f2", "g", "G", ">i4", "O", "S1", "U1", "M8[s]", "V2", "i4,i4,i4", "i8,i4"]
+UNSUPPORTED = ["g", "G", ">i4", "O", "S1", "U1", "M8[s]", "V2", "i4,i4,i4", "i8,i4"]
 DTYPES: list[np.dtype] = [*INTEGERS, *FLOATS, *COMPLEX, np.dtype(bool), np.dtype("V1"), *rules.PAIRS.values()]
 
 # The standard's table (section 6.9.2 of MPI 4.1), a second time: the code's own is not trusted here.

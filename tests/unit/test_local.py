@@ -7,10 +7,14 @@ from functools import reduce as left_to_right
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 
+from mpicoll.compression import parse
 from mpicoll.engines import local_ops
-from mpicoll.kernels import reduce, scale
-from mpicoll.plans.plan import FOLD, IN, LAST, OUT, SCRATCH
+from mpicoll.engines.work import Work
+from mpicoll.kernels import lowp, reduce, scale
+from mpicoll.kernels.rules import LOW
+from mpicoll.plans.plan import CODED, FOLD, IN, LAST, OUT, SCRATCH
 
 STRIP = local_ops.STRIP
 SIZES = [0, 8, STRIP - 8, STRIP, STRIP + 8, 3 * STRIP + 24]
@@ -21,12 +25,17 @@ def folded(kind, places, memory, nbytes, dtype="f8", op="SUM", divisor=1):
     rows = np.array([[kind, 0, 0, len(places), -1, 0]])
     segments = np.array([[base, at, nbytes, 0] for base, at in places])
     kind_of = np.dtype(dtype)
-    geometry = np.array([1 << 40, 1, 1, 0, kind_of.itemsize])
     by = np.array([divisor], dtype)
-    kernels = reduce.address(op, kind_of), scale.address(kind_of) if kind_of.kind in "fc" else 0, by.ctypes.data
-    bases = np.array([each.ctypes.data for each in memory])
-    tables = local_ops.Tables(rows, segments, geometry, bases)
-    local_ops.finish_step(tables.address, 0, 0, 1, 0, 0, 0, *kernels)
+    run(Work(reduce.address(op, kind_of), scale.address(kind_of) if kind_of.kind in "fc" else 0, by.ctypes.data),
+        rows, segments, memory, kind_of.itemsize)
+
+
+def run(work, rows, segments, memory, itemsize, group=1, group_bytes=0):
+    """Run rows as one step of one lane."""
+    geometry = np.array([1 << 40, 1, 1, 0, itemsize, group, group_bytes or itemsize, 1 << 40])
+    bases = np.array([each.__array_interface__["data"][0] for each in memory])
+    tables = local_ops.Tables(rows, segments, geometry, bases, np.array(work, np.int64))
+    local_ops.finish_step(tables.address, 0, 0, len(rows), 0, 0, 0)
 
 
 @pytest.mark.parametrize("nbytes", SIZES)
@@ -74,6 +83,61 @@ def test_each_operand_is_read_once(monkeypatch):
     monkeypatch.setattr(local_ops, "fold_strip", local_ops.fold_strip.py_func)
     monkeypatch.setattr(local_ops, "place", lambda segments, geometry, bases, s, lane, slot, turn: 1 << 20 * s)
     monkeypatch.setattr(local_ops, "length", lambda segments, geometry, s, lane: 2 * STRIP + 16)
-    local_ops.fold.py_func(None, [0, 0, 0, 0, 8], None, 0, 4, 0, 0, 0, 0, 0, 0)
+    local_ops.fold.py_func(None, [0, 0, 0, 0, 8], None, 0, 4, 0, 0, 0, Work(), False)
     strips = [(at, min(STRIP, 2 * STRIP + 16 - at) // 8) for at in range(0, 2 * STRIP + 16, STRIP)]
     assert seen == list(itertools.chain.from_iterable([(1 + at, n)] * 2 for at, n in strips))
+
+
+# -- in float32: narrow elements, and codes -------------------------------------------------------------------
+
+COUNTS = [0, 1, 5, local_ops.WIDE_STRIP - 1, local_ops.WIDE_STRIP, 2 * local_ops.WIDE_STRIP + 3]
+FLOAT = np.dtype(np.float32)
+
+
+@pytest.mark.parametrize("n", COUNTS)
+@pytest.mark.parametrize("operands", [2, 3, 5])
+@pytest.mark.parametrize("divisor", [0, 3])
+@pytest.mark.parametrize("at_random", [False, True])
+def test_narrow_elements_are_rounded_once(operands, n, divisor, at_random):
+    dtype, rng = np.dtype(bfloat16), np.random.default_rng(n)
+    values = [rng.standard_normal(n).astype(dtype) for _ in range(operands)]
+    if at_random:                                          # sums that are exact, which no rounding changes
+        values = [np.round(value.astype(FLOAT)).astype(dtype) for value in values]
+        divisor = divisor and 2
+    memory = [values[0], np.zeros(n + 1, dtype), np.concatenate(values[1:])]
+    places = [(OUT, 0), (IN, 0), *((SCRATCH, i * 2 * n) for i in range(operands - 1))]
+    by, seed = np.array([divisor], FLOAT), np.array([5], np.int64)
+    work = Work(0 if at_random else reduce.address("SUM", dtype), scale.address(dtype), by.ctypes.data,
+                reduce.address("SUM", FLOAT), scale.address(FLOAT), lowp.widen_address(dtype),
+                lowp.narrow_address(dtype, at_random), seed.ctypes.data, True)
+    rows = np.array([[LAST if divisor else FOLD, 0, 0, len(places), -1, 0]])
+    run(work, rows, np.array([[base, at, 2 * n, 0] for base, at in places]), memory, 2)
+    total = left_to_right(np.add, [value.astype(FLOAT) for value in values])
+    expected = (total / FLOAT.type(divisor) if divisor else total).astype(dtype)
+    assert (memory[1][:n].view(np.uint16) == expected.view(np.uint16)).all() and memory[1][n] == 0
+
+
+@pytest.mark.parametrize("n", COUNTS)
+@pytest.mark.parametrize("spec", ["int8", "int4(group=32)", "cast(bfloat16)", "topk(k=2, group=16)"])
+@pytest.mark.parametrize("divisor", [0, 3])
+def test_codes_are_made_and_folded(spec, n, divisor):
+    codec, rng = parse(spec), np.random.default_rng(n)
+    x, y, z = (rng.standard_normal(n).astype(FLOAT) for _ in range(3))
+    size = codec.nbytes(n)
+    codes = np.concatenate([codec.encode(y), np.zeros(size, np.uint8), codec.encode(z)])
+    memory = [x, np.zeros(n + 1, FLOAT), codes]
+    params, by = codec.params(), np.array([divisor], FLOAT)
+    encode, decode = codec.addresses
+    add, by_three = reduce.address("SUM", FLOAT), scale.address(FLOAT)
+    work = Work(add, by_three, by.ctypes.data, add, by_three, decode, encode, params.ctypes.data)
+    segments = [
+        (CODED, size, size), (IN, 0, 4 * n),                                             # encode x
+        (OUT, 0, 4 * n), (CODED, 0, size), (IN, 0, 4 * n), (CODED, 2 * size, size),      # y + x + z
+    ]
+    rows = np.array([[FOLD, 0, 0, 2, -1, 0], [LAST if divisor else FOLD, 0, 2, 6, -1, 0]])
+    run(work, rows, np.array([[*segment, 0] for segment in segments]), memory, 4, codec.group,
+        codec.nbytes(codec.group))
+    assert (codes[size : 2 * size] == codec.encode(x)).all()
+    total = codec.decode(codes[:size].copy(), n) + x + codec.decode(codes[2 * size :].copy(), n)
+    assert (memory[1][:n] == (total / FLOAT.type(divisor) if divisor else total)).all() and memory[1][n] == 0
+    assert not params[0] and set(LOW) > {"bfloat16"}

@@ -29,6 +29,7 @@ from mpicoll.plans.plan import (
 )
 from mpicoll.proofs.check_plan import Case, check_tables, lower_all
 from mpicoll.proofs.check_schedule import verify
+from mpicoll.proofs.interpreter import OneCell
 from mpicoll.proofs.wellformed import sound_row
 from mpicoll.schedules import blocks as parts
 from mpicoll.schedules.combinators import parallel
@@ -51,10 +52,10 @@ def test_chunks_do_not_move_the_boundaries_of_blocks(entry, chunk_bytes):
     made = Schedule(entry, served(entry, 5))
     ends = {8 * x for x in (*parts.offsets(parts.sizes(43, len(made.blocks))), 43)}
     for rank in range(made.p):
-        plan = lower(made, rank, 43, 8, chunk_bytes=chunk_bytes)
+        plan = lower(made, rank, 43, 8, chunk_bytes=chunk_bytes, codec=OneCell())
         assert plan.slice == WHOLE or plan.slice % 8 == 0
         for base, at, length in plan.segments.tolist():
-            if base != SCRATCH:
+            if base < SCRATCH:
                 assert {at, at + length} <= ends
 
 
@@ -63,7 +64,7 @@ def test_chunks_do_not_move_the_boundaries_of_blocks(entry, chunk_bytes):
 def test_lanes_and_slices(entry, chunk_bytes):
     made = Schedule(entry, served(entry, 5))
     for rank in range(made.p):
-        plan = lower(made, rank, counts_of(made, 11), 8, chunk_bytes=chunk_bytes, window=3)
+        plan = lower(made, rank, counts_of(made, 11), 8, chunk_bytes=chunk_bytes, window=3, codec=OneCell())
         assert (plan.slice, plan.lanes, plan.itemsize) == (chunk_bytes, -(-88 // chunk_bytes), 8)
         assert plan.window == min(3, plan.lanes)
 
@@ -104,7 +105,7 @@ def test_no_message_passes_the_limit(entry, chunk_bytes):
     made = Schedule(entry, served(entry, 6))
     counts = 0 if entry.collective.naming == "none" else counts_of(made, (1 << 30) // 8 + 5)
     for rank in range(made.p):
-        plan = lower(made, rank, counts, 8, chunk_bytes=chunk_bytes)
+        plan = lower(made, rank, counts, 8, chunk_bytes=chunk_bytes, codec=OneCell())
         for row in itertools.chain.from_iterable(messages(plan)):
             first, end = plan.rows[row, 2:4]
             assert sum(min(plan.slice, int(n)) for n in plan.segments[first:end, 2]) <= MAX_MESSAGE

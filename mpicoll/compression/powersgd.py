@@ -1,0 +1,76 @@
+"""PowerSGD: a gradient as a matrix of low rank, sent as two thin factors, with error feedback.
+
+Vogels, Karimireddy, Jaggi, PowerSGD: practical low-rank gradient compression for distributed optimization, 2019.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ..errors import CodecError, ParameterError
+
+__all__ = ["PowerSGD"]
+
+
+class PowerSGD:
+    """Average float32 over the ranks by factors of a rank: `average = PowerSGD(comm, rank=2)`, then average(gradient).
+
+    A buffer of n elements is a matrix of about sqrt(n) rows; each call sends 2 * rank * sqrt(n) elements for it. The
+    error of one call has no bound, since it depends on the matrix. What was not sent is added in the next call. A
+    buffer is known by its address. comm: any communicator with Allreduce.
+    """
+
+    def __init__(self, comm: Any, rank: int = 2, seed: int = 1) -> None:
+        if type(rank) is not int or rank < 1:
+            raise ParameterError(f"rank is {rank!r}; it must be a whole number of at least 1")
+        self.comm, self.rank, self.seed = comm, rank, seed
+        self.kept: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # by address: the second factor and the residual
+
+    def nbytes(self, n: int) -> int:
+        """Return the bytes of the factors that stand for n elements."""
+        rows, columns = _shape(n)
+        rank = min(self.rank, rows, columns)
+        return 4 * rank * (rows + columns)
+
+    def __call__(self, buffer: np.ndarray) -> np.ndarray:
+        """Put the average over the ranks in the place of each rank's buffer, and return it; ranks get the same bits.
+
+        Raises CodecError for other arrays than contiguous float32, and for a buffer whose size has changed.
+        """
+        if buffer.dtype != np.float32 or not buffer.flags.c_contiguous:
+            raise CodecError(f"PowerSGD takes contiguous float32, and the array is {buffer.dtype}; convert it first")
+        n, address = buffer.size, int(buffer.__array_interface__["data"][0])
+        rows, columns = _shape(n)
+        rank = min(self.rank, rows, columns)
+        if address not in self.kept:
+            start = np.random.default_rng(self.seed).standard_normal((columns, rank)).astype(np.float32)
+            self.kept[address] = start, np.zeros(n, np.float32)
+        second, residual = self.kept[address]
+        if residual.size != n:
+            raise CodecError(f"the buffer has {n} elements and its residual {residual.size}; make another PowerSGD")
+        residual += buffer.ravel()
+        matrix: np.ndarray = np.zeros((rows, columns), np.float32)
+        matrix.reshape(-1)[:n] = residual
+        first = self._averaged(matrix @ second)
+        first = np.ascontiguousarray(np.linalg.qr(first)[0])
+        second = self._averaged(matrix.T @ first)
+        result = (first @ second.T).ravel()[:n]
+        residual -= result
+        self.kept[address] = second, residual
+        buffer.reshape(-1)[:] = result
+        return buffer
+
+    def _averaged(self, factor: np.ndarray) -> np.ndarray:
+        total = np.ascontiguousarray(factor)
+        self.comm.Allreduce(MPI.IN_PLACE, total)
+        total /= np.float32(self.comm.size)
+        return total
+
+
+def _shape(n: int) -> tuple[int, int]:
+    """Return the rows and columns of the matrix that n elements make up, the last row padded."""
+    rows = max(1, round(n**0.5))
+    return rows, max(1, -(-n // rows))

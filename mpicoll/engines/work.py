@@ -1,0 +1,36 @@
+"""What a plan's local work computes with: kernels by their addresses, as words that compiled code reads.
+
+Elements are folded as they lie, by `kernel`. Where they are narrow (bfloat16, or codes), several operands are widened
+to float32 strip by strip, folded by `wide`, and narrowed once.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+# places of the words
+KERNEL, SCALE, DIVISOR, WIDE, WIDE_SCALE, WIDEN, NARROW, PARAMS, EVERY = range(9)
+
+
+class Work(NamedTuple):
+    """Addresses of kernels, 0 where there is none.
+
+    - kernel: dst = a op b on elements as they lie; 0 for narrow ones that are rounded at random.
+    - scale, divisor: dst = a / b, and the address of b, for averages.
+    - wide, wide_scale: the same on float32.
+    - widen, narrow: between narrow elements and float32; params is their third argument.
+    - every: whether all memory holds narrow elements; else what is CODED does.
+    """
+
+    kernel: int = 0
+    scale: int = 0
+    divisor: int = 0
+    wide: int = 0
+    wide_scale: int = 0
+    widen: int = 0
+    narrow: int = 0
+    params: int = 0
+    every: bool = False
+
+
+NOTHING = Work()

@@ -1,0 +1,54 @@
+"""How often each contribution was encoded on its way to a result: what the error of a result adds up from.
+
+A schedule is played with the ranks of contributions and their counts in the place of contributions.
+"""
+
+from __future__ import annotations
+
+from ..schedules.ir import CODED, VALUE, Copy, Loc
+from ..schedules.schedule import Schedule
+from .symbolic import Player, Value
+
+Counts = tuple[tuple[int, int], ...]  # (rank, how often its contribution was encoded), by rank
+
+
+class Encodings(Player):
+    """A schedule played with how often what is in each block was encoded."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.known: dict[Counts, int] = {}
+        self.counts: list[Counts] = []
+        super().__init__(schedule)
+        self.play()
+
+    def _number(self, counts: Counts) -> int:
+        """Return the number by which counts are known."""
+        if counts not in self.known:
+            self.known[counts] = len(self.counts)
+            self.counts.append(counts)
+        return self.known[counts]
+
+    def _contribution(self, rank: int) -> Value:
+        return self._number(((rank, 0),))
+
+    def _combine(self, left: Value, right: Value) -> Value:
+        assert isinstance(left, int) and isinstance(right, int)
+        return self._number(tuple(sorted((*self.counts[left], *self.counts[right]))))
+
+    def _copied(self, value: Value, op: Copy) -> Value:
+        assert isinstance(value, int)
+        if op.dst.buffer not in CODED:
+            return value
+        return self._number(tuple((rank, times + 1) for rank, times in self.counts[value]))
+
+    def of(self, rank: int, block: object) -> Counts:
+        """Return what one rank's result is made of: (rank, how often its contribution was encoded)."""
+        found = self.trace.state[rank][Loc(VALUE, block)]
+        assert isinstance(found, int)
+        return self.counts[found]
+
+    def most(self) -> int:
+        """Return the most often that any contribution was encoded."""
+        schedule = self.schedule
+        ends = ((rank, block) for rank in range(schedule.p) for block in schedule.ends(rank))
+        return max((times for rank, block in ends for _, times in self.of(rank, block)), default=0)

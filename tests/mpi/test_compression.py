@@ -1,0 +1,237 @@
+"""Collectives on codes: within their bounds, the same on every rank, with nothing lost where the rest is kept."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll.compression import Allreduce, PowerSGD, parse, reproducible_sum, shared_scale_sum
+from mpicoll.errors import CodecError, MismatchError, ParameterError
+
+CODECS = ["int8", "int4", "cast(bfloat16)", "cast(float8_e4m3fn)", "topk(fraction=0.1, group=256)"]
+each_codec = pytest.mark.parametrize("codec", CODECS)
+COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "bcast", "alltoall")
+CHUNKS = (None, 2048, 1 << 16)
+
+
+def counts(p: int) -> list[int]:
+    return sorted({0, 1, p - 1, p, p + 1, 700, 30_011})
+
+
+def vector(rank: int, n: int) -> np.ndarray:
+    return np.random.default_rng([rank, n]).standard_normal(n).astype(np.float32)
+
+
+@contextmanager
+def forced(ours, codec, engine, chunk=None):
+    """Every collective on codes; what ran is looked at."""
+    names = dict.fromkeys(COLLECTIVES, f"quantized(codec={codec})")
+    with ours.using(engine=engine, chunk_bytes=chunk, **names), ours.trace() as trace:
+        yield trace
+    assert {(record.algorithm, record.engine) for record in trace} == {(names["bcast"], engine)}
+
+
+def bound_of(codec, p: int, n: int, result: np.ndarray) -> np.ndarray:
+    """Return what the encodings of all contributions, and that of their sum, may add up to.
+
+    Groups are counted from where blocks begin, so the bound is taken block by block.
+    """
+    bound, at = np.zeros(n), 0
+    for b in range(p):
+        size = n // p + (b < n % p)
+        part = slice(at, at + size)
+        of = [codec.error_bound(vector(rank, n)[part]) for rank in range(p) if rank != b]
+        total = np.sum([vector(rank, n)[part] for rank in range(p)], axis=0, dtype=np.float32)
+        bound[part] = sum(of) + codec.error_bound((np.abs(total) + sum(of)).astype(np.float32)) + 1e-5
+        at += size
+    return bound
+
+
+@each_codec
+@pytest.mark.parametrize("chunk", CHUNKS)
+def test_sums_are_within_the_bound(comm, ours, engine, codec, chunk):
+    p = comm.size
+    for n in counts(p):
+        x, y, exact = vector(comm.rank, n), np.zeros(n, np.float32), np.zeros(n)
+        comm.Allreduce(x.astype(np.float64), exact)
+        with forced(ours, codec, engine, chunk):
+            ours.Allreduce(x, y)
+            z = x.copy()
+            ours.Allreduce(MPI.IN_PLACE, z)
+            w = np.zeros(n, np.float32)
+            ours.Iallreduce(x, w).Wait()
+        assert (y == z).all() and (y == w).all()
+        assert all((y == other).all() for other in comm.allgather(y)), "every rank has the same bits"
+        assert (np.abs(y - exact) <= (bound_of(parse(codec), p, n, y) if p > 1 else 0)).all(), n
+
+
+@each_codec
+def test_blocks_are_within_the_bound(comm, ours, engine, codec):
+    p, n = comm.size, 3001
+    of = parse(codec)
+    with forced(ours, codec, engine, 4096):
+        x, blocks = vector(comm.rank, n), np.zeros(p * n, np.float32)
+        ours.Allgather(x, blocks)
+        given = vector(0, n) if comm.rank == p - 1 else np.zeros(n, np.float32)
+        ours.Bcast(given, root=p - 1)
+        mine, parts = np.concatenate([vector(10 * comm.rank + r, n) for r in range(p)]), np.zeros(p * n, np.float32)
+        ours.Alltoall(mine, parts)
+        scattered = np.zeros(n, np.float32)
+        ours.Reduce_scatter_block(mine, scattered)
+    for rank in range(p):
+        assert (np.abs(blocks[rank * n : (rank + 1) * n] - vector(rank, n)) <= of.error_bound(vector(rank, n))).all()
+        there = vector(10 * rank + comm.rank, n)
+        assert (np.abs(parts[rank * n : (rank + 1) * n] - there) <= of.error_bound(there)).all()
+    assert (np.abs(given - vector(0, n)) <= of.error_bound(vector(0, n))).all()
+    exact = np.sum([vector(10 * rank + comm.rank, n) for rank in range(p)], axis=0, dtype=np.float64)
+    bound = sum(of.error_bound(vector(10 * rank + comm.rank, n)) for rank in range(p))
+    assert (np.abs(scattered - exact) <= bound + 1e-5).all()
+    assert p == 1 or (blocks != np.concatenate([vector(rank, n) for rank in range(p)])).any(), "it is lossy"
+
+
+@pytest.mark.parametrize("codec", ["int8", "int4"])
+def test_fewer_bytes_are_sent(comm, ours, codec):
+    n = 1 << 16
+    with ours.trace() as trace:
+        with ours.using(allreduce="ring"):
+            ours.Allreduce(vector(comm.rank, n), np.zeros(n, np.float32))
+        with ours.using(allreduce=f"quantized(codec={codec})"):
+            ours.Allreduce(vector(comm.rank, n), np.zeros(n, np.float32))
+    plain, coded = (record.bytes for record in trace)
+    assert coded <= plain * float(parse(codec).share) * 1.02
+
+
+def test_averages_and_other_operators(comm, ours, engine):
+    n, x = 1000, vector(comm.rank, 1000)
+    total, average, most = (np.zeros(n, np.float32) for _ in range(3))
+    with forced(ours, "cast(float16)", engine):
+        ours.Allreduce(x, total)
+        ours.Allreduce(x, average, op=mpicoll.AVG)
+        ours.Allreduce(x, most, op=MPI.MAX)
+    assert np.allclose(average * comm.size, total, atol=1e-5)
+    exact = np.max([vector(rank, n) for rank in range(comm.size)], axis=0)
+    assert np.allclose(most, exact, atol=4e-3)
+
+
+def test_nodes_send_codes_to_each_other_only(comm, ours):
+    n, x, y = 5000, vector(comm.rank, 5000), np.zeros(5000, np.float32)
+    spec = "hierarchical(middle=quantized(codec=int8), groups=2)"
+    with ours.using(allreduce=spec), ours.trace() as trace:
+        ours.Allreduce(x, y)
+    assert trace[0].algorithm == spec
+    exact = np.zeros(n)
+    comm.Allreduce(x.astype(np.float64), exact)
+    assert np.abs(y - exact).max() <= 0.05 * comm.size and (comm.size > 2 or np.abs(y - exact).max() < 1e-5)
+    assert all((y == other).all() for other in comm.allgather(y))
+
+
+@each_codec
+@pytest.mark.parametrize("chunk", [None, 4096])
+def test_what_is_not_sent_is_kept(comm, ours, codec, chunk):
+    n, buffer = 10_007, np.zeros(10_007, np.float32)
+    reduce = Allreduce(ours, codec, chunk_bytes=chunk)
+    given, got = np.zeros(n), np.zeros(n)
+    with ours.trace() as trace:
+        for step in range(12):
+            buffer[:] = vector(100 * step + comm.rank, n)
+            exact = np.zeros(n)
+            comm.Allreduce(buffer.astype(np.float64), exact)
+            given += exact
+            reduce(buffer)
+            got += buffer
+    assert {record.algorithm for record in trace} == {f"quantized(codec={parse(codec)}, feedback=yes)"}
+    late = np.zeros(n)
+    comm.Allreduce(reduce.residual(buffer).astype(np.float64), late)
+    assert np.allclose(got + late, given, atol=1e-3)
+    assert comm.size == 1 or np.abs(got - given).max() > 2e-3, "without the residual something is missing"
+
+
+def test_a_residual_belongs_to_a_buffer(comm, ours):
+    reduce, one, other = Allreduce(ours, "int4"), vector(comm.rank, 600), vector(comm.rank, 900)
+    reduce(one)
+    reduce(other)
+    assert len(reduce.residuals) == 2
+    with pytest.raises(CodecError, match="it belongs to one buffer"):
+        reduce(one[:300])
+    with pytest.raises(CodecError, match="takes contiguous float32"):
+        reduce(np.ones(4))
+    with pytest.raises(CodecError, match="has no feedback"):
+        Allreduce(ours, "int4", algorithm="hierarchical")
+    averaged = np.full(3, comm.rank, np.float32)
+    Allreduce(ours, "cast(float16)", error_feedback=False)(averaged, average=True)
+    assert np.allclose(averaged, (comm.size - 1) / 2, atol=1e-3)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "recursive_doubling", "naive", "native"])
+def test_a_shared_scale_gives_the_same_bits_on_any_algorithm(comm, ours, algorithm):
+    for codec, levels in (("int8", 127), ("int4", 7)):
+        x = vector(comm.rank, 3000)
+        usual = shared_scale_sum(ours, x, codec)
+        with ours.using(allreduce=algorithm, **{} if algorithm == "native" else {"chunk_bytes": 1024}):
+            assert (shared_scale_sum(ours, x, codec) == usual).all()
+        exact = np.zeros(3000)
+        comm.Allreduce(x.astype(np.float64), exact)
+        scale = max(np.abs(vector(rank, 3000)).max() for rank in range(comm.size)) / levels
+        assert np.abs(usual - exact).max() <= comm.size * scale / 2 * (1 + 1e-6)
+    with pytest.raises(CodecError, match="a scale is shared by int8 and int4"):
+        shared_scale_sum(ours, x, "topk")
+
+
+@pytest.mark.parametrize("split", range(4))
+def test_any_split_of_the_rows_gives_the_same_bits(comm, ours, split):
+    draw = np.random.default_rng(7)
+    rows = (draw.standard_normal((41, 257)) * np.exp(4 * draw.standard_normal((41, 1)))).astype(np.float32)
+    cuts = [0, *sorted(np.random.default_rng(split).integers(0, 42, comm.size - 1).tolist()), 41]
+    mine = rows[cuts[comm.rank] : cuts[comm.rank + 1]]
+    total = reproducible_sum(ours, mine[::-1] if split % 2 else mine)
+    assert (total == reproducible_sum(MPI.COMM_SELF, rows)).all()
+    exact = rows.sum(0, dtype=np.float64)
+    assert (np.abs(total - exact) <= np.abs(exact) * 2.0**-24 + 1e-9).all()
+
+
+def test_powersgd_averages_a_matrix_of_low_rank(comm, ours):
+    one = np.outer(np.arange(40) - 20, np.linspace(0, 1, 40)).astype(np.float32).ravel()
+    buffer = one * (1 + comm.rank)
+    PowerSGD(ours, rank=1)(buffer)
+    assert np.allclose(buffer, one * (1 + comm.size) / 2, atol=1e-3)
+
+
+def test_what_is_not_finite_is_told_everywhere(comm, ours, engine):
+    for value in (np.nan, np.inf):
+        x = vector(comm.rank, 2000)
+        if comm.rank == comm.size - 1:
+            x[77] = value
+        if comm.size > 1:
+            with pytest.raises(CodecError, match="NaN, infinity"), forced(ours, "int8", engine):
+                ours.Allreduce(x, np.zeros(2000, np.float32))
+        with pytest.raises(CodecError, match="NaN or infinity"):
+            reproducible_sum(ours, x)
+    y = np.zeros(5, np.float32)
+    ours.Allreduce(np.ones(5, np.float32), y)
+    assert (y == comm.size).all(), "and the communicator goes on"
+
+
+def test_bad_input(comm, ours):
+    with ours.using(allreduce="quantized"), pytest.raises(CodecError, match="encodes float32, and the buffers are of"):
+        ours.Allreduce(np.ones(4), np.ones(4))
+    with ours.using(allreduce="quantized"), pytest.raises(CodecError, match="INT"):
+        ours.Allreduce(np.ones(4, np.int32), np.ones(4, np.int32))
+    for spec, said in (("codec=int9", "there is no codec"), ("group=0", "at least 1"), ("group=3", "power of two")):
+        with pytest.raises(ParameterError, match=said), ours.using(allreduce=f"quantized({spec})"):
+            pass
+
+
+def test_ranks_with_different_codecs_are_told(comm, monkeypatch):
+    monkeypatch.setenv("MPICOLL_CHECK", "1")
+    ours = mpicoll.Comm(comm)
+    codec = "int8" if comm.rank else "int4"
+    with ours.using(allreduce=f"quantized(codec={codec})"):
+        if comm.size == 1:
+            ours.Allreduce(np.ones(4, np.float32), np.ones(4, np.float32))
+        else:
+            with pytest.raises(MismatchError, match="algorithm"):
+                ours.Allreduce(np.ones(4, np.float32), np.ones(4, np.float32))

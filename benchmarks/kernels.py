@@ -26,7 +26,7 @@ from mpicoll.kernels import lowp, reduce
 from mpicoll.kernels.rules import low
 from mpicoll.plans.plan import FOLD, OUT
 
-from .cases.contents import DTYPES, OPERATORS, contributed
+from .cases.contents import DTYPES, OPERATORS, contributed, dtype_of
 from .command.checks import listed, positive
 from .command.console import console
 from .command.results_file import write_lines
@@ -96,7 +96,7 @@ def pairs(ops: list[str], dtypes: list[str]) -> Iterator[tuple[str, str]]:
 
 def timed(op: str, dtype: str, nbytes: int, operands: int, seconds: float) -> Speed:
     """Time rounds of the three, for so long, 6 at least."""
-    kind = np.dtype(dtype)
+    kind = dtype_of(dtype)
     n = max(1, nbytes // kind.itemsize)
     values = [np.resize(contributed(rank, operands, op, kind), n) for rank in range(operands)]
     ours, theirs, target = values[0].copy(), values[0].copy(), np.empty_like(values[0])

@@ -33,7 +33,12 @@ from .options import Settings, settings
               help=f"{', '.join(SCALINGS)}: a size is as said above, or of all ranks' blocks, or of each rank's.")
 @click.option("--algorithms", default="all", help="native, auto, names from `mpicoll list`; or all that suit.")
 @click.option("--engines", default=who.AUTO, help=f"Of {', '.join(who.ENGINES)}.")
-@click.option("--dtype", default="float64", help="NumPy's names; every list gives all combinations.")
+@click.option(
+    "--dtype",
+    "--dtypes",
+    "dtype",
+    help="NumPy's and ml_dtypes' names, float64 if not given, float32 for codes; every list gives all combinations.",
+)
 @click.option("--op", default="sum", help="For reductions, of sum, prod, max …")
 @click.option("--root", default="0", help=f"Of rooted collectives: ranks, or {ROTATING}: another each round.")
 @click.option("--in-place", is_flag=True, help="Use MPI.IN_PLACE.")

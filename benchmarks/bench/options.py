@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
-from mpicoll.errors import UnknownAlgorithm
-from mpicoll.schedules.collectives import named
+from mpicoll.errors import MpicollError, UnknownAlgorithm
+from mpicoll.schedules.collectives import named, plain
 
 from ..cases import contenders as who
+from ..cases.lossy import is_lossy
 from ..cases.patterns import PATTERNS, Shape
 from ..cases.scaling import SCALINGS, scaled
 from ..command.checks import ALL, listed, not_negative, positive, split_names
@@ -86,6 +88,7 @@ def settings(p: int, collectives: str, **given: Any) -> Settings:
         if given[option] not in known:
             raise ValueError(f"--{option} is {given[option]!r}; it must be {' or '.join(known)}")
     sizes = parse_sizes(given["sizes"])
+    given["dtype"] = given["dtype"] or _dtype(collectives, given["algorithms"], p)
     series = check_algorithms(list(shapes(p, collectives, **given)), given["algorithms"], p)
     return Settings(
         tuple(_sized(each, sizes, p, given["scaling"]) for each in series),
@@ -103,6 +106,15 @@ def settings(p: int, collectives: str, **given: Any) -> Settings:
         parse_size(given["memory"]),
         given["seed"],
     )
+
+
+def _dtype(collectives: str, algorithms: str, p: int) -> str:
+    """Return the dtype where none is named: what codecs take, if any algorithm moves codes."""
+    for name, spec in product(split_names(collectives), split_names(algorithms)):
+        with suppress(MpicollError):
+            if spec != ALL and is_lossy(plain(name), spec, p):
+                return "float32"
+    return "float64"
 
 
 def _sized(series: Series, sizes: list[int], p: int, scaling: str) -> Series:

@@ -5,6 +5,7 @@ forms.py         blocking, nonblocking, persistent
 counts.py        even and irregular shares, where ranks have counts of their own
 scaling.py       which size a collective has on how many ranks
 contents.py      numbers with a known right answer
+lossy.py         how far the answer of what moves codes may be off
 case.py          one rank's buffers at one size, and the check of what came of them
 contenders.py    who is called: an algorithm on an engine, or native
 """

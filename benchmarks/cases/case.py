@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from mpicoll.kernels.rules import low
 from mpicoll.schedules.blocks import offsets
 from mpicoll.schedules.collectives import at_namesake, at_root
 
-from .contents import contributed, folded, moved, wrong
+from .contents import contributed, dtype_of, folded, moved, wrong
 from .forms import FORMS, Operation
 from .patterns import Shape, Side
 
@@ -43,7 +44,7 @@ class Case:
         memory = memory or Memory()
         self.pattern, self.meaning = shape.pattern, shape.pattern.meaning
         self.root = int(shape.root)
-        self.dtype = np.dtype(shape.dtype)
+        self.dtype = dtype_of(shape.dtype)
         self.count = shape.elements(nbytes)
         self.lengths = self.pattern.lengths(self.count, p, shape.counts)
         whole = self.meaning.reduces and bool(self.lengths)
@@ -124,7 +125,20 @@ class Case:
 
     def ready(self, comm: Any, mpi: Any) -> AbstractContextManager[Operation]:
         """Return the operation on a communicator, in the shape's form."""
-        return FORMS[self.shape.form].ready(comm, self.shape.collective, self.arguments(mpi))
+        return FORMS[self.shape.form].ready(comm, self.shape.collective, self._for(comm, mpi))
+
+    def _for(self, comm: Any, mpi: Any) -> tuple[Any, ...]:
+        """Return the arguments as a communicator takes them: MPI's own has no types of less than 32 bits."""
+        arguments = self.arguments(mpi)
+        if low(self.dtype) is None or hasattr(comm, "using"):
+            return arguments
+        from mpicoll.buffers.datatypes import facts_of_dtype
+        from mpicoll.buffers.operators import native
+        from mpicoll.buffers.parse import for_mpi
+
+        known = facts_of_dtype(self.dtype)
+        assert known is not None
+        return tuple(native(x, known) if isinstance(x, mpi.Op) else for_mpi(x) for x in arguments)
 
     def next(self, operation: Operation, comm: Any, mpi: Any) -> Operation:
         """Return the operation for one more call.
@@ -135,7 +149,7 @@ class Case:
             one = self.send is self.recv
             self.send = None if self.send is None else self.send.copy()
             self.recv = self.send if one else None if self.recv is None else self.recv.copy()
-            operation, _ = FORMS[self.shape.form].bound(comm, self.shape.collective, self.arguments(mpi))
+            operation, _ = FORMS[self.shape.form].bound(comm, self.shape.collective, self._for(comm, mpi))
         self.refill()
         return operation
 

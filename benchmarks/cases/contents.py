@@ -6,8 +6,11 @@ They repeat after PERIOD elements, a prime, so that no block that is out of plac
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib import import_module
 
 import numpy as np
+
+from mpicoll.kernels.rules import LOW, low
 
 PERIOD = 251
 DTYPES = {
@@ -15,6 +18,7 @@ DTYPES = {
     **dict.fromkeys(("float32", "float64"), "floating"),
     **dict.fromkeys(("complex64", "complex128"), "complex"),
     "bool": "logical",
+    **dict.fromkeys(("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"), "floating"),
 }
 # What an operator folds with here, and the kinds of dtype it takes in MPI.
 _NUMBERS, _ORDERED = ("integer", "floating", "complex"), ("integer", "floating")
@@ -34,9 +38,23 @@ OPERATORS: dict[str, tuple[np.ufunc, tuple[str, ...]]] = {
 _RARE = {"prod": (2, 1), "land": (0, 1), "lor": (1, 0), "band": (2, 7), "bor": (4, 1)}
 
 
+def dtype_of(name: str) -> np.dtype:
+    """Return the dtype of a name in DTYPES. Raises ValueError where ml_dtypes has it and is not installed."""
+    if name in LOW and LOW[name].names:
+        try:
+            ml_dtypes = import_module("ml_dtypes")
+        except ImportError:
+            raise ValueError(f"{name} is ml_dtypes'; pip install 'mpicoll[lowp]'") from None
+        return np.dtype(getattr(ml_dtypes, name))
+    found: np.dtype = np.dtype(name)
+    return found
+
+
 def moved(source: int, destination: int, n: int, dtype: np.dtype) -> np.ndarray:
     """Return n elements that say where they come from and where they go."""
     i = np.arange(PERIOD)
+    if low(dtype) and dtype.itemsize == 1:  # of whole numbers there are few: what bits these make, below any NaN
+        return np.resize(((5 * i + 31 * source + 7 * destination + i * source) % 120).astype(np.uint8).view(dtype), n)
     span = 2 if dtype.kind == "b" else 125 if dtype.itemsize == 1 else PERIOD
     return np.resize(((5 * i + 31 * source + 7 * destination + i * source) % span).astype(dtype), n)
 
@@ -44,12 +62,15 @@ def moved(source: int, destination: int, n: int, dtype: np.dtype) -> np.ndarray:
 def contributed(rank: int, p: int, op: str, dtype: np.dtype) -> np.ndarray:
     """Return one period of what a rank contributes to a reduction."""
     i = np.arange(PERIOD)
+    if low(dtype) and dtype.itemsize == 1 and op not in _RARE:  # sums of more than 8 are not exact
+        few: np.ndarray = ((i + rank) % -(-p // 8) == 0).astype(dtype)
+        return few
     if op in _RARE:
         return np.where((i + rank) % (2 * p) == 0, *_RARE[op]).astype(dtype)
     if dtype.kind == "b":
         true: np.ndarray = ((i + rank) % 3 == 0).astype(dtype)
         return true
-    return (1 + (5 * i + 3 * rank) % (3 if dtype.itemsize == 1 else 17)).astype(dtype)
+    return (1 + (5 * i + 3 * rank) % (3 if dtype.itemsize == 1 or low(dtype) else 17)).astype(dtype)
 
 
 def folded(ranks: Iterable[int], p: int, op: str, dtype: np.dtype) -> np.ndarray:
@@ -63,4 +84,4 @@ def folded(ranks: Iterable[int], p: int, op: str, dtype: np.dtype) -> np.ndarray
 
 def wrong(answer: np.ndarray) -> np.ndarray:
     """As many elements, none of them right: NaN, or the answer's complement."""
-    return np.full_like(answer, np.nan) if answer.dtype.kind in "fc" else ~answer
+    return np.full_like(answer, np.nan) if answer.dtype.kind in "fc" or low(answer.dtype) else ~answer

@@ -21,7 +21,7 @@ import numpy as np
 from mpicoll.schedules.blocks import offsets, sizes
 from mpicoll.schedules.collectives import COLLECTIVES, Collective, at_namesake, plain
 
-from .contents import DTYPES, OPERATORS
+from .contents import DTYPES, OPERATORS, dtype_of
 from .counts import EVEN, SHARES
 from .forms import BLOCKING, FORMS, PERSISTENT
 
@@ -59,13 +59,20 @@ def whole(array: np.ndarray, side: Side, mpi: Any) -> Any:
 
 def counted(array: np.ndarray, side: Side, mpi: Any) -> Any:
     """With counts and displacements in elements."""
-    return [array, side.counts, side.places, mpi.Datatype.fromcode(array.dtype.char)]
+    return [array, side.counts, side.places, _datatype(array, mpi)]
 
 
 def typed(array: np.ndarray, side: Side, mpi: Any) -> Any:
     """With a datatype for every block, and displacements in bytes."""
-    datatype = mpi.Datatype.fromcode(array.dtype.char)
+    datatype = _datatype(array, mpi)
     return [array, side.counts, [x * array.itemsize for x in side.places], [datatype] * len(side.counts)]
+
+
+def _datatype(array: np.ndarray, mpi: Any) -> Any:
+    from mpicoll.buffers.datatypes import facts_of_dtype
+
+    known = facts_of_dtype(array.dtype)
+    return mpi.Datatype.fromcode(array.dtype.char) if known is None else known.datatype
 
 
 # -- the table
@@ -219,7 +226,7 @@ class Shape:
         """Elements in a message of a size in bytes."""
         if self.pattern.recv is None or nbytes == 0:
             return 0
-        return max(1, nbytes // np.dtype(self.dtype).itemsize)
+        return max(1, nbytes // dtype_of(self.dtype).itemsize)
 
     def check(self, p: int) -> None:  # noqa: C901 - a list of refusals
         """Raise ValueError for what MPI does not have."""
@@ -229,6 +236,7 @@ class Shape:
         if self.op not in OPERATORS:
             raise ValueError(f"no operator is called {self.op!r}; there is {', '.join(OPERATORS)}")
         kind = DTYPES[self.dtype]
+        dtype_of(self.dtype)
         if pattern.meaning.reduces and kind not in OPERATORS[self.op][1]:
             raise ValueError(f"MPI does not have the operator {self.op} for {kind} types such as {self.dtype}")
         if self.in_place and not pattern.in_place:

@@ -24,11 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from mpicoll.errors import EngineError, PreconditionError
+from mpicoll.errors import CodecError, EngineError, PreconditionError
 
 from ..cases.case import Case, Cases
 from ..cases.contenders import NATIVE, Contender
 from ..cases.forms import NONBLOCKING
+from ..cases.lossy import Error, error_of
 from .budget import Budget
 from .compute import compute
 from .garbage import collection_off
@@ -48,6 +49,7 @@ class Timing:
 
     contender: Contender
     valid: bool = True
+    error: Error | None = None  # of one that moves codes
     ran: dict[str, Any] = field(default_factory=dict)  # what mpicoll's trace says of a call
     note: str = ""  # why it was not timed
     expected: float = 0.0  # how long a call took last
@@ -126,14 +128,18 @@ class Bench:
         try:
             with timing.contender.context(), traced(comm) as records, case.ready(comm, self.mpi) as operation:
                 operation.call()
-        except (PreconditionError, EngineError, NotImplementedError) as error:  # the same on all ranks
+        except (CodecError, PreconditionError, EngineError, NotImplementedError) as error:  # the same on all ranks
             timing.note = str(error) or f"this MPI has no {case.shape.form} {case.shape.collective}"
             return
         for record in records:
             timing.ran = {
                 key: getattr(record, key) for key in ("algorithm", "engine", "chunk_bytes", "lanes")
             }
-        timing.valid &= self._everywhere(case.is_right())
+        if (found := error_of(case, timing.contender)) is None:
+            timing.valid &= self._everywhere(case.is_right())
+        else:
+            timing.error = Error(*self._longest(np.array(found)).tolist())
+            timing.valid &= timing.error.worst <= timing.error.bound  # false for NaN too
 
     def _everywhere(self, mine: bool) -> bool:
         return not self._longest(np.array([not mine], np.float64))[0]

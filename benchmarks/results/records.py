@@ -8,6 +8,7 @@
      "ran": {"algorithm", "engine", "chunk_bytes", "lanes"},   what did run; empty for native
      "paired": true,                                      timed in the same rounds as native
      "valid", "note",
+     "error": null | [worst, bound],                      of what moves codes, as parts of the largest element
      "median_us", "interval_us": [low, high] | null, "rounds", "late",
      "algbw", "busbw",                                    bytes per second, as in bandwidth.py
      "limit_us", "of_limit",                              where a link rate was given: limits.py; 1 is at the limit
@@ -95,6 +96,7 @@ class Result:
             "paired": True,
             "valid": self.timing.valid if time else None,
             "note": self.timing.note,
+            "error": self.timing.error and list(self.timing.error),
             "median_us": time and _microseconds(time.median),
             "interval_us": time and time.spread and [_microseconds(t) for t in time.spread],
             "rounds": time.values if time else 0,

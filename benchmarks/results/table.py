@@ -24,6 +24,7 @@ LEGEND = (
 BUS = "bus: what a rank's link carries per second, so that it compares with the link's rate (nccl-tests' busbw)."
 OF_LIMIT = "of limit: the time the busiest host's link needs at least, over this one's; 100 % is as fast as can be."
 OVERLAP = "overlap: how much of the call alone is hidden behind work that takes as long."
+ERROR = "error: of what moves codes, the largest error and its bound, as parts of the largest element."
 LATE_STARTS = "late: calls left out because a rank started late."
 
 
@@ -48,6 +49,7 @@ COLUMNS = (
     Column("of limit", lambda r: f"{r.of_limit:.0%}" if r.of_limit else "", lambda r: bool(r.limit), OF_LIMIT),
     Column("overlap", lambda r: overlap(r.overlap), lambda r: r.overlap is not None, OVERLAP),
     Column("late", lambda r: str(r.timing.late), lambda r: r.timing.late > 0, LATE_STARTS),
+    Column("error", lambda r: error(r), lambda r: r.timing.error is not None, ERROR),
     Column("valid", lambda r: "yes" if r.timing.valid else Text("NO", WRONG), left=True),
 )
 
@@ -99,6 +101,12 @@ def _cells(result: Result, columns: Sequence[Column]) -> list[str | Text]:
 def _timed(result: Result) -> Estimate:
     assert result.time is not None
     return result.time
+
+
+def error(result: Result) -> str:
+    """Return the error of what moves codes, and its bound."""
+    found = result.timing.error
+    return f"{found.worst:.1e} ≤ {found.bound:.1e}" if found else "0"
 
 
 def overlap(found: Overlapped | None) -> str:

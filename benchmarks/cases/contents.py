@@ -45,9 +45,9 @@ def dtype_of(name: str) -> np.dtype:
             ml_dtypes = import_module("ml_dtypes")
         except ImportError:
             raise ValueError(f"{name} is ml_dtypes'; pip install 'mpicoll[lowp]'") from None
-        return np.dtype(getattr(ml_dtypes, name))
-    found: np.dtype = np.dtype(name)
-    return found
+        found: np.dtype = np.dtype(getattr(ml_dtypes, name))
+        return found
+    return np.dtype(name)
 
 
 def moved(source: int, destination: int, n: int, dtype: np.dtype) -> np.ndarray:

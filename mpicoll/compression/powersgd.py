@@ -5,6 +5,7 @@ Vogels, Karimireddy, Jaggi, PowerSGD: practical low-rank gradient compression fo
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,12 @@ __all__ = ["PowerSGD"]
 
 
 class PowerSGD:
-    """Average float32 over the ranks by factors of a rank: `average = PowerSGD(comm, rank=2)`, then average(gradient).
+    """Sum float32 over the ranks by factors of a rank: `reduce = PowerSGD(comm, rank=2)`, then reduce(gradient).
 
-    A buffer of n elements is a matrix of about sqrt(n) rows; each call sends 2 * rank * sqrt(n) elements for it. The
-    error of one call has no bound, since it depends on the matrix. What was not sent is added in the next call. A
-    buffer is known by its address. comm: any communicator with Allreduce.
+    A buffer of two dimensions is a matrix; any other of n elements is one of about sqrt(n) rows. Each call sends rank
+    columns and rank rows of it, or all of it where that is no more than twice as much. The error of one call has no
+    bound, since it depends on the matrix. What was not sent is added in the next call. A buffer is known by its
+    address. comm: any communicator with Allreduce.
     """
 
     def __init__(self, comm: Any, rank: int = 2, seed: int = 1) -> None:
@@ -29,24 +31,28 @@ class PowerSGD:
         self.comm, self.rank, self.seed = comm, rank, seed
         self.kept: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # by address: the second factor and the residual
 
-    def nbytes(self, n: int) -> int:
-        """Return the bytes of the factors that stand for n elements."""
-        rows, columns = _shape(n)
-        rank = min(self.rank, rows, columns)
-        return 4 * rank * (rows + columns)
+    def nbytes(self, shape: tuple[int, ...]) -> int:
+        """Return the bytes that stand for a buffer of a shape."""
+        rows, columns = _matrix(shape)
+        factors = self.rank * (rows + columns)
+        n = prod(shape)
+        return 4 * (n if n <= 2 * factors else factors)
 
-    def __call__(self, buffer: np.ndarray) -> np.ndarray:
-        """Put the average over the ranks in the place of each rank's buffer, and return it; ranks get the same bits.
+    def __call__(self, buffer: np.ndarray, average: bool = False) -> np.ndarray:
+        """Put the sum over the ranks in the place of each rank's buffer, and return it; or the average.
 
         Raises CodecError for other arrays than contiguous float32, and for a buffer whose size has changed.
         """
         if buffer.dtype != np.float32 or not buffer.flags.c_contiguous:
             raise CodecError(f"PowerSGD takes contiguous float32, and the array is {buffer.dtype}; convert it first")
         n, address = buffer.size, int(buffer.__array_interface__["data"][0])
-        rows, columns = _shape(n)
-        rank = min(self.rank, rows, columns)
+        rows, columns = _matrix(buffer.shape)
+        if self.nbytes(buffer.shape) == 4 * n:
+            self.comm.Allreduce(MPI.IN_PLACE, buffer)
+            buffer /= np.float32(self.comm.size if average else 1)
+            return buffer
         if address not in self.kept:
-            start = np.random.default_rng(self.seed).standard_normal((columns, rank)).astype(np.float32)
+            start = np.random.default_rng(self.seed).standard_normal((columns, self.rank)).astype(np.float32)
             self.kept[address] = start, np.zeros(n, np.float32)
         second, residual = self.kept[address]
         if residual.size != n:
@@ -60,7 +66,7 @@ class PowerSGD:
         result = (first @ second.T).ravel()[:n]
         residual -= result
         self.kept[address] = second, residual
-        buffer.reshape(-1)[:] = result
+        buffer.reshape(-1)[:] = result if average else result * np.float32(self.comm.size)
         return buffer
 
     def _averaged(self, factor: np.ndarray) -> np.ndarray:
@@ -70,7 +76,10 @@ class PowerSGD:
         return total
 
 
-def _shape(n: int) -> tuple[int, int]:
-    """Return the rows and columns of the matrix that n elements make up, the last row padded."""
+def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return the rows and columns of the matrix that a buffer is taken for, the last row padded."""
+    if len(shape) == 2:
+        return shape[0], shape[1]
+    n = prod(shape)
     rows = max(1, round(n**0.5))
     return rows, max(1, -(-n // rows))

@@ -154,6 +154,9 @@ def rules(collective: str, p: int, commutative: bool, nodes: Partition | None) -
     return *RULES[collective], *_across(collective, nodes), *shared
 
 
+MOVES_AS_CODES = ("ring", "pairwise", "chain")  # how blocks go, in the algorithms on codes too
+
+
 def rule_of(collective: str, algorithms: tuple[str, ...], nodes: Partition | None) -> Rule | None:
     """Return the rule of the first of these algorithms that has any; None if none has."""
     everything = *HOST_RULES.get(collective, ()), *RULES[collective], *_across(collective, nodes)

@@ -14,7 +14,7 @@ from ..plans.plan import WINDOW
 from ..schedules.collectives import named
 from ..schedules.grouping import Partition
 from ..schedules.registry import check_order, find, parse_spec
-from .rules import RULES, Rule, rule_of, rules
+from .rules import MOVES_AS_CODES, RULES, Rule, rule_of, rules
 
 NATIVE, AUTO = "native", "auto"
 TOO_LARGE = 1 << 31  # bytes from which not every MPI's own collectives serve
@@ -117,7 +117,7 @@ def choose(
         entry, given = parse_spec(collective, spec)
         if not commutative:
             check_order(entry, p, nodes, **dict(given))
-        usual = rule_of(collective, (spec, entry.name), nodes)
+        usual = rule_of(collective, (spec, entry.name, *(() if entry.is_exact else MOVES_AS_CODES)), nodes)
         chunk, window = (usual.chunk_bytes, usual.window) if usual else (None, WINDOW)
         choice = Choice(collective, spec, chunk, window, engine, "chosen by using()", forced=True)
     if not (overrides.chunk_bytes or overrides.window):

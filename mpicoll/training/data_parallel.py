@@ -7,7 +7,7 @@ parallel training, 2020). Per step a rank sends and receives 2 n (p - 1) / p byt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,8 @@ class Bucket:
         ends = np.cumsum([each.size for each in members])
         for each, end in zip(members, ends):
             each.grad = self.gradients[end - each.size : end].reshape(each.shape)
+        if len(members) == 1:
+            self.gradients = members[0].grad  # in its shape, of which a reduction may make use
 
 
 def buckets(units: Sequence[Module], nbytes: int) -> list[Bucket]:
@@ -58,14 +60,17 @@ class DataParallel:
     def __init__(
         self, comm: Any, units: Sequence[Module], optimizer: Optimizer, *,
         bucket_bytes: int = BUCKET_BYTES, overlap: bool = True, master: bool = False,
+        reduce: Callable[[Array], Any] | None = None,
     ) -> None:  # fmt: skip
         """Begin with the parameters of rank 0. Collective; raises TrainingError where models differ.
 
         overlap: reduce during the backward pass, not after it. master: reduce to rank 0, which sends the sums to the
-        others, so that they pass through it.
+        others, so that they pass through it. reduce: puts the sum over the ranks in the place of a bucket's gradients,
+        after the backward pass; `mpicoll.compression.Allreduce(comm, "int8")` is one, comm.Allreduce if None.
         """
         self.comm, self.units, self.optimizer = comm, list(units), optimizer
-        self.overlap, self.master, self.steps = overlap, master, 0
+        self.overlap, self.master, self.steps = overlap and reduce is None, master, 0
+        self.reduce = reduce
         self.local = [each for each in parameters(self.units) if each.local]
         shared = [each for each in parameters(self.units) if not each.local]
         same_model(comm, shared)
@@ -108,6 +113,9 @@ class DataParallel:
 
     def _reduce(self, gradients: Array) -> None:
         """Add up gradients of all ranks, at once."""
+        if self.reduce is not None:
+            self.reduce(gradients)
+            return
         if not self.master:
             self.comm.Allreduce(MPI.IN_PLACE, gradients)
             return

@@ -196,8 +196,11 @@ def test_any_split_of_the_rows_gives_the_same_bits(comm, ours, split):
 def test_powersgd_averages_a_matrix_of_low_rank(comm, ours):
     one = np.outer(np.arange(40) - 20, np.linspace(0, 1, 40)).astype(np.float32).ravel()
     buffer = one * (1 + comm.rank)
-    PowerSGD(ours, rank=1)(buffer)
+    PowerSGD(ours, rank=1)(buffer, average=True)
     assert np.allclose(buffer, one * (1 + comm.size) / 2, atol=1e-3)
+    buffer = one * (1 + comm.rank)
+    PowerSGD(ours, rank=1)(buffer)
+    assert np.allclose(buffer, one * (1 + comm.size) * comm.size / 2, atol=1e-2)
 
 
 def test_what_is_not_finite_is_told_everywhere(comm, ours, engine):

@@ -238,7 +238,8 @@ def test_a_matrix_of_low_rank_comes_back():
     x = np.outer(np.arange(1, 31), np.linspace(-1, 1, 30)).astype(np.float32).ravel()
     average, got = PowerSGD(Alone(), rank=1), x.copy()
     average(got)
-    assert np.allclose(got, x, atol=1e-4) and average.nbytes(900) == 240
+    assert np.allclose(got, x, atol=1e-4) and average.nbytes((900,)) == average.nbytes((30, 30)) == 240
+    assert average.nbytes((4, 4)) == 4 * 16, "sent whole where factors are hardly smaller"
 
 
 def test_what_powersgd_does_not_send_is_late_and_not_lost():

@@ -46,14 +46,14 @@ def scale_address(dtype: np.dtype) -> int:
 @cache
 def widen_address(dtype: np.dtype) -> int:
     """Address of a C function dst[i] = float32(src[i]); it stays valid."""
-    name = low(dtype)
-    assert name is not None
-    return _address(lambda dst, src, _: np.copyto(dst, reference.widened(src, name)), _FLOAT, dtype, (_WORD, 0))
+    return _address(lambda dst, src, _: reference.widen(dst, src), _FLOAT, dtype, (_WORD, 0))
 
 
 @cache
 def narrow_address(dtype: np.dtype, stochastic: bool = False) -> int:
-    """Address of a C function that rounds float32, to nearest in any case; it stays valid."""
+    """Address of a C function that rounds float32, to nearest or by the seed at its third address; it stays valid."""
+    if stochastic:
+        return _address(lambda dst, src, seed: reference.narrow(dst, src, int(seed[0])), dtype, _FLOAT, (_WORD, 1))
     return _address(lambda dst, src, _: reference.narrow(dst, src), dtype, _FLOAT, (_WORD, 0))
 
 

@@ -89,8 +89,15 @@ def widened(x: np.ndarray, name: str) -> np.ndarray:
     return found
 
 
-def narrow(dst: np.ndarray, x: np.ndarray) -> None:
-    """Round float32 to elements of a type of LOW, to nearest, ties to even."""
+def widen(dst: np.ndarray, src: np.ndarray) -> None:
+    """dst[i] = float32(src[i]), of elements of a type of LOW."""
+    name = low(src.dtype)
+    assert name is not None
+    dst[...] = widened(src, name)
+
+
+def narrow(dst: np.ndarray, x: np.ndarray, seed: int | None = None) -> None:
+    """Round float32 to elements of a type of LOW: to nearest, ties to even, or at random by a seed, as `lowp` says."""
     name = low(dst.dtype)
     assert name is not None
     exponent, mantissa, special = _FORMS[name]
@@ -100,12 +107,29 @@ def narrow(dst: np.ndarray, x: np.ndarray) -> None:
     finite = np.where(np.isfinite(size), size, 0.0)
     leading = np.where(finite > 0, np.frexp(finite)[1] - 1, 1 - bias)  # the power of the first bit
     power = np.maximum(leading, 1 - bias)
-    units = np.rint(finite * 2.0 ** (mantissa - power)).astype(np.int64)
-    codes = units + ((power + bias - 1) << mantissa)
+    scaled = finite * 2.0 ** (mantissa - power)
+    units = np.rint(scaled)
+    if seed is not None:
+        last = special - 1  # the code of the largest number
+        largest = (last % (1 << mantissa) + (1 << mantissa)) * 2.0 ** ((last >> mantissa) - bias - mantissa)
+        chance = (_noise(seed, x) >> 8) * 2.0**-24
+        units = np.where(finite <= largest, np.floor(scaled) + (chance < scaled - np.floor(scaled)), units)
+    codes = units.astype(np.int64) + ((power + bias - 1) << mantissa)
     codes = np.where(np.isfinite(size), np.minimum(codes, special), special)
     nan = special + (1 << (mantissa - 1)) if name != "float8_e4m3fn" else special
     codes = np.where(np.isnan(size), nan, codes) | (np.signbit(x).astype(np.int64) << (exponent + mantissa))
     dst.view(f"u{LOW[name].itemsize}")[...] = codes
+
+
+def _noise(seed: int, x: np.ndarray) -> np.ndarray:
+    """Return the hash of a seed, of the position and of the bits of each float32: 32 bits."""
+    low_half, high_half = seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF
+    start = (low_half + high_half * 0x85EBCA6B) & 0xFFFFFFFF
+    h = np.uint32(start) ^ (np.arange(x.size, dtype=np.uint32) * np.uint32(0x9E3779B1)) ^ x.view(np.uint32)
+    h = (h ^ (h >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    h = (h ^ (h >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    hashed: np.ndarray = h ^ (h >> np.uint32(16))
+    return hashed
 
 
 def _reduce_pairs(op: str, dst: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:

@@ -98,7 +98,7 @@ def _trained(
     comm: Any, data: Digits, codec: str, steps: int, seed: int, batch: int, width: int, rate: float, momentum: float
 ) -> tuple[float, float, float, tuple[float, float | None]]:
     """Return accuracy in percent, bytes sent and seconds of a step, and (error, bound) of the first sum."""
-    units = _network(np.random.default_rng([seed, 1]), width)
+    units = network(np.random.default_rng([seed, 1]), width)
     reduce, watched = _reduction(comm, codec), _Watched(comm, codec)
     most = 1 if codec == POWERSGD else BUCKET_BYTES  # each matrix by itself
     sgd = Sgd(rate, momentum)
@@ -120,7 +120,8 @@ def _trained(
     return accuracy, sent, float(np.median(slowest)), watched.error
 
 
-def _network(draw: np.random.Generator, width: int) -> list[Module]:
+def network(draw: np.random.Generator, width: int) -> list[Module]:
+    """Return a network for the digits, of float32."""
     def linear(inputs: int, outputs: int) -> Linear:
         weight = draw.standard_normal((inputs, outputs)) * (2 / inputs) ** 0.5
         return Linear(weight.astype(np.float32), np.zeros(outputs, np.float32))

@@ -13,7 +13,7 @@ from ..errors import ArgumentError
 from ..plans.plan import WINDOW
 from ..schedules.collectives import named
 from ..schedules.grouping import Partition
-from ..schedules.registry import check_order, find, parse_spec
+from ..schedules.registry import Chosen, check_order, find, parse_spec
 from .rules import MOVES_AS_CODES, RULES, Rule, rule_of, rules
 
 NATIVE, AUTO = "native", "auto"
@@ -119,6 +119,9 @@ def choose(
             check_order(entry, p, nodes, **dict(given))
         usual = rule_of(collective, (spec, entry.name, *(() if entry.is_exact else MOVES_AS_CODES)), nodes)
         chunk, window = (usual.chunk_bytes, usual.window) if usual else (None, WINDOW)
+        codec = entry.codec(Chosen(entry, given).parts())
+        if chunk is not None and codec is not None and not entry.is_exact:
+            chunk = int(chunk / codec.share)  # as many bytes of codes
         choice = Choice(collective, spec, chunk, window, engine, "chosen by using()", forced=True)
     if not (overrides.chunk_bytes or overrides.window):
         return choice

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from ml_dtypes import bfloat16, float8_e4m3fn, float8_e5m2
@@ -14,6 +18,8 @@ UFUNCS = {"SUM": np.add, "PROD": np.multiply, "MAX": np.maximum, "MIN": np.minim
 WAYS = {"compiled": serving, "plain": plain}
 each_type = pytest.mark.parametrize("name", TYPES)
 each_way = pytest.mark.parametrize("way", WAYS)
+each_place = pytest.mark.parametrize("place", ["apart", "first", "second"])
+RANDOM = np.random.default_rng(1).integers(0, 1 << 32, 1_000_000, dtype=np.uint32).view(np.float32)
 
 
 def at(array: np.ndarray) -> int:
@@ -47,7 +53,9 @@ def test_every_value_is_widened(name, way):
     got = np.empty(len(x), np.float32)
     reduce.call(WAYS[way].widen_address(TYPES[name]), at(got), at(x), 0, len(x))
     assert same(got, x.astype(np.float32))
-    assert same(reference.widened(x, name), x.astype(np.float32))
+    got[:] = 7
+    reference.widen(got, x.view(rules.LOW[name]))
+    assert same(got, x.astype(np.float32))
 
 
 @each_type
@@ -58,8 +66,7 @@ def test_float32_are_rounded_to_nearest(name, way):
     halves = (values[1:] + values[:-1]) / 2
     halves = halves.astype(np.float32)[halves.astype(np.float32) == halves]
     near = [halves, np.nextafter(halves, np.float32(np.inf)), np.nextafter(halves, np.float32(-np.inf))]
-    random = np.random.default_rng(1).integers(0, 1 << 32, 200_000, dtype=np.uint32).view(np.float32)
-    x = np.concatenate([values.astype(np.float32), *near, random])
+    x = np.concatenate([values.astype(np.float32), *near, RANDOM])
     got = np.empty(len(x), TYPES[name])
     reduce.call(WAYS[way].narrow_address(TYPES[name]), at(got), at(x), 0, len(x))
     assert len(halves) > 100 and same(got, rounded(x, name))
@@ -82,10 +89,14 @@ def test_all_pairs_of_small_values(name, op, way):
 
 @pytest.mark.parametrize("op", UFUNCS)
 @pytest.mark.parametrize("name", [name for name in TYPES if name not in SMALL])
-@pytest.mark.parametrize("place", ["apart", "first", "second"])
+@each_place
 def test_pairs_of_16_bits_in_place_or_not(name, op, place):
-    draw = np.random.default_rng(2)
-    a, b = (draw.integers(0, 1 << 16, 200_003, dtype=np.uint16).view(TYPES[name]) for _ in range(2))
+    draw, size = np.random.default_rng(2), bits(np.array(np.inf, TYPES[name])[None])[0]
+    special = np.array([0, 1, 2, size >> 1, size - 1, size, size + 1, size | size >> 1], np.uint16)
+    special = np.concatenate([special, special | 0x8000])
+    ends = np.repeat(special, len(special)), np.tile(special, len(special))
+    a, b = (np.concatenate([end, draw.integers(0, 1 << 16, 1_000_003, dtype=np.uint16)]) for end in ends)
+    a, b = a.view(TYPES[name]), b.view(TYPES[name])
     with np.errstate(all="ignore"):
         expected = rounded(UFUNCS[op](a.astype(np.float32), b.astype(np.float32)), name)
     got = {"apart": np.empty_like(a), "first": a, "second": b}[place]
@@ -95,23 +106,36 @@ def test_pairs_of_16_bits_in_place_or_not(name, op, place):
 
 
 @each_type
-@pytest.mark.parametrize("n", [0, 1, 7, 33])
-def test_nothing_beyond_the_elements_is_touched(name, n):
+@each_way
+@each_place
+@pytest.mark.parametrize("n", [0, 1, 7, 1000])
+def test_nothing_beyond_the_elements_is_touched(name, way, place, n):
     dtype = TYPES[name]
-    memory = np.full(n + 2, 0xA5, f"u{dtype.itemsize}")
-    ones = np.ones(n, dtype)
-    reduce.call(serving.address("SUM", dtype), at(memory) + dtype.itemsize, at(ones), at(ones), n)
-    assert memory[0] == memory[-1] == 0xA5 and (memory[1:-1].view(dtype).astype(float) == 2).all()
+    memory = {where: np.full(n + 2, 0xA5, f"u{dtype.itemsize}") for where in ("apart", "first", "second")}
+    first, second = np.resize([1, 2, 3], n).astype(dtype), np.resize([4, 5], n).astype(dtype)
+    memory["first"][1:-1], memory["second"][1:-1] = bits(first), bits(second)
+    starts = [at(memory[where]) + dtype.itemsize for where in (place, "first", "second")]
+    reduce.call(WAYS[way].address("SUM", dtype), *starts, n)
+    for where, values in {"first": first, "second": second, "apart": None}.items():
+        assert memory[where][0] == memory[where][-1] == 0xA5
+        if where == place:
+            values = (first.astype(np.float32) + second.astype(np.float32)).astype(dtype)
+        assert (memory[where][1:-1] == (0xA5 if values is None else bits(values))).all()
 
 
 @each_type
 @each_way
 def test_a_division_rounds_once(name, way):
-    x, by = every(name), np.array([3], np.float32)
-    got = np.empty_like(x)
-    reduce.call(WAYS[way].scale_address(TYPES[name]), at(got), at(x), at(by), len(x))
-    with np.errstate(all="ignore"):
-        assert same(got, rounded(x.astype(np.float32) / by, name))
+    for divisor in (3, 1000.7, 2**-9):  # the first is exact in every type, the second in none
+        x, by = every(name), np.array([divisor], np.float32)
+        with np.errstate(all="ignore"):
+            expected = rounded(x.astype(np.float32) / by, name)
+        for got in (np.empty_like(x), x):
+            reduce.call(WAYS[way].scale_address(TYPES[name]), at(got), at(x), at(by), len(x))
+            assert same(got, expected)
+        x = every(name)
+        reference.scale(got, x, by)
+        assert same(got, expected)
 
 
 @each_type
@@ -124,28 +148,91 @@ def test_a_type_is_known_by_its_name(name):
         reduce.address("LAND", TYPES[name])
 
 
-@each_type
-def test_rounding_at_random_is_right_on_average_and_repeats(name):
-    dtype, n = TYPES[name], 1 << 18
-    kernel = lowp.narrow_address(dtype, stochastic=True)
-    for low in (1.0, float(every(name).astype(np.float32)[3])):        # a normal number, and a subnormal one
-        code = bits(np.array([low], np.float32).astype(dtype))
-        high = float((code + 1).astype(code.dtype).view(dtype).astype(np.float32)[0])
-        x = np.full(n, low + 0.25 * (high - low), np.float32)
-        found = {}
-        for seed in (1, 1, 2):
-            got, word = np.empty(n, dtype), np.array([seed], np.int64)
-            reduce.call(kernel, at(got), at(x), at(word), n)
-            assert set(np.unique(got.astype(np.float64))) == {low, high}
-            assert abs((got.astype(np.float64) == high).mean() - 0.25) < 5 * (0.25 * 0.75 / n) ** 0.5
-            assert seed not in found or (bits(got) == found[seed]).all()
-            found[seed] = bits(got)
-        assert (found[1] != found[2]).any()
+def at_random(way: str, x: np.ndarray, name: str, seed: int) -> np.ndarray:
+    got, word = np.empty(len(x), TYPES[name]), np.array([seed], np.int64)
+    reduce.call(WAYS[way].narrow_address(TYPES[name], True), at(got), at(x), at(word), len(x))
+    return got
 
 
 @each_type
-def test_rounding_at_random_leaves_what_is_exact(name):
+@each_way
+@pytest.mark.parametrize("share", [0.25, 0.9])
+def test_rounding_at_random_is_right_on_average_and_repeats(name, way, share):
+    n = 1 << 17
+    codes = every(name)[[3, int(bits(np.ones(1, TYPES[name]))[0])]]  # a subnormal number, and a normal one
+    for lower, upper in zip(codes, (bits(codes) + 1).astype(bits(codes).dtype).view(TYPES[name])):
+        low, high = float(lower), float(upper)
+        for sign in (1, -1):
+            x = np.full(n, sign * (low + share * (high - low)), np.float32)
+            got = at_random(way, x, name, 1)
+            assert set(np.unique(got.astype(np.float64))) == {sign * low, sign * high}
+            rate = (got.astype(np.float64) == sign * high).mean()
+            assert abs(rate - share) < 5 * (share * (1 - share) / n) ** 0.5
+            assert (bits(got) == bits(at_random(way, x, name, 1))).all()
+            for other in (2, -1, 1 + (1 << 32)):  # a seed has 64 bits
+                differ = (bits(got) != bits(at_random(way, x, name, other))).mean()
+                assert abs(differ - 2 * share * (1 - share)) < 0.02, "drawn anew"
+
+
+@each_type
+@each_way
+def test_rounding_at_random_leaves_what_is_exact(name, way):
     x = every(name)
-    wide, got, word = x.astype(np.float32), np.empty_like(x), np.array([7], np.int64)
-    reduce.call(lowp.narrow_address(TYPES[name], stochastic=True), at(got), at(wide), at(word), len(x))
-    assert same(got, x)
+    assert same(at_random(way, x.astype(np.float32), name, 7), x)
+
+
+@each_type
+@each_way
+def test_no_chance_makes_a_number_too_large(name, way):
+    finite = every(name).astype(np.float32)
+    largest = finite[np.isfinite(finite)].max()
+    beyond = np.linspace(np.float64(largest), min(1.2 * np.float64(largest), np.finfo("f4").max), 10_000)
+    x = np.concatenate([beyond, -beyond, [np.inf, -np.inf, np.nan]]).astype(np.float32)
+    got = at_random(way, x, name, 7)
+    assert same(got, rounded(x, name)) and not np.isfinite(got.astype(np.float32)).all()
+    inside = np.full(10_000, np.nextafter(largest, np.float32(0)))
+    assert np.isfinite(at_random(way, inside, name, 7).astype(np.float32)).all()
+
+
+@each_type
+@pytest.mark.parametrize("seed", [None, 0, 1, -5, 1 << 40])
+def test_numpy_rounds_as_compiled_code_does(name, seed):
+    x = RANDOM[:200_000]
+    got, word = np.empty(len(x), TYPES[name]), np.array([seed or 0], np.int64)
+    reduce.call(lowp.narrow_address(TYPES[name], seed is not None), at(got), at(x), at(word), len(x))
+    expected = np.empty_like(got)
+    reference.narrow(expected.view(rules.LOW[name]), x, seed)
+    assert same(got, expected)
+
+
+ELSEWHERE = """
+import sys
+sys.modules["ml_dtypes"] = None
+import numpy as np
+from mpicoll.kernels import lowp, reduce, rules
+for name in ("float16", "float8_e5m2"):
+    dtype = rules.LOW[name]
+    x = np.arange(1 << 8 * dtype.itemsize, dtype=f"u{dtype.itemsize}")
+    wide, total, back = np.empty(len(x), np.float32), np.empty_like(x), np.empty_like(x)
+    at = [each.ctypes.data for each in (wide, total, back, x)]
+    reduce.call(lowp.widen_address(dtype), at[0], at[3], 0, len(x))
+    reduce.call(reduce.address("SUM", dtype), at[1], at[3], at[3], len(x))
+    reduce.call(lowp.narrow_address(dtype), at[2], at[0], 0, len(x))
+    for each in (wide, total, back):
+        sys.stdout.buffer.write(each.tobytes())
+"""
+
+
+def test_a_processor_without_float16_computes_the_same_and_needs_no_ml_dtypes():
+    plainest = {**os.environ, "NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
+    run = subprocess.run([sys.executable, "-c", ELSEWHERE], env=plainest, capture_output=True, check=False)
+    assert run.returncode == 0, run.stderr.decode()
+    found = run.stdout
+    for name in ("float16", "float8_e5m2"):
+        x, wide = every(name), every(name).astype(np.float32)
+        with np.errstate(all="ignore"):
+            expected = wide, rounded(wide + wide, name), x
+        for values in expected:
+            got, found = np.frombuffer(found[: values.nbytes], values.dtype), found[values.nbytes :]
+            assert same(got, values)
+    assert not found

@@ -327,6 +327,67 @@ MUTATIONS = [
         "for libraries in ([],):",
         "unit/test_kernels_cache.py",
     ),
+    # elements of few bits, codes
+    Mutation(
+        "kernels/lowp.py",
+        "u + np.uint32(0x7FFF) +",
+        "u + np.uint32(0x8000) +",
+        "unit/test_kernels_lowp.py",
+    ),
+    Mutation(
+        "kernels/lowp.py",
+        "if chance < scaled - np.float32(whole)",
+        "if chance < np.float32(0.5)",
+        "unit/test_kernels_lowp.py",
+    ),
+    Mutation(
+        "kernels/codecs.py",
+        "largest(part), np.float32(127.0)",
+        "largest(part), np.float32(90.0)",
+        "unit/test_compression.py",
+    ),
+    Mutation(
+        "kernels/codecs.py",
+        "spare -= 1",
+        "spare -= 0",
+        "unit/test_compression.py",
+    ),
+    Mutation(
+        "mpicoll/plans/rows.py",
+        "a[0] == b[0] != CODED and",
+        "a[0] == b[0] and",
+        "mpi/test_compression.py",
+    ),
+    Mutation(
+        "mpicoll/proofs/encodings.py",
+        "(rank, times + 1) for rank",
+        "(rank, times) for rank",
+        "unit/test_compression.py",
+    ),
+    Mutation(
+        "mpicoll/engines/local_ops.py",
+        "return operands > 2 or",
+        "return operands > 9 or",
+        "unit/test_local.py",
+    ),
+    Mutation(
+        "mpicoll/compression/feedback.py",
+        "sent += buffer.ravel()",
+        "sent[:] = buffer.ravel()",
+        "mpi/test_compression.py",
+    ),
+    Mutation(
+        "mpicoll/dispatch/prepare.py",
+        "asked.engine, codec=asked.codec",
+        "asked.engine",
+        "mpi/test_compression.py",
+    ),
+    Mutation(
+        "mpicoll/compression/exact.py",
+        "number[0]).bit_length()",
+        "number[0]).bit_count()",
+        "mpi/test_compression.py",
+    ),
 ]
 
 

@@ -88,7 +88,8 @@ def settings(p: int, collectives: str, **given: Any) -> Settings:
         if given[option] not in known:
             raise ValueError(f"--{option} is {given[option]!r}; it must be {' or '.join(known)}")
     sizes = parse_sizes(given["sizes"])
-    given["dtype"] = given["dtype"] or _dtype(collectives, given["algorithms"], p)
+    if given["dtype"] is None:
+        given["dtype"] = _dtype(collectives, given["algorithms"], p)
     series = check_algorithms(list(shapes(p, collectives, **given)), given["algorithms"], p)
     return Settings(
         tuple(_sized(each, sizes, p, given["scaling"]) for each in series),

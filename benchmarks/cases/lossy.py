@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mpicoll.errors import MpicollError
+
 from .case import Case
 from .contenders import AUTO, NATIVE, Contender
 from .contents import contributed
@@ -24,7 +26,10 @@ def is_lossy(collective: str, algorithm: str, p: int) -> bool:
 
     if algorithm in (NATIVE, AUTO):
         return False
-    return schedule(collective, algorithm, p).codec is not None
+    try:
+        return schedule(collective, algorithm, p).codec is not None
+    except MpicollError:  # it does not run here, or is not ours
+        return False
 
 
 def error_of(case: Case, contender: Contender) -> Error | None:

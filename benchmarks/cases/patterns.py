@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from mpicoll.kernels.rules import low
 from mpicoll.schedules.blocks import offsets, sizes
 from mpicoll.schedules.collectives import COLLECTIVES, Collective, at_namesake, plain
 
@@ -69,9 +70,9 @@ def typed(array: np.ndarray, side: Side, mpi: Any) -> Any:
 
 
 def _datatype(array: np.ndarray, mpi: Any) -> Any:
-    from mpicoll.buffers.datatypes import facts_of_dtype
+    from mpicoll.buffers.datatypes import low_facts
 
-    known = facts_of_dtype(array.dtype)
+    known = low_facts(low(array.dtype) or "")
     return mpi.Datatype.fromcode(array.dtype.char) if known is None else known.datatype
 
 

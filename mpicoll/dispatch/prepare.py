@@ -277,7 +277,7 @@ def resolve(channel: Channel, call: Call) -> None:
     if serves is None:
         made = schedule(call.collective, choice.algorithm, channel.size, call.root, nodes=channel.agreed.nodes)
         plan = _lowered(channel, call, made, choice, arguments.in_place, asked.staged)
-        serves = Prepared(choice, asked.nbytes, plan, asked.staged, asked.engine)
+        serves = Prepared(choice, asked.nbytes, plan, asked.staged, asked.engine, codec=asked.codec)
         channel.remember(key, serves, serves.nbytes_kept(call.counts))
     call.prepared = serves
 

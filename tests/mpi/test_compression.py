@@ -93,6 +93,53 @@ def test_blocks_are_within_the_bound(comm, ours, engine, codec):
     assert p == 1 or (blocks != np.concatenate([vector(rank, n) for rank in range(p)])).any(), "it is lossy"
 
 
+@pytest.mark.parametrize("chunk", [None, 2048])
+def test_blocks_of_many_sizes(comm, ours, engine, chunk):
+    p, rank, of = comm.size, comm.rank, parse("int8")
+    sizes = [500 * r + r for r in range(p)]
+    names = dict.fromkeys(("allgatherv", "alltoallv", "reduce_scatter"), "quantized")
+    with ours.using(engine=engine, chunk_bytes=chunk, **names), ours.trace() as trace:
+        blocks = np.zeros(sum(sizes), np.float32)
+        ours.Allgatherv(vector(rank, sizes[rank]), [blocks, sizes])
+        sends, receives = [300 + 10 * rank + r for r in range(p)], [300 + 10 * r + rank for r in range(p)]
+        parts = np.zeros(sum(receives), np.float32)
+        ours.Alltoallv([np.concatenate([vector(rank, n) for n in sends]), sends], [parts, receives])
+        mine = np.zeros(sizes[rank], np.float32)
+        ours.Reduce_scatter(np.concatenate([vector(rank, n) for n in sizes]), mine, sizes)
+    assert [record.algorithm for record in trace] == ["quantized"] * 3
+    at = [0, *np.cumsum(sizes).tolist()]
+    for r in range(p):
+        right = vector(r, sizes[r])
+        assert (np.abs(blocks[at[r] : at[r + 1]] - right) <= of.error_bound(right)).all()
+    at = [0, *np.cumsum(receives).tolist()]
+    for r in range(p):
+        right = vector(r, receives[r])
+        assert (np.abs(parts[at[r] : at[r + 1]] - right) <= of.error_bound(right)).all()
+    each = [vector(r, sizes[rank]) for r in range(p)]
+    bound = sum(map(of.error_bound, each))
+    assert (np.abs(mine - np.sum(each, axis=0, dtype=np.float64)) <= bound + 1e-5).all()
+
+
+def test_persistent(comm, ours, engine):
+    x, y = vector(comm.rank, 3000), np.zeros(3000, np.float32)
+    exact = np.zeros(3000)
+    comm.Allreduce(x.astype(np.float64), exact)
+    with ours.using(allreduce="quantized", engine=engine):
+        request = ours.Allreduce_init(x, y)
+    for wrong in (False, True, False):
+        x[7] = np.nan if wrong else 0
+        exact[7] = 0
+        y[:] = 0
+        request.Start()
+        if wrong and comm.size > 1:
+            with pytest.raises(CodecError, match="NaN, infinity"):
+                request.Wait()
+        else:
+            request.Wait()
+            assert wrong or np.abs(y - exact).max() <= 0.04 * comm.size
+    request.Free()
+
+
 @pytest.mark.parametrize("codec", ["int8", "int4"])
 def test_fewer_bytes_are_sent(comm, ours, codec):
     n = 1 << 16

@@ -182,6 +182,14 @@ WRONG_WORDS = [
 ]
 
 
+@pytest.mark.parametrize(("algorithms", "dtype"), [
+    ("native,auto,ring", "float64"), ("auto,quantized(codec=int4)", "float32"), ("all", "float64"),
+])
+def test_codes_are_made_of_float32_where_no_dtype_is_named(algorithms, dtype):
+    made = options.settings(4, "allreduce", **{**GIVEN, "algorithms": algorithms, "dtype": None})
+    assert [series.shape.dtype for series in made.series] == [dtype]
+
+
 @pytest.mark.parametrize(("change", "said"), WRONG_WORDS, ids=[str(change) for change, _ in WRONG_WORDS])
 def test_settings_that_are_wrong(change, said):
     words = {"collective": "allreduce", **GIVEN, **change}

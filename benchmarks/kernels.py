@@ -69,6 +69,8 @@ def kernels(ops: str, dtypes: str, sizes: str, operands: str, seconds: float, pa
         several = [_several(word) for word in listed("--operands", operands)]
         if not wanted:
             raise ValueError("MPI has none of these operators for any of these types")
+        for _, dtype in wanted:
+            dtype_of(dtype)  # whether it is there
     asked = [(*pair, size, k) for pair in wanted for size in bytes_ for k in several]
     screen, each = console(), seconds / len(asked)
     found = [timed(*one, each) for one in asked]

@@ -3,7 +3,7 @@
     widen_address(dtype)      kernel(dst, src, params, n)    dst[i] = float32(src[i])
     narrow_address(dtype)     kernel(dst, src, params, n)    dst[i] = float32 src[i], rounded to nearest, ties to even
     narrow_address(dtype, stochastic=True)                   rounded up or down at random; params: address of the seed
-    reduce_address(op, dtype) kernel(dst, a, b, n)           dst[i] = a[i] op b[i] in float32, rounded once
+    reduce_address(op, dtype) kernel(dst, a, b, n)           dst[i] = a[i] op b[i], as if in float32 and rounded once
     scale_address(dtype)      kernel(dst, a, b, n)           dst[i] = a[i] / b[0], where b[0] is a float32
 
 Kernels have the signature of the reductions (see `reduce`). `rules` says which types these are, and what becomes of NaN
@@ -69,12 +69,17 @@ def noise(seed: Any, i: Any, bits: Any) -> Any:
 
 
 class Element(NamedTuple):
-    """How a type is widened and narrowed, one element, and how many bytes it has."""
+    """How a type is widened and narrowed, one element, how many bytes it has, and which codes, without sign, are NaN.
+
+    Those are the ones above `largest`; a quiet NaN has the bit `quiet`.
+    """
 
     widen: Any
     narrow: Any
     stochastic: Any
     itemsize: int
+    largest: int
+    quiet: int
 
 
 @njit
@@ -164,7 +169,8 @@ def _small(exponent: int, mantissa: int, infinite: bool) -> Element:
         up = np.uint32(1) if chance < scaled - np.float32(whole) else np.uint32(0)
         return joined(u, size, power, np.uint32(np.uint32(whole) + up))
 
-    return Element(widen, narrow, stochastic, bits // 8)
+    last = special if infinite else special - 1
+    return Element(widen, narrow, stochastic, bits // 8, last, 1 << (mantissa - 1))
 
 
 # What processors do with float16 themselves, in one instruction: also NaN, subnormal numbers and rounding.
@@ -230,7 +236,7 @@ def _upper_halves(portable: Element) -> Element:
 
 
 ELEMENTS = {
-    "bfloat16": Element(_widen_bfloat16, _narrow_bfloat16, _stochastic_bfloat16, 2),
+    "bfloat16": Element(_widen_bfloat16, _narrow_bfloat16, _stochastic_bfloat16, 2, 0x7F80, 0x40),
     "float16": _halves(_small(5, 10, True)),
     "float8_e5m2": _upper_halves(_small(5, 2, True)),
     "float8_e4m3fn": _small(4, 3, False),
@@ -247,25 +253,46 @@ def _prod(x: Any, y: Any) -> Any:
     return x * y
 
 
-@njit
-def _max(x: Any, y: Any) -> Any:
-    return x if (x > y) | (x != x) else y
+_ARITHMETIC = {"SUM": _sum, "PROD": _prod}
 
 
-@njit
-def _min(x: Any, y: Any) -> Any:
-    return x if (x < y) | (x != x) else y
+def _rounding(element: Element, op: str) -> Any:
+    """Return an operator on two codes that computes in float32."""
+    widen, narrow, apply = element.widen, element.narrow, _ARITHMETIC[op]
+
+    @njit
+    def combine(x: Any, y: Any) -> Any:
+        return narrow(apply(widen(x), widen(y)))
+
+    return combine
 
 
-_OPERATORS = {"SUM": _sum, "PROD": _prod, "MAX": _max, "MIN": _min}
+def _choosing(element: Element, op: str) -> Any:
+    """Return an operator on two codes that is one of them: it takes no float32 to compare them."""
+    signed: Any = np.int8 if element.itemsize == 1 else np.int16
+    sign_at = signed(8 * element.itemsize - 1)
+    size, largest, quiet = signed(np.iinfo(signed).max), signed(element.largest), signed(element.quiet)
+    upwards = op == "MAX"
+
+    @njit
+    def combine(x: Any, y: Any) -> Any:
+        u, v = signed(x), signed(y)
+        # Numbers are ordered as their codes, but the negative ones the other way.
+        i, j = signed(u ^ (signed(u >> sign_at) & size)), signed(v ^ (signed(v >> sign_at) & size))
+        u_nan, v_nan = signed(u & size) > largest, signed(v & size) > largest
+        better = i > j if upwards else i < j
+        u, v = signed(u | quiet) if u_nan else u, signed(v | quiet) if v_nan else v
+        return u if u_nan | (better & (not v_nan)) else v
+
+    return combine
 
 
 @cache
 def reduce_address(op: str, dtype: np.dtype) -> int:
     """Address of the kernel dst[i] = a[i] op b[i]; it stays valid. op: SUM, PROD, MAX or MIN."""
     name = _named(dtype)
-    element, apply = ELEMENTS[name], _OPERATORS[op]
-    widen, narrow = element.widen, element.narrow
+    element = ELEMENTS[name]
+    combine = (_rounding if op in _ARITHMETIC else _choosing)(element, op)
 
     def kernel(dst: Any, a: Any, b: Any, n: int) -> None:
         out, x, y = carray(dst, (n,)), carray(a, (n,)), carray(b, (n,))
@@ -273,10 +300,10 @@ def reduce_address(op: str, dtype: np.dtype) -> int:
             x, y = y, x
         if out.ctypes.data == x.ctypes.data:
             for i in range(n):
-                x[i] = narrow(apply(widen(x[i]), widen(y[i])))
+                x[i] = combine(x[i], y[i])
         else:
             for i in range(n):
-                out[i] = narrow(apply(widen(x[i]), widen(y[i])))
+                out[i] = combine(x[i], y[i])
 
     return _compiled(kernel, f"{op.lower()}_{name}", *[element.itemsize] * 3)
 

@@ -19,9 +19,9 @@ What the operators compute, in every implementation here:
 - Elements of 16 and 8 bits (LOW) are widened to float32, combined there and rounded once, to nearest, ties to even:
 
     type            NaN                    infinity      too large to round to a number      subnormal numbers
-    float16         stays NaN              as IEEE has   from 65520 on infinity              kept
-    bfloat16        stays NaN              as IEEE has   infinity                            kept
-    float8_e5m2     stays NaN              as IEEE has   from 61440 on infinity              kept
+    float16         stays NaN, and quiet   as IEEE has   from 65520 on infinity              kept
+    bfloat16        stays NaN, and quiet   as IEEE has   infinity                            kept
+    float8_e5m2     stays NaN, and quiet   as IEEE has   from 61440 on infinity              kept
     float8_e4m3fn   0x7f and 0xff          there is none above 464 NaN                       kept
 
 - MAXLOC, MINLOC give the pair with the larger (smaller) value; on equal values the lower index; a NaN

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,13 @@ from mpicoll.kernels import lowp, plain, reduce, reference, rules, scale, servin
 TYPES = {np.dtype(each).name: np.dtype(each) for each in (np.float16, bfloat16, float8_e4m3fn, float8_e5m2)}
 SMALL = [name for name, dtype in TYPES.items() if dtype.itemsize == 1]
 UFUNCS = {"SUM": np.add, "PROD": np.multiply, "MAX": np.maximum, "MIN": np.minimum}
-WAYS = {"compiled": serving, "plain": plain}
+COMPILED = SimpleNamespace(  # serving would pass over what cannot be compiled
+    address=reduce.address,
+    scale_address=scale.address,
+    widen_address=lowp.widen_address,
+    narrow_address=lowp.narrow_address,
+)
+WAYS = {"compiled": COMPILED, "plain": plain}
 each_type = pytest.mark.parametrize("name", TYPES)
 each_way = pytest.mark.parametrize("way", WAYS)
 each_place = pytest.mark.parametrize("place", ["apart", "first", "second"])
@@ -100,9 +107,22 @@ def test_pairs_of_16_bits_in_place_or_not(name, op, place):
     with np.errstate(all="ignore"):
         expected = rounded(UFUNCS[op](a.astype(np.float32), b.astype(np.float32)), name)
     got = {"apart": np.empty_like(a), "first": a, "second": b}[place]
-    reduce.call(serving.address(op, TYPES[name]), at(got), at(a), at(b), len(a))
+    reduce.call(reduce.address(op, TYPES[name]), at(got), at(a), at(b), len(a))
     zero = expected.astype(np.float32) == 0
     assert same(got[~zero], expected[~zero]) and (got[zero].astype(np.float32) == 0).all()
+
+
+@pytest.mark.parametrize("name, quiet", [("float16", 0x200), ("bfloat16", 0x40), ("float8_e5m2", 2)])
+@each_way
+def test_a_nan_is_quiet_afterwards(name, quiet, way):
+    x = every(name)
+    nan = x[np.isnan(x.astype(np.float32))]
+    ones, got = np.ones_like(nan), np.empty_like(nan)
+    assert len(nan) > 4 and not (bits(nan) & quiet).all()
+    for op in UFUNCS:
+        for operands in ((nan, ones), (ones, nan)):
+            reduce.call(WAYS[way].address(op, TYPES[name]), at(got), *map(at, operands), len(nan))
+            assert np.isnan(got.astype(np.float32)).all() and (bits(got) & quiet).all()
 
 
 @each_type
@@ -123,10 +143,14 @@ def test_nothing_beyond_the_elements_is_touched(name, way, place, n):
         assert (memory[where][1:-1] == (0xA5 if values is None else bits(values))).all()
 
 
+# Of float32, not of the type; by the first ones, times 1 / divisor rounds otherwise in some type.
+DIVISORS = (1.0009765625 / 1.03759765625, 1.0078125 / 1.08984375, 1.125 / 1.8125, 3, 1000.7, 2**-9)
+
+
 @each_type
 @each_way
 def test_a_division_rounds_once(name, way):
-    for divisor in (3, 1000.7, 2**-9):  # the first is exact in every type, the second in none
+    for divisor in DIVISORS:
         x, by = every(name), np.array([divisor], np.float32)
         with np.errstate(all="ignore"):
             expected = rounded(x.astype(np.float32) / by, name)
@@ -136,6 +160,16 @@ def test_a_division_rounds_once(name, way):
         x = every(name)
         reference.scale(got, x, by)
         assert same(got, expected)
+
+
+@each_type
+def test_what_is_served_is_compiled(name):
+    dtype = TYPES[name]
+    assert serving.address("SUM", dtype) == reduce.address("SUM", dtype)
+    assert serving.scale_address(dtype) == scale.address(dtype)
+    assert serving.widen_address(dtype) == lowp.widen_address(dtype)
+    for stochastic in (False, True):
+        assert serving.narrow_address(dtype, stochastic) == lowp.narrow_address(dtype, stochastic)
 
 
 @each_type
@@ -187,7 +221,10 @@ def test_no_chance_makes_a_number_too_large(name, way):
     finite = every(name).astype(np.float32)
     largest = finite[np.isfinite(finite)].max()
     beyond = np.linspace(np.float64(largest), min(1.2 * np.float64(largest), np.finfo("f4").max), 10_000)
-    x = np.concatenate([beyond, -beyond, [np.inf, -np.inf, np.nan]]).astype(np.float32)
+    tie = np.float64(largest) + (np.float64(largest) - np.sort(finite[np.isfinite(finite)].astype(float))[-2]) / 2
+    ties = np.full(100, tie, np.float32)
+    ties[1::2] = np.nextafter(ties[0], np.float32(0))
+    x = np.concatenate([beyond, -beyond, ties, [np.inf, -np.inf, np.nan]]).astype(np.float32)
     got = at_random(way, x, name, 7)
     assert same(got, rounded(x, name)) and not np.isfinite(got.astype(np.float32)).all()
     inside = np.full(10_000, np.nextafter(largest, np.float32(0)))

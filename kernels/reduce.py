@@ -226,7 +226,7 @@ def call(kernel: int, dst: int, a: int, b: int, n: int) -> None:
 
     Nothing is checked: a wrong address or n ends the process.
     """
-    _function(kernel)(dst, a, b, n)
+    _function(int(kernel))(dst, a, b, n)  # compiled code's words are NumPy's in Python
 
 
 call_address = intrinsic(_call_address, call)

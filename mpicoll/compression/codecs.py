@@ -80,8 +80,11 @@ class Codec:
 
     @cached_property
     def addresses(self) -> tuple[int, int]:
-        """The addresses of its encode and decode, see kernels/codecs.py."""
-        return kernels.addresses(self.name)
+        """The addresses of its encode and decode, see kernels/codecs.py. Raises CodecError where they cannot be had."""
+        try:
+            return kernels.addresses(self.name)
+        except Exception as error:  # there is no numba, or its inner parts are others
+            raise CodecError(f"{self} has compiled kernels only, and they can be neither loaded nor compiled") from error
 
     def params(self, keep: bool = False) -> np.ndarray:
         """Return new words for the kernels. keep: leave in the source what was not sent."""

@@ -145,6 +145,15 @@ def test_other_arrays_are_refused():
         parse("bfloat16").of_group(4)
 
 
+def test_without_a_compiler_a_codec_says_so(monkeypatch):
+    def fail(name):
+        raise ImportError("no numba")
+
+    monkeypatch.setattr(kernels, "addresses", fail)
+    with pytest.raises(CodecError, match="neither loaded nor compiled"):
+        parse("int8(group=16)").encode(np.ones(4, np.float32))
+
+
 def test_reference_of_the_kernels_is_not_their_own_arithmetic():
     x = np.random.default_rng(6).standard_normal(GROUPS["int8"]).astype(np.float32)
     scale = np.abs(x).max() / np.float32(127)

@@ -80,7 +80,7 @@ class Codec:
 
     @cached_property
     def addresses(self) -> tuple[int, int]:
-        """The addresses of its encode and decode, see kernels/codecs.py. Raises CodecError where they cannot be had."""
+        """The addresses of its encode and decode, see kernels/codecs.py. Raises CodecError where there are none."""
         try:
             return kernels.addresses(self.name)
         except Exception as error:  # there is no numba, or its inner parts are others

@@ -84,7 +84,8 @@ class Codec:
         try:
             return kernels.addresses(self.name)
         except Exception as error:  # there is no numba, or its inner parts are others
-        """Its encode and decode, by addresses (see kernels/codecs.py). Raises CodecError where there are none."""
+            what = f"{self} has compiled kernels only"
+            raise CodecError(f"{what}, and they can be neither loaded nor compiled") from error
 
     def params(self, keep: bool = False) -> np.ndarray:
         """Return new words for the kernels. keep: leave in the source what was not sent."""

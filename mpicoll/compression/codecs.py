@@ -73,11 +73,6 @@ class Codec:
         """The bytes of codes for each byte of float32, in whole groups."""
         return Fraction(self._of_group(self.group), 4 * self.group)
 
-    @property
-    def is_mean_preserving(self) -> bool:
-        """Whether it needs no error feedback to learn: its error is small beside every group's largest element."""
-        return self.name != "topk"
-
     @cached_property
     def addresses(self) -> tuple[int, int]:
         """The addresses of its encode and decode, see kernels/codecs.py. Raises CodecError where there are none."""

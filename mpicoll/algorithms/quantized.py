@@ -24,7 +24,7 @@ def _fold_codes(p: int, rank: int) -> Steps:
         yield (*moved, Copy(Loc(CODES, after), Loc(VALUE, after))) if i < p - 1 else moved
 
 
-@algorithm("reduce_scatter", grid=[over((2, 3, 5, 8), codec=("int4", "cast(bfloat16)", "topk"))])
+@algorithm("reduce_scatter", grid=[over((3,), codec=("int4",))])
 def quantized(p: int, rank: int, *, codec: Codec = "int8", group: GroupSize = OWN) -> Steps:
     """Send each rank codes of its block; fold in float32 what comes out of those that arrive.
 
@@ -46,8 +46,8 @@ def quantized(p: int, rank: int, *, codec: Codec = "int8", group: GroupSize = OW
     blocks=lambda p, **_: p,
     name="quantized",
     grid=[
-        over((2, 3, 5, 8), codec=("int4", "cast(bfloat16)", "topk")),
-        over((2, 3, 5, 8), feedback=("yes",)),
+        over((3,), codec=("int4",)),
+        over((2, 3, 5), feedback=("yes",)),
         over((3,), group=(64,)),
     ],
 )
@@ -74,7 +74,7 @@ def allreduce(p: int, rank: int, *, codec: Codec = "int8", group: GroupSize = OW
     return then(_fold_codes(p, rank), [Copy(codes, value), *rest, Copy(value, codes)], coded(gathering.ring(p, rank)))
 
 
-@algorithm("allgather", name="quantized", grid=[over((2, 3, 5, 8), codec=("int4", "cast(bfloat16)", "topk"))])
+@algorithm("allgather", name="quantized", grid=[over((3,), codec=("int4",))])
 def allgather(p: int, rank: int, *, codec: Codec = "int8", group: GroupSize = OWN) -> Strands:
     """Encode one's block and send codes round the ring; everybody, the sender too, ends with what comes out of them.
 
@@ -94,7 +94,7 @@ def allgather(p: int, rank: int, *, codec: Codec = "int8", group: GroupSize = OW
     return then([Copy(codes, value), Copy(value, codes)], coded(gathering.ring(p, rank)))
 
 
-@algorithm("bcast", name="quantized", grid=[over((2, 3, 5, 8), codec=("int4", "cast(bfloat16)", "topk"))])
+@algorithm("bcast", name="quantized", grid=[over((3,), codec=("int4",))])
 def bcast(p: int, rank: int, *, codec: Codec = "int8", group: GroupSize = OWN) -> Strands:
     """Encode the vector at the root and hand codes down the chain; the root's own stays as it is.
 
@@ -112,7 +112,7 @@ def bcast(p: int, rank: int, *, codec: Codec = "int8", group: GroupSize = OWN) -
     return then(encode, coded(broadcasting.chain(p, rank)))
 
 
-@algorithm("alltoall", name="quantized", grid=[over((2, 3, 5, 8), codec=("int4", "cast(bfloat16)", "topk"))])
+@algorithm("alltoall", name="quantized", grid=[over((3,), codec=("int4",))])
 def alltoall(p: int, rank: int, *, codec: Codec = "int8", group: GroupSize = OWN) -> Steps:
     """Swap codes with the rank i further on in step i; what a rank keeps for itself is not encoded.
 

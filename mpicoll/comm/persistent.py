@@ -13,6 +13,7 @@ from mpi4py import MPI
 from ..dispatch.check_mode import comparison, signature
 from ..dispatch.execute import UnderWay, may_take_the_fast_path, needs_counts, record
 from ..dispatch.prepare import Call
+from ..dispatch.problems import are_told
 from ..dispatch.staging import divide
 from ..engines.protocol import Execution
 from ..errors import CommError, MpicollError, RequestError
@@ -179,7 +180,8 @@ class PersistentCall(UnderWay):
             self.channel.leak(self, None)
         if self.broken:
             raise RequestError("the last start was interrupted before it was under way; make another request")
-        self.in_flight = self.operation([self._begun(outcome)])
+        stages = [self._begun(outcome), *([self.tell] if self.native is None and are_told(self.call) else [])]
+        self.in_flight = self.operation(stages)
         self.in_flight.is_begun = self.fast_path
         return self.in_flight
 
@@ -251,6 +253,10 @@ class PersistentCall(UnderWay):
 
     def _scratch(self, nbytes: int) -> np.ndarray | None:
         return self.own_scratch
+
+    def _comm(self) -> MPI.Comm:
+        comm: MPI.Comm = self.slot.comm
+        return comm
 
     def _execution(self) -> Execution:
         execution: Execution = self.own_execution

@@ -46,7 +46,7 @@ class Asking(Running):
         self.call, self.rank, self.told, self.check = call, channel.rank, told, channel.settings.check
         self.mine = np.array(_row(call, channel.rank, channel.size, self.check), np.int64)
         self.all = np.empty((channel.size, len(self.mine)), np.int64)
-        plan = _plan(channel.size, channel.rank, len(self.mine))
+        plan = plan_of_numbers(channel.size, channel.rank, len(self.mine))
         self.scratch = np.empty(plan.scratch_bytes + ALIGN, np.uint8)
         at = [MPI.Get_address(x) for x in (self.mine, self.all, self.scratch)]
         super().__init__(engine_named(call.prepared.choice.engine).Execution(plan, channel.comm))
@@ -62,7 +62,8 @@ class Asking(Running):
 
 
 @lru_cache(maxsize=64)
-def _plan(p: int, rank: int, width: int) -> RolledPlan:
+def plan_of_numbers(p: int, rank: int, width: int) -> RolledPlan:
+    """Return the plan by which all ranks tell each other so many numbers."""
     return rolled(lower(schedule("allgather", "bruck", p), rank, width, WIDTH))
 
 

@@ -24,6 +24,7 @@ from ..schedules.collectives import BLOCKING, NONBLOCKING
 from . import count_exchange
 from .check_mode import Exchange, signature
 from .prepare import Call, resolve
+from .problems import Telling, are_told
 from .staging import Memory, divide, place
 
 _ODD = 0x9E3779B1  # spreads the seeds of calls, whose numbers follow each other
@@ -34,7 +35,7 @@ def run(channel: Channel, comm: MPI.Intracomm, call: Call) -> None:
     if call.prepared.is_native:
         _run_native(channel, comm, call)
         return
-    if anything_in_flight() or channel.settings.check or call.prepared.plan is None:
+    if anything_in_flight() or channel.settings.check or call.prepared.plan is None or are_told(call):
         channel.run(operation(channel, call))
         return
     under_way = UnderWay(channel, call, channel.next_sequence())
@@ -68,6 +69,8 @@ def operation(channel: Channel, call: Call) -> Operation:
     stages: list[Callable[[], Stage]] = [under_way.start]
     if needs_counts(channel, call):
         stages.insert(0, under_way.ask)
+    if are_told(call):
+        stages.append(under_way.tell)
     if channel.settings.check:
         exchange = Exchange(channel.comm, signature(call, under_way.sequence))  # now, in the order of calls
         stages.insert(0, lambda: exchange)
@@ -125,6 +128,11 @@ class UnderWay:
         self.execution.bind(self.tags, bases, work(self.call, self.channel.size, self.params))
         return Running(self.execution)
 
+    def tell(self) -> Stage:
+        """Return a stage behind the plan: learn whether another rank met NaN or infinity."""
+        assert self.params is not None
+        return Telling(self._comm(), self.tags, self.call, self.params)
+
     def finish(self) -> None:
         """After the last stage."""
         if self.memory is None or self.execution is None:  # an interrupt came after the last of it
@@ -152,6 +160,9 @@ class UnderWay:
 
     def _scratch(self, nbytes: int) -> np.ndarray | None:
         return self.channel.scratch.take(nbytes) if nbytes else None
+
+    def _comm(self) -> MPI.Comm:
+        return self.channel.comm
 
     def _execution(self) -> Execution:
         return self.call.prepared.take(self.channel.comm)

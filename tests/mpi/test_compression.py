@@ -258,6 +258,20 @@ def test_what_is_not_finite_is_told_everywhere(comm, ours, engine):
         if comm.size > 1:
             with pytest.raises(CodecError, match="NaN, infinity"), forced(ours, "int8", engine):
                 ours.Allreduce(x, np.zeros(2000, np.float32))
+            n = 2000 // comm.size * comm.size
+            with ours.using(reduce_scatter="quantized", alltoall="quantized", engine=engine):
+                with pytest.raises(CodecError, match="NaN, infinity"):
+                    ours.Ireduce_scatter_block(x[:n], np.zeros(n // comm.size, np.float32)).Wait()
+                with pytest.raises(CodecError, match="NaN, infinity"):
+                    ours.Ialltoall(x[:n], np.zeros(n, np.float32)).Wait()
+                with pytest.raises(CodecError, match="NaN, infinity"):
+                    ours.Reduce_scatter_block(x[:n], np.zeros(n // comm.size, np.float32))
+                request = ours.Alltoall_init(x[:n], np.zeros(n, np.float32))
+                for _ in range(2):
+                    request.Start()
+                    with pytest.raises(CodecError, match="NaN, infinity"):
+                        request.Wait()
+                request.Free()
         with pytest.raises(CodecError, match="NaN or infinity"):
             reproducible_sum(ours, x)
     y = np.zeros(5, np.float32)

@@ -55,7 +55,7 @@ def allreduce(p: int, rank: int, *, codec: Codec = "int8", group: GroupSize = OW
     """Reduce-scatter codes pairwise, encode the sum of one's block, and send those codes round the ring.
 
     With feedback the rank's contribution is left as what no codes hold of it: of other ranks' blocks what its codes
-    lack, of its own block what the codes of the sum lack.
+    lack, of its own block what the codes of the sum lack. So the send buffer changes, unlike with any other algorithm.
 
     Steps: 2 * (p - 1)
     Bytes per rank: 2 * n * (p - 1) / p * codec.share

@@ -21,7 +21,7 @@ from ..buffers.parse import kind, named_type
 from ..compression.codecs import Codec
 from ..engines.load import engine_named
 from ..engines.protocol import Execution
-from ..errors import ArgumentError, CodecError, OperatorError, PreconditionError
+from ..errors import ArgumentError, BufferAccessError, CodecError, OperatorError, PreconditionError
 from ..plans.lowering import is_staged, lower
 from ..plans.plan import Counts, Shares
 from ..plans.rolled import RolledPlan, rolled
@@ -227,7 +227,10 @@ def check_choices(channel: Channel, algorithms: Mapping[str, str]) -> None:
 
 
 def prepare(channel: Channel, call: Call) -> None:
-    """Find what serves this call, in the channel's cache, or make it. Raises PreconditionError, ValueError."""
+    """Find what serves this call, in the channel's cache, or make it.
+
+    Raises PreconditionError, CodecError, BufferAccessError, ValueError.
+    """
     arguments = call.arguments
     in_place = arguments is not None and (arguments.in_place or call.collective == "bcast")
     key = (
@@ -240,7 +243,18 @@ def prepare(channel: Channel, call: Call) -> None:
     if prepared is None:
         prepared = _prepare(channel, call, in_place)
         channel.remember(key, prepared, prepared.nbytes_kept(call.counts))
+    if prepared.keeps_rest:
+        _check_writable(call)
     call.prepared = prepared
+
+
+def _check_writable(call: Call) -> None:
+    """Raise BufferAccessError for a read-only send buffer, in which what codes lack is to be left."""
+    send = call.arguments.send if call.arguments is not None else None
+    if send is not None and send.obj is not None and memoryview(send.obj).readonly:
+        raise BufferAccessError(
+            "with feedback=yes the send buffer is left as what codes lack, and it is read-only; pass a writable one"
+        )
 
 
 def _prepare(channel: Channel, call: Call, in_place: bool) -> Prepared:

@@ -94,9 +94,13 @@ class Algorithm:
     def codec(self, resolved: dict[str, Any]) -> Codec | None:
         """Return the codec that its codes are made by: its own, or that of a part of it; None where it has no codes.
 
-        Raises ParameterError for a group that the codec cannot have, and for two parts with two codecs.
+        Raises ParameterError for a group that the codec cannot have, for two parts with two codecs, and for a part that
+        would leave in its input what codes lack: that is the contribution of the whole.
         """
-        found = {x.entry.codec(x.parts()) for x in resolved.values() if isinstance(x, Chosen)} - {None}
+        parts = [x for x in resolved.values() if isinstance(x, Chosen)]
+        if any(dict(x.given).get("feedback", "no") != "no" for x in parts):
+            raise ParameterError(f"{self.title} has a part with feedback, which only a whole algorithm can have")
+        found = {x.entry.codec(x.parts()) for x in parts} - {None}
         if "codec" in resolved:
             found.add(resolved["codec"].of_group(resolved["group"]) if resolved["group"] != OWN else resolved["codec"])
         if len(found) > 1:

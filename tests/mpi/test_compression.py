@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.compression import Allreduce, PowerSGD, parse, reproducible_sum, shared_scale_sum
-from mpicoll.errors import CodecError, MismatchError, ParameterError
+from mpicoll.errors import BufferAccessError, CodecError, MismatchError, ParameterError
 
 CODECS = ["int8", "int4", "cast(bfloat16)", "cast(float8_e4m3fn)", "topk(fraction=0.1, group=256)"]
 each_codec = pytest.mark.parametrize("codec", CODECS)
@@ -287,6 +287,27 @@ def test_bad_input(comm, ours):
     for spec, said in (("codec=int9", "there is no codec"), ("group=0", "at least 1"), ("group=3", "power of two")):
         with pytest.raises(ParameterError, match=said), ours.using(allreduce=f"quantized({spec})"):
             pass
+
+
+def test_feedback_changes_no_buffer_that_may_not_be_written(comm, ours):
+    x, y = vector(comm.rank, 500), np.zeros(500, np.float32)
+    before = x.copy()
+    with ours.using(allreduce="quantized(feedback=yes)"):
+        ours.Allreduce(x, y)                            # what serves it is known from then on
+        assert comm.size == 1 or (x != before).any()
+        x[:] = before
+        x.flags.writeable = False
+        with pytest.raises(BufferAccessError, match="it is read-only"):
+            ours.Allreduce(x, y)
+        with pytest.raises(BufferAccessError, match="it is read-only"):
+            ours.Allreduce([x, 500, MPI.FLOAT], y)
+    assert (x == before).all()
+    with ours.using(allreduce="quantized"):
+        ours.Allreduce(x, y)
+    assert (x == before).all()
+    inner = "hierarchical(middle=quantized(feedback=yes))"
+    with pytest.raises(ParameterError, match="a part with feedback"), ours.using(allreduce=inner):
+        pass
 
 
 def test_ranks_with_different_codecs_are_told(comm, monkeypatch):

@@ -31,6 +31,7 @@ classes, and after the colon the MPI error class that `Get_error_class()` report
         MismatchError [RuntimeError]                  check mode: the ranks called different things
         VerifyError [AssertionError]                  a schedule that is not a correct collective
         EngineError [RuntimeError]                    an engine that cannot run a plan
+        StallError [TimeoutError, RuntimeError]       a call that was given up: its time is over, or waiting is in vain
 
 This module never imports mpi4py: proofs and pictures need no MPI.  `MPIError` is born a plain `RuntimeError`
 (as is `MPI.Exception`); the modules that use MPI call `join_mpi`, which gives it `MPI.Exception` as a base.
@@ -66,6 +67,7 @@ __all__ = [
     "RequestError",
     "RootError",
     "RootRangeError",
+    "StallError",
     "TrainingError",
     "TuningError",
     "TypecodeError",
@@ -278,6 +280,10 @@ class VerifyError(MpicollError, AssertionError):
 
 class EngineError(MpicollError, RuntimeError):
     """An engine that cannot run a plan."""
+
+
+class StallError(MpicollError, TimeoutError, RuntimeError):
+    """A call that was given up: its time is over, or other ranks will never come to it; has the watchdog's words."""
 
 
 def spans(ranks: Iterable[int]) -> str:

@@ -154,6 +154,25 @@ class Comm(Collectives):
         channel.fast_path.insert(call)
         return request
 
+    def begin(self, form: str, method: Method, *arguments: Any) -> Operation | None:
+        """Begin a call as its blocking or its nonblocking form would; for who waits for it in another way than these.
+
+        Return what the channel is to launch, None where the call is over. arguments: send buffer, receive buffer,
+        operator, root or recvcounts. Raises what the method raises before it sends anything.
+        """
+        channel, request = self._open(), Request() if form == NONBLOCKING else None
+        if not self._fast_call(method, *arguments, *([request] if request is not None else [])):
+            if request is not None:
+                MPI.Request.Wait(request)  # it is complete
+            return None
+        begun, operation = channel.fast_path.resume(method, form)
+        if not begun:
+            call = self._prepare(channel, form, method, *arguments)
+            is_native = call.prepared.is_native
+            operation = execute.native_operation(channel, self, call) if is_native else execute.operation(channel, call)
+            channel.fast_path.insert(call)
+        return operation
+
     def _init(self, info: MPI.Info, method: Method, *arguments: Any) -> MPI.Prequest:
         """Return a request that carries out a call at every Start."""
         channel = self._open()
@@ -170,7 +189,8 @@ class Comm(Collectives):
             prepare.prepare(channel, call)
             if form != PERSISTENT and not call.prepared.is_native:
                 channel.check_tags()
-                call.key = channel.fast_path.key(call)
+                if not channel.compares(channel.sequence + 1):
+                    call.key = channel.fast_path.key(call)
             return call
         except MismatchError:
             raise

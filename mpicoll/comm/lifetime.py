@@ -4,7 +4,9 @@ Every handle on the communicator shares the channel, which ends with the communi
 
 MPI may delete the attribute in the middle of another call: MPICH frees a communicator within MPI_Request_free, if a
 persistent request was the last that kept it, and fails if an object is freed in that moment. So the delete callback
-only puts the channel into LEFT; its private communicators are freed at the next chance.
+only puts the channel into LEFT. Its private communicators are freed at a later chance, once no rank can have a note on
+its way to another: MPI may give their context to a communicator of fewer ranks, the program's own, where the note of a
+rank that is not in it would be found by MPI_Iprobe.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from ..runtime.trace import Log
 
 _keyval: int | None = None
 LEFT: deque[Channel] = deque()  # channels of freed communicators, whose private ones are still to be freed
+MANY = 64  # of them may wait for ranks that have not left; the private communicators of older ones are given up
 OPENED: list[Callable[[Channel], None]] = []  # called with every new channel, on all its ranks
 # One thread at a time may touch attributes. mpi4py holds Python's lock when it asks for one. Some MPIs hold a lock of
 # their own for all attributes while a callback runs, which waits for Python's lock: two threads could wait for each
@@ -62,10 +65,9 @@ def detach(comm: MPI.Comm) -> None:
     channel = _attribute(comm) if comm not in (MPI.COMM_NULL, MPI.COMM_WORLD, MPI.COMM_SELF) else None
     if channel is not None:
         channel.drain()
-        channel.respond()
-        channel.free()
         with _attributes:
             comm.Delete_attr(_keyval)  # type: ignore[arg-type]
+        _give_back()
 
 
 def _attribute(comm: MPI.Comm) -> Channel | None:
@@ -87,14 +89,14 @@ def _deleted(comm: MPI.Comm, keyval: int, channel: Channel) -> None:
 
 
 def _give_back() -> None:
-    """Free the private communicators of channels that were left, once nothing is in flight on them."""
+    """Free the private communicators of channels that every rank has left, with nothing under way on them."""
     for _ in range(len(LEFT)):
         with suppress(IndexError):  # another thread gives back too
             channel = LEFT.popleft()
-            if channel.in_flight:
-                LEFT.append(channel)
-            else:
+            if channel.is_quiet() or (len(LEFT) >= MANY and not channel.in_flight):
                 channel.free()
+            else:
+                LEFT.append(channel)
 
 
 def _finalizing(comm: MPI.Comm, keyval: int, value: Any) -> None:
@@ -111,7 +113,9 @@ def _close() -> None:
     progress.THREAD.stop()
     responder.RESPONDER.stop()
     if MPI.Is_initialized() and not MPI.Is_finalized() and not responder.RESPONDER.parting and os.getpid() == _process:
+        _give_back()
         responder.RESPONDER.part(LIVE.values())
+        _give_back()
         for channel in [*LIVE.values(), *LEFT]:
             LEAKED.extend(channel.in_flight)
             channel.free(drain=False)

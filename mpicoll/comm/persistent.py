@@ -141,7 +141,7 @@ class PersistentCall(UnderWay):
     def _claim(self) -> None:
         """Take what the plan needs. Collective."""
         channel = self.channel
-        if needs_counts(channel, self.call):
+        if needs_counts(channel, self.call, 0):
             asking = Operation(self.call.prepared.choice, self.sequence, [self.ask], lambda: None, self, name=self.name)
             channel.run(asking)
         plan = self.call.prepared.plan

@@ -82,15 +82,15 @@ def _short(value: Any) -> Any:
 # -- at the calls ---------------------------------------------------------------------------------------
 
 
-def signature(call: Call, sequence: int) -> dict[str, Any]:
-    """Return what all ranks must agree on, for check mode; None where this rank cannot know."""
+def signature(call: Call, sequence: int, any_form: bool = False) -> dict[str, Any]:
+    """Return what all ranks must agree on, for check mode; None where this rank cannot know, or may differ in form."""
     arguments = call.arguments
     one = (arguments.send or arguments.recv) if arguments is not None else None
     shares = call.counts if isinstance(call.counts, Shares) else None
     return {
         "sequence": sequence,
         "collective": call.collective,
-        "form": call.form,
+        "form": None if any_form else call.form,
         "recvcounts": "given" if call.collective == "reduce_scatter" else None,
         "root": call.root,
         "bytes": call.prepared.nbytes if shares is None else None,
@@ -105,7 +105,7 @@ def signature(call: Call, sequence: int) -> dict[str, Any]:
 def gather_recvcounts(channel: Channel, arguments: Arguments, name: str) -> None:
     """Reduce_scatter without recvcounts: ask all ranks for theirs. In check mode, first whether all of them ask."""
     assert arguments.recv is not None
-    if channel.settings.check:
+    if channel.compares(channel.sequence + 1):
         sequence = channel.next_sequence()
         mine = {"sequence": sequence, "collective": "reduce_scatter", "recvcounts": "left out"}
         channel.run(comparison(channel, mine, name))
@@ -121,7 +121,7 @@ def refuse(channel: Channel, error: MpicollError, form: str, name: str) -> None:
     No form waits longer than it would have: that of a nonblocking call goes on in the background.
     """
     channel.fail(Standing(channel.sequence + 1, 0, name), error, made=False)
-    if channel.settings.check:
+    if channel.compares(channel.sequence + 1):
         sequence = channel.next_sequence()
         operation = comparison(channel, {"sequence": sequence, "error": str(error)}, "a call with wrong arguments")
         if form == NONBLOCKING:

@@ -43,7 +43,7 @@ class Asking(Running):
         self, channel: Channel, call: Call, sequence: int, told: Callable[[tuple[int, ...]], None]
     ) -> None:
         assert isinstance(call.counts, Shares)
-        self.call, self.rank, self.told, self.check = call, channel.rank, told, channel.settings.check
+        self.call, self.rank, self.told, self.check = call, channel.rank, told, channel.compares(sequence)
         self.mine = np.array(_row(call, channel.rank, channel.size, self.check), np.int64)
         self.all = np.empty((channel.size, len(self.mine)), np.int64)
         plan = plan_of_numbers(channel.size, channel.rank, len(self.mine))

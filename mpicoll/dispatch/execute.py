@@ -35,7 +35,8 @@ def run(channel: Channel, comm: MPI.Intracomm, call: Call) -> None:
     if call.prepared.is_native:
         _run_native(channel, comm, call)
         return
-    if anything_in_flight() or channel.settings.check or call.prepared.plan is None or are_told(call):
+    compared = channel.compares(channel.sequence + 1)
+    if anything_in_flight() or compared or call.prepared.plan is None or are_told(call):
         channel.run(operation(channel, call))
         return
     under_way = UnderWay(channel, call, channel.next_sequence())
@@ -67,19 +68,20 @@ def operation(channel: Channel, call: Call) -> Operation:
     """
     under_way = UnderWay(channel, call, channel.next_sequence())
     stages: list[Callable[[], Stage]] = [under_way.start]
-    if needs_counts(channel, call):
+    if needs_counts(channel, call, under_way.sequence):
         stages.insert(0, under_way.ask)
     if are_told(call):
         stages.append(under_way.tell)
-    if channel.settings.check:
-        exchange = Exchange(channel.comm, signature(call, under_way.sequence))  # now, in the order of calls
+    if channel.compares(under_way.sequence):
+        # now, in the order of calls
+        exchange = Exchange(channel.comm, signature(call, under_way.sequence, channel.any_form))
         stages.insert(0, lambda: exchange)
     return under_way.operation(stages)
 
 
-def needs_counts(channel: Channel, call: Call) -> bool:
-    """Return whether ranks have to ask each other for counts first."""
-    return call.prepared.asks or (channel.settings.check and count_exchange.are_own(call))
+def needs_counts(channel: Channel, call: Call, sequence: int) -> bool:
+    """Return whether ranks have to ask each other for counts first, in the call of that number."""
+    return call.prepared.asks or (channel.compares(sequence) and count_exchange.are_own(call))
 
 
 class UnderWay:
@@ -208,26 +210,31 @@ def _run_native(channel: Channel, comm: MPI.Intracomm, call: Call) -> None:
 
     Only where using() chose it, and nobody watches over it, it is the blocking one, in which nothing of ours moves.
     """
-    if call.prepared.choice.forced and not channel.settings.watched:
+    if call.prepared.choice.forced and not is_watched(channel):
         channel.record(record(call, channel.next_sequence()))
         call.native(BLOCKING, comm)
         if call.averages:
             divide(call, channel)
     else:
-        channel.run(_native_operation(channel, comm, call))
+        channel.run(native_operation(channel, comm, call))
+
+
+def is_watched(channel: Channel) -> bool:
+    """Return whether the next call must not stand still in silence, though it is MPI's own."""
+    return channel.settings.watched or channel.compares(channel.sequence + 1)
 
 
 def _start_native(channel: Channel, comm: MPI.Intracomm, call: Call) -> MPI.Request | Operation:
     """MPI's own nonblocking collective: its request, or an operation where it is watched or averages."""
-    if channel.settings.watched or call.averages:
-        return _native_operation(channel, comm, call)
+    if is_watched(channel) or call.averages:
+        return native_operation(channel, comm, call)
     channel.say_once(call.prepared.choice)
     channel.record(record(call, channel.next_sequence()))
     request: MPI.Request = call.native(NONBLOCKING, comm)
     return request
 
 
-def _native_operation(channel: Channel, comm: MPI.Intracomm, call: Call) -> Operation:
+def native_operation(channel: Channel, comm: MPI.Intracomm, call: Call) -> Operation:
     """MPI's own nonblocking collective as an operation.
 
     In check mode it starts once the ranks have compared, on a communicator of its own, one after the other: that is
@@ -243,10 +250,10 @@ def _native_operation(channel: Channel, comm: MPI.Intracomm, call: Call) -> Oper
             divide(call, channel)
         channel.record(record(call, sequence))
 
-    if not channel.settings.check:
+    if not channel.compares(sequence):
         polled = Polled(call.native(NONBLOCKING, comm), what)
         return Operation(choice, sequence, [lambda: polled], finish, call, call.form, call.name)
-    exchange = Exchange(channel.comm, signature(call, sequence))
+    exchange = Exchange(channel.comm, signature(call, sequence, channel.any_form))
     stages: list[Callable[[], Stage]] = [
         lambda: exchange,
         lambda: Polled(call.native(NONBLOCKING, channel.compared), what),

@@ -32,9 +32,14 @@ following = njit(rolled.following)
 WAITING, DONE = 0, 1
 _IDLE_PASSES = 50  # empty passes before the processor is offered to others
 _CLOCK_PASSES = 16  # passes between looks at the clock
+_CONTENDED = 20e-6  # seconds: a yield that takes longer gave the processor to somebody
+# Microseconds without a move after which a rank sleeps between passes, and how long. A rank that is always ready to
+# run can keep others from it for seconds, those too that offer it theirs (seen on Linux 6.18).
+_SPIN, _SPIN_CONTENDED, _SLEEP = 1000, 100, 20
 # columns of a lane's state, places in `library` and `call`
 LANE, STEP, COUNT, TURN = range(4)
-ISEND, IRECV, TESTALL, WTIME, YIELD, BYTE, REQUEST_SIZE, STATUS_SIZE, STATUS_ERROR, IN_STATUS = range(10)
+ISEND, IRECV, TESTALL, WTIME, YIELD, USLEEP, BYTE, REQUEST_SIZE, STATUS_SIZE, STATUS_ERROR, IN_STATUS = range(11)
+IDLE_SINCE = 3  # a place in Execution.counters: the microsecond of the first pass without a move; 0 while it moves
 COMM, TAG, REQUESTS, STATUSES, FLAG, MOST = range(6)
 UNIT = 4  # columns of the state
 # the walker's arrays in its order, and the state before the first step: rows of Execution.table
@@ -73,7 +78,7 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled loop
 ):
     """Advance every lane for at most `seconds`: DONE, WAITING, or minus the MPI error code."""
     lanes, window = geometry[1], geometry[2]
-    until, idle = -1.0, 0
+    until, idle, sleeps, contended = -1.0, 0, False, False
     while True:
         moved, alive = False, False
         for unit in range(state.shape[0]):
@@ -131,15 +136,23 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled loop
         if not alive:
             return DONE
         if moved:
-            idle = 0
+            idle, sleeps = 0, False
+            progress[IDLE_SINCE] = 0
             continue
         if seconds <= 0.0:
             return WAITING
         idle += 1
-        if idle > _IDLE_PASSES:
+        if sleeps:
+            call_int(library[USLEEP], (_SLEEP,))
+        elif idle > _IDLE_PASSES:
+            before = call_double(library[WTIME], (0,))
             call_int(library[YIELD], (0,))
-        if idle % _CLOCK_PASSES == 0:
+            contended |= call_double(library[WTIME], (0,)) - before > _CONTENDED
+        if sleeps or idle % _CLOCK_PASSES == 0:
             now = call_double(library[WTIME], (0,))
+            if progress[IDLE_SINCE] == 0:
+                progress[IDLE_SINCE] = int(now * 1e6)
+            sleeps = now * 1e6 - progress[IDLE_SINCE] > (_SPIN_CONTENDED if contended else _SPIN)
             if until < 0.0:
                 until = now + seconds
             elif now >= until:
@@ -182,7 +195,7 @@ def advance(tables, seconds):  # type: ignore[no-untyped-def]
 def library() -> np.ndarray:
     """Addresses and sizes of the MPI library in use."""
     mpi, c = ctypes.CDLL(MPI.__file__), ctypes.CDLL(None)
-    functions = [mpi.MPI_Isend, mpi.MPI_Irecv, mpi.MPI_Testall, mpi.MPI_Wtime, c.sched_yield]
+    functions = [mpi.MPI_Isend, mpi.MPI_Irecv, mpi.MPI_Testall, mpi.MPI_Wtime, c.sched_yield, c.usleep]
     addresses = [ctypes.cast(f, ctypes.c_void_p).value for f in functions]
     sizes = [MPI._sizeof(MPI.Request), MPI._sizeof(MPI.Status), _error_offset()]
     return np.array([*addresses, handle_of(MPI.BYTE), *sizes, MPI.ERR_IN_STATUS], np.int64)
@@ -207,7 +220,7 @@ class Execution:
 
     def __init__(self, plan: RolledPlan, comm: MPI.Comm, repeated: bool = False) -> None:
         self.plan, self.library, self.geometry = plan, library(), geometry(plan)
-        self.bases, self.counters, self.flag = np.zeros(3, np.int64), np.zeros(3, np.int64), np.zeros(1, np.int32)
+        self.bases, self.counters, self.flag = np.zeros(3, np.int64), np.zeros(4, np.int64), np.zeros(1, np.int32)
         self.start = self._start()
         self.state = self.start.copy()
         most = max(1, plan.most_messages)
@@ -254,7 +267,7 @@ class Execution:
     @property
     def progress(self) -> tuple[int, int, int]:
         """(messages posted, bytes sent, steps finished) so far."""
-        return tuple(self.counters.tolist())
+        return tuple(self.counters[:IDLE_SINCE].tolist())
 
     def free(self) -> None:
         """Give up nothing: nothing is held."""

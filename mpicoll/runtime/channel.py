@@ -90,10 +90,28 @@ class Channel:
         self.started: dict[int, np.ndarray] = {}  # how often each persistent collective was, by the call that made it
         self.failures: list[Failure] = []  # the last errors by which this rank left calls
         self.inquiry = Inquiry(self.comm)
+        self.barrier: MPI.Request | None = None  # of the ranks that have left
         # In check mode MPI's own collectives start once the ranks have compared the call. That need not be in the order
         # of calls, so they have a communicator to themselves.
         self.compared = MPI.Intracomm((self.comm.Dup() if like is None else own[1]) if self.settings.check else None)
+        self.entered = 0  # threads that begin a call, which is counted and perhaps not in flight yet
+        self.compared_until = 0  # the calls up to this one are compared without check mode, too
+        self.any_form = False  # whether ranks may make a call in different forms
         self.last_compared: Operation | None = None
+
+    def compare_first(self, calls: int) -> None:
+        """Compare what the ranks give in so many of the next calls, as check mode does in all. Collective.
+
+        From now on a call may be blocking on one rank and nonblocking on another, which MPI's own calls may not.
+        """
+        self.any_form = True
+        if self.compared == MPI.COMM_NULL:
+            self.compared = MPI.Intracomm(self.comm.Dup())
+        self.compared_until = self.sequence + calls
+
+    def compares(self, sequence: int) -> bool:
+        """Return whether the ranks compare what they give in that call."""
+        return self.settings.check or 0 < sequence <= self.compared_until
 
     def begin_copies(self) -> list[tuple[MPI.Intracomm, MPI.Request]]:
         """Start making the communicators that a channel like this one has for itself. Collective."""
@@ -187,6 +205,11 @@ class Channel:
 
     def wait(self, operation: Operation) -> None:
         """Advance everything in this process until this operation is done. Raises the operation's error."""
+        self.advance_until_done(operation)
+        operation.tell()
+
+    def advance_until_done(self, operation: Operation) -> None:
+        """Advance everything in this process until this operation is done, and leave its error to whoever asks."""
         progress.THREAD.waiters.add(thread := threading.get_ident())
         try:
             while not operation.done:
@@ -200,7 +223,6 @@ class Channel:
                     os.sched_yield()
         finally:
             progress.THREAD.waiters.discard(thread)
-        operation.tell()
 
     def turn(self, seconds: float) -> None:
         """Advance every operation once; have the watchdog look at those that stand still."""
@@ -300,6 +322,18 @@ class Channel:
         self.fast_path.close()
         self.persistent.close()
 
+    def is_quiet(self) -> bool:
+        """Return whether every rank has left, and nothing of any rank is under way. It answers notes, and never waits.
+
+        A rank joins a barrier when all that it asked have answered. So no note is on its way when the barrier is over.
+        """
+        self.respond()
+        if self.in_flight:
+            return False
+        if self.barrier is None and self.size > 1 and self.inquiry.is_settled:
+            self.barrier = self.comm.Ibarrier()
+        return self.size == 1 or (self.barrier is not None and self.barrier.Test())
+
     def free(self, drain: bool = True) -> None:
         """Complete what is in flight and free the private communicators. A second call does nothing.
 
@@ -310,6 +344,7 @@ class Channel:
             return
         if drain:
             self.drain()
+        quiet = self.is_quiet()
         with self.lock:
             self.leave()
             self.over = True
@@ -320,7 +355,7 @@ class Channel:
             self.prepared.clear()
             LEAKED.extend(self.leaked)
             self.persistent.free()
-            for comm in (self.compared, self.comm) if self.inquiry.is_settled else (self.compared,):
+            for comm in (self.compared, self.comm) if quiet else (self.compared,):
                 if comm != MPI.COMM_NULL:
                     with suppress(MPI.Exception):  # MPICH's, where a rank never took what another sent
                         comm.Free()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -192,6 +193,10 @@ class Operation:
         self.error: BaseException | None = None
         self.on_done: Callable[[], None] | None = None
         self.told = False  # whether the error has been raised to the user
+        self.is_message = False  # whether it concerns one other rank, and is no call that all ranks make
+        self.gives_up = False  # whether it ends by a StallError where waiting is in vain, not by a report alone
+        self.deadline = math.inf  # time.monotonic() at which it ends by a StallError
+        self.abandoned = False  # whether it ended so
         self.progress = (0, 0, 0)  # of the last stage that is done
         self.still, self.looked, self.seen, self.reported = 0.0, 0.0, (-1, -1, -1), False
         self.asked = 0.0  # how long it had stood still when the other ranks were asked last
@@ -247,7 +252,11 @@ class Operation:
     @property
     def broke_off(self) -> bool:
         """Whether it ended with messages posted, so that MPI may still write to its memory."""
-        return self.done and self.stage is not None and not self.stage.over
+        return self.done and (self.abandoned or (self.stage is not None and not self.stage.over))
+
+    def abandon(self, error: BaseException) -> None:
+        """End with an error, whatever is under way; its memory stays, since MPI may still write to it."""
+        self.error, self.abandoned, self.done = error, True, True
 
     def tell(self) -> None:
         """Raise what went wrong, the first time.

@@ -59,6 +59,11 @@ class ProgressThread:
         if self.asleep or self.works_on:
             self.wake.set()
 
+    def hurry(self) -> None:
+        """Look up at once, and often: somebody waits where mpicoll does not see it."""
+        self.works_on = True
+        self.wake.set()
+
     def enter(self) -> float:
         """Return the time; the program comes to start something or to wait."""
         now = time.monotonic()

@@ -27,7 +27,10 @@ RECENT = 8  # errors in an answer
 LINES = 8  # of a report on other ranks
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _OURS = _PACKAGE, os.path.dirname(os.path.abspath(mpi4py.__file__)) + os.sep
-_ENTRANCES = tuple(os.path.join(_PACKAGE, "comm", module) for module in ("methods.py", "requests.py", "persistent.py"))
+_ENTRANCES = tuple(
+    os.path.join(_PACKAGE, *module)
+    for module in (("comm", "methods.py"), ("comm", "requests.py"), ("comm", "persistent.py"), ("torch", "calls.py"))
+)
 
 
 class Standing(NamedTuple):

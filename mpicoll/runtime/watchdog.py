@@ -7,13 +7,14 @@ answers say that a rank raised an error, ended or made another call, so that wai
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
 from mpi4py import MPI
 
+from ..errors import StallError
 from ..selection.select import NATIVE
 from ..selection.settings import Settings
 from ..stderr import last_words, say
@@ -39,6 +40,10 @@ class Watched(Protocol):
     started: dict[int, np.ndarray]
     failures: list[Failure]
     over: bool
+    entered: int
+
+    def compares(self, sequence: int) -> bool:
+        """Whether the ranks compare that call."""
 
     @property
     def sequence(self) -> int:
@@ -47,26 +52,35 @@ class Watched(Protocol):
 
 def findings(operation: Operation, channel: Watched, ranks: Iterable[int]) -> dict[int, Finding]:
     """Return which of these ranks are not in this call, and why, by their answers."""
-    return find(operation.standing, ranks, operation.waited_for(), channel.inquiry.answers, channel.failures)
+    answers = channel.inquiry.answers
+    if operation.is_message:  # other ranks know nothing of it; but one that has ended sends and takes nothing more
+        ended = {rank: answers[rank].ended for rank in ranks if rank in answers and answers[rank].ended}
+        waited_for = operation.waited_for()
+        return {rank: Finding(how, rank in waited_for) for rank, how in ended.items()}
+    return find(operation.standing, ranks, operation.waited_for(), answers, channel.failures)
 
 
 def report(operation: Operation, channel: Watched, seconds: float, ranks: Iterable[int] | None = None) -> str:
     """Return the text of one rank's report on one call; of ranks, all others if None, it says who is missing."""
+    lines = words(operation, channel, f"has not moved for {seconds:.0f} s", ranks)
+    return "\n".join(f"mpicoll: rank {channel.rank}: {line}" for line in lines)
+
+
+def words(operation: Operation, channel: Watched, what: str, ranks: Iterable[int] | None = None) -> list[str]:
+    """Return the lines of a report that says what of a call."""
     choice, one = operation.choice, operation.standing
     how = choice.why if choice.algorithm == NATIVE else f"{choice.algorithm}, {choice.engine} engine"
     start = f", start {one.start}" if one.start else ""
+    which = how if operation.is_message else f"call {one.call}{start}, {how}"
     missing = findings(operation, channel, channel.inquiry.others if ranks is None else ranks)
-    lines = [
-        f"{one.name} (call {one.call}{start}, {how}) has not moved for {seconds:.0f} s",
-        *(f"  {line}" for line in operation.describe()),
-        *(f"  {line}" for line in tell(missing)),
-    ]
-    return "\n".join(f"mpicoll: rank {channel.rank}: {line}" for line in lines)
+    said = tell(missing) if missing or not operation.is_message else []
+    return [f"{one.name} ({which}) {what}", *(f"  {line}" for line in (*operation.describe(), *said))]
 
 
 def answer(channel: Watched) -> Answer:
     """Return where this rank is, for another that asks."""
     where, inside = location()
+    inside = inside or channel.entered > 0
     return Answer(
         channel.sequence,
         [operation.standing for operation in channel.in_flight[:MANY]],
@@ -116,34 +130,51 @@ def watch(channel: Watched, now: float) -> None:
     """Print a report for operations that stand still, once; abort the run where MPICOLL_TIMEOUT asked for it.
 
     The ranks ask each other where they are before, and the abort comes a little after, so that the other stuck ranks
-    can print theirs.
+    can print theirs. An operation that is to give up ends where others would be reported, or at its deadline.
     """
     settings, inquiry = channel.settings, channel.inquiry
     if now - inquiry.looked < LOOK:
         return
     still = {operation: operation.stalled(now) for operation in channel.in_flight}
     waiting = {operation: seconds for operation, seconds in still.items() if not operation.reported}
-    vain = {operation for operation in waiting if inquiry.answers and is_in_vain(operation, channel)}
-    if vain or any(is_due(operation, seconds, settings) for operation, seconds in waiting.items()):
+    ended = waiting.keys() | {operation for operation in still if operation.gives_up}
+    vain = {operation for operation in ended if inquiry.answers and is_in_vain(operation, channel)}
+    if vain or any(is_due(operation, seconds, settings, now) for operation, seconds in waiting.items()):
         inquiry.ask(now)
         for operation, seconds in waiting.items():
             operation.asked = seconds
     inquiry.look(now, lambda: answer(channel))
     heard = inquiry.has_heard()
     after = settings.timeout + (0.0 if heard else PATIENCE)
-    late = {operation: seconds for operation, seconds in waiting.items() if seconds > after}
-    reports = [report(operation, channel, seconds) for operation, seconds in late.items()]
-    for operation in vain if heard or now - inquiry.began > EARLY_PATIENCE else ():
-        if operation not in late and waiting[operation] > HASTE and is_in_vain(operation, channel):  # still so
-            late[operation] = waiting[operation]
-            reports.append(report(operation, channel, waiting[operation], inquiry.answers))
+    late: dict[Operation, Iterable[int] | None] = {one: None for one, seconds in waiting.items() if seconds > after}
+    if heard or now - inquiry.began > EARLY_PATIENCE:
+        sure = [one for one in vain if still[one] > HASTE and is_in_vain(one, channel)]  # still so
+        late |= {operation: inquiry.answers for operation in sure if operation.gives_up or operation not in late}
+    reports = _told(channel, {one: (still[one], ranks) for one, ranks in late.items()})
     if reports:
         say("\n".join(reports))
-    for operation in late:
-        operation.reported = True
+    for operation in still:
+        if now > operation.deadline and not operation.done:
+            _abandon(operation, channel, "did not end before its timeout was over")
     if settings.abort and max(still.values(), default=0.0) > settings.timeout + grace(settings):
         last_words(f"mpicoll: rank {channel.rank}: MPICOLL_TIMEOUT={settings.timeout:g} is over, aborting")
         MPI.COMM_WORLD.Abort(86)
+
+
+def _told(channel: Watched, late: Mapping[Operation, tuple[float, Iterable[int] | None]]) -> list[str]:
+    """Return reports on operations, by how long they stood still and of which ranks; those that give up end here."""
+    reports = []
+    for operation, (seconds, ranks) in late.items():
+        operation.reported = True
+        if operation.gives_up and ranks is not None:
+            _abandon(operation, channel, f"was given up after {seconds:.0f} s", ranks)
+        else:
+            reports.append(report(operation, channel, seconds, ranks))
+    return reports
+
+
+def _abandon(operation: Operation, channel: Watched, what: str, ranks: Iterable[int] | None = None) -> None:
+    operation.abandon(StallError("\n".join(words(operation, channel, what, ranks))))
 
 
 def is_in_vain(operation: Operation, channel: Watched) -> bool:
@@ -155,14 +186,15 @@ def is_in_vain(operation: Operation, channel: Watched) -> bool:
     """
     answers = channel.inquiry.answers
     return any(
-        finding.certain and (not channel.settings.check or answers[rank].ended)
+        finding.certain and (not channel.compares(operation.sequence) or answers[rank].ended)
         for rank, finding in findings(operation, channel, channel.inquiry.others).items()
     )
 
 
-def is_due(operation: Operation, seconds: float, settings: Settings) -> bool:
-    """Return whether the others are to be asked: early, at growing intervals, and before a report."""
-    return seconds > max(EARLY, 2 * operation.asked) or seconds > settings.timeout - lead(settings)
+def is_due(operation: Operation, seconds: float, settings: Settings, now: float) -> bool:
+    """Return whether the others are to be asked: early, at growing intervals, before a report and before its end."""
+    late = seconds > settings.timeout - lead(settings) or (now > operation.deadline - PATIENCE and seconds > 0)
+    return late or seconds > max(EARLY, 2 * operation.asked)
 
 
 def lead(settings: Settings) -> float:

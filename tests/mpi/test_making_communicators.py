@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from mpi4py import MPI
 from support.calls import works
@@ -53,18 +55,41 @@ def test_nodes_are_in_the_order_of_their_first_ranks(comm, monkeypatch, name):
 
 
 def test_a_note_that_was_left_on_a_freed_communicator(comm, monkeypatch):
-    """It is not taken for a message of the next one: MPI would give that the context, if it were free."""
+    """No communicator gets its context, on any rank: not one of fewer ranks either, without the one that sent it."""
     ours = mpicoll.Comm(comm)
     monkeypatch.setattr(Channel, "respond", lambda self: None)  # nobody takes the note in
-    for _ in range(3):
+    asker, left = comm.size - 1, []
+    for notes in (lambda channel: channel.inquiry.ask(1.0), lambda channel: channel.inquiry.tell([0], Answer(7))):
         part = ours.Dup()
-        channel = part._open()
-        if part.rank == 0:
-            channel.inquiry.tell(channel.inquiry.others, Answer(7))
+        left.append(part._open())
+        if part.rank == asker > 0:
+            notes(left[-1])
         part.Free()
-        assert (channel.comm == MPI.COMM_NULL) == (comm.rank > 0)
-        works(part := ours.Dup())
-        part.Free()
+        comm.Barrier()
+        for _ in range(6):
+            new = MPI.Intracomm(comm).Split(0 if comm.rank < asker else MPI.UNDEFINED)
+            if new != MPI.COMM_NULL:
+                assert not any(new.Iprobe() for _ in range(4))
+                works(mpicoll.Comm(new))
+                new.Free()
+    monkeypatch.undo()
+    freed = lambda: all(channel.comm == MPI.COMM_NULL for channel in left)
+    if comm.size > 1:
+        assert not freed()
+        make_and_free_until(lambda: left[0].comm == MPI.COMM_NULL, ours)   # the question is answered now
+        assert left[1].comm != MPI.COMM_NULL     # nobody takes in what nobody asked for
+    else:
+        assert freed()
+
+
+def make_and_free_until(reached, ours):
+    """Make communicators and free them, until all ranks have come to a point."""
+    for _ in range(100):
+        if ours.allreduce(int(reached()), MPI.MIN):
+            return
+        ours.Dup().Free()
+        time.sleep(0.01)
+    raise AssertionError("not reached")
 
 
 def test_the_benchmark(comm):

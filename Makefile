@@ -9,6 +9,7 @@ VENV_openmpi := .venv-openmpi
 VENV_intel   := .venv-intel
 VENV_apps    := .venv-apps
 VENV_docs    := .venv-docs
+VENV_torch   := .venv-torch
 VENV := $(VENV_$(MPI))
 ifeq ($(VENV),)
 $(error MPI=$(MPI) is none of mpich, openmpi, intel)
@@ -26,11 +27,15 @@ SOAK_ARGS ?=
 APPS_ARGS ?=
 CLUSTER_ARGS ?=
 TRAIN_ARGS ?=
+# The oldest version on which everything of torch is tested.
+TORCH ?= torch==2.13.0
+TORCH_ARGS ?=
+TORCH_SUITE_ARGS ?=
 FULL_ARGS ?=
 MAX_RANKS ?= 64
 
 .DEFAULT_GOAL := help
-.PHONY: help env bench train bench-full bench-cluster test test-full test-apps soak verify docs site lint clean distclean
+.PHONY: help env bench train train-torch bench-full bench-cluster test test-full test-torch test-apps soak verify docs site lint clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -54,6 +59,9 @@ bench: env  ## this library beside the MPI's own, then training on real data
 train: env  ## every pattern of distributed training on 4 ranks, beside one rank, in one table
 	$(MPIEXEC) -n 4 $(BIN)/mpicoll train $(TRAIN_ARGS)
 
+train-torch: $(VENV_torch)/.installed  ## a small GPT by torch's DDP and FSDP2 on 2 ranks, on mpicoll and on Gloo
+	$(VENV_torch)/bin/python tests/launcher.py -n 2 $(VENV_torch)/bin/python -m mpicoll.benchmarks.torch gpt $(TRAIN_ARGS)
+
 bench-full: env  ## five launches of everything on 2 ranks of this machine, and which figures are reached
 	$(PY) -m mpicoll.benchmarks.full $(FULL_ARGS)
 
@@ -65,6 +73,16 @@ test: env  ## unit tests but the slow ones, MPI tests on 2 ranks, every algorith
 
 test-full: env  ## all tests (of MPICOLL_REQUIRE=browser,hosts,slurm if set), on 1 to 8 ranks, a sample on more
 	$(PY) tests/run.py --full $(TEST_ARGS)
+
+test-torch: $(VENV_torch)/.installed  ## what torch trains with, on 1 to 4 ranks, and torch's own op suite beside Gloo
+	$(VENV_torch)/bin/python tests/run.py --suites torch_programs,torch $(TORCH_ARGS)
+	$(VENV_torch)/bin/python tests/torch/suite.py $(TORCH_SUITE_ARGS)
+
+$(VENV_torch)/.installed: setup.cfg
+	@$(VENV_torch)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV_torch)
+	$(VENV_torch)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' expecttest
+	$(VENV_torch)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[$(MPI),torch,train,jobs,report,test]'
+	@touch $@
 
 test-apps: $(VENV_apps)/.installed  ## the suites of Heat, mpi4py-fft and PyLops-MPI, natively and with mpicoll (docs/APPLICATIONS.md)
 	$(VENV_apps)/bin/python tests/apps/run.py $(APPS_ARGS)
@@ -106,4 +124,4 @@ clean:  ## remove caches, build outputs and results of bench-full and bench-clus
 	find . -path './.venv*' -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
 distclean: clean  ## and the environments
-	rm -rf $(VENV_mpich) $(VENV_openmpi) $(VENV_intel) $(VENV_apps) $(VENV_docs)
+	rm -rf $(VENV_mpich) $(VENV_openmpi) $(VENV_intel) $(VENV_apps) $(VENV_docs) $(VENV_torch)

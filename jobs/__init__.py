@@ -1,7 +1,7 @@
 """Scaling runs under Slurm, as `mpicoll.jobs` and `mpicoll jobs`.
 
 site.py         what a cluster is like, in a TOML file; examples in sites/
-kinds.py        sweep, tune, train, sanity: the steps of each kind of job
+kinds.py        sweep, tune, train, torch, sanity: the steps of each kind of job
 study.py        steps, jobs, and the directory they lie in
 render.py       job scripts, from templates/
 slurm.py        what Slurm is asked and told

@@ -48,7 +48,7 @@ def jobs() -> None:
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The directory to make.  [default: KIND]")
 def render_(kind: str, extra: tuple[str, ...], path: str | None, nodes: str | None, ranks_per_node: int | None,
             allocation: str, output: Path | None, **given: Any) -> None:
-    """Write job scripts of a KIND: sweep, tune, train or sanity. OPTIONS after -- go to the command of each step.
+    """Write job scripts of a KIND: sweep, tune, train, torch, sanity. OPTIONS after -- go to the command of each step.
 
     The scripts are to be read, and may be edited. Nothing is submitted.
     """

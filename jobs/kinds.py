@@ -23,6 +23,7 @@ from . import gather
 from .errors import JobsError
 from .study import Step
 
+MANY = 1000  # rounds of torch's steps, at most: their time is over before
 BATCH = 32  # images of a rank, where the batch grows with the ranks
 
 
@@ -124,6 +125,21 @@ def train(asked: Asked, nodes: int, ranks: int) -> list[Step]:
     return found
 
 
+def torch(asked: Asked, nodes: int, ranks: int) -> list[Step]:
+    """Return the step that trains by torch's own data parallel classes, on Gloo and on mpicoll in turn."""
+    if find_spec("torch") is None:
+        raise JobsError("steps of torch need it: pip install 'mpicoll[torch]'")
+    from mpicoll.benchmarks.torch import cli
+
+    name, seconds = f"n{nodes}-torch", asked.time(120.0)
+    words = ("--rounds", str(MANY), "--seconds", f"{seconds:g}", *asked.extra)
+    given = _taken(cli.steps, "python -m mpicoll.benchmarks.torch steps", words)
+    with _on(name, ranks):
+        cli.check(**given)
+    command = ("-m", "mpicoll.benchmarks.torch", "steps", *words, "--json")
+    return [Step(name, nodes, ranks, seconds, command)]
+
+
 def _taken(command: click.Command, name: str, words: Sequence[str]) -> dict[str, Any]:
     """Return what a command makes of its words, found without MPI. Raises JobsError for what it would refuse."""
     try:
@@ -152,5 +168,6 @@ KINDS = {
                  options=("collectives", "sizes", "seconds")),
     "train": Kind("steps of training patterns, beside the MPI library's own collectives", train, gather.report,
                   options=("patterns", "seconds", "scaling")),
+    "torch": Kind("steps of torch's DDP and fully_shard, beside Gloo", torch, gather.report),
     "sanity": Kind("is everything as it should be, on one node", sanity, gather.report, nodes="1"),
 }

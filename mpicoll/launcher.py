@@ -6,8 +6,15 @@ import os
 from collections.abc import Mapping
 
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE")
 
 
 def rank(environ: Mapping[str, str] = os.environ) -> int:
     """Return this process's rank, 0 where no launcher names one."""
     return next((int(environ[name]) for name in RANK_VARIABLES if environ.get(name, "").isdigit()), 0)
+
+
+def world_size(environ: Mapping[str, str] = os.environ) -> tuple[int, str]:
+    """Return how many processes a launcher says it started, and the variable that says so; (1, "") where none does."""
+    said = ((int(environ[name]), name) for name in SIZE_VARIABLES if environ.get(name, "").isdigit())
+    return max(said, default=(1, ""))

@@ -322,6 +322,12 @@ MUTATIONS = [
         "mpi/test_making_communicators.py",
     ),
     Mutation(
+        "mpicoll/runtime/channel.py",
+        "self.barrier.Test())",
+        "True)",
+        "mpi/test_making_communicators.py",
+    ),
+    Mutation(
         "kernels/compiler.py",
         "for libraries in (_libc(), []):",
         "for libraries in ([],):",
@@ -388,6 +394,43 @@ MUTATIONS = [
         "number[0] = number[0]",
         "mpi/test_compression.py",
     ),
+    # torch
+    Mutation(
+        "mpicoll/torch/operators.py",
+        "    _KINDS.MIN: MPI.MIN,\n",
+        "    _KINDS.MIN: MPI.MAX,\n",
+        "torch/test_operations.py",
+    ),
+    Mutation(
+        "mpicoll/torch/operators.py",
+        "return op.__getstate__()[1] if kind == _KINDS.PREMUL_SUM else None",
+        "return None",
+        "torch/test_operations.py",
+    ),
+    Mutation(
+        "mpicoll/torch/tensors.py",
+        "return staged, lambda: copy_back([(tensor, staged)])",
+        "return staged, None",
+        "torch/test_operations.py",
+    ),
+    Mutation(
+        "mpicoll/torch/tensors.py",
+        "and each.storage_offset() == at + total",
+        "and each.storage_offset() >= at + total",
+        "torch/test_operations.py",
+    ),
+    Mutation("mpicoll/torch/calls.py", "COMPARED = 64 ", "COMPARED = 0 ", "torch/test_failures.py"),
+    Mutation("mpicoll/torch/calls.py", "_ALL if debugs else COMPARED", "COMPARED", "torch/test_failures.py"),
+    Mutation(
+        "mpicoll/torch/work.py",
+        "operation.gives_up, operation.deadline = True, time.monotonic() + seconds",
+        "operation.gives_up = True",
+        "torch/test_failures.py",
+    ),
+    Mutation(
+        "mpicoll/torch/hooks.py", "error_feedback=feedback)", "error_feedback=False)", "torch/test_data_parallel.py"
+    ),
+    Mutation("mpicoll/torch/hooks.py", "self.waiting.put(self._forget)", "pass", "torch/test_data_parallel.py"),
 ]
 
 
@@ -413,6 +456,21 @@ def made(mutation: Mutation, tree: Path) -> Iterator[None]:
 
 def commands(mutation: Mutation | None, thorough: bool) -> Iterator[list[str]]:
     """What should notice a change, in turn: its own tests, then the suites."""
+    if mutation is not None and mutation.noticed_by.startswith("torch/"):  # in an environment of its own
+        python = str(ROOT / ".venv-torch" / "bin" / "python")
+        yield [
+            python,
+            "tests/launcher.py",
+            "-n",
+            "2",
+            python,
+            "-m",
+            "pytest",
+            "-q",
+            "-x",
+            f"tests/{mutation.noticed_by}",
+        ]
+        return
     run = [sys.executable, "tests/run.py", "--seed", "0", "--limit", "900", *(["--thorough"] if thorough else [])]
     stop = ["--", "-q", "-x"]
     if mutation is not None:

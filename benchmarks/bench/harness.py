@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 import mpicoll
 
-from ..cases.contenders import AUTO, NATIVE, line_up
+from ..cases.contenders import AUTO, NATIVE, Contender, line_up
 from ..cases.patterns import Shape
 from ..command.console import console
 from ..command.progress import bar
@@ -53,6 +53,7 @@ class Harness:
         self.stack.enter_context(meeting.using(barrier="dissemination"))
         self.bench = Bench(self.control, MPI, seed, sync=sync, barrier=meeting.Barrier, warmup=warmup)
         self.memory = memory
+        self.peers: list[Contender] = []
 
     def __enter__(self) -> Harness:
         return self
@@ -69,6 +70,15 @@ class Harness:
         if self.here:
             self.console.print(what)
 
+    def invite(self, peers: Sequence[str]) -> None:
+        """Have other libraries take part in all jobs that are made from now on. Collective."""
+        for name in peers:
+            from ..peers.gloo_comm import GlooComm
+
+            comm = GlooComm()
+            self.stack.callback(comm.Free)
+            self.peers.append(Contender(name, None, comm))
+
     def job(
         self,
         shape: Shape,
@@ -79,7 +89,7 @@ class Harness:
     ) -> Job:
         """Return a collective with its contenders on this run's communicators; limits as in line_up."""
         contenders = line_up(shape.collective, algorithms, engines, self.plain, self.ours, **limits)
-        return Job(shape, tuple(sizes), contenders)
+        return Job(shape, tuple(sizes), contenders + self.peers)
 
     def check(self, collective: str, algorithms: Sequence[str]) -> None:
         """Raise ParameterError or PreconditionError, on every rank, for one that does not suit these ranks."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from itertools import product
 from typing import Any
 
@@ -20,6 +21,8 @@ from ..command.sizes import format_size, parse_rate, parse_size, parse_sizes
 from ..launch import RATE_VARIABLE
 from ..measure.budget import Budget
 from ..measure.sync import SYNCS
+
+GLOO, NONE = "gloo", "none"
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Settings:
     sizes: tuple[int, ...]
     scaling: str
     engines: tuple[str, ...]
+    peers: tuple[str, ...]
     chunk_bytes: int | None
     window: int | None
     seconds: float
@@ -96,6 +100,7 @@ def settings(p: int, collectives: str, **given: Any) -> Settings:
         tuple(sizes),
         given["scaling"],
         check_engines(given["engines"]),
+        check_peers(given["peers"]),
         None if chunk is None else positive("--chunk-bytes", parse_size(chunk)),
         None if window is None else positive("--window", window),
         positive("--seconds", given["seconds"]),
@@ -204,6 +209,16 @@ def check_engines(text: str) -> tuple[str, ...]:
     if not names or not set(names) <= set(who.ENGINES):
         raise ValueError(f"--engines is {text!r}; it takes a list of {', '.join(who.ENGINES)}")
     return tuple(names)
+
+
+def check_peers(text: str) -> tuple[str, ...]:
+    """Return the names of other libraries that take part. Raises ValueError for one that is unknown or missing."""
+    names = split_names(text)
+    if not set(names) <= {GLOO, NONE} or (NONE in names and len(names) > 1):
+        raise ValueError(f"--peers is {text!r}; it takes {GLOO} or {NONE}")
+    if GLOO in names and find_spec("torch") is None:
+        raise ValueError(f"--peers {GLOO} needs torch: pip install 'mpicoll[torch]'")
+    return tuple(name for name in names if name != NONE)
 
 
 def _rate(text: str) -> float:

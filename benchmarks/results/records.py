@@ -120,6 +120,27 @@ def samples(seconds: Sequence[float]) -> dict[str, list[float]]:
     return {"sketch_us": [_microseconds(t) for t in np.percentile(seconds, range(101))]}
 
 
+def step_line(
+    what: str, dtype: str, size: int, place: Place, algorithm: str, seconds: Sequence[float],
+    native: Sequence[float] | None = None, least: float | None = None,
+) -> Row:
+    """Return the JSON object of a step of training, which is many collectives. Seconds; size in bytes.
+
+    native: of what is compared with, in the same rounds; None for that itself. least: what the links allow.
+    """
+    took, against = estimate(seconds), None if native is None else ratio(native, seconds)
+    return {
+        "kind": "result", "schema": SCHEMA,
+        "collective": what, "form": "blocking", "dtype": dtype, "op": "sum", "size": size,
+        "ranks": len(place.host_of), "hosts": len(set(place.host_of)), "algorithm": algorithm, "engine": None,
+        "ran": {}, "paired": True, "valid": None, "note": "", "rounds": took.values, "late": 0,
+        "median_us": took.median * 1e6, "interval_us": took.spread and [t * 1e6 for t in took.spread],
+        "limit_us": least and _microseconds(least), "of_limit": least and round(least / took.median, 4),
+        "ratio": against and against.median, "ratio_interval": against and against.spread,
+        "verdict": against and against.verdict, **samples(seconds),
+    }  # fmt: skip
+
+
 def _overlap_line(found: Overlapped | None) -> dict[str, Any] | None:
     if found is None:
         return None

@@ -16,7 +16,7 @@ from ..command.console import console
 from ..command.progress import bar
 from ..measure.stats import estimate, ratio
 from ..results import environment
-from ..results.records import SCHEMA, Writer, samples
+from ..results.records import Place, Writer, step_line
 from .patterns import PATTERNS, Work
 
 SEED, NATIVE, OURS = 0, "native", "mpicoll"
@@ -78,17 +78,8 @@ def keep(
     writer, host_of = Writer(file), environment.hosts_of(comm, MPI)
     writer.run(environment.describe(comm, MPI, host_of), settings)
     size, dtype = int(PATTERNS[name].expected(work, max(2, comm.size)).sent), np.dtype(work.dtype).name
+    place = Place(host_of)
     for column, what in enumerate((f"step of {name}", f"waiting in a step of {name}")):
         times = {who: [pair[column] for pair in pairs] for who, pairs in spent.items()}
-        for who, algorithm in ((NATIVE, "native"), (OURS, "auto")):
-            took, against = estimate(times[who]), ratio(times[NATIVE], times[who])
-            ours = algorithm != "native"
-            writer.write({
-                "kind": "result", "schema": SCHEMA,
-                "collective": what, "form": "blocking", "dtype": dtype, "op": "sum", "size": size,
-                "ranks": comm.size, "hosts": len(set(host_of)), "algorithm": algorithm, "engine": None, "ran": {},
-                "paired": True, "valid": None, "note": "", "rounds": took.values, "late": 0,
-                "median_us": took.median * 1e6, "interval_us": took.spread and [t * 1e6 for t in took.spread],
-                "ratio": against.median if ours else None, "ratio_interval": against.spread if ours else None,
-                "verdict": against.verdict if ours else None, **samples(times[who]),
-            })  # fmt: skip
+        writer.write(step_line(what, dtype, size, place, "native", times[NATIVE]))
+        writer.write(step_line(what, dtype, size, place, "auto", times[OURS], times[NATIVE]))

@@ -42,17 +42,27 @@ class Runs(MpiCommand):
     help="As comm.using(): COLLECTIVE=ALGORITHM, engine=, chunk_bytes= or window=; may be repeated.",
 )
 @click.option("--summary", is_flag=True, help="At the end, a table of what ran on rank 0, on standard error.")
+@click.option(
+    "--torch",
+    "with_torch",
+    is_flag=True,
+    help="Make torch.distributed's backends gloo and mpi mean mpicoll; needs mpicoll[torch].",
+)
 @click.argument("words", nargs=-1, metavar="SCRIPT | -m MODULE | -c CODE | - [ARGUMENT]...")
-def run(chosen: Sequence[str], summary: bool, words: Sequence[str]) -> None:
+def run(chosen: Sequence[str], summary: bool, with_torch: bool, words: Sequence[str]) -> None:
     """Run a Python program as `python` does, with an mpicoll.Comm as its MPI.COMM_WORLD and MPI.COMM_SELF.
 
     \b
         mpiexec -n 4 mpicoll run script.py --its-own options
         mpiexec -n 4 mpicoll run --using allreduce=ring --using engine=mpi4py --summary script.py
+        mpiexec -n 4 mpicoll run --torch --summary train.py
 
     Communicators made from these two are mpicoll's too. What --using says holds on every communicator of the
     program, except where the program itself says other by comm.using(). It must suit the ranks of COMM_WORLD; a call
     on a communicator whose ranks an algorithm does not suit raises PreconditionError.
+
+    With --torch a program that trains by init_process_group("gloo") runs on mpicoll too, with rank and size from MPI
+    where the environment has no MASTER_ADDR; --summary then counts torch's operations.
 
     MPI is initialized before the program starts, with mpi4py's defaults. Standard input, as a program, is read by
     rank 0 for all. A rank that ends by an exception, or an exit status that is not 0, ends all, as under
@@ -60,7 +70,7 @@ def run(chosen: Sequence[str], summary: bool, words: Sequence[str]) -> None:
     """
     with asking():
         overrides, program = parse_using(chosen), Program.parse(words)
-    tally = _prepare(program, overrides, summary)
+    tally = _prepare(program, overrides, summary, with_torch)
     try:
         _run(program)
     finally:
@@ -93,7 +103,7 @@ def _number(name: str, text: str | None) -> int | None:
     return None if text is None else int(text)
 
 
-def _prepare(program: Program, overrides: Overrides, summary: bool) -> Tally | None:
+def _prepare(program: Program, overrides: Overrides, summary: bool, with_torch: bool) -> Tally | None:
     """Make the world mpicoll's; on all ranks, or a usage error on all."""
     try:
         from ..comm import world
@@ -104,7 +114,11 @@ def _prepare(program: Program, overrides: Overrides, summary: bool) -> Tally | N
 
     trouble = program.trouble()
     try:
+        if with_torch:
+            from .. import torch
         world.check(overrides)
+    except ImportError as error:
+        trouble = trouble or str(error)
     except MpicollError as error:
         trouble = trouble or str(error)
     refuse(trouble, together=True)
@@ -113,6 +127,8 @@ def _prepare(program: Program, overrides: Overrides, summary: bool) -> Tally | N
     tally = Tally() if summary else None
     with asking():
         world.replace(overrides, tally)
+    if with_torch:
+        torch.alias()
     return tally if world.COMM_WORLD.rank == 0 else None
 
 
@@ -160,3 +176,5 @@ def _active() -> bool:
 def _show(tally: Tally) -> None:
     to = console(stderr=True)
     to.print(tally.table() if tally.counts else "mpicoll: no collective of mpicoll's ran on rank 0")
+    if (served := sys.modules.get("mpicoll.torch.served")) is not None:
+        to.print(served.table())

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import launcher
 import pytest
 from support.harness import keep, sample
+from support.slurm import run, slurm  # noqa: F401 - fixtures
 
 
 @pytest.hookimpl(trylast=True)

@@ -27,7 +27,7 @@ from mpicoll.benchmarks.results.table import legend, summary, table
 from mpicoll.errors import MpicollError
 
 GIVEN = {
-    "sizes": "8:1K", "scaling": "osu", "algorithms": "all", "engines": "auto",
+    "sizes": "8:1K", "scaling": "osu", "algorithms": "all", "engines": "auto", "peers": "none",
     "dtype": "float64", "op": "sum", "root": "0",
     "in_place": False, "fresh": False, "counts": "even", "form": "blocking", "chunk_bytes": None, "window": None,
     "seconds": 1.0, "iterations": None, "precision": 1.0, "warmup": 2, "sync": "barrier", "rate": None, "memory": "1G",
@@ -154,6 +154,8 @@ WRONG_WORDS = [
     ({"collective": ","}, "COLLECTIVE is ','"),
     ({"dtype": ""}, "--dtype is ''; it must name something"),
     ({"engines": "fast"}, "auto, mpi4py, compiled"),
+    ({"peers": "nccl"}, "it takes gloo or none"),
+    ({"peers": "gloo,none"}, "it takes gloo or none"),
     ({"dtype": "float99"}, "no dtype is called 'float99'"),
     ({"op": "avg"}, "no operator is called 'avg'"),
     ({"op": "band"}, "does not have the operator band for floating types"),

@@ -40,8 +40,8 @@ def asked(monkeypatch):
     def ask(*args):
         result = run(*args)
         assert result.exit_code == 0, result.output
-        program, overrides, summary = found.pop()
-        return (program.kind, program.what, tuple(program.arguments)), dict(overrides.algorithms), summary
+        program, overrides, *flags = found.pop()
+        return (program.kind, program.what, tuple(program.arguments)), dict(overrides.algorithms), tuple(flags)
 
     return ask
 
@@ -57,11 +57,12 @@ def asked(monkeypatch):
         (("-mhash", "--help"), ("-m", "hash", ("--help",)), {}, False),
         (("-c", "-1", "-c"), ("-c", "-1", ("-c",)), {}, False),
         (("--summary", "-", "-h"), ("-", "", ("-h",)), {}, True),
+        (("--torch", "a.py", "--summary"), ("script", "a.py", ("--summary",)), {}, False),
         (("--summary", "--", "a.py", "--"), ("script", "a.py", ("--",)), {}, True),
     ],
 )
 def test_options_end_where_the_program_is_named(asked, args, program, algorithms, summary):
-    assert asked(*args) == (program, algorithms, summary)
+    assert asked(*args) == (program, algorithms, (summary, "--torch" in args))
 
 
 def test_help_is_of_the_command_before_the_program():

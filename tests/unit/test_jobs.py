@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import time
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,13 @@ def write(tmp_path):
         return path
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def torch_is_there(monkeypatch):
+    """Jobs are written where torch may be missing, and these tests run there; nothing here starts it."""
+    find = kinds.find_spec
+    monkeypatch.setattr(kinds, "find_spec", lambda name: True if name == "torch" else find(name))
 
 
 def run(*words: object, status: int = 0) -> str:
@@ -238,9 +246,10 @@ def test_training_patterns_grow_with_the_ranks(tmp_path):
         assert command[command.index("--batch") + 1] == str(ranks * kinds.BATCH)
 
 
-@pytest.mark.parametrize(("kind", "lacks"), [("tune", "jsonschema"), ("train", "sklearn")])
+@pytest.mark.parametrize(("kind", "lacks"), [("tune", "jsonschema"), ("train", "sklearn"), ("torch", "torch")])
 def test_what_the_steps_would_miss_is_said_before_they_queue(kind, lacks, monkeypatch, tmp_path):
     tables.validator.cache_clear()
+    monkeypatch.setattr(kinds, "find_spec", find_spec)
     monkeypatch.setitem(sys.modules, lacks, None)  # as if it were not installed
     said = run("render", kind, "-o", tmp_path / "d", status=2)
     assert f"pip install 'mpicoll[{kind}]'" in said and not (tmp_path / "d").exists()
@@ -268,6 +277,9 @@ def test_what_the_steps_would_miss_is_said_before_they_queue(kind, lacks, monkey
     (["sweep", "--patterns", "zero3"], "--patterns is nothing to sweep"),
     (["train", "--", "--json", "x"], "is no option here"),
     (["train", "--sizes", "8"], "--sizes is nothing to train"),
+    (["torch", "--", "--codec", "int9"], "int9"),
+    (["torch", "--", "--width", "0"], "--width is 0"),
+    (["torch", "--scaling", "weak"], "--scaling is nothing to torch"),
     (["tune", "--scaling", "weak"], "--scaling is nothing to tune"),
 ])
 def test_what_is_refused_before_anything_is_written(words, says, tmp_path):

@@ -1,0 +1,31 @@
+"""torch.distributed over MPI: importing this module registers the backend "mpicoll".
+
+import mpicoll.torch
+torch.distributed.init_process_group("mpicoll")      # rank and size from MPI: mpiexec or srun, no MASTER_ADDR
+
+start       how ranks meet, and a group gets its communicator
+group       the process group: torch's operations as collectives; base: its rank, size and names; arguments: checked
+calls       how it makes a call: in which order, counted, waited for
+tensors     the memory of tensors; operators: torch's operators as MPI's
+work        what is under way, and its future
+messages    send, recv, and the barrier that says who is missing
+hooks       codecs for DistributedDataParallel and fully_shard
+served      what was served: explain(), count()
+"""
+
+from __future__ import annotations
+
+try:
+    import ml_dtypes  # noqa: F401
+    import torch  # noqa: F401
+except ImportError as error:
+    raise ImportError(f"{error}; mpicoll.torch needs torch and ml_dtypes: pip install 'mpicoll[torch]'") from None
+
+from . import hooks
+from .group import ProcessGroup
+from .served import count, explain
+from .start import alias, register
+
+__all__ = ["ProcessGroup", "alias", "count", "explain", "hooks"]
+
+register()

@@ -1,0 +1,185 @@
+"""Fewer bytes for training: codecs in DistributedDataParallel's hooks and in fully_shard's own communication.
+
+    model.register_comm_hook(None, mpicoll.torch.hooks.compressed("int8"))      # DDP; also powersgd(rank=2)
+    model.set_custom_reduce_scatter(mpicoll.torch.hooks.ReduceScatter("int8"))   # fully_shard
+    model.set_custom_all_gather(mpicoll.torch.hooks.AllGather("bfloat16"))
+
+Codecs are those of mpicoll.compression. Gradients and weights must be float32.
+"""
+
+# No `from __future__ import annotations`: DistributedDataParallel looks at the annotations of a hook.
+import queue
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import torch
+from mpi4py import MPI
+from torch import Tensor
+from torch import distributed as dist
+from torch._C import _distributed_c10d as c10d
+from torch.distributed import Work as TorchWork
+from torch.distributed.fsdp._fully_shard import _fsdp_api
+
+from ..compression.codecs import LEVELS, Codec, parse
+from ..compression.feedback import Allreduce
+from ..compression.powersgd import PowerSGD
+from ..dispatch import methods
+from ..errors import ArgumentError, CodecError
+from ..stderr import say
+from .calls import Calls
+from .group import ProcessGroup
+from .tensors import reduced, target
+from .work import Future
+
+Reduce = Callable[..., Any]  # of a float32 array, in its place
+
+
+class Patient:
+    """A communicator like a group's whose Allreduce leaves the processor to others while it waits."""
+
+    def __init__(self, group: ProcessGroup, name: str) -> None:
+        self.comm = group.comm.Dup()
+        self.rank, self.size = self.comm.rank, self.comm.size
+        self.calls = Calls(self.comm, f"{group.group_name}, {name}", group.calls.timeout)
+        group.calls.followers.append(self.calls)
+        self.using: Callable[..., AbstractContextManager[Any]] = self.comm.using
+
+    def Allreduce(self, send: Any, recv: np.ndarray[Any, Any], op: MPI.Op = MPI.SUM) -> None:
+        """Reduce, as the communicator would. Raises what that raises."""
+        options = c10d.AllreduceOptions()
+        tensor = torch.from_numpy(recv)
+        work = self.calls.run("allreduce", options, methods.ALLREDUCE, send, recv, op, tensor=tensor, result=[tensor])
+        work.get_future().wait()
+
+
+class BucketHook:
+    """A hook of DistributedDataParallel; its state is the process group, None for the default one.
+
+    Buckets are encoded, sent and averaged on a thread, in order and on a communicator of their own, while the backward
+    pass goes on. Raises ArgumentError for another group than mpicoll's; CodecError for other gradients than float32.
+    """
+
+    def __init__(self, make: Callable[[Any], Reduce], name: str, apart: bool = False) -> None:
+        """Take what makes a reduction of a communicator, and whether it takes the gradients of a bucket one by one."""
+        self.make, self.__name__, self.apart = make, name, apart
+        self.__qualname__ = name
+        self.comm: Patient | None = None
+        self.reduce: Reduce
+        self.layouts: dict[int, tuple[int, ...]] = {}  # of each bucket its parameters, by their memory
+        self.waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+
+    def __call__(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        """Return a future of the averaged bucket."""
+        buffer, future = bucket.buffer(), Future()
+        if buffer.dtype is not torch.float32:
+            raise CodecError(f"gradients are {buffer.dtype}; codecs encode float32, so leave the model in float32")
+        if self.comm is None:
+            self._open(_ours(state))
+        layout = tuple(each.data_ptr() for each in bucket.parameters())
+        if self.layouts.setdefault(bucket.index(), layout) != layout:  # DDP has made its buckets anew
+            self.layouts = {bucket.index(): layout}
+            self.waiting.put(self._forget)
+        self.waiting.put(lambda: self._carry_out(bucket.gradients() if self.apart else [buffer], buffer, future))
+        return future
+
+    def _open(self, group: ProcessGroup) -> None:
+        """Take a communicator. Collective: DDP calls hooks in the same order on every rank."""
+        self.comm = Patient(group, self.__name__)
+        self._forget()
+        threading.Thread(target=self._run, name="mpicoll-buckets", daemon=True).start()
+
+    def _forget(self) -> None:
+        """Begin without anything left over from steps before."""
+        self.reduce = self.make(self.comm)
+
+    def _run(self) -> None:
+        while True:
+            self.waiting.get()()
+
+    def _carry_out(self, parts: list[Tensor], buffer: Tensor, future: Future) -> None:
+        try:
+            for part in parts:
+                flat, finish = target(part)
+                self.reduce(reduced(flat), average=True)
+                if finish is not None:
+                    finish()
+        except Exception as error:
+            say(traceback.format_exc())  # DDP's C++ waits, and would say only that it got no tensor
+            future.set_exception(error)
+        else:
+            future.set_result(buffer)
+
+
+def compressed(codec: str | Codec, error_feedback: bool | None = None) -> BucketHook:
+    """Return a hook of DistributedDataParallel that sends codes of the gradients, in any codec of mpicoll.compression.
+
+    Unless error_feedback says so, int8, int4 and topk add what was not sent to the next step's gradients, and casts
+    drop it. Raises ParameterError for a codec that does not exist.
+    """
+    kind = parse(codec) if isinstance(codec, str) else codec
+    feedback = kind.name in (*LEVELS, "topk") if error_feedback is None else error_feedback
+    return BucketHook(lambda comm: Allreduce(comm, kind, error_feedback=feedback), f"compressed({kind})")
+
+
+def powersgd(rank: int = 2, seed: int = 1) -> BucketHook:
+    """Return a hook that sends each gradient as two thin factors of a rank, with error feedback (PowerSGD, 2019)."""
+    return BucketHook(lambda comm: PowerSGD(comm, rank, seed), f"powersgd({rank})", apart=True)
+
+
+class _Encoded:
+    """What both kinds of communication of fully_shard share: a codec, memory, and how a group's method is called."""
+
+    collective = ""
+
+    def __init__(self, codec: str | Codec) -> None:
+        self.codec = parse(codec) if isinstance(codec, str) else codec
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Return new memory of a size."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def _using(self, group: ProcessGroup) -> AbstractContextManager[None]:
+        return group.calls.forced(f"quantized(codec={self.codec})")
+
+
+class ReduceScatter(_Encoded, _fsdp_api.ReduceScatter):  # type: ignore[misc]
+    """Reduces gradients of fully_shard encoded: float32 alone, and without error feedback, as in ZeRO++ (2023)."""
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False
+    ) -> TorchWork | None:
+        """Combine everybody's input; each rank gets its block."""
+        ours, options = _ours(group), c10d.ReduceScatterOptions()
+        if input_tensor.dtype is not torch.float32:
+            raise CodecError(f"gradients are {input_tensor.dtype}; codecs encode float32: set reduce_dtype to that")
+        options.reduceOp, options.asyncOp = op, async_op
+        with self._using(ours):
+            work = ours.reduce_scatter_single(output_tensor, input_tensor, options)
+        return work if async_op else None
+
+
+class AllGather(_Encoded, _fsdp_api.AllGather):  # type: ignore[misc]
+    """Gathers weights of fully_shard encoded. Ranks keep float32, and compute with what the codec leaves."""
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False
+    ) -> TorchWork | None:
+        """Gather everybody's input."""
+        ours, options = _ours(group), c10d.AllgatherOptions()
+        if input_tensor.dtype is not torch.float32:
+            raise CodecError(f"weights are {input_tensor.dtype}; codecs encode float32: set no param_dtype")
+        options.asyncOp = async_op
+        with self._using(ours):
+            work = ours.all_gather_single(output_tensor, input_tensor, options)
+        return work if async_op else None
+
+
+def _ours(group: Any) -> ProcessGroup:
+    found = dist.group.WORLD if group is None else group
+    if not isinstance(found, ProcessGroup):
+        raise ArgumentError(f"the process group is {found!r:.80}, none of mpicoll's; codecs run on those alone")
+    return found

@@ -1,0 +1,139 @@
+"""Messages from rank to rank: send, recv and the barrier that says who is missing."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from torch import Tensor
+
+from ..comm.comm import Comm
+from ..errors import ArgumentError, CountMismatch
+from ..runtime.operation import Operation, Polled
+from ..schedules.collectives import NONBLOCKING
+from ..selection.select import native_choice
+from .tensors import Finish
+from .work import Work
+
+ANYBODY = MPI.ANY_SOURCE
+_ARRIVED, _LEAVE, _OWN = 0, 1, 2  # tags of the barrier, and their number: those of tensors come behind
+_NO_RANK = -1
+
+
+class Transfer(Polled):
+    """A stage: one message, sent or received."""
+
+    def __init__(self, request: MPI.Request, what: str, peer: int, expected: int | None) -> None:
+        super().__init__(request, what)
+        self.peer, self.expected, self.status = peer, expected, MPI.Status()
+
+    def advance(self, seconds: float) -> bool:
+        """Look whether it is over. Raises CountMismatch where more or less arrived than the tensor holds."""
+        try:
+            if not self.request.Test(self.status):
+                return False
+        except MPI.Exception as error:
+            self.over = True
+            if error.Get_error_class() == MPI.ERR_TRUNCATE:
+                raise CountMismatch(f"{self.what}: the message has more than {self.expected} bytes") from None
+            raise
+        self.over = True
+        if self.expected is not None and (arrived := self.status.Get_count(MPI.BYTE)) != self.expected:
+            raise CountMismatch(f"{self.what}: the message has {arrived} bytes, and the tensor {self.expected}")
+        return True
+
+    def describe(self) -> list[str]:
+        """Return what it waits for."""
+        return [f"waits for {'any rank' if self.peer == ANYBODY else f'rank {self.peer}'}"]
+
+    def waited_for(self) -> tuple[int, ...]:
+        """Return the other rank, unless any will do."""
+        return () if self.peer == ANYBODY else (self.peer,)
+
+
+class Message(Work):
+    """A message under way."""
+
+    def __init__(self, comm: Comm, transfer: Transfer, keep: Any, result: list[Tensor], finish: Finish | None) -> None:
+        operation = Operation(
+            native_choice("message", "a message"), _NO_RANK, [lambda: transfer], lambda: None, (transfer, keep),
+            NONBLOCKING, transfer.what,
+        )  # fmt: skip
+        operation.is_message = True
+        super().__init__(comm._open(), operation, result, finish)
+        self.transfer = transfer
+
+    def source_rank(self) -> int:
+        """Return the rank of the group that sent the message, once it is here."""
+        return self.transfer.status.source
+
+    _source_rank = source_rank
+
+
+def send(comm: Comm, array: np.ndarray[Any, Any], rank: int, tag: int, result: list[Tensor]) -> Message:
+    """Return the work of sending an array's bytes to a rank, to be launched."""
+    request = MPI.Intracomm.Isend(comm, [array, array.nbytes, MPI.BYTE], rank, _tag(tag))
+    return Message(comm, Transfer(request, f"send to rank {rank}, tag {tag}", rank, None), array, result, None)
+
+
+def receive(
+    comm: Comm, array: np.ndarray[Any, Any], rank: int, tag: int, result: list[Tensor], finish: Finish | None
+) -> Message:
+    """Return the work of receiving an array's bytes from a rank, or ANYBODY, to be launched."""
+    request = MPI.Intracomm.Irecv(comm, [array, array.nbytes, MPI.BYTE], rank, _tag(tag))
+    what = f"recv from {'any rank' if rank == ANYBODY else f'rank {rank}'}, tag {tag}"
+    return Message(comm, Transfer(request, what, rank, array.nbytes), array, result, finish)
+
+
+def _tag(tag: int) -> int:
+    largest: Any = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+    if not 0 <= tag <= largest - _OWN:
+        raise ArgumentError(f"the tag is {tag}; this MPI has tags from 0 to {largest - _OWN}")
+    return tag + _OWN
+
+
+def monitored_barrier(comm: Comm, seconds: float, wait_all_ranks: bool) -> None:
+    """Wait for every rank. Raises RuntimeError on rank 0 that names who did not come in time, and on who waits for it.
+
+    As torch's for Gloo: every rank tells rank 0, which then lets them go.
+    """
+    until, nothing = time.monotonic() + seconds, np.empty(0, np.uint8)
+    milliseconds = round(seconds * 1000)
+    if comm.rank:
+        requests = [MPI.Intracomm.Isend(comm, [nothing, MPI.BYTE], 0, _ARRIVED)]
+        requests.append(MPI.Intracomm.Irecv(comm, [nothing, MPI.BYTE], 0, _LEAVE))
+        if not _by(requests, until):
+            raise RuntimeError(
+                f"Rank {comm.rank} successfully reached monitoredBarrier, but received errors while waiting for "
+                f"send/recv from rank 0. Please check rank 0 logs for faulty rank: it did not answer in "
+                f"{milliseconds} ms."
+            )
+        return
+    if seconds <= 0:
+        raise RuntimeError(f"[Rank 0]: Rank 0 timed out in monitoredBarrier after {milliseconds} ms")
+    arriving = {r: MPI.Intracomm.Irecv(comm, [nothing, MPI.BYTE], r, _ARRIVED) for r in range(1, comm.size)}
+    missing = []
+    for rank, request in arriving.items():
+        if not _by([request], until):
+            missing.append(rank)
+            if not wait_all_ranks:
+                break
+    if missing:
+        for rank in missing:
+            arriving[rank].Cancel()
+        ranks = ", ".join(map(str, missing))
+        what = f"Ranks {ranks} failed" if wait_all_ranks else f"Rank {ranks} failed"
+        raise RuntimeError(f"[Rank 0]: {what} to pass monitoredBarrier in {milliseconds} ms")
+    for rank in arriving:
+        MPI.Intracomm.Isend(comm, [nothing, MPI.BYTE], rank, _LEAVE).Free()
+
+
+def _by(requests: list[MPI.Request], until: float) -> bool:
+    """Return whether the requests are complete before that time."""
+    while not MPI.Request.Testall(requests):
+        if time.monotonic() > until:
+            return False
+        time.sleep(1e-4)
+    return True

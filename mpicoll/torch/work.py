@@ -1,0 +1,308 @@
+"""What is under way: torch's Work for an operation of mpicoll's, and its future.
+
+An operation is advanced by whoever waits, or by the progress thread, which completes the future too. Callbacks of a
+future may start collectives and wait for them, so they run on a thread of their own, in the order in which futures
+were completed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+from mpi4py import MPI
+from torch import Tensor
+from torch.distributed import Work as TorchWork
+
+from ..errors import CountMismatch, MpicollError
+from ..runtime.channel import Channel, advance_all
+from ..runtime.operation import Operation
+from ..runtime.progress import THREAD, ProgressThread
+from ..stderr import say
+from .callers import is_backward
+from .tensors import Finish
+
+_NO_TIMEOUT = timedelta(0)
+
+
+class Callbacks:
+    """A thread that runs callbacks, one after the other."""
+
+    def __init__(self) -> None:
+        self.waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.starting = threading.Lock()
+        self.thread: threading.Thread | None = None
+
+    def put(self, callback: Callable[[], None]) -> None:
+        """Run a callback when those before it have run."""
+        self.waiting.put(callback)
+        with self.starting:
+            if self.thread is None:
+                self.thread = threading.Thread(target=self._run, name="mpicoll-callbacks", daemon=True)
+                self.thread.start()
+
+    def _run(self) -> None:
+        while True:
+            self.waiting.get()()
+
+
+CALLBACKS = Callbacks()
+
+
+class Future(torch.futures.Future):  # type: ignore[misc]
+    """A future whose callbacks run on the callbacks' thread."""
+
+    def then(self, callback: Callable[[Any], Any]) -> Future:
+        """Return a future of what the callback returns when it is given this one, complete."""
+        after = Future()
+        self.add_done_callback(lambda done: _complete(after, callback, done))
+        return after
+
+    def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
+        """Run a callback with this future when it is complete; what it raises is printed."""
+        super().add_done_callback(lambda _: CALLBACKS.put(lambda: _told(callback, self)))
+
+
+    def for_cpp(self, work: Work) -> torch.futures.Future[Any]:
+        """Return a future for C++, which takes a Python exception for a value; its own callbacks may run anywhere."""
+
+        def result(_: Any) -> list[Tensor]:
+            if (error := work.exception()) is not None:
+                raise error
+            return work.result()
+
+        after: torch.futures.Future[Any] = super().then(result)
+        return after
+
+
+def _told(callback: Callable[[Any], Any], future: Future) -> None:
+    try:
+        callback(future)
+    except Exception:
+        say(traceback.format_exc())
+
+
+def _complete(after: Future, callback: Callable[[Any], Any], done: Future) -> None:
+    try:
+        result = callback(done)
+    except Exception as error:
+        say(traceback.format_exc())  # C++ may wait for this one, and would say only that it is no tensor
+        after.set_exception(error)
+    else:
+        after.set_result(result)
+
+
+class Done(TorchWork):  # type: ignore[misc]
+    """Work that is complete."""
+
+    is_synchronous = False  # whether it is to be waited for before the call returns
+
+    def __init__(self, result: list[Tensor]) -> None:
+        super().__init__()
+        self._result = result
+
+    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+        """Return at once."""
+        return True
+
+    def is_completed(self) -> bool:
+        """Return True."""
+        return True
+
+    def is_success(self) -> bool:
+        """Return True."""
+        return True
+
+    def exception(self) -> BaseException | None:
+        """Return None."""
+        return None
+
+    def synchronize(self) -> None:
+        """Return at once."""
+
+    def result(self) -> list[Tensor]:
+        """Return the tensors that hold the result."""
+        return self._result
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """Return a future that is complete."""
+        future = Future()
+        future.set_result(self._result)
+        return future
+
+
+SYNCHRONOUS = Done([])
+"""Stands for all calls that were over before they returned and that nobody asks for more."""
+
+
+class Work(TorchWork):  # type: ignore[misc]
+    """An operation under way on a channel; finish is what is left to do on this rank when it is over."""
+
+    is_synchronous = False
+
+    def __init__(self, channel: Channel, operation: Operation, result: list[Tensor], finish: Finish | None) -> None:
+        super().__init__()
+        self._channel, self._operation, self._result, self._finish = channel, operation, result, finish
+        self._error: BaseException | None = None
+        self._futures: list[Future] = []  # that wait for the end
+        self._once = threading.RLock()
+        self._over = False
+
+    def launch(self, seconds: float) -> Work:
+        """Begin. The operation fails by a StallError after so many seconds, or where it waits in vain."""
+        THREAD.enter()
+        channel, operation = self._channel, self._operation
+        operation.gives_up, operation.deadline = True, time.monotonic() + seconds
+        operation.on_done = self._end
+        with channel.lock:
+            channel.launch(operation)
+            if not operation.is_begun:
+                channel.step(0.0)
+        channel.background()
+        THREAD.leave()
+        return self
+
+    def _end(self) -> None:
+        """Take in how it ended: by the thread that saw it first, and once."""
+        with self._once:
+            if self._over:
+                return
+            self._error = _in_words(self._operation.error)
+            if self._error is None and self._finish is not None:
+                try:
+                    self._finish()
+                except Exception as error:
+                    self._error = error
+            self._finish, self._over = None, True
+            for future in self._futures:
+                self._tell(future)
+            self._futures.clear()
+
+    def _tell(self, future: Future) -> None:
+        if self._error is None:
+            future.set_result(self._result)
+        elif isinstance(self._error, Exception):
+            future.set_exception(self._error)
+
+    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+        """Wait for the operation, for that long if a timeout is given. Raises what it raised, StallError at the end."""
+        operation = self._operation
+        if not self._over:
+            if timeout > _NO_TIMEOUT:
+                operation.deadline = min(operation.deadline, time.monotonic() + timeout.total_seconds())
+            self._channel.advance_until_done(operation)
+            self._end()
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def is_completed(self) -> bool:
+        """Return whether the operation is over, with or without an error."""
+        if not self._over:
+            advance_all()
+        return self._over
+
+    def is_success(self) -> bool:
+        """Return whether the operation is over, and did what it was to do."""
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        """Return what the operation raised, if it is over and did."""
+        return self._error
+
+    def synchronize(self) -> None:
+        """Wait, as `wait` does."""
+        self.wait()
+
+    def result(self) -> list[Tensor]:
+        """Return the tensors that hold the result, or will."""
+        return self._result
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """Return a future that is complete when the operation is: of the tensors that hold the result."""
+        with self._once:
+            future = Future()
+            if self._over:
+                self._tell(future)
+            else:
+                self._futures.append(future)
+        if not (self._channel.settings.progress and ProgressThread.possible()):  # nobody else would complete it
+            with contextlib.suppress(Exception):
+                self.wait()
+        elif not self._over:
+            THREAD.hurry()
+        return future.for_cpp(self) if is_backward() else future
+
+    def abort(self) -> None:
+        """Raise, since no operation of mpicoll's can be called back."""
+        raise NotImplementedError("an operation under way cannot be aborted; destroy the process group")
+
+
+def _in_words(error: BaseException | None) -> BaseException | None:
+    """Return an error, or what is meant where MPI says that a message was too long."""
+    if isinstance(error, MpicollError) or not isinstance(error, MPI.Exception):
+        return error
+    if error.Get_error_class() != MPI.ERR_TRUNCATE:
+        return error
+    return CountMismatch(
+        "another rank gave more elements than this one; TORCH_DISTRIBUTED_DEBUG=DETAIL compares every call, and not "
+        "only the first of a group"
+    )
+
+
+class Several(Done):
+    """Work that is complete when all its parts are."""
+
+    def __init__(self, parts: list[TorchWork], result: list[Tensor]) -> None:
+        super().__init__(result)
+        self.parts = parts
+
+    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+        """Wait for every part. Raises what the first of them raised."""
+        for part in self.parts:
+            part.wait(timeout)
+        return True
+
+    def is_completed(self) -> bool:
+        """Return whether every part is over."""
+        return all(part.is_completed() for part in self.parts)
+
+    def is_success(self) -> bool:
+        """Return whether every part is over without an error."""
+        return all(part.is_success() for part in self.parts)
+
+    def exception(self) -> BaseException | None:
+        """Return what the first of them raised."""
+        return next((error for part in self.parts if (error := part.exception()) is not None), None)
+
+    def synchronize(self) -> None:
+        """Wait, as `wait` does."""
+        self.wait()
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """Return a future that is complete when all are."""
+        future, left = Future(), len(self.parts)
+        counting = threading.Lock()
+
+        def ended(_: Any) -> None:
+            nonlocal left
+            with counting:
+                left -= 1
+                if left:
+                    return
+            error = self.exception()
+            if error is None:
+                future.set_result(self._result)
+            else:
+                future.set_exception(error)
+
+        for part in self.parts:
+            part.get_future().add_done_callback(ended)
+        return future

@@ -1,0 +1,121 @@
+"""Programs of torch.distributed under mpiexec: the default group is mpicoll's, and one of Gloo's stands beside it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.harness import install as pytest_configure  # noqa: F401
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.utils._pytree import tree_flatten
+
+import mpicoll.torch
+
+# Two ranks add in one order only. More add in the order of their algorithm: what differs is the rounding of sums,
+# which several steps of training carry on.
+TOLERANCES = {
+    torch.float64: {"rtol": 1e-11, "atol": 1e-13},
+    torch.float32: {"rtol": 2e-5, "atol": 2e-6},
+    torch.float16: {"rtol": 2e-3, "atol": 2e-4},
+    torch.bfloat16: {"rtol": 2e-2, "atol": 2e-3},
+}
+LIMIT = timedelta(seconds=50)       # less than a test's: who waits in vain says for what
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def world():
+    """The default group, mpicoll's."""
+    dist.init_process_group("mpicoll", timeout=LIMIT)
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="session")
+def gloo(world):
+    """A group of all ranks, Gloo's."""
+    return dist.new_group(backend="gloo", timeout=LIMIT)
+
+
+@pytest.fixture
+def ours(world):
+    """A group of all ranks, mpicoll's, for this test alone: ranks compare the first calls of a group."""
+    group = dist.new_group(timeout=LIMIT)
+    yield group
+    dist.destroy_process_group(group)
+
+
+@pytest.fixture(scope="session")
+def ranks(world):
+    return world.size()
+
+
+@pytest.fixture(scope="session")
+def rank(world):
+    return world.rank()
+
+
+@pytest.fixture
+def served(world):
+    """How many operations of which name mpicoll's groups have served on this rank since the test began."""
+    with mpicoll.torch.count() as counts:
+        yield counts
+
+
+@pytest.fixture(scope="session")
+def meshes(world):
+    """meshes(2, 2) gives a mesh of that shape whose groups are mpicoll's, and one of Gloo's; made once.
+
+    Their dimensions have other names: to torch, meshes of one shape and the same names are one and the same.
+    """
+    made: dict[tuple[int, ...], list[DeviceMesh]] = {}
+
+    def get(*shape: int) -> list[DeviceMesh]:
+        if shape not in made:
+            made[shape] = [
+                init_device_mesh("cpu", shape, mesh_dim_names=tuple(f"{backend}-{i}" for i in range(len(shape))),
+                                 backend_override=dict.fromkeys(range(len(shape)), backend) if chosen else None)
+                for backend, chosen in (("mpicoll", False), ("gloo", True))
+            ]
+            for mesh, backend in zip(made[shape], ("mpicoll", "gloo")):
+                assert all(dist.get_backend(group) == backend for group in mesh.get_all_groups())
+        return made[shape]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def agree(ranks):
+    """agree(ours, theirs) holds values in any nesting against each other: to the last bit on two ranks or one.
+
+    ``summed`` is the type that sums were rounded to on their way to the values, where that isn't the values' own.
+    """
+    def check(ours, theirs, exactly: bool = ranks <= 2, summed: torch.dtype | None = None) -> None:
+        (mine, structure), (others, same) = tree_flatten(ours), tree_flatten(theirs)
+        assert structure == same and mine
+        for one, other in zip(mine, others):
+            if not isinstance(one, torch.Tensor):
+                assert one == other
+            elif exactly or not one.is_floating_point():
+                torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+                assert not one.is_floating_point() or torch.equal(torch.signbit(one), torch.signbit(other))
+            else:
+                torch.testing.assert_close(one, other, **TOLERANCES[summed or one.dtype])
+
+    return check
+
+
+@pytest.fixture
+def directory(world, rank):
+    """A directory that all ranks see; rank 0 makes it and removes it."""
+    path = [tempfile.mkdtemp(prefix="mpicoll-tests-") if rank == 0 else None]
+    dist.broadcast_object_list(path)
+    yield Path(path[0])
+    dist.barrier()
+    if rank == 0:
+        shutil.rmtree(path[0])

@@ -1,0 +1,218 @@
+"""torch's own suite of process-group operations, every test on all ranks: on Gloo, on mpicoll, or both held together.
+
+    .venv-torch/bin/python tests/torch/suite.py --ranks 2,3,4                  # both, and how they differ
+    .venv-torch/bin/python tests/torch/suite.py --backend mpicoll -k barrier
+
+The tests are `torch.testing._internal.distributed.distributed_test`, in the wheel. They run in the ranks that mpiexec
+started, one after the other, with a process group of their own each. On mpicoll "gloo" means mpicoll, so that no test
+is left out which Gloo runs. What mpicoll does not pass and Gloo does is a failure, a skip too. The last line is
+`N passed, M failed, K skipped`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import traceback
+import unittest
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+BACKENDS = ("gloo", "mpicoll")
+LIMIT = 90  # seconds for a test; the run ends with it then, and begins again behind it
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+ONLY_MPI = "all_to_all"  # which tests ask for by the name of torch's own MPI backend
+# It holds what torch's C++ calls the group against the name that was asked for.
+BY_ITS_OWN_NAME = ("test_ddp_logging_data_cpu",)
+# They make a group of ranks 1 and 2, and do not ask for so many ranks.
+OF_THREE_RANKS = tuple(f"test_all_to_all{form}_group" for form in ("", "_single_equal_split", "_single_unequal_split"))
+Outcomes = dict[str, tuple[str, str]]
+
+
+# -- under mpiexec
+
+
+class Rank:
+    """One rank's side of a run."""
+
+    def __init__(self, backend: str, name: str, results: Path, pattern: str) -> None:
+        from mpi4py import MPI
+
+        self.backend, self.name, self.pattern, self.results = backend, name, pattern, results
+        self.world = MPI.COMM_WORLD.Dup()
+        self.rank, self.size = self.world.rank, self.world.size
+        self.directory = Path(self.world.bcast(tempfile.mkdtemp(prefix="suite-") if self.rank == 0 else None))
+        for name in ("barrier", "test_dir", "init_dir"):
+            (self.directory / name).mkdir(exist_ok=True)
+        os.environ |= {
+            "BACKEND": self.name, "WORLD_SIZE": str(self.size), "MASTER_ADDR": "127.0.0.1",
+            "TEMP_DIR": str(self.directory), "INIT_METHOD": f"file://{self.directory}/init_dir/shared",
+        }  # fmt: skip
+
+    def run(self) -> None:
+        """Run every test that was not run yet; rank 0 writes what came of each as it goes."""
+        import torch
+        import torch.distributed as dist
+
+        torch.set_num_threads(1)
+        if self.backend == "mpicoll":
+            import mpicoll.torch
+
+            mpicoll.torch.alias()
+        import torch.testing._internal.distributed.distributed_test as suite
+        from torch.testing._internal.common_utils import TestCase
+
+        if self.backend == "mpicoll":  # what its C++ writes into profiles by these names
+            suite.PROFILING_SUPPORTED_BACKENDS = suite.SEND_RECV_PROFILING_SUPPORTED_BACKENDS = []
+        self.suite, self.dist = suite, dist
+
+        class Tests(suite.DistributedTest._DistTestBase, TestCase):
+            rank, world_size, file_name = self.rank, self.size, ""
+            init_method = property(lambda test: f"file://{test.file_name}")
+
+        known = self.world.bcast(read(self.results) if self.rank == 0 else None)
+        for name in unittest.TestLoader().getTestCaseNames(Tests):
+            if self.pattern in name and name not in known:
+                self.note(name, "begun", "")
+                # Not by a thread of Python's, which could not run while C++ hangs and keeps the interpreter's lock.
+                faulthandler.dump_traceback_later(LIMIT, exit=True)
+                outcomes = self.world.allgather(self.outcome(name, Tests(name)))
+                faulthandler.cancel_dump_traceback_later()
+                said = [outcome for outcome, _ in outcomes]
+                of_all = next((each for each in (FAILED, PASSED) if each in said), SKIPPED)
+                self.note(name, of_all, "\n".join(why for outcome, why in outcomes if outcome == of_all and why))
+        self.world.Barrier()
+        if self.rank == 0:
+            shutil.rmtree(self.directory)
+
+    def note(self, *entry: str) -> None:
+        if self.rank == 0:
+            with self.results.open("a") as file:
+                file.write(json.dumps(entry) + "\n")
+
+    def outcome(self, name: str, test: Any) -> tuple[str, str]:
+        """What came of a test on this rank, and why."""
+        test.file_name = str(self.directory / name)
+        self.world.Barrier()
+        if self.rank == 0:
+            for each in (self.directory / "barrier").iterdir():
+                each.unlink()
+        self.suite.Barrier.barrier_id = 0
+        self.world.Barrier()
+        try:
+            found = self.ran(name, test)
+        finally:
+            self.world.Barrier()
+            if self.dist.is_initialized():
+                self.dist.destroy_process_group()
+        return found
+
+    def ran(self, name: str, test: Any) -> tuple[str, str]:
+        function = getattr(test, name)
+        if getattr(function, "__unittest_skip__", False):
+            return SKIPPED, function.__unittest_skip_why__
+        if name in OF_THREE_RANKS and self.size < 3:
+            return SKIPPED, "Makes a group that has rank 2."
+        try:
+            self.dist.init_process_group(
+                backend="mpicoll" if self.backend == "mpicoll" and name in BY_ITS_OWN_NAME else self.name,
+                init_method=test.init_method, world_size=self.size, rank=self.rank,
+                timeout=timedelta(seconds=self.suite.CUSTOM_PG_TIMEOUT.get(name, 30)),
+            )  # fmt: skip
+            test.setUp()
+            try:
+                function()
+            finally:
+                test.tearDown()
+        except unittest.SkipTest as skip:
+            return SKIPPED, str(skip)
+        except SystemExit as left:  # how torch's decorators skip in a process of their own
+            reasons = {skip.exit_code: skip.message for skip in self.suite.TEST_SKIPS.values()}
+            return (SKIPPED, reasons[left.code]) if left.code in reasons else (FAILED, f"exit status {left.code}")
+        except BaseException:
+            return FAILED, f"rank {self.rank}: {traceback.format_exc()}"
+        return PASSED, ""
+
+
+def read(results: Path) -> Outcomes:
+    """Outcomes by test; a test that was begun and did not end has failed."""
+    outcomes: Outcomes = {}
+    for line in results.read_text().splitlines() if results.exists() else ():
+        name, outcome, why = json.loads(line)
+        outcomes[name] = (FAILED, "the run ended with it") if outcome == "begun" else (outcome, why)
+    return outcomes
+
+
+# -- what launches it
+
+
+def launched(backend: str, ranks: int, pattern: str, directory: Path, name: str = "gloo") -> Outcomes:
+    """Run all tests on so many ranks, again behind one that ended a run; name is what they call the backend."""
+    results, launcher = directory / f"{backend}-{name}-{ranks}", Path(__file__).parent.parent / "launcher.py"
+    while True:
+        before = len(read(results))
+        command = [sys.executable, launcher, "-n", str(ranks), sys.executable, "-W", "ignore", __file__]
+        done = subprocess.run([*command, "--backend", backend, "--name", name, "-k", pattern, "--results", results])
+        outcomes = read(results)
+        if done.returncode == 0 or len(outcomes) == before:
+            return outcomes
+
+
+def compared(ours: Outcomes, theirs: Outcomes) -> Outcomes:
+    """Ours; what only they pass has failed."""
+    for name, (outcome, _) in theirs.items():
+        mine, reason = ours.get(name, (SKIPPED, "not run"))
+        if outcome == PASSED and mine == SKIPPED:
+            ours[name] = FAILED, f"Gloo passes, and here it was skipped: {reason}"
+    return ours
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", choices=BACKENDS, help="one alone, without comparing")
+    parser.add_argument("--ranks", default="2,3,4")
+    parser.add_argument("-k", dest="pattern", default="", help="tests whose name has this in it")
+    parser.add_argument("--name", default="gloo", help=argparse.SUPPRESS)
+    parser.add_argument("--results", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.results:
+        Rank(options.backend, options.name, options.results, options.pattern).run()
+        return 0
+    total = Counter({PASSED: 0, FAILED: 0, SKIPPED: 0})
+    with tempfile.TemporaryDirectory(prefix="suite-") as directory:
+        for ranks in map(int, options.ranks.split(",")):
+            by_backend = {
+                backend: launched(backend, ranks, options.pattern, Path(directory))
+                for backend in ([options.backend] if options.backend else BACKENDS)
+            }
+            if "mpicoll" in by_backend and (options.pattern or ONLY_MPI) in ONLY_MPI:
+                alone = launched("mpicoll", ranks, ONLY_MPI, Path(directory), "mpi")
+                by_backend["mpicoll"] |= {name: each for name, each in alone.items() if each[0] != SKIPPED}
+            outcomes = compared(by_backend.get("mpicoll") or by_backend["gloo"], by_backend.get("gloo", {}))
+            total += told(ranks, outcomes)
+    print(f"{total[PASSED]} passed, {total[FAILED]} failed, {total[SKIPPED]} skipped")
+    return 1 if total[FAILED] or not total[PASSED] else 0
+
+
+def told(ranks: int, outcomes: Outcomes) -> Counter[str]:
+    """Print failures, and skips by their reasons; the counts."""
+    for name, (outcome, why) in outcomes.items():
+        if outcome == FAILED:
+            print(f"\n{ranks} ranks: {name} failed\n{why}")
+    reasons = Counter(why.splitlines()[0] if why else "" for outcome, why in outcomes.values() if outcome == SKIPPED)
+    print(f"\n{ranks} ranks, skipped as on Gloo:")
+    for reason, number in reasons.most_common():
+        print(f"  {number:4} {reason}")
+    return Counter(outcome for outcome, _ in outcomes.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

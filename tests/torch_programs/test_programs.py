@@ -1,0 +1,162 @@
+"""Whole programs of torch.distributed: how they start, how they end, and what is said where they cannot."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import launcher
+import pytest
+
+LIMIT = 90
+
+
+def ran(tmp_path, text, ranks=2, before=(), environment=None):
+    """What a program on so many ranks said, and its exit status."""
+    program = tmp_path / "program.py"
+    program.write_text(text)
+    command = launcher.command(ranks, [sys.executable, "-W", "ignore", *before, str(program)])
+    surroundings = {key: value for key, value in launcher.environment().items()
+                    if key not in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")}
+    surroundings |= environment or {}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, env=surroundings)
+    return done.stdout + done.stderr, done.returncode
+
+
+START = """
+import sys, time
+from datetime import timedelta
+import torch, torch.distributed as dist
+import mpicoll.torch
+dist.init_process_group("mpicoll")
+rank = dist.get_rank()
+"""
+GLOO = """
+import sys
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+value = torch.ones(1000) * (dist.get_rank() + 1)
+dist.all_reduce(value)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(40, 40))
+model(torch.ones(2, 40)).sum().backward()
+sys.stdout.write(f"sum {value[0].item()} {dist.get_backend()} {type(dist.group.WORLD).__module__}" + chr(10))
+dist.destroy_process_group()
+"""
+
+
+def test_one_line_is_enough(tmp_path):
+    said, status = ran(tmp_path, START + "value = torch.ones(3)\ndist.all_reduce(value)\nprint(value[0].item())")
+    assert status == 0 and said.count("2.0") == 2
+
+
+def test_an_unmodified_program_of_gloo(tmp_path):
+    run = ["-m", "mpicoll", "run", "--torch", "--summary", "--using", "allreduce=ring"]
+    said, status = ran(tmp_path, GLOO, 3, run, {"COLUMNS": "150"})
+    assert status == 0 and said.count("sum 6.0 gloo mpicoll.torch.start") == 3
+    assert "torch.distributed" in said and "broadcast" in said
+    row = next(line for line in said.splitlines() if line.split()[:1] == ["allreduce"])
+    assert row.split()[2] == "ring"
+
+
+def test_an_unmodified_program_of_torchs_own_mpi_backend(tmp_path):
+    said, status = ran(tmp_path, GLOO.replace('"gloo"', '"mpi"'), 2, ["-m", "mpicoll", "run", "--torch"])
+    assert status == 0 and said.count("sum 3.0 mpi mpicoll.torch.group") == 2
+
+
+def test_gloo_itself_meets_by_mpi_too(tmp_path):
+    said, status = ran(tmp_path, "import mpicoll.torch\n" + GLOO)
+    assert status == 0 and said.count("sum 3.0 gloo") == 2 and "mpicoll.torch" not in said
+
+
+def test_the_log_names_buckets_and_algorithms(tmp_path):
+    text = START + "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(40, 40))\n" \
+                   "model(torch.ones(2, 40)).sum().backward()\n"
+    said, status = ran(tmp_path, text, environment={"MPICOLL_LOG": "info"})
+    assert status == 0 and "torch's allreduce of DDP's bucket 0 in group 0: 6560 bytes of float32" in said
+    assert "allreduce of 6560 bytes on 2 ranks: " in said
+
+
+# -- what is no world
+
+
+def test_torchrun_starts_processes_that_mpi_knows_nothing_of(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(START)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run([*command, "--log-dir", tmp_path, program], capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode
+    told = [f"torch was told that this is rank {rank} of 2, and MPI says rank 0 of 1" for rank in range(2)]
+    assert any(each in done.stderr for each in told)  # torchrun ends the other when one ends
+    assert "mpiexec -n 4 python" in done.stderr
+
+
+def test_a_launcher_of_another_mpi(tmp_path):
+    """It starts two processes that are rank 0 of 1 each."""
+    program = tmp_path / "program.py"
+    program.write_text(START)
+    environment = {**os.environ, "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=LIMIT, env=environment)
+    assert done.returncode == 1
+    assert "OMPI_COMM_WORLD_SIZE says that 2 processes were started, and each is rank 0 of 1" in done.stderr
+
+
+def test_a_process_alone(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(START + "dist.barrier()\nprint(dist.get_world_size())")
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=LIMIT)
+    assert (done.returncode, done.stdout.strip()) == (0, "1")
+
+
+def test_other_ranks_than_mpis(tmp_path):
+    text = START.replace('("mpicoll")', '("mpicoll", rank=0, world_size=1)')
+    said, status = ran(tmp_path, text)
+    assert status and "torch was told that this is rank 0 of 1, and MPI says rank" in said
+
+
+# -- how they end
+
+
+@pytest.mark.parametrize("end", ["", "dist.destroy_process_group()", "del work"])
+def test_a_program_that_ends_with_work_under_way(tmp_path, end):
+    text = f"work = dist.all_reduce(torch.ones(1 << 20), async_op=True)\ngroup = dist.new_group()\n{end}\nprint('over')"
+    said, status = ran(tmp_path, START + text)
+    assert status == 0 and said.count("over") == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "first"),
+    [
+        ("dist.all_reduce(torch.ones(4))", "Allreduce"),
+        ("dist.all_reduce(torch.ones(4), async_op=True).get_future().wait()", "Iallreduce"),
+        ("torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))", "Iallgather"),
+        ("dist.recv(torch.ones(4), 1)", "recv from rank 1"),
+    ],
+)
+def test_a_rank_that_has_ended_is_waited_for_by_nobody(tmp_path, call, first):
+    begun = time.monotonic()
+    said, status = ran(tmp_path, START + f"if rank == 1: raise RuntimeError('the loader broke')\n{call}")
+    assert status and "StallError" in said and first in said and "was given up after" in said
+    assert "the loader broke" in said and time.monotonic() - begun < 30
+
+
+def test_a_bucket_that_another_rank_never_reduces(tmp_path):
+    """Backward waits in C++, where errors come out as torch's."""
+    text = START + """
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+for step in range(40): model(torch.ones(2, 4)).sum().backward()
+if rank == 1: sys.exit(0)
+try:
+    model(torch.ones(2, 4)).sum().backward()
+except RuntimeError as error:
+    print("told:", error)
+"""
+    said, status = ran(tmp_path, text)
+    assert "StallError" in said and "rank 1 has not made this call: reached the end of the program" in said
+    assert "told:" in said and status == 0
+
+
+def test_versions_are_said_where_torch_is_missing():
+    text = "import sys; sys.modules['torch'] = None; import mpicoll.torch"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, cwd=Path("/"))
+    assert "pip install 'mpicoll[torch]'" in done.stderr

@@ -9,7 +9,7 @@ VENV_openmpi := .venv-openmpi
 VENV_intel   := .venv-intel
 VENV_apps    := .venv-apps
 VENV_docs    := .venv-docs
-VENV_torch   := .venv-torch
+VENV_torch   := .venv-torch$(if $(filter-out mpich,$(MPI)),-$(MPI))
 VENV := $(VENV_$(MPI))
 ifeq ($(VENV),)
 $(error MPI=$(MPI) is none of mpich, openmpi, intel)

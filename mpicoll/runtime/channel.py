@@ -26,6 +26,7 @@ from . import duplicate, progress, watchdog
 from .agreement import Agreed, agree
 from .cache import Cache
 from .counters import BROKEN, CALLS, NUMBERS, TRACES
+from .departure import Departure
 from .fast_path import FastPath
 from .inquiry import Inquiry
 from .operation import Operation, Record, Sink
@@ -90,7 +91,7 @@ class Channel:
         self.started: dict[int, np.ndarray] = {}  # how often each persistent collective was, by the call that made it
         self.failures: list[Failure] = []  # the last errors by which this rank left calls
         self.inquiry = Inquiry(self.comm)
-        self.barrier: MPI.Request | None = None  # of the ranks that have left
+        self.departure = Departure(self.comm)
         # In check mode MPI's own collectives start once the ranks have compared the call. That need not be in the order
         # of calls, so they have a communicator to themselves.
         self.compared = MPI.Intracomm((self.comm.Dup() if like is None else own[1]) if self.settings.check else None)
@@ -323,16 +324,10 @@ class Channel:
         self.persistent.close()
 
     def is_quiet(self) -> bool:
-        """Return whether every rank has left, and nothing of any rank is under way. It answers notes, and never waits.
-
-        A rank joins a barrier when all that it asked have answered. So no note is on its way when the barrier is over.
-        """
+        """Return whether every rank has left, and nothing of any rank is under way. It answers notes, and never waits."""
         self.respond()
-        if self.in_flight:
-            return False
-        if self.barrier is None and self.size > 1 and self.inquiry.is_settled:
-            self.barrier = self.comm.Ibarrier()
-        return self.size == 1 or (self.barrier is not None and self.barrier.Test())
+        joins = not self.in_flight and not self.leaked and self.inquiry.is_settled
+        return joins and self.departure.is_over()
 
     def free(self, drain: bool = True) -> None:
         """Complete what is in flight and free the private communicators. A second call does nothing.

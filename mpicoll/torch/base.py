@@ -35,11 +35,11 @@ class Group(TorchProcessGroup):  # type: ignore[misc]
 
     def getRank(self) -> int:
         """Return the rank of this process in the group."""
-        return self.comm.rank
+        return self.calls.channel.rank
 
     def getSize(self) -> int:
         """Return the number of ranks in the group."""
-        return self.comm.size
+        return self.calls.channel.size
 
     rank, size = getRank, getSize
 

@@ -64,7 +64,7 @@ class ProcessGroup(Group):
         """Combine everybody's tensor by opts.reduceOp, in the place of the root's; the others stay as they are."""
         opts = arguments.options(c10d.ReduceOptions, opts, timeout)
         tensor = tensors.one(tensor_list)
-        is_root = self.comm.rank == opts.rootRank
+        is_root = self.rank() == opts.rootRank
         flat, finish = tensors.target(tensor) if is_root else (tensors.source(tensor), None)
         how = reduction(opts.reduceOp, tensor.dtype)
         if how.factor is not None:
@@ -87,10 +87,10 @@ class ProcessGroup(Group):
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None, timeout: Any = None) -> TorchWork:
         """Gather everybody's input into the output of every rank, one behind the other."""
         opts = arguments.options(c10d.AllgatherOptions, opts, timeout)
-        arguments.check_pair(output, input, "output", "input", self.comm.size)
+        arguments.check_pair(output, input, "output", "input", self.size())
         flat, finish = tensors.target(output)
         mine = tensors.source(input)
-        place = flat.data_ptr() + self.comm.rank * mine.nbytes
+        place = flat.data_ptr() + self.rank() * mine.nbytes
         send: Any = MPI.IN_PLACE if mine.data_ptr() == place else tensors.moved(arguments.apart(mine, flat))
         return self.calls.run(
             "allgather", opts, methods.ALLGATHER, send, tensors.moved(flat), tensor=input, result=[output],
@@ -101,7 +101,7 @@ class ProcessGroup(Group):
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None, timeout: Any = None) -> TorchWork:
         """Combine everybody's input by opts.reduceOp; each rank gets its block of the result."""
         opts = arguments.options(c10d.ReduceScatterOptions, opts, timeout)
-        arguments.check_pair(input, output, "input", "output", self.comm.size)
+        arguments.check_pair(input, output, "input", "output", self.size())
         flat, finish = tensors.target(output)
         how = reduction(opts.reduceOp, input.dtype)
         mine = tensors.source(input)
@@ -126,11 +126,11 @@ class ProcessGroup(Group):
         recv: Any = tensors.moved(flat)
         if not (output_splits or input_splits):
             arguments.check_pair(output, input, "output", "input", 1)
-            arguments.check_divides(input, self.comm.size)
+            arguments.check_divides(input, self.size())
             method = methods.ALLTOALL
         else:
-            send = arguments.blocks(send, arguments.elements(input, input_splits, self.comm.size, "input"))
-            recv = arguments.blocks(recv, arguments.elements(output, output_splits, self.comm.size, "output"))
+            send = arguments.blocks(send, arguments.elements(input, input_splits, self.size(), "input"))
+            recv = arguments.blocks(recv, arguments.elements(output, output_splits, self.size(), "output"))
             method = methods.ALLTOALLV
         return self.calls.run("alltoall", opts, method, send, recv, tensor=input, result=[output], finish=finish)
 
@@ -141,9 +141,9 @@ class ProcessGroup(Group):
         """Gather everybody's tensor into a list on every rank. Tensors may differ in size from rank to rank."""
         opts = arguments.options(c10d.AllgatherOptions, opts, timeout)
         (outputs,), mine = arguments.lists(output, input)
-        arguments.check_number(outputs, self.comm.size, "output")
+        arguments.check_number(outputs, self.size(), "output")
         flat, own = tensors.joined(outputs, fill=False)
-        arguments.check_same(outputs[self.comm.rank], mine, "the output of this rank", "the input")
+        arguments.check_same(outputs[self.rank()], mine, "the output of this rank", "the input")
         send = tensors.moved(arguments.apart(tensors.source(mine), flat))
         recv: Any = tensors.moved(flat)
         counts = [each.numel() for each in outputs]
@@ -160,8 +160,8 @@ class ProcessGroup(Group):
         """Combine everybody's lists by opts.reduceOp; rank r gets the tensor r of the result."""
         opts = arguments.options(c10d.ReduceScatterOptions, opts, timeout)
         (inputs,), mine = arguments.lists(input, output)
-        arguments.check_number(inputs, self.comm.size, "input")
-        arguments.check_same(inputs[self.comm.rank], mine, "the input for this rank", "the output")
+        arguments.check_number(inputs, self.size(), "input")
+        arguments.check_same(inputs[self.rank()], mine, "the input for this rank", "the output")
         target, finish = tensors.target(mine)
         flat, _ = tensors.joined(inputs, fill=True)
         how = reduction(opts.reduceOp, flat.dtype)
@@ -181,8 +181,8 @@ class ProcessGroup(Group):
     ) -> TorchWork:
         """Send rank r the tensor r of the input list; tensors may differ in size."""
         opts = arguments.options(c10d.AllToAllOptions, opts, timeout)
-        arguments.check_number(output, self.comm.size, "output")
-        arguments.check_number(input, self.comm.size, "input")
+        arguments.check_number(output, self.size(), "output")
+        arguments.check_number(input, self.size(), "input")
         flat, own = tensors.joined(output, fill=False)
         mine = arguments.apart(tensors.joined(input, fill=True)[0], flat)
         send = arguments.blocks(tensors.moved(mine), [each.numel() for each in input])
@@ -196,12 +196,12 @@ class ProcessGroup(Group):
     def gather(self, output: Lists, input: Sequence[Tensor], opts: Any = None, timeout: Any = None) -> TorchWork:
         """Gather everybody's tensor into a list on the root; tensors are of one size."""
         opts = arguments.options(c10d.GatherOptions, opts, timeout)
-        mine, is_root = tensors.one(input), self.comm.rank == opts.rootRank
+        mine, is_root = tensors.one(input), self.rank() == opts.rootRank
         recv, finish, outputs = None, None, []
         send: Any = tensors.moved(tensors.source(mine))
         if is_root:
             outputs = list(output[0])
-            arguments.check_number(outputs, self.comm.size, "output")
+            arguments.check_number(outputs, self.size(), "output")
             for each in outputs:
                 arguments.check_same(each, mine, "an output", "the input")
             flat, own = tensors.joined(outputs, fill=False)
@@ -216,12 +216,12 @@ class ProcessGroup(Group):
     def scatter(self, output: Sequence[Tensor], input: Lists, opts: Any = None, timeout: Any = None) -> TorchWork:
         """Send rank r the tensor r of the root's list; tensors are of one size."""
         opts = arguments.options(c10d.ScatterOptions, opts, timeout)
-        mine, is_root = tensors.one(output), self.comm.rank == opts.rootRank
+        mine, is_root = tensors.one(output), self.rank() == opts.rootRank
         target, finish = tensors.target(mine)
         send = None
         if is_root:
             inputs = list(input[0])
-            arguments.check_number(inputs, self.comm.size, "input")
+            arguments.check_number(inputs, self.size(), "input")
             for each in inputs:
                 arguments.check_same(each, mine, "an input", "the output")
             send = tensors.moved(arguments.apart(tensors.joined(inputs, fill=True)[0], target))

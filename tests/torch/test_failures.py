@@ -152,8 +152,10 @@ def test_a_group_that_was_destroyed(rank):
     dist.destroy_process_group(group)
     under_way.wait()  # what was begun goes on
     assert value[-1] == group.size()
-    with pytest.raises(errors.CommError, match="was destroyed"):
-        group.allreduce([torch.ones(1)])
+    assert group.rank() == rank
+    for call in (group.allreduce, group.broadcast, lambda one: group.allgather([one * group.size()], one)):
+        with pytest.raises(errors.CommError, match="was destroyed"):
+            call([torch.ones(1)])
 
 
 def test_hooks_refuse_what_they_cannot_encode(world, gloo):

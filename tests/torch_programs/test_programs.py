@@ -41,6 +41,7 @@ dist.all_reduce(value)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(40, 40))
 model(torch.ones(2, 40)).sum().backward()
 sys.stdout.write(f"sum {value[0].item()} {dist.get_backend()} {type(dist.group.WORLD).__module__}" + chr(10))
+del model  # a group of Gloo that ends with the process may abort it
 dist.destroy_process_group()
 """
 

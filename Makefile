@@ -35,7 +35,7 @@ FULL_ARGS ?=
 MAX_RANKS ?= 64
 
 .DEFAULT_GOAL := help
-.PHONY: help env bench train train-torch bench-full bench-cluster test test-full test-torch test-apps soak verify docs site lint clean distclean
+.PHONY: help env torch-env bench train train-torch bench-full bench-cluster test test-full test-torch test-apps soak verify docs site lint clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -59,7 +59,9 @@ bench: env  ## this library beside the MPI's own, then training on real data
 train: env  ## every pattern of distributed training on 4 ranks, beside one rank, in one table
 	$(MPIEXEC) -n 4 $(BIN)/mpicoll train $(TRAIN_ARGS)
 
-train-torch: $(VENV_torch)/.installed  ## a small GPT by torch's DDP and FSDP2 on 2 ranks, on mpicoll and on Gloo
+torch-env: $(VENV_torch)/.installed
+
+train-torch: torch-env  ## a small GPT by torch's DDP and FSDP2 on 2 ranks, on mpicoll and on Gloo
 	$(VENV_torch)/bin/python tests/launcher.py -n 2 $(VENV_torch)/bin/python -m mpicoll.benchmarks.torch gpt $(TRAIN_ARGS)
 
 bench-full: env  ## five launches of everything on 2 ranks of this machine, and which figures are reached
@@ -74,7 +76,7 @@ test: env  ## unit tests but the slow ones, MPI tests on 2 ranks, every algorith
 test-full: env  ## all tests (of MPICOLL_REQUIRE=browser,hosts,slurm if set), on 1 to 8 ranks, a sample on more
 	$(PY) tests/run.py --full $(TEST_ARGS)
 
-test-torch: $(VENV_torch)/.installed  ## what torch trains with, on 1 to 4 ranks, and torch's own op suite beside Gloo
+test-torch: torch-env  ## what torch trains with, on 1 to 4 ranks, and torch's own op suite beside Gloo
 	$(VENV_torch)/bin/python tests/run.py --suites torch_programs,torch $(TORCH_ARGS)
 	$(VENV_torch)/bin/python tests/torch/suite.py $(TORCH_SUITE_ARGS)
 
@@ -124,4 +126,4 @@ clean:  ## remove caches, build outputs and results of bench-full and bench-clus
 	find . -path './.venv*' -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
 distclean: clean  ## and the environments
-	rm -rf $(VENV_mpich) $(VENV_openmpi) $(VENV_intel) $(VENV_apps) $(VENV_docs) $(VENV_torch)
+	rm -rf $(VENV_mpich) $(VENV_openmpi) $(VENV_intel) $(VENV_apps) $(VENV_docs) .venv-torch*

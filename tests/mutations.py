@@ -322,10 +322,16 @@ MUTATIONS = [
         "mpi/test_making_communicators.py",
     ),
     Mutation(
-        "mpicoll/runtime/channel.py",
-        "self.barrier.Test())",
-        "True)",
+        "mpicoll/runtime/departure.py",
+        "return self.barrier.Test()",
+        "return True",
         "mpi/test_making_communicators.py",
+    ),
+    Mutation(
+        "mpicoll/runtime/departure.py",
+        "except MPI.Exception:",
+        "except ZeroDivisionError:",
+        "unit/test_departure.py",
     ),
     Mutation(
         "kernels/compiler.py",

@@ -157,7 +157,8 @@ def plan(arguments: argparse.Namespace) -> list[Launch]:
     quick = not (arguments.thorough or arguments.full)
     started = arguments.sample_launch or (STARTED if arguments.thorough else 1.0)
     some = quick and arguments.sample_launch is None    # of what starts mpiexec
-    launches = [each for each in (Launch("unit", quick=quick), Launch("launch", fraction=started, quick=some))
+    units = Launch("unit", fraction=arguments.sample_unit, quick=quick)
+    launches = [each for each in (units, Launch("launch", fraction=started, quick=some))
                 if each.suite in arguments.suites]
     if "torch_programs" in arguments.suites:
         launches.append(Launch("torch_programs"))
@@ -241,6 +242,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help="run this part of the MPI tests: on --ranks, else on the counts that are sampled")
     add("--sample-launch", type=float, metavar="FRACTION",
         help=f"run this part of what starts mpiexec itself; else what is marked quick, {STARTED:g} if --thorough")
+    add("--sample-unit", type=float, default=1.0, metavar="FRACTION", help="run this part of the unit tests")
     add("--seed", type=int, help="which sample; a random one, printed, if not given")
     add("--thorough", action="store_true", help="also what takes long: slow tests, more launches, other rank counts")
     add("--full", action="store_true", help="every MPI test on 1 to 8 ranks, a sample on more; all others")

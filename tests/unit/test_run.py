@@ -53,6 +53,7 @@ def test_plan_of_some_ranks():
     assert sizes("--suites", "mpi", "--ranks", "2,4", "--sample", "0.3") == [("mpi", 2, 0.3), ("mpi", 4, 0.3)]
     assert sizes("--suites", "unit") == [("unit", 1, 1.0)]
     assert sizes("--suites", "unit,launch", "--sample-launch", "0.5") == [("unit", 1, 1.0), ("launch", 1, 0.5)]
+    assert sizes("--suites", "unit", "--sample-unit", "0.2") == [("unit", 1, 0.2)]
     titles = [each.title for each in run.plan(run.parse(["--sample-launch", "0.5", "--ranks", "1", "--sample", "0.2"]))]
     assert titles == ["unit, quick", "launch, 50% sample", "mpi, 1 rank, 20% sample"]
 

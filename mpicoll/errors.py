@@ -22,6 +22,7 @@ classes, and after the colon the MPI error class that `Get_error_class()` report
             InPlaceError [TypeError, ValueError: ERR_BUFFER]   MPI.IN_PLACE where MPI does not have it
             DatatypeError [ValueError: ERR_TYPE]      send and receive datatypes differ, or a null datatype
             CountMismatch [ValueError: ERR_TRUNCATE]  counts of one rank that do not fit together
+            MessageLengthError [: ERR_TRUNCATE]       a message that another rank gave another length
         UnknownAlgorithm [LookupError, ValueError]    no algorithm of that name; says which names are near
         CodecError [ValueError]                       what a codec cannot encode: another type, no finite number
         ParameterError [ValueError]                   a parameter an algorithm does not have, or out of its range
@@ -56,6 +57,7 @@ __all__ = [
     "EngineError",
     "InPlaceError",
     "MPIError",
+    "MessageLengthError",
     "MessageSpecError",
     "MismatchError",
     "MpicollError",
@@ -183,6 +185,12 @@ class DatatypeError(MPIError, ValueError):
 
 class CountMismatch(MPIError, ValueError):
     """Counts of one rank that do not fit together."""
+
+    mpi_class = "ERR_TRUNCATE"
+
+
+class MessageLengthError(MPIError):
+    """A message that another rank gave another length than this one waits for."""
 
     mpi_class = "ERR_TRUNCATE"
 

@@ -174,6 +174,8 @@ MUTATIONS = [
         "call[TAG] + slot",
         "mpi/test_collectives.py",
     ),
+    Mutation("mpicoll/engines/compiled.py", "load_short(count) != n", "False", "mpi/test_message_lengths.py"),
+    Mutation("mpicoll/engines/mpi4py.py", "statuses[i].Get_count(_BYTE) != n", "False", "mpi/test_message_lengths.py"),
     Mutation("mpicoll/engines/mpi4py.py", "lane.lane + plan.window", "lane.lane + 1", "mpi/test_collectives.py"),
     Mutation(
         "mpicoll/engines/local_ops.py",

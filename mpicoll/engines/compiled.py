@@ -17,13 +17,13 @@ from mpi4py import MPI
 
 from ..kernels.cache import jit
 from ..kernels.deferred import intrinsic, njit
-from ..kernels.memory import addresses, carray, halves, line, table
+from ..kernels.memory import addresses, carray, halves, line, load_short, table
 from ..plans import rolled
-from ..plans.plan import FOLD, MAX_WINDOW, SEND, tag
+from ..plans.plan import MAX_WINDOW, SEND, tag
 from ..plans.rolled import BODY, PEER_STRIDE, TURNS, RolledPlan
 from . import local_ops
-from .local_ops import finish, geometry, prepare
-from .protocol import Waiting, waiting
+from .local_ops import finish, geometry, is_posted, prepare, total
+from .protocol import Waiting, refused, waiting
 from .work import NOTHING, Work
 
 name = "compiled"
@@ -38,10 +38,12 @@ _CONTENDED = 20e-6  # seconds: a yield that takes longer gave the processor to s
 _SPIN, _SPIN_CONTENDED, _SLEEP = 1000, 100, 20
 # columns of a lane's state, places in `library` and `call`
 LANE, STEP, COUNT, TURN = range(4)
-ISEND, IRECV, TESTALL, WTIME, YIELD, USLEEP, BYTE, REQUEST_SIZE, STATUS_SIZE, STATUS_ERROR, IN_STATUS = range(11)
+ISEND, IRECV, TESTALL, WTIME, YIELD, USLEEP, BYTE, TRUNCATED = range(8)
+REQUEST_SIZE, STATUS_SIZE, STATUS_ERROR, STATUS_COUNT = range(8, 12)
 IDLE_SINCE = 3  # a place in Execution.counters: the microsecond of the first pass without a move; 0 while it moves
 COMM, TAG, REQUESTS, STATUSES, FLAG, MOST = range(6)
 UNIT = 4  # columns of the state
+_ANY = 0x5A3C6971  # a number of bytes that nothing else in a status looks like
 # the walker's arrays in its order, and the state before the first step: rows of Execution.table
 ROWS, SEGMENTS, STEPS, STRANDS, GEOMETRY, BASES, WORK, STATE, LIBRARY, CALL, FLAGS, PROGRESS, START = range(13)
 
@@ -73,6 +75,19 @@ call_int, call_long, call_double = _call("int32"), _call("int64"), _call("float6
 
 
 @njit
+def fits(rows, segments, geometry, top, posts, lane, library, call):  # type: ignore[no-untyped-def]
+    """Return whether the messages that came in are as long as expected; MPI sees only that one is longer."""
+    count = call[STATUSES] + library[STATUS_COUNT]
+    for r in range(top, posts):
+        n = total(segments, geometry, rows[r, 2], rows[r, 3], lane)
+        if is_posted(rows, r, n):
+            if rows[r, 0] != SEND and load_short(count) != n:
+                return False
+            count += library[STATUS_SIZE]
+    return True
+
+
+@njit
 def walk(  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled loop
     rows, segments, steps, strands, geometry, bases, work, state, library, call, flag, progress, seconds
 ):
@@ -94,7 +109,7 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled loop
                     for r in range(top, posts):
                         kind = rows[r, 0]
                         at, n = prepare(rows, segments, geometry, bases, r, lane, slot, turn, work)
-                        if kind == FOLD or (rows[r, 2] < rows[r, 3] and n == 0):
+                        if not is_posted(rows, r, n):
                             continue
                         function = library[ISEND] if kind == SEND else library[IRECV]
                         request = requests + count * library[REQUEST_SIZE]
@@ -123,6 +138,8 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled loop
                         return -code
                     if flag[0] == 0:
                         break
+                    if not fits(rows, segments, geometry, top, posts, lane, library, call):
+                        return -library[TRUNCATED]
                 finish(rows, segments, geometry, bases, top, posts, bottom, lane, slot, turn, work)
                 progress[2] += 1
                 moved = True
@@ -197,8 +214,13 @@ def library() -> np.ndarray:
     mpi, c = ctypes.CDLL(MPI.__file__), ctypes.CDLL(None)
     functions = [mpi.MPI_Isend, mpi.MPI_Irecv, mpi.MPI_Testall, mpi.MPI_Wtime, c.sched_yield, c.usleep]
     addresses = [ctypes.cast(f, ctypes.c_void_p).value for f in functions]
-    sizes = [MPI._sizeof(MPI.Request), MPI._sizeof(MPI.Status), _error_offset()]
-    return np.array([*addresses, handle_of(MPI.BYTE), *sizes, MPI.ERR_IN_STATUS], np.int64)
+    codes = [handle_of(MPI.BYTE), MPI.ERR_TRUNCATE]
+    sizes = [MPI._sizeof(MPI.Request), MPI._sizeof(MPI.Status)]
+    marked = MPI.Status()
+    marked.Set_error(MPI.ERR_TRUNCATE)
+    counted = MPI.Status()
+    counted.Set_elements(MPI.BYTE, _ANY)
+    return np.array([*addresses, *codes, *sizes, _offset(marked, MPI.ERR_TRUNCATE), _offset(counted, _ANY)], np.int64)
 
 
 def handle_of(of: Any) -> int:
@@ -206,12 +228,10 @@ def handle_of(of: Any) -> int:
     return ctypes.c_int64(MPI._handleof(of)).value
 
 
-def _error_offset() -> int:
-    """Return where a status keeps its error code."""
-    status = MPI.Status()
-    status.Set_error(MPI.ERR_TRUNCATE)
+def _offset(status: MPI.Status, value: int) -> int:
+    """Return where a status keeps a value of 32 bits."""
     words = np.frombuffer(ctypes.string_at(MPI._addressof(status), MPI._sizeof(status)), np.int32)
-    (found,) = np.flatnonzero(words == MPI.ERR_TRUNCATE)
+    (found,) = np.flatnonzero(words == value)
     return int(found) * 4
 
 
@@ -253,16 +273,14 @@ class Execution:
         """Go on for at most `seconds`; True when done."""
         code: int = advance(self.at, seconds)
         if code < 0:
-            raise MPI.Exception(self.cause(-code))
+            raise self.error(-code)
         return code == DONE
 
-    def cause(self, code: int) -> int:
-        """Return the error itself, where the library says that it is in one of the statuses."""
-        if MPI.Get_error_class(code) != MPI.ERR_IN_STATUS:
-            return code
-        size, at = int(self.library[STATUS_SIZE]), int(self.library[STATUS_ERROR])
-        codes = [int(self.statuses[k + at : k + at + 4].view(np.int32)[0]) for k in range(0, len(self.statuses), size)]
-        return next((c for c in codes if c not in (MPI.SUCCESS, MPI.ERR_PENDING)), code)
+    def error(self, code: int) -> Exception:
+        """Return the error of a code that the walker gave."""
+        at, size = int(self.library[STATUS_ERROR]), int(self.library[STATUS_SIZE])
+        in_statuses = (int(self.statuses[k : k + 4].view(np.int32)[0]) for k in range(at, len(self.statuses), size))
+        return refused(code, in_statuses)
 
     @property
     def progress(self) -> tuple[int, int, int]:

@@ -87,6 +87,12 @@ def total(segments, geometry, first, end, lane):  # type: ignore[no-untyped-def]
 
 
 @njit
+def is_posted(rows, r, n):  # type: ignore[no-untyped-def]
+    """Return whether row r is a message of n bytes, and not local work or a part of a block that has ended."""
+    return rows[r, 0] != FOLD and (rows[r, 2] == rows[r, 3] or n > 0)
+
+
+@njit
 def pack(segments, geometry, bases, first, end, stage, lane, slot, turn):  # type: ignore[no-untyped-def]
     """Lay the segments of a message one behind the other at the stage."""
     at = stage

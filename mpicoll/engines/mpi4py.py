@@ -17,7 +17,7 @@ from ..errors import RequestError
 from ..plans.plan import FOLD, SEND, tag
 from ..plans.rolled import RolledPlan, following
 from .local_ops import Tables, finish_step, geometry, prepare_row
-from .protocol import Waiting, waiting
+from .protocol import Waiting, refused, waiting
 from .work import NOTHING, Work
 
 name = "mpi4py"
@@ -34,12 +34,13 @@ def _message(address: int, nbytes: int) -> list[Any]:
 class _Lane:
     """A (strand, slot) working through its lanes; requests is None before its step is posted."""
 
-    __slots__ = ("end", "first", "lane", "requests", "slot", "step", "strand", "turn")
+    __slots__ = ("end", "expected", "first", "lane", "requests", "slot", "step", "strand", "turn")
 
     def __init__(self, strand: int, slot: int, first: int, end: int) -> None:
         self.strand, self.slot, self.first, self.end = strand, slot, first, end
         self.lane, self.step, self.turn = slot, first, 0
         self.requests: Sequence[MPI.Request] | None = None
+        self.expected: list[tuple[int, int]] = []  # of the requests that receive, which, and how many bytes
 
 
 class Execution:
@@ -100,7 +101,7 @@ class Execution:
                 self.posting = True
                 lane.requests = self._post(lane)
                 self.posting, moved = False, True
-            if lane.requests and not MPI.Request.Testall(lane.requests):
+            if lane.requests and not self._is_over(lane):
                 return moved
             plan, (first, posts, bottom, body, turns) = self.plan, self.steps[lane.step]
             where = lane.lane, lane.slot, lane.turn
@@ -113,9 +114,23 @@ class Execution:
             finish_step(self.tables.address, first, posts, bottom, *where)
         return True
 
+    @staticmethod
+    def _is_over(lane: _Lane) -> bool:
+        """Return whether the messages of a lane's step are. Raises MPI.Exception, where one is too short as well."""
+        statuses: list[MPI.Status] = []
+        try:
+            if not MPI.Request.Testall(lane.requests or [], statuses):
+                return False
+        except MPI.Exception as error:
+            raise refused(error.Get_error_code(), (each.Get_error() for each in statuses)) from None
+        if any(statuses[i].Get_count(_BYTE) != n for i, n in lane.expected):
+            raise refused(MPI.ERR_TRUNCATE)
+        return True
+
     def _post(self, lane: _Lane) -> Sequence[MPI.Request]:
         """Get the messages of a lane's step ready and post them."""
         messages = self._messages(lane)
+        lane.expected = [(i, n) for i, (kind, _, n, _) in enumerate(messages) if kind != SEND]
         self.messages += len(messages)
         self.bytes += sum(n for kind, _, n, _ in messages if kind == SEND)
         mark = tag(self.sequence, lane.strand, lane.slot)

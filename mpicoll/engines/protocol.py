@@ -6,11 +6,12 @@ goes as far as it can without blocking, so blocking, nonblocking and many-in-ope
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from mpi4py import MPI
 
+from ..errors import MessageLengthError
 from ..plans.plan import FOLD, RECV, SEND
 from ..plans.rolled import PEER_STRIDE, RolledPlan
 from ..schedules.blocks import chunk_length
@@ -39,6 +40,21 @@ def waiting(
     ]
     left = [who for who, request in zip(posted, requests, strict=True) if not request.Get_status()]
     return Waiting(strand, lane, plan.number(strand, step, turn), _peers(left, RECV), _peers(left, SEND))
+
+
+def refused(code: int, in_statuses: Iterable[int] = ()) -> Exception:
+    """Return the error of a code of MPI's, or of those in statuses where it says that it is in one of them.
+
+    ERR_TRUNCATE stands for a message that is too short, too.
+    """
+    if MPI.Get_error_class(code) == MPI.ERR_IN_STATUS:
+        code = next((each for each in in_statuses if each not in (MPI.SUCCESS, MPI.ERR_PENDING)), code)
+    if MPI.Get_error_class(code) != MPI.ERR_TRUNCATE:
+        return MPI.Exception(code)
+    return MessageLengthError(
+        "a message of another rank is longer or shorter than what this one waits for: they gave different counts; "
+        "MPICOLL_CHECK=1 compares them before anything is sent"
+    )
 
 
 def _is_posted(plan: RolledPlan, kind: int, first: int, end: int, lane: int) -> bool:

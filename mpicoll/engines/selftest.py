@@ -42,7 +42,7 @@ def check() -> str | None:
         return f"it does not load: {error}"
     comm = oneself()
     try:
-        return _exchange(compiled, comm) or _truncated(compiled, comm)
+        return _exchange(compiled, comm) or _refuses(compiled, comm, 16, 8) or _refuses(compiled, comm, 8, 16)
     except Exception as error:
         return f"its self-test raised {type(error).__name__}: {error}"
     finally:
@@ -88,18 +88,18 @@ def _exchange(compiled, comm: MPI.Comm) -> str | None:  # type: ignore[no-untype
     return None
 
 
-def _truncated(compiled, comm: MPI.Comm) -> str | None:  # type: ignore[no-untyped-def]
-    """Check that a message too long for its receive raises truncation instead of passing.
+def _refuses(compiled, comm: MPI.Comm, sent: int, wanted: int) -> str | None:  # type: ignore[no-untyped-def]
+    """Check that a message of another number of bytes than its receive raises instead of passing.
 
     The send comes first: Open MPI overlooks the truncation of a message to oneself that finds its receive posted.
     """
-    plan = _plan([(SEND, 0, 0, 1, -1), (RECV, 0, 1, 2, -1)], [(IN, 0, 16), (OUT, 0, 8)], posts=2)
+    plan = _plan([(SEND, 0, 0, 1, -1), (RECV, 0, 1, 2, -1)], [(IN, 0, sent), (OUT, 0, wanted)], posts=2)
     execution, _scratch = _start(compiled, plan, comm, np.zeros(2), np.zeros(2), 0)
-    until = time.monotonic() + _PATIENCE
+    what, until = f"a message of {sent} bytes where {wanted} were expected", time.monotonic() + _PATIENCE
     try:
         while not execution.advance(0.01):
             if time.monotonic() > until:
-                return "a truncated message neither arrived nor raised"
+                return f"{what} neither arrived nor raised"
     except MPI.Exception as error:
-        return None if error.Get_error_class() == MPI.ERR_TRUNCATE else f"a truncated message raised {error}"
-    return "a truncated message passed unseen"
+        return None if error.Get_error_class() == MPI.ERR_TRUNCATE else f"{what} raised {error}"
+    return f"{what} passed unseen"

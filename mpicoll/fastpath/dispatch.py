@@ -172,7 +172,7 @@ class CompiledFastPath:
             return True, None
         if outcome != Outcome.UNDER_WAY:
             self._leak()
-            error = MPI.Exception(kind.execution.cause(-outcome))
+            error = kind.execution.error(-outcome)
             self.channel.fail(Standing(sequence, 0, method.spelled(form)), error)
             raise error
         # first of all: an interrupt must find all that MPI may write to

@@ -324,7 +324,7 @@ class Channel:
         self.persistent.close()
 
     def is_quiet(self) -> bool:
-        """Return whether every rank has left, and nothing of any rank is under way. It answers notes, and never waits."""
+        """Return whether every rank has left, and nothing is under way. It answers notes, and never waits."""
         self.respond()
         joins = not self.in_flight and not self.leaked and self.inquiry.is_settled
         return joins and self.departure.is_over()

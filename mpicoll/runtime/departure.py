@@ -8,7 +8,7 @@ from mpi4py import MPI
 class Departure:
     """A barrier of the ranks that have left, on a private communicator. Nobody waits for it.
 
-    A rank joins it when everything that it asked or sent has arrived. So nothing is on its way when the barrier is over.
+    A rank joins it when everything that it sent has arrived. So nothing is on its way when the barrier is over.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:

@@ -119,7 +119,7 @@ class Failed(Running):
 
     def __init__(self, execution: Any, code: int) -> None:
         super().__init__(execution)
-        self.error = MPI.Exception(execution.cause(code))
+        self.error = execution.error(code)
 
     def advance(self, seconds: float) -> bool:
         """Raise it."""

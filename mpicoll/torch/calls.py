@@ -18,7 +18,7 @@ from torch.distributed import Work as TorchWork
 from ..comm.comm import Comm
 from ..dispatch import check_mode
 from ..dispatch.methods import Method
-from ..errors import CommError, MismatchError, MpicollError
+from ..errors import CommError, MessageLengthError, MismatchError, MpicollError
 from ..schedules.collectives import BLOCKING, NONBLOCKING
 from .messages import Message
 from .served import TALLY, Kind, log
@@ -113,7 +113,8 @@ class Calls:
     def refuse(self, error: MpicollError, name: str) -> None:
         """Tell the other ranks that this one has raised an error instead of making a call."""
         with self.lock:
-            if error.rank is None and not isinstance(error, MismatchError) and not self.over:
+            made_it = isinstance(error, (MismatchError, MessageLengthError))  # it went wrong later, on other ranks too
+            if error.rank is None and not made_it and not self.over:
                 error.rank = self.channel.rank
                 check_mode.refuse(self.channel, error, NONBLOCKING, name)
 

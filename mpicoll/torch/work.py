@@ -17,11 +17,9 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from mpi4py import MPI
 from torch import Tensor
 from torch.distributed import Work as TorchWork
 
-from ..errors import CountMismatch, MpicollError
 from ..runtime.channel import Channel, advance_all
 from ..runtime.operation import Operation
 from ..runtime.progress import THREAD, ProgressThread
@@ -174,7 +172,7 @@ class Work(TorchWork):  # type: ignore[misc]
         with self._once:
             if self._over:
                 return
-            self._error = _in_words(self._operation.error)
+            self._error = self._operation.error
             if self._error is None and self._finish is not None:
                 try:
                     self._finish()
@@ -243,18 +241,6 @@ class Work(TorchWork):  # type: ignore[misc]
     def abort(self) -> None:
         """Raise, since no operation of mpicoll's can be called back."""
         raise NotImplementedError("an operation under way cannot be aborted; destroy the process group")
-
-
-def _in_words(error: BaseException | None) -> BaseException | None:
-    """Return an error, or what is meant where MPI says that a message was too long."""
-    if isinstance(error, MpicollError) or not isinstance(error, MPI.Exception):
-        return error
-    if error.Get_error_class() != MPI.ERR_TRUNCATE:
-        return error
-    return CountMismatch(
-        "another rank gave more elements than this one; TORCH_DISTRIBUTED_DEBUG=DETAIL compares every call, and not "
-        "only the first of a group"
-    )
 
 
 class Several(Done):

@@ -38,7 +38,7 @@ def test_every_report_is_there():
                   "has made another call here", "every rank has made this call", "has not started this call",
                   "waits for MPI's own collective", "has not answered"):
         assert words in text.split("## How")[0], words
-    assert len(consoles(text)) == text.count("```console") == 12
+    assert len(consoles(text)) == text.count("```console") == 13
     assert all(words in text for words in ("RUNNING AT", "rank 1 with PID", "RANK 1 PID"))  # test_stall.py sees them
 
 

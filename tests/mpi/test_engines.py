@@ -87,10 +87,10 @@ def test_forced_by_the_environment_and_broken_on_one_rank(comm, monkeypatch):
         mpicoll.Comm(comm)
 
 
-@each("module", ["_exchange", "_truncated"])
-def test_self_test_says_what_is_wrong(monkeypatch, module):
-    monkeypatch.setattr(selftest, module, lambda compiled, comm: f"{module} fails")
-    assert selftest.check.__wrapped__() == f"{module} fails"
+@each("part", ["_exchange", "_refuses"])
+def test_self_test_says_what_is_wrong(monkeypatch, part):
+    monkeypatch.setattr(selftest, part, lambda compiled, comm, *lengths: f"{part} fails")
+    assert selftest.check.__wrapped__() == f"{part} fails"
 
 
 def test_self_test_survives_an_exception(monkeypatch):

@@ -43,6 +43,18 @@ def test_other_sizes_of_a_bucket(group, rank):
     assert isinstance(work.exception(), errors.MismatchError) and work.is_completed() and not work.is_success()
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_other_sizes_after_many_calls(group, rank, is_async):
+    """A message then has another length than a rank waits for; ranks that wait for that one are told."""
+    for _ in range(LATE):
+        dist.all_reduce(torch.ones(4), group=group)
+    begun = time.monotonic()
+    with pytest.raises((errors.MessageLengthError, errors.StallError), match="another length|longer or shorter|raised"):
+        work = dist.all_reduce(torch.ones(1000 + (rank > 0)), group=group, async_op=is_async)
+        work.wait()
+    assert time.monotonic() - begun < 10
+
+
 def test_other_sizes_after_many_calls_where_torch_debugs(rank, monkeypatch):
     monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL")
     group = dist.new_group()

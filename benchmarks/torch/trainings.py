@@ -45,8 +45,6 @@ def sharded(model: Any, group: Any, units: Iterable[Any], codec: str = "", weigh
     mesh = DeviceMesh.from_group(group, "cpu", mesh_dim_names=(dist.get_backend(group),))
     for module in (*units, model):
         fully_shard(module, mesh=mesh)
-        if codec:
-            module.set_custom_reduce_scatter(hooks.ReduceScatter(codec))
-        if weights:
-            module.set_custom_all_gather(hooks.AllGather(weights))
+    if codec or weights:
+        hooks.encode(model, codec or None, weights or None)
     return model

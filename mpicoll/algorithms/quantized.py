@@ -24,9 +24,11 @@ def _fold_codes(p: int, rank: int) -> Steps:
         yield (*moved, Copy(Loc(CODES, after), Loc(VALUE, after))) if i < p - 1 else moved
 
 
-@algorithm("reduce_scatter", grid=[over((3,), codec=("int4",))])
-def quantized(p: int, rank: int, *, codec: Codec = "int8", group: GroupSize = OWN) -> Steps:
+@algorithm("reduce_scatter", grid=[over((3,), codec=("int4",)), over((2, 3, 5), feedback=("yes",))])
+def quantized(p: int, rank: int, *, codec: Codec = "int8", group: GroupSize = OWN, feedback: YesOrNo = "no") -> Strands:
     """Send each rank codes of its block; fold in float32 what comes out of those that arrive.
+
+    With feedback the rank's own block is encoded too, and the send buffer is left as what codes of the blocks lack.
 
     Steps: p - 1
     Bytes per rank: n * (p - 1) / p * codec.share
@@ -38,7 +40,9 @@ def quantized(p: int, rank: int, *, codec: Codec = "int8", group: GroupSize = OW
     >>> [type(op).__name__ for step in quantized(2, 0)[0] for op in step]
     ['Copy', 'Send', 'RecvReduce']
     """
-    return _fold_codes(p, rank)
+    value, codes = Loc(VALUE, rank), Loc(CODES, rank)
+    own = [Copy(codes, value), Copy(Loc(REST, rank), value), Copy(value, codes)] if feedback == "yes" and p > 1 else []
+    return then(own, _fold_codes(p, rank))
 
 
 @algorithm(

@@ -19,7 +19,7 @@ from ..errors import VerifyError
 from ..plans import plan as plans
 from ..plans.plan import CODED, FOLD, IN, LAST, OUT, RECV, SCRATCH, SEND, Counts, Plan
 from ..schedules import blocks as parts
-from ..schedules.collectives import Block
+from ..schedules.collectives import Block, everywhere
 from ..schedules.schedule import Schedule
 from .cases import Spread
 from .encodings import Encodings
@@ -322,8 +322,14 @@ class Machine:
                 self._fail(None, "nothing written between the blocks", "otherwise", rank)
 
     def _is_decoded(self, rank: int, block: Block) -> bool:
-        """Return whether a result must come out of codes: where no contribution to it was left as it is."""
-        return self.encodings is not None and min(times for _, times in self.encodings.of(rank, block)) > 0
+        """Return whether a result must come out of codes: where no contribution to it was left as it is.
+
+        A sum that one rank alone ends with need not: nobody has to have the same bits.
+        """
+        what = self.schedule.collective
+        if self.encodings is None or (what.reduces and what.ends is not everywhere):
+            return False
+        return min(times for _, times in self.encodings.of(rank, block)) > 0
 
     def _expected(self, rank: int, block: Block) -> list[Cell]:
         s = self.schedule

@@ -1,8 +1,7 @@
 """Fewer bytes for training: codecs in DistributedDataParallel's hooks and in fully_shard's own communication.
 
     model.register_comm_hook(None, mpicoll.torch.hooks.compressed("int8"))      # DDP; also powersgd(rank=2)
-    model.set_custom_reduce_scatter(mpicoll.torch.hooks.ReduceScatter("int8"))   # fully_shard
-    model.set_custom_all_gather(mpicoll.torch.hooks.AllGather("bfloat16"))
+    mpicoll.torch.hooks.encode(model, gradients="int8", weights="bfloat16")      # fully_shard, all its modules
 
 Codecs are those of mpicoll.compression. Gradients and weights must be float32.
 """
@@ -22,6 +21,7 @@ from torch import Tensor
 from torch import distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import Work as TorchWork
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard import _fsdp_api
 
 from ..compression.codecs import LEVELS, Codec, parse
@@ -32,6 +32,7 @@ from ..errors import ArgumentError, CodecError
 from ..stderr import say
 from .calls import Calls
 from .group import ProcessGroup
+from .operators import reduction
 from .tensors import reduced, target
 from .work import Future
 
@@ -142,24 +143,55 @@ class _Encoded:
         """Return new memory of a size."""
         return torch.empty(*size, dtype=dtype, device=device)
 
-    def _using(self, group: ProcessGroup) -> AbstractContextManager[None]:
-        return group.calls.forced(f"quantized(codec={self.codec})")
+    def _using(self, group: ProcessGroup, more: str = "") -> AbstractContextManager[None]:
+        return group.calls.forced(f"quantized(codec={self.codec}{more})")
 
 
 class ReduceScatter(_Encoded, _fsdp_api.ReduceScatter):  # type: ignore[misc]
-    """Reduces gradients of fully_shard encoded: float32 alone, and without error feedback, as in ZeRO++ (2023)."""
+    """Reduces float32 gradients of a module of fully_shard encoded, as in ZeRO++ (2023).
+
+    With error_feedback, what codes lack is added to the module's next gradients. That keeps as much memory as its
+    gradients before they are sharded, and each module must have an object of its own.
+    """
+
+    def __init__(self, codec: str | Codec, error_feedback: bool = False) -> None:
+        super().__init__(codec)
+        self.error_feedback = error_feedback
+        self.left: Tensor | None = None  # what was not sent
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False
     ) -> TorchWork | None:
-        """Combine everybody's input; each rank gets its block."""
+        """Combine everybody's input; each rank gets its block. Raises CodecError for a size that has changed."""
         ours, options = _ours(group), c10d.ReduceScatterOptions()
         if input_tensor.dtype is not torch.float32:
             raise CodecError(f"gradients are {input_tensor.dtype}; codecs encode float32: set reduce_dtype to that")
         options.reduceOp, options.asyncOp = op, async_op
-        with self._using(ours):
+        if self.error_feedback:
+            options.reduceOp = self._with_left(input_tensor, op)
+        with self._using(ours, ", feedback=yes" * self.error_feedback):
             work = ours.reduce_scatter_single(output_tensor, input_tensor, options)
+        if self.error_feedback:
+            self.left = input_tensor  # codes leave in it what they lack
         return work if async_op else None
+
+    def _with_left(self, gradients: Tensor, op: Any) -> Any:
+        """Scale gradients as an operator does, add what is left to them, and return the operator without its scale.
+
+        What is left is gone from here, so that a call that fails leaves nothing wrong.
+        """
+        how, left, self.left = reduction(op, gradients.dtype), self.left, None
+        if how.factor is not None:
+            gradients.mul_(how.factor)
+            op = dist.ReduceOp.SUM
+        if left is not None:
+            if left.shape != gradients.shape:
+                raise CodecError(
+                    f"there are {gradients.numel()} gradients, and {left.numel()} that were left of others; with "
+                    "error_feedback each module needs a ReduceScatter of its own"
+                )
+            gradients.add_(left)
+        return op
 
 
 class AllGather(_Encoded, _fsdp_api.AllGather):  # type: ignore[misc]
@@ -176,6 +208,26 @@ class AllGather(_Encoded, _fsdp_api.AllGather):  # type: ignore[misc]
         with self._using(ours):
             work = ours.all_gather_single(output_tensor, input_tensor, options)
         return work if async_op else None
+
+
+def encode(
+    model: torch.nn.Module,
+    gradients: str | Codec | None = None,
+    weights: str | Codec | None = None,
+    error_feedback: bool = False,
+) -> None:
+    """Have all modules of a model that fully_shard has sharded send codes of gradients, of weights, or of both.
+
+    error_feedback: of gradients, see ReduceScatter. Raises ArgumentError where no module is sharded.
+    """
+    modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    if not modules:
+        raise ArgumentError("no module of the model is sharded; call torch.distributed.fsdp.fully_shard before")
+    for module in modules:
+        if gradients is not None:
+            module.set_custom_reduce_scatter(ReduceScatter(gradients, error_feedback))
+        if weights is not None:
+            module.set_custom_all_gather(AllGather(weights))
 
 
 def _ours(group: Any) -> ProcessGroup:

@@ -197,6 +197,30 @@ def test_what_is_not_sent_is_kept(comm, ours, codec, chunk):
     assert comm.size == 1 or np.abs(got - given).max() > 2e-3, "without the residual something is missing"
 
 
+@each_codec
+@pytest.mark.parametrize("chunk", [None, 4096])
+def test_what_reduce_scatter_does_not_send_is_left(comm, ours, engine, codec, chunk):
+    n = 2003                                            # elements of a block
+    left, got = np.zeros(n * comm.size, np.float32), np.zeros(n)
+    given, part = np.zeros(n), np.zeros(n, np.float32)
+    spec = f"quantized(codec={parse(codec)}, feedback=yes)"
+    with ours.using(engine=engine, chunk_bytes=chunk, reduce_scatter=spec), ours.trace() as trace:
+        for step in range(12):
+            gradient, exact = vector(100 * step + comm.rank, left.size), np.zeros(n)
+            comm.Reduce_scatter_block(gradient.astype(np.float64), exact)
+            given += exact
+            left += gradient
+            ours.Reduce_scatter_block(left, part)
+            got += part
+            if comm.size == 1:
+                left[:] = 0                             # one rank sends nothing and encodes nothing
+    assert {(record.algorithm, record.engine) for record in trace} == {(spec, engine)}
+    late = np.zeros(n)
+    comm.Reduce_scatter_block(left.astype(np.float64), late)
+    assert np.allclose(got + late, given, atol=1e-3)
+    assert comm.size == 1 or np.abs(got - given).max() > 2e-3, "without what was left something is missing"
+
+
 def test_a_residual_belongs_to_a_buffer(comm, ours):
     reduce, one, other = Allreduce(ours, "int4"), vector(comm.rank, 600), vector(comm.rank, 900)
     reduce(one)

@@ -439,6 +439,7 @@ MUTATIONS = [
         "mpicoll/torch/hooks.py", "error_feedback=feedback)", "error_feedback=False)", "torch/test_data_parallel.py"
     ),
     Mutation("mpicoll/torch/hooks.py", "self.waiting.put(self._forget)", "pass", "torch/test_data_parallel.py"),
+    Mutation("mpicoll/torch/work.py", "self.end_range()", "pass", "torch/test_profiles.py"),
     Mutation("mpicoll/torch/hooks.py", "gradients.add_(left)", "pass", "torch/test_sharded_codecs.py"),
     Mutation("mpicoll/torch/hooks.py", "gradients.mul_(how.factor)", "pass", "torch/test_sharded_codecs.py"),
 ]

@@ -20,6 +20,7 @@ from ..dispatch import check_mode
 from ..dispatch.methods import Method
 from ..errors import CommError, MessageLengthError, MismatchError, MpicollError
 from ..schedules.collectives import BLOCKING, NONBLOCKING
+from . import profiling
 from .messages import Message
 from .served import TALLY, Kind, log
 from .tensors import Finish
@@ -66,6 +67,7 @@ class Calls:
         tensor is what it is counted by; finish is called when it is over. Raises what was wrong with the arguments.
         """
         is_asynchronous = getattr(options, "asyncOp", True)
+        end_range = profiling.begin(what, tensor)  # what raises here drops it, which ends it too
         with self._entered():
             form = NONBLOCKING if is_asynchronous else BLOCKING
             algorithm = getattr(self.local, "algorithm", "")
@@ -74,10 +76,13 @@ class Calls:
                 self._count(what, method, tensor, op, form, algorithm)
                 operation = self.comm.begin(form, method, send, recv, op, root)
             if operation is not None:
-                work = Work(self.channel, operation, result, finish).launch(self.seconds(options.timeout))
+                work = Work(self.channel, operation, result, finish)
+                work.end_range = end_range
+                work.launch(self.seconds(options.timeout))
         if operation is None:
             if finish is not None:
                 finish()
+            end_range()
             return Done(result) if is_asynchronous else SYNCHRONOUS
         work.is_synchronous = not is_asynchronous
         return work
@@ -96,6 +101,7 @@ class Calls:
         with self._entered():
             TALLY.add(Kind(self.name, what, _name(tensor.dtype), tensor.nbytes), lambda: None)
             work = make()
+            work.end_range = profiling.begin(what, tensor)
             work.launch(self.timeout.total_seconds())
         return work
 

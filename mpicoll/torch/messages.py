@@ -10,7 +10,7 @@ from mpi4py import MPI
 from torch import Tensor
 
 from ..comm.comm import Comm
-from ..errors import ArgumentError, CountMismatch
+from ..errors import ArgumentError, MessageLengthError
 from ..runtime.operation import Operation, Polled
 from ..schedules.collectives import NONBLOCKING
 from ..selection.select import native_choice
@@ -30,18 +30,18 @@ class Transfer(Polled):
         self.peer, self.expected, self.status = peer, expected, MPI.Status()
 
     def advance(self, seconds: float) -> bool:
-        """Look whether it is over. Raises CountMismatch where more or less arrived than the tensor holds."""
+        """Look whether it is over. Raises MessageLengthError where more or less arrived than the tensor holds."""
         try:
             if not self.request.Test(self.status):
                 return False
         except MPI.Exception as error:
             self.over = True
             if error.Get_error_class() == MPI.ERR_TRUNCATE:
-                raise CountMismatch(f"{self.what}: the message has more than {self.expected} bytes") from None
+                raise MessageLengthError(f"{self.what}: the message has more than {self.expected} bytes") from None
             raise
         self.over = True
         if self.expected is not None and (arrived := self.status.Get_count(MPI.BYTE)) != self.expected:
-            raise CountMismatch(f"{self.what}: the message has {arrived} bytes, and the tensor {self.expected}")
+            raise MessageLengthError(f"{self.what}: the message has {arrived} bytes, and the tensor {self.expected}")
         return True
 
     def describe(self) -> list[str]:

@@ -24,6 +24,7 @@ from ..runtime.channel import Channel, advance_all
 from ..runtime.operation import Operation
 from ..runtime.progress import THREAD, ProgressThread
 from ..stderr import say
+from . import profiling
 from .callers import is_backward
 from .tensors import Finish
 
@@ -152,6 +153,7 @@ class Work(TorchWork):  # type: ignore[misc]
         self._futures: list[Future] = []  # that wait for the end
         self._once = threading.RLock()
         self._over = False
+        self.end_range = profiling.nothing  # in a profile
 
     def launch(self, seconds: float) -> Work:
         """Begin. The operation fails by a StallError after so many seconds, or where it waits in vain."""
@@ -179,6 +181,7 @@ class Work(TorchWork):  # type: ignore[misc]
                 except Exception as error:
                     self._error = error
             self._finish, self._over = None, True
+            self.end_range()
             for future in self._futures:
                 self._tell(future)
             self._futures.clear()

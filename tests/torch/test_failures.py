@@ -104,7 +104,7 @@ def test_lists_of_other_lengths(group, ranks):
 def test_messages_that_are_too_short_or_too_long(group, rank):
     for sent, words in ((2, "the message has 8 bytes, and the tensor 16"), (20, "more than 16 bytes")):
         if rank == 0:
-            with pytest.raises(errors.CountMismatch, match=words):
+            with pytest.raises(errors.MessageLengthError, match=words):
                 dist.recv(torch.ones(4), 1, group=group)
         elif rank == 1:
             dist.send(torch.ones(sent), 0, group=group)

@@ -1,0 +1,58 @@
+"""What torch's profiler shows of operations: each from its call until it is over."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile
+
+LATE = 0.3  # seconds
+
+
+def events(run):
+    """Of each range of ours its name, shapes and seconds."""
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled:
+        run()
+    ours = [event for event in profiled.events() if event.name.startswith("mpicoll:")]
+    return [(event.name.partition(":")[2], event.input_shapes, event.time_range.elapsed_us() * 1e-6) for event in ours]
+
+
+def test_operations_that_are_waited_for(ours, ranks):
+    x = torch.ones(3, 5)
+
+    def run():
+        dist.all_reduce(x, group=ours)
+        dist.broadcast(x, 0, group=ours)
+        dist.all_gather_single(torch.empty(ranks, 3, 5), x, group=ours)
+        dist.barrier(group=ours)
+
+    found = events(run)
+    assert [name for name, _, _ in found] == ["allreduce", "broadcast", "allgather", "barrier"]
+    assert [shapes for _, shapes, _ in found[:2]] == [[[3, 5]], [[3, 5]]]
+
+
+@pytest.mark.mpi(min_size=2)
+def test_an_operation_under_way_and_a_message(ours, rank):
+    """They last as long as they are under way, and not only as long as their call."""
+    x, got, kept = torch.ones(4), torch.empty(4), []
+
+    def run():
+        if rank == 1:
+            time.sleep(LATE)
+        kept.append(dist.all_reduce(x, group=ours, async_op=True))
+        kept[0].wait()
+        time.sleep(2 * LATE)
+        if rank == 1:
+            time.sleep(LATE)
+            dist.send(x, 0, group=ours)
+        elif rank == 0:
+            dist.recv(got, 1, group=ours)
+
+    found = {name: seconds for name, _, seconds in events(run)}
+    assert set(found) == {"allreduce", *({0: ["recv"], 1: ["send"]}.get(rank, []))}
+    assert found["allreduce"] < 2 * LATE
+    if rank == 0:
+        assert found["allreduce"] > LATE / 2 and found["recv"] > LATE / 2

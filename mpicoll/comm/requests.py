@@ -38,17 +38,11 @@ class Completing(MPI.Request):
 
     def _begin(self, channel: Channel, operation: Operation) -> None:
         """Launch an operation, and be a handle of what completes with it."""
-        self._since = THREAD.enter()
         ticket = Ticket(operation)
         ctypes.memmove(MPI._addressof(self), MPI._addressof(ticket.request), MPI._sizeof(MPI.Request))
         self._channel, self._operation = channel, operation
         operation.on_done = ticket.complete
-        with channel.lock:
-            channel.launch(operation)
-            if not operation.is_begun:
-                channel.step(0.0)
-        channel.background()
-        THREAD.leave()
+        self._since = channel.begin(operation)
 
     def _be_complete(self) -> None:
         """Be a handle of what is complete, and not null: a message to nobody."""

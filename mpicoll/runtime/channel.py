@@ -188,6 +188,17 @@ class Channel:
             self.in_flight.append(operation)
             self._is_busy(True)
 
+    def begin(self, operation: Operation) -> float:
+        """Launch an operation for which the caller waits later, and return when that was."""
+        since = progress.THREAD.enter()
+        with self.lock:
+            self.launch(operation)
+            if not operation.is_begun:
+                self.step(0.0)
+        self.background()
+        progress.THREAD.leave()
+        return since
+
     def _next_start(self, operation: Operation) -> int:
         """Return which start of a persistent collective this is. One that was begun elsewhere is counted already."""
         started = self.started[operation.sequence]

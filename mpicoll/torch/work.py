@@ -157,16 +157,10 @@ class Work(TorchWork):  # type: ignore[misc]
 
     def launch(self, seconds: float) -> Work:
         """Begin. The operation fails by a StallError after so many seconds, or where it waits in vain."""
-        THREAD.enter()
-        channel, operation = self._channel, self._operation
+        operation = self._operation
         operation.gives_up, operation.deadline = True, time.monotonic() + seconds
         operation.on_done = self._end
-        with channel.lock:
-            channel.launch(operation)
-            if not operation.is_begun:
-                channel.step(0.0)
-        channel.background()
-        THREAD.leave()
+        self._channel.begin(operation)
         return self
 
     def _end(self) -> None:

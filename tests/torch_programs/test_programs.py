@@ -70,6 +70,27 @@ def test_gloo_itself_meets_by_mpi_too(tmp_path):
     assert status == 0 and said.count("sum 3.0 gloo") == 2 and "mpicoll.torch" not in said
 
 
+BIG = """
+x = torch.full(((1 << 31) + 7,), rank + 1, dtype=torch.int8)
+dist.all_reduce(x)
+assert x.min() == x.max() == 3
+x[-1] = 5 + rank
+dist.broadcast(x, 1)
+assert x[-1] == 6 and x[-2] == 3
+del x
+y = torch.full(((1 << 30) + 9,), rank + 1.0, dtype=torch.bfloat16)
+dist.all_reduce(y)
+assert y.min() == y.max() == 3
+(one, other) = [each for each in mpicoll.torch.explain() if each.kind.operation == "allreduce"]
+print("choices", one.choice.algorithm != "native", other.choice.algorithm != "native")
+"""
+
+
+def test_more_than_two_gibibytes(tmp_path):
+    said, status = ran(tmp_path, START + BIG)
+    assert status == 0 and said.count("choices True True") == 2
+
+
 def test_the_log_names_buckets_and_algorithms(tmp_path):
     text = START + "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(40, 40))\n" \
                    "model(torch.ones(2, 40)).sum().backward()\n"

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from ..selection.select import Choice
 
 
+MOST = 1 << 14  # kinds that are told apart by group and bytes
+OTHERS = "others"  # the group of those that came later, whose bytes are rounded up to powers of two
+
+
 class Kind(NamedTuple):
     """Operations that are counted together: of a group, by name, type and bytes as `Comm.explain` counts them.
 
@@ -60,6 +64,8 @@ class Tally:
     def add(self, kind: Kind, choose: Callable[[], Choice | None]) -> None:
         """Count one operation; the first of its kind is asked what runs it."""
         with self.lock:
+            if len(self.kinds) >= MOST and kind not in self.kinds:
+                kind = kind._replace(group=OTHERS, nbytes=1 << max(0, kind.nbytes - 1).bit_length(), bucket=None)
             self.kinds[kind] += 1
             if kind not in self.choices:
                 self.choices[kind] = choose()

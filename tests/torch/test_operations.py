@@ -8,6 +8,7 @@ from torch._C import _distributed_c10d as c10d
 
 import mpicoll.torch
 from mpicoll import errors
+from mpicoll.torch import served as tallies
 
 SUMMED = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
           torch.float64, torch.complex64, torch.complex128, torch.bool)
@@ -471,6 +472,16 @@ def test_repeated_calls_take_the_fast_path(world, ranks):
     with world.comm.trace() as records:
         dist.all_reduce(value)
     assert [record.fast_path for record in records] == [True]
+
+
+def test_many_sizes_and_groups_are_counted_in_bounded_memory(monkeypatch):
+    monkeypatch.setattr(tallies, "MOST", 100)
+    tally, asked = tallies.Tally(), []
+    for i in range(3000):
+        tally.add(tallies.Kind(f"group {i % 70}", "send", "uint8", i, None), lambda: asked.append(1))
+    assert sum(tally.kinds.values()) == 3000 and len(tally.kinds) == len(asked) <= 100 + 13
+    assert tally.kinds["group 3", "send", "uint8", 3, None, ""] == 1
+    assert {kind.nbytes for kind in tally.kinds if kind.group == tallies.OTHERS} >= {128, 4096}
 
 
 def test_explain_names_what_was_served(world, ranks):

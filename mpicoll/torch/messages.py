@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from .work import Work
 ANYBODY = MPI.ANY_SOURCE
 _ARRIVED, _LEAVE, _OWN = 0, 1, 2  # tags of the barrier, and their number: those of tensors come behind
 _NO_RANK = -1
+_MOST, _PIECE = (1 << 31) - 1, 1 << 30  # bytes
+Post = Callable[[MPI.Intracomm, Any, int, int], MPI.Request]
 
 
 class Transfer(Polled):
@@ -40,7 +43,7 @@ class Transfer(Polled):
                 raise MessageLengthError(f"{self.what}: the message has more than {self.expected} bytes") from None
             raise
         self.over = True
-        if self.expected is not None and (arrived := self.status.Get_count(MPI.BYTE)) != self.expected:
+        if self.expected is not None and (arrived := self.status.Get_elements(MPI.BYTE)) != self.expected:
             raise MessageLengthError(f"{self.what}: the message has {arrived} bytes, and the tensor {self.expected}")
         return True
 
@@ -74,7 +77,7 @@ class Message(Work):
 
 def send(comm: Comm, array: np.ndarray[Any, Any], rank: int, tag: int, result: list[Tensor]) -> Message:
     """Return the work of sending an array's bytes to a rank, to be launched."""
-    request = MPI.Intracomm.Isend(comm, [array, array.nbytes, MPI.BYTE], rank, _tag(tag))
+    request = _posted(MPI.Intracomm.Isend, comm, array, rank, tag)
     return Message(comm, Transfer(request, f"send to rank {rank}, tag {tag}", rank, None), array, result, None)
 
 
@@ -82,9 +85,27 @@ def receive(
     comm: Comm, array: np.ndarray[Any, Any], rank: int, tag: int, result: list[Tensor], finish: Finish | None
 ) -> Message:
     """Return the work of receiving an array's bytes from a rank, or ANYBODY, to be launched."""
-    request = MPI.Intracomm.Irecv(comm, [array, array.nbytes, MPI.BYTE], rank, _tag(tag))
+    request = _posted(MPI.Intracomm.Irecv, comm, array, rank, tag)
     what = f"recv from {'any rank' if rank == ANYBODY else f'rank {rank}'}, tag {tag}"
     return Message(comm, Transfer(request, what, rank, array.nbytes), array, result, finish)
+
+
+def _posted(post: Post, comm: Comm, array: np.ndarray[Any, Any], rank: int, tag: int) -> MPI.Request:
+    """Return the request of a message of an array's bytes.
+
+    More bytes than a C int counts are one element of a datatype, since not every MPI takes larger counts.
+    """
+    nbytes = array.nbytes
+    if nbytes <= _MOST:
+        return post(comm, [array, nbytes, MPI.BYTE], rank, _tag(tag))
+    piece = MPI.BYTE.Create_contiguous(_PIECE)
+    whole, rest = divmod(nbytes, _PIECE)
+    datatype = MPI.Datatype.Create_struct([whole, rest], [0, whole * _PIECE], [piece, MPI.BYTE]).Commit()
+    piece.Free()
+    try:
+        return post(comm, [array, 1, datatype], rank, _tag(tag))
+    finally:
+        datatype.Free()  # MPI keeps it as long as it needs it
 
 
 def _tag(tag: int) -> int:

@@ -77,6 +77,12 @@ assert x.min() == x.max() == 3
 x[-1] = 5 + rank
 dist.broadcast(x, 1)
 assert x[-1] == 6 and x[-2] == 3
+if rank == 0:
+    dist.send(x, 1)
+else:
+    x.zero_()
+    dist.recv(x, 0)
+    assert x[0] == x[-2] == 3 and x[-1] == 6
 del x
 y = torch.full(((1 << 30) + 9,), rank + 1.0, dtype=torch.bfloat16)
 dist.all_reduce(y)

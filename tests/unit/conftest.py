@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from support.harness import keep, sample
 
 from mpicoll.schedules.registry import _REGISTRY, parse_spec
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    keep(config, items, sample(items, config.option.sample, config.option.sample_seed, size=1))
 
 
 @pytest.fixture

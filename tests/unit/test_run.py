@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -175,6 +176,14 @@ def test_quick_leaves_out_what_is_slow():
     listed = subprocess.run(command, capture_output=True, text=True, cwd=run.ROOT).stdout
     assert "test_show_is_the_picture" in listed and "test_verify_proves_all_that_is_registered" not in listed
     assert "@pytest.mark.slow\ndef test_verify_proves_all_that_is_registered" in (run.ROOT / file).read_text()
+
+
+def test_a_part_of_the_unit_tests():
+    file = "tests/unit/test_cli.py"
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--sample", "0.2", file]
+    listed = subprocess.run(command, capture_output=True, text=True, cwd=run.ROOT).stdout
+    chosen, every = re.search(r"(\d+)/(\d+) tests collected", listed).groups()
+    assert 0.1 < int(chosen) / int(every) < 0.3
 
 
 def test_mutations_are_of_the_source_as_it_is():

@@ -15,6 +15,7 @@ import atexit
 import ctypes
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -31,6 +32,7 @@ from ..runtime.trace import Log
 
 _keyval: int | None = None
 LEFT: deque[Channel] = deque()  # channels of freed communicators, whose private ones are still to be freed
+LAST = 0.2  # seconds for them at the end of the program
 MANY = 64  # of them may wait for ranks that have not left; the private communicators of older ones are given up
 OPENED: list[Callable[[Channel], None]] = []  # called with every new channel, on all its ranks
 # One thread at a time may touch attributes. mpi4py holds Python's lock when it asks for one. Some MPIs hold a lock of
@@ -88,15 +90,23 @@ def _deleted(comm: MPI.Comm, keyval: int, channel: Channel) -> None:
         LEFT.append(channel)
 
 
-def _give_back() -> None:
-    """Free the private communicators of channels that every rank has left, with nothing under way on them."""
-    for _ in range(len(LEFT)):
-        with suppress(IndexError):  # another thread gives back too
-            channel = LEFT.popleft()
-            if channel.is_quiet() or (len(LEFT) >= MANY and not channel.in_flight):
-                channel.free()
-            else:
-                LEFT.append(channel)
+def _give_back(seconds: float = 0.0) -> None:
+    """Free the private communicators of channels that every rank has left, with nothing under way on them.
+
+    It waits so long at most for ranks that come to leave.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        for _ in range(len(LEFT)):
+            with suppress(IndexError):  # another thread gives back too
+                channel = LEFT.popleft()
+                if channel.is_quiet() or (len(LEFT) >= MANY and not channel.in_flight):
+                    channel.free()
+                else:
+                    LEFT.append(channel)
+        if not LEFT or time.monotonic() >= until:
+            return
+        time.sleep(1e-4)
 
 
 def _finalizing(comm: MPI.Comm, keyval: int, value: Any) -> None:
@@ -115,7 +125,7 @@ def _close() -> None:
     if MPI.Is_initialized() and not MPI.Is_finalized() and not responder.RESPONDER.parting and os.getpid() == _process:
         _give_back()
         responder.RESPONDER.part(LIVE.values())
-        _give_back()
+        _give_back(LAST)  # MPIs complain of a barrier that did not end
         for channel in [*LIVE.values(), *LEFT]:
             LEAKED.extend(channel.in_flight)
             channel.free(drain=False)

@@ -343,6 +343,7 @@ class Channel:
     def free(self, drain: bool = True) -> None:
         """Complete what is in flight and free the private communicators. A second call does nothing.
 
+        At the end of the program, where nothing is drained, MPI frees them itself.
         Operations that broke off keep their memory, since messages of other ranks may still arrive in it. Where notes
         may still be on their way the communicator stays: MPI would give its context to another, and them with it.
         """
@@ -350,7 +351,7 @@ class Channel:
             return
         if drain:
             self.drain()
-        quiet = self.is_quiet()
+        quiet = drain and self.is_quiet()
         with self.lock:
             self.leave()
             self.over = True

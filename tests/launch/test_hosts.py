@@ -334,3 +334,21 @@ def test_a_kernel_without_the_filter(bed, tmp_path):
     (tmp_path / "tc").chmod(0o755)
     status, _, err = bed.run("--hosts", 2, "true", PATH=f"{tmp_path}:{os.environ['PATH']}")
     assert status == 2 and err.count("\n") == 1 and "this kernel has no token bucket filter" in err
+
+
+def test_a_program_ends_in_silence(tmp_path):
+    """MPIs that send over a network complain of what is still under way when it ends: of barriers, for one."""
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent("""
+        import numpy as np
+        from mpi4py import MPI
+        import mpicoll
+
+        comm, got = mpicoll.Comm(MPI.COMM_WORLD), np.zeros(4)
+        for each in (comm, comm.Dup()):
+            each.Allreduce(np.ones(4), got)
+        each.Free()
+    """))
+    command = [*COMMAND, "--hosts", "8", "--rate", "200Mbit", sys.executable, str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0 and "WARN" not in done.stdout + done.stderr, done.stdout + done.stderr

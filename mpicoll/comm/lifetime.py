@@ -32,7 +32,7 @@ from ..runtime.trace import Log
 
 _keyval: int | None = None
 LEFT: deque[Channel] = deque()  # channels of freed communicators, whose private ones are still to be freed
-LAST = 0.2  # seconds for them at the end of the program
+LAST = 0.2  # seconds that the end of the program waits for ranks that come to leave
 MANY = 64  # of them may wait for ranks that have not left; the private communicators of older ones are given up
 OPENED: list[Callable[[Channel], None]] = []  # called with every new channel, on all its ranks
 # One thread at a time may touch attributes. mpi4py holds Python's lock when it asks for one. Some MPIs hold a lock of

@@ -3,7 +3,7 @@
 It posts the same messages as the reference engine. MPI's functions are called with 64-bit integers for
 every argument: an int travels in the same register, a handle is an int on MPICH and Intel MPI and a
 pointer on Open MPI. What differs between libraries (sizes of requests and statuses, where a status keeps
-its error) is asked of mpi4py, and a self-test must pass before the engine is used.
+its error and its bytes) is asked of mpi4py, and a self-test must pass before the engine is used.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 import unittest
 from collections import Counter
@@ -28,6 +29,7 @@ from typing import Any
 
 BACKENDS = ("gloo", "mpicoll")
 LIMIT = 90  # seconds for a test; the run ends with it then, and begins again behind it
+SLOW = 10.0  # seconds; which tests take longer is said
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 ONLY_MPI = "all_to_all"  # which tests ask for by the name of torch's own MPI backend
 # It holds what torch's C++ calls the group against the name that was asked for.
@@ -84,14 +86,25 @@ class Rank:
                 self.note(name, "begun", "")
                 # Not by a thread of Python's, which could not run while C++ hangs and keeps the interpreter's lock.
                 faulthandler.dump_traceback_later(LIMIT, exit=True)
-                outcomes = self.world.allgather(self.outcome(name, Tests(name)))
-                faulthandler.cancel_dump_traceback_later()
+                started = time.monotonic()
+                outcome = self.outcome(name, Tests(name))
+                self.meet()
+                outcomes = self.world.allgather(outcome)
+                if self.rank == 0 and (seconds := time.monotonic() - started) > SLOW:
+                    print(f"{self.backend}, {self.size} ranks: {name} took {seconds:.0f} s", flush=True)
                 said = [outcome for outcome, _ in outcomes]
                 of_all = next((each for each in (FAILED, PASSED) if each in said), SKIPPED)
                 self.note(name, of_all, "\n".join(why for outcome, why in outcomes if outcome == of_all and why))
-        self.world.Barrier()
+        faulthandler.dump_traceback_later(LIMIT, exit=True)  # MPI_Finalize has to end too
+        self.meet()
         if self.rank == 0:
             shutil.rmtree(self.directory)
+
+    def meet(self) -> None:
+        """Wait for all ranks, asleep: one that spins keeps the threads of others off its core."""
+        request = self.world.Ibarrier()
+        while not request.Test():
+            time.sleep(1e-3)
 
     def note(self, *entry: str) -> None:
         if self.rank == 0:
@@ -101,16 +114,16 @@ class Rank:
     def outcome(self, name: str, test: Any) -> tuple[str, str]:
         """What came of a test on this rank, and why."""
         test.file_name = str(self.directory / name)
-        self.world.Barrier()
+        self.meet()
         if self.rank == 0:
             for each in (self.directory / "barrier").iterdir():
                 each.unlink()
         self.suite.Barrier.barrier_id = 0
-        self.world.Barrier()
+        self.meet()
         try:
             found = self.ran(name, test)
         finally:
-            self.world.Barrier()
+            self.meet()
             if self.dist.is_initialized():
                 self.dist.destroy_process_group()
         return found
@@ -157,12 +170,20 @@ def read(results: Path) -> Outcomes:
 def launched(backend: str, ranks: int, pattern: str, directory: Path, name: str = "gloo") -> Outcomes:
     """Run all tests on so many ranks, again behind one that ended a run; name is what they call the backend."""
     results, launcher = directory / f"{backend}-{name}-{ranks}", Path(__file__).parent.parent / "launcher.py"
+    started = time.monotonic()
     while True:
         before = len(read(results))
         command = [sys.executable, launcher, "-n", str(ranks), sys.executable, "-W", "ignore", __file__]
         done = subprocess.run([*command, "--backend", backend, "--name", name, "-k", pattern, "--results", results])
         outcomes = read(results)
+        if done.returncode:
+            last = list(outcomes)[-1] if outcomes else "none"
+            print(f"{backend}, {ranks} ranks: exit status {done.returncode}, last test {last}", flush=True)
         if done.returncode == 0 or len(outcomes) == before:
+            if done.returncode:
+                outcomes["the end of the run"] = FAILED, f"exit status {done.returncode} behind the last test"
+            seconds = time.monotonic() - started
+            print(f"{backend}, {ranks} ranks: {len(outcomes)} tests in {seconds:.0f} s", flush=True)
             return outcomes
 
 
@@ -206,7 +227,7 @@ def told(ranks: int, outcomes: Outcomes) -> Counter[str]:
     """Print failures, and skips by their reasons; the counts."""
     for name, (outcome, why) in outcomes.items():
         if outcome == FAILED:
-            print(f"\n{ranks} ranks: {name} failed\n{why}")
+            print(f"\nFAILED, torch's suite, {ranks} ranks: {name}\n{why}")
     reasons = Counter(why.splitlines()[0] if why else "" for outcome, why in outcomes.values() if outcome == SKIPPED)
     print(f"\n{ranks} ranks, skipped as on Gloo:")
     for reason, number in reasons.most_common():

@@ -29,8 +29,9 @@ from typing import Any
 
 BACKENDS = ("gloo", "mpicoll")
 LIMIT = 90  # seconds for a test; the run ends with it then, and begins again behind it
-SLOW = 10.0  # seconds; which tests take longer is said
+SLOW = 10.0  # seconds; tests that take longer are named
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+ENDED = FAILED, "the run ended with it"
 ONLY_MPI = "all_to_all"  # which tests ask for by the name of torch's own MPI backend
 # It holds what torch's C++ calls the group against the name that was asked for.
 BY_ITS_OWN_NAME = ("test_ddp_logging_data_cpu",)
@@ -160,7 +161,7 @@ def read(results: Path) -> Outcomes:
     outcomes: Outcomes = {}
     for line in results.read_text().splitlines() if results.exists() else ():
         name, outcome, why = json.loads(line)
-        outcomes[name] = (FAILED, "the run ended with it") if outcome == "begun" else (outcome, why)
+        outcomes[name] = ENDED if outcome == "begun" else (outcome, why)
     return outcomes
 
 
@@ -170,21 +171,21 @@ def read(results: Path) -> Outcomes:
 def launched(backend: str, ranks: int, pattern: str, directory: Path, name: str = "gloo") -> Outcomes:
     """Run all tests on so many ranks, again behind one that ended a run; name is what they call the backend."""
     results, launcher = directory / f"{backend}-{name}-{ranks}", Path(__file__).parent.parent / "launcher.py"
-    started = time.monotonic()
-    while True:
-        before = len(read(results))
-        command = [sys.executable, launcher, "-n", str(ranks), sys.executable, "-W", "ignore", __file__]
-        done = subprocess.run([*command, "--backend", backend, "--name", name, "-k", pattern, "--results", results])
+    command = [sys.executable, launcher, "-n", str(ranks), sys.executable, "-W", "ignore", __file__]
+    command += ["--backend", backend, "--name", name, "-k", pattern, "--results", results]
+    started, about, known = time.monotonic(), f"{backend}, {ranks} ranks", 0
+    while status := subprocess.run(command).returncode:
         outcomes = read(results)
-        if done.returncode:
-            last = list(outcomes)[-1] if outcomes else "none"
-            print(f"{backend}, {ranks} ranks: exit status {done.returncode}, last test {last}", flush=True)
-        if done.returncode == 0 or len(outcomes) == before:
-            if done.returncode:
-                outcomes["the end of the run"] = FAILED, f"exit status {done.returncode} behind the last test"
-            seconds = time.monotonic() - started
-            print(f"{backend}, {ranks} ranks: {len(outcomes)} tests in {seconds:.0f} s", flush=True)
-            return outcomes
+        last = [*outcomes][-1] if outcomes else "none"
+        print(f"{about}: exit status {status}, last test: {last}", flush=True)
+        if outcomes.get(last) != ENDED or len(outcomes) == known:  # not by a test
+            outcomes["the end of the run"] = FAILED, f"exit status {status}"
+            break
+        known = len(outcomes)
+    else:
+        outcomes = read(results)
+    print(f"{about}: {len(outcomes)} tests in {time.monotonic() - started:.0f} s", flush=True)
+    return outcomes
 
 
 def compared(ours: Outcomes, theirs: Outcomes) -> Outcomes:

@@ -48,7 +48,7 @@ FULL_WHOLE, FULL_SAMPLED = (1, 2, 3, 4, 5, 6, 7, 8), (12, 13, 16)
 MANY, FULL_MANY = (16,), (16, 32, 64)                   # ranks for the tests marked `many` alone; thorough, full
 BEGUN, ABORTED = "begun", ("failed", "it did not end")      # of a test whose run ended with it
 NO_TESTS = 5                                            # pytest's exit status
-LAST_LINES, LAST_BYTES = 60, 20_000                     # repeated at the end, of a launch that did not end
+LAST_LINES, LAST_BYTES = 80, 20_000                     # repeated at the end, of a launch that did not end
 
 
 @dataclass

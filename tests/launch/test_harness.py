@@ -82,6 +82,13 @@ WRONG = {       # on two ranks: (code, options, what is printed)
         def test_it(comm):
             ctypes.PyDLL(None).sleep(100)
     """, ["--timeout=1"], ("Timeout",)),
+    "one crashes": ("""
+        import ctypes
+        def test_it(comm):
+            if rank == 1:
+                ctypes.memset(8, 0, 4)
+            comm.Barrier()
+    """, (), ("Segmentation fault", "in test_it", "rank 1, the stack in C:", "libffi.so")),
     "a message would reach the next test": ("""
         def test_sends_and_fails(comm):
             if rank == 1:

@@ -26,6 +26,7 @@ from collections.abc import Sequence
 import pytest
 from _pytest.runner import runtestprotocol
 
+from support import crashes
 from support.words import FAILED, WORDS, describe, describe_difference, describe_stacks, name_ranks, outcome_of
 
 PLUGIN = "mpi-harness"
@@ -73,6 +74,7 @@ class Harness:
         self.rank, self.size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
         self.agreement = Agreement(MPI.COMM_WORLD)
         self.stderr = os.fdopen(os.dup(2), "w", buffering=1, errors="replace")    # not the captured one
+        crashes.tell(f"rank {self.rank}", self.stderr)
         self.communicators: list = []       # of the running test
         self.failed_calls: list = []        # keeps alive what requests left behind still point to
         self.reports: list[pytest.TestReport] = []

@@ -183,7 +183,10 @@ def test_first_requests_of_threads_have_one_communicator(monkeypatch):
 
 
 def test_persistent_collectives_of_one_rank_and_of_all_are_made_at_once(comm):
-    """Each makes a communicator for its tags; Intel MPI's Idup of one rank stands still beside another thread's."""
+    """Each makes a communicator for its tags; Intel MPI's Idup of one rank stands still beside another thread's.
+
+    MPICH's own crashes beside another thread that makes a communicator.
+    """
     parents = [MPI.Intracomm(comm).Dup(), MPI.Intracomm(comm).Dup(), MPI.COMM_SELF.Dup()]
 
     def make(parent, times):
@@ -193,9 +196,10 @@ def test_persistent_collectives_of_one_rank_and_of_all_are_made_at_once(comm):
             request = ours.Allreduce_init(send, receive)
             request.Start()
             request.Wait()
-            copy, copied = ours.Idup()
-            copied.Wait()
-            copy.Free()
+            if MPI.get_vendor()[0] != "MPICH":
+                copy, copied = ours.Idup()
+                copied.Wait()
+                copy.Free()
             request.Free()
             ours.Free()
             assert (receive == right).all()

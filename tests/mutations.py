@@ -310,7 +310,14 @@ MUTATIONS = [
         "                if True:  # else it was",
         "mpi/test_requests.py",
     ),
-    Mutation("mpicoll/comm/requests.py", "    owner.call = call\n", "    owner.call = None\n", "mpi/test_requests.py"),
+    Mutation("mpicoll/comm/requests.py", "    owner.call = call,", "    owner.call = None,", "mpi/test_requests.py"),
+    Mutation("mpicoll/comm/release.py", "    _waiting.append(give_back)", "    give_back()", "mpi/test_requests.py"),
+    Mutation(
+        "mpicoll/comm/persistent.py",
+        'vars(self).pop("_fast_call", None), vars(self).pop("_finish", None)',
+        "None",
+        "mpi/test_requests.py",
+    ),
     Mutation(
         "mpicoll/runtime/progress.py",
         "self.works_on = self.worked > started",

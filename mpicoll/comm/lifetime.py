@@ -29,6 +29,7 @@ from ..kernels import cache
 from ..runtime import progress, responder
 from ..runtime.channel import LEAKED, LIVE, Channel
 from ..runtime.trace import Log
+from . import release
 
 _keyval: int | None = None
 LEFT: deque[Channel] = deque()  # channels of freed communicators, whose private ones are still to be freed
@@ -95,6 +96,7 @@ def _give_back(seconds: float = 0.0) -> None:
 
     It waits so long at most for ranks that come to leave.
     """
+    release.now()
     until = time.monotonic() + seconds
     while True:
         for _ in range(len(LEFT)):

@@ -23,6 +23,7 @@ from ..runtime.operation import Failed, Operation, Polled, Raised, Running, Stag
 from ..runtime.status import Standing
 from ..runtime.tags import Slot
 from ..schedules.collectives import PERSISTENT
+from . import release
 from .requests import Completing, keeping
 
 if TYPE_CHECKING:
@@ -94,7 +95,9 @@ class Prequest(Completing, MPI.Prequest):
         if self._is_under_way():
             self.Wait()
         self._persistent = None
+        vars(self).pop("_fast_call", None), vars(self).pop("_finish", None)  # they use memory that goes
         self._freed()
+        release.now()
 
     free: Any = Free
 
@@ -117,8 +120,9 @@ class PersistentCall(UnderWay):
     """A call that is started again and again: by its plan, or by MPI's own request where that is watched or averages.
 
     Its execution, its scratch and its tags are its own. They are given up once nobody can start it any more and nothing
-    of it is under way, whichever comes last. That takes no lock that it would wait for: free() may run in any thread at
-    any time, where garbage is collected. Its fast path is open while nothing of it is under way.
+    of it is under way, whichever comes last. free() may run in any thread at any time, where garbage is collected: it
+    takes no lock that it would wait for, and leaves to release.py what calls MPI. Its fast path is open while nothing
+    of it is under way.
     """
 
     def __init__(
@@ -227,7 +231,7 @@ class PersistentCall(UnderWay):
             self.channel.leak(self, None)
         self.unwanted = True
         if not self.broken and (self.in_flight is None or (self.in_flight.done and not self.in_flight.broke_off)):
-            self._give_up()
+            release.later(self._give_up)
 
     def _give_up(self) -> None:
         """Give back what is held, once."""
@@ -235,8 +239,7 @@ class PersistentCall(UnderWay):
             return
         self.channel.started.pop(self.sequence, None)
         if self.native is not None:
-            if not MPI.Is_finalized():
-                self.native.Free()
+            self.native.Free()
             return
         self.close()
         self.slot.free()
@@ -246,6 +249,7 @@ class PersistentCall(UnderWay):
         """Let go of the persistent requests of messages, or of MPI's own: its communicator goes."""
         if self.native is not None:
             self.free()
+            release.now()
             return
         if self.fast_start is not None:
             self.fast_start.close()
@@ -274,6 +278,7 @@ def compare(channel: Channel, call: Call, sequence: int) -> None:
 
 def prepare(channel: Channel, comm: MPI.Intracomm, call: Call, info: MPI.Info) -> MPI.Prequest:
     """Return a request that carries a call out whenever it is started. Collective."""
+    release.now()
     sequence = channel.next_sequence()
     compare(channel, call, sequence)
     if not call.prepared.is_native:

@@ -21,6 +21,7 @@ from ..errors import RequestError
 from ..runtime.channel import Channel, advance_all
 from ..runtime.operation import Operation
 from ..runtime.progress import THREAD
+from . import release
 from .proxies import Ticket
 
 Requests = Sequence[MPI.Request]
@@ -38,6 +39,7 @@ class Completing(MPI.Request):
 
     def _begin(self, channel: Channel, operation: Operation) -> None:
         """Launch an operation, and be a handle of what completes with it."""
+        release.now()
         ticket = Ticket(operation)
         ctypes.memmove(MPI._addressof(self), MPI._addressof(ticket.request), MPI._sizeof(MPI.Request))
         self._channel, self._operation = channel, operation
@@ -106,14 +108,14 @@ class Completing(MPI.Request):
         self._operation = None
 
     def __del__(self) -> None:
-        """Nobody can wait for it any more; MPI has its request back, at once or when the collective is complete.
+        """Nobody can wait for it any more; MPI has its request back later, when the collective is complete.
 
-        This takes no lock, for it may run in any thread at any time.
+        This takes no lock and calls no MPI that does, for it may run in any thread at any time.
         """
         operation = self._operation
         if operation is not None and not sys.is_finalizing() and self._is_under_way() and not MPI.Is_finalized():
             operation.told = True
-            MPI.Request.Free(self)
+            release.later(MPI.Request(self).Free)
 
     def wait(self, status: MPI.Status | None = None) -> None:
         """As Wait; there is no object to return."""
@@ -281,7 +283,7 @@ def keeping(call: object, request: Handle) -> Handle:
     started is exchanged for the request's.
     """
     owner = np.empty(0, np.uint8).view(_Owner)
-    owner.call = call
+    owner.call = call, request  # mpi4py's request keeps the counts
     message = MPI.COMM_SELF.Send_init([owner, MPI.BYTE], 0)
     kept: Any = message if isinstance(request, MPI.Prequest) else MPI.Request(message)
     here, there, size = MPI._addressof(kept), MPI._addressof(request), MPI._sizeof(MPI.Request)

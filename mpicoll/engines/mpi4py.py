@@ -150,10 +150,11 @@ class Execution:
 
     def free(self) -> None:
         """Give up persistent requests."""
-        for requests in self.kept.values():
+        nothing: dict[Any, Any] = {}
+        kept, self.kept = self.kept, nothing  # by one thread alone, whoever else comes
+        for requests in kept.values():
             for request in requests:
                 request.Free()
-        self.kept.clear()
 
     def _messages(self, lane: _Lane) -> list[tuple[int, int, int, int]]:
         """(kind, address, bytes, peer) of what a lane's step posts; its local work before that is done here."""

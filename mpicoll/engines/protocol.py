@@ -11,11 +11,13 @@ from typing import NamedTuple, Protocol
 
 from mpi4py import MPI
 
-from ..errors import MessageLengthError
+from ..errors import MessageLengthError, join_mpi
 from ..plans.plan import FOLD, RECV, SEND
 from ..plans.rolled import PEER_STRIDE, RolledPlan
 from ..schedules.blocks import chunk_length
 from .work import NOTHING, Work
+
+join_mpi(MPI.Exception)
 
 
 class Waiting(NamedTuple):

@@ -94,7 +94,8 @@ def _refuses(compiled, comm: MPI.Comm, sent: int, wanted: int) -> str | None:  #
     The send comes first: Open MPI overlooks the truncation of a message to oneself that finds its receive posted.
     """
     plan = _plan([(SEND, 0, 0, 1, -1), (RECV, 0, 1, 2, -1)], [(IN, 0, sent), (OUT, 0, wanted)], posts=2)
-    execution, _scratch = _start(compiled, plan, comm, np.zeros(2), np.zeros(2), 0)
+    send, receive = np.zeros(2), np.zeros(2)
+    execution, _scratch = _start(compiled, plan, comm, send, receive, 0)
     what, until = f"a message of {sent} bytes where {wanted} were expected", time.monotonic() + _PATIENCE
     try:
         while not execution.advance(0.01):

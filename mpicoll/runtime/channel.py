@@ -360,7 +360,7 @@ class Channel:
             self.fast_path.clear()
             self.cache.clear()
             self.prepared.clear()
-            LEAKED.extend(self.leaked)
+            LEAKED.extend([*self.leaked, *self.inquiry.sent])
             self.persistent.free()
             for comm in (self.compared, self.comm) if quiet else (self.compared,):
                 if comm != MPI.COMM_NULL:

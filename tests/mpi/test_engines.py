@@ -12,6 +12,7 @@ from support.calls import works
 from support.cases import Case, Checks
 
 import mpicoll
+from mpicoll.engines import mpi4py as mpi4py_engine
 from mpicoll.engines import selftest
 from mpicoll.errors import EngineError
 from mpicoll.runtime import channel as channels
@@ -21,6 +22,25 @@ SPECS = list(cases.specs())
 
 
 # -- which one runs
+
+
+class Freed:
+    """A request that whoever frees it is interrupted by somebody who frees all, as where garbage is collected."""
+
+    def __init__(self, execution):
+        self.execution, self.times = execution, 0
+
+    def Free(self):
+        self.times += 1
+        self.execution.free()
+
+
+def test_persistent_messages_are_freed_once():
+    execution = mpi4py_engine.Execution.__new__(mpi4py_engine.Execution)
+    requests = [Freed(execution), Freed(execution)]
+    execution.kept = {(0, 0, 0): requests[:1], (0, 0, 1): requests[1:]}
+    execution.free()
+    assert [request.times for request in requests] == [1, 1] and not execution.kept
 
 
 def test_self_test_passes_on_this_mpi():

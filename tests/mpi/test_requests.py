@@ -18,6 +18,7 @@ from support.cases import Checks
 
 import mpicoll
 from mpicoll.errors import CommError, RequestError
+from mpicoll.runtime.channel import Channel
 from mpicoll.schedules.collectives import COLLECTIVES, NONBLOCKING, PERSISTENT
 
 each = pytest.mark.parametrize
@@ -335,6 +336,43 @@ def test_what_the_buffers_hold_at_each_start_travels(ours):
     assert sorted({(r.algorithm, r.form, r.chunk_bytes) for r in records}) == [
         ("chain", PERSISTENT, 16), ("naive", PERSISTENT, 16)]
     total.Free(), told.Free()
+
+
+@each("complete", [lambda request: mpicoll.Request.Waitall([request]), lambda request: request.Wait(MPI.Status())])
+def test_nothing_is_written_after_free(ours, complete):
+    """Its tables are gone, and their memory has another owner."""
+    for i in range(20):
+        request, got = started(ours, PERSISTENT)
+        complete(request)
+        request.Free()
+        others = [np.full(n, -1, np.int64) for n in range(1, 40)]
+        assert request.Wait() is True and (got == ours.size).all()
+        assert all((other == -1).all() for other in others), i
+        with pytest.raises(RequestError):
+            request.Start()
+
+
+def test_garbage_that_is_found_while_mpi_frees_a_communicator(ours, comm, form, monkeypatch):
+    """MPICH holds a lock there that MPI_Request_free takes. Whatever is found calls no MPI before MPI has returned."""
+    found, leave = [], Channel.leave
+
+    def leaving(channel):
+        found.append(gc.collect())
+        leave(channel)
+
+    monkeypatch.setattr(Channel, "leave", leaving)
+    for _ in range(3):
+        plain, cycle, other = MPI.Intracomm(comm.Dup()), [], ours.Dup()
+        with mpicoll.Comm(plain).using(bcast="native"):
+            last = mpicoll.Comm(plain).Bcast_init(np.ones(3))   # keeps the communicator as long as it is there
+        last.Start(), last.Wait()
+        gc.collect()
+        cycle += [cycle, started(other, form)]
+        del cycle
+        plain.Free(), last.Free()
+        works(ours)
+        other.Free()
+    assert any(found)
 
 
 def test_more_alive_at_once_than_there_are_tags(ours):

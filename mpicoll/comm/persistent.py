@@ -95,7 +95,8 @@ class Prequest(Completing, MPI.Prequest):
         if self._is_under_way():
             self.Wait()
         self._persistent = None
-        vars(self).pop("_fast_call", None), vars(self).pop("_finish", None)  # they use memory that goes
+        for function in ("_fast_call", "_finish"):  # they use memory that goes
+            vars(self).pop(function, None)
         self._freed()
         release.now()
 
@@ -231,7 +232,7 @@ class PersistentCall(UnderWay):
             self.channel.leak(self, None)
         self.unwanted = True
         if not self.broken and (self.in_flight is None or (self.in_flight.done and not self.in_flight.broke_off)):
-            release.later(self._give_up)
+            self._give_up()
 
     def _give_up(self) -> None:
         """Give back what is held, once."""
@@ -239,9 +240,11 @@ class PersistentCall(UnderWay):
             return
         self.channel.started.pop(self.sequence, None)
         if self.native is not None:
-            self.native.Free()
+            release.later(self.native.Free)
             return
-        self.close()
+        if self.fast_start is not None:
+            self.fast_start.close()
+        release.later(self.own_execution.free)
         self.slot.free()
         self.channel.scratch.give(self.own_scratch)
 

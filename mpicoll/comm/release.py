@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from mpi4py import MPI
 
@@ -20,11 +21,15 @@ def later(give_back: Callable[[], object]) -> None:
 
 
 def now() -> None:
-    """Call what waits: wherever a program makes, starts or frees something, and at its end."""
+    """Call what waits: when a request is made, started or freed, when a communicator is, and at the end.
+
+    An interrupt may come between, so a call that comes by here has begun all that it begins, or nothing.
+    """
     while _waiting:
         try:
             give_back = _waiting.popleft()
         except IndexError:  # another thread does the same
             return
         if not MPI.Is_finalized():
-            give_back()
+            with suppress(MPI.Exception):  # what MPI refuses is no error of the call that is made here
+                give_back()

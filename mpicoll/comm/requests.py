@@ -39,12 +39,12 @@ class Completing(MPI.Request):
 
     def _begin(self, channel: Channel, operation: Operation) -> None:
         """Launch an operation, and be a handle of what completes with it."""
-        release.now()
         ticket = Ticket(operation)
         ctypes.memmove(MPI._addressof(self), MPI._addressof(ticket.request), MPI._sizeof(MPI.Request))
         self._channel, self._operation = channel, operation
         operation.on_done = ticket.complete
         self._since = channel.begin(operation)
+        release.now()
 
     def _be_complete(self) -> None:
         """Be a handle of what is complete, and not null: a message to nobody."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TypeVar
 
 from mpi4py import MPI
@@ -14,11 +15,49 @@ def begin(comm: Kind, info: MPI.Info | None = None) -> tuple[Kind, MPI.Request]:
 
     A communicator of one rank is duplicated at once, since nobody is waited for: while a duplicate of another thread is
     under way, Intel MPI's MPI_Comm_idup of one rank never returns, and holds MPI's lock.
-
-    MPICH 5.0 crashes or stands still where MPI_Comm_idup is under way while another thread makes a communicator, with
-    mpi4py alone too: both go into one list of the process, but MPI_Comm_idup without its lock
-    (sched_cb_gcn_allocate_cid). So this is for programs that ask for Idup, and mpicoll asks for none of its own.
     """
     if comm.size == 1:
         return MPI.Intracomm.Dup(comm, info), MPI.REQUEST_NULL
     return MPI.Intracomm.Idup(comm, info)
+
+
+def _may_harm() -> bool:
+    """Return whether this MPI's MPI_Comm_idup may do harm to another thread that makes a communicator.
+
+    MPICH 5.0 keeps what both wait for in one list of the process, which MPI_Comm_idup changes without the list's lock
+    (sched_cb_gcn_allocate_cid). It crashes or stands still, with mpi4py alone too.
+    """
+    return MPI.get_vendor()[0] == "MPICH" and MPI.Query_thread() == MPI.THREAD_MULTIPLE
+
+
+class Duplicate:
+    """A duplicate on its way, for a private communicator on which no other collective begins meanwhile.
+
+    It has the one method of a request that a stage needs. Where MPI_Comm_idup may do harm, a thread calls MPI_Comm_dup.
+    """
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        """Begin. Collective."""
+        self.thread: threading.Thread | None = None
+        self.error: MPI.Exception | None = None
+        if comm.size > 1 and _may_harm():
+            self.thread = threading.Thread(target=self._make, args=(comm,), name="mpicoll-duplicate", daemon=True)
+            self.thread.start()
+        else:
+            self.comm, self.request = begin(comm)
+
+    def _make(self, comm: MPI.Intracomm) -> None:
+        try:
+            self.comm = MPI.Intracomm.Dup(comm)
+        except MPI.Exception as error:
+            self.error = error
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        """Return whether it is there. Raises what MPI raised."""
+        if self.thread is None:
+            return self.request.Test()
+        if self.thread.is_alive():
+            return False
+        if self.error is not None:
+            raise self.error
+        return True

@@ -52,10 +52,17 @@ class Stage(Protocol):
         """Whether MPI is done with its memory, though it may have raised after that."""
 
 
+class Testable(Protocol):
+    """A request of MPI's, or what can be asked as one."""
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        """Return whether it is complete."""
+
+
 class Polled:
     """A stage: a request of the MPI's own."""
 
-    def __init__(self, request: MPI.Request, what: str) -> None:
+    def __init__(self, request: Testable, what: str) -> None:
         self.request, self.what, self.over = request, what, False
 
     def advance(self, seconds: float) -> bool:

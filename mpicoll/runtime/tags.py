@@ -7,6 +7,7 @@ when one is taken; that is collective, as making a persistent request is.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
@@ -15,7 +16,8 @@ from mpi4py import MPI
 
 from ..plans.plan import SEQUENCES
 from ..selection.select import native_choice
-from .operation import Gathering, Operation
+from . import duplicate
+from .operation import Gathering, Operation, Polled, Stage
 
 
 class FastStart(Protocol):
@@ -74,30 +76,31 @@ class Slots:
         self.owners: weakref.WeakSet[Owner] = weakref.WeakSet()
 
     def take(self, owner: Owner) -> Slot:
-        """Take a slot that is free on every rank. Collective; what is in flight goes on until every rank is here."""
-        mine = np.concatenate([np.zeros(0, np.uint8), *self.used])
-        free = np.flatnonzero(~self._in_use(mine, owner.name))
+        """Return a slot that is free on every rank. Collective; what is in flight goes on meanwhile."""
+        mine = np.concatenate([np.zeros(1, np.uint8), *self.used])  # one more: of no bytes MPICH's waits for nobody
+        gathered = self._wait(lambda: Gathering(self.channel.comm, mine, "the tags in use"), owner.name)
+        free = np.flatnonzero(~gathered.all[:, 1:].any(axis=0))
         if not len(free):
-            self._add()
-            free = np.array([len(mine)])
+            self._add(owner.name)
+            free = np.array([len(mine) - 1])
         which, sequence = divmod(int(free[0]), SEQUENCES)
         self.used[which][sequence] = 1
         return Slot(self.comms[which], sequence, self.used[which])
 
-    def _in_use(self, mine: np.ndarray, name: str) -> Any:
-        """Return which slots any rank uses, once every rank has come here."""
-        gathering = Gathering(self.channel.comm, mine, "the tags in use")  # now, in the order of calls
-        choice = native_choice("a persistent collective", "finding tags for it")
-        sequence = self.channel.next_sequence()
-        self.channel.run(Operation(choice, sequence, [lambda: gathering], lambda: None, gathering, name=name))
-        return gathering.all.any(axis=0)
-
-    def _add(self) -> None:
-        """Have one more communicator. Every rank is here, and none waits long (duplicate.py: why not by Idup)."""
-        comm = MPI.Intracomm.Dup(self.channel.comm)
+    def _add(self, name: str) -> None:
+        made = duplicate.Duplicate(self.channel.comm)
+        self._wait(lambda: Polled(made, "a communicator"), name)
+        comm = made.comm
         comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.comms.append(comm)
         self.used.append(np.zeros(SEQUENCES, np.uint8))
+
+    def _wait(self, begin: Callable[[], Any], name: str) -> Any:
+        stage: Stage = begin()  # now, in the order of calls
+        choice = native_choice("a persistent collective", "finding tags for it")
+        sequence = self.channel.next_sequence()
+        self.channel.run(Operation(choice, sequence, [lambda: stage], lambda: None, stage, name=name))
+        return stage
 
     def close(self) -> None:
         """Start nothing any more by the fast path."""

@@ -89,6 +89,12 @@ WRONG = {       # on two ranks: (code, options, what is printed)
                 ctypes.memset(8, 0, 4)
             comm.Barrier()
     """, (), ("Segmentation fault", "in test_it", "rank 1, the stack in C:", "libffi.so")),
+    "one is sent a signal": ("""
+        import os, signal
+        def test_it(comm):
+            if rank == 1:
+                os.kill(os.getpid(), signal.SIGSEGV)
+    """, (), ("Segmentation fault", "rank 1, the stack in C:")),
     "a message would reach the next test": ("""
         def test_sends_and_fails(comm):
             if rank == 1:

@@ -352,6 +352,32 @@ def test_nothing_is_written_after_free(ours, complete):
             request.Start()
 
 
+def test_what_is_in_flight_goes_on_while_the_first_is_made(alone):
+    """It takes a communicator for its tags, which all ranks make together; one of them waits for another before."""
+    n = 1 << 17
+    got = np.full(n, -1.0)
+    with alone.using(allreduce="ring", chunk_bytes=1 << 14):
+        first = alone.Iallreduce(np.ones(n), got)
+    if alone.rank:
+        first.Wait()
+    request, total = started(alone, PERSISTENT)
+    request.Wait()
+    first.Wait()
+    request.Free()
+    assert (got == alone.size).all() and (total == alone.size).all()
+
+
+def test_buffers_of_a_request_that_is_dropped_go_with_it(ours):
+    send, got = np.ones(3), np.zeros(3)
+    arrays = [weakref.ref(send), weakref.ref(got)]
+    request = ours.Allreduce_init(send, got)
+    request.Start()
+    request.Wait()
+    del request, send, got
+    gc.collect()
+    assert [array() for array in arrays] == [None, None]
+
+
 def test_garbage_that_is_found_while_mpi_frees_a_communicator(ours, comm, form, monkeypatch):
     """MPICH holds a lock there that MPI_Request_free takes. Whatever is found calls no MPI before MPI has returned."""
     found, leave = [], Channel.leave

@@ -46,18 +46,20 @@ def _handler(libc: ctypes.CDLL, title: bytes, to: int) -> Callable[..., None]:
         "backtrace": (ctypes.c_int, ctypes.c_void_p, ctypes.c_int),
         "backtrace_symbols_fd": (None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int),
         "signal": (ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p),
+        "raise": (ctypes.c_int, ctypes.c_int),
     }
-    write, backtrace, print_symbols, handle = (
+    write, backtrace, print_symbols, handle, again = (
         ctypes.CFUNCTYPE(*signature)((name, libc)) for name, signature in signatures.items())
     words, frames = np.frombuffer(title, np.uint8).copy(), np.zeros(DEEPEST, np.uintp)
     backtrace(frames.ctypes.data, DEEPEST)      # the first call loads a library, which a crashed process may not
     text, length, stack = words.ctypes.data, len(words), frames.ctypes.data
-    _kept.extend((words, frames, write, backtrace, print_symbols, handle))
+    _kept.extend((words, frames, write, backtrace, print_symbols, handle, again))
 
     @cfunc(types.void(types.int32))
     def crashed(number):
         write(to, text, length)
         print_symbols(stack, backtrace(stack, DEEPEST), to)
         handle(number, 0)
+        again(number)  # where somebody sent it, nothing else would
 
     return crashed

@@ -18,6 +18,7 @@ from support.cases import Checks
 
 import mpicoll
 from mpicoll.errors import CommError, RequestError
+from mpicoll.runtime import duplicate
 from mpicoll.runtime.channel import Channel
 from mpicoll.schedules.collectives import COLLECTIVES, NONBLOCKING, PERSISTENT
 
@@ -365,6 +366,27 @@ def test_what_is_in_flight_goes_on_while_the_first_is_made(alone):
     first.Wait()
     request.Free()
     assert (got == alone.size).all() and (total == alone.size).all()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_communicator_for_tags_is_begun_when_every_rank_is_there(ours, comm, monkeypatch):
+    """Who is interrupted before leaves nobody in it."""
+    begun, real = [], duplicate.Duplicate
+
+    def begin(comm):
+        begun.append(time.monotonic())     # one clock for all ranks of a host
+        return real(comm)
+
+    monkeypatch.setattr(duplicate, "Duplicate", begin)
+    comm.Barrier()
+    if comm.rank == comm.size - 1:
+        time.sleep(0.2)
+    came = time.monotonic()
+    request, _ = started(ours, PERSISTENT)
+    request.Wait()
+    request.Free()
+    assert len(begun) == 1
+    assert comm.allreduce(begun[0], MPI.MIN) >= comm.allreduce(came, MPI.MAX)
 
 
 def test_buffers_of_a_request_that_is_dropped_go_with_it(ours):

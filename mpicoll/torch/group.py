@@ -35,7 +35,8 @@ class ProcessGroup(Group):
         """Send the root's tensor to all; opts.rootRank is of the group."""
         opts = arguments.options(c10d.BroadcastOptions, opts, timeout, root=True)
         tensor = tensors.one(tensor_list)
-        flat, finish = tensors.target(tensor)
+        is_root = self.rank() == opts.rootRank
+        flat, finish = (tensors.source(tensor), None) if is_root else tensors.target(tensor)
         return self.calls.run(
             "broadcast", opts, methods.BCAST, None, tensors.moved(flat), root=opts.rootRank, tensor=tensor,
             result=[tensor], finish=finish,

@@ -46,6 +46,15 @@ def check(tensor: Any) -> None:
         raise BufferAccessError(f"the tensor is quantized, {tensor.dtype}; send its int_repr(), scale and zero point")
 
 
+def check_writable(tensor: Tensor) -> None:
+    """Raise BufferAccessError for an expanded tensor, several of whose elements share one place in memory."""
+    if torch._debug_has_internal_overlap(tensor) == 1:
+        raise BufferAccessError(
+            f"the tensor that receives the result is expanded: its shape is {tuple(tensor.shape)}, its strides are "
+            f"{tensor.stride()}, so elements share memory; pass a .clone() of it"
+        )
+
+
 def sparse(tensors: Any) -> Tensor | None:
     """Return the tensor of a list of one, or the tensor itself, if it is sparse and in coordinates."""
     tensor = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
@@ -76,9 +85,13 @@ def source(tensor: Tensor) -> Tensor:
 
 
 def target(tensor: Tensor) -> tuple[Tensor, Finish | None]:
-    """Return such a tensor for the result, with the values of the tensor; and what copies it back where it is not."""
+    """Return such a tensor for the result, with the values of the tensor; and what copies it back where it is not.
+
+    Raises BufferAccessError for a tensor that cannot hold a result.
+    """
     if _is_plain(tensor):
         return tensor.detach(), None
+    check_writable(tensor)
     staged = source(tensor)
     return staged, lambda: copy_back([(tensor, staged)])
 
@@ -147,7 +160,9 @@ def _in_one_piece(tensors: Sequence[Tensor]) -> int:
 
 
 def scattered(flat: Tensor, tensors: Sequence[Tensor]) -> Finish:
-    """Return what copies a flat tensor to tensors, one part to each."""
+    """Return what copies a flat tensor to tensors, one part to each. Raises as `target` does."""
+    for each in tensors:
+        check_writable(each)
     return lambda: copy_back(list(zip(tensors, flat.split([each.numel() for each in tensors]))))
 
 

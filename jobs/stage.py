@@ -56,11 +56,10 @@ def _own(target: Path) -> None:
 
 
 def _compile(target: Path) -> None:
-    """Compile what a first Comm does, and the commonest reductions, in a process that is no rank of anything."""
+    """Compile the engine and the usual reductions, in a process that is no rank of a launch."""
     python, environment = str(target / "bin" / "python"), os.environ
     alone = {name: value for name, value in environment.items() if not name.startswith(OF_A_LAUNCH)}
-    _run(python, "-m", "mpicoll", "info", env=alone, cwd=target)
-    _run(python, "-m", "mpicoll.jobs.warm", env=alone, cwd=target)
+    _run(python, "-m", "mpicoll", "warm", env=alone, cwd=target)
 
 
 def _run(*words: str, **how: object) -> None:

@@ -10,6 +10,7 @@
     rules       which operator takes which dtype, and what it computes on NaN, ties and overflow
     serving     what mpicoll uses: of these what is compiled, or `plain` where nothing can be
     plain       the same on NumPy and ctypes
+    background  a process that compiles while NumPy's kernels serve
     cache       jit() and native(): a function is loaded, or compiled once per machine
     deferred    numba's names for those who write kernels, without importing it
     compiler    from a function to a shared library, by numba
@@ -24,10 +25,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import cache, codecs, compiler, deferred, lowp, memory, pack, plain, reduce, reference, rules, scale, serving
+    from . import background, cache, codecs, compiler, deferred, lowp, memory, pack, plain, reduce, reference, rules
+    from . import scale as scale
+    from . import serving as serving
     from . import waiting as waiting
 
 __all__ = [
+    "background",
     "cache",
     "codecs",
     "compiler",

@@ -10,8 +10,11 @@ looks without locking, which is the usual case. Only where nothing is found does
 of whoever has it (waiting.py). A file gets its name when it is complete, so that nobody finds half of one, on whatever
 host.
 
-The files lie in NUMBA_CACHE_DIR if that is set, else in __pycache__ beside the source, else in the user's cache
-directory. Where none can be written, functions are compiled in each process and not kept.
+The files are in NUMBA_CACHE_DIR if that is set, else in __pycache__ beside the source, else in the user's cache
+directory, else in a directory of the user's for temporary files. Where none can be written, functions are compiled in
+each process and not kept.
+
+A caller that can do without a compiled function for now does not wait for it: see background.py.
 """
 
 from __future__ import annotations
@@ -21,15 +24,18 @@ import glob
 import logging
 import os
 import socket
+import stat
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from . import background
+from .background import NotCompiled, Request, instead_of
 from .deferred import Deferred
 from .digest import digest
 from .waiting import turn_or_result
@@ -67,7 +73,8 @@ def native(
     """Return the address of `function` as a C function, loaded or compiled; it stays valid.
 
     arguments and returns name numba's types. types() gives those of the arguments where numba knows none by the names.
-    `also` is as for jit(). Raises ImportError, or what numba raises, where it has to be compiled and cannot be.
+    `also` is as for jit(). Raises ImportError, or what numba raises, where it has to be compiled and cannot be, and
+    NotCompiled within background.instead_of() where no cache has it.
     """
     label = f"{function.__module__.rpartition('.')[2]}.{function.__name__}({', '.join(arguments)})"
     name = _file_name(function, label, returns, also)
@@ -81,6 +88,7 @@ def native(
         return _compile(function, label, types() if types else arguments, returns, to / name if to else None)
 
     if (found := look()) is None:
+        background.defer(label, directory(_source(function)), look)
         began = time.monotonic()
         _say(f"mpicoll: {label.partition('(')[0]} is compiled, once on this machine ...")
         try:
@@ -158,25 +166,38 @@ class Jitted(Deferred):
         self.__name__, self.__doc__, self.__module__ = function.__name__, function.__doc__, function.__module__
         self._given = function, arguments, returns, also
         self.entry = self._first
+        self.address = 0  # of the compiled function
+        self._asked = -1  # the generation of kernels in which the cache did not have it
 
     def __call__(self, *arguments: Any) -> Any:
         return self.entry(*arguments)
 
     def _first(self, *arguments: Any) -> Any:
-        self.prepare()
-        return self.entry(*arguments)
+        if self._asked != background.state.generation:
+            try:
+                self.prepare()
+            except NotCompiled:
+                if not self._has_python:
+                    raise
+                self._asked = background.state.generation
+        return self.py_func(*arguments) if self.entry == self._first else self.entry(*arguments)
 
     def prepare(self) -> None:
         """Load or compile it now."""
         function, names, returns, also = self._given
+        request = Request(function.__module__, function.__name__)
         try:
-            address = native(function, names, returns, also)
+            with instead_of(request) if self._has_python else nullcontext():
+                address = native(function, names, returns, also)
+        except NotCompiled:
+            raise
         except Exception as error:  # there is no numba, or its inner parts are others
             if not self._has_python or type(error).__module__.startswith("numba."):  # numba's word on the function
                 raise
             _log.info("%s runs in Python: %s: %s", self.__name__, type(error).__name__, error)
             self.entry = self.py_func
         else:
+            self.address = address
             self.entry = ctypes.CFUNCTYPE(_C_TYPES[returns], *(_C_TYPES[each] for each in names))(address)
 
 
@@ -196,10 +217,21 @@ def _directories(source: str) -> tuple[Path, ...]:
     """Return where functions of a source file may be kept, the first choice first."""
     beside = Path(source).resolve().parent
     of_source = f"{beside.name}_{_digest(str(beside))}"
+    temporary = Path(background.temporary_directory(), f"mpicoll-{os.getuid()}")
+    last = (temporary / of_source,) if _is_private(temporary) else ()
     if chosen := os.environ.get("NUMBA_CACHE_DIR"):
-        return (Path(chosen) / of_source,)
+        return (Path(chosen) / of_source, *last)
     users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return beside / "__pycache__", users / "mpicoll" / of_source
+    return (beside / "__pycache__", users / "mpicoll" / of_source, *last)
+
+
+def _is_private(place: Path) -> bool:
+    """Return whether a directory is missing, or this user's and written by no other."""
+    try:
+        found = place.lstat()
+    except OSError:
+        return True
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
 def _is_writable(place: Path) -> bool:
@@ -274,9 +306,7 @@ def _from_memory(content: bytes) -> ctypes.CDLL:
         os.close(handle)
 
 
-def _compile(
-    function: Callable[..., Any], label: str, arguments: Sequence[Any], returns: str, to: Path | None
-) -> int:
+def _compile(function: Callable[..., Any], label: str, arguments: Sequence[Any], returns: str, to: Path | None) -> int:
     """Compile a function, keep it in a file, and return its address."""
     from . import compiler
 

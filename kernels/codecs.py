@@ -290,6 +290,7 @@ _GROUPED = {
     "int4": (_encode_int4, _decode_int4),
     "topk": (_encode_topk, _decode_topk),
 }
+NAMES = (*_GROUPED, *ELEMENTS)  # the codecs
 
 
 @cache

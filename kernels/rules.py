@@ -81,6 +81,8 @@ _KINDS: dict[np.dtype, str] = {
     **dict.fromkeys(LOW.values(), "floating"),
 }
 
+DTYPES = tuple(_KINDS)  # the dtypes that have kernels
+
 
 class NoKernel(LookupError):
     """No reduction kernel exists for a dtype, whatever the operator."""
@@ -108,9 +110,7 @@ def canonical(dtype: np.dtype) -> np.dtype:
     if dtype.names is None or len(dtype.names) != 2 or dtype.fields is None:
         return dtype
     formats, offsets = zip(*(dtype.fields[name][:2] for name in dtype.names))
-    return np.dtype(
-        {"names": ["value", "index"], "formats": formats, "offsets": offsets, "itemsize": dtype.itemsize}
-    )
+    return np.dtype({"names": ["value", "index"], "formats": formats, "offsets": offsets, "itemsize": dtype.itemsize})
 
 
 def kind_of(dtype: np.dtype) -> str:

@@ -1,20 +1,21 @@
-"""Which kernels serve in this process: compiled ones, or NumPy's where those can be neither loaded nor compiled.
+"""The kernels that serve in this process: compiled ones, or NumPy's.
 
-`from mpicoll.kernels.serving import address`: whoever imports from here does not ask which. Without compiled ones the
-mpi4py engine runs every schedule, more slowly, with the same results.
+NumPy's serve until the compiled ones are there (see background.py), and where those can be neither loaded nor compiled.
+Without compiled kernels the mpi4py engine runs every schedule, more slowly, with the same results.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from typing import Any
 
 import numpy as np
 
 from . import lowp, plain, reduce, scale
+from .background import NotCompiled, Request, instead_of
 from .pack import copy_bytes, move_bytes, pack_elements, unpack_elements
 from .reduce import call_address
-from .rules import check, check_scalable
+from .rules import canonical, check, check_scalable
 
 __all__ = [
     "address",
@@ -30,6 +31,7 @@ __all__ = [
 ]
 
 _why: list[str] = []
+_addresses: dict[tuple[Any, ...], int] = {}  # those that stay as they are
 
 
 def why_plain() -> str:
@@ -37,38 +39,43 @@ def why_plain() -> str:
     return _why[0] if _why else ""
 
 
-@cache
 def address(op: str, dtype: np.dtype) -> int:
-    """Address of the kernel for `op` on elements of `dtype`; it stays valid.
+    """Return the address of the kernel for `op` on elements of `dtype`; it stays valid.
 
     Raises TypeError where MPI does not let `op` take `dtype`, NoKernel (a LookupError) where there is no kernel.
     """
     check(op, dtype)
-    return _first(lambda: reduce.address(op, dtype), lambda: plain.address(op, dtype))
+    return _serving(reduce.address, plain.address, op, canonical(np.dtype(dtype)))
 
 
-@cache
 def scale_address(dtype: np.dtype) -> int:
-    """Address of the kernel that divides elements of `dtype`; it stays valid. Raises as `address`."""
+    """Return the address of the kernel that divides elements of `dtype`; it stays valid. Raises as `address`."""
     check_scalable(dtype)
-    return _first(lambda: scale.address(dtype), lambda: plain.scale_address(dtype))
+    return _serving(scale.address, plain.scale_address, canonical(np.dtype(dtype)))
 
 
-@cache
 def widen_address(dtype: np.dtype) -> int:
-    """Address of the kernel that makes float32 of elements of less than 32 bits; it stays valid."""
-    return _first(lambda: lowp.widen_address(dtype), lambda: plain.widen_address(dtype))
+    """Return the address of the kernel that makes float32 of elements of less than 32 bits; it stays valid."""
+    return _serving(lowp.widen_address, plain.widen_address, canonical(np.dtype(dtype)))
 
 
-@cache
 def narrow_address(dtype: np.dtype, stochastic: bool = False) -> int:
-    """Address of the kernel that makes such elements of float32; it stays valid."""
-    return _first(lambda: lowp.narrow_address(dtype, stochastic), lambda: plain.narrow_address(dtype, stochastic))
+    """Return the address of the kernel that makes such elements of float32; it stays valid."""
+    return _serving(lowp.narrow_address, plain.narrow_address, canonical(np.dtype(dtype)), stochastic)
 
 
-def _first(compiled: Callable[[], int], other: Callable[[], int]) -> int:
+def _serving(compiled: Callable[..., int], numpy: Callable[..., int], *arguments: Any) -> int:
+    """Return the address of a compiled kernel, or of NumPy's in its place."""
+    key = compiled, *arguments
+    if (found := _addresses.get(key)) is not None:
+        return found
     try:
-        return compiled()
+        with instead_of(Request(compiled.__module__, compiled.__name__, arguments)):
+            found = compiled(*arguments)
+    except NotCompiled:
+        return numpy(*arguments)
     except Exception as error:  # there is no numba, or its inner parts are others
         _why.append(f"{type(error).__name__}: {error}")
-        return other()
+        found = numpy(*arguments)
+    _addresses[key] = found
+    return found

@@ -23,7 +23,21 @@ class SpmdCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         with rank0_speaks(self.name or ""):
+            compile_first()
             return super().invoke(ctx)
+
+
+def compile_first() -> None:
+    """Have this process wait for compiled kernels from here on: NumPy's are not what is timed."""
+    from mpicoll.engines import selftest
+    from mpicoll.kernels import background
+
+    try:
+        selftest.check(wait=False)
+    except background.NotCompiled:
+        if world().rank == 0:
+            click.echo("mpicoll: compiling kernels first, once per machine; this can take a minute", err=True)
+    background.wait()
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from ..engines.work import Work
 from ..errors import OperatorError
-from ..kernels import reduce, rules
+from ..kernels import background, reduce, rules
 from ..kernels.rules import SCALABLE
 from ..kernels.serving import address, narrow_address, scale_address, widen_address
 from ..stderr import last_words
@@ -52,7 +52,8 @@ class _Average(MPI.Op):
 AVG = _Average(MPI.Op.Create(_on_a_plain_communicator, commute=True))
 _BY_HANDLE = {MPI._handleof(getattr(MPI, name)): name for name in _NAMES}  # predefined: never reused
 _BY_HANDLE[MPI._handleof(AVG)] = "AVG"
-_known: dict[tuple[str, TypeFacts], Operator | str] = {}  # or why MPI does not take the pair
+# The operator, or why MPI does not take the pair; by the generation of kernels, since compiled ones may arrive later.
+_known: dict[tuple[str, TypeFacts, int], Operator | str] = {}
 _asking = Lock()
 _divisors: list[np.ndarray] = []
 _LOGICAL = ("LAND", "LOR", "LXOR")
@@ -112,11 +113,12 @@ def operator(op: MPI.Op, facts: TypeFacts) -> Operator:
     name = name_of(op)
     if name == "user":
         return _user(op, facts)
-    known = _known.get((name, facts)) if facts.predefined else None
+    key = name, facts, background.state.generation
+    known = _known.get(key) if facts.predefined else None
     if known is None:
         known = _average(facts) if name == "AVG" else _predefined(name, facts)
         if facts.predefined:
-            _known[name, facts] = known
+            _known[key] = known
     if isinstance(known, str):
         raise OperatorError(known)
     return known

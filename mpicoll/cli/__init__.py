@@ -17,6 +17,7 @@ from .load import load_everywhere
 from .run import run
 from .show import show
 from .verify import verify
+from .warm import warm
 
 __all__ = ["RANK_VARIABLES", "main", "rank"]
 
@@ -32,7 +33,7 @@ def main(context: click.Context, files: tuple[str, ...]) -> None:
     load_everywhere(files, together=uses_mpi(main.commands.get(context.invoked_subcommand or "")))
 
 
-for command in (list_, show, verify, info, run):
+for command in (list_, show, verify, info, run, warm):
     main.add_command(command)
 for command in (
     Later("bench", "benchmarks.bench.cli:bench", "Time algorithms beside MPI's, under mpiexec.", uses_mpi=True),

@@ -13,6 +13,7 @@ from ..dispatch import check_mode, execute, prepare
 from ..dispatch.methods import Invocation, Method
 from ..dispatch.prepare import Call
 from ..errors import ArgumentError, CommError, MismatchError, MpicollError
+from ..kernels import background
 from ..runtime import duplicate
 from ..runtime.channel import Channel
 from ..runtime.operation import Operation, Polled, Record
@@ -56,6 +57,10 @@ class Comm(Collectives):
         if channel is None or channel.freed or self == MPI.COMM_NULL:
             check_usable(self)
             channel = attach(self)
+            self._use(channel)
+        if background.state.pending or channel.kernels != background.state.generation:
+            channel.update_kernels()
+        if self._fast_call is not channel.fast_path.fast_call:
             self._use(channel)
         return channel
 

@@ -12,12 +12,14 @@ from mpi4py import MPI
 
 from ..dispatch.check_mode import comparison, signature
 from ..dispatch.execute import UnderWay, may_take_the_fast_path, needs_counts, record
-from ..dispatch.prepare import Call
+from ..dispatch.prepare import Call, prepare_again
 from ..dispatch.problems import are_told
 from ..dispatch.staging import divide
 from ..engines.protocol import Execution
 from ..errors import CommError, MpicollError, RequestError
 from ..fastpath.outcome import Outcome
+from ..kernels import background
+from ..kernels.background import NotCompiled
 from ..runtime.channel import Channel
 from ..runtime.operation import Failed, Operation, Polled, Raised, Running, Stage
 from ..runtime.status import Standing
@@ -47,11 +49,14 @@ class Prequest(Completing, MPI.Prequest):
         """Return an inactive request."""
         request = cls()
         request._channel, request._persistent = channel, persistent
-        if persistent.fast_start is not None:
-            request._fast_call, request._finish = persistent.fast_start.fast_call, persistent.fast_start.finish
+        request._use_fast_start(persistent)
         request._freed = freed = weakref.finalize(request, persistent.free)
         freed.atexit = False
         return request
+
+    def _use_fast_start(self, persistent: PersistentCall) -> None:
+        if persistent.fast_start is not None:
+            self._fast_call, self._finish = persistent.fast_start.fast_call, persistent.fast_start.finish
 
     def Start(self) -> None:
         """Begin. Raises RequestError while it is under way or after Free, CommError when its communicator is freed."""
@@ -78,6 +83,8 @@ class Prequest(Completing, MPI.Prequest):
             raise RequestError("the request is under way; wait for it before it is started again")
         if self._channel.freed:
             raise CommError("the communicator of this request was freed")
+        if persistent.update_kernels():
+            self._use_fast_start(persistent)
         return persistent.next_start()
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
@@ -153,18 +160,39 @@ class PersistentCall(UnderWay):
         assert plan is not None
         self.slot: Slot = channel.persistent.take(self)
         self.tags = self.slot.sequence
+        self.kernels, self.follows_engine = background.state.generation, channel.follows_kernels
         self.own_execution: Any = self.call.prepared.engine.Execution(plan, self.slot.comm, repeated=True)
         self.own_scratch = channel.scratch.take(plan.scratch_bytes) if plan.scratch_bytes else None
 
     def _open_fast_start(self) -> CompiledFastStart | None:
         """Return the fast path of its starts; all stays as it is from one to the next."""
-        if self.channel.fast_path.closed:
+        if self.channel.fast_path.closed or background.state.pending:
             return None
         from ..fastpath.start import CompiledFastStart  # here, since the compiled engine need not load
 
         self.start()  # binds it
         started = self.channel.started[self.sequence]
-        return CompiledFastStart(self.channel, self.own_execution, started, self.call.prepared.nbytes)
+        try:
+            return CompiledFastStart(self.channel, self.own_execution, started, self.call.prepared.nbytes)
+        except NotCompiled:
+            return None
+
+    def update_kernels(self) -> bool:
+        """Use compiled kernels that have arrived since the last start; return whether a fast start is there now."""
+        self.channel.update_kernels()
+        if self.kernels == background.state.generation or self.native is not None or self.in_flight is not None:
+            return False
+        self.kernels = background.state.generation
+        if self.fast_start is not None:
+            return False
+        choice = self.call.prepared.choice
+        prepare_again(self.call, self.channel.agreed.engine if self.follows_engine else choice.engine)
+        prepared = self.call.prepared
+        self.own_execution.free()
+        self.own_execution = prepared.engine.Execution(prepared.plan, self.slot.comm, repeated=True)
+        if may_take_the_fast_path(self.call):
+            self.fast_start = self._open_fast_start()
+        return self.fast_start is not None
 
     def next_start(self) -> Operation | None:
         """Return an operation that carries it out once, or goes on with what the fast path began.

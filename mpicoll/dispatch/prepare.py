@@ -248,6 +248,15 @@ def prepare(channel: Channel, call: Call) -> None:
     call.prepared = prepared
 
 
+def prepare_again(call: Call, engine: str) -> None:
+    """Have a persistent call use another engine, and the kernel that serves now; its plan stays."""
+    op = call.invocation.op
+    if call.operator is not None and call.operator.name != "user" and call.facts is not None and op is not None:
+        call.operator = operator(op, call.facts)
+    choice = replace(call.prepared.choice, engine=engine)
+    call.prepared = replace(call.prepared, choice=choice, engine=engine_named(engine), idle=[])
+
+
 def _check_writable(call: Call) -> None:
     """Raise BufferAccessError for a read-only send buffer, in which what codes lack is to be left."""
     send = call.arguments.send if call.arguments is not None else None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 WRONG, WARNING = "wrong", "warning"
+NOT_COMPILED = "not compiled yet: programs use NumPy meanwhile; mpicoll warm compiles it now"
 Facts = dict[str, Any]  # what info gathers, with what doctor/facts.py adds
 Rank = dict[str, Any]  # one of its ranks
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import spans
 from ..selection.tables import library
+from .finding import NOT_COMPILED
 
 THREAD_LEVELS = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
 
@@ -95,12 +96,16 @@ def library_paths(maps: Path = Path("/proc/self/maps")) -> list[str]:
 
 def _engine() -> dict[str, Any]:
     """Return whether the compiled engine passes its self-test here, and calls made before may take the fast path."""
+    from ..kernels.background import NotCompiled
+
     try:
         from ..engines.selftest import check
         from ..fastpath.opening import unknown_layout
 
-        problem = check()
+        problem = check(wait=False)
         return {"compiled_engine": problem, "fast_path": unknown_layout() if problem is None else "no compiled engine"}
+    except NotCompiled:
+        return {"compiled_engine": NOT_COMPILED, "fast_path": NOT_COMPILED}
     except Exception as error:
         problem = f"its self-test did not run: {type(error).__name__}: {error}"
         return {"compiled_engine": problem, "fast_path": "no compiled engine"}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..errors import spans
-from .finding import WARNING, WRONG, Facts, Finding, Rank, named
+from .finding import NOT_COMPILED, WARNING, WRONG, Facts, Finding, Rank, named
 from .launchers import flavour
 
 REINSTALL = "install the same environment on every node, or one where all nodes see it"
@@ -73,7 +73,14 @@ def same_variables(facts: Facts) -> Iterator[Finding]:
 def same_engine(facts: Facts) -> Iterator[Finding]:
     """Check that the compiled engine works on every rank."""
     for who, why in groups(facts["ranks"], lambda rank: rank["compiled_engine"]):
-        if why is not None:
+        if why == NOT_COMPILED:
+            yield Finding(
+                WARNING,
+                f"the engine is not compiled yet on {named(who)}: the first program is slower for a minute",
+                "no cache of this machine has it; programs compile it in the background and use NumPy meanwhile",
+                "mpicoll warm",
+            )
+        elif why is not None:
             yield Finding(
                 WARNING,
                 f"the compiled engine does not work on {named(who)}: the mpi4py engine serves, which is slower",

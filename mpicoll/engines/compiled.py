@@ -202,10 +202,10 @@ def walk_tables(tables, seconds):  # type: ignore[no-untyped-def]
     )
 
 
-@jit("int64(int64, float64)", also=(local_ops.__file__, *local_ops.INLINED), in_python=False)
-def advance(tables, seconds):  # type: ignore[no-untyped-def]
-    """walk() on an execution's arrays, given as the address of Execution.table."""
-    return walk_tables(table(tables, START + 1, 2), seconds)
+@jit("int64(int64, int64)", also=(local_ops.__file__, *local_ops.INLINED), in_python=False)
+def advance(tables, nanoseconds):  # type: ignore[no-untyped-def]
+    """Walk the arrays at the address of Execution.table; the fast path calls this too, by its address."""
+    return walk_tables(table(tables, START + 1, 2), nanoseconds * 1e-9)
 
 
 @lru_cache(maxsize=1)
@@ -271,7 +271,7 @@ class Execution:
 
     def advance(self, seconds: float) -> bool:
         """Go on for at most `seconds`; True when done."""
-        code: int = advance(self.at, seconds)
+        code: int = advance(self.at, int(seconds * 1e9))
         if code < 0:
             raise self.error(-code)
         return code == DONE

@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 from mpi4py import MPI
 
+from ..kernels.background import NotCompiled, Request, instead_of
 from ..plans.plan import FOLD, IN, OUT, RECV, SCRATCH, SEND, WHOLE, Plan
 from ..plans.rolled import RolledPlan, rolled
 from .work import Work
@@ -33,9 +34,27 @@ def _plan(rows: list[tuple[int, ...]], segments: list[tuple[int, ...]], posts: i
     return rolled(plan)
 
 
+def check(wait: bool = True) -> str | None:
+    """Return None when the engine works, else the reason.
+
+    Raises NotCompiled instead of compiling the engine, unless told to wait for that.
+    """
+    if not wait:
+        try:
+            from . import compiled
+
+            with instead_of(Request(compiled.__name__, "advance")):
+                compiled.advance.prepare()
+        except NotCompiled:
+            raise
+        except Exception as error:
+            return f"it does not load: {error}"
+    return _check()
+
+
 @lru_cache(maxsize=1)
-def check() -> str | None:
-    """None when the engine works, else the reason. Runs once per process, in about a millisecond once compiled."""
+def _check() -> str | None:
+    """Test the engine, once per process, in about a millisecond once it is compiled."""
     try:
         from . import compiled
     except Exception as error:  # a numba or a C library that does not fit

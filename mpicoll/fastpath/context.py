@@ -10,15 +10,15 @@ import ctypes
 import numpy as np
 from mpi4py import MPI
 
-from ..engines.compiled import handle_of
+from ..engines.compiled import advance, handle_of
 
 OPEN, BUSY, NUMBERS, TABLE, OUTCOME, ROW, HELD_SEND, HELD_RECV, KEY = range(9)
 NONE, IN_PLACE, NDARRAY, SAVE, RESTORE, HOLD, NUMBER = range(17, 24)
 HANDLE, WIDE, NULL, NOBODY, ONESELF, STARTED, OVER, TURN, SCRATCH, SCRATCH_BYTES, LENT, MOMENT = range(24, 36)
 LIST, TUPLE, INTEGER, STRING, DATATYPE, LONGS, INTS, VALUE, FORGIVE, LET_GO = range(36, 46)
 DETAILS, ROOM, SEND_ARRAY, RECV_ARRAY = range(46, 50)
-LIST_SIZE, LIST_ITEM, TUPLE_SIZE, TUPLE_ITEM = range(50, 54)
-CONTEXT = 54
+LIST_SIZE, LIST_ITEM, TUPLE_SIZE, TUPLE_ITEM, ADVANCE = range(50, 55)
+CONTEXT = 55
 _OBJECTS = {
     NONE: None, IN_PLACE: MPI.IN_PLACE, NDARRAY: np.ndarray, LIST: list, TUPLE: tuple, INTEGER: int, STRING: str,
     DATATYPE: MPI.Datatype, LONGS: np.dtype(np.int64), INTS: np.dtype(np.int32),
@@ -43,6 +43,7 @@ def new(busy: np.ndarray, numbers: np.ndarray, details: np.ndarray) -> np.ndarra
         context[field] = id(thing)
     for field, function in _FUNCTIONS.items():
         context[field] = ctypes.cast(getattr(ctypes.pythonapi, function), ctypes.c_void_p).value or 0
+    context[ADVANCE] = advance.address
     context[[NOBODY, ONESELF]] = MPI.PROC_NULL, handle_of(MPI.COMM_SELF)
     request = MPI.Request()
     wide = MPI._sizeof(request) == 8

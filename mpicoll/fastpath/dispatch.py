@@ -25,6 +25,7 @@ from ..dispatch.methods import Invocation, Method
 from ..dispatch.prepare import Call
 from ..dispatch.staging import aligned
 from ..engines import compiled
+from ..kernels import background
 from ..plans.plan import ALIGN
 from ..runtime import cache
 from ..runtime.operation import Operation, Running
@@ -96,8 +97,8 @@ class CompiledFastPath:
 
         It is asked for before the call is carried out, when the arguments say what was parsed.
         """
-        if call.root > SINGLE or not execute.may_take_the_fast_path(call):
-            return None
+        if call.root > SINGLE or not execute.may_take_the_fast_path(call) or background.state.pending:
+            return None  # of a pending kernel the table would keep NumPy's
         if _names_another_datatype(call.invocation.send) or _names_another_datatype(call.invocation.recv):
             return None  # insert() would find out, after more work
         self.fast_call(*call.invocation, None, None)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engines import compiled, local_ops
+from ..engines import compiled
 from ..engines.compiled import (
     BYTE,
     DONE,
@@ -32,8 +32,9 @@ from ..engines.compiled import (
     call_int,
     call_long,
     line_of,
-    walk_tables,
 )
+from ..kernels import memory
+from ..kernels.background import Request, instead_of
 from ..kernels.cache import native
 from ..kernels.deferred import njit
 from ..kernels.memory import line, load, load_short, table
@@ -53,8 +54,7 @@ from .signature import (
     find,
 )
 
-SECONDS = 0.01  # in the walker before signals, stalls and other operations are looked after
-NANOSECOND = 1e-9
+NANOSECONDS = 10_000_000  # in the walker before signals, stalls and other operations are looked after
 WAYS = 4  # rows that a kind may be in, one behind the other
 # columns of a row, which begins with its key
 SEND_BYTES, RECV_BYTES, SEND_OFFSET, RECV_OFFSET, MOMENT, NEEDED, TABLES, KNOWN_DETAILS = range(KEYS, KEYS + 8)
@@ -90,15 +90,16 @@ def look_up(context):  # type: ignore[no-untyped-def]
 
 
 @njit
-def run(context, tables, seconds):  # type: ignore[no-untyped-def]
-    """Walk the bound tables from the start: DONE, WAITING or minus an error code of MPI's."""
+def run(context, at, nanoseconds):  # type: ignore[no-untyped-def]
+    """Walk the bound tables at an address from the start: DONE, WAITING or minus an error code of MPI's."""
+    tables = table(at, compiled.START + 1, 2)
     units = tables[compiled.STATE, 1]
     state, begin = table(tables[compiled.STATE, 0], units, UNIT), table(tables[compiled.START, 0], units, UNIT)
     progress = line_of(tables, compiled.PROGRESS)
     state[:] = begin
     progress[:] = 0
     thread = call_long(context[field.SAVE], ())
-    code = walk_tables(tables, seconds)
+    code = call_long(context[field.ADVANCE], (at, nanoseconds))
     call_long(context[field.RESTORE], (thread,))
     return code
 
@@ -171,7 +172,7 @@ def fast_call(this, arguments, n):  # type: ignore[no-untyped-def]  # noqa: C901
     call[TAG] = tag(numbers[CALLS], 0, 0)
     call_long(context[field.HOLD], (send,))  # a list of the caller's may lose them to another thread meanwhile
     call_long(context[field.HOLD], (recv,))
-    code = run(context, tables, SECONDS if n == 5 else row[MOMENT] * NANOSECOND)
+    code = run(context, row[TABLES], NANOSECONDS if n == 5 else row[MOMENT])
     served = end(context, tables, code, 0 if n == 5 else load(arguments + 40))
     context[field.HELD_SEND], context[field.HELD_RECV] = send, recv
     if served:  # else Python lets go of them; MPI may go on with this memory, whatever becomes of the caller
@@ -192,7 +193,7 @@ def fast_start(this, arguments, n):  # type: ignore[no-untyped-def]
         return call_long(context[field.NUMBER], (1,))
     tables, started = table(context[field.TABLE], compiled.START + 1, 2), line(context[field.STARTED], 1)
     started[0] += 1
-    code = run(context, tables, context[field.MOMENT] * NANOSECOND)
+    code = run(context, context[field.TABLE], context[field.MOMENT])
     return call_long(context[field.NUMBER], (0 if end(context, tables, code, load(arguments)) else 1,))
 
 
@@ -227,12 +228,19 @@ _defining = threading.Lock()  # threads may come first together, and Python goes
 def _definition(function: Callable[..., Any]) -> _Definition:
     with _defining:
         if function not in _defined:
-            modules = field, outcome, signature, compiled, local_ops, counters
-            sources = (*(str(module.__file__) for module in modules), *local_ops.INLINED)
-            address = native(function, ["int64"] * 3, "int64", also=sources)
+            modules = field, outcome, signature, compiled, counters, plan, memory
+            sources = [str(module.__file__) for module in modules]
+            with instead_of(Request(__name__, "prepare")):
+                address = native(function, ["int64"] * 3, "int64", also=sources)
             said = b"0 where it carried out the collective"
             _defined[function] = _Definition(function.__name__.encode(), address, _METH_FASTCALL, said)
     return _defined[function]
+
+
+def prepare() -> None:
+    """Compile the functions, or load them."""
+    for function in (fast_call, fast_start, finish):
+        _definition(function)
 
 
 def bound_to(context: np.ndarray, function: Callable[..., Any] = fast_call) -> Callable[..., int]:

@@ -9,6 +9,8 @@ import numpy as np
 
 from ..dispatch.methods import Method
 from ..dispatch.prepare import Call
+from ..kernels.background import NotCompiled
+from ..runtime.agreement import COMPILING
 from ..runtime.fast_path import FastPath
 from ..runtime.operation import Operation
 from ..selection.select import Overrides
@@ -27,6 +29,8 @@ def open_fast_path(channel: Channel) -> FastPath:
     """
     if channel.settings.check:
         return ClosedFastPath("check mode compares every call")
+    if channel.agreed.engine_why == COMPILING:
+        return ClosedFastPath(COMPILING)
     if channel.agreed.engine != "compiled":
         return ClosedFastPath(f"the {channel.agreed.engine} engine runs the plans")
     if why := unknown_layout():
@@ -36,7 +40,12 @@ def open_fast_path(channel: Channel) -> FastPath:
         return ClosedFastPath(why)
     from .dispatch import CompiledFastPath  # here, since the compiled engine need not load
 
-    return CompiledFastPath(channel)
+    try:
+        return CompiledFastPath(channel)
+    except NotCompiled:
+        return ClosedFastPath(COMPILING)
+    except ImportError as error:
+        return ClosedFastPath(f"it does not load: {error}")
 
 
 class ClosedFastPath:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 from ..engines import selftest
 from ..errors import EngineError, spans
+from ..kernels.background import NotCompiled
 from ..kernels.digest import digest
 from ..schedules.grouping import Partition
 from ..selection.rules import Rule
@@ -20,6 +21,7 @@ from ..selection.tables import READ, Table, library, node
 from .inquiry import AGREEMENT
 
 LOG = logging.getLogger("mpicoll")
+COMPILING = "compiling kernels in the background, once per machine; using NumPy meanwhile"
 _said = set[str]()  # warnings that were given
 
 
@@ -55,6 +57,14 @@ def agree(comm: MPI.Intracomm) -> Agreed:
         READ.setdefault(settings.tuning.path, settings.tuning)  # this rank may be the first of another communicator
     nodes = _nodes(comm)
     return Agreed(settings, *_engine(comm, settings.engine), nodes, *_table(comm, settings, nodes))
+
+
+def with_compiled_kernels(agreed: Agreed, comm: MPI.Intracomm) -> Agreed:
+    """Return the same values with the engine that serves now; the compiled one may have arrived meanwhile."""
+    if agreed.engine_why != COMPILING:
+        return agreed
+    engine, why = _engine(comm, agreed.settings.engine)
+    return replace(agreed, engine=engine, engine_why=why)
 
 
 def _down_a_tree(comm: MPI.Intracomm, value: Any) -> Any:
@@ -105,7 +115,11 @@ def _engine(comm: MPI.Intracomm, asked: str) -> tuple[str, str]:
             raise EngineError(f"MPICOLL_ENGINE asks for the compiled engine, and it cannot run {where}")
     if asked != "auto":
         return asked, "chosen by MPICOLL_ENGINE"
-    problem = selftest.check()
+    try:
+        problem = selftest.check(wait=False)
+    except NotCompiled:
+        _say_once(comm, f"mpicoll: {COMPILING}")
+        return "mpi4py", COMPILING
     if problem is None:
         return "compiled", "its self-test passed"
     _say_once(comm, f"the mpi4py engine serves, which is slower; compiled cannot run: {problem}")

@@ -19,11 +19,12 @@ from mpi4py import MPI
 
 from ..engines import selftest
 from ..errors import CommError, EngineError
+from ..kernels import background
 from ..plans.plan import SEQUENCES
 from ..schedules.collectives import PERSISTENT
 from ..selection.select import NATIVE, Choice, Overrides
 from . import duplicate, progress, watchdog
-from .agreement import Agreed, agree
+from .agreement import COMPILING, Agreed, agree, with_compiled_kernels
 from .cache import Cache
 from .counters import BROKEN, CALLS, NUMBERS, TRACES
 from .departure import Departure
@@ -76,7 +77,9 @@ class Channel:
         self.settings = self.agreed.settings
         self.cache = Cache()
         self.numbers, self.how_busy = np.zeros(NUMBERS, np.int64), _how_busy
+        self.open_fast_path, self.kernels = open_fast_path, background.state.generation
         self.fast_path = open_fast_path(self)
+        background.poll()  # starts the compiler process where kernels are missing
         self.override(Overrides())
         self.in_flight: list[Operation] = []
         self.slots: dict[int, Operation] = {}
@@ -129,6 +132,26 @@ class Channel:
         """Check that an engine chosen by using() can run. Raises EngineError."""
         if engine == "compiled" and (problem := selftest.check()) is not None:
             raise EngineError(f"the compiled engine was asked for and cannot run here: {problem}")
+
+    @property
+    def follows_kernels(self) -> bool:
+        """Whether calls use the mpi4py engine only until the compiled one has been compiled."""
+        return self.agreed.engine_why == COMPILING and self.overrides.engine in (None, "auto")
+
+    def update_kernels(self) -> None:
+        """Use the kernels that a compiler process has delivered since the last time: the engine and the fast path."""
+        background.poll()
+        if self.kernels == background.state.generation:
+            return
+        with self.lock:
+            self.kernels = background.state.generation
+            agreed, self.agreed = self.agreed, with_compiled_kernels(self.agreed, self.comm)
+            if self.agreed.engine != agreed.engine:
+                self.cache.clear()
+            if self.fast_path.closed and not self.freed:
+                self.fast_path = self.open_fast_path(self)
+                self.scratch = Scratch(self.fast_path)
+            self.override(self.overrides)
 
     # -- what calls need --------------------------------------------------------------------------------
 

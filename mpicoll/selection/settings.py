@@ -1,6 +1,7 @@
 """What the environment says, read by rank 0 and told to all when a Comm is made, so that every rank agrees.
 
 MPICOLL_ENGINE    auto (default), mpi4py or compiled
+MPICOLL_COMPILE   background (default): NumPy's kernels serve until compiled ones are there; wait: compile first
 MPICOLL_CHECK     1: exchange a signature of each call and raise on every rank where they differ
 MPICOLL_TIMEOUT   seconds after which a call that stands still is reported and the run aborted
                   (unset: reported after 300 s, and no more); what waiting cannot mend is reported within seconds
@@ -45,6 +46,9 @@ def read(environ: Mapping[str, str] = os.environ) -> Settings:
     engine = environ.get("MPICOLL_ENGINE", "auto")
     if engine not in ENGINES:
         raise ArgumentError(f"MPICOLL_ENGINE is {engine!r}; it must be one of {', '.join(ENGINES)}")
+    compiles = environ.get("MPICOLL_COMPILE", "background")
+    if compiles not in ("background", "wait"):
+        raise ArgumentError(f"MPICOLL_COMPILE is {compiles!r}; it must be background or wait")
     seconds = environ.get("MPICOLL_TIMEOUT")
     return Settings(
         engine=engine,

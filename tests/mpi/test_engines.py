@@ -70,7 +70,7 @@ def test_rank_0_decides_for_all(comm, monkeypatch):
 @pytest.fixture
 def broken(monkeypatch):
     """The compiled engine's self-test fails on this rank."""
-    monkeypatch.setattr(selftest, "check", lambda: "it is broken for this test")
+    monkeypatch.setattr(selftest, "check", lambda wait=True: "it is broken for this test")
 
 
 def test_auto_falls_back_where_the_self_test_fails(comm, broken):
@@ -93,7 +93,7 @@ def test_forced_does_not_fall_back(comm, broken, monkeypatch):
 def test_self_test_fails_on_one_rank(comm, monkeypatch):
     """auto means another engine there; the ranks understand each other all the same."""
     if comm.rank == comm.size - 1:
-        monkeypatch.setattr(selftest, "check", lambda: "it is broken for this test")
+        monkeypatch.setattr(selftest, "check", lambda wait=True: "it is broken for this test")
     works(mpicoll.Comm(comm), "mpi4py" if comm.rank == comm.size - 1 else "compiled")
 
 
@@ -101,7 +101,7 @@ def test_self_test_fails_on_one_rank(comm, monkeypatch):
 def test_forced_by_the_environment_and_broken_on_one_rank(comm, monkeypatch):
     """Every rank raises; the others do not go on to wait for the one that did."""
     if comm.rank == comm.size - 1:
-        monkeypatch.setattr(selftest, "check", lambda: "it is broken for this test")
+        monkeypatch.setattr(selftest, "check", lambda wait=True: "it is broken for this test")
     monkeypatch.setenv("MPICOLL_ENGINE", "compiled")
     with pytest.raises(EngineError, match="broken for this test"):
         mpicoll.Comm(comm)
@@ -110,12 +110,12 @@ def test_forced_by_the_environment_and_broken_on_one_rank(comm, monkeypatch):
 @each("part", ["_exchange", "_refuses"])
 def test_self_test_says_what_is_wrong(monkeypatch, part):
     monkeypatch.setattr(selftest, part, lambda compiled, comm, *lengths: f"{part} fails")
-    assert selftest.check.__wrapped__() == f"{part} fails"
+    assert selftest._check.__wrapped__() == f"{part} fails"
 
 
 def test_self_test_survives_an_exception(monkeypatch):
     monkeypatch.setattr(selftest, "_exchange", lambda compiled, comm: 1 / 0)
-    assert "ZeroDivisionError" in selftest.check.__wrapped__()
+    assert "ZeroDivisionError" in selftest._check.__wrapped__()
 
 
 # -- the same messages

@@ -135,7 +135,18 @@ def test_a_read_only_package_keeps_its_kernels_in_the_users_cache(place, library
 def test_where_nothing_can_be_written_kernels_work_all_the_same(place, library):
     (place / "file").write_text("")
     nowhere = place / "file" / "cache"
-    assert numbers(start_copy(library, HOME=nowhere, XDG_CACHE_HOME=nowhere, NUMBA_CACHE_DIR="")) == (2, 0)
+    environment = {"HOME": nowhere, "XDG_CACHE_HOME": nowhere, "TMPDIR": nowhere, "NUMBA_CACHE_DIR": ""}
+    assert numbers(start_copy(library, **environment)) == (2, 0)
+
+
+@pytest.mark.slow
+def test_without_a_home_kernels_are_kept_in_the_users_temporary_directory(place, library):
+    (place / "file").write_text("")
+    nowhere = place / "file" / "cache"
+    environment = {"HOME": nowhere, "XDG_CACHE_HOME": nowhere, "TMPDIR": place, "NUMBA_CACHE_DIR": ""}
+    assert numbers(start_copy(library, **environment)) == (2, 0)
+    assert numbers(start_copy(library, **environment)) == (0, 2)
+    assert len(list((place / f"mpicoll-{os.getuid()}").rglob("*.so"))) == 2
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import mpicoll.torch
 torch.distributed.init_process_group("mpicoll")      # rank and size from MPI: mpiexec or srun, no MASTER_ADDR
 
-start       how ranks meet, and a group gets its communicator
+start       how ranks find each other, and a group gets its communicator; meeting: an error of one is raised on all
 group       the process group: torch's operations as collectives; base: its rank, size and names; arguments: checked
 calls       how it makes a call: in which order, counted, waited for
 tensors     the memory of tensors; operators: torch's operators as MPI's; sparse: sums of sparse tensors

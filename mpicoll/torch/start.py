@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import socket
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +21,8 @@ from torch.distributed.algorithms.join import Join
 from ..comm.comm import Comm
 from ..errors import CommError
 from ..launcher import world_size
+from ..runtime.status import describe
+from . import meeting
 from .group import ProcessGroup
 
 NAME = "mpicoll"
@@ -36,6 +40,7 @@ def register() -> None:
     rendezvous._rendezvous_handlers["env"] = _meet
     for module in (dist, distributed_c10d):
         module.monitored_barrier = _monitored_barrier
+    distributed_c10d._new_process_group_helper = functools.partial(meeting.call, _torchs_new_process_group)
     Join.notify_join_context = staticmethod(_notify_join_context)
 
 
@@ -63,7 +68,11 @@ def create(options: Any, backend_options: Any = None) -> ProcessGroup:
 
 
 def _communicator(ranks: Sequence[int], name: str) -> Comm:
-    """Return a new communicator of these ranks of the world, which alone may call; of all where there are none."""
+    """Return a new communicator of these ranks of the world, which alone may call; of all where there are none.
+
+    Raises CommError on every rank where one of them raised an error instead of coming here.
+    """
+    meeting.arrive()
     world = _world()
     if not ranks:
         comm = world.Dup()
@@ -141,22 +150,44 @@ def _meet(url: str, timeout: timedelta = _LONG, **more: Any) -> Iterator[tuple[A
     world = _world()
     query = rendezvous._query_to_dict(url.partition("?")[2])
     rank, size = int(query.get("rank", world.rank)), int(query.get("world_size", world.size))
-    _check_is_world(world, world.rank if rank < 0 else rank, world.size if size < 0 else size)
+    with _together(world):
+        _check_is_world(world, world.rank if rank < 0 else rank, world.size if size < 0 else size)
     yield _store(world, timeout), world.rank, world.size
 
 
+@contextmanager
+def _together(world: MPI.Intracomm) -> Iterator[None]:
+    """Leave the block when every rank does. Raises CommError on all ranks where the block raises on one. Collective."""
+    raised = None
+    try:
+        yield
+    except Exception as error:
+        raised = error
+    everyone = world.allgather("" if raised is None else describe(raised))
+    if raised is not None:
+        raise raised
+    for rank, words in enumerate(everyone):
+        if words:
+            raise CommError(f"the ranks did not meet, since rank {rank} raised {words}")
+
+
 def _store(world: MPI.Intracomm, timeout: timedelta) -> Any:
-    """Return a store that rank 0 serves. Collective."""
+    """Return a store that rank 0 serves, when every rank is connected to it. Collective.
+
+    Rank 0 may raise after that, and its store end with it, so it must not leave before.
+    """
     place, store = None, None
-    if world.rank == 0:
-        alone = _is_one_host(world)
-        host = "127.0.0.1" if alone else _address()
-        store = dist.TCPStore(host, 0, world.size, True, timeout, wait_for_workers=False)
-        place = host, store.port
-    else:
-        _is_one_host(world)
-    host, port = world.bcast(place)
-    return store or dist.TCPStore(host, port, world.size, False, timeout, wait_for_workers=False)
+    is_one_host = _is_one_host(world)
+    with _together(world):
+        if world.rank == 0:
+            host = "127.0.0.1" if is_one_host else _address()
+            store = dist.TCPStore(host, 0, world.size, True, timeout, wait_for_workers=False)
+            place = host, store.port
+    place = world.bcast(place)
+    with _together(world):
+        if store is None:
+            store = dist.TCPStore(*place, world.size, False, timeout, wait_for_workers=False)
+    return store
 
 
 def _is_one_host(world: MPI.Intracomm) -> bool:
@@ -178,6 +209,7 @@ def _address() -> str:
     return address
 
 
+_torchs_new_process_group = distributed_c10d._new_process_group_helper
 _torchs_monitored_barrier = distributed_c10d.monitored_barrier
 
 

@@ -1,6 +1,7 @@
 """Whole programs of torch.distributed: how they start, how they end, and what is said where they cannot."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -140,6 +141,59 @@ def test_other_ranks_than_mpis(tmp_path):
     text = START.replace('("mpicoll")', '("mpicoll", rank=0, world_size=1)')
     said, status = ran(tmp_path, text)
     assert status and "torch was told that this is rank 0 of 1, and MPI says rank" in said
+
+
+REFUSED = """
+import sys
+import torch, torch.distributed as dist
+import mpicoll.torch
+from mpi4py import MPI
+wrong = {"device_id": torch.device("cpu:0")}     # torch refuses it when the ranks have met
+rank = MPI.COMM_WORLD.rank
+"""
+
+
+BY_FILE = "**{'store': dist.FileStore(sys.argv[0] + '.store'), 'rank': rank, 'world_size': 3}"
+
+
+@pytest.mark.parametrize(("refused", "meet"), [((0,), ""), ((0, 1, 2), ""), ((1,), BY_FILE)],
+                         ids=["the first", "all", "one that meets in a file"])
+def test_a_group_that_torch_refuses_on_some_ranks(tmp_path, refused, meet):
+    """All ranks raise at once; the timeout is half an hour."""
+    text = f"dist.init_process_group('mpicoll', **(wrong if rank in {refused} else {{}}), {meet})"
+    said, status = ran(tmp_path, REFUSED + text, 3)
+    own = re.findall("^(?:.rank.*: )?ValueError: .*device_id parameter must be", said, re.M)
+    assert status and len(own) == len(refused)
+    words = f"process group 0 was not made, since rank {refused[0]} raised ValueError: init_process_group device_id"
+    assert said.count(words) == 3 - len(refused)
+
+
+def test_a_second_group_that_torch_refuses_on_one_rank(tmp_path):
+    """The first group can be used after that, and another can be made."""
+    text = REFUSED + """
+dist.init_process_group("mpicoll")
+for attempt in range(2):
+    try:
+        dist.new_group(**(wrong if rank == attempt else {}))
+    except ValueError:
+        assert rank == attempt
+    except RuntimeError as error:
+        assert f"since rank {attempt} raised ValueError" in str(error) and rank != attempt
+for group in (None, dist.new_group(), dist.new_group()):
+    value = torch.ones(1)
+    dist.all_reduce(value, group=group)
+    sys.stdout.write(f"sum {value.item()}" + chr(10))
+"""
+    said, status = ran(tmp_path, text, 3)
+    assert status == 0 and said.count("sum 3.0") == 9
+
+
+def test_a_rank_that_is_given_another_number(tmp_path):
+    text = REFUSED + "dist.init_process_group('mpicoll', **({'rank': 1, 'world_size': 3} if rank < 2 else {}))"
+    said, status = ran(tmp_path, text, 3)
+    words = "torch was told that this is rank 1 of 3, and MPI says rank 0 of 3"
+    assert status and said.count(f"CommError: {words}") >= 1
+    assert said.count(f"the ranks did not meet, since rank 0 raised CommError: {words}") == 2
 
 
 # -- how they end

@@ -15,6 +15,7 @@ import mpicoll
 from mpicoll.engines import mpi4py as mpi4py_engine
 from mpicoll.engines import selftest
 from mpicoll.errors import EngineError
+from mpicoll.kernels import background
 from mpicoll.runtime import channel as channels
 
 each = pytest.mark.parametrize
@@ -220,3 +221,70 @@ def test_an_interrupt_is_seen_at_once(comm, engine):
             ours.Bcast(buffer)
         ours._channel.drain()       # on the others it has gone on
         works(ours, engine)
+
+
+# -- kernels that are being compiled
+
+
+def test_the_fast_path_keeps_no_kernel_that_is_to_be_replaced(comm, monkeypatch):
+    state = background.State()
+    monkeypatch.setattr(background, "state", state)
+    monkeypatch.setattr(background, "poll", lambda: None)
+    ours = mpicoll.Comm(comm)
+    state.pending["a kernel"] = None
+    total = np.zeros(5)
+
+    def engines_and_paths(calls):
+        with ours.trace() as records:
+            for _ in range(calls):
+                ours.Allreduce(np.full(5, 2.0), total)
+        assert (total == 2.0 * comm.size).all()
+        return [(record.engine, record.fast_path) for record in records]
+
+    assert engines_and_paths(4) == [("compiled", False)] * 4
+    state.pending.clear()
+    state.generation += 1
+    assert engines_and_paths(3) == [("compiled", False)] * 2 + [("compiled", True)]
+
+
+def test_a_communicator_switches_to_an_engine_that_arrives_later(comm, monkeypatch):
+    """Ranks switch one by one, while calls are in flight; persistent collectives switch at the next Start."""
+    state, check = background.State(), selftest.check
+    monkeypatch.setattr(background, "state", state)
+    monkeypatch.setattr(background, "poll", lambda: None)
+
+    def missing(wait=True):
+        if wait:
+            return check()
+        raise background.NotCompiled("for this test")
+
+    monkeypatch.setattr(selftest, "check", missing)
+    ours, total, sums = mpicoll.Comm(comm), np.zeros(5), np.zeros(5)
+    request = ours.Allreduce_init(np.full(5, 2.0), total)
+    assert "compiling kernels in the background" in ours.explain("allreduce").slow
+
+    def engines():
+        with ours.trace() as records:
+            begun = ours.Iallreduce(np.full(5, 3.0), sums)
+            request.Start()
+            if state.generation == 0 and comm.rank % 2:  # each rank switches by itself
+                arrive()
+            ours.Barrier()
+            request.Wait()
+            begun.Wait()
+        assert (total == 2.0 * comm.size).all() and (sums == 3.0 * comm.size).all()
+        return {record.collective: record.engine for record in records}
+
+    def arrive():
+        monkeypatch.setattr(selftest, "check", check)
+        state.generation += 1
+
+    assert engines()["allreduce"] == "mpi4py"
+    if state.generation == 0:
+        arrive()
+    assert set(engines().values()) == {"compiled"}
+    with ours.trace() as records:
+        request.Start()
+        request.Wait()
+    assert [(record.engine, record.fast_path) for record in records] == [("compiled", True)]
+    request.Free()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..schedules.registry import Algorithm
 
 Name = tuple[str, str]  # a collective, and an algorithm of it as "name" or "name(key=value)"
+Task = tuple[Name, int]  # to prove an algorithm at p ranks
 
 
 class Proof(NamedTuple):
@@ -83,15 +84,27 @@ def _unfit(entry: Algorithm, p: int, given: dict[str, Any]) -> str | None:
     return None
 
 
-def run(names: Sequence[Name], max_ranks: int, jobs: int) -> Iterator[Proof]:
-    """Yield all proofs as they come, large p first so that no process is left with the longest at the end."""
-    tasks = [(name, p) for p in range(max_ranks, 0, -1) for name in names]
-    if min(jobs, len(tasks)) <= 1:
-        yield from (prove(*task) for task in tasks)
-        return
-    pool = ProcessPoolExecutor(min(jobs, len(tasks)), get_context("fork"), _collect_rarely)
+def tasks(names: Sequence[Name], max_ranks: int) -> list[Task]:
+    """Return what to prove: large p first, so that no process is left with the longest proof at the end."""
+    return [(name, p) for p in range(max_ranks, 0, -1) for name in names]
+
+
+def run(wanted: Sequence[Task], jobs: int) -> Iterator[Proof]:
+    """Return all proofs as they complete.
+
+    The processes are forked before this returns, and before the pool starts a thread: a caller that starts threads, for
+    a progress bar say, calls this first. Forked processes have the algorithms that `--load` registered.
+    """
+    workers = min(jobs, len(wanted))
+    if workers <= 1:
+        return (prove(*task) for task in wanted)
+    pool = ProcessPoolExecutor(workers, get_context("fork"), _collect_rarely)
+    return _completed(pool, [pool.submit(prove, *task) for task in wanted])
+
+
+def _completed(pool: ProcessPoolExecutor, futures: Sequence[Future[Proof]]) -> Iterator[Proof]:
     try:
-        for future in as_completed([pool.submit(prove, *task) for task in tasks]):
+        for future in as_completed(futures):
             yield future.result()
     except BrokenProcessPool:
         raise MpicollError("a process of the pool was killed, for want of memory perhaps; try --jobs 1") from None

@@ -13,7 +13,8 @@ import click
 from ..errors import spans
 from ..schedules.collectives import plain
 from .group import FAILED, alone, asking, console
-from .proofs import Name, Proof, Proofs, run
+from .kept_proofs import kept_proofs
+from .proofs import Name, Proof, Proofs, run, tasks
 
 LISTED = 8  # runs of numbers of ranks that are listed before the middle is left out
 
@@ -23,7 +24,8 @@ LISTED = 8  # runs of numbers of ranks that are listed before the middle is left
 @click.argument("algorithm", required=False)
 @click.option("--max-ranks", default=16, show_default=True, type=click.IntRange(min=1), help="Prove p = 1 to this.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes  [default: as many as there are CPUs]")
-def verify(collective: str | None, algorithm: str | None, max_ranks: int, jobs: int | None) -> None:
+@click.option("--cache/--no-cache", default=True, help="Use and keep proofs of earlier runs of these sources, or not.")
+def verify(collective: str | None, algorithm: str | None, max_ranks: int, jobs: int | None, cache: bool) -> None:
     """Prove algorithms, all or those named, for every number of ranks: no deadlock, no hazard, each contribution once
     and in order, messages and memory as claimed. Exit status 0 only if all hold.
 
@@ -32,21 +34,33 @@ def verify(collective: str | None, algorithm: str | None, max_ranks: int, jobs: 
 
     ALGORITHM is a name, proved with its default parameters and all others it declares, or "name(key=value)", proved
     with these.
+
+    Proofs that held are kept in $XDG_CACHE_HOME/mpicoll (~/.cache/mpicoll) until a source they depend on changes. With
+    algorithms of your own (--load) all is proved again.
     """
     alone()
     with asking():
         names = named(collective, algorithm)
     results = {name: Proofs() for name in names}
     start = time.perf_counter()
-    with _progress(len(names) * max_ranks) as advance:
-        for proof in run(names, max_ranks, jobs or _cpus()):
-            results[proof.algorithm].add(proof)
-            advance(proof)
+    kept = kept_proofs(cache)
+    found, left = kept.split(tasks(names, max_ranks))
+    for proof in found:
+        results[proof.algorithm].add(proof)
+    proofs = run(left, jobs or _cpus())
+    try:
+        with _progress(len(left)) as advance:
+            for proof in proofs:
+                results[proof.algorithm].add(proof)
+                kept.add(proof)
+                advance(proof)
+    finally:
+        kept.save()
     if "(" in (algorithm or "") and len(results[names[0]].excluded) == max_ranks:
         why = results[names[0]].excluded[max_ranks]
         raise click.UsageError(f"{algorithm} serves no number of ranks up to {max_ranks}: {why}")
-    _report(results, time.perf_counter() - start)
-    if any(proofs.failed for proofs in results.values()):
+    _report(results, time.perf_counter() - start, sum(proof.schedules for proof in found))
+    if any(each.failed for each in results.values()):
         click.get_current_context().exit(FAILED)
 
 
@@ -80,7 +94,7 @@ def _progress(total: int) -> Iterator[Callable[[Proof], None]]:
         yield lambda proof: progress.update(task, advance=1, description=f"{' '.join(proof.algorithm)} p={proof.p}")
 
 
-def _report(results: dict[Name, Proofs], seconds: float) -> None:
+def _report(results: dict[Name, Proofs], seconds: float, kept: int) -> None:
     to = console()
     to.print(_table(results))
     for name, proofs in results.items():
@@ -97,6 +111,7 @@ def _report(results: dict[Name, Proofs], seconds: float) -> None:
     count = sum(proofs.schedules for proofs in results.values())
     said = f"{bad} of {len(results)} fail" if bad else "all hold"
     total = f"{len(results)} algorithm{'s' * (len(results) != 1)}, {count} schedules proved in {seconds:.1f} s"
+    total += f"; {kept} of them kept from earlier runs, which --no-cache proves again" if kept else ""
     to.print(f"{said}: {total}", style="bold red" if bad else "bold green")
 
 

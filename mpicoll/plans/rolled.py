@@ -89,6 +89,8 @@ def following(step: int, turn: int, body: int, turns: int) -> tuple[int, int]:
 
 def unrolled(plan: RolledPlan) -> Plan:
     """Return the plan of which this is the rolled form."""
+    if (plan.steps[:, TURNS] == 1).all() and (plan.steps[:, BODY] == 1).all():  # no loops
+        return Plan(plan.rows[:, :5], plan.segments[:, :3], plan.steps[:, :3], plan.strands, *plan.scalars)
     last = np.flatnonzero(plan.steps[:, TURNS])
     body, turns = plan.steps[last, BODY], plan.steps[last, TURNS]
     length, nth = np.repeat(body, body * turns), _nth(body * turns)

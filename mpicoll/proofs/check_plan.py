@@ -66,12 +66,41 @@ def averages(schedule: Schedule) -> bool:
     return whole and (s.commutative or not s.collective.rooted or s.root == 0)
 
 
-def check_tables(schedule: Schedule) -> None:
+class Lowered:
+    """The plans of one schedule, each lowered once and its form checked once, however many proofs use it."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.forms = in_place_forms(schedule)
+        self._plans: dict[tuple[Case, int, bool], Plan] = {}
+        self._sound: set[int] = set()
+
+    def all_ranks(self, case: Case, in_place: bool) -> list[Plan]:
+        """Return every rank's plan. In rooted collectives only the root's depends on in_place."""
+        plans = []
+        for rank in range(self.schedule.p):
+            key = case, rank, in_place and is_in_place_rank(self.schedule, rank)
+            if key not in self._plans:
+                self._plans[key] = lower_rank(self.schedule, case, rank, in_place)
+            plans.append(self._plans[key])
+        return plans
+
+    def new(self, plans: list[Plan]) -> list[tuple[int, Plan]]:
+        """Return the plans, with their ranks, that no earlier call returned."""
+        found = [(rank, plan) for rank, plan in enumerate(plans) if id(plan) not in self._sound]
+        self._sound.update(id(plan) for _, plan in found)
+        return found
+
+
+def check_tables(schedule: Schedule, lowered: Lowered | None = None) -> None:
     """Prove the plans of all ranks for the standing cases, in place and not. Raises VerifyError."""
+    lowered = lowered or Lowered(schedule)
     for case in cases(schedule):
-        forms = in_place_forms(schedule)
+        forms = lowered.forms
         for in_place in forms[-1:] if case.averaged and schedule.p > MANY else forms:
-            run(schedule, case, in_place)
+            plans = lowered.all_ranks(case, in_place)
+            check_forms(schedule, case, lowered.new(plans))
+            Machine(schedule, case, in_place, plans).run()
 
 
 def check_scratch(schedule: Schedule) -> None:
@@ -104,26 +133,34 @@ def in_place_forms(schedule: Schedule) -> tuple[bool, ...]:
 
 def lower_all(schedule: Schedule, case: Case, in_place: bool) -> list[Plan]:
     """Return every rank's plan."""
-    return [
-        lower(
-            schedule,
-            r,
-            case.of(schedule, r),
-            case.itemsize,
-            in_place=in_place and is_in_place_rank(schedule, r),
-            chunk_bytes=case.chunk_bytes,
-            window=case.window,
-            averaged=case.averaged,
-            codec=OneCell() if schedule.codec else None,
-        )
-        for r in range(schedule.p)
-    ]
+    return [lower_rank(schedule, case, rank, in_place) for rank in range(schedule.p)]
+
+
+def lower_rank(schedule: Schedule, case: Case, rank: int, in_place: bool) -> Plan:
+    """Return one rank's plan."""
+    return lower(
+        schedule,
+        rank,
+        case.of(schedule, rank),
+        case.itemsize,
+        in_place=in_place and is_in_place_rank(schedule, rank),
+        chunk_bytes=case.chunk_bytes,
+        window=case.window,
+        averaged=case.averaged,
+        codec=OneCell() if schedule.codec else None,
+    )
 
 
 def run(schedule: Schedule, case: Case, in_place: bool, lowered: list[Plan] | None = None) -> None:
-    """Run one case on symbolic memory, its plans' form looked at first. Raises VerifyError."""
+    """Check the form of all ranks' plans, then run one case on symbolic memory. Raises VerifyError."""
     lowered = lowered or lower_all(schedule, case, in_place)
-    for rank, plan in enumerate(lowered):
+    check_forms(schedule, case, list(enumerate(lowered)))
+    Machine(schedule, case, in_place, lowered).run()
+
+
+def check_forms(schedule: Schedule, case: Case, plans: list[tuple[int, Plan]]) -> None:
+    """Check the tables of plans, each with its rank, and the rolled form that engines run. Raises VerifyError."""
+    for rank, plan in plans:
         found = faults(plan) if schedule.p <= MANY else []
         if not found and not equal(unrolled(rolled(plan)), plan):
             found = ["loops that do what its steps do"]
@@ -131,4 +168,3 @@ def run(schedule: Schedule, case: Case, in_place: bool, lowered: list[Plan] | No
             raise VerifyError(
                 schedule.title, schedule.p, rank, op=f"lowered table, {case}", expected=found[0], got="otherwise"
             )
-    Machine(schedule, case, in_place, lowered).run()

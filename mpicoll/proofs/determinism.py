@@ -23,7 +23,7 @@ from ..schedules.collectives import Block, everybody, everywhere
 from ..schedules.ir import VALUE, Loc
 from ..schedules.registry import Algorithm
 from ..schedules.schedule import Schedule
-from .check_plan import cases, in_place_forms, lower_all
+from .check_plan import Lowered, cases
 from .interpreter import DIVIDED, Case, Cell, Machine, Pieces
 from .symbolic import Player, Value
 
@@ -199,12 +199,12 @@ class _FoldingMachine(Machine):
         return self._cells(block, self.folds.tree(rank, block), self._marks(rank, block))
 
 
-def check_folds(schedule: Schedule) -> None:
+def check_folds(schedule: Schedule, lowered: Lowered | None = None) -> None:
     """Prove that plans fold as their schedule says, for the standing cases, in place and not. Raises VerifyError."""
-    folds = Folds(schedule)
+    folds, lowered = Folds(schedule), lowered or Lowered(schedule)
     for case in cases(schedule):
-        for in_place in in_place_forms(schedule):
-            run_folds(folds, case, in_place, lower_all(schedule, case, in_place))
+        for in_place in lowered.forms:
+            run_folds(folds, case, in_place, lowered.all_ranks(case, in_place))
 
 
 def run_folds(folds: Folds, case: Case, in_place: bool, lowered: list[Plan]) -> None:

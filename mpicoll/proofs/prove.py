@@ -10,7 +10,7 @@ from ..errors import PreconditionError
 from ..schedules.grids import every_root
 from ..schedules.registry import Algorithm, find, list_algorithms, registered
 from ..schedules.schedule import Schedule
-from .check_plan import check_scratch, check_tables, wanted
+from .check_plan import Lowered, check_scratch, check_tables, wanted
 from .check_schedule import verify
 from .determinism import FEW, check_folds
 
@@ -59,11 +59,12 @@ def prove(entry: Algorithm, p: int, given: Given | None = None) -> int:
     for schedule in schedules(entry, p, given):
         verify(schedule)
         if wanted(p, schedule.root):
-            check_tables(schedule)
+            lowered = Lowered(schedule)
+            check_tables(schedule, lowered)
             if schedule.root == 0:  # as the docstring's formulas say
                 check_scratch(schedule)
                 if p <= FEW and schedule.collective.reduces:
-                    check_folds(schedule)
+                    check_folds(schedule, lowered)
         count += 1
     return count
 

@@ -1,0 +1,126 @@
+"""Proofs kept from one run of `mpicoll verify` to the next, for as long as no source that they depend on changes.
+
+One file in the user's cache directory holds the proofs of one state of the sources. Its name is a digest of everything
+that a proof runs: the source files, and the versions of Python and NumPy. A file that is damaged is ignored. Only
+proofs that held are kept, and none while an algorithm from outside the package is registered: such an algorithm also
+becomes a part of the algorithms that are proved with every algorithm of a collective.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Iterable
+from pathlib import Path
+
+from .proofs import Name, Proof, Task
+
+PACKAGE = Path(__file__).resolve().parent.parent
+# What a proof imports; tests/unit/test_kept_proofs.py holds this list against the modules that are loaded.
+SOURCES = ("schedules", "algorithms", "plans", "proofs", "compression", "kernels", "cli/proofs.py", "errors.py")
+FILES = 8  # files that are kept, the newest
+
+
+class KeptProofs:
+    """The proofs of earlier runs, and those of this run, which save() adds to them."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.known = _read(path) if path is not None else {}
+        self.found: dict[str, list[float]] = {}
+
+    def split(self, tasks: Iterable[Task]) -> tuple[list[Proof], list[Task]]:
+        """Return the proofs that are kept, and the tasks left to prove."""
+        found, left = [], []
+        for name, p in tasks:
+            if (kept := self.known.get(_key(name, p))) is None:
+                left.append((name, p))
+            else:
+                found.append(Proof(name, p, int(kept[0]), kept[1]))
+        return found, left
+
+    def add(self, proof: Proof) -> None:
+        """Keep a proof, if it holds."""
+        if proof.failure is None and proof.unfit is None and proof.schedules:
+            self.found[_key(proof.algorithm, proof.p)] = [proof.schedules, proof.seconds]
+
+    def save(self) -> None:
+        """Write the proofs, if no source has changed since the run began and the directory can be written."""
+        if self.path is None or not self.found or self.path != _path():
+            return
+        text = json.dumps({**_read(self.path), **self.found})
+        with contextlib.suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            part = self.path.with_suffix(f".{os.getpid()}")
+            try:
+                part.write_text(f"{_digest(text)}\n{text}", encoding="utf-8")
+                part.replace(self.path)
+            finally:
+                part.unlink(missing_ok=True)
+            newest_first = sorted(self.path.parent.glob("*.json"), key=lambda x: x.stat().st_mtime, reverse=True)
+            for old in newest_first[FILES:]:
+                old.unlink()
+
+
+def kept_proofs(use: bool) -> KeptProofs:
+    """Return the proofs kept for these sources; an empty collection that saves nothing if they are not to be used."""
+    return KeptProofs(_path() if use and not _has_foreign_algorithms() else None)
+
+
+def cache_directory() -> Path:
+    """Return where proofs are kept."""
+    chosen = os.environ.get("XDG_CACHE_HOME")
+    return Path(chosen or Path.home() / ".cache") / "mpicoll" / "proofs"
+
+
+def source_files() -> list[Path]:
+    """Return the files that a proof depends on."""
+    found: list[Path] = []
+    for name in SOURCES:
+        place = PACKAGE / name
+        found += sorted(place.rglob("*.py")) if place.is_dir() else [place]
+    return found
+
+
+def _path() -> Path | None:
+    """Return the file for the sources as they are now; None if they cannot be read."""
+    import numpy
+
+    digest = hashlib.sha256(f"{platform.python_version()} {numpy.__version__}".encode())
+    try:
+        for file in source_files():
+            content = file.read_bytes()
+            digest.update(f"\n{file.relative_to(PACKAGE)} {len(content)}\n".encode())
+            digest.update(content)
+        return cache_directory() / f"{digest.hexdigest()}.json"
+    except (OSError, RuntimeError):  # RuntimeError: there is no home directory
+        return None
+
+
+def _has_foreign_algorithms() -> bool:
+    """Return whether an algorithm is registered that the digest of the sources does not cover."""
+    from ..schedules.registry import registered
+
+    own = f"{__package__.partition('.')[0]}.algorithms."
+    return any(not entry.body.__module__.startswith(own) for entry in registered())
+
+
+def _key(algorithm: Name, p: int) -> str:
+    return " ".join((*algorithm, str(p)))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _read(path: Path) -> dict[str, list[float]]:
+    """Return what a file holds; nothing if it is absent or damaged."""
+    try:
+        digest, _, text = path.read_text(encoding="utf-8").partition("\n")
+        found: dict[str, list[float]] = json.loads(text) if digest == _digest(text) else {}
+    except (OSError, ValueError):
+        return {}
+    return found

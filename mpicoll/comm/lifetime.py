@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from mpi4py import MPI
@@ -28,6 +29,7 @@ from ..fastpath.opening import open_fast_path
 from ..kernels import cache
 from ..runtime import progress, responder
 from ..runtime.channel import LEAKED, LIVE, Channel
+from ..runtime.faults import attempt, contained
 from ..runtime.trace import Log
 from . import release
 
@@ -87,8 +89,9 @@ def _attribute(comm: MPI.Comm) -> Channel | None:
 def _deleted(comm: MPI.Comm, keyval: int, channel: Channel) -> None:
     """Leave the channel of a communicator that MPI is freeing, without calling MPI."""
     if not channel.freed:
-        channel.leave()
         LEFT.append(channel)
+        with contained("leaving a communicator", in_callback=True):
+            channel.leave()
 
 
 def _give_back(seconds: float = 0.0) -> None:
@@ -102,13 +105,19 @@ def _give_back(seconds: float = 0.0) -> None:
         for _ in range(len(LEFT)):
             with suppress(IndexError):  # another thread gives back too
                 channel = LEFT.popleft()
-                if channel.is_quiet() or (len(LEFT) >= MANY and not channel.in_flight):
-                    channel.free()
-                else:
+                if not attempt("freeing a private communicator", partial(_is_freed, channel), False):
                     LEFT.append(channel)
         if not LEFT or time.monotonic() >= until:
             return
         time.sleep(1e-4)
+
+
+def _is_freed(channel: Channel) -> bool:
+    """Free the private communicators of a channel that is quiet, and return whether they are freed."""
+    if channel.is_quiet() or (len(LEFT) >= MANY and not channel.in_flight):
+        channel.free()
+        return True
+    return False
 
 
 def _finalizing(comm: MPI.Comm, keyval: int, value: Any) -> None:
@@ -126,11 +135,13 @@ def _close() -> None:
     responder.RESPONDER.stop()
     if MPI.Is_initialized() and not MPI.Is_finalized() and not responder.RESPONDER.parting and os.getpid() == _process:
         _give_back()
-        responder.RESPONDER.part(LIVE.values())
+        with contained("waiting for the other ranks' ends"):
+            responder.RESPONDER.part(LIVE.values())
         _give_back(LAST)  # MPIs complain of a barrier that did not end
         for channel in [*LIVE.values(), *LEFT]:
             LEAKED.extend(channel.in_flight)
-            channel.free(drain=False)
+            with contained("freeing a private communicator"):
+                channel.free(drain=False)
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(LEAKED))
 
 

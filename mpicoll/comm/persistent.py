@@ -21,6 +21,7 @@ from ..fastpath.outcome import Outcome
 from ..kernels import background
 from ..kernels.background import NotCompiled
 from ..runtime.channel import Channel
+from ..runtime.faults import contained
 from ..runtime.operation import Failed, Operation, Polled, Raised, Running, Stage
 from ..runtime.status import Standing
 from ..runtime.tags import Slot
@@ -270,11 +271,13 @@ class PersistentCall(UnderWay):
         if self.native is not None:
             release.later(self.native.Free)
             return
+        steps: list[Callable[[], None]] = [self.slot.free, lambda: self.channel.scratch.give(self.own_scratch)]
         if self.fast_start is not None:
-            self.fast_start.close()
+            steps.insert(0, self.fast_start.close)
         release.later(self.own_execution.free)
-        self.slot.free()
-        self.channel.scratch.give(self.own_scratch)
+        for step in steps:  # each, whatever another raises: a finalizer has no caller
+            with contained("a finalizer of a persistent request", in_callback=True):
+                step()
 
     def close(self) -> None:
         """Let go of the persistent requests of messages, or of MPI's own: its communicator goes."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
@@ -19,12 +18,14 @@ _nothing = bytearray(0)
 _something = bytearray(1)
 
 
-def _once(function: Callable[[Any], Any], arguments: Iterator[Any]) -> None:
-    """Call a function of an extension on what an iterator still has: an interrupt comes before or after, not between.
+def _once(function: Callable[[Any], Any], argument: Any, done: list[Any]) -> None:
+    """Call a function of an extension unless it has returned before: an interrupt comes before or after, not between.
 
-    Python handles signals between its own instructions, and this is one of them.
+    Python handles signals between its own instructions, and this is one of them. Where the function raises, `done`
+    stays empty, so that it is called again.
     """
-    deque(map(function, arguments), maxlen=0)
+    if not done:
+        done.extend(map(function, (argument,)))
 
 
 class General:
@@ -33,11 +34,11 @@ class General:
     def __init__(self, operation: Operation) -> None:
         self.operation = operation
         self.request: MPI.Request = MPI.Grequest.Start(_query, None, None, (operation,))
-        self._left = iter((self.request,))
+        self._done: list[Any] = []
 
     def complete(self) -> None:
-        """Say that the collective is complete. Again is harmless, and needed after an interrupt."""
-        _once(MPI.Grequest.Complete, self._left)
+        """Say that the collective is complete. Again is harmless, and needed after an interrupt or an error."""
+        _once(MPI.Grequest.Complete, self.request, self._done)
 
 
 class Tags:
@@ -78,15 +79,16 @@ class Message:
         self.operation = operation
         self.comm, self.tag = self.tags.take()
         self.request = self.comm.Irecv([_nothing, 0, MPI.BYTE], 0, self.tag)
-        self._left, self._back = iter((self.tag,)), iter(((self.comm, self.tag),))
+        self._done: list[Any] = []
+        self._back = iter(((self.comm, self.tag),))
 
     def complete(self) -> None:
-        """Say that the collective is complete. Again is harmless, and needed after an interrupt.
+        """Say that the collective is complete. Again is harmless, and needed after an interrupt or an error.
 
         Once the message is sent the receive has it, whoever waits for that and when: its tag may be used again.
         """
         failed = int(self.operation.error is not None)
-        _once(partial(self.comm.Send, [_something, failed, MPI.BYTE], 0), self._left)
+        _once(partial(self.comm.Send, [_something, failed, MPI.BYTE], 0), self.tag, self._done)
         self.tags.give(self._back)
 
 
@@ -98,5 +100,6 @@ Ticket: Any = General if MPI.get_vendor()[0] == "Open MPI" else Message
 
 def _query(status: MPI.Status, operation: Operation) -> None:
     """Leave the status empty; an error goes out through MPI's own Waitall unless Wait or Test has told it."""
-    if operation.error is not None and not operation.told:
-        raise operation.error
+    error = operation.error
+    if error is not None and not operation.told:
+        raise error

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 
 from mpi4py import MPI
+
+from ..runtime.faults import contained
 
 _waiting: deque[Callable[[], object]] = deque()
 
@@ -31,5 +32,5 @@ def now() -> None:
         except IndexError:  # another thread does the same
             return
         if not MPI.Is_finalized():
-            with suppress(MPI.Exception):  # what MPI refuses is no error of the call that is made here
+            with contained("giving back to MPI"):  # what it refuses is no error of the call that is made here
                 give_back()

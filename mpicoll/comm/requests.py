@@ -95,12 +95,19 @@ class Completing(MPI.Request):
     def _is_under_way(self) -> bool:
         return MPI._handleof(self) != MPI._handleof(MPI.REQUEST_NULL)
 
+    def _announce(self, operation: Operation) -> None:
+        """Have MPI's request complete, where that failed when the operation ended. Raises why it fails again."""
+        if operation.done and operation.on_done is not None:
+            with self._channel.lock:
+                operation.announce()
+
     def _take_in(self, operation: Operation, status: MPI.Status | None) -> None:
         """Let MPI have its request back.
 
         It may not be complete yet where another thread ended the operation; Intel MPI lets two that Wait sleep on.
         """
         operation.told = True
+        self._announce(operation)
         with suppress(MPI.Exception):  # what the operation raised, which is told in its own words
             while not super().Test(status):
                 os.sched_yield()
@@ -136,7 +143,7 @@ class Completing(MPI.Request):
 
         MPICH's own fails on persistent collectives of its own, its Waitall does not.
         """
-        advance_all()
+        _advance(requests)
         done = all(map(_is_complete, requests)) and MPI.Request.Waitall(requests, statuses)
         if done:
             _empty(requests, statuses)
@@ -145,7 +152,7 @@ class Completing(MPI.Request):
     @classmethod
     def Testany(cls, requests: Requests, status: MPI.Status | None = None) -> tuple[int, bool]:
         """As MPI.Request.Testany, and advances collectives."""
-        advance_all()
+        _advance(requests)
         index, done = MPI.Request.Testany(requests, status)
         if done and index != MPI.UNDEFINED:
             _empty([requests[index]], [status])
@@ -154,7 +161,7 @@ class Completing(MPI.Request):
     @classmethod
     def Testsome(cls, requests: Requests, statuses: Statuses = None) -> list[int] | None:
         """As MPI.Request.Testsome, and advances collectives."""
-        advance_all()
+        _advance(requests)
         found = MPI.Request.Testsome(requests, statuses)
         _empty([requests[index] for index in found or ()], statuses)
         return found
@@ -180,19 +187,19 @@ class Completing(MPI.Request):
     @classmethod
     def testall(cls, requests: Requests, statuses: Statuses = None) -> tuple[bool, list[Any] | None]:
         """As MPI.Request.testall, and advances collectives."""
-        advance_all()
+        _advance(requests)
         return MPI.Request.testall(requests, statuses)
 
     @classmethod
     def testany(cls, requests: Requests, status: MPI.Status | None = None) -> tuple[int, bool, Any]:
         """As MPI.Request.testany, and advances collectives."""
-        advance_all()
+        _advance(requests)
         return MPI.Request.testany(requests, status)
 
     @classmethod
     def testsome(cls, requests: Requests, statuses: Statuses = None) -> tuple[list[int] | None, list[Any] | None]:
         """As MPI.Request.testsome, and advances collectives."""
-        advance_all()
+        _advance(requests)
         return MPI.Request.testsome(requests, statuses)
 
     @classmethod
@@ -212,6 +219,14 @@ class Completing(MPI.Request):
     def waitsome(cls, requests: Requests, statuses: Statuses = None) -> tuple[list[int] | None, list[Any] | None]:
         """As MPI.Request.waitsome, and advances collectives."""
         return _until(requests, lambda: cls.testsome(requests, statuses), lambda found: found[0] is None or found[0])
+
+
+def _advance(requests: Requests) -> None:
+    """Advance all collectives. Raises where one of these has ended and MPI cannot be told so."""
+    advance_all()
+    for request in requests:
+        if isinstance(request, Completing) and request._operation is not None:
+            request._announce(request._operation)
 
 
 def _empty(requests: Requests, statuses: Sequence[MPI.Status | None] | None) -> None:

@@ -29,6 +29,7 @@ from .cache import Cache
 from .counters import BROKEN, CALLS, NUMBERS, TRACES
 from .departure import Departure
 from .fast_path import FastPath
+from .faults import contained
 from .inquiry import Inquiry
 from .operation import Operation, Record, Sink
 from .scratch import Scratch
@@ -262,20 +263,21 @@ class Channel:
     def turn(self, seconds: float) -> None:
         """Advance every operation once; have the watchdog look at those that stand still."""
         if not self.step(seconds):
-            watchdog.watch(self, time.monotonic())
+            with contained("the watchdog"):
+                watchdog.watch(self, time.monotonic())
 
     def step(self, seconds: float) -> bool:
         """Advance every operation once; whether any came to its end."""
         ended = [operation for operation in self.in_flight if operation.step(seconds)]
         for operation in ended:
-            self.in_flight.remove(operation)
-            if operation.error is not None:  # no name for it here: its traceback holds this frame
-                self.fail(operation.standing, operation.error)
             if operation.broke_off:
                 has_own_tags = operation.form == PERSISTENT or operation.choice.algorithm == NATIVE
                 self.leak(operation, None if has_own_tags else operation.sequence)
             if self.slots.get(operation.sequence % SEQUENCES) is operation:
                 del self.slots[operation.sequence % SEQUENCES]
+            self.in_flight.remove(operation)
+            if operation.error is not None:  # no name for it here: its traceback holds this frame
+                self.fail(operation.standing, operation.error)
         if not self.in_flight:
             self._is_busy(False)
         return bool(ended)
@@ -307,8 +309,9 @@ class Channel:
 
     def fail(self, one: Standing, error: BaseException, made: bool = True) -> None:
         """Note the error by which this rank left or refused a call, so that it can tell ranks that ask."""
-        self.failures = [*self.failures, Failure(*one, describe(error), made)][-RECENT:]
-        watchdog.own_up(self)
+        with contained("telling other ranks of an error"):
+            self.failures = [*self.failures, Failure(*one, describe(error), made)][-RECENT:]
+            watchdog.own_up(self)
 
     def farewell(self) -> None:
         """Tell every rank that this one has ended."""

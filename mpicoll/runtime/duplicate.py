@@ -39,7 +39,7 @@ class Duplicate:
     def __init__(self, comm: MPI.Intracomm) -> None:
         """Begin. Collective."""
         self.thread: threading.Thread | None = None
-        self.error: MPI.Exception | None = None
+        self.error: BaseException | None = None
         if comm.size > 1 and _may_harm():
             self.thread = threading.Thread(target=self._make, args=(comm,), name="mpicoll-duplicate", daemon=True)
             self.thread.start()
@@ -49,7 +49,7 @@ class Duplicate:
     def _make(self, comm: MPI.Intracomm) -> None:
         try:
             self.comm = MPI.Intracomm.Dup(comm)
-        except MPI.Exception as error:
+        except BaseException as error:  # raised by Test
             self.error = error
 
     def Test(self, status: MPI.Status | None = None) -> bool:

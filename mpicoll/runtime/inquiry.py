@@ -27,6 +27,7 @@ class Inquiry:
         self.answers: dict[int, Answer] = {}
         self.pending: set[int] = set()  # ranks that have not answered: they are not asked again
         self.askers: set[int] = set()  # ranks that asked, so that they want to know what comes
+        self.owed: set[int] = set()  # ranks that asked and have no answer yet
         self.untaken = False  # whether notes went out that nobody had asked for: they may never be taken in
         self.sent: list[tuple[MPI.Request, Any]] = []
         self.began = self.asked = self.looked = float("-inf")  # began: the first question on what stands still now
@@ -41,13 +42,15 @@ class Inquiry:
         self.asked = now
         for rank in self.others:
             if rank not in self.pending:
-                self.pending.add(rank)
                 self._send(b"", rank, ASK)
+                self.pending.add(rank)
 
     def tell(self, ranks: Iterable[int], answer: Answer) -> None:
         """Tell these ranks, unasked."""
         self.untaken = True
-        self._answer(ranks, answer)
+        note = answer.pack()
+        for rank in ranks:
+            self._send(note, rank, ANSWER)
 
     @property
     def is_settled(self) -> bool:
@@ -63,26 +66,20 @@ class Inquiry:
         """Return whether every other rank has answered."""
         return len(self.answers) == self.comm.size - 1
 
-    def look(self, now: float, mine: Mine) -> None:
-        """Take in answers and give those that were asked for, by mine()."""
-        self.looked = now
-        self.take_in(mine)
-
     def take_in(self, mine: Mine) -> None:
         """Take in answers and give those that were asked for, by mine()."""
         for rank, note in self._receive(ANSWER):
+            self.pending.discard(rank)  # first: where the answer cannot be read, the rank is asked again
             self.answers[rank] = Answer.unpack(note)
-            self.pending.discard(rank)
-        asked = {rank for rank, _ in self._receive(ASK)}
-        self.askers |= asked
-        if asked:
-            self._answer(asked, mine())
+        for rank, _ in self._receive(ASK):
+            self.owed.add(rank)
+            self.askers.add(rank)
+        if self.owed:
+            note = mine().pack()
+            for rank in sorted(self.owed):
+                self._send(note, rank, ANSWER)
+                self.owed.discard(rank)
         self.sent = [(request, note) for request, note in self.sent if not request.Test()]
-
-    def _answer(self, ranks: Iterable[int], answer: Answer) -> None:
-        note = answer.pack()
-        for rank in ranks:
-            self._send(note, rank, ANSWER)
 
     def _send(self, note: bytes, rank: int, tag: int) -> None:
         self.sent.append((self.comm.Isend([note, MPI.BYTE], rank, tag), note))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,13 +13,13 @@ import numpy as np
 from mpi4py import MPI
 
 from ..engines.protocol import Execution, Waiting
-from ..errors import MpicollError, spans
+from ..errors import spans
 from ..schedules.collectives import BLOCKING
 from ..selection.select import Choice
+from .faults import contained, may_be_an_interrupt
 from .status import Standing
 
 GLANCE = 1.0  # the most seconds between two looks at an operation that count as standing still
-OURS = (MPI.Exception, MpicollError, MemoryError)  # what stages raise; anything else is a signal handler's
 
 
 class Raised(Exception):
@@ -209,13 +208,12 @@ class Operation:
         self.asked = 0.0  # how long it had stood still when the other ranks were asked last
 
     def step(self, seconds: float) -> bool:  # noqa: C901 - every way in which an operation ends
-        """Advance; True when done, with or without an error.
+        """Advance; True when done and announced, with or without an error.
 
         What a signal handler raises, Ctrl-C or a timeout, ends nothing: it goes to whoever called.
         """
         if self.done:
-            self._announce()  # if an interrupt came before that
-            return True
+            return self._announce()  # if an interrupt or an error came before that
         if self.after is not None:
             if not self.after.done:
                 return False
@@ -228,8 +226,8 @@ class Operation:
                 if not self.stage.advance(seconds):
                     return False
                 self.progress, self.stage = self.stage.progress, None
-        except Exception as error:  # told to whoever waits for this operation
-            if not isinstance(error, OURS) and threading.current_thread() is threading.main_thread():
+        except BaseException as error:  # told to whoever waits for this operation
+            if may_be_an_interrupt(error):
                 raise
             self.error = error
         else:
@@ -238,8 +236,7 @@ class Operation:
         if not self.broke_off:  # a request may live on; what it worked on need not
             self.keep = self.finish = self.stage = None
             self.stages.clear()
-        self._announce()
-        return True
+        return self._announce()
 
     def _finish(self) -> None:
         assert self.finish is not None
@@ -247,10 +244,19 @@ class Operation:
             self.finish()
         except Raised as raised:
             self.error = raised.error
-        except Exception as error:
+        except BaseException as error:
+            if not isinstance(error, Exception) and may_be_an_interrupt(error):
+                raise
             self.error = error
 
-    def _announce(self) -> None:
+    def _announce(self) -> bool:
+        """Return whether nothing is left to announce. What failed is tried again when it is stepped next."""
+        with contained("completing a request"):
+            self.announce()
+        return self.on_done is None
+
+    def announce(self) -> None:
+        """Call what is to be called when it is done. Raises what that raises."""
         on_done = self.on_done
         if on_done is not None:
             on_done()  # first: it may be called again after an interrupt, but must not be left out

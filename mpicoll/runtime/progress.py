@@ -16,6 +16,8 @@ from typing import Any, Protocol
 
 from mpi4py import MPI
 
+from .faults import contained, log_once
+
 PAUSE = 50e-6  # seconds between passes
 REST = 500e-6  # while somebody waits, who advances everything
 LONG_REST = 8e-3  # the same, and while nothing is in flight but was just now, where the program waits at once
@@ -53,11 +55,19 @@ class ProgressThread:
         """Poll this channel until nothing is in flight on it."""
         with self.lock:
             self.channels.add(channel)
-            if self.thread is None and not self.stopping:
-                self.thread = threading.Thread(target=self._run, name="mpicoll-progress", daemon=True)
-                self.thread.start()
+            if (self.thread is None or not self.thread.is_alive()) and not self.stopping:
+                self.thread = self._start()
         if self.asleep or self.works_on:
             self.wake.set()
+
+    def _start(self) -> threading.Thread | None:
+        thread = threading.Thread(target=self._run, name="mpicoll-progress", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no more threads: Wait and Test advance everything
+            log_once("starting the progress thread", error)
+            return None
+        return thread
 
     def hurry(self) -> None:
         """Look up at once, and often: somebody waits where mpicoll does not see it."""
@@ -81,6 +91,14 @@ class ProgressThread:
         self.works_on = self.worked > started
 
     def _run(self) -> None:
+        """Advance what is in flight until it is to stop, whatever is raised meanwhile."""
+        while not self.stopping:
+            with contained("the progress thread"):
+                self._advance()
+            time.sleep(REST)  # after an error
+
+    def _advance(self) -> None:
+        """Advance what is in flight until it is to stop."""
         active, passes = time.monotonic(), 0
         while True:
             self.wake.clear()
@@ -108,7 +126,10 @@ class ProgressThread:
         """Advance everything once; whether anything is left."""
         left = False
         for channel in channels:
-            if channel.poll():
+            some = True
+            with contained("advancing what is in flight"):
+                some = channel.poll()
+            if some:
                 left = True
                 continue
             with self.lock:

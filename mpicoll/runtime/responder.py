@@ -16,6 +16,7 @@ from typing import Protocol
 
 from mpi4py import MPI
 
+from .faults import attempt, contained, log_once
 from .inquiry import PARTING
 from .status import last_error
 
@@ -75,14 +76,21 @@ class Responder:
 
     def start(self, channels: Callable[[], Iterable[Attended]]) -> None:
         """Begin, unless it has begun or is over."""
-        if self.thread is None and not self.stopping.is_set():
-            self.thread = threading.Thread(target=self._run, args=(channels,), name="mpicoll-attendant", daemon=True)
-            self.thread.start()
+        if (self.thread is None or not self.thread.is_alive()) and not self.stopping.is_set():
+            thread = threading.Thread(target=self._run, args=(channels,), name="mpicoll-attendant", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system has no more threads: ranks in calls answer, others do not
+                log_once("starting the thread that answers other ranks", error)
+            else:
+                self.thread = thread
 
     def _run(self, channels: Callable[[], Iterable[Attended]]) -> None:
         while not self.stopping.wait(LOOK):
-            for channel in channels():
-                channel.respond()
+            with contained("answering other ranks"):
+                for channel in channels():
+                    with contained("answering other ranks"):
+                        channel.respond()
 
     def stop(self) -> None:
         """End the thread; before MPI_Finalize."""
@@ -108,15 +116,18 @@ class Responder:
         """
         self.parting, began, told = True, time.monotonic(), False
         left = {channel: Parting(channel.comm) for channel in channels}
-        while left := {channel: parting for channel, parting in left.items() if not parting.advance()}:
+        # a channel whose barrier fails is left alone: its ranks wait no longer than LINGER
+        while left := {one: each for one, each in left.items() if not attempt("a barrier", each.advance, True)}:
             for channel in left:
-                channel.poll()
+                with contained("advancing what is in flight"):
+                    channel.poll()
                 channel.respond()
             seconds = time.monotonic() - began
             if not told and (seconds > LINGER or self.error is not None):
                 told = True
                 for channel in left:
-                    channel.farewell()
+                    with contained("telling other ranks of the end"):
+                        channel.farewell()
             if seconds > LINGER and (self._ends_the_run() or not any(channel.is_watched() for channel in left)):
                 break
             os.sched_yield()

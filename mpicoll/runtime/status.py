@@ -139,7 +139,10 @@ def ending(error: BaseException | None) -> str:
 
 def describe(error: BaseException) -> str:
     """Return an error in one line."""
-    words = " ".join((error.message() if isinstance(error, MpicollError) else str(error)).split())
+    try:
+        words = " ".join((error.message() if isinstance(error, MpicollError) else str(error)).split())
+    except Exception:  # the program's own error, which cannot be printed
+        words = "its message cannot be printed"
     return f"{type(error).__name__}{f': {words}' if words else ''}"[:LONG]
 
 

@@ -6,9 +6,7 @@ answers say that a rank raised an error, ended or made another call, so that wai
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +16,7 @@ from ..errors import StallError
 from ..selection.select import NATIVE
 from ..selection.settings import Settings
 from ..stderr import last_words, say
+from .faults import attempt, contained
 from .inquiry import LOOK, Inquiry
 from .operation import Operation
 from .responder import RESPONDER
@@ -26,6 +25,8 @@ from .status import MANY, Answer, Failure, Finding, ending, find, location, tell
 EARLY = 2.0  # seconds that a call stands still before the others are asked, and again after twice as long
 PATIENCE = 0.5  # seconds that a report waits for answers
 EARLY_PATIENCE = 1.0  # the same, for one that comes before its time: it leaves out who has not answered
+NOTES = "exchanging notes with other ranks"  # what fails there is no error of the program's
+REPORT = "reporting a call that stands still"
 HASTE = 0.5  # seconds that a call stands still at least, whatever is known
 
 
@@ -72,9 +73,15 @@ def words(operation: Operation, channel: Watched, what: str, ranks: Iterable[int
     how = choice.why if choice.algorithm == NATIVE else f"{choice.algorithm}, {choice.engine} engine"
     start = f", start {one.start}" if one.start else ""
     which = how if operation.is_message else f"call {one.call}{start}, {how}"
+    waits: list[str] = attempt(REPORT, operation.describe, [])
+    others: list[str] = attempt(REPORT, lambda: _missing(operation, channel, ranks), [])
+    return [f"{one.name} ({which}) {what}", *(f"  {line}" for line in (*waits, *others))]
+
+
+def _missing(operation: Operation, channel: Watched, ranks: Iterable[int] | None) -> list[str]:
+    """Return the lines of a report on the other ranks."""
     missing = findings(operation, channel, channel.inquiry.others if ranks is None else ranks)
-    said = tell(missing) if missing or not operation.is_message else []
-    return [f"{one.name} ({which}) {what}", *(f"  {line}" for line in (*operation.describe(), *said))]
+    return tell(missing) if missing or not operation.is_message else []
 
 
 def answer(channel: Watched) -> Answer:
@@ -96,7 +103,7 @@ def respond(channel: Watched) -> None:
     """Answer who asks where this rank is, unless another thread is at it or MPI is not as it should be."""
     if channel.lock.acquire(blocking=False):
         try:
-            with _forgiving():
+            with contained(NOTES):
                 if not channel.over:
                     channel.inquiry.take_in(lambda: answer(channel))
         finally:
@@ -111,19 +118,10 @@ def farewell(channel: Watched) -> None:
 
 def own_up(channel: Watched) -> None:
     """Tell those that have asked where this rank is: it has raised an error since."""
-    with channel.lock, _forgiving():
+    with channel.lock, contained(NOTES):
         if channel.inquiry.askers and not channel.over:
             channel.inquiry.tell(channel.inquiry.askers, answer(channel))
             channel.inquiry.askers.clear()
-
-
-@contextmanager
-def _forgiving() -> Iterator[None]:
-    """Log what MPI refuses of notes between ranks: it is no error of the program's."""
-    try:
-        yield
-    except MPI.Exception:
-        logging.getLogger("mpicoll").debug("notes of other ranks cannot be exchanged", exc_info=True)
 
 
 def watch(channel: Watched, now: float) -> None:
@@ -135,15 +133,18 @@ def watch(channel: Watched, now: float) -> None:
     settings, inquiry = channel.settings, channel.inquiry
     if now - inquiry.looked < LOOK:
         return
+    inquiry.looked = now
     still = {operation: operation.stalled(now) for operation in channel.in_flight}
     waiting = {operation: seconds for operation, seconds in still.items() if not operation.reported}
     ended = waiting.keys() | {operation for operation in still if operation.gives_up}
     vain = {operation for operation in ended if inquiry.answers and is_in_vain(operation, channel)}
     if vain or any(is_due(operation, seconds, settings, now) for operation, seconds in waiting.items()):
-        inquiry.ask(now)
-        for operation, seconds in waiting.items():
-            operation.asked = seconds
-    inquiry.look(now, lambda: answer(channel))
+        with contained(NOTES):
+            inquiry.ask(now)
+            for operation, seconds in waiting.items():
+                operation.asked = seconds
+    with contained(NOTES):
+        inquiry.take_in(lambda: answer(channel))
     heard = inquiry.has_heard()
     after = settings.timeout + (0.0 if heard else PATIENCE)
     late: dict[Operation, Iterable[int] | None] = {one: None for one, seconds in waiting.items() if seconds > after}
@@ -152,12 +153,14 @@ def watch(channel: Watched, now: float) -> None:
         late |= {operation: inquiry.answers for operation in sure if operation.gives_up or operation not in late}
     reports = _told(channel, {one: (still[one], ranks) for one, ranks in late.items()})
     if reports:
-        say("\n".join(reports))
+        with contained(REPORT):
+            say("\n".join(reports))
     for operation in still:
         if now > operation.deadline and not operation.done:
             _abandon(operation, channel, "did not end before its timeout was over")
     if settings.abort and max(still.values(), default=0.0) > settings.timeout + grace(settings):
-        last_words(f"mpicoll: rank {channel.rank}: MPICOLL_TIMEOUT={settings.timeout:g} is over, aborting")
+        with contained(REPORT):
+            last_words(f"mpicoll: rank {channel.rank}: MPICOLL_TIMEOUT={settings.timeout:g} is over, aborting")
         MPI.COMM_WORLD.Abort(86)
 
 
@@ -185,9 +188,10 @@ def is_in_vain(operation: Operation, channel: Watched) -> bool:
     Messages that a rank sent before it answered have been looked for since.
     """
     answers = channel.inquiry.answers
+    found: dict[int, Finding] = attempt(NOTES, lambda: findings(operation, channel, channel.inquiry.others), {})
     return any(
         finding.certain and (not channel.compares(operation.sequence) or answers[rank].ended)
-        for rank, finding in findings(operation, channel, channel.inquiry.others).items()
+        for rank, finding in found.items()
     )
 
 

@@ -23,6 +23,7 @@ classes, and after the colon the MPI error class that `Get_error_class()` report
             DatatypeError [ValueError: ERR_TYPE]      send and receive datatypes differ, or a null datatype
             CountMismatch [ValueError: ERR_TRUNCATE]  counts of one rank that do not fit together
             MessageLengthError [: ERR_TRUNCATE]       a message that another rank gave another length
+            FaultToleranceError [NotImplementedError: ERR_UNSUPPORTED_OPERATION]   this run does not survive a rank
         UnknownAlgorithm [LookupError, ValueError]    no algorithm of that name; says which names are near
         CodecError [ValueError]                       what a codec cannot encode: another type, no finite number
         ParameterError [ValueError]                   a parameter an algorithm does not have, or out of its range
@@ -55,6 +56,7 @@ __all__ = [
     "CountMismatch",
     "DatatypeError",
     "EngineError",
+    "FaultToleranceError",
     "InPlaceError",
     "MPIError",
     "MessageLengthError",
@@ -193,6 +195,12 @@ class MessageLengthError(MPIError):
     """A message that another rank gave another length than this one waits for."""
 
     mpi_class = "ERR_TRUNCATE"
+
+
+class FaultToleranceError(MPIError, NotImplementedError):
+    """A method for what follows the failure of a rank, where this MPI or this run does not survive one."""
+
+    mpi_class = "ERR_UNSUPPORTED_OPERATION"
 
 
 def join_mpi(mpi_exception: type[Exception]) -> None:

@@ -22,6 +22,7 @@ from ..selection.rules import RULES
 from ..selection.select import Choice, native_choice
 from ..selection.settings import ENGINES
 from . import persistent
+from .failures import Survivors
 from .lifetime import attach, check_usable, detach
 from .methods import Collectives
 from .requests import Request, keeping
@@ -29,7 +30,7 @@ from .requests import Request, keeping
 _PREDEFINED = tuple(map(MPI._handleof, (MPI.COMM_WORLD, MPI.COMM_SELF)))
 
 
-class Comm(Collectives):
+class Comm(Collectives, Survivors):
     """An MPI.Intracomm whose collectives are mpicoll's; everything else is inherited.
 
     Comm(comm) is collective over comm: it makes a private communicator for mpicoll's messages, which goes when
@@ -281,10 +282,6 @@ class Comm(Collectives):
     def Create_group(self, group: MPI.Group, tag: int = 0) -> Any:
         """Return the communicator of a group, collective over the group only, of the class that Split gives."""
         return self._part(super().Create_group(group, tag))
-
-    def Shrink(self) -> Any:
-        """Return the ranks that have not failed, of the class that Split gives."""
-        return self._part(super().Shrink())
 
     # -- topologies -------------------------------------------------------------------------------------
 

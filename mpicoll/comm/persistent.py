@@ -134,9 +134,7 @@ class PersistentCall(UnderWay):
     of it is under way.
     """
 
-    def __init__(
-        self, channel: Channel, call: Call, sequence: int, native: MPI.Prequest | None = None
-    ) -> None:
+    def __init__(self, channel: Channel, call: Call, sequence: int, native: MPI.Prequest | None = None) -> None:
         super().__init__(channel, call, sequence)
         self.native, self.fast_start = native, None
         self.in_flight: Operation | None = None

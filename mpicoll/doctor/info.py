@@ -52,6 +52,8 @@ def affinity() -> list[int] | None:
 
 
 def _mpi(mpi: Any) -> dict[str, Any]:
+    from ..comm import failures
+
     return {
         "library": library(mpi),
         "library_version": library_version(mpi),
@@ -59,6 +61,7 @@ def _mpi(mpi: Any) -> dict[str, Any]:
         "path": library_path(),
         "mpi4py": version("mpi4py"),
         "thread_level": _thread_level(mpi),
+        "survives": failures.missing(),
     }
 
 
@@ -151,6 +154,7 @@ def lines(found: dict[str, Any]) -> str:
         ("", mpi["library_version"]),
         ("library", mpi["path"] or "unknown"),
         ("mpi4py", f"{mpi['mpi4py']}, thread level {mpi['thread_level']}"),
+        ("", f"survives a failed rank: {'no, because ' + mpi['survives'] if mpi['survives'] else 'yes'}"),
         ("ranks", f"{len(ranks)} on {found['hosts']} host{'s' * (found['hosts'] != 1)}"),
         *(("", f"rank {who} on {host}: {_cpus(cpus)}") for who, (host, cpus) in _grouped(ranks, "host", "cpus")),
         ("engines", "mpi4py: serves every algorithm"),

@@ -336,7 +336,7 @@ def facts(*ranks):
     return {
         "mpicoll": "0.1",
         "python": "3.11.0",
-        "mpi": {**mpi, "mpi4py": "4.1.2", "thread_level": "MULTIPLE"},
+        "mpi": {**mpi, "mpi4py": "4.1.2", "thread_level": "MULTIPLE", "survives": "it is off"},
         "ranks": [
             {"rank": i, "host": host, "cpus": cpus, "compiled_engine": why, "fast_path": why}
             for i, (host, cpus, why) in enumerate(ranks)

@@ -1,0 +1,35 @@
+"""Methods for what follows the failure of a rank: an error where this run does not survive one."""
+
+from __future__ import annotations
+
+import pytest
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll.comm import failures
+from mpicoll.errors import FaultToleranceError
+
+CALLS = {
+    "Shrink": (),
+    "Ishrink": (),
+    "Agree": (1,),
+    "Iagree": (bytearray(4),),
+    "Get_failed": (),
+    "Ack_failed": (),
+    "Revoke": (),
+    "Is_revoked": (),
+}
+pytestmark = pytest.mark.skipif(not failures.missing(), reason="this run survives the failure of a rank")
+
+
+@pytest.mark.mpi(max_size=2)
+@pytest.mark.parametrize("method", CALLS)
+def test_what_would_only_seem_to_work_raises(comm, method):
+    ours = mpicoll.Comm(comm)
+    grid = ours.Create_cart([comm.size])
+    for one in (ours, grid):
+        with pytest.raises(FaultToleranceError, match=f"^{method} .*--with-ft ulfm") as caught:
+            getattr(one, method)(*CALLS[method])
+        assert isinstance(caught.value, (MPI.Exception, NotImplementedError))
+        assert caught.value.Get_error_class() == MPI.ERR_UNSUPPORTED_OPERATION
+    grid.Free()

@@ -129,6 +129,7 @@ def scenario(comm, late: bool):
             assert (y == comm.size * (comm.size + 1) / 2).all()
     alive = [each.thread is None or each.thread.is_alive() for each in (THREAD, RESPONDER)]  # None: not begun
     assert all(alive), alive
+    comm.Barrier()  # until then this rank answers those that wait for it
     ours.Free()
     return errors
 

@@ -32,7 +32,7 @@ os._exit(0)  # MPI_Finalize would wait for the rank that was killed
 """
 
 
-@pytest.mark.skipif(launcher.flavour() != "openmpi", reason="fault tolerance is Open MPI's")
+@pytest.mark.skipif(launcher.flavour() != "openmpi", reason="group: needs Open MPI")
 def test_the_others_shrink_and_go_on(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(PROGRAM)

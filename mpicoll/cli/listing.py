@@ -8,14 +8,18 @@ from typing import Any
 
 import click
 
-from ..schedules.collectives import PLAIN
-from .group import alone, console
+from ..schedules.collectives import PLAIN, named
+from ..schedules.registry import find
+from .group import alone, asking, console
+from .names import canonical, check_order
 
 
 @click.command("list")
+@click.argument("collective", required=False)
+@click.argument("algorithm", required=False)
 @click.option("--json", "as_json", is_flag=True, help="{collective: [{name, idea, steps, …}]}.")
-def list_(as_json: bool) -> None:
-    """All algorithms: idea, steps, bytes, scratch, parameters, source.
+def list_(collective: str | None, algorithm: str | None, as_json: bool) -> None:
+    """All algorithms, those of a collective, or one: idea, steps, bytes, scratch, parameters, source.
 
     p is the number of ranks, n the bytes of the vector, q the largest power of two up to p, lg the ceiling of
     the binary logarithm.
@@ -24,20 +28,32 @@ def list_(as_json: bool) -> None:
     from ..describe.catalogue import catalogue
 
     found = catalogue()
+    if collective is not None:
+        check_order("mpicoll list", collective, algorithm)
+        with asking():
+            found = {(name := canonical(collective)): _chosen(name, algorithm, found)}
     if as_json:
         click.echo(json.dumps(found, indent=2, ensure_ascii=False))
         return
-    to = console()
+    to, chosen = console(), collective is not None
     for collective, entries in found.items():
-        if entries and collective not in PLAIN:
+        if entries and (chosen or collective not in PLAIN):
             to.print(_table(collective, entries))
-    for collective, plain in PLAIN.items():
+    for collective, plain in () if chosen else PLAIN.items():
         to.print(f"[bold]{collective}[/] is served by the algorithms of {plain}", soft_wrap=True)
     key = (
         "p ranks, n bytes, q = the largest power of two up to p, lg = log2 rounded up; "
         "the rest in mpicoll/schedules/claims.py"
     )
     to.print(key, style="dim")
+
+
+def _chosen(collective: str, algorithm: str | None, entries: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what is listed of a collective. Raises UnknownAlgorithm."""
+    if algorithm is None and named(collective) in entries:
+        return list(entries[named(collective)])
+    name = find(named(collective), (algorithm or "").partition("(")[0]).name
+    return [entry for entry in entries[named(collective)] if entry["name"] == name]
 
 
 def _table(collective: str, entries: Sequence[dict[str, Any]]) -> Any:

@@ -14,12 +14,13 @@ from ..errors import spans
 from ..schedules.collectives import plain
 from .group import FAILED, alone, asking, console
 from .kept_proofs import kept_proofs
+from .names import UpToRanks, canonical, check_order
 from .proofs import Name, Proof, Proofs, run, tasks
 
 LISTED = 8  # runs of numbers of ranks that are listed before the middle is left out
 
 
-@click.command(short_help="Prove algorithms for every number of ranks.")
+@click.command(cls=UpToRanks, short_help="Prove algorithms for every number of ranks.")
 @click.argument("collective", required=False)
 @click.argument("algorithm", required=False)
 @click.option("--max-ranks", default=16, show_default=True, type=click.IntRange(min=1), help="Prove p = 1 to this.")
@@ -39,6 +40,9 @@ def verify(collective: str | None, algorithm: str | None, max_ranks: int, jobs: 
     algorithms of your own (--load) all is proved again.
     """
     alone()
+    if collective is not None:
+        check_order("mpicoll verify", collective, algorithm)
+        collective = None if collective == "all" and algorithm is None else canonical(collective)
     with asking():
         names = named(collective, algorithm)
     results = {name: Proofs() for name in names}

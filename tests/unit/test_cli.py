@@ -138,6 +138,26 @@ def test_list_shows_every_algorithm_to_people():
     assert "2 strands side by side" in output and "direct: ranks handle only blocks" in output
 
 
+@pytest.mark.parametrize("words", [
+    ("allreduce",), ("Allreduce",), ("MPI_Allreduce",), ("iallreduce",), ("all-reduce",), ("Allreduce_init",),
+])  # fmt: skip
+def test_list_takes_a_collective_by_any_name(words, listed):
+    assert json.loads(good("list", *words, "--json")) == {"allreduce": listed["allreduce"]}
+    output = good("list", *words)
+    assert "\n rabenseifner " in output and "bcast\n" not in output
+
+
+def test_list_takes_an_algorithm(listed):
+    assert [e["name"] for e in json.loads(good("list", "gatherv", "binomial", "--json"))["gatherv"]] == ["binomial"]
+    output = good("list", "allreduce", "ring")
+    assert "\n ring " in output and "\n naive " not in output
+
+
+def test_show_and_verify_take_names_as_mpi_has_them():
+    assert good("show", "Allreduce", "ring") == good("show", "allreduce", "ring")
+    assert " bcast " in good("verify", "broadcast", "chain", "--max-ranks", "2", "--jobs", "1")
+
+
 # -- show -------------------------------------------------------------------------------------------------
 
 
@@ -180,6 +200,16 @@ def test_show_writes_svg(tmp_path):
         (("verify", "--jobs", "0"), "mpicoll verify: Invalid value for '--jobs'"),
         (("list", "--jsn"), "--json"),
         (("lst",), "mpicoll: No such command 'lst'"),
+        (("list", "ring"), "the collective comes first: mpicoll list allgather ring"),
+        (("list", "alreduce"), "did you mean 'allreduce'"),
+        (("list", "allreduce", "rng"), "no allreduce algorithm is called 'rng'; did you mean 'ring'?"),
+        (("show", "ring", "allreduce"), "the collective comes first: mpicoll show allreduce ring"),
+        (("verify", "ring", "Allreduce"), "the collective comes first: mpicoll verify allreduce ring"),
+        (("verify", "rabenseifner"), "'rabenseifner' is an algorithm of reduce, allreduce"),
+        (("show", "Allreduce"), "Missing argument 'ALGORITHM'; allreduce has naive, ring, "),
+        (("show", "alreduce"), "no collective is called 'alreduce'; did you mean 'allreduce'"),
+        (("show", "allreduce", "ring", "8"), "unexpected extra argument (8); the number of ranks is -p N"),
+        (("verify", "allreduce", "ring", "8"), "(8); the largest number of ranks is --max-ranks N"),
     ],
 )
 def test_what_is_asked_wrongly_is_one_line(args, said):

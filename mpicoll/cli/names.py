@@ -1,0 +1,61 @@
+"""Names of collectives and algorithms as users type them, and hints where a name is missing or stands elsewhere."""
+
+from __future__ import annotations
+
+import click
+
+from ..schedules.collectives import ALSO, COLLECTIVES, PLAIN
+from ..schedules.registry import list_algorithms
+
+SYNONYMS = {"broadcast": "bcast", "all_reduce": "allreduce", "all_gather": "allgather", "all_to_all": "alltoall"}
+
+
+def canonical(collective: str) -> str:
+    """Return our name of a collective for MPI's, mpi4py's and torch's; a name that none of them has is left as it is.
+
+    >>> canonical("MPI_Iallreduce"), canonical("Reduce-Scatter"), canonical("all_gather"), canonical("ring")
+    ('allreduce', 'reduce_scatter', 'allgather', 'ring')
+    """
+    known = (*COLLECTIVES, *PLAIN, *ALSO)
+    name = collective.strip().lower().replace("-", "_").removeprefix("mpi_").removesuffix("_init")
+    for each in (name, name.removeprefix("i")):
+        if (each := SYNONYMS.get(each, each)) in known:
+            return each
+    return collective
+
+
+def check_order(command: str, collective: str, algorithm: str | None) -> None:
+    """Raise a usage error that says what to type if the first name is an algorithm's."""
+    name = collective.partition("(")[0]
+    having = [each for each, names in list_algorithms().items() if name in names and each not in PLAIN]
+    if canonical(collective) in (*COLLECTIVES, *PLAIN, *ALSO) or not having:
+        return
+    best = canonical(algorithm) if algorithm and canonical(algorithm) in having else having[0]
+    said = f"{collective!r} is an algorithm of {', '.join(having)}; the collective comes first"
+    raise click.UsageError(f"{said}: {command} {best} {collective}", click.get_current_context())
+
+
+class ExtraArgumentHint(click.Command):
+    """A command that says of one argument too many what it was perhaps meant to be."""
+
+    hint = ""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            if self.hint and "unexpected extra argument" in error.message:
+                error.message = f"{error.message.rstrip('.')}; {self.hint}"
+            raise
+
+
+class WithRanks(ExtraArgumentHint):
+    """A command for one number of ranks."""
+
+    hint = "the number of ranks is -p N"
+
+
+class UpToRanks(ExtraArgumentHint):
+    """A command for all numbers of ranks up to one."""
+
+    hint = "the largest number of ranks is --max-ranks N"

@@ -45,7 +45,7 @@ class ExtraArgumentHint(click.Command):
             return super().parse_args(ctx, args)
         except click.UsageError as error:
             if self.hint and "unexpected extra argument" in error.message:
-                error.message = f"{error.message.rstrip('.')}; {self.hint}"
+                raise click.UsageError(f"{error.message.rstrip('.')}; {self.hint}", ctx) from None
             raise
 
 

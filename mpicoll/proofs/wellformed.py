@@ -65,8 +65,8 @@ def sound_row(plan: Plan, row: Sequence[int], segments: Sequence[Sequence[int]])
     """Return whether one row's segments are what its kind needs, within a lane's scratch."""
     kind, stage = row[0], row[4]
     if len(segments) == 1 and segments[0][0] in (OUT, SCRATCH) and kind in (SEND, RECV):  # most rows
-        base, at, length = segments[0]
-        return stage == -1 and (base == OUT or at + min(length, plan.slice) <= plan.lane_scratch)
+        (only,) = segments
+        return stage == -1 and (only[0] == OUT or only[1] + min(only[2], plan.slice) <= plan.lane_scratch)
     whole = [min(length, plan.code_slice if base == CODED else plan.slice) for base, _, length in segments]
     within = all(base < SCRATCH or at + n <= plan.lane_scratch for (base, at, _), n in zip(segments, whole))
     if kind in (FOLD, LAST):

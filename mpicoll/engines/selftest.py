@@ -74,7 +74,7 @@ def oneself() -> MPI.Intracomm:
     One thread at a time, since that is collective.
     """
     with _making:
-        comm = MPI.Intracomm(MPI.COMM_SELF).Dup()  # a plain one, whatever the program made of COMM_SELF
+        comm = MPI.Intracomm(MPI.Intracomm.Split(MPI.COMM_SELF))  # a plain one, whatever the program made of COMM_SELF
         comm.Set_errhandler(MPI.ERRORS_RETURN)
         return comm
 

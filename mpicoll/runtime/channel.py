@@ -70,7 +70,7 @@ class Channel:
         own: Sequence[MPI.Intracomm] = (),
     ) -> None:
         """Set up for a communicator. Collective, unless it is like another and given communicators of its own."""
-        own = own or [MPI.Intracomm(comm).Dup()]  # of mpi4py's class: its collectives are MPI's own
+        own = own or [duplicate.without_attributes(comm)]
         self.comm = own[0]
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank, self.size = comm.rank, comm.size

@@ -1,4 +1,4 @@
-"""Duplicate a communicator without waiting for its other ranks."""
+"""Make communicators of the same ranks: without the program's attributes, or without waiting for the others."""
 
 from __future__ import annotations
 
@@ -8,6 +8,15 @@ from typing import TypeVar
 from mpi4py import MPI
 
 Kind = TypeVar("Kind", bound=MPI.Intracomm)
+
+
+def without_attributes(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """Return a new communicator of the same ranks and of mpi4py's class, whose collectives are MPI's own. Collective.
+
+    MPI_Comm_dup would call the copy functions of the program's attributes, which may count references or raise.
+    MPI_Comm_create of MPICH 5.0 hangs on a grid that some ranks are not in.
+    """
+    return MPI.Intracomm(MPI.Intracomm.Split(comm, 0, comm.rank))
 
 
 def begin(comm: Kind, info: MPI.Info | None = None) -> tuple[Kind, MPI.Request]:

@@ -21,6 +21,7 @@ from torch.distributed.algorithms.join import Join
 from ..comm.comm import Comm
 from ..errors import CommError
 from ..launcher import world_size
+from ..runtime.duplicate import without_attributes
 from ..runtime.status import describe
 from . import meeting
 from .group import ProcessGroup
@@ -75,7 +76,7 @@ def _communicator(ranks: Sequence[int], name: str) -> Comm:
     meeting.arrive()
     world = _world()
     if not ranks:
-        comm = world.Dup()
+        comm = without_attributes(world)
     else:
         largest: Any = world.Get_attr(MPI.TAG_UB)
         group = world.Get_group().Incl(list(ranks))

@@ -444,6 +444,73 @@ def test_cycles_of_the_users_own_communicator(comm):
     assert len(channels.LIVE) == live
 
 
+# -- the program's attributes
+
+
+def duplicate_without_waiting(comm):
+    copy, request = comm.Idup()
+    request.Wait()
+    return copy
+
+
+ATTRIBUTE_USES = {
+    "nothing": lambda comm: None,
+    "Allreduce": lambda comm: comm.Allreduce(np.ones(3), np.zeros(3)),
+    "Iallreduce": lambda comm: comm.Iallreduce(np.ones(3), np.zeros(3)).Wait(),
+    "Allreduce_init": lambda comm: comm.Allreduce_init(np.ones(3), np.zeros(3)).Free(),
+    "Allgather of long doubles": lambda comm: comm.Allgather(np.ones(1, "g"), np.zeros(comm.size, "g")),
+    "Split": lambda comm: comm.Split(0).Free(),
+    "Create": lambda comm: comm.Create(comm.Get_group()).Free(),
+    "Create_cart": lambda comm: comm.Create_cart([comm.size]).Free(),
+    "Dup": lambda comm: comm.Dup().Free(),
+    "Idup": lambda comm: duplicate_without_waiting(comm).Free(),
+    "Clone": lambda comm: comm.Clone().Free(),
+    "Free": lambda comm: comm.Free(),
+}
+
+
+@pytest.mark.parametrize("check", ["0", "1"], ids=["", "check-mode"])
+def test_attributes_are_copied_and_deleted_as_natively(comm, monkeypatch, check):
+    """Programs count references by them: a copy for each Dup of the program's, a delete at each Free, nothing else."""
+    monkeypatch.setenv("MPICOLL_CHECK", check)
+    log = []
+
+    def copy(comm, keyval, value):
+        log.append("copy")
+        return value
+
+    keyval = MPI.Comm.Create_keyval(copy_fn=copy, delete_fn=lambda comm, keyval, value: log.append("delete"))
+
+    def calls(make):
+        base = comm.Dup()
+        base.Set_attr(keyval, "a value")
+        used, seen = make(base), {}
+        for name, use in ATTRIBUTE_USES.items():
+            use(used)
+            seen[name] = tuple(log)
+            log.clear()
+        return seen
+
+    natively = calls(lambda base: base)
+    assert natively["Dup"] == ("copy", "delete") and natively["Free"][-1:] == ("delete",)
+    assert calls(mpicoll.Comm) == natively
+    MPI.Comm.Free_keyval(keyval)
+
+
+def test_an_attribute_that_cannot_be_copied(comm, capfd):
+    """It spoils the program's own Dup, and nothing of ours."""
+    def copy(comm, keyval, value):
+        raise ValueError("not to be copied")
+
+    base, keyval = comm.Dup(), MPI.Comm.Create_keyval(copy_fn=copy)
+    base.Set_attr(keyval, 1)
+    works(mpicoll.Comm(base))
+    assert "not to be copied" not in capfd.readouterr().err
+    base.Delete_attr(keyval)
+    base.Free()
+    MPI.Comm.Free_keyval(keyval)
+
+
 # -- private messages
 
 

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from mpicoll.cli.group import OneLineCommand, asking
 from mpicoll.engines.local_ops import Tables, finish_step
-from mpicoll.engines.work import Work
+from mpicoll.engines.work import EVERYWHERE, Work
 from mpicoll.kernels import lowp, reduce
 from mpicoll.kernels.rules import low
 from mpicoll.plans.plan import FOLD, OUT
@@ -131,7 +131,8 @@ def _work(op: str, dtype: np.dtype) -> Work:
     if low(dtype) is None:
         return folds
     wide = reduce.address(op, np.dtype(np.float32))
-    return folds._replace(wide=wide, widen=lowp.widen_address(dtype), narrow=lowp.narrow_address(dtype), every=True)
+    between = {"widen": lowp.widen_address(dtype), "narrow": lowp.narrow_address(dtype)}
+    return folds._replace(wide=wide, **between, narrow_places=EVERYWHERE)
 
 
 def _fold(work: Work, into: np.ndarray, others: list[np.ndarray]) -> Callable[[], Any]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn, cast
 import numpy as np
 from mpi4py import MPI
 
-from ..engines.work import Work
+from ..engines.work import BUT_IN_CODES, EVERYWHERE, Work
 from ..errors import OperatorError
 from ..kernels import background, reduce, rules
 from ..kernels.rules import SCALABLE
@@ -83,8 +83,16 @@ class Operator(NamedTuple):
         """Whether its elements have less than 32 bits, and are folded in float32."""
         return self.dtype is not None and rules.low(self.dtype) is not None
 
-    def work(self, p: int) -> Work:
-        """Return what folds elements of its type on p ranks, and divides them for an average."""
+    @property
+    def rounds(self) -> bool:
+        """Whether every fold of its elements rounds: sums and products of less than 32 bits."""
+        return self.is_low and self.name in ("SUM", "PROD", "AVG")
+
+    def work(self, p: int, float32_sums: bool = False) -> Work:
+        """Return what folds elements of its type on p ranks, and divides them for an average.
+
+        float32_sums: of a plan whose partial sums are float32.
+        """
         if self.dtype is None:
             return Work(self.kernel)
         low = self.is_low
@@ -96,7 +104,8 @@ class Operator(NamedTuple):
             return Work(self.kernel, scale, by, self.kernel if self.dtype == _FLOAT else 0, wide_scale)
         wide = address("SUM" if self.averages else self.name, _FLOAT)
         between = widen_address(self.dtype), narrow_address(self.dtype)
-        return Work(self.kernel, scale, by, wide, wide_scale, *between, every=True)
+        places = BUT_IN_CODES if float32_sums else EVERYWHERE
+        return Work(self.kernel, scale, by, wide, wide_scale, *between, narrow_places=places)
 
 
 def name_of(op: MPI.Op) -> str:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from mpi4py import MPI
 
-from ..dispatch import check_mode, execute, prepare
+from ..dispatch import check_mode, execute, prepare, sums
 from ..dispatch.methods import Invocation, Method
 from ..dispatch.prepare import Call
 from ..errors import ArgumentError, CommError, MismatchError, MpicollError
@@ -84,6 +84,7 @@ class Comm(Collectives, Survivors):
         window: int | None = None,
         engine: str | None = None,
         stochastic: int | None = None,
+        accumulate: str | None = None,
         **algorithms: str,
     ) -> Iterator[Comm]:
         """Within the block, run collectives as said: comm.using(allreduce="ring", chunk_bytes=1 << 18).
@@ -91,14 +92,15 @@ class Comm(Collectives, Survivors):
         Every rank must say the same. An algorithm is a name, "name(key=value)", "native" or "auto"; chunk_bytes the
         most of each block in one message; window how many chunks are in flight; engine "auto", "mpi4py" or
         "compiled"; stochastic a seed, with which reductions of float16, bfloat16 and float8 round at random, up or down
-        by how near either is. What is forced never falls back. Raises UnknownAlgorithm, ParameterError,
+        by how near either is; accumulate "float32", with which their sums are rounded once, at the end, or "none", at
+        every fold. What is forced never falls back. Raises UnknownAlgorithm, ParameterError,
         PreconditionError for an algorithm that this number of ranks does not suit, ArgumentError, EngineError.
         """
         channel = self._open()
         if engine not in (None, *ENGINES):
             raise ArgumentError(f"engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
         before = channel.overrides
-        after = before.merged(algorithms, chunk_bytes, window, engine, stochastic)
+        after = before.merged(algorithms, chunk_bytes, window, engine, stochastic, accumulate)
         prepare.check_choices(channel, algorithms)
         if engine is not None:
             channel.use_engine(engine)
@@ -121,8 +123,12 @@ class Comm(Collectives, Survivors):
             from ..schedules.registry import find
 
             find(collective, "")
-        missing = prepare.missing(collective, op, datatype) if datatype is not None else ""
-        choice = prepare.select(channel, collective, nbytes, op.Is_commutative(), missing)
+        reducing = prepare.reducing(collective, op, datatype)
+        missing = reducing.missing if reducing else ""
+        wide = sums.are_float32(channel, reducing)
+        choice = prepare.select(channel, collective, nbytes, op.Is_commutative(), missing, float32_sums=wide)
+        if wide and reducing is not None:
+            choice = sums.with_cost(channel, choice, nbytes, reducing)
         return replace(choice, slow=channel.fast_path.closed)
 
     @contextmanager

@@ -21,7 +21,7 @@ from ..runtime.channel import Channel
 from ..runtime.operation import Gathering, Operation
 from ..runtime.status import Standing
 from ..schedules.collectives import COLLECTIVES, NONBLOCKING
-from ..selection.select import native_choice
+from ..selection.select import FLOAT32, native_choice
 from .prepare import Call
 
 SIZE = 2048  # bytes of a signature, pickled
@@ -57,6 +57,7 @@ def compare(signatures: list[Signature]) -> None:
         "count",
         "type",
         "op",
+        "accumulate",
         "algorithm",
         "chunk_bytes",
     ):
@@ -97,6 +98,7 @@ def signature(call: Call, sequence: int, any_form: bool = False) -> dict[str, An
         "count": shares.every if shares else call.counts if COLLECTIVES[call.collective].reduces else None,
         "type": one.facts.basic if one is not None and one.size and call.collective != "alltoallw" else None,
         "op": call.operator.name if call.operator else None,
+        "accumulate": (FLOAT32 if call.prepared.float32_sums else "none") if call.operator else None,
         "algorithm": call.prepared.choice.algorithm,
         "chunk_bytes": call.prepared.choice.chunk_bytes,
     }

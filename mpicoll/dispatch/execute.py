@@ -190,7 +190,7 @@ def work(call: Call, size: int, params: np.ndarray | None = None) -> Work:
 
     params are the codec's words, or the seed of rounding at random.
     """
-    folds = call.operator.work(size) if call.operator is not None else NOTHING
+    folds = call.operator.work(size, call.prepared.float32_sums) if call.operator is not None else NOTHING
     codec = call.prepared.codec
     if params is None:
         return folds

@@ -22,14 +22,16 @@ from ..compression.codecs import Codec
 from ..engines.load import engine_named
 from ..engines.protocol import Execution
 from ..errors import ArgumentError, BufferAccessError, CodecError, OperatorError, PreconditionError
-from ..plans.lowering import is_staged, lower
-from ..plans.plan import Counts, Shares
+from ..plans import float32_sums
+from ..plans.lowering import lower
+from ..plans.plan import Counts, Shares, is_staged
 from ..plans.rolled import RolledPlan, rolled
 from ..runtime.channel import Channel
 from ..schedules.collectives import BLOCKING, COLLECTIVES, PERSISTENT, everybody, plain
 from ..schedules.registry import parse_spec
 from ..schedules.schedule import Schedule, schedule
 from ..selection.select import NATIVE, Choice, choose, native_choice
+from . import sums
 from .methods import Invocation
 
 IDLE = 8  # executions kept for the next calls of a kind
@@ -113,7 +115,8 @@ class Prepared:
     What serves then is another one, found by all ranks' counts. staged says whether the result needs memory of its own;
     is_native, whether MPI's own collective serves; is_compiled, whether compiled code can run the plan on the user's
     own buffers. codec is what encodes its messages, and keeps_rest says that what codes lack is left in the input. seed
-    is that of rounding at random, None where elements are rounded to nearest.
+    is that of rounding at random, None where elements are rounded to nearest; float32_sums says that partial sums are
+    float32.
     """
 
     choice: Choice
@@ -125,6 +128,7 @@ class Prepared:
     codec: Codec | None = None
     keeps_rest: bool = False
     seed: int | None = None
+    float32_sums: bool = False
     idle: list[Execution] = field(default_factory=list)
     is_native: bool = field(init=False)
     is_compiled: bool = field(init=False)
@@ -183,20 +187,29 @@ def describe(invocation: Invocation, arguments: Arguments | None, form: str = BL
     return Call(invocation, arguments, counts, facts.extent if facts.size else 1, operator(op, facts), form)
 
 
-def missing(collective: str, op: MPI.Op, datatype: MPI.Datatype | str) -> str:
-    """Return why no kernel serves a reduction of this datatype; empty where one does.
+def reducing(collective: str, op: MPI.Op, datatype: MPI.Datatype | str | None) -> Operator | None:
+    """Return the operator of a reduction of this datatype; None for what reduces nothing, or no datatype.
 
     Raises OperatorError, DatatypeError.
     """
-    return operator(op, named_type(datatype)).missing if COLLECTIVES[plain(collective)].reduces else ""
+    if datatype is None or not COLLECTIVES[plain(collective)].reduces:
+        return None
+    return operator(op, named_type(datatype))
 
 
 def select(
-    channel: Channel, collective: str, nbytes: int, commutative: bool, missing: str = "", form: str = BLOCKING
+    channel: Channel,
+    collective: str,
+    nbytes: int,
+    commutative: bool,
+    missing: str = "",
+    form: str = BLOCKING,
+    float32_sums: bool = False,
 ) -> Choice:
     """Return what runs such a call. Raises PreconditionError where what using() forced cannot.
 
-    Persistent collectives go by the rules, not by a table: not every MPI's own are right, or there.
+    Persistent collectives go by the rules, not by a table: not every MPI's own are right, or there. So do sums in
+    float32, for MPI's own collectives round at every fold.
     """
     engine = channel.overrides.engine or "auto"
     choice = choose(
@@ -207,8 +220,13 @@ def select(
         channel.overrides,
         channel.agreed.engine if engine == "auto" else engine,
         channel.agreed.nodes,
-        channel.agreed.measured(collective) if form != PERSISTENT else (),
+        channel.agreed.measured(collective) if form != PERSISTENT and not float32_sums else (),
     )
+    if float32_sums and choice.algorithm == NATIVE:
+        raise PreconditionError(
+            f"native was chosen by using() for {collective}, and MPI's own collectives round at every fold; choose an "
+            'algorithm or auto, or using(accumulate="none")'
+        )
     if channel.agreed.untuned and not choice.forced:
         choice = replace(choice, why=f"{choice.why} ({channel.agreed.untuned})")
     if missing and choice.algorithm != NATIVE:
@@ -238,6 +256,7 @@ def prepare(channel: Channel, call: Call) -> None:
         call.form == PERSISTENT,
         call.is_float32,
         call.operator is not None and call.operator.is_low,
+        sums.are_float32(channel, call.operator),
     )
     prepared = channel.prepared.get(key)
     if prepared is None:
@@ -267,8 +286,8 @@ def _check_writable(call: Call) -> None:
 
 
 def _prepare(channel: Channel, call: Call, in_place: bool) -> Prepared:
-    nbytes = call.nbytes(channel.size)
-    choice = select(channel, call.collective, nbytes, call.commutative, call.missing, call.form)
+    nbytes, wide = call.nbytes(channel.size), sums.are_float32(channel, call.operator)
+    choice = select(channel, call.collective, nbytes, call.commutative, call.missing, call.form, wide)
     if choice.algorithm == NATIVE:
         return Prepared(choice, nbytes)
     made = schedule(
@@ -284,10 +303,10 @@ def _prepare(channel: Channel, call: Call, in_place: bool) -> Prepared:
         raise CodecError(f"{made.title} encodes float32, and the buffers are of {what}; convert them")
     staged = in_place and is_staged(made, channel.rank)
     asks = isinstance(call.counts, Shares) and call.counts.every is None and not made.algorithm.direct
-    plan = None if asks else _lowered(channel, call, made, choice, in_place, staged)
+    plan = None if asks else _lowered(channel, call, made, choice, in_place, staged, wide)
     keeps_rest = made.parameters.get("feedback") == "yes"
     seed = channel.overrides.seed if call.operator is not None and call.operator.is_low else None
-    return Prepared(choice, nbytes, plan, staged, engine_named(choice.engine), asks, made.codec, keeps_rest, seed)
+    return Prepared(choice, nbytes, plan, staged, engine_named(choice.engine), asks, made.codec, keeps_rest, seed, wide)
 
 
 def resolve(channel: Channel, call: Call) -> None:
@@ -305,25 +324,24 @@ def resolve(channel: Channel, call: Call) -> None:
     call.prepared = serves
 
 
-def _lowered(channel: Channel, call: Call, made: Schedule, choice: Choice, in_place: bool, staged: bool) -> RolledPlan:
+def _lowered(
+    channel: Channel, call: Call, made: Schedule, choice: Choice, in_place: bool, staged: bool, wide: bool = False
+) -> RolledPlan:
     counts = call.counts
     if staged and isinstance(counts, Shares):
         counts = _staged(counts, channel.rank)
     unit = call.unit
     if made.codec is not None and unit == 1:  # counted in bytes, since nothing is folded
         counts, unit = counts // FLOAT_BYTES if isinstance(counts, int) else counts, FLOAT_BYTES
-    plan = lower(
-        made,
-        channel.rank,
-        counts,
-        unit,
-        in_place=in_place and not staged,
-        chunk_bytes=choice.chunk_bytes,
-        window=choice.window,
-        averaged=call.averages,
-        codec=made.codec,
-    )
-    return rolled(plan)
+    how: dict[str, Any] = {
+        "in_place": in_place and not staged,
+        "chunk_bytes": choice.chunk_bytes,
+        "window": choice.window,
+        "averaged": call.averages,
+    }
+    if wide:
+        return rolled(float32_sums.lower(made, channel.rank, counts, unit, **how))
+    return rolled(lower(made, channel.rank, counts, unit, codec=made.codec, **how))
 
 
 def _numbers(shares: Shares) -> int:

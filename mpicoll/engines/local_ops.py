@@ -22,7 +22,19 @@ from ..plans import plan, rolled
 from ..plans.plan import CODED, FOLD, LAST, RECV, SCRATCH, PlanTables
 from ..plans.rolled import OFFSET_STRIDE
 from . import work as words_of_work
-from .work import DIVISOR, EVERY, KERNEL, NARROW, PARAMS, SCALE, WIDE, WIDE_SCALE, WIDEN
+from .work import (
+    DIVISOR,
+    EVERYWHERE,
+    IN_CODES,
+    KERNEL,
+    NARROW,
+    NARROW_PLACES,
+    PARAMS,
+    SCALE,
+    WIDE,
+    WIDE_SCALE,
+    WIDEN,
+)
 
 # sources whose code is compiled into what is jitted here
 _KERNELS = (str(Path(kernels.__path__[0]) / name) for name in ("pack.py", "reduce.py"))
@@ -148,40 +160,47 @@ def fold(segments, geometry, bases, first, end, lane, slot, turn, work, divides)
 @njit
 def is_wide(segments, first, end, work, divides):  # type: ignore[no-untyped-def]
     """Return whether a fold goes by float32: where something is coded, or narrow elements would be rounded twice."""
-    if work[EVERY] != 0:
-        operands = end - first - 1
-        return operands > 2 or (divides and operands > 1) or (work[KERNEL] == 0 and (divides or operands > 1))
     coded = False
     for s in range(first, end):
         coded |= segments[s, 0] == CODED
-    return coded
+    if coded or work[NARROW_PLACES] == IN_CODES:
+        return coded
+    operands = end - first - 1
+    return operands > 2 or (divides and operands > 1) or (work[KERNEL] == 0 and (divides or operands > 1))
 
 
 @njit
-def at_element(segments, geometry, bases, s, lane, slot, turn, i, narrow):  # type: ignore[no-untyped-def]
+def is_narrow(segments, s, work):  # type: ignore[no-untyped-def]
+    """Return whether segment s holds narrow elements."""
+    return work[NARROW_PLACES] == EVERYWHERE or (segments[s, 0] == CODED) == (work[NARROW_PLACES] == IN_CODES)
+
+
+@njit
+def at_element(segments, geometry, bases, s, lane, slot, turn, i):  # type: ignore[no-untyped-def]
     """Address of element i, the first of a group, of segment s in a lane."""
     begin = place(segments, geometry, bases, s, lane, slot, turn)
-    return begin + (i // geometry[5] * geometry[6] if narrow else i * 4)
+    return begin + (i // geometry[5] * geometry[6] if segments[s, 0] == CODED else i * geometry[4])
 
 
 @njit
 def fold_wide(segments, geometry, bases, first, end, lane, slot, turn, work, divides):  # type: ignore[no-untyped-def]
     """fold() in float32, strip by strip: narrow operands are widened, and a narrow result is rounded once."""
-    every, plain = work[EVERY] != 0, first
+    plain = first
     for s in range(first, end):
         if segments[s, 0] != CODED:
             plain = s
-    n = length(segments, geometry, plain, lane) // geometry[4]
+    # where all are codes, elements are encoded one by one
+    n = length(segments, geometry, plain, lane) // (geometry[6] if segments[plain, 0] == CODED else geometry[4])
     total, other = wide_strip(), wide_strip()
-    to_narrow = every or segments[first, 0] == CODED
+    to_narrow = is_narrow(segments, first, work)
     for i in range(0, n, WIDE_STRIP):
         m = min(WIDE_STRIP, n - i)
-        to = at_element(segments, geometry, bases, first, lane, slot, turn, i, to_narrow)
+        to = at_element(segments, geometry, bases, first, lane, slot, turn, i)
         target = total if to_narrow or end - first > 3 else to  # a destination may be still to be read
         left = 0
         for s in range(first + 1, end):
-            narrow = every or segments[s, 0] == CODED
-            right = at_element(segments, geometry, bases, s, lane, slot, turn, i, narrow)
+            narrow = is_narrow(segments, s, work)
+            right = at_element(segments, geometry, bases, s, lane, slot, turn, i)
             if narrow:
                 into = target if s == first + 1 and end - first == 2 else total if s == first + 1 else other
                 call_address(work[WIDEN], into, right, work[PARAMS], m)

@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 # places of the words
-KERNEL, SCALE, DIVISOR, WIDE, WIDE_SCALE, WIDEN, NARROW, PARAMS, EVERY = range(9)
+KERNEL, SCALE, DIVISOR, WIDE, WIDE_SCALE, WIDEN, NARROW, PARAMS, NARROW_PLACES = range(9)
+# where elements are narrow: in codes alone; everywhere; everywhere but in codes, which are partial sums in float32
+IN_CODES, EVERYWHERE, BUT_IN_CODES = range(3)
 
 
 class Work(NamedTuple):
@@ -19,7 +21,7 @@ class Work(NamedTuple):
     - scale, divisor: dst = a / b, and the address of b, for averages.
     - wide, wide_scale: the same on float32.
     - widen, narrow: between narrow elements and float32; params is their third argument.
-    - every: whether all memory holds narrow elements; else what is CODED does.
+    - narrow_places: IN_CODES, EVERYWHERE or BUT_IN_CODES, where CODED is the plan's name for codes.
     """
 
     kernel: int = 0
@@ -30,7 +32,7 @@ class Work(NamedTuple):
     widen: int = 0
     narrow: int = 0
     params: int = 0
-    every: bool = False
+    narrow_places: int = IN_CODES
 
 
 NOTHING = Work()

@@ -33,7 +33,7 @@ from .plan import (
 )
 from .rows import Row, Segment, Tables, joined, merged
 
-_Home = tuple[int, int, "Region | None"]  # where a block is now: base, offset, and the scratch that it is in
+Home = tuple[int, int, "Region | None"]  # where a block is now: base, offset, and the scratch that it is in
 
 
 def lower(
@@ -47,39 +47,29 @@ def lower(
     window: int = WINDOW,
     averaged: bool = False,
     codec: Coding | None = None,
+    how: type[Lowering] | None = None,
 ) -> Plan:
     """Return the plan of one rank.
 
     in_place: the contribution lies in the output buffer, at the block's own place (for scatter: the root
     keeps its block where it is). chunk_bytes: the most of each block that one message carries; None: all.
     window: how many chunks are in flight. averaged: results are divided by the number of
-    ranks. codec: what encodes blocks, where the schedule has codes. Raises ValueError for a chunk or window of zero or
-    less.
+    ranks. codec: what encodes blocks, where the schedule has codes; how: the kind of lowering, where it is another.
+    Raises ValueError for a chunk or window of zero or less.
     """
     if not all(isinstance(x, int) and x > 0 for x in (window, 1 if chunk_bytes is None else chunk_bytes)):
         raise ValueError(f"chunk_bytes is {chunk_bytes} and window {window}; both must be whole numbers of at least 1")
     memory = layout(schedule, counts, itemsize, in_place, rank)
-    slice_, lanes = cut(schedule, memory, counts, itemsize * (codec.group if codec else 1), chunk_bytes)
-    lowering = _Lowering(schedule, rank, memory, slice_, lanes, averaged and schedule.p > 1, itemsize, codec)
+    group, widest = itemsize * (codec.group if codec else 1), 1
+    if codec is not None:
+        widest = max(1, -(-codec.nbytes(codec.group) // group))
+    slice_, lanes = cut(schedule, memory, counts, group, chunk_bytes, widest)
+    make = how or Lowering
+    lowering = make(schedule, rank, memory, slice_, lanes, averaged and schedule.p > 1, itemsize, codec)
     return lowering.plan(min(window, lanes, MAX_WINDOW))
 
 
-def is_staged(schedule: Schedule, rank: int) -> bool:
-    """Return whether a result in place would overwrite what is still to be read, so that it needs memory of its own.
-
-    reduce_scatter and alltoall lay their results across their input, and some programs go back to their
-    contribution.
-    """
-    if schedule.collective.name in ("reduce_scatter", "alltoall"):
-        return True
-    ops = (op for strand in schedule.program(rank) for step in strand for op in step)
-    own = (INPUT, REST)
-    return any(
-        op.dst.buffer in own or op.src.buffer in own if isinstance(op, Local) else op.buffer in own for op in ops
-    )
-
-
-class _Lowering:
+class Lowering:
     """The state of one lowering: where each block is, and the rows so far."""
 
     def __init__(
@@ -99,13 +89,13 @@ class _Lowering:
         self.averaged, self.early = averaged, schedule.algorithm.finishes_where_kept(schedule.p, schedule.resolved)
         self.size, self.output_at = memory.size, memory.output_at
         self.kept: set[Place] = {(VALUE, b) for b in schedule.ends(rank)}
-        self.homes: dict[Place, _Home] = {}
+        self.homes: dict[Place, Home] = {}
         for b in schedule.starts(rank):
             self.homes[VALUE, b] = self.homes[INPUT, b] = self._own_home(b)
         self.last_write: dict[Place, int] = {}
         self.tables = Tables()
 
-    def _own_home(self, block: Block) -> _Home:
+    def _own_home(self, block: Block) -> Home:
         if self.memory.in_place and self.schedule.collective.name != "scatter":
             return OUT, self.output_at(block), None
         return IN, self.memory.input_at(block), None
@@ -152,15 +142,13 @@ class _Lowering:
         """Lower a strand whose scratch begins at `start`, and return where that ends. Copies go with its first step."""
         self.pool, self.last_read = Pool(start), last(strand, read)
         self.expiring: dict[int, list[Place]] = {}  # by step: places in scratch that no later step reads
-        results = self.last_write if self.averaged else ()
-        kept = [place for place in results if place in self.kept and self.size(place[1])]
-        divided = due(kept, self.last_read, self.last_write, self.early)
+        divided = self._due(strand)
         for index, step in enumerate(strand):
             self.index = index
             self.released: list[Region] = []
             self.finish: list[Row] = []
             self.wrote: dict[Place, int] = {}  # the last of these rows that writes a place
-            self.operands: dict[Place, list[_Home]] = {}
+            self.operands: dict[Place, list[Home]] = {}
             self.whole: set[Place] = set()  # of these: folded from messages of which this rank keeps all blocks
             post: list[Row | None] = []
             sends: list[Send] = []
@@ -184,10 +172,16 @@ class _Lowering:
             copies = []
         return self.pool.peak
 
-    def _segment(self, place: Place, home: _Home) -> Segment:
+    def _due(self, strand: Strand) -> dict[int, list[Place]]:
+        """Return the steps of a strand that end with a division of results, and which."""
+        results = self.last_write if self.averaged else ()
+        kept = [place for place in results if place in self.kept and self.size(place[1])]
+        return due(kept, self.last_read, self.last_write, self.early)
+
+    def _segment(self, place: Place, home: Home) -> Segment:
         return home[0], home[1], self._length(home[0], place[1])
 
-    def _move(self, place: Place, home: _Home) -> None:
+    def _move(self, place: Place, home: Home) -> None:
         """Note that the block is in `home` from the end of this step on."""
         old, region = self.homes.get(place), home[2]
         if old is not None and old[2] is not None:
@@ -230,12 +224,15 @@ class _Lowering:
             return joined(segments)
         return [segment for segment in segments if segment[2]]
 
-    def _pieces(self, blocks: Sequence[Block], coded: bool = False) -> list[int]:
-        """Return the most bytes of each block that one message carries."""
-        if coded:
-            return [min(self._length(CODED, block), self.code_slice) for block in blocks]
-        most = self.slice
-        return [n if n < most else most for n in map(self.size, blocks)]
+    def _piece(self, base: int, block: Block) -> int:
+        """Return the most bytes of a block, as it lies at a base, that one message carries."""
+        n, most = self._length(base, block), self.code_slice if base == CODED else self.slice
+        return n if n < most else most
+
+    def _coded(self, op: Recv | RecvReduce) -> Sequence[bool]:
+        """Return for each block of a message whether codes of it arrive."""
+        coded = op.coded if isinstance(op, RecvReduce) else op.buffer in CODED_BUFFERS
+        return [coded] * len(op.blocks)
 
     def _send(self, op: Send) -> Row | None:
         buffer, homes, size = op.buffer, self.homes, self.size
@@ -243,37 +240,38 @@ class _Lowering:
         for block in op.blocks:
             base, offset, _ = homes[buffer, block]
             segments.append((base, offset, size(block) if base != CODED else self._length(CODED, block)))
-        segments = self._joined(segments)
-        pieces = self._pieces(op.blocks, buffer in CODED_BUFFERS) if len(segments) > 1 else []
-        stage = self._borrow(sum(pieces)).offset if pieces else -1
+        segments, stage = self._joined(segments), -1
+        if len(segments) > 1:
+            stage = self._borrow(sum(self._piece(homes[buffer, block][0], block) for block in op.blocks)).offset
         return self._message(SEND, op.peer, segments, stage, not op.blocks)
 
     def _receive(self, op: Recv) -> Row | None:
         buffer, blocks = op.buffer, op.blocks
-        places = [(buffer, block) for block in blocks]
-        if self.kept.issuperset(places):
+        places, coded = [(buffer, block) for block in blocks], self._coded(op)
+        if self.kept.issuperset(places) and not any(coded):
             at = list(map(self.output_at, blocks))
             direct = self._joined([(OUT, offset, self.size(block)) for block, offset in zip(blocks, at)])
             if len(direct) < 2:
                 for place, offset in zip(places, at):
                     self._move(place, (OUT, offset, None))
                 return self._message(RECV, op.peer, direct, -1, not blocks)
-        row, homes = self._landing(op.peer, blocks, buffer in CODED_BUFFERS)
+        row, homes = self._landing(op.peer, blocks, coded)
         for place, home in zip(places, homes):
-            if place in self.kept:
+            if place in self.kept and home[0] != CODED:
                 self._write(place, [home], (OUT, self.output_at(place[1]), None))
             else:
                 self._move(place, home)
         return row
 
-    def _landing(self, peer: int, blocks: Sequence[Block], coded: bool) -> tuple[Row | None, list[_Home]]:
+    def _landing(self, peer: int, blocks: Sequence[Block], coded: Sequence[bool]) -> tuple[Row | None, list[Home]]:
         """Receive blocks, or codes of them, one behind the other in scratch."""
-        base, pieces = CODED if coded else SCRATCH, self._pieces(blocks, coded)
+        bases = [CODED if each else SCRATCH for each in coded]
+        pieces = list(map(self._piece, bases, blocks))
         region = self._borrow(sum(pieces))
-        homes: list[_Home] = []
+        homes: list[Home] = []
         segments: list[Segment] = []
         at = region.offset
-        for block, piece in zip(blocks, pieces):
+        for block, base, piece in zip(blocks, bases, pieces):
             homes.append((base, at, region))
             segments.append((base, at, self._length(base, block)))
             at += piece
@@ -283,7 +281,7 @@ class _Lowering:
     # -- local work -------------------------------------------------------------------------------------
 
     def _land(self, op: RecvReduce) -> Row | None:
-        row, homes = self._landing(op.peer, op.blocks, op.coded)
+        row, homes = self._landing(op.peer, op.blocks, self._coded(op))
         places = [(op.buffer, block) for block in op.blocks]
         for place, home in zip(places, homes):
             sources = self.operands.setdefault(place, [self.homes[place]])
@@ -293,7 +291,7 @@ class _Lowering:
             self.whole.update(places)
         return row
 
-    def _fold(self, place: Place, sources: list[_Home]) -> None:
+    def _fold(self, place: Place, sources: list[Home]) -> None:
         """Fold what landed; the result stays where it landed while the block is only passing through."""
         if place in self.kept and (place in self.whole or self.last_write[place] == self.index):
             self._write(place, sources, (OUT, self.output_at(place[1]), None))
@@ -310,7 +308,7 @@ class _Lowering:
     def _copy(self, op: Copy) -> None:
         self._write(op.dst, [self.homes[op.src]], self._target(op.dst))
 
-    def _target(self, place: Place) -> _Home:
+    def _target(self, place: Place) -> Home:
         """Return where local work puts a block."""
         buffer, block = place
         known = self.homes.get(place)
@@ -320,12 +318,13 @@ class _Lowering:
             return self._own_home(block)
         return known if known is not None and known[2] else self._room(block, buffer in CODED_BUFFERS)
 
-    def _room(self, block: Block, coded: bool = False) -> _Home:
+    def _room(self, block: Block, coded: bool = False) -> Home:
         """Return new scratch for a block, or for codes of it."""
-        region = self._borrow(*self._pieces([block], coded))
-        return CODED if coded else SCRATCH, region.offset, region
+        base = CODED if coded else SCRATCH
+        region = self._borrow(self._piece(base, block))
+        return base, region.offset, region
 
-    def _write(self, place: Place, sources: list[_Home], home: _Home) -> None:
+    def _write(self, place: Place, sources: list[Home], home: Home) -> None:
         if self.size(place[1]):
             self.wrote[place] = len(self.finish)
             self.finish.append((FOLD, 0, [self._segment(place, at) for at in (home, *sources)], -1))

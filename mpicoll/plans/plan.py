@@ -27,6 +27,9 @@ of ranks; with one operand it is a division, perhaps in place. It occurs only in
 
 Blocks that are CODED are as many bytes as the codec makes of them; their slices too. A FOLD decodes operands that are
 coded, and encodes its result where its destination is. `group` elements are encoded together, into group_bytes.
+
+Where partial sums are float32 (see schedules/partial_sums.py) they are what is CODED, and all else is elements of fewer
+bits: a FOLD with a plain destination rounds, and no other does.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ import numpy as np
 
 from ..schedules import blocks as parts
 from ..schedules.collectives import Block, at_namesake
+from ..schedules.ir import INPUT, REST, Local
 from ..schedules.schedule import Schedule
 
 SEND, RECV, FOLD, LAST = range(4)
@@ -154,6 +158,17 @@ class Coding(Protocol):
         """Return the bytes of codes of n elements."""
 
 
+@dataclass(frozen=True)
+class Float32:
+    """Partial sums of elements of less than 32 bits: in place of codes there are float32."""
+
+    group: int = 1
+
+    def nbytes(self, n: int) -> int:
+        """Return the bytes of n partial sums."""
+        return 4 * n
+
+
 @dataclass(frozen=True, eq=False)
 class PlanTables:
     """What the two forms of a plan have: tables, and what it takes to run them."""
@@ -204,10 +219,25 @@ class Plan(PlanTables):
     """The plan of one rank for some counts and an element size, step by step. Engines run its rolled form."""
 
 
+def is_staged(schedule: Schedule, rank: int) -> bool:
+    """Return whether a result in place would overwrite what is still to be read, so that it needs memory of its own.
+
+    reduce_scatter and alltoall lay their results across their input, and some programs go back to their
+    contribution.
+    """
+    if schedule.collective.name in ("reduce_scatter", "alltoall"):
+        return True
+    ops = (op for strand in schedule.program(rank) for step in strand for op in step)
+    own = (INPUT, REST)
+    return any(
+        op.dst.buffer in own or op.src.buffer in own if isinstance(op, Local) else op.buffer in own for op in ops
+    )
+
+
 def cut(
-    schedule: Schedule, memory: Layout, counts: Counts, itemsize: int, chunk_bytes: int | None
+    schedule: Schedule, memory: Layout, counts: Counts, itemsize: int, chunk_bytes: int | None, widest: int = 1
 ) -> tuple[int, int]:
-    """Return (slice in bytes, number of lanes) of a plan.
+    """Return (slice in bytes, number of lanes) of a plan, whose messages may have `widest` times a block's bytes.
 
     See lanes_of; lanes_of_own is for ranks that know only their own counts.
     """
@@ -219,7 +249,7 @@ def cut(
         total, most = memory.total * (1 if isinstance(counts, Shares) else schedule.p), schedule.p**2
     else:
         total, most = memory.total, len(schedule.blocks)
-    return lanes_of(memory.largest, total, itemsize, most, chunk_bytes)
+    return lanes_of(memory.largest, total, itemsize, most, chunk_bytes, MAX_MESSAGE // widest)
 
 
 def lanes_of_own(largest: int, chunk_bytes: int | None) -> tuple[int, int]:
@@ -234,15 +264,17 @@ def lanes_of_own(largest: int, chunk_bytes: int | None) -> tuple[int, int]:
     return (WHOLE, 1) if lanes == 1 else (slice_, lanes)
 
 
-def lanes_of(largest: int, total: int, itemsize: int, blocks: int, chunk_bytes: int | None) -> tuple[int, int]:
-    """Return (slice in bytes, number of lanes), the same on every rank, such that no message exceeds MAX_MESSAGE.
+def lanes_of(
+    largest: int, total: int, itemsize: int, blocks: int, chunk_bytes: int | None, most: int = MAX_MESSAGE
+) -> tuple[int, int]:
+    """Return (slice in bytes, number of lanes), the same on every rank, such that no message exceeds `most` bytes.
 
     total is the most bytes that a message of whole blocks carries, blocks the most blocks, largest the size in bytes
     of the longest one.
     """
     wanted = largest if chunk_bytes is None else chunk_bytes
-    if total > MAX_MESSAGE:
-        wanted = min(wanted, MAX_MESSAGE // max(1, blocks))
+    if total > most:
+        wanted = min(wanted, most // max(1, blocks))
     slice_ = max(itemsize, wanted // itemsize * itemsize)
     lanes = parts.chunks(largest, slice_)
     return (WHOLE, 1) if lanes == 1 else (slice_, lanes)

@@ -29,15 +29,15 @@ def joined(segments: Sequence[Segment]) -> list[Segment]:
     return out
 
 
-def merged(rows: Sequence[Row]) -> list[Row]:
+def merged(rows: Sequence[Row], with_codes: bool = False) -> list[Row]:
     """Return the local rows with those as one whose every segment follows on.
 
-    Not those of codes: the codes of two blocks are not the codes of one.
+    Not those of codes, unless elements are encoded one by one: the codes of two blocks are not the codes of one.
     """
     out: list[Row] = []
     for row in rows:
         alike = out and out[-1][0] == row[0] and len(out[-1][2]) == len(row[2])
-        if alike and all(map(_follows, out[-1][2], row[2])):
+        if alike and all(_follows(a, b, with_codes) for a, b in zip(out[-1][2], row[2])):
             segments = [(a[0], a[1], a[2] + b[2]) for a, b in zip(out[-1][2], row[2], strict=True)]
             out[-1] = (row[0], 0, segments, -1)
         else:
@@ -80,8 +80,8 @@ class Tables:
         return Plan(*shaped, slice_, lanes, window, lane_scratch, self.most_messages, itemsize, *coding)
 
 
-def _follows(a: Segment, b: Segment) -> bool:
-    return a[0] == b[0] != CODED and a[1] + a[2] == b[1]
+def _follows(a: Segment, b: Segment, with_codes: bool) -> bool:
+    return a[0] == b[0] and (with_codes or a[0] != CODED) and a[1] + a[2] == b[1]
 
 
 def _table(numbers: array[int], width: int) -> np.ndarray:

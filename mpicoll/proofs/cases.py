@@ -1,11 +1,11 @@
-"""Blocks of many sizes, strewn over memory: what the plans of collectives with counts of their own are proved on."""
+"""What lowered plans are proved on: counts and chunks, blocks of many sizes strewn over memory, and what codes are."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..plans.plan import Shares
+from ..plans.plan import Counts, Shares
 from ..schedules.schedule import Schedule
 
 
@@ -22,6 +22,48 @@ class Spread:
         starts, ends = schedule.starts(rank), schedule.ends(rank)
         sends, receives = tuple(size[b] for b in starts), tuple(size[b] for b in ends)
         return Shares(sends, receives, _strewn(sends), _strewn(receives), self.sizes if self.known else None)
+
+
+@dataclass(frozen=True)
+class OneCell:
+    """The codec of proofs: one cell, the first, stands for each element, so that codes are shorter than elements."""
+
+    group: int = 1
+
+    def nbytes(self, n: int) -> int:
+        """Return the cells of n elements' codes."""
+        return n
+
+
+@dataclass(frozen=True)
+class TwiceTheCells:
+    """The float32 of proofs: an element and what shows that it is a sum in float32."""
+
+    itemsize: int
+    group: int = 1
+
+    def nbytes(self, n: int) -> int:
+        """Return the cells of n elements' partial sums."""
+        return n * 2 * self.itemsize
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to call a collective: counts in elements, bytes per element, chunking, and whether to average.
+
+    float32_sums: partial sums are float32, and elements have fewer bits.
+    """
+
+    counts: int | tuple[int, ...] | Spread
+    itemsize: int
+    chunk_bytes: int | None
+    window: int
+    averaged: bool = False
+    float32_sums: bool = False
+
+    def of(self, schedule: Schedule, rank: int) -> Counts:
+        """Return the counts as one rank gives them."""
+        return self.counts.shares(schedule, rank) if isinstance(self.counts, Spread) else self.counts
 
 
 def uneven(schedule: Schedule, most: int) -> Spread:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 from ..errors import VerifyError
+from ..plans import float32_sums
 from ..plans import plan as plans
-from ..plans.lowering import is_staged, lower
-from ..plans.plan import Plan
+from ..plans.lowering import lower
+from ..plans.plan import Plan, is_staged
 from ..plans.rolled import equal, rolled, unrolled
 from ..schedules.collectives import everybody
 from ..schedules.schedule import Schedule
-from .cases import uneven
-from .interpreter import Case, Machine, OneCell, is_in_place_rank
+from .cases import Case, OneCell, TwiceTheCells, uneven
+from .interpreter import Machine, is_in_place_rank
 from .wellformed import faults
 
 MANY = 16  # ranks up to which tables are proved on many cases, and their form is looked at
@@ -41,6 +43,7 @@ def cases(schedule: Schedule) -> Iterator[Case]:
         yield case
         if averages(schedule):
             yield replace(case, averaged=True)
+        yield from sums(schedule, replace(case, float32_sums=True))
         return
     yield Case(0, 1, None, 4)
     yield Case(1, 3, None, 4)
@@ -51,12 +54,20 @@ def cases(schedule: Schedule) -> Iterator[Case]:
     if averages(schedule):
         yield Case(k + 1, 1, None, 4, averaged=True)
         yield Case(3 * k + 1, 2, 4, 2, averaged=True)
+    several = [Case(3 * k + 2, 2, 4, 2, float32_sums=True)] * (p <= 8)
+    yield from sums(schedule, Case(k + 1, 2, None, 4, averages(schedule), float32_sums=True), *several)
     if schedule.collective.name == "reduce_scatter":
         yield Case(tuple((3 * r) % 5 for r in range(p)), 1, None, 4)
         yield Case(tuple((3 * r) % 7 for r in range(p)), 1, 2, 2)
     elif naming != "vector":
         yield Case(uneven(schedule, 4), 1, None, 4)
         yield Case(uneven(schedule, 6), 1, 2, 2)
+
+
+def sums(schedule: Schedule, *cases: Case) -> Iterator[Case]:
+    """Yield cases with partial sums in float32 where a schedule has such: operators that round commute."""
+    if schedule.collective.reduces and schedule.codec is None and schedule.commutative:
+        yield from cases
 
 
 def averages(schedule: Schedule) -> bool:
@@ -96,8 +107,8 @@ def check_tables(schedule: Schedule, lowered: Lowered | None = None) -> None:
     """Prove the plans of all ranks for the standing cases, in place and not. Raises VerifyError."""
     lowered = lowered or Lowered(schedule)
     for case in cases(schedule):
-        forms = lowered.forms
-        for in_place in forms[-1:] if case.averaged and schedule.p > MANY else forms:
+        forms, is_more = lowered.forms, case.averaged or case.float32_sums
+        for in_place in forms[-1:] if is_more and schedule.p > MANY else forms:
             plans = lowered.all_ranks(case, in_place)
             check_forms(schedule, case, lowered.new(plans))
             Machine(schedule, case, in_place, plans).run()
@@ -138,7 +149,10 @@ def lower_all(schedule: Schedule, case: Case, in_place: bool) -> list[Plan]:
 
 def lower_rank(schedule: Schedule, case: Case, rank: int, in_place: bool) -> Plan:
     """Return one rank's plan."""
-    return lower(
+    codec: dict[str, Any] = {"codec": OneCell()} if schedule.codec else {}
+    sums = {"sums": TwiceTheCells(case.itemsize)}
+    how, more = (float32_sums.lower, sums) if case.float32_sums else (lower, codec)
+    return how(
         schedule,
         rank,
         case.of(schedule, rank),
@@ -147,7 +161,7 @@ def lower_rank(schedule: Schedule, case: Case, rank: int, in_place: bool) -> Pla
         chunk_bytes=case.chunk_bytes,
         window=case.window,
         averaged=case.averaged,
-        codec=OneCell() if schedule.codec else None,
+        **more,
     )
 
 

@@ -23,8 +23,9 @@ from ..schedules.collectives import Block, everybody, everywhere
 from ..schedules.ir import VALUE, Loc
 from ..schedules.registry import Algorithm
 from ..schedules.schedule import Schedule
+from .cases import Case
 from .check_plan import Lowered, cases
-from .interpreter import DIVIDED, Case, Cell, Machine, Pieces
+from .interpreter import DIVIDED, Cell, Machine, Pieces
 from .symbolic import Player, Value
 
 ALWAYS = ("from run to run", "for any chunk size", "on either engine")  # by construction, for every algorithm

@@ -12,50 +12,24 @@ from __future__ import annotations
 import random
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NoReturn
 
 from ..errors import VerifyError
 from ..plans import plan as plans
-from ..plans.plan import CODED, FOLD, IN, LAST, OUT, RECV, SCRATCH, SEND, Counts, Plan
+from ..plans.plan import CODED, FOLD, IN, LAST, OUT, RECV, SCRATCH, SEND, Plan
 from ..schedules import blocks as parts
 from ..schedules.collectives import Block, everywhere
 from ..schedules.schedule import Schedule
-from .cases import Spread
+from .cases import Case, Spread
 from .encodings import Encodings
 from .symbolic import Interval, mask
 
 # identity of an element, then (mask, DIVIDED + DECODED) or (first, end) of the contributions in it
 Cell = tuple[int, int, int]
-DIVIDED, DECODED = 1, 2  # an element that is decoded is the same on every rank that has its codes
+# an element that is decoded is the same on every rank that has its codes; a sum that is rounded is not folded again
+DIVIDED, DECODED, ROUNDED = 1, 2, 4
 Pieces = list[tuple[int, int, int]]  # (base, address, length)
 _Message = tuple[int, int, int]  # (source, destination, tag)
-
-
-@dataclass(frozen=True)
-class OneCell:
-    """The codec of proofs: one cell, the first, stands for each element, so that codes are shorter than elements."""
-
-    group: int = 1
-
-    def nbytes(self, n: int) -> int:
-        """Return the cells of n elements' codes."""
-        return n
-
-
-@dataclass(frozen=True)
-class Case:
-    """One way to call a collective: counts in elements, bytes per element, chunking, and whether to average."""
-
-    counts: int | tuple[int, ...] | Spread
-    itemsize: int
-    chunk_bytes: int | None
-    window: int
-    averaged: bool = False
-
-    def of(self, schedule: Schedule, rank: int) -> Counts:
-        """Return the counts as one rank gives them."""
-        return self.counts.shares(schedule, rank) if isinstance(self.counts, Spread) else self.counts
 
 
 def is_in_place_rank(schedule: Schedule, rank: int) -> bool:
@@ -187,6 +161,10 @@ class Machine:
         cells, size = self._take(lane, [piece]), self.case.itemsize
         if piece[0] != CODED:
             return cells
+        if self.case.float32_sums:
+            if cells[::2] != cells[1::2]:
+                self._fail(lane, "partial sums where they are read as such", f"otherwise in {piece}")
+            return cells[::2]
         return [(first + i, second, mark | DECODED) for first, second, mark in cells for i in range(size)]
 
     def _take(self, lane: _Lane, pieces: Pieces) -> list[Cell]:
@@ -279,11 +257,20 @@ class Machine:
             result = self._combined(lane, pieces, result, right)
         if divides:
             result = self._divided(lane, pieces, result)
-        if pieces[0][0] == CODED:
+        if self.case.float32_sums:
+            result = self._rounded(lane, pieces, result)
+        elif pieces[0][0] == CODED:
             result = result[:: self.case.itemsize]
         if len(result) != pieces[0][2]:
             self._fail(lane, f"a result of {pieces[0][2]} bytes", f"{len(result)} bytes in {pieces}")
         self._put(lane, pieces[:1], result)
+
+    def _rounded(self, lane: _Lane, pieces: Pieces, cells: list[Cell]) -> list[Cell]:
+        """Return what is written: sums in float32 as they are, and rounded where elements are written."""
+        if pieces[0][0] == CODED:
+            return [cell for cell in cells for _ in range(2)]
+        is_sum = len(pieces) > 2 or pieces[1][0] == CODED
+        return [(x[0], x[1], x[2] | ROUNDED) for x in cells] if is_sum else cells
 
     def _combined(self, lane: _Lane, pieces: Pieces, left: list[Cell], right: list[Cell]) -> list[Cell]:
         """left∘right, element by element."""
@@ -291,6 +278,8 @@ class Machine:
             self._fail(lane, "each contribution once, in order", f"not so in {pieces}")
         if self.ordered:
             return [(x[0], x[1], y[2]) for x, y in zip(left, right)]
+        if self.case.float32_sums and any((x[2] | y[2]) & ROUNDED for x, y in zip(left, right)):
+            self._fail(lane, "partial sums that were not rounded", f"rounded ones in {pieces}")
         return [(x[0], x[1] | y[1], 0) for x, y in zip(left, right)]
 
     def _divided(self, lane: _Lane, pieces: Pieces, cells: list[Cell]) -> list[Cell]:
@@ -302,7 +291,12 @@ class Machine:
     def _marks(self, rank: int, block: Block) -> int:
         """Return what a result must be beside whole: divided, decoded."""
         s = self.schedule
-        return DIVIDED * (self.case.averaged and s.p > 1) + DECODED * self._is_decoded(rank, block)
+        rounded = ROUNDED * (self.case.float32_sums and s.collective.reduces and len(self._covered(rank)) > 1)
+        return DIVIDED * (self.case.averaged and s.p > 1) + DECODED * self._is_decoded(rank, block) + rounded
+
+    def _covered(self, rank: int) -> range:
+        """Return whose contributions a rank's result holds."""
+        return range(*self.schedule.collective.covers(self.schedule.p, rank))
 
     def _check_result(self) -> None:
         s = self.schedule

@@ -74,18 +74,23 @@ def sound_row(plan: Plan, row: Sequence[int], segments: Sequence[Sequence[int]])
         keeps_rest = plan.group_bytes > 0 and len(operands) == 1  # of what was encoded from there
         within = within and (to[:1] != [IN] or keeps_rest)
         late = [x for x in operands[2:] if x == to]  # overwritten only when all else is folded
-        return within and len(operands) > 0 and _alike(segments, whole) and (not late or operands[0][0] == SCRATCH)
+        by_strips = any(base == CODED for base, _, _ in segments)  # of which each is read before it is written
+        sound = not late or by_strips or operands[0][0] == SCRATCH
+        return within and len(operands) > 0 and _alike(plan, segments, whole) and sound
     within = within and (kind == SEND or all(base != IN for base, _, _ in segments))
     if len(segments) < 2:
         return within and stage == -1
     if stage < 0 or stage + sum(whole) > plan.lane_scratch:
         return False
     at = [stage + sum(whole[:i]) for i in range(len(whole))]
-    return within and (kind == SEND or [s[:2] for s in segments] == [[segments[0][0], a] for a in at])
+    return within and (kind == SEND or [(s[0] >= SCRATCH, s[1]) for s in segments] == [(True, a) for a in at])
 
 
-def _alike(segments: Sequence[Sequence[int]], whole: Sequence[int]) -> bool:
-    """Return whether a fold's segments are of as many bytes each, and codes of as many each."""
+def _alike(plan: Plan, segments: Sequence[Sequence[int]], whole: Sequence[int]) -> bool:
+    """Return whether a fold's segments are of as many bytes each, and codes of as many each.
+
+    Only of elements that are encoded one by one is it known from codes how many they are.
+    """
     plain = {n for (base, _, _), n in zip(segments, whole) if base != CODED}
     codes = {n for (base, _, _), n in zip(segments, whole) if base == CODED}
-    return len(plain) == 1 and len(codes) <= 1
+    return len(plain) <= 1 and len(codes) <= 1 and (bool(plain) or plan.group == 1)

@@ -17,6 +17,8 @@ from ..schedules.registry import Chosen, check_order, find, parse_spec
 from .rules import MOVES_AS_CODES, RULES, Rule, rule_of, rules
 
 NATIVE, AUTO = "native", "auto"
+FLOAT32 = "float32"
+ACCUMULATES = (FLOAT32, "none")  # how partial sums of elements of less than 32 bits are kept: "none" is as elements
 TOO_LARGE = 1 << 31  # bytes from which not every MPI's own collectives serve
 
 
@@ -34,6 +36,7 @@ class Choice:
     rule: str = ""
     measured: bool = False  # as a tuning table says
     slow: str = ""  # why such calls take the slow path, as explain() says
+    sums: str = ""  # what it costs to keep partial sums in float32, where they are, as explain() says
 
     def __str__(self) -> str:
         chunks = (
@@ -43,14 +46,15 @@ class Choice:
         )
         how = "" if self.algorithm == NATIVE else f" on the {self.engine} engine, {chunks}"
         path = f"; every call takes the slow path: {self.slow}" if self.slow else ""
-        return f"{self.collective}: {self.algorithm}{how}: {self.why}{path}"
+        sums = f"; {self.sums}" if self.sums else ""
+        return f"{self.collective}: {self.algorithm}{how}: {self.why}{sums}{path}"
 
 
 @dataclass(frozen=True)
 class Overrides:
-    """What using() has set: algorithms by collective, chunk, window, engine and seed (None: not set).
+    """What using() has set: algorithms by collective, chunk, window, engine, seed and accumulate (None: not set).
 
-    seed: of the rounding at random of elements of less than 32 bits.
+    seed: of the rounding at random of elements of less than 32 bits. accumulate: how their partial sums are kept.
     """
 
     algorithms: tuple[tuple[str, str], ...] = ()
@@ -58,6 +62,7 @@ class Overrides:
     window: int | None = None
     engine: str | None = None
     seed: int | None = None
+    accumulate: str | None = None
 
     def merged(
         self,
@@ -66,6 +71,7 @@ class Overrides:
         window: int | None,
         engine: str | None,
         seed: int | None = None,
+        accumulate: str | None = None,
     ) -> Overrides:
         """Return these with others laid over them, checked."""
         for collective, spec in algorithms.items():
@@ -77,6 +83,8 @@ class Overrides:
                 find(collective, spec)
         if seed is not None and type(seed) is not int:
             raise ArgumentError(f"stochastic is {seed!r}; it must be an integer, the seed of what rounds at random")
+        if accumulate is not None:
+            check_accumulate("accumulate", accumulate)
         for what, value in (("chunk_bytes", chunk_bytes), ("window", window)):
             if value is not None and (type(value) is not int or value < 1):
                 raise ArgumentError(f"{what} is {value!r}; it must be an integer of at least 1")
@@ -86,7 +94,15 @@ class Overrides:
             window or self.window,
             engine or self.engine,
             self.seed if seed is None else seed,
+            accumulate or self.accumulate,
         )
+
+
+def check_accumulate(name: str, value: object) -> str:
+    """Return how partial sums are kept. Raises ArgumentError that names what was set."""
+    if value not in ACCUMULATES:
+        raise ArgumentError(f"{name} is {value!r}; it must be one of {', '.join(ACCUMULATES)}")
+    return str(value)
 
 
 def choose(

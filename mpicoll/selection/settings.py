@@ -8,6 +8,8 @@ MPICOLL_TIMEOUT   seconds after which a call that stands still is reported and t
 MPICOLL_PROGRESS  0: no progress thread for nonblocking collectives
 MPICOLL_TUNING    a file that `mpicoll tune` wrote, by which auto chooses; read once
 MPICOLL_LOG       info: rank 0 says of every call, on standard error, what ran and why
+MPICOLL_ACCUMULATE  float32: sums of elements of less than 32 bits are rounded once, at the end; none (default): at
+                  every fold
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..errors import ArgumentError
+from .select import check_accumulate
 from .tables import Tuning, once
 
 ENGINES = ("auto", "mpi4py", "compiled")
@@ -34,6 +37,7 @@ class Settings:
     progress: bool = True
     tuning: Tuning | None = None
     log: bool = False
+    accumulate: str = "none"
 
     @property
     def watched(self) -> bool:
@@ -58,6 +62,7 @@ def read(environ: Mapping[str, str] = os.environ) -> Settings:
         progress=_flag(environ, "MPICOLL_PROGRESS", True),
         tuning=once(path) if (path := environ.get("MPICOLL_TUNING", "")) else None,
         log=_is_info(environ.get("MPICOLL_LOG", "")),
+        accumulate=check_accumulate("MPICOLL_ACCUMULATE", environ.get("MPICOLL_ACCUMULATE", "") or "none"),
     )
 
 

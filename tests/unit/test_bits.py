@@ -209,10 +209,10 @@ def test_tables_with_other_brackets_are_refused():
 
 
 def test_prove_holds_tables_to_their_schedule(monkeypatch):
-    fold = lowering._Lowering._fold
+    fold = lowering.Lowering._fold
     entry = adhoc("allreduce", from_itself, 3).algorithm
     prove(entry, 3)
-    monkeypatch.setattr(lowering._Lowering, "_fold", lambda self, place, of: fold(self, place, of[1:] + of[:1]))
+    monkeypatch.setattr(lowering.Lowering, "_fold", lambda self, place, of: fold(self, place, of[1:] + of[:1]))
     with pytest.raises(VerifyError, match="block 0 whole"):
         prove(entry, 3)
 

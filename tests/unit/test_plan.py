@@ -8,7 +8,7 @@ import pytest
 from unit.every import ALONE, EVERY, SIZED, VECTORS, served
 from unit.mutants import messages, of_ranks
 
-from mpicoll.plans.lowering import is_staged, lower
+from mpicoll.plans.lowering import lower
 from mpicoll.plans.plan import (
     ALIGN,
     FOLD,
@@ -23,13 +23,14 @@ from mpicoll.plans.plan import (
     SEND,
     SEQUENCES,
     WHOLE,
+    is_staged,
     lanes_of,
     layout,
     tag,
 )
+from mpicoll.proofs.cases import OneCell
 from mpicoll.proofs.check_plan import Case, check_tables, lower_all
 from mpicoll.proofs.check_schedule import verify
-from mpicoll.proofs.interpreter import OneCell
 from mpicoll.proofs.wellformed import sound_row
 from mpicoll.schedules import blocks as parts
 from mpicoll.schedules.combinators import parallel

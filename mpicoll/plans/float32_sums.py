@@ -1,0 +1,102 @@
+"""Lower reductions of elements of less than 32 bits so that partial sums stay in float32, and are rounded once.
+
+Partial sums lie in scratch, where codes lie in other plans, and travel from there. Contributions and complete sums are
+elements. Which blocks of a message are partial sums follows from the schedule (see schedules/partial_sums.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..schedules.ir import Copy, Local, Recv, RecvReduce, Reduce, Strand
+from ..schedules.liveness import Place
+from ..schedules.partial_sums import partial_sums
+from ..schedules.schedule import Schedule
+from . import lowering
+from .lowering import Home, Lowering
+from .plan import CODED, FOLD, LAST, OUT, Coding, Counts, Float32, Plan
+from .rows import Row, merged
+
+
+def lower(
+    schedule: Schedule, rank: int, counts: Counts, itemsize: int, *, sums: Coding | None = None, **given: Any
+) -> Plan:
+    """Return the plan of one rank, as lowering.lower does; sums: the bytes of partial sums, of float32 if not said."""
+    return lowering.lower(schedule, rank, counts, itemsize, codec=sums or Float32(), how=SumsInFloat32, **given)
+
+
+class SumsInFloat32(Lowering):
+    """A lowering whose partial sums are float32."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.sums = partial_sums(self.schedule)
+        self.strands = 0
+        self.received: dict[int, int] = {}  # of this strand, by peer: messages
+
+    def _due(self, strand: Strand) -> dict[int, list[Place]]:
+        """Return the steps that end with results being rounded, and divided for an average.
+
+        A complete sum is rounded by the fold that completes it; what arrives in float32, or goes on so, when nothing
+        uses it any more.
+        """
+        number, self.strands, self.received = self.strands, self.strands + 1, {}
+        self.rounding: dict[Place, int] = {}  # by place: the step whose fold rounds
+        found: dict[int, list[Place]] = {}
+        for place, at in self.last_write.items():
+            if place not in self.kept or not self.size(place[1]):
+                continue
+            is_partial = self.sums.writes(self.rank, number, place)
+            due = max(at, self.last_read.get(place, -1)) if is_partial else at
+            if not any(isinstance(op, Local) and place in (op.src, op.dst) for op in strand[due]):
+                self.rounding[place] = due
+            found.setdefault(due, []).append(place)
+        return found
+
+    def _coded(self, op: Recv | RecvReduce) -> Sequence[bool]:
+        nth = self.received[op.peer] = self.received.get(op.peer, -1) + 1
+        return self.sums.of_message(op.peer, self.rank, self.strands - 1, nth)
+
+    def _fold(self, place: Place, sources: list[Home]) -> None:
+        if self.rounding.get(place) == self.index:
+            self._write(place, sources, (OUT, self.output_at(place[1]), None))
+        else:
+            own = self.homes[place]
+            landed = next((home for home in sources if home[0] == CODED and home is not own), None)
+            self._write(place, sources, landed or self._in_float32(place))
+
+    def _reduce(self, op: Reduce) -> None:
+        src, dst = self.homes[op.src], self.homes.get(op.dst)
+        self._put(op.dst, [src] if dst is None else [src, dst] if op.side == "left" else [dst, src])
+
+    def _copy(self, op: Copy) -> None:
+        self._put(op.dst, [self.homes[op.src]])
+
+    def _put(self, place: Place, sources: list[Home]) -> None:
+        """Leave a sum, or the copy of a block, in a place."""
+        if len(sources) > 1 or sources[0][0] == CODED:
+            self._write(place, sources, self._in_float32(place))
+        else:
+            was_sum = self.homes.get(place, (OUT,))[0] == CODED and place not in self.kept
+            self._write(place, sources, self._room(place[1]) if was_sum else self._target(place))
+
+    def _in_float32(self, place: Place) -> Home:
+        """Return where a partial sum is put."""
+        known = self.homes.get(place)
+        return known if known is not None and known[0] == CODED else self._room(place[1], True)
+
+    def _merged(self, rows: list[Row]) -> list[Row]:
+        return merged(rows, with_codes=True) if self.lanes == 1 else rows
+
+    def _divide(self, places: Sequence[Place], local: Sequence[Local]) -> None:
+        """Round what is still in float32, and divide what is rounded in this step."""
+        kind = LAST if self.averaged else FOLD
+        for place in places:
+            home, row = self.homes[place], self.wrote.get(place)
+            if home[0] == CODED:
+                to: Home = OUT, self.output_at(place[1]), None
+                self.finish.append((kind, 0, [self._segment(place, to), self._segment(place, home)], -1))
+                self._move(place, to)
+            elif row is not None and len(self.finish[row][2]) > 2:
+                self.finish[row] = (kind, *self.finish[row][1:])

@@ -1,0 +1,117 @@
+"""Which blocks of messages are partial sums, where those travel in float32 and all else as the elements are.
+
+A block that no rank has folded is a contribution, and exact as it is. A fold makes a partial sum. The last fold of a
+block that a rank keeps makes a complete sum, which is rounded there and travels rounded; of scan and exscan no rank's
+sum is complete for the ranks behind it. So the sender's program alone says what it sends: the receiver looks at that.
+What was received and is sent on is what the rank before sent.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import lru_cache
+
+from .collectives import everybody
+from .ir import INPUT, VALUE, Loc, Local, Recv, RecvReduce, Reduce, Send, Strand
+from .liveness import Place, last, written
+from .schedule import Schedule
+
+At = tuple[int, int]  # a step, and a place in the order of what it does: 0 for messages, then local work
+Source = tuple[int, int, int]  # peer, which of the messages it sends, and which block of that
+Left = bool | Loc | Source  # by a write: a partial sum or none; what was copied, or received
+
+
+class _Play:
+    """What one strand of one rank does to places, and what it sends."""
+
+    def __init__(self, schedule: Schedule, rank: int, strand: Strand) -> None:
+        self.kept = {(VALUE, block) for block in schedule.ends(rank)}
+        self.is_everybodys = schedule.collective.covers is everybody
+        self.finishes = schedule.algorithm.finishes_where_kept(schedule.p, schedule.resolved)
+        self.last_write = last(strand, written)
+        self.writes: dict[Place, list[tuple[At, Left]]] = defaultdict(list)
+        self.sent: dict[int, list[tuple[int, Send]]] = defaultdict(list)  # by peer: (step, message)
+        self.received: dict[int, int] = defaultdict(int)  # by peer: messages
+        known: set[Place] = {(buffer, block) for block in schedule.starts(rank) for buffer in (VALUE, INPUT)}
+        for step, ops in enumerate(strand):
+            arrived: dict[Place, Left] = {}
+            for op in ops:
+                if isinstance(op, Send):
+                    self.sent[op.peer].append((step, op))
+                elif isinstance(op, Recv | RecvReduce):
+                    arrived.update(self._arrived(step, op))
+            for place, left in arrived.items():
+                self.writes[place].append(((step, 0), left))
+            known.update(arrived)
+            for order, op in enumerate(ops, 1):
+                if isinstance(op, Local):
+                    folds = isinstance(op, Reduce) and op.dst in known
+                    self.writes[op.dst].append(((step, order), self._folded(step, op.dst) if folds else op.src))
+                    known.add(op.dst)
+
+    def _arrived(self, step: int, op: Recv | RecvReduce) -> Iterator[tuple[Place, Left]]:
+        """Yield the places that a message is for, and what it leaves there."""
+        nth, self.received[op.peer] = self.received[op.peer], self.received[op.peer] + 1
+        for i, block in enumerate(op.blocks):
+            place = op.buffer, block
+            if isinstance(op, RecvReduce):
+                yield place, self._folded(step, place)
+            elif self.finishes and self._is_result(step, place):
+                yield place, False
+            else:
+                yield place, (op.peer, nth, i)
+
+    def _is_result(self, step: int, place: Place) -> bool:
+        return place in self.kept and self.last_write[place] == step
+
+    def _folded(self, step: int, place: Place) -> bool:
+        """Return whether a fold leaves a partial sum: all but the last into a place that the rank keeps."""
+        return not (self.is_everybodys and self._is_result(step, place))
+
+    def before(self, place: Place, at: At) -> tuple[At, Left]:
+        """Return the last write of a place before a time, and what that says of it."""
+        return next((each for each in reversed(self.writes.get(place, ())) if each[0] < at), ((-1, 0), False))
+
+
+class PartialSums:
+    """Says of the messages of a schedule which of their blocks are partial sums."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.plays: dict[tuple[int, int], _Play] = {}
+        self.programs: dict[int, tuple[Strand, ...]] = {}
+
+    def _play(self, rank: int, strand: int) -> _Play:
+        if (rank, strand) not in self.plays:
+            program = self.programs.get(rank) or self.programs.setdefault(rank, self.schedule.program(rank))
+            self.plays[rank, strand] = _Play(self.schedule, rank, program[strand])
+        return self.plays[rank, strand]
+
+    def writes(self, rank: int, strand: int, place: Place) -> bool:
+        """Return whether a rank's last write of a place leaves a partial sum."""
+        return self._is_partial(rank, strand, place, (1 << 62, 0))
+
+    def of_message(self, source: int, destination: int, strand: int, nth: int) -> tuple[bool, ...]:
+        """Return for each block of a message, the nth between two ranks, whether it is a partial sum."""
+        step, op = self._play(source, strand).sent[destination][nth]
+        return tuple(self._is_partial(source, strand, (op.buffer, block), (step, 0)) for block in op.blocks)
+
+    def _is_partial(self, rank: int, strand: int, place: Place, at: At) -> bool:
+        while True:  # from rank to rank, until one has folded it, or contributed it
+            play = self._play(rank, strand)
+            when, what = play.before(place, at)
+            if isinstance(what, bool):
+                return what
+            if isinstance(what, Loc):  # a copy
+                place, at = what, when
+                continue
+            peer, nth, i = what
+            step, op = self._play(peer, strand).sent[rank][nth]
+            rank, place, at = peer, (op.buffer, op.blocks[i]), (step, 0)
+
+
+@lru_cache(maxsize=1)  # one schedule is lowered for many ranks where it is proved
+def partial_sums(schedule: Schedule) -> PartialSums:
+    """Return what says of the messages of a schedule which of their blocks are partial sums."""
+    return PartialSums(schedule)

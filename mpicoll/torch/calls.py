@@ -70,9 +70,9 @@ class Calls:
         end_range = profiling.begin(what, tensor)  # what raises here drops it, which ends it too
         with self._entered():
             form = NONBLOCKING if is_asynchronous else BLOCKING
-            algorithm = getattr(self.local, "algorithm", "")
-            chosen: Any = {method.collective: algorithm}
-            with self.comm.using(**chosen) if algorithm else nullcontext():
+            algorithm, accumulate = getattr(self.local, "forced", ("", None))
+            chosen: Any = {method.collective: algorithm} if algorithm else {}
+            with self.comm.using(accumulate=accumulate, **chosen) if algorithm or accumulate else nullcontext():
                 self._count(what, method, tensor, op, form, algorithm)
                 operation = self.comm.begin(form, method, send, recv, op, root)
             if operation is not None:
@@ -88,13 +88,13 @@ class Calls:
         return work
 
     @contextmanager
-    def forced(self, algorithm: str) -> Iterator[None]:
-        """Within the block, have an algorithm run the collectives that this thread calls."""
-        self.local.algorithm = algorithm
+    def forced(self, algorithm: str = "", accumulate: str | None = None) -> Iterator[None]:
+        """Within the block, run the collectives that this thread calls by an algorithm, or as Comm.using says."""
+        self.local.forced = algorithm, accumulate
         try:
             yield
         finally:
-            self.local.algorithm = ""
+            self.local.forced = "", None
 
     def message(self, what: str, tensor: Tensor, make: Callable[[], Message]) -> Message:
         """Launch a message."""

@@ -4,6 +4,11 @@
     mpicoll.torch.hooks.encode(model, gradients="int8", weights="bfloat16")      # fully_shard, all its modules
 
 Codecs are those of mpicoll.compression. Gradients and weights must be float32.
+
+    model.register_comm_hook(None, mpicoll.torch.hooks.averaged(accumulate="float32"))   # gradients of 16 bits, DDP
+    mpicoll.torch.hooks.encode(model, accumulate="float32")                              # fully_shard
+
+These round sums of bfloat16 and float16 once, at the end.
 """
 
 # No `from __future__ import annotations`: DistributedDataParallel looks at the annotations of a hook.
@@ -29,6 +34,7 @@ from ..compression.feedback import Allreduce
 from ..compression.powersgd import PowerSGD
 from ..dispatch import methods
 from ..errors import ArgumentError, CodecError
+from ..selection.select import FLOAT32, check_accumulate
 from ..stderr import say
 from .calls import Calls
 from .group import ProcessGroup
@@ -131,31 +137,58 @@ def powersgd(rank: int = 2, seed: int = 1) -> BucketHook:
     return BucketHook(lambda comm: PowerSGD(comm, rank, seed), f"powersgd({rank})", apart=True)
 
 
+def averaged(accumulate: str = FLOAT32) -> Callable[[Any, dist.GradBucket], torch.futures.Future[Tensor]]:
+    """Return a hook of DistributedDataParallel that averages gradients as they are, for models of 16 bits.
+
+    accumulate: "float32" rounds sums once, at the end; "none" at every fold. Raises ArgumentError for other words.
+    """
+    check_accumulate("accumulate", accumulate)
+
+    def averaged(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        group, buffer, options = _ours(state), bucket.buffer(), c10d.AllreduceOptions()
+        options.reduceOp, options.asyncOp = dist.ReduceOp.AVG, True
+        with group.calls.forced(accumulate=accumulate):
+            work = group.allreduce([buffer], options)
+        future: torch.futures.Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
+        return future
+
+    return averaged
+
+
 class _Encoded:
     """What both kinds of communication of fully_shard share: a codec, memory, and how a group's method is called."""
 
     collective = ""
 
-    def __init__(self, codec: str | Codec) -> None:
+    def __init__(self, codec: str | Codec | None, accumulate: str | None = None) -> None:
         self.codec = parse(codec) if isinstance(codec, str) else codec
+        self.accumulate = None if accumulate is None else check_accumulate("accumulate", accumulate)
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Return new memory of a size."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def _using(self, group: ProcessGroup, more: str = "") -> AbstractContextManager[None]:
-        return group.calls.forced(f"quantized(codec={self.codec}{more})")
+        algorithm = f"quantized(codec={self.codec}{more})" if self.codec is not None else ""
+        return group.calls.forced(algorithm, self.accumulate)
 
 
 class ReduceScatter(_Encoded, _fsdp_api.ReduceScatter):  # type: ignore[misc]
     """Reduces float32 gradients of a module of fully_shard encoded, as in ZeRO++ (2023).
 
+    Without a codec it reduces gradients of any type as they are; accumulate="float32" rounds sums of less than 32 bits
+    once, at the end.
+
     With error_feedback, what codes lack is added to the module's next gradients. That keeps as much memory as its
     gradients before they are sharded, and each module must have an object of its own.
     """
 
-    def __init__(self, codec: str | Codec, error_feedback: bool = False) -> None:
-        super().__init__(codec)
+    def __init__(
+        self, codec: str | Codec | None, error_feedback: bool = False, accumulate: str | None = None
+    ) -> None:
+        super().__init__(codec, accumulate)
+        if error_feedback and codec is None:
+            raise ArgumentError("error_feedback keeps what a codec does not send, and there is no codec; name one")
         self.error_feedback = error_feedback
         self.left: Tensor | None = None  # what was not sent
 
@@ -164,7 +197,7 @@ class ReduceScatter(_Encoded, _fsdp_api.ReduceScatter):  # type: ignore[misc]
     ) -> TorchWork | None:
         """Combine everybody's input; each rank gets its block. Raises CodecError for a size that has changed."""
         ours, options = _ours(group), c10d.ReduceScatterOptions()
-        if input_tensor.dtype is not torch.float32:
+        if self.codec is not None and input_tensor.dtype is not torch.float32:
             raise CodecError(f"gradients are {input_tensor.dtype}; codecs encode float32: set reduce_dtype to that")
         options.reduceOp, options.asyncOp = op, async_op
         if self.error_feedback:
@@ -215,17 +248,18 @@ def encode(
     gradients: str | Codec | None = None,
     weights: str | Codec | None = None,
     error_feedback: bool = False,
+    accumulate: str | None = None,
 ) -> None:
     """Have all modules of a model that fully_shard has sharded send codes of gradients, of weights, or of both.
 
-    error_feedback: of gradients, see ReduceScatter. Raises ArgumentError where no module is sharded.
+    error_feedback, accumulate: of gradients, see ReduceScatter. Raises ArgumentError where no module is sharded.
     """
     modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if not modules:
         raise ArgumentError("no module of the model is sharded; call torch.distributed.fsdp.fully_shard before")
     for module in modules:
-        if gradients is not None:
-            module.set_custom_reduce_scatter(ReduceScatter(gradients, error_feedback))
+        if gradients is not None or accumulate is not None:
+            module.set_custom_reduce_scatter(ReduceScatter(gradients, error_feedback, accumulate))
         if weights is not None:
             module.set_custom_all_gather(AllGather(weights))
 

@@ -123,7 +123,7 @@ class Comm(Collectives, Survivors):
             from ..schedules.registry import find
 
             find(collective, "")
-        reducing = prepare.reducing(collective, op, datatype)
+        reducing = sums.reducing(collective, op, datatype)
         missing = reducing.missing if reducing else ""
         wide = sums.are_float32(channel, reducing)
         choice = prepare.select(channel, collective, nbytes, op.Is_commutative(), missing, float32_sums=wide)

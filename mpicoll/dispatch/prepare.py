@@ -17,7 +17,7 @@ from mpi4py import MPI
 from ..buffers.arguments import Arguments
 from ..buffers.datatypes import TypeFacts
 from ..buffers.operators import Operator, name_of, operator
-from ..buffers.parse import kind, named_type
+from ..buffers.parse import kind
 from ..compression.codecs import Codec
 from ..engines.load import engine_named
 from ..engines.protocol import Execution
@@ -185,16 +185,6 @@ def describe(invocation: Invocation, arguments: Arguments | None, form: str = BL
     if not facts.size:  # elements without data, of whatever extent, are none
         counts = tuple([0] * len(counts)) if isinstance(counts, tuple) else 0
     return Call(invocation, arguments, counts, facts.extent if facts.size else 1, operator(op, facts), form)
-
-
-def reducing(collective: str, op: MPI.Op, datatype: MPI.Datatype | str | None) -> Operator | None:
-    """Return the operator of a reduction of this datatype; None for what reduces nothing, or no datatype.
-
-    Raises OperatorError, DatatypeError.
-    """
-    if datatype is None or not COLLECTIVES[plain(collective)].reduces:
-        return None
-    return operator(op, named_type(datatype))
 
 
 def select(

@@ -5,30 +5,45 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..buffers.operators import Operator
+from mpi4py import MPI
+
+from ..buffers.operators import Operator, operator
+from ..buffers.parse import named_type
 from ..plans import float32_sums
 from ..plans.lowering import lower
 from ..plans.rolled import rolled
 from ..runtime.channel import Channel
-from ..schedules.collectives import COLLECTIVES
+from ..schedules.collectives import COLLECTIVES, plain
 from ..schedules.schedule import schedule
 from ..selection.select import FLOAT32, Choice
 
 
-def are_float32(channel: Channel, operator: Operator | None) -> bool:
+def reducing(collective: str, op: MPI.Op, datatype: MPI.Datatype | str | None) -> Operator | None:
+    """Return the operator of a reduction of this datatype; None for what reduces nothing, or no datatype.
+
+    Raises OperatorError, DatatypeError.
+    """
+    if datatype is None or not COLLECTIVES[plain(collective)].reduces:
+        return None
+    return operator(op, named_type(datatype))
+
+
+def are_float32(channel: Channel, folds: Operator | None) -> bool:
     """Return whether partial sums of an operator are kept in float32: where its folds would round, and it is set."""
     how = channel.overrides.accumulate or channel.settings.accumulate
-    return how == FLOAT32 and operator is not None and operator.rounds
+    return how == FLOAT32 and folds is not None and folds.rounds
 
 
-def with_cost(channel: Channel, choice: Choice, nbytes: int, operator: Operator) -> Choice:
+def with_cost(channel: Channel, choice: Choice, nbytes: int, folds: Operator) -> Choice:
     """Return a choice that says what this rank receives of a call of nbytes, beside what it would without."""
-    assert operator.dtype is not None
-    counts, itemsize = nbytes // operator.dtype.itemsize, operator.dtype.itemsize
+    assert folds.dtype is not None
+    counts, itemsize = nbytes // folds.dtype.itemsize, folds.dtype.itemsize
     if COLLECTIVES[choice.collective].naming == "rank":
         counts //= channel.size
     made = schedule(choice.collective, choice.algorithm, channel.size, nodes=channel.agreed.nodes)
-    how: dict[str, Any] = {"chunk_bytes": choice.chunk_bytes, "window": choice.window, "averaged": operator.averages}
+    if made.codec is not None:  # which the call refuses, since it encodes float32
+        return choice
+    how: dict[str, Any] = {"chunk_bytes": choice.chunk_bytes, "window": choice.window, "averaged": folds.averages}
     narrow, wide = (
         rolled(each(made, channel.rank, counts, itemsize, **how)).received_bytes for each in (lower, float32_sums.lower)
     )

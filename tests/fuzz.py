@@ -16,8 +16,10 @@ from fuzzing import record
 from fuzzing.drive import PATIENCE, fuzz, play
 from fuzzing.program import Call, Program
 from mpi4py import MPI
+from support import compiler
 
 import mpicoll
+from mpicoll.kernels import background
 
 AT_ONCE = 25            # programs drawn with one seed
 
@@ -31,6 +33,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     add("--seconds", type=float, help="go on for so long")
     add("--log", help="a file: a line of JSON when a program begins, when it ends, and for a failure")
     add("--patience", type=float, default=PATIENCE, help="seconds a program may take before the run is aborted")
+    add("--cold", type=float, metavar="SECONDS", help="on an empty cache: compiled kernels arrive so much later")
     add("--play", metavar="PROGRAM", help="play this one")
     return parser.parse_args(words)
 
@@ -84,6 +87,8 @@ def one(text: str, patience: float) -> bool:
 def main(words: list[str]) -> int:
     """The exit status."""
     arguments = parse(words)
+    if arguments.cold is not None:
+        background.COMMAND = compiler.command(arguments.cold)
     mpicoll.Comm(MPI.COMM_WORLD)    # what a machine compiles once is no program's time
     if arguments.play:
         return 0 if one(arguments.play, arguments.patience) else 1

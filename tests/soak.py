@@ -32,6 +32,7 @@ SECONDS = 30.0          # of programs in a launch
 PATIENCE = 40.0         # seconds a program may take: many ranks may share a core
 MARGIN = 120.0          # seconds a launch may take besides: starting, shrinking
 ATTEMPTS = 25           # launches in search of a lesser program that stands still
+COLD = 0.25             # of the launches begin without compiled kernels, which arrive in the first half
 KEPT = 20_000           # characters of the output of a launch that failed
 
 
@@ -67,8 +68,9 @@ class Soak:
         ranks, seed = self.draw.choice(self.ranks), self.draw.randrange(1_000_000)
         self.seeds.append((ranks, seed))
         path = self.folder / f"{len(self.seeds)}.log"
+        cold = ["--cold", f"{self.draw.uniform(0, seconds / 2):.2f}"] if self.draw.random() < COLD else []
         status, output = self._run(ranks, seconds + MARGIN + self.patience,
-                                   "--seed", str(seed), "--seconds", f"{seconds:g}", "--log", str(path))
+                                   "--seed", str(seed), "--seconds", f"{seconds:g}", "--log", str(path), *cold)
         log = record.read(path, self.account)
         if log.failed:
             self.failures.append(Failure(ranks, seed, "wrong", log.failed, "\n".join(log.wrong)))
@@ -95,8 +97,10 @@ class Soak:
         """(exit status, output) of a launch; None for a status if it had to be killed."""
         patience = [] if "--patience" in arguments else ["--patience", f"{self.patience:g}"]
         line = launcher.command(ranks, [sys.executable, str(WORKER), *patience, *arguments])
-        with tempfile.TemporaryFile() as output:
-            status = launcher.run_group(line, limit, output)
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryDirectory(dir=self.folder) as empty:
+            cold = {"MPICOLL_COMPILE": "background", "NUMBA_CACHE_DIR": empty, "TMPDIR": empty}
+            how = cold if "--cold" in arguments else {"MPICOLL_COMPILE": "wait"}
+            status = launcher.run_group(line, limit, output, how)
             output.seek(0)
             return status, output.read().decode(errors="replace")
 

@@ -178,12 +178,12 @@ class PersistentCall(UnderWay):
 
     def update_kernels(self) -> bool:
         """Use compiled kernels that have arrived since the last start; return whether a fast start is there now."""
+        if self.native is not None or self.fast_start is not None or self.in_flight is not None:
+            return False
         self.channel.update_kernels()
-        if self.kernels == background.state.generation or self.native is not None or self.in_flight is not None:
+        if self.kernels == background.state.generation:
             return False
         self.kernels = background.state.generation
-        if self.fast_start is not None:
-            return False
         choice = self.call.prepared.choice
         prepare_again(self.call, self.channel.agreed.engine if self.follows_engine else choice.engine)
         prepared = self.call.prepared

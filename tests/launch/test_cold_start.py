@@ -5,40 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-
-# Takes the place of the compiler process: it waits until the program has made its calls, and then delivers what this
-# checkout has compiled already, or ends as a compiler process may that fails.
-COMPILER = """\
-import os, shutil, signal, sys, time
-from pathlib import Path
-import mpi4py
-mpi4py.rc.initialize = False
-go, way = Path(sys.argv[1]), sys.argv[2]
-while not go.exists():
-    time.sleep(0.01)
-if way == "killed":
-    os.kill(os.getpid(), signal.SIGKILL)
-if way == "full disk":
-    sys.exit(0)
-from mpicoll.kernels import background, cache
-requests = background.read_requests()
-if way == "failing":
-    for request in requests:
-        sys.stderr.write(f"{request}\\tLoweringError: for this test\\n")
-    sys.exit(0)
-cold = os.environ.pop("NUMBA_CACHE_DIR")
-status = background.compile_all(requests)
-import mpicoll
-for package in ("kernels", "engines", "fastpath"):
-    kept = Path(cache.directory(str(Path(mpicoll.__path__[0], package, "__init__.py"))))
-    os.environ["NUMBA_CACHE_DIR"] = cold
-    place = cache.directory(str(Path(mpicoll.__path__[0], package, "__init__.py")))
-    del os.environ["NUMBA_CACHE_DIR"]
-    for file in kept.glob("*.so"):
-        shutil.copyfile(file, place / f".{file.name}")
-        os.replace(place / f".{file.name}", place / file.name)
-sys.exit(status)
-"""
+from support import compiler
 
 PROGRAM = """\
 import sys, time
@@ -47,8 +14,7 @@ import numpy as np
 from mpi4py import MPI
 import mpicoll
 from mpicoll.kernels import background
-go, way, compiler = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-background.COMMAND = sys.executable, compiler, str(go), way
+go, way, background.COMMAND = Path(sys.argv[1]), sys.argv[2], tuple(sys.argv[3:])
 comm = mpicoll.Comm(MPI.COMM_WORLD)
 random = np.random.default_rng(comm.rank)
 x = random.standard_normal(1001)
@@ -98,14 +64,13 @@ WORDS = "mpicoll: compiling kernels in the background, once per machine; using N
 @pytest.fixture
 def cold_run(mpiexec, tmp_path):
     """cold_run(way, ranks) runs the program on an empty cache; the compiler process ends in this way."""
-    program, compiler, cache = tmp_path / "program.py", tmp_path / "compiler.py", tmp_path / "cache"
+    program, cache, go = tmp_path / "program.py", tmp_path / "cache", tmp_path / "go"
     program.write_text(PROGRAM)
-    compiler.write_text(COMPILER)
     cache.mkdir()
     env = {"NUMBA_CACHE_DIR": str(cache), "MPICOLL_COMPILE": "background", "TMPDIR": str(tmp_path)}
 
     def run(way, ranks):
-        done = mpiexec(ranks, sys.executable, program, tmp_path / "go", way, compiler, env=env)
+        done = mpiexec(ranks, sys.executable, program, go, way, *compiler.command(go=go, way=way), env=env)
         assert done.status == 0, done.output
         lines = done.output.splitlines()
         assert lines.count(WORDS) == 1, done.output
@@ -117,14 +82,14 @@ def cold_run(mpiexec, tmp_path):
 @pytest.mark.quick
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_every_form_of_call_switches_to_compiled_kernels_and_computes_the_same_bits(cold_run, ranks):
-    lines = cold_run("delivering", ranks)
+    lines = cold_run(compiler.DELIVERING, ranks)
     assert [f"rank {rank}: ['compiled'] True " in lines for rank in range(ranks)] == [True] * ranks, lines
 
 
 @pytest.mark.parametrize(("way", "reason"), [
-    ("killed", "2 compiler processes ended without it"),
-    ("full disk", "2 compiler processes ended without it"),
-    ("failing", "LoweringError: for this test"),
+    (compiler.KILLED, "2 compiler processes ended without it"),
+    (compiler.FULL_DISK, "2 compiler processes ended without it"),
+    (compiler.FAILING, "LoweringError: for this test"),
 ])  # fmt: skip
 def test_a_compiler_process_that_fails_costs_speed_only(cold_run, way, reason):
     lines = cold_run(way, 2)

@@ -303,7 +303,7 @@ MUTATIONS = [
         "if False:",
         "mpi/test_direct.py",
     ),
-    Mutation("mpicoll/comm/persistent.py", "        self.slot.free()\n", "        pass\n", "mpi/test_requests.py"),
+    Mutation("mpicoll/comm/persistent.py", "= [self.slot.free, lambda", "= [lambda", "mpi/test_requests.py"),
     Mutation(
         "mpicoll/comm/requests.py",
         "                if operation.done:  # else it was",

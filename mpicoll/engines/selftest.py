@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 from mpi4py import MPI
 
+from ..kernels import serving
 from ..kernels.background import NotCompiled, Request, instead_of
 from ..plans.plan import FOLD, IN, OUT, RECV, SCRATCH, SEND, WHOLE, Plan
 from ..plans.rolled import RolledPlan, rolled
@@ -48,6 +49,7 @@ def check(wait: bool = True) -> str | None:
         except NotCompiled:
             raise
         except Exception as error:
+            serving.address("SUM", np.dtype(float))  # so that serving.why_plain() has the reason too
             return f"it does not load: {error}"
     return _check()
 
@@ -89,8 +91,6 @@ def _start(compiled, plan: RolledPlan, comm: MPI.Comm, send: np.ndarray, receive
 
 def _exchange(compiled, comm: MPI.Comm) -> str | None:  # type: ignore[no-untyped-def]
     """Send two numbers to oneself and add them to what was sent."""
-    from ..kernels import serving
-
     plan = _plan(
         [(RECV, 0, 0, 1, -1), (SEND, 0, 1, 2, -1), (FOLD, 0, 2, 5, -1)],
         [(SCRATCH, 0, 16), (IN, 0, 16), (OUT, 0, 16), (SCRATCH, 0, 16), (IN, 0, 16)],

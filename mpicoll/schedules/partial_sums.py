@@ -30,6 +30,7 @@ class _Play:
         self.is_everybodys = schedule.collective.covers is everybody
         self.finishes = schedule.algorithm.finishes_where_kept(schedule.p, schedule.resolved)
         self.last_write = last(strand, written)
+        self.used = [{place for op in ops if isinstance(op, Local) for place in (op.src, op.dst)} for ops in strand]
         self.writes: dict[Place, list[tuple[At, Left]]] = defaultdict(list)
         self.sent: dict[int, list[tuple[int, Send]]] = defaultdict(list)  # by peer: (step, message)
         self.received: dict[int, int] = defaultdict(int)  # by peer: messages
@@ -66,8 +67,11 @@ class _Play:
         return place in self.kept and self.last_write[place] == step
 
     def _folded(self, step: int, place: Place) -> bool:
-        """Return whether a fold leaves a partial sum: all but the last into a place that the rank keeps."""
-        return not (self.is_everybodys and self._is_result(step, place))
+        """Return whether a fold leaves a partial sum.
+
+        All do but the last into a place that the rank keeps; that too, if the same step uses the sum once more.
+        """
+        return not (self.is_everybodys and self._is_result(step, place)) or place in self.used[step]
 
     def before(self, place: Place, at: At) -> tuple[At, Left]:
         """Return the last write of a place before a time, and what that says of it."""

@@ -220,7 +220,9 @@ def test_cases(entry):
     assert {0, 1} <= {case.counts for case in found}
     assert max(lanes) > max(case.window for case in found if case.chunk_bytes)
     averaged = [case.averaged for case in check_plan.cases(Schedule(entry, served(entry, 33)))]
-    assert averaged == ([False, True] if entry.collective.name in AVERAGED else [False])
+    sums = {(case.averaged, case.float32_sums) for case in check_plan.cases(Schedule(entry, served(entry, 33)))}
+    assert set(averaged) == ({False, True} if entry.collective.name in AVERAGED else {False})
+    assert ((False, True) in sums) == (entry.collective.reduces and made.codec is None)
 
 
 @pytest.mark.parametrize(

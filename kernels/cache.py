@@ -184,6 +184,8 @@ class Jitted(Deferred):
 
     def prepare(self) -> None:
         """Load or compile it now."""
+        if self.address:
+            return
         function, names, returns, also = self._given
         request = Request(function.__module__, function.__name__)
         try:

@@ -290,7 +290,6 @@ def test_subclasses_of_topologies(comm):
 
 
 HANDLES = {"fromhandle", "fromint", "f2py"}     # whatever the handle is of
-LEFT_NATIVE = {"Ishrink"}
 
 
 def test_every_method_that_makes_an_intracommunicator_is_ours():
@@ -304,7 +303,7 @@ def test_every_method_that_makes_an_intracommunicator_is_ours():
                 found.add(method)
                 classes = [c for c in getattr(mpicoll, name).__mro__ if c.__module__.startswith("mpicoll")]
                 own = any(method in vars(c) for c in classes)
-                assert own == (method not in HANDLES | LEFT_NATIVE), method
+                assert own == (method not in HANDLES), method
     assert {"Dup", "Split", "Create_group", "Create_cart", "Sub"} <= found
 
 

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from mpi4py import MPI
+from torch import distributed as dist
 
 from ..errors import CommError, StallError
 from ..runtime.status import describe
@@ -92,7 +93,7 @@ def call(
     make: Any, size: int, rank: int, ranks: Any, backend: Any, store: Any, name: Any, *arguments: Any, **options: Any
 ) -> Any:
     """Call torch's function that makes a process group, in a meeting that `arrive` finds."""
-    if size < 1:  # the group of an MPI backend, which has no store
+    if not _is_usable(store):
         return make(size, rank, ranks, backend, store, name, *arguments, **options)
     timeout = options.get("timeout") or timedelta(minutes=30)
     _local.meeting = meeting = Meeting(store, str(name), size, timeout)
@@ -103,6 +104,13 @@ def call(
         raise
     finally:
         _local.meeting = None
+
+
+def _is_usable(store: Any) -> bool:
+    """Return whether a store holds values: torch gives groups of "mpi", and those made beside them, an empty class."""
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    return type(store) is not dist.Store
 
 
 def arrive() -> None:

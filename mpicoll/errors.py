@@ -81,9 +81,10 @@ __all__ = [
 
 
 class MpicollError(Exception):
-    """Any error of mpicoll.  `rank` is filled in by whoever knows it, and then leads the message."""
+    """Any error of mpicoll.  The callers that know them set `rank` and `operation`, which then lead the message."""
 
     rank: int | None = None
+    operation: str | None = None
 
     def __init__(self, *args: object) -> None:
         Exception.__init__(self, *args)  # not super(): MPI.Exception takes an integer
@@ -92,7 +93,9 @@ class MpicollError(Exception):
         return str(self.args[0]) if self.args else ""
 
     def __str__(self) -> str:
-        return self.message() if self.rank is None else f"rank {self.rank}: {self.message()}"
+        rank = "" if self.rank is None else f"rank {self.rank}: "
+        operation = "" if self.operation is None else f"{self.operation}: "
+        return f"{rank}{operation}{self.message()}"
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"

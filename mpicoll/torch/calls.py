@@ -1,12 +1,17 @@
-"""How a process group carries out an operation: begun in the order of calls, then waited for here or by its Work."""
+"""How a process group carries out an operation: begun in the order of calls, then waited for here or by its Work.
+
+Collectives that a callback of a future starts have a communicator for each lane of callbacks: their order is the same
+on every rank, but not their order among the calls of other threads.
+"""
 
 from __future__ import annotations
 
 import functools
 import os
 import threading
+import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -18,10 +23,11 @@ from torch.distributed import Work as TorchWork
 from ..comm.comm import Comm
 from ..dispatch import check_mode
 from ..dispatch.methods import Method
-from ..errors import CommError, MessageLengthError, MismatchError, MpicollError
+from ..errors import CommError, MessageLengthError, MismatchError, MpicollError, StallError
 from ..schedules.collectives import BLOCKING, NONBLOCKING
 from . import profiling
-from .messages import Message
+from .futures import Lane, current_lane
+from .messages import Message, monitored_barrier
 from .served import TALLY, Kind, log
 from .tensors import Finish
 from .work import SYNCHRONOUS, Done, Work
@@ -43,6 +49,53 @@ class Calls:
         self.channel.compare_first(_ALL if debugs else COMPARED)
         self.logs = self.channel.settings.log and comm.rank == 0
         self.over = False
+        self.of_lanes: dict[str, Calls] = {}  # those that callbacks make, by their lane
+        self.where = ""  # of these calls, in errors
+
+    @functools.cached_property
+    def lane(self) -> Lane:
+        """The lane of callbacks on futures of operations."""
+        return Lane(f"callbacks of process group {self.name}")
+
+    @functools.cached_property
+    def message_lane(self) -> Lane:
+        """The lane of callbacks on futures of messages, which complete in any order."""
+        return Lane(f"callbacks of messages of process group {self.name}", in_order=False)
+
+    def _here(self) -> Calls:
+        """Return the calls of this thread: those of a lane where a callback makes them. Raises as `_for_lane` does."""
+        lane = current_lane()
+        if lane is None:
+            return self
+        calls = self.of_lanes.get(lane.name)
+        if calls is None:
+            calls = self.of_lanes[lane.name] = self._for_lane(lane)
+        calls.timeout = self.timeout
+        return calls
+
+    def _for_lane(self, lane: Lane) -> Calls:
+        """Return calls on a new communicator. Collective: every rank comes here by the same callback.
+
+        Making a communicator cannot time out, so the ranks wait for each other before. Raises StallError at the
+        timeout, CommError where the group is over.
+        """
+        if self.over:
+            raise CommError(f"process group {self.name} was destroyed")
+        largest: Any = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+        tag = zlib.crc32(lane.name.encode()) % (largest // 2)
+        try:
+            monitored_barrier(self.channel.compared, self.timeout.total_seconds(), True, (2 * tag, 2 * tag + 1))
+        except RuntimeError as error:
+            raise StallError(f"a collective in {lane.name}: {error}") from None
+        group = self.comm.Get_group()
+        comm = self.comm.Create_group(group, tag)
+        group.Free()
+        comm.Set_errhandler(MPI.ERRORS_RETURN)
+        calls = Calls(comm, self.name, self.timeout)
+        calls.local, calls.lane, calls.where = self.local, self.lane, f", in {lane.name}"
+        with self.lock:
+            self.followers.append(calls)
+        return calls
 
     def seconds(self, timeout: timedelta) -> float:
         """Return a timeout in seconds: the group's own where the options of a call have none."""
@@ -66,6 +119,21 @@ class Calls:
 
         tensor is what it is counted by; finish is called when it is over. Raises what was wrong with the arguments.
         """
+        return self._here()._run(what, options, method, send, recv, op, root, tensor, result, finish)
+
+    def _run(
+        self,
+        what: str,
+        options: Any,
+        method: Method,
+        send: Any,
+        recv: Any,
+        op: MPI.Op | None,
+        root: Any,
+        tensor: Tensor | None,
+        result: list[Tensor],
+        finish: Finish | None,
+    ) -> TorchWork:
         is_asynchronous = getattr(options, "asyncOp", True)
         end_range = profiling.begin(what, tensor)  # what raises here drops it, which ends it too
         with self._entered():
@@ -73,17 +141,22 @@ class Calls:
             algorithm, accumulate = getattr(self.local, "forced", ("", None))
             chosen: Any = {method.collective: algorithm} if algorithm else {}
             with self.comm.using(accumulate=accumulate, **chosen) if algorithm or accumulate else nullcontext():
-                self._count(what, method, tensor, op, form, algorithm)
+                kind = self._count(what, method, tensor, op, form, algorithm)
                 operation = self.comm.begin(form, method, send, recv, op, root)
             if operation is not None:
                 work = Work(self.channel, operation, result, finish)
-                work.end_range = end_range
+                work.end_range, work.lane = end_range, self.lane
+                work.describe = functools.partial(self._describe, kind, operation.sequence)
                 work.launch(self.seconds(options.timeout))
         if operation is None:
             if finish is not None:
                 finish()
             end_range()
-            return Done(result) if is_asynchronous else SYNCHRONOUS
+            if not is_asynchronous:
+                return SYNCHRONOUS
+            done = Done(result)
+            done.lane = self.lane
+            return done
         work.is_synchronous = not is_asynchronous
         return work
 
@@ -101,13 +174,13 @@ class Calls:
         with self._entered():
             TALLY.add(Kind(self.name, what, _name(tensor.dtype), tensor.nbytes), lambda: None)
             work = make()
-            work.end_range = profiling.begin(what, tensor)
+            work.end_range, work.lane = profiling.begin(what, tensor), self.message_lane
             work.launch(self.timeout.total_seconds())
         return work
 
     def _count(
         self, what: str, method: Method, tensor: Tensor | None, op: MPI.Op | None, form: str, algorithm: str
-    ) -> None:
+    ) -> Kind:
         nbytes, bucket = tensor.nbytes if tensor is not None else 0, None
         if form == NONBLOCKING and what == "allreduce" and tensor is not None:
             bucket = TALLY.bucket(self.name, tensor.data_ptr(), nbytes)
@@ -115,9 +188,21 @@ class Calls:
         TALLY.add(kind, functools.partial(self.comm.explain, method.collective, nbytes, op or MPI.SUM))
         if self.logs:
             log(kind, self.channel.sequence + 1)
+        return kind
+
+    def _describe(self, kind: Kind, sequence: int) -> str:
+        return (
+            f"{kind.operation} of {kind.nbytes:,} bytes of {kind.dtype}, call {sequence} of process group {self.name}"
+            f"{self.where}"
+        )
 
     def refuse(self, error: MpicollError, name: str) -> None:
         """Tell the other ranks that this one has raised an error instead of making a call."""
+        if not self.over and not isinstance(error, StallError):
+            with suppress(StallError):  # the others do not come either
+                self._here()._refuse(error, name)
+
+    def _refuse(self, error: MpicollError, name: str) -> None:
         with self.lock:
             made_it = isinstance(error, (MismatchError, MessageLengthError))  # it went wrong later, on other ranks too
             if error.rank is None and not made_it and not self.over:

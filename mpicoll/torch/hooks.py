@@ -37,10 +37,10 @@ from ..errors import ArgumentError, CodecError
 from ..selection.select import FLOAT32, check_accumulate
 from ..stderr import say
 from .calls import Calls
+from .futures import Future, Lane
 from .group import ProcessGroup
 from .operators import reduction
 from .tensors import reduced, target
-from .work import Future
 
 Reduce = Callable[..., Any]  # of a float32 array, in its place
 
@@ -75,17 +75,19 @@ class BucketHook:
         self.make, self.__name__, self.apart = make, name, apart
         self.__qualname__ = name
         self.comm: Patient | None = None
+        self.lane: Lane
         self.reduce: Reduce
         self.layouts: dict[int, tuple[int, ...]] = {}  # of each bucket its parameters, by their memory
         self.waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
     def __call__(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         """Return a future of the averaged bucket."""
-        buffer, future = bucket.buffer(), Future()
+        buffer = bucket.buffer()
         if buffer.dtype is not torch.float32:
             raise CodecError(f"gradients are {buffer.dtype}; codecs encode float32, so leave the model in float32")
         if self.comm is None:
             self._open(_ours(state))
+        future = Future(self.lane)
         layout = tuple(each.data_ptr() for each in bucket.parameters())
         if self.layouts.setdefault(bucket.index(), layout) != layout:  # DDP has made its buckets anew
             self.layouts = {bucket.index(): layout}
@@ -96,6 +98,7 @@ class BucketHook:
     def _open(self, group: ProcessGroup) -> None:
         """Take a communicator. Collective: DDP calls hooks in the same order on every rank."""
         self.comm = Patient(group, self.__name__)
+        self.lane = self.comm.calls.lane
         self._forget()
         threading.Thread(target=self._run, name="mpicoll-buckets", daemon=True).start()
 

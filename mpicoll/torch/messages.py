@@ -115,16 +115,19 @@ def _tag(tag: int) -> int:
     return tag + _OWN
 
 
-def monitored_barrier(comm: Comm, seconds: float, wait_all_ranks: bool) -> None:
+def monitored_barrier(
+    comm: MPI.Intracomm, seconds: float, wait_all_ranks: bool, tags: tuple[int, int] = (_ARRIVED, _LEAVE)
+) -> None:
     """Wait for every rank. Raises RuntimeError on rank 0 that names who did not come in time, and on who waits for it.
 
     As torch's for Gloo: every rank tells rank 0, which then lets them go.
     """
     until, nothing = time.monotonic() + seconds, np.empty(0, np.uint8)
+    arrived, leave = tags
     milliseconds = round(seconds * 1000)
     if comm.rank:
-        requests = [MPI.Intracomm.Isend(comm, [nothing, MPI.BYTE], 0, _ARRIVED)]
-        requests.append(MPI.Intracomm.Irecv(comm, [nothing, MPI.BYTE], 0, _LEAVE))
+        requests = [MPI.Intracomm.Isend(comm, [nothing, MPI.BYTE], 0, arrived)]
+        requests.append(MPI.Intracomm.Irecv(comm, [nothing, MPI.BYTE], 0, leave))
         if not _by(requests, until):
             raise RuntimeError(
                 f"Rank {comm.rank} successfully reached monitoredBarrier, but received errors while waiting for "
@@ -134,7 +137,7 @@ def monitored_barrier(comm: Comm, seconds: float, wait_all_ranks: bool) -> None:
         return
     if seconds <= 0:
         raise RuntimeError(f"[Rank 0]: Rank 0 timed out in monitoredBarrier after {milliseconds} ms")
-    arriving = {r: MPI.Intracomm.Irecv(comm, [nothing, MPI.BYTE], r, _ARRIVED) for r in range(1, comm.size)}
+    arriving = {r: MPI.Intracomm.Irecv(comm, [nothing, MPI.BYTE], r, arrived) for r in range(1, comm.size)}
     missing = []
     for rank, request in arriving.items():
         if not _by([request], until):
@@ -148,7 +151,7 @@ def monitored_barrier(comm: Comm, seconds: float, wait_all_ranks: bool) -> None:
         what = f"Ranks {ranks} failed" if wait_all_ranks else f"Rank {ranks} failed"
         raise RuntimeError(f"[Rank 0]: {what} to pass monitoredBarrier in {milliseconds} ms")
     for rank in arriving:
-        MPI.Intracomm.Isend(comm, [nothing, MPI.BYTE], rank, _LEAVE).Free()
+        MPI.Intracomm.Isend(comm, [nothing, MPI.BYTE], rank, leave).Free()
 
 
 def _by(requests: list[MPI.Request], until: float) -> bool:

@@ -1,17 +1,13 @@
-"""What is under way: torch's Work for an operation of mpicoll's, and its future.
+"""What is under way: torch's Work for an operation of mpicoll's.
 
-An operation is advanced by whoever waits, or by the progress thread, which completes the future too. Callbacks of a
-future may start collectives and wait for them, so they run on a thread of their own, in the order in which futures
-were completed.
+An operation is advanced by whoever waits, or by the progress thread, which completes the future too.
 """
 
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -20,88 +16,23 @@ import torch
 from torch import Tensor
 from torch.distributed import Work as TorchWork
 
+from ..errors import MessageLengthError, MismatchError
 from ..runtime.channel import Channel, advance_all
 from ..runtime.operation import Operation
 from ..runtime.progress import THREAD, ProgressThread
-from ..stderr import say
 from . import profiling
 from .callers import is_backward
+from .futures import DEFAULT, Future
 from .tensors import Finish
 
 _NO_TIMEOUT = timedelta(0)
-
-
-class Callbacks:
-    """A thread that runs callbacks, one after the other."""
-
-    def __init__(self) -> None:
-        self.waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self.starting = threading.Lock()
-        self.thread: threading.Thread | None = None
-
-    def put(self, callback: Callable[[], None]) -> None:
-        """Run a callback when those before it have run."""
-        self.waiting.put(callback)
-        with self.starting:
-            if self.thread is None:
-                self.thread = threading.Thread(target=self._run, name="mpicoll-callbacks", daemon=True)
-                self.thread.start()
-
-    def _run(self) -> None:
-        while True:
-            self.waiting.get()()
-
-
-CALLBACKS = Callbacks()
-
-
-class Future(torch.futures.Future):  # type: ignore[misc]
-    """A future whose callbacks run on the callbacks' thread."""
-
-    def then(self, callback: Callable[[Any], Any]) -> Future:
-        """Return a future of what the callback returns when it is given this one, complete."""
-        after = Future()
-        self.add_done_callback(lambda done: _complete(after, callback, done))
-        return after
-
-    def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
-        """Run a callback with this future when it is complete; what it raises is printed."""
-        super().add_done_callback(lambda _: CALLBACKS.put(lambda: _told(callback, self)))
-
-
-    def for_cpp(self, work: Work) -> torch.futures.Future[Any]:
-        """Return a future for C++, which takes a Python exception for a value; its own callbacks may run anywhere."""
-
-        def result(_: Any) -> list[Tensor]:
-            if (error := work.exception()) is not None:
-                raise error
-            return work.result()
-
-        after: torch.futures.Future[Any] = super().then(result)
-        return after
-
-
-def _told(callback: Callable[[Any], Any], future: Future) -> None:
-    try:
-        callback(future)
-    except Exception:
-        say(traceback.format_exc())
-
-
-def _complete(after: Future, callback: Callable[[Any], Any], done: Future) -> None:
-    try:
-        result = callback(done)
-    except Exception as error:
-        say(traceback.format_exc())  # C++ may wait for this one, and would say only that it is no tensor
-        after.set_exception(error)
-    else:
-        after.set_result(result)
 
 
 class Done(TorchWork):  # type: ignore[misc]
     """Work that is complete."""
 
     is_synchronous = False  # whether it is to be waited for before the call returns
+    lane = DEFAULT  # of the callbacks of its futures
 
     def __init__(self, result: list[Tensor]) -> None:
         super().__init__()
@@ -132,7 +63,7 @@ class Done(TorchWork):  # type: ignore[misc]
 
     def get_future(self) -> torch.futures.Future[Any]:
         """Return a future that is complete."""
-        future = Future()
+        future = Future(self.lane)
         future.set_result(self._result)
         return future
 
@@ -145,6 +76,8 @@ class Work(TorchWork):  # type: ignore[misc]
     """An operation under way on a channel; finish is what is left to do on this rank when it is over."""
 
     is_synchronous = False
+    lane = DEFAULT
+    describe: Callable[[], str] | None = None  # names the call in errors
 
     def __init__(self, channel: Channel, operation: Operation, result: list[Tensor], finish: Finish | None) -> None:
         super().__init__()
@@ -169,6 +102,8 @@ class Work(TorchWork):  # type: ignore[misc]
             if self._over:
                 return
             self._error = self._operation.error
+            if self.describe is not None and isinstance(self._error, (MismatchError, MessageLengthError)):
+                self._error.operation = self.describe()
             if self._error is None and self._finish is not None:
                 try:
                     self._finish()
@@ -223,7 +158,7 @@ class Work(TorchWork):  # type: ignore[misc]
     def get_future(self) -> torch.futures.Future[Any]:
         """Return a future that is complete when the operation is: of the tensors that hold the result."""
         with self._once:
-            future = Future()
+            future = Future(self.lane)
             if self._over:
                 self._tell(future)
             else:
@@ -233,7 +168,12 @@ class Work(TorchWork):  # type: ignore[misc]
                 self.wait()
         elif not self._over:
             THREAD.hurry()
-        return future.for_cpp(self) if is_backward() else future
+        return future.for_cpp(self._result_or_error) if is_backward() else future
+
+    def _result_or_error(self) -> list[Tensor]:
+        if self._error is not None:
+            raise self._error
+        return self._result
 
     def abort(self) -> None:
         """Raise, since no operation of mpicoll's can be called back."""
@@ -246,6 +186,8 @@ class Several(Done):
     def __init__(self, parts: list[TorchWork], result: list[Tensor]) -> None:
         super().__init__(result)
         self.parts = parts
+        if parts:
+            self.lane = parts[0].lane
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Wait for every part. Raises what the first of them raised."""
@@ -271,7 +213,7 @@ class Several(Done):
 
     def get_future(self) -> torch.futures.Future[Any]:
         """Return a future that is complete when all are."""
-        future, left = Future(), len(self.parts)
+        future, left = Future(self.lane), len(self.parts)
         counting = threading.Lock()
 
         def ended(_: Any) -> None:
@@ -287,5 +229,5 @@ class Several(Done):
                 future.set_exception(error)
 
         for part in self.parts:
-            part.get_future().add_done_callback(ended)
+            torch._C.Future.add_done_callback(part.get_future(), ended)  # at once, on no lane
         return future

@@ -23,8 +23,10 @@ def group(world):
 
 
 def test_other_sizes(group, rank):
-    with pytest.raises(errors.MismatchError, match="the ranks differ in bytes: 20 on rank 0; 24 on rank 1"):
+    with pytest.raises(errors.MismatchError, match="the ranks differ in bytes: 20 on rank 0; 24 on rank 1") as raised:
         dist.all_reduce(torch.ones(5 + (rank > 0)), group=group)
+    what = f"allreduce of {24 if rank else 20} bytes of float32, call 1 of process group {group.group_name}: the ranks"
+    assert str(raised.value).startswith(what)
 
 
 def test_other_sizes_of_a_bucket(group, rank):
@@ -41,6 +43,20 @@ def test_other_sizes_of_a_bucket(group, rank):
     with pytest.raises(errors.MismatchError, match="the ranks differ in bytes"):
         work.wait()
     assert isinstance(work.exception(), errors.MismatchError) and work.is_completed() and not work.is_success()
+
+
+def test_a_hook_whose_operation_fails(group, rank):
+    """C++ takes the error for the result of the hook, and says that it is no tensor."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(30, 30), process_group=group)
+
+    def hook(state, bucket):
+        buffer = bucket.buffer()[: 100 + rank]
+        return dist.all_reduce(buffer, group=group, async_op=True).get_future().then(lambda done: done.value()[0])
+
+    model.register_comm_hook(None, hook)
+    words = rf"operation failed \(MismatchError: allreduce of {400 + 4 * rank} bytes of float32, call \d+ of process"
+    with pytest.raises(RuntimeError, match=words):
+        model(torch.ones(1, 30)).sum().backward()
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -27,6 +27,8 @@ SOAK_ARGS ?=
 APPS_ARGS ?=
 CLUSTER_ARGS ?=
 TRAIN_ARGS ?=
+# As many as there are cores, from 2 to 8: on more, nothing can be hidden behind computing.
+TRAIN_RANKS ?= $(shell $(PYTHON) -c "import os; print(min(8, max(2, len(os.sched_getaffinity(0)))))")
 # The oldest version on which everything of torch is tested.
 TORCH ?= torch==2.13.0
 TORCH_ARGS ?=
@@ -53,7 +55,7 @@ $(STAMP): setup.cfg
 
 bench: env  ## this library beside the MPI's own, then training on real data
 	$(MPIEXEC) -n 2 $(PY) -m mpicoll.benchmarks.sidebyside
-	$(MPIEXEC) -n 4 $(BIN)/mpicoll train data_parallel,zero3
+	$(MPIEXEC) -n $(TRAIN_RANKS) $(BIN)/mpicoll train data_parallel,zero3
 	$(MPIEXEC) -n 2 $(BIN)/mpicoll train data_parallel --time
 
 train: env  ## every pattern of distributed training on 4 ranks, beside one rank, in one table

@@ -88,9 +88,10 @@ def compare(
     from mpicoll.training import report
 
     from . import pictures
-    from .compare import Alone, result
+    from .compare import Alone, outnumber_cores, result
 
     comm = MPI.Intracomm(MPI.COMM_WORLD)
+    crowded = outnumber_cores(comm)
     alone, found = Alone(comm, work, steps), []
     with bar(console(), len(names), comm.rank == 0) as progress:
         for name in names:
@@ -104,6 +105,8 @@ def compare(
             progress.end()
     if comm.rank == 0:
         console().print(report(found))
+        if crowded:
+            console().print("hidden is not measured: more ranks than cores, so no core is free to overlap anything")
         if path:
             write_lines(path, found)
     return [

@@ -53,10 +53,10 @@ $(STAMP): setup.cfg
 	$(PY) -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
 	@touch $@
 
-bench: env  ## this library beside the MPI's own, then training on real data
-	$(MPIEXEC) -n 2 $(PY) -m mpicoll.benchmarks.sidebyside
+bench: env  ## training on real data, then nine collectives beside the MPI's own
 	$(MPIEXEC) -n $(TRAIN_RANKS) $(BIN)/mpicoll train data_parallel,zero3
 	$(MPIEXEC) -n 2 $(BIN)/mpicoll train data_parallel --time
+	$(MPIEXEC) -n 2 $(PY) -m mpicoll.benchmarks.sidebyside
 
 train: env  ## every pattern of distributed training on 4 ranks, beside one rank, in one table
 	$(MPIEXEC) -n 4 $(BIN)/mpicoll train $(TRAIN_ARGS)

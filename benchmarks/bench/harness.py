@@ -19,7 +19,7 @@ from ..measure.rounds import WARMUP, Bench
 from ..measure.sync import BARRIER
 from ..results import environment
 from ..results.records import Place, Result, Writer
-from ..results.table import legend, summary, table
+from ..results.table import conclusion, legend, summary, table
 from .driver import MEMORY, Driver, Job, all_valid
 
 
@@ -122,4 +122,5 @@ class Harness:
         self.say(legend(found))
         if len(jobs) > 1 and any(result.timing.contender.algorithm == AUTO and result.ratio for result in found):
             self.say(summary(found))
+            self.say(conclusion(found))
         return all_valid(found)

@@ -116,6 +116,18 @@ def overlap(found: Overlapped | None) -> str:
     return f"{found.percent.median:.0f} % [{spread(found.percent, '{:.0f}'.format)}]"
 
 
+def conclusion(results: Sequence[Result]) -> str:
+    """Return one sentence: how many results are right, and where auto is faster or slower than native."""
+    compared = [r.ratio for r in results if r.timing.contender.algorithm == AUTO and r.ratio]
+    verdicts, right = [ratio.verdict for ratio in compared], sum(r.timing.valid for r in results)
+    mean = geometric_mean([ratio.median for ratio in compared])
+    return (
+        f"{right} of {len(results)} timed calls gave the right answer; {AUTO} was faster than native in "
+        f"{verdicts.count(FASTER)} of {len(compared)} and slower in {verdicts.count(SLOWER)}, {mean:.2f} times as fast "
+        "in geometric mean; docs/PERFORMANCE.md has more machines and MPIs"
+    )
+
+
 def summary(results: Sequence[Result]) -> Table:
     """Return one row per collective: how auto, on whatever engine, does against native over all sizes."""
     made = Table(title=f"{AUTO} beside native", box=box.SIMPLE_HEAD, title_justify="left")

@@ -100,7 +100,8 @@ def result(world: MPI.Intracomm, name: str, work: Work, alone: Alone, steps: int
     waited = _largest(world, measured.account.waited / steps)
     hidden = None  # not measured either where ranks outnumber cores: there the wait for a core is in both times
     if not outnumber_cores(world) and PATTERNS[name].blocking is not None:
-        hidden = _largest(world, run(world, name, work, steps, blocking=True).account.waited / steps) - waited
+        blocking = run(world, name, work, steps, blocking=True).account.waited / steps
+        hidden = max(0.0, _largest(world, blocking) - waited)
     losses, account = np.array(measured.losses), measured.account
     differences = np.abs(losses / expected_losses - 1)
     theory = PATTERNS[name].expected(work, world.size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 from dataclasses import replace
 from itertools import product
@@ -360,3 +361,12 @@ def test_programs_on_the_page_run(comm, capsys):
     exec(last, names)
     printed = capsys.readouterr().out
     assert comm.size == 1 or "Iallreduce" in printed
+
+
+@pytest.mark.parametrize("cores", [1, 64])
+def test_ranks_outnumber_cores(comm, monkeypatch, work, cores):
+    """On one core for all, nothing is said to be hidden behind computing."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
+    assert compare.outnumber_cores(comm) == (comm.size > cores)
+    measured, _ = compare.result(comm, "data_parallel", work, compare.Alone(comm, work, 2), 2)
+    assert (measured.hidden_s is None) == (comm.size > cores) and (measured.hidden_s or 0.0) >= 0.0

@@ -23,7 +23,7 @@ from mpicoll.benchmarks.command import progress, sizes, spmd
 from mpicoll.benchmarks.measure.rounds import Timing
 from mpicoll.benchmarks.results import environment
 from mpicoll.benchmarks.results.records import Place, results
-from mpicoll.benchmarks.results.table import legend, summary, table
+from mpicoll.benchmarks.results.table import conclusion, legend, summary, table
 from mpicoll.errors import MpicollError
 
 GIVEN = {
@@ -250,6 +250,14 @@ def test_tables():
         for part in (table(found, "allreduce"), summary(found), legend(found)):
             console.print(part)
     golden.compare(said.getvalue(), "bench-tables.txt")
+
+
+@pytest.mark.parametrize(("valid", "right"), [(True, 3), (False, 2)])
+def test_the_conclusion_counts_right_answers_and_verdicts(valid, right):
+    assert conclusion(some_results(valid)).startswith(
+        f"{right} of 3 timed calls gave the right answer; auto was faster than native in 1 of 1 and slower in 0, 2.00 "
+        "times as fast in geometric mean"
+    )
 
 
 def test_environment_names_no_host_and_no_path(monkeypatch):

@@ -293,13 +293,13 @@ class Execution:
     def waiting(self) -> list[Waiting]:
         """Return what each unfinished lane waits for."""
         return [
-            waiting(self.plan, unit // self.plan.window, lane, step, turn, self._requests(unit, count))
+            waiting(self.plan, unit // self.plan.window, lane, step, turn, self._ended(unit, count))
             for unit, (lane, step, count, turn) in enumerate(self.state.tolist())
             if lane < self.plan.lanes and count >= 0
         ]
 
-    def _requests(self, unit: int, count: int) -> list[MPI.Request]:
+    def _ended(self, unit: int, count: int) -> list[bool]:
         size = int(self.library[REQUEST_SIZE])
         handles = self.requests.view(np.uint32 if size == 4 else np.uint64)
         first = unit * max(1, self.plan.most_messages)
-        return [MPI.Request.fromhandle(int(h)) for h in handles[first : first + count]]
+        return [MPI.Request.fromhandle(int(h)).Get_status() for h in handles[first : first + count]]

@@ -30,17 +30,15 @@ class Waiting(NamedTuple):
     sends: tuple[int, ...]
 
 
-def waiting(
-    plan: RolledPlan, strand: int, lane: int, step: int, turn: int, requests: Sequence[MPI.Request]
-) -> Waiting:
-    """Return what a lane waits for, from the requests of its step in the order they were posted."""
+def waiting(plan: RolledPlan, strand: int, lane: int, step: int, turn: int, ended: Sequence[bool]) -> Waiting:
+    """Return what a lane waits for; ended: whether each message of its step is complete, in the order of posting."""
     first, posts = plan.steps[step, :2].tolist()
     posted = [
         (row[0], row[1] + turn * row[PEER_STRIDE])
         for row in plan.rows[first:posts].tolist()
         if _is_posted(plan, row[0], row[2], row[3], lane)
     ]
-    left = [who for who, request in zip(posted, requests, strict=True) if not request.Get_status()]
+    left = [who for who, over in zip(posted, ended, strict=True) if not over]
     return Waiting(strand, lane, plan.number(strand, step, turn), _peers(left, RECV), _peers(left, SEND))
 
 

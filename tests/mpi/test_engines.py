@@ -160,6 +160,24 @@ def test_ring_sends_what_its_formula_says(comm, engine):
     assert chunked.lanes == 6 and chunked.messages == 6 * record.messages and chunked.bytes == record.bytes
 
 
+@pytest.mark.mpi(min_size=2)
+def test_a_report_leaves_messages_as_they_are(comm):
+    """On MPICH 5, MPI_Request_get_status ends a persistent request, and its number of bytes is lost."""
+    ours, y = mpicoll.Comm(comm), np.zeros(3)
+    with ours.using(engine="mpi4py", allreduce="ring"):
+        request = ours.Allreduce_init(np.ones(3), y)
+        for _ in range(3):
+            with ours._channel.lock:  # keeps the progress thread away
+                request.Start()
+                comm.Barrier()
+                time.sleep(0.02)
+                if (stage := request._operation.stage) is not None:
+                    assert stage.describe()
+            request.Wait()
+            assert (y == comm.size).all()
+    request.Free()
+
+
 # -- coming back in time
 
 

@@ -43,10 +43,11 @@ def check(method: str) -> None:
 
 def _variable(library: ctypes.CDLL, name: bytes) -> bool | None:
     """Return a boolean control variable of MPI's tool interface; None where there is none of that name."""
+    # Open MPI takes the level that is asked for here as that of the process.
     number, provided, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     handle, value = ctypes.c_void_p(), ctypes.create_string_buffer(16)
     try:
-        if library.MPI_T_init_thread(0, ctypes.byref(provided)):
+        if library.MPI_T_init_thread(MPI.Query_thread(), ctypes.byref(provided)):
             return None
         try:
             if library.MPI_T_cvar_get_index(name, ctypes.byref(number)):

@@ -19,6 +19,7 @@ CALLS = {
     "Revoke": (),
     "Is_revoked": (),
 }
+LEVEL = MPI.Query_thread()  # before the next line looks
 pytestmark = pytest.mark.skipif(not failures.missing(), reason="this run survives the failure of a rank")
 
 
@@ -33,3 +34,8 @@ def test_what_would_only_seem_to_work_raises(comm, method):
         assert isinstance(caught.value, (MPI.Exception, NotImplementedError))
         assert caught.value.Get_error_class() == MPI.ERR_UNSUPPORTED_OPERATION
     grid.Free()
+
+
+def test_looking_leaves_the_level_of_threads():
+    """Open MPI takes the level that MPI_T_init_thread asks for as that of the process."""
+    assert failures.missing() and MPI.Query_thread() == LEVEL

@@ -1,33 +1,43 @@
-"""Break the code in one place after the other, and see whether tests notice: which tests a faster suite may leave out.
+"""Break the code in one place after another, and check that the tests notice: what a faster suite may leave out.
 
-    python tests/mutations.py                           # every mutation, held against what `make test` runs
-    python tests/mutations.py --only 3,7 --thorough     # some, against `tests/run.py --thorough`
-    python tests/mutations.py --list
+    python tests/mutations.py                        # each against its named file of tests, then `make test`'s suites
+    python tests/mutations.py --named                # against the named files only: minutes
+    python tests/mutations.py --only 3,7 --thorough  # some, as `tests/run.py --thorough` runs tests
+    python tests/mutations.py --jobs 4 --list
 
-Each is made in a copy of the tree. What should notice it runs first, then the suites as tests/run.py plans them, each
-up to its first failure. Printed is what noticed, or that nothing did; the exit status says whether all were noticed.
-Tests with a random sample use the seed 0, so that two runs hold the same tests against a mutation.
+Each mutation is made in a copy of the tree, and as many copies work side by side as there are cores (--jobs). It is
+first held against the file named in its `noticed_by`, as `make test` runs that file. Only a mutation that this file
+misses runs the suites, each up to its first failure. Files that fail without any change are listed first: they notice
+nothing. The exit status says whether all were noticed. Random samples use the seed 0, so that two runs hold the same
+tests against a mutation.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import queue
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 ROOT = Path(__file__).resolve().parents[1]
-LEFT_OUT = shutil.ignore_patterns(".git", ".venv*", "build", "__pycache__", ".*_cache", ".hypothesis")
+LEFT_OUT = shutil.ignore_patterns(".git", ".venv*", "build", ".*_cache", ".hypothesis")  # __pycache__ has the kernels
 FAILED = "FAILED"
 LIMIT = 1200  # seconds of one command
 OWN = "tests/unit/test_run.py::test_mutations_are_of_the_source_as_it_is"  # which a mutation breaks in any case
+TORCH = ROOT / ".venv-torch" / "bin" / "python"
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Trees = queue.SimpleQueue[Path]
 
 
 class Mutation(NamedTuple):
@@ -472,38 +482,25 @@ def made(mutation: Mutation, tree: Path) -> Iterator[None]:
         os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
-def commands(mutation: Mutation | None, thorough: bool) -> Iterator[list[str]]:
-    """What should notice a change, in turn: its own tests, then the suites."""
-    if mutation is not None and mutation.noticed_by.startswith("torch/"):  # in an environment of its own
-        python = str(ROOT / ".venv-torch" / "bin" / "python")
-        yield [
-            python,
-            "tests/launcher.py",
-            "-n",
-            "2",
-            python,
-            "-m",
-            "pytest",
-            "-q",
-            "-x",
-            f"tests/{mutation.noticed_by}",
-        ]
-        return
+def named(file: str, thorough: bool) -> list[str]:
+    """Return the command that runs one file of tests."""
+    python = str(TORCH) if file.startswith("torch/") else sys.executable
+    pytest = [python, "-m", "pytest", "-q", "-x", *([] if thorough else ["--quick"]), f"tests/{file}"]
+    on_ranks = file.startswith(("mpi/", "torch/"))
+    return [python, "tests/launcher.py", "-n", "2", *pytest] if on_ranks else pytest
+
+
+def suites(thorough: bool) -> Iterator[list[str]]:
+    """Yield the commands that run the suites of `make test`."""
     run = [sys.executable, "tests/run.py", "--seed", "0", "--limit", "900", *(["--thorough"] if thorough else [])]
-    stop = ["--", "-q", "-x"]
-    if mutation is not None:
-        file = [sys.executable, "-m", "pytest", "-q", "-x", f"tests/{mutation.noticed_by}"]
-        mpi = mutation.noticed_by.startswith("mpi/")
-        yield [sys.executable, "tests/launcher.py", "-n", "2", *file] if mpi else file
-    yield [*run, "--suites", "unit", *stop, "--deselect", OWN]
-    yield [*run, "--suites", "mpi", *stop]
-    yield [*run, "--suites", "launch", *stop]
+    for suite, more in (("unit", ["--deselect", OWN]), ("mpi", []), ("launch", [])):
+        yield [*run, "--suites", suite, "--", "-q", "-x", *more]
 
 
-def noticed(mutation: Mutation | None, tree: Path, thorough: bool) -> str:
-    """Return the first test that fails, empty where none does."""
+def first_failure(commands: Iterable[list[str]], tree: Path) -> str:
+    """Run tests in a tree, and return the first that fails, empty where none does."""
     environment = {**os.environ, "PYTHONPATH": str(tree), "CI": ""}
-    for command in commands(mutation, thorough):
+    for command in commands:
         limited = ["timeout", str(LIMIT), *command]
         done = subprocess.run(limited, cwd=tree, env=environment, capture_output=True, text=True, errors="replace")
         if done.returncode:
@@ -512,34 +509,75 @@ def noticed(mutation: Mutation | None, tree: Path, thorough: bool) -> str:
     return ""
 
 
+def in_copies(work: Callable[[Item, Path], Result], items: Iterable[Item], trees: Trees) -> Iterator[Result]:
+    """Yield what the work gives for each item, in their order; as many run at once as there are trees."""
+
+    def run(item: Item) -> Result:
+        tree = trees.get()
+        try:
+            return work(item, tree)
+        finally:
+            trees.put(tree)
+
+    with ThreadPoolExecutor(trees.qsize()) as pool:
+        yield from pool.map(run, items)
+
+
+def title(number: int) -> str:
+    mutation = MUTATIONS[number]
+    return f"{number:>3} {mutation.path}: {mutation.before.strip()[:60]!r} -> {mutation.after.strip()[:40]!r}"
+
+
+def hold(numbers: list[int], commands: Callable[[Mutation], Iterable[list[str]]], trees: Trees) -> list[int]:
+    """Make each mutation in turn and run tests; print what notices it, and return the numbers of those unnoticed."""
+
+    def work(number: int, tree: Path) -> tuple[str, float]:
+        began = time.monotonic()
+        with made(MUTATIONS[number], tree):
+            return first_failure(commands(MUTATIONS[number]), tree), time.monotonic() - began
+
+    survived = []
+    for number, (test, seconds) in zip(numbers, in_copies(work, numbers, trees), strict=True):
+        survived += [] if test else [number]
+        print(f"{title(number)}: {test[:160] or 'NOT NOTICED'} ({seconds:.0f} s)", flush=True)
+    return survived
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", type=lambda text: [int(part) for part in text.split(",")], help="the numbers of some")
-    parser.add_argument("--thorough", action="store_true", help="hold them against `tests/run.py --thorough`")
-    parser.add_argument("--list", action="store_true", help="print them, and run nothing")
+    add = parser.add_argument
+    add("--only", type=lambda text: [int(part) for part in text.split(",")], help="the numbers of some")
+    add("--jobs", type=int, default=os.cpu_count() or 1, help="copies that work side by side (default: %(default)s)")
+    add("--named", action="store_true", help="run the files named in `noticed_by` only, never the suites")
+    add("--thorough", action="store_true", help="hold them against `tests/run.py --thorough`")
+    add("--list", action="store_true", help="print them, and run nothing")
     given = parser.parse_args()
     check()
-    numbers = given.only if given.only is not None else range(len(MUTATIONS))
-    survived: list[int] = []
+    numbers = given.only if given.only is not None else list(range(len(MUTATIONS)))
+    if given.list:
+        print(*map(title, numbers), sep="\n")
+        return
     with tempfile.TemporaryDirectory() as place:
-        tree = Path(place, "tree")
-        if not given.list:
-            shutil.copytree(ROOT, tree, symlinks=True, ignore=LEFT_OUT)
-        if not given.list and given.only is None and (test := noticed(None, tree, given.thorough)):
-            sys.exit(f"a test fails without any change: {test}")
-        for number in numbers:
-            mutation = MUTATIONS[number]
-            title = f"{number:>3} {mutation.path}: {mutation.before.strip()[:60]!r} -> {mutation.after.strip()[:40]!r}"
-            if given.list:
-                print(title)
-                continue
-            began = time.monotonic()
-            with made(mutation, tree):
-                test = noticed(mutation, tree, given.thorough)
-            survived += [] if test else [number]
-            print(f"{title}: {test[:160] or 'NOT NOTICED'} ({time.monotonic() - began:.0f} s)", flush=True)
-    if not given.list:
-        print(f"{len(numbers) - len(survived)} of {len(numbers)} noticed" + (f"; not: {survived}" if survived else ""))
+        trees: Trees = queue.SimpleQueue()
+        for job in range(given.jobs):
+            trees.put(Path(shutil.copytree(ROOT, Path(place, str(job)), symlinks=True, ignore=LEFT_OUT)))
+        files = sorted({MUTATIONS[number].noticed_by for number in numbers})
+        unchanged = in_copies(lambda file, tree: first_failure([named(file, given.thorough)], tree), files, trees)
+        broken = {file: test for file, test in zip(files, unchanged, strict=True) if test}
+        for file, test in broken.items():
+            print(f"{file} fails without any change: {test}", flush=True)
+        good = [number for number in numbers if MUTATIONS[number].noticed_by not in broken]
+        missed = hold(good, lambda mutation: [named(mutation.noticed_by, given.thorough)], trees)
+        survived = sorted({*numbers} - {*good} | {*missed})
+        by_name = len(numbers) - len(survived)
+        if survived and not given.named:
+            if test := first_failure(suites(given.thorough), Path(place, "0")):
+                sys.exit(f"a test fails without any change: {test}")
+            by_others = {number for number in survived if not MUTATIONS[number].noticed_by.startswith("torch/")}
+            torch = [number for number in survived if number not in by_others]  # no suite of `make test` has torch
+            survived = sorted([*torch, *hold(sorted(by_others), lambda _: suites(given.thorough), trees)])
+    words = f"; not: {survived}" if survived else ""
+    print(f"{len(numbers) - len(survived)} of {len(numbers)} noticed, {by_name} by the file that is named{words}")
     sys.exit(bool(survived))
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -190,3 +192,28 @@ def test_mutations_are_of_the_source_as_it_is():
     """What tests/mutations.py breaks is there, once, and no two are one."""
     mutations.check()
     assert len({(each.path, each.after) for each in mutations.MUTATIONS}) == len(mutations.MUTATIONS) >= 50
+
+
+def test_mutations_are_made_in_copies_side_by_side(tmp_path, monkeypatch, capsys):
+    """Each copy has one change at a time, and none afterwards; what no test notices is returned."""
+    changes = [mutations.Mutation("code.py", f"value {i}", f"broken {i}", "unit/test_code.py") for i in range(6)]
+    source = " ".join(change.before for change in changes)
+    trees: mutations.Trees = queue.SimpleQueue()
+    copies = [tmp_path / name for name in "ab"]
+    for copy in copies:
+        copy.mkdir()
+        (copy / "code.py").write_text(source)
+        trees.put(copy)
+    both_work = threading.Barrier(2)
+
+    def first_failure(commands, tree):
+        both_work.wait(20)
+        (broken,) = re.findall(r"broken (\d)", (tree / "code.py").read_text())
+        return "" if broken in "14" else f"FAILED test_{broken}"
+
+    monkeypatch.setattr(mutations, "MUTATIONS", changes)
+    monkeypatch.setattr(mutations, "first_failure", first_failure)
+    assert mutations.hold(list(range(6)), lambda mutation: [], trees) == [1, 4]
+    assert [(copy / "code.py").read_text() for copy in copies] == [source] * 2
+    said = capsys.readouterr().out
+    assert [line[:3] for line in said.splitlines()] == [f"{i:>3}" for i in range(6)] and said.count("NOT NOTICED") == 2

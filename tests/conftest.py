@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from functools import partial
 
+import changed
 import pytest
 from support import harness
 
@@ -17,6 +18,8 @@ ON_REQUEST = {
     "slurm": "Slurm's daemons",
 }
 
+SMOKE = 0.1     # of the tests of tools
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     harness.pytest_addoption(parser)
@@ -25,6 +28,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         group.addoption(f"--run-{name}", action="store_true", help=f"run the tests that need {needs}")
     group.addoption("--quick", action="store_true",
                     help="leave out what is marked slow, and launches that are not marked quick; prove less")
+    group.addoption("--smoke-tools", action="store_true",
+                    help="of each file about benchmarks, jobs and the like (tests/changed.py) run one test in ten")
     group.addoption("--results", metavar="FILE", help="append one line of JSON per test")
 
 
@@ -39,6 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.option.quick:
         harness.keep(config, items, [item for item in items if not item.get_closest_marker("slow")])
+    if config.option.smoke_tools:
+        harness.keep(config, items, smoke(items))
     required = os.environ.get("MPICOLL_REQUIRE", "").replace(",", " ").split()
     for name, needs in ON_REQUEST.items():
         if not config.getoption(f"--run-{name}") and name not in required:
@@ -46,6 +53,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             for item in items:
                 if item.get_closest_marker(name):
                     item.add_marker(skip)
+
+
+def smoke(items: list[pytest.Item]) -> list[pytest.Item]:
+    """All tests but those of tools; of each file of these one in ten, at least one, the same ones every time."""
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if changed.is_of_tools(item.path.name):
+            files.setdefault(item.path.name, []).append(item)
+    kept = {item for each in files.values() for item in harness.sample(each, SMOKE, seed=0, size=1)}
+    return [item for item in items if item in kept or not changed.is_of_tools(item.path.name)]
 
 
 class Results:

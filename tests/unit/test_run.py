@@ -41,7 +41,7 @@ def test_default_plan():
 
 def test_what_takes_long_is_asked_for():
     mpi = [(ranks, fraction) for suite, ranks, fraction in sizes("--thorough") if suite == "mpi"]
-    assert mpi == [(2, 1.0), *((ranks, run.THOROUGH_FRACTION) for ranks in (1, 3, 4, 5, 7, 8)), (16, 1.0)]
+    assert mpi == [(2, 1.0), *((ranks, run.THOROUGH_FRACTION) for ranks in (1, 3, 5, 8)), (16, 1.0)]
     core = {word: [each for each in run.plan(run.parse([word])) if each.many] for word in ("--thorough", "--full")}
     assert [each.title for each in core["--thorough"]] == ["mpi, 16 ranks, the core"]
     assert [each.ranks for each in core["--full"]] == [16, 32, 64]
@@ -59,6 +59,24 @@ def test_plan_of_some_ranks():
     assert sizes("--suites", "unit", "--sample-unit", "0.2") == [("unit", 1, 0.2)]
     titles = [each.title for each in run.plan(run.parse(["--sample-launch", "0.5", "--ranks", "1", "--sample", "0.2"]))]
     assert titles == ["unit, quick", "launch, 50% sample", "mpi, 1 rank, 20% sample"]
+
+
+def test_plan_of_some_files():
+    """A suite without any of them is left out; a name that no suite has is refused."""
+    launches = run.plan(run.parse(["--suites", "unit,launch,mpi", "--files", "stall,threads", "--ranks", "2"]))
+    assert [(each.suite, [file.name for file in each.files]) for each in launches] == [
+        ("launch", ["test_stall.py"]), ("mpi", ["test_threads.py"])]
+    assert launches[1].options(0)[0] == str(run.TESTS / "mpi" / "test_threads.py")
+    with pytest.raises(SystemExit):
+        run.parse(["--files", "stall,nonsense"])
+
+
+def test_a_run_repeats_the_samples_of_the_one_before(monkeypatch):
+    seeds = []
+    monkeypatch.setattr(run.Launch, "run", lambda self, arguments, limit: seeds.append(arguments.seed))
+    for words in ([], [], ["--seed", "7"], ["--draw"]):
+        run.main(["--suites", "unit", *words])
+    assert seeds[:3] == [0, 0, 7] and seeds[3] > 0
 
 
 def test_report(capsys):

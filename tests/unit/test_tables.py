@@ -62,10 +62,10 @@ def check_mutant(made, case, in_place, plans, rank, what, broken):
 
 @pytest.mark.parametrize("entry", EVERY)
 @pytest.mark.parametrize("p", [2, 3, 4])
-def test_every_mutant_is_caught(entry, p):
+def test_every_mutant_is_caught(entry, p, pytestconfig):
     """Any number of any table, rows dropped, segments swapped, chunks dropped, lanes laid on each other.
 
-    For more than two ranks MANY of them, drawn anew each time; the seed is printed with a failure.
+    For more than two ranks MANY of them; `tests/run.py --draw` draws others.
     """
     every = []
     for made in schedules(entry, p):
@@ -78,9 +78,8 @@ def test_every_mutant_is_caught(entry, p):
                         mutants = table_mutants(plan, made.commutative or case.averaged)
                         every += [(made, case, in_place, plans, rank, *mutant) for mutant in mutants]
     assert len(every) > 10 * p or not entry.serves(p)
-    seed = random.randrange(10**6)
-    print(f"seed {seed}")
-    for mutant in every if p == 2 else random.Random(seed).sample(every, min(MANY, len(every))):
+    draw = random.Random(f"{pytestconfig.option.sample_seed} {entry.title} {p}")
+    for mutant in every if p == 2 else draw.sample(every, min(MANY, len(every))):
         check_mutant(*mutant)
 
 

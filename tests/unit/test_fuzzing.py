@@ -22,7 +22,7 @@ PROGRAM = Program(
 )
 
 
-@pytest.mark.parametrize(("words", "programs", "most"), [([], 300, 4), (["--thorough"], 500, 8)])
+@pytest.mark.parametrize(("words", "programs", "most"), [([], 300, 4), (["--thorough"], 400, 8)])
 def test_hundreds_of_programs_in_a_test_run(words, programs, most):
     ranks = [each.ranks for each in run.plan(run.parse(words)) if each.suite == "mpi" and not each.many]
     assert sum(map(programs_of, ranks)) >= programs

@@ -14,7 +14,7 @@ from mpicoll.proofs.check_schedule import verify
 from mpicoll.proofs.prove import schedules
 from mpicoll.schedules.schedule import Schedule
 
-QUICK, FEW, MOST, SAMPLED = 8, 16, 64, 2
+QUICK, LARGER, FEW, MOST, SAMPLED = 5, 8, 16, 64, 2
 
 
 @pytest.mark.parametrize("entry", EVERY)
@@ -28,6 +28,18 @@ def test_proof(entry, pytestconfig):
         ordered = entry.collective.reduces and entry.serves(proof.p) and entry.keeps_order(proof.p)
         by_default = entry.serves(proof.p) * (roots + (roots - 1) * ordered)
         assert proof.schedules >= by_default if entry.grid else proof.schedules == by_default
+
+
+@pytest.mark.parametrize("entry", EVERY)
+@pytest.mark.timeout(600)
+def test_schedules_of_a_few_more_ranks(entry):
+    """Tables take nearly all of a proof's time: beyond QUICK ranks, here only those of the defaults at LARGER."""
+    for p in range(QUICK + 1, LARGER + 1):
+        for made in schedules(entry, p):
+            verify(made)
+    defaults = Schedule(entry, served(entry, LARGER))
+    check_tables(defaults)
+    check_scratch(defaults)
 
 
 @pytest.mark.parametrize("entry", EVERY)

@@ -112,7 +112,7 @@ MUTATIONS = [
         "mpicoll/plans/lowering.py",
         "max(self.index, self.last_read.get(place, -1))",
         "max(self.index, self.last_read.get(place, -1) + 1)",
-        "unit/test_verify.py",
+        "unit/test_plan.py",
     ),
     Mutation(
         "mpicoll/plans/lowering.py",
@@ -144,8 +144,8 @@ MUTATIONS = [
         "((sequence % SEQUENCES) * MAX_STRANDS) * MAX_WINDOW + slot",
         "unit/test_plan.py",
     ),
-    Mutation("mpicoll/proofs/wellformed.py", "stage + sum(whole) > plan.lane_scratch", "False", "unit/test_tables.py"),
-    Mutation("mpicoll/proofs/wellformed.py", "len(plain) <= 1 and len(codes) <= 1", "True", "unit/test_tables.py"),
+    Mutation("mpicoll/proofs/wellformed.py", "stage + sum(whole) > plan.lane_scratch", "False", "unit/test_plan.py"),
+    Mutation("mpicoll/proofs/wellformed.py", "len(plain) <= 1 and len(codes) <= 1", "True", "unit/test_plan.py"),
     # selection
     Mutation(
         "mpicoll/selection/select.py",

@@ -209,6 +209,7 @@ def tests() -> list[Step]:
 
     tools = "" if tools_changed() else " --smoke-tools"
     steps = [
+        Step("warm", [".venv/bin/mpicoll", "warm"], 600),   # kernels: no test waits for the compiler
         suite("oldest-unit", "--suites unit --sample-unit 0.4 -- -n 0", "VENV=.venv-oldest", cores=1),
         make("lint", "lint", cores=1),
         make("site", "site", cores=1),

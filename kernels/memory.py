@@ -20,9 +20,14 @@ from .deferred import deferred, intrinsic, njit
 __all__ = ["addresses", "carray", "halves", "line", "load", "load_short", "table", "words"]
 
 
+def address_of(array: np.ndarray) -> int:
+    """Return where its elements begin. Unlike array.ctypes it imports nothing, which fails while Python ends."""
+    return int(array.__array_interface__["data"][0])
+
+
 def addresses(*arrays: np.ndarray) -> np.ndarray:
     """Return (address, length) of each array, as rows of words. The arrays must outlive their addresses."""
-    return np.array([(each.__array_interface__["data"][0], len(each)) for each in arrays], np.int64)
+    return np.array([(address_of(each), len(each)) for each in arrays], np.int64)
 
 
 def _load(bits: int) -> Any:

@@ -20,7 +20,7 @@ import numpy as np
 from . import plain
 from .cache import jit
 from .deferred import intrinsic, njit
-from .memory import addresses, line, table
+from .memory import address_of, addresses, line, table
 
 __all__ = ["Layout", "copy_bytes", "move_bytes", "pack_elements", "unpack_elements"]
 
@@ -36,7 +36,7 @@ class Layout:
         if any(each.dtype != np.int64 or not each.flags.c_contiguous for each in self._vectors):
             raise TypeError("the vectors of a layout are contiguous and of int64")
         self._addresses = addresses(*self._vectors)
-        self.address: int = self._addresses.ctypes.data
+        self.address: int = address_of(self._addresses)
 
 
 def _copy_bytes(typing: Any, dst: Any, src: Any, length: Any) -> Any:

@@ -94,7 +94,7 @@ def low(dtype: np.dtype) -> str | None:
     >>> low(np.dtype("f2")), low(LOW["bfloat16"]), low(np.dtype("f4"))
     ('float16', 'bfloat16', None)
     """
-    name = dtype.names[0] if dtype.names is not None and len(dtype.names) == 1 else dtype.name
+    name = dtype.names[0] if dtype.names is not None and len(dtype.names) == 1 else dtype.type.__name__
     known = LOW.get(name)
     alike = known is not None and known.itemsize == dtype.itemsize and dtype.isnative
     return name if alike and (dtype == known or dtype.isbuiltin == 2) else None

@@ -10,6 +10,7 @@ Schedules, proofs and pictures need no MPI: only what is reached through Comm im
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -41,10 +42,14 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use."""
-    if name in _LATER:
-        return getattr(import_module(f".{_LATER[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Import on first use. What came with it is kept too: while Python ends, nothing can be imported."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import_module(f".{_LATER[name]}", __name__)
+    for each, module in _LATER.items():
+        if hasattr(loaded := sys.modules.get(f"{__name__}.{module}"), each):
+            globals()[each] = getattr(loaded, each)
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

@@ -17,6 +17,7 @@ from mpi4py import MPI
 from ..engines.work import BUT_IN_CODES, EVERYWHERE, Work
 from ..errors import OperatorError
 from ..kernels import background, reduce, rules
+from ..kernels.memory import address_of
 from ..kernels.rules import SCALABLE
 from ..kernels.serving import address, narrow_address, scale_address, widen_address
 from ..stderr import last_words
@@ -161,7 +162,7 @@ def _by_kernel(name: str, facts: TypeFacts) -> MPI.Op:
 def divisor(dtype: np.dtype[Any], p: int) -> int:
     """Return the address of one element that says p, for the kernels that divide; it stays valid."""
     _divisors.append(np.array([p], dtype))
-    return _divisors[-1].ctypes.data
+    return address_of(_divisors[-1])
 
 
 def _average(facts: TypeFacts) -> Operator | str:

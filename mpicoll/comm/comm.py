@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from mpi4py import MPI
 
@@ -27,6 +27,7 @@ from .lifetime import attach, check_usable, detach
 from .methods import Collectives
 from .requests import Request, keeping
 
+Kind = TypeVar("Kind", bound="Comm")
 _PREDEFINED = tuple(map(MPI._handleof, (MPI.COMM_WORLD, MPI.COMM_SELF)))
 
 
@@ -223,13 +224,18 @@ class Comm(Collectives, Survivors):
         detach(self)
         super().Disconnect()
 
-    def _same_class(self, comm: MPI.Comm) -> Any:
-        return type(self)(comm)  # type: ignore[arg-type]
+    def _child(self, kind: type[Kind], comm: Any) -> Kind:
+        """Return a communicator made from this one, as a class of ours; its ranks have agreed as this one's."""
+        if comm != MPI.COMM_NULL:
+            attach(comm, self._open())
+        return kind(comm)
 
-    @classmethod
-    def _part(cls, comm: MPI.Comm) -> Any:
+    def _same_class(self, comm: MPI.Comm) -> Any:
+        return self._child(type(self), comm)
+
+    def _part(self, comm: MPI.Comm) -> Any:
         """Of this class too, but of one without a topology."""
-        return (Comm if issubclass(cls, MPI.Topocomm) else cls)(comm)  # type: ignore[arg-type]
+        return self._child(Comm if isinstance(self, MPI.Topocomm) else type(self), comm)
 
     def Dup(self, info: MPI.Info | None = None) -> Any:
         """Return a duplicate, of this class."""
@@ -283,7 +289,8 @@ class Comm(Collectives, Survivors):
         errhandler: MPI.Errhandler | None = None,
     ) -> Any:
         """Return the communicator of a group, of the class that Split gives."""
-        return cls._part(MPI.Intracomm.Create_from_group(group, stringtag, info, errhandler))
+        comm: Any = MPI.Intracomm.Create_from_group(group, stringtag, info, errhandler)
+        return (Comm if issubclass(cls, MPI.Topocomm) else cls)(comm)
 
     def Create_group(self, group: MPI.Group, tag: int = 0) -> Any:
         """Return the communicator of a group, collective over the group only, of the class that Split gives."""
@@ -295,11 +302,11 @@ class Comm(Collectives, Survivors):
         self, dims: Sequence[int], periods: Sequence[bool] | None = None, reorder: bool = False
     ) -> Cartcomm:
         """Return a grid of these ranks; COMM_NULL for ranks outside."""
-        return Cartcomm(super().Create_cart(dims, periods, reorder))
+        return self._child(Cartcomm, super().Create_cart(dims, periods, reorder))
 
     def Create_graph(self, index: Sequence[int], edges: Sequence[int], reorder: bool = False) -> Graphcomm:
         """Return a graph of these ranks, which each gives as a whole; COMM_NULL for ranks outside."""
-        return Graphcomm(super().Create_graph(index, edges, reorder))
+        return self._child(Graphcomm, super().Create_graph(index, edges, reorder))
 
     def Create_dist_graph_adjacent(
         self,
@@ -312,7 +319,7 @@ class Comm(Collectives, Survivors):
     ) -> Distgraphcomm:
         """Return a graph of these ranks, of which each gives its own edges."""
         given = sources, destinations, sourceweights, destweights, info, reorder
-        return Distgraphcomm(super().Create_dist_graph_adjacent(*given))
+        return self._child(Distgraphcomm, super().Create_dist_graph_adjacent(*given))
 
     def Create_dist_graph(
         self,
@@ -324,7 +331,8 @@ class Comm(Collectives, Survivors):
         reorder: bool = False,
     ) -> Distgraphcomm:
         """Return a graph of these ranks, of which each gives any edges."""
-        return Distgraphcomm(super().Create_dist_graph(sources, degrees, destinations, weights, info, reorder))
+        given = sources, degrees, destinations, weights, info, reorder
+        return self._child(Distgraphcomm, super().Create_dist_graph(*given))
 
 
 class Cartcomm(MPI.Cartcomm, Comm):

@@ -22,6 +22,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from ..errors import CommError
@@ -45,13 +46,13 @@ _attributes = threading.RLock()
 _process = os.getpid()
 
 
-def attach(comm: MPI.Intracomm, like: Channel | None = None, own: Sequence[MPI.Intracomm] = ()) -> Channel:
+def attach(comm: MPI.Intracomm, parent: Channel | None = None, own: Sequence[MPI.Intracomm] = ()) -> Channel:
     """Return the channel of a communicator. Where there is none yet, make one, which is collective (see Channel)."""
     channel = _attribute(comm)
     if channel is None:
         _give_back()
         cache.show_progress = MPI.COMM_WORLD.rank == 0
-        channel = Channel(comm, open_fast_path, like, own)
+        channel = Channel(comm, open_fast_path, parent, own)
         with _attributes:
             comm.Set_attr(_keyval, channel)  # type: ignore[arg-type]
         LIVE[id(channel)] = channel
@@ -122,14 +123,19 @@ def _is_freed(channel: Channel) -> bool:
 
 def _finalizing(comm: MPI.Comm, keyval: int, value: Any) -> None:
     """Close everything, since the program has called MPI_Finalize, which begins by deleting COMM_SELF's attributes."""
-    _close()
+    _end()
+    if os.getpid() == _process:
+        for channel in [*LIVE.values(), *LEFT]:
+            with contained("freeing a private communicator"):
+                channel.free(drain=False)
 
 
 @atexit.register
-def _close() -> None:
-    """End what must have ended before MPI_Finalize: threads that call MPI, waiting for other ranks, communicators.
+def _end() -> None:
+    """End what must have ended before MPI_Finalize: threads that call MPI, and waiting for other ranks.
 
-    Operations still in flight keep their memory to the end of the process, since MPI may write to it until then.
+    Communicators stay, for what the program may still do with them while Python ends. Operations still in flight keep
+    their memory to the end of the process, since MPI may write to it until then.
     """
     progress.THREAD.stop()
     responder.RESPONDER.stop()
@@ -140,9 +146,18 @@ def _close() -> None:
         _give_back(LAST)  # MPIs complain of a barrier that did not end
         for channel in [*LIVE.values(), *LEFT]:
             LEAKED.extend(channel.in_flight)
-            with contained("freeing a private communicator"):
-                channel.free(drain=False)
+            with contained("freeing persistent messages"):
+                channel.persistent.rest()
+        _import_parts_of_numpy()
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(LEAKED))
+
+
+def _import_parts_of_numpy() -> None:
+    """Have NumPy import what it imports when it is first used, since nothing can be imported while Python ends."""
+    numbers = np.zeros(1, np.int64)
+    for method in ("sum", "prod", "max", "min", "any", "all", "mean"):
+        getattr(numbers, method)()
+    repr(numbers.dtype)
 
 
 def check_usable(comm: MPI.Intracomm) -> None:

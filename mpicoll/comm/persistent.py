@@ -19,7 +19,6 @@ from ..engines.protocol import Execution
 from ..errors import CommError, MpicollError, RequestError
 from ..fastpath.outcome import Outcome
 from ..kernels import background
-from ..kernels.background import NotCompiled
 from ..runtime.channel import Channel
 from ..runtime.faults import contained
 from ..runtime.operation import Failed, Operation, Polled, Raised, Running, Stage
@@ -167,14 +166,12 @@ class PersistentCall(UnderWay):
         """Return the fast path of its starts; all stays as it is from one to the next."""
         if self.channel.fast_path.closed or background.state.pending:
             return None
-        from ..fastpath.start import CompiledFastStart  # here, since the compiled engine need not load
-
         self.start()  # binds it
         started = self.channel.started[self.sequence]
-        try:
-            return CompiledFastStart(self.channel, self.own_execution, started, self.call.prepared.nbytes)
-        except NotCompiled:
-            return None
+        fast_start: CompiledFastStart | None = self.channel.fast_path.open_start(
+            self.own_execution, started, self.call.prepared.nbytes
+        )
+        return fast_start
 
     def update_kernels(self) -> bool:
         """Use compiled kernels that have arrived since the last start; return whether a fast start is there now."""
@@ -276,6 +273,13 @@ class PersistentCall(UnderWay):
         for step in steps:  # each, whatever another raises: a finalizer has no caller
             with contained("a finalizer of a persistent request", in_callback=True):
                 step()
+
+    def rest(self) -> None:
+        """Give back the persistent requests of messages until the next start; MPI's own for good."""
+        if self.native is None:
+            self.own_execution.free()
+        else:
+            self.close()
 
     def close(self) -> None:
         """Let go of the persistent requests of messages, or of MPI's own: its communicator goes."""

@@ -20,6 +20,7 @@ import numpy as np
 from ..errors import CodecError, ParameterError
 from ..kernels import codecs as kernels
 from ..kernels import reduce
+from ..kernels.memory import address_of
 from ..kernels.rules import LOW
 
 __all__ = ["GROUPS", "NAMES", "Codec", "parse"]
@@ -116,7 +117,7 @@ class Codec:
         """
         check_array(self, x)
         codes, params = np.empty(self.nbytes(x.size), np.uint8), self.params(keep)
-        reduce.call(self.addresses[0], _at(codes), _at(x), _at(params), x.size)
+        reduce.call(self.addresses[0], address_of(codes), address_of(x), address_of(params), x.size)
         check_finite(self, params, nonfinite)
         return codes
 
@@ -125,7 +126,7 @@ class Codec:
         if codes.nbytes != self.nbytes(n):
             raise CodecError(f"{self} makes {self.nbytes(n)} bytes of {n} elements, and these are {codes.nbytes}")
         x, params = np.empty(n, np.float32), self.params()
-        reduce.call(self.addresses[1], _at(x), _at(codes), _at(params), n)
+        reduce.call(self.addresses[1], address_of(x), address_of(codes), address_of(params), n)
         check_finite(self, params, nonfinite)
         return x
 
@@ -141,10 +142,6 @@ def check_finite(codec: Codec, params: np.ndarray, nonfinite: str = "raise") -> 
     """Raise CodecError where a kernel met what is no finite number."""
     if params[kernels.PROBLEMS] and nonfinite == "raise":
         raise CodecError(f"{codec} met NaN, infinity or a number too large for it; what it gives is wrong")
-
-
-def _at(array: np.ndarray) -> int:
-    return int(array.__array_interface__["data"][0])
 
 
 def parse(spec: str) -> Codec:

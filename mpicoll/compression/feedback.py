@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import CodecError
+from ..kernels.memory import address_of
 from .codecs import Codec, check_array, parse
 
 __all__ = ["Allreduce"]
@@ -87,4 +88,4 @@ class Allreduce:
 
 
 def _address(buffer: np.ndarray) -> int:
-    return int(buffer.__array_interface__["data"][0])
+    return address_of(buffer)

@@ -12,6 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import CodecError, ParameterError
+from ..kernels.memory import address_of
 
 __all__ = ["PowerSGD"]
 
@@ -45,7 +46,7 @@ class PowerSGD:
         """
         if buffer.dtype != np.float32 or not buffer.flags.c_contiguous:
             raise CodecError(f"PowerSGD takes contiguous float32, and the array is {buffer.dtype}; convert it first")
-        n, address = buffer.size, int(buffer.__array_interface__["data"][0])
+        n, address = buffer.size, address_of(buffer)
         rows, columns = _matrix(buffer.shape)
         if self.nbytes(buffer.shape) == 4 * n:
             self.comm.Allreduce(MPI.IN_PLACE, buffer)

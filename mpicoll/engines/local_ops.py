@@ -16,7 +16,7 @@ import numpy as np
 from .. import kernels
 from ..kernels.cache import jit
 from ..kernels.deferred import intrinsic, njit
-from ..kernels.memory import addresses, line, table
+from ..kernels.memory import address_of, addresses, line, table
 from ..kernels.serving import call_address, copy_bytes, move_bytes
 from ..plans import plan, rolled
 from ..plans.plan import CODED, FOLD, LAST, RECV, SCRATCH, PlanTables
@@ -67,7 +67,7 @@ def _wide_strip(typing: Any) -> Any:
 def _wide_strip_in_python() -> int:
     """Return the same, in memory that stays for as long as any thread's fold, which there may be many of."""
     _strips.append(strip := np.empty(WIDE_STRIP, np.float32))
-    return int(strip.ctypes.data)
+    return address_of(strip)
 
 
 _strips: deque[np.ndarray] = deque(maxlen=256)
@@ -273,7 +273,7 @@ class Tables:
         self.message = np.zeros(2, np.int64)
         self._arrays = rows, segments, geometry, bases, work, self.message
         self._addresses = addresses(*self._arrays)
-        self.address: int = self._addresses.ctypes.data
+        self.address: int = address_of(self._addresses)
 
 
 @njit

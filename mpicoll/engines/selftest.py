@@ -13,6 +13,7 @@ from ..kernels import serving
 from ..kernels.background import NotCompiled, Request, instead_of
 from ..plans.plan import FOLD, IN, OUT, RECV, SCRATCH, SEND, WHOLE, Plan
 from ..plans.rolled import RolledPlan, rolled
+from .load import engine_named
 from .work import Work
 
 _PATIENCE = 5.0  # seconds
@@ -42,8 +43,7 @@ def check(wait: bool = True) -> str | None:
     """
     if not wait:
         try:
-            from . import compiled
-
+            compiled = engine_named("compiled")
             with instead_of(Request(compiled.__name__, "advance")):
                 compiled.advance.prepare()
         except NotCompiled:
@@ -58,7 +58,7 @@ def check(wait: bool = True) -> str | None:
 def _check() -> str | None:
     """Test the engine, once per process, in about a millisecond once it is compiled."""
     try:
-        from . import compiled
+        compiled = engine_named("compiled")
     except Exception as error:  # a numba or a C library that does not fit
         return f"it does not load: {error}"
     comm = oneself()

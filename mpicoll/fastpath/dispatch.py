@@ -35,6 +35,7 @@ from . import context as field
 from . import entry, signature
 from .moment import moment
 from .outcome import Outcome
+from .start import CompiledFastStart
 from .table import Key, Kind, Stats, Table
 
 if TYPE_CHECKING:
@@ -214,6 +215,13 @@ class CompiledFastPath:
         found = self.table.take(int(self.context[field.ROW]))
         self.channel.leak(((found, self._lent()), self._held()), self.channel.sequence)
         self.context[field.OUTCOME] = Outcome.MISSED
+
+    def open_start(self, execution: compiled.Execution, started: np.ndarray, nbytes: int) -> CompiledFastStart | None:
+        """Return the fast path of a persistent collective's starts; None until its functions are compiled."""
+        try:
+            return CompiledFastStart(self.channel, execution, started, nbytes)
+        except background.NotCompiled:
+            return None
 
     def lend(self, scratch: np.ndarray) -> bool:
         """Let calls of the fast path use this scratch; False where one that the function began uses the last."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,10 +39,9 @@ def open_fast_path(channel: Channel) -> FastPath:
             _logged.add(why)
             LOG.warning("every call takes the slow path: %s", why)
         return ClosedFastPath(why)
-    from .dispatch import CompiledFastPath  # here, since the compiled engine need not load
-
     try:
-        return CompiledFastPath(channel)
+        fast_path: FastPath = _compiled()(channel)
+        return fast_path
     except NotCompiled:
         return ClosedFastPath(COMPILING)
     except ImportError as error:
@@ -69,6 +69,9 @@ class ClosedFastPath:
     def insert(self, call: Call) -> None:
         """Do nothing."""
 
+    def open_start(self, execution: Any, started: np.ndarray, nbytes: int) -> None:
+        """Return None: starts take the slow path."""
+
     def lend(self, scratch: np.ndarray) -> bool:
         """Let whoever asks use the scratch."""
         return True
@@ -90,6 +93,14 @@ class ClosedFastPath:
         """Do nothing."""
 
 
+@cache  # so that it can be had while Python ends, when nothing can be imported
+def _compiled() -> Any:
+    from .dispatch import CompiledFastPath  # here, since the compiled engine need not load
+
+    return CompiledFastPath
+
+
+@cache
 def unknown_layout() -> str | None:
     """Return why compiled code cannot read the arguments of calls, None where it can.
 

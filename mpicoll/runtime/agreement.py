@@ -59,6 +59,24 @@ def agree(comm: MPI.Intracomm) -> Agreed:
     return Agreed(settings, *_engine(comm, settings.engine), nodes, *_table(comm, settings, nodes))
 
 
+def inherited(parent: Agreed, of: MPI.Intracomm, comm: MPI.Intracomm) -> Agreed:
+    """Return what the ranks of a communicator made from another agree on by having agreed on that; without a message.
+
+    of: a communicator of the parent's ranks.
+    """
+    groups = [each.Get_group() for each in (comm, of)]
+    place = MPI.Group.Translate_ranks(groups[0], None, groups[1])
+    for group in groups:
+        group.Free()
+    if place == list(range(of.size)):
+        return with_compiled_kernels(parent, comm)
+    here = {rank: i for i, rank in enumerate(place)}
+    parts = (sorted(here[rank] for rank in node if rank in here) for node in parent.nodes)
+    nodes = tuple(sorted(tuple(part) for part in parts if part))
+    table, untuned = _table(comm, parent.settings, nodes)
+    return with_compiled_kernels(replace(parent, nodes=nodes, table=table, untuned=untuned), comm)
+
+
 def with_compiled_kernels(agreed: Agreed, comm: MPI.Intracomm) -> Agreed:
     """Return the same values with the engine that serves now; the compiled one may have arrived meanwhile."""
     if agreed.engine_why != COMPILING:

@@ -24,7 +24,7 @@ from ..plans.plan import SEQUENCES
 from ..schedules.collectives import PERSISTENT
 from ..selection.select import NATIVE, Choice, Overrides
 from . import duplicate, progress, watchdog
-from .agreement import COMPILING, Agreed, agree, with_compiled_kernels
+from .agreement import COMPILING, Agreed, agree, inherited, with_compiled_kernels
 from .cache import Cache
 from .counters import BROKEN, CALLS, NUMBERS, TRACES
 from .departure import Departure
@@ -66,15 +66,18 @@ class Channel:
         self,
         comm: MPI.Intracomm,
         open_fast_path: OpenFastPath,
-        like: Channel | None = None,
+        parent: Channel | None = None,
         own: Sequence[MPI.Intracomm] = (),
     ) -> None:
-        """Set up for a communicator. Collective, unless it is like another and given communicators of its own."""
+        """Set up for a communicator. Collective, unless it is given communicators of its own.
+
+        parent: of the communicator that it was made from, if any, which agreed for both.
+        """
         own = own or [duplicate.without_attributes(comm)]
         self.comm = own[0]
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank, self.size = comm.rank, comm.size
-        self.agreed: Agreed = like.agreed if like is not None else self._agree()
+        self.agreed: Agreed = self._agree() if parent is None else inherited(parent.agreed, parent.comm, self.comm)
         self.settings = self.agreed.settings
         self.cache = Cache()
         self.numbers, self.how_busy = np.zeros(NUMBERS, np.int64), _how_busy
@@ -98,7 +101,7 @@ class Channel:
         self.departure = Departure(self.comm)
         # In check mode MPI's own collectives start once the ranks have compared the call. That need not be in the order
         # of calls, so they have a communicator to themselves.
-        self.compared = MPI.Intracomm((self.comm.Dup() if like is None else own[1]) if self.settings.check else None)
+        self.compared = MPI.Intracomm((own[1] if own[1:] else self.comm.Dup()) if self.settings.check else None)
         self.entered = 0  # threads that begin a call, which is counted and perhaps not in flight yet
         self.compared_until = 0  # the calls up to this one are compared without check mode, too
         self.any_form = False  # whether ranks may make a call in different forms

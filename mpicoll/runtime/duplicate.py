@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import TypeVar
 
@@ -36,7 +37,8 @@ def _may_harm() -> bool:
     MPICH 5.0 keeps what both wait for in one list of the process, which MPI_Comm_idup changes without the list's lock
     (sched_cb_gcn_allocate_cid). It crashes or stands still, with mpi4py alone too.
     """
-    return MPI.get_vendor()[0] == "MPICH" and MPI.Query_thread() == MPI.THREAD_MULTIPLE
+    others = MPI.Query_thread() == MPI.THREAD_MULTIPLE and not sys.is_finalizing()  # then there is no other thread
+    return MPI.get_vendor()[0] == "MPICH" and others
 
 
 class Duplicate:

@@ -31,6 +31,9 @@ class FastPath(Protocol):
     def insert(self, call: Any) -> None:
         """Serve calls of this kind from now on, if it has a key, and the same served the last one."""
 
+    def open_start(self, execution: Any, started: np.ndarray, nbytes: int) -> Any:
+        """Return the fast path of a persistent collective's starts, None where they take the slow path."""
+
     def under(self, overrides: Overrides) -> None:
         """Serve calls by what was inserted under these overrides."""
 

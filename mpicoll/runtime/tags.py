@@ -50,6 +50,9 @@ class Owner(Protocol):
     def name(self) -> str:
         """The method's name."""
 
+    def rest(self) -> None:
+        """Give back what MPICH complains of where a program ends."""
+
     def close(self) -> None:
         """Let go of what is held on the slot's communicator, which goes."""
 
@@ -107,6 +110,11 @@ class Slots:
         for owner in list(self.owners):
             if owner.fast_start is not None:
                 owner.fast_start.close()
+
+    def rest(self) -> None:
+        """Give back what MPICH complains of where a program ends: persistent requests."""
+        for owner in list(self.owners):
+            owner.rest()
 
     def free(self) -> None:
         """Free the communicators."""

@@ -106,6 +106,65 @@ ENDINGS = {
         request.Wait()
         pair.Free()
     """,
+    # what it still calls while Python ends, when nothing can be imported any more
+    **{
+        f"calls in finalizers and atexit handlers, {how}": f"""
+        import atexit
+        def calls(comm):
+            n, ones, got = comm.size, np.ones(2), np.zeros(2)
+            wide, gathered, pairs = np.ones(2 * n), np.zeros(2 * n), np.zeros(2, np.dtype("d,i", align=True))
+            counts = [2] * n
+            comm.Barrier()
+            comm.Bcast(wide, n - 1)
+            comm.Gather(ones, gathered if comm.rank == 0 else None)
+            comm.Gatherv(ones, [gathered, counts] if comm.rank == 0 else None)
+            comm.Scatter(wide if comm.rank == 0 else None, got)
+            comm.Scatterv([wide, counts] if comm.rank == 0 else None, got)
+            comm.Allgather(ones, gathered)
+            comm.Allgatherv(ones, [gathered, counts])
+            comm.Alltoall(wide, gathered)
+            comm.Alltoallv([wide, counts], [gathered, counts])
+            comm.Reduce(ones, got, MPI.SUM, 0)
+            comm.Reduce_scatter_block(wide, got, MPI.PROD)
+            comm.Reduce_scatter(wide, got, counts)
+            comm.Scan(ones, got, MPI.MAX)
+            comm.Exscan(ones, got)
+            comm.Allreduce([pairs.copy(), 2, MPI.DOUBLE_INT], [pairs, 2, MPI.DOUBLE_INT], MPI.MAXLOC)
+            comm.Allreduce(ones.astype("f2"), got.astype("f2"))
+            op = MPI.Op.Create(lambda a, b, t: np.add(np.frombuffer(a), np.frombuffer(b), out=np.frombuffer(b)), True)
+            comm.Allreduce(ones, got, op)
+            op.Free()
+            with comm.using(engine="mpi4py", allreduce="ring", chunk_bytes=8):
+                comm.Allreduce(wide, gathered)
+            with comm.using(allreduce="native"):
+                comm.Allreduce(ones, got)
+            for request in (comm.Allreduce_init(ones, got), comm.Barrier_init()):
+                request.Start()
+                request.Wait()
+                request.Free()
+            for request in [comm.Iallreduce(ones, got), comm.Ibcast(wide), comm.Ibarrier()]:
+                request.Wait()                # in lists Open MPI asks mpi4py, which answers no more
+            assert (got == n).all() and (gathered == n).all(), (got, gathered)
+            works(comm)
+        class Last:
+            def __init__(self, comm, calls=calls):
+                self.comm, self.calls = comm, calls
+            def __del__(self):
+                if os.getpid() != started:
+                    return
+                self.calls(self.comm)
+                for part in (self.comm.Split(0), self.comm.Dup(), self.comm.Create_cart([p])):
+                    self.calls(part)
+                    part.Free()
+                self.comm.Free()
+                say("last calls of", rank)
+        started, comm = os.getpid(), mpicoll.Comm(world)
+        atexit.register(calls, comm)
+        last = Last(comm.Dup())
+        {code}
+        """
+        for how, code in (("the first ones", ""), ("later ones", "[calls(last.comm) for _ in range(3)]"))
+    },
     # who finalizes MPI
     "Finalize": """
         comm = mpicoll.Comm(world)
@@ -232,7 +291,9 @@ def test_ends_in_silence(mpiexec, tmp_path, ending):
     code, script = dedent(ENDINGS[ending]), tmp_path / "script.py"
     script.write_text(HEAD + code + ("" if "sys.exit" in code else "say('end of', rank)\n"))
     done = mpiexec(2, "python", script)
-    assert (done.status, sorted(done.output.splitlines())) == (0, ["end of 0", "end of 1"]), done.output
+    said = [line for line in done.output.splitlines() if not line.startswith("last calls")]
+    assert (done.status, sorted(said)) == (0, ["end of 0", "end of 1"]), done.output
+    assert done.output.count("last calls") == (2 if "Last" in code else 0)
     assert not leftovers(script)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import wraps
 from typing import Any, TypeVar, cast
 
 from mpi4py import MPI
@@ -25,13 +26,29 @@ from . import persistent
 from .failures import Survivors
 from .lifetime import attach, check_usable, detach
 from .methods import Collectives
+from .objects import Objects
 from .requests import Request, keeping
 
 Kind = TypeVar("Kind", bound="Comm")
 _PREDEFINED = tuple(map(MPI._handleof, (MPI.COMM_WORLD, MPI.COMM_SELF)))
 
 
-class Comm(Collectives, Survivors):
+def _calling_errhandler(method: Any) -> Any:
+    """Decorate a method whose errors the communicator's error handler is called for."""
+
+    @wraps(method)
+    def calling(self: Comm, *arguments: Any) -> Any:
+        try:
+            return method(self, *arguments)
+        except MPI.Exception as error:
+            if self._channel is not None:
+                self._channel.call_errhandler(error)
+            raise
+
+    return calling
+
+
+class Comm(Collectives, Objects, Survivors):
     """An MPI.Intracomm whose collectives are mpicoll's; everything else is inherited.
 
     Comm(comm) is collective over comm: it makes a private communicator for mpicoll's messages, which goes when
@@ -144,6 +161,7 @@ class Comm(Collectives, Survivors):
 
     # -- the way of a call ------------------------------------------------------------------------------
 
+    @_calling_errhandler
     def _call(self, method: Method, *arguments: Any) -> None:
         """Carry out a call that the fast path did not serve, or not to its end."""
         channel = self._open()
@@ -155,6 +173,7 @@ class Comm(Collectives, Survivors):
         elif operation is not None:
             channel.run(operation)
 
+    @_calling_errhandler
     def _start(self, method: Method, *arguments: Any) -> MPI.Request:
         """Begin such a call, and return its request."""
         channel = self._open()
@@ -167,6 +186,7 @@ class Comm(Collectives, Survivors):
         channel.fast_path.insert(call)
         return request
 
+    @_calling_errhandler
     def begin(self, form: str, method: Method, *arguments: Any) -> Operation | None:
         """Begin a call as its blocking or its nonblocking form would; for who waits for it in another way than these.
 
@@ -186,6 +206,7 @@ class Comm(Collectives, Survivors):
             channel.fast_path.insert(call)
         return operation
 
+    @_calling_errhandler
     def _init(self, info: MPI.Info, method: Method, *arguments: Any) -> MPI.Prequest:
         """Return a request that carries out a call at every Start."""
         channel = self._open()

@@ -117,6 +117,12 @@ def gather_recvcounts(channel: Channel, arguments: Arguments, name: str) -> None
     set_counts(arguments, counts.all[:, 0].tolist(), channel.rank)
 
 
+def compare_objects(channel: Channel, name: str) -> None:
+    """Before a collective of objects: compare that all ranks make it. Raises MismatchError."""
+    mine = {"sequence": channel.next_sequence(), "collective": f"{name} of objects"}
+    channel.run(comparison(channel, mine, name))
+
+
 def refuse(channel: Channel, error: MpicollError, form: str, name: str) -> None:
     """Tell of wrong arguments on this rank: in check mode to all others, so that they raise too; else to who asks.
 

@@ -91,7 +91,11 @@ class Call:
     def native(self, form: str, comm: MPI.Intracomm, *more: Any) -> Any:
         """Call MPI's own method in a form on the same arguments; more is what that form takes besides."""
         one = self.arguments.one if self.arguments is not None else None
-        return self.invocation.native(one, self.facts, form, comm, *more)
+        try:
+            return self.invocation.native(one, self.facts, form, comm, *more)
+        except MPI.Exception as error:
+            error.is_handled = type(comm) is not MPI.Intracomm  # type: ignore[attr-defined] # MPI called its handler
+            raise
 
     def nbytes(self, p: int) -> int:
         """Return the bytes selection looks at: the whole vector, or one rank's send buffer for alltoall.

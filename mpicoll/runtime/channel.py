@@ -76,6 +76,7 @@ class Channel:
         own = own or [duplicate.without_attributes(comm)]
         self.comm = own[0]
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self.handle = MPI._handleof(comm)  # no more than that: the user may free the communicator
         self.rank, self.size = comm.rank, comm.size
         self.agreed: Agreed = self._agree() if parent is None else inherited(parent.agreed, parent.comm, self.comm)
         self.settings = self.agreed.settings
@@ -315,6 +316,12 @@ class Channel:
         with contained("telling other ranks of an error"):
             self.failures = [*self.failures, Failure(*one, describe(error), made)][-RECENT:]
             watchdog.own_up(self)
+
+    def call_errhandler(self, error: MPI.Exception) -> None:
+        """Have the error handler of the user's communicator called, as MPI does, once for each error."""
+        if not self.freed and not getattr(error, "is_handled", False):
+            error.is_handled = True  # type: ignore[attr-defined]
+            MPI.Intracomm.fromhandle(self.handle).Call_errhandler(error.Get_error_code())
 
     def farewell(self) -> None:
         """Tell every rank that this one has ended."""

@@ -15,6 +15,7 @@ from support.in_form import FORMS, in_form
 
 import mpicoll
 from mpicoll import errors
+from mpicoll.comm.objects import NAMES
 from mpicoll.dispatch.check_mode import Exchange
 from mpicoll.dispatch.methods import METHODS
 from mpicoll.errors import MismatchError
@@ -280,6 +281,32 @@ def test_forms_that_differ_raise_on_every_rank(checked, ours, theirs):
     else:
         with pytest.raises(MismatchError, match=f"differ in form: .*{ours}.*{theirs}"):
             call()
+    works(checked)
+
+
+@several
+def test_objects_and_arrays_are_told_apart(checked):
+    """A lowercase method on one rank, and its namesake, or another lowercase one, on the others."""
+    objects = {
+        "bcast": lambda: checked.bcast(1),
+        "gather": lambda: checked.gather(1),
+        "scatter": lambda: checked.scatter([1] * checked.size),
+        "allgather": lambda: checked.allgather(1),
+        "alltoall": lambda: checked.alltoall([1] * checked.size),
+        "reduce": lambda: checked.reduce(1),
+        "allreduce": lambda: checked.allreduce(1),
+        "scan": lambda: checked.scan(1),
+        "exscan": lambda: checked.exscan(1),
+    }
+    assert sorted(objects) == sorted(NAMES)
+    arrays = collectives(checked, "blocking")
+    names = list(objects)
+    for name, other in zip(names, names[1:] + names[:1]):
+        objects[name]()
+        for theirs in (arrays[name.capitalize()], objects[other]):
+            with pytest.raises(MismatchError, match=f"differ in collective: .*{name} of objects"):
+                (theirs if odd(checked) else objects[name])()
+    checked.barrier() if odd(checked) else checked.Barrier()  # MPI has one for both
     works(checked)
 
 

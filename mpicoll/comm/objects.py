@@ -1,0 +1,40 @@
+"""The lowercase collectives, of Python objects: mpi4py's own, in check mode compared with the calls of the others."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any
+
+from mpi4py import MPI
+
+from ..dispatch import check_mode
+from ..runtime.channel import Channel
+
+NAMES = ("bcast", "gather", "scatter", "allgather", "alltoall", "reduce", "allreduce", "scan", "exscan")
+
+
+class Objects(MPI.Intracomm):
+    """Collectives of objects that are pickled."""
+
+    _channel: Channel | None
+
+    def barrier(self) -> None:
+        """Barrier: MPI has one for both, so some ranks may call this and others that."""
+        self.Barrier()
+
+
+def _compared(name: str) -> Any:
+    native = getattr(MPI.Intracomm, name)
+
+    @wraps(native)
+    def method(self: Objects, *arguments: Any, **options: Any) -> Any:
+        channel = self._channel
+        if channel is not None and channel.settings.check and not channel.freed:
+            check_mode.compare_objects(channel, name)
+        return native(self, *arguments, **options)
+
+    return method
+
+
+for _name in NAMES:
+    setattr(Objects, _name, _compared(_name))

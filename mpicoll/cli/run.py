@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from ..launcher import rank
 from ..stderr import keep_stderr
 from .group import MpiCommand, asking, console, refuse
 from .program import STDIN, Program, own_frames
+from .start import MODULE, WhenInitialized
 
 if TYPE_CHECKING:
     from ..runtime.trace import Tally
@@ -64,18 +66,32 @@ def run(chosen: Sequence[str], summary: bool, with_torch: bool, words: Sequence[
     With --torch a program that trains by init_process_group("gloo") runs on mpicoll too, with rank and size from MPI
     where the environment has no MASTER_ADDR; --summary then counts torch's operations.
 
-    MPI is initialized before the program starts, with mpi4py's defaults. Standard input, as a program, is read by
-    rank 0 for all. A rank that ends by an exception, or an exit status that is not 0, ends all, as under
-    `python -m mpi4py`, two seconds later: meanwhile ranks that wait for it in a collective say so.
+    The program initializes MPI, when it imports mpi4py.MPI or, with mpi4py.rc.initialize = False, by MPI.Init or
+    MPI.Init_thread; MPI.COMM_WORLD is mpicoll's from then on. With --torch, or where the program is standard input,
+    which rank 0 reads for all, MPI is initialized before it starts. A rank that ends by an exception, or an exit status
+    that is not 0, ends all, as under `python -m mpi4py`, two seconds later: meanwhile ranks that wait for it in a
+    collective say so.
     """
     with asking():
         overrides, program = parse_using(chosen), Program.parse(words)
-    tally = _prepare(program, overrides, summary, with_torch)
+    context = click.get_current_context()
+    tallies: list[Tally] = []
+
+    def prepare() -> None:
+        with context.scope(cleanup=False):  # the program may be in another thread
+            tally = _prepare(program, overrides, summary, with_torch)
+        if tally is not None:
+            tallies.append(tally)
+
+    if with_torch or program.kind == STDIN or program.trouble() or MODULE in sys.modules:
+        prepare()
+    else:
+        sys.meta_path.insert(0, WhenInitialized(prepare))
     try:
         _run(program)
     finally:
-        if tally is not None:
-            _show(tally)
+        if summary and rank() == 0:
+            _show(tallies[0] if tallies else None)
 
 
 def parse_using(chosen: Sequence[str]) -> Overrides:
@@ -104,7 +120,7 @@ def _number(name: str, text: str | None) -> int | None:
 
 
 def _prepare(program: Program, overrides: Overrides, summary: bool, with_torch: bool) -> Tally | None:
-    """Make the world mpicoll's; on all ranks, or a usage error on all."""
+    """Make the world mpicoll's; on all ranks, or a usage error on all. Return what counts calls, if that is asked."""
     try:
         from ..comm import world
     except (ImportError, RuntimeError) as error:
@@ -129,7 +145,7 @@ def _prepare(program: Program, overrides: Overrides, summary: bool, with_torch: 
         world.replace(overrides, tally)
     if with_torch:
         torch.alias()
-    return tally if world.COMM_WORLD.rank == 0 else None
+    return tally
 
 
 def _run(program: Program) -> None:
@@ -137,6 +153,8 @@ def _run(program: Program) -> None:
     keep_stderr()
     try:
         program.run()
+    except click.ClickException:
+        raise  # what was asked wrongly, found when the program initialized MPI
     except SystemExit as error:
         _abort_at_exit(error, error)
         raise
@@ -156,25 +174,29 @@ def _fail(error: BaseException, status: int) -> NoReturn:
 
 def _abort_at_exit(error: BaseException, status: Any) -> None:
     """Let all ranks end with this one, once they were told why; one that is alone just exits."""
+    if not _active():
+        return
     from mpi4py.run import set_abort_status
 
     from ..comm.world import COMM_WORLD
     from ..runtime.responder import RESPONDER
 
-    if _active() and COMM_WORLD.size > 1:
+    if COMM_WORLD.size > 1:
         set_abort_status(status)
         if not isinstance(error, SystemExit) or error.code not in (None, 0):
             RESPONDER.fatal = error
 
 
 def _active() -> bool:
-    from mpi4py import MPI
+    mpi: Any = sys.modules.get(MODULE)
+    return mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized()
 
-    return MPI.Is_initialized() and not MPI.Is_finalized()
 
-
-def _show(tally: Tally) -> None:
+def _show(tally: Tally | None) -> None:
     to = console(stderr=True)
-    to.print(tally.table() if tally.counts else "mpicoll: no collective of mpicoll's ran on rank 0")
+    if tally is not None and tally.counts:
+        to.print(tally.table())
+    else:
+        to.print("mpicoll: no collective of mpicoll's ran on rank 0")
     if (served := sys.modules.get("mpicoll.torch.served")) is not None:
         to.print(served.table())

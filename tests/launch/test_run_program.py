@@ -50,6 +50,42 @@ def test_communicators_are_ours(run, words, ranks):
     assert done.output.splitlines() == ["mpicoll.comm.comm mpicoll.comm.comm mpicoll.comm.comm __main__ -h"] * ranks
 
 
+OWN_START = """
+import mpi4py
+mpi4py.rc.initialize = mpi4py.rc.finalize = False
+from mpi4py import MPI
+assert not MPI.Is_initialized()
+MPI.Init_thread(MPI.THREAD_FUNNELED)
+import os
+os.write(1, f"level {MPI.Query_thread() == MPI.THREAD_FUNNELED} {type(MPI.COMM_WORLD).__module__}\\n".encode())
+MPI.COMM_WORLD.Barrier()
+MPI.Finalize()
+"""
+LEVEL = """
+import mpi4py
+mpi4py.rc.thread_level = "serialized"
+import mpicoll.comm.comm        # imports mpi4py.MPI itself
+from mpi4py import MPI
+import os
+os.write(1, f"level {MPI.Query_thread() == MPI.THREAD_SERIALIZED} {type(MPI.COMM_WORLD).__module__}\\n".encode())
+MPI.COMM_WORLD.Barrier()
+"""
+
+
+@pytest.mark.parametrize("code", [OWN_START, LEVEL], ids=["initialize", "thread_level"])
+@pytest.mark.quick
+def test_the_program_says_how_mpi_starts(run, code):
+    done = run("run", "--using", "barrier=dissemination", "--summary", "-c", code, ranks=2)
+    assert done.status == 0, done.output
+    assert done.output.count("level True mpicoll.comm.comm\n") == 2, done.output
+    assert re.search(r"barrier +blocking +dissemination .* 1 ", done.output), done.output
+
+
+def test_a_program_that_uses_no_mpi_starts_none(run):
+    done = run("run", "-c", "import mpicoll, sys; print('mpi4py.MPI' in sys.modules, flush=True)", ranks=2)
+    assert (done.status, done.output) == (0, "False\n" * 2)
+
+
 def test_summary_counts_what_was_chosen(run):
     done = run("run", "--using", "allreduce=recursive_doubling", "--using", "engine=mpi4py", "--summary", "{program}")
     assert done.status == 0, done.output

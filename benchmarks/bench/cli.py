@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from mpicoll.cli.names import check_order
 from mpicoll.errors import MpicollError, ParameterError, PreconditionError
 
 from ..cases import contenders as who
@@ -17,6 +18,7 @@ from ..cases.counts import EVEN, SHARES
 from ..cases.forms import BLOCKING, FORMS
 from ..cases.patterns import ROTATING
 from ..cases.scaling import OSU, SCALINGS
+from ..command.checks import ALL
 from ..command.results_file import opened
 from ..command.sizes import format_size
 from ..command.spmd import WRONG, world
@@ -28,10 +30,11 @@ from .options import GLOO, NONE, Settings, settings
 
 @click.command(cls=OrOSU, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 @click.argument("collectives", metavar="COLLECTIVE[,COLLECTIVE…]|all")
+@click.argument("algorithm", required=False, metavar="[ALGORITHM[,ALGORITHM…]]")
 @click.option("--sizes", default="8:4M:8", help="Bytes: a list of sizes and ranges FIRST:LAST[:FACTOR].")
 @click.option("--scaling", default=OSU,
               help=f"{', '.join(SCALINGS)}: a size is as said above, or of all ranks' blocks, or of each rank's.")
-@click.option("--algorithms", default="all", help="native, auto, names from `mpicoll list`; or all that suit.")
+@click.option("--algorithms", help="As ALGORITHM: native, auto, names from `mpicoll list`; all that suit if not given.")
 @click.option("--engines", default=who.AUTO, help=f"Of {', '.join(who.ENGINES)}.")
 @click.option("--peers", default=NONE, help=f"Of {GLOO}, which torch has: in the same rounds.")
 @click.option(
@@ -59,7 +62,7 @@ from .options import GLOO, NONE, Settings, settings
 @click.option("--seed", default=0, help="Of the order within a round.")
 @click.option(FLAG, is_flag=True, expose_value=False, help="Print as the OSU benchmarks do, whose options follow.")
 @click.option("--json", "path", metavar="FILE", help="For JSON lines, as results come; else in a file it names.")
-def bench(path: str | None, **given: Any) -> None:
+def bench(path: str | None, algorithm: str | None, **given: Any) -> None:
     """Time algorithms of collectives beside MPI's own: start it under mpiexec, on 2 or more ranks.
 
     A size is what the OSU benchmarks mean by it: the vector of bcast, scan and reductions; a rank's share in
@@ -67,6 +70,10 @@ def bench(path: str | None, **given: Any) -> None:
     counts of their own. Answers are checked: a wrong one shows as NO and makes the exit status 1.
     """
     comm = world()
+    if algorithm and given["algorithms"]:
+        raise click.UsageError("the algorithms are given twice, behind the collective and by --algorithms")
+    check_order("mpicoll bench", given["collectives"], algorithm)
+    given["algorithms"] = algorithm or given["algorithms"] or ALL
     try:
         wanted = settings(comm.size, **given)
     except (ValueError, MpicollError) as error:

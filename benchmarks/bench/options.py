@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from itertools import product
 from typing import Any
 
+from mpicoll.cli.names import canonical
 from mpicoll.errors import MpicollError, UnknownAlgorithm
 from mpicoll.schedules.collectives import named, plain
 
@@ -92,6 +93,7 @@ def settings(p: int, collectives: str, **given: Any) -> Settings:
         if given[option] not in known:
             raise ValueError(f"--{option} is {given[option]!r}; it must be {' or '.join(known)}")
     sizes = parse_sizes(given["sizes"])
+    collectives = ",".join(map(canonical, split_names(collectives))) or collectives
     if given["dtype"] is None:
         given["dtype"] = _dtype(collectives, given["algorithms"], p)
     series = check_algorithms(list(shapes(p, collectives, **given)), given["algorithms"], p)

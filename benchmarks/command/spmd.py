@@ -11,10 +11,12 @@ from typing import Any
 
 import click
 
+from mpicoll.cli.names import UnderMpiexec
+
 WRONG = 1  # exit status when an answer was wrong; 2 is bad input
 
 
-class SpmdCommand(click.Command):
+class SpmdCommand(UnderMpiexec):
     """A command that all ranks run and of which rank 0 speaks."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:

@@ -31,7 +31,13 @@ def chosen(names: str) -> list[str]:
     return found
 
 
-@click.command(cls=SpmdCommand, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
+class Train(SpmdCommand):
+    """Takes names in one word."""
+
+    extra = "several patterns are one word, with commas: data_parallel,zero3"
+
+
+@click.command(cls=Train, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 @click.argument("patterns", default="all")
 @click.option("--steps", default=6, help="Steps of each pattern.")
 @click.option("--dtype", type=click.Choice(list(TOLERANCES)), default="float64", help="Of the models.")

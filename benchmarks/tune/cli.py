@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from mpicoll.cli.names import canonical
 from mpicoll.errors import MpicollError, UnknownAlgorithm
 from mpicoll.schedules.collectives import COLLECTIVES
 from mpicoll.schedules.registry import list_algorithms
@@ -23,7 +24,13 @@ from .file import others, write
 from .tuner import Tuner
 
 
-@click.command(cls=SpmdCommand, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
+class Tune(SpmdCommand):
+    """Takes names by an option."""
+
+    extra = "the collectives are --collectives NAME,…"
+
+
+@click.command(cls=Tune, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 @click.option("--collectives", default=ALL, help="A list of names; or all whose ranks know the bytes of a call.")
 @click.option("--sizes", default="8:16M:8", help="Bytes, as for mpicoll bench: a list and ranges FIRST:LAST[:FACTOR].")
 @click.option("--seconds", default=120.0, help="Time to spend in all, apart from checking and warming up.")
@@ -76,7 +83,7 @@ def _only_auto() -> None:
 
 def _names(text: str) -> list[str]:
     """Return the collectives of a list. Raises UnknownAlgorithm, ValueError."""
-    names = listed("--collectives", text)
+    names = [canonical(name) for name in listed("--collectives", text)]
     for name in names:
         if name in UNKNOWN_TO_ALL:
             raise ValueError(f"{name} cannot be tuned: its ranks know only their own counts, so bytes decide nothing")

@@ -10,9 +10,16 @@ import click
 
 from ..launcher import rank
 from .group import MpiCommand
+from .names import UnderMpiexec
 
 
-@click.command(cls=MpiCommand, short_help="What runs where: MPI, ranks, engines, kernels.")
+class Info(MpiCommand, UnderMpiexec):
+    """Takes no name."""
+
+    extra = "mpicoll list says what serves a collective, and comm.explain() what runs for a number of bytes"
+
+
+@click.command(cls=Info, short_help="What runs where: MPI, ranks, engines, kernels.")
 @click.option("--check", is_flag=True, help="Look for what goes wrong on clusters; exit status 1 if anything is wrong.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.option("--facts", "path", metavar="FILE", help="Also write what --json prints to FILE.")

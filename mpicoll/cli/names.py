@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import click
 
 from ..schedules.collectives import ALSO, COLLECTIVES, PLAIN
@@ -35,27 +37,43 @@ def check_order(command: str, collective: str, algorithm: str | None) -> None:
     raise click.UsageError(f"{said}: {command} {best} {collective}", click.get_current_context())
 
 
-class ExtraArgumentHint(click.Command):
-    """A command that says of one argument too many what it was perhaps meant to be."""
+class Hinting(click.Command):
+    """A command that says of an argument or an option it does not have what to type instead.
 
-    hint = ""
+    extra: of one argument too many; instead: of options that other programs have.
+    """
+
+    extra = ""
+    instead: Mapping[str, str] = {}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if hint := self.instead.get(error.option_name):
+                raise click.UsageError(f"No such option {error.option_name!r}; {hint}", ctx) from None
+            raise
         except click.UsageError as error:
-            if self.hint and "unexpected extra argument" in error.message:
-                raise click.UsageError(f"{error.message.rstrip('.')}; {self.hint}", ctx) from None
+            if self.extra and "unexpected extra argument" in error.message:
+                raise click.UsageError(f"{error.message.rstrip('.')}; {self.extra}", ctx) from None
             raise
 
 
-class WithRanks(ExtraArgumentHint):
+class WithRanks(Hinting):
     """A command for one number of ranks."""
 
-    hint = "the number of ranks is -p N"
+    extra = "the number of ranks is -p N"
+    instead = dict.fromkeys(("-n", "-np"), extra)
 
 
-class UpToRanks(ExtraArgumentHint):
+class UpToRanks(Hinting):
     """A command for all numbers of ranks up to one."""
 
-    hint = "the largest number of ranks is --max-ranks N"
+    extra = "the largest number of ranks is --max-ranks N"
+    instead = dict.fromkeys(("-n", "-np", "-p"), extra)
+
+
+class UnderMpiexec(Hinting):
+    """A command for the ranks that a launcher starts."""
+
+    instead = dict.fromkeys(("-n", "-np", "-p"), "mpiexec starts the ranks: mpiexec -n N mpicoll …")

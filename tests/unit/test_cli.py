@@ -210,6 +210,10 @@ def test_show_writes_svg(tmp_path):
         (("show", "alreduce"), "no collective is called 'alreduce'; did you mean 'allreduce'"),
         (("show", "allreduce", "ring", "8"), "unexpected extra argument (8); the number of ranks is -p N"),
         (("verify", "allreduce", "ring", "8"), "(8); the largest number of ranks is --max-ranks N"),
+        (("show", "allreduce", "ring", "-n", "8"), "No such option '-n'; the number of ranks is -p N"),
+        (("verify", "-p", "8"), "No such option '-p'; the largest number of ranks is --max-ranks N"),
+        (("info", "allreduce"), "(allreduce); mpicoll list says what serves a collective"),
+        (("info", "-n", "2"), "No such option '-n'; mpiexec starts the ranks: mpiexec -n N mpicoll"),
     ],
 )
 def test_what_is_asked_wrongly_is_one_line(args, said):

@@ -248,7 +248,11 @@ class Comm(Collectives, Objects, Survivors):
     def _child(self, kind: type[Kind], comm: Any) -> Kind:
         """Return a communicator made from this one, as a class of ours; its ranks have agreed as this one's."""
         if comm != MPI.COMM_NULL:
-            attach(comm, self._open())
+            try:
+                attach(comm, self._open())
+            except CommError:  # too many: the program has no handle to free this one by
+                comm.Free()
+                raise
         return kind(comm)
 
     def _same_class(self, comm: MPI.Comm) -> Any:

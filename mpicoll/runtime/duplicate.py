@@ -8,6 +8,8 @@ from typing import TypeVar
 
 from mpi4py import MPI
 
+from ..errors import CommError
+
 Kind = TypeVar("Kind", bound=MPI.Intracomm)
 
 
@@ -15,9 +17,15 @@ def without_attributes(comm: MPI.Intracomm) -> MPI.Intracomm:
     """Return a new communicator of the same ranks and of mpi4py's class, whose collectives are MPI's own. Collective.
 
     MPI_Comm_dup would call the copy functions of the program's attributes, which may count references or raise.
-    MPI_Comm_create of MPICH 5.0 hangs on a grid that some ranks are not in.
+    MPI_Comm_create of MPICH 5.0 hangs on a grid that some ranks are not in. Raises CommError where MPI makes no more.
     """
-    return MPI.Intracomm(MPI.Intracomm.Split(comm, 0, comm.rank))
+    try:
+        return MPI.Intracomm(MPI.Intracomm.Split(comm, 0, comm.rank))
+    except MPI.Exception as error:
+        raise CommError(
+            "MPI makes no private communicator, which every Comm has beside the program's; MPICH has 2,048 of both "
+            f"kinds at a time: Free those that are not needed. MPI says: {error.Get_error_string().splitlines()[-1]}"
+        ) from None
 
 
 def begin(comm: Kind, info: MPI.Info | None = None) -> tuple[Kind, MPI.Request]:

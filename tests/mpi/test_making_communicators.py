@@ -11,6 +11,7 @@ from support.cases import Checks
 
 import mpicoll
 from mpicoll.benchmarks import communicators
+from mpicoll.errors import CommError
 from mpicoll.runtime import agreement
 from mpicoll.runtime.channel import Channel
 from mpicoll.runtime.status import Answer
@@ -95,3 +96,34 @@ def make_and_free_until(reached, ours):
 def test_the_benchmark(comm):
     found = communicators.made(3)
     assert found.ranks == comm.size and min(found.comm_us, found.dup_us, found.first_us, found.last_us) > 0
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 3])
+@pytest.mark.parametrize("color", [lambda rank: 0, lambda rank: rank % 2, lambda rank: int(rank > 0)])
+def test_a_child_has_what_its_ranks_would_agree_on(comm, monkeypatch, hosts, color):
+    """Also where its ranks are in another order."""
+    monkeypatch.setattr(agreement, "node", lambda mpi: f"host {comm.rank % hosts}")
+    parent = agreement.agree(comm)
+    for key in (comm.rank, -comm.rank):
+        child = comm.Split(color(comm.rank), key)
+        assert agreement.inherited(parent, comm, child) == agreement.agree(child)
+        child.Free()
+
+
+@pytest.mark.mpi(max_size=2)
+def test_too_many_communicators(comm):
+    """MPICH has 2,048; what there is no room for is said, and nothing is lost."""
+    if not MPI.Get_library_version().startswith("MPICH"):
+        return
+    ours, plain = mpicoll.Comm(comm.Dup()), []
+    with pytest.raises(MPI.Exception):
+        while True:
+            plain.append(comm.Dup())
+    plain.pop().Free()
+    for _ in range(2):
+        with pytest.raises(CommError, match=r"no private communicator.*2,048.*Free.*MPI says: .*communicators"):
+            ours.Dup()
+    for each in plain:
+        each.Free()
+    works(ours.Dup())
+    ours.Free()

@@ -185,7 +185,12 @@ MUTATIONS = [
         "mpi/test_collectives.py",
     ),
     Mutation("mpicoll/engines/compiled.py", "load_short(count) != n", "False", "mpi/test_message_lengths.py"),
-    Mutation("mpicoll/engines/mpi4py.py", "not in (None, status.Get_count(_BYTE))", "in ()", "mpi/test_message_lengths.py"),
+    Mutation(
+        "mpicoll/engines/mpi4py.py",
+        "not in (None, status.Get_count(_BYTE))",
+        "in ()",
+        "mpi/test_message_lengths.py",
+    ),
     Mutation("mpicoll/engines/mpi4py.py", "lane.lane + plan.window", "lane.lane + 1", "mpi/test_collectives.py"),
     Mutation(
         "mpicoll/engines/local_ops.py",

@@ -6,6 +6,7 @@ One array of int64 per communicator, and one per persistent request.
 from __future__ import annotations
 
 import ctypes
+from functools import cache
 
 import numpy as np
 from mpi4py import MPI
@@ -36,14 +37,20 @@ def new(busy: np.ndarray, numbers: np.ndarray, details: np.ndarray) -> np.ndarra
     busy is a word that is not 0 while something is in flight in this process; numbers has the number of the last call
     on this communicator and how many trace its calls; details are words for what lists say, as many as there are.
     """
-    context = np.zeros(CONTEXT, np.int64)
+    context: np.ndarray = _of_the_process().copy()
     context[[BUSY, NUMBERS, DETAILS]] = [MPI.Get_address(array) for array in (busy, numbers, details)]
-    context[ROOM] = len(details)
+    context[[ROOM, ADVANCE]] = len(details), advance.address
+    return context
+
+
+@cache
+def _of_the_process() -> np.ndarray:
+    """Return a context with what is the same in all."""
+    context = np.zeros(CONTEXT, np.int64)
     for field, thing in _OBJECTS.items():
         context[field] = id(thing)
     for field, function in _FUNCTIONS.items():
         context[field] = ctypes.cast(getattr(ctypes.pythonapi, function), ctypes.c_void_p).value or 0
-    context[ADVANCE] = advance.address
     context[[NOBODY, ONESELF]] = MPI.PROC_NULL, handle_of(MPI.COMM_SELF)
     request = MPI.Request()
     wide = MPI._sizeof(request) == 8

@@ -134,8 +134,8 @@ def _finalizing(comm: MPI.Comm, keyval: int, value: Any) -> None:
 def _end() -> None:
     """End what must have ended before MPI_Finalize: threads that call MPI, and waiting for other ranks.
 
-    Communicators stay, for what the program may still do with them while Python ends. Operations still in flight keep
-    their memory to the end of the process, since MPI may write to it until then.
+    Communicators stay, for what the program may still do with them while Python ends, with all memory that MPI may
+    write to until the end of the process.
     """
     progress.THREAD.stop()
     responder.RESPONDER.stop()
@@ -145,7 +145,7 @@ def _end() -> None:
             responder.RESPONDER.part(LIVE.values())
         _give_back(LAST)  # MPIs complain of a barrier that did not end
         for channel in [*LIVE.values(), *LEFT]:
-            LEAKED.extend(channel.in_flight)
+            LEAKED.append(channel)
             with contained("freeing persistent messages"):
                 channel.persistent.rest()
         _import_parts_of_numpy()

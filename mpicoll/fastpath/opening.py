@@ -40,7 +40,7 @@ def open_fast_path(channel: Channel) -> FastPath:
             LOG.warning("every call takes the slow path: %s", why)
         return ClosedFastPath(why)
     try:
-        fast_path: FastPath = _compiled()(channel)
+        fast_path: FastPath = _compiled()[0].CompiledFastPath(channel)
         return fast_path
     except NotCompiled:
         return ClosedFastPath(COMPILING)
@@ -93,19 +93,17 @@ class ClosedFastPath:
         """Do nothing."""
 
 
-@cache  # so that it can be had while Python ends, when nothing can be imported
-def _compiled() -> Any:
-    from .dispatch import CompiledFastPath  # here, since the compiled engine need not load
+@cache  # they are asked for while Python ends, too, when nothing can be imported
+def _compiled() -> tuple[Any, Any]:
+    from . import dispatch, signature  # here, since the compiled engine need not load
 
-    return CompiledFastPath
+    return dispatch, signature
 
 
-@cache
 def unknown_layout() -> str | None:
     """Return why compiled code cannot read the arguments of calls, None where it can.
 
     Raises ImportError where the compiled engine does not load.
     """
-    from . import signature  # here, since the compiled engine need not load
-
-    return signature.check()
+    why: str | None = _compiled()[1].check()
+    return why

@@ -241,6 +241,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="STEP", help="run these steps, and make no environments")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and tests send it
     began, cores = time.monotonic(), os.cpu_count() or 1
     before, after = ([] if given.names else environments()), tests()
     steps = [*before, *(step for step in after if not given.names or step.name in given.names)]

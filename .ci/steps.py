@@ -38,7 +38,7 @@ KILL_AFTER = 20.0       # seconds from SIGTERM to SIGKILL
 # Files that hold what differs between MPI libraries.
 PORTABLE = (
     "requests,communicators,making_communicators,threads,direct_messages,message_lengths,engines,many_ranks,interface,"
-    "lifetime,stall"
+    "lifetime,stall,fatal_errors,errhandlers"
 )
 OLDEST, NEWEST = "3.10", "3.13"
 WHEEL = """
@@ -216,13 +216,12 @@ def tests() -> list[Step]:
         make("site", "site", cores=1),
         suite("mpich-unit", f"--suites unit{tools}"),
         suite("mpich-mpi", f"--thorough --suites mpi --sample 0.05{tools}", limit=1800),
-        suite("mpich-launch", f"--thorough --suites launch --sample-launch 0.4{tools}", limit=1500),
+        suite("mpich-launch", f"--thorough --suites launch --sample-launch 0.25{tools}", limit=1500),
         suite("oldest-mpi", "--suites mpi --ranks 2 --sample 0.05", "VENV=.venv-oldest"),
     ]
     for mpi in ("openmpi", "intel"):
-        files = PORTABLE if tools else f"{PORTABLE},hosts,cluster"
-        steps.append(suite(mpi, f"--suites launch,mpi --ranks 2,3 --sample-launch 1 --files {files} -- -m 'not once'",
-                           f"MPI={mpi}"))
+        portable = f"--suites launch,mpi --ranks 2,3 --sample-launch 1 --files {PORTABLE} -- -m 'not once'"
+        steps.append(suite(mpi, portable, f"MPI={mpi}"))
     steps.append(make("torch-mpich", "test-torch", "TORCH_ARGS=--ranks 2,3", "TORCH_SUITE_ARGS=--ranks 3"))
     for mpi in ("openmpi", "intel"):
         python = f".venv-torch-{mpi}/bin/python"

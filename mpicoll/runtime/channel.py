@@ -296,6 +296,8 @@ class Channel:
         try:
             if self.in_flight and not self.over:
                 self.turn(0.0)
+            if not self.in_flight:  # an error or an interrupt in an earlier pass may have left it busy
+                self._is_busy(False)
             return bool(self.in_flight)
         finally:
             self.lock.release()

@@ -22,7 +22,7 @@ import mpicoll
 from mpicoll.comm import lifetime, proxies, release
 from mpicoll.errors import StallError
 from mpicoll.runtime import faults, inquiry, progress, responder, watchdog
-from mpicoll.runtime.channel import LIVE, Channel
+from mpicoll.runtime.channel import LIVE, Channel, anything_in_flight
 from mpicoll.runtime.inquiry import Inquiry
 from mpicoll.runtime.progress import THREAD
 from mpicoll.runtime.responder import RESPONDER
@@ -154,6 +154,29 @@ def test_an_error_at_any_call_of_a_thread(comm, quick, caplog):
         every = comm.allgather([type(error).__name__ for error in errors])
         assert not any(every) or any("Injected" in each for each in every), (tracer.at, every)
     assert raised > len(sites) / 2
+
+
+def test_an_error_behind_the_last_operation(comm, quick, monkeypatch):
+    """Nothing counts as under way for ever, which would keep all calls off the fast path."""
+    restarted()
+    ours, own, failed = mpicoll.Comm(comm), Channel._is_busy, []
+
+    def once(channel, busy):
+        if not busy and not failed and threading.current_thread() is not threading.main_thread():
+            failed.append(True)
+            raise Injected
+        own(channel, busy)
+
+    monkeypatch.setattr(Channel, "_is_busy", once)
+    with ours.using(allreduce="ring"):
+        request = ours.Iallreduce(np.ones(3), y := np.zeros(3))
+        THREAD.hurry()
+        deadline = time.monotonic() + SECONDS
+        while not (request._operation.done and failed and not anything_in_flight()) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert failed and not anything_in_flight()
+        request.Wait()
+    assert (y == comm.size).all()
 
 
 def refuse(*arguments, **options):

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import wraps
 from typing import Any, TypeVar, cast
 
 from mpi4py import MPI
 
-from ..dispatch import check_mode, execute, prepare, sums
+from ..dispatch import check_mode, execute, prepare
 from ..dispatch.methods import Invocation, Method
 from ..dispatch.prepare import Call
-from ..errors import ArgumentError, CommError, MismatchError, MpicollError
+from ..errors import CommError, MismatchError, MpicollError
 from ..kernels import background
 from ..runtime import duplicate
 from ..runtime.channel import Channel
-from ..runtime.operation import Operation, Polled, Record
-from ..schedules.collectives import BLOCKING, NONBLOCKING, PERSISTENT, named
-from ..selection.rules import RULES
-from ..selection.select import Choice, native_choice
-from ..selection.settings import ENGINES
+from ..runtime.operation import Operation, Polled
+from ..schedules.collectives import BLOCKING, NONBLOCKING, PERSISTENT
+from ..selection.select import native_choice
 from . import persistent
+from .choosing import Choosing
 from .failures import Survivors
 from .lifetime import attach, check_usable, detach
 from .methods import Collectives
@@ -34,7 +31,7 @@ _PREDEFINED = tuple(map(MPI._handleof, (MPI.COMM_WORLD, MPI.COMM_SELF)))
 
 
 def _calling_errhandler(method: Any) -> Any:
-    """Decorate a method whose errors the communicator's error handler is called for."""
+    """Return a method that calls the communicator's error handler before it raises an MPI.Exception."""
 
     @wraps(method)
     def calling(self: Comm, *arguments: Any) -> Any:
@@ -48,7 +45,7 @@ def _calling_errhandler(method: Any) -> Any:
     return calling
 
 
-class Comm(Collectives, Objects, Survivors):
+class Comm(Collectives, Objects, Choosing, Survivors):
     """An MPI.Intracomm whose collectives are mpicoll's; everything else is inherited.
 
     Comm(comm) is collective over comm: it makes a private communicator for mpicoll's messages, which goes when
@@ -91,73 +88,6 @@ class Comm(Collectives, Objects, Survivors):
         """As Free, but what is null or MPI's own, the world and oneself, stays as it is."""
         if self != MPI.COMM_NULL and MPI._handleof(self) not in _PREDEFINED:
             self.Free()
-
-    # -- choosing ---------------------------------------------------------------------------------------
-
-    @contextmanager
-    def using(
-        self,
-        *,
-        chunk_bytes: int | None = None,
-        window: int | None = None,
-        engine: str | None = None,
-        stochastic: int | None = None,
-        accumulate: str | None = None,
-        **algorithms: str,
-    ) -> Iterator[Comm]:
-        """Within the block, run collectives as said: comm.using(allreduce="ring", chunk_bytes=1 << 18).
-
-        Every rank must say the same. An algorithm is a name, "name(key=value)", "native" or "auto"; chunk_bytes the
-        most of each block in one message; window how many chunks are in flight; engine "auto", "mpi4py" or
-        "compiled"; stochastic a seed, with which reductions of float16, bfloat16 and float8 round at random, up or down
-        by how near either is; accumulate "float32", with which their sums are rounded once, at the end, or "none", at
-        every fold. What is forced never falls back. Raises UnknownAlgorithm, ParameterError,
-        PreconditionError for an algorithm that this number of ranks does not suit, ArgumentError, EngineError.
-        """
-        channel = self._open()
-        if engine not in (None, *ENGINES):
-            raise ArgumentError(f"engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
-        before = channel.overrides
-        after = before.merged(algorithms, chunk_bytes, window, engine, stochastic, accumulate)
-        prepare.check_choices(channel, algorithms)
-        if engine is not None:
-            channel.use_engine(engine)
-        channel.override(after)
-        try:
-            yield self
-        finally:
-            channel.override(before)
-
-    def explain(
-        self, collective: str, nbytes: int = 0, op: MPI.Op = MPI.SUM, datatype: MPI.Datatype | str | None = None
-    ) -> Choice:
-        """Return what would run for a call of nbytes, and why. See Claims for whose bytes.
-
-        A reduction of a datatype for which its operator has no kernel runs native; None stands for one that has.
-        Raises UnknownAlgorithm, OperatorError for a pair that MPI does not take, DatatypeError, TypecodeError.
-        """
-        channel, collective = self._open(), named(collective)
-        if collective not in RULES:
-            from ..schedules.registry import find
-
-            find(collective, "")
-        reducing = sums.reducing(collective, op, datatype)
-        missing = reducing.missing if reducing else ""
-        wide = sums.are_float32(channel, reducing)
-        choice = prepare.select(channel, collective, nbytes, op.Is_commutative(), missing, float32_sums=wide)
-        if wide and reducing is not None:
-            choice = sums.with_cost(channel, choice, nbytes, reducing)
-        return replace(choice, slow=channel.fast_path.closed)
-
-    @contextmanager
-    def trace(self) -> Iterator[list[Record]]:
-        """Within the block, collect a Record of every collective that ran to its end."""
-        channel, records = self._open(), list[Record]()
-        channel.trace(records)
-        try:
-            yield records
-        finally:
-            channel.untrace(records)
 
     # -- the way of a call ------------------------------------------------------------------------------
 

@@ -1,0 +1,92 @@
+"""What a program says about how its collectives run, and asks: using, explain, trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mpi4py import MPI
+
+from ..dispatch import prepare, sums
+from ..errors import ArgumentError
+from ..runtime.channel import Channel
+from ..runtime.operation import Record
+from ..schedules.collectives import named
+from ..schedules.registry import find
+from ..selection.rules import RULES
+from ..selection.select import Choice
+from ..selection.settings import ENGINES
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Choosing(MPI.Intracomm):
+    """The choice of algorithms and engines on one communicator."""
+
+    _open: Callable[[], Channel]
+
+    @contextmanager
+    def using(
+        self,
+        *,
+        chunk_bytes: int | None = None,
+        window: int | None = None,
+        engine: str | None = None,
+        stochastic: int | None = None,
+        accumulate: str | None = None,
+        **algorithms: str,
+    ) -> Iterator[Self]:
+        """Within the block, run collectives as said: comm.using(allreduce="ring", chunk_bytes=1 << 18).
+
+        Every rank must say the same. An algorithm is a name, "name(key=value)", "native" or "auto"; chunk_bytes the
+        most of each block in one message; window how many chunks are in flight; engine "auto", "mpi4py" or
+        "compiled"; stochastic a seed, with which reductions of float16, bfloat16 and float8 round at random, up or down
+        by how near either is; accumulate "float32", with which their sums are rounded once, at the end, or "none", at
+        every fold. What is forced never falls back. Raises UnknownAlgorithm, ParameterError,
+        PreconditionError for an algorithm that this number of ranks does not suit, ArgumentError, EngineError.
+        """
+        channel = self._open()
+        if engine not in (None, *ENGINES):
+            raise ArgumentError(f"engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
+        before = channel.overrides
+        after = before.merged(algorithms, chunk_bytes, window, engine, stochastic, accumulate)
+        prepare.check_choices(channel, algorithms)
+        if engine is not None:
+            channel.use_engine(engine)
+        channel.override(after)
+        try:
+            yield self
+        finally:
+            channel.override(before)
+
+    def explain(
+        self, collective: str, nbytes: int = 0, op: MPI.Op = MPI.SUM, datatype: MPI.Datatype | str | None = None
+    ) -> Choice:
+        """Return what would run for a call of nbytes, and why. See Claims for whose bytes.
+
+        A reduction of a datatype for which its operator has no kernel runs native; None stands for one that has.
+        Raises UnknownAlgorithm, OperatorError for a pair that MPI does not take, DatatypeError, TypecodeError.
+        """
+        channel, collective = self._open(), named(collective)
+        if collective not in RULES:
+            find(collective, "")
+        reducing = sums.reducing(collective, op, datatype)
+        missing = reducing.missing if reducing else ""
+        wide = sums.are_float32(channel, reducing)
+        choice = prepare.select(channel, collective, nbytes, op.Is_commutative(), missing, float32_sums=wide)
+        if wide and reducing is not None:
+            choice = sums.with_cost(channel, choice, nbytes, reducing)
+        return replace(choice, slow=channel.fast_path.closed)
+
+    @contextmanager
+    def trace(self) -> Iterator[list[Record]]:
+        """Within the block, collect a Record of every collective that ran to its end."""
+        channel, records = self._open(), list[Record]()
+        channel.trace(records)
+        try:
+            yield records
+        finally:
+            channel.untrace(records)

@@ -146,8 +146,8 @@ def _end() -> None:
         _give_back(LAST)  # MPIs complain of a barrier that did not end
         for channel in [*LIVE.values(), *LEFT]:
             LEAKED.append(channel)
-            with contained("freeing persistent messages"):
-                channel.persistent.rest()
+            with contained("freeing persistent requests"):
+                channel.persistent.free_requests()
         _import_parts_of_numpy()
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(LEAKED))
 

@@ -72,6 +72,8 @@ class Prequest(Completing, MPI.Prequest):
             starts = self._channel.started.get(self._persistent.sequence, (0,))
             one = Standing(self._persistent.sequence, int(starts[0]) + 1, self._persistent.name)
             self._channel.fail(one, error, made=False)
+            if isinstance(error, MPI.Exception):
+                self._channel.call_errhandler(error)
             raise
         if operation is None:
             self._be_complete()
@@ -274,8 +276,8 @@ class PersistentCall(UnderWay):
             with contained("a finalizer of a persistent request", in_callback=True):
                 step()
 
-    def rest(self) -> None:
-        """Give back the persistent requests of messages until the next start; MPI's own for good."""
+    def free_requests(self) -> None:
+        """Free MPI's persistent requests; the next start makes those of messages again, not MPI's own collective's."""
         if self.native is None:
             self.own_execution.free()
         else:

@@ -59,9 +59,6 @@ class Completing(MPI.Request):
             THREAD.wait_begins(self._since)
             try:
                 self._channel.wait(operation)
-            except MPI.Exception as error:
-                self._channel.call_errhandler(error)
-                raise
             finally:
                 THREAD.leave()
                 if operation.done:  # else it was interrupted, and goes on
@@ -83,11 +80,7 @@ class Completing(MPI.Request):
         if not operation.done:
             return False
         self._take_in(operation, status)
-        try:
-            operation.tell()
-        except MPI.Exception as error:
-            self._channel.call_errhandler(error)
-            raise
+        self._channel.tell(operation)
         return True
 
     def Get_status(self, status: MPI.Status | None = None) -> bool:

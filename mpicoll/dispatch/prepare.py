@@ -94,7 +94,8 @@ class Call:
         try:
             return self.invocation.native(one, self.facts, form, comm, *more)
         except MPI.Exception as error:
-            error.is_handled = type(comm) is not MPI.Intracomm  # type: ignore[attr-defined] # MPI called its handler
+            # MPI has called the error handler, unless the communicator is a private one, which are mpi4py's plain class
+            error.is_handled = type(comm) is not MPI.Intracomm  # type: ignore[attr-defined]
             raise
 
     def nbytes(self, p: int) -> int:

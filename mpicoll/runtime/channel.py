@@ -69,14 +69,14 @@ class Channel:
         parent: Channel | None = None,
         own: Sequence[MPI.Intracomm] = (),
     ) -> None:
-        """Set up for a communicator. Collective, unless it is given communicators of its own.
+        """Set up for a communicator. Collective, unless it is given private communicators that were made before.
 
-        parent: of the communicator that it was made from, if any, which agreed for both.
+        parent: the channel of the communicator that this one was made from; settings and engine are then the same.
         """
         own = own or [duplicate.without_attributes(comm)]
         self.comm = own[0]
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
-        self.handle = MPI._handleof(comm)  # no more than that: the user may free the communicator
+        self.user_handle = MPI._handleof(comm)  # an integer, which keeps nothing of the user's communicator alive
         self.rank, self.size = comm.rank, comm.size
         self.agreed: Agreed = self._agree() if parent is None else inherited(parent.agreed, parent.comm, self.comm)
         self.settings = self.agreed.settings
@@ -246,7 +246,15 @@ class Channel:
     def wait(self, operation: Operation) -> None:
         """Advance everything in this process until this operation is done. Raises the operation's error."""
         self.advance_until_done(operation)
-        operation.tell()
+        self.tell(operation)
+
+    def tell(self, operation: Operation) -> None:
+        """Raise the error of an operation that is done, once; the communicator's error handler is called before."""
+        try:
+            operation.tell()
+        except MPI.Exception as error:
+            self.call_errhandler(error)
+            raise
 
     def advance_until_done(self, operation: Operation) -> None:
         """Advance everything in this process until this operation is done, and leave its error to whoever asks."""
@@ -323,7 +331,7 @@ class Channel:
         """Have the error handler of the user's communicator called, as MPI does, once for each error."""
         if not self.freed and not getattr(error, "is_handled", False):
             error.is_handled = True  # type: ignore[attr-defined]
-            MPI.Intracomm.fromhandle(self.handle).Call_errhandler(error.Get_error_code())
+            MPI.Intracomm.fromhandle(self.user_handle).Call_errhandler(error.Get_error_code())
 
     def farewell(self) -> None:
         """Tell every rank that this one has ended."""

@@ -50,8 +50,8 @@ class Owner(Protocol):
     def name(self) -> str:
         """The method's name."""
 
-    def rest(self) -> None:
-        """Give back what MPICH complains of where a program ends."""
+    def free_requests(self) -> None:
+        """Free MPI's persistent requests, since the program ends."""
 
     def close(self) -> None:
         """Let go of what is held on the slot's communicator, which goes."""
@@ -111,10 +111,10 @@ class Slots:
             if owner.fast_start is not None:
                 owner.fast_start.close()
 
-    def rest(self) -> None:
-        """Give back what MPICH complains of where a program ends: persistent requests."""
+    def free_requests(self) -> None:
+        """Free MPI's persistent requests: MPICH prints a line for each that is left when a program ends."""
         for owner in list(self.owners):
-            owner.rest()
+            owner.free_requests()
 
     def free(self) -> None:
         """Free the communicators."""

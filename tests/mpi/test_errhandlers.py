@@ -7,7 +7,7 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.errors import MessageLengthError, RootError
+from mpicoll.errors import MessageLengthError, RequestError, RootError
 
 FORMS = {
     "blocking": lambda comm, root: comm.Bcast(np.zeros(3), root),
@@ -46,6 +46,17 @@ def test_an_argument_that_mpi4py_refuses(handled):
     with pytest.raises(TypeError):
         ours.Allreduce("words", np.zeros(2))
     assert not classes
+
+
+def test_a_start_that_is_refused(handled):
+    ours, classes = handled
+    request = ours.Allreduce_init(np.ones(3), np.zeros(3))
+    request.Start()
+    with pytest.raises(RequestError):
+        request.Start()
+    request.Wait()
+    request.Free()
+    assert classes == [MPI.ERR_REQUEST]
 
 
 def test_the_builtin_calls_it_once(handled):

@@ -17,11 +17,11 @@ import numpy as np
 
 from .deferred import deferred, intrinsic, njit
 
-__all__ = ["addresses", "carray", "halves", "line", "load", "load_short", "table", "words"]
+__all__ = ["address_of", "addresses", "carray", "halves", "line", "load", "load_short", "table", "words"]
 
 
 def address_of(array: np.ndarray) -> int:
-    """Return where its elements begin. Unlike array.ctypes it imports nothing, which fails while Python ends."""
+    """Return the address of an array's first element. array.ctypes imports a module, which fails while Python ends."""
     return int(array.__array_interface__["data"][0])
 
 

@@ -42,13 +42,12 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use. What came with it is kept too: while Python ends, nothing can be imported."""
+    """Import on first use, and keep all names of the modules that this loaded: nothing can be imported at exit."""
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import_module(f".{_LATER[name]}", __name__)
-    for each, module in _LATER.items():
-        if hasattr(loaded := sys.modules.get(f"{__name__}.{module}"), each):
-            globals()[each] = getattr(loaded, each)
+    modules = {each: sys.modules.get(f"{__name__}.{place}") for each, place in _LATER.items()}
+    globals().update({each: getattr(module, each) for each, module in modules.items() if hasattr(module, each)})
     return globals()[name]
 
 

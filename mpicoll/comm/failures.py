@@ -43,7 +43,7 @@ def check(method: str) -> None:
 
 def _variable(library: ctypes.CDLL, name: bytes) -> bool | None:
     """Return a boolean control variable of MPI's tool interface; None where there is none of that name."""
-    # Open MPI takes the level that is asked for here as that of the process.
+    # The level of threads that is asked for is the process's own: Open MPI changes the process's to what is asked here.
     number, provided, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     handle, value = ctypes.c_void_p(), ctypes.create_string_buffer(16)
     try:

@@ -37,15 +37,15 @@ def new(busy: np.ndarray, numbers: np.ndarray, details: np.ndarray) -> np.ndarra
     busy is a word that is not 0 while something is in flight in this process; numbers has the number of the last call
     on this communicator and how many trace its calls; details are words for what lists say, as many as there are.
     """
-    context: np.ndarray = _of_the_process().copy()
+    context: np.ndarray = _common().copy()
     context[[BUSY, NUMBERS, DETAILS]] = [MPI.Get_address(array) for array in (busy, numbers, details)]
     context[[ROOM, ADVANCE]] = len(details), advance.address
     return context
 
 
 @cache
-def _of_the_process() -> np.ndarray:
-    """Return a context with what is the same in all."""
+def _common() -> np.ndarray:
+    """Return the words that are the same in every context of this process; the others are 0."""
     context = np.zeros(CONTEXT, np.int64)
     for field, thing in _OBJECTS.items():
         context[field] = id(thing)

@@ -40,7 +40,7 @@ def open_fast_path(channel: Channel) -> FastPath:
             LOG.warning("every call takes the slow path: %s", why)
         return ClosedFastPath(why)
     try:
-        fast_path: FastPath = _compiled()[0].CompiledFastPath(channel)
+        fast_path: FastPath = _loaded().CompiledFastPath(channel)
         return fast_path
     except NotCompiled:
         return ClosedFastPath(COMPILING)
@@ -93,11 +93,12 @@ class ClosedFastPath:
         """Do nothing."""
 
 
-@cache  # they are asked for while Python ends, too, when nothing can be imported
-def _compiled() -> tuple[Any, Any]:
-    from . import dispatch, signature  # here, since the compiled engine need not load
+@cache  # it is asked for while Python ends, too, when nothing can be imported
+def _loaded() -> Any:
+    """Return the module of the compiled fast path."""
+    from . import dispatch  # here, since the compiled engine need not load
 
-    return dispatch, signature
+    return dispatch
 
 
 def unknown_layout() -> str | None:
@@ -105,5 +106,5 @@ def unknown_layout() -> str | None:
 
     Raises ImportError where the compiled engine does not load.
     """
-    why: str | None = _compiled()[1].check()
+    why: str | None = _loaded().signature.check()
     return why

@@ -59,16 +59,16 @@ def agree(comm: MPI.Intracomm) -> Agreed:
     return Agreed(settings, *_engine(comm, settings.engine), nodes, *_table(comm, settings, nodes))
 
 
-def inherited(parent: Agreed, of: MPI.Intracomm, comm: MPI.Intracomm) -> Agreed:
-    """Return what the ranks of a communicator made from another agree on by having agreed on that; without a message.
+def inherited(parent: Agreed, parent_comm: MPI.Intracomm, comm: MPI.Intracomm) -> Agreed:
+    """Return what the ranks of comm would agree on, worked out from what a communicator that holds them all agreed on.
 
-    of: a communicator of the parent's ranks.
+    Settings are the parent's; nodes and the tuning table are those of the ranks in comm. It sends no message.
     """
-    groups = [each.Get_group() for each in (comm, of)]
+    groups = [each.Get_group() for each in (comm, parent_comm)]
     place = MPI.Group.Translate_ranks(groups[0], None, groups[1])
     for group in groups:
         group.Free()
-    if place == list(range(of.size)):
+    if place == list(range(parent_comm.size)):
         return with_compiled_kernels(parent, comm)
     here = {rank: i for i, rank in enumerate(place)}
     parts = (sorted(here[rank] for rank in node if rank in here) for node in parent.nodes)

@@ -11,17 +11,20 @@ from mpi4py import MPI
 from ..errors import CommError
 
 Kind = TypeVar("Kind", bound=MPI.Intracomm)
+_NO_ROOM = (MPI.ERR_OTHER, MPI.ERR_NO_MEM, MPI.ERR_INTERN)  # MPICH's is the first
 
 
 def without_attributes(comm: MPI.Intracomm) -> MPI.Intracomm:
     """Return a new communicator of the same ranks and of mpi4py's class, whose collectives are MPI's own. Collective.
 
     MPI_Comm_dup would call the copy functions of the program's attributes, which may count references or raise.
-    MPI_Comm_create of MPICH 5.0 hangs on a grid that some ranks are not in. Raises CommError where MPI makes no more.
+    MPI_Comm_create of MPICH 5.0 hangs on a grid that some ranks are not in. Raises CommError where MPI has no room.
     """
     try:
         return MPI.Intracomm(MPI.Intracomm.Split(comm, 0, comm.rank))
     except MPI.Exception as error:
+        if error.Get_error_class() not in _NO_ROOM:
+            raise  # of ranks that failed, say
         raise CommError(
             "MPI makes no private communicator, which every Comm has beside the program's; MPICH has 2,048 of both "
             f"kinds at a time: Free those that are not needed. MPI says: {error.Get_error_string().splitlines()[-1]}"
@@ -45,8 +48,8 @@ def _may_harm() -> bool:
     MPICH 5.0 keeps what both wait for in one list of the process, which MPI_Comm_idup changes without the list's lock
     (sched_cb_gcn_allocate_cid). It crashes or stands still, with mpi4py alone too.
     """
-    others = MPI.Query_thread() == MPI.THREAD_MULTIPLE and not sys.is_finalizing()  # then there is no other thread
-    return MPI.get_vendor()[0] == "MPICH" and others
+    other_threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE and not sys.is_finalizing()
+    return MPI.get_vendor()[0] == "MPICH" and other_threads
 
 
 class Duplicate:

@@ -1,7 +1,7 @@
 """One buffer argument, in any of mpi4py 4.1's forms, to checked memory.
 
 A form is an object, `[object, count, displacement, datatype]` or one of its shorter forms. Elements must lie
-within the object that was passed, which is stricter than mpi4py; of memory given by its address see `room`.
+within the object that was passed, which is stricter than mpi4py; of datatypes with holes see `reach`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ..kernels.rules import low
 from .buffer import Buffer, ScatteredBuffer, ShortBuffer
 from .datatypes import TypeFacts, facts, facts_of_dtype, low_facts, remember, remembered
 from .dlpack import item_format
+from .owner import limits
 from .peek import peek
 
 errors.join_mpi(MPI.Exception)
@@ -67,7 +68,7 @@ def _described(message: Any, writable: bool, blocks: int, reducing: bool) -> Buf
     count = _count(count, obj, known, length - offset, blocks)
     elements = count * blocks
     contiguous = known.contiguous if reducing else known.dense
-    fits = _check_room(obj, known, elements, length - offset, offset)
+    fits = _check_room(obj, known, elements, address, length, offset)
     kind = ScatteredBuffer if not contiguous else Buffer if fits else ShortBuffer
     return kind(held, address + offset, count, blocks, known, known.extent * elements, contiguous and fits)
 
@@ -282,7 +283,7 @@ def _count(count: object, obj: Any, known: TypeFacts, length: int, blocks: int) 
     return elements // blocks
 
 
-def _check_room(obj: Any, known: TypeFacts, elements: int, length: int, offset: int) -> bool:
+def _check_room(obj: Any, known: TypeFacts, elements: int, address: int, length: int, offset: int) -> bool:
     """Return whether the whole span lies in the memory; an error where even the data does not."""
     if elements == 0:
         return True
@@ -292,29 +293,32 @@ def _check_room(obj: Any, known: TypeFacts, elements: int, length: int, offset: 
                 f"{elements} of {known.name} at MPI.BOTTOM are at address 0; pass a datatype made of absolute addresses"
             )
         return False
-    begin, needed = room(obj, known, elements)
-    if needed > length:
+    begin, end, first, last = reach(obj, known, elements, offset, address, length)
+    if end > last:
         raise errors.BufferTooSmallError(
-            f"{elements} elements of {known.name} need {needed} bytes and the buffer has {length}; "
+            f"{elements} elements of {known.name} need {end - offset} bytes and the buffer has {last - offset}; "
             f"pass a smaller count or a larger buffer"
         )
-    if begin + offset < 0:
+    if begin < first:
         raise errors.BufferTooSmallError(
-            f"{elements} elements of {known.name} begin {-begin - offset} bytes before the buffer; "
+            f"{elements} elements of {known.name} begin {first - begin} bytes before the buffer; "
             f"pass a displacement that leaves them room"
         )
-    return known.extent * elements <= length
+    return known.extent * elements <= length - offset
 
 
-def room(obj: Any, known: TypeFacts, n: int, at: int = 0) -> tuple[int, int]:
-    """Return the first and the end byte of an object that n elements at one of its bytes ask for.
+def reach(
+    obj: Any, known: TypeFacts, n: int, at: int, address: int, length: int
+) -> tuple[float, float, float, float]:
+    """Return the first byte of n elements at a byte of an object and their end, and between which two they must lie.
 
-    What MPI.buffer.fromaddress makes has no end that anybody could know. Programs say how much data there is, and their
+    A datatype with holes may reach beyond a view, to all that the view's owner has: see owner.limits. What
+    MPI.buffer.fromaddress makes has no end that anybody could know. Programs say how much data there is, and their
     datatype where it lies: a column that begins there may go on behind what was said.
     """
     if not known.contiguous and isinstance(obj, MPI.buffer) and obj.obj is None:
-        return 0, n * known.size
-    return known.span(n, at)
+        return at, at + n * known.size, at, at + length
+    return *known.span(n, at), *((0, length) if known.contiguous else limits(obj, address))
 
 
 def integers(values: Any, size: int, what: str) -> list[int]:

@@ -19,7 +19,7 @@ from .. import errors
 from .buffer import Buffer, bytes_at
 from .datatypes import TypeFacts, facts
 from .packing import packer
-from .parse import check_type, find_type, integers, kind, memory_of, room
+from .parse import check_type, find_type, integers, kind, memory_of, reach
 
 BYTE = facts(MPI.BYTE)
 RIGHT_LIMIT = 256  # kinds of blocks
@@ -266,7 +266,7 @@ def _made(
         raise errors.MessageSpecError(f"the buffer is None and counts are {counts!r:.90}; pass a buffer or counts of 0")
     if obj is not None and obj is not MPI.BOTTOM:
         for rank, (n, known, place) in enumerate(zip(counts, types, places)):
-            _check_room(obj, rank, n, known, place, length)
+            _check_room(obj, rank, n, known, place, address, length)
     elif any(n and known.predefined for n, known in zip(counts, types)):
         raise errors.BufferTooSmallError(
             "blocks of a predefined datatype at MPI.BOTTOM are at address 0; pass datatypes made of absolute addresses"
@@ -281,17 +281,17 @@ def _made(
     return made
 
 
-def _check_room(obj: Any, rank: int, n: int, known: TypeFacts, place: int, length: int) -> None:
+def _check_room(obj: Any, rank: int, n: int, known: TypeFacts, place: int, address: int, length: int) -> None:
     """Check that one block lies in the memory."""
-    begin, end = room(obj, known, n, place)
-    if end > length:
+    begin, end, first, last = reach(obj, known, n, place, address, length)
+    if end > last:
         raise errors.BufferTooSmallError(
-            f"the block of rank {rank}, {n} of {known.name}, ends at byte {end} and the buffer has {length}; "
+            f"the block of rank {rank}, {n} of {known.name}, ends at byte {end} and the buffer has {last}; "
             f"pass a smaller count or displacement, or a larger buffer"
         )
-    if begin < 0:
+    if begin < first:
         raise errors.BufferTooSmallError(
-            f"the block of rank {rank}, {n} of {known.name}, begins {-begin} bytes before the buffer; "
+            f"the block of rank {rank}, {n} of {known.name}, begins {first - begin} bytes before the buffer; "
             f"pass a larger displacement"
         )
 

@@ -19,49 +19,55 @@ from .cases import Case, OneCell, TwiceTheCells, uneven
 from .interpreter import Machine, is_in_place_rank
 from .wellformed import faults
 
-MANY = 16  # ranks up to which tables are proved on many cases, and their form is looked at
-LARGE = (23, 32, 33, 47, 64)  # more ranks on which they are proved
+FEW = 8  # ranks up to which tables are proved on all cases
+MANY = 16  # ranks up to which they are proved for every p, on fewer cases, and their form is looked at
+LARGE = (23, 33, 64)  # more ranks on which they are proved
 
 
 def wanted(p: int, root: int) -> bool:
-    """Return whether a schedule's tables are to be proved: all up to 8 ranks, four roots up to MANY, two on LARGE.
+    """Return whether a schedule's tables are to be proved: for four roots up to FEW ranks, two up to MANY and on LARGE.
 
     Lowering knows of a root only which rank's blocks are where, and of p nothing at all.
     """
-    return p <= 8 or root in ((0, 1, p // 2, p - 1) if p <= MANY else (0, p // 2) if p in LARGE else ())
+    return root in ((0, 1, p // 2, p - 1) if p <= FEW else (0, p // 2) if p <= MANY or p in LARGE else ())
 
 
 def cases(schedule: Schedule) -> Iterator[Case]:
-    """Yield the counts and chunkings a schedule's tables are proved on: many for small p, one for each large p."""
+    """Yield the counts and chunkings a schedule's tables are proved on: the more the fewer ranks there are."""
     p, naming = schedule.p, schedule.collective.naming
+    k = max(1, len(schedule.blocks)) if naming == "vector" else 1
     if naming == "none":
         yield Case(0, 1, None, 4)
-        return
-    k = max(1, len(schedule.blocks)) if naming == "vector" else 1
-    if p > MANY:
+    elif p > MANY:
         case = Case(2 * k + 1, 1, 2, 2) if p % 2 else Case(k + 1, 1, None, 4)
         yield case
         if averages(schedule):
             yield replace(case, averaged=True)
         yield from sums(schedule, replace(case, float32_sums=True))
-        return
-    yield Case(0, 1, None, 4)
-    yield Case(1, 3, None, 4)
-    yield Case(k + 1, 2, None, 4)
-    yield Case(5 * k + 2, 2, 4, 2)
-    if p <= 8:  # one chunk after the other, as rules have it for rings inside a host
-        yield Case(5 * k + 2, 2, 4, 1)
-    if averages(schedule):
-        yield Case(k + 1, 1, None, 4, averaged=True)
-        yield Case(3 * k + 1, 2, 4, 2, averaged=True)
-    several = [Case(3 * k + 2, 2, 4, 2, float32_sums=True)] * (p <= 8)
-    yield from sums(schedule, Case(k + 1, 2, None, 4, averages(schedule), float32_sums=True), *several)
-    if schedule.collective.name == "reduce_scatter":
-        yield Case(tuple((3 * r) % 5 for r in range(p)), 1, None, 4)
-        yield Case(tuple((3 * r) % 7 for r in range(p)), 1, 2, 2)
-    elif naming != "vector":
-        yield Case(uneven(schedule, 4), 1, None, 4)
-        yield Case(uneven(schedule, 6), 1, 2, 2)
+    else:
+        yield Case(k + 1, 2, None, 4)
+        yield Case(5 * k + 2, 2, 4, 2)
+        if averages(schedule):
+            yield Case(3 * k + 1, 2, 4, 2, averaged=True)
+        yield from sums(schedule, Case(k + 1, 2, None, 4, averages(schedule), float32_sums=True))
+        yield from blocks_of_many_sizes(schedule, 6, 2)
+        if p <= FEW:
+            yield Case(0, 1, None, 4)
+            yield Case(1, 3, None, 4)
+            yield Case(5 * k + 2, 2, 4, 1)  # one chunk after the other, as rules have it for rings inside a host
+            if averages(schedule):
+                yield Case(k + 1, 1, None, 4, averaged=True)
+            yield from sums(schedule, Case(3 * k + 2, 2, 4, 2, float32_sums=True))
+            yield from blocks_of_many_sizes(schedule, 4, None)
+
+
+def blocks_of_many_sizes(schedule: Schedule, most: int, chunk_bytes: int | None) -> Iterator[Case]:
+    """Yield a case with blocks of 0 to most bytes, where the collective has a form for them."""
+    name, window = schedule.collective.name, 2 if chunk_bytes else 4
+    if name == "reduce_scatter":
+        yield Case(tuple((3 * r) % (most + 1) for r in range(schedule.p)), 1, chunk_bytes, window)
+    elif schedule.collective.naming != "vector":
+        yield Case(uneven(schedule, most), 1, chunk_bytes, window)
 
 
 def sums(schedule: Schedule, *cases: Case) -> Iterator[Case]:
@@ -107,8 +113,10 @@ def check_tables(schedule: Schedule, lowered: Lowered | None = None) -> None:
     """Prove the plans of all ranks for the standing cases, in place and not. Raises VerifyError."""
     lowered = lowered or Lowered(schedule)
     for case in cases(schedule):
-        forms, is_more = lowered.forms, case.averaged or case.float32_sums
-        for in_place in forms[-1:] if is_more and schedule.p > MANY else forms:
+        forms = lowered.forms
+        if case.averaged or case.float32_sums or schedule.p > MANY:
+            forms = (forms[schedule.p % len(forms)],)  # in place on odd numbers of ranks
+        for in_place in forms:
             plans = lowered.all_ranks(case, in_place)
             check_forms(schedule, case, lowered.new(plans))
             Machine(schedule, case, in_place, plans).run()

@@ -30,7 +30,6 @@ from .symbolic import Player, Value
 
 ALWAYS = ("from run to run", "for any chunk size", "on either engine")  # by construction, for every algorithm
 LOOKED_AT = range(2, 14)  # ranks an algorithm's bits are compared on
-FEW = 8  # ranks up to which the folds of tables are compared with those of their schedule
 
 
 class Forest:

@@ -10,9 +10,9 @@ from ..errors import PreconditionError
 from ..schedules.grids import every_root
 from ..schedules.registry import Algorithm, find, list_algorithms, registered
 from ..schedules.schedule import Schedule
-from .check_plan import Lowered, check_scratch, check_tables, wanted
+from .check_plan import FEW, Lowered, check_scratch, check_tables, wanted
 from .check_schedule import verify
-from .determinism import FEW, check_folds
+from .determinism import check_folds
 
 Given = dict[str, Any]
 

@@ -6,6 +6,7 @@ one can be given to another type after `Free`, so its facts are an attribute of 
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,7 +71,7 @@ class TypeFacts:
     `contiguous`: dense, or a predefined pair, whose padding is harmless where every rank uses the same type.
     `basic` and `nbasic` are the type signature where it is one predefined type repeated, else None and 0.
     `runs` says where the bytes lie, None where only MPI knows. `datatype` is alive as long as the user's is: what
-    may outlast a call works on `runs`, or on a duplicate.
+    may outlast a call works on `runs`, or calls `keep_alive`.
     """
 
     datatype: MPI.Datatype
@@ -101,6 +102,19 @@ class TypeFacts:
             return 0, 0
         far = (n - 1) * self.extent
         return at + min(far, 0) + self.true_lb, at + max(far, 0) + self.true_lb + self.true_extent
+
+
+def keep_alive(datatype: MPI.Datatype, holder: Any) -> None:
+    """Keep MPI's object alive for as long as a Python object is, though the program frees the datatype.
+
+    A datatype made of it does so. A duplicate would too, and call the copy functions of the program's attributes.
+    """
+    weakref.finalize(holder, _free, datatype.Create_contiguous(1)).atexit = False
+
+
+def _free(datatype: MPI.Datatype) -> None:
+    if not MPI.Is_finalized():
+        datatype.Free()
 
 
 def facts(datatype: MPI.Datatype) -> TypeFacts:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import traceback
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -21,7 +20,7 @@ from ..kernels.memory import address_of
 from ..kernels.rules import SCALABLE
 from ..kernels.serving import address, narrow_address, scale_address, widen_address
 from ..stderr import last_words
-from .datatypes import TypeFacts
+from .datatypes import TypeFacts, keep_alive
 
 _NAMES = ("SUM", "PROD", "MAX", "MIN", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "MAXLOC", "MINLOC")
 
@@ -245,11 +244,6 @@ def _user(op: MPI.Op, facts: TypeFacts) -> Operator:
     return Operator("user", op.Is_commutative(), ctypes.cast(kernel, ctypes.c_void_p).value or 0, kernel, errors)
 
 
-def _let_go(datatype: MPI.Datatype) -> None:
-    if not MPI.Is_finalized():
-        datatype.Free()
-
-
 def _function_of(op: MPI.Op) -> Callable[[Any, Any, MPI.Datatype], Any] | None:
     """Return the Python function that MPI.Op.Create was given; None for an operator that was made in C.
 
@@ -286,8 +280,6 @@ def _apply(op: MPI.Op) -> Callable[[MPI.buffer, MPI.buffer, int, MPI.Datatype], 
 def _kernel_of(op: MPI.Op, facts: TypeFacts, errors: list[BaseException]) -> Any:
     """Return a function that computes dst = a op b for a user's operator, at addresses."""
     datatype, apply = facts.datatype, _apply(op)
-    if not facts.predefined:
-        datatype = datatype.Dup()  # the user may free theirs before a nonblocking call is done
 
     def kernel(dst: int, a: int, b: int, n: int) -> None:
         try:
@@ -304,5 +296,5 @@ def _kernel_of(op: MPI.Op, facts: TypeFacts, errors: list[BaseException]) -> Any
             errors.append(error)
 
     if not facts.predefined:
-        weakref.finalize(kernel, _let_go, datatype).atexit = False
+        keep_alive(datatype, kernel)  # the program may free it before a nonblocking call is done
     return kernel

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -11,7 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..kernels.serving import pack_elements, unpack_elements
-from .datatypes import TypeFacts
+from .datatypes import TypeFacts, keep_alive
 from .runs import Runs
 
 __all__ = ["ByMPI", "ByRuns", "Packer", "packer"]
@@ -46,13 +45,13 @@ class ByRuns:
 
 
 class ByMPI:
-    """The datatype's own Pack, on a duplicate that goes with this object."""
+    """The datatype's own Pack."""
 
     __slots__ = ("__weakref__", "datatype", "size")
 
     def __init__(self, facts: TypeFacts) -> None:
-        self.datatype, self.size = facts.datatype.Dup(), facts.size
-        weakref.finalize(self, _free, self.datatype)
+        self.datatype, self.size = facts.datatype, facts.size
+        keep_alive(self.datatype, self)
 
     def pack(self, packed: int, base: int, n: int) -> None:
         if nbytes := n * self.size:
@@ -80,8 +79,3 @@ class ByMPI:
             yield one, MPI.buffer.fromaddress(anchor, 1)
         finally:
             one.Free()
-
-
-def _free(datatype: MPI.Datatype) -> None:
-    if not MPI.Is_finalized():
-        datatype.Free()

@@ -130,3 +130,34 @@ def test_to_ask_mpi_ends_nothing(comm, fatal):
         assert of.Get_errhandler() == MPI.ERRORS_ARE_FATAL
     finally:
         of.Set_errhandler(before)
+
+
+@each("form", FORMS)
+def test_a_user_operator_gets_the_datatype_of_the_call(comm, form):
+    """By its handle, name and attributes, as natively; it may be freed once the call is made."""
+    seen, keyval = [], MPI.Datatype.Create_keyval()
+    three = MPI.DOUBLE.Create_contiguous(3).Commit()
+    three.Set_name("three")
+    three.Set_attr(keyval, "attribute")
+    handle = MPI._handleof(three)
+
+    def add(a, b, datatype):
+        seen.append((MPI._handleof(datatype), datatype.Get_name(), datatype.Get_attr(keyval)))
+        np.frombuffer(b)[:] += np.frombuffer(a)
+
+    op, x, y = MPI.Op.Create(add, commute=True), np.arange(6.0), np.zeros(6)
+    ours, arguments = mpicoll.Comm(comm), ([x, 2, three], [y, 2, three], op)
+    if form == BLOCKING:
+        ours.Allreduce(*arguments)
+        three.Free()
+    else:
+        request = ours.Iallreduce(*arguments) if form == NONBLOCKING else ours.Allreduce_init(*arguments)
+        three.Free()
+        if form != NONBLOCKING:
+            request.Start()
+        request.Wait()
+        if form != NONBLOCKING:
+            request.Free()
+    assert any(comm.allgather(bool(seen))) and set(seen) <= {(handle, "three", "attribute")}
+    assert (y == comm.size * x).all()
+    op.Free()

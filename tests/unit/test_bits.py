@@ -15,11 +15,10 @@ from mpicoll.errors import VerifyError
 from mpicoll.kernels import reduce as kernels
 from mpicoll.plans import lowering
 from mpicoll.proofs import check_plan, determinism
-from mpicoll.proofs.check_plan import lower_all
+from mpicoll.proofs.check_plan import FEW, lower_all
 from mpicoll.proofs.check_schedule import verify
 from mpicoll.proofs.determinism import (
     ALWAYS,
-    FEW,
     LOOKED_AT,
     Folds,
     Forest,

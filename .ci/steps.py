@@ -220,7 +220,7 @@ def tests() -> list[Step]:
         suite("oldest-mpi", "--suites mpi --ranks 2 --sample 0.05", "VENV=.venv-oldest"),
     ]
     for mpi in ("openmpi", "intel"):
-        portable = f"--suites launch,mpi --ranks 2,3 --sample-launch 1 --files {PORTABLE} -- -m 'not once'"
+        portable = f"--suites launch,mpi --ranks 2,3 --sample-launch 0.25 --files {PORTABLE} -- -m 'not once'"
         steps.append(suite(mpi, portable, f"MPI={mpi}"))
     steps.append(make("torch-mpich", "test-torch", "TORCH_ARGS=--ranks 2,3", "TORCH_SUITE_ARGS=--ranks 3"))
     for mpi in ("openmpi", "intel"):

@@ -20,8 +20,8 @@ import numpy as np
 from rich.table import Table
 
 from mpicoll.cli.group import OneLineCommand, asking
+from mpicoll.engines.kernel_args import EVERYWHERE, KernelArgs
 from mpicoll.engines.local_ops import Tables, finish_step
-from mpicoll.engines.work import EVERYWHERE, Work
 from mpicoll.kernels import lowp, reduce
 from mpicoll.kernels.rules import low
 from mpicoll.plans.plan import FOLD, OUT
@@ -125,9 +125,9 @@ def timed(op: str, dtype: str, nbytes: int, operands: int, seconds: float) -> Sp
     )
 
 
-def _work(op: str, dtype: np.dtype) -> Work:
+def _work(op: str, dtype: np.dtype) -> KernelArgs:
     """Return what folds elements of a dtype, in float32 where they have less than 32 bits."""
-    folds = Work(reduce.address(op, dtype))
+    folds = KernelArgs(reduce.address(op, dtype))
     if low(dtype) is None:
         return folds
     wide = reduce.address(op, np.dtype(np.float32))
@@ -135,7 +135,7 @@ def _work(op: str, dtype: np.dtype) -> Work:
     return folds._replace(wide=wide, **between, narrow_places=EVERYWHERE)
 
 
-def _fold(work: Work, into: np.ndarray, others: list[np.ndarray]) -> Callable[[], Any]:
+def _fold(work: KernelArgs, into: np.ndarray, others: list[np.ndarray]) -> Callable[[], Any]:
     """Return what engines do with vectors that have arrived: a row of a plan.
 
     For one it is the kernel alone: Python's way to the row takes longer than the fold of a small vector.

@@ -26,7 +26,7 @@ from mpicoll.cli.group import OneLineCommand, asking
 from mpicoll.dispatch import execute, methods, prepare
 from mpicoll.dispatch.methods import Invocation
 from mpicoll.fastpath import entry
-from mpicoll.schedules.collectives import COLLECTIVES, plain
+from mpicoll.schedules.collectives import COLLECTIVES, base_collective
 
 from .command.checks import listed, positive
 from .command.console import console
@@ -91,7 +91,7 @@ def parts(names: str, seconds: float, starts: int, path: Path | None) -> None:
 def timed(name: str, seconds: float) -> Iterator[Part]:
     """Yield the parts of a method's call with 8 bytes, as often as there is time for."""
     method, arguments = methods.METHODS[name], _arguments(name)
-    op = MPI.SUM if COLLECTIVES[plain(method.collective)].reduces else None
+    op = MPI.SUM if COLLECTIVES[base_collective(method.collective)].reduces else None
     short, refused, closed = three = [mpicoll.Comm(MPI.COMM_SELF.Dup()) for _ in range(3)]
     for comm in three:
         for _ in range(LEARNT):

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from mpicoll.schedules.collectives import named
+from mpicoll.schedules.collectives import canonical_name
 from mpicoll.schedules.registry import exact_algorithms
 
 from .bench.driver import Job
@@ -43,7 +43,7 @@ def line_up_of(collective: str, harness: Harness) -> Job:
     """Return who takes part in a collective: native, auto, and every algorithm."""
     shape, sizes = Shape(collective), MORE_SIZES.get(collective, SIZES)
     engines = ENGINES[1:] if collective in ON_EACH_ENGINE else (AUTO,)
-    names = exact_algorithms(named(collective))
+    names = exact_algorithms(canonical_name(collective))
     job = harness.job(shape, sizes, (NATIVE, AUTO), (AUTO,))
     return Job(
         shape, sizes, [*job.contenders, *line_up(collective, names, engines, harness.plain, harness.ours)]

@@ -249,8 +249,8 @@ MUTATIONS = [
     Mutation("mpicoll/runtime/cache.py", "len(self.order) > LIMIT or ", "", "mpi/test_kept.py"),
     Mutation(
         "mpicoll/runtime/scratch.py",
-        "self._fast_path.withdraw(lent)",
-        "self._fast_path.withdraw(True)",
+        "self._fast_path.reclaim_scratch(lent)",
+        "self._fast_path.reclaim_scratch(True)",
         "mpi/test_direct.py",
     ),
     # dispatch
@@ -326,7 +326,7 @@ MUTATIONS = [
         "mpi/test_requests.py",
     ),
     Mutation("mpicoll/comm/requests.py", "    owner.call = call,", "    owner.call = None,", "mpi/test_requests.py"),
-    Mutation("mpicoll/comm/release.py", "    _waiting.append(give_back)", "    give_back()", "mpi/test_requests.py"),
+    Mutation("mpicoll/comm/release.py", "    _waiting.append(free)", "    free()", "mpi/test_requests.py"),
     Mutation(
         "mpicoll/comm/persistent.py",
         "            vars(self).pop(function, None)",
@@ -340,22 +340,22 @@ MUTATIONS = [
         "unit/test_progress.py",
     ),
     Mutation(
-        "mpicoll/runtime/inquiry.py",
-        "return not self.pending and not self.untaken",
+        "mpicoll/runtime/peer_status.py",
+        "return not self.pending and not self.sent_unasked",
         "return True",
         "mpi/test_making_communicators.py",
     ),
     Mutation(
-        "mpicoll/runtime/departure.py",
-        "return self.barrier.Test()",
+        "mpicoll/runtime/free_barrier.py",
+        "return self.request.Test()",
         "return True",
         "mpi/test_making_communicators.py",
     ),
     Mutation(
-        "mpicoll/runtime/departure.py",
+        "mpicoll/runtime/free_barrier.py",
         "except MPI.Exception:",
         "except ZeroDivisionError:",
-        "unit/test_departure.py",
+        "unit/test_free_barrier.py",
     ),
     Mutation(
         "kernels/compiler.py",

@@ -11,7 +11,7 @@ from typing import Any
 
 from mpicoll.cli.names import canonical
 from mpicoll.errors import MpicollError, UnknownAlgorithm
-from mpicoll.schedules.collectives import named, plain
+from mpicoll.schedules.collectives import base_collective, canonical_name
 
 from ..cases import contenders as who
 from ..cases.lossy import is_lossy
@@ -120,7 +120,7 @@ def _dtype(collectives: str, algorithms: str, p: int) -> str:
     """Return the dtype where none is named: what codecs take, if any algorithm moves codes."""
     for name, spec in product(split_names(collectives), split_names(algorithms)):
         with suppress(MpicollError):
-            if spec != ALL and is_lossy(plain(name), spec, p):
+            if spec != ALL and is_lossy(base_collective(name), spec, p):
                 return "float32"
     return "float64"
 
@@ -178,7 +178,7 @@ def _known(collective: str) -> tuple[str, ...]:
 
     from mpicoll.schedules.registry import list_algorithms
 
-    return tuple(list_algorithms()[named(collective)])
+    return tuple(list_algorithms()[canonical_name(collective)])
 
 
 def _is_known(name: str, collective: str) -> bool:
@@ -193,7 +193,7 @@ def _takers(shape: Shape, names: list[str], p: int) -> Series:
     found, left_out = list[str](), dict[str, str]()
     for name in names:
         if name == ALL:
-            entries = [find(collective, each) for each in exact_algorithms(named(collective))]
+            entries = [find(collective, each) for each in exact_algorithms(canonical_name(collective))]
             found += [who.NATIVE, who.AUTO, *(entry.name for entry in entries if entry.serves(p))]
             left_out = {e.name: f"needs {e.requires.words}" for e in entries if e.requires and not e.serves(p)}
         else:

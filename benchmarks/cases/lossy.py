@@ -38,13 +38,13 @@ def error_of(case: Case, contender: Contender) -> Error | None:
     The bound is that of a schedule which encodes each contribution once and a sum once more (see docs/COMPRESSION.md),
     taken over whole vectors: that of a group is no larger.
     """
-    from mpicoll.schedules.collectives import plain
+    from mpicoll.schedules.collectives import base_collective
     from mpicoll.schedules.schedule import schedule
 
     collective = case.shape.collective
     if not is_lossy(collective, contender.algorithm, case.p):
         return None
-    codec = schedule(plain(collective), contender.algorithm, case.p).codec
+    codec = schedule(base_collective(collective), contender.algorithm, case.p).codec
     answer = case.expected()
     assert codec is not None
     if answer is None or case.recv is None or not len(answer):

@@ -20,7 +20,7 @@ import numpy as np
 
 from mpicoll.kernels.rules import low
 from mpicoll.schedules.blocks import offsets, sizes
-from mpicoll.schedules.collectives import COLLECTIVES, Collective, at_namesake, plain
+from mpicoll.schedules.collectives import COLLECTIVES, Collective, at_namesake, base_collective
 
 from .contents import DTYPES, OPERATORS, dtype_of
 from .counts import EVEN, SHARES
@@ -95,7 +95,7 @@ class Pattern:
     @property
     def meaning(self) -> Collective:
         """Who starts with which blocks, and who ends with them."""
-        return COLLECTIVES[plain(self.collective)]
+        return COLLECTIVES[base_collective(self.collective)]
 
     @property
     def has_counts(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mpicoll.schedules.collectives import COLLECTIVES, plain
+from mpicoll.schedules.collectives import COLLECTIVES, base_collective
 
 OSU, STRONG, WEAK = SCALINGS = ("osu", "strong", "weak")
 ELEMENT = 8  # bytes: a size is so many, or a multiple
@@ -23,7 +23,7 @@ def scaled(size: int, collective: str, ranks: int, scaling: str) -> int | None:
     >>> scaled(784, "allgather", 49, "strong"), scaled(16, "alltoall", 4, "weak")
     (16, None)
     """
-    naming = COLLECTIVES[plain(collective)].naming
+    naming = COLLECTIVES[base_collective(collective)].naming
     if not size or scaling == OSU or naming == "none":
         return size
     divisions = {"vector": 0, "rank": 1, "pair": 2}[naming] - (scaling == WEAK)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mpicoll.schedules.collectives import plain
+from mpicoll.schedules.collectives import base_collective
 
 from ..cases.forms import BLOCKING, FORMS
 from ..cases.patterns import PATTERNS
@@ -106,5 +106,5 @@ def letters(collective: str, form: str) -> str:
     test = "t" * (form == "nonblocking")
     if collective == "barrier":
         return "fmixMz" + ("" if test else "u") + test
-    root = plain(collective) in ("scatter", "gather", "reduce") and form != "persistent"
+    root = base_collective(collective) in ("scatter", "gather", "reduce") and form != "persistent"
     return "fmixMcuTz" + test + "l" * (collective != "bcast") + "k" * root

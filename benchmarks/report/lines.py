@@ -38,7 +38,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from mpicoll.schedules.collectives import COLLECTIVES, plain
+from mpicoll.schedules.collectives import COLLECTIVES, base_collective
 
 from ..cases.scaling import WORDS, scaled
 from ..command.sizes import format_size
@@ -83,7 +83,7 @@ def _bases(rows: Sequence[Row], settings: Mapping[str, Any]) -> Iterator[Row]:
     """Yield the rows, and with strong or weak scaling which size each comes from."""
     scaling, sizes = settings.get("scaling"), settings.get("sizes") or ()
     for row in rows:
-        if scaling in WORDS and row.ranks and plain(row.setting.collective) in COLLECTIVES:
+        if scaling in WORDS and row.ranks and base_collective(row.setting.collective) in COLLECTIVES:
             of = next((n for n in sizes if scaled(n, row.setting.collective, row.ranks, scaling) == row.size), 0)
             row = replace(row, base=f"{format_size(of)} {WORDS[scaling]}" if of else "")
         yield row

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from mpicoll.schedules.collectives import COLLECTIVES, plain
+from mpicoll.schedules.collectives import COLLECTIVES, base_collective
 
 from ..cases.contenders import AUTO, NATIVE, Contender
 
@@ -33,7 +33,7 @@ class Setting(NamedTuple):
     @property
     def reduces(self) -> bool:
         """Whether it computes, so that the type of its numbers matters beside their bytes."""
-        meant = COLLECTIVES.get(plain(self.collective))
+        meant = COLLECTIVES.get(base_collective(self.collective))
         return meant is not None and meant.reduces
 
     @property
@@ -45,7 +45,7 @@ class Setting(NamedTuple):
         >>> Setting("bcast", "blocking", "float64", "sum", "rotating").variant
         'blocking, float64, root rotating'
         """
-        meant = COLLECTIVES.get(plain(self.collective))
+        meant = COLLECTIVES.get(base_collective(self.collective))
         words = [self.form] + [self.dtype] * (meant is None or meant.naming != "none")
         words += [self.op] if meant is None or meant.reduces else []
         words += [f"root {self.root}"] if self.root is not None and (meant is None or meant.rooted) else []

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mpicoll.schedules.collectives import plain
+from mpicoll.schedules.collectives import base_collective
 
 from ..cases.patterns import Shape
 
@@ -28,7 +28,7 @@ def factor(collective: str, p: int) -> float | None:
     >>> factor("allreduce", 4), factor("gatherv", 4), factor("bcast", 4), factor("scan", 4)
     (1.5, 0.75, 1.0, None)
     """
-    name = plain(collective)
+    name = base_collective(collective)
     if name in ("bcast", "reduce"):
         return 1.0
     if name == "allreduce":

@@ -34,7 +34,7 @@ def naive(p: int, rank: int) -> Steps:
         yield *(Send(peer, (0,)) for peer in range(p) if peer != rank), *lower, *upper
 
 
-@algorithm("allreduce", blocks=lambda p: p, finishes=True)
+@algorithm("allreduce", blocks=lambda p: p, divides_at_owner=True)
 def ring(p: int, rank: int) -> Strands:
     """Each block goes round the ring twice: folded by every rank, then handed to every rank.
 
@@ -50,7 +50,7 @@ def ring(p: int, rank: int) -> Strands:
     return then(reduce_scatter.ring(p, rank), allgather.ring(p, rank))
 
 
-@algorithm("allreduce", blocks=lambda p: 2 * p, strand=lambda block: block % 2, finishes=True)
+@algorithm("allreduce", blocks=lambda p: 2 * p, strand=lambda block: block % 2, divides_at_owner=True)
 def ring_bidirectional(p: int, rank: int) -> Strands:
     """Half of the vector goes round the ring one way, half the other way, so that links work in both directions.
 
@@ -80,7 +80,7 @@ def exchange(p: int, rank: int, k: int = 2) -> Steps:
         stride *= k
 
 
-@algorithm("allreduce", ordered=True, finishes=True)
+@algorithm("allreduce", ordered=True, divides_at_owner=True)
 def recursive_doubling(p: int, rank: int) -> Strands:
     """Swap whole vectors with the rank 1, 2, 4 … away; extra ranks fold into a neighbour first.
 
@@ -99,7 +99,7 @@ def recursive_doubling(p: int, rank: int) -> Strands:
 @algorithm(
     "allreduce",
     ordered=True,
-    finishes=True,
+    divides_at_owner=True,
     grid=[over(range(1, 28), k=(2, 3, 5, 8)), over((31, 49, 64), k=(3, 4, 7))],
 )
 def recursive_multiplying(p: int, rank: int, *, k: Radix = 4) -> Strands:
@@ -121,7 +121,7 @@ def _halve_and_double(p: int, rank: int) -> Strands:
     return then(reduce_scatter.halving(p, rank), mirror(reduce_scatter.halving(p, rank)))
 
 
-@algorithm("allreduce", blocks=power_of_two_floor, finishes=True)
+@algorithm("allreduce", blocks=power_of_two_floor, divides_at_owner=True)
 def rabenseifner(p: int, rank: int) -> Strands:
     """Reduce-scatter by recursive halving, then allgather by the same steps reversed in time.
 
@@ -161,7 +161,7 @@ def _binary_blocks(p: int, rank: int) -> Steps | Strands:
 @algorithm(
     "allreduce",
     blocks=lambda p, form: power_of_two_floor(p),
-    finishes=True,
+    divides_at_owner=True,
     grid=[over(form=("fold", "binary_blocks"))],
 )
 def halving_doubling(p: int, rank: int, *, form: Annotated[str, OneOf(("fold", "binary_blocks"))] = "fold") -> Strands:
@@ -195,7 +195,7 @@ form="binary_blocks")[0][0]]
     "allreduce",
     blocks=lambda p, servers: servers,
     ordered=True,
-    finishes=True,
+    divides_at_owner=True,
     grid=[over(servers=lambda p: sorted({1, min(2, p), p // 2 or 1, p}))],
 )
 def parameter_server(p: int, rank: int, *, servers: Share = 1) -> Steps:
@@ -243,7 +243,7 @@ def reduce_bcast(p: int, *, reduce: Reducing = "binomial", bcast: Broadcasting =
     return [reduce.evenly(range(p), total), bcast.evenly(range(p), total)]
 
 
-@algorithm("allreduce", layered=True, ordered=True, finishes=True)
+@algorithm("allreduce", layered=True, ordered=True, divides_at_owner=True)
 def tree(p: int) -> list[Layer]:
     """Up a binomial tree and down again: reduce_bcast with binomial trees both ways, by its common name.
 
@@ -260,7 +260,7 @@ def tree(p: int) -> list[Layer]:
     return layers
 
 
-@algorithm("allreduce", layered=True, blocks=2, strand=lambda block: block % 2, finishes=True)
+@algorithm("allreduce", layered=True, blocks=2, strand=lambda block: block % 2, divides_at_owner=True)
 def double_tree(p: int) -> list[Layer]:
     """Each half of the vector goes up and down a binary tree of its own; a rank has children in one of the two only.
 

@@ -50,7 +50,7 @@ def _there_and_back(p: int, rank: int) -> Strands:
     return then(there, mirror(there))
 
 
-@algorithm("allreduce", ordered=True, finishes=True, blocks=power_of_two_floor, name="butterfly")
+@algorithm("allreduce", ordered=True, divides_at_owner=True, blocks=power_of_two_floor, name="butterfly")
 def allreduce_butterfly(p: int, rank: int) -> Strands:
     """The butterfly's reduce-scatter, then the same steps reversed in time: the least bytes for any operator.
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn, cast
 import numpy as np
 from mpi4py import MPI
 
-from ..engines.work import BUT_IN_CODES, EVERYWHERE, Work
+from ..engines.kernel_args import BUT_IN_CODES, EVERYWHERE, KernelArgs
 from ..errors import OperatorError
 from ..kernels import background, reduce, rules
 from ..kernels.memory import address_of
@@ -88,24 +88,24 @@ class Operator(NamedTuple):
         """Whether every fold of its elements rounds: sums and products of less than 32 bits."""
         return self.is_low and self.name in ("SUM", "PROD", "AVG")
 
-    def work(self, p: int, float32_sums: bool = False) -> Work:
+    def kernel_args(self, p: int, float32_sums: bool = False) -> KernelArgs:
         """Return what folds elements of its type on p ranks, and divides them for an average.
 
         float32_sums: of a plan whose partial sums are float32.
         """
         if self.dtype is None:
-            return Work(self.kernel)
+            return KernelArgs(self.kernel)
         low = self.is_low
         scale = by = wide_scale = 0
         if self.averages:
             scale, by = scale_address(self.dtype), divisor(_FLOAT if low else self.dtype, p)
             wide_scale = scale_address(_FLOAT) if low or self.dtype == _FLOAT else 0
         if not low:
-            return Work(self.kernel, scale, by, self.kernel if self.dtype == _FLOAT else 0, wide_scale)
+            return KernelArgs(self.kernel, scale, by, self.kernel if self.dtype == _FLOAT else 0, wide_scale)
         wide = address("SUM" if self.averages else self.name, _FLOAT)
         between = widen_address(self.dtype), narrow_address(self.dtype)
         places = BUT_IN_CODES if float32_sums else EVERYWHERE
-        return Work(self.kernel, scale, by, wide, wide_scale, *between, narrow_places=places)
+        return KernelArgs(self.kernel, scale, by, wide, wide_scale, *between, narrow_places=places)
 
 
 def name_of(op: MPI.Op) -> str:

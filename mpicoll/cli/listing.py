@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ..schedules.collectives import PLAIN, named
+from ..schedules.collectives import PLAIN, canonical_name
 from ..schedules.registry import find
 from .group import alone, asking, console
 from .names import canonical, check_order
@@ -50,10 +50,10 @@ def list_(collective: str | None, algorithm: str | None, as_json: bool) -> None:
 
 def _chosen(collective: str, algorithm: str | None, entries: dict[str, Any]) -> list[dict[str, Any]]:
     """Return what is listed of a collective. Raises UnknownAlgorithm."""
-    if algorithm is None and named(collective) in entries:
-        return list(entries[named(collective)])
-    name = find(named(collective), (algorithm or "").partition("(")[0]).name
-    return [entry for entry in entries[named(collective)] if entry["name"] == name]
+    if algorithm is None and canonical_name(collective) in entries:
+        return list(entries[canonical_name(collective)])
+    name = find(canonical_name(collective), (algorithm or "").partition("(")[0]).name
+    return [entry for entry in entries[canonical_name(collective)] if entry["name"] == name]
 
 
 def _table(collective: str, entries: Sequence[dict[str, Any]]) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import click
 
-from ..schedules.collectives import ALSO, COLLECTIVES, PLAIN
+from ..schedules.collectives import ALIASES, COLLECTIVES, PLAIN
 from ..schedules.registry import list_algorithms
 
 SYNONYMS = {"broadcast": "bcast", "all_reduce": "allreduce", "all_gather": "allgather", "all_to_all": "alltoall"}
@@ -18,7 +18,7 @@ def canonical(collective: str) -> str:
     >>> canonical("MPI_Iallreduce"), canonical("Reduce-Scatter"), canonical("all_gather"), canonical("ring")
     ('allreduce', 'reduce_scatter', 'allgather', 'ring')
     """
-    known = (*COLLECTIVES, *PLAIN, *ALSO)
+    known = (*COLLECTIVES, *PLAIN, *ALIASES)
     name = collective.strip().lower().replace("-", "_").removeprefix("mpi_").removesuffix("_init")
     for each in (name, name.removeprefix("i")):
         if (each := SYNONYMS.get(each, each)) in known:
@@ -30,7 +30,7 @@ def check_order(command: str, collective: str, algorithm: str | None) -> None:
     """Raise a usage error that says what to type if the first name is an algorithm's."""
     name = collective.partition("(")[0]
     having = [each for each, names in list_algorithms().items() if name in names and each not in PLAIN]
-    if canonical(collective) in (*COLLECTIVES, *PLAIN, *ALSO) or not having:
+    if canonical(collective) in (*COLLECTIVES, *PLAIN, *ALIASES) or not having:
         return
     best = canonical(algorithm) if algorithm and canonical(algorithm) in having else having[0]
     said = f"{collective!r} is an algorithm of {', '.join(having)}; the collective comes first"

@@ -179,12 +179,12 @@ def _abort_at_exit(error: BaseException, status: Any) -> None:
     from mpi4py.run import set_abort_status
 
     from ..comm.world import COMM_WORLD
-    from ..runtime.responder import RESPONDER
+    from ..runtime.status_thread import STATUS_THREAD
 
     if COMM_WORLD.size > 1:
         set_abort_status(status)
         if not isinstance(error, SystemExit) or error.code not in (None, 0):
-            RESPONDER.fatal = error
+            STATUS_THREAD.fatal = error
 
 
 def _active() -> bool:

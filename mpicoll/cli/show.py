@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import click
 
-from ..schedules.collectives import plain as plain_collective
+from ..schedules.collectives import base_collective
 from .group import alone, asking, console
 from .names import WithRanks, canonical, check_order
 
@@ -55,7 +55,7 @@ def _ask_for_algorithm(collective: str) -> NoReturn:
     from ..proofs.prove import selected
 
     with asking():
-        names = [entry.name for entry in selected(plain_collective(collective))]
+        names = [entry.name for entry in selected(base_collective(collective))]
     said = f"Missing argument 'ALGORITHM'; {collective} has {', '.join(names)}"
     raise click.UsageError(said, click.get_current_context())
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from ..errors import spans
-from ..schedules.collectives import plain
+from ..schedules.collectives import base_collective
 from .group import FAILED, alone, asking, console
 from .kept_proofs import kept_proofs
 from .names import UpToRanks, canonical, check_order
@@ -74,9 +74,9 @@ def named(collective: str | None, algorithm: str | None) -> list[Name]:
     from ..schedules.registry import parse_spec
 
     if collective is None or algorithm is None:
-        return [(a.collective.name, a.name) for a in selected(collective and plain(collective))]
+        return [(a.collective.name, a.name) for a in selected(collective and base_collective(collective))]
     parse_spec(collective, algorithm)
-    return [(plain(collective), algorithm)]
+    return [(base_collective(collective), algorithm)]
 
 
 def _cpus() -> int:

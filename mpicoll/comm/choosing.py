@@ -13,7 +13,7 @@ from ..dispatch import prepare, sums
 from ..errors import ArgumentError
 from ..runtime.channel import Channel
 from ..runtime.operation import Record
-from ..schedules.collectives import named
+from ..schedules.collectives import canonical_name
 from ..schedules.registry import find
 from ..selection.rules import RULES
 from ..selection.select import Choice
@@ -70,7 +70,7 @@ class Choosing(MPI.Intracomm):
         A reduction of a datatype for which its operator has no kernel runs native; None stands for one that has.
         Raises UnknownAlgorithm, OperatorError for a pair that MPI does not take, DatatypeError, TypecodeError.
         """
-        channel, collective = self._open(), named(collective)
+        channel, collective = self._open(), canonical_name(collective)
         if collective not in RULES:
             find(collective, "")
         reducing = sums.reducing(collective, op, datatype)

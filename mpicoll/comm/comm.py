@@ -15,7 +15,7 @@ from ..errors import CommError, MismatchError, MpicollError
 from ..kernels import background
 from ..runtime import duplicate
 from ..runtime.channel import Channel
-from ..runtime.operation import Operation, Polled
+from ..runtime.operation import Operation, RequestStage
 from ..schedules.collectives import BLOCKING, NONBLOCKING, PERSISTENT
 from ..selection.select import native_choice
 from . import persistent
@@ -24,7 +24,7 @@ from .failures import Survivors
 from .lifetime import attach, check_usable, detach
 from .methods import Collectives
 from .objects import Objects
-from .requests import Request, keeping
+from .requests import Request, keep_buffers_alive
 
 Kind = TypeVar("Kind", bound="Comm")
 _PREDEFINED = tuple(map(MPI._handleof, (MPI.COMM_WORLD, MPI.COMM_SELF)))
@@ -112,7 +112,10 @@ class Comm(Collectives, Objects, Choosing, Survivors):
             return Request.of_nothing() if operation is None else Request.launch(channel, operation)
         call = self._prepare(channel, NONBLOCKING, method, *arguments)
         started = execute.start(channel, self, call)
-        request = Request.launch(channel, started) if isinstance(started, Operation) else keeping(call, started)
+        if isinstance(started, Operation):
+            request: MPI.Request = Request.launch(channel, started)
+        else:
+            request = keep_buffers_alive(call, started)
         channel.fast_path.insert(call)
         return request
 
@@ -212,7 +215,7 @@ class Comm(Collectives, Objects, Choosing, Survivors):
         """Return a copy under way and a request that completes when it has all that it needs."""
         channel = self._open()
         own = channel.begin_copies()
-        polled = [Polled(each, "a communicator") for each in (request, *(r for _, r in own))]
+        polled = [RequestStage(each, "a communicator") for each in (request, *(r for _, r in own))]
         stages = [lambda stage=stage: stage for stage in polled]
         finish = lambda: cast(Comm, copy)._use(attach(copy, channel, [comm for comm, _ in own]))
         choice = native_choice("idup", "making a communicator")

@@ -28,9 +28,10 @@ from mpi4py import MPI
 from ..errors import CommError
 from ..fastpath.opening import open_fast_path
 from ..kernels import cache
-from ..runtime import progress, responder
+from ..runtime import progress
 from ..runtime.channel import LEAKED, LIVE, Channel
 from ..runtime.faults import attempt, contained
+from ..runtime.status_thread import STATUS_THREAD
 from ..runtime.trace import Log
 from . import release
 
@@ -61,7 +62,7 @@ def attach(comm: MPI.Intracomm, parent: Channel | None = None, own: Sequence[MPI
         for opened in OPENED:
             opened(channel)
         if channel.settings.progress and progress.ProgressThread.possible():
-            responder.RESPONDER.start(lambda: list(LIVE.values()))
+            STATUS_THREAD.start(lambda: list(LIVE.values()))
     return channel
 
 
@@ -100,7 +101,7 @@ def _give_back(seconds: float = 0.0) -> None:
 
     It waits so long at most for ranks that come to leave.
     """
-    release.now()
+    release.run_deferred_frees()
     until = time.monotonic() + seconds
     while True:
         for _ in range(len(LEFT)):
@@ -138,11 +139,11 @@ def _end() -> None:
     write to until the end of the process.
     """
     progress.THREAD.stop()
-    responder.RESPONDER.stop()
-    if MPI.Is_initialized() and not MPI.Is_finalized() and not responder.RESPONDER.parting and os.getpid() == _process:
+    STATUS_THREAD.stop()
+    if MPI.Is_initialized() and not MPI.Is_finalized() and not STATUS_THREAD.is_exiting and os.getpid() == _process:
         _give_back()
         with contained("waiting for the other ranks' ends"):
-            responder.RESPONDER.part(LIVE.values())
+            STATUS_THREAD.wait_for_peers(LIVE.values())
         _give_back(LAST)  # MPIs complain of a barrier that did not end
         for channel in [*LIVE.values(), *LEFT]:
             LEAKED.append(channel)

@@ -11,9 +11,9 @@ import numpy as np
 from mpi4py import MPI
 
 from ..dispatch.check_mode import comparison, signature
-from ..dispatch.execute import UnderWay, may_take_the_fast_path, needs_counts, record
+from ..dispatch.execute import ActiveCall, may_take_the_fast_path, needs_counts, record
+from ..dispatch.nonfinite import needs_nonfinite_exchange
 from ..dispatch.prepare import Call, prepare_again
-from ..dispatch.problems import are_told
 from ..dispatch.staging import divide
 from ..engines.protocol import Execution
 from ..errors import CommError, MpicollError, RequestError
@@ -21,18 +21,18 @@ from ..fastpath.outcome import Outcome
 from ..kernels import background
 from ..runtime.channel import Channel
 from ..runtime.faults import contained
-from ..runtime.operation import Failed, Operation, Polled, Raised, Running, Stage
-from ..runtime.status import Standing
-from ..runtime.tags import Slot
+from ..runtime.operation import Failed, Operation, Raised, RequestStage, Running, Stage
+from ..runtime.status import CallId
+from ..runtime.tags import TagSlot
 from ..schedules.collectives import PERSISTENT
 from . import release
-from .requests import Completing, keeping
+from .requests import CollectiveRequest, keep_buffers_alive
 
 if TYPE_CHECKING:
     from ..fastpath.start import CompiledFastStart
 
 
-class Prequest(Completing, MPI.Prequest):
+class Prequest(CollectiveRequest, MPI.Prequest):
     """An MPI.Prequest: a persistent collective. Start begins it, once what was started before is complete.
 
     While it is under way it is a handle as a Request is, so that MPI's own Waitall takes it. To start a
@@ -70,7 +70,7 @@ class Prequest(Completing, MPI.Prequest):
             operation = self._started(self._persistent)
         except MpicollError as error:
             starts = self._channel.started.get(self._persistent.sequence, (0,))
-            one = Standing(self._persistent.sequence, int(starts[0]) + 1, self._persistent.name)
+            one = CallId(self._persistent.sequence, int(starts[0]) + 1, self._persistent.name)
             self._channel.fail(one, error, made=False)
             if isinstance(error, MPI.Exception):
                 self._channel.call_errhandler(error)
@@ -107,7 +107,7 @@ class Prequest(Completing, MPI.Prequest):
         for function in ("_fast_call", "_finish"):  # they use memory that goes
             vars(self).pop(function, None)
         self._freed()
-        release.now()
+        release.run_deferred_frees()
 
     free: Any = Free
 
@@ -126,7 +126,7 @@ class Prequest(Completing, MPI.Prequest):
     __hash__ = MPI.Prequest.__hash__
 
 
-class PersistentCall(UnderWay):
+class PersistentCall(ActiveCall):
     """A call that is started again and again: by its plan, or by MPI's own request where that is watched or averages.
 
     Its execution, its scratch and its tags are its own. They are given up once nobody can start it any more and nothing
@@ -158,7 +158,7 @@ class PersistentCall(UnderWay):
             channel.run(asking)
         plan = self.call.prepared.plan
         assert plan is not None
-        self.slot: Slot = channel.persistent.take(self)
+        self.slot: TagSlot = channel.persistent.take(self)
         self.tags = self.slot.sequence
         self.kernels, self.follows_engine = background.state.generation, channel.follows_kernels
         self.own_execution: Any = self.call.prepared.engine.Execution(plan, self.slot.comm, repeated=True)
@@ -197,21 +197,23 @@ class PersistentCall(UnderWay):
 
         None where that was all. Raises RequestError where messages of an earlier start are left.
         """
-        outcome = self.fast_start.outcome() if self.fast_start is not None else Outcome.MISSED
+        outcome = self.fast_start.outcome() if self.fast_start is not None else Outcome.NOT_SERVED
         if self.in_flight is not None and self.in_flight.broke_off:  # its messages are still posted
             raise RequestError("the last start failed with messages under way; make another request")
-        self.fast_path = outcome != Outcome.MISSED
-        if outcome == Outcome.RAN:
+        self.fast_path = outcome != Outcome.NOT_SERVED
+        if outcome == Outcome.COMPLETED:
             self._record()
             return None
         if self.fast_start is not None:
             self.fast_start.close()  # no other start, should messages of this one be left
-        if outcome == Outcome.STALE:  # an interrupt came between: nobody went on with the last start
+        if outcome == Outcome.ABANDONED:  # an interrupt came between: nobody went on with the last start
             self.broken = True
             self.channel.leak(self, None)
         if self.broken:
             raise RequestError("the last start was interrupted before it was under way; make another request")
-        stages = [self._begun(outcome), *([self.tell] if self.native is None and are_told(self.call) else [])]
+        stages: list[Callable[[], Stage]] = [self._begun(outcome)]
+        if self.native is None and needs_nonfinite_exchange(self.call):
+            stages.append(self.tell)
         self.in_flight = self.operation(stages)
         self.in_flight.is_begun = self.fast_path
         return self.in_flight
@@ -221,9 +223,9 @@ class PersistentCall(UnderWay):
         if self.native is not None:
             self.native.Start()
             self.undivided = self.call.averages
-            polled = Polled(self.native, "MPI's own collective")
+            polled = RequestStage(self.native, "MPI's own collective")
             return lambda: polled
-        if outcome == Outcome.MISSED:
+        if outcome == Outcome.NOT_SERVED:
             return self.start
         if outcome == Outcome.UNDER_WAY:
             return lambda: Running(self.own_execution)
@@ -266,12 +268,12 @@ class PersistentCall(UnderWay):
             return
         self.channel.started.pop(self.sequence, None)
         if self.native is not None:
-            release.later(self.native.Free)
+            release.defer_free(self.native.Free)
             return
         steps: list[Callable[[], None]] = [self.slot.free, lambda: self.channel.scratch.give(self.own_scratch)]
         if self.fast_start is not None:
             steps.insert(0, self.fast_start.close)
-        release.later(self.own_execution.free)
+        release.defer_free(self.own_execution.free)
         for step in steps:  # each, whatever another raises: a finalizer has no caller
             with contained("a finalizer of a persistent request", in_callback=True):
                 step()
@@ -287,7 +289,7 @@ class PersistentCall(UnderWay):
         """Let go of the persistent requests of messages, or of MPI's own: its communicator goes."""
         if self.native is not None:
             self.free()
-            release.now()
+            release.run_deferred_frees()
             return
         if self.fast_start is not None:
             self.fast_start.close()
@@ -316,7 +318,7 @@ def compare(channel: Channel, call: Call, sequence: int) -> None:
 
 def prepare(channel: Channel, comm: MPI.Intracomm, call: Call, info: MPI.Info) -> MPI.Prequest:
     """Return a request that carries a call out whenever it is started. Collective."""
-    release.now()
+    release.run_deferred_frees()
     sequence = channel.next_sequence()
     compare(channel, call, sequence)
     if not call.prepared.is_native:
@@ -325,5 +327,5 @@ def prepare(channel: Channel, comm: MPI.Intracomm, call: Call, info: MPI.Info) -
     channel.record(record(call, sequence))
     request: MPI.Prequest = call.native(PERSISTENT, comm, info)
     if not (call.averages or channel.settings.watched):
-        return keeping(call, request)
+        return keep_buffers_alive(call, request)
     return Prequest.prepare(channel, PersistentCall(channel, call, sequence, request))

@@ -28,7 +28,7 @@ def _once(function: Callable[[Any], Any], argument: Any, done: list[Any]) -> Non
         done.extend(map(function, (argument,)))
 
 
-class General:
+class GrequestProxy:
     """A generalized request, what MPI has for this. An error comes out of MPI's own Waitall."""
 
     def __init__(self, operation: Operation) -> None:
@@ -70,7 +70,7 @@ class Tags:
         return self._comms[which]
 
 
-class Message:
+class SelfMessageProxy:
     """A message from oneself of no bytes; after an error of one, so that MPI's own Waitall raises."""
 
     tags = Tags()
@@ -95,7 +95,7 @@ class Message:
 # Open MPI takes any message from oneself for right, so no error would come out. Elsewhere messages are better: MPICH
 # 5.0 ends the process where its Waitall meets a generalized request that is not complete beside a null request, and
 # Intel MPI calls back into Python with its lock held, while another thread has Python's lock and waits for that one.
-Ticket: Any = General if MPI.get_vendor()[0] == "Open MPI" else Message
+CompletionRequest: Any = GrequestProxy if MPI.get_vendor()[0] == "Open MPI" else SelfMessageProxy
 
 
 def _query(status: MPI.Status, operation: Operation) -> None:

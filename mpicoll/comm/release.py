@@ -1,7 +1,7 @@
-"""What finalizers give back to MPI, later: they may run anywhere, in a call of MPI's that holds its locks too.
+"""Deferred frees: finalizers may run inside MPI calls that hold locks, so they only queue their work here.
 
-MPICH, for one, calls back into Python with a lock held where it frees a communicator within MPI_Request_free. There
-Python may collect garbage, and freeing another request takes that lock again: MPICH aborts the run.
+MPICH, for one, calls back into Python with a lock held where it frees a communicator within MPI_Request_free. If Python
+collects garbage there and frees another request, MPICH takes that lock again and aborts the run.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from ..runtime.faults import contained
 _waiting: deque[Callable[[], object]] = deque()
 
 
-def later(give_back: Callable[[], object]) -> None:
-    """Have this called at the next chance. Calls no MPI and takes no lock."""
-    _waiting.append(give_back)
+def defer_free(free: Callable[[], object]) -> None:
+    """Queue a function for the next run_deferred_frees(). Calls no MPI and takes no lock."""
+    _waiting.append(free)
 
 
-def now() -> None:
-    """Call what waits: when a request is made, started or freed, when a communicator is, and at the end.
+def run_deferred_frees() -> None:
+    """Call the queued functions: when a request is made, started or freed, when a communicator is freed, and at exit.
 
-    An interrupt may come between, so a call that comes by here has begun all that it begins, or nothing.
+    An interrupt may raise here, so callers come here before they begin anything.
     """
     while _waiting:
         try:
-            give_back = _waiting.popleft()
-        except IndexError:  # another thread does the same
+            free = _waiting.popleft()
+        except IndexError:  # another thread took it
             return
         if not MPI.Is_finalized():
-            with contained("giving back to MPI"):  # what it refuses is no error of the call that is made here
-                give_back()
+            with contained("giving back to MPI"):  # an error here does not belong to the caller
+                free()

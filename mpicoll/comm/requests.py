@@ -22,7 +22,7 @@ from ..runtime.channel import Channel, advance_all
 from ..runtime.operation import Operation
 from ..runtime.progress import THREAD
 from . import release
-from .proxies import Ticket
+from .proxies import CompletionRequest
 
 Requests = Sequence[MPI.Request]
 Statuses = list[MPI.Status] | None
@@ -30,7 +30,7 @@ Found = TypeVar("Found")
 Handle = TypeVar("Handle", bound=MPI.Request)
 
 
-class Completing(MPI.Request):
+class CollectiveRequest(MPI.Request):
     """Completion of what was started by mpicoll. Wait and Test raise what the collective raised."""
 
     _channel: Channel
@@ -39,12 +39,12 @@ class Completing(MPI.Request):
 
     def _begin(self, channel: Channel, operation: Operation) -> None:
         """Launch an operation, and be a handle of what completes with it."""
-        ticket = Ticket(operation)
-        ctypes.memmove(MPI._addressof(self), MPI._addressof(ticket.request), MPI._sizeof(MPI.Request))
+        completion = CompletionRequest(operation)
+        ctypes.memmove(MPI._addressof(self), MPI._addressof(completion.request), MPI._sizeof(MPI.Request))
         self._channel, self._operation = channel, operation
-        operation.on_done = ticket.complete
+        operation.on_done = completion.complete
         self._since = channel.begin(operation)
-        release.now()
+        release.run_deferred_frees()
 
     def _be_complete(self) -> None:
         """Be a handle of what is complete, and not null: a message to nobody."""
@@ -122,7 +122,7 @@ class Completing(MPI.Request):
         operation = self._operation
         if operation is not None and not sys.is_finalizing() and self._is_under_way() and not MPI.Is_finalized():
             operation.told = True
-            release.later(MPI.Request(self).Free)
+            release.defer_free(MPI.Request(self).Free)
 
     def wait(self, status: MPI.Status | None = None) -> None:
         """As Wait; there is no object to return."""
@@ -225,21 +225,21 @@ def _advance(requests: Requests) -> None:
     """Advance all collectives. Raises where one of these has ended and MPI cannot be told so."""
     advance_all()
     for request in requests:
-        if isinstance(request, Completing) and request._operation is not None:
+        if isinstance(request, CollectiveRequest) and request._operation is not None:
             request._announce(request._operation)
 
 
 def _empty(requests: Requests, statuses: Sequence[MPI.Status | None] | None) -> None:
     """Make statuses those of collectives, which have no source, no tag and no data, where the requests are ours."""
     for request, status in zip(requests, statuses or ()):
-        if status is not None and isinstance(request, Completing):
+        if status is not None and isinstance(request, CollectiveRequest):
             status.source, status.tag, status.error = MPI.ANY_SOURCE, MPI.ANY_TAG, MPI.SUCCESS
             status.Set_elements(MPI.BYTE, 0)
 
 
 def _until(requests: Requests, look: Callable[[], Found], enough: Callable[[Found], object]) -> Found:
     """Return what `look` finds once that is enough, of requests that are waited for."""
-    started = [request._since for request in requests if isinstance(request, Completing) and request._operation]
+    started = [request._since for request in requests if isinstance(request, CollectiveRequest) and request._operation]
     if started:
         THREAD.wait_begins(min(started))
     THREAD.waiters.add(thread := threading.get_ident())
@@ -252,7 +252,7 @@ def _until(requests: Requests, look: Callable[[], Found], enough: Callable[[Foun
     return found
 
 
-class Request(Completing):
+class Request(CollectiveRequest):
     """An MPI.Request: a nonblocking collective under way."""
 
     @classmethod
@@ -280,7 +280,7 @@ class Request(Completing):
 
 def _is_complete(request: MPI.Request) -> bool:
     """Return whether waiting for a request would not take long; of ours, without asking for what it raised."""
-    operation = request._operation if isinstance(request, Completing) else None
+    operation = request._operation if isinstance(request, CollectiveRequest) else None
     return operation.done if operation is not None else request.Get_status()
 
 
@@ -290,7 +290,7 @@ class _Owner(np.ndarray[Any, Any]):
     call: object
 
 
-def keeping(call: object, request: Handle) -> Handle:
+def keep_buffers_alive(call: object, request: Handle) -> Handle:
     """Return a request of MPI's own that keeps the call's arguments alive until it is complete.
 
     A persistent one keeps them as long as it is an object. mpi4py 4.1 lets go of the buffers of reductions and of

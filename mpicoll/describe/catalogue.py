@@ -9,7 +9,7 @@ from ..errors import ParameterError, PreconditionError, spans
 from ..proofs.check_schedule import measured_bytes
 from ..proofs.determinism import ALWAYS, agreement
 from ..proofs.symbolic import play
-from ..schedules.collectives import plain
+from ..schedules.collectives import base_collective
 from ..schedules.grids import Grid, Values
 from ..schedules.registry import Algorithm, list_algorithms, registered
 from ..schedules.schedule import Schedule
@@ -23,7 +23,7 @@ def catalogue() -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {collective: [] for collective in list_algorithms()}
     for entry in registered():
         found[entry.collective.name].append(facts(entry))
-    return {collective: found[plain(collective)] for collective in found}
+    return {collective: found[base_collective(collective)] for collective in found}
 
 
 def facts(entry: Algorithm) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from ..kernels.digest import digest
 from ..plans.plan import Shares
 from ..runtime.channel import Channel
 from ..runtime.operation import Gathering, Operation
-from ..runtime.status import Standing
+from ..runtime.status import CallId
 from ..schedules.collectives import COLLECTIVES, NONBLOCKING
 from ..selection.select import FLOAT32, native_choice
 from .prepare import Call
@@ -128,7 +128,7 @@ def refuse(channel: Channel, error: MpicollError, form: str, name: str) -> None:
 
     No form waits longer than it would have: that of a nonblocking call goes on in the background.
     """
-    channel.fail(Standing(channel.sequence + 1, 0, name), error, made=False)
+    channel.fail(CallId(channel.sequence + 1, 0, name), error, made=False)
     if channel.compares(channel.sequence + 1):
         sequence = channel.next_sequence()
         operation = comparison(channel, {"sequence": sequence, "error": str(error)}, "a call with wrong arguments")

@@ -1,8 +1,8 @@
-"""The counts of other ranks: a stage that asks for them, before a plan that needs them or to check a call.
+"""Exchange the counts of all ranks, as a stage before a plan that needs them or to check a call.
 
-Of gatherv and scatterv a rank knows its own block, and the root all; of alltoallv and alltoallw its row and its column.
-Counts here are bytes, for datatypes may differ. They travel by a plan of their own, with the tags of the call: every
-rank is done with it before it posts a message of the next, and messages of one tag match in the order they are posted.
+In gatherv and scatterv a rank knows its own count, and the root knows all. In alltoallv and alltoallw a rank knows its
+row and its column. Counts are in bytes, since datatypes may differ. They travel by a plan of their own with the tags of
+the call: a rank completes it before it posts a message of the call, and MPI matches messages of one tag in order.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from ..plans.plan import ALIGN, Shares
 from ..plans.rolled import RolledPlan, rolled
 from ..runtime.channel import Channel
 from ..runtime.operation import Running
-from ..schedules.collectives import plain
+from ..schedules.collectives import base_collective
 from ..schedules.schedule import schedule
 from .prepare import Call
 
 WIDTH = 8  # bytes of a count
 
 
-def are_own(call: Call) -> bool:
-    """Return whether ranks know only their own blocks' counts in this call."""
+def counts_are_local(call: Call) -> bool:
+    """Return whether each rank knows only the counts of its own blocks."""
     return isinstance(call.counts, Shares) and call.counts.every is None
 
 
-class Asking(Running):
-    """A stage: all ranks tell each other their counts; then `told` gets every block's, in the order of blocks.
+class CountExchange(Running):
+    """A stage that allgathers the counts and passes those of every block to `told`, in the order of blocks.
 
-    In check mode they tell what they expect of others too. Raises MismatchError on every rank then, and otherwise
-    CountMismatch where a rank expects what is not sent.
+    In check mode ranks also send the counts that they expect, and every rank raises MismatchError if they differ.
+    Otherwise a rank that expects another count raises CountMismatch.
     """
 
     def __init__(
@@ -53,52 +53,53 @@ class Asking(Running):
         self.execution.bind(sequence, (at[0], at[1], -(-at[2] // ALIGN) * ALIGN))
 
     def advance(self, seconds: float) -> bool:
-        """Go on for at most so long; True when the counts are in. Raises MismatchError, CountMismatch."""
+        """Progress for at most so many seconds; return whether it is complete. Raises MismatchError, CountMismatch."""
         if not self.execution.advance(seconds):
             return False
         self.over = True
-        self.told(_settled(self.call, self.rank, self.all, self.check))
+        self.told(_validate(self.call, self.rank, self.all, self.check))
         return True
 
 
 @lru_cache(maxsize=64)
 def plan_of_numbers(p: int, rank: int, width: int) -> RolledPlan:
-    """Return the plan by which all ranks tell each other so many numbers."""
+    """Return the plan of an allgather of width numbers."""
     return rolled(lower(schedule("allgather", "bruck", p), rank, width, WIDTH))
 
 
 def _row(call: Call, rank: int, p: int, check: bool) -> list[int]:
-    """Return what a rank tells: pairs, what it sends to each; else its own block.
+    """Return the counts that a rank sends: of its row in an alltoall, else of its own block.
 
-    To be checked, it tells what it knows of others.
+    With check, the counts that it expects of others follow.
     """
     shares = call.counts
     assert isinstance(shares, Shares)
-    collective = plain(call.collective)
+    collective = base_collective(call.collective)
     if collective == "alltoall":
         return [*shares.sends, *shares.receives] if check else [*shares.sends]
     own, others = (shares.sends, shares.receives) if collective == "gather" else (shares.receives, shares.sends)
     return [own[0], *(others if rank == call.root else [0] * p)] if check else [own[0]]
 
 
-def _settled(call: Call, rank: int, told: np.ndarray, check: bool) -> tuple[int, ...]:
-    """Return every block's bytes, from the rows of all ranks. Raises MismatchError, CountMismatch."""
-    shares, p, pairs = call.counts, len(told), plain(call.collective) == "alltoall"
+def _validate(call: Call, rank: int, told: np.ndarray, check: bool) -> tuple[int, ...]:
+    """Return the bytes of every block, from the rows of all ranks. Raises MismatchError, CountMismatch."""
+    shares, p, pairs = call.counts, len(told), base_collective(call.collective) == "alltoall"
     assert isinstance(shares, Shares)
     every = told[:, :p] if pairs else told[:, 0]
     if check:
         expected = told[:, p:].T if pairs else told[call.root, 1:]
         wrong = every != expected
         if wrong.any():
-            raise MismatchError("the bytes they send each other", [_said(call, r, every, expected) for r in range(p)])
+            found = [_describe_mismatch(call, r, every, expected) for r in range(p)]
+            raise MismatchError("the bytes they send each other", found)
     else:
         _check_own(call, rank, every, shares)
     return tuple(every.ravel().tolist())
 
 
 def _check_own(call: Call, rank: int, every: np.ndarray, shares: Shares) -> None:
-    """Check that this rank expects of others what they said: else it would be written over other memory."""
-    collective = plain(call.collective)
+    """Check that this rank expects the counts that others send: else they would write over other memory."""
+    collective = base_collective(call.collective)
     if collective != "alltoall" and rank != call.root:
         return
     known = shares.sends if collective == "scatter" else shares.receives
@@ -112,12 +113,12 @@ def _check_own(call: Call, rank: int, every: np.ndarray, shares: Shares) -> None
             )
 
 
-def _said(call: Call, rank: int, every: np.ndarray, expected: np.ndarray) -> str:
-    """Return what is wrong between a rank and the first other one, in words."""
+def _describe_mismatch(call: Call, rank: int, every: np.ndarray, expected: np.ndarray) -> str:
+    """Return in words how a rank's counts differ from those of the first rank that disagrees; "fine" if none does."""
     if every.ndim == 1:
         if every[rank] == expected[rank]:
             return "fine"
-        verb = "receives" if plain(call.collective) == "scatter" else "sends"
+        verb = "receives" if base_collective(call.collective) == "scatter" else "sends"
         return f"{verb} {every[rank]}, and root {call.root} has {expected[rank]} for it"
     other = next((i for i, x in enumerate(every[rank] != expected[rank]) if x), None)
     if other is None:

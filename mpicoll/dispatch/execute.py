@@ -12,19 +12,19 @@ import numpy as np
 from mpi4py import MPI
 
 from ..compression.codecs import check_finite
+from ..engines.kernel_args import NO_KERNELS, KernelArgs
 from ..engines.protocol import Execution
-from ..engines.work import NOTHING, Work
 from ..errors import CodecError
 from ..kernels.serving import narrow_address
 from ..plans.plan import Shares
 from ..runtime.channel import SPIN, Channel, anything_in_flight
-from ..runtime.operation import Operation, Polled, Raised, Record, Running, Stage
-from ..runtime.status import Standing
+from ..runtime.operation import Operation, Raised, Record, RequestStage, Running, Stage
+from ..runtime.status import CallId
 from ..schedules.collectives import BLOCKING, NONBLOCKING
 from . import count_exchange
 from .check_mode import Exchange, signature
+from .nonfinite import NonFiniteExchange, needs_nonfinite_exchange
 from .prepare import Call, resolve
-from .problems import Telling, are_told
 from .staging import Memory, divide, place
 
 _ODD = 0x9E3779B1  # spreads the seeds of calls, whose numbers follow each other
@@ -36,16 +36,16 @@ def run(channel: Channel, comm: MPI.Intracomm, call: Call) -> None:
         _run_native(channel, comm, call)
         return
     compared = channel.compares(channel.sequence + 1)
-    if anything_in_flight() or compared or call.prepared.plan is None or are_told(call):
+    if anything_in_flight() or compared or call.prepared.plan is None or needs_nonfinite_exchange(call):
         channel.run(operation(channel, call))
         return
-    under_way = UnderWay(channel, call, channel.next_sequence())
+    under_way = ActiveCall(channel, call, channel.next_sequence())
     execution = under_way.start().execution
     try:
         done = execution.advance(SPIN)
     except BaseException as error:  # Ctrl-C too: MPI may still write to this memory, so it must stay
         channel.leak(under_way, under_way.sequence)
-        channel.fail(Standing(under_way.sequence, 0, under_way.name), error)
+        channel.fail(CallId(under_way.sequence, 0, under_way.name), error)
         raise
     if done:
         try:
@@ -66,11 +66,11 @@ def operation(channel: Channel, call: Call) -> Operation:
 
     Where the counts of other ranks are needed for a plan, or for a check, it asks for them first.
     """
-    under_way = UnderWay(channel, call, channel.next_sequence())
+    under_way = ActiveCall(channel, call, channel.next_sequence())
     stages: list[Callable[[], Stage]] = [under_way.start]
     if needs_counts(channel, call, under_way.sequence):
         stages.insert(0, under_way.ask)
-    if are_told(call):
+    if needs_nonfinite_exchange(call):
         stages.append(under_way.tell)
     if channel.compares(under_way.sequence):
         # now, in the order of calls
@@ -81,10 +81,10 @@ def operation(channel: Channel, call: Call) -> Operation:
 
 def needs_counts(channel: Channel, call: Call, sequence: int) -> bool:
     """Return whether ranks have to ask each other for counts first, in the call of that number."""
-    return call.prepared.asks or (channel.compares(sequence) and count_exchange.are_own(call))
+    return call.prepared.needs_counts or (channel.compares(sequence) and count_exchange.counts_are_local(call))
 
 
-class UnderWay:
+class ActiveCall:
     """A call that is being carried out: the stages that are its own, and what they leave for the next."""
 
     fast_path = False  # whether it began on the fast path
@@ -107,10 +107,10 @@ class UnderWay:
 
     def ask(self) -> Stage:
         """Return a stage: learn the counts of the other ranks, and with them what serves."""
-        return count_exchange.Asking(self.channel, self.call, self.sequence, self._told)
+        return count_exchange.CountExchange(self.channel, self.call, self.sequence, self._told)
 
     def _told(self, every: tuple[int, ...]) -> None:
-        if self.call.prepared.asks:
+        if self.call.prepared.needs_counts:
             assert isinstance(self.call.counts, Shares)
             self.call.counts = replace(self.call.counts, every=every)
             resolve(self.channel, self.call)
@@ -124,16 +124,16 @@ class UnderWay:
         bases = self.memory.source, self.memory.target, self.memory.scratch_address
         prepared = self.call.prepared
         if prepared.codec is not None:
-            self.params = prepared.codec.params(prepared.keeps_rest)
+            self.params = prepared.codec.params(prepared.keeps_residual)
         elif prepared.seed is not None:
             self.params = np.array([(prepared.seed * _ODD + self.sequence) & 0xFFFFFFFF], np.int64)
-        self.execution.bind(self.tags, bases, work(self.call, self.channel.size, self.params))
+        self.execution.bind(self.tags, bases, kernel_args(self.call, self.channel.size, self.params))
         return Running(self.execution)
 
     def tell(self) -> Stage:
         """Return a stage behind the plan: learn whether another rank met NaN or infinity."""
         assert self.params is not None
-        return Telling(self._comm(), self.tags, self.call, self.params)
+        return NonFiniteExchange(self._comm(), self.tags, self.call, self.params)
 
     def finish(self) -> None:
         """After the last stage."""
@@ -185,12 +185,12 @@ def may_take_the_fast_path(call: Call) -> bool:
     return call.arguments is None or call.arguments.contiguous
 
 
-def work(call: Call, size: int, params: np.ndarray | None = None) -> Work:
+def kernel_args(call: Call, size: int, params: np.ndarray | None = None) -> KernelArgs:
     """Return what a call's plan folds and divides with, and by what it encodes.
 
     params are the codec's words, or the seed of rounding at random.
     """
-    folds = call.operator.work(size, call.prepared.float32_sums) if call.operator is not None else NOTHING
+    folds = call.operator.kernel_args(size, call.prepared.float32_sums) if call.operator is not None else NO_KERNELS
     codec = call.prepared.codec
     if params is None:
         return folds
@@ -251,12 +251,12 @@ def native_operation(channel: Channel, comm: MPI.Intracomm, call: Call) -> Opera
         channel.record(record(call, sequence))
 
     if not channel.compares(sequence):
-        polled = Polled(call.native(NONBLOCKING, comm), what)
+        polled = RequestStage(call.native(NONBLOCKING, comm), what)
         return Operation(choice, sequence, [lambda: polled], finish, call, call.form, call.name)
     exchange = Exchange(channel.comm, signature(call, sequence, channel.any_form))
     stages: list[Callable[[], Stage]] = [
         lambda: exchange,
-        lambda: Polled(call.native(NONBLOCKING, channel.compared), what),
+        lambda: RequestStage(call.native(NONBLOCKING, channel.compared), what),
     ]
     operation = Operation(choice, sequence, stages, finish, call, call.form, call.name)
     operation.after, channel.last_compared = channel.last_compared, operation

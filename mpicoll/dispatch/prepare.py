@@ -27,7 +27,7 @@ from ..plans.lowering import lower
 from ..plans.plan import Counts, Shares, is_staged
 from ..plans.rolled import RolledPlan, rolled
 from ..runtime.channel import Channel
-from ..schedules.collectives import BLOCKING, COLLECTIVES, PERSISTENT, everybody, plain
+from ..schedules.collectives import BLOCKING, COLLECTIVES, PERSISTENT, base_collective, everybody
 from ..schedules.registry import parse_spec
 from ..schedules.schedule import Schedule, schedule
 from ..selection.select import NATIVE, Choice, choose, native_choice
@@ -105,7 +105,7 @@ class Call:
         """
         if isinstance(self.counts, Shares):
             sent = sum(self.counts.sends)
-            return sent if plain(self.collective) == "alltoall" else max(sent, sum(self.counts.receives))
+            return sent if base_collective(self.collective) == "alltoall" else max(sent, sum(self.counts.receives))
         if isinstance(self.counts, tuple):
             return sum(self.counts) * self.unit
         shares = 1 if COLLECTIVES[self.collective].naming == "vector" else p
@@ -114,14 +114,15 @@ class Call:
 
 @dataclass(eq=False)
 class Prepared:
-    """What serves calls of one kind: the choice, its plan, and idle executions to use again.
+    """The choice for calls with equal arguments, its plan, and idle executions for reuse.
 
-    plan is None for native, and where it asks: a plan can only be made once the counts of other ranks are known.
-    What serves then is another one, found by all ranks' counts. staged says whether the result needs memory of its own;
-    is_native, whether MPI's own collective serves; is_compiled, whether compiled code can run the plan on the user's
-    own buffers. codec is what encodes its messages, and keeps_rest says that what codes lack is left in the input. seed
-    is that of rounding at random, None where elements are rounded to nearest; float32_sums says that partial sums are
-    float32.
+    - plan: None if MPI's own collective runs (is_native), or if the plan needs the counts of other ranks
+      (needs_counts): then each call looks up another Prepared by all ranks' counts.
+    - staged: whether the result is computed in memory of its own and copied.
+    - is_compiled: whether compiled code can run the plan on the caller's buffers.
+    - codec: what encodes messages; keeps_residual: whether the call leaves what the codes lack in the send buffer.
+    - seed: the seed of stochastic rounding, None for rounding to nearest.
+    - float32_sums: whether partial sums are float32.
     """
 
     choice: Choice
@@ -129,9 +130,9 @@ class Prepared:
     plan: RolledPlan | None = None
     staged: bool = False
     engine: Any = None
-    asks: bool = False
+    needs_counts: bool = False
     codec: Codec | None = None
-    keeps_rest: bool = False
+    keeps_residual: bool = False
     seed: int | None = None
     float32_sums: bool = False
     idle: list[Execution] = field(default_factory=list)
@@ -139,7 +140,7 @@ class Prepared:
     is_compiled: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.is_native = self.plan is None and not self.asks
+        self.is_native = self.plan is None and not self.needs_counts
         self.is_compiled = self.plan is not None and self.choice.engine == "compiled" and not self.staged
 
     def take(self, comm: MPI.Comm) -> Execution:
@@ -257,7 +258,7 @@ def prepare(channel: Channel, call: Call) -> None:
     if prepared is None:
         prepared = _prepare(channel, call, in_place)
         channel.remember(key, prepared, prepared.nbytes_kept(call.counts))
-    if prepared.keeps_rest:
+    if prepared.keeps_residual:
         _check_writable(call)
     call.prepared = prepared
 
@@ -297,11 +298,12 @@ def _prepare(channel: Channel, call: Call, in_place: bool) -> Prepared:
         what = call.facts.name if call.facts is not None else "nothing"
         raise CodecError(f"{made.title} encodes float32, and the buffers are of {what}; convert them")
     staged = in_place and is_staged(made, channel.rank)
-    asks = isinstance(call.counts, Shares) and call.counts.every is None and not made.algorithm.direct
-    plan = None if asks else _lowered(channel, call, made, choice, in_place, staged, wide)
-    keeps_rest = made.parameters.get("feedback") == "yes"
+    needs_counts = isinstance(call.counts, Shares) and call.counts.every is None and not made.algorithm.direct
+    plan = None if needs_counts else _lowered(channel, call, made, choice, in_place, staged, wide)
+    keeps_residual = made.parameters.get("feedback") == "yes"
     seed = channel.overrides.seed if call.operator is not None and call.operator.is_low else None
-    return Prepared(choice, nbytes, plan, staged, engine_named(choice.engine), asks, made.codec, keeps_rest, seed, wide)
+    engine = engine_named(choice.engine)
+    return Prepared(choice, nbytes, plan, staged, engine, needs_counts, made.codec, keeps_residual, seed, wide)
 
 
 def resolve(channel: Channel, call: Call) -> None:

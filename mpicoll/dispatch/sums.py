@@ -13,7 +13,7 @@ from ..plans import float32_sums
 from ..plans.lowering import lower
 from ..plans.rolled import rolled
 from ..runtime.channel import Channel
-from ..schedules.collectives import COLLECTIVES, plain
+from ..schedules.collectives import COLLECTIVES, base_collective
 from ..schedules.schedule import schedule
 from ..selection.select import FLOAT32, Choice
 
@@ -23,7 +23,7 @@ def reducing(collective: str, op: MPI.Op, datatype: MPI.Datatype | str | None) -
 
     Raises OperatorError, DatatypeError.
     """
-    if datatype is None or not COLLECTIVES[plain(collective)].reduces:
+    if datatype is None or not COLLECTIVES[base_collective(collective)].reduces:
         return None
     return operator(op, named_type(datatype))
 

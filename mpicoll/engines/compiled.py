@@ -22,9 +22,9 @@ from ..plans import rolled
 from ..plans.plan import MAX_WINDOW, SEND, tag
 from ..plans.rolled import BODY, PEER_STRIDE, TURNS, RolledPlan
 from . import local_ops
+from .kernel_args import NO_KERNELS, KernelArgs
 from .local_ops import finish, geometry, is_posted, prepare, total
 from .protocol import Waiting, refused, waiting
-from .work import NOTHING, Work
 
 name = "compiled"
 following = njit(rolled.following)
@@ -89,7 +89,7 @@ def fits(rows, segments, geometry, top, posts, lane, library, call):  # type: ig
 
 @njit
 def walk(  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled loop
-    rows, segments, steps, strands, geometry, bases, work, state, library, call, flag, progress, seconds
+    rows, segments, steps, strands, geometry, bases, kernel_args, state, library, call, flag, progress, seconds
 ):
     """Advance every lane for at most `seconds`: DONE, WAITING, or minus the MPI error code."""
     lanes, window = geometry[1], geometry[2]
@@ -108,7 +108,7 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled loop
                     count = 0
                     for r in range(top, posts):
                         kind = rows[r, 0]
-                        at, n = prepare(rows, segments, geometry, bases, r, lane, slot, turn, work)
+                        at, n = prepare(rows, segments, geometry, bases, r, lane, slot, turn, kernel_args)
                         if not is_posted(rows, r, n):
                             continue
                         function = library[ISEND] if kind == SEND else library[IRECV]
@@ -140,7 +140,7 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled loop
                         break
                     if not fits(rows, segments, geometry, top, posts, lane, library, call):
                         return -library[TRUNCATED]
-                finish(rows, segments, geometry, bases, top, posts, bottom, lane, slot, turn, work)
+                finish(rows, segments, geometry, bases, top, posts, bottom, lane, slot, turn, kernel_args)
                 progress[2] += 1
                 moved = True
                 state[unit, COUNT] = -1
@@ -247,8 +247,9 @@ class Execution:
         self.requests = np.empty(len(self.state) * most * int(self.library[REQUEST_SIZE]), np.uint8)
         self.statuses = np.zeros(most * int(self.library[STATUS_SIZE]), np.uint8)
         places = [MPI.Get_address(x) for x in (self.requests, self.statuses, self.flag)]
-        self.call, self.work = np.array([handle_of(comm), 0, *places, most], np.int64), np.array(NOTHING, np.int64)
-        arrays = plan.rows, plan.segments, plan.steps, plan.strands, self.geometry, self.bases, self.work
+        self.call = np.array([handle_of(comm), 0, *places, most], np.int64)
+        self.kernel_args = np.array(NO_KERNELS, np.int64)
+        arrays = plan.rows, plan.segments, plan.steps, plan.strands, self.geometry, self.bases, self.kernel_args
         self.table = addresses(*arrays, self.state, self.library, self.call, self.flag, self.counters, self.start)
         self.at = int(MPI.Get_address(self.table))
 
@@ -262,10 +263,10 @@ class Execution:
         state[:, STEP], state[:, COUNT] = spans[:, 0], -1
         return state
 
-    def bind(self, sequence: int, bases: tuple[int, int, int], work: Work = NOTHING) -> None:
+    def bind(self, sequence: int, bases: tuple[int, int, int], kernel_args: KernelArgs = NO_KERNELS) -> None:
         """Make ready to run on this memory."""
         self.bases[:] = bases
-        self.call[TAG], self.work[:] = tag(sequence, 0, 0), work
+        self.call[TAG], self.kernel_args[:] = tag(sequence, 0, 0), kernel_args
         self.state[:] = self.start
         self.counters[:] = 0
 

@@ -2,7 +2,7 @@
 
 Both engines run these; they differ in who posts the messages. A plan's geometry is the int64 array
 [slice, lanes, window, lane_scratch, itemsize, group, group_bytes, code_slice], bases the addresses of input, output and
-scratch, and work the words of work.py.
+scratch, and kernel_args the words of kernel_args.py.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from ..kernels.deferred import intrinsic, njit
 from ..kernels.memory import address_of, addresses, line, table
 from ..kernels.serving import call_address, copy_bytes, move_bytes
 from ..plans import plan, rolled
-from ..plans.plan import CODED, FOLD, LAST, RECV, SCRATCH, PlanTables
+from ..plans.plan import CODED, FOLD, FOLD_SCALE, RECV, SCRATCH, PlanTables
 from ..plans.rolled import OFFSET_STRIDE
-from . import work as words_of_work
-from .work import (
+from . import kernel_args as args_module
+from .kernel_args import (
     DIVISOR,
     EVERYWHERE,
     IN_CODES,
@@ -38,7 +38,7 @@ from .work import (
 
 # sources whose code is compiled into what is jitted here
 _KERNELS = (str(Path(kernels.__path__[0]) / name) for name in ("pack.py", "reduce.py"))
-INLINED = (*_KERNELS, *(str(module.__file__) for module in (plan, rolled, words_of_work)))
+INLINED = (*_KERNELS, *(str(module.__file__) for module in (plan, rolled, args_module)))
 STRIP = 16 << 10  # bytes: with an operand's, well within a first-level cache
 # the arrays that a row's local work takes
 ROWS, SEGMENTS, GEOMETRY, BASES, WORK, MESSAGE = range(6)
@@ -127,15 +127,15 @@ def spread(segments, geometry, bases, first, end, stage, lane, slot, turn):  # t
 
 
 @njit
-def fold(segments, geometry, bases, first, end, lane, slot, turn, work, divides):  # type: ignore[no-untyped-def]
+def fold(segments, geometry, bases, first, end, lane, slot, turn, kernel_args, divides):  # type: ignore[no-untyped-def]
     """Destination = operands from left to right, divided where that is due; a copy where there is one operand.
 
     Strip by strip where a result is worked on again, so that it stays in the cache: each operand is read once.
     """
-    if work[WIDEN] != 0 and is_wide(segments, first, end, work, divides):
-        fold_wide(segments, geometry, bases, first, end, lane, slot, turn, work, divides)
+    if kernel_args[WIDEN] != 0 and is_wide(segments, first, end, kernel_args, divides):
+        fold_wide(segments, geometry, bases, first, end, lane, slot, turn, kernel_args, divides)
         return
-    scale = work[SCALE] if divides else 0
+    scale = kernel_args[SCALE] if divides else 0
     n = length(segments, geometry, first, lane)
     if n == 0:
         return
@@ -143,7 +143,7 @@ def fold(segments, geometry, bases, first, end, lane, slot, turn, work, divides)
     left = place(segments, geometry, bases, first + 1, lane, slot, turn)
     if end - first == 2:
         if scale != 0:
-            call_address(scale, to, left, work[DIVISOR], n // geometry[4])
+            call_address(scale, to, left, kernel_args[DIVISOR], n // geometry[4])
         elif to != left:
             copy_bytes(to, left, n)
         return
@@ -152,27 +152,28 @@ def fold(segments, geometry, bases, first, end, lane, slot, turn, work, divides)
         strip = max(1, STRIP // geometry[4]) * geometry[4]
     for at in range(0, n, strip):
         elements = min(strip, n - at) // geometry[4]
-        fold_strip(segments, geometry, bases, first, end, lane, slot, turn, work[KERNEL], at, elements)
+        fold_strip(segments, geometry, bases, first, end, lane, slot, turn, kernel_args[KERNEL], at, elements)
         if scale != 0:
-            call_address(scale, to + at, to + at, work[DIVISOR], elements)
+            call_address(scale, to + at, to + at, kernel_args[DIVISOR], elements)
 
 
 @njit
-def is_wide(segments, first, end, work, divides):  # type: ignore[no-untyped-def]
+def is_wide(segments, first, end, kernel_args, divides):  # type: ignore[no-untyped-def]
     """Return whether a fold goes by float32: where something is coded, or narrow elements would be rounded twice."""
     coded = False
     for s in range(first, end):
         coded |= segments[s, 0] == CODED
-    if coded or work[NARROW_PLACES] == IN_CODES:
+    if coded or kernel_args[NARROW_PLACES] == IN_CODES:
         return coded
     operands = end - first - 1
-    return operands > 2 or (divides and operands > 1) or (work[KERNEL] == 0 and (divides or operands > 1))
+    return operands > 2 or (divides and operands > 1) or (kernel_args[KERNEL] == 0 and (divides or operands > 1))
 
 
 @njit
-def is_narrow(segments, s, work):  # type: ignore[no-untyped-def]
+def is_narrow(segments, s, kernel_args):  # type: ignore[no-untyped-def]
     """Return whether segment s holds narrow elements."""
-    return work[NARROW_PLACES] == EVERYWHERE or (segments[s, 0] == CODED) == (work[NARROW_PLACES] == IN_CODES)
+    places = kernel_args[NARROW_PLACES]
+    return places == EVERYWHERE or (segments[s, 0] == CODED) == (places == IN_CODES)
 
 
 @njit
@@ -183,7 +184,7 @@ def at_element(segments, geometry, bases, s, lane, slot, turn, i):  # type: igno
 
 
 @njit
-def fold_wide(segments, geometry, bases, first, end, lane, slot, turn, work, divides):  # type: ignore[no-untyped-def]
+def fold_wide(segments, geometry, bases, first, end, lane, slot, turn, kernel_args, divides):  # type: ignore[no-untyped-def]
     """fold() in float32, strip by strip: narrow operands are widened, and a narrow result is rounded once."""
     plain = first
     for s in range(first, end):
@@ -192,28 +193,28 @@ def fold_wide(segments, geometry, bases, first, end, lane, slot, turn, work, div
     # where all are codes, elements are encoded one by one
     n = length(segments, geometry, plain, lane) // (geometry[6] if segments[plain, 0] == CODED else geometry[4])
     total, other = wide_strip(), wide_strip()
-    to_narrow = is_narrow(segments, first, work)
+    to_narrow = is_narrow(segments, first, kernel_args)
     for i in range(0, n, WIDE_STRIP):
         m = min(WIDE_STRIP, n - i)
         to = at_element(segments, geometry, bases, first, lane, slot, turn, i)
         target = total if to_narrow or end - first > 3 else to  # a destination may be still to be read
         left = 0
         for s in range(first + 1, end):
-            narrow = is_narrow(segments, s, work)
+            narrow = is_narrow(segments, s, kernel_args)
             right = at_element(segments, geometry, bases, s, lane, slot, turn, i)
             if narrow:
                 into = target if s == first + 1 and end - first == 2 else total if s == first + 1 else other
-                call_address(work[WIDEN], into, right, work[PARAMS], m)
+                call_address(kernel_args[WIDEN], into, right, kernel_args[PARAMS], m)
                 right = into
             if s > first + 1:
-                call_address(work[WIDE], target, left, right, m)
+                call_address(kernel_args[WIDE], target, left, right, m)
                 right = target
             left = right
         if divides:
-            call_address(work[WIDE_SCALE], target, left, work[DIVISOR], m)
+            call_address(kernel_args[WIDE_SCALE], target, left, kernel_args[DIVISOR], m)
             left = target
         if to_narrow:
-            call_address(work[NARROW], to, left, work[PARAMS], m)
+            call_address(kernel_args[NARROW], to, left, kernel_args[PARAMS], m)
         elif left != to:
             copy_bytes(to, left, m * 4)
 
@@ -234,22 +235,22 @@ def fold_strip(segments, geometry, bases, first, end, lane, slot, turn, kernel, 
 
 
 @njit
-def finish(rows, segments, geometry, bases, first, posts, end, lane, slot, turn, work):  # type: ignore[no-untyped-def]
+def finish(rows, segments, geometry, bases, first, posts, end, lane, slot, turn, kernel_args):  # type: ignore[no-untyped-def]
     """Do what is left of a step once its messages are in."""
     for r in range(first, posts):
         if rows[r, 0] == RECV and rows[r, 4] >= 0:
             stage = bases[SCRATCH] + rows[r, 4] + slot * geometry[3]
             spread(segments, geometry, bases, rows[r, 2], rows[r, 3], stage, lane, slot, turn)
     for r in range(posts, end):
-        fold(segments, geometry, bases, rows[r, 2], rows[r, 3], lane, slot, turn, work, rows[r, 0] == LAST)
+        fold(segments, geometry, bases, rows[r, 2], rows[r, 3], lane, slot, turn, kernel_args, rows[r, 0] == FOLD_SCALE)
 
 
 @njit
-def prepare(rows, segments, geometry, bases, r, lane, slot, turn, work):  # type: ignore[no-untyped-def]
+def prepare(rows, segments, geometry, bases, r, lane, slot, turn, kernel_args):  # type: ignore[no-untyped-def]
     """Get the message of row r ready, or do its local work: (address, bytes)."""
     first, end, stage = rows[r, 2], rows[r, 3], rows[r, 4]
     if rows[r, 0] == FOLD:
-        fold(segments, geometry, bases, first, end, lane, slot, turn, work, False)
+        fold(segments, geometry, bases, first, end, lane, slot, turn, kernel_args, False)
         return 0, 0
     if first == end:
         return 0, 0
@@ -268,17 +269,17 @@ class Tables:
     """
 
     def __init__(
-        self, rows: np.ndarray, segments: np.ndarray, geometry: np.ndarray, bases: np.ndarray, work: np.ndarray
+        self, rows: np.ndarray, segments: np.ndarray, geometry: np.ndarray, bases: np.ndarray, kernel_args: np.ndarray
     ) -> None:
         self.message = np.zeros(2, np.int64)
-        self._arrays = rows, segments, geometry, bases, work, self.message
+        self._arrays = rows, segments, geometry, bases, kernel_args, self.message
         self._addresses = addresses(*self._arrays)
         self.address: int = address_of(self._addresses)
 
 
 @njit
 def unpacked(tables):  # type: ignore[no-untyped-def]
-    """Return rows, segments, geometry, bases and work of Tables at an address."""
+    """Return rows, segments, geometry, bases and kernel_args of Tables at an address."""
     at = table(tables, MESSAGE, 2)
     rows, segments = table(at[ROWS, 0], at[ROWS, 1], 6), table(at[SEGMENTS, 0], at[SEGMENTS, 1], 4)
     geometry, bases = line(at[GEOMETRY, 0], at[GEOMETRY, 1]), line(at[BASES, 0], at[BASES, 1])
@@ -288,13 +289,13 @@ def unpacked(tables):  # type: ignore[no-untyped-def]
 @jit(f"void({', '.join(['int64'] * 7)})", also=INLINED)
 def finish_step(tables, first, posts, end, lane, slot, turn):  # type: ignore[no-untyped-def]
     """finish(), for the Python engine."""
-    rows, segments, geometry, bases, work = unpacked(tables)
-    finish(rows, segments, geometry, bases, first, posts, end, lane, slot, turn, work)
+    rows, segments, geometry, bases, kernel_args = unpacked(tables)
+    finish(rows, segments, geometry, bases, first, posts, end, lane, slot, turn, kernel_args)
 
 
 @jit(f"void({', '.join(['int64'] * 5)})", also=INLINED)
 def prepare_row(tables, r, lane, slot, turn):  # type: ignore[no-untyped-def]
     """prepare(), for the Python engine."""
-    rows, segments, geometry, bases, work = unpacked(tables)
+    rows, segments, geometry, bases, kernel_args = unpacked(tables)
     message = line(table(tables, MESSAGE + 1, 2)[MESSAGE, 0], 2)
-    message[0], message[1] = prepare(rows, segments, geometry, bases, r, lane, slot, turn, work)
+    message[0], message[1] = prepare(rows, segments, geometry, bases, r, lane, slot, turn, kernel_args)

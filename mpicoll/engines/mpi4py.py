@@ -16,9 +16,9 @@ from mpi4py import MPI
 from ..errors import RequestError
 from ..plans.plan import FOLD, SEND, tag
 from ..plans.rolled import RolledPlan, following
+from .kernel_args import NO_KERNELS, KernelArgs
 from .local_ops import Tables, finish_step, geometry, prepare_row
 from .protocol import Waiting, refused, waiting
-from .work import NOTHING, Work
 
 name = "mpi4py"
 
@@ -52,20 +52,20 @@ class Execution:
 
     def __init__(self, plan: RolledPlan, comm: MPI.Comm, repeated: bool = False) -> None:
         self.plan, self.comm, self.bases = plan, comm, np.zeros(3, np.int64)
-        self.work = np.array(NOTHING, np.int64)
-        self.tables = Tables(plan.rows, plan.segments, geometry(plan), self.bases, self.work)
+        self.kernel_args = np.array(NO_KERNELS, np.int64)
+        self.tables = Tables(plan.rows, plan.segments, geometry(plan), self.bases, self.kernel_args)
         self.rows, self.steps = plan.rows.tolist(), plan.steps.tolist()
         self.repeats = repeated and plan.lanes * plan.all_rows <= MOST_KEPT
         self.kept: dict[tuple[int, int, int], list[MPI.Prequest]] = {}  # by step, turn and lane
         self.place: tuple[int, ...] = ()
 
-    def bind(self, sequence: int, bases: tuple[int, int, int], work: Work = NOTHING) -> None:
+    def bind(self, sequence: int, bases: tuple[int, int, int], kernel_args: KernelArgs = NO_KERNELS) -> None:
         """Make ready to run on this memory."""
         if (sequence, *bases) != self.place:
             self.free()
             self.place = (sequence, *bases)
         self.bases[:] = bases
-        self.sequence, self.work[:] = sequence, work
+        self.sequence, self.kernel_args[:] = sequence, kernel_args
         self.messages = self.bytes = self.finished = 0
         self.posting = False
         self.lanes = [

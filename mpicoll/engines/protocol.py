@@ -15,7 +15,7 @@ from ..errors import MessageLengthError, join_mpi
 from ..plans.plan import FOLD, RECV, SEND
 from ..plans.rolled import PEER_STRIDE, RolledPlan
 from ..schedules.blocks import chunk_length
-from .work import NOTHING, Work
+from .kernel_args import NO_KERNELS, KernelArgs
 
 join_mpi(MPI.Exception)
 
@@ -74,7 +74,7 @@ class Execution(Protocol):
     def __init__(self, plan: RolledPlan, comm: MPI.Comm, repeated: bool = False) -> None:
         """Set up for a plan and a communicator. Repeated: it will often be bound to the same memory and tags."""
 
-    def bind(self, sequence: int, bases: tuple[int, int, int], work: Work = NOTHING) -> None:
+    def bind(self, sequence: int, bases: tuple[int, int, int], kernel_args: KernelArgs = NO_KERNELS) -> None:
         """Make ready to run: addresses of input, output and scratch, and what to compute with. Not while under way."""
 
     def advance(self, seconds: float) -> bool:

@@ -13,8 +13,8 @@ from ..kernels import serving
 from ..kernels.background import NotCompiled, Request, instead_of
 from ..plans.plan import FOLD, IN, OUT, RECV, SCRATCH, SEND, WHOLE, Plan
 from ..plans.rolled import RolledPlan, rolled
+from .kernel_args import KernelArgs
 from .load import engine_named
-from .work import Work
 
 _PATIENCE = 5.0  # seconds
 _making = threading.Lock()
@@ -85,7 +85,7 @@ def _start(compiled, plan: RolledPlan, comm: MPI.Comm, send: np.ndarray, receive
     scratch = np.empty(64, np.uint8)
     bases = tuple(MPI.Get_address(x) for x in (send, receive, scratch))
     execution = compiled.Execution(plan, comm)
-    execution.bind(0, bases, Work(kernel))
+    execution.bind(0, bases, KernelArgs(kernel))
     return execution, scratch
 
 

@@ -14,10 +14,11 @@ from mpi4py import MPI
 from ..engines.compiled import advance, handle_of
 
 OPEN, BUSY, NUMBERS, TABLE, OUTCOME, ROW, HELD_SEND, HELD_RECV, KEY = range(9)
-NONE, IN_PLACE, NDARRAY, SAVE, RESTORE, HOLD, NUMBER = range(17, 24)
-HANDLE, WIDE, NULL, NOBODY, ONESELF, STARTED, OVER, TURN, SCRATCH, SCRATCH_BYTES, LENT, MOMENT = range(24, 36)
-LIST, TUPLE, INTEGER, STRING, DATATYPE, LONGS, INTS, VALUE, FORGIVE, LET_GO = range(36, 46)
-DETAILS, ROOM, SEND_ARRAY, RECV_ARRAY = range(46, 50)
+NONE, IN_PLACE, NDARRAY, SAVE, RESTORE, INCREF, NUMBER = range(17, 24)
+HANDLE, WIDE, NULL, PROC_NULL, COMM_SELF, STARTED, OVER, TURN = range(24, 32)
+SCRATCH, SCRATCH_BYTES, SCRATCH_SHARED, SPIN_NS = range(32, 36)
+LIST, TUPLE, INTEGER, STRING, DATATYPE, LONGS, INTS, VALUE, ERR_CLEAR, DECREF = range(36, 46)
+DETAILS, CAPACITY, SEND_ARRAY, RECV_ARRAY = range(46, 50)
 LIST_SIZE, LIST_ITEM, TUPLE_SIZE, TUPLE_ITEM, ADVANCE = range(50, 55)
 CONTEXT = 55
 _OBJECTS = {
@@ -25,8 +26,8 @@ _OBJECTS = {
     DATATYPE: MPI.Datatype, LONGS: np.dtype(np.int64), INTS: np.dtype(np.int32),
 }  # fmt: skip
 _FUNCTIONS = {
-    SAVE: "PyEval_SaveThread", RESTORE: "PyEval_RestoreThread", HOLD: "Py_IncRef", LET_GO: "Py_DecRef",
-    NUMBER: "PyLong_FromLong", VALUE: "PyLong_AsLongLong", FORGIVE: "PyErr_Clear",
+    SAVE: "PyEval_SaveThread", RESTORE: "PyEval_RestoreThread", INCREF: "Py_IncRef", DECREF: "Py_DecRef",
+    NUMBER: "PyLong_FromLong", VALUE: "PyLong_AsLongLong", ERR_CLEAR: "PyErr_Clear",
     LIST_SIZE: "PyList_Size", LIST_ITEM: "PyList_GetItem", TUPLE_SIZE: "PyTuple_Size", TUPLE_ITEM: "PyTuple_GetItem",
 }  # fmt: skip
 
@@ -39,7 +40,7 @@ def new(busy: np.ndarray, numbers: np.ndarray, details: np.ndarray) -> np.ndarra
     """
     context: np.ndarray = _common().copy()
     context[[BUSY, NUMBERS, DETAILS]] = [MPI.Get_address(array) for array in (busy, numbers, details)]
-    context[[ROOM, ADVANCE]] = len(details), advance.address
+    context[[CAPACITY, ADVANCE]] = len(details), advance.address
     return context
 
 
@@ -51,7 +52,7 @@ def _common() -> np.ndarray:
         context[field] = id(thing)
     for field, function in _FUNCTIONS.items():
         context[field] = ctypes.cast(getattr(ctypes.pythonapi, function), ctypes.c_void_p).value or 0
-    context[[NOBODY, ONESELF]] = MPI.PROC_NULL, handle_of(MPI.COMM_SELF)
+    context[[PROC_NULL, COMM_SELF]] = MPI.PROC_NULL, handle_of(MPI.COMM_SELF)
     request = MPI.Request()
     wide = MPI._sizeof(request) == 8
     null = (ctypes.c_int64 if wide else ctypes.c_int32).from_address(MPI._addressof(request)).value

@@ -29,12 +29,12 @@ from ..kernels import background
 from ..plans.plan import ALIGN
 from ..runtime import cache
 from ..runtime.operation import Operation, Running
-from ..runtime.status import Standing
+from ..runtime.status import CallId
 from ..selection.select import Overrides
 from . import context as field
 from . import entry, signature
-from .moment import moment
 from .outcome import Outcome
+from .spin import spin_budget_ns
 from .start import CompiledFastStart
 from .table import Key, Kind, Stats, Table
 
@@ -55,7 +55,7 @@ class CompiledFastPath:
 
     def __init__(self, channel: Channel) -> None:
         self.channel: Channel = weakref.proxy(channel)  # no cycle: what a channel has goes when it does
-        room = min(signature.MOST_ROOM, 64 + 16 * channel.size)  # counts, displacements and datatypes of both sides
+        room = min(signature.MAX_CAPACITY, 64 + 16 * channel.size)  # counts, displacements and datatypes of both sides
         self.details = np.empty(room, np.int64)
         self.keep = channel.how_busy, channel.numbers, self.details
         self.context = field.new(*self.keep)
@@ -63,7 +63,7 @@ class CompiledFastPath:
         held = field.HELD_SEND, field.HELD_RECV
         self.held = [(where, ctypes.py_object.from_address(first + 8 * where)) for where in held]
         self.tables: OrderedDict[Overrides, Table] = OrderedDict()
-        self.under(Overrides())
+        self.activate(Overrides())
         self.context[field.OPEN] = True
         self.fast_call = entry.bound_to(self.context)
 
@@ -71,9 +71,9 @@ class CompiledFastPath:
         """Serve nothing any more."""
         self.context[field.OPEN] = False
 
-    def under(self, overrides: Overrides) -> None:
+    def activate(self, overrides: Overrides) -> None:
         """Serve calls by what was inserted under these overrides."""
-        if self.context[field.OUTCOME] != Outcome.MISSED:
+        if self.context[field.OUTCOME] != Outcome.NOT_SERVED:
             self.leak()
         if overrides not in self.tables:
             self.tables[overrides] = Table()
@@ -134,10 +134,10 @@ class CompiledFastPath:
         if self.stats().nbytes + plan.nbytes > MOST:
             self.clear()
         execution = compiled.Execution(plan, self.channel.comm)
-        execution.bind(0, (0, 0, 0), execute.work(call, self.channel.size))
+        execution.bind(0, (0, 0, 0), execute.kernel_args(call, self.channel.size))
         tables = execution.table
         sizes, offsets = zip(*sides)
-        more = moment(prepared.nbytes), plan.scratch_bytes, *map(MPI.Get_address, (tables, key.details))
+        more = spin_budget_ns(prepared.nbytes), plan.scratch_bytes, *map(MPI.Get_address, (tables, key.details))
         row = np.array([*key.words, *sizes, *offsets, *more], np.int64)
         record = execute.record(call, 0)
         leaves = _leaves((invocation.send, invocation.recv, invocation.counts))
@@ -156,26 +156,26 @@ class CompiledFastPath:
         Raises MPI.Exception.
         """
         outcome = self.context.item(field.OUTCOME)
-        if outcome == Outcome.MISSED:
+        if outcome == Outcome.NOT_SERVED:
             return False, None
         table, at = self.table, int(self.context[field.ROW])
         found = table.kinds.get(at)
         # another, interrupted on its way here
-        if outcome == Outcome.STALE or found is None or found[0].method is not method:
+        if outcome == Outcome.ABANDONED or found is None or found[0].method is not method:
             self._leak()
             return False, None
         kind, row = found
         sequence = self.channel.sequence
-        if outcome == Outcome.RAN:
-            self.context[field.OUTCOME] = Outcome.MISSED
-            self.context[field.LENT] = 0
+        if outcome == Outcome.COMPLETED:
+            self.context[field.OUTCOME] = Outcome.NOT_SERVED
+            self.context[field.SCRATCH_SHARED] = 0
             self._held()
             self._record(kind, form, sequence)
             return True, None
         if outcome != Outcome.UNDER_WAY:
             self._leak()
             error = kind.execution.error(-outcome)
-            self.channel.fail(Standing(sequence, 0, method.spelled(form)), error)
+            self.channel.fail(CallId(sequence, 0, method.spelled(form)), error)
             raise error
         # first of all: an interrupt must find all that MPI may write to
         buffers: list[Any] = [self.channel.scratch.array]
@@ -183,7 +183,7 @@ class CompiledFastPath:
             table.take(at)
             buffers += self._held()
             scratch = self._lent()
-            self.context[field.OUTCOME] = Outcome.MISSED
+            self.context[field.OUTCOME] = Outcome.NOT_SERVED
         except BaseException:  # Ctrl-C
             self.channel.leak((kind, buffers), sequence)
             raise
@@ -193,7 +193,7 @@ class CompiledFastPath:
             self._record(kind, form, sequence)
             if at not in table.kinds:  # in this one, though another may be in force by now
                 table.put(at, kind, row)
-            array, scratch = scratch, None  # last, and once, as in UnderWay.finish
+            array, scratch = scratch, None  # last, and once, as in ActiveCall.finish
             self.channel.scratch.give(array)
 
         stages = [lambda: Running(kind.execution)]
@@ -205,16 +205,16 @@ class CompiledFastPath:
     def leak(self) -> None:
         """Nobody goes on with what the function began, if it did. MPI may, in memory that stays."""
         outcome = self.context.item(field.OUTCOME)
-        if outcome == Outcome.RAN:
-            self.context[field.OUTCOME] = Outcome.MISSED
+        if outcome == Outcome.COMPLETED:
+            self.context[field.OUTCOME] = Outcome.NOT_SERVED
             self._held()
-        elif outcome != Outcome.MISSED:
+        elif outcome != Outcome.NOT_SERVED:
             self._leak()
 
     def _leak(self) -> None:
         found = self.table.take(int(self.context[field.ROW]))
         self.channel.leak(((found, self._lent()), self._held()), self.channel.sequence)
-        self.context[field.OUTCOME] = Outcome.MISSED
+        self.context[field.OUTCOME] = Outcome.NOT_SERVED
 
     def open_start(self, execution: compiled.Execution, started: np.ndarray, nbytes: int) -> CompiledFastStart | None:
         """Return the fast path of a persistent collective's starts; None until its functions are compiled."""
@@ -223,27 +223,27 @@ class CompiledFastPath:
         except background.NotCompiled:
             return None
 
-    def lend(self, scratch: np.ndarray) -> bool:
+    def share_scratch(self, scratch: np.ndarray) -> bool:
         """Let calls of the fast path use this scratch; False where one that the function began uses the last."""
-        if not self.withdraw():
+        if not self.reclaim_scratch():
             return False
         self.context[field.SCRATCH] = aligned(scratch)
         self.context[field.SCRATCH_BYTES] = len(scratch) - ALIGN
         return True
 
-    def withdraw(self, lent: bool = False) -> bool:
+    def reclaim_scratch(self, lent: bool = False) -> bool:
         """Let no call use it; False where one does, unless that is who takes what it was lent."""
         before = self.context.item(field.SCRATCH_BYTES)
         self.context[field.SCRATCH_BYTES] = 0  # first, so that none begins to use it meanwhile
-        if self.context.item(field.LENT) and not lent:
+        if self.context.item(field.SCRATCH_SHARED) and not lent:
             self.context[field.SCRATCH_BYTES] = before
             return False
-        self.context[field.LENT] = 0
+        self.context[field.SCRATCH_SHARED] = 0
         return True
 
     def _lent(self) -> np.ndarray | None:
         """Return the scratch that a call which the function began goes on with: nobody else has it until it is over."""
-        return self.channel.scratch.take(0, lent=True) if self.context.item(field.LENT) else None
+        return self.channel.scratch.take(0, lent=True) if self.context.item(field.SCRATCH_SHARED) else None
 
     def _held(self) -> list[Any]:
         """Return the buffers that the function held on to, now held by the list."""

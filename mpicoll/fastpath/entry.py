@@ -57,10 +57,10 @@ from .signature import (
 NANOSECONDS = 10_000_000  # in the walker before signals, stalls and other operations are looked after
 WAYS = 4  # rows that a kind may be in, one behind the other
 # columns of a row, which begins with its key
-SEND_BYTES, RECV_BYTES, SEND_OFFSET, RECV_OFFSET, MOMENT, NEEDED, TABLES, KNOWN_DETAILS = range(KEYS, KEYS + 8)
+SEND_BYTES, RECV_BYTES, SEND_OFFSET, RECV_OFFSET, SPIN_NS, NEEDED, TABLES, KNOWN_DETAILS = range(KEYS, KEYS + 8)
 COLUMNS = KEYS + 8
 _METH_FASTCALL = 0x80
-MISSED, UNDER_WAY, RAN, STALE = map(int, outcome.Outcome)  # plain numbers, for numba
+NOT_SERVED, UNDER_WAY, COMPLETED, ABANDONED = map(int, outcome.Outcome)  # plain numbers, for numba
 tag = njit(plan.tag)
 
 
@@ -106,35 +106,35 @@ def run(context, at, nanoseconds):  # type: ignore[no-untyped-def]
 
 @njit
 def end(context, tables, code, request):  # type: ignore[no-untyped-def]
-    """Put down how far it came. Whether that is all, and nobody wants a record; a request is complete then."""
-    context[field.OUTCOME] = RAN if code == DONE else UNDER_WAY if code == WAITING else code
+    """Store the outcome. Return True, with the request complete, if the call completed and nothing traces it."""
+    context[field.OUTCOME] = COMPLETED if code == DONE else UNDER_WAY if code == WAITING else code
     if code != DONE or load(context[field.NUMBERS] + 8 * TRACES) != 0:
         return False
-    context[field.OUTCOME] = MISSED
-    context[field.OVER], context[field.LENT] = 1, 0
-    if request != 0:  # a message to nobody is complete at once, and not null: MPI's Waitany finds it
+    context[field.OUTCOME] = NOT_SERVED
+    context[field.OVER], context[field.SCRATCH_SHARED] = 1, 0
+    if request != 0:  # a send to PROC_NULL completes at once and leaves a request that is not null, as Waitany needs
         library = line_of(tables, compiled.LIBRARY)
-        nothing = context[field.NOBODY], 0, context[field.ONESELF], request + context[field.HANDLE]
+        nothing = context[field.PROC_NULL], 0, context[field.COMM_SELF], request + context[field.HANDLE]
         call_int(library[ISEND], (0, 0, library[BYTE], *nothing))
     return True
 
 
 @njit
-def let_go(context):  # type: ignore[no-untyped-def]
-    """Let go of the buffers that were held for Python, which may run a finaliser: nothing is half done by then."""
+def release_buffers(context):  # type: ignore[no-untyped-def]
+    """Release the references to both buffers, last of all: that may run Python finalizers."""
     send, recv = context[field.HELD_SEND], context[field.HELD_RECV]
     context[field.HELD_SEND] = context[field.HELD_RECV] = 0
     if send != 0:
-        call_long(context[field.LET_GO], (send,))
+        call_long(context[field.DECREF], (send,))
     if recv != 0:
-        call_long(context[field.LET_GO], (recv,))
+        call_long(context[field.DECREF], (recv,))
 
 
 def fast_call(this, arguments, n):  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled function
-    """Python's 0 where the collective was carried out; else 1, and OUTCOME says how far it came.
+    """Carry out a collective and return Python's 0; return 1 if the slow path must, with the progress in OUTCOME.
 
-    With a null request as the sixth argument it waits for a moment at most, and the request is complete where it is 0.
-    With seven arguments it carries out nothing, but puts down what kind of call it is and its row.
+    With a null request as the sixth argument it spins for a limited time, and returns 0 if the request is complete.
+    With seven arguments it only computes the call's key and row.
     """
     context = line(load(this + DATA), field.CONTEXT)
     context[field.KEY + METHOD] = 0
@@ -142,11 +142,11 @@ def fast_call(this, arguments, n):  # type: ignore[no-untyped-def]  # noqa: C901
         if context[field.OPEN] != 0 and find(context, arguments):
             look_up(context)
         return call_long(context[field.NUMBER], (1,))
-    if context[field.OUTCOME] == RAN:  # whoever called before was interrupted before he could leave a record of it
-        context[field.OUTCOME], context[field.LENT] = MISSED, 0
-        let_go(context)
-    if context[field.OUTCOME] != MISSED:  # or before he could go on with it
-        context[field.OUTCOME] = STALE
+    if context[field.OUTCOME] == COMPLETED:  # the previous caller was interrupted before it recorded its call
+        context[field.OUTCOME], context[field.SCRATCH_SHARED] = NOT_SERVED, 0
+        release_buffers(context)
+    if context[field.OUTCOME] != NOT_SERVED:  # or before it could progress it
+        context[field.OUTCOME] = ABANDONED
         return call_long(context[field.NUMBER], (1,))
     if context[field.OPEN] == 0 or n < 5 or load(context[field.BUSY]) != 0 or not find(context, arguments):
         return call_long(context[field.NUMBER], (1,))
@@ -167,25 +167,25 @@ def fast_call(this, arguments, n):  # type: ignore[no-untyped-def]  # noqa: C901
         bases[0] = load(send + DATA) + row[SEND_OFFSET]
     if row[RECV_COUNT] >= 0:
         bases[1] = load(recv + DATA) + row[RECV_OFFSET]
-    bases[2], context[field.LENT] = context[field.SCRATCH], 1 if row[NEEDED] > 0 else 0
+    bases[2], context[field.SCRATCH_SHARED] = context[field.SCRATCH], 1 if row[NEEDED] > 0 else 0
     numbers[CALLS] += 1
     call[TAG] = tag(numbers[CALLS], 0, 0)
-    call_long(context[field.HOLD], (send,))  # a list of the caller's may lose them to another thread meanwhile
-    call_long(context[field.HOLD], (recv,))
-    code = run(context, row[TABLES], NANOSECONDS if n == 5 else row[MOMENT])
+    call_long(context[field.INCREF], (send,))  # another thread may remove them from the caller's list meanwhile
+    call_long(context[field.INCREF], (recv,))
+    code = run(context, row[TABLES], NANOSECONDS if n == 5 else row[SPIN_NS])
     served = end(context, tables, code, 0 if n == 5 else load(arguments + 40))
     context[field.HELD_SEND], context[field.HELD_RECV] = send, recv
-    if served:  # else Python lets go of them; MPI may go on with this memory, whatever becomes of the caller
-        let_go(context)
+    if served:  # else Python releases them when MPI no longer uses this memory
+        release_buffers(context)
     return call_long(context[field.NUMBER], (0 if served else 1,))
 
 
 def fast_start(this, arguments, n):  # type: ignore[no-untyped-def]
-    """As `fast_call`, for a persistent collective, whose inactive request is the argument; its tables stay bound."""
+    """Start a persistent collective, as `fast_call` does a call. The argument is its inactive request."""
     context = line(load(this + DATA), field.CONTEXT)
     context[field.OVER] = 0
-    if context[field.OUTCOME] != MISSED:
-        context[field.OUTCOME] = STALE
+    if context[field.OUTCOME] != NOT_SERVED:
+        context[field.OUTCOME] = ABANDONED
         return call_long(context[field.NUMBER], (1,))
     handle = load(arguments) + context[field.HANDLE]
     active = (load(handle) if context[field.WIDE] else load_short(handle)) != context[field.NULL]
@@ -193,12 +193,12 @@ def fast_start(this, arguments, n):  # type: ignore[no-untyped-def]
         return call_long(context[field.NUMBER], (1,))
     tables, started = table(context[field.TABLE], compiled.START + 1, 2), line(context[field.STARTED], 1)
     started[0] += 1
-    code = run(context, context[field.TABLE], context[field.MOMENT])
+    code = run(context, context[field.TABLE], context[field.SPIN_NS])
     return call_long(context[field.NUMBER], (0 if end(context, tables, code, load(arguments)) else 1,))
 
 
 def finish(this, arguments, n):  # type: ignore[no-untyped-def]
-    """Python's 0 where the request, which `fast_start` made complete, is inactive again; else 1."""
+    """Return Python's 0 if the request that `fast_start` completed is inactive again, else 1."""
     context = line(load(this + DATA), field.CONTEXT)
     if context[field.OVER] == 0:
         return call_long(context[field.NUMBER], (1,))

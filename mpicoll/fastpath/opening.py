@@ -72,15 +72,15 @@ class ClosedFastPath:
     def open_start(self, execution: Any, started: np.ndarray, nbytes: int) -> None:
         """Return None: starts take the slow path."""
 
-    def lend(self, scratch: np.ndarray) -> bool:
+    def share_scratch(self, scratch: np.ndarray) -> bool:
         """Let whoever asks use the scratch."""
         return True
 
-    def withdraw(self, lent: bool = False) -> bool:
+    def reclaim_scratch(self, lent: bool = False) -> bool:
         """Take it back."""
         return True
 
-    def under(self, overrides: Overrides) -> None:
+    def activate(self, overrides: Overrides) -> None:
         """Do nothing."""
 
     def close(self) -> None:

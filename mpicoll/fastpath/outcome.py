@@ -1,4 +1,4 @@
-"""How far a call came on the fast path."""
+"""How far the compiled function took a call."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from enum import IntEnum
 
 
 class Outcome(IntEnum):
-    """What the compiled function left behind; negative numbers are MPI's error codes."""
+    """The outcome of the last call of the compiled function. Negative numbers are MPI's error codes."""
 
-    MISSED = 0  # it served nothing: the call takes the slow path
-    UNDER_WAY = 1  # it posted messages, and somebody goes on with them
-    RAN = 2  # the collective is over
-    STALE = 3  # it posted messages, and an interrupt kept the caller from going on
+    NOT_SERVED = 0  # the call takes the slow path
+    UNDER_WAY = 1  # the function posted messages, and the slow path completes them
+    COMPLETED = 2
+    ABANDONED = 3  # the function posted messages, and an interrupt came before anything progressed them

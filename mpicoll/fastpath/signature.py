@@ -28,7 +28,7 @@ ROWS = 256
 METHOD, OPERATOR, ROOT, SEND, SEND_COUNT, RECV, RECV_COUNT, SAME, LENGTH = range(9)
 KEYS = 9
 IDENTITY = -1  # the count of a buffer that is None or MPI.IN_PLACE
-MOST_ROOM = 8192  # words of details
+MAX_CAPACITY = 8192  # words of details
 # bytes from the beginning of an object to its fields
 TYPE, DATA, NDIM, DIMENSIONS, DTYPE, FLAGS = 8, 16, 24, 32, 56, 64
 CONTIGUOUS, ALIGNED, WRITEABLE = 0x1 | 0x2, 0x100, 0x400
@@ -54,7 +54,7 @@ def count_of(context, thing):  # type: ignore[no-untyped-def]
 def put(context, kind, value):  # type: ignore[no-untyped-def]
     """Two words more of the details; False where there is no room."""
     at = context[field.KEY + LENGTH]
-    if at + 2 > context[field.ROOM]:
+    if at + 2 > context[field.CAPACITY]:
         return False
     details = line(context[field.DETAILS], at + 2)
     details[at], details[at + 1] = kind, value
@@ -72,7 +72,7 @@ def numbers(context, array):  # type: ignore[no-untyped-def]
     if n < 0 or flags & CONTIGUOUS == 0 or flags & ALIGNED == 0 or not put(context, kind, n):
         return False
     at, data = context[field.KEY + LENGTH], load(array + DATA)
-    if at + n > context[field.ROOM]:
+    if at + n > context[field.CAPACITY]:
         return False
     details = line(context[field.DETAILS], at + n)
     for i in range(n):
@@ -88,7 +88,7 @@ def leaf(context, thing):  # type: ignore[no-untyped-def]
     if kind == context[field.INTEGER]:
         value = call_long(context[field.VALUE], (thing,))
         if value == -1:  # no count, or larger than a word, which raises
-            call_long(context[field.FORGIVE], ())
+            call_long(context[field.ERR_CLEAR], ())
             return False
         return put(context, kind, value)
     if kind == context[field.DATATYPE] or kind == context[field.STRING] or thing == context[field.NONE]:

@@ -10,8 +10,8 @@ from mpi4py import MPI
 from ..engines import compiled
 from . import context as field
 from . import entry
-from .moment import moment
 from .outcome import Outcome
+from .spin import spin_budget_ns
 
 if TYPE_CHECKING:
     from ..runtime.channel import Channel
@@ -29,7 +29,7 @@ class CompiledFastStart:
         self.context = field.new(*self.keep[2:])
         self.tables = execution.table
         self.context[field.TABLE], self.context[field.STARTED] = map(MPI.Get_address, (self.tables, started))
-        self.context[field.MOMENT] = moment(nbytes)
+        self.context[field.SPIN_NS] = spin_budget_ns(nbytes)
         self.context[field.OPEN] = True
         self.fast_call = entry.bound_to(self.context, entry.fast_start)
         self.finish = entry.bound_to(self.context, entry.finish)
@@ -44,10 +44,10 @@ class CompiledFastStart:
 
     def is_under_way(self) -> bool:
         """Return whether the last start has posted messages that nobody has gone on with."""
-        return int(self.context[field.OUTCOME]) not in (Outcome.MISSED, Outcome.RAN)
+        return int(self.context[field.OUTCOME]) not in (Outcome.NOT_SERVED, Outcome.COMPLETED)
 
     def outcome(self) -> int:
         """Return how far the last start came, asked once."""
         outcome = int(self.context[field.OUTCOME])
-        self.context[field.OUTCOME] = Outcome.MISSED
+        self.context[field.OUTCOME] = Outcome.NOT_SERVED
         return outcome

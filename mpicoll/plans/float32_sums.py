@@ -15,7 +15,7 @@ from ..schedules.partial_sums import partial_sums
 from ..schedules.schedule import Schedule
 from . import lowering
 from .lowering import Home, Lowering
-from .plan import CODED, FOLD, LAST, OUT, Coding, Counts, Float32, Plan
+from .plan import CODED, FOLD, FOLD_SCALE, OUT, Coding, Counts, Float32, Plan
 from .rows import Row, merged
 
 
@@ -91,7 +91,7 @@ class SumsInFloat32(Lowering):
 
     def _divide(self, places: Sequence[Place], local: Sequence[Local]) -> None:
         """Round what is still in float32, and divide what is rounded in this step."""
-        kind = LAST if self.averaged else FOLD
+        kind = FOLD_SCALE if self.averaged else FOLD
         for place in places:
             home, row = self.homes[place], self.wrote.get(place)
             if home[0] == CODED:

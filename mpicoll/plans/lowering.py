@@ -14,8 +14,8 @@ from .plan import (
     ALIGN,
     CODED,
     FOLD,
+    FOLD_SCALE,
     IN,
-    LAST,
     MAX_STRANDS,
     MAX_WINDOW,
     OUT,
@@ -86,7 +86,7 @@ class Lowering:
         self.schedule, self.rank, self.memory = schedule, rank, memory
         self.slice, self.lanes, self.itemsize, self.codec = slice_, lanes, itemsize, codec
         self.code_slice = WHOLE if lanes == 1 or codec is None else self._codes(slice_)
-        self.averaged, self.early = averaged, schedule.algorithm.finishes_where_kept(schedule.p, schedule.resolved)
+        self.averaged, self.early = averaged, schedule.algorithm.divides_where_owned(schedule.p, schedule.resolved)
         self.size, self.output_at = memory.size, memory.output_at
         self.kept: set[Place] = {(VALUE, b) for b in schedule.ends(rank)}
         self.homes: dict[Place, Home] = {}
@@ -342,7 +342,7 @@ class Lowering:
             if self.early and (row is None or len(self.finish[row][2]) == 2):
                 continue  # received, or copied from where it was received: by then it is divided
             if row is not None and (self.early or place not in read):
-                self.finish[row] = (LAST, *self.finish[row][1:])
+                self.finish[row] = (FOLD_SCALE, *self.finish[row][1:])
             else:
                 here = self._segment(place, self.homes[place])
-                self.finish.append((LAST, 0, [here, here], -1))
+                self.finish.append((FOLD_SCALE, 0, [here, here], -1))

@@ -22,8 +22,8 @@ segments of such a RECV are where its blocks lie in the stage when all chunks ar
 together, and are moved to those places on arrival.
 
 The first segment of a FOLD is the destination; the others are its operands from left to right. With one operand it is a
-copy. It may overwrite its first operand if that lies in scratch. LAST is a FOLD whose result is divided by the number
-of ranks; with one operand it is a division, perhaps in place. It occurs only in plans of averages.
+copy. It may overwrite its first operand if that lies in scratch. FOLD_SCALE is a FOLD whose result is divided by the
+number of ranks; with one operand it is a division, perhaps in place. It occurs only in plans of averages.
 
 Blocks that are CODED are as many bytes as the codec makes of them; their slices too. A FOLD decodes operands that are
 coded, and encodes its result where its destination is. `group` elements are encoded together, into group_bytes.
@@ -45,7 +45,7 @@ from ..schedules.collectives import Block, at_namesake
 from ..schedules.ir import INPUT, REST, Local
 from ..schedules.schedule import Schedule
 
-SEND, RECV, FOLD, LAST = range(4)
+SEND, RECV, FOLD, FOLD_SCALE = range(4)
 IN, OUT, SCRATCH, CODED = range(4)
 ALIGN = 64
 REQUEST_BYTES = 32  # about what a message in flight takes: its request and its status
@@ -55,7 +55,7 @@ WHOLE = 1 << 62  # the slice of a plan with one lane, longer than any segment
 WINDOW = 2  # the default number of chunks in flight: one is folded while the next is on its way
 MAX_WINDOW, MAX_STRANDS, SEQUENCES = 32, 8, 127
 TAGS = 1 << 15  # the smallest tag space MPI promises
-NOTE_TAGS = range(SEQUENCES * MAX_STRANDS * MAX_WINDOW, TAGS)  # no plan uses these: see runtime/inquiry.py
+NOTE_TAGS = range(SEQUENCES * MAX_STRANDS * MAX_WINDOW, TAGS)  # no plan uses these: see runtime/peer_status.py
 
 
 def tag(sequence: int, strand: int, slot: int) -> int:

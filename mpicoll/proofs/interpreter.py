@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from ..errors import VerifyError
 from ..plans import plan as plans
-from ..plans.plan import CODED, FOLD, IN, LAST, OUT, RECV, SCRATCH, SEND, Plan
+from ..plans.plan import CODED, FOLD, FOLD_SCALE, IN, OUT, RECV, SCRATCH, SEND, Plan
 from ..schedules import blocks as parts
 from ..schedules.collectives import Block, everywhere
 from ..schedules.schedule import Schedule
@@ -244,7 +244,7 @@ class Machine:
         for kind, _, a, b, _ in rows[posts:end]:
             if kind in (SEND, RECV):
                 self._fail(lane, "local rows after the messages", "a message")
-            self._local(lane, self._pieces(lane, a, b), kind == LAST)
+            self._local(lane, self._pieces(lane, a, b), kind == FOLD_SCALE)
 
     def _local(self, lane: _Lane, pieces: Pieces, divides: bool) -> None:
         if not pieces[0][2]:

@@ -18,7 +18,7 @@ from ..schedules.grouping import Partition
 from ..selection.rules import Rule
 from ..selection.settings import Settings, read
 from ..selection.tables import READ, Table, library, node
-from .inquiry import AGREEMENT
+from .peer_status import AGREEMENT
 
 LOG = logging.getLogger("mpicoll")
 COMPILING = "compiling kernels in the background, once per machine; using NumPy meanwhile"

@@ -23,7 +23,7 @@ class Cache:
         self.nbytes = 0
         self.lock = threading.Lock()
 
-    def under(self, overrides: Hashable) -> Kinds:
+    def activate(self, overrides: Hashable) -> Kinds:
         """Return what is kept under these overrides, to look kinds up in."""
         with self.lock:
             table = self.tables.setdefault(overrides, {})

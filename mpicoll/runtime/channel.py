@@ -27,14 +27,14 @@ from . import duplicate, progress, watchdog
 from .agreement import COMPILING, Agreed, agree, inherited, with_compiled_kernels
 from .cache import Cache
 from .counters import BROKEN, CALLS, NUMBERS, TRACES
-from .departure import Departure
 from .fast_path import FastPath
 from .faults import contained
-from .inquiry import Inquiry
+from .free_barrier import FreeBarrier
 from .operation import Operation, Record, Sink
+from .peer_status import PeerStatus
 from .scratch import Scratch
-from .status import RECENT, Failure, Standing, describe
-from .tags import Slots
+from .status import RECENT, CallId, Failure, describe
+from .tags import TagPool
 
 LOG = logging.getLogger("mpicoll")
 SPIN = 0.01  # seconds an engine may run before signals, the watchdog and other operations have their turn
@@ -95,11 +95,11 @@ class Channel:
         self.scratch = Scratch(self.fast_path)
         self.freed = False  # whether the user's communicator is
         self.over = False  # whether the private ones are, too
-        self.persistent = Slots(self)
+        self.persistent = TagPool(self)
         self.started: dict[int, np.ndarray] = {}  # how often each persistent collective was, by the call that made it
         self.failures: list[Failure] = []  # the last errors by which this rank left calls
-        self.inquiry = Inquiry(self.comm)
-        self.departure = Departure(self.comm)
+        self.peer_status = PeerStatus(self.comm)
+        self.free_barrier = FreeBarrier(self.comm)
         # In check mode MPI's own collectives start once the ranks have compared the call. That need not be in the order
         # of calls, so they have a communicator to themselves.
         self.compared = MPI.Intracomm((own[1] if own[1:] else self.comm.Dup()) if self.settings.check else None)
@@ -162,8 +162,8 @@ class Channel:
 
     def override(self, overrides: Overrides) -> None:
         """Put overrides in force; what served calls under them before is used again."""
-        self.fast_path.under(overrides)
-        self.overrides, self.prepared = overrides, self.cache.under(overrides)
+        self.fast_path.activate(overrides)
+        self.overrides, self.prepared = overrides, self.cache.activate(overrides)
 
     def remember(self, key: Hashable, prepared: Any, nbytes: int) -> None:
         """Cache what serves a kind of call and takes nbytes of memory; see cache.py."""
@@ -240,7 +240,7 @@ class Channel:
             self.wait(operation)
         except BaseException as error:
             if not operation.done:  # a signal handler's: nobody waits any more for a call that goes on
-                self.fail(operation.standing, error)
+                self.fail(operation.call_id, error)
             raise
 
     def wait(self, operation: Operation) -> None:
@@ -289,7 +289,7 @@ class Channel:
                 del self.slots[operation.sequence % SEQUENCES]
             self.in_flight.remove(operation)
             if operation.error is not None:  # no name for it here: its traceback holds this frame
-                self.fail(operation.standing, operation.error)
+                self.fail(operation.call_id, operation.error)
         if not self.in_flight:
             self._is_busy(False)
         return bool(ended)
@@ -321,11 +321,11 @@ class Channel:
         """Answer ranks that ask where this one is."""
         watchdog.respond(self)
 
-    def fail(self, one: Standing, error: BaseException, made: bool = True) -> None:
+    def fail(self, one: CallId, error: BaseException, made: bool = True) -> None:
         """Note the error by which this rank left or refused a call, so that it can tell ranks that ask."""
         with contained("telling other ranks of an error"):
             self.failures = [*self.failures, Failure(*one, describe(error), made)][-RECENT:]
-            watchdog.own_up(self)
+            watchdog.notify_error(self)
 
     def call_errhandler(self, error: MPI.Exception) -> None:
         """Have the error handler of the user's communicator called, as MPI does, once for each error."""
@@ -333,9 +333,9 @@ class Channel:
             error.is_handled = True  # type: ignore[attr-defined]
             MPI.Intracomm.fromhandle(self.user_handle).Call_errhandler(error.Get_error_code())
 
-    def farewell(self) -> None:
+    def notify_exit(self) -> None:
         """Tell every rank that this one has ended."""
-        watchdog.farewell(self)
+        watchdog.notify_exit(self)
 
     def is_watched(self) -> bool:
         """Return whether the watchdog may still report something in flight, or abort the run for it."""
@@ -383,8 +383,8 @@ class Channel:
     def is_quiet(self) -> bool:
         """Return whether every rank has left, and nothing is under way. It answers notes, and never waits."""
         self.respond()
-        joins = not self.in_flight and not self.leaked and self.inquiry.is_settled
-        return joins and self.departure.is_over()
+        joins = not self.in_flight and not self.leaked and self.peer_status.is_drained
+        return joins and self.free_barrier.is_complete()
 
     def free(self, drain: bool = True) -> None:
         """Complete what is in flight and free the private communicators. A second call does nothing.
@@ -406,7 +406,7 @@ class Channel:
             self.fast_path.clear()
             self.cache.clear()
             self.prepared.clear()
-            LEAKED.extend([*self.leaked, *self.inquiry.sent])
+            LEAKED.extend([*self.leaked, *self.peer_status.sent])
             self.persistent.free()
             for comm in (self.compared, self.comm) if quiet else (self.compared,):
                 if comm != MPI.COMM_NULL:

@@ -34,13 +34,13 @@ class FastPath(Protocol):
     def open_start(self, execution: Any, started: np.ndarray, nbytes: int) -> Any:
         """Return the fast path of a persistent collective's starts, None where they take the slow path."""
 
-    def under(self, overrides: Overrides) -> None:
+    def activate(self, overrides: Overrides) -> None:
         """Serve calls by what was inserted under these overrides."""
 
-    def lend(self, scratch: np.ndarray) -> bool:
+    def share_scratch(self, scratch: np.ndarray) -> bool:
         """Let calls use this scratch; False where one that is under way uses the last."""
 
-    def withdraw(self, lent: bool = False) -> bool:
+    def reclaim_scratch(self, lent: bool = False) -> bool:
         """Let no call use it; False where one does, unless that is who takes what it was lent."""
 
     def close(self) -> None:

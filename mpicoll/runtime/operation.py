@@ -17,7 +17,7 @@ from ..errors import spans
 from ..schedules.collectives import BLOCKING
 from ..selection.select import Choice
 from .faults import contained, may_be_an_interrupt
-from .status import Standing
+from .status import CallId
 
 GLANCE = 1.0  # the most seconds between two looks at an operation that count as standing still
 
@@ -58,7 +58,7 @@ class Testable(Protocol):
         """Return whether it is complete."""
 
 
-class Polled:
+class RequestStage:
     """A stage: a request of the MPI's own."""
 
     def __init__(self, request: Testable, what: str) -> None:
@@ -88,7 +88,7 @@ class Polled:
         return ()
 
 
-class Gathering(Polled):
+class Gathering(RequestStage):
     """A stage: an allgather of a small array by the MPI itself; `all` has a row for every rank when it is done."""
 
     def __init__(self, comm: MPI.Comm, mine: np.ndarray, what: str = "the recvcounts") -> None:
@@ -284,9 +284,9 @@ class Operation:
                 del error
 
     @property
-    def standing(self) -> Standing:
+    def call_id(self) -> CallId:
         """What other ranks know this call by."""
-        return Standing(self.sequence, self.start, self.name)
+        return CallId(self.sequence, self.start, self.name)
 
     def stalled(self, now: float) -> float:
         """Seconds in which somebody looked and nothing moved; a program that computes meanwhile does not count.

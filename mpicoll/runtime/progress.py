@@ -25,7 +25,7 @@ LINGER = 20e-3  # how long ago "just now" may be: to wake the thread for every c
 WORK = 200e-6  # seconds outside of mpicoll that count as work
 
 
-class Polled(Protocol):
+class Pollable(Protocol):
     """What the thread looks after: a channel."""
 
     in_flight: list[Any]
@@ -38,7 +38,7 @@ class ProgressThread:
     """Polls the channels that have something in flight."""
 
     def __init__(self) -> None:
-        self.channels: set[Polled] = set()
+        self.channels: set[Pollable] = set()
         self.waiters: set[int] = set()  # threads that wait for something
         self.wake, self.lock = threading.Event(), threading.Lock()
         self.stopping = self.asleep = False
@@ -51,7 +51,7 @@ class ProgressThread:
         """Return whether this MPI may be called from several threads at once."""
         return MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
-    def watch(self, channel: Polled) -> None:
+    def watch(self, channel: Pollable) -> None:
         """Poll this channel until nothing is in flight on it."""
         with self.lock:
             self.channels.add(channel)
@@ -122,7 +122,7 @@ class ProgressThread:
                     self.wake.wait()
                 self.asleep = False
 
-    def _pass(self, channels: list[Polled]) -> bool:
+    def _pass(self, channels: list[Pollable]) -> bool:
         """Advance everything once; whether anything is left."""
         left = False
         for channel in channels:

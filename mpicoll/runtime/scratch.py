@@ -32,7 +32,7 @@ class Scratch:
         """
         kept = None
         with self._lock:
-            if self._fast_path.withdraw(lent):
+            if self._fast_path.reclaim_scratch(lent):
                 kept, self.array = self.array, None
         if kept is not None and len(kept) >= nbytes + ALIGN:
             return kept
@@ -48,7 +48,7 @@ class Scratch:
             return
         try:
             larger = self.array is None or len(self.array) < len(array)
-            if larger and self._fast_path.lend(array):
+            if larger and self._fast_path.share_scratch(array):
                 self.array, array = array, self.array
         finally:
             self._lock.release()

@@ -1,9 +1,9 @@
-"""Where each rank is: what ranks tell each other once a call stands still, so that the missing ones are named.
+"""The status that ranks send each other when a call stalls, so that reports name the missing ranks.
 
-Nothing is sent while all goes well. A rank whose call has stood still for a while asks the others of its
-communicator, and each that looks answers with what it knows of itself: how many calls it has made, what is under way,
-which it left by an error, where its program is. A rank that is in no call of mpicoll looks by its attendant
-(responder.py); one whose program has ended still answers before MPI_Finalize. How that travels is in inquiry.py.
+No status message is sent while calls progress. A rank whose call has stalled asks the other ranks of its communicator.
+Each answers with its number of calls, its operations in flight, the errors by which it left calls, and the line that
+its program is at. A rank outside mpicoll answers from its status thread (status_thread.py), and one whose program has
+ended before MPI_Finalize. peer_status.py has the messages.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ENTRANCES = tuple(
 )
 
 
-class Standing(NamedTuple):
+class CallId(NamedTuple):
     """A call under way, as every rank knows it: its number, how often a persistent one was started, its method."""
 
     call: int
@@ -58,7 +58,7 @@ class Failure(NamedTuple):
 
     def __str__(self) -> str:
         kind, colon, words = self.error.partition(":")
-        return f"raised {kind} in {Standing(*self[:3])}{colon}{words}"
+        return f"raised {kind} in {CallId(*self[:3])}{colon}{words}"
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Answer:
     """
 
     calls: int
-    under_way: list[Standing] = field(default_factory=list)
+    under_way: list[CallId] = field(default_factory=list)
     started: dict[int, int] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     location: str = ""
@@ -85,18 +85,18 @@ class Answer:
     def unpack(cls, note: bytes) -> Answer:
         """From a note."""
         fields = json.loads(note)
-        fields["under_way"] = [Standing(*each) for each in fields["under_way"]]
+        fields["under_way"] = [CallId(*each) for each in fields["under_way"]]
         fields["failures"] = [Failure(*each) for each in fields["failures"]]
         fields["started"] = {int(call): starts for call, starts in fields["started"].items()}
         return cls(**fields)
 
-    def has_made(self, one: Standing) -> bool:
+    def has_made(self, one: CallId) -> bool:
         """Return whether this rank has made such a call, or started such a request."""
         if one.start and one.call in self.started:
             return self.started[one.call] >= one.start
         return self.calls >= one.call
 
-    def next_on_the_way_to(self, one: Standing) -> tuple[int, int]:
+    def next_on_the_way_to(self, one: CallId) -> tuple[int, int]:
         """Call and start that this rank makes next, where it has not made that one yet; else that one itself."""
         if self.has_made(one):
             return one.call, one.start
@@ -104,7 +104,7 @@ class Answer:
             return one.call, self.started[one.call] + 1
         return self.calls + 1, 0
 
-    def has_gone_on(self, one: Standing) -> bool:
+    def has_gone_on(self, one: CallId) -> bool:
         """Return whether this rank has made such a call and left it behind."""
         if len(self.under_way) >= MANY or any(each[:2] == one[:2] for each in self.under_way):
             return False
@@ -165,7 +165,7 @@ class Finding(NamedTuple):
 
 
 def find(
-    one: Standing,
+    one: CallId,
     others: Iterable[int],
     waited_for: Sequence[int],
     answers: Mapping[int, Answer],
@@ -198,7 +198,7 @@ def tell(findings: Mapping[int, Finding]) -> list[str]:
     return lines
 
 
-def _failure(one: Standing, answer: Answer, own: Sequence[Failure]) -> Failure | None:
+def _failure(one: CallId, answer: Answer, own: Sequence[Failure]) -> Failure | None:
     """Return the last error of a rank in this call, or in an earlier one if it made more of its kind than this rank."""
     at = answer.next_on_the_way_to(one)
     there, here = ([each for each in failures if each[:2] == at] for failures in (answer.failures, own))
@@ -206,7 +206,7 @@ def _failure(one: Standing, answer: Answer, own: Sequence[Failure]) -> Failure |
     return next((each for each in reversed(there) if made.count(each.made) > made_here.count(each.made)), None)
 
 
-def _find(one: Standing, answer: Answer | None, failure: Failure | None, waited_for: bool) -> Finding | None:
+def _find(one: CallId, answer: Answer | None, failure: Failure | None, waited_for: bool) -> Finding | None:
     """Return what is to be said of one rank; None for one that is where it should be."""
     if answer is None:
         return Finding("not answered: no thread there could (see docs/TROUBLESHOOTING.md)", False)

@@ -17,7 +17,7 @@ from mpi4py import MPI
 from ..plans.plan import SEQUENCES
 from ..selection.select import native_choice
 from . import duplicate
-from .operation import Gathering, Operation, Polled, Stage
+from .operation import Gathering, Operation, RequestStage, Stage
 
 
 class FastStart(Protocol):
@@ -27,7 +27,7 @@ class FastStart(Protocol):
         """Start nothing any more."""
 
 
-class Home(Protocol):
+class CommState(Protocol):
     """What slots belong to: a channel."""
 
     comm: MPI.Intracomm
@@ -39,7 +39,7 @@ class Home(Protocol):
         """Return the number of a call."""
 
 
-class Owner(Protocol):
+class TagOwner(Protocol):
     """What takes a slot: a persistent collective, made by the method of that name."""
 
     @property
@@ -57,7 +57,7 @@ class Owner(Protocol):
         """Let go of what is held on the slot's communicator, which goes."""
 
 
-class Slot(NamedTuple):
+class TagSlot(NamedTuple):
     """Tags on a communicator; `used` is where they are marked as taken."""
 
     comm: MPI.Intracomm
@@ -69,16 +69,16 @@ class Slot(NamedTuple):
         self.used[self.sequence] = 0
 
 
-class Slots:
+class TagPool:
     """The communicators that a channel has for persistent collectives, and which of their tags this rank uses."""
 
-    def __init__(self, channel: Home) -> None:
+    def __init__(self, channel: CommState) -> None:
         self.channel: Any = weakref.proxy(channel)
         self.comms: list[MPI.Intracomm] = []
         self.used: list[np.ndarray] = []
-        self.owners: weakref.WeakSet[Owner] = weakref.WeakSet()
+        self.owners: weakref.WeakSet[TagOwner] = weakref.WeakSet()
 
-    def take(self, owner: Owner) -> Slot:
+    def take(self, owner: TagOwner) -> TagSlot:
         """Return a slot that is free on every rank. Collective; what is in flight goes on meanwhile."""
         mine = np.concatenate([np.zeros(1, np.uint8), *self.used])  # one more: of no bytes MPICH's waits for nobody
         gathered = self._wait(lambda: Gathering(self.channel.comm, mine, "the tags in use"), owner.name)
@@ -88,11 +88,11 @@ class Slots:
             free = np.array([len(mine) - 1])
         which, sequence = divmod(int(free[0]), SEQUENCES)
         self.used[which][sequence] = 1
-        return Slot(self.comms[which], sequence, self.used[which])
+        return TagSlot(self.comms[which], sequence, self.used[which])
 
     def _add(self, name: str) -> None:
         made = duplicate.Duplicate(self.channel.comm)
-        self._wait(lambda: Polled(made, "a communicator"), name)
+        self._wait(lambda: RequestStage(made, "a communicator"), name)
         comm = made.comm
         comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.comms.append(comm)

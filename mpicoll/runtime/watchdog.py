@@ -17,10 +17,10 @@ from ..selection.select import NATIVE
 from ..selection.settings import Settings
 from ..stderr import last_words, say
 from .faults import attempt, contained
-from .inquiry import LOOK, Inquiry
 from .operation import Operation
-from .responder import RESPONDER
+from .peer_status import POLL_INTERVAL, PeerStatus
 from .status import MANY, Answer, Failure, Finding, ending, find, location, tell
+from .status_thread import STATUS_THREAD
 
 EARLY = 2.0  # seconds that a call stands still before the others are asked, and again after twice as long
 PATIENCE = 0.5  # seconds that a report waits for answers
@@ -35,7 +35,7 @@ class Watched(Protocol):
 
     rank: int
     settings: Settings
-    inquiry: Inquiry
+    peer_status: PeerStatus
     lock: Any
     in_flight: list[Operation]
     started: dict[int, np.ndarray]
@@ -53,12 +53,12 @@ class Watched(Protocol):
 
 def findings(operation: Operation, channel: Watched, ranks: Iterable[int]) -> dict[int, Finding]:
     """Return which of these ranks are not in this call, and why, by their answers."""
-    answers = channel.inquiry.answers
+    answers = channel.peer_status.answers
     if operation.is_message:  # other ranks know nothing of it; but one that has ended sends and takes nothing more
         ended = {rank: answers[rank].ended for rank in ranks if rank in answers and answers[rank].ended}
         waited_for = operation.waited_for()
         return {rank: Finding(how, rank in waited_for) for rank, how in ended.items()}
-    return find(operation.standing, ranks, operation.waited_for(), answers, channel.failures)
+    return find(operation.call_id, ranks, operation.waited_for(), answers, channel.failures)
 
 
 def report(operation: Operation, channel: Watched, seconds: float, ranks: Iterable[int] | None = None) -> str:
@@ -69,7 +69,7 @@ def report(operation: Operation, channel: Watched, seconds: float, ranks: Iterab
 
 def words(operation: Operation, channel: Watched, what: str, ranks: Iterable[int] | None = None) -> list[str]:
     """Return the lines of a report that says what of a call."""
-    choice, one = operation.choice, operation.standing
+    choice, one = operation.choice, operation.call_id
     how = choice.why if choice.algorithm == NATIVE else f"{choice.algorithm}, {choice.engine} engine"
     start = f", start {one.start}" if one.start else ""
     which = how if operation.is_message else f"call {one.call}{start}, {how}"
@@ -80,7 +80,7 @@ def words(operation: Operation, channel: Watched, what: str, ranks: Iterable[int
 
 def _missing(operation: Operation, channel: Watched, ranks: Iterable[int] | None) -> list[str]:
     """Return the lines of a report on the other ranks."""
-    missing = findings(operation, channel, channel.inquiry.others if ranks is None else ranks)
+    missing = findings(operation, channel, channel.peer_status.others if ranks is None else ranks)
     return tell(missing) if missing or not operation.is_message else []
 
 
@@ -90,12 +90,12 @@ def answer(channel: Watched) -> Answer:
     inside = inside or channel.entered > 0
     return Answer(
         channel.sequence,
-        [operation.standing for operation in channel.in_flight[:MANY]],
+        [operation.call_id for operation in channel.in_flight[:MANY]],
         {call: int(starts[0]) for call, starts in channel.started.copy().items()},
         channel.failures,
         where,
         inside,
-        ending(RESPONDER.error) if RESPONDER.parting else "",
+        ending(STATUS_THREAD.error) if STATUS_THREAD.is_exiting else "",
     )
 
 
@@ -105,23 +105,23 @@ def respond(channel: Watched) -> None:
         try:
             with contained(NOTES):
                 if not channel.over:
-                    channel.inquiry.take_in(lambda: answer(channel))
+                    channel.peer_status.exchange(lambda: answer(channel))
         finally:
             channel.lock.release()
 
 
-def farewell(channel: Watched) -> None:
+def notify_exit(channel: Watched) -> None:
     """Tell the others that the program of this rank has ended: nobody will be here to answer."""
     with channel.lock:
-        channel.inquiry.tell(channel.inquiry.others, answer(channel))
+        channel.peer_status.tell(channel.peer_status.others, answer(channel))
 
 
-def own_up(channel: Watched) -> None:
+def notify_error(channel: Watched) -> None:
     """Tell those that have asked where this rank is: it has raised an error since."""
     with channel.lock, contained(NOTES):
-        if channel.inquiry.askers and not channel.over:
-            channel.inquiry.tell(channel.inquiry.askers, answer(channel))
-            channel.inquiry.askers.clear()
+        if channel.peer_status.askers and not channel.over:
+            channel.peer_status.tell(channel.peer_status.askers, answer(channel))
+            channel.peer_status.askers.clear()
 
 
 def watch(channel: Watched, now: float) -> None:
@@ -130,27 +130,27 @@ def watch(channel: Watched, now: float) -> None:
     The ranks ask each other where they are before, and the abort comes a little after, so that the other stuck ranks
     can print theirs. An operation that is to give up ends where others would be reported, or at its deadline.
     """
-    settings, inquiry = channel.settings, channel.inquiry
-    if now - inquiry.looked < LOOK:
+    settings, peer_status = channel.settings, channel.peer_status
+    if now - peer_status.looked < POLL_INTERVAL:
         return
-    inquiry.looked = now
+    peer_status.looked = now
     still = {operation: operation.stalled(now) for operation in channel.in_flight}
     waiting = {operation: seconds for operation, seconds in still.items() if not operation.reported}
     ended = waiting.keys() | {operation for operation in still if operation.gives_up}
-    vain = {operation for operation in ended if inquiry.answers and is_in_vain(operation, channel)}
+    vain = {operation for operation in ended if peer_status.answers and is_in_vain(operation, channel)}
     if vain or any(is_due(operation, seconds, settings, now) for operation, seconds in waiting.items()):
         with contained(NOTES):
-            inquiry.ask(now)
+            peer_status.ask(now)
             for operation, seconds in waiting.items():
                 operation.asked = seconds
     with contained(NOTES):
-        inquiry.take_in(lambda: answer(channel))
-    heard = inquiry.has_heard()
+        peer_status.exchange(lambda: answer(channel))
+    heard = peer_status.all_answered()
     after = settings.timeout + (0.0 if heard else PATIENCE)
     late: dict[Operation, Iterable[int] | None] = {one: None for one, seconds in waiting.items() if seconds > after}
-    if heard or now - inquiry.began > EARLY_PATIENCE:
+    if heard or now - peer_status.began > EARLY_PATIENCE:
         sure = [one for one in vain if still[one] > HASTE and is_in_vain(one, channel)]  # still so
-        late |= {operation: inquiry.answers for operation in sure if operation.gives_up or operation not in late}
+        late |= {operation: peer_status.answers for operation in sure if operation.gives_up or operation not in late}
     reports = _told(channel, {one: (still[one], ranks) for one, ranks in late.items()})
     if reports:
         with contained(REPORT):
@@ -187,8 +187,8 @@ def is_in_vain(operation: Operation, channel: Watched) -> bool:
 
     Messages that a rank sent before it answered have been looked for since.
     """
-    answers = channel.inquiry.answers
-    found: dict[int, Finding] = attempt(NOTES, lambda: findings(operation, channel, channel.inquiry.others), {})
+    answers = channel.peer_status.answers
+    found: dict[int, Finding] = attempt(NOTES, lambda: findings(operation, channel, channel.peer_status.others), {})
     return any(
         finding.certain and (not channel.compares(operation.sequence) or answers[rank].ended)
         for rank, finding in found.items()

@@ -137,7 +137,7 @@ COLLECTIVES: dict[str, Collective] = {
 
 FORMS = BLOCKING, NONBLOCKING, PERSISTENT = "blocking", "nonblocking", "persistent"  # what a collective is called in
 
-# Collectives whose blocks have counts of their own: what they mean, and what serves them, is the plain form's.
+# Collectives with a count for each block, and the collective whose meaning and algorithms they share.
 PLAIN = {
     "scatterv": "scatter",
     "gatherv": "gather",
@@ -145,23 +145,23 @@ PLAIN = {
     "alltoallv": "alltoall",
     "alltoallw": "alltoall",
 }
-# What MPI has a second name for: with equal blocks, so that no counts are passed. What is chosen for one is for both.
-ALSO = {"reduce_scatter_block": "reduce_scatter"}
+# MPI's second name for a collective with equal blocks. A choice of algorithm is for both names.
+ALIASES = {"reduce_scatter_block": "reduce_scatter"}
 
 
-def named(collective: str) -> str:
-    """Return the name that choices go by.
+def canonical_name(collective: str) -> str:
+    """Return the name under which using() and tuning tables have a collective.
 
-    >>> named("reduce_scatter_block"), named("gatherv")
+    >>> canonical_name("reduce_scatter_block"), canonical_name("gatherv")
     ('reduce_scatter', 'gatherv')
     """
-    return ALSO.get(collective, collective)
+    return ALIASES.get(collective, collective)
 
 
-def plain(collective: str) -> str:
-    """Return the collective whose algorithms serve one: gather for gatherv, itself for most.
+def base_collective(collective: str) -> str:
+    """Return the collective whose algorithms run this one: gather for gatherv, most collectives themselves.
 
-    >>> plain("gatherv"), plain("bcast")
+    >>> base_collective("gatherv"), base_collective("bcast")
     ('gather', 'bcast')
     """
-    return PLAIN.get(collective, named(collective))
+    return PLAIN.get(collective, canonical_name(collective))

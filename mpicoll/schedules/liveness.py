@@ -51,7 +51,7 @@ def due(
     """Return the steps that end with a rank dividing results that it keeps.
 
     Late: the last step that uses a result. Sums travel, and every rank divides what it keeps, which is right for
-    any algorithm. Early, for algorithms that declare it (see Algorithm.finishes): the step that writes a result
+    any algorithm. Early, for algorithms that declare it (see Algorithm.divides_at_owner): the step that writes a result
     last, if that is a fold. A fold that nothing follows has put in the last contribution, and what was divided
     travels: one rank divides a block, not all of them. What is received last has then been divided before.
     """

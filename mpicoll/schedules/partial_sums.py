@@ -28,7 +28,7 @@ class _Play:
     def __init__(self, schedule: Schedule, rank: int, strand: Strand) -> None:
         self.kept = {(VALUE, block) for block in schedule.ends(rank)}
         self.is_everybodys = schedule.collective.covers is everybody
-        self.finishes = schedule.algorithm.finishes_where_kept(schedule.p, schedule.resolved)
+        self.divides_at_owner = schedule.algorithm.divides_where_owned(schedule.p, schedule.resolved)
         self.last_write = last(strand, written)
         self.used = [{place for op in ops if isinstance(op, Local) for place in (op.src, op.dst)} for ops in strand]
         self.writes: dict[Place, list[tuple[At, Left]]] = defaultdict(list)
@@ -58,7 +58,7 @@ class _Play:
             place = op.buffer, block
             if isinstance(op, RecvReduce):
                 yield place, self._folded(step, place)
-            elif self.finishes and self._is_result(step, place):
+            elif self.divides_at_owner and self._is_result(step, place):
                 yield place, False
             else:
                 yield place, (op.peer, nth, i)

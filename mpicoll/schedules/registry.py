@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, get_type_hints
 from ..compression.codecs import Codec
 from ..errors import ParameterError, PreconditionError, UnknownAlgorithm
 from .claims import Claims
-from .collectives import COLLECTIVES, PLAIN, Block, Collective, plain
+from .collectives import COLLECTIVES, PLAIN, Block, Collective, base_collective
 from .combinators import Layer, Rename, Stack, mirror
 from .grids import Grid, every_root
 from .grouping import Partition, homes, within
@@ -40,8 +40,8 @@ class Algorithm:
       (rooted ones: at root 0); a function of p and the parameters where it depends on them.
     - direct: whether a rank handles only blocks it starts or ends with, so that in a form with counts for each rank
       (gatherv) it need not be told the counts of others; proved, not believed.
-    - finishes: whether what a rank receives as a result was completed by one that keeps it, folding last, so that an
-      average is divided there, once, and travels divided; otherwise every rank divides what it keeps. Proved too.
+    - divides_at_owner: whether a rank that keeps a result does its last fold, before the result is sent to others. An
+      average is then divided by that rank; otherwise every rank divides the results that it keeps. Proved too.
     - requires: what p must be, where not all will do.
     - grid: what it is proved on beside its defaults.
     """
@@ -54,7 +54,7 @@ class Algorithm:
     strand: Callable[[Any], int] | None = None
     ordered: bool | Callable[..., bool] = False
     direct: bool = False
-    finishes: bool | Callable[..., bool] = False
+    divides_at_owner: bool | Callable[..., bool] = False
     layered: bool = False
     requires: Requirement | None = None
     grid: tuple[Grid, ...] = ()
@@ -135,9 +135,9 @@ class Algorithm:
         """Return whether it serves operators that do not commute, on p ranks with these parameters."""
         return self.ordered(p, **self.resolve(p, nodes, **given)) if callable(self.ordered) else self.ordered
 
-    def finishes_where_kept(self, p: int, resolved: dict[str, Any]) -> bool:
-        """Return whether it `finishes`, on p ranks with these resolved parameters."""
-        return self.finishes(p, **resolved) if callable(self.finishes) else self.finishes
+    def divides_where_owned(self, p: int, resolved: dict[str, Any]) -> bool:
+        """Return whether it `divides_at_owner`, on p ranks with these resolved parameters."""
+        return self.divides_at_owner(p, **resolved) if callable(self.divides_at_owner) else self.divides_at_owner
 
     def choices(self, p: int) -> Iterator[tuple[dict[str, Any], Sequence[int]]]:
         """Yield the parameters and roots it is proved on at p ranks: its defaults on all roots, then its grid."""
@@ -218,7 +218,7 @@ def algorithm(
     strand: Callable[[Any], int] | None = None,
     ordered: bool | Callable[..., bool] = False,
     direct: bool = False,
-    finishes: bool | Callable[..., bool] = False,
+    divides_at_owner: bool | Callable[..., bool] = False,
     layered: bool = False,
     requires: Requirement | None = None,
     grid: Sequence[Grid] = (),
@@ -249,7 +249,7 @@ def algorithm(
             strand=strand,
             ordered=ordered,
             direct=direct,
-            finishes=finishes,
+            divides_at_owner=divides_at_owner,
             layered=layered,
             requires=requires,
             grid=tuple(grid),
@@ -287,17 +287,17 @@ def every(collective: str, *but: str) -> Callable[[int], list[str]]:
 
 def list_algorithms() -> dict[str, tuple[str, ...]]:
     """Return the names of all algorithms: {"allreduce": ("ring", …), …}; gather's again as gatherv's, and so on."""
-    return {collective: tuple(_REGISTRY[plain(collective)]) for collective in (*COLLECTIVES, *PLAIN)}
+    return {collective: tuple(_REGISTRY[base_collective(collective)]) for collective in (*COLLECTIVES, *PLAIN)}
 
 
 def exact_algorithms(collective: str) -> tuple[str, ...]:
     """Return the names of a collective's algorithms whose results are those of MPI's own."""
-    return tuple(name for name, entry in _REGISTRY[plain(collective)].items() if entry.is_exact)
+    return tuple(name for name, entry in _REGISTRY[base_collective(collective)].items() if entry.is_exact)
 
 
 def find(collective: str, name: str) -> Algorithm:
     """Return the algorithm of that name. Raises UnknownAlgorithm, naming the near ones."""
-    entries = _REGISTRY.get(plain(collective))
+    entries = _REGISTRY.get(base_collective(collective))
     if entries is None:
         raise UnknownAlgorithm("collective", collective, (*COLLECTIVES, *PLAIN))
     if name not in entries:
@@ -350,7 +350,7 @@ def _hashable(value: Any) -> Any:
 
 def ordered_names(collective: str, p: int = 8, nodes: Partition | None = None) -> list[str]:
     """Return the algorithms of a collective that serve non-commutative operators on p ranks, with their defaults."""
-    return [a.name for a in _REGISTRY[plain(collective)].values() if a.serves(p) and a.keeps_order(p, nodes)]
+    return [a.name for a in _REGISTRY[base_collective(collective)].values() if a.serves(p) and a.keeps_order(p, nodes)]
 
 
 def check_order(entry: Algorithm, p: int, nodes: Partition | None = None, /, **given: Any) -> None:

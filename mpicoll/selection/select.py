@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import ArgumentError
 from ..plans.plan import WINDOW
-from ..schedules.collectives import named
+from ..schedules.collectives import canonical_name
 from ..schedules.grouping import Partition
 from ..schedules.registry import Chosen, check_order, find, parse_spec
 from .rules import MOVES_AS_CODES, RULES, Rule, rule_of, rules
@@ -79,7 +79,7 @@ class Overrides:
                 raise ArgumentError(f"{collective} is {spec!r}; it must be the name of an algorithm")
             if spec not in (NATIVE, AUTO):
                 parse_spec(collective, spec)
-            elif named(collective) not in RULES:
+            elif canonical_name(collective) not in RULES:
                 find(collective, spec)
         if seed is not None and type(seed) is not int:
             raise ArgumentError(f"stochastic is {seed!r}; it must be an integer, the seed of what rounds at random")
@@ -88,8 +88,9 @@ class Overrides:
         for what, value in (("chunk_bytes", chunk_bytes), ("window", window)):
             if value is not None and (type(value) is not int or value < 1):
                 raise ArgumentError(f"{what} is {value!r}; it must be an integer of at least 1")
+        new = {canonical_name(name): spec for name, spec in algorithms.items()}
         return Overrides(
-            tuple({**dict(self.algorithms), **{named(name): spec for name, spec in algorithms.items()}}.items()),
+            tuple({**dict(self.algorithms), **new}.items()),
             chunk_bytes or self.chunk_bytes,
             window or self.window,
             engine or self.engine,

@@ -41,7 +41,7 @@ def lists(lists: Lists, single: Any) -> tuple[Lists, Tensor]:
     """Return the one list of lists, and the one tensor, that a call has. Raises ArgumentError for more."""
     if len(lists) != 1:
         raise ArgumentError(f"{len(lists)} lists of tensors for one device; mpicoll takes one in each call")
-    return [list(lists[0])], tensors.one(single)
+    return [list(lists[0])], tensors.single_tensor(single)
 
 
 def check_number(several: Sequence[Tensor], size: int, what: str) -> None:

@@ -34,11 +34,11 @@ class ProcessGroup(Group):
     def broadcast(self, tensor_list: Any, opts: Any = None, timeout: Any = None) -> TorchWork:
         """Send the root's tensor to all; opts.rootRank is of the group."""
         opts = arguments.options(c10d.BroadcastOptions, opts, timeout, root=True)
-        tensor = tensors.one(tensor_list)
+        tensor = tensors.single_tensor(tensor_list)
         is_root = self.rank() == opts.rootRank
         flat, finish = (tensors.source(tensor), None) if is_root else tensors.target(tensor)
         return self.calls.run(
-            "broadcast", opts, methods.BCAST, None, tensors.moved(flat), root=opts.rootRank, tensor=tensor,
+            "broadcast", opts, methods.BCAST, None, tensors.as_bytes_array(flat), root=opts.rootRank, tensor=tensor,
             result=[tensor], finish=finish,
         )  # fmt: skip
 
@@ -50,7 +50,7 @@ class ProcessGroup(Group):
             return self.allreduce_coalesced(tensor_list, opts)
         if (given := tensors.sparse(tensor_list)) is not None:
             return sparse.allreduce(self, given, opts)
-        tensor = tensors.one(tensor_list)
+        tensor = tensors.single_tensor(tensor_list)
         flat, finish = tensors.target(tensor)
         how = reduction(opts.reduceOp, tensor.dtype)
         if how.factor is not None:
@@ -64,7 +64,7 @@ class ProcessGroup(Group):
     def reduce(self, tensor_list: Any, opts: Any = None, timeout: Any = None) -> TorchWork:
         """Combine everybody's tensor by opts.reduceOp, in the place of the root's; the others stay as they are."""
         opts = arguments.options(c10d.ReduceOptions, opts, timeout)
-        tensor = tensors.one(tensor_list)
+        tensor = tensors.single_tensor(tensor_list)
         is_root = self.rank() == opts.rootRank
         flat, finish = tensors.target(tensor) if is_root else (tensors.source(tensor), None)
         how = reduction(opts.reduceOp, tensor.dtype)
@@ -92,9 +92,9 @@ class ProcessGroup(Group):
         flat, finish = tensors.target(output)
         mine = tensors.source(input)
         place = flat.data_ptr() + self.rank() * mine.nbytes
-        send: Any = MPI.IN_PLACE if mine.data_ptr() == place else tensors.moved(arguments.apart(mine, flat))
+        send: Any = MPI.IN_PLACE if mine.data_ptr() == place else tensors.as_bytes_array(arguments.apart(mine, flat))
         return self.calls.run(
-            "allgather", opts, methods.ALLGATHER, send, tensors.moved(flat), tensor=input, result=[output],
+            "allgather", opts, methods.ALLGATHER, send, tensors.as_bytes_array(flat), tensor=input, result=[output],
             finish=finish,
         )  # fmt: skip
 
@@ -123,8 +123,8 @@ class ProcessGroup(Group):
             tensors.check(each)
         flat, finish = tensors.target(output)
         mine = arguments.apart(tensors.source(input), flat)
-        send: Any = tensors.moved(mine)
-        recv: Any = tensors.moved(flat)
+        send: Any = tensors.as_bytes_array(mine)
+        recv: Any = tensors.as_bytes_array(flat)
         if not (output_splits or input_splits):
             arguments.check_pair(output, input, "output", "input", 1)
             arguments.check_divides(input, self.size())
@@ -143,10 +143,10 @@ class ProcessGroup(Group):
         opts = arguments.options(c10d.AllgatherOptions, opts, timeout)
         (outputs,), mine = arguments.lists(output, input)
         arguments.check_number(outputs, self.size(), "output")
-        flat, own = tensors.joined(outputs, fill=False)
+        flat, own = tensors.flatten(outputs, fill=False)
         arguments.check_same(outputs[self.rank()], mine, "the output of this rank", "the input")
-        send = tensors.moved(arguments.apart(tensors.source(mine), flat))
-        recv: Any = tensors.moved(flat)
+        send = tensors.as_bytes_array(arguments.apart(tensors.source(mine), flat))
+        recv: Any = tensors.as_bytes_array(flat)
         counts = [each.numel() for each in outputs]
         method = methods.ALLGATHER
         if len(set(counts)) > 1:
@@ -164,7 +164,7 @@ class ProcessGroup(Group):
         arguments.check_number(inputs, self.size(), "input")
         arguments.check_same(inputs[self.rank()], mine, "the input for this rank", "the output")
         target, finish = tensors.target(mine)
-        flat, _ = tensors.joined(inputs, fill=True)
+        flat, _ = tensors.flatten(inputs, fill=True)
         how = reduction(opts.reduceOp, flat.dtype)
         flat = arguments.apart(flat, target) if how.factor is None else flat * how.factor
         counts = [each.numel() for each in inputs]
@@ -184,10 +184,10 @@ class ProcessGroup(Group):
         opts = arguments.options(c10d.AllToAllOptions, opts, timeout)
         arguments.check_number(output, self.size(), "output")
         arguments.check_number(input, self.size(), "input")
-        flat, own = tensors.joined(output, fill=False)
-        mine = arguments.apart(tensors.joined(input, fill=True)[0], flat)
-        send = arguments.blocks(tensors.moved(mine), [each.numel() for each in input])
-        recv = arguments.blocks(tensors.moved(flat), [each.numel() for each in output])
+        flat, own = tensors.flatten(output, fill=False)
+        mine = arguments.apart(tensors.flatten(input, fill=True)[0], flat)
+        send = arguments.blocks(tensors.as_bytes_array(mine), [each.numel() for each in input])
+        recv = arguments.blocks(tensors.as_bytes_array(flat), [each.numel() for each in output])
         return self.calls.run(
             "alltoall", opts, methods.ALLTOALLV, send, recv, tensor=mine, result=list(output),
             finish=None if own else tensors.scattered(flat, output),
@@ -197,17 +197,17 @@ class ProcessGroup(Group):
     def gather(self, output: Lists, input: Sequence[Tensor], opts: Any = None, timeout: Any = None) -> TorchWork:
         """Gather everybody's tensor into a list on the root; tensors are of one size."""
         opts = arguments.options(c10d.GatherOptions, opts, timeout)
-        mine, is_root = tensors.one(input), self.rank() == opts.rootRank
+        mine, is_root = tensors.single_tensor(input), self.rank() == opts.rootRank
         recv, finish, outputs = None, None, []
-        send: Any = tensors.moved(tensors.source(mine))
+        send: Any = tensors.as_bytes_array(tensors.source(mine))
         if is_root:
             outputs = list(output[0])
             arguments.check_number(outputs, self.size(), "output")
             for each in outputs:
                 arguments.check_same(each, mine, "an output", "the input")
-            flat, own = tensors.joined(outputs, fill=False)
-            send = tensors.moved(arguments.apart(tensors.source(mine), flat))
-            recv, finish = tensors.moved(flat), None if own else tensors.scattered(flat, outputs)
+            flat, own = tensors.flatten(outputs, fill=False)
+            send = tensors.as_bytes_array(arguments.apart(tensors.source(mine), flat))
+            recv, finish = tensors.as_bytes_array(flat), None if own else tensors.scattered(flat, outputs)
         return self.calls.run(
             "gather", opts, methods.GATHER, send, recv, root=opts.rootRank, tensor=mine, result=outputs,
             finish=finish,
@@ -217,7 +217,7 @@ class ProcessGroup(Group):
     def scatter(self, output: Sequence[Tensor], input: Lists, opts: Any = None, timeout: Any = None) -> TorchWork:
         """Send rank r the tensor r of the root's list; tensors are of one size."""
         opts = arguments.options(c10d.ScatterOptions, opts, timeout)
-        mine, is_root = tensors.one(output), self.rank() == opts.rootRank
+        mine, is_root = tensors.single_tensor(output), self.rank() == opts.rootRank
         target, finish = tensors.target(mine)
         send = None
         if is_root:
@@ -225,9 +225,9 @@ class ProcessGroup(Group):
             arguments.check_number(inputs, self.size(), "input")
             for each in inputs:
                 arguments.check_same(each, mine, "an input", "the output")
-            send = tensors.moved(arguments.apart(tensors.joined(inputs, fill=True)[0], target))
+            send = tensors.as_bytes_array(arguments.apart(tensors.flatten(inputs, fill=True)[0], target))
         return self.calls.run(
-            "scatter", opts, methods.SCATTER, send, tensors.moved(target), root=opts.rootRank, tensor=mine,
+            "scatter", opts, methods.SCATTER, send, tensors.as_bytes_array(target), root=opts.rootRank, tensor=mine,
             result=[mine], finish=finish,
         )  # fmt: skip
 
@@ -245,7 +245,7 @@ class ProcessGroup(Group):
         return works[0] if len(works) == 1 else Several(works, list(tensor_list))
 
     def _allreduce_together(self, group: list[Tensor], opts: Any) -> TorchWork:
-        flat, own = tensors.joined(group, fill=True)
+        flat, own = tensors.flatten(group, fill=True)
         how = reduction(opts.reduceOp, flat.dtype)
         if how.factor is not None:
             flat.mul_(how.factor)
@@ -287,15 +287,15 @@ class ProcessGroup(Group):
 
     def send(self, tensor_list: Any, dst: int, tag: int = 0) -> TorchWork:
         """Send a tensor to a rank of the group."""
-        tensor = tensors.one(tensor_list)
-        array = tensors.moved(tensors.source(tensor))
+        tensor = tensors.single_tensor(tensor_list)
+        array = tensors.as_bytes_array(tensors.source(tensor))
         return self.calls.message("send", tensor, lambda: messages.send(self.comm, array, dst, tag, [tensor]))
 
     def recv(self, tensor_list: Any, src: int, tag: int = 0) -> TorchWork:
         """Receive a tensor from a rank of the group."""
-        tensor = tensors.one(tensor_list)
+        tensor = tensors.single_tensor(tensor_list)
         flat, finish = tensors.target(tensor)
-        array = tensors.moved(flat)
+        array = tensors.as_bytes_array(flat)
         make = lambda: messages.receive(self.comm, array, src, tag, [tensor], finish)
         return self.calls.message("recv", tensor, make)
 

@@ -40,7 +40,7 @@ from .calls import Calls
 from .futures import Future, Lane
 from .group import ProcessGroup
 from .operators import reduction
-from .tensors import reduced, target
+from .tensors import as_numeric_array, target
 
 Reduce = Callable[..., Any]  # of a float32 array, in its place
 
@@ -114,7 +114,7 @@ class BucketHook:
         try:
             for part in parts:
                 flat, finish = target(part)
-                self.reduce(reduced(flat), average=True)
+                self.reduce(as_numeric_array(flat), average=True)
                 if finish is not None:
                     finish()
         except Exception as error:

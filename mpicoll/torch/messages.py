@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..comm.comm import Comm
 from ..errors import ArgumentError, MessageLengthError
-from ..runtime.operation import Operation, Polled
+from ..runtime.operation import Operation, RequestStage
 from ..schedules.collectives import NONBLOCKING
 from ..selection.select import native_choice
 from .tensors import Finish
@@ -25,7 +25,7 @@ _MOST, _PIECE = (1 << 31) - 1, 1 << 30  # bytes
 Post = Callable[[MPI.Intracomm, Any, int, int], MPI.Request]
 
 
-class Transfer(Polled):
+class Transfer(RequestStage):
     """A stage: one message, sent or received."""
 
     def __init__(self, request: MPI.Request, what: str, peer: int, expected: int | None) -> None:

@@ -13,7 +13,7 @@ from torch.distributed import ReduceOp
 
 from ..buffers.operators import AVG
 from ..errors import OperatorError
-from .tensors import reduced
+from .tensors import as_numeric_array
 
 _KINDS = ReduceOp.RedOpType
 OPERATORS = {
@@ -55,11 +55,11 @@ def reduction(op: Any, dtype: torch.dtype) -> Reduction:
     if kind not in table:
         raise OperatorError(f"{_name(kind)} does not take {dtype}; mpicoll has {', '.join(map(_name, table))} of it")
     if not dtype.is_complex:
-        return Reduction(table[kind], reduced, _factor(op, kind))
+        return Reduction(table[kind], as_numeric_array, _factor(op, kind))
     if kind in _LINEAR:  # the two parts by themselves
-        return Reduction(table[kind], lambda tensor: reduced(torch.view_as_real(tensor)), _factor(op, kind))
+        return Reduction(table[kind], lambda tensor: as_numeric_array(torch.view_as_real(tensor)), _factor(op, kind))
     if kind == _KINDS.PRODUCT:
-        return Reduction(table[kind], reduced)
+        return Reduction(table[kind], as_numeric_array)
     raise OperatorError(f"{_name(kind)} does not take {dtype}: complex numbers have no order and no bits")
 
 

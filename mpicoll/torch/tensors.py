@@ -62,7 +62,7 @@ def sparse(tensors: Any) -> Tensor | None:
     return tensor if is_sparse else None
 
 
-def one(tensors: Any) -> Tensor:
+def single_tensor(tensors: Any) -> Tensor:
     """Return the tensor of a list of one, or the tensor itself. Raises ArgumentError for more."""
     if isinstance(tensors, (list, tuple)):
         if len(tensors) != 1:
@@ -103,12 +103,12 @@ def copy_back(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
             tensor.copy_(staged.view(tensor.shape))
 
 
-def moved(tensor: Tensor) -> np.ndarray[Any, Any]:
+def as_bytes_array(tensor: Tensor) -> np.ndarray[Any, Any]:
     """Return the memory of a contiguous tensor as an array that can be sent: of integers where NumPy lacks its type."""
     return _array(tensor, _ELEMENTS.get(tensor.dtype) or _UNSIGNED.get(tensor.element_size(), _BYTE))
 
 
-def reduced(tensor: Tensor) -> np.ndarray[Any, Any]:
+def as_numeric_array(tensor: Tensor) -> np.ndarray[Any, Any]:
     """Return the memory of a contiguous tensor as an array of its elements. Raises BufferAccessError for odd types."""
     dtype = _ELEMENTS.get(tensor.dtype)
     if dtype is None:
@@ -129,7 +129,7 @@ def _array(tensor: Tensor, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     return np.frombuffer(memory, dtype)
 
 
-def joined(tensors: Sequence[Tensor], fill: bool) -> tuple[Tensor, bool]:
+def flatten(tensors: Sequence[Tensor], fill: bool) -> tuple[Tensor, bool]:
     """Return one flat tensor of all, and whether its memory is their own: where they lie one behind the other.
 
     With fill it holds their values. Raises ArgumentError where their types differ.

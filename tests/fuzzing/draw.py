@@ -13,7 +13,7 @@ from support.cases import drawn, spelled
 from mpicoll.dispatch.methods import METHODS
 from mpicoll.engines import selftest
 from mpicoll.errors import MpicollError
-from mpicoll.schedules.collectives import FORMS, plain
+from mpicoll.schedules.collectives import FORMS, base_collective
 from mpicoll.schedules.registry import parse_spec, registered
 from mpicoll.schedules.schedule import Schedule
 
@@ -138,7 +138,7 @@ def algorithms(call: Call, p: int, threads: int) -> st.SearchStrategy[str]:
     least = st.sampled_from(["auto"] if faults.known(call, p, threads) else ["auto", NATIVE])
     if call.reduces and not kinds.served(call.type):
         return least
-    names, variants = specs(plain(call.collective), p, not kinds.commutes(call.op))
+    names, variants = specs(base_collective(call.collective), p, not kinds.commutes(call.op))
     more = [st.sampled_from(some) for some in (names, names, variants) if some]     # twice as often without parameters
     return st.one_of(least, *more)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from mpicoll.dispatch.methods import METHODS
-from mpicoll.schedules.collectives import BLOCKING, COLLECTIVES, NONBLOCKING, PERSISTENT, plain
+from mpicoll.schedules.collectives import BLOCKING, COLLECTIVES, NONBLOCKING, PERSISTENT, base_collective
 
 NATIVE = "native"
 GATHERING = ("Gather", "Gatherv", "Allgather", "Allgatherv")
@@ -63,12 +63,12 @@ class Call(Short):
     @property
     def reduces(self) -> bool:
         """Whether it has an operator."""
-        return COLLECTIVES[plain(self.collective)].reduces
+        return COLLECTIVES[base_collective(self.collective)].reduces
 
     @property
     def rooted(self) -> bool:
         """Whether it has a root."""
-        return COLLECTIVES[plain(self.collective)].rooted
+        return COLLECTIVES[base_collective(self.collective)].rooted
 
     @property
     def starts(self) -> bool:

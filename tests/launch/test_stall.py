@@ -356,12 +356,12 @@ def test_a_rank_that_is_long_in_coming_is_not_told_of(run, what, engine):
 def test_questions_are_few(run):
     """A call that stands still is asked after at growing intervals; one that does not is not asked after at all."""
     done = run("""
-        from mpicoll.runtime.inquiry import Inquiry
-        asked, ask = [0], Inquiry.ask
+        from mpicoll.runtime.peer_status import PeerStatus
+        asked, ask = [0], PeerStatus.ask
         def counted(self, now):
             asked[0] += 1
             return ask(self, now)
-        Inquiry.ask = counted
+        PeerStatus.ask = counted
         comm = mpicoll.Comm(world)
         comm.Barrier()
         for seconds in (1, 9):

@@ -17,7 +17,7 @@ from support.calls import works as all_works
 import mpicoll
 from mpicoll import errors
 from mpicoll.dispatch.methods import METHODS
-from mpicoll.schedules.collectives import BLOCKING, COLLECTIVES, FORMS, plain
+from mpicoll.schedules.collectives import BLOCKING, COLLECTIVES, FORMS, base_collective
 
 each = pytest.mark.parametrize
 works = partial(all_works, algorithms=("ring", "naive"))
@@ -324,7 +324,7 @@ NO_ROOTS = (*TOO_LARGE, float("nan"), "0", None, 1j, np.zeros(1, int)[:0], [0])
 
 
 def test_every_rooted_method_is_known():
-    assert {m.name for m in METHODS.values() if COLLECTIVES[plain(m.collective)].rooted} == set(ROOTED)
+    assert {m.name for m in METHODS.values() if COLLECTIVES[base_collective(m.collective)].rooted} == set(ROOTED)
 
 
 @each("form", FORMS)

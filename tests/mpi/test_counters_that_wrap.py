@@ -65,7 +65,7 @@ def test_a_request_stands_while_others_use_every_tag(comm, monkeypatch):
 def test_more_requests_than_tags(comm, monkeypatch):
     """A second communicator has tags where the first has none left."""
     monkeypatch.setattr(proxies, "_TAGS", 4)
-    monkeypatch.setattr(proxies.Message, "tags", proxies.Tags())
+    monkeypatch.setattr(proxies.SelfMessageProxy, "tags", proxies.Tags())
     ours = mpicoll.Comm(comm)
     standing = [Standing(ours.Dup()) for _ in range(11)]
     assert all(each.end(comm) for each in reversed(standing))
@@ -76,7 +76,7 @@ def test_more_requests_than_tags(comm, monkeypatch):
 def test_a_dropped_request_keeps_its_tag(comm, monkeypatch):
     """Nobody waits for it any more, and it is under way all the same."""
     monkeypatch.setattr(proxies, "_TAGS", 2)
-    monkeypatch.setattr(proxies.Message, "tags", proxies.Tags())
+    monkeypatch.setattr(proxies.SelfMessageProxy, "tags", proxies.Tags())
     ours = mpicoll.Comm(comm)
     first, second = Standing(ours), Standing(ours.Dup())
     first.request = None
@@ -92,7 +92,7 @@ def test_a_dropped_request_keeps_its_tag(comm, monkeypatch):
 @several
 def test_an_interrupted_wait_keeps_its_tag(comm, monkeypatch):
     monkeypatch.setattr(proxies, "_TAGS", 2)
-    monkeypatch.setattr(proxies.Message, "tags", proxies.Tags())
+    monkeypatch.setattr(proxies.SelfMessageProxy, "tags", proxies.Tags())
     ours = mpicoll.Comm(comm)
     standing = Standing(ours)
     if standing.request is not None:
@@ -175,10 +175,10 @@ def test_the_tags_of_a_call_that_broke_off_are_not_used_again(ours, engine):
 
 def test_a_request_is_completed_once(comm, monkeypatch):
     """An interrupt may have its end gone through again: its tag is given back once, and no message is left over."""
-    monkeypatch.setattr(proxies.Message, "tags", proxies.Tags())
+    monkeypatch.setattr(proxies.SelfMessageProxy, "tags", proxies.Tags())
     operation = type("Operation", (), {"error": None, "told": False})()
     for _ in range(3):
-        ticket, other = proxies.Message(operation), proxies.Message(operation)
+        ticket, other = proxies.SelfMessageProxy(operation), proxies.SelfMessageProxy(operation)
         for _ in range(2):
             ticket.complete()
         ticket.request.Wait()
@@ -186,7 +186,7 @@ def test_a_request_is_completed_once(comm, monkeypatch):
         other.complete()
         other.request.Wait()
     assert {ticket.tag, other.tag} == {0, 1}
-    general = proxies.General(operation)
+    general = proxies.GrequestProxy(operation)
     general.complete()
     general.complete()
     general.request.Wait()

@@ -27,7 +27,7 @@ from mpicoll.errors import (
     RootError,
 )
 from mpicoll.fastpath import context as field
-from mpicoll.fastpath import dispatch, entry, moment, signature
+from mpicoll.fastpath import dispatch, entry, signature, spin
 from mpicoll.plans import plan
 from mpicoll.runtime import cache
 from mpicoll.runtime.channel import LEAKED
@@ -188,7 +188,7 @@ def test_scratch_that_a_call_uses_stays(ours, comm, form):
         thread.join()
         if request is not None:
             request.Wait()
-        assert (got == comm.size).all() and not channel.fast_path.context[field.LENT]
+        assert (got == comm.size).all() and not channel.fast_path.context[field.SCRATCH_SHARED]
         assert (allreduce(ours, np.ones(n)) == comm.size).all()
 
 
@@ -196,17 +196,17 @@ def test_scratch_is_replaced_only_where_nobody_uses_it(ours):
     channel = ours._channel
     context, (first, second) = channel.fast_path.context, (np.zeros(n << 20, np.uint8) for n in (1, 2))
     channel.scratch.give(first)
-    context[field.LENT] = 1
+    context[field.SCRATCH_SHARED] = 1
     channel.scratch.give(second)
     assert channel.scratch.array is first and context[field.SCRATCH_BYTES] == len(first) - plan.ALIGN
     assert channel.scratch.take(1) is not first and channel.scratch.array is first
-    context[field.LENT] = 0
+    context[field.SCRATCH_SHARED] = 0
     channel.scratch.give(second)
     assert channel.scratch.array is second and context[field.SCRATCH_BYTES] == len(second) - plan.ALIGN
     assert 0 <= context[field.SCRATCH] - second.ctypes.data < plan.ALIGN
-    context[field.LENT] = 1
+    context[field.SCRATCH_SHARED] = 1
     assert channel.scratch.take(1, lent=True) is second and channel.scratch.array is None
-    assert not context[field.LENT] and context[field.SCRATCH_BYTES] == 0
+    assert not context[field.SCRATCH_SHARED] and context[field.SCRATCH_BYTES] == 0
 
 
 def test_objects_that_change(ours, comm):
@@ -596,19 +596,20 @@ def test_a_start_that_is_over_is_not_the_next_one(ours, comm):
 
 def test_long_calls_are_begun_and_left(ours, comm):
     """A nonblocking call stays for a moment only where it may be over in one; for longer, the more bytes it has."""
-    assert moment.moment(moment.BRIEF) > 2 * moment.moment(8) > 0 == moment.moment(moment.BRIEF + 1)
-    n = moment.BRIEF // 8
+    longest, budget = spin.SPIN_MAX_BYTES, spin.spin_budget_ns
+    assert budget(longest) > 2 * budget(8) > 0 == budget(longest + 1)
+    n = longest // 8
     for length, short in ((n, True), (n + 1, False)):
         teach(lambda length=length: ours.Bcast(np.ones(length)), AGAIN)
         assert goes_short(ours, lambda length=length: ours.Bcast(np.ones(length)))
         fast_path = ours._channel.fast_path
         (row,) = [row for _, row in fast_path.table.kinds.values() if row[signature.RECV_COUNT] == length]
-        assert row[entry.MOMENT] == (moment.moment(8 * length) if short else 0)
+        assert row[entry.SPIN_NS] == (spin.spin_budget_ns(8 * length) if short else 0)
         with ours.trace() as records:
             ours.Ibcast(np.ones(length)).Wait()
         assert records[0].fast_path
         request = ours.Bcast_init(np.ones(length))
-        assert request._persistent.fast_start.context[field.MOMENT] == row[entry.MOMENT]
+        assert request._persistent.fast_start.context[field.SPIN_NS] == row[entry.SPIN_NS]
         request.Free()
 
 

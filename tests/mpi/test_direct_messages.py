@@ -268,10 +268,10 @@ def test_details_have_room_of_a_certain_size(ours, comm):
     needed = len(kind.details)
     fast_path.details[:] = 77
     for room in range(needed):
-        fast_path.context[field.ROOM] = room
+        fast_path.context[field.CAPACITY] = room
         assert not goes_short(ours, call)
         assert (fast_path.details[room:] == 77).all()
-    fast_path.context[field.ROOM] = needed
+    fast_path.context[field.CAPACITY] = needed
     assert goes_short(ours, call)
     assert fast_path.details[needed:].tolist() == [77] * (len(fast_path.details) - needed)
 

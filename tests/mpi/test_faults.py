@@ -21,11 +21,11 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll.comm import lifetime, proxies, release
 from mpicoll.errors import StallError
-from mpicoll.runtime import faults, inquiry, progress, responder, watchdog
+from mpicoll.runtime import faults, peer_status, progress, status_thread, watchdog
 from mpicoll.runtime.channel import LIVE, Channel, anything_in_flight
-from mpicoll.runtime.inquiry import Inquiry
+from mpicoll.runtime.peer_status import PeerStatus
 from mpicoll.runtime.progress import THREAD
-from mpicoll.runtime.responder import RESPONDER
+from mpicoll.runtime.status_thread import STATUS_THREAD
 
 pytestmark = [
     pytest.mark.mpi(min_size=2, max_size=3),
@@ -70,11 +70,11 @@ class Tracer:
 
 def restarted(tracer=None):
     """End both threads, and have them start again under a tracer when they are needed."""
-    for thread in (THREAD, RESPONDER):
+    for thread in (THREAD, STATUS_THREAD):
         thread.stop()
     THREAD.stopping, THREAD.asleep = False, False
-    RESPONDER.stopping.clear()
-    RESPONDER.thread = None
+    STATUS_THREAD.stopping.clear()
+    STATUS_THREAD.thread = None
     threading.settrace(tracer)
 
 
@@ -82,19 +82,19 @@ def restarted(tracer=None):
 def quick(monkeypatch):
     """Ask other ranks at once, and often."""
     for module, name, value in (
-        (watchdog, "LOOK", 0.005),
+        (watchdog, "POLL_INTERVAL", 0.005),
         (watchdog, "EARLY", 0.01),
         (watchdog, "HASTE", 0.02),
         (watchdog, "EARLY_PATIENCE", 0.05),
-        (responder, "LOOK", 0.01),
-        (inquiry, "AGAIN", 0.02),
+        (status_thread, "POLL_INTERVAL", 0.01),
+        (peer_status, "ASK_INTERVAL", 0.02),
         (progress, "WORK", 0.0),
     ):
         monkeypatch.setattr(module, name, value)
     faults._logged.clear()
     yield
     restarted()
-    RESPONDER.start(lambda: list(LIVE.values()))
+    STATUS_THREAD.start(lambda: list(LIVE.values()))
 
 
 def scenario(comm, late: bool):
@@ -104,7 +104,7 @@ def scenario(comm, late: bool):
     """
     ours = mpicoll.Comm(comm)
     ours.Barrier()
-    RESPONDER.start(lambda: list(LIVE.values()))
+    STATUS_THREAD.start(lambda: list(LIVE.values()))
     if late:
         time.sleep(0.025)
     send = [np.full(n, comm.rank + 1.0) for n in (3, 3000)]
@@ -127,7 +127,7 @@ def scenario(comm, late: bool):
             errors.append(error)
         else:
             assert (y == comm.size * (comm.size + 1) / 2).all()
-    alive = [each.thread is None or each.thread.is_alive() for each in (THREAD, RESPONDER)]  # None: not begun
+    alive = [each.thread is None or each.thread.is_alive() for each in (THREAD, STATUS_THREAD)]  # None: not begun
     assert all(alive), alive
     comm.Barrier()  # until then this rank answers those that wait for it
     ours.Free()
@@ -184,10 +184,10 @@ def refuse(*arguments, **options):
     raise MPI.Exception(MPI.ERR_OTHER)  # in the main thread, anything else may be a signal handler's
 
 
-@pytest.mark.parametrize("method", ["ask", "take_in", "_send", "_receive"])
+@pytest.mark.parametrize("method", ["ask", "exchange", "_send", "_receive"])
 def test_notes_that_always_fail(comm, quick, monkeypatch, method):
     """Collectives that all make are right, and one that not all make ends at its deadline."""
-    monkeypatch.setattr(Inquiry, method, refuse)
+    monkeypatch.setattr(PeerStatus, method, refuse)
     restarted()
     ours = mpicoll.Comm(comm.Dup())
     for _ in range(2):
@@ -272,8 +272,8 @@ def test_what_finalizers_give_back_whatever_one_of_them_meets(caplog):
     given = []
 
     for give_back in (refuse, lambda: given.append(1), refuse, lambda: given.append(2)):
-        release.later(give_back)
-    release.now()
+        release.defer_free(give_back)
+    release.run_deferred_frees()
     assert given[-2:] == [1, 2]
     assert caplog.text.count("giving back to MPI failed") == 1
 

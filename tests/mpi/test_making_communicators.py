@@ -60,11 +60,12 @@ def test_a_note_that_was_left_on_a_freed_communicator(comm, monkeypatch):
     ours = mpicoll.Comm(comm)
     monkeypatch.setattr(Channel, "respond", lambda self: None)  # nobody takes the note in
     asker, left = comm.size - 1, []
-    for notes in (lambda channel: channel.inquiry.ask(1.0), lambda channel: channel.inquiry.tell([0], Answer(7))):
+    asks, tells = lambda known: known.ask(1.0), lambda known: known.tell([0], Answer(7))
+    for send in (asks, tells):
         part = ours.Dup()
         left.append(part._open())
         if part.rank == asker > 0:
-            notes(left[-1])
+            send(left[-1].peer_status)
         part.Free()
         comm.Barrier()
         for _ in range(6):

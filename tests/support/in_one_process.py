@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from mpicoll.engines.kernel_args import KernelArgs
 from mpicoll.engines.local_ops import Tables, finish_step, geometry, prepare_row
-from mpicoll.engines.work import Work
 from mpicoll.plans.plan import ALIGN, FOLD, RECV, SEND
 from mpicoll.plans.rolled import PEER_STRIDE, RolledPlan, following
 
@@ -21,7 +21,7 @@ def _bytes(address: int, n: int) -> np.ndarray:
 class _Rank:
     """One rank's memory and lanes."""
 
-    def __init__(self, plan: RolledPlan, given: np.ndarray, result: np.ndarray, work: Work) -> None:
+    def __init__(self, plan: RolledPlan, given: np.ndarray, result: np.ndarray, work: KernelArgs) -> None:
         self.plan = plan
         self.keep = given, result, np.zeros(plan.scratch_bytes + 2 * ALIGN, np.uint8)
         at = [array.ctypes.data for array in self.keep]
@@ -35,7 +35,7 @@ class _Rank:
         ]
 
 
-def run(plans: list[RolledPlan], given: list[np.ndarray], results: list[np.ndarray], work: Work) -> list[int]:
+def run(plans: list[RolledPlan], given: list[np.ndarray], results: list[np.ndarray], work: KernelArgs) -> list[int]:
     """Run all ranks' plans; a message waits in a queue until it is received. Return the bytes that each rank sends."""
     ranks = [_Rank(*each, work) for each in zip(plans, given, results, strict=True)]
     queues: dict[Any, deque[np.ndarray]] = defaultdict(deque)

@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from mpicoll.dispatch import methods
-from mpicoll.schedules.collectives import plain
+from mpicoll.schedules.collectives import base_collective
 from mpicoll.schedules.registry import exact_algorithms, find
 from support import cases
 from support.arranged import Arranged
@@ -53,7 +53,7 @@ def variants() -> Iterator[tuple[str, str]]:
     """Algorithms with parameters."""
     for served, spec in cases.variants():
         for collective in METHODS:
-            if plain(collective) == served:
+            if base_collective(collective) == served:
                 yield collective, spec
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mpicoll.errors import VerifyError
-from mpicoll.plans.plan import ALIGN, CODED, FOLD, LAST, OUT, RECV, SCRATCH, SEND, Plan
+from mpicoll.plans.plan import ALIGN, CODED, FOLD, FOLD_SCALE, OUT, RECV, SCRATCH, SEND, Plan
 from mpicoll.proofs.check_plan import Case, check_tables, in_place_forms, lower_all, run
 from mpicoll.proofs.check_schedule import verify
 from mpicoll.proofs.symbolic import Interval, combine, play
@@ -177,12 +177,12 @@ def other_values(plan: Plan, table: str, row: int, column: str) -> tuple[int, ..
     """What one number of a table may wrongly be; none where nobody reads it."""
     old = int(getattr(plan, table)[row, COLUMNS[table].index(column)])
     if column == "kind":
-        return tuple(kind for kind in (SEND, RECV, FOLD, LAST) if kind != old)
+        return tuple(kind for kind in (SEND, RECV, FOLD, FOLD_SCALE) if kind != old)
     if column == "base":
         return (old + 1) % 3, (old + 2) % 3
     if table == "rows":
         kind, _, first, end, stage = plan.rows[row].tolist()
-        if (column == "peer" and kind in (FOLD, LAST)) or (first == end and column != "peer"):
+        if (column == "peer" and kind in (FOLD, FOLD_SCALE)) or (first == end and column != "peer"):
             return ()
         if column == "stage":
             return (-1, plan.lane_scratch) if stage >= 0 else ()
@@ -219,7 +219,7 @@ def field_mutants(plan: Plan) -> Iterator[tuple[str, Plan]]:
 def order_mutants(plan: Plan, commutative: bool) -> Iterator[tuple[str, Plan]]:
     """The plan with two neighbours of a row swapped: pieces of a message, operands where order matters."""
     for r, (kind, _, first, end, _) in enumerate(plan.rows.tolist()):
-        local = kind in (FOLD, LAST)
+        local = kind in (FOLD, FOLD_SCALE)
         if local and commutative:
             continue
         for a, b in itertools.pairwise(range(first + local, end)):
@@ -400,7 +400,7 @@ class _Line:
         result, *more = map(self.take, operands)
         for other in more:
             result = [self.all.number("fold", x, y) for x, y in zip(result, other, strict=True)]
-        if kind == LAST:
+        if kind == FOLD_SCALE:
             result = [self.all.number("divided", x) for x in result]
         if any(x != to and set(x) & set(to) for x in operands):
             result = [self.all.number("torn", len(self.all.numbers)) for _ in to]

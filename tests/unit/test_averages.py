@@ -10,7 +10,7 @@ from unit.every import cases
 from unit.mutants import adhoc, changed, faults, of_ranks, refused_tables
 
 from mpicoll.errors import VerifyError
-from mpicoll.plans.plan import FOLD, IN, LAST, OUT, SCRATCH
+from mpicoll.plans.plan import FOLD, FOLD_SCALE, IN, OUT, SCRATCH
 from mpicoll.proofs import check_plan
 from mpicoll.proofs.check_plan import Case, check_tables, lower_all
 from mpicoll.schedules.ir import VALUE, Loc, Local, Recv, RecvReduce, Reduce, Send
@@ -27,7 +27,7 @@ def rows_of(plan, kind):
 
 def divided(plan):
     """The bytes a rank divides."""
-    return sum(segments[0][2] for segments in rows_of(plan, LAST))
+    return sum(segments[0][2] for segments in rows_of(plan, FOLD_SCALE))
 
 
 # -- where divisions are ------------------------------------------------------------------------------------
@@ -66,9 +66,9 @@ def test_the_last_fold_divides(entry, p):
 
     made = Schedule(entry, p)
     plans = lower_all(made, Case(40, 8, 16, 2, averaged=True), False)
-    alone = {rank for rank, plan in enumerate(plans) if any(len(s) == 2 for s in rows_of(plan, LAST))}
+    alone = {rank for rank, plan in enumerate(plans) if any(len(s) == 2 for s in rows_of(plan, FOLD_SCALE))}
     late = {rank for rank in range(p) if not all(folded_last(rank, block) for block in made.ends(rank))}
-    assert alone == (set() if entry.finishes_where_kept(p, made.resolved) else late)
+    assert alone == (set() if entry.divides_where_owned(p, made.resolved) else late)
 
 
 @pytest.mark.parametrize("entry", REDUCING)
@@ -76,16 +76,16 @@ def test_other_plans_know_nothing_of_it(entry):
     for p in (1, 2, 5):
         case = Case(40, 8, 16, 2)
         for plain, averaging in zip(*(lower_all(Schedule(entry, p), replace(case, averaged=a), False) for a in (0, 1))):
-            assert not rows_of(plain, LAST)
+            assert not rows_of(plain, FOLD_SCALE)
             assert p > 1 or np.array_equal(plain.rows, averaging.rows), "alone there is nothing to divide"
             assert plain.scratch_bytes == averaging.scratch_bytes
 
 
 def test_rows_for_several_blocks():
     """Late, neighbours that fall due together are divided in one go: those sent last, and those received last."""
-    made = replace(find("allreduce", "rabenseifner"), finishes=False)
+    made = replace(find("allreduce", "rabenseifner"), divides_at_owner=False)
     (*_, plan) = lower_all(Schedule(made, 4), Case(16, 8, None, 4, averaged=True), False)
-    assert rows_of(plan, LAST) == [[[OUT, 64, 64]] * 2, [[OUT, 0, 64]] * 2]
+    assert rows_of(plan, FOLD_SCALE) == [[[OUT, 64, 64]] * 2, [[OUT, 0, 64]] * 2]
 
 
 def test_neighbours_of_which_one_is_due():
@@ -97,11 +97,11 @@ def test_neighbours_of_which_one_is_due():
         [RecvReduce(2, (0,)), Send(0, (0, 1)), Recv(0, (0, 1))],
         [Send(1, (0,)), Send(0, (1,)), Recv(0, (0, 1))],
         blocks=2,
-        finishes=True,
+        divides_at_owner=True,
     )
     check_tables(made)
     plan = lower_all(made, Case(4, 8, None, 4, averaged=True), False)[0]
-    assert (len(rows_of(plan, FOLD)), len(rows_of(plan, LAST))) == (1, 2)
+    assert (len(rows_of(plan, FOLD)), len(rows_of(plan, FOLD_SCALE))) == (1, 2)
 
 
 def test_what_is_copied_to_its_place_is_divided_on_its_way():
@@ -113,7 +113,7 @@ def test_what_is_copied_to_its_place_is_divided_on_its_way():
     )
     check_tables(made)
     (_, plan) = lower_all(made, Case(6, 8, None, 4, averaged=True), False)
-    assert rows_of(plan, LAST) == [[[OUT, 32, 16], [SCRATCH, 0, 16]], [[OUT, 0, 32], [SCRATCH, 16, 32]]]
+    assert rows_of(plan, FOLD_SCALE) == [[[OUT, 32, 16], [SCRATCH, 0, 16]], [[OUT, 0, 32], [SCRATCH, 16, 32]]]
 
 
 # -- schedules in which dividing early would be wrong --------------------------------------------------------
@@ -142,12 +142,12 @@ def test_an_algorithm_that_declares_nothing_is_right(p):
 @pytest.mark.parametrize("p", [2, 3, 5])
 def test_one_that_declares_falsely_is_found_out(p):
     with pytest.raises(VerifyError, match="block 0 whole"):
-        check_tables(adhoc("allreduce", handed_over, p, finishes=True))
+        check_tables(adhoc("allreduce", handed_over, p, divides_at_owner=True))
 
 
 def test_what_completes_a_block_for_others_does_not_finish():
     """Ranks that recursive halving folds away get their block from a neighbour that does not keep it."""
-    entry = replace(find("reduce_scatter", "recursive_halving"), finishes=True)
+    entry = replace(find("reduce_scatter", "recursive_halving"), divides_at_owner=True)
     check_tables(Schedule(entry, 4))
     with pytest.raises(VerifyError, match="averaged=True"):
         check_tables(Schedule(entry, 3))
@@ -156,12 +156,13 @@ def test_what_completes_a_block_for_others_does_not_finish():
 @pytest.mark.parametrize("p", [2, 3, 8])
 def test_what_finishes_with_some_parameters_only(p):
     """What is reduced to a root by trees is complete there; a reduction that gathers has completed it elsewhere."""
-    trees = replace(find("allreduce", "reduce_bcast"), finishes=lambda p, reduce, bcast: reduce.entry.name == "chain")
-    for reduce, finishes in (("chain", True), ("rabenseifner", False)):
+    by_chain = lambda p, reduce, bcast: reduce.entry.name == "chain"
+    trees = replace(find("allreduce", "reduce_bcast"), divides_at_owner=by_chain)
+    for reduce, divides_at_owner in (("chain", True), ("rabenseifner", False)):
         made = Schedule(trees, p, reduce=reduce)
-        assert trees.finishes_where_kept(p, made.resolved) is finishes
+        assert trees.divides_where_owned(p, made.resolved) is divides_at_owner
         check_tables(made)
-    falsely = Schedule(replace(trees, finishes=True), p, reduce="rabenseifner")
+    falsely = Schedule(replace(trees, divides_at_owner=True), p, reduce="rabenseifner")
     with pytest.raises(VerifyError, match="averaged=True"):
         check_tables(falsely)
 
@@ -179,29 +180,30 @@ def of_kind(plan, kind):
 
 def early(rank, plan):
     """A fold before the last that divides."""
-    return changed(plan, "rows", (of_kind(plan, FOLD)[0], 0), LAST) if rank == 1 else plan
+    return changed(plan, "rows", (of_kind(plan, FOLD)[0], 0), FOLD_SCALE) if rank == 1 else plan
 
 
 def never(rank, plan):
     """A last fold that does not divide."""
-    return changed(plan, "rows", (of_kind(plan, LAST)[0], 0), FOLD) if rank == 2 else plan
+    return changed(plan, "rows", (of_kind(plan, FOLD_SCALE)[0], 0), FOLD) if rank == 2 else plan
 
 
 def twice(rank, plan):
     """A copy of a row: the sum it makes is whole, and its own first operand."""
     if rank:
         return plan
-    row = of_kind(plan, LAST)[0]
+    row = of_kind(plan, FOLD_SCALE)[0]
     a, b = plan.rows[row, 2:4]
     segments = np.concatenate([plan.segments[:b], plan.segments[[a, a]], plan.segments[b:]])
-    rows = np.insert(plan.rows, row + 1, [LAST, 0, b, b + 2, -1], axis=0)
+    rows = np.insert(plan.rows, row + 1, [FOLD_SCALE, 0, b, b + 2, -1], axis=0)
     rows[row + 2 :, 2:4] += 2
     return replace(plan, rows=rows, segments=segments, steps=plan.steps + (plan.steps > row))
 
 
 def late(rank, plan):
     """Plans of the early and of the late kind do not go together: every rank divides what travels divided."""
-    return lower_all(Schedule(replace(RING.algorithm, finishes=False), 3), CHUNKED, False)[rank] if rank else plan
+    made = Schedule(replace(RING.algorithm, divides_at_owner=False), 3)
+    return lower_all(made, CHUNKED, False)[rank] if rank else plan
 
 
 ONCE = "to divide once, when all contributions are in"
@@ -227,7 +229,7 @@ def test_a_division_before_the_messages_are_in():
     (plan,) = lower_all(made, Case(4, 2, None, 4), False)
     assert rows_of(plan, FOLD) == [[[OUT, 0, 8], [IN, 0, 8]]]
     assert faults(plan) == []
-    assert faults(changed(plan, "rows", (0, 0), LAST)) == [
+    assert faults(changed(plan, "rows", (0, 0), FOLD_SCALE)) == [
         "only the input is copied before the messages of a step are in"
     ]
 
@@ -249,4 +251,4 @@ def test_a_result_read_in_the_step_that_writes_it():
     )
     check_tables(made)
     plan = lower_all(made, Case(3, 2, None, 4, averaged=True), False)[0]
-    assert [len(s) for s in rows_of(plan, LAST)] == [2]
+    assert [len(s) for s in rows_of(plan, FOLD_SCALE)] == [2]

@@ -12,7 +12,7 @@ from mpicoll.benchmarks.cases import counts as shares
 from mpicoll.benchmarks.cases.case import Case
 from mpicoll.benchmarks.cases.contents import DTYPES, OPERATORS
 from mpicoll.benchmarks.cases.patterns import PATTERNS, Shape
-from mpicoll.schedules.collectives import ALSO
+from mpicoll.schedules.collectives import ALIASES
 
 COLLECTIVES = [c for c in PATTERNS if c != "barrier"]
 ROOTED = ("bcast", "scatter", "gather", "reduce", "scatterv", "gatherv")
@@ -141,7 +141,7 @@ def needs_no_call(case: Case) -> bool:
 
 
 def test_every_collective_has_a_pattern():
-    assert sorted(PATTERNS) == sorted([*mpicoll.list_algorithms(), *ALSO])
+    assert sorted(PATTERNS) == sorted([*mpicoll.list_algorithms(), *ALIASES])
 
 
 def test_equal_blocks_are_rounded_up():

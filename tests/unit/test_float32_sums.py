@@ -12,7 +12,7 @@ from support import in_one_process
 from unit.every import cases, served
 from unit.mutants import adhoc
 
-from mpicoll.engines.work import BUT_IN_CODES, EVERYWHERE, Work
+from mpicoll.engines.kernel_args import BUT_IN_CODES, EVERYWHERE, KernelArgs
 from mpicoll.errors import ArgumentError, VerifyError
 from mpicoll.kernels import lowp, reduce, scale
 from mpicoll.plans import float32_sums, lowering
@@ -141,12 +141,12 @@ def test_no_message_is_larger_than_may_be():
 # -- errors -------------------------------------------------------------------------------------------------
 
 
-def work(dtype: np.dtype, op: str, p: int, float32_sums: bool, average: bool) -> tuple[Work, np.ndarray]:
+def work(dtype: np.dtype, op: str, p: int, float32_sums: bool, average: bool) -> tuple[KernelArgs, np.ndarray]:
     by, places = np.array([p], np.float32), BUT_IN_CODES if float32_sums else EVERYWHERE
     scales = (scale.address(FLOAT32), scale.address(dtype)) if average else (0, 0)
     between = lowp.widen_address(dtype), lowp.narrow_address(dtype)
     folds = reduce.address(op, dtype), scales[1], by.ctypes.data, reduce.address(op, FLOAT32), scales[0], *between
-    return Work(*folds, narrow_places=places), by
+    return KernelArgs(*folds, narrow_places=places), by
 
 
 def reduced(made, every: np.ndarray, how, op: str = "SUM", average: bool = False) -> np.ndarray:

@@ -11,10 +11,10 @@ from ml_dtypes import bfloat16
 
 from mpicoll.compression import parse
 from mpicoll.engines import local_ops
-from mpicoll.engines.work import Work
+from mpicoll.engines.kernel_args import KernelArgs
 from mpicoll.kernels import lowp, reduce, scale
 from mpicoll.kernels.rules import LOW
-from mpicoll.plans.plan import CODED, FOLD, IN, LAST, OUT, SCRATCH
+from mpicoll.plans.plan import CODED, FOLD, FOLD_SCALE, IN, OUT, SCRATCH
 
 STRIP = local_ops.STRIP
 SIZES = [0, 8, STRIP - 8, STRIP, STRIP + 8, 3 * STRIP + 24]
@@ -26,7 +26,7 @@ def folded(kind, places, memory, nbytes, dtype="f8", op="SUM", divisor=1):
     segments = np.array([[base, at, nbytes, 0] for base, at in places])
     kind_of = np.dtype(dtype)
     by = np.array([divisor], dtype)
-    run(Work(reduce.address(op, kind_of), scale.address(kind_of) if kind_of.kind in "fc" else 0, by.ctypes.data),
+    run(KernelArgs(reduce.address(op, kind_of), scale.address(kind_of) if kind_of.kind in "fc" else 0, by.ctypes.data),
         rows, segments, memory, kind_of.itemsize)
 
 
@@ -47,7 +47,7 @@ def test_operands_from_left_to_right(operands, nbytes, divisor):
     values = [rng.standard_normal(n) * 10.0 ** rng.integers(-9, 9, n) for _ in range(operands)]
     memory = [values[0].copy(), np.full(n + 1, 7.0), np.concatenate(values[1:])]
     places = [(OUT, 0), (IN, 0), *((SCRATCH, i * nbytes) for i in range(operands - 1))]
-    folded(LAST if divisor else FOLD, places, memory, nbytes, divisor=divisor or 1)
+    folded(FOLD_SCALE if divisor else FOLD, places, memory, nbytes, divisor=divisor or 1)
     want = left_to_right(np.add, values)
     assert memory[1][:n].tobytes() == (want / divisor if divisor else want).tobytes() and memory[1][n] == 7
     assert memory[0].tobytes() == values[0].tobytes()
@@ -83,7 +83,7 @@ def test_each_operand_is_read_once(monkeypatch):
     monkeypatch.setattr(local_ops, "fold_strip", local_ops.fold_strip.py_func)
     monkeypatch.setattr(local_ops, "place", lambda segments, geometry, bases, s, lane, slot, turn: 1 << 20 * s)
     monkeypatch.setattr(local_ops, "length", lambda segments, geometry, s, lane: 2 * STRIP + 16)
-    local_ops.fold.py_func(None, [0, 0, 0, 0, 8], None, 0, 4, 0, 0, 0, Work(), False)
+    local_ops.fold.py_func(None, [0, 0, 0, 0, 8], None, 0, 4, 0, 0, 0, KernelArgs(), False)
     strips = [(at, min(STRIP, 2 * STRIP + 16 - at) // 8) for at in range(0, 2 * STRIP + 16, STRIP)]
     assert seen == list(itertools.chain.from_iterable([(1 + at, n)] * 2 for at, n in strips))
 
@@ -107,10 +107,10 @@ def test_narrow_elements_are_rounded_once(operands, n, divisor, at_random):
     memory = [values[0], np.zeros(n + 1, dtype), np.concatenate(values[1:])]
     places = [(OUT, 0), (IN, 0), *((SCRATCH, i * 2 * n) for i in range(operands - 1))]
     by, seed = np.array([divisor], FLOAT), np.array([5], np.int64)
-    work = Work(0 if at_random else reduce.address("SUM", dtype), scale.address(dtype), by.ctypes.data,
+    work = KernelArgs(0 if at_random else reduce.address("SUM", dtype), scale.address(dtype), by.ctypes.data,
                 reduce.address("SUM", FLOAT), scale.address(FLOAT), lowp.widen_address(dtype),
                 lowp.narrow_address(dtype, at_random), seed.ctypes.data, True)
-    rows = np.array([[LAST if divisor else FOLD, 0, 0, len(places), -1, 0]])
+    rows = np.array([[FOLD_SCALE if divisor else FOLD, 0, 0, len(places), -1, 0]])
     run(work, rows, np.array([[base, at, 2 * n, 0] for base, at in places]), memory, 2)
     total = left_to_right(np.add, [value.astype(FLOAT) for value in values])
     expected = (total / FLOAT.type(divisor) if divisor else total).astype(dtype)
@@ -129,12 +129,12 @@ def test_codes_are_made_and_folded(spec, n, divisor):
     params, by = codec.params(), np.array([divisor], FLOAT)
     encode, decode = codec.addresses
     add, by_three = reduce.address("SUM", FLOAT), scale.address(FLOAT)
-    work = Work(add, by_three, by.ctypes.data, add, by_three, decode, encode, params.ctypes.data)
+    work = KernelArgs(add, by_three, by.ctypes.data, add, by_three, decode, encode, params.ctypes.data)
     segments = [
         (CODED, size, size), (IN, 0, 4 * n),                                             # encode x
         (OUT, 0, 4 * n), (CODED, 0, size), (IN, 0, 4 * n), (CODED, 2 * size, size),      # y + x + z
     ]
-    rows = np.array([[FOLD, 0, 0, 2, -1, 0], [LAST if divisor else FOLD, 0, 2, 6, -1, 0]])
+    rows = np.array([[FOLD, 0, 0, 2, -1, 0], [FOLD_SCALE if divisor else FOLD, 0, 2, 6, -1, 0]])
     run(work, rows, np.array([[*segment, 0] for segment in segments]), memory, 4, codec.group,
         codec.nbytes(codec.group))
     assert (codes[size : 2 * size] == codec.encode(x)).all()

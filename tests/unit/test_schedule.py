@@ -10,7 +10,7 @@ import mpicoll
 from mpicoll.errors import ParameterError, PreconditionError, UnknownAlgorithm
 from mpicoll.proofs import prove
 from mpicoll.proofs.check_schedule import verify
-from mpicoll.schedules.collectives import COLLECTIVES, PLAIN, plain
+from mpicoll.schedules.collectives import COLLECTIVES, PLAIN, base_collective
 from mpicoll.schedules.ir import Loc, RecvReduce, Reduce, Send, Strands, strands
 from mpicoll.schedules.parameters import Fanout, Parameter, Whole
 from mpicoll.schedules.registry import Requirement, algorithm, find, ordered_names, parse_spec, registered
@@ -90,7 +90,7 @@ def test_every_algorithm_is_listed():
 @pytest.mark.parametrize(("form", "of"), PLAIN.items())
 def test_what_serves_a_collective_serves_its_forms_with_counts(form, of):
     assert of in COLLECTIVES and form not in COLLECTIVES
-    assert (plain(form), plain(of)) == (of, of)
+    assert (base_collective(form), base_collective(of)) == (of, of)
     assert mpicoll.list_algorithms()[form] == mpicoll.list_algorithms()[of]
     for name in mpicoll.list_algorithms()[of]:
         assert find(form, name) is find(of, name)

@@ -49,7 +49,7 @@ def test_the_reference_has_what_is_exported():
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [("comm.comm", "Comm"), ("comm.methods", "Collectives"), ("comm.requests", "Completing"),
+    [("comm.comm", "Comm"), ("comm.methods", "Collectives"), ("comm.requests", "CollectiveRequest"),
      ("comm.requests", "Request"), ("comm.persistent", "Prequest"), ("comm.comm", "Cartcomm"),
      ("buffers.operators", "_Average")],
 )  # fmt: skip

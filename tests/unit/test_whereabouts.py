@@ -14,8 +14,8 @@ from mpicoll.runtime.status import (
     LONG,
     MANY,
     Answer,
+    CallId,
     Failure,
-    Standing,
     describe,
     ending,
     find,
@@ -24,13 +24,13 @@ from mpicoll.runtime.status import (
     tell,
 )
 
-MINE = Standing(7, 0, "Allreduce")
-STARTED = Standing(3, 2, "Allreduce_init")
+MINE = CallId(7, 0, "Allreduce")
+STARTED = CallId(3, 2, "Allreduce_init")
 REFUSED = Failure(*MINE, "E: x", made=False)
 LEFT = Failure(*MINE, "E: x")
 
 
-def one(answer: Answer | None, mine: Standing = MINE, waited_for: tuple[int, ...] = (1,), own: tuple = ()) -> str:
+def one(answer: Answer | None, mine: CallId = MINE, waited_for: tuple[int, ...] = (1,), own: tuple = ()) -> str:
     """What is said where rank 1 gave this answer; "!" before it where that is certain."""
     found = find(mine, [1], waited_for, {} if answer is None else {1: answer}, own)
     (line,) = tell(found)
@@ -51,18 +51,18 @@ def here(**said: object) -> Answer:
         (here(failures=[REFUSED], ended="so"), "!rank 1 has not made this call: raised E in Allreduce (call 7): x; so"),
         (here(failures=[REFUSED._replace(call=6)]), "rank 1 has not made this call: now at"),
         (here(ended="reached the end"), "!rank 1 has not made this call: reached the end"),
-        (here(under_way=[Standing(6, 0, "Bcast")]), "rank 1 has not made this call: now in Bcast (call 6), at a.py"),
-        (here(calls=7, under_way=[Standing(7, 0, "Bcast")]), "!rank 1 has made another call here: Bcast, at a.py"),
-        (here(calls=7, under_way=[Standing(7, 0, "Iallreduce")]), "rank 1 has made another call here: Iallreduce, at"),
-        (here(calls=7, under_way=[Standing(7, 0, "Bcast")], failures=[REFUSED]),
+        (here(under_way=[CallId(6, 0, "Bcast")]), "rank 1 has not made this call: now in Bcast (call 6), at a.py"),
+        (here(calls=7, under_way=[CallId(7, 0, "Bcast")]), "!rank 1 has made another call here: Bcast, at a.py"),
+        (here(calls=7, under_way=[CallId(7, 0, "Iallreduce")]), "rank 1 has made another call here: Iallreduce, at"),
+        (here(calls=7, under_way=[CallId(7, 0, "Bcast")], failures=[REFUSED]),
          "!rank 1 has made another call here: Bcast, at a.py, line 1, in f; raised E in Allreduce (call 7): x"),
         (here(calls=7, under_way=[MINE]), "every rank has made this call"),
         (here(calls=7, under_way=[MINE], failures=[LEFT]), "!rank 1 has raised E in Allreduce (call 7): x; now in"),
         (here(calls=8, inside=True, failures=[LEFT]), "!rank 1 has raised E in Allreduce (call 7): x; now at a.py"),
         (here(calls=7, under_way=[MINE], failures=[REFUSED]), "!rank 1 has made this call, having raised E in"),
-        (here(calls=9, under_way=[Standing(9, 0, "Scan")]), "!rank 1 has made another call here, or with other"),
+        (here(calls=9, under_way=[CallId(9, 0, "Scan")]), "!rank 1 has made another call here, or with other"),
         (here(calls=9, inside=True), "!rank 1 has made another call here, or with other counts: now at"),
-        (here(calls=99, under_way=[Standing(8 + n, 0, "Scan") for n in range(MANY)]), "every rank has made this"),
+        (here(calls=99, under_way=[CallId(8 + n, 0, "Scan") for n in range(MANY)]), "every rank has made this"),
         (here(calls=7, inside=True), "every rank has made this call"),
     ],
 )
@@ -82,7 +82,7 @@ def test_what_all_ranks_refused_explains_nothing():
 
 def test_a_call_that_was_refused_keeps_later_ones_waiting():
     """Some methods take more than one number, and several may be in flight."""
-    assert one(here(failures=[REFUSED]), Standing(9, 0, "Scan")).startswith("!rank 1 has not made this call: raised E")
+    assert one(here(failures=[REFUSED]), CallId(9, 0, "Scan")).startswith("!rank 1 has not made this call: raised E")
 
 
 def test_an_error_before_the_call_is_told_of_only_where_nobody_is_missing():

@@ -1,4 +1,4 @@
-"""What a plan's local work computes with: kernels by their addresses, as words that compiled code reads.
+"""The kernels that a plan's local work calls, by address, as an array of words that compiled code reads.
 
 Elements are folded as they lie, by `kernel`. Where they are narrow (bfloat16, or codes), several operands are widened
 to float32 strip by strip, folded by `wide`, and narrowed once.
@@ -14,7 +14,7 @@ KERNEL, SCALE, DIVISOR, WIDE, WIDE_SCALE, WIDEN, NARROW, PARAMS, NARROW_PLACES =
 IN_CODES, EVERYWHERE, BUT_IN_CODES = range(3)
 
 
-class Work(NamedTuple):
+class KernelArgs(NamedTuple):
     """Addresses of kernels, 0 where there is none.
 
     - kernel: dst = a op b on elements as they lie; 0 for narrow ones that are rounded at random.
@@ -35,4 +35,4 @@ class Work(NamedTuple):
     narrow_places: int = IN_CODES
 
 
-NOTHING = Work()
+NO_KERNELS = KernelArgs()

@@ -1,4 +1,4 @@
-"""Tell all ranks of a collective on codes that one of them met NaN or infinity, where not all get what it sends."""
+"""Broadcast a NaN/Inf flag for quantized collectives whose results differ by rank."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ..runtime.operation import Running
 from .count_exchange import plan_of_numbers
 from .prepare import Call
 
-_APART = ("reduce_scatter", "alltoall", "alltoallv", "alltoallw")  # of whose results each rank has its own part
+_RESULTS_DIFFER = ("reduce_scatter", "alltoall", "alltoallv", "alltoallw")  # from rank to rank
 
 
-def are_told(call: Call) -> bool:
-    """Return whether ranks have to tell each other: in the other collectives the codes do."""
-    return call.prepared.codec is not None and call.collective in _APART
+def needs_nonfinite_exchange(call: Call) -> bool:
+    """Return whether a call needs the exchange. In other collectives the codes carry the flag to every rank."""
+    return call.prepared.codec is not None and call.collective in _RESULTS_DIFFER
 
 
-class Telling(Running):
-    """A stage behind the plan, on its communicator and tags: the first word of params is that of any rank then."""
+class NonFiniteExchange(Running):
+    """A stage after the plan, on its communicator and tags. It ORs the first word of params over all ranks."""
 
     def __init__(self, comm: MPI.Comm, tags: int, call: Call, params: np.ndarray) -> None:
         self.params, self.mine = params, params[PROBLEMS : PROBLEMS + 1].copy()
@@ -33,7 +33,7 @@ class Telling(Running):
         self.execution.bind(tags, (at[0], at[1], -(-at[2] // ALIGN) * ALIGN))
 
     def advance(self, seconds: float) -> bool:
-        """Go on for at most so long; True when all have told."""
+        """Progress for at most so many seconds; return whether it is complete."""
         if not self.execution.advance(seconds):
             return False
         self.over = True

@@ -1,9 +1,9 @@
-"""When every rank has left a communicator: by a barrier that nobody waits for."""
+"""The barrier of the ranks that have freed a communicator."""
 
 import pytest
 from mpi4py import MPI
 
-from mpicoll.runtime.departure import Departure
+from mpicoll.runtime.free_barrier import FreeBarrier
 
 
 class Barrier:
@@ -23,27 +23,27 @@ class Barrier:
         return answer
 
 
-def test_a_rank_alone_waits_for_nobody():
+def test_one_rank_needs_no_barrier():
     comm = Barrier(1)
-    assert Departure(comm).is_over() and not comm.begun
+    assert FreeBarrier(comm).is_complete() and not comm.begun
 
 
-def test_all_ranks_have_left_when_the_barrier_is_over():
+def test_it_completes_when_every_rank_has_entered():
     comm = Barrier(3, False, False, True)
-    departure = Departure(comm)
-    assert [departure.is_over() for _ in range(3)] == [False, False, True] and comm.begun == 1
+    free_barrier = FreeBarrier(comm)
+    assert [free_barrier.is_complete() for _ in range(3)] == [False, False, True] and comm.begun == 1
 
 
 @pytest.mark.parametrize("where", ["Ibarrier", "Test"])
-def test_a_barrier_that_fails_is_in_vain(where, monkeypatch):
-    """After an error a request is null, and would say that it is over."""
+def test_a_failed_barrier_stays_incomplete(where, monkeypatch):
+    """After an error the request is null, and its Test would return True."""
     comm = Barrier(2, True)
 
     def fail(self):
         raise MPI.Exception(MPI.ERR_TRUNCATE)
 
-    departure = Departure(comm)
+    free_barrier = FreeBarrier(comm)
     with monkeypatch.context() as patch:
         patch.setattr(Barrier, where, fail)
-        assert not departure.is_over()
-    assert not departure.is_over()
+        assert not free_barrier.is_complete()
+    assert not free_barrier.is_complete()

@@ -1,4 +1,4 @@
-"""Notes between ranks: the questions and answers of status.py, on tags of their own."""
+"""Status messages between ranks: questions and the answers of status.py, with tags of their own."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from mpi4py import MPI
 from ..plans.plan import NOTE_TAGS
 from .status import Answer
 
-ASK, ANSWER, PARTING, AGREEMENT = NOTE_TAGS[:4]
-AGAIN = 0.5  # seconds between two questions of one rank
-TRIES = 4  # a probe moves what is on its way a little, and may find nothing yet
-LOOK = 0.1  # seconds between two looks for notes while a call is waited for
+ASK, ANSWER, EXIT_TAG, AGREEMENT = NOTE_TAGS[:4]
+ASK_INTERVAL = 0.5  # seconds between two questions to one rank
+PROBES_PER_POLL = 4  # a probe progresses messages, and may find one only at the next try
+POLL_INTERVAL = 0.1  # seconds between two polls for status messages while the caller waits
 
-Mine = Callable[[], Answer]  # what a rank says of itself
+OwnAnswer = Callable[[], Answer]
 
 
-class Inquiry:
-    """One rank's side of a communicator: the answers it got, whom it asked, and who asked it."""
+class PeerStatus:
+    """What one rank knows of the other ranks of a communicator, and which of them it has asked or must answer."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.comm = comm
         self.answers: dict[int, Answer] = {}
-        self.pending: set[int] = set()  # ranks that have not answered: they are not asked again
-        self.askers: set[int] = set()  # ranks that asked, so that they want to know what comes
-        self.owed: set[int] = set()  # ranks that asked and have no answer yet
-        self.untaken = False  # whether notes went out that nobody had asked for: they may never be taken in
+        self.pending: set[int] = set()  # ranks that were asked and have not answered
+        self.askers: set[int] = set()  # ranks that have asked; later errors are sent to them unasked
+        self.owed: set[int] = set()  # ranks that have asked and were not answered yet
+        self.sent_unasked = False  # whether an answer was sent without a question: it may never be received
         self.sent: list[tuple[MPI.Request, Any]] = []
-        self.began = self.asked = self.looked = float("-inf")  # began: the first question on what stands still now
+        self.began = self.asked = self.looked = float("-inf")  # began: the first question about the current stall
 
     def ask(self, now: float) -> None:
-        """Ask every other rank that owes no answer, unless that was a moment ago."""
-        if now - self.asked < AGAIN:
+        """Ask every other rank that has no question pending, at most once in ASK_INTERVAL seconds."""
+        if now - self.asked < ASK_INTERVAL:
             return
-        if now - self.asked > 4 * AGAIN:  # answers about an earlier call say nothing of this one
+        if now - self.asked > 4 * ASK_INTERVAL:  # the answers are about an earlier call
             self.answers = {rank: answer for rank, answer in self.answers.items() if answer.ended}
             self.began = now
         self.asked = now
@@ -46,36 +46,36 @@ class Inquiry:
                 self.pending.add(rank)
 
     def tell(self, ranks: Iterable[int], answer: Answer) -> None:
-        """Tell these ranks, unasked."""
-        self.untaken = True
+        """Send an answer to these ranks without a question."""
+        self.sent_unasked = True
         note = answer.pack()
         for rank in ranks:
             self._send(note, rank, ANSWER)
 
     @property
-    def is_settled(self) -> bool:
-        """Return whether no note of this rank can be on its way: all that it asked have answered."""
-        return not self.pending and not self.untaken
+    def is_drained(self) -> bool:
+        """Return whether no status message of this rank can be in flight."""
+        return not self.pending and not self.sent_unasked
 
     @property
     def others(self) -> list[int]:
         """Every other rank."""
         return [rank for rank in range(self.comm.size) if rank != self.comm.rank]
 
-    def has_heard(self) -> bool:
+    def all_answered(self) -> bool:
         """Return whether every other rank has answered."""
         return len(self.answers) == self.comm.size - 1
 
-    def take_in(self, mine: Mine) -> None:
-        """Take in answers and give those that were asked for, by mine()."""
+    def exchange(self, own_answer: OwnAnswer) -> None:
+        """Receive questions and answers, and answer the questions with own_answer()."""
         for rank, note in self._receive(ANSWER):
-            self.pending.discard(rank)  # first: where the answer cannot be read, the rank is asked again
+            self.pending.discard(rank)  # before unpacking: if that fails, the rank is asked again
             self.answers[rank] = Answer.unpack(note)
         for rank, _ in self._receive(ASK):
             self.owed.add(rank)
             self.askers.add(rank)
         if self.owed:
-            note = mine().pack()
+            note = own_answer().pack()
             for rank in sorted(self.owed):
                 self._send(note, rank, ANSWER)
                 self.owed.discard(rank)
@@ -86,7 +86,7 @@ class Inquiry:
 
     def _receive(self, tag: int) -> Iterable[tuple[int, bytes]]:
         status = MPI.Status()
-        while any(self.comm.Iprobe(MPI.ANY_SOURCE, tag, status) for _ in range(TRIES)):
+        while any(self.comm.Iprobe(MPI.ANY_SOURCE, tag, status) for _ in range(PROBES_PER_POLL)):
             note = np.empty(status.Get_count(MPI.BYTE), np.uint8)
             self.comm.Recv([note, MPI.BYTE], status.source, tag)
             yield status.source, note.tobytes()

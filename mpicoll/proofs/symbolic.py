@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import starmap
 from typing import Any, NamedTuple, NoReturn
 
 from ..errors import VerifyError
 from ..schedules.collectives import Block
 from ..schedules.ir import CODED, INPUT, VALUE, Copy, Loc, Local, Op, Recv, RecvReduce, Reduce, Send, Step, Strand
-from ..schedules.liveness import read, written
+from ..schedules.liveness import Place, read, written
 from ..schedules.schedule import Schedule
 
 
@@ -85,7 +86,7 @@ class Trace:
     """What a played schedule did: its messages in order, and every rank's state at the end."""
 
     messages: list[Message] = field(default_factory=list)
-    state: list[dict[Loc, Value]] = field(default_factory=list)
+    state: list[dict[Place, Value]] = field(default_factory=list)
     known: list[int] = field(default_factory=list)
     steps: int = 0
     sent: list[Fraction | int] = field(default_factory=list)  # in blocks
@@ -141,7 +142,7 @@ class Player:
         self.receives: dict[tuple[int, int, int], deque[_Posted]] = defaultdict(deque)
         self.ready = deque(self.lines.values())
 
-    def _start(self, rank: int) -> dict[Loc, Value]:
+    def _start(self, rank: int) -> dict[Place, Value]:
         own = self._contribution(rank)
         return {Loc(b, block): own for block in self.schedule.starts(rank) for b in (VALUE, INPUT)}
 
@@ -215,14 +216,19 @@ class Player:
     def _post(self, line: _Line) -> None:
         if line.index == len(line.steps):
             return
-        step = line.steps[line.index]
+        step, state = line.steps[line.index], self.trace.state[line.rank]
         line.taken, line.finish = {}, line.clock
         self._check_step(line, step)
         messages = [(k, op) for k, op in enumerate(step) if not isinstance(op, Local)]
         line.pending = len(messages)
         for k, op in messages:
             if isinstance(op, Send):
-                values = tuple([self._read(line, Loc(op.buffer, b), op) for b in op.blocks])
+                buffer = op.buffer
+                try:
+                    values = tuple([state[buffer, b] for b in op.blocks])
+                except KeyError as missing:
+                    self._read(line, Loc(*missing.args[0]), op)
+                    raise
                 key = (line.rank, op.peer, line.strand)
                 self.sends[key].append(_Posted(line, k, op, line.clock, values, self.trace.known[line.rank]))
             else:
@@ -261,17 +267,18 @@ class Player:
 
     def _check_targets(self, line: _Line, step: Step) -> None:
         """Check that a plain receive targets nothing that another message of its step uses."""
-        used = {Loc(op.buffer, b) for op in step if isinstance(op, Send) for b in op.blocks}
-        landed: set[Loc] = set()
+        used = {(op.buffer, b) for op in step if isinstance(op, Send) for b in op.blocks}
+        landed: set[Place] = set()
         for op in step:
             if isinstance(op, Recv):
-                targets = {Loc(op.buffer, b) for b in op.blocks}
-                if clash := targets & (used | landed):
-                    self._fail(line, op, "a target nothing else in this step uses", str(sorted(clash, key=str)[0]))
+                targets = {(op.buffer, b) for b in op.blocks}
+                if not (targets.isdisjoint(used) and targets.isdisjoint(landed)):
+                    clash = min(map(str, starmap(Loc, targets & (used | landed))))
+                    self._fail(line, op, "a target nothing else in this step uses", clash)
                 landed |= targets
-        if landed & {Loc(op.buffer, b) for op in step if isinstance(op, RecvReduce) for b in op.blocks}:
+        if landed and landed & {(op.buffer, b) for op in step if isinstance(op, RecvReduce) for b in op.blocks}:
             expected = "no block both received and folded into in one step"
-            self._fail(line, step, expected, str(sorted(landed, key=str)[0]))
+            self._fail(line, step, expected, min(map(str, starmap(Loc, landed))))
 
     def _read(self, line: _Line, loc: Loc, op: Op) -> Value:
         value = self.trace.state[line.rank].get(loc)
@@ -312,7 +319,8 @@ class Player:
         landed: dict[Loc, list[_Operand]] = {}
         for k, op in enumerate(step):
             if isinstance(op, Recv):
-                state.update(zip((Loc(op.buffer, b) for b in op.blocks), line.taken[k], strict=True))
+                buffer = op.buffer
+                state.update(zip([(buffer, b) for b in op.blocks], line.taken[k], strict=True))
         for k, op in enumerate(step):
             if isinstance(op, RecvReduce):
                 for block, value in zip(op.blocks, line.taken[k], strict=True):

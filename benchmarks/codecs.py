@@ -32,7 +32,7 @@ CODECS = "bfloat16,float16,float8_e4m3fn,float8_e5m2,int8,int4,topk(fraction=0.0
 
 @dataclass(frozen=True)
 class Speed:
-    """What came of one codec at one size: bytes of float32 per second; worst: the largest part of its error bound."""
+    """The speeds of one codec at one size, in bytes of float32 per second. worst: the largest error over its bound."""
 
     codec: str
     size: int

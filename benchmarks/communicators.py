@@ -32,9 +32,9 @@ TRIES = 20
 
 @dataclass(frozen=True)
 class Made:
-    """What making communicators takes on so many ranks: microseconds, and KiB that the slowest rank's memory grew by.
+    """The cost of making communicators on `ranks` ranks: in µs, and the largest growth of a rank's memory in KiB.
 
-    first_us and last_us are of the first and the last tenth of the Splits.
+    first_us and last_us are the medians of the first and the last tenth of the Splits.
     """
 
     ranks: int

@@ -41,7 +41,7 @@ COPIED = 2  # vectors read and written
 
 @dataclass(frozen=True)
 class Speed:
-    """What came of one operator on one dtype at one size. Bytes per second; ratio: NumPy's time over the kernel's."""
+    """The speeds of one operator, dtype and size in bytes per second. ratio: NumPy's time over the kernel's."""
 
     op: str
     dtype: str

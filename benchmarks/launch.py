@@ -47,7 +47,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_TH
 
 
 class LaunchError(ValueError):
-    """What was asked for cannot be launched here; the message is one line for the user."""
+    """A launch that is impossible here; the message is one line for the user."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,8 @@ def _prte(across: Across) -> list[str]:
 
 
 # Across hosts: the launcher's arguments, and the network that MPI is to use between hosts. Shared memory stays on
-# within a host. Nobody binds ranks: each host would begin with the same core. Who waits gives way: the cores are few.
+# within a host. Launchers do not bind ranks, since each host would begin with the same core. Waiting ranks yield,
+# since the cores are few.
 ARGUMENTS_ACROSS: dict[str, Callable[[Across], list[str]]] = {"mpich": _hydra, "openmpi": _prte, "intel": _hydra}
 ENVIRONMENT_ACROSS = {
     "mpich": {"UCX_TLS": "tcp,self", "FI_PROVIDER": "tcp"},  # whichever of UCX and libfabric it was built with
@@ -158,10 +159,10 @@ def run_group(command: Sequence[str], limit: float | None, env: Mapping[str, str
               cwd: Path | None = None, left: list[str] | None = None) -> int | None:
     """Return the exit status of a command, or None if it and all it started had to be killed after `limit` seconds.
 
-    Its output goes to `output` or, without one, where this program's goes; it reads nothing. However this ends,
-    nothing that the command started is left: not what a launch within it started either. `left` is told what was
-    still there a while after the command had ended by itself. An exception, such as that of Ctrl-C, goes to the
-    command first, so that it can tidy up.
+    Its output goes to `output` or, without one, where this program's goes; it reads nothing. However this ends, no
+    process that the command started survives, nor does one of a launch within it. `left` receives the processes that
+    still ran a while after the command had ended by itself. On an exception, such as that of Ctrl-C, the command
+    first gets a SIGINT, so that it can clean up.
     """
     label = uuid.uuid4().hex
     process = subprocess.Popen(command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output,

@@ -59,7 +59,7 @@ STARTING = ("mpi4py and NumPy", "import mpicoll", "the first Comm", "the first c
 
 @dataclass(frozen=True)
 class Part:
-    """What a part takes, in seconds: of the fast path with all that comes before it, of the slow path alone."""
+    """The seconds of one part of a call: on the fast path with all parts before it, on the slow path alone."""
 
     method: str
     way: str

@@ -58,7 +58,7 @@ print(made - began, time.perf_counter() - made, (private() - before) / 1024, len
 
 @dataclass(frozen=True)
 class Lowered:
-    """What one rank's plan of an algorithm takes."""
+    """The cost of one rank's plan of an algorithm: processor seconds to lower it, its rows, and its table's bytes."""
 
     collective: str
     algorithm: str
@@ -70,7 +70,7 @@ class Lowered:
 
 @dataclass(frozen=True)
 class Started:
-    """What a rank takes to start, beyond NumPy, mpi4py and MPI: seconds, MiB of private memory, modules imported."""
+    """The cost of starting a rank, beyond NumPy, mpi4py and MPI: seconds, MiB of private memory, modules imported."""
 
     comm_seconds: float
     first_seconds: float

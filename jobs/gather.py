@@ -1,4 +1,4 @@
-"""What the jobs of a study left in its directory: what is complete, and all of it as a report or a table."""
+"""Find which results the jobs of a study left in its directory, and gather them into a report or a table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Submitted(NamedTuple):
 
 @dataclass(frozen=True)
 class Found:
-    """What there is of a step: its file, whole or the longest of the parts, and how many results that holds."""
+    """The results of a step: its file, whole or the longest of the parts, and how many results that file holds."""
 
     step: Step
     file: Path | None
@@ -36,14 +36,14 @@ class Found:
     parts: tuple[Path, ...] = ()
 
     def state(self, running: Collection[int] = ()) -> str:
-        """In one word, where some jobs are running."""
+        """Return the state in one word; `running` has the numbers of the jobs that run."""
         if self.whole:
             return "complete"
         jobs = [int(match["job"]) for path in self.parts if (match := PART.fullmatch(path.name))]
         return "waiting" if not jobs else "running" if set(jobs) & set(running) else "stopped"
 
     def said(self, running: Collection[int] = ()) -> str:
-        """For people."""
+        """Return the state and the number of results, for people."""
         rows = f", {self.rows} result{'s' * (self.rows != 1)}" if self.file else ""
         return f"{self.state(running)}{rows}"
 

@@ -29,7 +29,7 @@ BATCH = 32  # images of a rank, where the batch grows with the ranks
 
 @dataclass(frozen=True)
 class Asked:
-    """What a study is to measure; None: what its kind has by default. extra: further options of the steps' command."""
+    """The measurements of a study; None: its kind's default. extra: further options of the steps' command."""
 
     collectives: str | None = None
     sizes: str | None = None

@@ -70,7 +70,7 @@ class Mpi(_Keys):
 
     @property
     def plugin_in_use(self) -> str:
-        """What srun --mpi= is given."""
+        """Return the value for srun --mpi=."""
         return self.plugin or PLUGINS[self.kind]
 
 
@@ -106,7 +106,7 @@ class Site(_Keys):
 
     @property
     def sets_memory(self) -> bool:
-        """Whether the options of sbatch say how much memory; an exclusive job otherwise has only the default."""
+        """Return whether the options of sbatch set the memory; an exclusive job otherwise has only the default."""
         return any(option.startswith("--mem") for option in self.sbatch)
 
 

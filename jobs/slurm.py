@@ -22,7 +22,7 @@ _SHORT = {"-p": "--partition", "-N": "--nodes", "-t": "--time"}
 
 @dataclass(frozen=True)
 class Partition:
-    """What there is of it. minutes: the longest job; None without a limit."""
+    """A partition of the cluster. nodes: how many it has; minutes: the longest job, None without a limit."""
 
     name: str
     nodes: int

@@ -24,7 +24,7 @@ START = 20.0  # seconds that starting a step takes beside its own; more where im
 BEGIN, STAGE = 20.0, 120.0  # before the first: the look at the launch, the copy of the environment
 LEEWAY = 180.0  # for shared filesystems that are slow today
 SLACK = 1.5  # checking and warming up are in none of these
-NOTICE = 90  # seconds before its end that a job is told of it
+NOTICE = 90  # seconds before its end at which Slurm sends a job USR1
 TOGETHER, EACH = "one", "each"
 ALLOCATIONS = (TOGETHER, EACH)
 
@@ -56,7 +56,7 @@ class Job:
 
     @property
     def seconds(self) -> float:
-        """What it is likely to take."""
+        """Return the seconds that the job is likely to take."""
         return BEGIN + STAGE * self.staged + sum(SLACK * step.seconds + START for step in self.steps)
 
     @property
@@ -65,13 +65,13 @@ class Job:
 
     @property
     def minutes(self) -> int:
-        """The limit to ask for: twice what it is likely to take and more, for nothing is gained by cutting it short."""
+        """Return the limit to ask for: more than twice the likely time, since a tight limit gains nothing."""
         return math.ceil((2 * self.seconds + LEEWAY + NOTICE) / 60)
 
 
 @dataclass(frozen=True)
 class Study:
-    """What is to be run. made: by which mpicoll, from which commit, when."""
+    """The jobs to run, of one kind on one site. made: by which mpicoll, from which commit, when."""
 
     kind: str
     jobs: tuple[Job, ...]

@@ -6,9 +6,9 @@ function, its signature, the processor, and what the sources contain; numba's ve
 checksum: one that is damaged is compiled anew, with a warning.
 
 Without a lock all ranks of a job would meet an empty cache together and compile the same function. A process first
-looks without locking, which is the usual case. Only where nothing is found does it wait for its turn, or for the result
-of whoever has it (waiting.py). A file gets its name when it is complete, so that nobody finds half of one, on whatever
-host.
+looks without locking, which is the usual case. Only if it finds nothing does it wait for its turn, or for the result of
+the process that has the turn (waiting.py). A file gets its name when it is complete, so no process of any host loads
+half of one.
 
 The files are in NUMBA_CACHE_DIR if that is set, else in __pycache__ beside the source, else in the user's cache
 directory, else in a directory of the user's for temporary files. Where none can be written, functions are compiled in
@@ -103,7 +103,7 @@ def native(
 def _in_turn(
     label: str, places: Sequence[Path], look: Callable[[], int | None], build: Callable[[Path | None], int]
 ) -> int:
-    """Compile a function, or wait for who does."""
+    """Compile a function, or wait for the process that does."""
     to = next((place for place in places if _is_writable(place)), None)
     turn, found = None, None
     if to is None:
@@ -125,7 +125,7 @@ def _in_turn(
 
 
 def _say(words: str) -> None:
-    """Tell who sits before a terminal what takes so long."""
+    """Write progress to standard error if that is a terminal and show_progress is set."""
     if show_progress and sys.stderr is not None and sys.stderr.isatty():
         sys.stderr.write(words)
         sys.stderr.flush()
@@ -262,7 +262,7 @@ def _digest_of_file(path: str) -> str:
 
 @cache
 def _processor() -> str:
-    """Return what tells processors apart for which LLVM generates other code, or is told to."""
+    """Return the facts that LLVM's code depends on: the processor, NUMBA_CPU_NAME and NUMBA_CPU_FEATURES."""
     facts = [os.uname().machine, *(os.environ.get(f"NUMBA_CPU_{what}", "") for what in ("NAME", "FEATURES"))]
     with suppress(OSError), Path("/proc/cpuinfo").open() as file:
         for line in file:

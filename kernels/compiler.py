@@ -74,7 +74,7 @@ def _initialize() -> None:
 
 
 def _target_machine() -> llvm.TargetMachine:
-    """Return what emits code for this processor that may lie at any address."""
+    """Return a target machine that emits position-independent code for this processor."""
     from numba.core.registry import cpu_target
 
     triple, processor, features = cpu_target.target_context.codegen().magic_tuple()
@@ -82,7 +82,7 @@ def _target_machine() -> llvm.TargetMachine:
 
 
 class _Symbol(ctypes.Structure):
-    """What the dynamic linker says of an address: Dl_info of dlfcn.h."""
+    """The dynamic linker's description of an address: Dl_info of dlfcn.h."""
 
     _fields_ = (
         ("file", ctypes.c_char_p),

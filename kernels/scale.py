@@ -1,9 +1,9 @@
-"""Elementwise division by one number, dst[i] = a[i] / b[0]: what makes an average of a sum.
+"""Elementwise division by one number, dst[i] = a[i] / b[0], which turns a sum into an average.
 
     kernel = scale.address(np.dtype("f4"))
     reduce.call(kernel, dst, a, b, n)                       # b: the address of one element of the dtype
 
-Kernels have the signature of the reductions (see `reduce`), so whoever calls those by address calls these. They
+Kernels have the signature of the reductions (see `reduce`), so code that calls those by address can call these. They
 divide; multiplying by a rounded reciprocal would give other last digits. A complex vector is divided part by
 part, by the real part of b[0]: NumPy's complex division goes through a reciprocal. For elements of less than 32 bits
 b[0] is a float32. dst may be a.

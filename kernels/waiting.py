@@ -1,12 +1,12 @@
-"""Who compiles while others wait: a lock between the processes of one user on one host, for one cache directory.
+"""A lock that lets one process compile while others of the same user, host and cache directory wait.
 
-Whoever waits wants a result and not the lock, so it goes on as soon as the result is there: a process that compiles one
-function after another hardly lets go of the lock between two. The holder is named in a file beside the lock. It is not
-waited for once it has ended, or has compiled one and the same function for LIMIT seconds; then the function is
-compiled a second time, which wastes time and does no harm.
+A waiting process needs the result and not the lock, so it continues as soon as the result is there: a process that
+compiles one function after another frees the lock only briefly between two. A file beside the lock names the holder.
+Others stop waiting once the holder has ended, or has compiled one and the same function for LIMIT seconds. They then
+compile the function a second time, which wastes time and does no harm.
 
-The lock lies in the directory for temporary files, since locks on network file systems may be broken. Processes of
-other hosts that share the cache know nothing of it.
+The lock file is in the directory for temporary files, since locks on network file systems may be broken. Processes of
+other hosts that share the cache do not see it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from .digest import digest
 
 POLL = 0.02  # seconds between two looks
 GONE = 1.0  # seconds for which the holder that is named must have ended: the next one may not have written its name yet
-TELL = 30.0  # seconds of waiting after which it is said whom for
-LIMIT = 600.0  # seconds that one holder is waited for
+TELL = 30.0  # seconds of waiting after which a warning names the holder
+LIMIT = 600.0  # seconds to wait for one holder
 
 _log = logging.getLogger(__name__)
 Found = TypeVar("Found")
@@ -42,7 +42,7 @@ class Holder(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        """Whether it is known that there is no such process any more; of another host it is not."""
+        """Return whether the process is known to have ended; False for one on another host."""
         if self.host != socket.gethostname():
             return False
         try:
@@ -65,7 +65,7 @@ class Turn:
         _name(self._file, Holder(os.getpid(), socket.gethostname(), what))
 
     def release(self) -> None:
-        """Let another one compile."""
+        """Let another process compile."""
         if self._lock.lock_counter == 1:  # a thread may have taken it again
             with contextlib.suppress(OSError):
                 self._file.unlink()
@@ -73,9 +73,9 @@ class Turn:
 
 
 def turn_or_result(cache_path: str, what: str, look: Callable[[], Found | None]) -> tuple[Turn | None, Found | None]:
-    """Wait until it is this process's turn to compile, or until `look` finds that another one has.
+    """Wait for this process's turn to compile, or until `look` finds another process's result.
 
-    Neither comes where there can be no lock, or its holder is not to be waited for; a warning says so.
+    Return (None, None) if there can be no lock, or its holder has ended or takes too long; a warning says which.
     """
     from filelock import Timeout  # here, since a warm cache never needs it
 
@@ -106,7 +106,7 @@ def turn_or_result(cache_path: str, what: str, look: Callable[[], Found | None])
 
 
 def _reason(holder: Holder | None, seconds: float) -> str:
-    """Return why a holder is not waited for any longer, if so."""
+    """Return why to stop waiting for a holder; empty while there is no reason."""
     if holder is not None and seconds > GONE and holder.ended:
         return "has ended"
     return f"has held the lock for {seconds:.0f} s" if seconds > LIMIT else ""
@@ -125,7 +125,7 @@ def _name(file: Path, holder: Holder) -> None:
 
 
 def _holder(file: Path) -> Holder | None:
-    """Return who has named itself, if somebody has."""
+    """Return the holder that the file names; None if there is no readable file."""
     try:
         pid, host, what = json.loads(file.read_text())
         return Holder(int(pid), str(host), str(what))

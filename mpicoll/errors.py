@@ -12,7 +12,7 @@ classes, and after the colon the MPI error class that `Get_error_class()` report
             TypecodeError [KeyError]                  no MPI datatype for this format or typecode
             BufferAccessError [BufferError, ValueError]   read-only, not contiguous, foreign byte order
             BufferTooSmallError [ValueError]          the memory ends before the elements do
-        MPIError [MPI.Exception: ERR_OTHER]           what mpi4py leaves to the MPI library to refuse
+        MPIError [MPI.Exception: ERR_OTHER]           an error that the MPI library would report
             RootError [: ERR_ROOT]                    a root that is not a rank of the communicator
                 RootRangeError [OverflowError, ValueError: ERR_ROOT]   a root that is no C int: too large, or NaN
             OperatorError [: ERR_OP]                  an operator that does not take this datatype
@@ -25,7 +25,7 @@ classes, and after the colon the MPI error class that `Get_error_class()` report
             MessageLengthError [: ERR_TRUNCATE]       a message that another rank gave another length
             FaultToleranceError [NotImplementedError: ERR_UNSUPPORTED_OPERATION]   this run does not survive a rank
         UnknownAlgorithm [LookupError, ValueError]    no algorithm of that name; says which names are near
-        CodecError [ValueError]                       what a codec cannot encode: another type, no finite number
+        CodecError [ValueError]                       input a codec cannot encode: not float32, NaN, infinity
         ParameterError [ValueError]                   a parameter an algorithm does not have, or out of its range
         PreconditionError [ValueError]                an algorithm that cannot serve this call
         TuningError [ValueError]                      a tuning table that cannot be used; says where it is wrong
@@ -33,7 +33,7 @@ classes, and after the colon the MPI error class that `Get_error_class()` report
         MismatchError [RuntimeError]                  check mode: the ranks called different things
         VerifyError [AssertionError]                  a schedule that is not a correct collective
         EngineError [RuntimeError]                    an engine that cannot run a plan
-        StallError [TimeoutError, RuntimeError]       a call that was given up: its time is over, or waiting is in vain
+        StallError [TimeoutError, RuntimeError]       an aborted call: timed out, or unable to complete
 
 This module never imports mpi4py: proofs and pictures need no MPI.  `MPIError` is born a plain `RuntimeError`
 (as is `MPI.Exception`); the modules that use MPI call `join_mpi`, which gives it `MPI.Exception` as a base.
@@ -130,7 +130,7 @@ class BufferTooSmallError(BufferFormError, ValueError):
 
 
 class MPIError(MpicollError, RuntimeError):
-    """What mpi4py leaves to the MPI library to refuse; an `MPI.Exception` once MPI is in use."""
+    """An error that mpi4py leaves to the MPI library to report; an `MPI.Exception` once MPI is in use."""
 
     mpi_class: ClassVar[str] = "ERR_OTHER"
 
@@ -195,13 +195,13 @@ class CountMismatch(MPIError, ValueError):
 
 
 class MessageLengthError(MPIError):
-    """A message that another rank gave another length than this one waits for."""
+    """A received message does not have the length that this rank expects."""
 
     mpi_class = "ERR_TRUNCATE"
 
 
 class FaultToleranceError(MPIError, NotImplementedError):
-    """A method for what follows the failure of a rank, where this MPI or this run does not survive one."""
+    """A fault tolerance method was called, but this MPI or this run does not survive the failure of a rank."""
 
     mpi_class = "ERR_UNSUPPORTED_OPERATION"
 
@@ -232,7 +232,7 @@ class UnknownAlgorithm(MpicollError, LookupError, ValueError):
 
 
 class CodecError(MpicollError, ValueError):
-    """What a codec cannot encode: another type than float32, or what is no finite number."""
+    """Input that a codec cannot encode: another type than float32, NaN or infinity."""
 
 
 class ParameterError(MpicollError, ValueError):
@@ -240,7 +240,7 @@ class ParameterError(MpicollError, ValueError):
 
 
 class TrainingError(MpicollError, ValueError):
-    """Training cannot begin, or go on: ranks have different models, a grid of other ranks, a loss of NaN."""
+    """Training cannot start or continue: the ranks have different models, the grid does not fit, the loss is NaN."""
 
 
 class TuningError(MpicollError, ValueError):
@@ -302,7 +302,7 @@ class EngineError(MpicollError, RuntimeError):
 
 
 class StallError(MpicollError, TimeoutError, RuntimeError):
-    """A call that was given up: its time is over, or other ranks will never come to it; has the watchdog's words."""
+    """An aborted call: it timed out, or other ranks will never join it. The message says why."""
 
 
 def spans(ranks: Iterable[int]) -> str:

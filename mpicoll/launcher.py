@@ -1,4 +1,4 @@
-"""What a launcher tells a process before MPI is started."""
+"""Read what a launcher passes to a process in its environment, before MPI starts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "W
 
 
 def rank(environ: Mapping[str, str] = os.environ) -> int:
-    """Return this process's rank, 0 where no launcher names one."""
+    """Return this process's rank; 0 if no launcher has set one."""
     return next((int(environ[name]) for name in RANK_VARIABLES if environ.get(name, "").isdigit()), 0)
 
 
 def world_size(environ: Mapping[str, str] = os.environ) -> tuple[int, str]:
-    """Return how many processes a launcher says it started, and the variable that says so; (1, "") where none does."""
+    """Return the number of processes that a launcher started, and the variable that has it; (1, "") if none is set."""
     said = ((int(environ[name]), name) for name in SIZE_VARIABLES if environ.get(name, "").isdigit())
     return max(said, default=(1, ""))

@@ -1,4 +1,4 @@
-"""What a rank says on standard error, so that it arrives whole even when the run ends right after it."""
+"""Print to standard error so that a text arrives whole, even if the run ends right after it."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import sys
 import time
 from contextlib import suppress
 
-FORWARDED = 0.5  # seconds for a launcher to forward what was said before an abort ends it
-HEARD = 2.0  # seconds for another rank to say what this one need not say
+FORWARDED = 0.5  # seconds for a launcher to forward a text before an abort ends it
+HEARD = 2.0  # seconds for rank 0 to print what this rank need not print
 
-_kept: int | None = None  # standard error as it was, by a descriptor of its own
+_kept: int | None = None  # a duplicate of the original standard error
 
 
 def keep_stderr() -> None:
-    """Say everything to where standard error goes now, too: a test runner may redirect it and hide it."""
+    """Also print to the current standard error from now on, since a test runner may redirect it later."""
     global _kept
     with suppress(OSError):
         _kept = os.dup(2)
 
 
 def say(text: str) -> None:
-    """In one write, so that the words of two ranks do not mix."""
+    """Print a text in one write, so that the texts of two ranks do not mix."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
     if _kept is not None and not _is_kept():
@@ -29,20 +29,20 @@ def say(text: str) -> None:
 
 
 def _is_kept() -> bool:
-    """Return whether standard error still goes where it went."""
+    """Return whether standard error still goes to the kept descriptor's file."""
     assert _kept is not None
     try:
         return os.path.samestat(os.fstat(sys.stderr.fileno()), os.fstat(_kept))
-    except (OSError, ValueError, AttributeError):  # no file at all
+    except (OSError, ValueError, AttributeError):  # standard error has no file
         return False
 
 
 def last_words(text: str) -> None:
-    """Say it, and wait until the launcher has passed it on: an abort may follow at once."""
+    """Print a text, and wait until the launcher has forwarded it, since an abort may follow at once."""
     say(text)
     time.sleep(FORWARDED)
 
 
 def listen() -> None:
-    """Leave it to rank 0 to say why all end, and end after it: a launcher may kill the others when one ends badly."""
+    """Wait while rank 0 prints why all ranks end: a launcher may kill the others when one rank ends badly."""
     time.sleep(HEARD)

@@ -1,4 +1,4 @@
-"""Runs shapes over sizes, shares the time out, and hands the results to whoever shows or keeps them."""
+"""Run shapes over sizes, divide the time among the sizes, and write and return the results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MEMORY = 1 << 30  # bytes of buffers per rank above which a size is left out
 
 @dataclass(frozen=True)
 class Job:
-    """One collective over some sizes, with who takes part."""
+    """One collective over some sizes, with its contenders."""
 
     shape: Shape
     sizes: tuple[int, ...]
@@ -38,7 +38,7 @@ def feasible(job: Job, p: int, limit: int = MEMORY) -> tuple[list[int], list[int
 
 
 class Driver:
-    """All ranks run the same jobs; rank 0's `say` and `writer` are the ones that are heard."""
+    """Runs jobs, the same on all ranks; only rank 0's `say` and `writer` have an effect."""
 
     def __init__(
         self, bench: Bench, place: Place, writer: Writer, say: Callable[[str], None], memory: int = MEMORY
@@ -51,7 +51,7 @@ class Driver:
         return sum(len(feasible(job, self.p, self.memory)[0]) for job in jobs)
 
     def run(self, job: Job, allowed: Budget, bar: Bar) -> list[Result]:
-        """Return one collective. What a size leaves of its share of the seconds goes to the later ones."""
+        """Measure one collective and return its results. Time that a size leaves unused goes to the later ones."""
         sizes, too_big = feasible(job, self.p, self.memory)
         if too_big:
             self.say(

@@ -38,7 +38,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that was asked for. Seconds, bytes, bits per second."""
+    """The checked settings of a run, in seconds, bytes and bits per second."""
 
     series: tuple[Series, ...]
     sizes: tuple[int, ...]
@@ -58,13 +58,13 @@ class Settings:
 
     @property
     def name(self) -> str:
-        """What a file of results is called."""
+        """Return the name for a results file: the collective, or "collectives" if there are several."""
         collectives = dict.fromkeys(series.shape.collective for series in self.series)
         return next(iter(collectives)) if len(collectives) == 1 else "collectives"
 
     @property
     def notes(self) -> list[str]:
-        """What the reader of the tables must know, a line each."""
+        """Return the remarks for the tables, one line each: chunk limits, and which algorithms are left out and why."""
         limits = [f"chunks of {format_size(self.chunk_bytes)}"] if self.chunk_bytes else []
         limits += [f"{self.window} chunks in flight"] if self.window else []
         found = [", ".join(limits) + ", wherever mpicoll runs"] if limits else []

@@ -38,12 +38,12 @@ class Side:
 
     @property
     def places(self) -> list[int]:
-        """Where each begins, in elements."""
+        """Return where each block begins, in elements."""
         return offsets(self.counts)
 
     @property
     def total(self) -> int:
-        """Elements in all of them."""
+        """Return the number of elements in all blocks."""
         return sum(self.counts)
 
 
@@ -94,12 +94,12 @@ class Pattern:
 
     @property
     def meaning(self) -> Collective:
-        """Who starts with which blocks, and who ends with them."""
+        """Return which ranks start with which blocks, and which ranks end with them."""
         return COLLECTIVES[base_collective(self.collective)]
 
     @property
     def has_counts(self) -> bool:
-        """Whether blocks have counts of their own."""
+        """Return whether blocks have counts of their own."""
         return self.send in (counted, typed) or self.recv in (counted, typed)
 
     def lengths(self, n: int, p: int, counts: str = EVEN) -> list[int]:
@@ -165,9 +165,9 @@ PATTERNS = {
 
 @dataclass(frozen=True)
 class Shape:
-    """What is called, apart from the size: names of the collective, dtype and operator, how shares differ, the form.
+    """A collective call without its size: names of the collective, dtype and operator, how shares differ, the form.
 
-    root: a rank, or ROTATING. fresh: every call has arrays that no call had before.
+    root: a rank, or ROTATING. fresh: every call gets new arrays.
     """
 
     collective: str
@@ -186,7 +186,7 @@ class Shape:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What is called, by name; None for what is nothing to this collective."""
+        """Return the settings by name; None for those that do not apply to this collective."""
         pattern = self.pattern
         return {
             "form": self.form,
@@ -200,7 +200,7 @@ class Shape:
 
     @property
     def title(self) -> str:
-        """In words, those that apply."""
+        """Return the settings that apply, in words."""
         facts = self.facts
         words = [
             self.form if self.form != BLOCKING else None,

@@ -22,7 +22,7 @@ Say = Callable[[str], None]
 
 @dataclass
 class Found:
-    """What has come of one MPI on one layout so far."""
+    """The results of one MPI on one layout so far."""
 
     mpi: str
     layout: Layout
@@ -100,14 +100,14 @@ class Conductor:
             self.step(takes)
 
     def _bench(self, launch: OnLayout, collective: str, found: Found) -> str:
-        """Keep what there is; why that is not all."""
+        """Keep the results of a launch; return why some are missing, or an empty string."""
         lines = bench(launch, self.plan, collective, self.raw / "bench.jsonl")
         found.environment = found.environment or lines.environment
         found.ours[collective].append(lines.rows)
         return lines.failure
 
     def _peer(self, launch: OnLayout, peer: Peer, found: Found) -> str:
-        """Keep what there is; why that is not all."""
+        """Keep the results of a launch; return why some are missing, or an empty string."""
         failure = ""
         try:
             timed = peer.measure(launch, self.plan.rounds(launch.ranks), self.raw)
@@ -119,5 +119,5 @@ class Conductor:
 
     @property
     def all_valid(self) -> bool:
-        """Whether no answer was wrong."""
+        """Return whether no answer was wrong."""
         return all(row["valid"] is not False for found in self.found for row in found.rows)

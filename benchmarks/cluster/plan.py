@@ -154,7 +154,7 @@ def check_algorithms(named: Iterable[str], collectives: Iterable[str]) -> tuple[
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured on every layout. sizes: n, in bytes; rate: bits per second; seconds: of a case, in a launch."""
+    """The measurements on every layout. sizes: n, in bytes; rate: bits per second; seconds: of a case, in a launch."""
 
     collectives: tuple[str, ...]
     sizes: tuple[int, ...]

@@ -29,7 +29,7 @@ LEGEND = (
 
 
 class Line(NamedTuple):
-    """What the table says of one call on one layout. best: the quickest of ours."""
+    """The table's line for one call on one layout. best: the fastest right row of mpicoll."""
 
     where: str
     call: Call

@@ -13,15 +13,15 @@ from typing import IO, Any
 
 import click
 
-KEPT = 100  # files of results that nobody asked to keep
+KEPT = 100  # results files in the state directory; older ones are deleted
 
 
 @contextlib.contextmanager
 def opened(path: str | None, comm: Any, name: str) -> Iterator[IO[str] | None]:
     """Provide the file on rank 0, None elsewhere; a path that cannot be written ends all ranks.
 
-    Without a path it is a new file for the benchmark of that name in the user's state directory, which rank 0
-    names at the end: no run is lost because nobody thought of keeping it.
+    Without a path it is a new file for the benchmark of that name in the user's state directory, and rank 0 prints
+    its name at the end: a user who did not ask for a file still has the results.
     """
     with contextlib.ExitStack() as stack:
         file, trouble = None, None

@@ -23,7 +23,7 @@ from .figures import FIGURES, Figure, Ratios, Reached, ratios, reached
 NAME = "mpicoll.benchmarks.full"
 WRONG, INTERRUPTED = 1, 130
 RANKS = 2
-PATIENCE = 60.0  # seconds that a launch may take beside three times those it is told to measure
+PATIENCE = 60.0  # seconds that a launch may take beyond three times those it measures for
 RESULTS = Path("build") / "results" / "full"
 
 

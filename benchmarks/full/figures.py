@@ -77,7 +77,7 @@ def by_row(launches: Sequence[Ratios]) -> dict[tuple[str, int], list[float]]:
 
 @dataclass(frozen=True)
 class Reached:
-    """One number that was asked for: of which rows, what each launch came to, and what the median one did."""
+    """One target, `asked`: what it applies to, the ratio of each launch, and the rows whose median is below it."""
 
     what: str
     asked: float
@@ -86,17 +86,17 @@ class Reached:
 
     @property
     def value(self) -> float:
-        """What counts."""
+        """Return the median over launches, which is compared with the target."""
         return median(self.launches)
 
     @property
     def is_met(self) -> bool:
-        """Whether it is enough."""
+        """Return whether the median reaches the target."""
         return self.value >= self.asked
 
 
 def reached(figure: Figure, mpi: str, launches: Sequence[Ratios]) -> list[Reached]:
-    """Return what came of a figure on one MPI; of what must hold at every size, the row with the least median."""
+    """Return how a figure's targets fared on one MPI; a target for every size has the row with the least median."""
     found, rows = [], by_row(launches)
     if not rows:
         return []

@@ -1,7 +1,7 @@
 """Hosts as sets of namespaces, on one switch, each behind a link that lets through a rate in each direction.
 
-A host is a process that sleeps in a network, a hostname, System V IPC and mounts of its own; whoever enters its
-namespaces is on that host. Its /dev/shm is its own too, so that no two hosts can share memory.
+A host is a process that sleeps in a network, a hostname, System V IPC and mounts of its own. A process that enters
+its namespaces runs on that host. Each host has its own /dev/shm, so no two hosts can share memory.
 """
 
 from __future__ import annotations

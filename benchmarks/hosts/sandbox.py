@@ -96,7 +96,7 @@ def _be_first(lifeline: int, outside: int) -> None:
 
 
 def _tend(child: int) -> NoReturn:
-    """Pass signals on to a child, a second one as a kill; collect whoever ends; end as the child does."""
+    """Forward signals to a child, the second and later ones as SIGKILL; reap every child; exit as the child does."""
     heard = {signum for signum in PASSED_ON if signal.getsignal(signum) is not signal.SIG_IGN}
     last = False
     while True:

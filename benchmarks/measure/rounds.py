@@ -45,7 +45,7 @@ LATE = math.inf  # the time of a call that a rank started late: the maximum over
 
 @dataclass
 class Timing:
-    """What came of one contender at one size. Times in seconds, the longest over ranks: [round][call]."""
+    """The times of one contender at one size: seconds, the longest over ranks, as [round][call]."""
 
     contender: Contender
     valid: bool = True
@@ -104,7 +104,7 @@ class Bench:
         budget: Budget,
         tick: Callable[[float], None] = lambda _: None,
     ) -> list[Timing]:
-        """Check, time, and check again, for every root. tick is told what part of the budget is used up."""
+        """Check, time, and check again, for every root. `tick` receives the used fraction of the budget."""
         timings = [Timing(contender) for contender in contenders]
         self._check_all(cases, timings)
         running = [timing for timing in timings if not timing.note]

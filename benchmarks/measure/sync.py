@@ -35,7 +35,7 @@ class Started(NamedTuple):
 
 
 class Sync(Protocol):
-    """Both ways. Methods are collective.
+    """A way to start calls together. Methods are collective.
 
     unready: how often this rank came only after a start, so far.
     """
@@ -43,16 +43,16 @@ class Sync(Protocol):
     unready: int
 
     def agree(self) -> None:
-        """Before a size, and now and then: whatever the ranks must know of each other."""
+        """Exchange what the ranks must know of each other: before each size, and from time to time."""
 
     def is_stale(self) -> bool:
         """Return whether it is time to agree again; this rank's opinion."""
 
     def calls(self, expected: float) -> Callable[[], Started]:
-        """Before some calls that take about `expected` seconds: what waits for the start of each."""
+        """Return a function that waits for the start of each of some calls, which take about `expected` seconds."""
 
     def learn(self, unready: int, calls: int) -> None:
-        """After some calls: for how many of them a rank came too late, as the ranks agree."""
+        """Adapt after some calls, for `unready` of which a rank came too late, as the ranks agree."""
 
 
 class Barrier:
@@ -65,7 +65,7 @@ class Barrier:
         """Agree on nothing."""
 
     def is_stale(self) -> bool:
-        """Never."""
+        """Return False: barriers depend on no clocks."""
         return False
 
     def calls(self, expected: float) -> Callable[[], Started]:
@@ -79,7 +79,7 @@ class Barrier:
         return start
 
     def learn(self, unready: int, calls: int) -> None:
-        """Nobody is late for a barrier."""
+        """Ignore the counts: no rank is late for a barrier."""
 
 
 class Window:

@@ -1,4 +1,4 @@
-"""Who measures a program: its communicators and its contender, seen to run before anything is printed."""
+"""Prepare a program's measurement: its communicators, and its contender, rehearsed before anything is printed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check(wanted: Program, asked: Options, p: int, algorithm: str, engine: str) 
 
 @contextmanager
 def measuring(wanted: Program, asked: Options, world: Any, algorithm: str, engine: str) -> Iterator[Any]:
-    """Whoever measures, on communicators that are freed at the end, but not after an error. Collective.
+    """Provide the object that measures, on communicators that are freed at the end, but not after an error. Collective.
 
     Raises ParameterError, PreconditionError or EngineError for what these ranks or this MPI do not suit.
     """

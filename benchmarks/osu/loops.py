@@ -15,16 +15,16 @@ Once = Callable[[int], Sequence[float]]
 
 
 class Around(Protocol):
-    """What is done before and after the call of an iteration, and not timed."""
+    """The untimed work before and after the call of an iteration."""
 
     def before(self, iteration: int) -> None: ...
     def after(self, iteration: int) -> None: ...
 
 
 def repeated(once: Once, around: Around, repeats: Repeats) -> np.ndarray:
-    """Return what each timed iteration's call returns, seconds, one row each.
+    """Return the seconds that `once` returns in each timed iteration, one row each.
 
-    Once and around are told which iteration.
+    `once` and the methods of `around` receive the iteration's number.
     """
     rows = []
     with collection_off():

@@ -40,7 +40,7 @@ REPEATS = {
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for, checked. Sizes in bytes; root is a rank, or None, which rotates."""
+    """The checked options of a program. Sizes in bytes; root is a rank, or None, which rotates."""
 
     low: int = 1
     high: int = 1 << 20

@@ -58,17 +58,17 @@ class Program:
 
     @property
     def sized(self) -> bool:
-        """Whether there are messages, and so sizes and types."""
+        """Return whether the program has messages, and so sizes and types."""
         return self.collective != "barrier"
 
     @property
     def overlaps(self) -> bool:
-        """Whether it computes meanwhile, and prints what that hides."""
+        """Return whether the program computes during its calls and prints the overlap."""
         return self.form == "nonblocking"
 
     @property
     def collects(self) -> bool:
-        """Whether a buffer holds a share of every rank, so that memory for p sizes is needed."""
+        """Return whether a buffer holds a share of every rank, so that it needs memory for p sizes."""
         meaning = PATTERNS[self.collective].meaning if self.collective else None
         return meaning is not None and not meaning.reduces and meaning.naming in ("rank", "pair")
 

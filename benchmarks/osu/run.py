@@ -13,7 +13,7 @@ from .programs import Program
 
 
 class Measures(Protocol):
-    """Whoever knows a program's timed calls."""
+    """An object that makes a program's timed calls."""
 
     def measure(self, kind: str, size: int, repeats: Repeats) -> Row: ...
 

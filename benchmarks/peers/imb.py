@@ -2,9 +2,9 @@
 
 IMB prints t_max, the longest over ranks of a rank's mean time. One call a line makes that the longest time of this
 call over ranks, which is our statistic: so every length is listed as many times as there are rounds, each of one
-repetition. IMB makes a call before it that it does not time, whatever it is told. Its bytes are the vector of
-allreduce, reduce and bcast, and otherwise one rank's share, also of reduce_scatter: the bytes on a link tell so.
-Reductions are of doubles; what is only moved are bytes. Answers are not checked: this build of IMB cannot.
+repetition. IMB always makes an untimed call before it, with any options. Its sizes are the vector for allreduce,
+reduce and bcast, and otherwise one rank's share, also for reduce_scatter, as the bytes on a link show. Reductions
+are of doubles; the other collectives move bytes. Answers are not checked: this build of IMB cannot.
 """
 
 from __future__ import annotations

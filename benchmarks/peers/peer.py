@@ -15,7 +15,7 @@ class Missing(ValueError):
 
 
 class Call(NamedTuple):
-    """What is timed: a collective, and its size in bytes as patterns.py means it."""
+    """A collective to time, and its size in bytes as patterns.py defines it."""
 
     collective: str
     size: int
@@ -23,7 +23,7 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of a call. note: why there are no times; valid: None where answers are not checked."""
+    """The times of a call. note: why there are none; valid: None where answers are not checked."""
 
     samples_us: Times
     valid: bool | None = None
@@ -63,7 +63,7 @@ class Launch(Protocol):
 
 
 class Peer(Protocol):
-    """What can be timed beside native. name: as in results; about: name and version, for people."""
+    """A program to time beside native. name: as in results; about: name and version, for people."""
 
     @property
     def name(self) -> str: ...

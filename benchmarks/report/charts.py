@@ -40,7 +40,7 @@ NEAR = 0.1  # of the limit: further away its line would only squeeze the others
 
 @dataclass(frozen=True)
 class Measure:
-    """What stands on the y axis: a field of the records, its words, its scale."""
+    """A quantity on the y axis: its field in the records, its title and labels, its scale."""
 
     field: str
     title: str
@@ -170,7 +170,7 @@ def _shape(looks: Mapping[str, Look], legend: bool) -> alt.Shape:
 
 
 def tooltip() -> list[alt.Tooltip]:
-    """Return what is told of a point."""
+    """Return the fields that a point's tooltip shows."""
     return [
         alt.Tooltip("contender:N", title="algorithm"),
         alt.Tooltip("chose:N", title="chose"),

@@ -45,7 +45,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came of comparing. wrong: rows whose answer is wrong in the new run and was not in the old."""
+    """The changes between two runs. wrong: rows whose answer is wrong in the new run and was not in the old."""
 
     changes: tuple[Change, ...]
     only_old: tuple[Row, ...]
@@ -59,7 +59,7 @@ class Comparison:
 
     @property
     def worse(self) -> bool:
-        """Whether anything got slower or wrong."""
+        """Return whether any row got slower or wrong."""
         return bool(self.count(SLOWER) or self.wrong)
 
 

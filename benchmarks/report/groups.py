@@ -1,8 +1,8 @@
-"""Rows of all files, gathered into what one table or one picture shows: one setting on one place.
+"""Gather the rows of all files into groups, each for one table or picture: one setting on one place.
 
-Runs of mpicoll are told apart by their MPI library and placement where these differ, and by their files' names
-where the same was measured twice. Rows of other programs tell less: what a file does not tell fits everything, so
-an OSU or IMB row stands beside all runs that it fits, or by itself if there is none.
+Titles distinguish runs of mpicoll by their MPI library and placement where these differ, and by their files' names
+where the same was measured twice. Rows of other programs record less. A fact that a file does not record fits
+everything, so an OSU or IMB row appears beside all runs that it fits, or by itself if there is none.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _seats(row: Row, own: Sequence[Key]) -> list[Key]:
 
 
 def fits(told: Iterable[object], known: Iterable[object]) -> bool:
-    """Return whether all that is told, which is what is not None, agrees with what is known."""
+    """Return whether every fact of `told` that is not None equals its counterpart in `known`."""
     return all(one is None or one == other for one, other in zip(told, known))
 
 

@@ -45,7 +45,7 @@ class Number(NamedTuple):
 
 @dataclass(frozen=True)
 class Reductions:
-    """What reductions are done with, told once at the top."""
+    """The dtype and operator of all reductions, which IMB prints once at the top."""
 
     dtype: str | None
     op: str | None

@@ -19,7 +19,7 @@ MEAN_OF_ALL = "mean over calls and ranks"
 
 
 class Setting(NamedTuple):
-    """What was called: rows of one setting may stand in one picture."""
+    """The settings of a collective call; rows of one setting may share a picture."""
 
     collective: str
     form: str = "blocking"
@@ -32,7 +32,7 @@ class Setting(NamedTuple):
 
     @property
     def reduces(self) -> bool:
-        """Whether it computes, so that the type of its numbers matters beside their bytes."""
+        """Return whether the collective computes, so that the type of its numbers matters beside their bytes."""
         meant = COLLECTIVES.get(base_collective(self.collective))
         return meant is not None and meant.reduces
 
@@ -61,7 +61,7 @@ class Setting(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What it was called on. where: what else tells this run from others that are shown beside it."""
+    """The ranks and hosts of a run. where: what else distinguishes it from the runs shown beside it."""
 
     ranks: int | None
     hosts: int | None
@@ -130,43 +130,43 @@ class Row:
 
     @property
     def contender(self) -> str:
-        """Who it was: the algorithm, and the engine where one was forced."""
+        """Return the label of the algorithm, with the engine where one was forced."""
         return Contender(self.algorithm, self.engine, None).label
 
     @property
     def chose(self) -> str | None:
-        """What auto chose, where the file tells; None for others."""
+        """Return the algorithm that auto chose, if the file records it; None for other algorithms."""
         return self.ran.get("algorithm") or None if self.algorithm == AUTO else None
 
     @property
     def counts_as(self) -> str:
-        """Who it is where algorithms are compared: for auto the contender that it chose."""
+        """Return the label to compare algorithms by: for auto, that of the algorithm it chose."""
         return Contender(self.chose or self.algorithm, self.engine, None).label
 
     @property
     def ran_as(self) -> tuple[str, str | None]:
-        """The algorithm and the engine that ran, as far as the file tells."""
+        """Return the algorithm and the engine that ran, as far as the file records them."""
         algorithm = self.chose or self.algorithm
         return algorithm, None if algorithm == NATIVE else self.ran.get("engine") or self.engine
 
     @property
     def label(self) -> str:
-        """Who it was, and for auto what it chose."""
+        """Return the contender's label and, for auto, the algorithm that it chose."""
         return f"{self.contender}: {self.chose}" if self.chose else self.contender
 
     @property
     def native(self) -> bool:
-        """Whether it is MPI's own."""
+        """Return whether the algorithm is MPI's own."""
         return self.algorithm == NATIVE
 
     @property
     def right(self) -> bool:
-        """Whether it has a time, and is not known to have answered wrongly."""
+        """Return whether the row has a time and its answer is not known to be wrong."""
         return self.median_us is not None and self.valid is not False
 
     @property
     def bandwidth(self) -> float | None:
-        """The bus bandwidth, or what the file tells instead."""
+        """Return the bus bandwidth, or the algorithm bandwidth if the file does not record it."""
         return self.busbw if self.busbw is not None else self.algbw
 
 
@@ -183,6 +183,6 @@ class Run:
 
     @property
     def told(self) -> str:
-        """One line for people: what was read."""
+        """Return one line for people: the file, the program, and the rows read and left out."""
         lost = f"; {self.left_out} line{'s' * (self.left_out != 1)} left out, not whole" if self.left_out else ""
         return f"{self.name}: {self.kind}, {len(self.rows)} row{'s' * (len(self.rows) != 1)}{lost}"

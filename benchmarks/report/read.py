@@ -1,4 +1,4 @@
-"""Any results file: who wrote it is told from what is in it, never from its name."""
+"""Read any results file: its content, never its name, determines which program wrote it."""
 
 from __future__ import annotations
 

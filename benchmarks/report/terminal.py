@@ -32,7 +32,7 @@ def legend(groups: Sequence[Group]) -> str:
 
 
 def table(group: Group) -> Table:
-    """Return a table of a group; the fastest right row of each size is bold, columns nobody fills are left out."""
+    """Return a table of a group; the fastest right row of each size is bold, and empty columns are left out."""
     lines = [(row, _cells(row)) for row in group.rows]
     used = [at for at, name in enumerate(COLUMNS) if any(str(cells[at]) for _, cells in lines)]
     made = Table(title=group.title, box=box.SIMPLE_HEAD, title_justify="left")

@@ -193,7 +193,7 @@ class Writer:
 
 @dataclass
 class Lines:
-    """What a launch of `mpicoll bench` wrote. failure: why that is not all, with its last words, in one line."""
+    """The lines that a `mpicoll bench` launch wrote. failure: why some are missing and its last words, in one line."""
 
     environment: dict[str, Any] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)

@@ -41,9 +41,9 @@ ALONE, BASELINE = "one process", "DDP, Gloo"
 
 @dataclass(frozen=True)
 class Learnt:
-    """What came of one contender: losses of steps, the largest part by which one differs from Gloo's, milliseconds.
+    """The training of one contender: losses of steps, their largest relative difference from Gloo's, milliseconds.
 
-    speedup is the paired ratio of one process's time to this one's.
+    speedup is the paired ratio of one process's time to this contender's.
     """
 
     name: str

@@ -28,7 +28,7 @@ REST = 0.002  # seconds between two looks at whether rank 0 is done: a rank that
 
 @dataclass(frozen=True)
 class Contender:
-    """What takes part: a call that is given the number of the round. alone: rank 0 makes it while the others rest."""
+    """A call that takes the number of the round. alone: rank 0 makes it while the other ranks sleep."""
 
     name: str
     call: Callable[[int], Any]

@@ -47,9 +47,9 @@ NOTHING, ON_GLOO, ON_OURS = "no communication", "Gloo", "mpicoll"
 
 @dataclass(frozen=True)
 class Step:
-    """What came of one contender: milliseconds, and how many times faster than Gloo; intervals of 95 %.
+    """The steps of one contender: milliseconds, and how many times faster than Gloo; intervals of 95 %.
 
-    limit_ms is what the busiest link needs; loss is that of the last step, the mean over ranks.
+    limit_ms is the time that the busiest link needs; loss is that of the last step, the mean over ranks.
     """
 
     kind: str

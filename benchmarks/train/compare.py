@@ -22,7 +22,7 @@ REST = 0.002  # seconds between two looks at whether rank 0 is done: a rank that
 
 @dataclass
 class Measured:
-    """What one rank saw of a pattern: its books, its losses, and the last step's history with times from its begin."""
+    """One rank's record of a pattern: losses, account, when the last step began, and the most bytes held, by kind."""
 
     losses: list[float]
     account: Account
@@ -31,13 +31,13 @@ class Measured:
 
     @property
     def events(self) -> list[Event]:
-        """The calls of the last step."""
+        """Return the calls of the last step, with times from its begin."""
         zero = self.began
         return [Event(e.began - zero, e.waited - zero, e.ended - zero, e.name) for e in self.account.events]
 
     @property
     def history(self) -> list[tuple[float, tuple[int, ...]]]:
-        """What was held in the course of the last step."""
+        """Return the bytes held during the last step, as (seconds from its begin, bytes of each kind)."""
         return [(max(0.0, at - self.began), held) for at, held in self.account.watch.history]
 
 

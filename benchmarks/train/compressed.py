@@ -43,7 +43,7 @@ CLASSES, LAYERS = 10, 2
 
 @dataclass(frozen=True)
 class Learnt:
-    """What came of one codec: accuracies in percent, one a seed; bytes a rank sends in a step, seconds of a step."""
+    """The trainings with one codec: accuracies in percent, one a seed; bytes a rank sends and seconds, per step."""
 
     codec: str
     ranks: int

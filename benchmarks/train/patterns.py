@@ -27,7 +27,7 @@ Step = Callable[[int], float]  # from the number of a step to the loss of its ba
 
 @dataclass(frozen=True)
 class Work:
-    """What is trained: data, sizes of models, samples of a batch, all ranks' together."""
+    """The data, the sizes of models, and the samples of a batch over all ranks together."""
 
     digits: Digits
     text: Text
@@ -50,7 +50,7 @@ class Work:
 
     @property
     def shape(self) -> Shape:
-        """The transformer's."""
+        """Return the shape of the transformer."""
         return Shape(len(self.text.characters), context=32, width=64, heads=4, blocks=UNITS - 2, dtype=self.dtype)
 
     def optimizer(self) -> Sgd:

@@ -1,4 +1,4 @@
-"""What serves calls of each size, as found, and the rules of a table that come of it."""
+"""The measured choice for calls of each size, and the rules of a table made from these choices."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..cases.contenders import AUTO
 
 @dataclass(frozen=True)
 class Found:
-    """What serves a call of so many bytes, as comm.explain() counts them, and what that takes; seconds.
+    """The choice for a call of `nbytes`, as comm.explain() counts them; times in seconds.
 
-    algorithm: auto for what the rules say, and rule is what that is.
+    algorithm: auto where the rules' own choice stays, and rule names the algorithm that they choose.
     """
 
     nbytes: int
@@ -30,15 +30,15 @@ class Found:
     window: int = WINDOW
 
     def is_as(self, other: Found) -> bool:
-        """Return whether the same serves."""
+        """Return whether both sizes have the same choice."""
         said = attrgetter("algorithm", "chunk_bytes", "window")
         return bool(said(self) == said(other))
 
 
 def rules(found: Sequence[Found]) -> list[dict[str, Any]]:
-    """Rules for a table: from the geometric mean of neighbouring sizes on, where another serves.
+    """Return the rules for a table. Between neighbouring sizes with other choices, a rule begins at the geometric mean.
 
-    Far beyond the last size nothing was measured, so there the rules of auto hold.
+    Nothing was measured far beyond the last size, so the rules of auto hold there.
     """
     made: list[dict[str, Any]] = []
     for before, here in zip((None, *found), found):

@@ -1,4 +1,4 @@
-"""Barrier: nobody leaves before everybody has come."""
+"""Barrier: no rank leaves before every rank has entered."""
 
 from ..schedules.blocks import power_of_two_floor, powers_of_two
 from ..schedules.combinators import embed, forward, mirror, then
@@ -10,7 +10,7 @@ from . import gather
 
 
 def _tokens(part: Strands) -> Strands:
-    """The same messages without their blocks."""
+    """Return the same messages without their blocks."""
     return Strands(
         tuple(tuple(op._replace(blocks=()) for op in step if not isinstance(op, Local)) for step in strand)
         for strand in part

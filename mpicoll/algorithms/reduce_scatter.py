@@ -46,7 +46,7 @@ def pairwise(p: int, rank: int) -> Steps:
 
 
 def folded(core: Program, p: int, rank: int) -> Strands:
-    """A reduce-scatter of a power of two ranks on any p: the blocks of a rank and the one folded into it are one."""
+    """Run a power-of-two reduce-scatter on any p: a rank and the one folded into it share one block of the core."""
     extra = p - power_of_two_floor(p)
 
     def blocks(virtual: int) -> tuple[int, ...]:
@@ -56,7 +56,7 @@ def folded(core: Program, p: int, rank: int) -> Strands:
 
 
 def halving(p: int, rank: int) -> Steps:
-    """The power-of-two core: swap halves with the rank half the range away, fold, go on in one's own half."""
+    """Yield the power-of-two core: swap halves with the rank half the range away, fold, and repeat in the own half."""
     half = p // 2
     first = 0
     while half:

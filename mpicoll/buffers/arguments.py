@@ -32,10 +32,10 @@ _INTS = range(-(1 << 31), 1 << 31)  # what a C int holds
 class Arguments:
     """The checked arguments of one call.  A side that this rank does not have, or that is in place, is None.
 
-    `counts` is only for reduce_scatter: the elements of every rank; and for collectives with counts for every rank:
-    this rank's blocks. `unsettled`: only the ranks together know them,
-    and `set_counts` is due. `one`: what the caller passed for the buffer that is both, where the send side says in
-    place without MPI.IN_PLACE or None; mpi4py before 4.2 must be told.
+    `counts`: for reduce_scatter the elements of every rank, for the v-forms this rank's blocks, otherwise None.
+    `unsettled`: a rank alone does not know the counts; the ranks exchange them and call `set_counts`.
+    `one`: the caller's message, if send and receive side are one buffer without MPI.IN_PLACE or None. mpi4py before
+    4.2 does not recognise such a call as in place.
     """
 
     __slots__ = ("counts", "in_place", "one", "recv", "send", "unsettled")
@@ -52,7 +52,7 @@ class Arguments:
 
     @property
     def contiguous(self) -> bool:
-        """Whether nothing is to be packed."""
+        """Return whether both sides are contiguous, so that nothing has to be packed."""
         send, recv = self.send, self.recv
         return (send is None or send.contiguous) and (recv is None or recv.contiguous)
 
@@ -61,7 +61,7 @@ class Arguments:
 
 
 def parse_bcast(buf: Any, root: int, rank: int, size: int) -> Arguments:
-    """`send` and `recv` are one buffer, which the root may have read-only."""
+    """Return the arguments of a bcast: `send` and `recv` are one buffer, which may be read-only at the root."""
     root = check_root(root, size)
     one = buffer(buf, rank != root)
     return Arguments(one, one, False)

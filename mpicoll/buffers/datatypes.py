@@ -1,4 +1,4 @@
-"""What we need to know of an MPI datatype, looked up once.
+"""The facts on an MPI datatype that mpicoll needs, looked up once.
 
 The facts on predefined datatypes are found by their handles, which live as long as MPI does. The handle of a derived
 one can be given to another type after `Free`, so its facts are an attribute of the datatype and go with it.
@@ -63,15 +63,15 @@ _PAIRS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TypeFacts:
-    """What we know of one datatype.  Sizes are in bytes.
+    """The facts on one datatype.  Sizes are in bytes.
 
     `kind` is integer, floating, complex, logical, byte, pair or other, and `group` the standard's finer name
     ("Fortran integer" takes fewer operators than "C integer").  `dtype` is what a NumPy kernel would use, or
     None.  `dense`: memory holds the data in order with nothing between, so moving bytes moves the data.
     `contiguous`: dense, or a predefined pair, whose padding is harmless where every rank uses the same type.
     `basic` and `nbasic` are the type signature where it is one predefined type repeated, else None and 0.
-    `runs` says where the bytes lie, None where only MPI knows. `datatype` is alive as long as the user's is: what
-    may outlast a call works on `runs`, or calls `keep_alive`.
+    `runs` says where the bytes lie, None where only MPI knows. `datatype` is valid only while the user's is:
+    an object that may outlive a call works on `runs`, or calls `keep_alive`.
     """
 
     datatype: MPI.Datatype

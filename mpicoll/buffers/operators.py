@@ -80,18 +80,18 @@ class Operator(NamedTuple):
 
     @property
     def is_low(self) -> bool:
-        """Whether its elements have less than 32 bits, and are folded in float32."""
+        """Return whether the elements have fewer than 32 bits, and are folded in float32."""
         return self.dtype is not None and rules.low(self.dtype) is not None
 
     @property
     def rounds(self) -> bool:
-        """Whether every fold of its elements rounds: sums and products of less than 32 bits."""
+        """Return whether every fold rounds: sums and products of elements with fewer than 32 bits."""
         return self.is_low and self.name in ("SUM", "PROD", "AVG")
 
     def kernel_args(self, p: int, float32_sums: bool = False) -> KernelArgs:
-        """Return what folds elements of its type on p ranks, and divides them for an average.
+        """Return the kernels that fold elements of its type on p ranks, and divide them for an average.
 
-        float32_sums: of a plan whose partial sums are float32.
+        float32_sums: the plan keeps partial sums in float32.
         """
         if self.dtype is None:
             return KernelArgs(self.kernel)

@@ -57,17 +57,17 @@ class Runs:
 
     @property
     def solid(self) -> bool:
-        """Whether they are one run."""
+        """Return whether this is a single run without loops."""
         return self.offsets.size == 1 and not self.loops
 
     @cached_property
     def layout(self) -> Layout:
-        """The same, as the kernels take it."""
+        """Return the arrays that the kernels take."""
         counts, strides = np.array(self.loops, np.int64).reshape(-1, 2).T
         return Layout(*map(np.ascontiguousarray, (counts, strides, self.offsets, self.lengths)))
 
     def flat(self) -> tuple[np.ndarray, np.ndarray]:
-        """Offsets and lengths with the loops unrolled."""
+        """Return offsets and lengths with the loops unrolled."""
         offsets = self.offsets
         for count, stride in reversed(self.loops):
             offsets = (stride * np.arange(count)[:, None] + offsets).ravel()
@@ -77,7 +77,7 @@ class Runs:
         return Runs(self.offsets + by, self.lengths, self.loops) if by else self
 
     def repeated(self, count: int, stride: int) -> Runs:
-        """`count` times, each `stride` bytes behind the one before."""
+        """Return the runs repeated `count` times, `stride` bytes apart."""
         if count == 0 or not self.offsets.size:
             return Runs.of([], [])
         if count == 1:

@@ -1,7 +1,7 @@
-"""A call's arguments as they are when it is made, which nobody changes while the call reads them more than once.
+"""Snapshots of a call's arguments, so that they cannot change while the call reads them more than once.
 
-A caller's lists and arrays are the caller's: another thread, a signal handler or a finaliser may put other things into
-a list, or give an array another shape, at any moment in which Python runs.
+The caller owns its lists and arrays. Another thread, a signal handler or a finaliser may change a list, or reshape an
+array, whenever Python code runs.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import numpy as np
 
 
 def snapshot(send: Any, recv: Any) -> tuple[Any, Any]:
-    """Return buffer arguments that say the same on the same memory, in lists, tuples and arrays of their own.
+    """Return equal buffer arguments on the same memory, in new lists, tuples and arrays.
 
-    One object that is given for both stays one object. What is no list, tuple or numpy.ndarray stays as it is.
+    If send and recv are one object, so are the results. Other objects than lists, tuples and arrays are returned as is.
     """
     taken = _message(send)
     return taken, taken if recv is send else _message(recv)
 
 
 def _message(message: Any) -> Any:
-    """Return a buffer, or a list that begins with one: `[buffer, count, displacement, datatype]` or a shorter form."""
+    """Return the snapshot of a buffer, or of `[buffer, count, displacement, datatype]` or one of its shorter forms."""
     if type(message) is np.ndarray:
         return message.view()
     if not isinstance(message, (list, tuple)):

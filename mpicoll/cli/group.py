@@ -55,7 +55,7 @@ class _OneLine:
     """Commands whose errors are one line, and which end with the right status."""
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
-        """Run, print what went wrong, and exit."""
+        """Run the command, print any error, and exit."""
         run: Any = super().main  # type: ignore[misc]
         if not standalone_mode:
             return run(*args, standalone_mode=False, **extra)
@@ -65,7 +65,7 @@ class _OneLine:
             click.echo(error.format_message())
             sys.exit(USAGE)
         except click.ClickException as error:
-            if rank() == 0 or not isinstance(error, click.UsageError):  # all ranks were asked the same
+            if rank() == 0 or not isinstance(error, click.UsageError):  # all ranks got the same arguments
                 _say(error)
             else:
                 stderr.listen()
@@ -95,7 +95,7 @@ def _say(error: click.ClickException) -> None:
 
 @contextlib.contextmanager
 def asking() -> Iterator[None]:
-    """Turn an error of what was asked wrongly into a usage error."""
+    """Turn an error about the arguments into a usage error."""
     try:
         yield
     except (MpicollError, ValueError) as error:
@@ -103,9 +103,9 @@ def asking() -> Iterator[None]:
 
 
 def refuse(trouble: str, together: bool = False) -> None:
-    """End all ranks with a usage error where there is trouble.
+    """Raise a usage error if there is trouble.
 
-    together: whether all ranks come here and use MPI, so that trouble on any of them ends all.
+    together: whether all ranks call this and use MPI; trouble on any rank then ends all of them.
     """
     if together:
         trouble = _first(trouble)

@@ -15,7 +15,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 SCRIPT, MODULE, CODE, STDIN = "script", "-m", "-c", "-"
-# Where a traceback passes through before it comes to the program.
+# Files whose frames precede the program's in a traceback.
 _BEFORE = {
     __file__,
     runpy.__file__,
@@ -27,7 +27,7 @@ _BEFORE = {
 
 @dataclass
 class Program:
-    """What to run: kind is one of SCRIPT, MODULE, CODE and STDIN, what the file, the module or the code."""
+    """The program to run. kind: SCRIPT, MODULE, CODE or STDIN; what: the file, the module or the code."""
 
     kind: str
     what: str | bytes
@@ -59,7 +59,7 @@ class Program:
         return ""
 
     def run(self) -> None:
-        """Run it as __main__, which stays what it made it. Whatever it raises comes through."""
+        """Run the program as __main__, which is not restored afterwards. Exceptions of the program propagate."""
         main = sys.modules["__main__"] = ModuleType("__main__")
         main.__dict__.update(__builtins__=builtins, __annotations__={})
         sys.argv[:] = [str(self.what) if self.kind == SCRIPT else self.kind, *self.arguments]
@@ -90,12 +90,12 @@ def own_frames(traceback: TracebackType | None, *before: str) -> TracebackType |
 
 
 def _holds_modules(path: Any) -> bool:
-    """Return whether it is a directory or an archive, whose __main__ is what runs."""
+    """Return whether the path is a directory or an archive, whose __main__ runs."""
     return pkgutil.get_importer(path) is not None
 
 
 def _come_first(place: str) -> None:
-    """Let the program's place be where imports look first, in place of this one's."""
+    """Put the program's directory first in sys.path, in place of this command's."""
     if not getattr(sys.flags, "safe_path", sys.flags.isolated):
         sys.path[0] = place
 
@@ -108,5 +108,5 @@ def _run_script(path: str, main: ModuleType) -> None:
 
 
 def _run_module(name: Any, named: bool) -> None:
-    """Run as the interpreter itself does; runpy.run_module would put another __main__ in place, for a while only."""
+    """Run a module as the interpreter does; runpy.run_module would replace __main__ only temporarily."""
     runpy._run_module_as_main(name, named)  # type: ignore[attr-defined]

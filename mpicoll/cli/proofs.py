@@ -21,7 +21,7 @@ Task = tuple[Name, int]  # to prove an algorithm at p ranks
 
 
 class Proof(NamedTuple):
-    """What came of proving one algorithm at one p; unfit: why that p will not do."""
+    """The result of proving one algorithm at one p; unfit: why the algorithm does not support that p."""
 
     algorithm: Name
     p: int
@@ -33,7 +33,7 @@ class Proof(NamedTuple):
 
 @dataclass
 class Proofs:
-    """What came of one algorithm at all p."""
+    """The results of one algorithm at all p."""
 
     proved: list[int] = field(default_factory=list)
     failed: dict[int, str] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Proofs:
     seconds: float = 0.0
 
     def add(self, proof: Proof) -> None:
-        """Note one more p."""
+        """Add the result at one p."""
         self.schedules += proof.schedules
         self.seconds += proof.seconds
         if proof.failure is not None:
@@ -113,6 +113,6 @@ def _completed(pool: ProcessPoolExecutor, futures: Sequence[Future[Proof]]) -> I
 
 
 def _collect_rarely() -> None:
-    """Proofs make millions of small objects and few cycles: looking for those less often saves a tenth."""
+    """Collect garbage less often: proofs make millions of small objects and few cycles, so this saves a tenth."""
     gc.freeze()
     gc.set_threshold(100_000, 50, 50)

@@ -52,10 +52,10 @@ def facts(entry: Algorithm) -> dict[str, Any]:
 
 
 def same_bits(entry: Algorithm) -> dict[str, Any] | None:
-    """Between what a result is the same bit for bit; None where nothing is reduced, and bits only move.
+    """Return what a result's bits do not depend on; None for collectives that reduce nothing, and only move bits.
 
-    on_all_ranks is None where no two ranks have the same result, and where it is not known; unless says why it is not
-    known, or for which parameters and ranks it does not hold.
+    on_all_ranks is None if no two ranks have the same result, or if the answer is unknown. unless says why it is
+    unknown, or for which parameters and ranks the bits differ.
     """
     if not entry.collective.reduces:
         return None
@@ -97,14 +97,14 @@ def strands(entry: Algorithm, p: int) -> int:
 
 
 class Measured(NamedTuple):
-    """What one schedule took when it was played: steps, and the most a rank sent or received as a share of n."""
+    """The measured cost of a played schedule: steps, and the most that a rank sent or received, as a share of n."""
 
     steps: int
     bytes: Fraction
 
 
 def measured(entry: Algorithm, p: int, **given: Any) -> Measured | None:
-    """Return what an algorithm takes at p ranks; None where p will not do."""
+    """Return the measured cost of an algorithm at p ranks; None if it does not support p."""
     if not suits(entry, p, **given):
         return None
     schedule = Schedule(entry, p, **given)

@@ -12,7 +12,7 @@ SIGNS: dict[type[ast.AST], str] = {
     ast.Mod: " mod ", ast.BitAnd: " & ", ast.BitOr: " or ", ast.BitXor: " xor ", ast.LShift: " << ", ast.RShift: " >> ",
     ast.Gt: ">", ast.GtE: "≥", ast.Lt: "<", ast.LtE: "≤", ast.Eq: "=", ast.NotEq: "≠", ast.And: " and ", ast.Or: " or ",
 }  # fmt: skip
-WHOLE, LOOSE, POWER, NAME = 0, 0.5, 4, 5  # how tightly what is around holds
+WHOLE, LOOSE, POWER, NAME = 0, 0.5, 4, 5  # how tightly the surrounding operator binds
 
 
 def pretty(expression: str) -> str:
@@ -34,10 +34,10 @@ def pretty(expression: str) -> str:
 
 
 class _Writer:
-    """Writes an expression, in parentheses where what is around it holds more tightly."""
+    """Writes an expression, in parentheses where the surrounding operator binds more tightly."""
 
     def write(self, node: ast.expr, around: float = WHOLE) -> str:
-        """Return the words of a node; around: how tightly its surroundings hold."""
+        """Return the text of a node; around: how tightly the surrounding operator binds."""
         method = getattr(self, f"_{type(node).__name__.lower()}", None)
         return method(node, around) if method else ast.unparse(node)
 
@@ -46,7 +46,7 @@ class _Writer:
         level = LEVELS.get(type(node.op), LOOSE)
         if isinstance(node.op, ast.FloorDiv):
             return f"⌊{self._ratio(left, right)}⌋"
-        if level == LOOSE:  # rare ones, whose precedence nobody remembers
+        if level == LOOSE:  # rare operators, whose precedence readers do not know
             said = f"{self.write(left, POWER)}{sign}{self.write(right, POWER)}"
         elif isinstance(node.op, ast.Mult):
             first = self.write(left, POWER if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Div) else level)

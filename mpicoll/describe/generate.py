@@ -82,7 +82,7 @@ divided once. Left out are
 
 
 def variants(entry: Algorithm) -> list[dict[str, Any]]:
-    """Choices worth a picture and numbers of their own: the defaults, or each word of a parameter that has a few."""
+    """Return the choices that get a picture and numbers: the defaults, or each word of a parameter that has a few."""
     for name, parameter in entry.parameters.items():
         if isinstance(parameter.kind, OneOf):
             return [{name: word} for word in parameter.kind.words]
@@ -198,7 +198,7 @@ def pages() -> dict[str, str]:
 
 
 def readme(text: str) -> str:
-    """README with its table of algorithms as it should be."""
+    """Return the text of README with its table of algorithms updated."""
     before, _, rest = text.partition(BEGIN)
     return f"{before}{BEGIN}\n{_families()}{END}{rest.partition(END)[2]}"
 
@@ -213,9 +213,9 @@ def _families() -> str:
 
 
 def changes(root: Path) -> dict[str, str | None]:
-    """Return what of a checkout's files is not as it should be.
+    """Return the outdated files of a checkout.
 
-    Each path with its content, None for one that is left over.
+    The dictionary maps a path to the content it should have; None means that the file should be deleted.
     """
     wanted: dict[str, str | None] = {f"docs/{path}": content for path, content in pages().items()}
     wanted["README.md"] = readme((root / "README.md").read_text(encoding="utf-8"))
@@ -229,7 +229,7 @@ def _content(file: Path) -> str | None:
 
 
 def write(root: Path) -> list[str]:
-    """Write what is not as it should be, delete pictures of what is no more; returns the paths."""
+    """Write outdated files, delete pictures that are no longer generated, and return the paths."""
     changed = changes(root)
     for path, content in changed.items():
         if content is None:

@@ -1,4 +1,4 @@
-"""What a picture of a schedule shows: its messages, and after each step what every rank has just got."""
+"""The content of a picture of a schedule: its messages, and the blocks that each step gave every rank."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Block = Hashable
 
 
 class Note(NamedTuple):
-    """What a rank has just got: the blocks and whose contributions are in them; done when nothing is missing."""
+    """Blocks that a rank got in a step, with their contributors; done: nothing is missing any more."""
 
     text: str
     done: bool
@@ -28,7 +28,7 @@ class Note(NamedTuple):
 
 
 class Picture:
-    """What is to be drawn: the messages by the step they start in, the notes by step and rank."""
+    """The items to draw: messages by the step they start in, notes by step and rank."""
 
     def __init__(self, schedule: Schedule) -> None:
         player = _Recorder(schedule)
@@ -45,12 +45,12 @@ class Picture:
 
     @property
     def total(self) -> int:
-        """How many messages there are."""
+        """Return the number of messages."""
         return sum(map(len, self.messages.values()))
 
     @property
     def strands(self) -> dict[int, list[Block]]:
-        """The strands that send something, each with the blocks that move in it."""
+        """Return the strands that send messages, each with the blocks that move in it."""
         found: dict[int, dict[Block, None]] = defaultdict(dict)
         for at in self.messages.values():
             for message in at:
@@ -59,7 +59,7 @@ class Picture:
 
     @property
     def headline(self) -> str:
-        """What is shown, in one line: with the messages, and the most bytes any rank sends or receives."""
+        """Return a one-line summary: steps, messages, and the most bytes that a rank sends or receives."""
         counts = f"{many(self.steps, 'step')}, {many(self.total, 'message')}"
         moved = "" if self.schedule.collective.naming == "none" else f", at most {share(self.moved)} bytes per rank"
         return f"{self.schedule.title}, p = {self.p}: {counts}{moved}"
@@ -84,7 +84,7 @@ class Picture:
 
 @dataclass
 class _Got:
-    """The end of one rank's step: the values of all it wrote."""
+    """The end of one step of one rank: the values of all places that the step wrote."""
 
     rank: int
     strand: int
@@ -100,7 +100,7 @@ class _Got:
         return self.folds_from + self.plain_from
 
     def sources_of(self, folds: bool) -> tuple[int, ...]:
-        """Return the ranks whose messages were folded in, or were not."""
+        """Return the ranks whose messages were folded in, or those whose messages were not."""
         return self.folds_from if folds else self.plain_from
 
 

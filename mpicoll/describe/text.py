@@ -132,7 +132,7 @@ class _SpaceTime:
 
 
 def pack(messages: Iterable[Message]) -> list[list[Message]]:
-    """Messages in as few lines as it takes for none to cross another; short ones first."""
+    """Arrange messages in lines so that none crosses another in its line, placing short ones first."""
     lines: list[list[Message]] = []
     order = sorted(messages, key=lambda m: (abs(m.source - m.destination), m.strand, min(m.source, m.destination)))
     for message in order:
@@ -145,7 +145,7 @@ def pack(messages: Iterable[Message]) -> list[list[Message]]:
 
 
 def _overlap(a: Message, b: Message) -> bool:
-    """Return whether they share more than a rank's line, or would mark one rank's line in two ways."""
+    """Return whether two messages share more than a rank's line, or would mark one rank's line in two ways."""
     if a.destination == b.destination and a.folds != b.folds:
         return True
     low, high = max(min(a.source, a.destination), min(b.source, b.destination)), 0
@@ -159,7 +159,7 @@ TABLE_STEPS, TABLE_BANDS, TABLE_LINES = 32, 4, 4
 
 
 class _Table:
-    """What arrives at each rank in each step, in bands of ranks; the middle is left out where it is long."""
+    """A table of the arrivals at each rank in each step, in bands of ranks; a long table omits its middle."""
 
     def __init__(self, picture: Picture, width: int) -> None:
         self.picture = picture
@@ -169,7 +169,7 @@ class _Table:
         self.width = max(width, LEFT + self.column)
 
     def paint(self) -> _Canvas:
-        """Return all bands that are shown."""
+        """Return the canvas with the bands that are shown."""
         self.canvas = _Canvas(self.width)
         p = self.picture.p
         bands = [range(a, min(a + self.per_band, p)) for a in range(0, p, self.per_band)]

@@ -24,9 +24,9 @@ PATIENCE = 300.0  # seconds: the kernels' compiler may take a minute, and its lo
 
 
 def examine(patience: float = PATIENCE) -> tuple[Facts | None, list[Finding], int]:
-    """Return the facts and what was found, at rank 0; the exit status, on all ranks. Collective over MPI.COMM_WORLD.
+    """Return the facts and the findings at rank 0, and the exit status on all ranks. Collective over MPI.COMM_WORLD.
 
-    A run whose ranks do not reach each other within `patience` seconds ends.
+    The run is aborted if the ranks do not reach each other within `patience` seconds.
     """
     MPI = started()
     with giving_up(patience, MPI.COMM_WORLD.rank, lambda: MPI.COMM_WORLD.Abort(1)):
@@ -37,12 +37,12 @@ def examine(patience: float = PATIENCE) -> tuple[Facts | None, list[Finding], in
                 found = findings(facts)
             verdict = status(found)
         finally:
-            verdict = MPI.COMM_WORLD.bcast(verdict)  # whatever rank 0 raises, the others hear of it
+            verdict = MPI.COMM_WORLD.bcast(verdict)  # the other ranks must not wait if rank 0 raises
         return facts, found, verdict
 
 
 def started() -> Any:
-    """mpi4py.MPI, started; where that may end the process, what to type is said first."""
+    """Return mpi4py.MPI, initialized. If that may end the process, rank 0 first prints what to type."""
     import mpi4py
 
     mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
@@ -58,7 +58,7 @@ def started() -> Any:
 
 @contextmanager
 def giving_up(seconds: float, who: int, end: Callable[[], Any]) -> Iterator[None]:
-    """End the run from a thread, should what is within take longer."""
+    """End the run from a thread if the block takes longer than this."""
 
     def late() -> None:
         stderr.last_words(
@@ -68,7 +68,7 @@ def giving_up(seconds: float, who: int, end: Callable[[], Any]) -> Iterator[None
         try:
             end()
         finally:
-            os._exit(1)  # should MPI not even abort
+            os._exit(1)  # in case MPI fails to abort
 
     timer = threading.Timer(seconds, late)
     timer.daemon = True

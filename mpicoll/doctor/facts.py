@@ -52,14 +52,14 @@ def gather() -> Facts | None:
 
 
 def complete(found: Facts) -> Facts:
-    """With what rank 0 adds by itself."""
+    """Add the facts that rank 0 alone gathers."""
     from mpi4py import MPI
 
     return {**found, "mpiexec": mpiexec(found["mpi"]), "settings": settings(MPI, found["ranks"])}
 
 
 def of_this_rank(mpi: Any) -> dict[str, Any]:
-    """Return the facts of one rank. What raises on one must not leave the others waiting."""
+    """Return the facts of one rank. An error on one rank must not leave the others waiting."""
     try:
         found = _still(mpi)
     except Exception as error:

@@ -93,11 +93,9 @@ def one_world(facts: Facts) -> Iterator[Finding]:
 
 
 def doubt(environ: dict[str, str], version: str) -> str:
-    """Return what to type should MPI end the process as it starts, where it may not understand its launcher.
+    """Return what to type if MPI ends the process as it starts; "" if MPI surely understands its launcher.
 
-    Where it does, that is nothing.
-
-    Asked before MPI starts, since nothing can be said once it has ended the process.
+    Call this before MPI starts, since mpicoll cannot print anything once MPI has ended the process.
     """
     own = flavour(version)
     if max(started(environ).values(), default=0) < 2 or own.known_by in environ or not own.known_by:
@@ -124,7 +122,7 @@ def _most(environ: dict[str, str]) -> tuple[str, int, str]:
 
 
 def all_of_it(facts: Facts) -> Iterator[Finding]:
-    """Check that this looks at a whole job, and not at the shell of one."""
+    """Check that this run covers the whole job, and is not one process in the job's shell."""
     environ = facts["ranks"][0]["environ"]
     tasks = environ.get("SLURM_NTASKS", "")
     if len(facts["ranks"]) > 1 or started(environ) or not tasks.isdigit() or int(tasks) < 2:

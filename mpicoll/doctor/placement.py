@@ -9,7 +9,7 @@ from ..errors import spans
 from .finding import WARNING, WRONG, Facts, Finding, Rank, named, nodes, numbered
 from .launchers import by_srun, flavour
 
-BUSY = 0.7  # CPUs that others use: less is what daemons do
+BUSY = 0.7  # CPUs that other programs use; daemons use less
 
 
 def oversubscribed(facts: Facts) -> Iterator[Finding]:
@@ -48,7 +48,7 @@ def shared_cores(facts: Facts) -> Iterator[Finding]:
         if any(rank["cores"] is None or rank["available_cores"] is None for rank in ranks):
             continue
         if crowded({rank["rank"]: rank["cpus"] for rank in ranks}):
-            continue  # which is worse, and told by shared_cpus
+            continue  # sharing CPUs is worse, and shared_cpus reports it
         found = crowded({rank["rank"]: rank["cores"] for rank in ranks})
         there = max(rank["available_cores"] for rank in ranks)
         if found and len(ranks) <= there:
@@ -102,7 +102,7 @@ def threads(facts: Facts) -> Iterator[Finding]:
 
 
 def alone(facts: Facts) -> Iterator[Finding]:
-    """Check that nobody else computes on the nodes."""
+    """Check that no other program computes on the nodes."""
     for host, ranks in nodes(facts).items():
         busy = [rank["busy"] for rank in ranks if rank["busy"] is not None]
         if busy and min(busy) >= BUSY:

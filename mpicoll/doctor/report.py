@@ -1,4 +1,4 @@
-"""All checks, in the order in which their findings are told, and how they are told."""
+"""All checks, in the order in which their findings are reported, and the format of the report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Check = Callable[[Facts], Iterator[Finding]]
 
 
 def complete(facts: Facts) -> Iterator[Finding]:
-    """Check that every rank could look at what it runs on."""
+    """Check that every rank could gather its facts."""
     for who, why in sameness.groups(facts["ranks"], lambda rank: rank.get("failed")):
         if why is not None:
             yield Finding(
@@ -42,7 +42,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def findings(facts: Facts, checks: Iterable[Check] = CHECKS) -> list[Finding]:
-    """Return what all checks find, what is wrong first. A check that cannot be made spoils no other."""
+    """Return the findings of all checks, errors first. A check that raises does not stop the others."""
     found: list[Finding] = []
     for check in checks:
         try:
@@ -64,7 +64,7 @@ def status(found: Iterable[Finding]) -> int:
 
 
 def lines(facts: Facts, found: Sequence[Finding]) -> str:
-    """For people: what was looked at, and each finding as a block."""
+    """Return the report as text: what was checked, then each finding as a block."""
     ranks = f"{numbered(len(facts['ranks']), 'rank')} on {numbered(facts['hosts'], 'host')}"
     out = [f"{ranks}, {facts['mpi']['library']}"]
     for finding in found:

@@ -116,7 +116,7 @@ class Lowering:
         return self.tables.plan(self.slice, self.lanes, window, lane_scratch, self.itemsize, *coding)
 
     def _codes(self, nbytes: int) -> int:
-        """Return the bytes of codes of so many bytes."""
+        """Return the bytes of the codes of nbytes bytes of elements."""
         if self.codec is None:
             raise ValueError(f"{self.schedule.title} has codes, and there is no codec")
         return self.codec.nbytes(nbytes // self.itemsize)
@@ -127,7 +127,7 @@ class Lowering:
         return self._codes(length) if base == CODED else length
 
     def _untouched(self, last_writes: Sequence[Mapping[Place, int]]) -> list[Row]:
-        """Return what copies blocks that end here and that no strand writes from input to output."""
+        """Return the rows that copy results from input to output: blocks that end here and that no strand writes."""
         rows: list[Row] = []
         for block in () if self.memory.in_place else self.schedule.ends(self.rank):
             if any((VALUE, block) in each for each in last_writes) or not (length := self.size(block)):
@@ -139,7 +139,7 @@ class Lowering:
     # -- strands and steps ------------------------------------------------------------------------------
 
     def _strand(self, strand: Strand, start: int, copies: list[Row]) -> int:
-        """Lower a strand whose scratch begins at `start`, and return where that ends. Copies go with its first step."""
+        """Lower a strand whose scratch begins at `start`, and return its end. `copies` join the first step."""
         self.pool, self.last_read = Pool(start), last(strand, read)
         self.expiring: dict[int, list[Place]] = {}  # by step: places in scratch that no later step reads
         divided = self._due(strand)
@@ -192,7 +192,7 @@ class Lowering:
         self.homes[place] = home
 
     def _release(self, index: int) -> None:
-        """Give back what nobody reads after this step."""
+        """Free the scratch that no operation reads after this step."""
         for place in self.expiring.pop(index, ()):
             home = self.homes.get(place)
             if home is not None and home[2] is not None:
@@ -204,7 +204,7 @@ class Lowering:
                 self.pool.give(region)
 
     def _borrow(self, size: int) -> Region:
-        """Scratch for this step alone, unless a block moves in."""
+        """Return scratch that is freed after this step, unless a block moves in."""
         region = self.pool.take(size)
         region.refs = 1
         self.released.append(region)
@@ -213,7 +213,7 @@ class Lowering:
     # -- messages ---------------------------------------------------------------------------------------
 
     def _message(self, kind: int, peer: int, segments: list[Segment], stage: int, token: bool) -> Row | None:
-        """Return one row; none for a message that both ends know to be empty. Its segments are joined."""
+        """Return one row with joined segments; None for a message that both ends know to be empty."""
         if not segments and not token:
             return None
         return kind, peer, segments, stage if len(segments) > 1 else -1

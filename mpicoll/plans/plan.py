@@ -148,11 +148,11 @@ def _layout_of_shares(schedule: Schedule, shares: Shares, in_place: bool, rank: 
 
 
 class Coding(Protocol):
-    """What a plan must know of a codec: how many elements it encodes together, and the bytes of codes of some."""
+    """The interface of a codec that plans need: elements encoded together, and bytes of codes."""
 
     @property
     def group(self) -> int:
-        """Elements that are encoded together; codes of whole groups lie one behind the other."""
+        """Return how many elements are encoded together; the codes of whole groups are contiguous."""
 
     def nbytes(self, n: int) -> int:
         """Return the bytes of codes of n elements."""
@@ -160,7 +160,7 @@ class Coding(Protocol):
 
 @dataclass(frozen=True)
 class Float32:
-    """Partial sums of elements of less than 32 bits: in place of codes there are float32."""
+    """Partial sums in float32, which take the place of codes, for elements with fewer than 32 bits."""
 
     group: int = 1
 
@@ -171,7 +171,7 @@ class Float32:
 
 @dataclass(frozen=True, eq=False)
 class PlanTables:
-    """What the two forms of a plan have: tables, and what it takes to run them."""
+    """The fields that both forms of a plan share: tables, and the sizes needed to run them."""
 
     rows: np.ndarray
     segments: np.ndarray
@@ -188,28 +188,28 @@ class PlanTables:
 
     @property
     def code_slice(self) -> int:
-        """The bytes of codes of a slice."""
+        """Return the bytes of the codes of a slice."""
         return WHOLE if self.lanes == 1 else self.slice // self.itemsize // self.group * self.group_bytes
 
     @property
     def tables(self) -> tuple[np.ndarray, ...]:
-        """Rows, segments, steps and strands."""
+        """Return rows, segments, steps and strands."""
         return self.rows, self.segments, self.steps, self.strands
 
     @property
     def scalars(self) -> tuple[int, ...]:
-        """All but the tables, in their order."""
+        """Return all fields but the tables, in order."""
         sizes = self.slice, self.lanes, self.window, self.lane_scratch
         return *sizes, self.most_messages, self.itemsize, self.group, self.group_bytes
 
     @property
     def scratch_bytes(self) -> int:
-        """Memory the plan needs beside the user's buffers."""
+        """Return the scratch memory that the plan needs beside the user's buffers."""
         return self.window * self.lane_scratch
 
     @property
     def nbytes(self) -> int:
-        """The memory of the plan itself; an execution takes about as much again."""
+        """Return the memory of the plan itself; an execution takes about as much again."""
         lanes = len(self.strands) * self.window * max(1, self.most_messages) * REQUEST_BYTES
         return OBJECT_BYTES + self.rows.nbytes + self.segments.nbytes + self.steps.nbytes + lanes
 
@@ -220,10 +220,9 @@ class Plan(PlanTables):
 
 
 def is_staged(schedule: Schedule, rank: int) -> bool:
-    """Return whether a result in place would overwrite what is still to be read, so that it needs memory of its own.
+    """Return whether a call in place needs separate memory, since its result would overwrite unread input.
 
-    reduce_scatter and alltoall lay their results across their input, and some programs go back to their
-    contribution.
+    reduce_scatter and alltoall write their results across their input, and some programs reread their contribution.
     """
     if schedule.collective.name in ("reduce_scatter", "alltoall"):
         return True

@@ -46,12 +46,12 @@ class RolledPlan(PlanTables):
 
     @property
     def all_rows(self) -> int:
-        """How many rows the plan has."""
+        """Return the number of rows of the plan, loops unrolled."""
         return int(self._turns_of_rows.sum())
 
     @cached_property
     def received_bytes(self) -> int:
-        """What this rank receives, in all chunks."""
+        """Return the bytes that this rank receives, in all chunks."""
         received = np.flatnonzero(self.rows[:, 0] == RECV)
         first, end = self.rows[received, 2], self.rows[received, 3]
         lengths = np.append(0, np.cumsum(self.segments[:, 2]))
@@ -59,7 +59,7 @@ class RolledPlan(PlanTables):
 
     @property
     def _turns_of_rows(self) -> np.ndarray:
-        """How often the plan has each row."""
+        """Return how often each row occurs in the plan."""
         last = np.flatnonzero(self.steps[:, TURNS])
         turns = np.repeat(self.steps[last, TURNS], self.steps[last, BODY])
         of_rows: np.ndarray = np.repeat(turns, self.steps[:, 2] - self.steps[:, 0])

@@ -11,13 +11,13 @@ from ..schedules.schedule import Schedule
 
 @dataclass(frozen=True)
 class Spread:
-    """The bytes of every block, in the order of Schedule.blocks; known: whether every rank is told all of them."""
+    """The bytes of every block, in the order of Schedule.blocks; known: whether every rank gets all sizes."""
 
     sizes: tuple[int, ...]
     known: bool
 
     def shares(self, schedule: Schedule, rank: int) -> Shares:
-        """Return what one rank says: its blocks lie out of order, and with gaps."""
+        """Return one rank's shares: its blocks are out of order in memory, with gaps between them."""
         size = dict(zip(schedule.blocks, self.sizes, strict=True))
         starts, ends = schedule.starts(rank), schedule.ends(rank)
         sends, receives = tuple(size[b] for b in starts), tuple(size[b] for b in ends)
@@ -62,18 +62,18 @@ class Case:
     float32_sums: bool = False
 
     def of(self, schedule: Schedule, rank: int) -> Counts:
-        """Return the counts as one rank gives them."""
+        """Return the counts that one rank passes."""
         return self.counts.shares(schedule, rank) if isinstance(self.counts, Spread) else self.counts
 
 
 def uneven(schedule: Schedule, most: int) -> Spread:
-    """Blocks of 0 to most bytes, some of each; what direct algorithms need not be told they are not told."""
+    """Return blocks of 0 to most bytes, some of each; ranks of direct algorithms (but allgather) get only their own."""
     sizes = tuple((3 * i + 2 * (i // most)) % (most + 1) for i in range(len(schedule.blocks)))
     return Spread(sizes, not (schedule.algorithm.direct and schedule.collective.name != "allgather"))
 
 
 def _strewn(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Places for blocks: the odd ones first, the last of them at the front, a gap before every third."""
+    """Return offsets for blocks: odd blocks first, in descending order, then even ones; a gap before every third."""
     order = [*range(1, len(sizes), 2)[::-1], *range(0, len(sizes), 2)]
     at, end = [0] * len(sizes), 0
     for i in order:

@@ -100,9 +100,9 @@ class Folds(Player):
 
 
 def same_on_all_ranks(schedule: Schedule) -> bool | None:
-    """Return whether ranks that end with the same block have the same bits in it; where one rank alone has it, they do.
+    """Return whether ranks that end with the same block have the same bits in it; True if only one rank has it.
 
-    None where no two ranks have the same result: barrier, scan and exscan.
+    The answer is None for barrier, scan and exscan, in which no two ranks have the same result.
     """
     what = schedule.collective
     if what.naming == "none" or what.covers is not everybody:
@@ -114,23 +114,23 @@ def same_on_all_ranks(schedule: Schedule) -> bool | None:
 
 
 class Agreement(NamedTuple):
-    """Whether an algorithm's ranks end with the same bits (see same_on_all_ranks); where not, for which choices."""
+    """The answer of same_on_all_ranks for an algorithm; unless: for which choices bits differ, or why it is unknown."""
 
     same: bool | None
     unless: str = ""
 
 
 def agreement(entry: Algorithm) -> Agreement:
-    """same_on_all_ranks for the defaults and for what the algorithm is proved with, on LOOKED_AT.
+    """Combine same_on_all_ranks over the defaults and the proved parameters, for each p in LOOKED_AT.
 
-    An algorithm that does not run is said not to; `mpicoll verify` tells why.
+    If the algorithm fails, the answer is None, and `unless` refers to `mpicoll verify`.
     """
     apart: dict[str, list[int]] = defaultdict(list)
     for p in filter(entry.serves, LOOKED_AT):
         for schedule in _chosen(entry, p):
             try:
                 same = same_on_all_ranks(schedule)
-            except Exception:  # what somebody else's function raises
+            except Exception:  # a user's algorithm may raise anything
                 return Agreement(None, f"not known, since it fails at p = {p}; see mpicoll verify")
             if same is None:
                 return Agreement(None)
@@ -147,9 +147,9 @@ def _chosen(entry: Algorithm, p: int) -> Iterator[Schedule]:
 
 
 def told(schedule: Schedule, most: int = 60) -> str:
-    """Return how a block comes about, one on which ranks differ if there is any, in words.
+    """Describe the fold tree of a block, one on which ranks differ if there is any.
 
-    It is empty where none is reduced.
+    The text is empty if the collective reduces nothing.
 
     >>> from mpicoll.schedules.schedule import schedule
     >>> told(schedule("allreduce", "recursive_doubling", 4))

@@ -66,7 +66,7 @@ class Machine:
         self.steps = [plan.steps.tolist() for plan in lowered]
         self.places = {block: i for i, block in enumerate(schedule.blocks)}
         self.memory = [self._memory(r) for r in range(schedule.p)]
-        self.known = [1 << r for r in range(schedule.p)]  # whom each rank has heard of
+        self.known = [1 << r for r in range(schedule.p)]  # the ranks each rank has heard from, as a bit mask
         self.sends: dict[_Message, deque[tuple[_Lane, Pieces, list[Cell], int]]] = defaultdict(deque)
         self.receives: dict[_Message, deque[tuple[_Lane, Pieces]]] = defaultdict(deque)
         self.lanes = [
@@ -105,7 +105,7 @@ class Machine:
     # -- running ----------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until every lane is done; then look at what every rank holds."""
+        """Run until every lane is done, then check the result of every rank."""
         self.ready = deque(self.lanes)
         started: set[int] = set()
         while self.ready:
@@ -210,7 +210,7 @@ class Machine:
             else:
                 keys.append((peer, lane.rank, tag))
                 self.receives[keys[-1]].append((lane, pieces))
-                self._put(lane, pieces, [None] * total)  # nobody may read it before it arrives
+                self._put(lane, pieces, [None] * total)  # no row may read it before it arrives
         for key in keys:
             self._match(key)
         if not lane.pending:
@@ -266,14 +266,14 @@ class Machine:
         self._put(lane, pieces[:1], result)
 
     def _rounded(self, lane: _Lane, pieces: Pieces, cells: list[Cell]) -> list[Cell]:
-        """Return what is written: sums in float32 as they are, and rounded where elements are written."""
+        """Return the cells to write: float32 sums as they are, and sums rounded where elements are written."""
         if pieces[0][0] == CODED:
             return [cell for cell in cells for _ in range(2)]
         is_sum = len(pieces) > 2 or pieces[1][0] == CODED
         return [(x[0], x[1], x[2] | ROUNDED) for x in cells] if is_sum else cells
 
     def _combined(self, lane: _Lane, pieces: Pieces, left: list[Cell], right: list[Cell]) -> list[Cell]:
-        """left∘right, element by element."""
+        """Return left∘right, element by element."""
         if any(x[2] != y[1] if self.ordered else x[1] & y[1] for x, y in zip(left, right)):
             self._fail(lane, "each contribution once, in order", f"not so in {pieces}")
         if self.ordered:
@@ -289,7 +289,7 @@ class Machine:
         return [(x[0], x[1], x[2] | DIVIDED) for x in cells]
 
     def _marks(self, rank: int, block: Block) -> int:
-        """Return what a result must be beside whole: divided, decoded."""
+        """Return the marks that a result must have: divided, decoded, rounded."""
         s = self.schedule
         rounded = ROUNDED * (self.case.float32_sums and s.collective.reduces and len(self._covered(rank)) > 1)
         return DIVIDED * (self.case.averaged and s.p > 1) + DECODED * self._is_decoded(rank, block) + rounded
@@ -316,9 +316,9 @@ class Machine:
                 self._fail(None, "nothing written between the blocks", "otherwise", rank)
 
     def _is_decoded(self, rank: int, block: Block) -> bool:
-        """Return whether a result must come out of codes: where no contribution to it was left as it is.
+        """Return whether a result must be decoded: every contribution to it was encoded at least once.
 
-        A sum that one rank alone ends with need not: nobody has to have the same bits.
+        A sum that only one rank ends with is exempt, since no other rank has to have the same bits.
         """
         what = self.schedule.collective
         if self.encodings is None or (what.reduces and what.ends is not everywhere):

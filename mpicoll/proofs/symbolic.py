@@ -77,13 +77,13 @@ class Message:
 
     @property
     def end(self) -> int:
-        """When it has arrived."""
+        """Return the time at which the message has arrived."""
         return self.start + 1
 
 
 @dataclass
 class Trace:
-    """What a played schedule did: its messages in order, and every rank's state at the end."""
+    """The record of a played schedule: its messages in order, and every rank's final state."""
 
     messages: list[Message] = field(default_factory=list)
     state: list[dict[Place, Value]] = field(default_factory=list)
@@ -94,7 +94,7 @@ class Trace:
 
 
 class _Line:
-    """One strand of one rank under way."""
+    """One strand of one rank in progress."""
 
     __slots__ = ("clock", "finish", "index", "pending", "rank", "steps", "strand", "taken")
 
@@ -192,7 +192,7 @@ class Player:
         )
 
     def _check_strands_apart(self, rank: int, program: tuple[Strand, ...]) -> None:
-        """No strand may touch what another one writes: they run side by side."""
+        """Check that no strand touches a place that another writes, since strands run concurrently."""
         if len(program) < 2:
             return
         touched = [{x for step in strand for x in (*read(step), *written(step))} for strand in program]

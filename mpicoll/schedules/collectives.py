@@ -62,7 +62,7 @@ def before_itself(p: int, rank: int) -> tuple[int, int]:
 
 
 class Pairs(Sequence[Block]):
-    """The names of the blocks of p ranks by p ranks, row by row; none is made before somebody asks for it."""
+    """The names of the blocks of p ranks by p ranks, row by row, each made on access."""
 
     def __init__(self, p: int) -> None:
         self.p = p

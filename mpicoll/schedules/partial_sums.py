@@ -23,7 +23,7 @@ Left = bool | Loc | Source  # by a write: a partial sum or none; what was copied
 
 
 class _Play:
-    """What one strand of one rank does to places, and what it sends."""
+    """The writes and sends of one strand of one rank, by place and by peer."""
 
     def __init__(self, schedule: Schedule, rank: int, strand: Strand) -> None:
         self.kept = {(VALUE, block) for block in schedule.ends(rank)}
@@ -52,7 +52,7 @@ class _Play:
                     known.add(op.dst)
 
     def _arrived(self, step: int, op: Recv | RecvReduce) -> Iterator[tuple[Place, Left]]:
-        """Yield the places that a message is for, and what it leaves there."""
+        """Yield the places that a message writes, and what it leaves there."""
         nth, self.received[op.peer] = self.received[op.peer], self.received[op.peer] + 1
         for i, block in enumerate(op.blocks):
             place = op.buffer, block
@@ -69,17 +69,17 @@ class _Play:
     def _folded(self, step: int, place: Place) -> bool:
         """Return whether a fold leaves a partial sum.
 
-        All do but the last into a place that the rank keeps; that too, if the same step uses the sum once more.
+        All folds do except the last one into a place that the rank keeps, unless the same step uses that sum again.
         """
         return not (self.is_everybodys and self._is_result(step, place)) or place in self.used[step]
 
     def before(self, place: Place, at: At) -> tuple[At, Left]:
-        """Return the last write of a place before a time, and what that says of it."""
+        """Return the last write of a place before a time: when it happened, and what it left there."""
         return next((each for each in reversed(self.writes.get(place, ())) if each[0] < at), ((-1, 0), False))
 
 
 class PartialSums:
-    """Says of the messages of a schedule which of their blocks are partial sums."""
+    """Tells which blocks of a schedule's messages are partial sums."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
@@ -117,5 +117,5 @@ class PartialSums:
 
 @lru_cache(maxsize=1)  # one schedule is lowered for many ranks where it is proved
 def partial_sums(schedule: Schedule) -> PartialSums:
-    """Return what says of the messages of a schedule which of their blocks are partial sums."""
+    """Return the PartialSums of a schedule."""
     return PartialSums(schedule)

@@ -21,7 +21,7 @@ from .parameters import OWN, Kind, Parameter
 
 
 class Requirement(NamedTuple):
-    """What an algorithm needs of the number of ranks, in words and as a test of p and the parameters."""
+    """A condition on the number of ranks, in words and as a predicate of p and the parameters."""
 
     words: str
     holds: Callable[..., bool]
@@ -62,17 +62,17 @@ class Algorithm:
 
     @property
     def title(self) -> str:
-        """Collective and name."""
+        """Return the collective and the name."""
         return f"{self.collective.name} {self.name}"
 
     @property
     def is_exact(self) -> bool:
-        """Whether blocks arrive as they were sent: not where a codec of its own has them encoded."""
+        """Return whether blocks arrive unchanged: the algorithm has no codec parameter."""
         return "codec" not in self.parameters
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The parameters as they are when not given."""
+        """Return the default value of every parameter."""
         return {name: parameter.default for name, parameter in self.parameters.items()}
 
     def resolve(self, p: int, nodes: Partition | None = None, /, **given: Any) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class Algorithm:
         return next(iter(found), None)
 
     def serves(self, p: int) -> bool:
-        """Return whether p ranks will do, with its defaults."""
+        """Return whether the algorithm supports p ranks, with its defaults."""
         resolved = {name: x.resolve(self.title, name, x.default, p, None) for name, x in self.parameters.items()}
         return self.requires is None or self.requires.holds(p, **resolved)
 

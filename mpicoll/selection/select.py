@@ -24,7 +24,7 @@ TOO_LARGE = 1 << 31  # bytes from which not every MPI's own collectives serve
 
 @dataclass(frozen=True)
 class Choice:
-    """What runs a call and why. chunk_bytes None means whole blocks; rule is why without the call's bytes and ranks."""
+    """The choice for a call. chunk_bytes: None for whole blocks; rule: `why` without the call's bytes and ranks."""
 
     collective: str
     algorithm: str
@@ -34,9 +34,9 @@ class Choice:
     why: str
     forced: bool = False
     rule: str = ""
-    measured: bool = False  # as a tuning table says
-    slow: str = ""  # why such calls take the slow path, as explain() says
-    sums: str = ""  # what it costs to keep partial sums in float32, where they are, as explain() says
+    measured: bool = False  # whether a tuning table chose
+    slow: str = ""  # why such calls take the slow path, for explain()
+    sums: str = ""  # the cost of float32 partial sums, if used, for explain()
 
     def __str__(self) -> str:
         chunks = (
@@ -52,9 +52,9 @@ class Choice:
 
 @dataclass(frozen=True)
 class Overrides:
-    """What using() has set: algorithms by collective, chunk, window, engine, seed and accumulate (None: not set).
+    """The settings made by using(): algorithms by collective, chunk, window, engine, seed, accumulate; None: not set.
 
-    seed: of the rounding at random of elements of less than 32 bits. accumulate: how their partial sums are kept.
+    seed: for stochastic rounding of elements with fewer than 32 bits. accumulate: how their partial sums are kept.
     """
 
     algorithms: tuple[tuple[str, str], ...] = ()
@@ -73,7 +73,7 @@ class Overrides:
         seed: int | None = None,
         accumulate: str | None = None,
     ) -> Overrides:
-        """Return these with others laid over them, checked."""
+        """Check other settings, and return these with the others taking precedence."""
         for collective, spec in algorithms.items():
             if not isinstance(spec, str):
                 raise ArgumentError(f"{collective} is {spec!r}; it must be the name of an algorithm")
@@ -156,7 +156,7 @@ def _measured(
     nodes: Partition | None,
     measured: Sequence[Rule],
 ) -> Rule | None:
-    """Return what a tuning table says of such a call; nothing of one for which using() chose what was not measured."""
+    """Return the tuning table's rule for a call; None if there is none, or using() set what was not measured."""
     if overrides.chunk_bytes or overrides.window or overrides.engine not in (None, "auto"):
         return None
     rule = next((rule for rule in reversed(measured) if rule.fits(nbytes, p)), None)
@@ -169,5 +169,5 @@ def _measured(
 
 
 def native_choice(collective: str, why: str) -> Choice:
-    """MPI's own collective, and the reason."""
+    """Return the choice of MPI's own collective, with the reason."""
     return Choice(collective, NATIVE, None, WINDOW, NATIVE, why)

@@ -1,13 +1,13 @@
-"""What the environment says, read by rank 0 and told to all when a Comm is made, so that every rank agrees.
+"""Settings from the environment. Rank 0 reads and broadcasts them when a Comm is made, so that all ranks agree.
 
 MPICOLL_ENGINE    auto (default), mpi4py or compiled
-MPICOLL_COMPILE   background (default): NumPy's kernels serve until compiled ones are there; wait: compile first
+MPICOLL_COMPILE   background (default): use NumPy's kernels until compiled ones are ready; wait: compile first
 MPICOLL_CHECK     1: exchange a signature of each call and raise on every rank where they differ
-MPICOLL_TIMEOUT   seconds after which a call that stands still is reported and the run aborted
-                  (unset: reported after 300 s, and no more); what waiting cannot mend is reported within seconds
+MPICOLL_TIMEOUT   seconds after which a stalled call is reported and the run aborted (unset: the call is reported after
+                  300 s, without an abort); a call that can never complete is reported within seconds
 MPICOLL_PROGRESS  0: no progress thread for nonblocking collectives
-MPICOLL_TUNING    a file that `mpicoll tune` wrote, by which auto chooses; read once
-MPICOLL_LOG       info: rank 0 says of every call, on standard error, what ran and why
+MPICOLL_TUNING    a tuning table written by `mpicoll tune`, which auto uses; read once
+MPICOLL_LOG       info: rank 0 logs to standard error, for every call, what ran and why
 MPICOLL_ACCUMULATE  float32: sums of elements of less than 32 bits are rounded once, at the end; none (default): at
                   every fold
 """
@@ -41,12 +41,12 @@ class Settings:
 
     @property
     def watched(self) -> bool:
-        """Whether MPI's own collectives, too, must not stand still in silence."""
+        """Return whether a stall of MPI's own collectives must be reported too."""
         return self.check or self.abort
 
 
 def read(environ: Mapping[str, str] = os.environ) -> Settings:
-    """Read settings from MPICOLL_* variables. Raises TuningError, ArgumentError that names a senseless variable."""
+    """Read settings from MPICOLL_* variables. Raises TuningError, or ArgumentError for an invalid variable."""
     engine = environ.get("MPICOLL_ENGINE", "auto")
     if engine not in ENGINES:
         raise ArgumentError(f"MPICOLL_ENGINE is {engine!r}; it must be one of {', '.join(ENGINES)}")

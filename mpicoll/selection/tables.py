@@ -24,13 +24,13 @@ from .rules import Rule
 from .select import AUTO, NATIVE
 
 SCHEMA = "mpicoll-tuning-1"
-READ: dict[str, Tuning] = {}  # by the path as it was given: a part of the world may be where there is no such file
+READ: dict[str, Tuning] = {}  # by the path as passed: some ranks may run where the file does not exist
 UNKNOWN_TO_ALL = ("scatterv", "gatherv", "alltoallv", "alltoallw")  # ranks know only their own counts
 
 
 @dataclass(frozen=True)
 class Table:
-    """What was measured on one MPI library by ranks that lie so on nodes; nodes as in `layout`."""
+    """The rules measured for one MPI library and one placement of ranks on nodes; nodes: as `layout` returns."""
 
     mpi: str
     nodes: tuple[str, ...]
@@ -38,7 +38,7 @@ class Table:
 
     @property
     def title(self) -> str:
-        """Where it was measured."""
+        """Return the MPI library and the placement of the measurement."""
         return f"{self.mpi}, {where(self.nodes)}"
 
 
@@ -103,7 +103,7 @@ def _start() -> str:
 
 
 def once(path: str) -> Tuning:
-    """As read, but a file that this process knows is not read again. Raises TuningError."""
+    """Return the tables of a file, which this process reads only once. Raises TuningError."""
     if path not in READ:
         READ[path] = read(path)
     return READ[path]

@@ -31,7 +31,7 @@ STARTING = (*(f"I{name.lower()}" for name in _COLLECTIVES), "Isend", "Irecv")
 
 
 class Event(NamedTuple):
-    """A call: when it began, from when to when somebody waited for it, and which it was."""
+    """A call: when it began, when the caller began and ended to wait for it, and its name."""
 
     began: float
     waited: float
@@ -40,7 +40,7 @@ class Event(NamedTuple):
 
 
 class Account:
-    """The books of one rank, of all communicators that are its."""
+    """The counts and times of one rank, over all its communicators."""
 
     def __init__(self) -> None:
         self.stack = ExitStack()
@@ -54,7 +54,7 @@ class Account:
         self._open = False
 
     def of(self, comm: Any) -> Metered:
-        """Return a communicator that keeps these books: of MPI's own, which has no traces, calls and waiting only."""
+        """Return a metered communicator. One of MPI's own has no trace: bytes of its collectives are not counted."""
         if hasattr(comm, "trace"):
             self._records.append(self.stack.enter_context(comm.trace()))
         return Metered(comm, self)
@@ -77,14 +77,14 @@ class Account:
             records.clear()
 
     def note(self, event: Event) -> None:
-        """Take a call into the books, if a step is open."""
+        """Record a call, if a step is open."""
         if self._open:
             self.events.append(event)
             self.calls[event.name] += 1
             self.waited += event.ended - event.waited
 
     def message(self, name: str, buffer: Any) -> None:
-        """Take a message between two ranks into the books."""
+        """Record a message between two ranks, if a step is open."""
         if self._open:
             nbytes = np.asarray(buffer[0] if isinstance(buffer, (list, tuple)) else buffer).nbytes
             if name.endswith("end"):
@@ -93,12 +93,12 @@ class Account:
                 self.received += nbytes
 
     def close(self) -> None:
-        """Keep no books any more."""
+        """Stop recording."""
         self.stack.close()
 
 
 class Metered:
-    """A communicator whose calls go into the books of an account; all else is the communicator's own."""
+    """A communicator whose calls an account records; all else is delegated to the communicator."""
 
     def __init__(self, comm: Any, account: Account) -> None:
         self.comm, self.account = comm, account

@@ -1,9 +1,9 @@
-"""What a rank holds, by kind: bytes now, the most at once, and how they changed.
+"""Count the memory of a rank's arrays by kind: current bytes, their peak and their history.
 
-    flat = memory.array(memory.GRADIENTS, n, dtype)        # counted from here until nobody has it any more
+    flat = memory.array(memory.GRADIENTS, n, dtype)        # counted until the array is freed
     with memory.watched() as watch: ...; watch.peak[memory.GRADIENTS]
 
-An array counts for as long as it lives, so that what a pattern forgets to let go of is seen. Views count nothing.
+An array counts while it is alive, so the counts show arrays that a pattern forgets to free. Views do not count.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ KINDS = PARAMETERS, GRADIENTS, OPTIMIZER = "parameters", "gradients", "optimizer
 
 @dataclass
 class Watch:
-    """Bytes by kind while somebody watches: the most of each, and of all at once; and (time, bytes of all kinds)."""
+    """Bytes within a watched() block: the peak of each kind, the peak of their sum, and a history."""
 
     peak: dict[str, int] = field(default_factory=dict)
     peak_of_all: int = 0
     history: list[tuple[float, tuple[int, ...]]] = field(default_factory=list)
 
     def note(self) -> None:
-        """Take in what is held now."""
+        """Record the bytes that are held now."""
         self.history.append((time.perf_counter(), tuple(_held[kind] for kind in KINDS)))
         for kind in KINDS:
             self.peak[kind] = max(self.peak.get(kind, 0), _held[kind])
@@ -41,12 +41,12 @@ _watches: list[Watch] = []
 
 
 def array(kind: str, shape: int | Sequence[int], dtype: Any) -> np.ndarray:
-    """Return an array of zeros that counts as of this kind."""
+    """Return an array of zeros that is counted under this kind."""
     return track(kind, np.zeros(shape, dtype))
 
 
 def track(kind: str, one: np.ndarray) -> np.ndarray:
-    """Count an array, which is nobody's view, and return it."""
+    """Count an array that is not a view, and return it."""
     _change(kind, one.nbytes)
     weakref.finalize(one, _change, kind, -one.nbytes).atexit = False
     return one
@@ -65,7 +65,7 @@ def _change(kind: str, nbytes: int) -> None:
 
 @contextmanager
 def watched() -> Iterator[Watch]:
-    """Watch what is held within the block."""
+    """Record the bytes that are held within the block."""
     watch = Watch()
     watch.note()
     _watches.append(watch)

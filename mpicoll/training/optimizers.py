@@ -12,10 +12,10 @@ from . import memory
 
 
 class Optimizer(Protocol):
-    """What a pattern asks of an optimizer."""
+    """The interface of an optimizer that the patterns use."""
 
     def update(self, key: Hashable, value: np.ndarray, gradient: np.ndarray) -> None:
-        """Change a value in place; what is remembered from its last update is found by the key."""
+        """Update a value in place; the key identifies the optimizer's state of that value."""
 
 
 @dataclass

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one pattern. Bytes and times are of a step, of the rank that has most unless it is named.
+    """The measurements of one pattern. Bytes and times are per step, of the rank with the most unless a rank is named.
 
-    difference is the largest relative one between the losses of these ranks and of one rank; hidden_s is by how much
-    longer ranks wait where nothing is hidden behind computing, None where the pattern has no such form.
+    difference: the largest relative difference between the losses of these ranks and of a run on one rank. hidden_s:
+    how much longer ranks wait without overlap of communication and computation; None if it was not measured.
     """
 
     pattern: str
@@ -39,7 +39,7 @@ class Result:
 
 
 def report(results: Sequence[Result]) -> Table:
-    """Return a row for each pattern; where two numbers stand together, the second is theory's."""
+    """Return a table with a row for each pattern; of two numbers in a cell, the second is the theoretical one."""
     from rich.table import Table  # here: the patterns do without
 
     ranks = results[0].ranks if results else 0

@@ -70,14 +70,14 @@ def _own(comm: Any, x: Array) -> Array:
 
 
 class Between(Module):
-    """What ranks do between layers. Its backward pass is the other half of its forward pass."""
+    """The communication between layers. The backward pass is the adjoint of the forward pass."""
 
     def __init__(self, comm: Any) -> None:
         self.comm = comm
 
 
 class Copied(Between):
-    """Every rank uses x for a part of the layer: their gradients are added."""
+    """Every rank uses x for a part of the layer; the backward pass adds up the gradients."""
 
     def forward(self, x: Array) -> tuple[Array, Any]:
         return x, None
@@ -87,7 +87,7 @@ class Copied(Between):
 
 
 class Reduced(Between):
-    """Every rank has a part of the sum x: the parts are added."""
+    """Every rank has a part of the sum x; the forward pass adds up the parts."""
 
     def forward(self, x: Array) -> tuple[Array, Any]:
         return allreduce(self.comm, x), None
@@ -97,7 +97,7 @@ class Reduced(Between):
 
 
 class Gathered(Between):
-    """Every rank has some positions, and uses all."""
+    """Every rank has some positions, and needs all."""
 
     def forward(self, x: Array) -> tuple[Array, Any]:
         positions = int(allreduce(self.comm, np.array([x.shape[POSITIONS]]))[0])
@@ -108,7 +108,7 @@ class Gathered(Between):
 
 
 class Scattered(Between):
-    """Every rank has a part of the sum x, and goes on with some positions of it."""
+    """Every rank has a part of the sum x, and keeps some positions of the sum."""
 
     def forward(self, x: Array) -> tuple[Array, Any]:
         return reduce_scatter(self.comm, x), x.shape[POSITIONS]
@@ -118,7 +118,7 @@ class Scattered(Between):
 
 
 class Split(Between):
-    """Every rank has all positions, and goes on with its own."""
+    """Every rank has all positions, and keeps its own."""
 
     def forward(self, x: Array) -> tuple[Array, Any]:
         return _own(self.comm, x), x.shape[POSITIONS]
@@ -128,7 +128,7 @@ class Split(Between):
 
 
 class Joined(Between):
-    """Every rank has some positions, and goes on with all, doing what every other rank does."""
+    """Every rank has some positions, gathers all, and then does the same work as every other rank."""
 
     def forward(self, x: Array) -> tuple[Array, Any]:
         positions = int(allreduce(self.comm, np.array([x.shape[POSITIONS]]))[0])
@@ -139,7 +139,7 @@ class Joined(Between):
 
 
 def add_up_partial(comm: Any, modules: Iterable[Module]) -> None:
-    """Add up the gradients that each rank has of its own positions only: of parameters that are marked `partial`."""
+    """Add up the gradients of parameters marked `partial`, of which each rank has only its own positions' part."""
     found = [each for module in modules for each in module.parameters() if each.partial]
     if found:
         flat = allreduce(comm, np.concatenate([each.grad.ravel() for each in found]))

@@ -47,7 +47,7 @@ class Sharded:
         return memory.array(kind, size, self.flat.dtype)
 
     def gather(self) -> None:
-        """Begin to gather the parameters, unless they are here or on their way."""
+        """Start to gather the parameters, unless this rank has them or is gathering them."""
         if self.values is None:
             self.values = self._array(memory.PARAMETERS, self.flat.size)
             self.values[self.flat.mine] = self.share
@@ -62,32 +62,32 @@ class Sharded:
         return self.unit
 
     def drop(self) -> None:
-        """Let go of the parameters that other ranks keep."""
+        """Free the parameters that other ranks keep, in stage 3."""
         if self.stage >= PARAMETERS:
             self.flat.drop_values()
             self.values = None
 
     def begin_backward(self) -> None:
-        """Have gradients of zero."""
+        """Set the gradients to zero."""
         if self.gradients is None:
             self.gradients = self._array(memory.GRADIENTS, self.flat.size)
         self.gradients[:] = 0
         self.flat.gradients_in(self.gradients)
 
     def reduce(self) -> None:
-        """Begin to add up the gradients of all ranks, of which this one gets its share."""
+        """Start to reduce-scatter the gradients: this rank gets its share of the sum."""
         self.own = self._array(memory.GRADIENTS, self.flat.share)
         self.reducing = self.comm.Ireduce_scatter_block(self.gradients, self.own)
 
     def end_reduce(self) -> None:
-        """Wait for the share, and let go of the gradients that other ranks keep."""
+        """Wait for the own share of the gradients, and free those that other ranks keep, from stage 2 on."""
         self.reducing.Wait()
         if self.stage >= GRADIENTS:
             self.flat.drop_gradients()
             self.gradients = None
 
     def update(self, optimizer: Optimizer, count: float) -> None:
-        """Update this rank's share of the parameters, and begin to gather what is not cut."""
+        """Update this rank's share of the parameters; before stage 3, start to gather the whole."""
         self.own /= count
         optimizer.update(self, self.share, self.own)
         del self.own
@@ -96,7 +96,7 @@ class Sharded:
 
 
 class Zero:
-    """Trains a model as DataParallel does, in less memory."""
+    """Train a model as DataParallel does, in less memory."""
 
     def __init__(
         self, comm: Any, units: Iterable[Module], optimizer: Optimizer, *, stage: int = 3, prefetch: bool = True

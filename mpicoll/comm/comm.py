@@ -85,15 +85,15 @@ class Comm(Collectives, Objects, Choosing, Survivors):
         self._fast_call = channel.fast_path.fast_call
 
     def free(self) -> None:
-        """As Free, but what is null or MPI's own, the world and oneself, stays as it is."""
+        """As Free, except for COMM_NULL, COMM_WORLD and COMM_SELF, which stay as they are."""
         if self != MPI.COMM_NULL and MPI._handleof(self) not in _PREDEFINED:
             self.Free()
 
-    # -- the way of a call ------------------------------------------------------------------------------
+    # -- calls ------------------------------------------------------------------------------------------
 
     @_calling_errhandler
     def _call(self, method: Method, *arguments: Any) -> None:
-        """Carry out a call that the fast path did not serve, or not to its end."""
+        """Run a call that the fast path did not serve, or did not complete."""
         channel = self._open()
         begun, operation = channel.fast_path.resume(method, BLOCKING)
         if not begun:
@@ -105,7 +105,7 @@ class Comm(Collectives, Objects, Choosing, Survivors):
 
     @_calling_errhandler
     def _start(self, method: Method, *arguments: Any) -> MPI.Request:
-        """Begin such a call, and return its request."""
+        """Start such a call, and return its request."""
         channel = self._open()
         begun, operation = channel.fast_path.resume(method, NONBLOCKING)
         if begun:
@@ -121,10 +121,10 @@ class Comm(Collectives, Objects, Choosing, Survivors):
 
     @_calling_errhandler
     def begin(self, form: str, method: Method, *arguments: Any) -> Operation | None:
-        """Begin a call as its blocking or its nonblocking form would; for who waits for it in another way than these.
+        """Begin a call as its blocking or nonblocking form would, for callers that wait for it in another way.
 
-        Return what the channel is to launch, None where the call is over. arguments: send buffer, receive buffer,
-        operator, root or recvcounts. Raises what the method raises before it sends anything.
+        Return the operation that the channel is to launch, None if the call is complete. arguments: send buffer,
+        receive buffer, operator, root or recvcounts. Raises what the method raises before it sends anything.
         """
         channel, request = self._open(), Request() if form == NONBLOCKING else None
         if not self._fast_call(method, *arguments, *([request] if request is not None else [])):
@@ -146,7 +146,7 @@ class Comm(Collectives, Objects, Choosing, Survivors):
         return persistent.prepare(channel, self, self._prepare(channel, PERSISTENT, method, *arguments), info)
 
     def _prepare(self, channel: Channel, form: str, method: Method, *arguments: Any) -> Call:
-        """Check arguments, select, plan: all but the messages. Raises MpicollError, which the other ranks are told."""
+        """Check arguments, select, and plan; send no data. Raises MpicollError, and reports it to the other ranks."""
         invocation = Invocation(method, *arguments).snapshot()
         try:
             parsed = method.parse(channel, invocation.send, invocation.recv, invocation.root)

@@ -1,7 +1,7 @@
 """Find out whether this MPI goes on after a rank has failed (ULFM), as mpi4py's methods for that promise.
 
 mpi4py has the methods on every MPI. Where the library has no such functions, or fault tolerance is off in this run,
-they are stand-ins: Shrink duplicates, and Get_failed finds no rank. So what tells is the library and the run.
+they are stand-ins: Shrink duplicates, and Get_failed finds no rank. So missing() examines the library and the run.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _variable(library: ctypes.CDLL, name: bytes) -> bool | None:
 
 
 class Survivors(MPI.Intracomm):
-    """What is left to do on a communicator after the failure of a rank. Methods raise where they would do nothing."""
+    """The methods for a communicator after a rank has failed. They raise where mpi4py has only stand-ins."""
 
     _channel: Channel | None
     _part: Any

@@ -39,7 +39,7 @@ class Collectives(MPI.Intracomm):
         return request
 
     def Barrier(self) -> None:
-        """Nobody leaves before everybody has come."""
+        """Block until all ranks have entered."""
         if self._fast_call(methods.BARRIER, None, None, None, 0):
             self._call(methods.BARRIER, None, None, None, 0)
 

@@ -59,7 +59,7 @@ class Prequest(CollectiveRequest, MPI.Prequest):
             self._fast_call, self._finish = persistent.fast_start.fast_call, persistent.fast_start.finish
 
     def Start(self) -> None:
-        """Begin. Raises RequestError while it is under way or after Free, CommError when its communicator is freed."""
+        """Start the call. Raises RequestError if it is in flight or freed, CommError if its communicator is freed."""
         if self._fast_call(self):
             self._start()
 
@@ -100,7 +100,7 @@ class Prequest(CollectiveRequest, MPI.Prequest):
             request.Start()
 
     def Free(self) -> None:
-        """Give up the request; what is under way is completed first. Again is harmless."""
+        """Free the request, after its start in flight completes. A second call is harmless."""
         if self._is_under_way():
             self.Wait()
         self._persistent = None
@@ -127,12 +127,11 @@ class Prequest(CollectiveRequest, MPI.Prequest):
 
 
 class PersistentCall(ActiveCall):
-    """A call that is started again and again: by its plan, or by MPI's own request where that is watched or averages.
+    """A call that is started repeatedly: by its plan, or by MPI's own request where that is watched or averages.
 
-    Its execution, its scratch and its tags are its own. They are given up once nobody can start it any more and nothing
-    of it is under way, whichever comes last. free() may run in any thread at any time, where garbage is collected: it
-    takes no lock that it would wait for, and leaves to release.py what calls MPI. Its fast path is open while nothing
-    of it is under way.
+    It owns its execution, its scratch and its tags. They are freed once the request is gone and no start is in flight,
+    whichever comes last. free() may run in any thread at any time, since garbage collection calls it: it never waits
+    for a lock, and leaves calls of MPI to release.py. The fast path is open while no start is in flight.
     """
 
     def __init__(self, channel: Channel, call: Call, sequence: int, native: MPI.Prequest | None = None) -> None:
@@ -140,8 +139,8 @@ class PersistentCall(ActiveCall):
         self.native, self.fast_start = native, None
         self.in_flight: Operation | None = None
         self.unwanted = False
-        self.undivided = False  # whether MPI's own has left a sum, and an average is wanted
-        self.broken = False  # whether messages of a start that nobody went on with may be under way
+        self.undivided = False  # whether MPI's own request leaves a sum that is still to be divided
+        self.broken = False  # whether messages of an interrupted start may be in flight
         self.once = threading.Lock()
         if native is None:
             self._claim()
@@ -151,7 +150,7 @@ class PersistentCall(ActiveCall):
         channel.persistent.owners.add(self)  # once it is whole
 
     def _claim(self) -> None:
-        """Take what the plan needs. Collective."""
+        """Allocate tags, execution and scratch for the plan. Collective."""
         channel = self.channel
         if needs_counts(channel, self.call, 0):
             asking = Operation(self.call.prepared.choice, self.sequence, [self.ask], lambda: None, self, name=self.name)
@@ -193,9 +192,9 @@ class PersistentCall(ActiveCall):
         return self.fast_start is not None
 
     def next_start(self) -> Operation | None:
-        """Return an operation that carries it out once, or goes on with what the fast path began.
+        """Return an operation for one start, or for the rest of a start that the fast path began.
 
-        None where that was all. Raises RequestError where messages of an earlier start are left.
+        Return None if the fast path completed it. Raises RequestError if an earlier start left messages posted.
         """
         outcome = self.fast_start.outcome() if self.fast_start is not None else Outcome.NOT_SERVED
         if self.in_flight is not None and self.in_flight.broke_off:  # its messages are still posted
@@ -205,8 +204,8 @@ class PersistentCall(ActiveCall):
             self._record()
             return None
         if self.fast_start is not None:
-            self.fast_start.close()  # no other start, should messages of this one be left
-        if outcome == Outcome.ABANDONED:  # an interrupt came between: nobody went on with the last start
+            self.fast_start.close()  # refuse further starts, in case this one leaves messages posted
+        if outcome == Outcome.ABANDONED:  # an interrupt came before anything progressed it
             self.broken = True
             self.channel.leak(self, None)
         if self.broken:
@@ -219,7 +218,7 @@ class PersistentCall(ActiveCall):
         return self.in_flight
 
     def _begun(self, outcome: int) -> Callable[[], Stage]:
-        """Return what makes the stage of a start, of which the fast path has begun something unless it missed."""
+        """Return a function that makes the stage of a start; outcome says how far the fast path took it."""
         if self.native is not None:
             self.native.Start()
             self.undivided = self.call.averages
@@ -232,7 +231,7 @@ class PersistentCall(ActiveCall):
         return lambda: Failed(self.own_execution, -outcome)
 
     def finish(self) -> None:
-        """After the last stage."""
+        """Complete a start after its last stage."""
         if self.native is None:
             try:
                 super().finish()
@@ -245,7 +244,7 @@ class PersistentCall(ActiveCall):
         self._land()
 
     def _land(self) -> None:
-        """Nothing of it is under way."""
+        """Note that no start is in flight: reopen the fast path, and free the call if its request is gone."""
         self.in_flight = None
         if self.fast_start is not None and not self.channel.freed:
             self.fast_start.open()
@@ -253,8 +252,8 @@ class PersistentCall(ActiveCall):
             self._give_up()
 
     def free(self) -> None:
-        """Nobody can start it any more."""
-        # an interrupt may have kept anybody from going on with it
+        """Free what the call holds, now or when its start in flight completes. An interrupted start keeps it."""
+        # an interrupt may have come before anything progressed the last start
         if self.fast_start is not None and self.fast_start.is_under_way():
             self.broken = True
             self.channel.leak(self, None)
@@ -263,7 +262,7 @@ class PersistentCall(ActiveCall):
             self._give_up()
 
     def _give_up(self) -> None:
-        """Give back what is held, once."""
+        """Free what the call holds, once."""
         if not self.once.acquire(blocking=False):
             return
         self.channel.started.pop(self.sequence, None)
@@ -286,7 +285,7 @@ class PersistentCall(ActiveCall):
             self.close()
 
     def close(self) -> None:
-        """Let go of the persistent requests of messages, or of MPI's own: its communicator goes."""
+        """Free the persistent requests of messages, or MPI's own request, before their communicator is freed."""
         if self.native is not None:
             self.free()
             release.run_deferred_frees()
@@ -307,17 +306,17 @@ class PersistentCall(ActiveCall):
         return execution
 
     def _give_back(self) -> None:
-        """Free nothing: it is wanted again."""
+        """Keep everything for the next start."""
 
 
 def compare(channel: Channel, call: Call, sequence: int) -> None:
-    """In check mode: whether all ranks make the same request. Raises MismatchError."""
+    """Compare the ranks' requests in check mode. Raises MismatchError where they differ."""
     if channel.settings.check:
         channel.run(comparison(channel, signature(call, sequence), call.name))
 
 
 def prepare(channel: Channel, comm: MPI.Intracomm, call: Call, info: MPI.Info) -> MPI.Prequest:
-    """Return a request that carries a call out whenever it is started. Collective."""
+    """Return a request that runs a call at every Start. Collective."""
     release.run_deferred_frees()
     sequence = channel.next_sequence()
     compare(channel, call, sequence)

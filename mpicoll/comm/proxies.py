@@ -1,4 +1,4 @@
-"""Requests that are complete when we say so, and stand for a collective in MPI's own Waitall and its kin."""
+"""MPI requests that mpicoll completes itself, so that MPI's own Waitall, Waitany and Testall accept its collectives."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _once(function: Callable[[Any], Any], argument: Any, done: list[Any]) -> Non
 
 
 class GrequestProxy:
-    """A generalized request, what MPI has for this. An error comes out of MPI's own Waitall."""
+    """A generalized request. MPI's own Waitall raises the error of the collective."""
 
     def __init__(self, operation: Operation) -> None:
         self.operation = operation
@@ -37,7 +37,7 @@ class GrequestProxy:
         self._done: list[Any] = []
 
     def complete(self) -> None:
-        """Say that the collective is complete. Again is harmless, and needed after an interrupt or an error."""
+        """Complete the request. A second call is harmless, and needed after an interrupt or an error."""
         _once(MPI.Grequest.Complete, self.request, self._done)
 
 
@@ -71,7 +71,7 @@ class Tags:
 
 
 class SelfMessageProxy:
-    """A message from oneself of no bytes; after an error of one, so that MPI's own Waitall raises."""
+    """An empty message from this rank to itself; one byte after an error, so that MPI's own Waitall raises."""
 
     tags = Tags()
 
@@ -83,9 +83,9 @@ class SelfMessageProxy:
         self._back = iter(((self.comm, self.tag),))
 
     def complete(self) -> None:
-        """Say that the collective is complete. Again is harmless, and needed after an interrupt or an error.
+        """Complete the request. A second call is harmless, and needed after an interrupt or an error.
 
-        Once the message is sent the receive has it, whoever waits for that and when: its tag may be used again.
+        The sent message matches the posted receive at once, so its tag may be used again before any Wait returns.
         """
         failed = int(self.operation.error is not None)
         _once(partial(self.comm.Send, [_something, failed, MPI.BYTE], 0), self.tag, self._done)
@@ -99,7 +99,7 @@ CompletionRequest: Any = GrequestProxy if MPI.get_vendor()[0] == "Open MPI" else
 
 
 def _query(status: MPI.Status, operation: Operation) -> None:
-    """Leave the status empty; an error goes out through MPI's own Waitall unless Wait or Test has told it."""
+    """Leave the status empty. MPI's own Waitall raises an error that Wait and Test have not raised."""
     error = operation.error
     if error is not None and not operation.told:
         raise error

@@ -38,7 +38,7 @@ class CollectiveRequest(MPI.Request):
     _since: float  # when it was started
 
     def _begin(self, channel: Channel, operation: Operation) -> None:
-        """Launch an operation, and be a handle of what completes with it."""
+        """Launch an operation, and make this the handle of a request that completes with it."""
         completion = CompletionRequest(operation)
         ctypes.memmove(MPI._addressof(self), MPI._addressof(completion.request), MPI._sizeof(MPI.Request))
         self._channel, self._operation = channel, operation
@@ -47,7 +47,7 @@ class CollectiveRequest(MPI.Request):
         release.run_deferred_frees()
 
     def _be_complete(self) -> None:
-        """Be a handle of what is complete, and not null: a message to nobody."""
+        """Make this the handle of a complete request that is not null: an empty message to PROC_NULL."""
         nothing = MPI.COMM_SELF.Isend([bytearray(), MPI.BYTE], MPI.PROC_NULL)
         ctypes.memmove(MPI._addressof(self), MPI._addressof(nothing), MPI._sizeof(MPI.Request))
         self._operation = None
@@ -96,28 +96,29 @@ class CollectiveRequest(MPI.Request):
         return MPI._handleof(self) != MPI._handleof(MPI.REQUEST_NULL)
 
     def _announce(self, operation: Operation) -> None:
-        """Have MPI's request complete, where that failed when the operation ended. Raises why it fails again."""
+        """Complete MPI's request, if that failed when the operation ended. Raises the error if it fails again."""
         if operation.done and operation.on_done is not None:
             with self._channel.lock:
                 operation.announce()
 
     def _take_in(self, operation: Operation, status: MPI.Status | None) -> None:
-        """Let MPI have its request back.
+        """Return the request to MPI, which frees it.
 
-        It may not be complete yet where another thread ended the operation; Intel MPI lets two that Wait sleep on.
+        If another thread ended the operation, the request may complete a little later, so this polls: on Intel MPI
+        two threads in Wait may sleep for ever.
         """
         operation.told = True
         self._announce(operation)
-        with suppress(MPI.Exception):  # what the operation raised, which is told in its own words
+        with suppress(MPI.Exception):  # the operation's error: Wait and Test raise the original
             while not super().Test(status):
                 os.sched_yield()
         _empty([self], [status])
         self._operation = None
 
     def __del__(self) -> None:
-        """Nobody can wait for it any more; MPI has its request back later, when the collective is complete.
+        """Queue MPI's request to be freed: no caller can wait for it any more.
 
-        This takes no lock and calls no MPI that does, for it may run in any thread at any time.
+        This takes no lock and makes no MPI call that does, since it may run in any thread at any time.
         """
         operation = self._operation
         if operation is not None and not sys.is_finalizing() and self._is_under_way() and not MPI.Is_finalized():
@@ -222,7 +223,7 @@ class CollectiveRequest(MPI.Request):
 
 
 def _advance(requests: Requests) -> None:
-    """Advance all collectives. Raises where one of these has ended and MPI cannot be told so."""
+    """Advance all collectives. Raises if one of these has ended and MPI cannot complete its request."""
     advance_all()
     for request in requests:
         if isinstance(request, CollectiveRequest) and request._operation is not None:
@@ -238,7 +239,7 @@ def _empty(requests: Requests, statuses: Sequence[MPI.Status | None] | None) -> 
 
 
 def _until(requests: Requests, look: Callable[[], Found], enough: Callable[[Found], object]) -> Found:
-    """Return what `look` finds once that is enough, of requests that are waited for."""
+    """Call `look` until its result is enough, and return that; the caller waits for these requests."""
     started = [request._since for request in requests if isinstance(request, CollectiveRequest) and request._operation]
     if started:
         THREAD.wait_begins(min(started))
@@ -264,13 +265,13 @@ class Request(CollectiveRequest):
 
     @classmethod
     def launch(cls, channel: Channel, operation: Operation) -> Request:
-        """Start an operation; the request that completes with it."""
+        """Launch an operation, and return the request that completes with it."""
         request = cls()
         request._begin(channel, operation)
         return request
 
     def Free(self) -> None:
-        """Raise RequestError: MPI has it that a collective must be waited for, and then there is nothing to free."""
+        """Raise RequestError: MPI requires a Wait for a collective, after which there is nothing to free."""
         if self._is_under_way():
             raise RequestError("a collective under way cannot be freed; call Wait, or Test until it is complete")
         raise RequestError("the collective is complete, so there is nothing to free")
@@ -279,7 +280,7 @@ class Request(CollectiveRequest):
 
 
 def _is_complete(request: MPI.Request) -> bool:
-    """Return whether waiting for a request would not take long; of ours, without asking for what it raised."""
+    """Return whether a request is complete; for mpicoll's own, without raising its error."""
     operation = request._operation if isinstance(request, CollectiveRequest) else None
     return operation.done if operation is not None else request.Get_status()
 
@@ -293,9 +294,9 @@ class _Owner(np.ndarray[Any, Any]):
 def keep_buffers_alive(call: object, request: Handle) -> Handle:
     """Return a request of MPI's own that keeps the call's arguments alive until it is complete.
 
-    A persistent one keeps them as long as it is an object. mpi4py 4.1 lets go of the buffers of reductions and of
-    Ialltoall's send buffer as soon as the call returns. It keeps that of a message; so the handle of one that is never
-    started is exchanged for the request's.
+    A persistent request keeps them as long as the object exists. mpi4py 4.1 releases the buffers of reductions, and
+    Ialltoall's send buffer, as soon as the call returns. It keeps the buffer of a message, so this exchanges the
+    request's handle for that of a message that is never started.
     """
     owner = np.empty(0, np.uint8).view(_Owner)
     owner.call = call, request  # mpi4py's request keeps the counts

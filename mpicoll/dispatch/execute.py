@@ -1,6 +1,6 @@
-"""Carrying out a call: at once where it is done at once, else as an operation.
+"""Run a call: directly if it completes at once, else as an operation.
 
-What is one rank's own affair (a layout with holes, MPI.IN_PLACE at the root) is resolved in staging.py.
+staging.py resolves what concerns one rank only: a layout with holes, MPI.IN_PLACE at the root.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ODD = 0x9E3779B1  # spreads the seeds of calls, whose numbers follow each other
 
 
 def run(channel: Channel, comm: MPI.Intracomm, call: Call) -> None:
-    """Carry out a call and return when it is done; one that is done at once never becomes an operation."""
+    """Run a call and return when it is done; a call that completes at once never becomes an operation."""
     if call.prepared.is_native:
         _run_native(channel, comm, call)
         return
@@ -57,14 +57,14 @@ def run(channel: Channel, comm: MPI.Intracomm, call: Call) -> None:
 
 
 def start(channel: Channel, comm: MPI.Intracomm, call: Call) -> MPI.Request | Operation:
-    """Return the operation that carries out a call, not launched yet, or a request of MPI's own."""
+    """Return the operation that runs a call, not launched yet, or a request of MPI's own."""
     return _start_native(channel, comm, call) if call.prepared.is_native else operation(channel, call)
 
 
 def operation(channel: Channel, call: Call) -> Operation:
-    """Return the operation that carries out a call; not launched yet.
+    """Return the operation that runs a call; it is not launched yet.
 
-    Where the counts of other ranks are needed for a plan, or for a check, it asks for them first.
+    Its first stage exchanges counts if the plan, or a check, needs those of other ranks.
     """
     under_way = ActiveCall(channel, call, channel.next_sequence())
     stages: list[Callable[[], Stage]] = [under_way.start]
@@ -80,12 +80,12 @@ def operation(channel: Channel, call: Call) -> Operation:
 
 
 def needs_counts(channel: Channel, call: Call, sequence: int) -> bool:
-    """Return whether ranks have to ask each other for counts first, in the call of that number."""
+    """Return whether the ranks must exchange counts first, in the call of that number."""
     return call.prepared.needs_counts or (channel.compares(sequence) and count_exchange.counts_are_local(call))
 
 
 class ActiveCall:
-    """A call that is being carried out: the stages that are its own, and what they leave for the next."""
+    """A call in progress: its stages, and the state that one stage leaves for the next."""
 
     fast_path = False  # whether it began on the fast path
 
@@ -106,7 +106,7 @@ class ActiveCall:
         return self.call.name
 
     def ask(self) -> Stage:
-        """Return a stage: learn the counts of the other ranks, and with them what serves."""
+        """Return a stage that exchanges counts, and then chooses the plan."""
         return count_exchange.CountExchange(self.channel, self.call, self.sequence, self._told)
 
     def _told(self, every: tuple[int, ...]) -> None:
@@ -116,7 +116,7 @@ class ActiveCall:
             resolve(self.channel, self.call)
 
     def start(self) -> Running:
-        """Return a stage: the plan."""
+        """Return the stage that runs the plan."""
         plan = self.call.prepared.plan
         assert plan is not None
         self.memory = place(self.call, self.channel, self._scratch(plan.scratch_bytes))
@@ -131,12 +131,12 @@ class ActiveCall:
         return Running(self.execution)
 
     def tell(self) -> Stage:
-        """Return a stage behind the plan: learn whether another rank met NaN or infinity."""
+        """Return the stage after the plan: learn whether another rank met NaN or infinity."""
         assert self.params is not None
         return NonFiniteExchange(self._comm(), self.tags, self.call, self.params)
 
     def finish(self) -> None:
-        """After the last stage."""
+        """Complete the call after its last stage."""
         if self.memory is None or self.execution is None:  # an interrupt came after the last of it
             return
         if self.call.operator is not None and self.call.operator.errors:
@@ -147,7 +147,7 @@ class ActiveCall:
         if self.memory.after is not None:
             self.memory.after()
         self._record()
-        self._give_back()  # last, and once: all else may come again after an interrupt
+        self._give_back()  # last, and once: an interrupt may repeat the steps before it
         if self.params is not None and self.call.prepared.codec is not None:
             try:
                 check_finite(self.call.prepared.codec, self.params)
@@ -177,10 +177,10 @@ class ActiveCall:
 
 
 def may_take_the_fast_path(call: Call) -> bool:
-    """Return whether nothing but messages and folds is to be done: no copies, nothing that Python does."""
+    """Return whether the call needs only messages and folds: no copies, and no work in Python."""
     if not call.prepared.is_compiled or (call.operator is not None and call.operator.name == "user"):
         return False
-    if call.prepared.codec is not None or call.prepared.seed is not None:  # words that are new in every call
+    if call.prepared.codec is not None or call.prepared.seed is not None:  # parameters that differ in every call
         return False
     return call.arguments is None or call.arguments.contiguous
 
@@ -206,9 +206,9 @@ def kernel_args(call: Call, size: int, params: np.ndarray | None = None) -> Kern
 
 
 def _run_native(channel: Channel, comm: MPI.Intracomm, call: Call) -> None:
-    """MPI's own collective, and what it cannot do itself.
+    """Run MPI's own collective, and divide the result if the call averages.
 
-    Only where using() chose it, and nobody watches over it, it is the blocking one, in which nothing of ours moves.
+    Call the blocking form only if forced and unwatched, since no mpicoll operation progresses meanwhile.
     """
     if call.prepared.choice.forced and not is_watched(channel):
         channel.record(record(call, channel.next_sequence()))
@@ -220,12 +220,12 @@ def _run_native(channel: Channel, comm: MPI.Intracomm, call: Call) -> None:
 
 
 def is_watched(channel: Channel) -> bool:
-    """Return whether the next call must not stand still in silence, though it is MPI's own."""
+    """Return whether a stall of the next call must be reported, even in MPI's own collective."""
     return channel.settings.watched or channel.compares(channel.sequence + 1)
 
 
 def _start_native(channel: Channel, comm: MPI.Intracomm, call: Call) -> MPI.Request | Operation:
-    """MPI's own nonblocking collective: its request, or an operation where it is watched or averages."""
+    """Start MPI's own nonblocking collective. Return its request, or an operation if it is watched or averages."""
     if is_watched(channel) or call.averages:
         return native_operation(channel, comm, call)
     channel.say_once(call.prepared.choice)
@@ -235,10 +235,10 @@ def _start_native(channel: Channel, comm: MPI.Intracomm, call: Call) -> MPI.Requ
 
 
 def native_operation(channel: Channel, comm: MPI.Intracomm, call: Call) -> Operation:
-    """MPI's own nonblocking collective as an operation.
+    """Return MPI's own nonblocking collective as an operation.
 
-    In check mode it starts once the ranks have compared, on a communicator of its own, one after the other: that is
-    in the same order everywhere, and nobody waits in the call.
+    In check mode it starts after the ranks have compared the call. Such collectives have a communicator of their own
+    and run one after the other, so their order is the same on every rank, and this call does not block.
     """
     choice = call.prepared.choice
     channel.say_once(choice)
@@ -264,7 +264,7 @@ def native_operation(channel: Channel, comm: MPI.Intracomm, call: Call) -> Opera
 
 
 def record(call: Call, sequence: int, progress: tuple[int, int, int] = (0, 0, 0)) -> Record:
-    """Return what ran, for traces."""
+    """Return the record of a call, for traces."""
     prepared, choice = call.prepared, call.prepared.choice
     return Record(
         choice.collective,

@@ -57,7 +57,7 @@ class Invocation(NamedTuple):
         return int(self.root) if "root" in self.method.takes else 0
 
     def snapshot(self) -> Invocation:
-        """Return the same, in what nobody changes while the call reads it more than once; see buffers/snapshot.py."""
+        """Return a copy that stays the same while the call reads it more than once; see buffers/snapshot.py."""
         send, recv = snapshot(self.send, self.recv)
         return Invocation(self.method, send, recv, self.op, self.root if type(self.root) is int else values(self.root))
 

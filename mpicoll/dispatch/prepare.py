@@ -1,4 +1,4 @@
-"""What serves a call: from checked arguments to an algorithm and a plan, remembered for the next call of its kind.
+"""Choose an algorithm and a plan for checked arguments, and cache them for the next call of its kind.
 
 Only values that are equal on every rank decide what is sent: collective, bytes, operator, root.
 """
@@ -74,12 +74,12 @@ class Call:
 
     @property
     def is_float32(self) -> bool:
-        """Whether its elements are what codecs take."""
+        """Return whether the elements are float32, which codecs encode."""
         return self.facts is not None and self.facts.dtype == np.float32
 
     @property
     def facts(self) -> TypeFacts | None:
-        """What is known of its elements' type; None where it has none."""
+        """Return the facts about the elements' type, None if the call has no buffers."""
         one = (self.arguments.send or self.arguments.recv) if self.arguments is not None else None
         return one.facts if one is not None else None
 
@@ -241,7 +241,7 @@ def check_choices(channel: Channel, algorithms: Mapping[str, str]) -> None:
 
 
 def prepare(channel: Channel, call: Call) -> None:
-    """Find what serves this call, in the channel's cache, or make it.
+    """Set call.prepared, from the channel's cache or newly made.
 
     Raises PreconditionError, CodecError, BufferAccessError, ValueError.
     """
@@ -273,7 +273,7 @@ def prepare_again(call: Call, engine: str) -> None:
 
 
 def _check_writable(call: Call) -> None:
-    """Raise BufferAccessError for a read-only send buffer, in which what codes lack is to be left."""
+    """Raise BufferAccessError for a read-only send buffer, which the residual cannot be written to."""
     send = call.arguments.send if call.arguments is not None else None
     if send is not None and send.obj is not None and memoryview(send.obj).readonly:
         raise BufferAccessError(
@@ -307,11 +307,11 @@ def _prepare(channel: Channel, call: Call, in_place: bool) -> Prepared:
 
 
 def resolve(channel: Channel, call: Call) -> None:
-    """Find what serves a call that asked, now that its counts are those of all ranks."""
+    """Set call.prepared after a count exchange, now that the counts of all ranks are known."""
     asked = call.prepared
     choice, arguments = asked.choice, call.arguments
     assert arguments is not None
-    key = (choice, call.counts, call.root, arguments.in_place)  # others may be in force by now than when it was chosen
+    key = (choice, call.counts, call.root, arguments.in_place)  # other overrides may be in force by now
     serves = channel.prepared.get(key)
     if serves is None:
         made = schedule(call.collective, choice.algorithm, channel.size, call.root, nodes=channel.agreed.nodes)

@@ -32,9 +32,9 @@ following = njit(rolled.following)
 WAITING, DONE = 0, 1
 _IDLE_PASSES = 50  # empty passes before the processor is offered to others
 _CLOCK_PASSES = 16  # passes between looks at the clock
-_CONTENDED = 20e-6  # seconds: a yield that takes longer gave the processor to somebody
-# Microseconds without a move after which a rank sleeps between passes, and how long. A rank that is always ready to
-# run can keep others from it for seconds, those too that offer it theirs (seen on Linux 6.18).
+_CONTENDED = 20e-6  # seconds: a longer yield gave the processor to another thread
+# Microseconds: without a move before a rank sleeps between passes, the same if contended, and the length of a sleep.
+# A rank that never sleeps can keep other ranks off its processor for seconds, even ranks that yield (Linux 6.18).
 _SPIN, _SPIN_CONTENDED, _SLEEP = 1000, 100, 20
 # columns of a lane's state, places in `library` and `call`
 LANE, STEP, COUNT, TURN = range(4)

@@ -151,9 +151,9 @@ class Execution:
         return requests
 
     def free(self) -> None:
-        """Give up persistent requests."""
+        """Free the persistent requests."""
         nothing: dict[Any, Any] = {}
-        kept, self.kept = self.kept, nothing  # by one thread alone, whoever else comes
+        kept, self.kept = self.kept, nothing  # so that one thread alone frees them
         for requests in kept.values():
             for request in requests:
                 request.Free()

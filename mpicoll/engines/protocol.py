@@ -1,7 +1,7 @@
-"""What an engine is: it runs plans, and it alone posts messages.
+"""The protocol of engines: an engine runs plans, and engines alone post messages.
 
-An engine is a module with `name` and `Execution`, one plan under way. Executions are resumable: advance()
-goes as far as it can without blocking, so blocking, nonblocking and many-in-operation are the same code.
+An engine is a module with `name` and `Execution`, one plan in progress. Executions are resumable: advance()
+progresses as far as it can without blocking, so blocking, nonblocking and concurrent calls are the same code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ join_mpi(MPI.Exception)
 
 
 class Waiting(NamedTuple):
-    """What one lane waits for: the ranks whose messages are not in, and those that have not taken ours."""
+    """The ranks whose messages one lane has yet to receive, and those that have yet to receive its messages."""
 
     strand: int
     chunk: int
@@ -78,7 +78,7 @@ class Execution(Protocol):
         """Make ready to run: addresses of input, output and scratch, and what to compute with. Not while under way."""
 
     def advance(self, seconds: float) -> bool:
-        """Go on for at most `seconds` (0: as far as possible at once); True when done. Raises MPI.Exception."""
+        """Progress for at most `seconds` (0: without waiting). Return True when done. Raises MPI.Exception."""
 
     def waiting(self) -> list[Waiting]:
         """Return what each unfinished lane waits for."""

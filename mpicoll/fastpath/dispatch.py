@@ -1,9 +1,9 @@
-"""The fast path of a call: kinds that were served before need no look at their arguments in Python.
+"""The fast path of a call: Python does not inspect the arguments of kinds that were served before.
 
-entry.py has the function that a method tries first. What leaves the fast path comes back here: a call that is not
-done after some milliseconds becomes an operation, one that somebody traces leaves its record. A kind of call is
-inserted when it is served for the second time, from arguments that nobody can change (see buffers/snapshot.py), and if
-what serves it is what served it the first time.
+entry.py has the function that a method tries first. This module handles the calls that leave the fast path: a call
+that is not done after some milliseconds becomes an operation, and a traced call leaves its record. A kind of call is
+inserted when it is served for the second time, from a snapshot of its arguments (see buffers/snapshot.py), and if the
+same plan served it the first time.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class CompiledFastPath:
         self.fast_call = entry.bound_to(self.context)
 
     def close(self) -> None:
-        """Serve nothing any more."""
+        """Serve no more calls."""
         self.context[field.OPEN] = False
 
     def activate(self, overrides: Overrides) -> None:
@@ -94,9 +94,9 @@ class CompiledFastPath:
         return Stats(len(self.table.kinds), len(kinds), len(self.tables), sum(kind.nbytes for kind in kinds))
 
     def key(self, call: Call) -> Key | None:
-        """Return how to find what serves calls of this kind; None where the function could serve none of them.
+        """Compute the key of a kind of call; return None if the function cannot serve such calls.
 
-        It is asked for before the call is carried out, when the arguments say what was parsed.
+        This runs before the call does, while the arguments still say what was parsed.
         """
         if call.root > SINGLE or not execute.may_take_the_fast_path(call) or background.state.pending:
             return None  # of a pending kernel the table would keep NumPy's
@@ -112,9 +112,8 @@ class CompiledFastPath:
     def insert(self, call: Call) -> None:
         """Serve calls of this kind from now on, if it has a key, and the same served the last one.
 
-        One that is known could not be served since its scratch was away, or too small, or its buffers overlap.
-        Objects are known by their addresses, so every dtype, datatype and root in the arguments must be one that
-        exists once.
+        A cached call lands here only if scratch was busy or too small, or buffers overlap. The key has the addresses of
+        objects, so every dtype, datatype and root in the arguments must be the only object of its value.
         """
         key, invocation, prepared = call.key, call.invocation, call.prepared
         if key is None:
@@ -151,7 +150,7 @@ class CompiledFastPath:
     # -- what leaves the fast path --------------------------------------------------------------------------
 
     def resume(self, method: Method, form: str) -> tuple[bool, Operation | None]:
-        """Return whether the function began this call, and the operation that goes on with it unless it is over.
+        """Return whether the function began this call, and the operation that completes it, None if it is complete.
 
         Raises MPI.Exception.
         """
@@ -160,7 +159,7 @@ class CompiledFastPath:
             return False, None
         table, at = self.table, int(self.context[field.ROW])
         found = table.kinds.get(at)
-        # another, interrupted on its way here
+        # the function began another call, which was interrupted on its way here
         if outcome == Outcome.ABANDONED or found is None or found[0].method is not method:
             self._leak()
             return False, None
@@ -177,7 +176,7 @@ class CompiledFastPath:
             error = kind.execution.error(-outcome)
             self.channel.fail(CallId(sequence, 0, method.spelled(form)), error)
             raise error
-        # first of all: an interrupt must find all that MPI may write to
+        # first: after an interrupt, everything that MPI may write to must be kept
         buffers: list[Any] = [self.channel.scratch.array]
         try:
             table.take(at)
@@ -191,7 +190,7 @@ class CompiledFastPath:
         def finish() -> None:
             nonlocal scratch
             self._record(kind, form, sequence)
-            if at not in table.kinds:  # in this one, though another may be in force by now
+            if at not in table.kinds:  # of these overrides, though others may be in force by now
                 table.put(at, kind, row)
             array, scratch = scratch, None  # last, and once, as in ActiveCall.finish
             self.channel.scratch.give(array)
@@ -203,7 +202,7 @@ class CompiledFastPath:
         return True, operation
 
     def leak(self) -> None:
-        """Nobody goes on with what the function began, if it did. MPI may, in memory that stays."""
+        """Abandon what the function began, if anything. Its memory stays allocated, since MPI may still write to it."""
         outcome = self.context.item(field.OUTCOME)
         if outcome == Outcome.COMPLETED:
             self.context[field.OUTCOME] = Outcome.NOT_SERVED
@@ -224,7 +223,7 @@ class CompiledFastPath:
             return None
 
     def share_scratch(self, scratch: np.ndarray) -> bool:
-        """Let calls of the fast path use this scratch; False where one that the function began uses the last."""
+        """Let fast calls use this scratch. Return False if a call that the function began uses the previous one."""
         if not self.reclaim_scratch():
             return False
         self.context[field.SCRATCH] = aligned(scratch)
@@ -232,9 +231,9 @@ class CompiledFastPath:
         return True
 
     def reclaim_scratch(self, lent: bool = False) -> bool:
-        """Let no call use it; False where one does, unless that is who takes what it was lent."""
+        """Stop fast calls from using the scratch. Return False if one uses it, unless lent: its operation takes it."""
         before = self.context.item(field.SCRATCH_BYTES)
-        self.context[field.SCRATCH_BYTES] = 0  # first, so that none begins to use it meanwhile
+        self.context[field.SCRATCH_BYTES] = 0  # first, so that no call begins to use it meanwhile
         if self.context.item(field.SCRATCH_SHARED) and not lent:
             self.context[field.SCRATCH_BYTES] = before
             return False
@@ -242,11 +241,11 @@ class CompiledFastPath:
         return True
 
     def _lent(self) -> np.ndarray | None:
-        """Return the scratch that a call which the function began goes on with: nobody else has it until it is over."""
+        """Return the scratch of a call that the function began; no other call may use it before that call ends."""
         return self.channel.scratch.take(0, lent=True) if self.context.item(field.SCRATCH_SHARED) else None
 
     def _held(self) -> list[Any]:
-        """Return the buffers that the function held on to, now held by the list."""
+        """Return the buffers to which the function holds references; the list takes these over."""
         buffers = []
         for where, word in self.held:
             if self.context.item(where):

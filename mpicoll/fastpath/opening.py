@@ -26,7 +26,7 @@ _logged: set[str] = set()  # the unknown layouts of objects that were logged
 def open_fast_path(channel: Channel) -> FastPath:
     """Return the fast path of a communicator: one that serves nothing where every call takes the slow path.
 
-    That objects are laid out in an unknown way is logged, once and by rank 0.
+    Rank 0 logs an unknown layout of Python objects, once.
     """
     if channel.settings.check:
         return ClosedFastPath("check mode compares every call")
@@ -56,44 +56,44 @@ class ClosedFastPath:
 
     @staticmethod
     def fast_call(*invocation: Any) -> int:
-        """Serve nothing."""
+        """Return 1: the call takes the slow path."""
         return 1
 
     def resume(self, method: Method, form: str) -> tuple[bool, Operation | None]:
-        """Go on with nothing: it began nothing."""
+        """Return (False, None): no call was begun here."""
         return False, None
 
     def key(self, call: Call) -> None:
-        """Return None: it serves no kind of call."""
+        """Return None: no kind of call is served."""
 
     def insert(self, call: Call) -> None:
-        """Do nothing."""
+        """Accept the call; nothing is cached here."""
 
     def open_start(self, execution: Any, started: np.ndarray, nbytes: int) -> None:
         """Return None: starts take the slow path."""
 
     def share_scratch(self, scratch: np.ndarray) -> bool:
-        """Let whoever asks use the scratch."""
+        """Return True: no fast call uses other scratch."""
         return True
 
     def reclaim_scratch(self, lent: bool = False) -> bool:
-        """Take it back."""
+        """Return True: no fast call uses the scratch."""
         return True
 
     def activate(self, overrides: Overrides) -> None:
-        """Do nothing."""
+        """Accept the overrides; no call is served under any."""
 
     def close(self) -> None:
-        """Do nothing."""
+        """Stay closed."""
 
     def leak(self) -> None:
-        """Do nothing."""
+        """Leak nothing; no call was begun here."""
 
     def clear(self) -> None:
-        """Do nothing."""
+        """Remove nothing; nothing is cached here."""
 
 
-@cache  # it is asked for while Python ends, too, when nothing can be imported
+@cache  # called while Python exits, too, when imports fail
 def _loaded() -> Any:
     """Return the module of the compiled fast path."""
     from . import dispatch  # here, since the compiled engine need not load

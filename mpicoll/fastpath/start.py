@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class CompiledFastStart:
-    """The fast path of a persistent collective: functions of its request, which return 0 where that was all.
+    """The fast path of a persistent collective: functions of its request, which return 0 if nothing is left to do.
 
-    `fast_call` starts it, and makes it complete; `finish` makes it inactive again.
+    `fast_call` starts and completes it; `finish` makes it inactive again.
     """
 
     def __init__(self, channel: Channel, execution: compiled.Execution, started: np.ndarray, nbytes: int) -> None:
@@ -35,19 +35,19 @@ class CompiledFastStart:
         self.finish = entry.bound_to(self.context, entry.finish)
 
     def open(self) -> None:
-        """Start again."""
+        """Serve starts again."""
         self.context[field.OPEN] = True
 
     def close(self) -> None:
-        """Start nothing until it is opened again."""
+        """Serve no start until open() is called."""
         self.context[field.OPEN] = False
 
     def is_under_way(self) -> bool:
-        """Return whether the last start has posted messages that nobody has gone on with."""
+        """Return whether the last start has posted messages that no operation has taken over."""
         return int(self.context[field.OUTCOME]) not in (Outcome.NOT_SERVED, Outcome.COMPLETED)
 
     def outcome(self) -> int:
-        """Return how far the last start came, asked once."""
+        """Return the outcome of the last start, and reset it."""
         outcome = int(self.context[field.OUTCOME])
         self.context[field.OUTCOME] = Outcome.NOT_SERVED
         return outcome

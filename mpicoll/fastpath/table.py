@@ -1,4 +1,4 @@
-"""The kinds of calls that a fast path serves: what it holds of each, and by which row the function finds it."""
+"""The kinds of calls that a fast path serves: what it caches of each, and the row by which the function finds it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..runtime.operation import Record
 from ..selection.select import Choice
 from . import entry, signature
 
-SEEN = 4 * signature.ROWS  # kinds that were served once, of which it is known what served them
+SEEN = 4 * signature.ROWS  # kinds that were served once and whose plans are recorded
 
 
 @dataclass(frozen=True)
 class Key:
-    """What kind of call it is: the words that its row in the function's table begins with, or would begin with."""
+    """The key of a kind of call: the words that its row in the function's table begins with, or would begin with."""
 
     row: int
     words: np.ndarray
@@ -29,16 +29,16 @@ class Key:
 
     @property
     def digest(self) -> int:
-        """A number that two kinds have in common only by a rare chance."""
+        """Return a hash, which two kinds share only by a rare chance."""
         return hash((self.words.tobytes(), self.details.tobytes()))
 
 
-Seen = tuple["weakref.ref[Prepared]", tuple[tuple[int, int], ...]]  # what served a call, and the sides of its buffers
+Seen = tuple["weakref.ref[Prepared]", tuple[tuple[int, int], ...]]  # the plan of a call, and the sides of its buffers
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What serves a kind of call: an execution that only wants buffers and a tag; keep has the objects of its key."""
+    """A cached kind of call: an execution that lacks only buffers and a tag; keep has the objects of its key."""
 
     execution: compiled.Execution
     choice: Choice
@@ -49,12 +49,12 @@ class Kind:
     keep: Any
 
     def is_of(self, key: Key, row: np.ndarray) -> bool:
-        """Return whether that is what was asked for; row is its own."""
+        """Return whether this kind has that key; row is this kind's own."""
         return np.array_equal(row[: signature.KEYS], key.words) and np.array_equal(self.details, key.details)
 
 
 class Stats(NamedTuple):
-    """What a fast path holds: kinds of calls under the overrides in force, under all, for how many overrides, bytes."""
+    """The contents of a fast path: kinds under the overrides in force, under all, how many overrides, bytes."""
 
     kinds: int
     all_kinds: int
@@ -71,7 +71,7 @@ class Table:
         self.seen: OrderedDict[int, Seen] = OrderedDict()  # by a hash of the key and the details
 
     def was_seen(self, key: Key, served: Seen) -> bool:
-        """Return whether the same served the last call of that kind; it is remembered for the next."""
+        """Return whether the same plan served the last call of that kind; record this one for the next."""
         before, self.seen[key.digest] = self.seen.get(key.digest), served
         self.seen.move_to_end(key.digest)
         if len(self.seen) > SEEN:
@@ -79,17 +79,17 @@ class Table:
         return before == served
 
     def put(self, at: int, kind: Kind, row: np.ndarray) -> None:
-        """Have a kind in a row, in the place of what was there."""
+        """Store a kind in a row, replacing the previous one."""
         self.kinds[at] = kind, row
         self.rows[at] = row
 
     def clear(self) -> None:
-        """Have none."""
+        """Remove every kind."""
         self.rows[:] = 0
         self.kinds.clear()
         self.seen.clear()
 
     def take(self, at: int) -> tuple[Kind, np.ndarray] | None:
-        """Return what was in a row, which is empty from now on."""
+        """Remove the kind in a row and return it, None if there is none."""
         self.rows[at] = 0
         return self.kinds.pop(at, None)

@@ -1,1 +1,1 @@
-"""Keep and advance what is in flight on a communicator; watch over it and report what stands still."""
+"""Keep and advance what is in flight on a communicator; watch it and report stalls."""

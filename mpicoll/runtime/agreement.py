@@ -45,10 +45,10 @@ class Agreed:
 
 
 def agree(comm: MPI.Intracomm) -> Agreed:
-    """Agree with all ranks. Collective, on a communicator that nobody else uses.
+    """Agree with all ranks. Collective, on a communicator that no other call uses meanwhile.
 
     It takes O(log p) messages a rank. Every rank raises the error that rank 0 met in its environment variables, and
-    EngineError if a rank cannot run the engine that they ask for.
+    EngineError if a rank cannot run the engine that they name.
     """
     settings = _down_a_tree(comm, _settings() if comm.rank == 0 else None)
     if isinstance(settings, Exception):
@@ -88,8 +88,8 @@ def with_compiled_kernels(agreed: Agreed, comm: MPI.Intracomm) -> Agreed:
 def _down_a_tree(comm: MPI.Intracomm, value: Any) -> Any:
     """Return rank 0's value on every rank. Intel MPI's Bcast hangs where threads make communicators at once.
 
-    The messages have a tag of their own, for MPI may give a communicator the context of one that was freed, where a
-    note from a rank that is not in this one may still lie.
+    The messages have a tag of their own: MPI may reuse the context of a freed communicator, in which a status message
+    of a rank outside this one may still be unreceived.
     """
     rank, size = comm.rank, comm.size
     lowest = rank & -rank or 1 << (size - 1).bit_length()  # the lowest bit set: the tree is binomial

@@ -1,4 +1,4 @@
-"""What is kept for the next call of its kind, within limits of number and of memory."""
+"""A cache for the next calls of the same kind, limited in number and in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Kinds = dict[Hashable, Any]
 
 
 class Cache:
-    """What serves calls, by overrides in force and kind of call. Beyond a limit the oldest go; one is always kept."""
+    """Cached plans, by overrides in force and kind of call. Beyond a limit the oldest are evicted, never the last."""
 
     def __init__(self) -> None:
         self.tables: OrderedDict[Hashable, Kinds] = OrderedDict()
@@ -24,7 +24,7 @@ class Cache:
         self.lock = threading.Lock()
 
     def activate(self, overrides: Hashable) -> Kinds:
-        """Return what is kept under these overrides, to look kinds up in."""
+        """Return the table of kinds that are cached under these overrides."""
         with self.lock:
             table = self.tables.setdefault(overrides, {})
             self.tables.move_to_end(overrides)
@@ -33,7 +33,7 @@ class Cache:
             return table
 
     def add(self, table: Kinds, key: Hashable, served: Any, nbytes: int) -> None:
-        """Keep what serves a kind of call; nbytes is its memory."""
+        """Cache what serves a kind of call; nbytes is its memory."""
         with self.lock:
             table[key] = served
             self.order.append((table, key, nbytes))
@@ -44,7 +44,7 @@ class Cache:
                 self.nbytes -= nbytes
 
     def clear(self) -> None:
-        """Keep nothing."""
+        """Remove everything."""
         with self.lock:
             for table in self.tables.values():
                 table.clear()

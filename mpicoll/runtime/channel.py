@@ -37,7 +37,7 @@ from .status import RECENT, CallId, Failure, describe
 from .tags import TagPool
 
 LOG = logging.getLogger("mpicoll")
-SPIN = 0.01  # seconds an engine may run before signals, the watchdog and other operations have their turn
+SPIN = 0.01  # seconds an engine may run before signals, the watchdog and other operations are served
 
 LIVE: dict[int, Channel] = {}  # the channels that are not freed, by id()
 _busy: set[Channel] = set()  # channels with something in flight
@@ -140,7 +140,7 @@ class Channel:
 
     @property
     def follows_kernels(self) -> bool:
-        """Whether calls use the mpi4py engine only until the compiled one has been compiled."""
+        """Return whether calls use the mpi4py engine only until the compiled engine is ready."""
         return self.agreed.engine_why == COMPILING and self.overrides.engine in (None, "auto")
 
     def update_kernels(self) -> None:
@@ -239,7 +239,7 @@ class Channel:
         try:
             self.wait(operation)
         except BaseException as error:
-            if not operation.done:  # a signal handler's: nobody waits any more for a call that goes on
+            if not operation.done:  # a signal handler raised: the call is still in flight, without a waiter
                 self.fail(operation.call_id, error)
             raise
 
@@ -257,7 +257,7 @@ class Channel:
             raise
 
     def advance_until_done(self, operation: Operation) -> None:
-        """Advance everything in this process until this operation is done, and leave its error to whoever asks."""
+        """Advance everything in this process until this operation is done, without raising its error."""
         progress.THREAD.waiters.add(thread := threading.get_ident())
         try:
             while not operation.done:
@@ -273,13 +273,13 @@ class Channel:
             progress.THREAD.waiters.discard(thread)
 
     def turn(self, seconds: float) -> None:
-        """Advance every operation once; have the watchdog look at those that stand still."""
+        """Advance every operation once; if none ends, have the watchdog check for stalls."""
         if not self.step(seconds):
             with contained("the watchdog"):
                 watchdog.watch(self, time.monotonic())
 
     def step(self, seconds: float) -> bool:
-        """Advance every operation once; whether any came to its end."""
+        """Advance every operation once. Return whether any ended."""
         ended = [operation for operation in self.in_flight if operation.step(seconds)]
         for operation in ended:
             if operation.broke_off:
@@ -315,20 +315,20 @@ class Channel:
         if self.in_flight and self.settings.progress and progress.ProgressThread.possible():
             progress.THREAD.watch(self)
 
-    # -- telling ----------------------------------------------------------------------------------------
+    # -- reports ----------------------------------------------------------------------------------------
 
     def respond(self) -> None:
-        """Answer ranks that ask where this one is."""
+        """Answer the status questions of other ranks."""
         watchdog.respond(self)
 
     def fail(self, one: CallId, error: BaseException, made: bool = True) -> None:
-        """Note the error by which this rank left or refused a call, so that it can tell ranks that ask."""
+        """Record the error by which this rank left or refused a call, for status messages to other ranks."""
         with contained("telling other ranks of an error"):
             self.failures = [*self.failures, Failure(*one, describe(error), made)][-RECENT:]
             watchdog.notify_error(self)
 
     def call_errhandler(self, error: MPI.Exception) -> None:
-        """Have the error handler of the user's communicator called, as MPI does, once for each error."""
+        """Call the error handler of the user's communicator, as MPI does, once for each error."""
         if not self.freed and not getattr(error, "is_handled", False):
             error.is_handled = True  # type: ignore[attr-defined]
             MPI.Intracomm.fromhandle(self.user_handle).Call_errhandler(error.Get_error_code())
@@ -357,7 +357,7 @@ class Channel:
             trace.append(record)
 
     def say_once(self, choice: Choice) -> None:
-        """Warn on rank 0, once per reason, that a call runs native though nobody asked for that."""
+        """Warn on rank 0, once per reason, that a call runs native, chosen by neither using() nor a tuning table."""
         if self.rank == 0 and not choice.forced and not choice.measured and choice.why not in self.said:
             self.said.add(choice.why)
             LOG.warning("%s runs native: %s", choice.collective, choice.why)
@@ -373,7 +373,7 @@ class Channel:
     # -- the end ----------------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Begin nothing any more, since the communicator is freed. What is in flight goes on. MPI is not called."""
+        """Refuse new calls, since the communicator is freed. Operations in flight continue. This calls no MPI."""
         self.freed = True
         self.scratch.close()
         LIVE.pop(id(self), None)
@@ -381,7 +381,7 @@ class Channel:
         self.persistent.close()
 
     def is_quiet(self) -> bool:
-        """Return whether every rank has left, and nothing is under way. It answers notes, and never waits."""
+        """Return whether every rank has left and nothing is in flight. Answer status messages, and never wait."""
         self.respond()
         joins = not self.in_flight and not self.leaked and self.peer_status.is_drained
         return joins and self.free_barrier.is_complete()

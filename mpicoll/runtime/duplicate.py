@@ -34,8 +34,8 @@ def without_attributes(comm: MPI.Intracomm) -> MPI.Intracomm:
 def begin(comm: Kind, info: MPI.Info | None = None) -> tuple[Kind, MPI.Request]:
     """Return a duplicate of a communicator and the request that it is complete with. Collective.
 
-    A communicator of one rank is duplicated at once, since nobody is waited for: while a duplicate of another thread is
-    under way, Intel MPI's MPI_Comm_idup of one rank never returns, and holds MPI's lock.
+    A communicator of one rank is duplicated at once, which waits for no other rank. Intel MPI's MPI_Comm_idup of one
+    rank never returns, and holds MPI's lock, while another thread's duplicate is in progress.
     """
     if comm.size == 1:
         return MPI.Intracomm.Dup(comm, info), MPI.REQUEST_NULL
@@ -46,14 +46,14 @@ def _may_harm() -> bool:
     """Return whether this MPI's MPI_Comm_idup may do harm to another thread that makes a communicator.
 
     MPICH 5.0 keeps what both wait for in one list of the process, which MPI_Comm_idup changes without the list's lock
-    (sched_cb_gcn_allocate_cid). It crashes or stands still, with mpi4py alone too.
+    (sched_cb_gcn_allocate_cid). It crashes or hangs, with mpi4py alone too.
     """
     other_threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE and not sys.is_finalizing()
     return MPI.get_vendor()[0] == "MPICH" and other_threads
 
 
 class Duplicate:
-    """A duplicate on its way, for a private communicator on which no other collective begins meanwhile.
+    """A duplicate in progress, of a private communicator on which no other collective begins meanwhile.
 
     It has the one method of a request that a stage needs. Where MPI_Comm_idup may do harm, a thread calls MPI_Comm_dup.
     """
@@ -75,7 +75,7 @@ class Duplicate:
             self.error = error
 
     def Test(self, status: MPI.Status | None = None) -> bool:
-        """Return whether it is there. Raises what MPI raised."""
+        """Return whether the duplicate is complete. Raises what MPI raised."""
         if self.thread is None:
             return self.request.Test()
         if self.thread.is_alive():

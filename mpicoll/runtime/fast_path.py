@@ -1,4 +1,4 @@
-"""What a channel knows of its fast path, which is a package above this one."""
+"""The protocol of a channel's fast path, which is in a package above this one."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class FastPath(Protocol):
 
     @property
     def closed(self) -> str:
-        """Why every call takes the slow path; empty where not every call does."""
+        """The reason why every call takes the slow path; empty if some need not."""
 
     def resume(self, method: Any, form: str) -> tuple[bool, Operation | None]:
-        """Return whether the function began this call, and the operation that goes on with it unless it is over."""
+        """Return whether the function began this call, and the operation that completes it, None if it is complete."""
 
     def key(self, call: Any) -> Any:
-        """Return how to find what serves calls of this kind; None where the function could serve none of them."""
+        """Compute the key of a kind of call; return None if the function cannot serve such calls."""
 
     def insert(self, call: Any) -> None:
         """Serve calls of this kind from now on, if it has a key, and the same served the last one."""
@@ -38,16 +38,16 @@ class FastPath(Protocol):
         """Serve calls by what was inserted under these overrides."""
 
     def share_scratch(self, scratch: np.ndarray) -> bool:
-        """Let calls use this scratch; False where one that is under way uses the last."""
+        """Let fast calls use this scratch. Return False if one in flight uses the previous one."""
 
     def reclaim_scratch(self, lent: bool = False) -> bool:
-        """Let no call use it; False where one does, unless that is who takes what it was lent."""
+        """Stop fast calls from using the scratch. Return False if one uses it, unless lent: its operation takes it."""
 
     def close(self) -> None:
-        """Serve nothing any more."""
+        """Serve no more calls."""
 
     def leak(self) -> None:
-        """Leave what was begun to MPI: nobody goes on with it."""
+        """Abandon what was begun. Its memory stays allocated, since MPI may still write to it."""
 
     def clear(self) -> None:
-        """Forget every kind of call."""
+        """Remove every kind of call."""

@@ -1,4 +1,4 @@
-"""A collective under way: a chain of stages, advanced without blocking until the last one is done."""
+"""A collective in flight: a chain of stages, advanced without blocking until the last one is done."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ..selection.select import Choice
 from .faults import contained, may_be_an_interrupt
 from .status import CallId
 
-GLANCE = 1.0  # the most seconds between two looks at an operation that count as standing still
+GLANCE = 1.0  # the most seconds between two polls of an operation that count as a stall
 
 
 class Raised(Exception):
-    """What came out of a user's operator, Ctrl-C too: told to whoever waits for its call, whoever advances it."""
+    """An error of the call itself, such as a user operator's, Ctrl-C too: raised in the thread that waits for it."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)
@@ -34,7 +34,7 @@ class Stage(Protocol):
     """One thing an operation waits for: a plan in an engine, or an exchange of signatures."""
 
     def advance(self, seconds: float) -> bool:
-        """Go on for at most so long; True when done."""
+        """Progress for at most so many seconds. Return True when done."""
 
     def describe(self) -> list[str]:
         """Return what it waits for, a line each, for the report of a stall."""
@@ -48,18 +48,18 @@ class Stage(Protocol):
 
     @property
     def over(self) -> bool:
-        """Whether MPI is done with its memory, though it may have raised after that."""
+        """Return whether MPI no longer uses the stage's memory, even if the stage raised after that."""
 
 
 class Testable(Protocol):
-    """A request of MPI's, or what can be asked as one."""
+    """A request of MPI's, or an object that can be polled like one."""
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Return whether it is complete."""
 
 
 class RequestStage:
-    """A stage: a request of the MPI's own."""
+    """A stage: a request of MPI's own."""
 
     def __init__(self, request: Testable, what: str) -> None:
         self.request, self.what, self.over = request, what, False
@@ -103,7 +103,7 @@ class Running:
         self.execution, self.over = execution, False
 
     def advance(self, seconds: float) -> bool:
-        """Go on for at most so long; True when done."""
+        """Progress for at most so many seconds. Return True when done."""
         return self.execution.advance(seconds)
 
     @property
@@ -143,9 +143,10 @@ def _line(w: Waiting) -> str:
 
 @dataclass(frozen=True)
 class Record:
-    """What ran, for traces: messages and bytes are what this rank posted and sent, received the bytes that came to it.
+    """The record of a call, for traces: the messages this rank posted, and the bytes that it sent and received.
 
-    why says no sizes, so that calls served for the same reason say the same; direct, whether it went the fast path.
+    why names no sizes, so that it is equal for calls served for the same reason. fast_path says whether the call took
+    the fast path.
     """
 
     collective: str
@@ -164,17 +165,17 @@ class Record:
 
 
 class Sink(Protocol):
-    """Where records go: a list, or whatever counts them."""
+    """A list of records, or an object that counts them."""
 
     def append(self, record: Record, /) -> None:
-        """Take one up."""
+        """Store or count one record."""
 
 
 class Operation:
-    """One call of a collective on its way.
+    """One call of a collective in flight.
 
-    stages are made one after the other, each when the one before is done. finish runs after the last.
-    keep holds whatever memory the stages use; it is not let go when a stage broke off, since MPI may still write to it.
+    stages are made one after the other, each when the previous one is done. finish runs after the last.
+    keep holds the memory that the stages use. It is not freed if a stage broke off, since MPI may still write to it.
     """
 
     def __init__(
@@ -200,17 +201,17 @@ class Operation:
         self.on_done: Callable[[], None] | None = None
         self.told = False  # whether the error has been raised to the user
         self.is_message = False  # whether it concerns one other rank, and is no call that all ranks make
-        self.gives_up = False  # whether it ends by a StallError where waiting is in vain, not by a report alone
-        self.deadline = math.inf  # time.monotonic() at which it ends by a StallError
+        self.gives_up = False  # whether it ends with a StallError, not a report, when waiting cannot help
+        self.deadline = math.inf  # time.monotonic() after which it raises StallError
         self.abandoned = False  # whether it ended so
         self.progress = (0, 0, 0)  # of the last stage that is done
         self.still, self.looked, self.seen, self.reported = 0.0, 0.0, (-1, -1, -1), False
-        self.asked = 0.0  # how long it had stood still when the other ranks were asked last
+        self.asked = 0.0  # how long it had stalled when the other ranks were last asked
 
     def step(self, seconds: float) -> bool:  # noqa: C901 - every way in which an operation ends
-        """Advance; True when done and announced, with or without an error.
+        """Advance. Return True when done and announced, with or without an error.
 
-        What a signal handler raises, Ctrl-C or a timeout, ends nothing: it goes to whoever called.
+        An exception from a signal handler, Ctrl-C or a timeout, does not end the operation: step() raises it.
         """
         if self.done:
             return self._announce()  # if an interrupt or an error came before that
@@ -226,14 +227,14 @@ class Operation:
                 if not self.stage.advance(seconds):
                     return False
                 self.progress, self.stage = self.stage.progress, None
-        except BaseException as error:  # told to whoever waits for this operation
+        except BaseException as error:  # raised later, by the call that waits for this operation
             if may_be_an_interrupt(error):
                 raise
             self.error = error
         else:
             self._finish()
         self.done = True
-        if not self.broke_off:  # a request may live on; what it worked on need not
+        if not self.broke_off:  # a request may outlive the operation; its memory need not
             self.keep = self.finish = self.stage = None
             self.stages.clear()
         return self._announce()
@@ -250,13 +251,13 @@ class Operation:
             self.error = error
 
     def _announce(self) -> bool:
-        """Return whether nothing is left to announce. What failed is tried again when it is stepped next."""
+        """Call on_done. Return False if that failed: the next step tries again."""
         with contained("completing a request"):
             self.announce()
         return self.on_done is None
 
     def announce(self) -> None:
-        """Call what is to be called when it is done. Raises what that raises."""
+        """Call on_done, if that is still due. Raises what that raises."""
         on_done = self.on_done
         if on_done is not None:
             on_done()  # first: it may be called again after an interrupt, but must not be left out
@@ -264,17 +265,17 @@ class Operation:
 
     @property
     def broke_off(self) -> bool:
-        """Whether it ended with messages posted, so that MPI may still write to its memory."""
+        """Return whether it ended with messages posted, so that MPI may still write to its memory."""
         return self.done and (self.abandoned or (self.stage is not None and not self.stage.over))
 
     def abandon(self, error: BaseException) -> None:
-        """End with an error, whatever is under way; its memory stays, since MPI may still write to it."""
+        """End with an error, even with messages in flight. Its memory stays, since MPI may still write to it."""
         self.error, self.abandoned, self.done = error, True, True
 
     def tell(self) -> None:
-        """Raise what went wrong, the first time.
+        """Raise the operation's error, the first time.
 
-        The traceback holds the caller's frames, and these the caller's buffers: nothing here may go on holding it.
+        The traceback holds the caller's frames, and these the caller's buffers, so no reference to it may stay here.
         """
         error, self.error = self.error, None
         if error is not None:
@@ -285,13 +286,13 @@ class Operation:
 
     @property
     def call_id(self) -> CallId:
-        """What other ranks know this call by."""
+        """Return the id by which other ranks know this call."""
         return CallId(self.sequence, self.start, self.name)
 
     def stalled(self, now: float) -> float:
-        """Seconds in which somebody looked and nothing moved; a program that computes meanwhile does not count.
+        """Return the seconds in which polls found no progress; time in which the program computes does not count.
 
-        Nor does what waits for an earlier operation, which is looked at itself.
+        Nor does the time spent waiting for an earlier operation, which is checked itself.
         """
         if self.after is not None and not self.after.done:
             self.looked = now

@@ -20,7 +20,7 @@ OwnAnswer = Callable[[], Answer]
 
 
 class PeerStatus:
-    """What one rank knows of the other ranks of a communicator, and which of them it has asked or must answer."""
+    """The last answers of the other ranks of a communicator, and which of them this rank has asked or must answer."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.comm = comm

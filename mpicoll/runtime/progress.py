@@ -1,11 +1,11 @@
 """The progress thread: advances nonblocking collectives while the program computes or waits elsewhere.
 
-MPI promises that a nonblocking collective goes on while its caller is inside another MPI call. Plans are
-advanced by Python, so somebody has to: one thread per process, asleep while nothing is in flight, and out of the way
-while somebody waits, who advances everything. Where every core has a rank, the thread takes one from a rank whenever it
-wakes up, for tens of microseconds. So it goes by what the program did last. If it worked on after a start, the next
-start wakes the thread; if it waited at once, the thread sleeps on and looks up now and then. Without
-MPI_THREAD_MULTIPLE, or with MPICOLL_PROGRESS=0, plans go on in Wait, Test and mpicoll's other calls only.
+MPI promises that a nonblocking collective progresses while its caller is inside another MPI call. Python advances
+plans, so one thread per process does that. It sleeps while nothing is in flight, and polls rarely while another thread
+waits, since a waiting thread advances everything. Where every core has a rank, the thread takes a core from a rank for
+tens of microseconds whenever it wakes up. So it predicts from what the program did last. If the program worked after a
+start, the next start wakes the thread. If the program waited at once, the thread sleeps on and polls now and then.
+Without MPI_THREAD_MULTIPLE, or with MPICOLL_PROGRESS=0, plans progress in Wait, Test and mpicoll's other calls only.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from mpi4py import MPI
 from .faults import contained, log_once
 
 PAUSE = 50e-6  # seconds between passes
-REST = 500e-6  # while somebody waits, who advances everything
-LONG_REST = 8e-3  # the same, and while nothing is in flight but was just now, where the program waits at once
+REST = 500e-6  # while another thread waits, which advances everything
+LONG_REST = 8e-3  # the same if the program waits at once, and while nothing is in flight but was just now
 LINGER = 20e-3  # how long ago "just now" may be: to wake the thread for every call would take longer than a short call
 WORK = 200e-6  # seconds outside of mpicoll that count as work
 
 
 class Pollable(Protocol):
-    """What the thread looks after: a channel."""
+    """An object that the thread polls: a channel."""
 
     in_flight: list[Any]
 
     def poll(self) -> bool:
-        """Advance what is in flight; whether anything is left."""
+        """Advance what is in flight. Return whether anything is left."""
 
 
 class ProgressThread:
@@ -70,39 +70,39 @@ class ProgressThread:
         return thread
 
     def hurry(self) -> None:
-        """Look up at once, and often: somebody waits where mpicoll does not see it."""
+        """Poll now, and often: the program waits where mpicoll does not see it."""
         self.works_on = True
         self.wake.set()
 
     def enter(self) -> float:
-        """Return the time; the program comes to start something or to wait."""
+        """Note that the program enters mpicoll, to start something or to wait. Return the time."""
         now = time.monotonic()
         if now - self.left > WORK:
             self.worked = now
         return now
 
     def leave(self) -> None:
-        """Let the program go on."""
+        """Note that the program leaves mpicoll."""
         self.left = time.monotonic()
 
     def wait_begins(self, started: float) -> None:
-        """Learn from the program, which comes to wait for what it started at that time."""
+        """Note that the program waits for what it started at that time, and whether it worked in between."""
         self.enter()
         self.works_on = self.worked > started
 
     def _run(self) -> None:
-        """Advance what is in flight until it is to stop, whatever is raised meanwhile."""
+        """Advance what is in flight until stop(), and log errors."""
         while not self.stopping:
             with contained("the progress thread"):
                 self._advance()
             time.sleep(REST)  # after an error
 
     def _advance(self) -> None:
-        """Advance what is in flight until it is to stop."""
+        """Advance what is in flight until stop()."""
         active, passes = time.monotonic(), 0
         while True:
             self.wake.clear()
-            if self.stopping:  # after that: whoever stops it sets both
+            if self.stopping:  # checked after clear(), since stop() sets this and then the event
                 break
             with self.lock:
                 channels = list(self.channels)
@@ -118,12 +118,12 @@ class ProgressThread:
                 self.wake.wait(REST if self.works_on else LONG_REST)
             else:
                 self.asleep = True
-                if not self.channels:  # whoever adds one looks at `asleep` after that
+                if not self.channels:  # watch() adds a channel before it reads `asleep`
                     self.wake.wait()
                 self.asleep = False
 
     def _pass(self, channels: list[Pollable]) -> bool:
-        """Advance everything once; whether anything is left."""
+        """Advance everything once. Return whether anything is left."""
         left = False
         for channel in channels:
             some = True

@@ -13,7 +13,7 @@ KEPT = 64 << 20  # bytes that are kept for the next call
 
 
 class Scratch:
-    """One array, or none while a call has it; the fast path may be lent it."""
+    """One array, or none while a call uses it; the fast path may share it."""
 
     def __init__(self, fast_path: FastPath) -> None:
         self.array: np.ndarray | None = None
@@ -22,13 +22,13 @@ class Scratch:
         self._closed = False
 
     def close(self) -> None:
-        """Keep nothing that is given back from now on."""
+        """Drop every array that is given back from now on."""
         self._closed = True
 
     def take(self, nbytes: int, lent: bool = False) -> np.ndarray:
-        """Return an array that holds nbytes from an aligned address on; the progress thread may want one too.
+        """Return an array that holds nbytes from an aligned address on. The progress thread may call this too.
 
-        lent: the one that a call of the fast path uses; nobody but what goes on with that call gets it.
+        lent: return the array that a call of the fast path uses. Only the operation that completes that call asks.
         """
         kept = None
         with self._lock:
@@ -39,10 +39,10 @@ class Scratch:
         return np.empty(nbytes + ALIGN, np.uint8)
 
     def give(self, array: np.ndarray | None) -> None:
-        """Keep the larger one for the next call.
+        """Keep the larger of this array and the kept one for the next call.
 
-        Garbage gives some back too, in any thread and at any time, this one in the middle of this included: it waits
-        for nothing then, and the array just goes.
+        Garbage collection calls this too, in any thread and at any time, even during another call of it. So it never
+        waits for the lock: if that is taken, the array is dropped.
         """
         if array is None or self._closed or len(array) > KEPT or not self._lock.acquire(blocking=False):
             return

@@ -47,7 +47,7 @@ class CallId(NamedTuple):
 class Failure(NamedTuple):
     """An error by which a rank left a call.
 
-    One that it refused, so that it was not made, has the number that it would have had.
+    A refused call, which was not made, has the number that it would have had.
     """
 
     call: int
@@ -63,10 +63,11 @@ class Failure(NamedTuple):
 
 @dataclass
 class Answer:
-    """What a rank says of itself.
+    """The status of a rank.
 
-    `started`: how often each persistent collective was. `failures`: the last ones, in order.
-    `location`: where its program is, `inside` a call of mpicoll, which need not be under way yet. `ended`: how.
+    `started`: how often each persistent collective was started. `failures`: the last ones, in order. `location`: the
+    line that its program is at. `inside`: whether that is in a call of mpicoll, which need not be in flight yet.
+    `ended`: how the program ended, empty if it runs.
     """
 
     calls: int
@@ -78,12 +79,12 @@ class Answer:
     ended: str = ""
 
     def pack(self) -> bytes:
-        """As a note."""
+        """Return the answer as bytes."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def unpack(cls, note: bytes) -> Answer:
-        """From a note."""
+        """Return the answer that pack() turned into this note."""
         fields = json.loads(note)
         fields["under_way"] = [CallId(*each) for each in fields["under_way"]]
         fields["failures"] = [Failure(*each) for each in fields["failures"]]
@@ -97,7 +98,7 @@ class Answer:
         return self.calls >= one.call
 
     def next_on_the_way_to(self, one: CallId) -> tuple[int, int]:
-        """Call and start that this rank makes next, where it has not made that one yet; else that one itself."""
+        """Return the call and start that this rank makes next if it has not made that one yet, else that one itself."""
         if self.has_made(one):
             return one.call, one.start
         if one.start and one.call in self.started:
@@ -112,7 +113,7 @@ class Answer:
         return self.has_made(one) and (later or not self.inside)
 
 
-# -- what a rank knows of itself --------------------------------------------------------------------------
+# -- the status of this rank ------------------------------------------------------------------------------
 
 
 def location() -> tuple[str, bool]:
@@ -138,7 +139,7 @@ def ending(error: BaseException | None) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """Return an error in one line."""
+    """Return the description of an error in one line."""
     try:
         words = " ".join((error.message() if isinstance(error, MpicollError) else str(error)).split())
     except Exception:  # the program's own error, which cannot be printed
@@ -154,11 +155,11 @@ def _innermost(frames: Iterable[tuple[str, int | None, str]]) -> str:
     return ""
 
 
-# -- what a report says of the others ---------------------------------------------------------------------
+# -- reports on the other ranks ---------------------------------------------------------------------------
 
 
 class Finding(NamedTuple):
-    """What is to be said of a rank after "has"; certain: nobody need wait longer to know that something is wrong."""
+    """The words of a report that follow "rank r has"; certain: whether they prove an error without more waiting."""
 
     what: str
     certain: bool
@@ -171,10 +172,10 @@ def find(
     answers: Mapping[int, Answer],
     own: Sequence[Failure] = (),
 ) -> dict[int, Finding]:
-    """Return which ranks are not in a call that stands still, and why.
+    """Return which ranks are not in a stalled call, and why.
 
-    waited_for are the ranks its messages need, own the failures of the rank that stands in it: what all have refused
-    alike explains nothing. A rank that made the call after an error of its own is reported where no other is missing.
+    waited_for are the ranks whose messages it needs. own are the failures of this rank: an error raised on every rank
+    does not explain the stall. A rank that made the call after an error is reported only if no other is missing.
     """
     others = list(others)
     failures = {rank: _failure(one, answers[rank], own) for rank in others if rank in answers}
@@ -185,7 +186,7 @@ def find(
 
 
 def tell(findings: Mapping[int, Finding]) -> list[str]:
-    """Return who is not in a call that stands still and why, a line each."""
+    """Return the lines of a report on the ranks that are not in a stalled call, one for each reason."""
     said: dict[str, list[int]] = {}
     for rank, finding in findings.items():
         said.setdefault(finding.what, []).append(rank)
@@ -207,7 +208,7 @@ def _failure(one: CallId, answer: Answer, own: Sequence[Failure]) -> Failure | N
 
 
 def _find(one: CallId, answer: Answer | None, failure: Failure | None, waited_for: bool) -> Finding | None:
-    """Return what is to be said of one rank; None for one that is where it should be."""
+    """Return the finding on one rank; None if the rank is where it should be."""
     if answer is None:
         return Finding("not answered: no thread there could (see docs/TROUBLESHOOTING.md)", False)
     raised = f"{failure}; " if failure is not None and failure.error not in answer.ended else ""

@@ -24,23 +24,23 @@ class FastStart(Protocol):
     """The fast path of a persistent collective."""
 
     def close(self) -> None:
-        """Start nothing any more."""
+        """Serve no more starts."""
 
 
 class CommState(Protocol):
-    """What slots belong to: a channel."""
+    """The channel that slots belong to."""
 
     comm: MPI.Intracomm
 
     def run(self, operation: Operation) -> None:
-        """Carry out an operation, advancing all others."""
+        """Run an operation to its end, advancing all others."""
 
     def next_sequence(self) -> int:
         """Return the number of a call."""
 
 
 class TagOwner(Protocol):
-    """What takes a slot: a persistent collective, made by the method of that name."""
+    """A persistent collective, which takes a slot; name is the method that made it."""
 
     @property
     def fast_start(self) -> FastStart | None:
@@ -54,7 +54,7 @@ class TagOwner(Protocol):
         """Free MPI's persistent requests, since the program ends."""
 
     def close(self) -> None:
-        """Let go of what is held on the slot's communicator, which goes."""
+        """Free the requests on the slot's communicator, which is about to be freed."""
 
 
 class TagSlot(NamedTuple):
@@ -65,7 +65,7 @@ class TagSlot(NamedTuple):
     used: np.ndarray
 
     def free(self) -> None:
-        """Give the tags back."""
+        """Mark the tags as free."""
         self.used[self.sequence] = 0
 
 
@@ -79,8 +79,8 @@ class TagPool:
         self.owners: weakref.WeakSet[TagOwner] = weakref.WeakSet()
 
     def take(self, owner: TagOwner) -> TagSlot:
-        """Return a slot that is free on every rank. Collective; what is in flight goes on meanwhile."""
-        mine = np.concatenate([np.zeros(1, np.uint8), *self.used])  # one more: of no bytes MPICH's waits for nobody
+        """Return a slot that is free on every rank. Collective; operations in flight progress meanwhile."""
+        mine = np.concatenate([np.zeros(1, np.uint8), *self.used])  # one more: of no bytes, MPICH's waits for no rank
         gathered = self._wait(lambda: Gathering(self.channel.comm, mine, "the tags in use"), owner.name)
         free = np.flatnonzero(~gathered.all[:, 1:].any(axis=0))
         if not len(free):
@@ -106,7 +106,7 @@ class TagPool:
         return stage
 
     def close(self) -> None:
-        """Start nothing any more by the fast path."""
+        """Close the fast path of every persistent collective."""
         for owner in list(self.owners):
             if owner.fast_start is not None:
                 owner.fast_start.close()

@@ -1,4 +1,4 @@
-"""What ran: said call by call, or counted over all communicators of a program and shown in one table."""
+"""Traces: log every call, or count the calls on all communicators of a program and show them in one table."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 class Log:
-    """Says of every record, in one line on standard error, what ran and why: MPICOLL_LOG=info."""
+    """Prints one line on standard error for every record, with what ran and why: MPICOLL_LOG=info."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks
 
     def append(self, record: Record) -> None:
-        """Count one more call."""
+        """Print one line on a call."""
         how = ""
         if record.algorithm != NATIVE:
             chunks = "whole blocks" if record.chunk_bytes is None else f"chunks of {record.chunk_bytes} bytes"
             how = f" on the {record.engine} engine, {chunks}, {record.bytes} bytes sent from here"
         call = f"{record.form} {record.collective} of {record.nbytes} bytes on {self.ranks} ranks"
-        with suppress(OSError, ValueError):  # nobody listens any more: no reason to fail the call
+        with suppress(OSError, ValueError):  # standard error is closed: no reason to fail the call
             say(f"mpicoll: call {record.sequence}: {call}: {record.algorithm}{how}: {record.why}")
 
 
@@ -84,7 +84,7 @@ class Tally:
 
 
 class _Counted:
-    """One communicator's records, counted; it goes when the channel does."""
+    """Counts one communicator's records; it is freed with the channel."""
 
     def __init__(self, tally: Tally) -> None:
         self.tally = tally

@@ -1,7 +1,7 @@
-"""The report of a call that stands still: who waits, in what, for whom, and which ranks are missing.
+"""Report stalled calls: which rank waits, in which call, for which ranks, and which ranks are missing.
 
-A call is reported when it has stood still for the time that was set. But it is asked after much earlier, and where the
-answers say that a rank raised an error, ended or made another call, so that waiting is in vain, it is reported at once.
+A call is reported when it has stalled for the time that was set. But a rank asks the others much earlier. If an answer
+says that a rank raised an error, ended or made another call, so that waiting cannot help, it reports the call at once.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from .peer_status import POLL_INTERVAL, PeerStatus
 from .status import MANY, Answer, Failure, Finding, ending, find, location, tell
 from .status_thread import STATUS_THREAD
 
-EARLY = 2.0  # seconds that a call stands still before the others are asked, and again after twice as long
+EARLY = 2.0  # seconds that a call stalls before the others are asked, and again after twice as long
 PATIENCE = 0.5  # seconds that a report waits for answers
-EARLY_PATIENCE = 1.0  # the same, for one that comes before its time: it leaves out who has not answered
-NOTES = "exchanging notes with other ranks"  # what fails there is no error of the program's
+EARLY_PATIENCE = 1.0  # the same, for an early report, which leaves out the ranks that have not answered
+NOTES = "exchanging notes with other ranks"  # a failure there is no error of the program's
 REPORT = "reporting a call that stands still"
-HASTE = 0.5  # seconds that a call stands still at least, whatever is known
+HASTE = 0.5  # the least seconds of a stall that is reported, even if waiting cannot help
 
 
 class Watched(Protocol):
-    """What the watchdog looks at: a channel."""
+    """A channel, as the watchdog needs it."""
 
     rank: int
     settings: Settings
@@ -44,7 +44,7 @@ class Watched(Protocol):
     entered: int
 
     def compares(self, sequence: int) -> bool:
-        """Whether the ranks compare that call."""
+        """Return whether the ranks compare that call."""
 
     @property
     def sequence(self) -> int:
@@ -62,13 +62,13 @@ def findings(operation: Operation, channel: Watched, ranks: Iterable[int]) -> di
 
 
 def report(operation: Operation, channel: Watched, seconds: float, ranks: Iterable[int] | None = None) -> str:
-    """Return the text of one rank's report on one call; of ranks, all others if None, it says who is missing."""
+    """Return one rank's report on one call; it names the missing ranks among `ranks`, all others if None."""
     lines = words(operation, channel, f"has not moved for {seconds:.0f} s", ranks)
     return "\n".join(f"mpicoll: rank {channel.rank}: {line}" for line in lines)
 
 
 def words(operation: Operation, channel: Watched, what: str, ranks: Iterable[int] | None = None) -> list[str]:
-    """Return the lines of a report that says what of a call."""
+    """Return the lines of a report on a call; `what` ends the first."""
     choice, one = operation.choice, operation.call_id
     how = choice.why if choice.algorithm == NATIVE else f"{choice.algorithm}, {choice.engine} engine"
     start = f", start {one.start}" if one.start else ""
@@ -85,7 +85,7 @@ def _missing(operation: Operation, channel: Watched, ranks: Iterable[int] | None
 
 
 def answer(channel: Watched) -> Answer:
-    """Return where this rank is, for another that asks."""
+    """Return the status of this rank, for a rank that asks."""
     where, inside = location()
     inside = inside or channel.entered > 0
     return Answer(
@@ -100,7 +100,7 @@ def answer(channel: Watched) -> Answer:
 
 
 def respond(channel: Watched) -> None:
-    """Answer who asks where this rank is, unless another thread is at it or MPI is not as it should be."""
+    """Answer the status questions of other ranks, unless another thread holds the channel. Log errors of MPI."""
     if channel.lock.acquire(blocking=False):
         try:
             with contained(NOTES):
@@ -111,13 +111,13 @@ def respond(channel: Watched) -> None:
 
 
 def notify_exit(channel: Watched) -> None:
-    """Tell the others that the program of this rank has ended: nobody will be here to answer."""
+    """Send all other ranks a last status: the program of this rank has ended, and it will answer no more."""
     with channel.lock:
         channel.peer_status.tell(channel.peer_status.others, answer(channel))
 
 
 def notify_error(channel: Watched) -> None:
-    """Tell those that have asked where this rank is: it has raised an error since."""
+    """Send the ranks that have asked a new status: this rank has raised an error since."""
     with channel.lock, contained(NOTES):
         if channel.peer_status.askers and not channel.over:
             channel.peer_status.tell(channel.peer_status.askers, answer(channel))
@@ -125,10 +125,10 @@ def notify_error(channel: Watched) -> None:
 
 
 def watch(channel: Watched, now: float) -> None:
-    """Print a report for operations that stand still, once; abort the run where MPICOLL_TIMEOUT asked for it.
+    """Report stalled operations, once each; abort the run if MPICOLL_TIMEOUT says so.
 
-    The ranks ask each other where they are before, and the abort comes a little after, so that the other stuck ranks
-    can print theirs. An operation that is to give up ends where others would be reported, or at its deadline.
+    The ranks ask each other for their status before a report. The abort comes a little after it, so that the other
+    stuck ranks can print theirs. An operation that gives up ends where waiting cannot help, or at its deadline.
     """
     settings, peer_status = channel.settings, channel.peer_status
     if now - peer_status.looked < POLL_INTERVAL:
@@ -165,7 +165,7 @@ def watch(channel: Watched, now: float) -> None:
 
 
 def _told(channel: Watched, late: Mapping[Operation, tuple[float, Iterable[int] | None]]) -> list[str]:
-    """Return reports on operations, by how long they stood still and of which ranks; those that give up end here."""
+    """Return reports on stalled operations, each given its seconds and ranks; abandon those that give up."""
     reports = []
     for operation, (seconds, ranks) in late.items():
         operation.reported = True
@@ -181,11 +181,10 @@ def _abandon(operation: Operation, channel: Watched, what: str, ranks: Iterable[
 
 
 def is_in_vain(operation: Operation, channel: Watched) -> bool:
-    """Return whether the answers so far say that no waiting helps.
+    """Return whether the answers so far prove that waiting cannot help.
 
-    In check mode ranks that differ come to raise.
-
-    Messages that a rank sent before it answered have been looked for since.
+    Where ranks compare the call, only a rank that has ended proves it, since a mismatch raises on every other rank.
+    Messages that a rank sent before it answered have been polled for since.
     """
     answers = channel.peer_status.answers
     found: dict[int, Finding] = attempt(NOTES, lambda: findings(operation, channel, channel.peer_status.others), {})
@@ -196,16 +195,16 @@ def is_in_vain(operation: Operation, channel: Watched) -> bool:
 
 
 def is_due(operation: Operation, seconds: float, settings: Settings, now: float) -> bool:
-    """Return whether the others are to be asked: early, at growing intervals, before a report and before its end."""
+    """Return whether to ask the other ranks now: early, at growing intervals, before a report and before a deadline."""
     late = seconds > settings.timeout - lead(settings) or (now > operation.deadline - PATIENCE and seconds > 0)
     return late or seconds > max(EARLY, 2 * operation.asked)
 
 
 def lead(settings: Settings) -> float:
-    """Seconds from the first question to the report."""
+    """Return the seconds from the first question to the report."""
     return min(2.0, settings.timeout / 2)
 
 
 def grace(settings: Settings) -> float:
-    """Seconds from the report to the abort."""
+    """Return the seconds from the report to the abort."""
     return max(1.0, settings.timeout / 10)

@@ -1,4 +1,4 @@
-"""What torch asks a process group for besides operations: rank, size, names, timeout, and its end."""
+"""A process group without its operations: rank, size, names, timeout and shutdown."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Group(TorchProcessGroup):  # type: ignore[misc]
     rank, size = getRank, getSize
 
     def getBackendName(self) -> str:
-        """Return mpicoll, also where the group stands in the place of Gloo's: torch's C++ would look for that one."""
+        """Return mpicoll, even if the group replaces Gloo's: by that name torch's C++ would look for Gloo's."""
         return "mpicoll"
 
     name = _get_backend_name = getBackendName
@@ -54,18 +54,18 @@ class Group(TorchProcessGroup):  # type: ignore[misc]
         return self._group_name
 
     def setGroupName(self, name: str) -> None:
-        """Take the name that torch gives the group."""
+        """Set the name that torch gives the group."""
         self._group_name = self.calls.name = name
 
     _set_group_name = setGroupName
     group_name = property(getGroupName, setGroupName)
 
     def getGroupDesc(self) -> str:
-        """Return what the group is for, in words."""
+        """Return the description of the group."""
         return self._desc
 
     def setGroupDesc(self, desc: str) -> None:
-        """Take what the group is for, in words."""
+        """Set the description of the group."""
         self._desc = desc
 
     _set_group_desc = setGroupDesc
@@ -83,7 +83,7 @@ class Group(TorchProcessGroup):  # type: ignore[misc]
 
     @property
     def options(self) -> Any:
-        """What this group was made with, as backends of torch have it."""
+        """Return the group itself, in place of the options that backends of torch are made with."""
         return self
 
     @property
@@ -91,7 +91,7 @@ class Group(TorchProcessGroup):  # type: ignore[misc]
         return self.calls.timeout
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Give calls that say no timeout of their own this one."""
+        """Set the timeout of calls that have none of their own."""
         self.calls.timeout = timeout
 
     _set_default_timeout = set_timeout
@@ -108,25 +108,25 @@ class Group(TorchProcessGroup):  # type: ignore[misc]
         return False
 
     def _wait_for_pending_works(self) -> None:
-        """Do nothing: there are no hooks to wait for."""
+        """Return at once: there are no hooks to wait for."""
 
     def _set_sequence_number_for_group(self) -> None:
-        """Do nothing: calls are numbered from the first on."""
+        """Accept the call: mpicoll numbers calls from the first on."""
 
     def _get_sequence_number_for_group(self) -> int:
         return self.calls.channel.sequence
 
     def _enable_collectives_timing(self) -> None:
-        """Do nothing: nothing is timed."""
+        """Accept the call: nothing is timed."""
 
     def _start_coalescing(self, device: Any = None) -> None:
-        """Do nothing: each operation begins when it is called."""
+        """Accept the call: each operation still begins when it is called."""
 
     def _end_coalescing(self, device: Any = None) -> TorchWork:
         return Several([], [])
 
     def shutdown(self) -> None:
-        """Make no more calls. What is under way goes on, unseen."""
+        """Refuse further calls. Operations in flight continue, unobserved."""
         self.calls.close()
 
     abort = shutdown

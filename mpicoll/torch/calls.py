@@ -225,7 +225,7 @@ class Calls:
     def _entered(self) -> Iterator[None]:
         """Within the block, begin a call. Raises CommError where the group is over.
 
-        Ranks that ask meanwhile are not told that this one is elsewhere, though no call is in flight yet.
+        A status answer sent meanwhile says that this rank is inside a call, though no operation is in flight yet.
         """
         with self.lock:
             if self.over:
@@ -243,9 +243,9 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def collective(function: Function) -> Function:
-    """Decorate a method of a process group: it waits where the caller would.
+    """Decorate a method of a process group: wait for synchronous calls, and report refused arguments.
 
-    Where arguments are refused the other ranks are told, and do not wait for this one.
+    The other ranks get the report, so that they do not wait for this one.
     """
 
     @functools.wraps(function)

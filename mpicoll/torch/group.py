@@ -62,7 +62,7 @@ class ProcessGroup(Group):
 
     @collective
     def reduce(self, tensor_list: Any, opts: Any = None, timeout: Any = None) -> TorchWork:
-        """Combine everybody's tensor by opts.reduceOp, in the place of the root's; the others stay as they are."""
+        """Reduce all ranks' tensors by opts.reduceOp into the root's tensor; the other tensors stay as they are."""
         opts = arguments.options(c10d.ReduceOptions, opts, timeout)
         tensor = tensors.single_tensor(tensor_list)
         is_root = self.rank() == opts.rootRank
@@ -78,7 +78,7 @@ class ProcessGroup(Group):
 
     @collective
     def barrier(self, opts: Any = None, **more: Any) -> TorchWork:
-        """Let nobody go on before everybody has come."""
+        """Complete once every rank has entered the barrier."""
         opts = arguments.options(c10d.BarrierOptions, opts, more.get("timeout"))
         return self.calls.run("barrier", opts, methods.BARRIER, None, None, result=[])
 
@@ -86,7 +86,7 @@ class ProcessGroup(Group):
 
     @collective
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None, timeout: Any = None) -> TorchWork:
-        """Gather everybody's input into the output of every rank, one behind the other."""
+        """Gather all ranks' inputs into the output of every rank, concatenated by rank."""
         opts = arguments.options(c10d.AllgatherOptions, opts, timeout)
         arguments.check_pair(output, input, "output", "input", self.size())
         flat, finish = tensors.target(output)
@@ -100,7 +100,7 @@ class ProcessGroup(Group):
 
     @collective
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None, timeout: Any = None) -> TorchWork:
-        """Combine everybody's input by opts.reduceOp; each rank gets its block of the result."""
+        """Reduce all ranks' inputs by opts.reduceOp; each rank gets its block of the result."""
         opts = arguments.options(c10d.ReduceScatterOptions, opts, timeout)
         arguments.check_pair(input, output, "input", "output", self.size())
         flat, finish = tensors.target(output)

@@ -159,7 +159,7 @@ def averaged(accumulate: str = FLOAT32) -> Callable[[Any, dist.GradBucket], torc
 
 
 class _Encoded:
-    """What both kinds of communication of fully_shard share: a codec, memory, and how a group's method is called."""
+    """The base of both communication classes of fully_shard: a codec, memory, and how a group's method is called."""
 
     collective = ""
 

@@ -10,7 +10,7 @@ from torch.autograd import _record_function_with_args_enter, _record_function_wi
 
 
 def nothing() -> None:
-    """Do nothing."""
+    """Return at once: there is no range to end."""
 
 
 def begin(operation: str, tensor: Tensor | None) -> Callable[[], None]:

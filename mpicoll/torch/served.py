@@ -1,4 +1,4 @@
-"""What the process groups served: counted by operation, and told with the algorithm that runs each."""
+"""Count the operations that the process groups served, and report the algorithm that runs each."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from ..selection.select import Choice
 
 
-MOST = 1 << 14  # kinds that are told apart by group and bytes
-OTHERS = "others"  # the group of those that came later, whose bytes are rounded up to powers of two
+MOST = 1 << 14  # kinds that are counted by group and bytes
+OTHERS = "others"  # the group of later kinds, whose bytes are rounded up to powers of two
 
 
 class Kind(NamedTuple):
@@ -62,7 +62,7 @@ class Tally:
         self.lock = threading.Lock()
 
     def add(self, kind: Kind, choose: Callable[[], Choice | None]) -> None:
-        """Count one operation; the first of its kind is asked what runs it."""
+        """Count one operation; for the first of its kind, choose() returns the algorithm that runs it."""
         with self.lock:
             if len(self.kinds) >= MOST and kind not in self.kinds:
                 kind = kind._replace(group=OTHERS, nbytes=1 << max(0, kind.nbytes - 1).bit_length(), bucket=None)

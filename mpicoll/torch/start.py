@@ -87,7 +87,7 @@ def _communicator(ranks: Sequence[int], name: str) -> Comm:
 
 
 class InPlaceOfGloo(ProcessGroup):
-    """What torch makes where it thinks that it makes Gloo's group; the ranks come after the rest."""
+    """The group that torch makes in place of Gloo's; torch sets its ranks after it is constructed."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta = _LONG) -> None:
         TorchProcessGroup.__init__(self, rank, size)
@@ -109,7 +109,7 @@ class InPlaceOfGloo(ProcessGroup):
 
 
 class InPlaceOfMPI:
-    """Where torch looks for the group of its own MPI backend, which no wheel has."""
+    """The class in which torch looks for its own MPI backend, which no wheel has."""
 
     @staticmethod
     def create(ranks: Sequence[int]) -> ProcessGroup | None:

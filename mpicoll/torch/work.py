@@ -1,6 +1,6 @@
-"""What is under way: torch's Work for an operation of mpicoll's.
+"""The Work objects that torch gets for mpicoll's operations.
 
-An operation is advanced by whoever waits, or by the progress thread, which completes the future too.
+A thread that waits advances the operation, or the progress thread does, which completes the future too.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Done(TorchWork):  # type: ignore[misc]
 
 
 SYNCHRONOUS = Done([])
-"""Stands for all calls that were over before they returned and that nobody asks for more."""
+"""The Work of all synchronous calls, which are complete when they return; it has no result."""
 
 
 class Work(TorchWork):  # type: ignore[misc]
@@ -89,7 +89,7 @@ class Work(TorchWork):  # type: ignore[misc]
         self.end_range = profiling.nothing  # in a profile
 
     def launch(self, seconds: float) -> Work:
-        """Begin. The operation fails by a StallError after so many seconds, or where it waits in vain."""
+        """Start the operation. It fails by a StallError after so many seconds, or once waiting cannot help."""
         operation = self._operation
         operation.gives_up, operation.deadline = True, time.monotonic() + seconds
         operation.on_done = self._end
@@ -97,7 +97,7 @@ class Work(TorchWork):  # type: ignore[misc]
         return self
 
     def _end(self) -> None:
-        """Take in how it ended: by the thread that saw it first, and once."""
+        """Store how the operation ended, once, in the first thread that sees the end."""
         with self._once:
             if self._over:
                 return
@@ -163,7 +163,7 @@ class Work(TorchWork):  # type: ignore[misc]
                 self._tell(future)
             else:
                 self._futures.append(future)
-        if not (self._channel.settings.progress and ProgressThread.possible()):  # nobody else would complete it
+        if not (self._channel.settings.progress and ProgressThread.possible()):  # no other thread would complete it
             with contextlib.suppress(Exception):
                 self.wait()
         elif not self._over:

@@ -1,0 +1,93 @@
+"""Count what docs/STYLE.md rules out and a machine can find. The counts may only fall: `make lint`.
+
+    python tests/style.py           # compare with LIMITS; exit status 1 where a count differs from its limit
+    python tests/style.py --list    # every occurrence, as FILE:LINE: RULE: TEXT
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("mpicoll", "kernels", "benchmarks", "jobs", "docs", "README.md", "CONTRIBUTING.md")
+EXEMPT = ("docs/STYLE.md", "docs/api")  # the first quotes what it rules out, the second is generated
+LIMITS = {"word": 0, "docstring": 0, "name": 0}
+
+WORDS = re.compile(
+    r"\b(nobody|somebody|whoever|in vain|owns? up|lets? go of|stands? still|go(es)? on with|(is|are) told)\b",
+    re.IGNORECASE,
+)
+DOCSTRINGS = re.compile(r"(What|Whether|That|Who|Do nothing)\b")
+NAMES = {"each", "one", "found", "given", "made", "told", "said"}
+
+
+class Occurrence(NamedTuple):
+    """Where a rule is broken."""
+
+    file: str
+    line: int
+    rule: str
+    text: str
+
+
+def occurrences(file: str, text: str) -> Iterator[Occurrence]:
+    """Yield what is ruled out in the text of a Python file or of a page."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for match in WORDS.finditer(line):
+            yield Occurrence(file, number, "word", match.group())
+    if file.endswith(".py"):
+        for node in ast.walk(ast.parse(text)):
+            yield from _of_node(file, node)
+
+
+def _of_node(file: str, node: ast.AST) -> Iterator[Occurrence]:
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        first = (ast.get_docstring(node) or "").partition("\n")[0]
+        if DOCSTRINGS.match(first):
+            yield Occurrence(file, node.lineno, "docstring", first)
+        if node.name in NAMES:
+            yield Occurrence(file, node.lineno, "name", node.name)
+    elif isinstance(node, ast.arg) and node.arg in NAMES:
+        yield Occurrence(file, node.lineno, "name", node.arg)
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in NAMES:
+        yield Occurrence(file, node.lineno, "name", node.id)
+
+
+def every() -> list[Occurrence]:
+    """Return the occurrences in all sources and pages of FOLDERS."""
+    places = [place for name in FOLDERS for place in ([ROOT / name], (ROOT / name).rglob("*"))[(ROOT / name).is_dir()]]
+    files = {path.relative_to(ROOT).as_posix(): path for path in places if path.suffix in (".py", ".md")}
+    texts = ((file, path.read_text("utf-8")) for file, path in sorted(files.items()) if not file.startswith(EXEMPT))
+    return [item for file, text in texts for item in occurrences(file, text)]
+
+
+def main() -> int:
+    """Return the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--list", action="store_true", help="print every occurrence")
+    arguments = parser.parse_args()
+    items = every()
+    if arguments.list:
+        print(*(f"{item.file}:{item.line}: {item.rule}: {item.text}" for item in items), sep="\n")
+        return 0
+    counts = Counter(item.rule for item in items)
+    status = 0
+    for rule, limit in LIMITS.items():
+        if counts[rule] > limit:
+            status = 1
+            print(f"{rule}: {counts[rule]} occurrences, {limit} allowed; see docs/STYLE.md and tests/style.py --list")
+        elif counts[rule] < limit:
+            status = 1
+            print(f"{rule}: {counts[rule]} occurrences are left; set the limit in tests/style.py to that")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""The words, docstrings and names that `make lint` counts."""
+
+import style
+
+SOURCE = '''
+"""Nobody waits."""
+
+
+def found(each, size):
+    """What came of it."""
+    made = [one for one in each]
+    return made
+
+
+class Plain:
+    """Do nothing."""
+
+    def method(self):
+        """Return whether a rank has entered."""
+'''
+
+
+def test_every_rule_finds_what_it_rules_out():
+    items = [(item.line, item.rule, item.text) for item in style.occurrences("a.py", SOURCE)]
+    assert sorted(items) == [
+        (2, "word", "Nobody"),
+        (5, "docstring", "What came of it."),
+        (5, "name", "each"),
+        (5, "name", "found"),
+        (7, "name", "made"),
+        (7, "name", "one"),
+        (11, "docstring", "Do nothing."),
+    ]
+
+
+def test_pages_have_words_alone():
+    assert [item[1:] for item in style.occurrences("a.md", "A call that\nstands still. What found(each)?")] == [
+        (2, "word", "stands still")
+    ]
+
+
+def test_a_count_that_rises_or_falls_is_told(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["style.py"])
+    items = list(style.occurrences("a.py", SOURCE))
+    monkeypatch.setattr(style, "every", lambda: items)
+    for limits, status, text in (
+        ({"word": 1, "docstring": 2, "name": 4}, 0, ""),
+        ({"word": 0, "docstring": 2, "name": 4}, 1, "word: 1 occurrences, 0 allowed"),
+        ({"word": 1, "docstring": 3, "name": 4}, 1, "docstring: 2 occurrences are left; set the limit"),
+    ):
+        monkeypatch.setattr(style, "LIMITS", limits)
+        assert style.main() == status
+        assert text in capsys.readouterr().out

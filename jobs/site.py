@@ -53,7 +53,7 @@ class Mpi(_Keys):
         default="", description="srun --mpi=PLUGIN, of `srun --mpi=list`; pmi2, for openmpi pmix, if not given"
     )
     pmi_library: Line = Field(
-        default="", description="Slurm's libpmi2.so, which Intel MPI is told of (I_MPI_PMI_LIBRARY)"
+        default="", description="Slurm's libpmi2.so, for Intel MPI (I_MPI_PMI_LIBRARY)"
     )
     bind: Word = Field(
         default="cores", description="srun --cpu-bind=, mpirun --bind-to (as core): cores, sockets, none …"
@@ -82,7 +82,7 @@ class Site(_Keys):
     qos: Word = Field(default="", description="sbatch --qos=")
     ranks_per_node: int = Field(default=1, ge=1, description="ranks on each node")
     cpus_per_rank: int = Field(default=1, ge=1, description="cores, and threads, of each rank")
-    exclusive: bool = Field(default=True, description="nobody else on the nodes: without it times say little")
+    exclusive: bool = Field(default=True, description="no other job on the nodes: without it times say little")
     requeue: bool = Field(
         default=False, description="a job whose time is up puts itself into the queue again, and goes on"
     )

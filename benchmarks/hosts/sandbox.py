@@ -48,7 +48,7 @@ def enter() -> None:
             _tend(first)
         _be_first(*lifeline)
     except OSError as error:
-        raise LaunchError(f"this machine lets nobody make network namespaces: {error.strerror}; in a container, "
+        raise LaunchError(f"this machine forbids network namespaces: {error.strerror}; in a container, "
                           "start it privileged") from None
     _inside = True
 

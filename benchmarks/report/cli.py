@@ -37,8 +37,8 @@ EXTRA = "pip install 'mpicoll[report]'"
 def report(paths: tuple[str, ...], collectives: str | None, comparing: bool, **given: Any) -> None:
     """Show what FILEs hold: tables, a page of charts, or what changed between two runs.
 
-    A FILE is of `mpicoll bench --json`, or the output of the OSU micro-benchmarks or Intel's IMB-MPI1; which, is told
-    from what is in it. Without options, tables are printed.
+    A FILE is of `mpicoll bench --json`, or the output of the OSU micro-benchmarks or Intel's IMB-MPI1; its
+    content says which. Without options, tables are printed.
     """
     alone()
     check(paths, comparing, **given)

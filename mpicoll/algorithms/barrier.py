@@ -36,7 +36,7 @@ def linear(p: int, rank: int) -> Strands:
 
 @algorithm("barrier", grid=[over(range(1, 17), k=(3, 5, 8)), over((31, 64), k=(3, 8))])
 def tree(p: int, rank: int, *, k: Radix = 2) -> Strands:
-    """That all have come goes up a tree of base k, and that all may leave goes down it.
+    """Gather arrivals up a k-ary tree, then broadcast the release down it.
 
     Steps: 2 * lg(p, k)
     Bytes per rank: 0

@@ -96,8 +96,8 @@ def _doubling(p: int, rank: int) -> Steps:
 def recursive_doubling(p: int, rank: int) -> Strands:
     """Swap sums of the peer's block and all beyond both runs with the rank 1, 2, 4 … away; extra ranks fold first.
 
-    Blocks go whole runs at a time, in rank order; what of them the peer does not pass on is sent in vain, which the
-    butterfly does not do.
+    Blocks go whole runs at a time, in rank order. The peer forwards only a part of them; the butterfly sends that part
+    alone.
 
     Steps: lg(q) + 2 * (p > q)
     Bytes per rank: n / p * ((p + 1) * lg(q) - 2 * (q - 1)

@@ -50,7 +50,7 @@ def exscan_linear(p: int, rank: int) -> Steps:
 
 @algorithm("scan", ordered=True)
 def recursive_doubling(p: int, rank: int) -> Steps:
-    """What one has goes to the rank 1, 2, 4 … further on, so that the ranks combined in it double each step.
+    """Send the partial result to the rank 1, 2, 4 … further on; the ranks combined in it double each step.
 
     Steps: lg(p)
     Bytes per rank: n * lg(p)

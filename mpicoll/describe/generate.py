@@ -54,7 +54,7 @@ enters, so a result is **the same bit for bit**
 
 - from run to run;
 - for any chunk size and window, in place or not, on either engine;
-- in a blocking, a nonblocking and a persistent call, whatever else is in flight and whoever comes late;
+- in a blocking, a nonblocking and a persistent call, whatever else is in flight and whichever rank comes late;
 - on all ranks that have it, where the column *same bits* says so.
 
 The column is not declared. Schedules are played with fold trees in the place of contributions

@@ -195,8 +195,8 @@ class Channel:
         """Raise CommError where the tags of the next call may be those of messages that a broken-off call left."""
         if broken := self.numbers.item(BROKEN + (self.sequence + 1) % SEQUENCES):
             raise CommError(
-                f"call {broken} on this communicator broke off with messages under way, and call {self.sequence + 1} "
-                f"would use the same tags; go on with another communicator, such as a Dup of this one"
+                f"call {broken} on this communicator was aborted with messages in flight, and call "
+                f"{self.sequence + 1} would use the same tags; use another communicator, such as comm.Dup()"
             )
 
     def _is_busy(self, busy: bool) -> None:

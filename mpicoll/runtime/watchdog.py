@@ -26,7 +26,7 @@ EARLY = 2.0  # seconds that a call stalls before the others are asked, and again
 PATIENCE = 0.5  # seconds that a report waits for answers
 EARLY_PATIENCE = 1.0  # the same, for an early report, which leaves out the ranks that have not answered
 NOTES = "exchanging notes with other ranks"  # a failure there is no error of the program's
-REPORT = "reporting a call that stands still"
+REPORT = "reporting a stalled call"
 HASTE = 0.5  # the least seconds of a stall that is reported, even if waiting cannot help
 
 
@@ -137,8 +137,8 @@ def watch(channel: Watched, now: float) -> None:
     still = {operation: operation.stalled(now) for operation in channel.in_flight}
     waiting = {operation: seconds for operation, seconds in still.items() if not operation.reported}
     ended = waiting.keys() | {operation for operation in still if operation.gives_up}
-    vain = {operation for operation in ended if peer_status.answers and is_in_vain(operation, channel)}
-    if vain or any(is_due(operation, seconds, settings, now) for operation, seconds in waiting.items()):
+    hopeless = {operation for operation in ended if peer_status.answers and cannot_complete(operation, channel)}
+    if hopeless or any(is_due(operation, seconds, settings, now) for operation, seconds in waiting.items()):
         with contained(NOTES):
             peer_status.ask(now)
             for operation, seconds in waiting.items():
@@ -149,7 +149,7 @@ def watch(channel: Watched, now: float) -> None:
     after = settings.timeout + (0.0 if heard else PATIENCE)
     late: dict[Operation, Iterable[int] | None] = {one: None for one, seconds in waiting.items() if seconds > after}
     if heard or now - peer_status.began > EARLY_PATIENCE:
-        sure = [one for one in vain if still[one] > HASTE and is_in_vain(one, channel)]  # still so
+        sure = [operation for operation in hopeless if still[operation] > HASTE and cannot_complete(operation, channel)]
         late |= {operation: peer_status.answers for operation in sure if operation.gives_up or operation not in late}
     reports = _told(channel, {one: (still[one], ranks) for one, ranks in late.items()})
     if reports:
@@ -180,7 +180,7 @@ def _abandon(operation: Operation, channel: Watched, what: str, ranks: Iterable[
     operation.abandon(StallError("\n".join(words(operation, channel, what, ranks))))
 
 
-def is_in_vain(operation: Operation, channel: Watched) -> bool:
+def cannot_complete(operation: Operation, channel: Watched) -> bool:
     """Return whether the answers so far prove that waiting cannot help.
 
     Where ranks compare the call, only a rank that has ended proves it, since a mismatch raises on every other rank.

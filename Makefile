@@ -118,8 +118,9 @@ $(VENV_docs)/.installed: setup.cfg
 	$(VENV_docs)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[mpich,report,tune,jobs,docs]'
 	@touch $@
 
-lint: env  ## style, types, and that imports point one way
+lint: env  ## style, words, types, and that imports point one way
 	$(BIN)/ruff check .
+	$(PY) tests/style.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -53,8 +53,8 @@ class Request(NamedTuple):
 
     def run(self) -> None:
         """Compile the kernel, or load it."""
-        found = getattr(import_module(self.module), self.name)
-        getattr(found, "prepare", found)(*self.arguments)
+        target = getattr(import_module(self.module), self.name)
+        getattr(target, "prepare", target)(*self.arguments)
 
     def __str__(self) -> str:
         return f"{self.module}.{self.name}({', '.join(map(str, self.arguments))})"
@@ -223,7 +223,7 @@ def read_requests() -> list[Request]:
     """Return the requests that another process has written to standard input."""
     import pickle
 
-    return [Request(*given) for given in pickle.loads(sys.stdin.buffer.read())]
+    return [Request(*fields) for fields in pickle.loads(sys.stdin.buffer.read())]
 
 
 def compile_all(requests: Sequence[Request]) -> int:

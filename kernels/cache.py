@@ -82,22 +82,22 @@ def native(
 
     def look() -> int | None:
         files = (place / (name + ending) for place in places for ending in (LIBRARY, OBJECT))
-        return next((found for file in files if (found := _load(file, label)) is not None), None)
+        return next((address for file in files if (address := _load(file, label)) is not None), None)
 
     def build(to: Path | None) -> int:
         return _compile(function, label, types() if types else arguments, returns, to / name if to else None)
 
-    if (found := look()) is None:
+    if (address := look()) is None:
         background.defer(label, directory(_source(function)), look)
         began = time.monotonic()
         _say(f"mpicoll: {label.partition('(')[0]} is compiled, once on this machine ...")
         try:
-            found = _in_turn(label, places, look, build)
+            address = _in_turn(label, places, look, build)
         finally:
             _say(f" {time.monotonic() - began:.1f} s\n")
-        return found
+        return address
     _loaded.append(label)
-    return found
+    return address
 
 
 def _in_turn(
@@ -105,20 +105,20 @@ def _in_turn(
 ) -> int:
     """Compile a function, or wait for the process that does."""
     to = next((place for place in places if _is_writable(place)), None)
-    turn, found = None, None
+    turn, address = None, None
     if to is None:
         _log.info("not kept on disk: no directory for %s can be written", label)
     else:
-        turn, found = turn_or_result(str(to), label, look)
+        turn, address = turn_or_result(str(to), label, look)
     try:
-        if found is None and turn is not None:
-            found = look()  # by the one before
-        if found is not None:
+        if address is None and turn is not None:
+            address = look()  # by the one before
+        if address is not None:
             _loaded.append(label)
-            return found
-        found = build(to)
+            return address
+        address = build(to)
         _compiled.append(label)
-        return found
+        return address
     finally:
         if turn is not None:
             turn.release()
@@ -141,7 +141,7 @@ def jit(
     for the function itself, False for none, so that the error is raised.
     """
     returns, _, rest = signature.partition("(")
-    arguments = [each.strip() for each in rest.rstrip(")").split(",")]
+    arguments = [type_name.strip() for type_name in rest.rstrip(")").split(",")]
     return lambda function: Jitted(function, arguments, returns, also, in_python)
 
 
@@ -200,7 +200,7 @@ class Jitted(Deferred):
             self.entry = self.py_func
         else:
             self.address = address
-            self.entry = ctypes.CFUNCTYPE(_C_TYPES[returns], *(_C_TYPES[each] for each in names))(address)
+            self.entry = ctypes.CFUNCTYPE(_C_TYPES[returns], *(_C_TYPES[name] for name in names))(address)
 
 
 # -- files --------------------------------------------------------------------------------------------------
@@ -230,10 +230,10 @@ def _directories(source: str) -> tuple[Path, ...]:
 def _is_private(place: Path) -> bool:
     """Return whether a directory is missing, or this user's and written by no other."""
     try:
-        found = place.lstat()
+        status = place.lstat()
     except OSError:
         return True
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
 
 
 def _is_writable(place: Path) -> bool:
@@ -318,8 +318,8 @@ def _compile(function: Callable[..., Any], label: str, arguments: Sequence[Any],
             content, is_library = machine_code.file(ENTRY)
             path = to.with_name(to.name + (LIBRARY if is_library else OBJECT))
             _write(path, content + digest(content, CHECKSUM))
-            if (found := _load(path, label)) is not None:
-                return found
+            if (address := _load(path, label)) is not None:
+                return address
         except OSError as error:  # disk full, quota: the function works, the next process compiles again
             _log.warning("could not keep %s in %s: %s", label, to.parent, error)
     _kept.append(machine_code)

@@ -298,12 +298,12 @@ def addresses(name: str) -> tuple[int, int]:
     """Return the addresses of a codec's encode and decode; they stay valid. name: int8, int4, topk or a key of LOW."""
     encode, decode = _GROUPED[name] if name in _GROUPED else _cast(name)
     itemsize = 1 if name in _GROUPED else ELEMENTS[name].itemsize
-    found = []
+    entry_points = []
     for kernel, way, codes in ((encode, "encode", 0), (decode, "decode", 1)):
         kernel.__name__ = kernel.__qualname__ = f"{way}_{name}"
         sizes = (itemsize, 0, -8) if codes == 0 else (0, itemsize, -8)
-        found.append(_native(kernel, sizes))
-    return found[0], found[1]
+        entry_points.append(_native(kernel, sizes))
+    return entry_points[0], entry_points[1]
 
 
 def _native(kernel: Callable[..., None], sizes: tuple[int, ...]) -> int:

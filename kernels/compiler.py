@@ -50,8 +50,10 @@ def compile_function(function: Callable[..., Any], arguments: Sequence[Any], ret
     from numba import types
     from numba.core.ccallback import CFunc
 
-    given = tuple(getattr(types, each) if isinstance(each, str) else each for each in arguments)
-    kernel = CFunc(function, (given, getattr(types, returns)), {}, {})
+    argument_types = tuple(
+        getattr(types, argument) if isinstance(argument, str) else argument for argument in arguments
+    )
+    kernel = CFunc(function, (argument_types, getattr(types, returns)), {}, {})
     kernel.compile()
     return MachineCode(kernel)
 
@@ -100,19 +102,19 @@ def _libc() -> list[str]:
     takes 1.4 times as long for 16 MiB where two ranks copy at once.
     """
     process, symbol = ctypes.CDLL(None), _Symbol()
-    found = process.dladdr(ctypes.cast(process.memcpy, ctypes.c_void_p), ctypes.byref(symbol))
-    return [os.fsdecode(symbol.file)] if found and symbol.file else []
+    succeeded = process.dladdr(ctypes.cast(process.memcpy, ctypes.c_void_p), ctypes.byref(symbol))
+    return [os.fsdecode(symbol.file)] if succeeded and symbol.file else []
 
 
 def _link(content: bytes) -> bytes | None:
     """Return the shared library that a linker makes of an object; None where there is no linker that does."""
     with tempfile.TemporaryDirectory() as place:
-        source, made = Path(place, "kernel.o"), Path(place, "kernel.so")
+        source, library = Path(place, "kernel.o"), Path(place, "kernel.so")
         source.write_bytes(content)
         for linker in filter(None, map(shutil.which, _LINKERS)):
             options = ["-nostdlib"] if Path(linker).name in ("cc", "gcc", "clang") else []
             for libraries in (_libc(), []):
-                command = [linker, "-shared", *options, "-o", str(made), str(source), *libraries]
+                command = [linker, "-shared", *options, "-o", str(library), str(source), *libraries]
                 if subprocess.run(command, capture_output=True, check=False).returncode == 0:
-                    return made.read_bytes()
+                    return library.read_bytes()
     return None

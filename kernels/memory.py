@@ -27,7 +27,7 @@ def address_of(array: np.ndarray) -> int:
 
 def addresses(*arrays: np.ndarray) -> np.ndarray:
     """Return (address, length) of each array, as rows of words. The arrays must outlive their addresses."""
-    return np.array([(address_of(each), len(each)) for each in arrays], np.int64)
+    return np.array([(address_of(array), len(array)) for array in arrays], np.int64)
 
 
 def _load(bits: int) -> Any:

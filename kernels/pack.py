@@ -33,7 +33,7 @@ class Layout:
     def __init__(self, counts: np.ndarray, strides: np.ndarray, offsets: np.ndarray, lengths: np.ndarray) -> None:
         """Take vectors of int64. Raises TypeError for others."""
         self._vectors = counts, strides, offsets, lengths
-        if any(each.dtype != np.int64 or not each.flags.c_contiguous for each in self._vectors):
+        if any(vector.dtype != np.int64 or not vector.flags.c_contiguous for vector in self._vectors):
             raise TypeError("the vectors of a layout are contiguous and of int64")
         self._addresses = addresses(*self._vectors)
         self.address: int = address_of(self._addresses)

@@ -59,17 +59,17 @@ def narrow_address(dtype: np.dtype, stochastic: bool = False) -> int:
 
 def _address(work: Callable[[np.ndarray, np.ndarray, np.ndarray], None], *operands: Any) -> int:
     """Return the address of a C function of three vectors: of a dtype each, or of (dtype, elements)."""
-    of = [each if isinstance(each, tuple) else (np.dtype(each), None) for each in operands]
+    of = [operand if isinstance(operand, tuple) else (np.dtype(operand), None) for operand in operands]
 
     def kernel(dst: int, a: int, b: int, n: int) -> None:
         if n:
             sizes = [(canonical(dtype), n if most is None else most) for dtype, most in of]
             work(*(_memory(at, m * kind.itemsize).view(kind) for at, (kind, m) in zip((dst, a, b), sizes)))
 
-    _kept.append(made := _KERNEL(kernel))
-    found = ctypes.cast(made, ctypes.c_void_p).value
-    assert found is not None
-    return found
+    _kept.append(function := _KERNEL(kernel))
+    function_address = ctypes.cast(function, ctypes.c_void_p).value
+    assert function_address is not None
+    return function_address
 
 
 def _memory(at: int, nbytes: int) -> np.ndarray:

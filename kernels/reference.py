@@ -85,8 +85,8 @@ def widened(x: np.ndarray, name: str) -> np.ndarray:
     infinite = name != "float8_e4m3fn"
     numbers = np.where(sizes < special, numbers, np.inf if infinite else np.nan)
     numbers = np.where((sizes > special) & infinite, np.nan, numbers)
-    found: np.ndarray = np.copysign(numbers, np.where(codes >> (exponent + mantissa), -1.0, 1.0)).astype(np.float32)
-    return found
+    result: np.ndarray = np.copysign(numbers, np.where(codes >> (exponent + mantissa), -1.0, 1.0)).astype(np.float32)
+    return result
 
 
 def widen(dst: np.ndarray, src: np.ndarray) -> None:

@@ -67,15 +67,15 @@ def narrow_address(dtype: np.dtype, stochastic: bool = False) -> int:
 def _serving(compiled: Callable[..., int], numpy: Callable[..., int], *arguments: Any) -> int:
     """Return the address of a compiled kernel, or of NumPy's in its place."""
     key = compiled, *arguments
-    if (found := _addresses.get(key)) is not None:
-        return found
+    if (kernel_address := _addresses.get(key)) is not None:
+        return kernel_address
     try:
         with instead_of(Request(compiled.__module__, compiled.__name__, arguments)):
-            found = compiled(*arguments)
+            kernel_address = compiled(*arguments)
     except NotCompiled:
         return numpy(*arguments)
     except Exception as error:  # there is no numba, or its inner parts are others
         _why.append(f"{type(error).__name__}: {error}")
-        found = numpy(*arguments)
-    _addresses[key] = found
-    return found
+        kernel_address = numpy(*arguments)
+    _addresses[key] = kernel_address
+    return kernel_address

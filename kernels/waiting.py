@@ -81,7 +81,7 @@ def turn_or_result(cache_path: str, what: str, look: Callable[[], Found | None])
 
     lock = _lock(cache_path)
     began = since = time.monotonic()
-    holder, told = None, False
+    holder, has_warned = None, False
     while True:
         try:
             lock.acquire(timeout=0)
@@ -91,16 +91,16 @@ def turn_or_result(cache_path: str, what: str, look: Callable[[], Found | None])
         except (OSError, NotImplementedError) as error:
             _log.warning("compiling %s without a lock: %s", what, error)
             return None, None
-        if (found := look()) is not None:
-            return None, found
+        if (result := look()) is not None:
+            return None, result
         now = time.monotonic()
         if (current := _holder(_beside(lock))) != holder:
             holder, since = current, now
         if why := _reason(holder, now - since):
             _log.warning("compiling %s, and not waiting for %s: it %s", what, _words(holder, lock), why)
             return None, None
-        if not told and now - began > TELL:
-            told = True
+        if not has_warned and now - began > TELL:
+            has_warned = True
             _log.warning("waiting for %s, for %.0f s so far", _words(holder, lock), now - began)
         time.sleep(POLL)
 

@@ -46,8 +46,10 @@ def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import_module(f".{_LATER[name]}", __name__)
-    modules = {each: sys.modules.get(f"{__name__}.{place}") for each, place in _LATER.items()}
-    globals().update({each: getattr(module, each) for each, module in modules.items() if hasattr(module, each)})
+    modules = {attribute: sys.modules.get(f"{__name__}.{place}") for attribute, place in _LATER.items()}
+    globals().update(
+        {attribute: getattr(module, attribute) for attribute, module in modules.items() if hasattr(module, attribute)}
+    )
     return globals()[name]
 
 

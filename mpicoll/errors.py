@@ -225,10 +225,10 @@ class UnknownAlgorithm(MpicollError, LookupError, ValueError):
         return tuple(get_close_matches(str(self.name), self.known, n=3, cutoff=0.5))
 
     def message(self) -> str:
-        said = f"no {self.what} is called {self.name!r}"
+        text = f"no {self.what} is called {self.name!r}"
         if self.near:
-            return f"{said}; did you mean {' or '.join(map(repr, self.near))}?"
-        return f"{said}; there is {', '.join(map(repr, self.known)) or 'none at all'}"
+            return f"{text}; did you mean {' or '.join(map(repr, self.near))}?"
+        return f"{text}; there is {', '.join(map(repr, self.known)) or 'none at all'}"
 
 
 class CodecError(MpicollError, ValueError):

@@ -16,5 +16,5 @@ def rank(environ: Mapping[str, str] = os.environ) -> int:
 
 def world_size(environ: Mapping[str, str] = os.environ) -> tuple[int, str]:
     """Return the number of processes that a launcher started, and the variable that has it; (1, "") if none is set."""
-    said = ((int(environ[name]), name) for name in SIZE_VARIABLES if environ.get(name, "").isdigit())
-    return max(said, default=(1, ""))
+    sizes = ((int(environ[name]), name) for name in SIZE_VARIABLES if environ.get(name, "").isdigit())
+    return max(sizes, default=(1, ""))

@@ -122,7 +122,7 @@ MUTATIONS = [
     ),
     Mutation(
         "mpicoll/plans/rolled.py",
-        "            if equal(unrolled(made), plan):",
+        "            if equal(unrolled(rolled_plan), plan):",
         "            if True:",
         "unit/test_rolled.py",
     ),
@@ -445,8 +445,8 @@ MUTATIONS = [
     ),
     Mutation(
         "mpicoll/torch/tensors.py",
-        "and each.storage_offset() == at + total",
-        "and each.storage_offset() >= at + total",
+        "and tensor.storage_offset() == at + total",
+        "and tensor.storage_offset() >= at + total",
         "torch/test_operations.py",
     ),
     Mutation("mpicoll/torch/calls.py", "COMPARED = 64 ", "COMPARED = 0 ", "torch/test_failures.py"),

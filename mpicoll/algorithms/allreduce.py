@@ -273,8 +273,8 @@ def double_tree(p: int) -> list[Layer]:
     >>> len(double_tree(8, 3))
     2
     """
-    given = reduce_bcast.resolve(p, reduce="double_tree", bcast="double_tree")
-    layers: list[Layer] = reduce_bcast.body(p, **given)
+    resolved = reduce_bcast.resolve(p, reduce="double_tree", bcast="double_tree")
+    layers: list[Layer] = reduce_bcast.body(p, **resolved)
     return layers
 
 

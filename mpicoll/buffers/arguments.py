@@ -63,8 +63,8 @@ class Arguments:
 def parse_bcast(buf: Any, root: int, rank: int, size: int) -> Arguments:
     """Return the arguments of a bcast: `send` and `recv` are one buffer, which may be read-only at the root."""
     root = check_root(root, size)
-    one = buffer(buf, rank != root)
-    return Arguments(one, one, False)
+    payload = buffer(buf, rank != root)
+    return Arguments(payload, payload, False)
 
 
 def parse_allreduce(sendbuf: Any, recvbuf: Any) -> Arguments:

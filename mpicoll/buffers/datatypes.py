@@ -156,8 +156,10 @@ def low_facts(name: str) -> TypeFacts | None:
         dtype = LOW[name]
         datatype = (MPI.UINT16_T if dtype.itemsize == 2 else MPI.UINT8_T).Dup()  # stays, as MPI's own do
         datatype.Set_name(name)
-        made = replace(_describe(datatype), name=name, predefined=True, kind="floating", group="floating", dtype=dtype)
-        _by_low_name[name] = replace(made, basic=name, nbasic=1)
+        type_facts = replace(
+            _describe(datatype), name=name, predefined=True, kind="floating", group="floating", dtype=dtype
+        )
+        _by_low_name[name] = replace(type_facts, basic=name, nbasic=1)
         _by_handle[MPI._handleof(datatype)] = _by_low_name[name]
     return _by_low_name[name]
 
@@ -270,14 +272,14 @@ def _table() -> dict[int, TypeFacts]:
 
 def _discovered() -> dict[int, TypeFacts]:
     """NumPy type number to facts, for the dtypes mpi4py maps by their buffer format."""
-    found: dict[int, TypeFacts] = {}
+    facts_by_number: dict[int, TypeFacts] = {}
     for code in "?bhilqBHILQefdgFDG":
         dtype = np.dtype(code)
         try:
-            found[dtype.num] = facts(MPI.Datatype.fromcode(np.empty(0, dtype).data.format))
+            facts_by_number[dtype.num] = facts(MPI.Datatype.fromcode(np.empty(0, dtype).data.format))
         except ValueError:  # this MPI has no such type
             continue
-    return found
+    return facts_by_number
 
 
 _keyval = MPI.Datatype.Create_keyval()

@@ -28,8 +28,8 @@ def item_format(obj: Any) -> str | None:
         capsule = obj.__dlpack__()
     name = _name(capsule)
     at = _pointer(capsule, name) + _BEFORE[name] + _DTYPE_AT
-    found = _DataType.from_address(at)
-    code, bits, lanes = found.code, found.bits, found.lanes
+    data_type = _DataType.from_address(at)
+    code, bits, lanes = data_type.code, data_type.bits, data_type.lanes
     if code == _FLOAT and lanes == 2:  # what some call a complex number
         code, bits, lanes = _COMPLEX, bits * 2, 1
     dtypes = map(np.dtype, _LETTERS.get(code, "") if lanes == 1 else "")

@@ -73,9 +73,9 @@ class ByMPI:
         own = np.empty(1, np.uint8)
         anchor = base or MPI.Get_address(own)
         inner = self.datatype.Create_hindexed([n], [base - anchor])
-        one = inner.Create_resized(0, 1).Commit()
+        datatype = inner.Create_resized(0, 1).Commit()
         inner.Free()
         try:
-            yield one, MPI.buffer.fromaddress(anchor, 1)
+            yield datatype, MPI.buffer.fromaddress(anchor, 1)
         finally:
-            one.Free()
+            datatype.Free()

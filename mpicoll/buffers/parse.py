@@ -182,11 +182,11 @@ def find_type(spec: Any, format: str | None, obj: Any) -> MPI.Datatype:
 
 def for_mpi(message: Any) -> Any:
     """Return a buffer argument as mpi4py can read it: arrays of ml_dtypes' as unsigned integers of a named datatype."""
-    one = message[0] if isinstance(message, (list, tuple)) and message else message
-    if not isinstance(one, np.ndarray) or (known := low_facts(low(one.dtype) or "")) is None:
+    obj = message[0] if isinstance(message, (list, tuple)) and message else message
+    if not isinstance(obj, np.ndarray) or (known := low_facts(low(obj.dtype) or "")) is None:
         return message
-    view = one.view(f"u{one.itemsize}")
-    if one is message:
+    view = obj.view(f"u{obj.itemsize}")
+    if obj is message:
         return [view, known.datatype]
     rest = list(message[1:])
     named = len(rest) > 1 or (rest and isinstance(rest[0], (MPI.Datatype, str)))
@@ -327,15 +327,15 @@ def integers(values: Any, size: int, what: str) -> list[int]:
         with suppress(TypeError):
             return list(map(index, values))
     try:
-        given = [values[i] for i in range(len(values))]
+        items = [values[i] for i in range(len(values))]
     except TypeError:
         raise errors.ArgumentError(
             f"{what} is {values!r:.60}, {kind(values)}; pass one integer per rank, {size} in all"
         ) from None
-    found = [integer(value, f"item of {what}") for value in given]
-    if len(found) != size:
-        raise errors.MessageSpecError(f"{what} has {len(found)} items; pass one per rank, {size} in all")
-    return found
+    numbers = [integer(value, f"item of {what}") for value in items]
+    if len(numbers) != size:
+        raise errors.MessageSpecError(f"{what} has {len(numbers)} items; pass one per rank, {size} in all")
+    return numbers
 
 
 def integer(value: Any, what: str) -> int:

@@ -115,17 +115,17 @@ class Runs:
 
 def join(parts: Iterable[Runs | None]) -> Runs | None:
     """Return one behind the other in what is packed. None where one is None, or they are too many runs."""
-    given: list[Runs] = []
+    nonempty_parts: list[Runs] = []
     for part in parts:
         if part is None:
             return None
         if part.offsets.size:
-            given.append(part)
-    if len(given) == 1:
-        return given[0]
-    if sum(part.number for part in given) > LIMIT:
+            nonempty_parts.append(part)
+    if len(nonempty_parts) == 1:
+        return nonempty_parts[0]
+    if sum(part.number for part in nonempty_parts) > LIMIT:
         return None
-    flat = [part.flat() for part in given]
+    flat = [part.flat() for part in nonempty_parts]
     empty = np.empty(0, np.int64)
     return Runs.of(*(np.concatenate([empty, *column]) for column in (zip(*flat) if flat else ((), ()))))
 

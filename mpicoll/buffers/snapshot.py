@@ -38,5 +38,5 @@ def values(part: Any) -> Any:
     return _like(part, tuple(map(values, part))) if isinstance(part, (list, tuple)) else part
 
 
-def _like(given: Any, parts: tuple[Any, ...]) -> Any:
-    return list(parts) if isinstance(given, list) else parts
+def _like(original: Any, parts: tuple[Any, ...]) -> Any:
+    return list(parts) if isinstance(original, list) else parts

@@ -87,8 +87,8 @@ def _lengths(parameters: dict[str, Any]) -> list[int]:
 
 
 def _struct(parts: Sequence[Part], parameters: dict[str, Any]) -> Typemap:
-    given = [x for x in zip(parts, parameters["blocklengths"], parameters["displacements"]) if x[1]]
-    maps = [part.typemap.repeated(n, part.extent).shifted(place) for part, n, place in given]
+    members = [x for x in zip(parts, parameters["blocklengths"], parameters["displacements"]) if x[1]]
+    maps = [part.typemap.repeated(n, part.extent).shifted(place) for part, n, place in members]
     basics = {x.basic for x in maps if x.runs is None or x.runs.nbytes}  # of none has no type
     basic = basics.pop() if len(basics) == 1 else None
     return Typemap(join(x.runs for x in maps), basic, sum(x.nbasic for x in maps) if basic else 0)

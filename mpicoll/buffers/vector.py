@@ -53,11 +53,11 @@ class Vector(Buffer):
 
     def moved(self, obj: Any, address: int) -> Vector:
         """Return the same blocks in other memory."""
-        made = Vector.__new__(Vector)
+        copy = Vector.__new__(Vector)
         for name in _ALIKE:
-            setattr(made, name, getattr(self, name))
-        made.obj, made.address = obj, address
-        return made
+            setattr(copy, name, getattr(self, name))
+        copy.obj, copy.address = obj, address
+        return copy
 
     @property
     def size(self) -> int:
@@ -93,8 +93,8 @@ class Vector(Buffer):
     def _blocks(self, packed: np.ndarray) -> list[tuple[int, int, int, int]]:
         """Return each block: the key of its packer, its address in what is packed and in the memory, its elements."""
         to, base = MPI.Get_address(packed), self.address
-        given = zip(self.types, self.at, self.places, self.counts, self.sizes)
-        return [(id(known), to + at, base + place, n) for known, at, place, n, size in given if size]
+        blocks = zip(self.types, self.at, self.places, self.counts, self.sizes)
+        return [(id(known), to + at, base + place, n) for known, at, place, n, size in blocks if size]
 
     def spans(self) -> list[tuple[int, int]]:
         """(address, end) of every block that is not empty; none where there are holes in them."""
@@ -117,17 +117,17 @@ def vector(message: Any, writable: bool, blocks: int) -> Vector:
         raise errors.DatatypeError("the datatype is MPI.DATATYPE_NULL; pass one that is alive and committed")
     known = check_type(datatype)
     if counts is None:
-        found = _shared_out(length, known, blocks)
+        block_counts = _shared_out(length, known, blocks)
     else:
-        found = [index(counts)] * blocks if _is_integer(counts) else integers(counts, blocks, "counts")
-    _check_not_negative(found)
+        block_counts = [index(counts)] * blocks if _is_integer(counts) else integers(counts, blocks, "counts")
+    _check_not_negative(block_counts)
     if displacements is None:
-        at = list(accumulate(found, initial=0))[:-1]
+        at = list(accumulate(block_counts, initial=0))[:-1]
     elif _is_integer(displacements):
         at = [index(displacements) * i for i in range(blocks)]
     else:
         at = integers(displacements, blocks, "displacements")
-    return _made(obj, held, address, length, found, [known] * blocks, [x * known.extent for x in at], writable)
+    return _made(obj, held, address, length, block_counts, [known] * blocks, [x * known.extent for x in at], writable)
 
 
 def vector_of_types(message: Any, writable: bool, blocks: int) -> Vector:
@@ -153,12 +153,12 @@ def vector_of_types(message: Any, writable: bool, blocks: int) -> Vector:
     if (obj is None or obj is MPI.BOTTOM) and (counts is None or displacements is None):
         raise errors.MessageSpecError("there is no memory; pass counts and displacements with MPI.BOTTOM")
     if counts is None and displacements is None:
-        found, at = [1] * blocks, [0] * blocks
+        block_counts, at = [1] * blocks, [0] * blocks
     else:
-        found, at = integers(counts, blocks, "counts"), integers(displacements, blocks, "displacements")
-    _check_not_negative(found)
+        block_counts, at = integers(counts, blocks, "counts"), integers(displacements, blocks, "displacements")
+    _check_not_negative(block_counts)
     held, address, length, _ = memory_of(obj, True, writable)
-    return _made(obj, held, address, length, found, _types(types, found, blocks), at, writable)
+    return _made(obj, held, address, length, block_counts, _types(types, block_counts, blocks), at, writable)
 
 
 # -- the parts of a description
@@ -224,21 +224,21 @@ def _shared_out(length: int, known: TypeFacts, blocks: int) -> list[int]:
 def _types(types: Any, counts: Sequence[int], blocks: int) -> list[TypeFacts]:
     """Return the facts on every block's datatype; those of empty blocks do not matter."""
     try:
-        given = [types[i] for i in range(len(types))]
+        datatypes = [types[i] for i in range(len(types))]
     except TypeError:
         raise errors.ArgumentError(
             f"datatypes is {types!r:.60}, {kind(types)}; pass one MPI.Datatype per rank, {blocks} in all"
         ) from None
-    if len(given) != blocks:
-        raise errors.MessageSpecError(f"datatypes has {len(given)} items; pass one per rank, {blocks} in all")
-    for rank, datatype in enumerate(given):
+    if len(datatypes) != blocks:
+        raise errors.MessageSpecError(f"datatypes has {len(datatypes)} items; pass one per rank, {blocks} in all")
+    for rank, datatype in enumerate(datatypes):
         if not isinstance(datatype, MPI.Datatype):
             raise errors.ArgumentError(
                 f"datatypes[{rank}] is {datatype!r:.60}, {kind(datatype)}; pass an MPI.Datatype, not its typecode"
             )
         if counts[rank] and datatype == MPI.DATATYPE_NULL:
             raise errors.DatatypeError(f"datatypes[{rank}] is MPI.DATATYPE_NULL and its count {counts[rank]}; pass one")
-    return [check_type(datatype) if n else BYTE for datatype, n in zip(given, counts)]
+    return [check_type(datatype) if n else BYTE for datatype, n in zip(datatypes, counts)]
 
 
 def _check_not_negative(counts: Sequence[int]) -> None:
@@ -271,14 +271,14 @@ def _made(
         raise errors.BufferTooSmallError(
             "blocks of a predefined datatype at MPI.BOTTOM are at address 0; pass datatypes made of absolute addresses"
         )
-    made = Vector(held, address, counts, types, places)
+    buffer = Vector(held, address, counts, types, places)
     if writable:
-        check_once(made)
+        check_once(buffer)
     if held is not None and all(known.predefined for known in types):
         if len(_right) >= RIGHT_LIMIT:
             _right.clear()
-        _right[key] = made.moved(None, 0)
-    return made
+        _right[key] = buffer.moved(None, 0)
+    return buffer
 
 
 def _check_room(obj: Any, rank: int, n: int, known: TypeFacts, place: int, address: int, length: int) -> None:

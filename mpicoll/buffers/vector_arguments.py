@@ -30,11 +30,11 @@ def parse_gatherv(sendbuf: Any, recvbuf: Any, root: int, rank: int, size: int) -
 
 def parse_allgatherv(sendbuf: Any, recvbuf: Any, rank: int, size: int) -> Arguments:
     """`recv` has a block for every rank, and every rank says the same counts; in place the own block is there."""
-    given = _gathered(sendbuf, recvbuf, rank, size)
-    known = given.counts
+    arguments = _gathered(sendbuf, recvbuf, rank, size)
+    known = arguments.counts
     assert isinstance(known, Shares)
-    given.counts = Shares(known.sends, known.receives, known.send_at, known.recv_at, every=known.receives)
-    return given
+    arguments.counts = Shares(known.sends, known.receives, known.send_at, known.recv_at, every=known.receives)
+    return arguments
 
 
 def _gathered(sendbuf: Any, recvbuf: Any, rank: int, size: int) -> Arguments:

@@ -120,11 +120,11 @@ def _first(trouble: str) -> str:
     except (ImportError, RuntimeError):
         return trouble
     every = MPI.COMM_WORLD.allgather(trouble)
-    found = [(at, said) for at, said in enumerate(every) if said]
-    if not found:
+    troubles = [(at, message) for at, message in enumerate(every) if message]
+    if not troubles:
         return ""
-    at, said = found[0]
-    return said if len(found) == len(every) else f"on rank {at}: {said}"
+    at, message = troubles[0]
+    return message if len(troubles) == len(every) else f"on rank {at}: {message}"
 
 
 def alone() -> None:
@@ -137,5 +137,5 @@ def console(stderr: bool = False) -> Any:
     """Return a console as wide as the terminal, or 120 characters wide where there is none."""
     from rich.console import Console
 
-    made = Console(stderr=stderr, highlight=False)
-    return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=120)
+    output = Console(stderr=stderr, highlight=False)
+    return output if output.is_terminal else Console(stderr=stderr, highlight=False, width=120)

@@ -29,13 +29,13 @@ def info(check: bool, as_json: bool, path: str | None) -> int:
     from ..doctor import info as facts
 
     try:
-        found, findings, status = doctor.examine() if check else (facts.gather(), [], 0)
+        all_facts, findings, status = doctor.examine() if check else (facts.gather(), [], 0)
     except (ImportError, RuntimeError) as error:
         raise click.ClickException(f"MPI does not start: {error}") from None
-    if found is None or (status and len(found["ranks"]) == 1 and rank() > 0):  # each is rank 0 of 1: one speaks
+    if all_facts is None or (status and len(all_facts["ranks"]) == 1 and rank() > 0):  # each is rank 0 of 1: one speaks
         return status
-    every = json.dumps({**found, "findings": list(map(asdict, findings))} if check else found, indent=2)
-    click.echo(every if as_json else doctor.lines(found, findings) if check else facts.lines(found))
+    every = json.dumps({**all_facts, "findings": list(map(asdict, findings))} if check else all_facts, indent=2)
+    click.echo(every if as_json else doctor.lines(all_facts, findings) if check else facts.lines(all_facts))
     if path is not None:
         try:
             Path(path).write_text(f"{every}\n", encoding="utf-8")

@@ -34,13 +34,13 @@ class KeptProofs:
 
     def split(self, tasks: Iterable[Task]) -> tuple[list[Proof], list[Task]]:
         """Return the proofs that are kept, and the tasks left to prove."""
-        found, left = [], []
+        proofs, left = [], []
         for name, p in tasks:
             if (kept := self.known.get(_key(name, p))) is None:
                 left.append((name, p))
             else:
-                found.append(Proof(name, p, int(kept[0]), kept[1]))
-        return found, left
+                proofs.append(Proof(name, p, int(kept[0]), kept[1]))
+        return proofs, left
 
     def add(self, proof: Proof) -> None:
         """Keep a proof, if it holds."""
@@ -78,11 +78,11 @@ def cache_directory() -> Path:
 
 def source_files() -> list[Path]:
     """Return the files that a proof depends on."""
-    found: list[Path] = []
+    files: list[Path] = []
     for name in SOURCES:
         place = PACKAGE / name
-        found += sorted(place.rglob("*.py")) if place.is_dir() else [place]
-    return found
+        files += sorted(place.rglob("*.py")) if place.is_dir() else [place]
+    return files
 
 
 def _path() -> Path | None:
@@ -120,7 +120,7 @@ def _read(path: Path) -> dict[str, list[float]]:
     """Return what a file holds; nothing if it is absent or damaged."""
     try:
         digest, _, text = path.read_text(encoding="utf-8").partition("\n")
-        found: dict[str, list[float]] = json.loads(text) if digest == _digest(text) else {}
+        proofs: dict[str, list[float]] = json.loads(text) if digest == _digest(text) else {}
     except (OSError, ValueError):
         return {}
-    return found
+    return proofs

@@ -27,16 +27,16 @@ def list_(collective: str | None, algorithm: str | None, as_json: bool) -> None:
     alone()
     from ..describe.catalogue import catalogue
 
-    found = catalogue()
+    algorithms = catalogue()
     if collective is not None:
         check_order("mpicoll list", collective, algorithm)
         with asking():
-            found = {(name := canonical(collective)): _chosen(name, algorithm, found)}
+            algorithms = {(name := canonical(collective)): _chosen(name, algorithm, algorithms)}
     if as_json:
-        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        click.echo(json.dumps(algorithms, indent=2, ensure_ascii=False))
         return
     to, chosen = console(), collective is not None
-    for collective, entries in found.items():
+    for collective, entries in algorithms.items():
         if entries and (chosen or collective not in PLAIN):
             to.print(_table(collective, entries))
     for collective, plain in () if chosen else PLAIN.items():

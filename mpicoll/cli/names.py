@@ -20,21 +20,21 @@ def canonical(collective: str) -> str:
     """
     known = (*COLLECTIVES, *PLAIN, *ALIASES)
     name = collective.strip().lower().replace("-", "_").removeprefix("mpi_").removesuffix("_init")
-    for each in (name, name.removeprefix("i")):
-        if (each := SYNONYMS.get(each, each)) in known:
-            return each
+    for candidate in (name, name.removeprefix("i")):
+        if (candidate := SYNONYMS.get(candidate, candidate)) in known:
+            return candidate
     return collective
 
 
 def check_order(command: str, collective: str, algorithm: str | None) -> None:
     """Raise a usage error that says what to type if the first name is an algorithm's."""
     name = collective.partition("(")[0]
-    having = [each for each, names in list_algorithms().items() if name in names and each not in PLAIN]
+    having = [candidate for candidate, names in list_algorithms().items() if name in names and candidate not in PLAIN]
     if canonical(collective) in (*COLLECTIVES, *PLAIN, *ALIASES) or not having:
         return
     best = canonical(algorithm) if algorithm and canonical(algorithm) in having else having[0]
-    said = f"{collective!r} is an algorithm of {', '.join(having)}; the collective comes first"
-    raise click.UsageError(f"{said}: {command} {best} {collective}", click.get_current_context())
+    message = f"{collective!r} is an algorithm of {', '.join(having)}; the collective comes first"
+    raise click.UsageError(f"{message}: {command} {best} {collective}", click.get_current_context())
 
 
 class Hinting(click.Command):

@@ -60,10 +60,10 @@ def prove(algorithm: Name, p: int) -> Proof:
 
     start, count, failure, unfit = time.process_time(), 0, None, None
     try:
-        entry, given = parse_spec(*algorithm)
-        unfit = _unfit(entry, p, dict(given)) if given else None
+        entry, parameters = parse_spec(*algorithm)
+        unfit = _unfit(entry, p, dict(parameters)) if parameters else None
         if unfit is None:
-            count = prove(entry, p, dict(given) or None)
+            count = prove(entry, p, dict(parameters) or None)
             unfit = f"needs {entry.requires.words}" if entry.requires and not count else None
     except VerifyError as error:
         failure = str(error)
@@ -72,12 +72,12 @@ def prove(algorithm: Name, p: int) -> Proof:
     return Proof(algorithm, p, count, time.process_time() - start, failure, unfit)
 
 
-def _unfit(entry: Algorithm, p: int, given: dict[str, Any]) -> str | None:
+def _unfit(entry: Algorithm, p: int, parameters: dict[str, Any]) -> str | None:
     """Return why there is no schedule with these parameters for p ranks; None if there is one."""
     from ..schedules.schedule import Schedule
 
     try:
-        Schedule(entry, p, **given)
+        Schedule(entry, p, **parameters)
     except (PreconditionError, ParameterError) as error:
         words = str(error).rpartition(", and p is ")[0] or str(error)
         return words.removeprefix(entry.title).removeprefix(":").strip()

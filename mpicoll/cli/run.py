@@ -99,18 +99,18 @@ def parse_using(chosen: Sequence[str]) -> Overrides:
     from ..selection.select import Overrides
     from ..selection.settings import ENGINES
 
-    given: dict[str, str] = {}
+    choices: dict[str, str] = {}
     for text in chosen:
         name, equals, value = text.partition("=")
         if not (name and equals and value):
             raise ValueError(f"--using {text!r} is not NAME=VALUE; write allreduce=ring or engine=mpi4py")
-        if given.setdefault(name, value) != value:
-            raise ValueError(f"--using {name} is given twice, as {given[name]!r} and {value!r}")
-    engine, accumulate = (given.pop(name, None) for name in ("engine", "accumulate"))
+        if choices.setdefault(name, value) != value:
+            raise ValueError(f"--using {name} is given twice, as {choices[name]!r} and {value!r}")
+    engine, accumulate = (choices.pop(name, None) for name in ("engine", "accumulate"))
     if engine not in (None, *ENGINES):
         raise ValueError(f"engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
-    numbers = {name: _number(name, given.pop(name, None)) for name in ("chunk_bytes", "window")}
-    return Overrides().merged(given, numbers["chunk_bytes"], numbers["window"], engine, accumulate=accumulate)
+    numbers = {name: _number(name, choices.pop(name, None)) for name in ("chunk_bytes", "window")}
+    return Overrides().merged(choices, numbers["chunk_bytes"], numbers["window"], engine, accumulate=accumulate)
 
 
 def _number(name: str, text: str | None) -> int | None:

@@ -56,8 +56,8 @@ def _ask_for_algorithm(collective: str) -> NoReturn:
 
     with asking():
         names = [entry.name for entry in selected(base_collective(collective))]
-    said = f"Missing argument 'ALGORITHM'; {collective} has {', '.join(names)}"
-    raise click.UsageError(said, click.get_current_context())
+    message = f"Missing argument 'ALGORITHM'; {collective} has {', '.join(names)}"
+    raise click.UsageError(message, click.get_current_context())
 
 
 def _write(path: str, content: str) -> None:

@@ -28,8 +28,8 @@ class WhenInitialized(MetaPathFinder):
         """Find a module as Python does without this, and look whether it is time when it has been loaded."""
         if name not in (PARENT, MODULE) and not name.startswith(PACKAGE):
             return None
-        finders = [each for each in sys.meta_path if each is not self]
-        spec = next((spec for each in finders if (spec := each.find_spec(name, path, target)) is not None), None)
+        finders = [finder for finder in sys.meta_path if finder is not self]
+        spec = next((spec for finder in finders if (spec := finder.find_spec(name, path, target)) is not None), None)
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
             loader.exec_module = partial(self._load, loader.exec_module)

@@ -48,8 +48,8 @@ def verify(collective: str | None, algorithm: str | None, max_ranks: int, jobs: 
     results = {name: Proofs() for name in names}
     start = time.perf_counter()
     kept = kept_proofs(cache)
-    found, left = kept.split(tasks(names, max_ranks))
-    for proof in found:
+    earlier_proofs, left = kept.split(tasks(names, max_ranks))
+    for proof in earlier_proofs:
         results[proof.algorithm].add(proof)
     proofs = run(left, jobs or _cpus())
     try:
@@ -63,8 +63,8 @@ def verify(collective: str | None, algorithm: str | None, max_ranks: int, jobs: 
     if "(" in (algorithm or "") and len(results[names[0]].excluded) == max_ranks:
         why = results[names[0]].excluded[max_ranks]
         raise click.UsageError(f"{algorithm} serves no number of ranks up to {max_ranks}: {why}")
-    _report(results, time.perf_counter() - start, sum(proof.schedules for proof in found))
-    if any(each.failed for each in results.values()):
+    _report(results, time.perf_counter() - start, sum(proof.schedules for proof in earlier_proofs))
+    if any(result.failed for result in results.values()):
         click.get_current_context().exit(FAILED)
 
 
@@ -104,8 +104,8 @@ def _report(results: dict[Name, Proofs], seconds: float, kept: int) -> None:
     for name, proofs in results.items():
         if proofs.excluded:
             why = proofs.excluded[min(proofs.excluded)]
-            said = f"{' '.join(name)} is not for p = {few(list(proofs.excluded))}: {why}"
-            to.print(said, style="yellow", markup=False, soft_wrap=True)
+            message = f"{' '.join(name)} is not for p = {few(list(proofs.excluded))}: {why}"
+            to.print(message, style="yellow", markup=False, soft_wrap=True)
     for proofs in results.values():
         for p in sorted(proofs.failed)[:3]:
             to.print(proofs.failed[p], style="red", markup=False, soft_wrap=True)
@@ -113,10 +113,10 @@ def _report(results: dict[Name, Proofs], seconds: float, kept: int) -> None:
             to.print(f"… and on p = {spans(sorted(proofs.failed)[3:])}", style="red", soft_wrap=True)
     bad = sum(bool(proofs.failed) for proofs in results.values())
     count = sum(proofs.schedules for proofs in results.values())
-    said = f"{bad} of {len(results)} fail" if bad else "all hold"
+    message = f"{bad} of {len(results)} fail" if bad else "all hold"
     total = f"{len(results)} algorithm{'s' * (len(results) != 1)}, {count} schedules proved in {seconds:.1f} s"
     total += f"; {kept} of them kept from earlier runs, which --no-cache proves again" if kept else ""
-    to.print(f"{said}: {total}", style="bold red" if bad else "bold green")
+    to.print(f"{message}: {total}", style="bold red" if bad else "bold green")
 
 
 def _table(results: dict[Name, Proofs]) -> Any:

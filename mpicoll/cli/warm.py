@@ -75,16 +75,16 @@ def _everything() -> Sequence[Request]:
     from ..kernels.codecs import NAMES
 
     dtypes = list(rules.DTYPES)
-    found = [_reduction(op, dtype) for dtype in dtypes for op in rules.ALLOWED[rules.kind_of(dtype)]]
-    found += [
+    requests = [_reduction(op, dtype) for dtype in dtypes for op in rules.ALLOWED[rules.kind_of(dtype)]]
+    requests += [
         Request("mpicoll.kernels.scale", "address", (dtype,))
         for dtype in dtypes
         if rules.kind_of(dtype) in rules.SCALABLE
     ]
     for dtype in rules.LOW.values():
-        found += [Request("mpicoll.kernels.lowp", name, (dtype,)) for name in ("widen_address", "narrow_address")]
-        found.append(Request("mpicoll.kernels.lowp", "narrow_address", (dtype, True)))
-    return [*found, *(Request("mpicoll.kernels.codecs", "addresses", (name,)) for name in NAMES)]
+        requests += [Request("mpicoll.kernels.lowp", name, (dtype,)) for name in ("widen_address", "narrow_address")]
+        requests.append(Request("mpicoll.kernels.lowp", "narrow_address", (dtype, True)))
+    return [*requests, *(Request("mpicoll.kernels.codecs", "addresses", (name,)) for name in NAMES)]
 
 
 def _reduction(op: str, dtype: Any) -> Request:

@@ -215,7 +215,7 @@ class Comm(Collectives, Objects, Choosing, Survivors):
         """Return a copy under way and a request that completes when it has all that it needs."""
         channel = self._open()
         own = channel.begin_copies()
-        polled = [RequestStage(each, "a communicator") for each in (request, *(r for _, r in own))]
+        polled = [RequestStage(mpi_request, "a communicator") for mpi_request in (request, *(r for _, r in own))]
         stages = [lambda stage=stage: stage for stage in polled]
         finish = lambda: cast(Comm, copy)._use(attach(copy, channel, [comm for comm, _ in own]))
         choice = native_choice("idup", "making a communicator")
@@ -276,8 +276,8 @@ class Comm(Collectives, Objects, Choosing, Survivors):
         reorder: bool = False,
     ) -> Distgraphcomm:
         """Return a graph of these ranks, of which each gives its own edges."""
-        given = sources, destinations, sourceweights, destweights, info, reorder
-        return self._child(Distgraphcomm, super().Create_dist_graph_adjacent(*given))
+        arguments = sources, destinations, sourceweights, destweights, info, reorder
+        return self._child(Distgraphcomm, super().Create_dist_graph_adjacent(*arguments))
 
     def Create_dist_graph(
         self,
@@ -289,8 +289,8 @@ class Comm(Collectives, Objects, Choosing, Survivors):
         reorder: bool = False,
     ) -> Distgraphcomm:
         """Return a graph of these ranks, of which each gives any edges."""
-        given = sources, degrees, destinations, weights, info, reorder
-        return self._child(Distgraphcomm, super().Create_dist_graph(*given))
+        arguments = sources, degrees, destinations, weights, info, reorder
+        return self._child(Distgraphcomm, super().Create_dist_graph(*arguments))
 
 
 class Cartcomm(MPI.Cartcomm, Comm):

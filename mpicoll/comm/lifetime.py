@@ -83,8 +83,8 @@ def _attribute(comm: MPI.Comm) -> Channel | None:
         if _keyval is None:
             _keyval = MPI.Comm.Create_keyval(delete_fn=_deleted)
             MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=_finalizing), True)
-        found: Any = comm.Get_attr(_keyval)
-        channel: Channel | None = found
+        attribute: Any = comm.Get_attr(_keyval)
+        channel: Channel | None = attribute
         return channel
 
 

@@ -70,8 +70,8 @@ class Prequest(CollectiveRequest, MPI.Prequest):
             operation = self._started(self._persistent)
         except MpicollError as error:
             starts = self._channel.started.get(self._persistent.sequence, (0,))
-            one = CallId(self._persistent.sequence, int(starts[0]) + 1, self._persistent.name)
-            self._channel.fail(one, error, made=False)
+            call_id = CallId(self._persistent.sequence, int(starts[0]) + 1, self._persistent.name)
+            self._channel.fail(call_id, error, made=False)
             if isinstance(error, MPI.Exception):
                 self._channel.call_errhandler(error)
             raise

@@ -163,9 +163,9 @@ class CollectiveRequest(MPI.Request):
     def Testsome(cls, requests: Requests, statuses: Statuses = None) -> list[int] | None:
         """As MPI.Request.Testsome, and advances collectives."""
         _advance(requests)
-        found = MPI.Request.Testsome(requests, statuses)
-        _empty([requests[index] for index in found or ()], statuses)
-        return found
+        indices = MPI.Request.Testsome(requests, statuses)
+        _empty([requests[index] for index in indices or ()], statuses)
+        return indices
 
     @classmethod
     def Waitall(cls, requests: Requests, statuses: Statuses = None) -> Literal[True]:
@@ -176,12 +176,12 @@ class CollectiveRequest(MPI.Request):
     @classmethod
     def Waitany(cls, requests: Requests, status: MPI.Status | None = None) -> int:
         """As MPI.Request.Waitany, and advances collectives."""
-        return _until(requests, lambda: cls.Testany(requests, status), lambda found: found[1])[0]
+        return _until(requests, lambda: cls.Testany(requests, status), lambda outcome: outcome[1])[0]
 
     @classmethod
     def Waitsome(cls, requests: Requests, statuses: Statuses = None) -> list[int] | None:
         """As MPI.Request.Waitsome, and advances collectives."""
-        return _until(requests, lambda: cls.Testsome(requests, statuses), lambda found: found is None or found)
+        return _until(requests, lambda: cls.Testsome(requests, statuses), lambda indices: indices is None or indices)
 
     # -- the same for requests of objects among them, whose messages are returned ---------------------------
 
@@ -206,20 +206,22 @@ class CollectiveRequest(MPI.Request):
     @classmethod
     def waitall(cls, requests: Requests, statuses: Statuses = None) -> list[Any]:
         """As MPI.Request.waitall, and advances collectives."""
-        found: Any = _until(requests, lambda: cls.testall(requests, statuses), lambda found: found[0])
-        messages: list[Any] = found[1]
+        outcome: Any = _until(requests, lambda: cls.testall(requests, statuses), lambda outcome: outcome[0])
+        messages: list[Any] = outcome[1]
         return messages
 
     @classmethod
     def waitany(cls, requests: Requests, status: MPI.Status | None = None) -> tuple[int, Any]:
         """As MPI.Request.waitany, and advances collectives."""
-        index, _, message = _until(requests, lambda: cls.testany(requests, status), lambda found: found[1])
+        index, _, message = _until(requests, lambda: cls.testany(requests, status), lambda outcome: outcome[1])
         return index, message
 
     @classmethod
     def waitsome(cls, requests: Requests, statuses: Statuses = None) -> tuple[list[int] | None, list[Any] | None]:
         """As MPI.Request.waitsome, and advances collectives."""
-        return _until(requests, lambda: cls.testsome(requests, statuses), lambda found: found[0] is None or found[0])
+        return _until(
+            requests, lambda: cls.testsome(requests, statuses), lambda outcome: outcome[0] is None or outcome[0]
+        )
 
 
 def _advance(requests: Requests) -> None:
@@ -245,12 +247,12 @@ def _until(requests: Requests, look: Callable[[], Found], enough: Callable[[Foun
         THREAD.wait_begins(min(started))
     THREAD.waiters.add(thread := threading.get_ident())
     try:
-        while not enough(found := look()):
+        while not enough(outcome := look()):
             os.sched_yield()
     finally:
         THREAD.waiters.discard(thread)
         THREAD.leave()
-    return found
+    return outcome
 
 
 class Request(CollectiveRequest):

@@ -150,22 +150,22 @@ def parse(spec: str) -> Codec:
     >>> str(parse("int8")), str(parse("bfloat16")), str(parse("topk(fraction=0.01)"))
     ('int8(group=256)', 'cast(bfloat16)', 'topk(fraction=0.01, group=4096)')
     """
-    name, words, given = _read(spec)
-    if name == "cast" and len(words) == 1 and not given:
+    name, words, parameters = _read(spec)
+    if name == "cast" and len(words) == 1 and not parameters:
         name, words = words[0], []
         if name not in LOW:
             raise ParameterError(f"the codec {spec!r} casts to {name}; it may be {', '.join(LOW)}")
-    if name in LOW and not words and not given:
+    if name in LOW and not words and not parameters:
         return Codec(name, 1)
     if name not in GROUPS or words:
         raise ParameterError(f"there is no codec {spec!r}; there are {', '.join((*NAMES, *LOW))}")
     known = {"group", "k", "fraction"} if name == "topk" else {"group"}
-    if unknown := sorted(set(given) - known):
+    if unknown := sorted(set(parameters) - known):
         has = ", ".join(sorted(known))
         raise ParameterError(f"the codec {name} has no parameter {', '.join(unknown)}; it has {has}")
-    group = given.get("group", GROUPS[name])
+    group = parameters.get("group", GROUPS[name])
     _check_group(name, group)
-    return Codec(name, group, _most(given) if name == "topk" else 0)
+    return Codec(name, group, _most(parameters) if name == "topk" else 0)
 
 
 def _read(spec: str) -> tuple[str, list[str], dict[str, Any]]:
@@ -179,7 +179,7 @@ def _read(spec: str) -> tuple[str, list[str], dict[str, Any]]:
         words = [arg.id for arg in call.args if isinstance(arg, ast.Name)]
         if len(words) < len(call.args):
             raise ValueError
-        return call.func.id, words, {each.arg or "": ast.literal_eval(each.value) for each in call.keywords}
+        return call.func.id, words, {keyword.arg or "": ast.literal_eval(keyword.value) for keyword in call.keywords}
     except (SyntaxError, TypeError, ValueError):
         raise ParameterError(f"cannot read the codec {spec!r}: write it as name(key=value, …)") from None
 
@@ -189,15 +189,15 @@ def _check_group(name: str, group: Any) -> None:
         raise ParameterError(f"the group of {name} is {group!r}; it must be a power of two from 1 to {MOST}")
 
 
-def _most(given: dict[str, Any]) -> int:
+def _most(parameters: dict[str, Any]) -> int:
     """Return k, or minus the millionths of a group."""
-    if "k" in given and "fraction" in given:
+    if "k" in parameters and "fraction" in parameters:
         raise ParameterError("topk takes k or fraction, not both")
-    if "k" in given:
-        if type(given["k"]) is not int or given["k"] < 1:
-            raise ParameterError(f"k of topk is {given['k']!r}; it must be a whole number of at least 1")
-        return int(given["k"])
-    fraction = given.get("fraction", FRACTION)
+    if "k" in parameters:
+        if type(parameters["k"]) is not int or parameters["k"] < 1:
+            raise ParameterError(f"k of topk is {parameters['k']!r}; it must be a whole number of at least 1")
+        return int(parameters["k"])
+    fraction = parameters.get("fraction", FRACTION)
     if not isinstance(fraction, (int, float)) or not 1e-6 <= fraction <= 1:
         raise ParameterError(f"fraction of topk is {fraction!r}; it must be above 0 and at most 1")
     return -round(fraction * _MILLION)

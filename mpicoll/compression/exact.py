@@ -78,8 +78,8 @@ def _rounded(whole: np.ndarray, power: int) -> np.ndarray:
     lost = (sizes & ((np.int64(1) << spare) - 1)) != 0
     odd = (sizes >> spare) | lost  # the last bit stands for all that is cut off: 53 bits are far more than 24
     exact = np.ldexp(odd.astype(np.float64), (spare + power).astype(np.int32))
-    found: np.ndarray = np.copysign(exact, np.where(whole < 0, -1.0, 1.0)).astype(np.float32)
-    return found
+    sums: np.ndarray = np.copysign(exact, np.where(whole < 0, -1.0, 1.0)).astype(np.float32)
+    return sums
 
 
 def _check_finite(largest: np.ndarray) -> None:

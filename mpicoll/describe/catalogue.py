@@ -20,10 +20,10 @@ SHOWN = 6  # names in a row before they are only counted
 
 def catalogue() -> dict[str, list[dict[str, Any]]]:
     """Return every algorithm's facts by collective, gather's again as gatherv's, and so on; fit for JSON."""
-    found: dict[str, list[dict[str, Any]]] = {collective: [] for collective in list_algorithms()}
+    by_collective: dict[str, list[dict[str, Any]]] = {collective: [] for collective in list_algorithms()}
     for entry in registered():
-        found[entry.collective.name].append(facts(entry))
-    return {collective: found[base_collective(collective)] for collective in found}
+        by_collective[entry.collective.name].append(facts(entry))
+    return {collective: by_collective[base_collective(collective)] for collective in by_collective}
 
 
 def facts(entry: Algorithm) -> dict[str, Any]:
@@ -59,9 +59,9 @@ def same_bits(entry: Algorithm) -> dict[str, Any] | None:
     """
     if not entry.collective.reduces:
         return None
-    found = agreement(entry)
+    result = agreement(entry)
     always = {words.replace(" ", "_"): True for words in ALWAYS}
-    return {"on_all_ranks": found.same, "unless": found.unless or None, **always}
+    return {"on_all_ranks": result.same, "unless": result.unless or None, **always}
 
 
 def same_bits_words(found: dict[str, Any]) -> str:

@@ -47,15 +47,15 @@ class _Writer:
         if isinstance(node.op, ast.FloorDiv):
             return f"⌊{self._ratio(left, right)}⌋"
         if level == LOOSE:  # rare operators, whose precedence readers do not know
-            said = f"{self.write(left, POWER)}{sign}{self.write(right, POWER)}"
+            text = f"{self.write(left, POWER)}{sign}{self.write(right, POWER)}"
         elif isinstance(node.op, ast.Mult):
             first = self.write(left, POWER if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Div) else level)
             second = self.write(right, level)
-            said = first + (" · " if second[0].isdigit() else sign) + second
+            text = first + (" · " if second[0].isdigit() else sign) + second
         else:
             strict = not isinstance(node.op, ast.Add)
-            said = self.write(left, level) + sign + self.write(right, level + strict)
-        return f"({said})" if level < around else said
+            text = self.write(left, level) + sign + self.write(right, level + strict)
+        return f"({text})" if level < around else text
 
     def _ratio(self, above: ast.expr, below: ast.expr) -> str:
         return self.write(ast.BinOp(above, ast.Div(), below))
@@ -81,14 +81,14 @@ class _Writer:
             return SIGNS[type(node.op)].join(map(self._truth, node.values))
         if not isinstance(node, ast.Compare):
             return self.write(node)
-        said = self.write(node.left)
+        text = self.write(node.left)
         for op, right in zip(node.ops, node.comparators, strict=True):
-            said += f" {SIGNS.get(type(op), 'in')} {self.write(right)}"
-        return said
+            text += f" {SIGNS.get(type(op), 'in')} {self.write(right)}"
+        return text
 
     def _ifexp(self, node: ast.IfExp, around: float) -> str:
-        said = f"{self.write(node.body)} if {self._truth(node.test)}, else {self.write(node.orelse)}"
-        return f"({said})" if around else said
+        text = f"{self.write(node.body)} if {self._truth(node.test)}, else {self.write(node.orelse)}"
+        return f"({text})" if around else text
 
     def _namedexpr(self, node: ast.NamedExpr, around: float) -> str:
         return f"{self.write(node.target)} = {self.write(node.value)}"
@@ -119,14 +119,14 @@ class _Writer:
         return [self.write(node)]
 
     def _generatorexp(self, node: ast.GeneratorExp | ast.ListComp, around: float) -> str:
-        said = self.write(node.elt)
+        text = self.write(node.elt)
         for part in node.generators:
             if isinstance(part.iter, ast.List) and len(part.iter.elts) == 1:
-                said += f" where {self.write(part.target)} = {self.write(part.iter.elts[0])}"
+                text += f" where {self.write(part.target)} = {self.write(part.iter.elts[0])}"
             else:
-                said += f" for {self.write(part.target)} {self._over(part.iter)}"
-            said += "".join(f" where {self._truth(test)}" for test in part.ifs)
-        return said
+                text += f" for {self.write(part.target)} {self._over(part.iter)}"
+            text += "".join(f" where {self._truth(test)}" for test in part.ifs)
+        return text
 
     _listcomp = _generatorexp
 

@@ -106,8 +106,8 @@ def pictured(entry: Algorithm, given: dict[str, Any]) -> Schedule:
         return Schedule(entry, PICTURED[entry.name], **given)
     grouped = any(isinstance(parameter.kind, Groups) for parameter in entry.parameters.values())
     wide = grouped or strands(entry, served(entry, USUAL)) > 1
-    made = [Schedule(entry, p, **given) for p in (*[USUAL] * wide, FEW, 4, 3, 2) if suits(entry, p, **given)]
-    fitting = (schedule for schedule in made if Picture(schedule).total <= MESSAGES)
+    schedules = [Schedule(entry, p, **given) for p in (*[USUAL] * wide, FEW, 4, 3, 2) if suits(entry, p, **given)]
+    fitting = (schedule for schedule in schedules if Picture(schedule).total <= MESSAGES)
     return next(fitting, None) or Schedule(entry, served(entry, FEW), **given)
 
 
@@ -132,47 +132,47 @@ def _table(collective: str) -> str:
 
 
 def _cells(entry: Algorithm) -> Iterator[str]:
-    found, claims = facts(entry), entry.claims
-    yield f"**{entry.name}**<br>{'. '.join([found['idea'].rstrip('.'), *_traits(found), _links(entry)])}"
+    entry_facts, claims = facts(entry), entry.claims
+    yield f"**{entry.name}**<br>{'. '.join([entry_facts['idea'].rstrip('.'), *_traits(entry_facts), _links(entry)])}"
     yield _code(claims.steps)
     yield _code(claims.bytes_per_rank)
     for p in MEASURED:
-        yield "<br>".join(_numbers(entry, p, given) for given in variants(entry))
+        yield "<br>".join(_numbers(entry, p, variant) for variant in variants(entry))
     yield _code(claims.scratch)
     if entry.collective.reduces:
-        yield _order(found)
-        yield same_bits_words(found)
-    yield found["requires"] or "any"
-    yield "<br>".join(f"`{name}={x['default']}`: {x['range']}" for name, x in found["parameters"].items()) or "–"
+        yield _order(entry_facts)
+        yield same_bits_words(entry_facts)
+    yield entry_facts["requires"] or "any"
+    yield "<br>".join(f"`{name}={x['default']}`: {x['range']}" for name, x in entry_facts["parameters"].items()) or "–"
     yield claims.source
     yield claims.excess or "–"
 
 
 def _links(entry: Algorithm) -> str:
     every = variants(entry)
-    words = [", ".join(map(str, given.values())) or "Picture" for given in every]
-    links = ", ".join(f"[{word}]({picture_path(entry, given)})" for word, given in zip(words, every))
+    words = [", ".join(map(str, variant.values())) or "Picture" for variant in every]
+    links = ", ".join(f"[{word}]({picture_path(entry, variant)})" for word, variant in zip(words, every))
     return links if len(every) == 1 else f"Pictures: {links}"
 
 
-def _numbers(entry: Algorithm, p: int, given: dict[str, Any]) -> str:
-    label = "".join(f"{value}: " for value in given.values())
-    found = measured(entry, p, **given)
-    if found is None:
+def _numbers(entry: Algorithm, p: int, variant: dict[str, Any]) -> str:
+    label = "".join(f"{value}: " for value in variant.values())
+    cost = measured(entry, p, **variant)
+    if cost is None:
         return f"{label}–"
-    moved = "" if entry.collective.naming == "none" else f", {share(found.bytes)}"
-    return f"{label}{many(found.steps, 'step')}{moved}"
+    moved = "" if entry.collective.naming == "none" else f", {share(cost.bytes)}"
+    return f"{label}{many(cost.steps, 'step')}{moved}"
 
 
-def _order(found: dict[str, Any]) -> str:
-    if found["order_depends_on_parameters"]:
-        return f"by parameters; {'yes' if found['keeps_operand_order'] else 'no'} by default"
-    return "yes" if found["keeps_operand_order"] else "no"
+def _order(entry_facts: dict[str, Any]) -> str:
+    if entry_facts["order_depends_on_parameters"]:
+        return f"by parameters; {'yes' if entry_facts['keeps_operand_order'] else 'no'} by default"
+    return "yes" if entry_facts["keeps_operand_order"] else "no"
 
 
-def _traits(found: dict[str, Any]) -> list[str]:
-    direct = ["Direct: ranks handle only blocks they start or end with"] if found["direct"] else []
-    return direct + ([f"{found['strands']} strands side by side"] if found["strands"] > 1 else [])
+def _traits(entry_facts: dict[str, Any]) -> list[str]:
+    direct = ["Direct: ranks handle only blocks they start or end with"] if entry_facts["direct"] else []
+    return direct + ([f"{entry_facts['strands']} strands side by side"] if entry_facts["strands"] > 1 else [])
 
 
 def _section(collective: str) -> str:
@@ -193,7 +193,7 @@ def pages() -> dict[str, str]:
     named = [collective for collective in COLLECTIVES if any(x.collective.name == collective for x in registered())]
     contents = ", ".join(f"[{name}](#{name})" for name in named)
     page = f"{HEAD}\n{contents}; [which bits](#which-bits)\n{''.join(map(_section, named))}{_bits()}"
-    pictures = {picture_path(x, given): svg(pictured(x, given)) for x in registered() for given in variants(x)}
+    pictures = {picture_path(x, variant): svg(pictured(x, variant)) for x in registered() for variant in variants(x)}
     return {"ALGORITHMS.md": page, **pictures}
 
 

@@ -51,11 +51,11 @@ class Picture:
     @property
     def strands(self) -> dict[int, list[Block]]:
         """Return the strands that send messages, each with the blocks that move in it."""
-        found: dict[int, dict[Block, None]] = defaultdict(dict)
+        blocks: dict[int, dict[Block, None]] = defaultdict(dict)
         for at in self.messages.values():
             for message in at:
-                found[message.strand].update(dict.fromkeys(message.blocks))
-        return {strand: list(found[strand]) for strand in sorted(found)}
+                blocks[message.strand].update(dict.fromkeys(message.blocks))
+        return {strand: list(blocks[strand]) for strand in sorted(blocks)}
 
     @property
     def headline(self) -> str:

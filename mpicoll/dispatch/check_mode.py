@@ -66,8 +66,8 @@ def compare(signatures: list[Signature]) -> None:
             if any(values):
                 raise MismatchError("the arguments: a rank refused its own", [v or "fine" for v in values])
             continue
-        given = {v for v in values if v is not None}
-        if len(given) > 1:
+        distinct_values = {v for v in values if v is not None}
+        if len(distinct_values) > 1:
             raise MismatchError(what, values)
 
 
@@ -86,7 +86,7 @@ def _short(value: Any) -> Any:
 def signature(call: Call, sequence: int, any_form: bool = False) -> dict[str, Any]:
     """Return what all ranks must agree on, for check mode; None where this rank cannot know, or may differ in form."""
     arguments = call.arguments
-    one = (arguments.send or arguments.recv) if arguments is not None else None
+    buffer = (arguments.send or arguments.recv) if arguments is not None else None
     shares = call.counts if isinstance(call.counts, Shares) else None
     return {
         "sequence": sequence,
@@ -96,7 +96,7 @@ def signature(call: Call, sequence: int, any_form: bool = False) -> dict[str, An
         "root": call.root,
         "bytes": call.prepared.nbytes if shares is None else None,
         "count": shares.every if shares else call.counts if COLLECTIVES[call.collective].reduces else None,
-        "type": one.facts.basic if one is not None and one.size and call.collective != "alltoallw" else None,
+        "type": buffer.facts.basic if buffer is not None and buffer.size and call.collective != "alltoallw" else None,
         "op": call.operator.name if call.operator else None,
         "accumulate": (FLOAT32 if call.prepared.float32_sums else "none") if call.operator else None,
         "algorithm": call.prepared.choice.algorithm,

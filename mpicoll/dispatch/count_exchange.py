@@ -81,17 +81,17 @@ def _row(call: Call, rank: int, p: int, check: bool) -> list[int]:
     return [own[0], *(others if rank == call.root else [0] * p)] if check else [own[0]]
 
 
-def _validate(call: Call, rank: int, told: np.ndarray, check: bool) -> tuple[int, ...]:
+def _validate(call: Call, rank: int, rows: np.ndarray, check: bool) -> tuple[int, ...]:
     """Return the bytes of every block, from the rows of all ranks. Raises MismatchError, CountMismatch."""
-    shares, p, pairs = call.counts, len(told), base_collective(call.collective) == "alltoall"
+    shares, p, pairs = call.counts, len(rows), base_collective(call.collective) == "alltoall"
     assert isinstance(shares, Shares)
-    every = told[:, :p] if pairs else told[:, 0]
+    every = rows[:, :p] if pairs else rows[:, 0]
     if check:
-        expected = told[:, p:].T if pairs else told[call.root, 1:]
+        expected = rows[:, p:].T if pairs else rows[call.root, 1:]
         wrong = every != expected
         if wrong.any():
-            found = [_describe_mismatch(call, r, every, expected) for r in range(p)]
-            raise MismatchError("the bytes they send each other", found)
+            mismatches = [_describe_mismatch(call, r, every, expected) for r in range(p)]
+            raise MismatchError("the bytes they send each other", mismatches)
     else:
         _check_own(call, rank, every, shares)
     return tuple(every.ravel().tolist())
@@ -103,8 +103,8 @@ def _check_own(call: Call, rank: int, every: np.ndarray, shares: Shares) -> None
     if collective != "alltoall" and rank != call.root:
         return
     known = shares.sends if collective == "scatter" else shares.receives
-    said = (every[:, rank] if collective == "alltoall" else every).tolist()
-    for other, (n, expected) in enumerate(zip(said, known)):
+    counts = (every[:, rank] if collective == "alltoall" else every).tolist()
+    for other, (n, expected) in enumerate(zip(counts, known)):
         if n != expected:
             verb = "receives" if collective == "scatter" else "sends"
             raise CountMismatch(

@@ -157,8 +157,8 @@ class ActiveCall:
     def _record(self) -> None:
         if self.channel.traces:
             assert self.execution is not None
-            made = record(self.call, self.sequence, self.execution.progress)
-            self.channel.record(replace(made, fast_path=self.fast_path))
+            call_record = record(self.call, self.sequence, self.execution.progress)
+            self.channel.record(replace(call_record, fast_path=self.fast_path))
 
     def _scratch(self, nbytes: int) -> np.ndarray | None:
         return self.channel.scratch.take(nbytes) if nbytes else None

@@ -80,8 +80,8 @@ class Call:
     @property
     def facts(self) -> TypeFacts | None:
         """Return the facts about the elements' type, None if the call has no buffers."""
-        one = (self.arguments.send or self.arguments.recv) if self.arguments is not None else None
-        return one.facts if one is not None else None
+        buffer = (self.arguments.send or self.arguments.recv) if self.arguments is not None else None
+        return buffer.facts if buffer is not None else None
 
     @property
     def name(self) -> str:
@@ -90,9 +90,9 @@ class Call:
 
     def native(self, form: str, comm: MPI.Intracomm, *more: Any) -> Any:
         """Call MPI's own method in a form on the same arguments; more is what that form takes besides."""
-        one = self.arguments.one if self.arguments is not None else None
+        buffer = self.arguments.one if self.arguments is not None else None
         try:
-            return self.invocation.native(one, self.facts, form, comm, *more)
+            return self.invocation.native(buffer, self.facts, form, comm, *more)
         except MPI.Exception as error:
             # MPI has called the error handler, unless the communicator is a private one, which are mpi4py's plain class
             error.is_handled = type(comm) is not MPI.Intracomm  # type: ignore[attr-defined]
@@ -173,12 +173,12 @@ def describe(invocation: Invocation, arguments: Arguments | None, form: str = BL
     op, collective = invocation.op, invocation.method.collective
     if arguments is None:
         return Call(invocation, None, form=form)
-    one = arguments.send if arguments.send is not None else arguments.recv
-    assert one is not None
+    buffer = arguments.send if arguments.send is not None else arguments.recv
+    assert buffer is not None
     if "op" not in invocation.method.takes:
         if arguments.counts is not None:
             return Call(invocation, arguments, arguments.counts, form=form)
-        return Call(invocation, arguments, one.packed_nbytes // one.blocks, form=form)
+        return Call(invocation, arguments, buffer.packed_nbytes // buffer.blocks, form=form)
     if not isinstance(op, MPI.Op):
         raise ArgumentError(f"op is {op!r:.60}, {kind(op)}; pass an MPI.Op, such as MPI.SUM")
     if COLLECTIVES[collective].covers is not everybody and name_of(op) == "AVG":
@@ -186,8 +186,8 @@ def describe(invocation: Invocation, arguments: Arguments | None, form: str = BL
             f"mpicoll.AVG does not {collective}: each rank's result is of another number of ranks; "
             "use MPI.SUM and divide by that"
         )
-    facts = one.facts
-    counts = one.count if arguments.counts is None else arguments.counts
+    facts = buffer.facts
+    counts = buffer.count if arguments.counts is None else arguments.counts
     if not facts.size:  # elements without data, of whatever extent, are none
         counts = tuple([0] * len(counts)) if isinstance(counts, tuple) else 0
     return Call(invocation, arguments, counts, facts.extent if facts.size else 1, operator(op, facts), form)
@@ -236,8 +236,8 @@ def check_choices(channel: Channel, algorithms: Mapping[str, str]) -> None:
     """Check that each algorithm suits the ranks here. Raises ParameterError, PreconditionError."""
     for collective, spec in algorithms.items():
         if spec not in (NATIVE, "auto"):
-            entry, given = parse_spec(collective, spec)
-            Schedule(entry, channel.size, nodes=channel.agreed.nodes, **dict(given))
+            entry, parameters = parse_spec(collective, spec)
+            Schedule(entry, channel.size, nodes=channel.agreed.nodes, **dict(parameters))
 
 
 def prepare(channel: Channel, call: Call) -> None:
@@ -286,7 +286,7 @@ def _prepare(channel: Channel, call: Call, in_place: bool) -> Prepared:
     choice = select(channel, call.collective, nbytes, call.commutative, call.missing, call.form, wide)
     if choice.algorithm == NATIVE:
         return Prepared(choice, nbytes)
-    made = schedule(
+    chosen_schedule = schedule(
         call.collective,
         choice.algorithm,
         channel.size,
@@ -294,16 +294,20 @@ def _prepare(channel: Channel, call: Call, in_place: bool) -> Prepared:
         commutative=call.commutative,
         nodes=channel.agreed.nodes,
     )
-    if made.codec is not None and not call.is_float32:
+    if chosen_schedule.codec is not None and not call.is_float32:
         what = call.facts.name if call.facts is not None else "nothing"
-        raise CodecError(f"{made.title} encodes float32, and the buffers are of {what}; convert them")
-    staged = in_place and is_staged(made, channel.rank)
-    needs_counts = isinstance(call.counts, Shares) and call.counts.every is None and not made.algorithm.direct
-    plan = None if needs_counts else _lowered(channel, call, made, choice, in_place, staged, wide)
-    keeps_residual = made.parameters.get("feedback") == "yes"
+        raise CodecError(f"{chosen_schedule.title} encodes float32, and the buffers are of {what}; convert them")
+    staged = in_place and is_staged(chosen_schedule, channel.rank)
+    needs_counts = (
+        isinstance(call.counts, Shares) and call.counts.every is None and not chosen_schedule.algorithm.direct
+    )
+    plan = None if needs_counts else _lowered(channel, call, chosen_schedule, choice, in_place, staged, wide)
+    keeps_residual = chosen_schedule.parameters.get("feedback") == "yes"
     seed = channel.overrides.seed if call.operator is not None and call.operator.is_low else None
     engine = engine_named(choice.engine)
-    return Prepared(choice, nbytes, plan, staged, engine, needs_counts, made.codec, keeps_residual, seed, wide)
+    return Prepared(
+        choice, nbytes, plan, staged, engine, needs_counts, chosen_schedule.codec, keeps_residual, seed, wide
+    )
 
 
 def resolve(channel: Channel, call: Call) -> None:
@@ -314,21 +318,29 @@ def resolve(channel: Channel, call: Call) -> None:
     key = (choice, call.counts, call.root, arguments.in_place)  # other overrides may be in force by now
     serves = channel.prepared.get(key)
     if serves is None:
-        made = schedule(call.collective, choice.algorithm, channel.size, call.root, nodes=channel.agreed.nodes)
-        plan = _lowered(channel, call, made, choice, arguments.in_place, asked.staged)
+        chosen_schedule = schedule(
+            call.collective, choice.algorithm, channel.size, call.root, nodes=channel.agreed.nodes
+        )
+        plan = _lowered(channel, call, chosen_schedule, choice, arguments.in_place, asked.staged)
         serves = Prepared(choice, asked.nbytes, plan, asked.staged, asked.engine, codec=asked.codec)
         channel.remember(key, serves, serves.nbytes_kept(call.counts))
     call.prepared = serves
 
 
 def _lowered(
-    channel: Channel, call: Call, made: Schedule, choice: Choice, in_place: bool, staged: bool, wide: bool = False
+    channel: Channel,
+    call: Call,
+    chosen_schedule: Schedule,
+    choice: Choice,
+    in_place: bool,
+    staged: bool,
+    wide: bool = False,
 ) -> RolledPlan:
     counts = call.counts
     if staged and isinstance(counts, Shares):
         counts = _staged(counts, channel.rank)
     unit = call.unit
-    if made.codec is not None and unit == 1:  # counted in bytes, since nothing is folded
+    if chosen_schedule.codec is not None and unit == 1:  # counted in bytes, since nothing is folded
         counts, unit = counts // FLOAT_BYTES if isinstance(counts, int) else counts, FLOAT_BYTES
     how: dict[str, Any] = {
         "in_place": in_place and not staged,
@@ -337,8 +349,8 @@ def _lowered(
         "averaged": call.averages,
     }
     if wide:
-        return rolled(float32_sums.lower(made, channel.rank, counts, unit, **how))
-    return rolled(lower(made, channel.rank, counts, unit, codec=made.codec, **how))
+        return rolled(float32_sums.lower(chosen_schedule, channel.rank, counts, unit, **how))
+    return rolled(lower(chosen_schedule, channel.rank, counts, unit, codec=chosen_schedule.codec, **how))
 
 
 def _numbers(shares: Shares) -> int:

@@ -30,15 +30,15 @@ def examine(patience: float = PATIENCE) -> tuple[Facts | None, list[Finding], in
     """
     MPI = started()
     with giving_up(patience, MPI.COMM_WORLD.rank, lambda: MPI.COMM_WORLD.Abort(1)):
-        facts, found, verdict = gathering.gather(), list[Finding](), 1
+        facts, results, verdict = gathering.gather(), list[Finding](), 1
         try:
             if facts is not None:
                 facts = gathering.complete(facts)
-                found = findings(facts)
-            verdict = status(found)
+                results = findings(facts)
+            verdict = status(results)
         finally:
             verdict = MPI.COMM_WORLD.bcast(verdict)  # the other ranks must not wait if rank 0 raises
-        return facts, found, verdict
+        return facts, results, verdict
 
 
 def started() -> Any:

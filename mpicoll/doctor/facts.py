@@ -61,11 +61,11 @@ def complete(found: Facts) -> Facts:
 def of_this_rank(mpi: Any) -> dict[str, Any]:
     """Return the facts of one rank. An error on one rank must not leave the others waiting."""
     try:
-        found = _still(mpi)
+        facts = _still(mpi)
     except Exception as error:
-        found = {"failed": f"{type(error).__name__}: {error}"}
+        facts = {"failed": f"{type(error).__name__}: {error}"}
     mpi.COMM_WORLD.Barrier()  # from here on all sleep
-    return {"node": mpi.Get_processor_name(), "environ": {}, **found, "busy": busy()}
+    return {"node": mpi.Get_processor_name(), "environ": {}, **facts, "busy": busy()}
 
 
 def _still(mpi: Any) -> dict[str, Any]:
@@ -98,19 +98,19 @@ def reachable() -> list[int] | None:
     """
     if not hasattr(os, "sched_setaffinity"):
         return None
-    found: list[int] = []
+    cpus: list[int] = []
 
     def ask() -> None:
         try:
             os.sched_setaffinity(0, range(os.cpu_count() or 1))
         except OSError:
             return
-        found.extend(sorted(os.sched_getaffinity(0)))
+        cpus.extend(sorted(os.sched_getaffinity(0)))
 
     thread = threading.Thread(target=ask)
     thread.start()
     thread.join()
-    return found or None
+    return cpus or None
 
 
 def cores(cpus: Sequence[int] | None, directory: Path = CPUS) -> list[int] | None:
@@ -163,17 +163,17 @@ def software(mpi: Any) -> dict[str, str | None]:
 
 def digest(package: Path) -> str | None:
     """Ten hex digits for the modules of a package; None where it is not in files."""
-    found = hashlib.sha256()
+    checksum = hashlib.sha256()
     try:
         for directory, inner, files in os.walk(package, followlinks=True):
             inner.sort()
             for name in sorted(files):
                 if name.endswith(".py"):
                     path = Path(directory, name)
-                    found.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
+                    checksum.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
     except OSError:
         return None
-    return found.hexdigest()[:10]
+    return checksum.hexdigest()[:10]
 
 
 def loaded(maps: Path = Path("/proc/self/maps")) -> list[str]:
@@ -207,7 +207,7 @@ def filesystem(path: str, mounts: Path = Path("/proc/self/mountinfo")) -> str | 
 
 
 def _unescaped(point: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), point)
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), point)
 
 
 def mpiexec(mpi: dict[str, Any]) -> str | None:

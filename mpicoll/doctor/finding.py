@@ -23,11 +23,11 @@ class Finding:
 
 def nodes(facts: Facts) -> dict[str, list[Rank]]:
     """Return the ranks of every node, by its host's name and, should names be alike, a number."""
-    found: dict[str, list[Rank]] = {}
+    by_node: dict[str, list[Rank]] = {}
     for rank in facts["ranks"]:
-        found.setdefault(rank["node"], []).append(rank)
+        by_node.setdefault(rank["node"], []).append(rank)
     names: dict[str, list[Rank]] = {}
-    for ranks in found.values():
+    for ranks in by_node.values():
         host = ranks[0]["host"]
         same = sum(ranks[0]["host"] == name.partition(" (")[0] for name in names)
         names[f"{host} ({same + 1})" if same else host] = ranks

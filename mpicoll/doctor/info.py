@@ -128,8 +128,8 @@ def cache_directory() -> str | None:
     """Return where compiled kernels are kept; None where no directory can be written."""
     from ..kernels import cache, reference
 
-    found = cache.directory(str(reference.__file__))
-    return None if found is None else str(found)
+    directory = cache.directory(str(reference.__file__))
+    return None if directory is None else str(directory)
 
 
 def kernels() -> dict[str, Any]:

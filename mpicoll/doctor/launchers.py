@@ -54,7 +54,7 @@ STEP = "SLURM_STEP_NUM_TASKS"
 
 def flavour(version: str) -> Flavour:
     """Return the family of a library, by what it says of itself."""
-    return next(each for each in FLAVOURS if re.search(each.signature, version))
+    return next(family for family in FLAVOURS if re.search(family.signature, version))
 
 
 def by_srun(environ: dict[str, str]) -> bool:
@@ -68,17 +68,17 @@ def started(environ: dict[str, str]) -> dict[str, int]:
 
     A launcher within a step of Slurm's may start its helpers by srun, so the step counts only where no launcher speaks.
     """
-    told = {name: int(environ[name]) for name in SIZES if environ.get(name, "").isdigit()}
-    if not told and by_srun(environ) and environ[STEP].isdigit():
-        told = {STEP: int(environ[STEP])}
-    return told
+    counts = {name: int(environ[name]) for name in SIZES if environ.get(name, "").isdigit()}
+    if not counts and by_srun(environ) and environ[STEP].isdigit():
+        counts = {STEP: int(environ[STEP])}
+    return counts
 
 
 def one_world(facts: Facts) -> Iterator[Finding]:
     """Check that all processes a launcher started are ranks of one world."""
     environ, mpi, size = facts["ranks"][0]["environ"], facts["mpi"], len(facts["ranks"])
-    told = started(environ)
-    if max(told.values(), default=0) <= size or size in told.values():
+    counts = started(environ)
+    if max(counts.values(), default=0) <= size or size in counts.values():
         return
     name, number, who = _most(environ)
     own = flavour(mpi["library_version"])

@@ -30,9 +30,9 @@ def shared_cpus(facts: Facts) -> Iterator[Finding]:
     """Check that each rank can have a CPU of its own, where there are enough."""
     for host, ranks in _known(facts):
         available = _available(ranks)
-        found = crowded({rank["rank"]: rank["cpus"] for rank in ranks})
-        if found and len(ranks) <= len(available):
-            who, cpus = found
+        crowd = crowded({rank["rank"]: rank["cpus"] for rank in ranks})
+        if crowd and len(ranks) <= len(available):
+            who, cpus = crowd
             yield Finding(
                 WRONG,
                 f"{named(spans(who))} on {host} share CPU{'s' * (len(cpus) > 1)} {spans(cpus)}, "
@@ -49,10 +49,10 @@ def shared_cores(facts: Facts) -> Iterator[Finding]:
             continue
         if crowded({rank["rank"]: rank["cpus"] for rank in ranks}):
             continue  # sharing CPUs is worse, and shared_cpus reports it
-        found = crowded({rank["rank"]: rank["cores"] for rank in ranks})
+        crowd = crowded({rank["rank"]: rank["cores"] for rank in ranks})
         there = max(rank["available_cores"] for rank in ranks)
-        if found and len(ranks) <= there:
-            who, cores = found
+        if crowd and len(ranks) <= there:
+            who, cores = crowd
             yield Finding(
                 WARNING,
                 f"{named(spans(who))} on {host} have {numbered(len(cores), 'core')} between them: their CPUs "
@@ -112,11 +112,11 @@ def alone(facts: Facts) -> Iterator[Finding]:
                 "/proc/stat, while the ranks slept for half a second",
                 "`top` on that node shows who; for Slurm: sbatch --exclusive, or salloc --exclusive",
             )
-        given, cores = _given(ranks[0]["environ"]), ranks[0]["machine_cores"]
-        if given is not None and cores is not None and given < cores:
+        job_cpus, cores = _given(ranks[0]["environ"]), ranks[0]["machine_cores"]
+        if job_cpus is not None and cores is not None and job_cpus < cores:
             yield Finding(
                 WARNING,
-                f"the job has {given} of the {cores} cores of {host}: other jobs may run beside it",
+                f"the job has {job_cpus} of the {cores} cores of {host}: other jobs may run beside it",
                 f"SLURM_JOB_CPUS_PER_NODE={ranks[0]['environ']['SLURM_JOB_CPUS_PER_NODE']}",
                 "sbatch --exclusive, or salloc --exclusive, where times matter",
             )
@@ -138,10 +138,10 @@ def crowded(places: Mapping[int, Sequence[int]]) -> tuple[list[int], list[int]] 
     for rank in places:
         came_from: dict[int, int] = {}
         seen, end = [rank], None
-        for each in seen:  # grows meanwhile
-            for place in places[each]:
+        for candidate in seen:  # grows meanwhile
+            for place in places[candidate]:
                 if place not in came_from:
-                    came_from[place] = each
+                    came_from[place] = candidate
                     if place not in taken:
                         end = place
                         break

@@ -43,14 +43,14 @@ CHECKS: tuple[Check, ...] = (
 
 def findings(facts: Facts, checks: Iterable[Check] = CHECKS) -> list[Finding]:
     """Return the findings of all checks, errors first. A check that raises does not stop the others."""
-    found: list[Finding] = []
+    results: list[Finding] = []
     for check in checks:
         try:
-            found.extend(check(facts))
+            results.extend(check(facts))
         except Exception as error:
             name = f"{check.__module__.rpartition('.')[2]}.{check.__name__}"
-            found.append(_not_made(name, error))
-    return sorted(found, key=lambda finding: finding.severity != WRONG)
+            results.append(_not_made(name, error))
+    return sorted(results, key=lambda finding: finding.severity != WRONG)
 
 
 def _not_made(name: str, error: Exception) -> Finding:

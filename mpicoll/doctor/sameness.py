@@ -61,11 +61,11 @@ def same_variables(facts: Facts) -> Iterator[Finding]:
     for name in VARIABLES:
         values = groups(facts["ranks"], lambda rank, name=name: rank["environ"].get(name))
         if len(values) > 1:
-            told = [(who, "not set" if value is None else value) for who, value in values]
+            descriptions = [(who, "not set" if value is None else value) for who, value in values]
             yield Finding(
                 WARNING,
                 f"the ranks differ in {name}, and what rank 0 has counts",
-                _each(facts["ranks"], told),
+                _each(facts["ranks"], descriptions),
                 f"export {name} before the launcher; srun --export=ALL, Open MPI's mpiexec -x {name}",
             )
 
@@ -91,10 +91,10 @@ def same_engine(facts: Facts) -> Iterator[Finding]:
 
 def groups(ranks: Sequence[Rank], value: Any) -> list[tuple[str, Any]]:
     """Return the ranks that have the same value, and that value; rank 0's first."""
-    found: dict[str, tuple[list[int], Any]] = {}
+    by_value: dict[str, tuple[list[int], Any]] = {}
     for rank in ranks:
-        found.setdefault(repr(value(rank)), ([], value(rank)))[0].append(rank["rank"])
-    return [(spans(who), value) for who, value in found.values()]
+        by_value.setdefault(repr(value(rank)), ([], value(rank)))[0].append(rank["rank"])
+    return [(spans(who), value) for who, value in by_value.values()]
 
 
 def _each(ranks: Sequence[Rank], values: Sequence[tuple[str, Any]]) -> str:

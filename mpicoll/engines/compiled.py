@@ -231,8 +231,8 @@ def handle_of(of: Any) -> int:
 def _offset(status: MPI.Status, value: int) -> int:
     """Return where a status keeps a value of 32 bits."""
     words = np.frombuffer(ctypes.string_at(MPI._addressof(status), MPI._sizeof(status)), np.int32)
-    (found,) = np.flatnonzero(words == value)
-    return int(found) * 4
+    (index,) = np.flatnonzero(words == value)
+    return int(index) * 4
 
 
 class Execution:

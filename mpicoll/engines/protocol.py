@@ -48,7 +48,7 @@ def refused(code: int, in_statuses: Iterable[int] = ()) -> Exception:
     ERR_TRUNCATE stands for a message that is too short, too.
     """
     if MPI.Get_error_class(code) == MPI.ERR_IN_STATUS:
-        code = next((each for each in in_statuses if each not in (MPI.SUCCESS, MPI.ERR_PENDING)), code)
+        code = next((error for error in in_statuses if error not in (MPI.SUCCESS, MPI.ERR_PENDING)), code)
     if MPI.Get_error_class(code) != MPI.ERR_TRUNCATE:
         return MPI.Exception(code)
     return MessageLengthError(

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 LARGEST = 256 << 10  # bytes of a plan that is kept for one kind
 MOST = 8 << 20  # and for all
 SINGLE = 256  # the largest integer that Python has one object of
-_DATATYPES = {id(each): each for each in vars(MPI).values() if isinstance(each, MPI.Datatype)}
+_DATATYPES = {id(datatype): datatype for datatype in vars(MPI).values() if isinstance(datatype, MPI.Datatype)}
 _let_go = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_DecRef", ctypes.pythonapi))
 
 
@@ -158,12 +158,12 @@ class CompiledFastPath:
         if outcome == Outcome.NOT_SERVED:
             return False, None
         table, at = self.table, int(self.context[field.ROW])
-        found = table.kinds.get(at)
+        kind_and_row = table.kinds.get(at)
         # the function began another call, which was interrupted on its way here
-        if outcome == Outcome.ABANDONED or found is None or found[0].method is not method:
+        if outcome == Outcome.ABANDONED or kind_and_row is None or kind_and_row[0].method is not method:
             self._leak()
             return False, None
-        kind, row = found
+        kind, row = kind_and_row
         sequence = self.channel.sequence
         if outcome == Outcome.COMPLETED:
             self.context[field.OUTCOME] = Outcome.NOT_SERVED
@@ -211,8 +211,8 @@ class CompiledFastPath:
             self._leak()
 
     def _leak(self) -> None:
-        found = self.table.take(int(self.context[field.ROW]))
-        self.channel.leak(((found, self._lent()), self._held()), self.channel.sequence)
+        kind_and_row = self.table.take(int(self.context[field.ROW]))
+        self.channel.leak(((kind_and_row, self._lent()), self._held()), self.channel.sequence)
         self.context[field.OUTCOME] = Outcome.NOT_SERVED
 
     def open_start(self, execution: compiled.Execution, started: np.ndarray, nbytes: int) -> CompiledFastStart | None:

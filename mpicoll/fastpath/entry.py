@@ -232,8 +232,8 @@ def _definition(function: Callable[..., Any]) -> _Definition:
             sources = [str(module.__file__) for module in modules]
             with instead_of(Request(__name__, "prepare")):
                 address = native(function, ["int64"] * 3, "int64", also=sources)
-            said = b"0 where it carried out the collective"
-            _defined[function] = _Definition(function.__name__.encode(), address, _METH_FASTCALL, said)
+            docstring = b"0 where it carried out the collective"
+            _defined[function] = _Definition(function.__name__.encode(), address, _METH_FASTCALL, docstring)
     return _defined[function]
 
 
@@ -247,5 +247,5 @@ def bound_to(context: np.ndarray, function: Callable[..., Any] = fast_call) -> C
     """Return the function, for calls under this context, which it keeps alive."""
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
-    made: Callable[..., int] = make(ctypes.addressof(_definition(function)), context, None)
-    return made
+    bound_function: Callable[..., int] = make(ctypes.addressof(_definition(function)), context, None)
+    return bound_function

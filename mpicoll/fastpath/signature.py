@@ -195,15 +195,15 @@ def check() -> str | None:
         if _word(id(thing) + TYPE) != id(type(thing)):
             return "Python's objects are not laid out as its header files have it"
     for array in (np.zeros((3, 5), np.float32), np.zeros((4, 6, 2))[1:, ::2].T):
-        found = [_word(id(array) + at) for at in (DATA, DTYPE)] + [_word(id(array) + at, 4) for at in (NDIM, FLAGS)]
+        words = [_word(id(array) + at) for at in (DATA, DTYPE)] + [_word(id(array) + at, 4) for at in (NDIM, FLAGS)]
         right = [array.ctypes.data, id(array.dtype), array.ndim, array.flags.num]
         first = _word(id(array) + DIMENSIONS)
-        if found != right or first is None or [_word(first + 8 * i) for i in range(array.ndim)] != [*array.shape]:
+        if words != right or first is None or [_word(first + 8 * i) for i in range(array.ndim)] != [*array.shape]:
             return "NumPy's arrays are not laid out as its header files have it"
     return None
 
 
 def _word(at: int, nbytes: int = 8) -> int | None:
     """Return an integer at an address; None where there is nothing to read."""
-    found = peek(at, nbytes)
-    return None if found is None else int.from_bytes(found, sys.byteorder)
+    data = peek(at, nbytes)
+    return None if data is None else int.from_bytes(data, sys.byteorder)

@@ -43,7 +43,7 @@ class SumsInFloat32(Lowering):
         """
         number, self.strands, self.received = self.strands, self.strands + 1, {}
         self.rounding: dict[Place, int] = {}  # by place: the step whose fold rounds
-        found: dict[int, list[Place]] = {}
+        places_by_step: dict[int, list[Place]] = {}
         for place, at in self.last_write.items():
             if place not in self.kept or not self.size(place[1]):
                 continue
@@ -51,8 +51,8 @@ class SumsInFloat32(Lowering):
             due = max(at, self.last_read.get(place, -1)) if is_partial else at
             if not any(isinstance(op, Local) and place in (op.src, op.dst) for op in strand[due]):
                 self.rounding[place] = due
-            found.setdefault(due, []).append(place)
-        return found
+            places_by_step.setdefault(due, []).append(place)
+        return places_by_step
 
     def _coded(self, op: Recv | RecvReduce) -> Sequence[bool]:
         nth = self.received[op.peer] = self.received.get(op.peer, -1) + 1

@@ -130,7 +130,7 @@ class Lowering:
         """Return the rows that copy results from input to output: blocks that end here and that no strand writes."""
         rows: list[Row] = []
         for block in () if self.memory.in_place else self.schedule.ends(self.rank):
-            if any((VALUE, block) in each for each in last_writes) or not (length := self.size(block)):
+            if any((VALUE, block) in last_write for last_write in last_writes) or not (length := self.size(block)):
                 continue
             base, offset, _ = self.homes[VALUE, block]
             rows.append((FOLD, 0, [(OUT, self.output_at(block), length), (base, offset, length)], -1))
@@ -265,7 +265,7 @@ class Lowering:
 
     def _landing(self, peer: int, blocks: Sequence[Block], coded: Sequence[bool]) -> tuple[Row | None, list[Home]]:
         """Receive blocks, or codes of them, one behind the other in scratch."""
-        bases = [CODED if each else SCRATCH for each in coded]
+        bases = [CODED if is_coded else SCRATCH for is_coded in coded]
         pieces = list(map(self._piece, bases, blocks))
         region = self._borrow(sum(pieces))
         homes: list[Home] = []

@@ -71,9 +71,9 @@ def rolled(plan: Plan) -> RolledPlan:
     if len(plan.steps) >= LOOKED_AT:
         loops = _loops(plan)
         if len(loops) < len(plan.steps):
-            made = _rolled(plan, np.array(loops, np.int64))
-            if equal(unrolled(made), plan):  # else two sums were equal by chance
-                return made
+            rolled_plan = _rolled(plan, np.array(loops, np.int64))
+            if equal(unrolled(rolled_plan), plan):  # else two sums were equal by chance
+                return rolled_plan
     once = np.ones((len(plan.steps), 2), np.int64)
     return RolledPlan(
         _wider(plan.rows), _wider(plan.segments), np.hstack([plan.steps, once]), plan.strands, *plan.scalars
@@ -153,9 +153,9 @@ def _taken(plan: PlanTables, at: np.ndarray) -> tuple[np.ndarray, np.ndarray, np
     rows[:, 2] = rows[:, 3] - widths
     ends = np.cumsum(counts)
     begins = ends - counts
-    made = np.column_stack([begins, begins + steps[:, 1] - steps[:, 0], ends])
+    new_steps = np.column_stack([begins, begins + steps[:, 1] - steps[:, 0], ends])
     which = _Taken(row, np.repeat(np.arange(len(at)), counts), segment, np.repeat(np.arange(len(row)), widths))
-    return rows, plan.segments[segment, :3], made, which
+    return rows, plan.segments[segment, :3], new_steps, which
 
 
 def _ranges(first: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -179,7 +179,7 @@ def _nth(counts: np.ndarray) -> np.ndarray:
 
 def _loops(plan: Plan) -> list[tuple[int, int, int]]:
     """Return (first step, steps of the body, turns) for all steps of a plan, one after the other."""
-    found: list[tuple[int, int, int]] = []
+    loops: list[tuple[int, int, int]] = []
     does, where = _sums(plan)
     for first, end in plan.strands.tolist():
         steady = {body: _steady(does[first:end], where[first:end], body) for body in range(1, LONGEST + 1)}
@@ -187,22 +187,22 @@ def _loops(plan: Plan) -> list[tuple[int, int, int]]:
         while at < end:
             turns = {body: int(steps[at - first]) // body for body, steps in steady.items()}
             body = max(turns, key=lambda body: (turns[body] * body if turns[body] >= FEWEST else 0, -body))
-            found.append((at, body, turns[body]) if turns[body] >= FEWEST else (at, 1, 1))
-            at += found[-1][1] * found[-1][2]
-    return found
+            loops.append((at, body, turns[body]) if turns[body] >= FEWEST else (at, 1, 1))
+            at += loops[-1][1] * loops[-1][2]
+    return loops
 
 
 def _steady(does: np.ndarray, where: np.ndarray, body: int) -> np.ndarray:
     """Return for each step of a strand how many steps from it on could be turns of a body that begins with it."""
-    found = np.full(len(does), body)
+    run_lengths = np.full(len(does), body)
     if len(does) > 2 * body:
         same, added = does[body:] == does[:-body], where[body:] - where[:-body]
         holds = same[body:] & same[:-body] & (added[body:] == added[:-body])  # for the step two turns on
         breaks = np.append(np.flatnonzero(~holds), len(holds))
         at = np.arange(len(holds))
         lasts = breaks[np.searchsorted(breaks, at)] - at
-        found[: len(holds)] = np.where(lasts, lasts + 2 * body, body)
-    return found
+        run_lengths[: len(holds)] = np.where(lasts, lasts + 2 * body, body)
+    return run_lengths
 
 
 def _sums(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
@@ -220,7 +220,7 @@ def _sums(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
     weights = _weights(counts)
     shapes = rows[:, 0] + 5 * rows[:, 4] + 7 * widths.view(np.uint64) + 11 * shapes
     does, where = (
-        _added(weights * each, plan.steps[:, 0], plan.steps[:, 2]) for each in (shapes, rows[:, 1] + 13 * offsets)
+        _added(weights * values, plan.steps[:, 0], plan.steps[:, 2]) for values in (shapes, rows[:, 1] + 13 * offsets)
     )
     return does + 17 * posts.view(np.uint64) + 19 * counts.view(np.uint64), where
 

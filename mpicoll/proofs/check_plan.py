@@ -104,9 +104,9 @@ class Lowered:
 
     def new(self, plans: list[Plan]) -> list[tuple[int, Plan]]:
         """Return the plans, with their ranks, that no earlier call returned."""
-        found = [(rank, plan) for rank, plan in enumerate(plans) if id(plan) not in self._sound]
-        self._sound.update(id(plan) for _, plan in found)
-        return found
+        new_plans = [(rank, plan) for rank, plan in enumerate(plans) if id(plan) not in self._sound]
+        self._sound.update(id(plan) for _, plan in new_plans)
+        return new_plans
 
 
 def check_tables(schedule: Schedule, lowered: Lowered | None = None) -> None:
@@ -183,10 +183,10 @@ def run(schedule: Schedule, case: Case, in_place: bool, lowered: list[Plan] | No
 def check_forms(schedule: Schedule, case: Case, plans: list[tuple[int, Plan]]) -> None:
     """Check the tables of plans, each with its rank, and the rolled form that engines run. Raises VerifyError."""
     for rank, plan in plans:
-        found = faults(plan) if schedule.p <= MANY else []
-        if not found and not equal(unrolled(rolled(plan)), plan):
-            found = ["loops that do what its steps do"]
-        if found:
+        violations = faults(plan) if schedule.p <= MANY else []
+        if not violations and not equal(unrolled(rolled(plan)), plan):
+            violations = ["loops that do what its steps do"]
+        if violations:
             raise VerifyError(
-                schedule.title, schedule.p, rank, op=f"lowered table, {case}", expected=found[0], got="otherwise"
+                schedule.title, schedule.p, rank, op=f"lowered table, {case}", expected=violations[0], got="otherwise"
             )

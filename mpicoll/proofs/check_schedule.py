@@ -121,16 +121,17 @@ def _check_encodings(schedule: Schedule) -> None:
     """
     claims, played = schedule.algorithm.claims, Encodings(schedule)
     for block in schedule.blocks if not schedule.collective.rooted else ():
-        found = {rank: played.of(rank, block) for rank in range(schedule.p) if block in schedule.ends(rank)}
-        odd = [rank for rank in found if found[rank] != found[min(found)]]
+        counts = {rank: played.of(rank, block) for rank in range(schedule.p) if block in schedule.ends(rank)}
+        odd = [rank for rank in counts if counts[rank] != counts[min(counts)]]
         if odd:
             raise VerifyError(
                 algorithm=schedule.title,
                 p=schedule.p,
                 rank=odd[0],
                 op=f"the end of block {block}",
-                expected=f"contributions that were encoded as on rank {min(found)}: (rank, times) {found[min(found)]}",
-                got=str(found[odd[0]]),
+                expected=f"contributions that were encoded as on rank {min(counts)}: "
+                f"(rank, times) {counts[min(counts)]}",
+                got=str(counts[odd[0]]),
             )
     if not claims.encoded:
         return

@@ -83,17 +83,17 @@ class Folds(Player):
 
     def tree(self, rank: int, block: Block) -> int:
         """Return the tree of one rank's result."""
-        found = self.trace.state[rank][Loc(VALUE, block)]
-        assert isinstance(found, int)
-        return found
+        tree = self.trace.state[rank][Loc(VALUE, block)]
+        assert isinstance(tree, int)
+        return tree
 
     def trees(self, block: Block) -> dict[int, list[int]]:
         """Return the trees of one block, each with the ranks that end with it."""
-        found: dict[int, list[int]] = defaultdict(list)
+        ranks_by_tree: dict[int, list[int]] = defaultdict(list)
         for rank in range(self.schedule.p):
             if block in self.schedule.ends(rank):
-                found[self.tree(rank, block)].append(rank)
-        return found
+                ranks_by_tree[self.tree(rank, block)].append(rank)
+        return ranks_by_tree
 
 
 # -- the same on all ranks ------------------------------------------------------------------------------------
@@ -136,7 +136,9 @@ def agreement(entry: Algorithm) -> Agreement:
                 return Agreement(None)
             if not same:
                 apart[", ".join(f"{k}={v}" for k, v in schedule.parameters.items())].append(p)
-    words = [f"{given} with p = {spans(ranks)}" if given else f"p = {spans(ranks)}" for given, ranks in apart.items()]
+    words = [
+        f"{choice} with p = {spans(ranks)}" if choice else f"p = {spans(ranks)}" for choice, ranks in apart.items()
+    ]
     return Agreement(not words, "; ".join(words))
 
 
@@ -161,14 +163,14 @@ def told(schedule: Schedule, most: int = 60) -> str:
     own = schedule.collective.covers is not everybody
     apart = [block for block in schedule.blocks if len(folds.trees(block)) > 1]
     block = apart[0] if apart else schedule.blocks[0]
-    made = [
+    descriptions = [
         f"{_clipped(folds.forest.text(tree), most)} on rank{'s' * (len(who) > 1)} {spans(who)}"
         for tree, who in folds.trees(block).items()
     ]
     if own or not apart:
         same = ": the same bits on all" * (schedule.collective.ends is everywhere and not own)
-        return f"Block {block} is {made[-1]}{same}." if made else ""
-    return f"Block {block} is {made[0]} but {made[1]}: not the same bits on all."
+        return f"Block {block} is {descriptions[-1]}{same}." if descriptions else ""
+    return f"Block {block} is {descriptions[0]} but {descriptions[1]}: not the same bits on all."
 
 
 def _clipped(text: str, most: int) -> str:

@@ -43,9 +43,9 @@ class Encodings(Player):
 
     def of(self, rank: int, block: object) -> Counts:
         """Return what one rank's result is made of: (rank, how often its contribution was encoded)."""
-        found = self.trace.state[rank][Loc(VALUE, block)]
-        assert isinstance(found, int)
-        return self.counts[found]
+        number = self.trace.state[rank][Loc(VALUE, block)]
+        assert isinstance(number, int)
+        return self.counts[number]
 
     def most(self) -> int:
         """Return the most often that any contribution was encoded."""

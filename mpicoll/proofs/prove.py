@@ -20,8 +20,8 @@ Given = dict[str, Any]
 class _Remembered(Schedule):
     """A schedule that makes each rank's program, starts and ends once: a proof asks for them many times."""
 
-    def __init__(self, entry: Algorithm, p: int, root: int, commutative: bool, given: Given) -> None:
-        super().__init__(entry, p, root, commutative=commutative, **given)
+    def __init__(self, entry: Algorithm, p: int, root: int, commutative: bool, parameters: Given) -> None:
+        super().__init__(entry, p, root, commutative=commutative, **parameters)
         self.program = cache(super().program)  # type: ignore[method-assign]
         self.starts = cache(super().starts)  # type: ignore[method-assign]
         self.ends = cache(super().ends)  # type: ignore[method-assign]

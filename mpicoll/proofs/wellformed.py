@@ -10,12 +10,12 @@ from ..plans.plan import ALIGN, CODED, FOLD, FOLD_SCALE, IN, MAX_WINDOW, OUT, RE
 
 def faults(plan: Plan) -> list[str]:
     """Return what is wrong with a plan's form, in words; empty where nothing is."""
-    found: list[str] = []
+    violations: list[str] = []
     rows, segments, steps = plan.rows.tolist(), plan.segments.tolist(), plan.steps.tolist()
 
     def expect(holds: bool, what: str) -> None:
         if not holds:
-            found.append(what)
+            violations.append(what)
 
     expect(consecutive(plan.strands.tolist(), len(steps)), "strands divide the steps")
     expect(consecutive([(first, end) for first, _, end in steps], len(rows)), "steps divide the rows")
@@ -34,7 +34,7 @@ def faults(plan: Plan) -> list[str]:
     expect(plan.lane_scratch % ALIGN == 0, "aligned lanes")
     written = sorted({(at, length) for base, at, length in segments if base == OUT}) if plan.lanes > 1 else []
     expect(all(a + n <= b for (a, n), (b, _) in pairwise(written)), "blocks apart, so that lanes are")
-    if not found:
+    if not violations:
         for number, row in enumerate(rows):
             expect(sound_row(plan, row, segments[row[2] : row[3]]), f"row {number}")
         expect(
@@ -47,7 +47,7 @@ def faults(plan: Plan) -> list[str]:
             "only the input is copied before the messages of a step are in",
         )
         expect(plan.most_messages == max(map(len, messages(plan)), default=0), "room for the messages of a step")
-    return found
+    return violations
 
 
 def consecutive(pairs: Sequence[Sequence[int]], total: int) -> bool:

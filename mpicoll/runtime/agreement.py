@@ -64,7 +64,7 @@ def inherited(parent: Agreed, parent_comm: MPI.Intracomm, comm: MPI.Intracomm) -
 
     Settings are the parent's; nodes and the tuning table are those of the ranks in comm. It sends no message.
     """
-    groups = [each.Get_group() for each in (comm, parent_comm)]
+    groups = [communicator.Get_group() for communicator in (comm, parent_comm)]
     place = MPI.Group.Translate_ranks(groups[0], None, groups[1])
     for group in groups:
         group.Free()

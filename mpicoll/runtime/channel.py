@@ -348,7 +348,7 @@ class Channel:
 
     def untrace(self, sink: Sink) -> None:
         """Append no more records to this sink."""
-        self.traces[:] = [each for each in self.traces if each is not sink]  # equal ones are others'
+        self.traces[:] = [other for other in self.traces if other is not sink]  # equal ones are others'
         self.numbers[TRACES] = len(self.traces)
 
     def record(self, record: Record) -> None:

@@ -86,8 +86,8 @@ class Answer:
     def unpack(cls, note: bytes) -> Answer:
         """Return the answer that pack() turned into this note."""
         fields = json.loads(note)
-        fields["under_way"] = [CallId(*each) for each in fields["under_way"]]
-        fields["failures"] = [Failure(*each) for each in fields["failures"]]
+        fields["under_way"] = [CallId(*values) for values in fields["under_way"]]
+        fields["failures"] = [Failure(*values) for values in fields["failures"]]
         fields["started"] = {int(call): starts for call, starts in fields["started"].items()}
         return cls(**fields)
 
@@ -107,7 +107,7 @@ class Answer:
 
     def has_gone_on(self, one: CallId) -> bool:
         """Return whether this rank has made such a call and left it behind."""
-        if len(self.under_way) >= MANY or any(each[:2] == one[:2] for each in self.under_way):
+        if len(self.under_way) >= MANY or any(call_id[:2] == one[:2] for call_id in self.under_way):
             return False
         later = self.started.get(one.call, 0) > one.start if one.start else self.calls > one.call
         return self.has_made(one) and (later or not self.inside)
@@ -179,18 +179,22 @@ def find(
     """
     others = list(others)
     failures = {rank: _failure(one, answers[rank], own) for rank in others if rank in answers}
-    found = {rank: _find(one, answers.get(rank), failures.get(rank), rank in waited_for) for rank in others}
-    if not any(found.values()):
-        found |= {rank: Finding(f"made this call, having {each}", True) for rank, each in failures.items() if each}
-    return {rank: finding for rank, finding in found.items() if finding is not None}
+    findings = {rank: _find(one, answers.get(rank), failures.get(rank), rank in waited_for) for rank in others}
+    if not any(findings.values()):
+        findings |= {
+            rank: Finding(f"made this call, having {failure}", True) for rank, failure in failures.items() if failure
+        }
+    return {rank: finding for rank, finding in findings.items() if finding is not None}
 
 
 def tell(findings: Mapping[int, Finding]) -> list[str]:
     """Return the lines of a report on the ranks that are not in a stalled call, one for each reason."""
-    said: dict[str, list[int]] = {}
+    ranks_by_reason: dict[str, list[int]] = {}
     for rank, finding in findings.items():
-        said.setdefault(finding.what, []).append(rank)
-    who = {what: f"rank {spans(r)} has" if len(r) == 1 else f"ranks {spans(r)} have" for what, r in said.items()}
+        ranks_by_reason.setdefault(finding.what, []).append(rank)
+    who = {
+        what: f"rank {spans(r)} has" if len(r) == 1 else f"ranks {spans(r)} have" for what, r in ranks_by_reason.items()
+    }
     lines = [f"{ranks} {what}" for what, ranks in who.items()]
     if len(lines) > LINES:
         lines[LINES:] = [f"and {len(lines) - LINES} lines more of the kind"]
@@ -199,31 +203,35 @@ def tell(findings: Mapping[int, Finding]) -> list[str]:
     return lines
 
 
-def _failure(one: CallId, answer: Answer, own: Sequence[Failure]) -> Failure | None:
+def _failure(call_id: CallId, answer: Answer, own: Sequence[Failure]) -> Failure | None:
     """Return the last error of a rank in this call, or in an earlier one if it made more of its kind than this rank."""
-    at = answer.next_on_the_way_to(one)
-    there, here = ([each for each in failures if each[:2] == at] for failures in (answer.failures, own))
-    made, made_here = ([each.made for each in failures] for failures in (there, here))
-    return next((each for each in reversed(there) if made.count(each.made) > made_here.count(each.made)), None)
+    at = answer.next_on_the_way_to(call_id)
+    there, here = ([failure for failure in failures if failure[:2] == at] for failures in (answer.failures, own))
+    made_there, made_here = ([failure.made for failure in failures] for failures in (there, here))
+    return next(
+        (failure for failure in reversed(there) if made_there.count(failure.made) > made_here.count(failure.made)), None
+    )
 
 
-def _find(one: CallId, answer: Answer | None, failure: Failure | None, waited_for: bool) -> Finding | None:
+def _find(call_id: CallId, answer: Answer | None, failure: Failure | None, waited_for: bool) -> Finding | None:
     """Return the finding on one rank; None if the rank is where it should be."""
     if answer is None:
         return Finding("not answered: no thread there could (see docs/TROUBLESHOOTING.md)", False)
     raised = f"{failure}; " if failure is not None and failure.error not in answer.ended else ""
     advice = f"{failure or 'MPICOLL_CHECK=1 compares calls'}"
-    other = next((each.name for each in answer.under_way if each[:2] == one[:2] and each.name != one.name), None)
+    other = next(
+        (call.name for call in answer.under_way if call[:2] == call_id[:2] and call.name != call_id.name), None
+    )
     if other is not None:
-        differs = _collective(other) != _collective(one.name)
+        differs = _collective(other) != _collective(call_id.name)
         where = answer.ended or f"at {answer.location}"
         return Finding(f"made another call here: {other}, {where}; {advice}", differs)
-    if not answer.has_made(one):
-        verb = "started" if one.start else "made"
+    if not answer.has_made(call_id):
+        verb = "started" if call_id.start else "made"
         return Finding(f"not {verb} this call: {raised}{_now(answer)}", bool(failure or answer.ended))
     if failure is not None and failure.made:
         return Finding(f"{raised}{_now(answer)}", True)
-    if waited_for and answer.has_gone_on(one):
+    if waited_for and answer.has_gone_on(call_id):
         return Finding(f"made another call here, or with other counts: {_now(answer)}; {advice}", True)
     return None
 

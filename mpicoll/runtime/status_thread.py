@@ -117,7 +117,9 @@ class StatusThread:
         self.is_exiting, began, notified = True, time.monotonic(), False
         left = {channel: ExitBarrier(channel.comm) for channel in channels}
         # a channel whose barrier fails is left out: its ranks wait no longer than EXIT_WAIT
-        while left := {channel: each for channel, each in left.items() if not attempt("a barrier", each.advance, True)}:
+        while left := {
+            channel: barrier for channel, barrier in left.items() if not attempt("a barrier", barrier.advance, True)
+        }:
             for channel in left:
                 with contained("advancing what is in flight"):
                     channel.poll()

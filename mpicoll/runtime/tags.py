@@ -91,9 +91,9 @@ class TagPool:
         return TagSlot(self.comms[which], sequence, self.used[which])
 
     def _add(self, name: str) -> None:
-        made = duplicate.Duplicate(self.channel.comm)
-        self._wait(lambda: RequestStage(made, "a communicator"), name)
-        comm = made.comm
+        copy = duplicate.Duplicate(self.channel.comm)
+        self._wait(lambda: RequestStage(copy, "a communicator"), name)
+        comm = copy.comm
         comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.comms.append(comm)
         self.used.append(np.zeros(SEQUENCES, np.uint8))

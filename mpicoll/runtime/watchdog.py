@@ -69,13 +69,13 @@ def report(operation: Operation, channel: Watched, seconds: float, ranks: Iterab
 
 def words(operation: Operation, channel: Watched, what: str, ranks: Iterable[int] | None = None) -> list[str]:
     """Return the lines of a report on a call; `what` ends the first."""
-    choice, one = operation.choice, operation.call_id
+    choice, call_id = operation.choice, operation.call_id
     how = choice.why if choice.algorithm == NATIVE else f"{choice.algorithm}, {choice.engine} engine"
-    start = f", start {one.start}" if one.start else ""
-    which = how if operation.is_message else f"call {one.call}{start}, {how}"
+    start = f", start {call_id.start}" if call_id.start else ""
+    which = how if operation.is_message else f"call {call_id.call}{start}, {how}"
     waits: list[str] = attempt(REPORT, operation.describe, [])
     others: list[str] = attempt(REPORT, lambda: _missing(operation, channel, ranks), [])
-    return [f"{one.name} ({which}) {what}", *(f"  {line}" for line in (*waits, *others))]
+    return [f"{call_id.name} ({which}) {what}", *(f"  {line}" for line in (*waits, *others))]
 
 
 def _missing(operation: Operation, channel: Watched, ranks: Iterable[int] | None) -> list[str]:
@@ -147,11 +147,13 @@ def watch(channel: Watched, now: float) -> None:
         peer_status.exchange(lambda: answer(channel))
     heard = peer_status.all_answered()
     after = settings.timeout + (0.0 if heard else PATIENCE)
-    late: dict[Operation, Iterable[int] | None] = {one: None for one, seconds in waiting.items() if seconds > after}
+    late: dict[Operation, Iterable[int] | None] = {
+        late_operation: None for late_operation, seconds in waiting.items() if seconds > after
+    }
     if heard or now - peer_status.began > EARLY_PATIENCE:
         sure = [operation for operation in hopeless if still[operation] > HASTE and cannot_complete(operation, channel)]
         late |= {operation: peer_status.answers for operation in sure if operation.gives_up or operation not in late}
-    reports = _told(channel, {one: (still[one], ranks) for one, ranks in late.items()})
+    reports = _told(channel, {late_operation: (still[late_operation], ranks) for late_operation, ranks in late.items()})
     if reports:
         with contained(REPORT):
             say("\n".join(reports))
@@ -187,10 +189,12 @@ def cannot_complete(operation: Operation, channel: Watched) -> bool:
     Messages that a rank sent before it answered have been polled for since.
     """
     answers = channel.peer_status.answers
-    found: dict[int, Finding] = attempt(NOTES, lambda: findings(operation, channel, channel.peer_status.others), {})
+    rank_findings: dict[int, Finding] = attempt(
+        NOTES, lambda: findings(operation, channel, channel.peer_status.others), {}
+    )
     return any(
         finding.certain and (not channel.compares(operation.sequence) or answers[rank].ended)
-        for rank, finding in found.items()
+        for rank, finding in rank_findings.items()
     )
 
 

@@ -84,16 +84,16 @@ class Claims:
     @classmethod
     def parse(cls, who: str, doc: str | None) -> Claims:
         """Read a docstring. Raises ValueError naming the fields that are missing."""
-        found = dict(
+        fields = dict(
             re.findall(r"^\s*([A-Z][a-z ]+): (.+(?:\n(?! *(?:[A-Z][a-z ]+: |>>>)) +.*\S)*)", doc or "", re.MULTILINE)
         )
-        missing = [f for f in FIELDS if f not in found]
+        missing = [f for f in FIELDS if f not in fields]
         if missing:
             raise ValueError(
                 f"the docstring of {who} lacks {', '.join(missing)}; see mpicoll/schedules/claims.py for the grammar"
             )
         idea = (doc or "").strip().splitlines()[0]
-        return cls(idea, *(re.sub(r"\s+", " ", found.get(f, "")).strip() for f in (*FIELDS, *OPTIONAL)))
+        return cls(idea, *(re.sub(r"\s+", " ", fields.get(f, "")).strip() for f in (*FIELDS, *OPTIONAL)))
 
     def evaluate(self, expression: str, p: int, n: int | Fraction = 1, /, **parameters: Any) -> Fraction:
         """Return the value of one of the formulas, for an algorithm's resolved parameters."""

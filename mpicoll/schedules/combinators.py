@@ -151,9 +151,9 @@ def fold(
         return then([Send(last, everything)], [Recv(last, back(rank))])
     others = range(last - 1, first - 1, -1)
     taken = [tuple(RecvReduce(other, everything, "left") for other in others)]
-    given = [tuple(Send(other, back(other)) for other in others)]
+    result_sends = [tuple(Send(other, back(other)) for other in others)]
     middle = relabel(program(core, run), lambda other: run_end(p, core, other) - 1, inner)
-    return then(taken if others else [], middle, given if others else [])
+    return then(taken if others else [], middle, result_sends if others else [])
 
 
 def run_end(p: int, runs: int, run: int) -> int:
@@ -236,9 +236,9 @@ class Stack:
         out: list[Strands] = []
         for i, program in programs.items():
             which = self.chosen[own].get(i, 0)
-            one = Strands(program[which : which + 1]) or Strands(((),))
+            strand = Strands(program[which : which + 1]) or Strands(((),))
             parts = self.layers[i].parts if len(self.chosen) == 1 else partial(self._parts, own, i)
-            out.append(relabel(one, self.layers[i].ranks.__getitem__, parts))
+            out.append(relabel(strand, self.layers[i].ranks.__getitem__, parts))
         return then(*out) or Strands(((),))
 
     def _parts(self, own: int, i: int, inner: Block) -> Sequence[Block]:

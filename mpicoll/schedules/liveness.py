@@ -12,37 +12,37 @@ Place = tuple[str, Block]  # a Loc, or an equal tuple, which takes less time to 
 
 def last(strand: Strand, of: Callable[[Step], Iterable[Place]]) -> dict[Place, int]:
     """Return the last step in which each place is read, or written."""
-    found: dict[Place, int] = {}
+    last_steps: dict[Place, int] = {}
     for index, step in enumerate(strand):
         for place in of(step):
-            found[place] = index
-    return found
+            last_steps[place] = index
+    return last_steps
 
 
 def read(step: Step) -> list[Place]:
     """Return the places a step reads."""
-    found: list[Place] = []
+    places: list[Place] = []
     for op in step:
         if isinstance(op, Reduce):
-            found += op.src, op.dst
+            places += op.src, op.dst
         elif isinstance(op, Copy):
-            found.append(op.src)
+            places.append(op.src)
         elif not isinstance(op, Recv):
             buffer = op.buffer
-            found += [(buffer, block) for block in op.blocks]
-    return found
+            places += [(buffer, block) for block in op.blocks]
+    return places
 
 
 def written(step: Step) -> list[Place]:
     """Return the places a step writes."""
-    found: list[Place] = []
+    places: list[Place] = []
     for op in step:
         if isinstance(op, Local):
-            found.append(op.dst)
+            places.append(op.dst)
         elif not isinstance(op, Send):
             buffer = op.buffer
-            found += [(buffer, block) for block in op.blocks]
-    return found
+            places += [(buffer, block) for block in op.blocks]
+    return places
 
 
 def due(
@@ -55,8 +55,8 @@ def due(
     last, if that is a fold. A fold that nothing follows has put in the last contribution, and what was divided
     travels: one rank divides a block, not all of them. What is received last has then been divided before.
     """
-    found: dict[int, list[Place]] = {}
+    places_by_step: dict[int, list[Place]] = {}
     for loc in kept:
         at = last_write[loc] if early else max(last_write[loc], last_read.get(loc, -1))
-        found.setdefault(at, []).append(loc)
-    return found
+        places_by_step.setdefault(at, []).append(loc)
+    return places_by_step

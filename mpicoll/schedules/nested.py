@@ -26,8 +26,8 @@ class Of(Kind):
         """Return the algorithm with its own parameters, as a building block. Raises UnknownAlgorithm, ValueError."""
         if not isinstance(value, str):
             raise ValueError(f"it must be {self.range}")
-        entry, given = parse_spec(self.collective, value)
-        return Chosen(entry, given, nodes)
+        entry, parameters = parse_spec(self.collective, value)
+        return Chosen(entry, parameters, nodes)
 
     def turned(self, resolved: Any, p: int, by: int) -> Any:
         """Return the same algorithm, nodes under the ranks' new names."""

@@ -75,7 +75,7 @@ class _Play:
 
     def before(self, place: Place, at: At) -> tuple[At, Left]:
         """Return the last write of a place before a time: when it happened, and what it left there."""
-        return next((each for each in reversed(self.writes.get(place, ())) if each[0] < at), ((-1, 0), False))
+        return next((write for write in reversed(self.writes.get(place, ())) if write[0] < at), ((-1, 0), False))
 
 
 class PartialSums:

@@ -100,12 +100,12 @@ class Algorithm:
         parts = [x for x in resolved.values() if isinstance(x, Chosen)]
         if any(dict(x.given).get("feedback", "no") != "no" for x in parts):
             raise ParameterError(f"{self.title} has a part with feedback, which only a whole algorithm can have")
-        found = {x.entry.codec(x.parts()) for x in parts} - {None}
+        codecs = {x.entry.codec(x.parts()) for x in parts} - {None}
         if "codec" in resolved:
-            found.add(resolved["codec"].of_group(resolved["group"]) if resolved["group"] != OWN else resolved["codec"])
-        if len(found) > 1:
-            raise ParameterError(f"{self.title} has parts with {' and '.join(map(str, found))}; one codec must do")
-        return next(iter(found), None)
+            codecs.add(resolved["codec"].of_group(resolved["group"]) if resolved["group"] != OWN else resolved["codec"])
+        if len(codecs) > 1:
+            raise ParameterError(f"{self.title} has parts with {' and '.join(map(str, codecs))}; one codec must do")
+        return next(iter(codecs), None)
 
     def serves(self, p: int) -> bool:
         """Return whether the algorithm supports p ranks, with its defaults."""
@@ -171,9 +171,9 @@ class Chosen:
 
     def parts(self) -> dict[str, Any]:
         """Return of its parameters those that say how blocks are encoded, or name an algorithm; no ranks matter."""
-        given = {**self.entry.defaults, **dict(self.given)}
+        values = {**self.entry.defaults, **dict(self.given)}
         return {
-            name: parameter.resolve(self.entry.title, name, given[name], 1, self.nodes)
+            name: parameter.resolve(self.entry.title, name, values[name], 1, self.nodes)
             for name, parameter in self.entry.parameters.items()
             if parameter.kind.of_codes
         }
@@ -263,15 +263,15 @@ def algorithm(
 
 def _parameters(who: str, body: Callable[..., Any]) -> dict[str, Parameter]:
     hints = get_type_hints(body, include_extras=True)
-    found: dict[str, Parameter] = {}
+    parameters: dict[str, Parameter] = {}
     for key, parameter in inspect.signature(body).parameters.items():
         if parameter.kind is parameter.KEYWORD_ONLY:
             kinds = [x for x in getattr(hints.get(key), "__metadata__", ()) if isinstance(x, Kind)]
             if not kinds:
                 where = "mpicoll/schedules/parameters.py"
                 raise ValueError(f"the parameter {key} of {who} has no kind; annotate it, see {where}")
-            found[key] = Parameter(parameter.default, kinds[0])
-    return found
+            parameters[key] = Parameter(parameter.default, kinds[0])
+    return parameters
 
 
 def registered() -> Iterator[Algorithm]:
@@ -316,23 +316,23 @@ def parse_spec(collective: str, spec: str) -> tuple[Algorithm, tuple[tuple[str, 
     if "(" not in spec:
         return entry, ()
     try:
-        given = _given(ast.parse(spec.strip(), mode="eval").body)
+        parameters = _given(ast.parse(spec.strip(), mode="eval").body)
     except (SyntaxError, TypeError, ValueError):
         raise ParameterError(f"cannot read {spec!r}: write it as name(key=value, …)") from None
-    if unknown := sorted(set(given) - set(entry.parameters)):
+    if unknown := sorted(set(parameters) - set(entry.parameters)):
         known = ", ".join(entry.parameters) or "none"
         raise ParameterError(f"{entry.title} has no parameter {', '.join(unknown)}; it has: {known}")
-    return entry, tuple(sorted(given.items()))
+    return entry, tuple(sorted(parameters.items()))
 
 
 def _given(call: ast.expr) -> dict[str, Any]:
     """Return the parameters of name(key=value, …). Raises ValueError for anything else."""
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
         raise ValueError
-    given = {k.arg: _value(k.value) for k in call.keywords if k.arg}
-    if len(given) < len(call.keywords):  # one twice, or **
+    parameters = {k.arg: _value(k.value) for k in call.keywords if k.arg}
+    if len(parameters) < len(call.keywords):  # one twice, or **
         raise ValueError
-    return given
+    return parameters
 
 
 def _value(node: ast.expr) -> Any:

@@ -56,10 +56,10 @@ class Schedule:
     @property
     def title(self) -> str:
         """Collective, algorithm and parameters, and the root where it is not rank 0."""
-        given = ", ".join(f"{k}={v}" for k, v in self.parameters.items())
+        parameters = ", ".join(f"{k}={v}" for k, v in self.parameters.items())
         root = f" root {self.root}" if self.root else ""
         order = "" if self.commutative else " in rank order"
-        return f"{self.collective.name} {self.algorithm.name}{f'({given})' if given else ''}{root}{order}"
+        return f"{self.collective.name} {self.algorithm.name}{f'({parameters})' if parameters else ''}{root}{order}"
 
     @property
     def code_share(self) -> Fraction:
@@ -112,5 +112,5 @@ def schedule(
     **parameters: Any,
 ) -> Schedule:
     """Return the schedule of an algorithm, given by name or as "name(key=value, …)", for p ranks."""
-    entry, given = parse_spec(collective, spec)
-    return Schedule(entry, p, root, commutative=commutative, nodes=nodes, **{**dict(given), **parameters})
+    entry, spec_parameters = parse_spec(collective, spec)
+    return Schedule(entry, p, root, commutative=commutative, nodes=nodes, **{**dict(spec_parameters), **parameters})

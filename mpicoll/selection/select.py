@@ -124,19 +124,19 @@ def choose(
     if spec == NATIVE:
         return Choice(collective, NATIVE, None, WINDOW, NATIVE, "chosen by using()", forced=True)
     if spec == AUTO:
-        found = _measured(collective, nbytes, p, commutative, overrides, nodes, measured)
-        rule = found or next(r for r in reversed(rules(collective, p, commutative, nodes)) if r.fits(nbytes, p))
+        measured_rule = _measured(collective, nbytes, p, commutative, overrides, nodes, measured)
+        rule = measured_rule or next(r for r in reversed(rules(collective, p, commutative, nodes)) if r.fits(nbytes, p))
         by = NATIVE if rule.algorithm == NATIVE else engine
         why = f"{nbytes} bytes on {p} ranks: {rule.why}"
         how = rule.algorithm, rule.chunk_bytes, rule.window
-        choice = Choice(collective, *how, by, why, rule=rule.why, measured=found is not None)
+        choice = Choice(collective, *how, by, why, rule=rule.why, measured=measured_rule is not None)
     else:
-        entry, given = parse_spec(collective, spec)
+        entry, parameters = parse_spec(collective, spec)
         if not commutative:
-            check_order(entry, p, nodes, **dict(given))
+            check_order(entry, p, nodes, **dict(parameters))
         usual = rule_of(collective, (spec, entry.name, *(() if entry.is_exact else MOVES_AS_CODES)), nodes)
         chunk, window = (usual.chunk_bytes, usual.window) if usual else (None, WINDOW)
-        codec = entry.codec(Chosen(entry, given).parts())
+        codec = entry.codec(Chosen(entry, parameters).parts())
         if chunk is not None and codec is not None and not entry.is_exact:
             chunk = int(chunk / codec.share)  # as many bytes of codes
         choice = Choice(collective, spec, chunk, window, engine, "chosen by using()", forced=True)
@@ -164,8 +164,8 @@ def _measured(
         return None
     if commutative or rule.algorithm == NATIVE:
         return rule
-    entry, given = parse_spec(collective, rule.algorithm)
-    return rule if entry.keeps_order(p, nodes, **dict(given)) else None
+    entry, parameters = parse_spec(collective, rule.algorithm)
+    return rule if entry.keeps_order(p, nodes, **dict(parameters)) else None
 
 
 def native_choice(collective: str, why: str) -> Choice:

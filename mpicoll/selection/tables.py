@@ -52,9 +52,9 @@ class Tuning:
     def table(self, mpi: str, nodes: Partition) -> tuple[Table | None, str]:
         """Return the table of such ranks; or None, and why there is none."""
         here = layout(nodes)
-        found = next((table for table in self.tables if (table.mpi, table.nodes) == (mpi, here)), None)
-        if found is not None:
-            return found, ""
+        matching_table = next((table for table in self.tables if (table.mpi, table.nodes) == (mpi, here)), None)
+        if matching_table is not None:
+            return matching_table, ""
         has = "; ".join(table.title for table in self.tables)
         return None, f"{self.path} is not for {mpi}, {where(here)}; it is for {has}"
 
@@ -125,7 +125,7 @@ def parse(text: str, path: str) -> Tuning:
     except ValueError as error:
         raise TuningError(f"{path} is no JSON: {error}") from None
     _validate(content, path)
-    tables = tuple(_table(each, f"{path}: $.tables[{i}]") for i, each in enumerate(content["tables"]))
+    tables = tuple(_table(item, f"{path}: $.tables[{i}]") for i, item in enumerate(content["tables"]))
     for i, table in enumerate(tables):
         if (table.mpi, table.nodes) in [(other.mpi, other.nodes) for other in tables[:i]]:
             raise TuningError(f"{path}: $.tables[{i}]: there are two for {table.title}")
@@ -133,7 +133,7 @@ def parse(text: str, path: str) -> Tuning:
 
 
 def _validate(content: Any, path: str) -> None:
-    if error := min(validator().iter_errors(content), key=lambda each: len(each.path), default=None):
+    if error := min(validator().iter_errors(content), key=lambda violation: len(violation.path), default=None):
         raise TuningError(f"{path}: {error.json_path}: {error.message}")
 
 
@@ -165,11 +165,11 @@ def _table(content: dict[str, Any], at: str) -> Table:
 def _rules(collective: str, content: Sequence[dict[str, Any]], nodes: Partition, at: str) -> list[Rule]:
     if collective not in COLLECTIVES and collective != "allgatherv":
         raise TuningError(f"{at}: {_no_table_for(collective)}")
-    found: list[Rule] = []
+    rules: list[Rule] = []
     for i, rule in enumerate(content):
         above = rule["from_bytes"]
-        if (above <= found[-1].above) if found else above:
-            wanted = f"above {found[-1].above}, the one before" if found else "0, since it is the first"
+        if (above <= rules[-1].above) if rules else above:
+            wanted = f"above {rules[-1].above}, the one before" if rules else "0, since it is the first"
             raise TuningError(f"{at}[{i}].from_bytes: {above} must be {wanted}")
         try:
             _check(collective, rule["algorithm"], nodes)
@@ -177,8 +177,8 @@ def _rules(collective: str, content: Sequence[dict[str, Any]], nodes: Partition,
             raise TuningError(f"{at}[{i}].algorithm: {error}") from None
         chunk = rule.get("chunk_bytes")     # JSON's integers may be written 32768.0
         whole = None if chunk is None else int(chunk)
-        found.append(Rule(int(above), rule["algorithm"], whole, _why(rule), int(rule.get("window", WINDOW))))
-    return found
+        rules.append(Rule(int(above), rule["algorithm"], whole, _why(rule), int(rule.get("window", WINDOW))))
+    return rules
 
 
 def _no_table_for(collective: str) -> str:
@@ -189,8 +189,8 @@ def _no_table_for(collective: str) -> str:
 
 def _check(collective: str, algorithm: str, nodes: Partition) -> None:
     if algorithm not in (NATIVE, AUTO):
-        entry, given = parse_spec(collective, algorithm)
-        Schedule(entry, sum(map(len, nodes)), nodes=nodes, **dict(given))
+        entry, parameters = parse_spec(collective, algorithm)
+        Schedule(entry, sum(map(len, nodes)), nodes=nodes, **dict(parameters))
 
 
 def _why(rule: dict[str, Any]) -> str:

@@ -48,8 +48,8 @@ def check_number(several: Sequence[Tensor], size: int, what: str) -> None:
     """Raise ArgumentError unless there is a tensor for each rank."""
     if len(several) != size:
         raise ArgumentError(f"the {what} list has {len(several)} tensors; the group has {size} ranks")
-    for each in several:
-        tensors.check(each)
+    for tensor in several:
+        tensors.check(tensor)
 
 
 def check_same(a: Tensor, b: Tensor, what: str, other: str) -> None:
@@ -62,8 +62,8 @@ def check_same(a: Tensor, b: Tensor, what: str, other: str) -> None:
 
 def check_pair(whole: Tensor, part: Tensor, what: str, other: str, size: int) -> None:
     """Raise CountMismatch unless one tensor has the elements of all ranks' parts, of one type."""
-    for each in (whole, part):
-        tensors.check(each)
+    for tensor in (whole, part):
+        tensors.check(tensor)
     if whole.dtype is not part.dtype or whole.numel() != size * part.numel():
         raise CountMismatch(
             f"the {what} tensor has {whole.numel()} elements of {whole.dtype}; {size} times the {part.numel()} of "

@@ -215,8 +215,8 @@ class Calls:
             if self.over:
                 return
             self.over = True
-            for each in self.followers:
-                each.close()
+            for follower in self.followers:
+                follower.close()
             TALLY.forget(self.name)
             if not self.channel.in_flight:
                 self.comm.Free()

@@ -48,8 +48,8 @@ class ProcessGroup(Group):
         opts = arguments.options(c10d.AllreduceOptions, opts, timeout)
         if isinstance(tensor_list, (list, tuple)) and len(tensor_list) != 1:
             return self.allreduce_coalesced(tensor_list, opts)
-        if (given := tensors.sparse(tensor_list)) is not None:
-            return sparse.allreduce(self, given, opts)
+        if (sparse_tensor := tensors.sparse(tensor_list)) is not None:
+            return sparse.allreduce(self, sparse_tensor, opts)
         tensor = tensors.single_tensor(tensor_list)
         flat, finish = tensors.target(tensor)
         how = reduction(opts.reduceOp, tensor.dtype)
@@ -119,8 +119,8 @@ class ProcessGroup(Group):
     ) -> TorchWork:  # fmt: skip
         """Send rank r block r of the input; splits are rows of the first dimension, equal where there are none."""
         opts = arguments.options(c10d.AllToAllOptions, opts, timeout)
-        for each in (output, input):
-            tensors.check(each)
+        for tensor in (output, input):
+            tensors.check(tensor)
         flat, finish = tensors.target(output)
         mine = arguments.apart(tensors.source(input), flat)
         send: Any = tensors.as_bytes_array(mine)
@@ -147,7 +147,7 @@ class ProcessGroup(Group):
         arguments.check_same(outputs[self.rank()], mine, "the output of this rank", "the input")
         send = tensors.as_bytes_array(arguments.apart(tensors.source(mine), flat))
         recv: Any = tensors.as_bytes_array(flat)
-        counts = [each.numel() for each in outputs]
+        counts = [tensor.numel() for tensor in outputs]
         method = methods.ALLGATHER
         if len(set(counts)) > 1:
             method, recv = methods.ALLGATHERV, arguments.blocks(recv, counts)
@@ -167,7 +167,7 @@ class ProcessGroup(Group):
         flat, _ = tensors.flatten(inputs, fill=True)
         how = reduction(opts.reduceOp, flat.dtype)
         flat = arguments.apart(flat, target) if how.factor is None else flat * how.factor
-        counts = [each.numel() for each in inputs]
+        counts = [tensor.numel() for tensor in inputs]
         send, recv = how.array(flat), how.array(target)
         wide = send.size // max(1, sum(counts))  # 2 for complex numbers
         equal = len(set(counts)) == 1
@@ -186,8 +186,8 @@ class ProcessGroup(Group):
         arguments.check_number(input, self.size(), "input")
         flat, own = tensors.flatten(output, fill=False)
         mine = arguments.apart(tensors.flatten(input, fill=True)[0], flat)
-        send = arguments.blocks(tensors.as_bytes_array(mine), [each.numel() for each in input])
-        recv = arguments.blocks(tensors.as_bytes_array(flat), [each.numel() for each in output])
+        send = arguments.blocks(tensors.as_bytes_array(mine), [tensor.numel() for tensor in input])
+        recv = arguments.blocks(tensors.as_bytes_array(flat), [tensor.numel() for tensor in output])
         return self.calls.run(
             "alltoall", opts, methods.ALLTOALLV, send, recv, tensor=mine, result=list(output),
             finish=None if own else tensors.scattered(flat, output),
@@ -203,8 +203,8 @@ class ProcessGroup(Group):
         if is_root:
             outputs = list(output[0])
             arguments.check_number(outputs, self.size(), "output")
-            for each in outputs:
-                arguments.check_same(each, mine, "an output", "the input")
+            for tensor in outputs:
+                arguments.check_same(tensor, mine, "an output", "the input")
             flat, own = tensors.flatten(outputs, fill=False)
             send = tensors.as_bytes_array(arguments.apart(tensors.source(mine), flat))
             recv, finish = tensors.as_bytes_array(flat), None if own else tensors.scattered(flat, outputs)
@@ -223,8 +223,8 @@ class ProcessGroup(Group):
         if is_root:
             inputs = list(input[0])
             arguments.check_number(inputs, self.size(), "input")
-            for each in inputs:
-                arguments.check_same(each, mine, "an input", "the output")
+            for tensor in inputs:
+                arguments.check_same(tensor, mine, "an input", "the output")
             send = tensors.as_bytes_array(arguments.apart(tensors.flatten(inputs, fill=True)[0], target))
         return self.calls.run(
             "scatter", opts, methods.SCATTER, send, tensors.as_bytes_array(target), root=opts.rootRank, tensor=mine,
@@ -238,9 +238,9 @@ class ProcessGroup(Group):
         """Combine everybody's tensors, in their places: in one call those of one type."""
         opts = arguments.options(c10d.AllreduceCoalescedOptions, opts, None)
         by_type: dict[torch.dtype, list[Tensor]] = {}
-        for each in tensor_list:
-            tensors.check(each)
-            by_type.setdefault(each.dtype, []).append(each)
+        for tensor in tensor_list:
+            tensors.check(tensor)
+            by_type.setdefault(tensor.dtype, []).append(tensor)
         works = [self._allreduce_together(group, opts) for group in by_type.values()]
         return works[0] if len(works) == 1 else Several(works, list(tensor_list))
 
@@ -257,10 +257,10 @@ class ProcessGroup(Group):
     def allgather_coalesced(self, output_lists: Lists, input_list: Sequence[Tensor], opts: Any = None) -> TorchWork:
         """Gather several tensors: output_lists[r][i] becomes tensor i of rank r."""
         works = [
-            self.allgather([[outputs[i] for outputs in output_lists]], [each], opts)
-            for i, each in enumerate(input_list)
+            self.allgather([[outputs[i] for outputs in output_lists]], [tensor], opts)
+            for i, tensor in enumerate(input_list)
         ]
-        return Several(works, [each for outputs in output_lists for each in outputs])
+        return Several(works, [tensor for outputs in output_lists for tensor in outputs])
 
     def all_gather_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None

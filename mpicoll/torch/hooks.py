@@ -88,7 +88,7 @@ class BucketHook:
         if self.comm is None:
             self._open(_ours(state))
         future = Future(self.lane)
-        layout = tuple(each.data_ptr() for each in bucket.parameters())
+        layout = tuple(parameter.data_ptr() for parameter in bucket.parameters())
         if self.layouts.setdefault(bucket.index(), layout) != layout:  # DDP has made its buckets anew
             self.layouts = {bucket.index(): layout}
             self.waiting.put(self._forget)
@@ -268,7 +268,7 @@ def encode(
 
 
 def _ours(group: Any) -> ProcessGroup:
-    found = dist.group.WORLD if group is None else group
-    if not isinstance(found, ProcessGroup):
-        raise ArgumentError(f"the process group is {found!r:.80}, none of mpicoll's; codecs run on those alone")
-    return found
+    process_group = dist.group.WORLD if group is None else group
+    if not isinstance(process_group, ProcessGroup):
+        raise ArgumentError(f"the process group is {process_group!r:.80}, none of mpicoll's; codecs run on those alone")
+    return process_group

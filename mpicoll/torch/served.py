@@ -108,7 +108,7 @@ def count() -> Iterator[Counter[str]]:
         yield counter
     finally:
         with TALLY.lock:
-            TALLY.watching[:] = [each for each in TALLY.watching if each is not counter]
+            TALLY.watching[:] = [watcher for watcher in TALLY.watching if watcher is not counter]
 
 
 def table() -> Any:

@@ -135,15 +135,15 @@ def flatten(tensors: Sequence[Tensor], fill: bool) -> tuple[Tensor, bool]:
     With fill it holds their values. Raises ArgumentError where their types differ.
     """
     first = tensors[0]
-    for each in tensors:
-        check(each)
-        if each.dtype is not first.dtype:
-            raise ArgumentError(f"tensors of {first.dtype} and {each.dtype} in one call; they must be of one type")
+    for tensor in tensors:
+        check(tensor)
+        if tensor.dtype is not first.dtype:
+            raise ArgumentError(f"tensors of {first.dtype} and {tensor.dtype} in one call; they must be of one type")
     if whole := _in_one_piece(tensors):
         return torch.as_strided(first.detach(), (whole,), (1,)), True
-    flat = torch.empty(sum(each.numel() for each in tensors), dtype=first.dtype)
+    flat = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=first.dtype)
     if fill:
-        copy_back(list(zip(flat.split([each.numel() for each in tensors]), map(source, tensors))))
+        copy_back(list(zip(flat.split([tensor.numel() for tensor in tensors]), map(source, tensors))))
     return flat, False
 
 
@@ -151,19 +151,19 @@ def _in_one_piece(tensors: Sequence[Tensor]) -> int:
     """Return the number of elements of all tensors where each begins where the one before ends; else 0."""
     first, total = tensors[0], 0
     storage, at = first.untyped_storage().data_ptr(), first.storage_offset()
-    for each in tensors:
-        ours = each.untyped_storage().data_ptr() == storage and each.storage_offset() == at + total
-        if not (ours and _is_plain(each)):
+    for tensor in tensors:
+        ours = tensor.untyped_storage().data_ptr() == storage and tensor.storage_offset() == at + total
+        if not (ours and _is_plain(tensor)):
             return 0
-        total += each.numel()
+        total += tensor.numel()
     return total
 
 
 def scattered(flat: Tensor, tensors: Sequence[Tensor]) -> Finish:
     """Return what copies a flat tensor to tensors, one part to each. Raises as `target` does."""
-    for each in tensors:
-        check_writable(each)
-    return lambda: copy_back(list(zip(tensors, flat.split([each.numel() for each in tensors]))))
+    for tensor in tensors:
+        check_writable(tensor)
+    return lambda: copy_back(list(zip(tensors, flat.split([tensor.numel() for tensor in tensors]))))
 
 
 def overlap(a: Tensor, b: Tensor) -> bool:

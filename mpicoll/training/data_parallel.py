@@ -26,10 +26,10 @@ class Bucket:
 
     def __init__(self, members: Sequence[Parameter], whole_after: int) -> None:
         self.members, self.whole_after = members, whole_after
-        self.gradients = memory.array(memory.GRADIENTS, sum(each.size for each in members), members[0].dtype)
-        ends = np.cumsum([each.size for each in members])
-        for each, end in zip(members, ends):
-            each.grad = self.gradients[end - each.size : end].reshape(each.shape)
+        self.gradients = memory.array(memory.GRADIENTS, sum(parameter.size for parameter in members), members[0].dtype)
+        ends = np.cumsum([parameter.size for parameter in members])
+        for parameter, end in zip(members, ends):
+            parameter.grad = self.gradients[end - parameter.size : end].reshape(parameter.shape)
         if len(members) == 1:
             self.gradients = members[0].grad  # in its shape, of which a reduction may make use
 
@@ -39,19 +39,19 @@ def buckets(units: Sequence[Module], nbytes: int) -> list[Bucket]:
 
     The first is smaller, so that something is under way soon.
     """
-    made: list[Bucket] = []
+    full_buckets: list[Bucket] = []
     members: list[Parameter] = []
     whole_after = 0
     for number, unit in reversed(list(enumerate(units))):
-        for each in reversed([each for each in unit.parameters() if not each.local]):
-            size = sum(other.size for other in (*members, each)) * each.dtype.itemsize
-            most = nbytes if made else min(nbytes, FIRST_BYTES)
-            if members and (size > most or members[0].dtype != each.dtype):
-                made.append(Bucket(members, whole_after))
+        for parameter in reversed([parameter for parameter in unit.parameters() if not parameter.local]):
+            size = sum(other.size for other in (*members, parameter)) * parameter.dtype.itemsize
+            most = nbytes if full_buckets else min(nbytes, FIRST_BYTES)
+            if members and (size > most or members[0].dtype != parameter.dtype):
+                full_buckets.append(Bucket(members, whole_after))
                 members = []
-            members.append(each)
+            members.append(parameter)
             whole_after = number
-    return [*made, Bucket(members, whole_after)] if members else made
+    return [*full_buckets, Bucket(members, whole_after)] if members else full_buckets
 
 
 class DataParallel:
@@ -71,23 +71,23 @@ class DataParallel:
         self.comm, self.units, self.optimizer = comm, list(units), optimizer
         self.overlap, self.master, self.steps = overlap and reduce is None, master, 0
         self.reduce = reduce
-        self.local = [each for each in parameters(self.units) if each.local]
-        shared = [each for each in parameters(self.units) if not each.local]
+        self.local = [parameter for parameter in parameters(self.units) if parameter.local]
+        shared = [parameter for parameter in parameters(self.units) if not parameter.local]
         same_model(comm, shared)
-        for each in (*shared, *self.local):
-            memory.track(memory.PARAMETERS, each.value)
-        for each in self.local:
-            each.grad = memory.array(memory.GRADIENTS, each.shape, each.dtype)
-        for each in shared:
-            comm.Bcast(each.value)
+        for parameter in (*shared, *self.local):
+            memory.track(memory.PARAMETERS, parameter.value)
+        for parameter in self.local:
+            parameter.grad = memory.array(memory.GRADIENTS, parameter.shape, parameter.dtype)
+        for parameter in shared:
+            comm.Bcast(parameter.value)
         self.buckets = buckets(self.units, bucket_bytes)
 
     def step(self, x: Array, labels: Array) -> float:
         """Train on this rank's part of a batch, of any size; return the mean loss of the whole batch."""
         saved = []
         for unit in self.units:
-            x, each = unit.forward(x)
-            saved.append(each)
+            x, context = unit.forward(x)
+            saved.append(context)
         loss, dy = cross_entropy(x, labels)
         for bucket in self.buckets:
             bucket.gradients[:] = 0
@@ -104,10 +104,10 @@ class DataParallel:
         for bucket, request in zip(self.buckets, requests or [None] * len(self.buckets)):
             request.Wait() if request is not None else self._reduce(bucket.gradients)
             bucket.gradients /= sums[1]
-            for one in bucket.members:
-                self.optimizer.update(one, one.value, one.grad)
-        for one in self.local:
-            self.optimizer.update(one, one.value, one.grad / sums[1])
+            for parameter in bucket.members:
+                self.optimizer.update(parameter, parameter.value, parameter.grad)
+        for parameter in self.local:
+            self.optimizer.update(parameter, parameter.value, parameter.grad / sums[1])
         self.steps += 1
         return finite(float(sums[0] / sums[1]), self.steps)
 

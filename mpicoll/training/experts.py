@@ -28,8 +28,8 @@ class Experts(Module):
         self.router = Parameter(router)
         self.own = [self.router]
         for expert in experts:
-            for each in expert.parameters():
-                each.local = True
+            for parameter in expert.parameters():
+                parameter.local = True
         self.on = np.array(comm.allgather(len(experts)))  # how many experts each rank has
         if router.shape[1] != self.on.sum():
             raise TrainingError(f"the router has {router.shape[1]} columns, and the ranks have {self.on.sum()} experts")
@@ -44,19 +44,19 @@ class Experts(Module):
         order = np.argsort(chosen, kind="stable")
         route = self._route(np.bincount(chosen, minlength=self.router.shape[1]))
         arrived = self._there(x[order], route)
-        made = [expert.forward(part) for expert, part in zip(self.experts, self._by_expert(arrived, route))]
-        back = self._back(self._by_rank([y for y, _ in made], route, x), route)
+        results = [expert.forward(part) for expert, part in zip(self.experts, self._by_expert(arrived, route))]
+        back = self._back(self._by_rank([y for y, _ in results], route, x), route)
         out = np.empty_like(back)
         out[order] = back
-        return out * gate[:, None], (x, shares, chosen, gate, order, route, [saved for _, saved in made], out)
+        return out * gate[:, None], (x, shares, chosen, gate, order, route, [saved for _, saved in results], out)
 
     def backward(self, dy: Array, saved: Any) -> Array:
         """Send gradients the way that tokens went, and back."""
         x, shares, chosen, gate, order, route, inner, out = saved
         arrived = self._there((dy * gate[:, None])[order], route)
-        made = [expert.backward(part, each)
-                for expert, part, each in zip(self.experts, self._by_expert(arrived, route), inner)]  # fmt: skip
-        back = self._back(self._by_rank(made, route, x), route)
+        grads = [expert.backward(part, context)
+                 for expert, part, context in zip(self.experts, self._by_expert(arrived, route), inner)]  # fmt: skip
+        back = self._back(self._by_rank(grads, route, x), route)
         dx: Array = np.empty_like(x)
         dx[order] = back
         into = -shares * (gate * (dy * out).sum(axis=1))[:, None]

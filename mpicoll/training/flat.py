@@ -17,8 +17,10 @@ class Flat:
 
     def __init__(self, shares: int, own: int, unit: Module) -> None:
         self.unit, self.parameters = unit, list(unit.parameters())
-        self.dtype = np.result_type(*(each.dtype for each in self.parameters)) if self.parameters else np.dtype(float)
-        ends = np.cumsum([0, *(each.size for each in self.parameters)]).tolist()
+        self.dtype = (
+            np.result_type(*(parameter.dtype for parameter in self.parameters)) if self.parameters else np.dtype(float)
+        )
+        ends = np.cumsum([0, *(parameter.size for parameter in self.parameters)]).tolist()
         self.bounds = list(pairwise(ends))
         self.share = -(-ends[-1] // shares)
         self.size = self.share * shares
@@ -26,25 +28,25 @@ class Flat:
 
     def fill(self, array: Array) -> None:
         """Copy the unit's parameters into an array."""
-        for each, (first, end) in zip(self.parameters, self.bounds):
-            array[first:end] = each.value.ravel()
+        for parameter, (first, end) in zip(self.parameters, self.bounds):
+            array[first:end] = parameter.value.ravel()
 
     def values_in(self, array: Array) -> None:
         """Make the unit's parameters views of an array."""
-        for each, (first, end) in zip(self.parameters, self.bounds):
-            each.value = array[first:end].reshape(each.shape)
+        for parameter, (first, end) in zip(self.parameters, self.bounds):
+            parameter.value = array[first:end].reshape(parameter.shape)
 
     def gradients_in(self, array: Array) -> None:
         """Make the unit's gradients views of an array."""
-        for each, (first, end) in zip(self.parameters, self.bounds):
-            each.grad = array[first:end].reshape(each.shape)
+        for parameter, (first, end) in zip(self.parameters, self.bounds):
+            parameter.grad = array[first:end].reshape(parameter.shape)
 
     def drop_values(self) -> None:
         """Leave the unit without parameters, so that their array goes."""
-        for each in self.parameters:
-            each.value = np.zeros(0, each.dtype)
+        for parameter in self.parameters:
+            parameter.value = np.zeros(0, parameter.dtype)
 
     def drop_gradients(self) -> None:
         """Leave the unit without gradients, so that their array goes."""
-        for each in self.parameters:
-            each.grad = np.zeros(0, each.dtype)
+        for parameter in self.parameters:
+            parameter.grad = np.zeros(0, parameter.dtype)

@@ -35,8 +35,8 @@ class Grid:
 
     def free(self) -> None:
         """Free the communicators of the axes."""
-        for each in (self.tensor, self.pipeline, self.data):
-            each.Free()
+        for comm in (self.tensor, self.pipeline, self.data):
+            comm.Free()
 
 
 class Hybrid:
@@ -66,11 +66,11 @@ class Hybrid:
         whole = units(shape, grid.tensor, seed, by_positions)
         mine = share(shape.blocks + 2, grid.pipeline)
         self.units = list(islice(whole, mine.start, mine.stop))
-        self.parameters = [each for unit in self.units for each in unit.parameters()]
+        self.parameters = [parameter for unit in self.units for parameter in unit.parameters()]
         same_model(grid.data, self.parameters)
-        for each in self.parameters:
-            memory.track(memory.PARAMETERS, each.value)
-            grid.data.Bcast(each.value)
+        for parameter in self.parameters:
+            memory.track(memory.PARAMETERS, parameter.value)
+            grid.data.Bcast(parameter.value)
         self.buckets = buckets(self.units, BUCKET_BYTES)
         self.pipeline = Pipeline(grid.pipeline, self.units, parts)
 
@@ -91,7 +91,7 @@ class Hybrid:
         for bucket, request in zip(self.buckets, requests):
             request.Wait()
             bucket.gradients /= sums[1]
-            for each in bucket.members:
-                self.optimizer.update(each, each.value, each.grad)
+            for parameter in bucket.members:
+                self.optimizer.update(parameter, parameter.value, parameter.grad)
         self.steps += 1
         return finite(float(sums[0] / sums[1]), self.steps)

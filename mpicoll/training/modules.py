@@ -83,8 +83,8 @@ class Sequential(Module):
 
     def backward(self, dy: Array, saved: Any) -> Array:
         """Go through the parts from the last to the first."""
-        for part, each in zip(reversed(self.parts), reversed(saved), strict=True):
-            dy = part.backward(dy, each)
+        for part, context in zip(reversed(self.parts), reversed(saved), strict=True):
+            dy = part.backward(dy, context)
         return dy
 
 

@@ -48,20 +48,20 @@ def report(results: Sequence[Result]) -> Table:
         table.add_column(name, justify="left" if name == "pattern" else "right")
     for name in ("step", "exposed", "hidden", "parameters", "gradients", "optimizer state"):
         table.add_column(name, justify="right")
-    for each in results:
+    for result in results:
         table.add_row(
-            each.pattern,
-            f"{each.loss:.6f}",
-            f"{each.difference:.0e}",
-            _both(each.sent, each.sent_expected),
-            f"{_mib(each.root_sent)}, {_mib(each.root_received)}",
-            f"{each.calls:.0f}",
-            f"{1e3 * each.step_s:.1f}",
-            f"{1e3 * each.exposed_s:.1f}",
-            "–" if each.hidden_s is None else f"{1e3 * each.hidden_s:.1f}",
-            _both(each.parameters, each.parameters_expected),
-            _both(each.gradients, each.gradients_expected),
-            _both(each.state, each.state_expected),
+            result.pattern,
+            f"{result.loss:.6f}",
+            f"{result.difference:.0e}",
+            _both(result.sent, result.sent_expected),
+            f"{_mib(result.root_sent)}, {_mib(result.root_received)}",
+            f"{result.calls:.0f}",
+            f"{1e3 * result.step_s:.1f}",
+            f"{1e3 * result.exposed_s:.1f}",
+            "–" if result.hidden_s is None else f"{1e3 * result.hidden_s:.1f}",
+            _both(result.parameters, result.parameters_expected),
+            _both(result.gradients, result.gradients_expected),
+            _both(result.state, result.state_expected),
         )
     return table
 

@@ -29,9 +29,9 @@ POSITIONS = 1  # the axis that is cut: (batch, position, feature)
 
 def share(n: int, comm: Any) -> slice:
     """Return this rank's part of n things, which are shared as evenly as can be; some ranks may have none."""
-    each, longer = divmod(n, comm.size)
-    first = comm.rank * each + min(comm.rank, longer)
-    return slice(first, first + each + (comm.rank < longer))
+    smallest, longer = divmod(n, comm.size)
+    first = comm.rank * smallest + min(comm.rank, longer)
+    return slice(first, first + smallest + (comm.rank < longer))
 
 
 def counts(n: int, comm: Any) -> list[int]:
@@ -140,8 +140,10 @@ class Joined(Between):
 
 def add_up_partial(comm: Any, modules: Iterable[Module]) -> None:
     """Add up the gradients of parameters marked `partial`, of which each rank has only its own positions' part."""
-    found = [each for module in modules for each in module.parameters() if each.partial]
-    if found:
-        flat = allreduce(comm, np.concatenate([each.grad.ravel() for each in found]))
-        for each, part in zip(found, np.split(flat, np.cumsum([each.size for each in found])[:-1])):
-            each.grad[...] = part.reshape(each.shape)
+    partials = [parameter for module in modules for parameter in module.parameters() if parameter.partial]
+    if partials:
+        flat = allreduce(comm, np.concatenate([parameter.grad.ravel() for parameter in partials]))
+        for parameter, part in zip(
+            partials, np.split(flat, np.cumsum([parameter.size for parameter in partials])[:-1])
+        ):
+            parameter.grad[...] = part.reshape(parameter.shape)

@@ -109,8 +109,8 @@ def block(weights: Weights, comm: Any, by_positions: bool) -> Module:
     )
     mlp = Sequential(Linear(up[:, hidden], weights.zeros(hidden.stop - hidden.start)), Gelu(), Linear(down[hidden]))
     first, second, bias = LayerNorm(width, shape.dtype), LayerNorm(width, shape.dtype), Bias(weights.zeros(width))
-    for each in (*first.own, *second.own, *bias.own):
-        each.partial = by_positions
+    for parameter in (*first.own, *second.own, *bias.own):
+        parameter.partial = by_positions
     enter, leave = (Gathered, Scattered) if by_positions else (Copied, Reduced)
     return Sequential(
         Residual(first, enter(comm), attention, leave(comm)),

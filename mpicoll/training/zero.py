@@ -118,36 +118,36 @@ class Zero:
     def step(self, x: Array, labels: Array) -> float:
         """Train on this rank's part of a batch, of any size; return the mean loss of the whole batch."""
         saved = []
-        for number, each in enumerate(self.units):
-            unit = each.use()
+        for number, sharded in enumerate(self.units):
+            unit = sharded.use()
             self._prefetch(number + 1)
-            x, one = unit.forward(x)
-            saved.append(one)
-            if each is not self.units[-1]:  # the backward pass begins with it
-                each.drop()
+            x, context = unit.forward(x)
+            saved.append(context)
+            if sharded is not self.units[-1]:  # the backward pass begins with it
+                sharded.drop()
         loss, dy = cross_entropy(x, labels)
         reducing: list[Sharded] = []
-        for number, each in reversed(list(enumerate(self.units))):
-            unit = each.use()
+        for number, sharded in reversed(list(enumerate(self.units))):
+            unit = sharded.use()
             self._prefetch(number - 1)
-            each.begin_backward()
+            sharded.begin_backward()
             dy = unit.backward(dy, saved.pop())
-            each.drop()
+            sharded.drop()
             for other in reducing:  # whole gradients of two units at most
                 other.end_reduce()
-            each.reduce()
+            sharded.reduce()
             if self.prefetch:
-                reducing = [each]
+                reducing = [sharded]
             else:
-                each.end_reduce()
+                sharded.end_reduce()
         sums = np.array([loss, labels.size])
         self.comm.Allreduce(MPI.IN_PLACE, sums)
-        for each in reducing:
-            each.end_reduce()
-        for each in self.units:
-            each.update(self.optimizer, sums[1])
-        for each in self.units:
-            each.request.Wait()
+        for sharded in reducing:
+            sharded.end_reduce()
+        for sharded in self.units:
+            sharded.update(self.optimizer, sums[1])
+        for sharded in self.units:
+            sharded.request.Wait()
         self.steps += 1
         return finite(float(sums[0] / sums[1]), self.steps)
 

@@ -11,6 +11,22 @@ import numpy as np
 from mpi4py import MPI
 
 from ..kernels.memory import address_of
+from .datatypes import TypeFacts
+
+
+def reach(
+    obj: Any, known: TypeFacts, n: int, at: int, address: int, length: int
+) -> tuple[float, float, float, float]:
+    """Return the first byte and the end of n elements placed at a byte of a buffer, and the bounds for both.
+
+    A datatype with holes may reach beyond a view, as far as the memory of the view's owner goes. The end of what
+    MPI.buffer.fromaddress makes is unknown: its length is that of the data, and the datatype says where the data lies.
+    """
+    if not known.contiguous and isinstance(obj, MPI.buffer) and obj.obj is None:
+        return at, at + n * known.size, at, at + length
+    begin, end = known.span(n, at)
+    inside = begin >= 0 and end <= length
+    return begin, end, *((0, length) if inside or known.contiguous else limits(obj, address))
 
 
 def limits(obj: Any, address: int) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """One buffer argument, in any of mpi4py 4.1's forms, to checked memory.
 
 A form is an object, `[object, count, displacement, datatype]` or one of its shorter forms. Elements must lie
-within the object that was passed, which is stricter than mpi4py; of datatypes with holes see `reach`.
+within the object that was passed, which is stricter than mpi4py; of datatypes with holes see owner.reach.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..kernels.rules import low
 from .buffer import Buffer, ScatteredBuffer, ShortBuffer
 from .datatypes import TypeFacts, facts, facts_of_dtype, low_facts, remember, remembered
 from .dlpack import item_format
-from .owner import limits
+from .owner import reach
 from .peek import peek
 
 errors.join_mpi(MPI.Exception)
@@ -305,20 +305,6 @@ def _check_room(obj: Any, known: TypeFacts, elements: int, address: int, length:
             f"pass a displacement that leaves them room"
         )
     return known.extent * elements <= length - offset
-
-
-def reach(
-    obj: Any, known: TypeFacts, n: int, at: int, address: int, length: int
-) -> tuple[float, float, float, float]:
-    """Return the first byte of n elements at a byte of an object and their end, and between which two they must lie.
-
-    A datatype with holes may reach beyond a view, to all that the view's owner has: see owner.limits. What
-    MPI.buffer.fromaddress makes has no end that anybody could know. Programs say how much data there is, and their
-    datatype where it lies: a column that begins there may go on behind what was said.
-    """
-    if not known.contiguous and isinstance(obj, MPI.buffer) and obj.obj is None:
-        return at, at + n * known.size, at, at + length
-    return *known.span(n, at), *((0, length) if known.contiguous else limits(obj, address))
 
 
 def integers(values: Any, size: int, what: str) -> list[int]:

@@ -18,8 +18,9 @@ from mpi4py import MPI
 from .. import errors
 from .buffer import Buffer, bytes_at
 from .datatypes import TypeFacts, facts
+from .owner import reach
 from .packing import packer
-from .parse import check_type, find_type, integers, kind, memory_of, reach
+from .parse import check_type, find_type, integers, kind, memory_of
 
 BYTE = facts(MPI.BYTE)
 RIGHT_LIMIT = 256  # kinds of blocks

@@ -20,20 +20,20 @@ from .interpreter import Machine, is_in_place_rank
 from .wellformed import faults
 
 FEW = 8  # ranks up to which tables are proved on all cases
-MANY = 16  # ranks up to which they are proved for every p, on fewer cases, and their form is looked at
-LARGE = (23, 33, 64)  # more ranks on which they are proved
+MANY = 16  # ranks up to which they are proved for every p, on fewer cases, and their form is checked
+LARGE = (23, 32, 33, 47, 64)  # more ranks on which they are proved
 
 
 def wanted(p: int, root: int) -> bool:
-    """Return whether a schedule's tables are to be proved: for four roots up to FEW ranks, two up to MANY and on LARGE.
+    """Return whether a schedule's tables are to be proved: all up to FEW ranks, four roots up to MANY, two on LARGE.
 
     Lowering knows of a root only which rank's blocks are where, and of p nothing at all.
     """
-    return root in ((0, 1, p // 2, p - 1) if p <= FEW else (0, p // 2) if p <= MANY or p in LARGE else ())
+    return p <= FEW or root in ((0, 1, p // 2, p - 1) if p <= MANY else (0, p // 2) if p in LARGE else ())
 
 
 def cases(schedule: Schedule) -> Iterator[Case]:
-    """Yield the counts and chunkings a schedule's tables are proved on: the more the fewer ranks there are."""
+    """Yield the counts and chunkings a schedule's tables are proved on: most up to FEW ranks, fewest beyond MANY."""
     p, naming = schedule.p, schedule.collective.naming
     k = max(1, len(schedule.blocks)) if naming == "vector" else 1
     if naming == "none":
@@ -110,12 +110,15 @@ class Lowered:
 
 
 def check_tables(schedule: Schedule, lowered: Lowered | None = None) -> None:
-    """Prove the plans of all ranks for the standing cases, in place and not. Raises VerifyError."""
+    """Prove the plans of all ranks in all cases, in place and not. Raises VerifyError.
+
+    Averages, float32 sums and plans beyond MANY ranks are proved in place for odd p, not in place for even p.
+    """
     lowered = lowered or Lowered(schedule)
     for case in cases(schedule):
         forms = lowered.forms
         if case.averaged or case.float32_sums or schedule.p > MANY:
-            forms = (forms[schedule.p % len(forms)],)  # in place on odd numbers of ranks
+            forms = (forms[schedule.p % len(forms)],)
         for in_place in forms:
             plans = lowered.all_ranks(case, in_place)
             check_forms(schedule, case, lowered.new(plans))

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from ..errors import spans
 from ..proofs.check_schedule import measured_bytes
-from ..proofs.symbolic import Message, Player, Value, contributors
+from ..proofs.symbolic import Message, Player
+from ..proofs.values import Value, contributors
 from ..schedules.ir import VALUE, Loc, Local, RecvReduce, Send
 from ..schedules.schedule import Schedule
 

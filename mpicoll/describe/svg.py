@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import MpicollError
-from ..proofs.symbolic import Message, contributors
+from ..proofs.symbolic import Message
+from ..proofs.values import contributors
 from ..schedules.schedule import Schedule
 from .picture import Note, Picture, clip, legend, many, names, ranks, strand_labels
 

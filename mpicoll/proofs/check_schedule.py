@@ -15,7 +15,8 @@ from ..errors import VerifyError
 from ..schedules.ir import VALUE, Loc, Local
 from ..schedules.schedule import Schedule
 from .encodings import Encodings
-from .symbolic import Interval, Trace, Value, mask, play, show
+from .symbolic import Trace, play
+from .values import Interval, Value, mask, show
 
 Given = dict[str, Any]
 

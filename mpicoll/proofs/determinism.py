@@ -26,7 +26,8 @@ from ..schedules.schedule import Schedule
 from .cases import Case
 from .check_plan import Lowered, cases
 from .interpreter import DIVIDED, Cell, Machine, Pieces
-from .symbolic import Player, Value
+from .symbolic import Player
+from .values import Value
 
 ALWAYS = ("from run to run", "for any chunk size", "on either engine")  # by construction, for every algorithm
 LOOKED_AT = range(2, 14)  # ranks an algorithm's bits are compared on

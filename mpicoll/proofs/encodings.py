@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from ..schedules.ir import CODED, VALUE, Copy, Loc
 from ..schedules.schedule import Schedule
-from .symbolic import Player, Value
+from .symbolic import Player
+from .values import Value
 
 Counts = tuple[tuple[int, int], ...]  # (rank, how often its contribution was encoded), by rank
 

@@ -22,7 +22,7 @@ from ..schedules.collectives import Block, everywhere
 from ..schedules.schedule import Schedule
 from .cases import Case, Spread
 from .encodings import Encodings
-from .symbolic import Interval, mask
+from .values import Interval, mask
 
 # identity of an element, then (mask, DIVIDED + DECODED) or (first, end) of the contributions in it
 Cell = tuple[int, int, int]

@@ -15,7 +15,8 @@ from mpicoll.errors import VerifyError
 from mpicoll.plans.plan import ALIGN, CODED, FOLD, FOLD_SCALE, OUT, RECV, SCRATCH, SEND, Plan
 from mpicoll.proofs.check_plan import Case, check_tables, in_place_forms, lower_all, run
 from mpicoll.proofs.check_schedule import verify
-from mpicoll.proofs.symbolic import Interval, combine, play
+from mpicoll.proofs.symbolic import play
+from mpicoll.proofs.values import Interval, combine
 from mpicoll.proofs.wellformed import faults, messages  # noqa: F401 - for the tests
 from mpicoll.schedules.claims import Claims
 from mpicoll.schedules.collectives import COLLECTIVES

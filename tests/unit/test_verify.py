@@ -14,7 +14,8 @@ from mpicoll.errors import VerifyError
 from mpicoll.proofs.check_plan import check_scratch
 from mpicoll.proofs.check_schedule import measured_bytes, verify
 from mpicoll.proofs.prove import prove, schedules, selected
-from mpicoll.proofs.symbolic import contributors, play
+from mpicoll.proofs.symbolic import play
+from mpicoll.proofs.values import contributors
 from mpicoll.schedules.combinators import parallel
 from mpicoll.schedules.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send, Strands
 from mpicoll.schedules.registry import find, registered

@@ -286,7 +286,7 @@ def _prepare(channel: Channel, call: Call, in_place: bool) -> Prepared:
     choice = select(channel, call.collective, nbytes, call.commutative, call.missing, call.form, wide)
     if choice.algorithm == NATIVE:
         return Prepared(choice, nbytes)
-    chosen_schedule = schedule(
+    chosen = schedule(
         call.collective,
         choice.algorithm,
         channel.size,
@@ -294,20 +294,16 @@ def _prepare(channel: Channel, call: Call, in_place: bool) -> Prepared:
         commutative=call.commutative,
         nodes=channel.agreed.nodes,
     )
-    if chosen_schedule.codec is not None and not call.is_float32:
+    if chosen.codec is not None and not call.is_float32:
         what = call.facts.name if call.facts is not None else "nothing"
-        raise CodecError(f"{chosen_schedule.title} encodes float32, and the buffers are of {what}; convert them")
-    staged = in_place and is_staged(chosen_schedule, channel.rank)
-    needs_counts = (
-        isinstance(call.counts, Shares) and call.counts.every is None and not chosen_schedule.algorithm.direct
-    )
-    plan = None if needs_counts else _lowered(channel, call, chosen_schedule, choice, in_place, staged, wide)
-    keeps_residual = chosen_schedule.parameters.get("feedback") == "yes"
+        raise CodecError(f"{chosen.title} encodes float32, and the buffers are of {what}; convert them")
+    staged = in_place and is_staged(chosen, channel.rank)
+    needs_counts = isinstance(call.counts, Shares) and call.counts.every is None and not chosen.algorithm.direct
+    plan = None if needs_counts else _lowered(channel, call, chosen, choice, in_place, staged, wide)
+    keeps_residual = chosen.parameters.get("feedback") == "yes"
     seed = channel.overrides.seed if call.operator is not None and call.operator.is_low else None
     engine = engine_named(choice.engine)
-    return Prepared(
-        choice, nbytes, plan, staged, engine, needs_counts, chosen_schedule.codec, keeps_residual, seed, wide
-    )
+    return Prepared(choice, nbytes, plan, staged, engine, needs_counts, chosen.codec, keeps_residual, seed, wide)
 
 
 def resolve(channel: Channel, call: Call) -> None:
@@ -318,10 +314,8 @@ def resolve(channel: Channel, call: Call) -> None:
     key = (choice, call.counts, call.root, arguments.in_place)  # other overrides may be in force by now
     serves = channel.prepared.get(key)
     if serves is None:
-        chosen_schedule = schedule(
-            call.collective, choice.algorithm, channel.size, call.root, nodes=channel.agreed.nodes
-        )
-        plan = _lowered(channel, call, chosen_schedule, choice, arguments.in_place, asked.staged)
+        chosen = schedule(call.collective, choice.algorithm, channel.size, call.root, nodes=channel.agreed.nodes)
+        plan = _lowered(channel, call, chosen, choice, arguments.in_place, asked.staged)
         serves = Prepared(choice, asked.nbytes, plan, asked.staged, asked.engine, codec=asked.codec)
         channel.remember(key, serves, serves.nbytes_kept(call.counts))
     call.prepared = serves
@@ -330,7 +324,7 @@ def resolve(channel: Channel, call: Call) -> None:
 def _lowered(
     channel: Channel,
     call: Call,
-    chosen_schedule: Schedule,
+    chosen: Schedule,
     choice: Choice,
     in_place: bool,
     staged: bool,
@@ -340,7 +334,7 @@ def _lowered(
     if staged and isinstance(counts, Shares):
         counts = _staged(counts, channel.rank)
     unit = call.unit
-    if chosen_schedule.codec is not None and unit == 1:  # counted in bytes, since nothing is folded
+    if chosen.codec is not None and unit == 1:  # counted in bytes, since nothing is folded
         counts, unit = counts // FLOAT_BYTES if isinstance(counts, int) else counts, FLOAT_BYTES
     how: dict[str, Any] = {
         "in_place": in_place and not staged,
@@ -349,8 +343,8 @@ def _lowered(
         "averaged": call.averages,
     }
     if wide:
-        return rolled(float32_sums.lower(chosen_schedule, channel.rank, counts, unit, **how))
-    return rolled(lower(chosen_schedule, channel.rank, counts, unit, codec=chosen_schedule.codec, **how))
+        return rolled(float32_sums.lower(chosen, channel.rank, counts, unit, **how))
+    return rolled(lower(chosen, channel.rank, counts, unit, codec=chosen.codec, **how))
 
 
 def _numbers(shares: Shares) -> int:

@@ -40,12 +40,12 @@ def with_cost(channel: Channel, choice: Choice, nbytes: int, folds: Operator) ->
     counts, itemsize = nbytes // folds.dtype.itemsize, folds.dtype.itemsize
     if COLLECTIVES[choice.collective].naming == "rank":
         counts //= channel.size
-    chosen_schedule = schedule(choice.collective, choice.algorithm, channel.size, nodes=channel.agreed.nodes)
-    if chosen_schedule.codec is not None:  # which the call refuses, since it encodes float32
+    chosen = schedule(choice.collective, choice.algorithm, channel.size, nodes=channel.agreed.nodes)
+    if chosen.codec is not None:  # which the call refuses, since it encodes float32
         return choice
     how: dict[str, Any] = {"chunk_bytes": choice.chunk_bytes, "window": choice.window, "averaged": folds.averages}
     narrow, wide = (
-        rolled(lowering(chosen_schedule, channel.rank, counts, itemsize, **how)).received_bytes
+        rolled(lowering(chosen, channel.rank, counts, itemsize, **how)).received_bytes
         for lowering in (lower, float32_sums.lower)
     )
     what = "partial sums travel in float32 and are rounded once, at the end"

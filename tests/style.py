@@ -18,18 +18,18 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("mpicoll", "kernels", "benchmarks", "jobs", "docs", "README.md", "CONTRIBUTING.md")
 EXEMPT = ("docs/STYLE.md", "docs/api")  # the first quotes what it rules out, the second is generated
-LIMITS = {"word": 0, "docstring": 0, "name": 372}
+LIMITS = {"word": 0, "docstring": 61, "name": 372}
 
 WORDS = re.compile(
     r"\b(nobody|somebody|whoever|in vain|owns? up|lets? go of|stands? still|go(es)? on with|(is|are) told)\b",
     re.IGNORECASE,
 )
-DOCSTRINGS = re.compile(r"(What|Whether|That|Who|Do nothing)\b")
+DOCSTRINGS = re.compile(r"(What|Whether|That|Who|How|Where|Do nothing)\b")
 NAMES = {"each", "one", "found", "given", "made", "told", "said"}
 
 
 class Occurrence(NamedTuple):
-    """Where a rule is broken."""
+    """One break of a rule, by file and line."""
 
     file: str
     line: int
@@ -48,11 +48,11 @@ def occurrences(file: str, text: str) -> Iterator[Occurrence]:
 
 
 def _of_node(file: str, node: ast.AST) -> Iterator[Occurrence]:
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)):
         first = (ast.get_docstring(node) or "").partition("\n")[0]
         if DOCSTRINGS.match(first):
-            yield Occurrence(file, node.lineno, "docstring", first)
-        if node.name in NAMES:
+            yield Occurrence(file, getattr(node, "lineno", 1), "docstring", first)
+        if not isinstance(node, ast.Module) and node.name in NAMES:
             yield Occurrence(file, node.lineno, "name", node.name)
     elif isinstance(node, ast.arg) and node.arg in NAMES:
         yield Occurrence(file, node.lineno, "name", node.arg)

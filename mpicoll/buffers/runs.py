@@ -1,4 +1,4 @@
-"""Where the bytes of a datatype lie: runs of memory, in the order in which they are packed.
+"""The bytes of a datatype as runs of memory, in the order in which they are packed.
 
 A few runs (offset, length) are the pattern; loops around them repeat it, so that a column of a million rows and a
 box of a cube are one run and a loop or two. Offsets are in bytes from the address an element is said to be at, and

@@ -1,4 +1,4 @@
-"""What the commands share: errors of one line, one rank that speaks, a console."""
+"""Parts that the commands share: errors of one line, one rank that speaks, a console."""
 
 from __future__ import annotations
 

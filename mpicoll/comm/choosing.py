@@ -1,4 +1,4 @@
-"""What a program says about how its collectives run, and asks: using, explain, trace."""
+"""Choose, explain and record how the collectives of a communicator run: using, explain, trace."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class Prepared:
 
     @cached_property
     def most_idle(self) -> int:
-        """How many executions are kept."""
+        """Return how many executions are kept."""
         return 0 if self.plan is None else max(1, min(IDLE, IDLE_BYTES // self.plan.nbytes))
 
     def nbytes_kept(self, counts: Counts) -> int:

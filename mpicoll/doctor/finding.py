@@ -1,4 +1,4 @@
-"""What a check finds: what is wrong, how it knows, and what to type."""
+"""The finding of a check: what is wrong, how it knows, and what to type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the compiled function took a call."""
+"""Outcomes of a call in the compiled function of the fast path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kind of call it is: read off its arguments where they lie in memory, as words that are compared with a row's.
+"""Compute the key of a call from its arguments where they lie in memory, as words that are compared with a row's.
 
 A buffer is None, MPI.IN_PLACE, an aligned contiguous numpy.ndarray, or a list or tuple of mpi4py's forms that begins
 with one: `[array, count, displacement, datatype]`, `[array, counts, displacements, datatype]` or a shorter one. An

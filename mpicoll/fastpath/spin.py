@@ -1,4 +1,4 @@
-"""How long a nonblocking call spins for messages that may complete at once, before it returns its request."""
+"""Limit the time that a nonblocking call spins for completion before it returns its request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lowered plans are proved on: counts and chunks, blocks of many sizes strewn over memory, and what codes are."""
+"""The cases that lowered plans are proved on: counts, chunks, blocks of many sizes strewn over memory, and codecs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a communicator counts: the words that Python and the fast path share."""
+"""The counters of a communicator: the words that Python and the fast path share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each collective means: which rank starts with which block, and which must end with it.
+"""The meaning of each collective: which rank starts with which block, and which must end with it.
 
 These few functions are the whole specification the verifier proves schedules against and the
 plan maps memory by. A block is named by what it is: a part of the vector (an int), the rank it

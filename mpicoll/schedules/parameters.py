@@ -1,4 +1,4 @@
-"""What the parameters of algorithms may be.
+"""The types and ranges of algorithms' parameters.
 
 An algorithm declares each of its parameters with a kind, as an annotation:
 

@@ -1,4 +1,4 @@
-"""What arguments of a process group must be, and in which form its communicator takes them."""
+"""Check the arguments of a process group, and say in which form its communicator takes them."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 import style
 
 SOURCE = '''
-"""Nobody waits."""
+"""How nobody waits."""
 
 
 def found(each, size):
@@ -23,7 +23,8 @@ class Plain:
 def test_every_rule_finds_what_it_rules_out():
     items = [(item.line, item.rule, item.text) for item in style.occurrences("a.py", SOURCE)]
     assert sorted(items) == [
-        (2, "word", "Nobody"),
+        (1, "docstring", "How nobody waits."),
+        (2, "word", "nobody"),
         (5, "docstring", "What came of it."),
         (5, "name", "each"),
         (5, "name", "found"),
@@ -44,9 +45,9 @@ def test_a_count_that_rises_or_falls_is_told(monkeypatch, capsys):
     items = list(style.occurrences("a.py", SOURCE))
     monkeypatch.setattr(style, "every", lambda: items)
     for limits, status, text in (
-        ({"word": 1, "docstring": 2, "name": 4}, 0, ""),
-        ({"word": 0, "docstring": 2, "name": 4}, 1, "word: 1 occurrences, 0 allowed"),
-        ({"word": 1, "docstring": 3, "name": 4}, 1, "docstring: 2 occurrences are left; set the limit"),
+        ({"word": 1, "docstring": 3, "name": 4}, 0, ""),
+        ({"word": 0, "docstring": 3, "name": 4}, 1, "word: 1 occurrences, 0 allowed"),
+        ({"word": 1, "docstring": 4, "name": 4}, 1, "docstring: 3 occurrences are left; set the limit"),
     ):
         monkeypatch.setattr(style, "LIMITS", limits)
         assert style.main() == status

@@ -68,6 +68,7 @@ train-torch: torch-env  ## a small GPT by torch's DDP and FSDP2 on 2 ranks, on m
 
 bench-full: env  ## five launches of everything on 2 ranks of this machine, and which figures are reached
 	$(PY) -m mpicoll.benchmarks.full $(FULL_ARGS)
+	$(MPIEXEC) -n 2 $(PY) -m mpicoll.benchmarks.forms
 
 bench-cluster: env  ## 8 hosts with slow links, all here: the MPI's own, this library, peers, the limit; as root
 	$(PY) -m mpicoll.benchmarks.cluster --mpi $(MPI) $(CLUSTER_ARGS)

@@ -9,6 +9,7 @@ What is run, by `mpicoll NAME` or `python -m mpicoll.benchmarks.NAME`; none of t
     train/          the patterns of mpicoll.training, beside one rank
     kernels         the reduction kernels beside NumPy and a copy
     parts           a call before its first message, part by part
+    forms           calls in the forms that programs have: other counts each time, derived datatypes, own operators
     loaded          streams of small calls beside busy processes
 
     bench/          `mpicoll bench`, and what sidebyside and tune run on

@@ -24,6 +24,7 @@ from rich.table import Table
 import mpicoll
 from mpicoll.cli.group import OneLineCommand, asking
 from mpicoll.dispatch import execute, methods, prepare
+from mpicoll.dispatch.call import describe
 from mpicoll.dispatch.methods import Invocation
 from mpicoll.fastpath import entry
 from mpicoll.schedules.collectives import COLLECTIVES, base_collective
@@ -139,11 +140,11 @@ def _long(comm: Any, invocation: Invocation) -> dict[str, Callable[[], Any]]:
     """Time function by function, each on what the one before it made."""
     channel, method = comm._channel, invocation.method
     arguments = method.parse(channel, invocation.send, invocation.recv, invocation.root)
-    call = prepare.describe(invocation, arguments)
+    call = describe(invocation, arguments)
     prepare.prepare(channel, call)
     return {
         "arguments parsed, checked": lambda: method.parse(channel, invocation.send, invocation.recv, invocation.root),
-        "the call described": lambda: prepare.describe(invocation, arguments),
+        "the call described": lambda: describe(invocation, arguments),
         "what serves it found": lambda: prepare.prepare(channel, call),
         "bound, run, ended": lambda: execute.run(channel, comm, call),
     }

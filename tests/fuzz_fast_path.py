@@ -50,11 +50,12 @@ class Site:
         return self.kept[code]
 
     def change(self, draw: random.Random) -> None:
-        """Draw what is called next; mostly only the numbers change, which the fast path must not care about."""
-        if draw.random() < 0.15 or not self.spares[0]:
+        """Draw what is called next: mostly the same with other numbers, or of other counts at another place."""
+        is_new = draw.random() < 0.15 or not self.spares[0]
+        if is_new or draw.random() < 0.4:
+            self.count, self.at = draw.randint(0, LENGTH // max(self.p, 2) // 2), draw.randint(0, 3)
+        if is_new:
             self.code, self.method = draw.choice(sorted(TYPES)), draw.choice(METHODS)
-            self.count = draw.randint(0, LENGTH // max(self.p, 2) // 2)
-            self.at = draw.randint(0, 3)
             self.root, (self.op, self.fold) = draw.randrange(self.p), draw.choice(OPERATORS)
             self.form, self.style = draw.choice(["", "I"]), draw.randrange(4)
         self.salt = draw.randint(0, 50)

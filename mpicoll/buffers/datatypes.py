@@ -19,6 +19,8 @@ from .typemap import Part, Typemap, derived
 
 __all__ = ["TypeFacts", "facts", "facts_of_dtype", "low_facts", "remember", "remembered", "signature"]
 
+MOST_RECIPES = 512  # that are kept
+MOST_NUMBERS = 24  # in one
 _REGISTERED = 2  # isbuiltin of a dtype that a package has added to NumPy
 _LOW = [name for name, dtype in LOW.items() if dtype.names]  # NumPy and MPI have float16
 
@@ -71,7 +73,8 @@ class TypeFacts:
     `contiguous`: dense, or a predefined pair, whose padding is harmless where every rank uses the same type.
     `basic` and `nbasic` are the type signature where it is one predefined type repeated, else None and 0.
     `runs` says where the bytes lie, None where only MPI knows. `datatype` is valid only while the user's is:
-    an object that may outlive a call works on `runs`, or calls `keep_alive`.
+    an object that may outlive a call works on `runs`, or calls `keep_alive`. `alike`: the facts on the first datatype
+    that was made by the same recipe, which stay.
     """
 
     datatype: MPI.Datatype
@@ -90,6 +93,7 @@ class TypeFacts:
     basic: str | None
     nbasic: int
     runs: Runs | None
+    alike: TypeFacts | None = None
 
     def span(self, n: int, at: int = 0) -> tuple[int, int]:
         """Return the first and the end byte of n elements that are said to be at a byte.
@@ -119,21 +123,47 @@ def _free(datatype: MPI.Datatype) -> None:
 
 def facts(datatype: MPI.Datatype) -> TypeFacts:
     """Return the facts on any datatype but the null one."""
-    return remembered(datatype) or _describe(datatype)
+    known = remembered(datatype)
+    if known is not None:
+        return known
+    alike = _by_recipe.get(recipe(datatype) or ())
+    if alike is None:
+        return _describe(datatype)
+    name = datatype.Get_name() or "a derived datatype"
+    return replace(alike, datatype=MPI.Datatype(datatype), name=name, alike=alike)
+
+
+def recipe(datatype: MPI.Datatype) -> tuple[int, ...] | None:
+    """Return what MPI says of how a datatype was made of one of MPI's own: equal only for equal layouts.
+
+    None for other datatypes. The numbers are those of MPI_Type_get_envelope and MPI_Type_get_contents.
+    """
+    *numbers, parts, combiner = datatype.Get_envelope()
+    if parts != 1 or sum(numbers) > MOST_NUMBERS:
+        return None
+    *contents, (part,) = datatype.Get_contents()
+    if not part.is_named:
+        if not part.is_predefined:
+            part.Free()
+        return None
+    return combiner, *(number for listed in contents for number in listed), MPI._handleof(part)
 
 
 def remembered(datatype: MPI.Datatype) -> TypeFacts | None:
     """Return the facts on a predefined datatype, or on one that was given to `remember`."""
     known = _by_id.get(id(datatype)) or _by_handle.get(MPI._handleof(datatype))
-    return known if known is not None else datatype.Get_attr(_keyval)  # type: ignore[return-value]
+    return known if known is not None else datatype.Get_attr(KEYVAL)  # type: ignore[return-value]
 
 
 def remember(datatype: MPI.Datatype, known: TypeFacts) -> None:
     """Keep the facts for as long as the datatype lives. Dup does not copy them: they hold a handle."""
     if known.predefined:
         _by_handle[MPI._handleof(datatype)] = known
-    else:
-        datatype.Set_attr(_keyval, known)
+        return
+    datatype.Set_attr(KEYVAL, known)
+    if known.alike is None and len(_by_recipe) < MOST_RECIPES and (made_by := recipe(datatype)) is not None:
+        _by_recipe[made_by] = known
+    datatype.Set_attr(ALIKE, known.alike or known)
 
 
 def signature(datatype: MPI.Datatype) -> tuple[str | None, int]:
@@ -282,7 +312,9 @@ def _discovered() -> dict[int, TypeFacts]:
     return facts_by_number
 
 
-_keyval = MPI.Datatype.Create_keyval()
+KEYVAL = MPI.Datatype.Create_keyval()
+ALIKE = MPI.Datatype.Create_keyval()  # of the attribute that is the facts on the first datatype alike
+_by_recipe: dict[tuple[int, ...], TypeFacts] = {}
 _by_id: dict[int, TypeFacts] = {}
 _by_handle: dict[int, TypeFacts] = {}
 _by_handle.update(_table())

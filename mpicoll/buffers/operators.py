@@ -62,10 +62,33 @@ _FLOAT = np.dtype(np.float32)
 _Signature = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
 
 
+USER = "user"  # the name of an operator that a program has made
+
+
+class Errors(list[BaseException]):
+    """The errors of a user's function. The word at address `at` is 1 while there are any, for compiled code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._word = np.zeros(1, np.int64)
+        self.at = address_of(self._word)
+
+    def append(self, error: BaseException) -> None:
+        """Add an error."""
+        super().append(error)
+        self._word[0] = 1
+
+    def clear(self) -> None:
+        """Forget all."""
+        super().clear()
+        self._word[0] = 0
+
+
 class Operator(NamedTuple):
     """An operator on a datatype: its kernel's address, what keeps that alive, and why there is none.
 
-    errors collects what a user's function raised inside a kernel, which cannot pass through C. averages says that a
+    errors collects what a user's function raised inside a kernel, which cannot pass through C; None for MPI's own.
+    averages says that a
     sum is to be divided; dtype is what its elements are, None where no kernel serves.
     """
 
@@ -73,7 +96,7 @@ class Operator(NamedTuple):
     commutative: bool
     kernel: int
     keep: Any = None
-    errors: list[BaseException] = []  # noqa: RUF012 - replaced for user operators
+    errors: Errors | None = None  # of a user's function
     missing: str = ""
     averages: bool = False
     dtype: np.dtype[Any] | None = None
@@ -110,7 +133,7 @@ class Operator(NamedTuple):
 
 def name_of(op: MPI.Op) -> str:
     """SUM, … for a predefined operator, AVG for mpicoll's own, "user" for any other."""
-    return _BY_HANDLE.get(MPI._handleof(op), "user")
+    return _BY_HANDLE.get(MPI._handleof(op), USER)
 
 
 def operator(op: MPI.Op, facts: TypeFacts) -> Operator:
@@ -120,7 +143,7 @@ def operator(op: MPI.Op, facts: TypeFacts) -> Operator:
     kernel 0 and says so in `missing`: facts of the arguments and of the library, so the same on every rank.
     """
     name = name_of(op)
-    if name == "user":
+    if name == USER:
         return _user(op, facts)
     key = name, facts, background.state.generation
     known = _known.get(key) if facts.predefined else None
@@ -140,7 +163,7 @@ def native(op: MPI.Op, facts: TypeFacts) -> MPI.Op:
     """
     name = name_of(op)
     name = "SUM" if name == "AVG" else name
-    if name == "user":
+    if name == USER:
         return op
     return getattr(MPI, name) if facts.dtype is None or rules.low(facts.dtype) is None else _by_kernel(name, facts)
 
@@ -238,10 +261,10 @@ def _user(op: MPI.Op, facts: TypeFacts) -> Operator:
     if op in (MPI.OP_NULL, MPI.REPLACE, MPI.NO_OP):
         raise OperatorError("MPI.OP_NULL, MPI.REPLACE and MPI.NO_OP cannot reduce; pass a reduction operator")
     if facts.size and not facts.contiguous:
-        return Operator("user", op.Is_commutative(), 0, missing=f"a user operator on {facts.name}, which has holes")
-    errors: list[BaseException] = []
+        return Operator(USER, op.Is_commutative(), 0, missing=f"a user operator on {facts.name}, which has holes")
+    errors = Errors()
     kernel = _Signature(_kernel_of(op, facts, errors))
-    return Operator("user", op.Is_commutative(), ctypes.cast(kernel, ctypes.c_void_p).value or 0, kernel, errors)
+    return Operator(USER, op.Is_commutative(), ctypes.cast(kernel, ctypes.c_void_p).value or 0, kernel, errors)
 
 
 def _function_of(op: MPI.Op) -> Callable[[Any, Any, MPI.Datatype], Any] | None:
@@ -277,21 +300,24 @@ def _apply(op: MPI.Op) -> Callable[[MPI.buffer, MPI.buffer, int, MPI.Datatype], 
     return apply
 
 
-def _kernel_of(op: MPI.Op, facts: TypeFacts, errors: list[BaseException]) -> Any:
+def _kernel_of(op: MPI.Op, facts: TypeFacts, errors: Errors) -> Any:
     """Return a function that computes dst = a op b for a user's operator, at addresses."""
-    datatype, apply = facts.datatype, _apply(op)
+    datatype, apply, extent, at = facts.datatype, _apply(op), facts.extent, MPI.buffer.fromaddress
 
     def kernel(dst: int, a: int, b: int, n: int) -> None:
+        nbytes = n * extent
         try:
-            nbytes = n * facts.extent
             if dst == b:
-                target = MPI.buffer.fromaddress(b, nbytes)
+                apply(at(a, nbytes), at(b, nbytes), n, datatype)
+            elif dst != a:  # the function leaves its result in its second operand
+                into = at(dst, nbytes)
+                into[:] = at(b, nbytes)
+                apply(at(a, nbytes), into, n, datatype)
             else:
-                target = MPI.buffer.allocate(nbytes)
-                target[:] = MPI.buffer.fromaddress(b, nbytes)
-            apply(MPI.buffer.fromaddress(a, nbytes), target, n, datatype)
-            if dst != b:
-                MPI.buffer.fromaddress(dst, nbytes)[:] = target
+                result = MPI.buffer.allocate(nbytes)
+                result[:] = at(b, nbytes)
+                apply(at(a, nbytes), result, n, datatype)
+                at(dst, nbytes)[:] = result
         except BaseException as error:  # raised again when the call ends
             errors.append(error)
 

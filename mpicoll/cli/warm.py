@@ -55,8 +55,10 @@ def engine() -> list[Request]:
     from ..kernels.background import Request
 
     names = {
+        "mpicoll.plans.template": ("bind",),
         "mpicoll.engines.compiled": ("advance",),
         "mpicoll.fastpath.entry": ("prepare",),
+        "mpicoll.progress.driver": ("prepare",),
         "mpicoll.engines.local_ops": ("prepare_row", "finish_step"),
         "mpicoll.kernels.pack": ("pack_elements", "unpack_elements"),
     }

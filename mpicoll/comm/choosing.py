@@ -12,7 +12,7 @@ from mpi4py import MPI
 from ..dispatch import prepare, sums
 from ..errors import ArgumentError
 from ..runtime.channel import Channel
-from ..runtime.operation import Record
+from ..runtime.record import Record
 from ..schedules.collectives import canonical_name
 from ..schedules.registry import find
 from ..selection.rules import RULES

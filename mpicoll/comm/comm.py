@@ -9,13 +9,14 @@ from typing import Any, TypeVar, cast
 from mpi4py import MPI
 
 from ..dispatch import check_mode, execute, prepare
+from ..dispatch.call import Call, describe
 from ..dispatch.methods import Invocation, Method
-from ..dispatch.prepare import Call
 from ..errors import CommError, MismatchError, MpicollError
 from ..kernels import background
+from ..progress.operation import Operation
+from ..progress.stages import RequestStage
 from ..runtime import duplicate
 from ..runtime.channel import Channel
-from ..runtime.operation import Operation, RequestStage
 from ..schedules.collectives import BLOCKING, NONBLOCKING, PERSISTENT
 from ..selection.select import native_choice
 from . import persistent
@@ -101,7 +102,7 @@ class Comm(Collectives, Objects, Choosing, Survivors):
             execute.run(channel, self, call)
             channel.fast_path.insert(call)
         elif operation is not None:
-            channel.run(operation)
+            channel.queue.run(operation)
 
     @_calling_errhandler
     def _start(self, method: Method, *arguments: Any) -> MPI.Request:
@@ -152,7 +153,7 @@ class Comm(Collectives, Objects, Choosing, Survivors):
             parsed = method.parse(channel, invocation.send, invocation.recv, invocation.root)
             if parsed is not None and parsed.unsettled:
                 check_mode.gather_recvcounts(channel, parsed, method.spelled(form))
-            call = prepare.describe(invocation, parsed, form)
+            call = describe(invocation, parsed, form)
             prepare.prepare(channel, call)
             if form != PERSISTENT and not call.prepared.is_native:
                 channel.check_tags()

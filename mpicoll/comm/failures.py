@@ -107,7 +107,7 @@ class Survivors(MPI.Intracomm):
         check("Revoke")
         super().Revoke()
         channel = self._channel
-        if channel is not None and not channel.over:
+        if channel is not None and not channel.queue.closed:
             channel.comm.Revoke()  # so that collectives in flight fail, too
 
     def Is_revoked(self) -> bool:

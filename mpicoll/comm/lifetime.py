@@ -28,9 +28,9 @@ from mpi4py import MPI
 from ..errors import CommError
 from ..fastpath.opening import open_fast_path
 from ..kernels import cache
-from ..runtime import progress
+from ..progress.faults import attempt, contained
+from ..progress.thread import THREAD, ProgressThread
 from ..runtime.channel import LEAKED, LIVE, Channel
-from ..runtime.faults import attempt, contained
 from ..runtime.status_thread import STATUS_THREAD
 from ..runtime.trace import Log
 from . import release
@@ -61,7 +61,7 @@ def attach(comm: MPI.Intracomm, parent: Channel | None = None, own: Sequence[MPI
             channel.trace(Log(channel.size))
         for opened in OPENED:
             opened(channel)
-        if channel.settings.progress and progress.ProgressThread.possible():
+        if channel.settings.progress and ProgressThread.possible():
             STATUS_THREAD.start(lambda: list(LIVE.values()))
     return channel
 
@@ -71,7 +71,7 @@ def detach(comm: MPI.Comm) -> None:
     _give_back()
     channel = _attribute(comm) if comm not in (MPI.COMM_NULL, MPI.COMM_WORLD, MPI.COMM_SELF) else None
     if channel is not None:
-        channel.drain()
+        channel.queue.drain()
         with _attributes:
             comm.Delete_attr(_keyval)  # type: ignore[arg-type]
         _give_back()
@@ -116,7 +116,7 @@ def _give_back(seconds: float = 0.0) -> None:
 
 def _is_freed(channel: Channel) -> bool:
     """Free the private communicators of a channel that is quiet, and return whether they are freed."""
-    if channel.is_quiet() or (len(LEFT) >= MANY and not channel.in_flight):
+    if channel.is_quiet() or (len(LEFT) >= MANY and not channel.queue.in_flight):
         channel.free()
         return True
     return False
@@ -138,7 +138,7 @@ def _end() -> None:
     Communicators stay, for what the program may still do with them while Python ends, with all memory that MPI may
     write to until the end of the process.
     """
-    progress.THREAD.stop()
+    THREAD.stop()
     STATUS_THREAD.stop()
     if MPI.Is_initialized() and not MPI.Is_finalized() and not STATUS_THREAD.is_exiting and os.getpid() == _process:
         _give_back()

@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from mpi4py import MPI
 
+from ..dispatch.call import Call
 from ..dispatch.check_mode import comparison, signature
 from ..dispatch.execute import ActiveCall, may_take_the_fast_path, needs_counts, record
 from ..dispatch.nonfinite import needs_nonfinite_exchange
-from ..dispatch.prepare import Call, prepare_again
+from ..dispatch.prepare import prepare_again
 from ..dispatch.staging import divide
 from ..engines.protocol import Execution
 from ..errors import CommError, MpicollError, RequestError
 from ..fastpath.outcome import Outcome
 from ..kernels import background
+from ..progress.faults import contained
+from ..progress.operation import CallId, Operation, Raised
+from ..progress.stages import Failed, RequestStage, Running, Stage
 from ..runtime.channel import Channel
-from ..runtime.faults import contained
-from ..runtime.operation import Failed, Operation, Raised, RequestStage, Running, Stage
-from ..runtime.status import CallId
 from ..runtime.tags import TagSlot
 from ..schedules.collectives import PERSISTENT
 from . import release
@@ -69,7 +70,7 @@ class Prequest(CollectiveRequest, MPI.Prequest):
         try:
             operation = self._started(self._persistent)
         except MpicollError as error:
-            starts = self._channel.started.get(self._persistent.sequence, (0,))
+            starts = self._channel.queue.started.get(self._persistent.sequence, (0,))
             call_id = CallId(self._persistent.sequence, int(starts[0]) + 1, self._persistent.name)
             self._channel.fail(call_id, error, made=False)
             if isinstance(error, MPI.Exception):
@@ -144,7 +145,7 @@ class PersistentCall(ActiveCall):
         self.once = threading.Lock()
         if native is None:
             self._claim()
-        channel.started[sequence] = np.zeros(1, np.int64)
+        channel.queue.started[sequence] = np.zeros(1, np.int64)
         if native is None and may_take_the_fast_path(self.call):
             self.fast_start = self._open_fast_start()
         channel.persistent.owners.add(self)  # once it is whole
@@ -154,7 +155,7 @@ class PersistentCall(ActiveCall):
         channel = self.channel
         if needs_counts(channel, self.call, 0):
             asking = Operation(self.call.prepared.choice, self.sequence, [self.ask], lambda: None, self, name=self.name)
-            channel.run(asking)
+            channel.queue.run(asking)
         plan = self.call.prepared.plan
         assert plan is not None
         self.slot: TagSlot = channel.persistent.take(self)
@@ -168,7 +169,7 @@ class PersistentCall(ActiveCall):
         if self.channel.fast_path.closed or background.state.pending:
             return None
         self.start()  # binds it
-        started = self.channel.started[self.sequence]
+        started = self.channel.queue.started[self.sequence]
         fast_start: CompiledFastStart | None = self.channel.fast_path.open_start(
             self.own_execution, started, self.call.prepared.nbytes
         )
@@ -265,7 +266,7 @@ class PersistentCall(ActiveCall):
         """Free what the call holds, once."""
         if not self.once.acquire(blocking=False):
             return
-        self.channel.started.pop(self.sequence, None)
+        self.channel.queue.started.pop(self.sequence, None)
         if self.native is not None:
             release.defer_free(self.native.Free)
             return
@@ -312,7 +313,7 @@ class PersistentCall(ActiveCall):
 def compare(channel: Channel, call: Call, sequence: int) -> None:
     """Compare the ranks' requests in check mode. Raises MismatchError where they differ."""
     if channel.settings.check:
-        channel.run(comparison(channel, signature(call, sequence), call.name))
+        channel.queue.run(comparison(channel, signature(call, sequence), call.name))
 
 
 def prepare(channel: Channel, comm: MPI.Intracomm, call: Call, info: MPI.Info) -> MPI.Prequest:

@@ -11,7 +11,7 @@ from typing import Any
 from mpi4py import MPI
 
 from ..engines.selftest import oneself
-from ..runtime.operation import Operation
+from ..progress.operation import Operation
 
 _TAGS = 1 << 15  # the smallest tag space MPI promises
 _nothing = bytearray(0)

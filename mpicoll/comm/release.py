@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from mpi4py import MPI
 
-from ..runtime.faults import contained
+from ..progress.faults import contained
 
 _waiting: deque[Callable[[], object]] = deque()
 

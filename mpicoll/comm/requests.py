@@ -1,7 +1,7 @@
 """The requests of collectives: handles of a request of MPI's that completes with the operation (see proxies.py).
 
 So they work in MPI's own Waitall, Waitany and Testall, in lists mixed with plain requests, wherever the progress
-thread runs (see runtime/progress.py). Their own methods, Request.Waitall among them, advance the plans themselves.
+thread runs (see progress/thread.py). Their own methods, Request.Waitall among them, advance the plans themselves.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
@@ -18,9 +17,10 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import RequestError
-from ..runtime.channel import Channel, advance_all
-from ..runtime.operation import Operation
-from ..runtime.progress import THREAD
+from ..progress.operation import Operation
+from ..progress.queue import advance_all
+from ..progress.thread import THREAD
+from ..runtime.channel import Channel
 from . import release
 from .proxies import CompletionRequest
 
@@ -43,7 +43,7 @@ class CollectiveRequest(MPI.Request):
         ctypes.memmove(MPI._addressof(self), MPI._addressof(completion.request), MPI._sizeof(MPI.Request))
         self._channel, self._operation = channel, operation
         operation.on_done = completion.complete
-        self._since = channel.begin(operation)
+        self._since = channel.queue.begin(operation)
         release.run_deferred_frees()
 
     def _be_complete(self) -> None:
@@ -58,7 +58,7 @@ class CollectiveRequest(MPI.Request):
         if operation is not None and self._is_under_way():
             THREAD.wait_begins(self._since)
             try:
-                self._channel.wait(operation)
+                self._channel.queue.wait(operation)
             finally:
                 THREAD.leave()
                 if operation.done:  # else it was interrupted, and goes on
@@ -80,7 +80,7 @@ class CollectiveRequest(MPI.Request):
         if not operation.done:
             return False
         self._take_in(operation, status)
-        self._channel.tell(operation)
+        self._channel.queue.tell(operation)
         return True
 
     def Get_status(self, status: MPI.Status | None = None) -> bool:
@@ -98,7 +98,7 @@ class CollectiveRequest(MPI.Request):
     def _announce(self, operation: Operation) -> None:
         """Complete MPI's request, if that failed when the operation ended. Raises the error if it fails again."""
         if operation.done and operation.on_done is not None:
-            with self._channel.lock:
+            with self._channel.queue.lock:
                 operation.announce()
 
     def _take_in(self, operation: Operation, status: MPI.Status | None) -> None:
@@ -245,12 +245,12 @@ def _until(requests: Requests, look: Callable[[], Found], enough: Callable[[Foun
     started = [request._since for request in requests if isinstance(request, CollectiveRequest) and request._operation]
     if started:
         THREAD.wait_begins(min(started))
-    THREAD.waiters.add(thread := threading.get_ident())
+    THREAD.add_waiter()
     try:
         while not enough(outcome := look()):
             os.sched_yield()
     finally:
-        THREAD.waiters.discard(thread)
+        THREAD.remove_waiter()
         THREAD.leave()
     return outcome
 

@@ -17,12 +17,12 @@ from ..buffers.arguments import Arguments, set_counts
 from ..errors import MismatchError, MpicollError
 from ..kernels.digest import digest
 from ..plans.plan import Shares
+from ..progress.operation import CallId, Operation
+from ..progress.stages import Gathering
 from ..runtime.channel import Channel
-from ..runtime.operation import Gathering, Operation
-from ..runtime.status import CallId
 from ..schedules.collectives import COLLECTIVES, NONBLOCKING
 from ..selection.select import FLOAT32, native_choice
-from .prepare import Call
+from .call import Call
 
 SIZE = 2048  # bytes of a signature, pickled
 LONG = 300  # bytes of one value; ten of them and their names must fit
@@ -110,17 +110,17 @@ def gather_recvcounts(channel: Channel, arguments: Arguments, name: str) -> None
     if channel.compares(channel.sequence + 1):
         sequence = channel.next_sequence()
         mine = {"sequence": sequence, "collective": "reduce_scatter", "recvcounts": "left out"}
-        channel.run(comparison(channel, mine, name))
+        channel.queue.run(comparison(channel, mine, name))
     counts = Gathering(channel.comm, np.array([arguments.recv.count], np.int64))
     choice = native_choice("reduce_scatter", "asking for recvcounts")
-    channel.run(Operation(choice, channel.next_sequence(), [lambda: counts], lambda: None, None, name=name))
+    channel.queue.run(Operation(choice, channel.next_sequence(), [lambda: counts], lambda: None, None, name=name))
     set_counts(arguments, counts.all[:, 0].tolist(), channel.rank)
 
 
 def compare_objects(channel: Channel, name: str) -> None:
     """Before a collective of objects: compare that all ranks make it. Raises MismatchError."""
     mine = {"sequence": channel.next_sequence(), "collective": f"{name} of objects"}
-    channel.run(comparison(channel, mine, name))
+    channel.queue.run(comparison(channel, mine, name))
 
 
 def refuse(channel: Channel, error: MpicollError, form: str, name: str) -> None:
@@ -133,11 +133,10 @@ def refuse(channel: Channel, error: MpicollError, form: str, name: str) -> None:
         sequence = channel.next_sequence()
         operation = comparison(channel, {"sequence": sequence, "error": str(error)}, "a call with wrong arguments")
         if form == NONBLOCKING:
-            channel.launch(operation)
-            channel.background()
+            channel.queue.begin(operation)
         else:
             with suppress(MismatchError):  # this rank raises its own error
-                channel.run(operation)
+                channel.queue.run(operation)
 
 
 def comparison(channel: Channel, mine: Signature, name: str) -> Operation:

@@ -18,11 +18,11 @@ from ..errors import CountMismatch, MismatchError
 from ..plans.lowering import lower
 from ..plans.plan import ALIGN, Shares
 from ..plans.rolled import RolledPlan, rolled
+from ..progress.stages import Running
 from ..runtime.channel import Channel
-from ..runtime.operation import Running
 from ..schedules.collectives import base_collective
 from ..schedules.schedule import schedule
-from .prepare import Call
+from .call import Call
 
 WIDTH = 8  # bytes of a count
 

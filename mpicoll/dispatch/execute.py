@@ -11,20 +11,24 @@ from dataclasses import replace
 import numpy as np
 from mpi4py import MPI
 
+from ..buffers.operators import USER
 from ..compression.codecs import check_finite
 from ..engines.kernel_args import NO_KERNELS, KernelArgs
 from ..engines.protocol import Execution
 from ..errors import CodecError
 from ..kernels.serving import narrow_address
 from ..plans.plan import Shares
-from ..runtime.channel import SPIN, Channel, anything_in_flight
-from ..runtime.operation import Operation, Raised, Record, RequestStage, Running, Stage
-from ..runtime.status import CallId
+from ..progress.operation import CallId, Operation, Raised
+from ..progress.queue import SPIN, anything_in_flight
+from ..progress.stages import RequestStage, Running, Stage
+from ..runtime.channel import Channel
+from ..runtime.record import Record
 from ..schedules.collectives import BLOCKING, NONBLOCKING
 from . import count_exchange
+from .call import Call
 from .check_mode import Exchange, signature
 from .nonfinite import NonFiniteExchange, needs_nonfinite_exchange
-from .prepare import Call, resolve
+from .prepare import resolve
 from .staging import Memory, divide, place
 
 _ODD = 0x9E3779B1  # spreads the seeds of calls, whose numbers follow each other
@@ -37,7 +41,7 @@ def run(channel: Channel, comm: MPI.Intracomm, call: Call) -> None:
         return
     compared = channel.compares(channel.sequence + 1)
     if anything_in_flight() or compared or call.prepared.plan is None or needs_nonfinite_exchange(call):
-        channel.run(operation(channel, call))
+        channel.queue.run(operation(channel, call))
         return
     under_way = ActiveCall(channel, call, channel.next_sequence())
     execution = under_way.start().execution
@@ -53,7 +57,7 @@ def run(channel: Channel, comm: MPI.Intracomm, call: Call) -> None:
         except Raised as raised:
             raise raised.error from None
     else:
-        channel.run(under_way.operation([lambda: Running(execution)]))
+        channel.queue.run(under_way.operation([lambda: Running(execution)]))
 
 
 def start(channel: Channel, comm: MPI.Intracomm, call: Call) -> MPI.Request | Operation:
@@ -178,11 +182,17 @@ class ActiveCall:
 
 def may_take_the_fast_path(call: Call) -> bool:
     """Return whether the call needs only messages and folds: no copies, and no work in Python."""
-    if not call.prepared.is_compiled or (call.operator is not None and call.operator.name == "user"):
-        return False
-    if call.prepared.codec is not None or call.prepared.seed is not None:  # parameters that differ in every call
-        return False
-    return call.arguments is None or call.arguments.contiguous
+    calls_python = call.operator is not None and call.operator.name == USER
+    return is_run_by_compiled_code(call) and not calls_python and (call.arguments is None or call.arguments.contiguous)
+
+
+def is_run_by_compiled_code(call: Call) -> bool:
+    """Return whether compiled code can run the call, once what leaves holes is packed.
+
+    A user's operator is a function that it calls.
+    """
+    prepared = call.prepared
+    return prepared.is_compiled and prepared.codec is None and prepared.seed is None  # parameters differ in every call
 
 
 def kernel_args(call: Call, size: int, params: np.ndarray | None = None) -> KernelArgs:
@@ -216,7 +226,7 @@ def _run_native(channel: Channel, comm: MPI.Intracomm, call: Call) -> None:
         if call.averages:
             divide(call, channel)
     else:
-        channel.run(native_operation(channel, comm, call))
+        channel.queue.run(native_operation(channel, comm, call))
 
 
 def is_watched(channel: Channel) -> bool:

@@ -8,9 +8,9 @@ from mpi4py import MPI
 from ..engines.load import engine_named
 from ..kernels.codecs import PROBLEMS
 from ..plans.plan import ALIGN
-from ..runtime.operation import Running
+from ..progress.stages import Running
+from .call import Call
 from .count_exchange import plan_of_numbers
-from .prepare import Call
 
 _RESULTS_DIFFER = ("reduce_scatter", "alltoall", "alltoallv", "alltoallw")  # from rank to rank
 

@@ -5,192 +5,28 @@ Only values that are equal on every rank decide what is sent: collective, bytes,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-import numpy as np
-from mpi4py import MPI
-
-from ..buffers.arguments import Arguments
-from ..buffers.datatypes import TypeFacts
-from ..buffers.operators import Operator, name_of, operator
-from ..buffers.parse import kind
-from ..compression.codecs import Codec
+from ..buffers.operators import USER, operator
 from ..engines.load import engine_named
-from ..engines.protocol import Execution
-from ..errors import ArgumentError, BufferAccessError, CodecError, OperatorError, PreconditionError
+from ..errors import BufferAccessError, CodecError, PreconditionError
 from ..plans import float32_sums
-from ..plans.lowering import lower
-from ..plans.plan import Counts, Shares, is_staged
+from ..plans.lowering import Lowering, lower
+from ..plans.plan import Shares, is_staged
 from ..plans.rolled import RolledPlan, rolled
+from ..plans.template import Template
 from ..runtime.channel import Channel
-from ..schedules.collectives import BLOCKING, COLLECTIVES, PERSISTENT, base_collective, everybody
+from ..schedules.collectives import BLOCKING, PERSISTENT
 from ..schedules.registry import parse_spec
 from ..schedules.schedule import Schedule, schedule
 from ..selection.select import NATIVE, Choice, choose, native_choice
 from . import sums
-from .methods import Invocation
+from .call import Call, Prepared
 
-IDLE = 8  # executions kept for the next calls of a kind
-IDLE_BYTES = 1 << 20  # the most that more than one of them may take
 FLOAT_BYTES = 4
-COUNT_BYTES = 40  # of one count in a tuple, and the place it takes there
-
-
-class Call:
-    """One call as every rank describes it: counts of `unit` bytes (see plan.layout), root and operator.
-
-    commutative says whether operands may be combined in any order, missing why no kernel serves the operator (empty
-    where one does), averages whether results are divided by the number of ranks. prepare() sets prepared, what serves
-    the call; key is how the fast path finds what serves calls of its kind, None where it serves none of them.
-    """
-
-    __slots__ = (
-        *("arguments", "averages", "collective", "commutative", "counts", "form", "invocation", "key", "missing"),
-        *("operator", "prepared", "root", "unit"),
-    )
-    invocation: Invocation
-    prepared: Prepared
-
-    def __init__(
-        self,
-        invocation: Invocation,
-        arguments: Arguments | None,
-        counts: Counts = 0,
-        unit: int = 1,
-        operator: Operator | None = None,
-        form: str = BLOCKING,
-    ) -> None:
-        self.invocation, self.collective, self.form = invocation, invocation.method.collective, form
-        self.arguments, self.counts, self.unit = arguments, counts, unit
-        self.root, self.operator = invocation.root_rank, operator
-        self.key: Any = None
-        self.commutative = operator is None or operator.commutative
-        self.missing = "" if operator is None else operator.missing
-        self.averages = operator is not None and operator.averages
-
-    @property
-    def is_float32(self) -> bool:
-        """Return whether the elements are float32, which codecs encode."""
-        return self.facts is not None and self.facts.dtype == np.float32
-
-    @property
-    def facts(self) -> TypeFacts | None:
-        """Return the facts about the elements' type, None if the call has no buffers."""
-        buffer = (self.arguments.send or self.arguments.recv) if self.arguments is not None else None
-        return buffer.facts if buffer is not None else None
-
-    @property
-    def name(self) -> str:
-        """The method that the user called."""
-        return self.invocation.method.spelled(self.form)
-
-    def native(self, form: str, comm: MPI.Intracomm, *more: Any) -> Any:
-        """Call MPI's own method in a form on the same arguments; more is what that form takes besides."""
-        buffer = self.arguments.one if self.arguments is not None else None
-        try:
-            return self.invocation.native(buffer, self.facts, form, comm, *more)
-        except MPI.Exception as error:
-            # MPI has called the error handler, unless the communicator is a private one, which are mpi4py's plain class
-            error.is_handled = type(comm) is not MPI.Intracomm  # type: ignore[attr-defined]
-            raise
-
-    def nbytes(self, p: int) -> int:
-        """Return the bytes selection looks at: the whole vector, or one rank's send buffer for alltoall.
-
-        Where ranks know only their own blocks: of those. No rule may look at them then.
-        """
-        if isinstance(self.counts, Shares):
-            sent = sum(self.counts.sends)
-            return sent if base_collective(self.collective) == "alltoall" else max(sent, sum(self.counts.receives))
-        if isinstance(self.counts, tuple):
-            return sum(self.counts) * self.unit
-        shares = 1 if COLLECTIVES[self.collective].naming == "vector" else p
-        return self.counts * self.unit * shares
-
-
-@dataclass(eq=False)
-class Prepared:
-    """The choice for calls with equal arguments, its plan, and idle executions for reuse.
-
-    - plan: None if MPI's own collective runs (is_native), or if the plan needs the counts of other ranks
-      (needs_counts): then each call looks up another Prepared by all ranks' counts.
-    - staged: whether the result is computed in memory of its own and copied.
-    - is_compiled: whether compiled code can run the plan on the caller's buffers.
-    - codec: what encodes messages; keeps_residual: whether the call leaves what the codes lack in the send buffer.
-    - seed: the seed of stochastic rounding, None for rounding to nearest.
-    - float32_sums: whether partial sums are float32.
-    """
-
-    choice: Choice
-    nbytes: int
-    plan: RolledPlan | None = None
-    staged: bool = False
-    engine: Any = None
-    needs_counts: bool = False
-    codec: Codec | None = None
-    keeps_residual: bool = False
-    seed: int | None = None
-    float32_sums: bool = False
-    idle: list[Execution] = field(default_factory=list)
-    is_native: bool = field(init=False)
-    is_compiled: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.is_native = self.plan is None and not self.needs_counts
-        self.is_compiled = self.plan is not None and self.choice.engine == "compiled" and not self.staged
-
-    def take(self, comm: MPI.Comm) -> Execution:
-        """Return an execution to bind."""
-        assert self.plan is not None
-        return self.idle.pop() if self.idle else self.engine.Execution(self.plan, comm)
-
-    def give(self, execution: Execution) -> None:
-        """Keep an execution for the next call."""
-        if len(self.idle) < self.most_idle:
-            self.idle.append(execution)
-
-    @cached_property
-    def most_idle(self) -> int:
-        """Return how many executions are kept."""
-        return 0 if self.plan is None else max(1, min(IDLE, IDLE_BYTES // self.plan.nbytes))
-
-    def nbytes_kept(self, counts: Counts) -> int:
-        """Return the memory it takes while it is kept, found by these counts."""
-        shares = 0 if isinstance(counts, int) else len(counts) if isinstance(counts, tuple) else _numbers(counts)
-        plan = 0 if self.plan is None else self.plan.nbytes * (1 + self.most_idle)
-        return plan + shares * COUNT_BYTES
-
-
-def describe(invocation: Invocation, arguments: Arguments | None, form: str = BLOCKING) -> Call:
-    """Return a call from its arguments, as they were passed and as they were parsed.
-
-    Raises OperatorError for an operator the datatype does not allow, ArgumentError.
-    """
-    op, collective = invocation.op, invocation.method.collective
-    if arguments is None:
-        return Call(invocation, None, form=form)
-    buffer = arguments.send if arguments.send is not None else arguments.recv
-    assert buffer is not None
-    if "op" not in invocation.method.takes:
-        if arguments.counts is not None:
-            return Call(invocation, arguments, arguments.counts, form=form)
-        return Call(invocation, arguments, buffer.packed_nbytes // buffer.blocks, form=form)
-    if not isinstance(op, MPI.Op):
-        raise ArgumentError(f"op is {op!r:.60}, {kind(op)}; pass an MPI.Op, such as MPI.SUM")
-    if COLLECTIVES[collective].covers is not everybody and name_of(op) == "AVG":
-        raise OperatorError(
-            f"mpicoll.AVG does not {collective}: each rank's result is of another number of ranks; "
-            "use MPI.SUM and divide by that"
-        )
-    facts = buffer.facts
-    counts = buffer.count if arguments.counts is None else arguments.counts
-    if not facts.size:  # elements without data, of whatever extent, are none
-        counts = tuple([0] * len(counts)) if isinstance(counts, tuple) else 0
-    return Call(invocation, arguments, counts, facts.extent if facts.size else 1, operator(op, facts), form)
 
 
 def select(
@@ -245,8 +81,7 @@ def prepare(channel: Channel, call: Call) -> None:
 
     Raises PreconditionError, CodecError, BufferAccessError, ValueError.
     """
-    arguments = call.arguments
-    in_place = arguments is not None and (arguments.in_place or call.collective == "bcast")
+    in_place = is_in_place(call)
     key = (
         *(call.collective, call.counts, call.unit, call.root, call.commutative, call.averages, call.missing, in_place),
         call.form == PERSISTENT,
@@ -263,10 +98,15 @@ def prepare(channel: Channel, call: Call) -> None:
     call.prepared = prepared
 
 
+def is_in_place(call: Call) -> bool:
+    """Return whether contributions lie in the memory of results."""
+    return call.arguments is not None and (call.arguments.in_place or call.collective == "bcast")
+
+
 def prepare_again(call: Call, engine: str) -> None:
     """Have a persistent call use another engine, and the kernel that serves now; its plan stays."""
     op = call.invocation.op
-    if call.operator is not None and call.operator.name != "user" and call.facts is not None and op is not None:
+    if call.operator is not None and call.operator.name != USER and call.facts is not None and op is not None:
         call.operator = operator(op, call.facts)
     choice = replace(call.prepared.choice, engine=engine)
     call.prepared = replace(call.prepared, choice=choice, engine=engine_named(engine), idle=[])
@@ -286,14 +126,7 @@ def _prepare(channel: Channel, call: Call, in_place: bool) -> Prepared:
     choice = select(channel, call.collective, nbytes, call.commutative, call.missing, call.form, wide)
     if choice.algorithm == NATIVE:
         return Prepared(choice, nbytes)
-    chosen = schedule(
-        call.collective,
-        choice.algorithm,
-        channel.size,
-        call.root,
-        commutative=call.commutative,
-        nodes=channel.agreed.nodes,
-    )
+    chosen = chosen_schedule(channel, call, choice)
     if chosen.codec is not None and not call.is_float32:
         what = call.facts.name if call.facts is not None else "nothing"
         raise CodecError(f"{chosen.title} encodes float32, and the buffers are of {what}; convert them")
@@ -314,11 +147,41 @@ def resolve(channel: Channel, call: Call) -> None:
     key = (choice, call.counts, call.root, arguments.in_place)  # other overrides may be in force by now
     serves = channel.prepared.get(key)
     if serves is None:
-        chosen = schedule(call.collective, choice.algorithm, channel.size, call.root, nodes=channel.agreed.nodes)
+        chosen = chosen_schedule(channel, call, choice)
         plan = _lowered(channel, call, chosen, choice, arguments.in_place, asked.staged)
         serves = Prepared(choice, asked.nbytes, plan, asked.staged, asked.engine, codec=asked.codec)
         channel.remember(key, serves, serves.nbytes_kept(call.counts))
     call.prepared = serves
+
+
+def chosen_schedule(channel: Channel, call: Call, choice: Choice) -> Schedule:
+    """Return the schedule of the algorithm that was chosen for a call."""
+    return schedule(
+        call.collective,
+        choice.algorithm,
+        channel.size,
+        call.root,
+        commutative=call.commutative,
+        nodes=channel.agreed.nodes,
+    )
+
+
+def template_of_any_counts(channel: Channel, call: Call) -> tuple[Schedule, Template]:
+    """Return the schedule of a prepared call, and the template of plans for it and for calls of other counts.
+
+    In the template of a vector form blocks have places of their own, even where they lie one behind the other here.
+    """
+    prepared = call.prepared
+    assert prepared.plan is not None
+    chosen = chosen_schedule(channel, call, prepared.choice)
+    has_places, averages = isinstance(call.counts, Shares), call.averages and channel.size > 1
+    how = is_in_place(call) and not prepared.staged, has_places, prepared.plan.lanes == 1, averages, False
+    key = *_key_of_schedule(call, prepared.choice), Lowering, *how
+    return chosen, _template(channel, key, lambda: Lowering(chosen, channel.rank, *how).template())
+
+
+def _key_of_schedule(call: Call, choice: Choice) -> tuple[Hashable, ...]:
+    return call.collective, choice.algorithm, call.root, call.commutative
 
 
 def _lowered(
@@ -336,20 +199,27 @@ def _lowered(
     unit = call.unit
     if chosen.codec is not None and unit == 1:  # counted in bytes, since nothing is folded
         counts, unit = counts // FLOAT_BYTES if isinstance(counts, int) else counts, FLOAT_BYTES
+    of_schedule = _key_of_schedule(call, choice)
     how: dict[str, Any] = {
         "in_place": in_place and not staged,
         "chunk_bytes": choice.chunk_bytes,
         "window": choice.window,
         "averaged": call.averages,
+        "remember": lambda key, make: _template(channel, (*of_schedule, *key), make),
     }
     if wide:
         return rolled(float32_sums.lower(chosen, channel.rank, counts, unit, **how))
     return rolled(lower(chosen, channel.rank, counts, unit, codec=chosen.codec, **how))
 
 
-def _numbers(shares: Shares) -> int:
-    """Return how many counts and places there are."""
-    return sum(map(len, (shares.sends, shares.receives, shares.send_at, shares.recv_at, shares.every or ())))
+def _template(channel: Channel, key: Hashable, make: Callable[[], Template]) -> Template:
+    """Return a template that plans of calls with other counts were bound from, or a new one."""
+    cache = channel.cache
+    template: Template | None = cache.templates.get(key)
+    if template is None:
+        template = make()
+        cache.add(cache.templates, key, template, template.nbytes)
+    return template
 
 
 def _staged(shares: Shares, rank: int) -> Shares:

@@ -17,7 +17,7 @@ from ..buffers.vector import Vector
 from ..kernels import reference
 from ..plans.plan import ALIGN, Shares
 from ..runtime.channel import Channel
-from .prepare import Call
+from .call import Call
 
 
 class Memory:

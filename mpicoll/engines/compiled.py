@@ -16,26 +16,29 @@ import numpy as np
 from mpi4py import MPI
 
 from ..kernels.cache import jit
-from ..kernels.deferred import intrinsic, njit
-from ..kernels.memory import addresses, carray, halves, line, load_short, table
+from ..kernels.deferred import njit
+from ..kernels.memory import (
+    addresses,
+    call_double,
+    call_int,
+    carray,
+    halves,
+    line,
+    load_short,
+    table,
+)
 from ..plans import rolled
 from ..plans.plan import MAX_WINDOW, SEND, tag
 from ..plans.rolled import BODY, PEER_STRIDE, TURNS, RolledPlan
-from . import local_ops
+from . import local_ops, patience
 from .kernel_args import NO_KERNELS, KernelArgs
 from .local_ops import finish, geometry, is_posted, prepare, total
-from .protocol import Waiting, refused, waiting
+from .protocol import CompiledStep, Waiting, refused, waiting
 
 name = "compiled"
 following = njit(rolled.following)
 
 WAITING, DONE = 0, 1
-_IDLE_PASSES = 50  # empty passes before the processor is offered to others
-_CLOCK_PASSES = 16  # passes between looks at the clock
-_CONTENDED = 20e-6  # seconds: a longer yield gave the processor to another thread
-# Microseconds: without a move before a rank sleeps between passes, the same if contended, and the length of a sleep.
-# A rank that never sleeps can keep other ranks off its processor for seconds, even ranks that yield (Linux 6.18).
-_SPIN, _SPIN_CONTENDED, _SLEEP = 1000, 100, 20
 # columns of a lane's state, places in `library` and `call`
 LANE, STEP, COUNT, TURN = range(4)
 ISEND, IRECV, TESTALL, WTIME, YIELD, USLEEP, BYTE, TRUNCATED = range(8)
@@ -46,32 +49,6 @@ UNIT = 4  # columns of the state
 _ANY = 0x5A3C6971  # a number of bytes that nothing else in a status looks like
 # the walker's arrays in its order, and the state before the first step: rows of Execution.table
 ROWS, SEGMENTS, STEPS, STRANDS, GEOMETRY, BASES, WORK, STATE, LIBRARY, CALL, FLAGS, PROGRESS, START = range(13)
-
-
-def _call(returns: str) -> Any:
-    """Return an intrinsic that calls the function at an address with int64 arguments; returns names numba's type."""
-
-    def call(typing: Any, function: Any, arguments: Any) -> Any:
-        from llvmlite import ir
-        from numba import types
-
-        result = ir.DoubleType() if returns == "float64" else ir.IntType(int(returns.removeprefix("int")))
-
-        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            words = [builder.extract_value(values[1], i) for i in range(len(arguments))]
-            kind = ir.FunctionType(result, [ir.IntType(64)] * len(words)).as_pointer()
-            return builder.call(builder.inttoptr(values[0], kind), words)
-
-        return getattr(types, returns)(types.int64, arguments), generate
-
-    return intrinsic(call, _only_compiled)
-
-
-def _only_compiled(*arguments: Any) -> Any:
-    raise NotImplementedError("Python cannot call a function at an address without its type")
-
-
-call_int, call_long, call_double = _call("int32"), _call("int64"), _call("float64")
 
 
 @njit
@@ -160,16 +137,17 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled loop
             return WAITING
         idle += 1
         if sleeps:
-            call_int(library[USLEEP], (_SLEEP,))
-        elif idle > _IDLE_PASSES:
+            call_int(library[USLEEP], (patience.SLEEP,))
+        elif idle > patience.PASSES:
             before = call_double(library[WTIME], (0,))
             call_int(library[YIELD], (0,))
-            contended |= call_double(library[WTIME], (0,)) - before > _CONTENDED
-        if sleeps or idle % _CLOCK_PASSES == 0:
+            contended |= call_double(library[WTIME], (0,)) - before > patience.CONTENDED * 1e-9
+        if sleeps or idle % patience.CLOCK_PASSES == 0:
             now = call_double(library[WTIME], (0,))
             if progress[IDLE_SINCE] == 0:
                 progress[IDLE_SINCE] = int(now * 1e6)
-            sleeps = now * 1e6 - progress[IDLE_SINCE] > (_SPIN_CONTENDED if contended else _SPIN)
+            spin = patience.SPIN_CONTENDED if contended else patience.SPIN
+            sleeps = now * 1e9 - progress[IDLE_SINCE] * 1e3 > spin
             if until < 0.0:
                 until = now + seconds
             elif now >= until:
@@ -202,7 +180,7 @@ def walk_tables(tables, seconds):  # type: ignore[no-untyped-def]
     )
 
 
-@jit("int64(int64, int64)", also=(local_ops.__file__, *local_ops.INLINED), in_python=False)
+@jit("int64(int64, int64)", also=(local_ops.__file__, patience.__file__, *local_ops.INLINED), in_python=False)
 def advance(tables, nanoseconds):  # type: ignore[no-untyped-def]
     """Walk the arrays at the address of Execution.table; the fast path calls this too, by its address."""
     return walk_tables(table(tables, START + 1, 2), nanoseconds * 1e-9)
@@ -276,6 +254,10 @@ class Execution:
         if code < 0:
             raise self.error(-code)
         return code == DONE
+
+    def compiled_step(self) -> CompiledStep:
+        """Return this plan for compiled code."""
+        return CompiledStep(advance.address, self.at, int(MPI.Get_address(self.counters)), self.error)
 
     def error(self, code: int) -> Exception:
         """Return the error of a code that the walker gave."""

@@ -150,6 +150,9 @@ class Execution:
         MPI.Prequest.Startall(requests)
         return requests
 
+    def compiled_step(self) -> None:
+        """Return None: Python advances it."""
+
     def free(self) -> None:
         """Free the persistent requests."""
         nothing: dict[Any, Any] = {}

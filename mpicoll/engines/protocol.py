@@ -6,7 +6,7 @@ progresses as far as it can without blocking, so blocking, nonblocking and concu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from mpi4py import MPI
@@ -18,6 +18,19 @@ from ..schedules.blocks import chunk_length
 from .kernel_args import NO_KERNELS, KernelArgs
 
 join_mpi(MPI.Exception)
+
+
+class CompiledStep(NamedTuple):
+    """A plan for compiled code: the addresses of function(argument, nanoseconds), and of three counters.
+
+    The function returns 0 until the plan has ended, then 1, or minus an error code, for which `error` returns the
+    exception. The sum of the counters grows when anything moves.
+    """
+
+    function: int
+    argument: int
+    counters: int
+    error: Callable[[int], Exception]
 
 
 class Waiting(NamedTuple):
@@ -79,6 +92,9 @@ class Execution(Protocol):
 
     def advance(self, seconds: float) -> bool:
         """Progress for at most `seconds` (0: without waiting). Return True when done. Raises MPI.Exception."""
+
+    def compiled_step(self) -> CompiledStep | None:
+        """Return this plan for compiled code; None if only Python advances it."""
 
     def waiting(self) -> list[Waiting]:
         """Return what each unfinished lane waits for."""

@@ -12,6 +12,9 @@ import numpy as np
 from mpi4py import MPI
 
 from ..engines.compiled import advance, handle_of
+from ..progress import driver
+from ..progress.thread import THREAD
+from . import recipe_table
 
 OPEN, BUSY, NUMBERS, TABLE, OUTCOME, ROW, HELD_SEND, HELD_RECV, KEY = range(9)
 NONE, IN_PLACE, NDARRAY, SAVE, RESTORE, INCREF, NUMBER = range(17, 24)
@@ -19,8 +22,13 @@ HANDLE, WIDE, NULL, PROC_NULL, COMM_SELF, STARTED, OVER, TURN = range(24, 32)
 SCRATCH, SCRATCH_BYTES, SCRATCH_SHARED, SPIN_NS = range(32, 36)
 LIST, TUPLE, INTEGER, STRING, DATATYPE, LONGS, INTS, VALUE, ERR_CLEAR, DECREF = range(36, 46)
 DETAILS, CAPACITY, SEND_ARRAY, RECV_ARRAY = range(46, 50)
-LIST_SIZE, LIST_ITEM, TUPLE_SIZE, TUPLE_ITEM, ADVANCE = range(50, 55)
-CONTEXT = 55
+LIST_SIZE, LIST_ITEM, TUPLE_SIZE, TUPLE_ITEM, ADVANCE, WAIT, CONTROL, ANY_ROW = range(50, 58)
+TYPE_HANDLE, TYPE_NULL, GET_ATTR, KEYVAL, ATTRIBUTE, PREDEFINED, OP_NULL = range(58, 65)
+ENVELOPE, CONTENTS, TYPE_FREE, MPI_PACK, IS_LARGE, RECIPES, RECIPE, CONTENTS_AT = range(65, 73)
+NAMED, F90_REAL, F90_COMPLEX, F90_INTEGER, OWN_KEYVAL, HAS_OWN_OP = range(73, 79)
+CONTEXT = 79
+PLACES = 1024  # of the table of predefined datatypes and operators
+DATATYPES = {id(datatype): datatype for datatype in vars(MPI).values() if isinstance(datatype, MPI.Datatype)}
 _OBJECTS = {
     NONE: None, IN_PLACE: MPI.IN_PLACE, NDARRAY: np.ndarray, LIST: list, TUPLE: tuple, INTEGER: int, STRING: str,
     DATATYPE: MPI.Datatype, LONGS: np.dtype(np.int64), INTS: np.dtype(np.int32),
@@ -35,13 +43,28 @@ _FUNCTIONS = {
 def new(busy: np.ndarray, numbers: np.ndarray, details: np.ndarray) -> np.ndarray:
     """Return a context that serves nothing yet.
 
-    busy is a word that is not 0 while something is in flight in this process; numbers has the number of the last call
-    on this communicator and how many trace its calls; details are words for what lists say, as many as there are.
+    busy is a word that is not 0 while something is in flight in this process that only Python advances; numbers are the
+    words of counters.py for this communicator; details are words for what lists say, as many as there are.
     """
     context: np.ndarray = _common().copy()
     context[[BUSY, NUMBERS, DETAILS]] = [MPI.Get_address(array) for array in (busy, numbers, details)]
-    context[[CAPACITY, ADVANCE]] = len(details), advance.address
+    context[CAPACITY] = len(details)
     return context
+
+
+_attribute = np.zeros(2, np.int64)  # where MPI puts an attribute, and whether there is one
+
+
+@cache
+def _predefined() -> np.ndarray:
+    """Return a hash table of the addresses of MPI's own datatypes and operators; see signature.is_predefined."""
+    table = np.zeros(PLACES, np.int64)
+    for thing in (*DATATYPES, *(id(op) for op in vars(MPI).values() if isinstance(op, MPI.Op))):
+        at = thing >> 4
+        while table[at % PLACES] not in (0, thing):
+            at += 1
+        table[at % PLACES] = thing
+    return table
 
 
 @cache
@@ -52,9 +75,32 @@ def _common() -> np.ndarray:
         context[field] = id(thing)
     for field, function in _FUNCTIONS.items():
         context[field] = ctypes.cast(getattr(ctypes.pythonapi, function), ctypes.c_void_p).value or 0
+    driver.prepare()
+    context[[ADVANCE, WAIT, CONTROL]] = advance.address, driver.wait.address, THREAD.table.at
     context[[PROC_NULL, COMM_SELF]] = MPI.PROC_NULL, handle_of(MPI.COMM_SELF)
     request = MPI.Request()
     wide = MPI._sizeof(request) == 8
     null = (ctypes.c_int64 if wide else ctypes.c_int32).from_address(MPI._addressof(request)).value
     context[[HANDLE, WIDE, NULL]] = MPI._addressof(request) - id(request), wide, null
+    context[OP_NULL] = handle_of(MPI.OP_NULL)
+    context[[TYPE_HANDLE, TYPE_NULL]] = MPI._addressof(MPI.BYTE) - id(MPI.BYTE), handle_of(MPI.DATATYPE_NULL)
+    context[[ATTRIBUTE, PREDEFINED]] = MPI.Get_address(_attribute), MPI.Get_address(_predefined())
+    from ..buffers import datatypes  # here, since kernels are compiled before MPI starts
+
+    context[[KEYVAL, OWN_KEYVAL]] = datatypes.ALIKE, datatypes.KEYVAL
+    mpi = ctypes.CDLL(MPI.__file__)
+    large = "_c" if hasattr(mpi, "MPI_Type_get_contents_c") else ""  # which MPI needs for what mpi4py makes by such
+    for at, name in (
+        (GET_ATTR, "Type_get_attr"),
+        (ENVELOPE, f"Type_get_envelope{large}"),
+        (CONTENTS, f"Type_get_contents{large}"),
+        (TYPE_FREE, "Type_free"),
+        (MPI_PACK, "Pack"),
+    ):
+        context[at] = ctypes.cast(getattr(mpi, f"MPI_{name}"), ctypes.c_void_p).value or 0
+    named = MPI.COMBINER_NAMED, MPI.COMBINER_F90_REAL, MPI.COMBINER_F90_COMPLEX, MPI.COMBINER_F90_INTEGER
+    context[[NAMED, F90_REAL, F90_COMPLEX, F90_INTEGER]] = named
+    context[IS_LARGE] = bool(large)
+    arrays = recipe_table.known, recipe_table.recipe, recipe_table.written
+    context[[RECIPES, RECIPE, CONTENTS_AT]] = list(map(MPI.Get_address, arrays))
     return context

@@ -11,30 +11,28 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
 
-from ..buffers.buffer import Buffer
-from ..buffers.vector import Vector
 from ..dispatch import execute
-from ..dispatch.methods import Invocation, Method
-from ..dispatch.prepare import Call
+from ..dispatch.call import Call
+from ..dispatch.methods import Method
 from ..dispatch.staging import aligned
 from ..engines import compiled
 from ..kernels import background
 from ..plans.plan import ALIGN
+from ..progress.operation import CallId, Operation, Raised
+from ..progress.stages import Running
 from ..runtime import cache
-from ..runtime.operation import Operation, Running
-from ..runtime.status import CallId
 from ..selection.select import Overrides
 from . import context as field
-from . import entry, signature
+from . import entry, kinds, signature
+from .described import Integers, UnknownCounts
 from .outcome import Outcome
-from .spin import spin_budget_ns
+from .packs import are_packable
 from .start import CompiledFastStart
 from .table import Key, Kind, Stats, Table
 
@@ -44,7 +42,6 @@ if TYPE_CHECKING:
 LARGEST = 256 << 10  # bytes of a plan that is kept for one kind
 MOST = 8 << 20  # and for all
 SINGLE = 256  # the largest integer that Python has one object of
-_DATATYPES = {id(datatype): datatype for datatype in vars(MPI).values() if isinstance(datatype, MPI.Datatype)}
 _let_go = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_DecRef", ctypes.pythonapi))
 
 
@@ -57,7 +54,7 @@ class CompiledFastPath:
         self.channel: Channel = weakref.proxy(channel)  # no cycle: what a channel has goes when it does
         room = min(signature.MAX_CAPACITY, 64 + 16 * channel.size)  # counts, displacements and datatypes of both sides
         self.details = np.empty(room, np.int64)
-        self.keep = channel.how_busy, channel.numbers, self.details
+        self.keep = channel.needing_python, channel.numbers, self.details
         self.context = field.new(*self.keep)
         first = MPI.Get_address(self.context)
         held = field.HELD_SEND, field.HELD_RECV
@@ -98,22 +95,25 @@ class CompiledFastPath:
 
         This runs before the call does, while the arguments still say what was parsed.
         """
-        if call.root > SINGLE or not execute.may_take_the_fast_path(call) or background.state.pending:
+        if call.root > SINGLE or not execute.is_run_by_compiled_code(call) or background.state.pending:
             return None  # of a pending kernel the table would keep NumPy's
-        if _names_another_datatype(call.invocation.send) or _names_another_datatype(call.invocation.recv):
-            return None  # insert() would find out, after more work
-        self.fast_call(*call.invocation, None, None)
+        if not are_packable(call):
+            return None
+        if not self.fast_call(*call.invocation, None, None):
+            return None  # a row serves it already, but for scratch, tags or buffers that overlap
         if not self.context.item(field.KEY + signature.METHOD):
             return None
         words = self.context[field.KEY : field.KEY + signature.KEYS].copy()
         self.context[field.KEY + signature.METHOD] = 0
-        return Key(int(self.context[field.ROW]), words, self.details[: words[signature.LENGTH]].copy())
+        row, any_row = self.context[[field.ROW, field.ANY_ROW]].tolist()
+        return Key(row, any_row, words, self.details[: words[signature.LENGTH]].copy())
 
     def insert(self, call: Call) -> None:
         """Serve calls of this kind from now on, if it has a key, and the same served the last one.
 
-        A cached call lands here only if scratch was busy or too small, or buffers overlap. The key has the addresses of
-        objects, so every dtype, datatype and root in the arguments must be the only object of its value.
+        If the last one had other counts, serve calls of all counts for which the choice and the template are the same.
+        The key has the addresses of objects, so every dtype, datatype and root in the arguments must be the only object
+        of its value.
         """
         key, invocation, prepared = call.key, call.invocation, call.prepared
         if key is None:
@@ -122,29 +122,39 @@ class CompiledFastPath:
         assert plan is not None
         if call.arguments and call.arguments.one is not None and not key.words[signature.SAME]:
             return  # other arrays of this key are not in place
-        known = self.table.kinds.get(key.row)
-        if plan.nbytes > LARGEST or (known is not None and known[0].is_of(key, known[1])):
+        if plan.nbytes > LARGEST or not kinds.are_single(invocation):
             return
-        if not all(map(_are_single, (invocation.send, invocation.recv, invocation.counts))):
+        if self._insert_any_counts(call, key):
             return
-        sides = _sides(call, invocation)
+        sides = kinds.sides(call)
         if not self.table.was_seen(key, (weakref.ref(prepared), sides)):
             return
-        if self.stats().nbytes + plan.nbytes > MOST:
+        self._put(key.row, *kinds.exact(self.channel, call, sides))
+
+    def _insert_any_counts(self, call: Call, key: Key) -> bool:
+        """Serve calls like this one whatever their counts, if the last one had others. Return whether it does."""
+        plan, choice, integers = call.prepared.plan, call.prepared.choice, Integers(call.invocation)
+        assert plan is not None
+        others = integers.others(key.details)
+        alike = key.any_words.tobytes(), others, choice.algorithm, choice.chunk_bytes, plan.lanes > 1
+        if not self.table.varies(alike, key):
+            return False
+        try:
+            kind, row = kinds.of_any_counts(self.channel, call, integers)
+        except UnknownCounts:
+            self.table.give_up(alike)
+            return False
+        if kind.nbytes > LARGEST:
+            self.table.give_up(alike)
+            return False
+        self._put(key.any_row, kind, row)
+        return True
+
+    def _put(self, at: int, kind: Kind, row: np.ndarray) -> None:
+        """Store a kind, and forget all others if they take too much memory."""
+        if self.stats().nbytes + kind.nbytes > MOST:
             self.clear()
-        execution = compiled.Execution(plan, self.channel.comm)
-        execution.bind(0, (0, 0, 0), execute.kernel_args(call, self.channel.size))
-        tables = execution.table
-        sizes, offsets = zip(*sides)
-        more = spin_budget_ns(prepared.nbytes), plan.scratch_bytes, *map(MPI.Get_address, (tables, key.details))
-        row = np.array([*key.words, *sizes, *offsets, *more], np.int64)
-        record = execute.record(call, 0)
-        leaves = _leaves((invocation.send, invocation.recv, invocation.counts))
-        strings = [leaf for leaf in leaves if isinstance(leaf, str)]
-        nbytes = plan.nbytes + key.details.nbytes
-        kept = tables, invocation.op, strings
-        kind = Kind(execution, prepared.choice, record, invocation.method, nbytes, key.details, kept)
-        self.table.put(key.row, kind, row)
+        self.table.put(at, kind, row)
         self.context[field.TURN] += 1
 
     # -- what leaves the fast path --------------------------------------------------------------------------
@@ -157,8 +167,8 @@ class CompiledFastPath:
         outcome = self.context.item(field.OUTCOME)
         if outcome == Outcome.NOT_SERVED:
             return False, None
-        table, at = self.table, int(self.context[field.ROW])
-        kind_and_row = table.kinds.get(at)
+        at = int(self.context[field.ROW])
+        kind_and_row = self.table.kinds.get(at)
         # the function began another call, which was interrupted on its way here
         if outcome == Outcome.ABANDONED or kind_and_row is None or kind_and_row[0].method is not method:
             self._leak()
@@ -169,6 +179,8 @@ class CompiledFastPath:
             self.context[field.OUTCOME] = Outcome.NOT_SERVED
             self.context[field.SCRATCH_SHARED] = 0
             self._held()
+            if (error := kind.error()) is not None:
+                raise error
             self._record(kind, form, sequence)
             return True, None
         if outcome != Outcome.UNDER_WAY:
@@ -176,10 +188,16 @@ class CompiledFastPath:
             error = kind.execution.error(-outcome)
             self.channel.fail(CallId(sequence, 0, method.spelled(form)), error)
             raise error
+        return True, self._operation(at, kind, row, form)
+
+    def _operation(self, at: int, kind: Kind, row: np.ndarray, form: str) -> Operation:
+        """Return the operation that completes the call of a kind that the function began."""
+        table, sequence = self.table, self.channel.sequence
         # first: after an interrupt, everything that MPI may write to must be kept
         buffers: list[Any] = [self.channel.scratch.array]
         try:
             table.take(at)
+            kind.settle()
             buffers += self._held()
             scratch = self._lent()
             self.context[field.OUTCOME] = Outcome.NOT_SERVED
@@ -189,17 +207,21 @@ class CompiledFastPath:
 
         def finish() -> None:
             nonlocal scratch
-            self._record(kind, form, sequence)
+            if kind.packs is not None and scratch is not None:
+                kind.packs.unpack()
+            if (error := kind.error()) is None:
+                self._record(kind, form, sequence)
             if at not in table.kinds:  # of these overrides, though others may be in force by now
                 table.put(at, kind, row)
             array, scratch = scratch, None  # last, and once, as in ActiveCall.finish
             self.channel.scratch.give(array)
+            if error is not None:
+                raise Raised(error)
 
         stages = [lambda: Running(kind.execution)]
-        name = method.spelled(form)
-        operation = Operation(kind.choice, sequence, stages, finish, (kind, buffers), form, name)
+        operation = Operation(kind.choice, sequence, stages, finish, (kind, buffers), form, kind.method.spelled(form))
         operation.is_begun = True
-        return True, operation
+        return operation
 
     def leak(self) -> None:
         """Abandon what the function began, if anything. Its memory stays allocated, since MPI may still write to it."""
@@ -256,46 +278,7 @@ class CompiledFastPath:
 
     def _record(self, kind: Kind, form: str, sequence: int) -> None:
         if self.channel.traces:
+            kind.settle()
             messages, nbytes, _ = kind.execution.progress
-            record = replace(kind.record, form=form, sequence=sequence, fast_path=True)
+            record = replace(kind.record_of_call(), form=form, sequence=sequence, fast_path=True)
             self.channel.record(replace(record, messages=messages, bytes=nbytes))
-
-
-def _sides(call: Call, invocation: Invocation) -> tuple[tuple[int, int], tuple[int, int]]:
-    """For either side the bytes of its array, if it is used, and where in it the call's data begins."""
-    if call.arguments is None:
-        return (0, 0), (0, 0)
-    return _side(invocation.send, call.arguments.send), _side(invocation.recv, call.arguments.recv)
-
-
-def _side(message: Any, buffer: Buffer | Vector | None) -> tuple[int, int]:
-    array = message[0] if isinstance(message, (list, tuple)) else message
-    nbytes = array.nbytes if isinstance(array, np.ndarray) and buffer is not None else 0
-    return nbytes, buffer.address - MPI.Get_address(array) if buffer is not None and nbytes else 0
-
-
-def _leaves(thing: Any) -> Iterator[Any]:
-    """Yield what lists hold, and what lists in them do."""
-    if isinstance(thing, (list, tuple)):
-        for item in thing:
-            yield from _leaves(item)
-    else:
-        yield thing
-
-
-def _names_another_datatype(message: Any) -> bool:
-    """Return whether a buffer argument has a datatype beside its buffer that is none of MPI's own."""
-    if type(message) is np.ndarray:
-        return False
-    return isinstance(message, (list, tuple)) and any(
-        isinstance(part, MPI.Datatype) and id(part) not in _DATATYPES for part in message
-    )
-
-
-def _are_single(thing: Any) -> bool:
-    """Return whether there is one object each of all dtypes and datatypes in such: of NumPy's own, and of MPI's."""
-    if isinstance(thing, np.ndarray):
-        return thing.dtype.isbuiltin != 0 and thing.dtype is np.dtype(thing.dtype.type)
-    if isinstance(thing, (list, tuple)):
-        return all(type(item) is int or _are_single(item) for item in thing)
-    return not isinstance(thing, MPI.Datatype) or id(thing) in _DATATYPES

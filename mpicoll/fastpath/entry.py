@@ -29,20 +29,19 @@ from ..engines.compiled import (
     TESTALL,
     UNIT,
     WAITING,
-    call_int,
-    call_long,
     line_of,
 )
 from ..kernels import memory
 from ..kernels.background import Request, instead_of
 from ..kernels.cache import native
 from ..kernels.deferred import njit
-from ..kernels.memory import line, load, load_short, table
+from ..kernels.memory import call_int, call_long, line, load, table
 from ..plans import plan
+from ..progress import table as progress
 from ..runtime import counters
-from ..runtime.counters import BROKEN, CALLS, NUMBERS, TRACES
+from ..runtime.counters import BROKEN, CALLS, IN_FLIGHT, NUMBERS, TRACES
 from . import context as field
-from . import outcome, signature
+from . import outcome, pack, rebind, recipe, recipe_table, signature, spin
 from .signature import (
     DATA,
     KEYS,
@@ -58,57 +57,103 @@ NANOSECONDS = 10_000_000  # in the walker before signals, stalls and other opera
 WAYS = 4  # rows that a kind may be in, one behind the other
 # columns of a row, which begins with its key
 SEND_BYTES, RECV_BYTES, SEND_OFFSET, RECV_OFFSET, SPIN_NS, NEEDED, TABLES, KNOWN_DETAILS = range(KEYS, KEYS + 8)
-COLUMNS = KEYS + 8
+VARIES = KEYS + 8  # the address of what rebind.py takes, 0 where counts are part of the kind
+PACKS = KEYS + 9  # of what pack.py takes, 0 where nothing is to be packed
+ERRORS = KEYS + 10  # of a word that is 1 if the function of a user's operator raised, 0 for other operators
+COLUMNS = KEYS + 11
 _METH_FASTCALL = 0x80
 NOT_SERVED, UNDER_WAY, COMPLETED, ABANDONED = map(int, outcome.Outcome)  # plain numbers, for numba
 tag = njit(plan.tag)
 
 
 @njit
-def look_up(context):  # type: ignore[no-untyped-def]
-    """Return the row of what was found, which ROW names then; or where ROW says that it may be put."""
-    first, free = context[field.ROW], -1
+def is_kind(context, row):  # type: ignore[no-untyped-def]
+    """Return whether a row serves the call: as it is, or with these counts too."""
+    varies = row[VARIES]
+    for i in range(KEYS):
+        asked, known = context[field.KEY + i], row[i]
+        if varies != 0 and i in (SEND_COUNT, RECV_COUNT):
+            asked, known = min(asked, 0), min(known, 0)
+        if asked != known:
+            return False
+    length = row[LENGTH]
+    if length > 0:
+        details, kept = line(context[field.DETAILS], length), line(row[KNOWN_DETAILS], length)
+        for i in range(length):
+            if details[i] != kept[i] and (varies == 0 or line(load(varies + 8 * rebind.MASK), length)[i] == 0):
+                return False
+    return varies == 0 or rebind.fits(context, varies)
+
+
+@njit
+def look_up(context, where):  # type: ignore[no-untyped-def]
+    """Return whether a row from the one that context names at `where` serves the call.
+
+    context names that row then; else one that the call may be put in.
+    """
+    first, free = context[where], -1
+    begin = first & ROWS  # rows of kinds with any counts begin behind the others
     for way in range(WAYS):
-        at = (first + way) & (ROWS - 1)
+        at = begin + ((first + way) & (ROWS - 1))
         row = line(context[field.TABLE] + 8 * COLUMNS * at, COLUMNS)
-        same = True
-        for i in range(KEYS):
-            same &= row[i] == context[field.KEY + i]
-        if same and context[field.KEY + LENGTH] > 0:
-            asked, known = line(context[field.DETAILS], row[LENGTH]), line(row[KNOWN_DETAILS], row[LENGTH])
-            for i in range(row[LENGTH]):
-                same &= asked[i] == known[i]
-        if same:
-            context[field.ROW] = at
+        if row[METHOD] == 0:
+            free = at if free < 0 else free
+        elif is_kind(context, row):
+            context[where] = at
             return True
-        if free < 0 and row[METHOD] == 0:
-            free = at
     if free < 0:  # one that was there must go: not always the same
-        free = (first + context[field.TURN] % WAYS) & (ROWS - 1)
-    context[field.ROW] = free
+        free = begin + ((first + context[field.TURN] % WAYS) & (ROWS - 1))
+    context[where] = free
     return False
 
 
 @njit
-def run(context, at, nanoseconds):  # type: ignore[no-untyped-def]
-    """Walk the bound tables at an address from the start: DONE, WAITING or minus an error code of MPI's."""
+def bind_counts(context, row):  # type: ignore[no-untyped-def]
+    """Bind the plan of a row to the counts of the call, and set what follows from them in the row."""
+    at = row[VARIES]
+    rebind.rebind(at)
+    words = line(at, rebind.WORDS)
+    for s in range(2):
+        side = rebind.SIDES + s * rebind.SIDE
+        nbytes = context[field.KEY + (RECV_COUNT if s else SEND_COUNT)] * words[side + rebind.ITEMSIZE]
+        row[SEND_BYTES + s] = nbytes if words[side + rebind.IS_USED] else 0
+        row[SEND_OFFSET + s] = words[side + rebind.OFFSET]
+    row[SPIN_NS] = spin.spin_budget(words[rebind.NBYTES])
+    geometry = line(words[rebind.GEOMETRY], rebind.LANE_SCRATCH + 1)
+    row[NEEDED] = geometry[rebind.LANE_SCRATCH] * min(geometry[rebind.LANES], words[rebind.WINDOW])
+
+
+@njit
+def run(context, at, nanoseconds, goes_on):  # type: ignore[no-untyped-def]
+    """Walk the bound tables at an address from the start: DONE, WAITING or minus an error code of MPI's.
+
+    It advances all other plans in flight, too. goes_on: continue as long as anything moves, unless the program works
+    meanwhile and the driver has a processor of its own.
+    """
     tables = table(at, compiled.START + 1, 2)
     units = tables[compiled.STATE, 1]
     state, begin = table(tables[compiled.STATE, 0], units, UNIT), table(tables[compiled.START, 0], units, UNIT)
-    progress = line_of(tables, compiled.PROGRESS)
+    line_of(tables, compiled.PROGRESS)[:] = 0
     state[:] = begin
-    progress[:] = 0
-    thread = call_long(context[field.SAVE], ())
-    code = call_long(context[field.ADVANCE], (at, nanoseconds))
+    walk = context[field.ADVANCE], at, tables[compiled.PROGRESS, 0]
+    thread, moved = call_long(context[field.SAVE], ()), 0
+    code = call_long(context[field.WAIT], (context[field.CONTROL], *walk, nanoseconds))
+    control = line(context[field.CONTROL], progress.CONTROL)
+    is_hidden = control[progress.BEGUN] != 0 and control[progress.WORKS_ON] != 0 and control[progress.CONTENDED] == 0
+    while code == WAITING and goes_on and not is_hidden:
+        before, moved = moved, progress.moves(tables[compiled.PROGRESS, 0])
+        if moved == before:
+            break
+        code = call_long(context[field.WAIT], (context[field.CONTROL], *walk, spin.IDLE_NS))
     call_long(context[field.RESTORE], (thread,))
     return code
 
 
 @njit
-def end(context, tables, code, request):  # type: ignore[no-untyped-def]
-    """Store the outcome. Return True, with the request complete, if the call completed and nothing traces it."""
+def end(context, tables, code, request, errors):  # type: ignore[no-untyped-def]
+    """Store the outcome. Return True, with the request complete, if the call completed and Python need not know."""
     context[field.OUTCOME] = COMPLETED if code == DONE else UNDER_WAY if code == WAITING else code
-    if code != DONE or load(context[field.NUMBERS] + 8 * TRACES) != 0:
+    if code != DONE or load(context[field.NUMBERS] + 8 * TRACES) != 0 or (errors != 0 and load(errors) != 0):
         return False
     context[field.OUTCOME] = NOT_SERVED
     context[field.OVER], context[field.SCRATCH_SHARED] = 1, 0
@@ -134,14 +179,16 @@ def fast_call(this, arguments, n):  # type: ignore[no-untyped-def]  # noqa: C901
     """Carry out a collective and return Python's 0; return 1 if the slow path must, with the progress in OUTCOME.
 
     With a null request as the sixth argument it spins for a limited time, and returns 0 if the request is complete.
-    With seven arguments it only computes the call's key and row.
+    With seven arguments it only computes the call's key and the rows that it may be put in; 0 if a row serves it.
     """
     context = line(load(this + DATA), field.CONTEXT)
     context[field.KEY + METHOD] = 0
     if n > 6:
+        known = False
         if context[field.OPEN] != 0 and find(context, arguments):
-            look_up(context)
-        return call_long(context[field.NUMBER], (1,))
+            known = look_up(context, field.ROW)
+            known |= look_up(context, field.ANY_ROW)
+        return call_long(context[field.NUMBER], (0 if known else 1,))
     if context[field.OUTCOME] == COMPLETED:  # the previous caller was interrupted before it recorded its call
         context[field.OUTCOME], context[field.SCRATCH_SHARED] = NOT_SERVED, 0
         release_buffers(context)
@@ -150,11 +197,16 @@ def fast_call(this, arguments, n):  # type: ignore[no-untyped-def]  # noqa: C901
         return call_long(context[field.NUMBER], (1,))
     if context[field.OPEN] == 0 or n < 5 or load(context[field.BUSY]) != 0 or not find(context, arguments):
         return call_long(context[field.NUMBER], (1,))
-    if not look_up(context):
-        return call_long(context[field.NUMBER], (1,))
+    if not look_up(context, field.ROW):
+        if not look_up(context, field.ANY_ROW):
+            return call_long(context[field.NUMBER], (1,))
+        context[field.ROW] = context[field.ANY_ROW]
     row = line(context[field.TABLE] + 8 * COLUMNS * context[field.ROW], COLUMNS)
+    if row[VARIES] != 0:
+        bind_counts(context, row)
     numbers = line(context[field.NUMBERS], NUMBERS)
-    if row[NEEDED] > context[field.SCRATCH_BYTES] or numbers[BROKEN + (numbers[CALLS] + 1) % plan.SEQUENCES] != 0:
+    tags = (numbers[CALLS] + 1) % plan.SEQUENCES
+    if row[NEEDED] > context[field.SCRATCH_BYTES] or numbers[BROKEN + tags] != 0 or numbers[IN_FLIGHT + tags] != 0:
         return call_long(context[field.NUMBER], (1,))
     send, recv = context[field.SEND_ARRAY], context[field.RECV_ARRAY]
     if row[SEND_BYTES] > 0 and row[RECV_BYTES] > 0:
@@ -168,12 +220,18 @@ def fast_call(this, arguments, n):  # type: ignore[no-untyped-def]  # noqa: C901
     if row[RECV_COUNT] >= 0:
         bases[1] = load(recv + DATA) + row[RECV_OFFSET]
     bases[2], context[field.SCRATCH_SHARED] = context[field.SCRATCH], 1 if row[NEEDED] > 0 else 0
+    if row[PACKS] != 0:
+        from_ = load(send + DATA) if row[SEND_COUNT] >= 0 else 0
+        to = load(recv + DATA) if row[RECV_COUNT] >= 0 else 0
+        pack.pack(row[PACKS], context[field.SCRATCH], from_, to, bases)
     numbers[CALLS] += 1
     call[TAG] = tag(numbers[CALLS], 0, 0)
     call_long(context[field.INCREF], (send,))  # another thread may remove them from the caller's list meanwhile
     call_long(context[field.INCREF], (recv,))
-    code = run(context, row[TABLES], NANOSECONDS if n == 5 else row[SPIN_NS])
-    served = end(context, tables, code, 0 if n == 5 else load(arguments + 40))
+    code = run(context, row[TABLES], NANOSECONDS if n == 5 else row[SPIN_NS], n > 5)
+    if code == DONE and row[PACKS] != 0:
+        pack.unpack(row[PACKS])
+    served = end(context, tables, code, 0 if n == 5 else load(arguments + 40), row[ERRORS])
     context[field.HELD_SEND], context[field.HELD_RECV] = send, recv
     if served:  # else Python releases them when MPI no longer uses this memory
         release_buffers(context)
@@ -188,13 +246,13 @@ def fast_start(this, arguments, n):  # type: ignore[no-untyped-def]
         context[field.OUTCOME] = ABANDONED
         return call_long(context[field.NUMBER], (1,))
     handle = load(arguments) + context[field.HANDLE]
-    active = (load(handle) if context[field.WIDE] else load_short(handle)) != context[field.NULL]
+    active = recipe.handle_at(context, handle) != context[field.NULL]
     if context[field.OPEN] == 0 or load(context[field.BUSY]) != 0 or active:
         return call_long(context[field.NUMBER], (1,))
     tables, started = table(context[field.TABLE], compiled.START + 1, 2), line(context[field.STARTED], 1)
     started[0] += 1
-    code = run(context, context[field.TABLE], context[field.SPIN_NS])
-    return call_long(context[field.NUMBER], (0 if end(context, tables, code, load(arguments)) else 1,))
+    code = run(context, context[field.TABLE], context[field.SPIN_NS], True)
+    return call_long(context[field.NUMBER], (0 if end(context, tables, code, load(arguments), 0) else 1,))
 
 
 def finish(this, arguments, n):  # type: ignore[no-untyped-def]
@@ -228,7 +286,8 @@ _defining = threading.Lock()  # threads may come first together, and Python goes
 def _definition(function: Callable[..., Any]) -> _Definition:
     with _defining:
         if function not in _defined:
-            modules = field, outcome, signature, compiled, counters, plan, memory
+            own = field, outcome, pack, rebind, recipe, recipe_table, signature, spin
+            modules = *own, compiled, counters, plan, memory, progress
             sources = [str(module.__file__) for module in modules]
             with instead_of(Request(__name__, "prepare")):
                 address = native(function, ["int64"] * 3, "int64", also=sources)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..dispatch.call import Call
 from ..dispatch.methods import Method
-from ..dispatch.prepare import Call
 from ..kernels.background import NotCompiled
+from ..progress.operation import Operation
 from ..runtime.agreement import COMPILING
 from ..runtime.fast_path import FastPath
-from ..runtime.operation import Operation
 from ..selection.select import Overrides
 
 if TYPE_CHECKING:

@@ -3,13 +3,18 @@
 A buffer is None, MPI.IN_PLACE, an aligned contiguous numpy.ndarray, or a list or tuple of mpi4py's forms that begins
 with one: `[array, count, displacement, datatype]`, `[array, counts, displacements, datatype]` or a shorter one. An
 array is known by its dtype object and number of elements, and two by whether they begin at one address too: a
-reduction is in place then. What else a list holds are the details: integers and arrays
-of integers by their values, so that a list whose counts have changed is another kind; datatypes and typecodes by their
-addresses. Nothing here runs Python's code: what would have to (other sequences, other numbers) is no kind.
+reduction is in place then. What else a list holds are the details: integers and arrays of integers by their values, so
+that a list whose counts have changed is another kind; typecodes and MPI's own datatypes by their addresses, and
+datatypes that a program has made by the addresses of their facts (see buffers/datatypes.py). Nothing here runs
+Python's code: what would have to (other sequences, other numbers) is no kind.
+
+A row may also be of a kind with any counts: then neither the number of elements nor the integers among the details
+are compared.
 """
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from functools import cache
 from typing import Any
@@ -18,12 +23,12 @@ import numpy as np
 from mpi4py import MPI
 
 from ..buffers.peek import peek
-from ..engines.compiled import call_long
 from ..kernels.deferred import njit
-from ..kernels.memory import line, load, load_short
+from ..kernels.memory import call_int, call_long, line, load, load_short
 from . import context as field
+from .recipe import alike_of, handle_at
 
-ROWS = 256
+ROWS = 256  # of kinds with counts of their own, and as many behind them of kinds with any counts
 # places in a key
 METHOD, OPERATOR, ROOT, SEND, SEND_COUNT, RECV, RECV_COUNT, SAME, LENGTH = range(9)
 KEYS = 9
@@ -82,6 +87,44 @@ def numbers(context, array):  # type: ignore[no-untyped-def]
 
 
 @njit
+def is_predefined(context, thing):  # type: ignore[no-untyped-def]
+    """Return whether an object is one of MPI's own datatypes or operators."""
+    at = thing >> 4
+    while True:
+        known = load(context[field.PREDEFINED] + 8 * (at % field.PLACES))
+        if known == thing or known == 0:
+            return known != 0
+        at += 1
+
+
+@njit
+def handle_of(context, thing):  # type: ignore[no-untyped-def]
+    """Return the handle in a datatype or an operator of mpi4py's."""
+    return handle_at(context, thing + context[field.TYPE_HANDLE])
+
+
+@njit
+def facts_of(context, thing):  # type: ignore[no-untyped-def]
+    """Return what tells a datatype: one of MPI's own itself, of others the address of facts; 0 if there are none.
+
+    Facts are those on the first datatype that was made alike. They are an attribute, so a handle that MPI gives to
+    another datatype has none, and then that is looked for by how it was made. The function of a user's operator gets
+    the datatype itself, so with one the facts are those on no other.
+    """
+    if is_predefined(context, thing):
+        return thing
+    handle = handle_of(context, thing)
+    if handle == context[field.TYPE_NULL]:
+        return 0
+    attribute = context[field.ATTRIBUTE]
+    keyval = context[field.OWN_KEYVAL if context[field.HAS_OWN_OP] else field.KEYVAL]
+    code = call_int(context[field.GET_ATTR], (handle, keyval, attribute, attribute + 8))
+    if code == 0 and load_short(attribute + 8) != 0:
+        return load(attribute)
+    return 0 if context[field.HAS_OWN_OP] else alike_of(context, handle)
+
+
+@njit
 def leaf(context, thing):  # type: ignore[no-untyped-def]
     """Return what holds nothing else as details; False where it cannot be told."""
     kind = load(thing + TYPE)
@@ -91,7 +134,10 @@ def leaf(context, thing):  # type: ignore[no-untyped-def]
             call_long(context[field.ERR_CLEAR], ())
             return False
         return put(context, kind, value)
-    if kind == context[field.DATATYPE] or kind == context[field.STRING] or thing == context[field.NONE]:
+    if kind == context[field.DATATYPE]:
+        known = facts_of(context, thing)
+        return known != 0 and put(context, kind, known)
+    if kind == context[field.STRING] or thing == context[field.NONE]:
         return put(context, kind, thing)
     return kind == context[field.NDARRAY] and numbers(context, thing)
 
@@ -154,6 +200,10 @@ def array_of(context, message, side):  # type: ignore[no-untyped-def]
 def find(context, arguments):  # type: ignore[no-untyped-def]
     """Put down what kind of call it is, and in which row it would be: False where it is none that a row can be of."""
     context[field.KEY + METHOD] = context[field.KEY + LENGTH] = 0
+    op = load(arguments + 24)
+    if op != context[field.NONE] and handle_of(context, op) == context[field.OP_NULL]:
+        return False  # it was freed
+    context[field.HAS_OWN_OP] = op != context[field.NONE] and not is_predefined(context, op)
     send, recv = array_of(context, load(arguments + 8), 0), array_of(context, load(arguments + 16), 1)
     if send == 0 or recv == 0:
         return False
@@ -169,20 +219,28 @@ def find(context, arguments):  # type: ignore[no-untyped-def]
         root = 0
     context[field.SEND_ARRAY], context[field.RECV_ARRAY] = send, recv
     context[field.KEY + METHOD] = load(arguments)
-    context[field.KEY + OPERATOR], context[field.KEY + ROOT] = load(arguments + 24), root
+    context[field.KEY + OPERATOR], context[field.KEY + ROOT] = op, root
     context[field.KEY + SEND] = load(send + DTYPE) if sends >= 0 else send
     context[field.KEY + RECV] = load(recv + DTYPE) if receives >= 0 else recv
     context[field.KEY + SEND_COUNT], context[field.KEY + RECV_COUNT] = sends, receives
     both = sends >= 0 and receives >= 0
     context[field.KEY + SAME] = both and load(send + DATA) == load(recv + DATA)
-    mixed, length = sends * 31 + receives, context[field.KEY + LENGTH]
+    mixed, length = 0, context[field.KEY + LENGTH]
     for i in (METHOD, OPERATOR, ROOT, SEND, RECV):
         mixed = mixed * 31 + (context[field.KEY + i] >> 4)
+    context[field.ANY_ROW] = ROWS + row_of(mixed)
+    mixed = (mixed * 31 + sends) * 31 + receives
     details = line(context[field.DETAILS], length)
     for i in range(length):
         mixed = mixed * 31 + details[i]
-    context[field.ROW] = (mixed ^ (mixed >> 8) ^ (mixed >> 16)) & (ROWS - 1)
+    context[field.ROW] = row_of(mixed)
     return True
+
+
+@njit
+def row_of(mixed):  # type: ignore[no-untyped-def]
+    """Return the first of the rows that a kind of call may be in, from a hash of its key."""
+    return (mixed ^ (mixed >> 8) ^ (mixed >> 16)) & (ROWS - 1)
 
 
 @cache
@@ -194,6 +252,8 @@ def check() -> str | None:
     for thing in (np.zeros(2), [1, 2], (1, 2), 1, "f", MPI.FLOAT):
         if _word(id(thing) + TYPE) != id(type(thing)):
             return "Python's objects are not laid out as its header files have it"
+    if not _has_attributes():
+        return "mpi4py's datatypes are not laid out as is thought here"
     for array in (np.zeros((3, 5), np.float32), np.zeros((4, 6, 2))[1:, ::2].T):
         words = [_word(id(array) + at) for at in (DATA, DTYPE)] + [_word(id(array) + at, 4) for at in (NDIM, FLAGS)]
         right = [array.ctypes.data, id(array.dtype), array.ndim, array.flags.num]
@@ -201,6 +261,26 @@ def check() -> str | None:
         if words != right or first is None or [_word(first + 8 * i) for i in range(array.ndim)] != [*array.shape]:
             return "NumPy's arrays are not laid out as its header files have it"
     return None
+
+
+def _has_attributes() -> bool:
+    """Return whether an attribute of a datatype is the address of the object that it was set to."""
+    from ..buffers import datatypes  # here, since kernels are compiled before MPI starts
+
+    datatype, value = MPI.BYTE.Dup(), np.zeros(2, np.int64)
+    thing = object()
+    datatype.Set_attr(datatypes.KEYVAL, thing)
+    try:
+        get_attr = ctypes.CDLL(MPI.__file__).MPI_Type_get_attr
+        handle, at = ctypes.c_int64(MPI._handleof(datatype)), MPI.Get_address(value)
+        code = get_attr(handle, ctypes.c_int(datatypes.KEYVAL), ctypes.c_void_p(at), ctypes.c_void_p(at + 8))
+        offset, nbytes = MPI._addressof(datatype) - id(datatype), MPI._sizeof(datatype)
+        held = _word(id(datatype) + offset, nbytes)
+        of_type = {MPI._addressof(thing) - id(thing) for thing in (MPI.BYTE, MPI.SUM)}
+        handles = of_type == {offset} and held == MPI._handleof(datatype) % (1 << 8 * nbytes)
+        return code == 0 and bool(value[1]) and value[0] == id(thing) and handles
+    finally:
+        datatype.Free()
 
 
 def _word(at: int, nbytes: int = 8) -> int | None:

@@ -25,7 +25,7 @@ class CompiledFastStart:
 
     def __init__(self, channel: Channel, execution: compiled.Execution, started: np.ndarray, nbytes: int) -> None:
         """For an execution that is bound for good, of a call of nbytes; started is where the number of starts is."""
-        self.keep = execution, started, channel.how_busy, channel.numbers, np.empty(0, np.int64)
+        self.keep = execution, started, channel.needing_python, channel.numbers, np.empty(0, np.int64)
         self.context = field.new(*self.keep[2:])
         self.tables = execution.table
         self.context[field.TABLE], self.context[field.STARTED] = map(MPI.Get_address, (self.tables, started))

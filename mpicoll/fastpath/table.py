@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..buffers.operators import Operator
+from ..dispatch.call import Prepared
 from ..dispatch.methods import Method
-from ..dispatch.prepare import Prepared
 from ..engines import compiled
-from ..runtime.operation import Record
+from ..runtime.record import Record
 from ..selection.select import Choice
 from . import entry, signature
+from .any_counts import AnyCounts
+from .packs import Packs
 
 SEEN = 4 * signature.ROWS  # kinds that were served once and whose plans are recorded
 
 
 @dataclass(frozen=True)
 class Key:
-    """The key of a kind of call: the words that its row in the function's table begins with, or would begin with."""
+    """The key of a kind of call: the words that its row in the function's table begins with, or would begin with.
+
+    any_row: where its row would be if it were served whatever its counts.
+    """
 
     row: int
+    any_row: int
     words: np.ndarray
     details: np.ndarray
 
@@ -32,13 +40,29 @@ class Key:
         """Return a hash, which two kinds share only by a rare chance."""
         return hash((self.words.tobytes(), self.details.tobytes()))
 
+    @property
+    def any_words(self) -> np.ndarray:
+        """Return the words without counts."""
+        words: np.ndarray = self.words.copy()
+        words[COUNTS] = np.minimum(words[COUNTS], 0)
+        return words
 
+
+COUNTS = [signature.SEND_COUNT, signature.RECV_COUNT]
 Seen = tuple["weakref.ref[Prepared]", tuple[tuple[int, int], ...]]  # the plan of a call, and the sides of its buffers
+
+
+Counts = tuple[bytes, bytes]
+NEVER: Counts = b"", b""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A cached kind of call: an execution that lacks only buffers and a tag; keep has the objects of its key."""
+    """A cached kind of call: an execution that lacks only buffers and a tag; keep has the objects of its key.
+
+    any_counts binds the execution to the counts of each call; it is None where they are part of the kind. packs says
+    what is packed and unpacked, None for nothing. operator is a user's, which keeps the errors of its function.
+    """
 
     execution: compiled.Execution
     choice: Choice
@@ -47,10 +71,30 @@ class Kind:
     nbytes: int
     details: np.ndarray
     keep: Any
+    any_counts: AnyCounts | None = None
+    packs: Packs | None = None
+    operator: Operator | None = None
 
-    def is_of(self, key: Key, row: np.ndarray) -> bool:
-        """Return whether this kind has that key; row is this kind's own."""
-        return np.array_equal(row[: signature.KEYS], key.words) and np.array_equal(self.details, key.details)
+    def error(self) -> BaseException | None:
+        """Return the error that the function of a user's operator raised in the last call, once."""
+        errors = self.operator.errors if self.operator is not None else None
+        if not errors:
+            return None
+        first = errors[0]
+        errors.clear()
+        return first
+
+    def settle(self) -> None:
+        """Have the execution's plan say what the last call was bound to."""
+        if self.any_counts is not None:
+            self.any_counts.settle()
+
+    def record_of_call(self) -> Record:
+        """Return the record of the last call, once settled, without what it did."""
+        if self.any_counts is None:
+            return self.record
+        plan = self.execution.plan
+        return replace(self.record, nbytes=self.any_counts.call_bytes, lanes=plan.lanes, received=plan.received_bytes)
 
 
 class Stats(NamedTuple):
@@ -66,9 +110,10 @@ class Table:
     """Kinds of calls by their row, as Python has them and as the function does."""
 
     def __init__(self) -> None:
-        self.rows = np.zeros((signature.ROWS, entry.COLUMNS), np.int64)
+        self.rows = np.zeros((2 * signature.ROWS, entry.COLUMNS), np.int64)
         self.kinds: dict[int, tuple[Kind, np.ndarray]] = {}
         self.seen: OrderedDict[int, Seen] = OrderedDict()  # by a hash of the key and the details
+        self.served: OrderedDict[Hashable, Counts] = OrderedDict()  # by what is alike in calls of any counts
 
     def was_seen(self, key: Key, served: Seen) -> bool:
         """Return whether the same plan served the last call of that kind; record this one for the next."""
@@ -77,6 +122,21 @@ class Table:
         if len(self.seen) > SEEN:
             self.seen.popitem(last=False)
         return before == served
+
+    def varies(self, alike: Hashable, key: Key) -> bool:
+        """Return whether the last call that was alike had other counts; record those of this one for the next."""
+        counts = self.served.get(alike)
+        if counts is NEVER:
+            return False
+        self.served[alike] = now = (key.words.tobytes(), key.details.tobytes())
+        self.served.move_to_end(alike)
+        if len(self.served) > SEEN:
+            self.served.popitem(last=False)
+        return counts is not None and counts != now
+
+    def give_up(self, alike: Hashable) -> None:
+        """Have varies() return False for calls that are alike."""
+        self.served[alike] = NEVER
 
     def put(self, at: int, kind: Kind, row: np.ndarray) -> None:
         """Store a kind in a row, replacing the previous one."""
@@ -88,6 +148,7 @@ class Table:
         self.rows[:] = 0
         self.kinds.clear()
         self.seen.clear()
+        self.served.clear()
 
     def take(self, at: int) -> tuple[Kind, np.ndarray] | None:
         """Remove the kind in a row and return it, None if there is none."""

@@ -14,7 +14,8 @@ from ..schedules.liveness import Place
 from ..schedules.partial_sums import partial_sums
 from ..schedules.schedule import Schedule
 from . import lowering
-from .lowering import Home, Lowering
+from .lowering import Lowering
+from .places import Home, segment
 from .plan import CODED, FOLD, FOLD_SCALE, OUT, Coding, Counts, Float32, Plan
 from .rows import Row, merged
 
@@ -45,7 +46,7 @@ class SumsInFloat32(Lowering):
         self.rounding: dict[Place, int] = {}  # by place: the step whose fold rounds
         places_by_step: dict[int, list[Place]] = {}
         for place, at in self.last_write.items():
-            if place not in self.kept or not self.size(place[1]):
+            if place not in self.kept:
                 continue
             is_partial = self.sums.writes(self.rank, number, place)
             due = max(at, self.last_read.get(place, -1)) if is_partial else at
@@ -60,7 +61,7 @@ class SumsInFloat32(Lowering):
 
     def _fold(self, place: Place, sources: list[Home]) -> None:
         if self.rounding.get(place) == self.index:
-            self._write(place, sources, (OUT, self.output_at(place[1]), None))
+            self._write(place, sources, self._output(place[1]))
         else:
             own = self.homes[place]
             landed = next((home for home in sources if home[0] == CODED and home is not own), None)
@@ -87,7 +88,7 @@ class SumsInFloat32(Lowering):
         return known if known is not None and known[0] == CODED else self._room(place[1], True)
 
     def _merged(self, rows: list[Row]) -> list[Row]:
-        return merged(rows, with_codes=True) if self.lanes == 1 else rows
+        return merged(rows, with_codes=True) if self.single else rows
 
     def _divide(self, places: Sequence[Place], local: Sequence[Local]) -> None:
         """Round what is still in float32, and divide what is rounded in this step."""
@@ -95,8 +96,8 @@ class SumsInFloat32(Lowering):
         for place in places:
             home, row = self.homes[place], self.wrote.get(place)
             if home[0] == CODED:
-                to: Home = OUT, self.output_at(place[1]), None
-                self.finish.append((kind, 0, [self._segment(place, to), self._segment(place, home)], -1))
+                to = self._output(place[1])
+                self.finish.append((kind, 0, [segment(to), segment(home)], -1))
                 self._move(place, to)
             elif row is not None and len(self.finish[row][2]) > 2:
                 self.finish[row] = (kind, *self.finish[row][1:])

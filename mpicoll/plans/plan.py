@@ -1,8 +1,8 @@
 """The plan: the flat tables by which an engine runs one rank's part of a collective.
 
-A plan is made once per (schedule, rank, counts, element size, in place or not, chunk, window) and cached. Its rows say
-which messages to post and which blocks to fold. A lane is one chunk of every block. The offsets in the tables are those
-of lane 0; those of any other lane follow:
+A plan is made once per (schedule, rank, counts, element size, in place or not, chunk, window), from a template that is
+without counts (see template.py), and cached. Its rows say which messages to post and which blocks to fold. A lane
+is one chunk of every block. The offsets in the tables are those of lane 0; those of any other lane follow:
 
     INPUT, OUTPUT   offset + lane * slice
     SCRATCH         offset + slot * lane_scratch,  slot = lane mod window
@@ -217,6 +217,11 @@ class PlanTables:
 @dataclass(frozen=True, eq=False)
 class Plan(PlanTables):
     """The plan of one rank for some counts and an element size, step by step. Engines run its rolled form."""
+
+
+def wider(table: np.ndarray) -> np.ndarray:
+    """Return a table with a column of zeros behind the others: in the form that engines run (see rolled.py)."""
+    return np.hstack([table, np.zeros((len(table), 1), np.int64)])
 
 
 def is_staged(schedule: Schedule, rank: int) -> bool:

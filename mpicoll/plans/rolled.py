@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .plan import RECV, Plan, PlanTables
+from .plan import RECV, Plan, PlanTables, wider
 
 LONGEST = 2  # steps of a body: what is received in one step is sent on in the next
 FEWEST = 3  # turns that are worth a loop
@@ -74,10 +74,12 @@ def rolled(plan: Plan) -> RolledPlan:
             rolled_plan = _rolled(plan, np.array(loops, np.int64))
             if equal(unrolled(rolled_plan), plan):  # else two sums were equal by chance
                 return rolled_plan
-    once = np.ones((len(plan.steps), 2), np.int64)
-    return RolledPlan(
-        _wider(plan.rows), _wider(plan.segments), np.hstack([plan.steps, once]), plan.strands, *plan.scalars
-    )
+    return RolledPlan(wider(plan.rows), wider(plan.segments), once(plan.steps), plan.strands, *plan.scalars)
+
+
+def once(steps: np.ndarray) -> np.ndarray:
+    """Return the steps of a plan as steps of which none is a loop."""
+    return np.hstack([steps, np.ones((len(steps), 2), np.int64)])
 
 
 def following(step: int, turn: int, body: int, turns: int) -> tuple[int, int]:
@@ -108,11 +110,6 @@ def equal(one: Plan, other: Plan) -> bool:
     """Return whether two plans are the same in every number."""
     tables = zip(one.tables, other.tables, strict=True)
     return one.scalars == other.scalars and all(np.array_equal(a, b) for a, b in tables)
-
-
-def _wider(table: np.ndarray) -> np.ndarray:
-    """Return a table with a column of zeros behind the others."""
-    return np.hstack([table, np.zeros((len(table), 1), np.int64)])
 
 
 def _rolled(plan: Plan, loops: np.ndarray) -> RolledPlan:

@@ -1,4 +1,4 @@
-"""Rows and segments while a plan is made: which of them become one, and the tables they end in."""
+"""Rows and segments while a template is made: which of them become one, and the tables they end in."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .plan import CODED, RECV, SEND, Plan
+from .plan import CODED
 
-Segment = tuple[int, int, int]  # base; offset and length in bytes
+Segment = tuple[int, int, int]  # base, first entry, number of entries; see template.py
 Row = tuple[int, int, list[Segment], int]  # kind, peer, segments, stage
 
 
 def joined(segments: Sequence[Segment]) -> list[Segment]:
-    """Return the segments but for empty ones, with neighbours in memory as one."""
+    """Return the segments, with neighbours in memory as one."""
     out: list[Segment] = []
     at = first = end = -1  # of the last one: base, offset and the byte behind it
     for base, offset, length in segments:
-        if not length:
-            continue
         if base == at and offset == end:
             end += length
             out[-1] = (base, first, end - first)
@@ -50,34 +48,30 @@ class Tables:
 
     def __init__(self) -> None:
         self.rows, self.segments, self.steps, self.strands = (array("q") for _ in range(4))
-        self.n_rows = self.n_segments = self.n_steps = self.most_messages = 0
+        self.n_rows = self.n_segments = self.n_steps = 0
         self.begun = 0
 
     def add_step(self, post: Sequence[Row], finish: Sequence[Row]) -> None:
         """Add a step: rows to post, and rows to finish with."""
         first, posts = self.n_rows, self.n_rows + len(post)
-        messages = 0
         for kind, peer, pieces, stage in (*post, *finish):
             begin = self.n_segments
             self.n_segments += len(pieces)
             self.rows.extend((kind, peer, begin, self.n_segments, stage))
             for piece in pieces:
                 self.segments.extend(piece)
-            messages += kind in (SEND, RECV)
         self.n_rows = posts + len(finish)
         self.n_steps += 1
         self.steps.extend((first, posts, self.n_rows))
-        self.most_messages = max(self.most_messages, messages)
 
     def end_strand(self) -> None:
         """End a strand with the last step that was added."""
         self.strands.extend((self.begun, self.n_steps))
         self.begun = self.n_steps
 
-    def plan(self, slice_: int, lanes: int, window: int, lane_scratch: int, itemsize: int, *coding: int) -> Plan:
-        """Return the plan that has these tables."""
-        shaped = _table(self.rows, 5), _table(self.segments, 3), _table(self.steps, 3), _table(self.strands, 2)
-        return Plan(*shaped, slice_, lanes, window, lane_scratch, self.most_messages, itemsize, *coding)
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return rows, segments, steps and strands."""
+        return _table(self.rows, 5), _table(self.segments, 3), _table(self.steps, 3), _table(self.strands, 2)
 
 
 def _follows(a: Segment, b: Segment, with_codes: bool) -> bool:

@@ -19,6 +19,7 @@ class Cache:
 
     def __init__(self) -> None:
         self.tables: OrderedDict[Hashable, Kinds] = OrderedDict()
+        self.templates: Kinds = {}  # from which plans are bound, whatever overrides are in force
         self.order: deque[tuple[Kinds, Hashable, int]] = deque()
         self.nbytes = 0
         self.lock = threading.Lock()
@@ -49,5 +50,6 @@ class Cache:
             for table in self.tables.values():
                 table.clear()
             self.tables.clear()
+            self.templates.clear()
             self.order.clear()
             self.nbytes = 0

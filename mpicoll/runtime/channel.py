@@ -7,8 +7,6 @@ operations in flight. Every handle on the communicator shares one channel (see c
 from __future__ import annotations
 
 import logging
-import os
-import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
@@ -21,42 +19,27 @@ from ..engines import selftest
 from ..errors import CommError, EngineError
 from ..kernels import background
 from ..plans.plan import SEQUENCES
+from ..progress.faults import contained
+from ..progress.operation import CallId, Operation
+from ..progress.queue import Queue, needing_python
 from ..schedules.collectives import PERSISTENT
 from ..selection.select import NATIVE, Choice, Overrides
-from . import duplicate, progress, watchdog
+from . import duplicate, watchdog
 from .agreement import COMPILING, Agreed, agree, inherited, with_compiled_kernels
 from .cache import Cache
-from .counters import BROKEN, CALLS, NUMBERS, TRACES
+from .counters import BROKEN, CALLS, IN_FLIGHT, NUMBERS, TRACES
 from .fast_path import FastPath
-from .faults import contained
 from .free_barrier import FreeBarrier
-from .operation import Operation, Record, Sink
 from .peer_status import PeerStatus
+from .record import Record, Sink
 from .scratch import Scratch
-from .status import RECENT, CallId, Failure, describe
+from .status import RECENT, Failure, describe
 from .tags import TagPool
 
 LOG = logging.getLogger("mpicoll")
-SPIN = 0.01  # seconds an engine may run before signals, the watchdog and other operations are served
-
 LIVE: dict[int, Channel] = {}  # the channels that are not freed, by id()
-_busy: set[Channel] = set()  # channels with something in flight
-_how_busy = np.zeros(1, np.int64)  # their number, which fastpath/entry.py reads
-_busy_lock = threading.RLock()
 LEAKED: list[Any] = []  # memory to which MPI may write until the end of the process
 OpenFastPath = Callable[["Channel"], FastPath]
-
-
-def anything_in_flight() -> bool:
-    """Return whether a collective is under way on any communicator of this process."""
-    return bool(_busy)
-
-
-def advance_all(but: Channel | None = None) -> None:
-    """Advance what is in flight on every communicator, except where another thread is doing so."""
-    for channel in list(_busy):
-        if channel is not but:
-            channel.poll(blocking=False)
 
 
 class Channel:
@@ -81,22 +64,18 @@ class Channel:
         self.agreed: Agreed = self._agree() if parent is None else inherited(parent.agreed, parent.comm, self.comm)
         self.settings = self.agreed.settings
         self.cache = Cache()
-        self.numbers, self.how_busy = np.zeros(NUMBERS, np.int64), _how_busy
+        self.numbers, self.needing_python = np.zeros(NUMBERS, np.int64), needing_python
         self.open_fast_path, self.kernels = open_fast_path, background.state.generation
         self.fast_path = open_fast_path(self)
         background.poll()  # starts the compiler process where kernels are missing
         self.override(Overrides())
-        self.in_flight: list[Operation] = []
-        self.slots: dict[int, Operation] = {}
-        self.lock = threading.RLock()
+        self.queue = Queue(self, self.numbers[IN_FLIGHT:], self.settings.progress)
         self.traces: list[Sink] = []
         self.said: set[str] = set()
         self.leaked: list[Any] = []  # operations that broke off with messages posted: their memory must stay
         self.scratch = Scratch(self.fast_path)
         self.freed = False  # whether the user's communicator is
-        self.over = False  # whether the private ones are, too
         self.persistent = TagPool(self)
-        self.started: dict[int, np.ndarray] = {}  # how often each persistent collective was, by the call that made it
         self.failures: list[Failure] = []  # the last errors by which this rank left calls
         self.peer_status = PeerStatus(self.comm)
         self.free_barrier = FreeBarrier(self.comm)
@@ -148,7 +127,7 @@ class Channel:
         background.poll()
         if self.kernels == background.state.generation:
             return
-        with self.lock:
+        with self.queue.lock:
             self.kernels = background.state.generation
             agreed, self.agreed = self.agreed, with_compiled_kernels(self.agreed, self.comm)
             if self.agreed.engine != agreed.engine:
@@ -199,121 +178,24 @@ class Channel:
                 f"{self.sequence + 1} would use the same tags; use another communicator, such as comm.Dup()"
             )
 
-    def _is_busy(self, busy: bool) -> None:
-        with _busy_lock:
-            (_busy.add if busy else _busy.discard)(self)
-            _how_busy[0] = len(_busy)
+    # -- what its queue tells it: see progress/queue.py ---------------------------------------------------
 
-    def launch(self, operation: Operation) -> None:
-        """Put an operation in flight. If it has the tags of an earlier one, it begins when that one is done."""
-        with self.lock:
-            if operation.form == PERSISTENT:  # these have tags of their own
-                operation.start = self._next_start(operation)
-            elif operation.choice.algorithm != NATIVE:  # and these use none
-                slot = operation.sequence % SEQUENCES
-                operation.after = operation.after or self.slots.get(slot)
-                self.slots[slot] = operation
-            self.in_flight.append(operation)
-            self._is_busy(True)
+    def operation_ended(self, operation: Operation) -> None:
+        """Keep the memory of an operation that broke off, and its error for other ranks."""
+        if operation.broke_off:
+            has_own_tags = operation.form == PERSISTENT or operation.choice.algorithm == NATIVE
+            self.leak(operation, None if has_own_tags else operation.sequence)
+        if operation.error is not None:  # no name for it here: its traceback holds this frame
+            self.fail(operation.call_id, operation.error)
 
-    def begin(self, operation: Operation) -> float:
-        """Launch an operation for which the caller waits later, and return when that was."""
-        since = progress.THREAD.enter()
-        with self.lock:
-            self.launch(operation)
-            if not operation.is_begun:
-                self.step(0.0)
-        self.background()
-        progress.THREAD.leave()
-        return since
+    def operation_interrupted(self, operation: Operation, error: BaseException) -> None:
+        """Keep the error by which this rank left a call that is still in flight."""
+        self.fail(operation.call_id, error)
 
-    def _next_start(self, operation: Operation) -> int:
-        """Return which start of a persistent collective this is. One that was begun elsewhere is counted already."""
-        started = self.started[operation.sequence]
-        started += not operation.is_begun
-        return int(started[0])
-
-    def run(self, operation: Operation) -> None:
-        """Launch an operation and wait for it, advancing all others too. Raises the operation's error."""
-        self.launch(operation)
-        try:
-            self.wait(operation)
-        except BaseException as error:
-            if not operation.done:  # a signal handler raised: the call is still in flight, without a waiter
-                self.fail(operation.call_id, error)
-            raise
-
-    def wait(self, operation: Operation) -> None:
-        """Advance everything in this process until this operation is done. Raises the operation's error."""
-        self.advance_until_done(operation)
-        self.tell(operation)
-
-    def tell(self, operation: Operation) -> None:
-        """Raise the error of an operation that is done, once; the communicator's error handler is called before."""
-        try:
-            operation.tell()
-        except MPI.Exception as error:
-            self.call_errhandler(error)
-            raise
-
-    def advance_until_done(self, operation: Operation) -> None:
-        """Advance everything in this process until this operation is done, without raising its error."""
-        progress.THREAD.waiters.add(thread := threading.get_ident())
-        try:
-            while not operation.done:
-                with self.lock:
-                    if operation.done:
-                        break
-                    alone = len(self.in_flight) == len(_busy) == 1
-                    self.turn(SPIN if alone else 0.0)
-                if not operation.done and not alone:
-                    advance_all(but=self)
-                    os.sched_yield()
-        finally:
-            progress.THREAD.waiters.discard(thread)
-
-    def turn(self, seconds: float) -> None:
-        """Advance every operation once; if none ends, have the watchdog check for stalls."""
-        if not self.step(seconds):
-            with contained("the watchdog"):
-                watchdog.watch(self, time.monotonic())
-
-    def step(self, seconds: float) -> bool:
-        """Advance every operation once. Return whether any ended."""
-        ended = [operation for operation in self.in_flight if operation.step(seconds)]
-        for operation in ended:
-            if operation.broke_off:
-                has_own_tags = operation.form == PERSISTENT or operation.choice.algorithm == NATIVE
-                self.leak(operation, None if has_own_tags else operation.sequence)
-            if self.slots.get(operation.sequence % SEQUENCES) is operation:
-                del self.slots[operation.sequence % SEQUENCES]
-            self.in_flight.remove(operation)
-            if operation.error is not None:  # no name for it here: its traceback holds this frame
-                self.fail(operation.call_id, operation.error)
-        if not self.in_flight:
-            self._is_busy(False)
-        return bool(ended)
-
-    def poll(self, blocking: bool = True) -> bool:
-        """Make one pass over what is in flight, and return whether anything is left.
-
-        Not blocking: make none if another thread is at it.
-        """
-        if not self.lock.acquire(blocking):
-            return True
-        try:
-            if self.in_flight and not self.over:
-                self.turn(0.0)
-            if not self.in_flight:  # an error or an interrupt in an earlier pass may have left it busy
-                self._is_busy(False)
-            return bool(self.in_flight)
-        finally:
-            self.lock.release()
-
-    def background(self) -> None:
-        """Have the progress thread advance what is in flight."""
-        if self.in_flight and self.settings.progress and progress.ProgressThread.possible():
-            progress.THREAD.watch(self)
+    def check_stalls(self) -> None:
+        """Have the watchdog check what is in flight."""
+        with contained("the watchdog"):
+            watchdog.watch(self, time.monotonic())
 
     # -- reports ----------------------------------------------------------------------------------------
 
@@ -339,7 +221,7 @@ class Channel:
 
     def is_watched(self) -> bool:
         """Return whether the watchdog may still report something in flight, or abort the run for it."""
-        return any(self.settings.abort or not operation.reported for operation in self.in_flight)
+        return any(self.settings.abort or not operation.reported for operation in self.queue.in_flight)
 
     def trace(self, sink: Sink) -> None:
         """Append the records of all calls to this sink too."""
@@ -362,14 +244,6 @@ class Channel:
             self.said.add(choice.why)
             LOG.warning("%s runs native: %s", choice.collective, choice.why)
 
-    def drain(self) -> None:
-        """Complete what is in flight."""
-        while self.in_flight:
-            with self.lock:
-                self.turn(0.0)
-            advance_all(but=self)
-            os.sched_yield()
-
     # -- the end ----------------------------------------------------------------------------------------
 
     def leave(self) -> None:
@@ -383,7 +257,7 @@ class Channel:
     def is_quiet(self) -> bool:
         """Return whether every rank has left and nothing is in flight. Answer status messages, and never wait."""
         self.respond()
-        joins = not self.in_flight and not self.leaked and self.peer_status.is_drained
+        joins = not self.queue.in_flight and not self.leaked and self.peer_status.is_drained
         return joins and self.free_barrier.is_complete()
 
     def free(self, drain: bool = True) -> None:
@@ -393,15 +267,15 @@ class Channel:
         Operations that broke off keep their memory, since messages of other ranks may still arrive in it. Where notes
         may still be on their way the communicator stays: MPI would give its context to another, and them with it.
         """
-        if self.over:
+        if self.queue.closed:
             return
         if drain:
-            self.drain()
+            self.queue.drain()
         quiet = drain and self.is_quiet()
-        with self.lock:
+        with self.queue.lock:
             self.leave()
-            self.over = True
-            self._is_busy(False)
+            self.queue.closed = True
+            self.queue.is_busy(False)
             self.fast_path.leak()
             self.fast_path.clear()
             self.cache.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..plans.plan import SEQUENCES
 
-# of the last call, of who traces, of the calls whose tags may not be used again
+# of the last call, of who traces, of the calls whose tags may not be used again, and whether those of one are in flight
 CALLS, TRACES, BROKEN = range(3)
-NUMBERS = BROKEN + SEQUENCES
+IN_FLIGHT = BROKEN + SEQUENCES
+NUMBERS = IN_FLIGHT + SEQUENCES

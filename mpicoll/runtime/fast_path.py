@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..progress.operation import Operation
 from ..selection.select import Overrides
-from .operation import Operation
 
 
 class FastPath(Protocol):

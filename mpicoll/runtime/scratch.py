@@ -12,6 +12,12 @@ from .fast_path import FastPath
 KEPT = 64 << 20  # bytes that are kept for the next call
 
 
+def room(nbytes: int) -> int:
+    """Return the bytes to allocate: a power of two where they are kept, so that counts that grow need few arrays."""
+    power = 1 << max(0, nbytes - 1).bit_length()
+    return power if power + ALIGN <= KEPT else nbytes
+
+
 class Scratch:
     """One array, or none while a call uses it; the fast path may share it."""
 
@@ -36,7 +42,7 @@ class Scratch:
                 kept, self.array = self.array, None
         if kept is not None and len(kept) >= nbytes + ALIGN:
             return kept
-        return np.empty(nbytes + ALIGN, np.uint8)
+        return np.empty(room(nbytes) + ALIGN, np.uint8)
 
     def give(self, array: np.ndarray | None) -> None:
         """Keep the larger of this array and the kept one for the next call.

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import mpi4py
 
 from ..errors import MpicollError, spans
+from ..progress.operation import CallId
 
 LONG = 300  # characters that an error takes in an answer
 MANY = 64  # calls under way in an answer
@@ -31,17 +32,6 @@ _ENTRANCES = tuple(
     os.path.join(_PACKAGE, *module)
     for module in (("comm", "methods.py"), ("comm", "requests.py"), ("comm", "persistent.py"), ("torch", "calls.py"))
 )
-
-
-class CallId(NamedTuple):
-    """A call under way, as every rank knows it: its number, how often a persistent one was started, its method."""
-
-    call: int
-    start: int
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.name} (call {self.call}{f', start {self.start}' if self.start else ''})"
 
 
 class Failure(NamedTuple):

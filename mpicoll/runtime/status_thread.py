@@ -15,7 +15,8 @@ from typing import Protocol
 
 from mpi4py import MPI
 
-from .faults import attempt, contained, log_once
+from ..progress.faults import attempt, contained, log_once
+from ..progress.queue import Queue
 from .peer_status import EXIT_TAG
 from .status import last_error
 
@@ -30,12 +31,10 @@ class Peer(Protocol):
     """A communicator whose ranks get answers: a channel."""
 
     comm: MPI.Intracomm
+    queue: Queue
 
     def respond(self) -> None:
         """Answer ranks that ask where this one is."""
-
-    def poll(self) -> bool:
-        """Progress what is in flight, and answer."""
 
     def notify_exit(self) -> None:
         """Tell every rank that this one has ended."""
@@ -122,7 +121,7 @@ class StatusThread:
         }:
             for channel in left:
                 with contained("advancing what is in flight"):
-                    channel.poll()
+                    channel.queue.poll()
                 channel.respond()
             seconds = time.monotonic() - began
             if not notified and (seconds > EXIT_WAIT or self.error is not None):

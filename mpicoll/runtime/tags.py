@@ -15,9 +15,11 @@ import numpy as np
 from mpi4py import MPI
 
 from ..plans.plan import SEQUENCES
+from ..progress.operation import Operation
+from ..progress.queue import Queue
+from ..progress.stages import Gathering, RequestStage, Stage
 from ..selection.select import native_choice
 from . import duplicate
-from .operation import Gathering, Operation, RequestStage, Stage
 
 
 class FastStart(Protocol):
@@ -31,9 +33,7 @@ class CommState(Protocol):
     """The channel that slots belong to."""
 
     comm: MPI.Intracomm
-
-    def run(self, operation: Operation) -> None:
-        """Run an operation to its end, advancing all others."""
+    queue: Queue
 
     def next_sequence(self) -> int:
         """Return the number of a call."""
@@ -102,7 +102,7 @@ class TagPool:
         stage: Stage = begin()  # now, in the order of calls
         choice = native_choice("a persistent collective", "finding tags for it")
         sequence = self.channel.next_sequence()
-        self.channel.run(Operation(choice, sequence, [lambda: stage], lambda: None, stage, name=name))
+        self.channel.queue.run(Operation(choice, sequence, [lambda: stage], lambda: None, stage, name=name))
         return stage
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from ..stderr import say
 
 if TYPE_CHECKING:
     from .channel import Channel
-    from .operation import Record
+    from .record import Record
 
 
 class Log:

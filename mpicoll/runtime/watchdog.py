@@ -7,17 +7,17 @@ says that a rank raised an error, ended or made another call, so that waiting ca
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
 from mpi4py import MPI
 
 from ..errors import StallError
+from ..progress.faults import attempt, contained
+from ..progress.operation import Operation
+from ..progress.queue import Queue
 from ..selection.select import NATIVE
 from ..selection.settings import Settings
 from ..stderr import last_words, say
-from .faults import attempt, contained
-from .operation import Operation
 from .peer_status import POLL_INTERVAL, PeerStatus
 from .status import MANY, Answer, Failure, Finding, ending, find, location, tell
 from .status_thread import STATUS_THREAD
@@ -36,11 +36,8 @@ class Watched(Protocol):
     rank: int
     settings: Settings
     peer_status: PeerStatus
-    lock: Any
-    in_flight: list[Operation]
-    started: dict[int, np.ndarray]
+    queue: Queue
     failures: list[Failure]
-    over: bool
     entered: int
 
     def compares(self, sequence: int) -> bool:
@@ -90,8 +87,8 @@ def answer(channel: Watched) -> Answer:
     inside = inside or channel.entered > 0
     return Answer(
         channel.sequence,
-        [operation.call_id for operation in channel.in_flight[:MANY]],
-        {call: int(starts[0]) for call, starts in channel.started.copy().items()},
+        [operation.call_id for operation in channel.queue.in_flight[:MANY]],
+        {call: int(starts[0]) for call, starts in channel.queue.started.copy().items()},
         channel.failures,
         where,
         inside,
@@ -101,25 +98,25 @@ def answer(channel: Watched) -> Answer:
 
 def respond(channel: Watched) -> None:
     """Answer the status questions of other ranks, unless another thread holds the channel. Log errors of MPI."""
-    if channel.lock.acquire(blocking=False):
+    if channel.queue.lock.acquire(blocking=False):
         try:
             with contained(NOTES):
-                if not channel.over:
+                if not channel.queue.closed:
                     channel.peer_status.exchange(lambda: answer(channel))
         finally:
-            channel.lock.release()
+            channel.queue.lock.release()
 
 
 def notify_exit(channel: Watched) -> None:
     """Send all other ranks a last status: the program of this rank has ended, and it will answer no more."""
-    with channel.lock:
+    with channel.queue.lock:
         channel.peer_status.tell(channel.peer_status.others, answer(channel))
 
 
 def notify_error(channel: Watched) -> None:
     """Send the ranks that have asked a new status: this rank has raised an error since."""
-    with channel.lock, contained(NOTES):
-        if channel.peer_status.askers and not channel.over:
+    with channel.queue.lock, contained(NOTES):
+        if channel.peer_status.askers and not channel.queue.closed:
             channel.peer_status.tell(channel.peer_status.askers, answer(channel))
             channel.peer_status.askers.clear()
 
@@ -134,7 +131,7 @@ def watch(channel: Watched, now: float) -> None:
     if now - peer_status.looked < POLL_INTERVAL:
         return
     peer_status.looked = now
-    still = {operation: operation.stalled(now) for operation in channel.in_flight}
+    still = {operation: operation.stalled(now) for operation in channel.queue.in_flight}
     waiting = {operation: seconds for operation, seconds in still.items() if not operation.reported}
     ended = waiting.keys() | {operation for operation in still if operation.gives_up}
     hopeless = {operation for operation in ended if peer_status.answers and cannot_complete(operation, channel)}

@@ -36,8 +36,11 @@ class Rule(NamedTuple):
 
     def fits(self, nbytes: int, p: int) -> bool:
         """Return whether the rule may serve a call of nbytes on p ranks."""
-        enough = nbytes >= max(self.above, self.per_rank * p)
-        return enough and p >= self.ranks and (not self.only_powers_of_two or p & (p - 1) == 0)
+        return nbytes >= self.least(p) and p >= self.ranks and (not self.only_powers_of_two or p & (p - 1) == 0)
+
+    def least(self, p: int) -> int:
+        """Return the least bytes of a call on p ranks that the rule serves."""
+        return max(self.above, self.per_rank * p)
 
 
 _FEW_ROUNDS, _PIPELINED = "few rounds: latency decides", "pipelined, every link carries the vector once"

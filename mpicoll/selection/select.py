@@ -6,6 +6,7 @@ equal on every rank, so every rank chooses the same without a message.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -144,6 +145,24 @@ def choose(
         return choice
     return replace(
         choice, chunk_bytes=overrides.chunk_bytes or choice.chunk_bytes, window=overrides.window or choice.window
+    )
+
+
+def same_choice(
+    collective: str,
+    nbytes: int,
+    p: int,
+    commutative: bool,
+    overrides: Overrides,
+    nodes: Partition | None = None,
+    measured: Sequence[Rule] = (),
+) -> tuple[int, int]:
+    """Return the least and the most bytes of calls for which choose() returns what it does for nbytes."""
+    if dict(overrides.algorithms).get(collective, AUTO) != AUTO:
+        return 0, sys.maxsize
+    steps = {rule.least(p) for rule in (*rules(collective, p, commutative, nodes), *measured)} | {TOO_LARGE}
+    return max((step for step in steps if step <= nbytes), default=0), min(
+        (step - 1 for step in steps if step > nbytes), default=sys.maxsize
     )
 
 

@@ -135,7 +135,7 @@ class Calls:
         finish: Finish | None,
     ) -> TorchWork:
         is_asynchronous = getattr(options, "asyncOp", True)
-        end_range = profiling.begin(what, tensor)  # what raises here drops it, which ends it too
+        end_range = profiling.begin(what, tensor, is_asynchronous)  # what raises here drops it, which ends it too
         with self._entered():
             form = NONBLOCKING if is_asynchronous else BLOCKING
             algorithm, accumulate = getattr(self.local, "forced", ("", None))
@@ -174,7 +174,7 @@ class Calls:
         with self._entered():
             TALLY.add(Kind(self.name, what, _name(tensor.dtype), tensor.nbytes), lambda: None)
             work = make()
-            work.end_range, work.lane = profiling.begin(what, tensor), self.message_lane
+            work.end_range, work.lane = profiling.begin(what, tensor, True), self.message_lane
             work.launch(self.timeout.total_seconds())
         return work
 
@@ -218,7 +218,7 @@ class Calls:
             for follower in self.followers:
                 follower.close()
             TALLY.forget(self.name)
-            if not self.channel.in_flight:
+            if not self.channel.queue.in_flight:
                 self.comm.Free()
 
     @contextmanager

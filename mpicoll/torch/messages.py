@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ..comm.comm import Comm
 from ..errors import ArgumentError, MessageLengthError
-from ..runtime.operation import Operation, RequestStage
+from ..progress.operation import Operation
+from ..progress.stages import RequestStage
 from ..schedules.collectives import NONBLOCKING
 from ..selection.select import native_choice
 from .tensors import Finish

@@ -17,9 +17,10 @@ from torch import Tensor
 from torch.distributed import Work as TorchWork
 
 from ..errors import MessageLengthError, MismatchError
-from ..runtime.channel import Channel, advance_all
-from ..runtime.operation import Operation
-from ..runtime.progress import THREAD, ProgressThread
+from ..progress.operation import Operation
+from ..progress.queue import advance_all
+from ..progress.thread import THREAD, ProgressThread
+from ..runtime.channel import Channel
 from . import profiling
 from .callers import is_backward
 from .futures import DEFAULT, Future
@@ -93,7 +94,7 @@ class Work(TorchWork):  # type: ignore[misc]
         operation = self._operation
         operation.gives_up, operation.deadline = True, time.monotonic() + seconds
         operation.on_done = self._end
-        self._channel.begin(operation)
+        self._channel.queue.begin(operation)
         return self
 
     def _end(self) -> None:
@@ -127,8 +128,9 @@ class Work(TorchWork):  # type: ignore[misc]
         if not self._over:
             if timeout > _NO_TIMEOUT:
                 operation.deadline = min(operation.deadline, time.monotonic() + timeout.total_seconds())
-            self._channel.advance_until_done(operation)
+            self._channel.queue.advance_until_done(operation)
             self._end()
+        self.end_range()  # that of a synchronous call, if another thread saw the end
         if self._error is not None:
             raise self._error
         return True

@@ -110,7 +110,7 @@ def _watch(program: Program, rank: int, patience: float, players: Sequence[Playe
     lines += [player.label + player.doing for player in players] or ["making communicators"]
     lines += _wrong(players)
     for live in list(channel.LIVE.values()):
-        lines += [watchdog.report(operation, live, patience) for operation in live.in_flight]
+        lines += [watchdog.report(operation, live, patience) for operation in live.queue.in_flight]
     frames = sys._current_frames()
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and thread.ident in frames:

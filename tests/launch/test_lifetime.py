@@ -297,6 +297,7 @@ def test_ends_in_silence(mpiexec, tmp_path, ending):
     assert not leftovers(script)
 
 
+IMPORTS = "from mpicoll.progress import queue\nfrom mpicoll.runtime import channel"
 CYCLES = """
 comm, x, y = mpicoll.Comm(world), np.ones(3), np.zeros(3)
 def resident():
@@ -320,7 +321,7 @@ for i in range(10_000):
     if i % 1000 == 999:
         levels.append(resident())
 assert (y == p).all()
-assert len(channel.LIVE) == live and not channel._busy
+assert len(channel.LIVE) == live and not queue._busy
 assert levels[-1] - levels[0] < 2 << 20, levels
 """
 
@@ -329,6 +330,6 @@ assert levels[-1] - levels[0] < 2 << 20, levels
 def test_ten_thousand_communicators(mpiexec, tmp_path):
     """MPICH has 2,046 at a time. After a thousand, memory stays within 2 MiB without garbage collection."""
     script = tmp_path / "script.py"
-    script.write_text(HEAD + "from mpicoll.runtime import channel" + CYCLES + "say('end of', rank)\n")
+    script.write_text(HEAD + IMPORTS + CYCLES + "say('end of', rank)\n")
     done = mpiexec(2, "python", script, limit=200.0)
     assert (done.status, sorted(done.output.splitlines())) == (0, ["end of 0", "end of 1"]), done.output

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.benchmarks import loaded
+from mpicoll.benchmarks import forms, loaded
 from mpicoll.benchmarks.bench.cli import bench
 from mpicoll.benchmarks.bench.driver import Job
 from mpicoll.benchmarks.bench.harness import Harness
@@ -300,3 +300,10 @@ def test_elements_of_few_bits(comm, tmp_path, dtype):
     if comm.rank == 0:
         results = lines[1:]
         assert len(results) == 6 and all(row["valid"] and row["dtype"] == dtype for row in results)
+
+
+@pytest.mark.parametrize("name", forms.FORMS)
+def test_forms_are_right(ours, comm, name):
+    row = forms.timed(name, comm, ours, 0.001)
+    assert row.right and row.form == name and row.ours > 0
+    assert forms.table([row], comm.size).row_count == 2  # and the mean

@@ -356,7 +356,7 @@ def test_another_object_of_a_freed_communicator_is_refused(comm):
     assert channel.freed
     assert second._fast_call(mpicoll.dispatch.methods.BARRIER, None, None, None, 0) == 1
     mpicoll.Comm(comm.Dup()).Free()
-    assert channel.over and channel.comm == MPI.COMM_NULL
+    assert channel.queue.closed and channel.comm == MPI.COMM_NULL
 
 
 def test_a_communicator_that_goes_with_its_last_request(comm):
@@ -373,7 +373,7 @@ def test_a_communicator_that_goes_with_its_last_request(comm):
     under_way = ours.Iallreduce(np.ones(3), result)
     plain.Free()
     native.Free()
-    assert channel.freed and not channel.over
+    assert channel.freed and not channel.queue.closed
     for request in (messages, short):
         with pytest.raises(CommError):
             request.Start()
@@ -381,7 +381,7 @@ def test_a_communicator_that_goes_with_its_last_request(comm):
     assert (result == comm.size).all()
     messages.Free()
     mpicoll.Comm(comm.Dup()).Free()
-    assert channel.over and channel.comm == MPI.COMM_NULL
+    assert channel.queue.closed and channel.comm == MPI.COMM_NULL
     short.Free()
 
 
@@ -397,14 +397,14 @@ def test_what_is_in_flight_on_a_communicator_that_goes(comm):
     plain.Free()
     other = mpicoll.Comm(MPI.COMM_SELF.Dup())
     if comm.rank == 0:
-        assert channel.freed and not channel.over
+        assert channel.freed and not channel.queue.closed
         for rank in range(1, comm.size):
             comm.send(None, rank)
     MPI.Request.Waitall([request])
     assert (result == comm.size).all()
     other.Free()
     mpicoll.Comm(comm.Dup()).Free()
-    assert channel.over
+    assert channel.queue.closed
 
 
 @pytest.mark.mpi(min_size=2)

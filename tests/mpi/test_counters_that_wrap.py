@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from mpi4py import MPI
+from support.calls import is_ended
 
 import mpicoll
 from mpicoll.comm import proxies
@@ -62,6 +63,29 @@ def test_a_request_stands_while_others_use_every_tag(comm, monkeypatch):
 
 
 @several
+def test_a_fast_call_does_not_take_the_tags_of_one_in_flight(comm):
+    """The call whose tags those are begins once that one is done, and is no fast one."""
+    ours = mpicoll.Comm(comm)
+    small, total = np.full(3, comm.rank + 1.0), np.zeros(3)
+    for _ in range(4):
+        ours.Allreduce(small, total)
+    slow = np.full(400_000, comm.rank + 1.0)
+    with ours.using(allreduce="ring", chunk_bytes=512, window=1):
+        request = ours.Iallreduce(slow, np.zeros_like(slow))
+    number = ours._channel.sequence
+    with ours.trace() as records:
+        for call in range(number + 1, number + SEQUENCES + 2):
+            begun_alone = is_ended(request)
+            total[:] = 0
+            ours.Allreduce(small, total)
+            assert (total == comm.size * (comm.size + 1) / 2).all(), call
+            if call == number + SEQUENCES:
+                assert begun_alone or (not records[-1].fast_path and is_ended(request))
+    assert any(record.fast_path for record in records)
+    request.Wait()
+
+
+@several
 def test_more_requests_than_tags(comm, monkeypatch):
     """A second communicator has tags where the first has none left."""
     monkeypatch.setattr(proxies, "_TAGS", 4)
@@ -97,7 +121,7 @@ def test_an_interrupted_wait_keeps_its_tag(comm, monkeypatch):
     standing = Standing(ours)
     if standing.request is not None:
         with monkeypatch.context() as patch:
-            patch.setattr(standing.request._channel, "turn", interrupted)
+            patch.setattr(standing.request._channel.queue, "turn", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 standing.request.Wait()
     others = [Standing(ours.Dup()) for _ in range(5)]

@@ -16,7 +16,7 @@ from mpicoll.engines import mpi4py as mpi4py_engine
 from mpicoll.engines import selftest
 from mpicoll.errors import EngineError
 from mpicoll.kernels import background
-from mpicoll.runtime import channel as channels
+from mpicoll.progress import queue as queues
 
 each = pytest.mark.parametrize
 SPECS = list(cases.specs())
@@ -167,7 +167,7 @@ def test_a_report_leaves_messages_as_they_are(comm):
     with ours.using(engine="mpi4py", allreduce="ring"):
         request = ours.Allreduce_init(np.ones(3), y)
         for _ in range(3):
-            with ours._channel.lock:  # keeps the progress thread away
+            with ours._channel.queue.lock:  # keeps the progress thread away
                 request.Start()
                 comm.Barrier()
                 time.sleep(0.02)
@@ -199,7 +199,7 @@ def test_a_spin_ends_on_time(ours, comm, engine):
 
 def timed_spins(ours):
     """Make the broadcast, and note how long each spin of it took."""
-    spins, step = [], channels.Channel.step
+    spins, step = [], queues.Queue.step
 
     def timed(self, seconds):
         before = time.monotonic()
@@ -208,7 +208,7 @@ def timed_spins(ours):
         return ended
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(channels.Channel, "step", timed)
+        patch.setattr(queues.Queue, "step", timed)
         ours.Bcast(np.zeros(4))
     return spins
 
@@ -237,7 +237,7 @@ def test_an_interrupt_is_seen_at_once(comm, engine):
         comm.Barrier()
         if comm.rank == 0:
             ours.Bcast(buffer)
-        ours._channel.drain()       # on the others it has gone on
+        ours._channel.queue.drain()       # on the others it has gone on
         works(ours, engine)
 
 

@@ -17,14 +17,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mpi4py import MPI
+from support.calls import is_ended
 
 import mpicoll
 from mpicoll.comm import lifetime, proxies, release
 from mpicoll.errors import StallError
-from mpicoll.runtime import faults, peer_status, progress, status_thread, watchdog
-from mpicoll.runtime.channel import LIVE, Channel, anything_in_flight
+from mpicoll.progress import faults
+from mpicoll.progress import thread as progress
+from mpicoll.progress.queue import Queue, anything_in_flight
+from mpicoll.progress.thread import THREAD
+from mpicoll.runtime import peer_status, status_thread, watchdog
+from mpicoll.runtime.channel import LIVE, Channel
 from mpicoll.runtime.peer_status import PeerStatus
-from mpicoll.runtime.progress import THREAD
 from mpicoll.runtime.status_thread import STATUS_THREAD
 
 pytestmark = [
@@ -33,7 +37,7 @@ pytestmark = [
     pytest.mark.timeout(240),  # on a machine that others use too
 ]
 OURS = str(Path(mpicoll.__file__).parent)
-OUTERMOST = ("_run",)  # of a thread, with no call but those that it contains
+OUTERMOST = ("_run", "_drive")  # of a thread, with no call but those that it contains
 SECONDS = 20.0  # until a rank gives up a call that another rank left, unless notes say so before
 
 
@@ -117,7 +121,7 @@ def scenario(comm, late: bool):
     for request in requests:
         request._operation.gives_up, request._operation.deadline = True, time.monotonic() + SECONDS
     until = time.monotonic() + 0.2
-    while not all(request._operation.done for request in requests) and time.monotonic() < until:
+    while not all(map(is_ended, requests)) and time.monotonic() < until:
         time.sleep(0.002)  # the progress thread alone advances them
     errors = []
     for request, y in zip(requests, received):
@@ -159,21 +163,24 @@ def test_an_error_at_any_call_of_a_thread(comm, quick, caplog):
 def test_an_error_behind_the_last_operation(comm, quick, monkeypatch):
     """Nothing counts as under way for ever, which would keep all calls off the fast path."""
     restarted()
-    ours, own, failed = mpicoll.Comm(comm), Channel._is_busy, []
+    ours, own, failed = mpicoll.Comm(comm), Queue.is_busy, []
 
-    def once(channel, busy):
+    def once(queue, busy):
         if not busy and not failed and threading.current_thread() is not threading.main_thread():
             failed.append(True)
             raise Injected
-        own(channel, busy)
+        own(queue, busy)
 
-    monkeypatch.setattr(Channel, "_is_busy", once)
-    y, deadline = np.zeros(3), time.monotonic() + SECONDS
+    monkeypatch.setattr(Queue, "is_busy", once)
+    y, deadline, turn = np.zeros(3), time.monotonic() + SECONDS, 0
     while not comm.allreduce(bool(failed), MPI.LAND):  # the calling thread may have ended a call as it began
+        turn += 1
+        if turn % comm.size == comm.rank:
+            time.sleep(0.02)  # so that the thread ends the calls of the others
         with ours.using(allreduce="ring"):
             request = ours.Iallreduce(np.ones(3), y)
             THREAD.hurry()
-            while (not request._operation.done or anything_in_flight()) and time.monotonic() < deadline:
+            while (not is_ended(request) or anything_in_flight()) and time.monotonic() < deadline:
                 time.sleep(0.001)
             assert not anything_in_flight()
             request.Wait()
@@ -256,7 +263,7 @@ def test_an_error_of_a_callback_in_the_thread(comm, quick, error):
             time.sleep(0.05)  # so that the thread advances the collective of rank 0
         request = ours.Iallreduce(np.ones(3), np.zeros(3))
         THREAD.hurry()
-        while not request._operation.done:
+        while not is_ended(request):
             time.sleep(0.001)
         with pytest.raises(error) if raised else nullcontext():
             request.Wait()
@@ -296,7 +303,7 @@ def test_a_thread_that_ended_begins_again(comm, quick):
     THREAD.thread = threading.Thread(target=int)
     THREAD.thread.start()
     THREAD.thread.join()
-    THREAD.watch(mpicoll.Comm(comm)._channel)
+    THREAD.watch(mpicoll.Comm(comm)._channel.queue)
     assert THREAD.thread.is_alive()
 
 
@@ -307,8 +314,8 @@ def test_a_communicator_that_is_left_whatever_fails(comm, quick, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Channel, "leave", refuse)
         MPI.Intracomm(ours).Free()
-    assert channel in lifetime.LEFT or channel.over
+    assert channel in lifetime.LEFT or channel.queue.closed
     with monkeypatch.context() as patch:
         patch.setattr(Channel, "is_quiet", refuse)
         lifetime._give_back()
-    assert channel in lifetime.LEFT or channel.over
+    assert channel in lifetime.LEFT or channel.queue.closed

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 from support import cases, ops
+from support.calls import is_ended
 from support.cases import Checks
 
 import mpicoll
 from mpicoll.errors import CountMismatch, PreconditionError
-from mpicoll.runtime import progress
+from mpicoll.progress import driver, table
+from mpicoll.progress import thread as progress
 
 ALGORITHMS = [name for collective, name in cases.specs() if collective == "allreduce"]
 THREADED = MPI.Query_thread() == MPI.THREAD_MULTIPLE
@@ -199,9 +201,9 @@ def test_progress_while_the_program_computes(threaded):
     operations = several(threaded, 4)
     time.sleep(0.5)
     until = time.monotonic() + 10
-    while not all(f.request._operation.done for f in operations) and time.monotonic() < until:
+    while not all(is_ended(f.request) for f in operations) and time.monotonic() < until:
         time.sleep(0.01)
-    assert all(f.request._operation.done for f in operations)
+    assert all(is_ended(f.request) for f in operations)
     for operation in operations:
         operation.request.Wait()
     assert all(operation.right() for operation in operations)
@@ -209,35 +211,64 @@ def test_progress_while_the_program_computes(threaded):
 
 @need_thread
 @pytest.mark.mpi(min_size=2)
+@each("engine", ["compiled"], indirect=True)
+@each("other", [lambda comm: comm.allreduce(1), lambda comm: MPI.Intracomm.Split(comm).Free()])
+def test_it_goes_on_while_the_program_holds_pythons_lock(threaded, other):
+    """mpi4py holds it in calls that make a communicator, the first reduction of objects among them."""
+    fresh, x, y = threaded.Dup(), np.full(200_000, threaded.rank + 1.0), np.zeros(200_000)
+    if threaded.rank == 0:
+        time.sleep(0.1)   # all others are in Wait by then
+    request = threaded.Iallreduce(x, y)
+    if threaded.rank == 0:
+        other(fresh)
+        request.Wait()
+    else:
+        request.Wait()
+        other(fresh)
+    assert (y == threaded.size * (threaded.size + 1) / 2).all()
+    fresh.Free()
+
+
+@need_thread
+@pytest.mark.mpi(min_size=2)
 def test_the_thread_sleeps_and_is_woken(threaded):
     """Some time after the last call is over, and whenever there is another, at once or a while later."""
     thread = progress.THREAD
-    for rest in (0.0, 0.5 * progress.LINGER, 10 * progress.LINGER):
+    for rest in (0.0, 0.5e-9 * driver.LINGER, 4e-9 * driver.LINGER):
         time.sleep(rest)
         operation = Operation(threaded, 20_000)
         MPI.Request.Waitall([operation.request])   # which advances nothing of ours
         assert operation.right()
     until = time.monotonic() + 10
-    while not thread.asleep and time.monotonic() < until:
+    while not (thread.asleep and driver_sleeps()) and time.monotonic() < until:
         time.sleep(0.01)
-    assert thread.asleep and not thread.channels and not thread.waiters
+    assert thread.asleep and driver_sleeps() and not thread.queues and not thread.waiters
+
+
+def driver_sleeps():
+    return progress.THREAD.driver is None or progress.THREAD.control[table.SLEEP] == table.SLEEPS
 
 
 @need_thread
 @pytest.mark.mpi(min_size=2)
 def test_the_thread_is_out_of_the_way_while_somebody_waits(threaded, monkeypatch):
-    """Who waits advances everything; the thread goes on with it when he does not."""
-    passes = []
-    monkeypatch.setattr(progress.THREAD, "_pass", passes.append)    # of a thread that looks, and does nothing
+    """A thread that waits advances everything; without one, the progress threads do."""
+    in_python = []
+    monkeypatch.setattr(progress.THREAD, "_pass", lambda: in_python.append(1))    # of a thread that does nothing
+
+    def passes():
+        return len(in_python) + progress.THREAD.control.item(table.PASSES)
+
     if threaded.rank:
         time.sleep(0.5)
+    before = passes()
     operation = Operation(threaded, 100)
     if threaded.rank == 0:
         time.sleep(0.1)
-        assert passes
-    passes.clear()     # where this rank came late, of what was in flight on other communicators too
+        assert passes() > before
+    before = passes()     # where this rank came late, of what was in flight on other communicators too
     operation.request.Wait()       # rank 0 for 0.4 s, in which there is time for thousands
-    assert len(passes) < 20
+    assert passes() - before < 80
     monkeypatch.undo()
     assert operation.right() and not progress.THREAD.waiters
 
@@ -295,7 +326,7 @@ def test_an_error_on_the_way_surfaces_when_it_completes(ours, monkeypatch, how):
         second = ours.Iallreduce(np.zeros(3), np.zeros(3))
         until = time.monotonic() + 20
         while not second._operation.done and time.monotonic() < until:
-            ours._channel.poll()
+            ours._channel.queue.poll()
     third = Operation(ours)
     with pytest.raises(Broken, match="on the way"):
         complete(second, how)

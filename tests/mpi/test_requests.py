@@ -443,7 +443,7 @@ def test_dropped_while_under_way(ours, form):
     works(ours)
     until = time.monotonic() + 20
     while not (got == ours.size).all() and time.monotonic() < until:
-        ours._channel.poll()
+        ours._channel.queue.poll()
     assert (got == ours.size).all()
     works(ours)
 

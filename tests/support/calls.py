@@ -116,3 +116,8 @@ def together(*functions: Callable[[], Any]) -> None:
     with Checks() as checks:
         checks.that(not stuck, f"{stuck} threads are stuck")
         checks.that(not errors, *map(repr, errors))
+
+
+def is_ended(request):
+    """Whether a collective is complete. A call of a kind seen before may be so as it begins, with no operation."""
+    return request._operation is None or request._operation.done

@@ -240,11 +240,13 @@ def check(checks: Checks, comm: mpicoll.Comm, plain: MPI.Intracomm, case: Case, 
           times: int = 0, **how: int) -> None:
     """Run a case by one algorithm on one engine, and hold it against MPI's own.
 
-    So often that the last call goes the fast path where there is one; or `times`.
+    So often that the last call goes the fast path where there is one, which has seen no such call; or `times`.
     """
     said = (case, spec, engine, how)
     times = times or (AGAIN if engine == "compiled" and type(comm) is mpicoll.Comm else 1)
     with comm.using(engine=engine, **{case.collective: spec}, **how), comm.trace() as records:
+        if type(comm) is mpicoll.Comm:
+            comm._open().fast_path.clear()
         outcomes = [case.run(comm) for _ in range(times)]
     want = expected(plain, case)
     for outcome in outcomes:

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 DELIVERING, KILLED, FULL_DISK, FAILING = "delivering", "killed", "full disk", "failing"
-PACKAGES = ("kernels", "engines", "fastpath")  # of mpicoll, that have compiled functions
+PACKAGES = ("kernels", "plans", "engines", "progress", "fastpath")  # of mpicoll, that have compiled functions
 
 
 def command(seconds: float = 0.0, go: Path | str = "", way: str = DELIVERING) -> tuple[str, ...]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
+
+from mpicoll.torch import profiling
 
 LATE = 0.3  # seconds
 
@@ -34,6 +37,23 @@ def test_operations_that_are_waited_for(ours, ranks):
     assert [shapes for _, shapes, _ in found[:2]] == [[[3, 5]], [[3, 5]]]
 
 
+@pytest.mark.parametrize("is_asynchronous", [False, True])
+def test_a_range_whose_end_another_thread_sees(is_asynchronous):
+    """It is as long as it was open; torch's profiler would leave it open if that thread exited it."""
+
+    def run():
+        end = profiling.begin("mine", torch.ones(3), is_asynchronous)
+        other = threading.Thread(target=end)
+        other.start()
+        other.join()
+        end()
+        end()
+        time.sleep(LATE)
+
+    ((_, shapes, seconds),) = events(run)
+    assert seconds < LATE / 2 and shapes == ([] if is_asynchronous else [[3]])
+
+
 @pytest.mark.mpi(min_size=2)
 def test_an_operation_under_way_and_a_message(ours, rank):
     """They last as long as they are under way, and not only as long as their call."""
@@ -43,7 +63,8 @@ def test_an_operation_under_way_and_a_message(ours, rank):
         if rank == 1:
             time.sleep(LATE)
         kept.append(dist.all_reduce(x, group=ours, async_op=True))
-        kept[0].wait()
+        while not kept[0].is_completed():
+            time.sleep(0.01)
         time.sleep(2 * LATE)
         if rank == 1:
             time.sleep(LATE)

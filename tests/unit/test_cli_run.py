@@ -14,7 +14,7 @@ from support import command as by_hand
 
 from mpicoll.cli.program import Program
 from mpicoll.cli.run import parse_using
-from mpicoll.runtime.operation import Record
+from mpicoll.runtime.record import Record
 from mpicoll.runtime.trace import Tally
 from mpicoll.selection.select import Overrides
 

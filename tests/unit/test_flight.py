@@ -11,7 +11,7 @@ from mpi4py import MPI
 from mpicoll.dispatch.execute import ActiveCall
 from mpicoll.engines import mpi4py as reference
 from mpicoll.errors import MismatchError, RequestError
-from mpicoll.runtime.operation import GLANCE, Operation, Raised
+from mpicoll.progress.operation import GLANCE, Operation, Raised
 
 
 class Stage:

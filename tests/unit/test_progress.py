@@ -1,13 +1,22 @@
-"""What the progress thread learns from a program: whether to wake up when it starts something."""
+"""The progress threads: what they learn from a program, and how they advance plans and channels."""
 
 from __future__ import annotations
 
+import ctypes
+import itertools
+import os
+import random
 import threading
 import time
 
+import numpy as np
 import pytest
 
-from mpicoll.runtime.progress import ProgressThread
+from mpicoll.engines.protocol import CompiledStep
+from mpicoll.kernels.memory import address_of
+from mpicoll.progress import driver, table
+from mpicoll.progress import thread as progress
+from mpicoll.progress.thread import ProgressThread
 
 LIMIT = 20.0  # seconds that the thread has to do what it does in milliseconds
 
@@ -15,8 +24,12 @@ LIMIT = 20.0  # seconds that the thread has to do what it does in milliseconds
 class Channel:
     """Something in flight that takes a number of passes."""
 
-    def __init__(self, passes):
+    def __init__(self, passes, is_driven=False):
         self.in_flight, self.done = [None] * passes, threading.Event()
+        self.is_driven = is_driven
+
+    def needs_python(self):
+        return bool(self.in_flight) and not self.is_driven
 
     def poll(self):
         if self.in_flight:
@@ -24,6 +37,14 @@ class Channel:
         if not self.in_flight:
             self.done.set()
         return bool(self.in_flight)
+
+
+@pytest.fixture
+def thread():
+    """Threads that nothing else uses."""
+    made = ProgressThread()
+    yield made
+    made.stop()
 
 
 @pytest.fixture
@@ -51,38 +72,245 @@ def program(thread, clock, steps):
     ("sw", False), ("s-w", True), ("s.w", False), ("ssssssss.w.w.w.w.w.w.w.w", False),
     ("s-s-w", True), ("s-s-ww", True), ("s-w-sw", False), ("-sw", False), ("s-w-s-w", True), ("ss-ww", True),
 ])
-def test_work_between_a_start_and_its_wait_is_seen(clock, steps, works_on):
-    thread = ProgressThread()
+def test_work_between_a_start_and_its_wait_is_seen(thread, clock, steps, works_on):
     program(thread, clock, steps)
     assert thread.works_on == works_on
 
 
 @pytest.mark.parametrize("works_on", [False, True])
-def test_a_start_wakes_the_thread_where_the_program_works_on(works_on):
-    thread = ProgressThread()
-    thread.thread, thread.works_on = threading.current_thread(), works_on     # one that looks at nothing
-    thread.watch(Channel(1))
-    assert thread.wake.is_set() == works_on
+@pytest.mark.parametrize("is_driven", [False, True])
+def test_a_start_wakes_who_advances_it_where_the_program_works_on(thread, works_on, is_driven, monkeypatch):
+    monkeypatch.setattr(thread, "start", lambda: None)
+    thread.works_on = works_on
+    thread.control[table.SLEEP] = table.RESTS
+    thread.watch(Channel(1, is_driven))
+    assert thread.wake.is_set() == (works_on and not is_driven)
+    assert thread.wake_driver.is_set() == works_on
 
 
-def test_it_goes_on_with_what_nobody_waits_for_and_sees_that_it_was_needed():
-    thread, channel = ProgressThread(), Channel(50)
+def test_the_thread_advances_a_queue_without_a_waiter_and_learns_that_it_was_needed(thread):
+    channel = Channel(50)
     thread.watch(channel)
     assert channel.done.wait(LIMIT) and thread.works_on
     other = Channel(3)
     thread.watch(other)
     assert other.done.wait(LIMIT)
     thread.stop()
-    assert thread.thread is None
+    assert thread.thread is None and thread.driver is None
 
 
-def test_it_leaves_what_somebody_waits_for_alone():
-    thread, channel = ProgressThread(), Channel(1000)
-    thread.waiters.add(1)
+def test_the_thread_leaves_queues_to_a_thread_that_waits(thread):
+    channel = Channel(1000)
+    thread.add_waiter()
     thread.watch(channel)
     time.sleep(0.1)
     assert len(channel.in_flight) == 1000
     channel.in_flight = [1]
-    thread.waiters.clear()
+    thread.remove_waiter()
     assert channel.done.wait(LIMIT)
+
+
+# -- plans that compiled code advances
+
+
+STEP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+
+
+class Plan:
+    """A plan whose steps are a Python function of (argument, nanoseconds)."""
+
+    def __init__(self, function):
+        self.counters, self.function = np.zeros(3, np.int64), STEP(function)
+        address = ctypes.cast(self.function, ctypes.c_void_p).value
+        self.step = CompiledStep(address, 1, address_of(self.counters), ValueError)
+
+
+def eventually(condition):
+    """Wait until a condition holds; return whether it did in time."""
+    until = time.monotonic() + LIMIT
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.001)
+    return condition()
+
+
+def advanced(thread, plan):
+    """Return the row of a plan that the driver advances."""
+    row = thread.row()
+    row.put(plan.step)
+    thread.hurry()
+    return row
+
+
+def countdown(calls, code):
+    """Return a plan that ends by a code after so many calls, and the list of its calls."""
+    made = []
+
+    def function(argument, nanoseconds):
+        made.append(threading.current_thread().name)
+        return code if len(made) >= calls else table.UNDER_WAY
+
+    return Plan(function), made
+
+
+@pytest.mark.parametrize("code", [1, -5])
+def test_the_driver_advances_a_plan_and_says_how_it_ended(thread, code):
+    thread.start()
+    plan, made = countdown(20, code)
+    row = advanced(thread, plan)
+    assert eventually(lambda: len(made) == 20)
+    assert [row.advance(0.0) for _ in range(3)] == [code] * 3     # an interrupt may have it asked again
+    row.put(plan.step)
+    assert row.advance(0.0) == code and len(made) == 20, "a plan that has ended began again"
+    assert thread.driver is not None and set(made) == {made[0]}
+    row.give_up()
+    row.give_up()
+    assert len(thread.table.free) == table.ROWS
+
+
+@pytest.mark.parametrize("program_works", [False, True])
+@pytest.mark.parametrize("until_when", ["never", "the plan is there", "the plan is there, and no queue"])
+def test_a_sleeping_driver_is_woken_by_a_plan(thread, until_when, program_works):
+    """At once, or when a thread no longer waits that would have advanced it."""
+    thread.start()
+    thread.works_on = True      # so that it sleeps until it is woken
+    assert eventually(lambda: thread.asleep and thread.control[table.SLEEP] == table.SLEEPS)
+    thread.works_on = program_works
+    (plan, made), row, queue = countdown(5, 1), thread.row(), Channel(1, is_driven=True)
+    if until_when != "never":
+        thread.add_waiter()
+    thread.put(row, plan.step)
+    if until_when == "the plan is there, and no queue":
+        thread.remove_waiter()
+    thread.watch(queue)
+    if until_when == "the plan is there":
+        thread.remove_waiter()
+    assert eventually(lambda: len(made) == 5)
+    row.give_up()
+
+
+def test_a_plan_that_was_given_up_is_not_advanced(thread):
+    thread.start()
+    plan, made = countdown(10**9, 1)
+    row = advanced(thread, plan)
+    assert eventually(lambda: len(made) >= 5)
+    row.give_up()
+    before = len(made)
+    time.sleep(0.1)
+    assert 5 <= before == len(made)
+
+
+def test_no_thread_advances_a_plan_that_is_held(thread):
+    thread.start()
+    plan, made = countdown(10**9, 1)
+    row = thread.row()
+    row.put(plan.step)
+    with row.held():
+        before = len(made)
+        thread.hurry()
+        time.sleep(0.05)
+        assert row.advance(0.001) == table.UNDER_WAY and len(made) == before
+    assert eventually(lambda: len(made) > before)
+    row.give_up()
+
+
+def test_a_waiting_thread_advances_all_plans(thread):
+    plans = [countdown(n, 1) for n in (10**9, 30)]
+    rows = [thread.row() for _ in plans]
+    for row, (plan, _) in zip(rows, plans):
+        row.put(plan.step)
+    thread.wait(LIMIT)
+    assert len(plans[1][1]) == 30 and len(plans[0][1]) >= 29
+    assert [row.advance(0.0) for row in rows] == [table.UNDER_WAY, 1]
+    before, began = len(plans[0][1]), time.monotonic()
+    rows[1].give_up()
+    thread.wait(0.02)
+    assert time.monotonic() - began > 0.01 and len(plans[0][1]) > before + 50
+    rows[0].give_up()
+
+
+def test_a_plan_beside_those_of_the_table(thread):
+    """A call of the fast path waits for its own plan, and advances the others."""
+    (others, calls), (own, mine) = countdown(10**9, 1), countdown(40, -3)
+    row = thread.row()
+    row.put(others.step)
+    waiting = driver.wait.entry(thread.table.at, *own.step[:3], 10**9)
+    assert waiting == -3 and len(mine) == 40 and 39 <= len(calls) <= 41 and not thread.wake.is_set()
+    ending, _ = countdown(5, 1)
+    (own, mine), second = countdown(40, 1), thread.row()
+    second.put(ending.step)
+    driver.wait.entry(thread.table.at, *own.step[:3], 10**9)
+    assert thread.wake.is_set(), "no thread would complete the other one"
+    (own, mine), began = countdown(10**9, 1), time.monotonic()
+    assert driver.wait.entry(thread.table.at, *own.step[:3], 10**7) == table.UNDER_WAY
+    assert 0.01 < time.monotonic() - began < LIMIT and len(mine) > 10
+    row.give_up()
+    second.give_up()
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5])
+def test_the_driver_sees_that_processors_are_taken(thread, tmp_path, share):
+    """By how long the main thread has waited for one, in the kernel's words; then passes are rare."""
+    file = tmp_path / "schedstat"
+    file.write_text(f"1000 {0:012} 7")
+    thread.control[table.DELAYS] = descriptor = os.open(file, os.O_RDWR)
+    thread.start()
+    plan, _ = countdown(10**9, 1)  # kept: the driver calls it
+    row = advanced(thread, plan)
+    waited, measured = itertools.count(1), set()
+
+    def waits():
+        """Add this share of a millisecond; calls are at least one apart, so a late one adds no larger share."""
+        os.pwrite(descriptor, f"1000 {int(next(waited) * share * 1e6):012} 7".encode(), 0)
+        measured.add(thread.control.item(table.LOOKED))
+        return thread.control[table.CONTENDED] or (share < 0.1 and len(measured) > 20)
+
+    assert eventually(waits)
+    assert thread.control[table.CONTENDED] == (share > 0.1)
+    row.give_up()
     thread.stop()
+    os.close(descriptor)
+
+
+class Slow(np.ndarray):
+    """Words that let other threads run between a read and what follows from it."""
+
+    def __getitem__(self, key):
+        word = super().__getitem__(key)
+        time.sleep(random.choice((0.0, 0.0005)))
+        return word
+
+
+def test_threads_that_take_rows_at_once_leave_none_out(thread):
+    """The driver looks at USED rows, so that number never falls behind a row that a thread has."""
+    rows = []
+    thread.table.control = thread.control.view(Slow)
+    takers = [threading.Thread(target=lambda: rows.extend(thread.row() for _ in range(16))) for _ in range(4)]
+    for taker in takers:
+        taker.start()
+    for count in range(1, 64):
+        assert eventually(lambda: len(rows) >= count)  # noqa: B023 - called at once
+        assert thread.control.item(table.USED) >= count
+    for taker in takers:
+        taker.join()
+    assert thread.control.item(table.USED) == 64
+
+
+def test_a_full_table_has_no_row(thread):
+    rows = [thread.row() for _ in range(table.ROWS)]
+    assert all(rows) and thread.row() is None
+    rows[7].give_up()
+    assert thread.row() is not None
+
+
+def test_a_signal_is_taken_back(thread):
+    signal = progress.Signal()
+    assert not signal.is_set()
+    for _ in range(100_000):     # more than a pipe holds
+        signal.set()
+    assert signal.is_set()
+    signal.wait()
+    while signal.is_set():
+        signal.clear()
+    began = time.monotonic()
+    signal.wait(0.01)
+    assert time.monotonic() - began > 0.005

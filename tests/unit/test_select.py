@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,8 +13,8 @@ from mpicoll.errors import ArgumentError, ParameterError, PreconditionError, Unk
 from mpicoll.schedules.collectives import COLLECTIVES
 from mpicoll.schedules.registry import list_algorithms, parse_spec, registered
 from mpicoll.schedules.schedule import Schedule
-from mpicoll.selection.rules import HOST_RULES, LINK_RULES, MOVES_AS_CODES, ORDERED_RULES, RULES, WINDOW
-from mpicoll.selection.select import NATIVE, Overrides, choose, native_choice
+from mpicoll.selection.rules import HOST_RULES, LINK_RULES, MOVES_AS_CODES, ORDERED_RULES, RULES, WINDOW, Rule
+from mpicoll.selection.select import NATIVE, Overrides, choose, native_choice, same_choice
 
 BYTES = sorted(
     {0, 1, 8, 1 << 40}
@@ -152,6 +154,30 @@ def test_a_rule_holds_from_its_bound_on(collective, p):
         assert chosen(collective, rule.above, p=p).algorithm == rule.algorithm
         if before:
             assert chosen(collective, rule.above - 1, p=p).algorithm == before.algorithm
+
+
+@pytest.mark.parametrize("commutative", [True, False])
+@pytest.mark.parametrize("p", [2, 5, 8])
+@pytest.mark.parametrize("collective", RULES)
+def test_a_choice_is_the_same_from_the_least_to_the_most_bytes(collective, p, commutative):
+    """The ranges of all calls cover all bytes, and every range has one choice."""
+    if not commutative and collective not in ORDERED_RULES:
+        return
+    table = [Rule(3000, "linear", None, "measured"), Rule(5000, NATIVE, None, "measured")]
+    for nodes in (None, on_hosts(p)):
+        for measured in ((), table if collective in ("scan", "bcast") and commutative else ()):
+            end, how = -1, (p, commutative, Overrides())
+            while end < 1 << 40:
+                least, most = same_choice(collective, end + 1, *how, nodes, measured)
+                assert least == end + 1
+                end, last = most, min(most, 1 << 41)
+                choices = [
+                    choose(collective, nbytes, *how, "mpi4py", nodes, measured)
+                    for nbytes in (least, least + (last - least) // 2, last)
+                ]
+                assert len({replace(choice, why="") for choice in choices}) == 1
+    forced = Overrides().merged({collective: NATIVE}, None, None, None)
+    assert same_choice(collective, 99, p, commutative, forced) == (0, sys.maxsize)
 
 
 @pytest.mark.parametrize(("collective", "window"), [("allreduce", 1), ("reduce_scatter", 1), ("scan", 2)])

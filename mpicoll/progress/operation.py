@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
-import numpy as np
-from mpi4py import MPI
-
-from ..engines.protocol import Execution, Waiting
-from ..errors import spans
 from ..schedules.collectives import BLOCKING
 from ..selection.select import Choice
 from .faults import contained, may_be_an_interrupt
-from .status import CallId
+from .stages import Running, Stage
 
 GLANCE = 1.0  # the most seconds between two polls of an operation that count as a stall
 
@@ -30,145 +22,15 @@ class Raised(Exception):
         self.error = error
 
 
-class Stage(Protocol):
-    """One thing an operation waits for: a plan in an engine, or an exchange of signatures."""
+class CallId(NamedTuple):
+    """The id of a call, the same on every rank: its number, how often a persistent one was started, its method."""
 
-    def advance(self, seconds: float) -> bool:
-        """Progress for at most so many seconds. Return True when done."""
+    call: int
+    start: int
+    name: str
 
-    def describe(self) -> list[str]:
-        """Return what it waits for, a line each, for the report of a stall."""
-
-    def waited_for(self) -> tuple[int, ...]:
-        """Return the ranks it waits for, where that is known."""
-
-    @property
-    def progress(self) -> tuple[int, int, int]:
-        """(messages posted, bytes sent, steps finished) so far; grows whenever anything moved."""
-
-    @property
-    def over(self) -> bool:
-        """Return whether MPI no longer uses the stage's memory, even if the stage raised after that."""
-
-
-class Testable(Protocol):
-    """A request of MPI's, or an object that can be polled like one."""
-
-    def Test(self, status: MPI.Status | None = None) -> bool:
-        """Return whether it is complete."""
-
-
-class RequestStage:
-    """A stage: a request of MPI's own."""
-
-    def __init__(self, request: Testable, what: str) -> None:
-        self.request, self.what, self.over = request, what, False
-
-    def advance(self, seconds: float) -> bool:
-        """Poll until it is done or the seconds are over."""
-        until = time.monotonic() + seconds
-        while not self.request.Test():
-            if time.monotonic() >= until:
-                return False
-            os.sched_yield()
-        self.over = True
-        return True
-
-    @property
-    def progress(self) -> tuple[int, int, int]:
-        """Nothing is seen to move."""
-        return 0, 0, 0
-
-    def describe(self) -> list[str]:
-        """Return what it waits for."""
-        return [f"waits for {self.what} of all ranks"]
-
-    def waited_for(self) -> tuple[int, ...]:
-        """Only the MPI knows."""
-        return ()
-
-
-class Gathering(RequestStage):
-    """A stage: an allgather of a small array by the MPI itself; `all` has a row for every rank when it is done."""
-
-    def __init__(self, comm: MPI.Comm, mine: np.ndarray, what: str = "the recvcounts") -> None:
-        self.mine, self.all = mine, np.empty((comm.size, len(mine)), mine.dtype)
-        super().__init__(comm.Iallgather(self.mine, self.all), what)
-
-
-class Running:
-    """A stage: a plan in its engine."""
-
-    def __init__(self, execution: Execution) -> None:
-        self.execution, self.over = execution, False
-
-    def advance(self, seconds: float) -> bool:
-        """Progress for at most so many seconds. Return True when done."""
-        return self.execution.advance(seconds)
-
-    @property
-    def progress(self) -> tuple[int, int, int]:
-        """(messages posted, bytes sent, steps finished) so far."""
-        return self.execution.progress
-
-    def describe(self) -> list[str]:
-        """Return what each lane waits for."""
-        return [_line(w) for w in self.execution.waiting()]
-
-    def waited_for(self) -> tuple[int, ...]:
-        """Return the peers of all lanes."""
-        return tuple({peer for w in self.execution.waiting() for peer in (*w.receives, *w.sends)})
-
-
-class Failed(Running):
-    """A stage: a plan that the fast path began, and of which MPI has refused something; code is MPI's."""
-
-    def __init__(self, execution: Any, code: int) -> None:
-        super().__init__(execution)
-        self.error = execution.error(code)
-
-    def advance(self, seconds: float) -> bool:
-        """Raise it."""
-        raise self.error
-
-
-def _line(w: Waiting) -> str:
-    parts = [
-        f"{what} rank{'s' * (len(peers) > 1)} {spans(peers)}"
-        for what, peers in (("to receive from", w.receives), ("to send to", w.sends))
-        if peers
-    ]
-    return f"step {w.step} of chunk {w.chunk}, strand {w.strand}, waits {' and '.join(parts) or 'for its turn'}"
-
-
-@dataclass(frozen=True)
-class Record:
-    """The record of a call, for traces: the messages this rank posted, and the bytes that it sent and received.
-
-    why names no sizes, so that it is equal for calls served for the same reason. fast_path says whether the call took
-    the fast path.
-    """
-
-    collective: str
-    form: str
-    algorithm: str
-    engine: str
-    nbytes: int
-    chunk_bytes: int | None
-    lanes: int
-    messages: int
-    bytes: int
-    sequence: int
-    why: str
-    fast_path: bool = False
-    received: int = 0
-
-
-class Sink(Protocol):
-    """A list of records, or an object that counts them."""
-
-    def append(self, record: Record, /) -> None:
-        """Store or count one record."""
+    def __str__(self) -> str:
+        return f"{self.name} (call {self.call}{f', start {self.start}' if self.start else ''})"
 
 
 class Operation:
@@ -208,6 +70,13 @@ class Operation:
         self.still, self.looked, self.seen, self.reported = 0.0, 0.0, (-1, -1, -1), False
         self.asked = 0.0  # how long it had stalled when the other ranks were last asked
 
+    def take_up(self) -> None:
+        """Make the first stage, whose messages are posted already; it is not advanced."""
+        self.stage = self.stages[0]()
+        del self.stages[0]
+        if isinstance(self.stage, Running):
+            self.stage.enlist()
+
     def step(self, seconds: float) -> bool:  # noqa: C901 - every way in which an operation ends
         """Advance. Return True when done and announced, with or without an error.
 
@@ -231,6 +100,7 @@ class Operation:
             if may_be_an_interrupt(error):
                 raise
             self.error = error
+            self._withdraw()
         else:
             self._finish()
         self.done = True
@@ -238,6 +108,11 @@ class Operation:
             self.keep = self.finish = self.stage = None
             self.stages.clear()
         return self._announce()
+
+    def _withdraw(self) -> None:
+        """Have no thread advance the stage any more."""
+        if isinstance(self.stage, Running):
+            self.stage.withdraw()
 
     def _finish(self) -> None:
         assert self.finish is not None
@@ -268,8 +143,16 @@ class Operation:
         """Return whether it ended with messages posted, so that MPI may still write to its memory."""
         return self.done and (self.abandoned or (self.stage is not None and not self.stage.over))
 
+    @property
+    def is_driven(self) -> bool:
+        """True while compiled code advances it, or the earlier operation that must be done first."""
+        if self.after is not None and not self.done:
+            return self.after.is_driven
+        return isinstance(self.stage, Running) and self.stage.is_driven
+
     def abandon(self, error: BaseException) -> None:
         """End with an error, even with messages in flight. Its memory stays, since MPI may still write to it."""
+        self._withdraw()
         self.error, self.abandoned, self.done = error, True, True
 
     def tell(self) -> None:

@@ -1,0 +1,185 @@
+"""One call: its arguments as every rank describes them, and what serves it once that is prepared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ..buffers.arguments import Arguments
+from ..buffers.datatypes import TypeFacts
+from ..buffers.operators import Operator, name_of, operator
+from ..buffers.parse import kind
+from ..compression.codecs import Codec
+from ..engines.protocol import Execution
+from ..errors import ArgumentError, OperatorError
+from ..plans.plan import Counts, Shares
+from ..plans.rolled import RolledPlan
+from ..schedules.collectives import BLOCKING, COLLECTIVES, base_collective, everybody
+from ..selection.select import Choice
+from .methods import Invocation
+
+IDLE = 8  # executions kept for the next calls of a kind
+IDLE_BYTES = 1 << 20  # the most that more than one of them may take
+COUNT_BYTES = 40  # of one count in a tuple, and the place it takes there
+
+
+class Call:
+    """One call as every rank describes it: counts of `unit` bytes (see plan.layout), root and operator.
+
+    commutative says whether operands may be combined in any order, missing why no kernel serves the operator (empty
+    where one does), averages whether results are divided by the number of ranks. prepare() sets prepared, what serves
+    the call; key is how the fast path finds what serves calls of its kind, None where it serves none of them.
+    """
+
+    __slots__ = (
+        *("arguments", "averages", "collective", "commutative", "counts", "form", "invocation", "key", "missing"),
+        *("operator", "prepared", "root", "unit"),
+    )
+    invocation: Invocation
+    prepared: Prepared
+
+    def __init__(
+        self,
+        invocation: Invocation,
+        arguments: Arguments | None,
+        counts: Counts = 0,
+        unit: int = 1,
+        operator: Operator | None = None,
+        form: str = BLOCKING,
+    ) -> None:
+        self.invocation, self.collective, self.form = invocation, invocation.method.collective, form
+        self.arguments, self.counts, self.unit = arguments, counts, unit
+        self.root, self.operator = invocation.root_rank, operator
+        self.key: Any = None
+        self.commutative = operator is None or operator.commutative
+        self.missing = "" if operator is None else operator.missing
+        self.averages = operator is not None and operator.averages
+
+    @property
+    def is_float32(self) -> bool:
+        """Return whether the elements are float32, which codecs encode."""
+        return self.facts is not None and self.facts.dtype == np.float32
+
+    @property
+    def facts(self) -> TypeFacts | None:
+        """Return the facts about the elements' type, None if the call has no buffers."""
+        buffer = (self.arguments.send or self.arguments.recv) if self.arguments is not None else None
+        return buffer.facts if buffer is not None else None
+
+    @property
+    def name(self) -> str:
+        """The method that the user called."""
+        return self.invocation.method.spelled(self.form)
+
+    def native(self, form: str, comm: MPI.Intracomm, *more: Any) -> Any:
+        """Call MPI's own method in a form on the same arguments; more is what that form takes besides."""
+        buffer = self.arguments.one if self.arguments is not None else None
+        try:
+            return self.invocation.native(buffer, self.facts, form, comm, *more)
+        except MPI.Exception as error:
+            # MPI has called the error handler, unless the communicator is a private one, which are mpi4py's plain class
+            error.is_handled = type(comm) is not MPI.Intracomm  # type: ignore[attr-defined]
+            raise
+
+    def nbytes(self, p: int) -> int:
+        """Return the bytes selection looks at: the whole vector, or one rank's send buffer for alltoall.
+
+        Where ranks know only their own blocks: of those. No rule may look at them then.
+        """
+        if isinstance(self.counts, Shares):
+            sent = sum(self.counts.sends)
+            return sent if base_collective(self.collective) == "alltoall" else max(sent, sum(self.counts.receives))
+        if isinstance(self.counts, tuple):
+            return sum(self.counts) * self.unit
+        shares = 1 if COLLECTIVES[self.collective].naming == "vector" else p
+        return self.counts * self.unit * shares
+
+
+@dataclass(eq=False)
+class Prepared:
+    """The choice for calls with equal arguments, its plan, and idle executions for reuse.
+
+    - plan: None if MPI's own collective runs (is_native), or if the plan needs the counts of other ranks
+      (needs_counts): then each call looks up another Prepared by all ranks' counts.
+    - staged: whether the result is computed in memory of its own and copied.
+    - is_compiled: whether compiled code can run the plan on the caller's buffers.
+    - codec: what encodes messages; keeps_residual: whether the call leaves what the codes lack in the send buffer.
+    - seed: the seed of stochastic rounding, None for rounding to nearest.
+    - float32_sums: whether partial sums are float32.
+    """
+
+    choice: Choice
+    nbytes: int
+    plan: RolledPlan | None = None
+    staged: bool = False
+    engine: Any = None
+    needs_counts: bool = False
+    codec: Codec | None = None
+    keeps_residual: bool = False
+    seed: int | None = None
+    float32_sums: bool = False
+    idle: list[Execution] = field(default_factory=list)
+    is_native: bool = field(init=False)
+    is_compiled: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.is_native = self.plan is None and not self.needs_counts
+        self.is_compiled = self.plan is not None and self.choice.engine == "compiled" and not self.staged
+
+    def take(self, comm: MPI.Comm) -> Execution:
+        """Return an execution to bind."""
+        assert self.plan is not None
+        return self.idle.pop() if self.idle else self.engine.Execution(self.plan, comm)
+
+    def give(self, execution: Execution) -> None:
+        """Keep an execution for the next call."""
+        if len(self.idle) < self.most_idle:
+            self.idle.append(execution)
+
+    @cached_property
+    def most_idle(self) -> int:
+        """Return how many executions are kept."""
+        return 0 if self.plan is None else max(1, min(IDLE, IDLE_BYTES // self.plan.nbytes))
+
+    def nbytes_kept(self, counts: Counts) -> int:
+        """Return the memory it takes while it is kept, found by these counts."""
+        shares = 0 if isinstance(counts, int) else len(counts) if isinstance(counts, tuple) else _numbers(counts)
+        plan = 0 if self.plan is None else self.plan.nbytes * (1 + self.most_idle)
+        return plan + shares * COUNT_BYTES
+
+
+def describe(invocation: Invocation, arguments: Arguments | None, form: str = BLOCKING) -> Call:
+    """Return a call from its arguments, as they were passed and as they were parsed.
+
+    Raises OperatorError for an operator the datatype does not allow, ArgumentError.
+    """
+    op, collective = invocation.op, invocation.method.collective
+    if arguments is None:
+        return Call(invocation, None, form=form)
+    buffer = arguments.send if arguments.send is not None else arguments.recv
+    assert buffer is not None
+    if "op" not in invocation.method.takes:
+        if arguments.counts is not None:
+            return Call(invocation, arguments, arguments.counts, form=form)
+        return Call(invocation, arguments, buffer.packed_nbytes // buffer.blocks, form=form)
+    if not isinstance(op, MPI.Op):
+        raise ArgumentError(f"op is {op!r:.60}, {kind(op)}; pass an MPI.Op, such as MPI.SUM")
+    if COLLECTIVES[collective].covers is not everybody and name_of(op) == "AVG":
+        raise OperatorError(
+            f"mpicoll.AVG does not {collective}: each rank's result is of another number of ranks; "
+            "use MPI.SUM and divide by that"
+        )
+    facts = buffer.facts
+    counts = buffer.count if arguments.counts is None else arguments.counts
+    if not facts.size:  # elements without data, of whatever extent, are none
+        counts = tuple([0] * len(counts)) if isinstance(counts, tuple) else 0
+    return Call(invocation, arguments, counts, facts.extent if facts.size else 1, operator(op, facts), form)
+
+
+def _numbers(shares: Shares) -> int:
+    """Return how many counts and places there are."""
+    return sum(map(len, (shares.sends, shares.receives, shares.send_at, shares.recv_at, shares.every or ())))

@@ -1,0 +1,211 @@
+"""Kinds of calls that are served whatever their counts: what is made of one call, for compiled code to bind anew.
+
+How sizes and places of blocks follow from the arguments of such a call is found in described.py, and checked against
+what was parsed of that call. rebind.py has what the words and arrays are that are set here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..dispatch import execute, prepare
+from ..dispatch.call import Call
+from ..dispatch.methods import ALLTOALLW
+from ..engines import compiled
+from ..kernels.memory import address_of, addresses
+from ..plans.plan import MAX_MESSAGE, MAX_WINDOW, WHOLE, Shares
+from ..plans.rolled import RolledPlan, once
+from ..plans.template import SLICE, Binding, Template, bind
+from ..runtime.channel import Channel
+from ..schedules.collectives import Block, base_collective
+from ..schedules.schedule import Schedule
+from ..selection.select import same_choice
+from . import rebind
+from .described import Integers, Side, UnknownCounts, side_of
+from .rebind import NONE, SIDE, SIDES, WORDS
+
+Number = dict[Block, int]
+Sides = tuple[Side | None, Side | None]  # to send and to receive
+
+
+class AnyCounts:
+    """An execution of a plan that compiled code binds to the counts of every call, and what rebind.py needs for that.
+
+    Raises UnknownCounts for a call whose counts compiled code cannot tell.
+    """
+
+    def __init__(self, channel: Channel, call: Call, integers: Integers, details: np.ndarray) -> None:
+        if call.prepared.float32_sums or call.arguments is None or call.invocation.method is ALLTOALLW:
+            raise UnknownCounts("there are none, or types differ")
+        if isinstance(call.counts, tuple) or not call.arguments.contiguous or integers.words != len(details):
+            raise UnknownCounts("they stand beside the buffers")
+        sides = (
+            side_of(call.invocation.send, call.arguments.send, integers.send),
+            side_of(call.invocation.recv, call.arguments.recv, integers.recv),
+        )
+        self.words = np.zeros(WORDS + 2 * rebind.ARRAYS, np.int64)
+        schedule, template = prepare.template_of_any_counts(channel, call)
+        self._set_sides(sides)
+        if isinstance(call.counts, Shares):
+            numbers = self._set_vectors(schedule, channel.rank, call.counts, sides, details)
+        else:
+            numbers = self._set_equal(schedule, call.counts * call.unit, template, sides, details)
+        self._set_range(channel, call)
+        self._set_execution(channel, call, template)
+        self._set_arrays(template, sides, integers.mask(), *numbers)
+        self.at = address_of(self.words)
+
+    @property
+    def nbytes(self) -> int:
+        """Return about how much memory it takes."""
+        return 3 * self.execution.plan.nbytes + sum(array.nbytes for array in self.arrays)
+
+    @property
+    def call_bytes(self) -> int:
+        """Return the bytes of the call that was bound last, as selection counts them."""
+        return int(self.words[rebind.NBYTES])
+
+    def settle(self) -> None:
+        """Have the execution's plan say what was bound last, for what looks at a call that left the fast path."""
+        lanes, scratch = self.execution.geometry[[rebind.LANES, rebind.LANE_SCRATCH]].tolist()
+        self.execution.plan = replace(self.execution.plan, lanes=lanes, lane_scratch=scratch)
+
+    def _set_sides(self, sides: Sides) -> None:
+        first = 0
+        for at, side in zip((SIDES, SIDES + SIDE), sides):
+            if side is not None:
+                count, place = (
+                    NONE if side.is_vector or where is None else where for where in (side.counts, side.displacements)
+                )
+                sizes = side.array.itemsize, side.buffer.facts.extent
+                self.words[at : at + rebind.OFFSET] = (1, side.is_vector, *sizes, side.blocks, first, count, place)
+                first += side.blocks
+
+    def _set_equal(
+        self,
+        schedule: Schedule,
+        nbytes: int,
+        template: Template,
+        sides: Sides,
+        details: np.ndarray,
+    ) -> tuple[Number, Number, Number]:
+        """Return for the blocks of the template which part of the vector they are; and those of input and output."""
+        for side in filter(None, sides):
+            if side.is_vector:
+                raise UnknownCounts("blocks are equal, and counts are many")
+            side.check(details, [nbytes] * side.blocks, [i * nbytes for i in range(side.blocks)])
+        is_cut = schedule.collective.naming == "vector"
+        self.words[[rebind.PARTS, rebind.SHARES]] = (len(schedule.blocks), 1) if is_cut else (1, schedule.p)
+        parts = {block: block if is_cut else 0 for block in template.blocks}
+        inputs = {block: entry for entry, block in template.input_blocks.items()}
+        outputs = {block: entry - template.inputs for entry, block in template.output_blocks.items()}
+        return parts, inputs, outputs  # type: ignore[return-value]
+
+    def _set_vectors(
+        self,
+        schedule: Schedule,
+        rank: int,
+        shares: Shares,
+        sides: Sides,
+        details: np.ndarray,
+    ) -> tuple[Number, Number, Number]:
+        """Return for the blocks of the template which of both sides' blocks they are; and those of input and output."""
+        if shares.every not in (None, shares.receives):
+            raise UnknownCounts("other ranks say them")
+        numbers: list[Number] = [{}, {}]
+        first = 0
+        for number, side, blocks, sizes, places in zip(
+            numbers,
+            sides,
+            (schedule.starts(rank), schedule.ends(rank)),
+            (shares.sends, shares.receives),
+            (shares.send_at, shares.recv_at),
+        ):
+            if side is not None:
+                if side.blocks != len(blocks):
+                    raise UnknownCounts("there is not one for each block")
+                side.check(details, list(sizes), list(places))
+                number.update({block: first + i for i, block in enumerate(blocks)})
+                first += side.blocks
+        own = next((block for block in numbers[0] if block in numbers[1]), None)
+        if own is not None:
+            self.words[[rebind.OWN_SENT, rebind.OWN_RECEIVED]] = [number[own] for number in numbers]
+        else:
+            self.words[[rebind.OWN_SENT, rebind.OWN_RECEIVED]] = NONE
+        self.words[rebind.IS_SENT_ONLY] = base_collective(schedule.collective.name) == "alltoall"
+        self.words[rebind.HAS_VECTORS] = 1
+        return {**numbers[1], **numbers[0]}, numbers[0], numbers[1]
+
+    def _set_range(self, channel: Channel, call: Call) -> None:
+        """Set for which calls the choice and the template are what the slow path would take."""
+        prepared, overrides = call.prepared, channel.overrides
+        assert prepared.plan is not None
+        least, most = same_choice(
+            call.collective,
+            prepared.nbytes,
+            channel.size,
+            call.commutative,
+            overrides,
+            channel.agreed.nodes,
+            channel.agreed.measured(call.collective),
+        )
+        self.words[[rebind.LEAST, rebind.MOST]] = least, min(most, MAX_MESSAGE // channel.size)
+        chunk = prepared.choice.chunk_bytes
+        whole = WHOLE if chunk is None else max(call.unit, chunk // call.unit * call.unit)
+        in_chunks = prepared.plan.lanes > 1
+        self.words[[rebind.SMALLEST, rebind.LARGEST]] = (whole + 1, WHOLE) if in_chunks else (0, whole)
+        self.words[[rebind.SLICE, rebind.UNIT]] = prepared.plan.slice, call.unit
+
+    def _set_execution(self, channel: Channel, call: Call, template: Template) -> None:
+        prepared = call.prepared
+        assert prepared.plan is not None
+        self.binding = Binding(template)
+        window = min(prepared.choice.window, MAX_WINDOW) if prepared.plan.lanes > 1 else 1
+        plan = RolledPlan(
+            self.binding.rows,
+            self.binding.segments,
+            once(template.steps),
+            template.strands,
+            slice=prepared.plan.slice,
+            lanes=WHOLE,  # strands without steps have none of them
+            window=window,
+            lane_scratch=0,
+            most_messages=template.most_messages,
+            itemsize=call.unit,
+        )
+        self.execution = compiled.Execution(plan, channel.comm)
+        self.execution.bind(0, (0, 0, 0), execute.kernel_args(call, channel.size))
+        self.binding.scalars[SLICE] = plan.slice
+        self.words[[rebind.BIND, rebind.BINDING]] = bind.address, self.binding.at
+        self.words[[rebind.GEOMETRY, rebind.WINDOW]] = address_of(self.execution.geometry), window
+        self.words[rebind.BOUND] = NONE
+
+    def _set_arrays(
+        self,
+        template: Template,
+        sides: Sides,
+        mask: np.ndarray,
+        blocks: Number,
+        inputs: Number,
+        outputs: Number,
+    ) -> None:
+        if not blocks.keys() >= set(template.blocks):
+            raise UnknownCounts("other ranks say them")
+        used = [side for side in sides if side is not None]
+        where: list[list[int]] = [[], []]
+        for side in used:
+            for listed, at in zip(where, (side.counts, side.displacements)):
+                listed += at if isinstance(at, list) else [NONE] * side.blocks
+        of_entries = {entry: inputs[block] for entry, block in template.input_blocks.items()}
+        of_entries |= {entry: outputs[block] for entry, block in template.output_blocks.items()}
+        n = len(where[0])
+        own: list[Any] = [*where, [0] * n, [0] * n]
+        rest: list[Any] = [list(of_entries), [blocks[block] for block in template.blocks], list(of_entries.values())]
+        of_binding = self.binding.sizes, self.binding.places
+        make = lambda numbers: np.array(numbers, np.int64)
+        self.arrays = [*map(make, own), *of_binding, *map(make, rest), mask]
+        self.words[WORDS:] = addresses(*self.arrays[:-1]).ravel()
+        self.words[rebind.MASK] = address_of(mask)

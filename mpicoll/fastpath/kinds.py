@@ -1,0 +1,125 @@
+"""Make the kinds of calls that the fast path serves: what is cached of each, and its row in the function's table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ..buffers.buffer import Buffer
+from ..buffers.datatypes import facts, recipe
+from ..buffers.operators import USER
+from ..dispatch import execute
+from ..dispatch.call import Call
+from ..dispatch.methods import Invocation
+from ..engines import compiled
+from ..runtime.channel import Channel
+from . import recipe_table
+from .any_counts import AnyCounts
+from .context import DATATYPES
+from .described import Integers
+from .packs import Packs
+from .spin import spin_budget_ns
+from .table import Kind
+
+Sides = tuple[tuple[int, int], tuple[int, int]]
+UNBOUND = (0,) * 6  # what follows from counts, in a row of a kind of any counts
+
+
+def exact(channel: Channel, call: Call, sides: Sides) -> tuple[Kind, np.ndarray]:
+    """Return the kind of calls with the counts of this one, and its row."""
+    plan, packs = call.prepared.plan, None
+    assert plan is not None
+    execution = compiled.Execution(plan, channel.comm)
+    execution.bind(0, (0, 0, 0), execute.kernel_args(call, channel.size))
+    needed = plan.scratch_bytes
+    if call.arguments is not None and not call.arguments.contiguous:
+        packs = Packs(call, channel.rank, needed)
+        needed = packs.nbytes
+        channel.scratch.give(channel.scratch.take(needed))  # on the slow path calls pack into memory of their own
+    sizes, offsets = zip(*sides)
+    bound = *sizes, *offsets, spin_budget_ns(call.prepared.nbytes), needed
+    return _made(call, call.key.words, bound, execution, plan.nbytes, packs=packs)
+
+
+def of_any_counts(channel: Channel, call: Call, integers: Integers) -> tuple[Kind, np.ndarray]:
+    """Return the kind of calls like this one with any counts, and its row. Raises UnknownCounts."""
+    any_counts = AnyCounts(channel, call, integers, call.key.details)
+    return _made(call, call.key.any_words, UNBOUND, any_counts.execution, any_counts.nbytes, any_counts)
+
+
+def _made(
+    call: Call,
+    words: np.ndarray,
+    bound: Iterable[int],
+    execution: compiled.Execution,
+    nbytes: int,
+    any_counts: AnyCounts | None = None,
+    packs: Packs | None = None,
+) -> tuple[Kind, np.ndarray]:
+    """Return a kind, and its row: the words of its key, what is bound to counts, and addresses."""
+    details, invocation, choice = call.key.details, call.invocation, call.prepared.choice
+    operator = call.operator if call.operator is not None and call.operator.name == USER else None
+    addresses = (part.at if part is not None else 0 for part in (any_counts, packs))
+    own = *addresses, operator.errors.at if operator is not None and operator.errors is not None else 0
+    row = np.array([*words, *bound, *map(MPI.Get_address, (execution.table, details)), *own], np.int64)
+    leaves = _leaves((invocation.send, invocation.recv, invocation.counts))
+    kept = invocation.op, [_kept(leaf) for leaf in leaves if isinstance(leaf, (str, MPI.Datatype))]
+    if any_counts is not None:
+        choice = replace(choice, why=choice.rule or choice.why)  # without the bytes of this call
+    record, nbytes = execute.record(call, 0), nbytes + details.nbytes
+    kind = Kind(execution, choice, record, invocation.method, nbytes, details, kept, any_counts, packs, operator)
+    return kind, row
+
+
+def are_single(invocation: Invocation) -> bool:
+    """Return whether every dtype, datatype and typecode in the arguments is the only object of its value."""
+    return all(map(_are_single, (invocation.send, invocation.recv, invocation.counts)))
+
+
+def sides(call: Call) -> Sides:
+    """Return for either side the bytes of its array, if it is used, and where in it the call's data begins."""
+    invocation = call.invocation
+    if call.arguments is None:
+        return (0, 0), (0, 0)
+    return _side(invocation.send, call.arguments.send), _side(invocation.recv, call.arguments.recv)
+
+
+def _side(message: Any, buffer: Buffer | None) -> tuple[int, int]:
+    array = message[0] if isinstance(message, (list, tuple)) else message
+    nbytes = array.nbytes if isinstance(array, np.ndarray) and buffer is not None else 0
+    return nbytes, buffer.address - MPI.Get_address(array) if buffer is not None and nbytes else 0
+
+
+def _leaves(thing: Any) -> Iterator[Any]:
+    """Yield what lists hold, and what lists in them do."""
+    if isinstance(thing, (list, tuple)):
+        for item in thing:
+            yield from _leaves(item)
+    else:
+        yield thing
+
+
+def _kept(leaf: str | MPI.Datatype) -> object:
+    """Return what the key has the address of for a typecode or a datatype."""
+    if isinstance(leaf, str) or id(leaf) in DATATYPES:
+        return leaf
+    known = facts(leaf)
+    if (made_by := recipe(leaf)) is not None:
+        recipe_table.add(made_by, known.alike or known)
+    return known, known.alike
+
+
+def _are_single(thing: Any) -> bool:
+    """Return whether there is one object each of all dtypes and datatypes in such: of NumPy's own, and of MPI's.
+
+    Of a datatype that the program has made there is one object of facts.
+    """
+    if isinstance(thing, np.ndarray):
+        return thing.dtype.isbuiltin != 0 and thing.dtype is np.dtype(thing.dtype.type)
+    if isinstance(thing, (list, tuple)):
+        return all(type(item) is int or _are_single(item) for item in thing)
+    return not isinstance(thing, MPI.Datatype) or id(thing) in DATATYPES or not facts(thing).predefined

@@ -1,0 +1,55 @@
+"""The home of a block while a plan is lowered: an entry of the input, of the output, or of a region of scratch.
+
+See template.py for entries: places for one block, numbered in the order of memory.
+"""
+
+from __future__ import annotations
+
+from ..schedules.collectives import Block, at_namesake
+from ..schedules.schedule import Schedule
+from .plan import Counts, Shares
+from .rows import Segment
+
+
+class Region:
+    """A piece of scratch, by its first entry; refs counts the blocks in it, and it is free at 0."""
+
+    __slots__ = ("entry", "refs")
+
+    def __init__(self, entry: int) -> None:
+        self.entry, self.refs = entry, 1
+
+
+Home = tuple[int, int, Region | None]  # where a block is now: base, entry, and the scratch that it is in
+
+
+class Places:
+    """At which index in a rank's input and output a block lies, in the order of memory."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        collective, p = schedule.collective, schedule.p
+        self.is_pair = collective.naming == "pair"
+        n = len(schedule.blocks) if collective.naming == "vector" else p
+        self.is_alone = collective.starts is at_namesake, collective.ends is at_namesake
+        self.counts = [1 if is_alone else n for is_alone in self.is_alone]
+
+    def input(self, block: Block) -> int:
+        """Return the index of a block in the input."""
+        return block[1] if self.is_pair else 0 if self.is_alone[0] else block  # type: ignore[index, return-value]
+
+    def output(self, block: Block) -> int:
+        """Return the index of a block in the output."""
+        return block[0] if self.is_pair else 0 if self.is_alone[1] else block  # type: ignore[index, return-value]
+
+
+def segment(home: Home) -> Segment:
+    """Return the segment that is one block where it is."""
+    return home[0], home[1], 1
+
+
+def is_apart(counts: Counts) -> bool:
+    """Return whether blocks do not lie one behind the other."""
+    if not isinstance(counts, Shares):
+        return False
+    sides = (counts.sends, counts.send_at), (counts.receives, counts.recv_at)
+    return any(at + n != later for sizes, places in sides for at, n, later in zip(places, sizes, places[1:]))

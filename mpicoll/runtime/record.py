@@ -1,0 +1,36 @@
+"""The records of calls, and what takes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Record:
+    """The record of a call, for traces: the messages this rank posted, and the bytes that it sent and received.
+
+    why names no sizes, so that it is equal for calls served for the same reason. fast_path says whether the call took
+    the fast path.
+    """
+
+    collective: str
+    form: str
+    algorithm: str
+    engine: str
+    nbytes: int
+    chunk_bytes: int | None
+    lanes: int
+    messages: int
+    bytes: int
+    sequence: int
+    why: str
+    fast_path: bool = False
+    received: int = 0
+
+
+class Sink(Protocol):
+    """A list of records, or an object that counts them."""
+
+    def append(self, record: Record, /) -> None:
+        """Store or count one record."""

@@ -1,0 +1,308 @@
+"""Calls whose counts differ in every call take the fast path too, and are what they are on the slow one."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from support import arranged, cases
+from support.calls import complete
+from support.cases import Case, Checks
+
+import mpicoll
+from mpicoll.errors import BufferTooSmallError, CountMismatch, MessageSpecError, OverlapError
+from mpicoll.fastpath import kinds
+from mpicoll.schedules.collectives import BLOCKING, NONBLOCKING
+from mpicoll.selection.rules import rules
+
+LEARNT = 2  # calls of a kind, with other counts, before it is served
+
+
+def each(*parameters):
+    return pytest.mark.parametrize(("collective", "spec"), parameters, ids=map(" ".join, parameters))
+
+
+def both(comm):
+    """A communicator of ours, and one on which every call takes the slow path."""
+    quick, slow = mpicoll.Comm(comm.Dup()), mpicoll.Comm(comm.Dup())
+    slow._channel.fast_path.close()
+    return quick, slow
+
+
+def alike(checks, quick, slow, *said):
+    """Check that records are the same but for the path; return which calls took the fast one."""
+    without = lambda records: [replace(record, fast_path=False, sequence=0) for record in records]
+    for ours, other in zip(without(quick), without(slow)):
+        checks.equal(ours, other, *said)
+    return [record.fast_path for record in quick]
+
+
+@each(*[(collective, spec) for collective, spec in cases.specs() if collective != "barrier"])
+@pytest.mark.parametrize("kind", ["whole", "chunks", "chunks, short ones first"])
+def test_every_algorithm(comm, collective, spec, kind):
+    """The longest first, so that there is scratch for all; whole blocks and chunks are two kinds."""
+    how = {} if kind == "whole" else {"chunk_bytes": 24, "window": 3}
+    (quick, slow), p = both(comm), comm.size
+    root = p - 1 if collective in cases.ROOTED else 0
+    numbers = [10 * p, 9 * p, *(n * p + rest for n in (7, 0, 3, 1, 0, 5) for rest in sorted({0, 1, p - 1}))]
+    if "short" in kind:
+        numbers = [numbers[0], *numbers[:0:-1]]
+    for in_place in (False, True) if collective in cases.IN_PLACE else (False,):
+        records = []
+        with Checks() as checks:
+            for ours in (quick, slow):
+                with ours.using(engine="compiled", **{collective: spec}, **how), ours.trace() as traced:
+                    for n in numbers:
+                        case = Case(collective, n, root, in_place)
+                        outcome, want = case.run(ours), cases.expected(comm, case)
+                        if want is not None:
+                            checks.equal(outcome.result, want, case)
+                        checks.that(outcome.send_unchanged and outcome.guards_intact, case, "wrote elsewhere")
+                records.append(traced)
+            went = alike(checks, *records, collective, spec)
+            for in_chunks in (False, True):
+                of_kind = [fast for fast, record in zip(went, records[0]) if (record.lanes > 1) == in_chunks]
+                if not in_place or any(of_kind):  # in place, some ranks go by a copy, and to others it is the same
+                    checks.that(all(of_kind[LEARNT:]), in_place, "in chunks" * in_chunks, of_kind)
+
+
+@pytest.mark.parametrize("first", ["short", "long"])
+@pytest.mark.parametrize("collective", sorted(cases.METHODS.keys() - {"barrier"}))
+def test_the_algorithm_is_the_one_for_the_bytes(comm, collective, first):
+    """Of sizes around every step of the rules."""
+    (quick, slow), p, records = both(comm), comm.size, []
+    sizes = {0, 8, *(rule.least(p) + more for rule in rules(collective, p, True, None) for more in (-8, 0, 8))}
+    shares = 8 if collective in cases.WHOLE else 8 * p
+    numbers = [-(-nbytes // shares) for nbytes in sorted(sizes, reverse=first == "long") if 0 <= nbytes <= 1 << 21]
+    with Checks() as checks:
+        for ours in (quick, slow):
+            with ours.trace() as traced:
+                for n in [*numbers, *numbers, *numbers, *numbers[::-1]]:
+                    Case(collective, n).run(ours)
+            records.append(traced)
+        went = alike(checks, *records)
+        checks.that(sum(went) >= len(numbers), f"{sum(went)} of {len(went)} calls took the fast path")
+
+
+SPELT = (
+    *("array", "two dimensions", "type", "typecode", "type and no count", "count", "count and type"),
+    *("count and displacement", "count, displacement, type", "both in a list", "bytes of doubles", "four"),
+)
+
+
+@pytest.mark.parametrize("spelling", SPELT)
+@pytest.mark.parametrize("form", [BLOCKING, NONBLOCKING])
+@pytest.mark.parametrize("name", [name for name in arranged.PLAIN if name != "Reduce_scatter"])
+def test_spellings(ours, name, form, spelling):
+    """However the arguments are spelt."""
+    with Checks() as checks, ours.trace() as records:
+        for n in (6, 5, 3, 0, 4, 1, 2):
+            call = arranged.arrange(name, ours, arranged.SPELLINGS[spelling], n, ours.size - 1)
+            complete(call.begin(ours, form))
+            checks.that(not call.wrong, n, call.wrong)
+        checks.equal([record.fast_path for record in records], [i >= LEARNT for i in range(7)], "fast")
+
+
+def message(array, counts, places, kind):
+    """A buffer of blocks, in a form of mpi4py's."""
+    counts, places = counts.tolist(), places.tolist()
+    return {
+        "list": lambda: [array, counts, places, MPI.LONG],
+        "pair": lambda: [array, (counts, places), MPI.LONG],
+        "tuples": lambda: (array, (tuple(counts), tuple(places)), "l"),
+        "int64": lambda: [array, np.array(counts), np.array(places), MPI.LONG],
+        "int32": lambda: [array, (np.array(counts, "i"), np.array(places, "i"))],
+        "packed": lambda: [array, counts],
+        "packed int64": lambda: [array, np.array(counts), MPI.LONG],
+    }[kind]()
+
+
+FORMS = ("list", "pair", "tuples", "int64", "int32", "packed", "packed int64")
+
+
+def laid_out(rng, counts, packed):
+    """Displacements and the length of an array for blocks of these counts, in any order with gaps unless packed."""
+    order = np.arange(len(counts)) if packed else rng.permutation(len(counts))
+    gaps = np.zeros(len(counts), int) if packed else rng.integers(0, 3, len(counts))
+    places = np.zeros(len(counts), int)
+    places[order] = np.cumsum(counts[order] + gaps[order]) - counts[order]
+    return places, int(sum(counts) + sum(gaps))
+
+
+@pytest.mark.parametrize("form", [BLOCKING, NONBLOCKING])
+@pytest.mark.parametrize("kind", FORMS)
+@pytest.mark.parametrize("name", ["Alltoallv", "Allgatherv", "Gatherv", "Scatterv"])
+def test_vectors(ours, name, kind, form):
+    """Counts, displacements and lengths of arrays are others in every call, on every rank."""
+    p, rank, root = ours.size, ours.rank, ours.size - 1
+    shared, own = np.random.default_rng(7), np.random.default_rng(rank)
+    with Checks() as checks, ours.trace() as records:
+        for turn in range(30):
+            counts = shared.integers(0, 9, (p, p)) + (9 if turn < LEARNT else 0)
+            if name in ("Allgatherv", "Gatherv"):
+                counts[:] = counts[:, :1]  # to every rank the same
+            elif name == "Scatterv":
+                counts[:] = counts[root]
+            sends, receives = counts[rank], counts[:, rank]
+            send_at, n_sent = laid_out(own, sends, "packed" in kind)
+            recv_at, n_received = laid_out(own, receives, "packed" in kind)
+            sent, received = np.full(n_sent + 2, -1), np.full(n_received + 2, -2)
+            want = received.copy()
+            block = lambda source, target: 1000 * source + 100 * target * (name == "Alltoallv") + np.arange(9 + 9)
+            after = ()
+            if name in ("Alltoallv", "Scatterv"):
+                for target, (at, n) in enumerate(zip(send_at, sends)):
+                    sent[at : at + n] = block(rank, target)[:n]
+                send = message(sent, sends, send_at, kind)
+            else:
+                send = np.asarray(block(rank, 0)[: sends[0]])
+            if name == "Scatterv":
+                received, after = np.full(sends[rank], -2), (root,)
+                want, receive = block(root, 0)[: sends[rank]], received
+                send = send if rank == root else None
+            else:
+                for source, (at, n) in enumerate(zip(recv_at, receives)):
+                    want[at : at + n] = block(source, rank)[:n]
+                receive = message(received, receives, recv_at, kind)
+                if name == "Gatherv":
+                    after = (root,)
+                    if rank != root:
+                        receive, want = None, received
+            method = getattr(ours, name if form == BLOCKING else f"I{name.lower()}")
+            complete(method(send, receive, *after))
+            checks.equal(received, want, turn)
+        checks.that(all(record.fast_path for record in records[8:]), "slow")  # counts may be the same by chance
+
+
+def test_wrong_counts_are_refused(ours):
+    """As on the slow path, before a message is sent."""
+    p = ours.size
+    array, into = np.arange(12 * p), np.zeros(12 * p, int)
+
+    def alltoallv(sends, receives, send_at=None, recv_at=None):
+        places = [list(range(0, 12 * p, 12)) if at is None else at for at in (send_at, recv_at)]
+        ours.Alltoallv([array, (sends, places[0])], [into, (receives, places[1])])
+
+    for n in (2, 3, 4):
+        alltoallv([n] * p, [n] * p)
+    ours.Alltoall(array[: 2 * p], into[: 2 * p])
+    ours.Alltoall(array[: 3 * p], into[: 3 * p])
+    ours.Allreduce(array[:2], into[:2])
+    ours.Allreduce(array[:3], into[:3])
+    ours.Bcast([into, 2, 3, MPI.LONG])
+    ours.Bcast([into, 3, 2, MPI.LONG])
+    for error, call in (
+        (CountMismatch, lambda: alltoallv([-2, *[5] * (p - 1)], [-2, *[5] * (p - 1)])),
+        (CountMismatch, lambda: alltoallv([-2] * p, [-2] * p)),
+        (CountMismatch, lambda: alltoallv([2] * p, [3] * p)),
+        (BufferTooSmallError, lambda: alltoallv([13] * p, [13] * p)),
+        (BufferTooSmallError, lambda: alltoallv([1 << 62] * p, [1 << 62] * p)),
+        (BufferTooSmallError, lambda: alltoallv([2] * p, [2] * p, send_at=[-2] * p)),
+        (BufferTooSmallError, lambda: alltoallv([2] * p, [2] * p, recv_at=[12 * p - 1] * p)),
+        (CountMismatch, lambda: ours.Allreduce(array[:4], into[:5])),
+        (CountMismatch, lambda: ours.Alltoall(array[: 4 * p], into[: 5 * p])),
+        (OverlapError, lambda: ours.Allreduce(into[:4], into[2:6])),
+        *[(MessageSpecError, lambda: ours.Alltoall(array[: 3 * p + 1], into[: 3 * p]))] * (p > 1),
+        (MessageSpecError, lambda: ours.Bcast([into, -2, 3, MPI.LONG])),
+        (MessageSpecError, lambda: ours.Bcast([into, 2, -3, MPI.LONG])),
+        (BufferTooSmallError, lambda: ours.Bcast([into, 12 * p - 2, 3, MPI.LONG])),
+        *[(OverlapError, lambda: alltoallv([4] * p, [4] * p, recv_at=list(range(0, 3 * p, 3))))] * (p > 1),
+        *[(OverlapError, lambda: alltoallv([4] * p, [4] * p, recv_at=list(range(0, 3 * p, 3))[::-1]))] * (p > 1),
+    ):
+        with pytest.raises(error):
+            call()
+    with ours.trace() as records:
+        alltoallv([5] * p, [5] * p)
+        alltoallv([5] * p, [5] * p, recv_at=list(range(0, 12 * p, 12))[::-1])
+    assert [record.fast_path for record in records] == [True, True]
+
+
+@pytest.mark.parametrize("collective", ["Iallreduce", "Ialltoallv"])
+def test_in_flight(ours, comm, collective):
+    """A rank comes late, so that calls leave the fast path while others of their kind begin."""
+    p, rank, rng = comm.size, comm.rank, np.random.default_rng(5)
+
+    def begin(n):
+        if collective == "Iallreduce":
+            received = np.zeros(n)
+            return ours.Iallreduce(np.arange(n) + float(rank), received), received, np.arange(n) * p + p * (p - 1) / 2
+        sent, received = np.full(n * p, rank), np.zeros(n * p, int)
+        return ours.Ialltoallv([sent, [n] * p], [received, [n] * p]), received, np.repeat(np.arange(p), n)
+
+    for n in (3000, 2000):
+        begin(n)[0].Wait()
+    with Checks() as checks, ours.trace() as records:
+        for turn in range(12):
+            if turn % p == rank:
+                time.sleep(0.03)
+            calls = [begin(int(n)) for n in rng.integers(0, 3000, 6)]
+            for i in rng.permutation(6):
+                request, received, want = calls[i]
+                request.Wait()
+                checks.equal(received, want, turn)
+        checks.that(sum(record.fast_path for record in records) >= 12, "few took the fast path")
+
+
+def test_other_operators_and_types_are_others(ours, comm):
+    """A kind of any counts is one of a datatype, an operator, and a place."""
+    p, rank = comm.size, comm.rank
+    for n in range(1, 40):
+        for dtype in ("d", "l"):
+            send, received = np.full(n, rank + 1, dtype), np.zeros(n, dtype)
+            for op, want in ((MPI.SUM, p * (p + 1) // 2), (MPI.MAX, p), (mpicoll.AVG, (p + 1) / 2)):
+                if op == mpicoll.AVG and dtype == "l":
+                    continue
+                ours.Allreduce(send, received, op)
+                assert (received == want).all()
+            both = send.copy()
+            ours.Allreduce(MPI.IN_PLACE, both)
+            assert (both == p * (p + 1) // 2).all()
+            both = send.copy()
+            ours.Allreduce(both, both)
+            assert (both == p * (p + 1) // 2).all()
+
+
+def test_memory_stays_flat(ours):
+    """However many counts there were."""
+    fast_path = ours._channel.fast_path
+    for n in (700, 600, 500):
+        ours.Allreduce(np.ones(n), np.zeros(n))
+    before = fast_path.stats(), ours._channel.cache.nbytes
+    for n in range(700):
+        ours.Allreduce(np.ones(n), np.zeros(n))
+    assert (fast_path.stats(), ours._channel.cache.nbytes) == before
+
+
+def test_a_failed_kind_is_not_tried_again(ours, monkeypatch):
+    """Of counts that compiled code cannot tell."""
+    tried = []
+    kind = kinds.AnyCounts
+    monkeypatch.setattr(kinds, "AnyCounts", lambda *arguments: tried.append(1) or kind(*arguments))
+    p = ours.size
+    for n in range(1, 6):
+        ours.Reduce_scatter(np.ones(n * p), np.zeros(n), [n] * p)
+    assert len(tried) == 1
+
+
+def test_elements_without_data(ours):
+    """They have no size to divide by."""
+    nothing = MPI.DOUBLE.Create_contiguous(0).Commit()
+    for n in (2, 3, 4, 5):
+        ours.Bcast([np.zeros(9), n, nothing])
+        ours.Allgather([np.zeros(9), n, nothing], [np.zeros(9 * ours.size), n, nothing])
+    nothing.Free()
+
+
+def test_sizes_that_a_word_does_not_hold(ours):
+    """They are refused, though they may be 0 when they are multiplied."""
+    wide, into = MPI.BYTE.Create_contiguous(1 << 20).Commit(), np.zeros(4 << 20, np.uint8)
+    for n in (1, 2, 3):
+        ours.Bcast([into, n, wide])
+        ours.Allgatherv([into[: 1 << 20], 1, wide], [np.zeros(ours.size << 20, np.uint8), [1] * ours.size, None, wide])
+    for n in (1 << 44, 1 << 21):
+        with pytest.raises(BufferTooSmallError):
+            ours.Bcast([into, n, wide])
+    wide.Free()

@@ -1,0 +1,257 @@
+"""Derived datatypes that leave holes take the fast path: compiled code packs and unpacks them."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from support.calls import complete, goes_short
+from support.cases import AGAIN, Checks
+
+from mpicoll.buffers.datatypes import TypeFacts
+from mpicoll.errors import DatatypeError
+from mpicoll.schedules.collectives import BLOCKING, NONBLOCKING
+
+N = 6  # elements of a column
+
+
+@pytest.fixture
+def column():
+    """A column of a matrix of three, of which the next element is the next column."""
+    vector = MPI.DOUBLE.Create_vector(N, 1, 3)
+    resized = vector.Create_resized(0, 8).Commit()
+    vector.Free()
+    yield resized
+    resized.Free()
+
+
+def numbers(rank, turn):
+    """What a rank sends: N numbers."""
+    return np.arange(N) * 10.0 + rank * 1000 + turn
+
+
+def matrix(width=3, values=None):
+    """A matrix of -1, with values in its first column."""
+    made = np.full((N, width), -1.0)
+    if values is not None:
+        made[:, 0] = values
+    return made
+
+
+def called(comm, form, name, *arguments):
+    """Make a call in a form, and complete it."""
+    method = getattr(comm, name if form == BLOCKING else f"I{name.lower()}")
+    complete(method(*arguments))
+
+
+FORMS = pytest.mark.parametrize("form", [BLOCKING, NONBLOCKING])
+LATE = pytest.mark.parametrize("late", [False, True])
+
+
+def bcast(comm, form, column, turn):
+    root = comm.size - 1
+    into = matrix(values=numbers(root, turn) if comm.rank == root else None)
+    called(comm, form, "Bcast", [into, 1, column], root)
+    return into, matrix(values=numbers(root, turn))
+
+
+def allreduce(comm, form, column, turn):
+    into = matrix()
+    called(comm, form, "Allreduce", [numbers(comm.rank, turn), N, MPI.DOUBLE], [into.ravel()[:N], N, MPI.DOUBLE])
+    return into.ravel()[:N], sum(numbers(rank, turn) for rank in range(comm.size))
+
+
+def allgather(comm, form, column, turn):
+    wide = MPI.DOUBLE.Create_vector(N, 1, comm.size + 1)
+    key = "wide", comm.size
+    if key not in KEPT:
+        KEPT[key] = wide.Create_resized(0, 8).Commit()
+    wide.Free()
+    into = matrix(comm.size + 1)
+    called(comm, form, "Allgather", [matrix(values=numbers(comm.rank, turn)), 1, column], [into, 1, KEPT[key]])
+    want = matrix(comm.size + 1)
+    for rank in range(comm.size):
+        want[:, rank] = numbers(rank, turn)
+    return into, want
+
+
+def in_place(comm, form, column, turn):
+    allgather(comm, form, column, turn)
+    into, want = matrix(comm.size + 1), matrix(comm.size + 1)
+    for rank in range(comm.size):
+        want[:, rank] = numbers(rank, turn)
+    into[:, comm.rank] = numbers(comm.rank, turn)
+    called(comm, form, "Allgather", MPI.IN_PLACE, [into, 1, KEPT["wide", comm.size]])
+    return into, want
+
+
+def gather(comm, form, column, turn):
+    root, into = comm.size - 1, np.full((comm.size, N), -1.0)
+    receive = into if comm.rank == root else None
+    called(comm, form, "Gather", [matrix(values=numbers(comm.rank, turn)), 1, column], receive, root)
+    every = np.array([numbers(rank, turn) for rank in range(comm.size)])
+    return into, every if comm.rank == root else np.full((comm.size, N), -1.0)
+
+
+def scatter(comm, form, column, turn):
+    into = matrix()
+    send = np.array([numbers(rank, turn) for rank in range(comm.size)]) if comm.rank == 0 else None
+    called(comm, form, "Scatter", send, [into, 1, column], 0)
+    return into, matrix(values=numbers(comm.rank, turn))
+
+
+def alltoallw(comm, form, column, turn):
+    """Rank r sends column r of its matrix, and receives it as a row."""
+    p, key = comm.size, ("alltoallw", comm.size)
+    if key not in KEPT:
+        KEPT[key] = [
+            [MPI.DOUBLE.Create_subarray([N, p], [N, 1], [0, r]).Commit() for r in range(p)],
+            [MPI.DOUBLE.Create_subarray([p + 1, N], [1, N], [r, 0]).Commit() for r in range(p)],
+        ]
+    columns, rows = KEPT[key]
+    send, into = np.array([numbers(comm.rank, turn) + 5 * r for r in range(p)]).T.copy(), np.full((p + 1, N), -1.0)
+    want = into.copy()
+    want[:p] = [numbers(rank, turn) + 5 * comm.rank for rank in range(p)]
+    called(comm, form, "Alltoallw", [send, columns], [into, rows])
+    return into, want
+
+
+def nothing_to_rank_0(comm, form, column, turn):
+    """No datatype where nothing goes."""
+    p, key = comm.size, ("alltoallw", comm.size)
+    alltoallw(comm, form, column, turn)
+    columns, rows = ([MPI.DATATYPE_NULL, *types[1:]] for types in KEPT[key])
+    send, into = np.array([numbers(comm.rank, turn)] * p).T.copy(), np.full((p + 1, N), -1.0)
+    want = into.copy()
+    sent, received = [0, *[1] * (p - 1)], [int(comm.rank > 0)] * p
+    if comm.rank:
+        rows[0] = KEPT[key][1][0]
+        want[:p] = [numbers(rank, turn) for rank in range(p)]
+    called(comm, form, "Alltoallw", [send, sent, [0] * p, columns], [into, received, [0] * p, rows])
+    return into, want
+
+
+def alltoallv(comm, form, column, turn):
+    """Columns, one for each rank; of rank 0 none."""
+    p, key = comm.size, ("alltoallv", comm.size)
+    if key not in KEPT:
+        vector = MPI.DOUBLE.Create_vector(N, 1, p)
+        KEPT[key] = vector.Create_resized(0, 8).Commit()
+    send = np.array([numbers(comm.rank, turn) + 5 * r for r in range(p)]).T.copy()
+    into, want = np.full((N, p), -1.0), np.full((N, p), -1.0)
+    counts, own = [int(r > 0) for r in range(p)], [int(comm.rank > 0)] * p
+    if comm.rank:
+        want[:] = np.array([numbers(rank, turn) + 5 * comm.rank for rank in range(p)]).T
+    places = list(range(p))
+    called(comm, form, "Alltoallv", [send, counts, places, KEPT[key]], [into, own, places, KEPT[key]])
+    return into, want
+
+
+KEPT: dict = {}
+CALLS = {
+    f.__name__: f
+    for f in (bcast, allreduce, allgather, in_place, gather, scatter, alltoallw, alltoallv, nothing_to_rank_0)
+}
+
+
+@FORMS
+@LATE
+@pytest.mark.parametrize("name", CALLS)
+def test_what_is_packed_arrives(ours, column, name, form, late):
+    """Over at once, or gone on with where a rank is late; what lies in the holes stays."""
+    with Checks() as checks:
+        for turn in range(AGAIN + 2):
+            if late and turn >= AGAIN - 1 and ours.rank == turn % ours.size:
+                time.sleep(0.03)
+            with ours.trace() as records:
+                got, want = CALLS[name](ours, form, column, turn)
+            checks.equal(got, want, turn)
+            checks.equal(records[-1].fast_path, turn >= AGAIN - 1, turn, "fast")
+
+
+def test_a_freed_datatype_is_another(ours):
+    """Though MPI gives its handle to the next one, and Python its address."""
+    handles, n = set(), 4
+    for stride in (1, 2, 3, 2, 1, 3):
+        vector = MPI.DOUBLE.Create_vector(n, 1, stride)
+        datatype = vector.Create_resized(0, 8 * n * stride).Commit()  # two steps, so only an attribute tells it
+        vector.Free()
+        handles.add(MPI._handleof(datatype))
+        for turn in range(AGAIN):
+            memory = np.full(3 * n, -1.0)
+            if ours.rank == 0:
+                memory[: n * stride : stride] = np.arange(n)
+            want = np.full(3 * n, -1.0)
+            want[: n * stride : stride] = np.arange(n)
+            assert goes_short(ours, lambda: ours.Bcast([memory, 1, datatype])) == (turn == AGAIN - 1)  # noqa: B023
+            assert (memory == want).all()
+        datatype.Free()
+    assert len(handles) < 6 or MPI.Get_library_version().startswith("Open MPI")
+    with pytest.raises(Exception, match="DATATYPE_NULL"):
+        ours.Bcast([np.zeros(9), 1, datatype])
+
+
+def test_the_facts_of_a_kind_stay(ours, column):
+    """Other datatypes cannot be taken for it while its row is there."""
+    for turn in range(AGAIN):
+        bcast(ours, BLOCKING, column, turn)
+    kinds = ours._channel.fast_path.table.kinds
+    ((kind, _),) = kinds.values()
+    assert kind.packs is not None and [type(known) for known, _ in kind.keep[1]] == [TypeFacts]
+
+
+MADE = {
+    "vector": lambda k: MPI.DOUBLE.Create_vector(N, 1, k),
+    "hvector": lambda k: MPI.DOUBLE.Create_hvector(N, 1, 8 * k),
+    "subarray": lambda k: MPI.DOUBLE.Create_subarray([N, k], [N, 1], [0, 0]),
+    "subarray in Fortran's order": lambda k: MPI.DOUBLE.Create_subarray([k, N], [1, N], [0, 0], MPI.ORDER_F),
+    "indexed": lambda k: MPI.DOUBLE.Create_indexed([1] * N, range(0, N * k, k)),
+    "blocks by address": lambda k: MPI.DOUBLE.Create_hindexed_block(1, range(0, 8 * N * k, 8 * k)),
+}
+
+
+@pytest.mark.parametrize("make", MADE)
+def test_datatypes_that_are_made_anew(ours, make):
+    """They are known by how they were made, and others are not taken for them."""
+    for turn in range(AGAIN + 2):
+        for k in (3, 2, 4):
+            datatype = MADE[make](k).Commit()
+            into, want = np.full(N * k, -1.0), np.full(N * k, -1.0)
+            want[::k] = numbers(0, turn)
+            if ours.rank == 0:
+                into[::k] = numbers(0, turn)
+            with ours.trace() as records:
+                ours.Bcast([into, 1, datatype])
+            datatype.Free()
+            assert (into == want).all()
+            assert records[0].fast_path == (turn >= AGAIN - 1)
+
+
+def test_datatypes_made_anew_of_others(ours):
+    """They are right, whichever way they go, and nothing that MPI makes to say how they were made is left."""
+    for turn in range(AGAIN + 2):
+        for k in (3, 2):
+            vector = MPI.DOUBLE.Create_vector(N, 1, k)
+            datatype = vector.Create_resized(0, 8).Commit()
+            vector.Free()
+            into, want = np.full(N * k, -1.0), np.full(N * k, -1.0)
+            want[::k] = want[1::k] = numbers(0, turn)
+            if ours.rank == 0:
+                into[:] = want
+            ours.Bcast([into, 2, datatype])
+            datatype.Free()
+            assert (into == want).all()
+
+
+def test_a_datatype_that_is_not_committed_is_refused(ours):
+    """Though one that was made alike was served."""
+    for _ in range(AGAIN):
+        datatype = MADE["vector"](3).Commit()
+        ours.Bcast([matrix(), 1, datatype])
+        datatype.Free()
+    datatype = MADE["vector"](3)
+    with pytest.raises(DatatypeError, match="not committed"):
+        ours.Bcast([matrix(), 1, datatype])
+    datatype.Free()

@@ -1,0 +1,39 @@
+"""The scratch that a communicator keeps from call to call."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mpicoll.runtime.scratch import KEPT, Scratch
+
+
+def scratch() -> Scratch:
+    """Scratch that no fast path shares."""
+    fast_path: Any = SimpleNamespace(share_scratch=lambda array: True, reclaim_scratch=lambda lent: True)
+    return Scratch(fast_path)
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 100, (KEPT >> 1) + 1, KEPT - 100])
+def test_what_may_be_kept_is(nbytes):
+    kept = scratch()
+    array = kept.take(nbytes)
+    kept.give(array)
+    assert kept.take(nbytes) is array
+
+
+def test_what_is_larger_is_not():
+    kept = scratch()
+    kept.give(kept.take(KEPT + 1))
+    assert kept.array is None
+
+
+def test_sizes_that_grow_need_few_arrays():
+    kept, arrays = scratch(), set()
+    for nbytes in range(1, 1 << 14, 7):
+        array = kept.take(nbytes)
+        arrays.add(len(array))
+        kept.give(array)
+    assert len(arrays) <= 15

@@ -94,8 +94,7 @@ class Binding:
     def bind(self, slice_: int, code_slice: int) -> int:
         """Compute rows and segments, and return the bytes of scratch that a lane takes."""
         self.scalars[:] = slice_, code_slice
-        peak: int = bind(self.at)
-        return peak
+        return int(bind(self.at))   # without numba it is a number of NumPy
 
 
 @njit

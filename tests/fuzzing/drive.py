@@ -23,7 +23,7 @@ from mpicoll.runtime import channel, watchdog
 from .play import Player
 from .program import Program
 
-PATIENCE = 40.0         # seconds a program may take
+PATIENCE = 40.0         # seconds a program may take, where every rank has a core
 GRACE = 3.0             # from the first rank's words to the abort
 SWITCH = 1e-5           # seconds after which another thread may go on: more often than Python's 5e-3, to find races
 OUTPUT = [2]            # where a rank says what it was at; pytest captures 2, and an abort would lose that
@@ -52,8 +52,10 @@ class Outcome:
 def play(program: Program, world: MPI.Intracomm, patience: float = PATIENCE) -> list[str]:
     """What went wrong with a program, on all ranks, each line with its rank, and its thread if any. Collective.
 
-    A program that takes more than `patience` seconds, or a thread that breaks off, aborts the run.
+    A program that takes more than `patience` seconds, or a thread that breaks off, aborts the run. Where ranks share
+    cores, it may take longer by as much.
     """
+    patience *= max(1.0, world.size / (os.cpu_count() or 1))
     players: list[Player] = []
     done = threading.Event()
     watch = threading.Thread(target=_watch, args=(program, world.rank, patience, players, done), daemon=True)

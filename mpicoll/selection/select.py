@@ -10,11 +10,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ..cost.network import Network
 from ..errors import ArgumentError
 from ..plans.plan import WINDOW
 from ..schedules.collectives import canonical_name
 from ..schedules.grouping import Partition
 from ..schedules.registry import Chosen, check_order, find, parse_spec
+from .modelled import modelled_rules
 from .rules import MOVES_AS_CODES, RULES, Rule, rule_of, rules
 
 NATIVE, AUTO = "native", "auto"
@@ -116,9 +118,11 @@ def choose(
     engine: str,
     nodes: Partition | None = None,
     measured: Sequence[Rule] = (),
+    network: Network | None = None,
 ) -> Choice:
-    """Return the choice for a call of nbytes (see Claims for whose bytes); measured: what a tuning table says of it.
+    """Return the choice for a call of nbytes (see Claims for whose bytes).
 
+    measured: what a tuning table says of it; network: what it is modelled on, where no table says anything.
     Raises PreconditionError when what is forced cannot serve.
     """
     spec = dict(overrides.algorithms).get(collective, AUTO)
@@ -126,7 +130,9 @@ def choose(
         return Choice(collective, NATIVE, None, WINDOW, NATIVE, "chosen by using()", forced=True)
     if spec == AUTO:
         measured_rule = _measured(collective, nbytes, p, commutative, overrides, nodes, measured)
-        rule = measured_rule or next(r for r in reversed(rules(collective, p, commutative, nodes)) if r.fits(nbytes, p))
+        rule = measured_rule or next(
+            r for r in reversed(_rules(network, collective, p, commutative, nodes)) if r.fits(nbytes, p)
+        )
         by = NATIVE if rule.algorithm == NATIVE else engine
         why = f"{nbytes} bytes on {p} ranks: {rule.why}"
         how = rule.algorithm, rule.chunk_bytes, rule.window
@@ -156,14 +162,24 @@ def same_choice(
     overrides: Overrides,
     nodes: Partition | None = None,
     measured: Sequence[Rule] = (),
+    network: Network | None = None,
 ) -> tuple[int, int]:
     """Return the least and the most bytes of calls for which choose() returns what it does for nbytes."""
     if dict(overrides.algorithms).get(collective, AUTO) != AUTO:
         return 0, sys.maxsize
-    steps = {rule.least(p) for rule in (*rules(collective, p, commutative, nodes), *measured)} | {TOO_LARGE}
+    every = *_rules(network, collective, p, commutative, nodes), *measured
+    steps = {rule.least(p) for rule in every} | {TOO_LARGE}
     return max((step for step in steps if step <= nbytes), default=0), min(
         (step - 1 for step in steps if step > nbytes), default=sys.maxsize
     )
+
+
+def _rules(
+    network: Network | None, collective: str, p: int, commutative: bool, nodes: Partition | None
+) -> tuple[Rule, ...]:
+    if network is None:
+        return rules(collective, p, commutative, nodes)
+    return modelled_rules(network, collective, p, commutative, nodes)
 
 
 def _measured(

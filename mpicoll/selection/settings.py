@@ -7,6 +7,7 @@ MPICOLL_TIMEOUT   seconds after which a stalled call is reported and the run abo
                   300 s, without an abort); a call that can never complete is reported within seconds
 MPICOLL_PROGRESS  0: no progress thread for nonblocking collectives
 MPICOLL_TUNING    a tuning table written by `mpicoll tune`, which auto uses; read once
+MPICOLL_NETWORK   a network's file or the name of a preset, on which auto models what a tuning table does not say
 MPICOLL_LOG       info: rank 0 logs to standard error, for every call, what ran and why
 MPICOLL_ACCUMULATE  float32: sums of elements of less than 32 bits are rounded once, at the end; none (default): at
                   every fold
@@ -18,6 +19,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..cost.network import Network, network
 from ..errors import ArgumentError
 from .select import check_accumulate
 from .tables import Tuning, once
@@ -36,6 +38,7 @@ class Settings:
     abort: bool = False
     progress: bool = True
     tuning: Tuning | None = None
+    network: Network | None = None
     log: bool = False
     accumulate: str = "none"
 
@@ -61,6 +64,7 @@ def read(environ: Mapping[str, str] = os.environ) -> Settings:
         abort=seconds is not None,
         progress=_flag(environ, "MPICOLL_PROGRESS", True),
         tuning=once(path) if (path := environ.get("MPICOLL_TUNING", "")) else None,
+        network=network(name) if (name := environ.get("MPICOLL_NETWORK", "")) else None,
         log=_is_info(environ.get("MPICOLL_LOG", "")),
         accumulate=check_accumulate("MPICOLL_ACCUMULATE", environ.get("MPICOLL_ACCUMULATE", "") or "none"),
     )

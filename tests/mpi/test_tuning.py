@@ -14,9 +14,11 @@ from support.cases import Case, Checks
 import mpicoll
 from mpicoll.benchmarks.cases.patterns import PATTERNS, Shape
 from mpicoll.benchmarks.tune.tuner import bytes_of_call
-from mpicoll.errors import TuningError
+from mpicoll.cost.network import network
+from mpicoll.errors import ArgumentError, TuningError
 from mpicoll.runtime import agreement
 from mpicoll.selection import tables
+from mpicoll.selection.modelled import modelled_rules
 from mpicoll.selection.tables import SCHEMA, UNKNOWN_TO_ALL, layout, library
 
 
@@ -162,3 +164,54 @@ def test_log_says_of_every_call_what_ran(comm, monkeypatch, capfd):
     if said:
         assert f"blocking allreduce of 32 bytes on {comm.size} rank" in said[0]
         assert "recursive_doubling on the " in said[0] and said[0].endswith("fewest rounds: latency decides")
+
+
+def test_auto_goes_by_the_model_of_a_network(comm, monkeypatch, tuned):
+    """What rank 0 names counts on all; a table comes before, what using() forces comes before both."""
+    monkeypatch.setenv("MPICOLL_NETWORK", "infiniband" if comm.rank == 0 else "")
+    monkeypatch.delenv("MPICOLL_TUNING", raising=False)
+    ours = mpicoll.Comm(comm.Dup())
+    agreed, model = ours._open().agreed, network("infiniband")
+    with Checks() as checks:
+        checks.equal(agreed.settings.network, model)
+        for n in (3, 300, 5000, 40000):
+            nodes = agreed.nodes
+            for op, commutes in ((MPI.SUM, True), (MPI.Op.Create(lambda a, b, t: None, commute=False), False)):
+                wanted = modelled_rules(model, "allreduce", comm.size, commutes, nodes)
+                rule = next(r for r in reversed(wanted) if r.fits(8 * n, comm.size))
+                choice = ours.explain("allreduce", 8 * n, op)
+                checks.equal((choice.algorithm, choice.chunk_bytes), (rule.algorithm, rule.chunk_bytes), n)
+                checks.that("the model of infiniband" in choice.why, choice)
+                if not commutes:
+                    op.Free()
+            case = Case("allreduce", n)
+            for _ in range(3):
+                result, records = ran(ours, case)
+                choice = ours.explain("allreduce", 8 * n)
+                checks.equal(records, [(choice.algorithm, choice.chunk_bytes)], n)
+                checks.equal(result, case.run(comm).result, n)
+        with ours.using(allreduce="ring"):
+            checks.equal(ran(ours, Case("allreduce", 20))[1][0][0], "ring")
+        both = tuned({"allreduce": ROWS})
+        checks.equal(both._open().agreed.settings.network, model)
+        checks.equal(ran(both, Case("allreduce", 3))[1], [("tree", None)])
+    ours.Free()
+
+
+def test_other_counts_each_time_go_by_the_model(comm, monkeypatch):
+    """The fast path's kinds of any counts end where the model's choice does."""
+    monkeypatch.setenv("MPICOLL_NETWORK", "infiniband")
+    ours = mpicoll.Comm(comm.Dup())
+    with Checks() as checks:
+        for n in [*range(1, 40, 7), *range(100, 20000, 1777)] * 2:
+            case = Case("allreduce", n)
+            result, records = ran(ours, case)
+            checks.equal(records[0][0], ours.explain("allreduce", 8 * n).algorithm, n)
+            checks.equal(result, case.run(comm).result, n)
+    ours.Free()
+
+
+def test_a_network_that_rank_0_cannot_read_is_an_error_everywhere(comm, monkeypatch):
+    monkeypatch.setenv("MPICOLL_NETWORK", "nowhere" if comm.rank == 0 else "")
+    with pytest.raises(ArgumentError, match="presets are"):
+        mpicoll.Comm(comm.Dup())

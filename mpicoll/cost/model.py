@@ -1,0 +1,76 @@
+"""The time that a call takes by the model, in microseconds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .network import Level, Network
+from .profile import (
+    COPIED,
+    FAR_RECEIVED,
+    FAR_RECEIVES,
+    FAR_SENDS,
+    FAR_SENT,
+    FOLDED,
+    RECEIVED,
+    RECEIVES,
+    SENDS,
+    SENT,
+    Profile,
+)
+
+
+def cost(
+    profile: Profile, network: Network, nbytes: np.ndarray, chunk_bytes: int | None = None, window: int = 1
+) -> np.ndarray:
+    """Return the µs of calls of nbytes, a line of numbers; blocks are cut into chunks, `window` of them in flight.
+
+    The first chunk takes the steps of the slowest rank, and those that other ranks take before or after it: such a one
+    as the longest of a rank between, or twice the mean where most are shorter. Every other
+    chunk takes what the busiest rank is busy for, or a window-th of all its steps if that is more.
+    """
+    n = np.asarray(nbytes, float)
+    lanes = np.maximum(1.0, np.ceil(n * profile.block / chunk_bytes)) if chunk_bytes else np.ones_like(n)
+    slowest, more, hop = np.zeros_like(n), np.zeros_like(n), np.zeros_like(n)
+    longest = 0.0
+    for i, (table, times) in enumerate(profile.ranks):
+        if not len(table):
+            continue
+        waiting, busy = _step_times(table, profile.sharing, network, n / lanes)
+        own = _sum(times, waiting + busy)
+        slowest = np.maximum(slowest, own)
+        more = np.maximum(more, np.maximum(_sum(times, busy), own / window))
+        longest = max(longest, float(times[table[:, :SENT].any(axis=1)].sum()))
+        if i or len(profile.ranks) == 1:
+            hop = np.maximum(hop, np.minimum((waiting + busy).max(axis=0), 2 * own / times.sum()))
+    total: np.ndarray = slowest + max(0.0, profile.steps - longest) * hop + (lanes - 1) * more
+    return total
+
+
+def _sum(times: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """Return times @ steps to the same bit on every processor, since ranks choose by it; a BLAS rounds as it likes."""
+    total = np.zeros(steps.shape[1])
+    for often, step in zip(times, steps, strict=True):
+        total = total + often * step
+    return total
+
+
+def _step_times(table: np.ndarray, sharing: float, network: Network, n: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (µs of waiting, µs in which the rank or its link is busy) of every step and number of bytes."""
+    columns = table.T[:, :, None]
+    near = _messages(columns[[SENDS, RECEIVES]], columns[[SENT, RECEIVED]], network.node, network, n, 1.0)
+    far = _messages(
+        columns[[FAR_SENDS, FAR_RECEIVES]], columns[[FAR_SENT, FAR_RECEIVED]], network.links, network, n, sharing
+    )
+    local = columns[FOLDED] * n / network.fold_rate + columns[COPIED] * n / network.copy_rate
+    return np.maximum(near[0], far[0]), near[1] + far[1] + local
+
+
+def _messages(
+    numbers: np.ndarray, shares: np.ndarray, level: Level, network: Network, n: np.ndarray, sharing: float
+) -> tuple[np.ndarray, np.ndarray]:
+    number, nbytes = numbers.max(axis=0), shares.max(axis=0) * n
+    long = nbytes / np.maximum(number, 1) > network.short_bytes
+    latency = np.where(number > 0, level.latency + long * level.rendezvous, 0.0)
+    transfer = nbytes * sharing / np.where(long, level.rate, level.short_rate)
+    return latency, np.maximum(number - 1, 0) * level.gap + transfer

@@ -1,0 +1,122 @@
+"""A network as the cost model sees it: what messages inside a node and between nodes cost, and folding and copying.
+
+The model is LogGP's (Alexandrov, Ionescu, Schauser, Scheiman, LogGP: incorporating long messages into the LogP model,
+1995) with a rate for short messages and one for long ones, and a level for messages inside a node. Times are in
+microseconds, rates in bytes per microsecond, which are megabytes per second.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ArgumentError
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
+
+SUFFIX = ".json"
+
+
+@dataclass(frozen=True)
+class Level:
+    """The messages of one level.
+
+    - latency: µs from the start of a short message to its end.
+    - rendezvous: µs that a long message takes beyond that.
+    - gap: µs for every further message that a rank sends or receives at once.
+    - short_rate, rate: bytes per µs of short and of long messages.
+    """
+
+    latency: float
+    rendezvous: float
+    gap: float
+    short_rate: float
+    rate: float
+
+
+@dataclass(frozen=True)
+class Network:
+    """Both levels, the bytes up to which a message is short, and the rates at which a rank folds and copies.
+
+    The ranks of a node share the rate of its link.
+    """
+
+    name: str
+    node: Level
+    links: Level
+    short_bytes: float
+    fold_rate: float
+    copy_rate: float
+
+
+def network(name: str | os.PathLike[str]) -> Network:
+    """Return the network of a file, or of a preset's name. Raises ArgumentError, which says what is wrong."""
+    if str(name) in presets():
+        return parse((_own() / f"{name}{SUFFIX}").read_text(), str(name))
+    path = Path(name)
+    try:
+        return parse(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ArgumentError(f"no network: cannot read {path}: {why}; presets are {', '.join(presets())}") from None
+
+
+@cache
+def presets() -> tuple[str, ...]:
+    """Return the names of the networks that come with mpicoll."""
+    names = (entry.name for entry in _own().iterdir())
+    return tuple(sorted(name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)))
+
+
+def _own() -> Traversable:
+    return files(__package__) / "networks"
+
+
+def parse(text: str, where: str) -> Network:
+    """Return the network that a JSON text describes. Raises ArgumentError that names the field."""
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise ArgumentError(f"{where} is no JSON: {error}") from None
+    _check_names(content, {field.name for field in fields(Network)} - {"name"}, where, {"source"})
+    node, links = (_level(content[name], f"{where}: {name}") for name in ("node", "links"))
+    numbers = (_positive(content[name], f"{where}: {name}") for name in ("short_bytes", "fold_rate", "copy_rate"))
+    return Network(Path(where).name.removesuffix(SUFFIX), node, links, *numbers)
+
+
+def _level(content: Any, where: str) -> Level:
+    names = {field.name for field in fields(Level)}
+    _check_names(content, names, where)
+    rates = {name: _positive(content[name], f"{where}.{name}") for name in ("short_rate", "rate")}
+    times = {name: _number(content[name], f"{where}.{name}", 0.0) for name in names - rates.keys()}
+    return Level(**times, **rates)
+
+
+def _check_names(content: Any, wanted: set[str], where: str, optional: set[str] = frozenset()) -> None:  # type: ignore[assignment]
+    if not isinstance(content, Mapping):
+        raise ArgumentError(f"{where} must be an object with {', '.join(sorted(wanted))}")
+    missing, unknown = sorted(wanted - content.keys()), sorted(content.keys() - wanted - optional)
+    if missing or unknown:
+        has = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(unknown)}, which is unknown"
+        raise ArgumentError(f"{where} {has}")
+
+
+def _number(value: Any, where: str, least: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < least:
+        raise ArgumentError(f"{where} is {value!r}; it must be a number of at least {least:g}")
+    return float(value)
+
+
+def _positive(value: Any, where: str) -> float:
+    number = _number(value, where, 0.0)
+    if not number:
+        raise ArgumentError(f"{where} is {value!r}; it must be a number above 0")
+    return number

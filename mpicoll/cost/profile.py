@@ -1,0 +1,153 @@
+"""The steps of a schedule on its busiest ranks: messages, bytes and folds, as shares of the vector.
+
+A profile has the steps of a few ranks in place of those of all, since the ranks of most algorithms do alike. Of the
+steps that other ranks take before or after them, it has the number: the claimed length of the longest chain of
+messages, which is proved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from ..schedules.collectives import Block
+from ..schedules.grouping import Partition, homes
+from ..schedules.ir import Copy, Local, RecvReduce, Send, Step
+from ..schedules.registry import parse_spec
+from ..schedules.schedule import Schedule
+
+# The columns of a step: messages sent and received inside the node and between nodes, and shares of the vector.
+SENDS, RECEIVES, FAR_SENDS, FAR_RECEIVES, SENT, RECEIVED, FAR_SENT, FAR_RECEIVED, FOLDED, COPIED = range(10)
+COLUMNS = 10
+MATES = 4  # the ranks of a node that are looked at, to find how many use its link
+FEW_BLOCKS = 2  # of a step that has as few blocks on any number of ranks
+WHOLE_UP_TO = 256  # ranks up to which every step is looked at, where there are as many steps as ranks
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """The steps of some ranks of a schedule.
+
+    - ranks: for each, a table of distinct steps, and how often each occurs.
+    - sharing: the ranks of a node that use the node's link at once.
+    - steps: the length of the longest chain of messages.
+    - block: the share of the vector that its largest block is.
+    """
+
+    ranks: tuple[tuple[np.ndarray, np.ndarray], ...]
+    sharing: float
+    steps: float
+    block: float
+
+
+@lru_cache(maxsize=512)
+def profile(collective: str, spec: str, p: int, nodes: Partition | None = None, commutative: bool = True) -> Profile:
+    """Return the profile of an algorithm on p ranks, which lie on these nodes, one on each if None.
+
+    Where there are about as many steps as ranks, and many ranks, it is scaled up from fewer ranks on as many to a node.
+    Raises PreconditionError where p will not do.
+    """
+    entry, parameters = parse_spec(collective, spec)
+    schedule = Schedule(entry, p, commutative=commutative, nodes=nodes, **dict(parameters))
+    steps = float(entry.claims.evaluate(entry.claims.steps, p, 1, **schedule.resolved))
+    if p > WHOLE_UP_TO and steps >= p // 2 and "groups" not in entry.parameters and _per_node(nodes) is not None:
+        return _scaled(collective, spec, p, nodes, steps, commutative)
+    home = homes(nodes) if nodes is not None else {rank: rank for rank in range(p)}
+    looked_at = sorted({0, 1 % p, p // 2, p - 1})
+    tables = {rank: _steps(schedule, rank, home) for rank in looked_at}
+    sharing = max(_sharing(schedule, rank, nodes, home, tables) for rank in {0, p - 1})
+    ranks = tuple(_distinct(tables[rank]) for rank in looked_at)
+    return Profile(ranks, sharing, steps, 1 / _blocks(schedule))
+
+
+def _per_node(nodes: Partition | None) -> int | None:
+    """Return the number of ranks on every node; None where nodes differ, or ranks do not lie on them by blocks."""
+    if nodes is None:
+        return 1
+    size = len(nodes[0])
+    even = all(len(ranks) == size and ranks[-1] - ranks[0] == size - 1 for ranks in nodes)
+    return size if even and WHOLE_UP_TO % size == 0 else None
+
+
+def _scaled(
+    collective: str, spec: str, p: int, nodes: Partition | None, steps: float, commutative: bool
+) -> Profile:
+    """Return the profile of few ranks with its frequent steps scaled: as many more, of blocks as much smaller."""
+    few = WHOLE_UP_TO - p % 2
+    size = _per_node(nodes) or 1
+    fewer = tuple(tuple(range(i, min(i + size, few))) for i in range(0, few, size)) if nodes is not None else None
+    small = profile(collective, spec, few, fewer, commutative)
+    ranks = []
+    for table, times in small.ranks:
+        shares, few_blocks = table.copy(), table[:, SENT:].max(axis=1) * few <= FEW_BLOCKS
+        shares[few_blocks, SENT:] *= few / p
+        ranks.append((shares, np.where(times >= few // 8, times * ((p - 1) / (few - 1)), times)))
+    return Profile(tuple(ranks), small.sharing, steps, small.block * few / p if small.block < 0.5 else small.block)
+
+
+def _blocks(schedule: Schedule) -> int:
+    """Return how many equal blocks the n bytes of a call are."""
+    return len(schedule.blocks) if schedule.collective.naming == "vector" else schedule.p
+
+
+def _steps(schedule: Schedule, rank: int, home: dict[int, int]) -> np.ndarray:
+    """Return a table with a row for every step of a rank; strands side by side."""
+    strands = schedule.program(rank)
+    table = np.zeros((max(map(len, strands), default=0), COLUMNS))
+    for strand in strands:
+        for row, step in zip(table, strand):
+            _add(row, step, rank, home)
+    table[:, SENT:] /= _blocks(schedule)
+    return table
+
+
+def _add(row: np.ndarray, step: Step, rank: int, home: dict[int, int]) -> None:
+    for op in step:
+        if isinstance(op, Local):
+            row[COPIED if isinstance(op, Copy) else FOLDED] += 1
+            continue
+        far = 2 * (home[op.peer] != home[rank])
+        receives = not isinstance(op, Send)
+        row[SENDS + receives + far] += 1
+        row[SENT + receives + far] += len(op.blocks)
+        if isinstance(op, RecvReduce):
+            row[FOLDED] += len(op.blocks)
+        if not _is_contiguous(op.blocks):
+            row[COPIED] += len(op.blocks)
+
+
+def _is_contiguous(blocks: tuple[Block, ...]) -> bool:
+    """Return whether blocks lie side by side, so that nothing is packed for a message."""
+    first, last, n = blocks[0] if blocks else 0, blocks[-1] if blocks else 0, len(blocks)
+    return n < 2 or (isinstance(first, int) and isinstance(last, int) and last - first == n - 1)
+
+
+def _distinct(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    if not len(table):
+        return table, np.zeros(0)
+    rows, times = np.unique(table, axis=0, return_counts=True)
+    return rows, times.astype(float)
+
+
+def _sharing(
+    schedule: Schedule, rank: int, nodes: Partition | None, home: dict[int, int], tables: dict[int, np.ndarray]
+) -> float:
+    """Return how many ranks of this one's node use its link as much as the busiest one, step by step; at least 1."""
+    mates = nodes[home[rank]] if nodes is not None else (rank,)
+    if len(mates) > MATES:
+        some = {mates[round(i * (len(mates) - 1) / (MATES - 1))] for i in range(MATES)}
+    else:
+        some = set(mates)
+    far = [
+        (tables[mate] if mate in tables else _steps(schedule, mate, home))[:, [FAR_SENT, FAR_RECEIVED]]
+        for mate in sorted(some)
+    ]
+    loads = np.zeros((len(far), max(map(len, far)), 2))
+    for load, own in zip(loads, far, strict=True):
+        load[: len(own)] = own
+    inner = loads[1:-1].mean(axis=0) * (len(mates) - 2) if len(mates) > 2 else 0.0
+    total = loads[0] + inner + (loads[-1] if len(mates) > 1 else 0.0)
+    busiest = float(loads.max(axis=(0, 2)).sum())
+    return max(1.0, float(total.max(axis=1).sum()) / busiest) if busiest else 1.0

@@ -1,0 +1,102 @@
+"""The rules that the cost model gives on a network: for every size, the algorithm and chunk with the least time."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from ..cost.model import cost
+from ..cost.network import Network
+from ..cost.profile import profile
+from ..errors import MpicollError
+from ..plans.plan import WINDOW
+from ..schedules.collectives import base_collective
+from ..schedules.grouping import Partition
+from ..schedules.parameters import Groups
+from ..schedules.registry import exact_algorithms, parse_spec
+from .rules import KIB, RULES, Rule
+
+UNKNOWN_TO_ALL = ("scatterv", "gatherv", "alltoallv", "alltoallw")  # ranks know only their own counts
+SIZES = np.unique((2.0 ** np.arange(0, 30, 0.5)).astype(np.int64))  # bytes at which costs are compared
+CHUNKS = ((None, WINDOW), (32 * KIB, 2), (128 * KIB, 2), (512 * KIB, 2))  # (bytes, in flight)
+MARGIN = 1.03  # by how much another choice must be faster to take the place of the one for fewer bytes
+MOST_SCRATCH, FREE_SCRATCH = 4, 1 << 20  # times the vector, and bytes beyond: an algorithm that needs more is left out
+VARIANTS = {  # of algorithms whose parameters matter, beside the defaults
+    "knomial": ("k=8",),
+    "bruck": ("k=4",),
+    "recursive_multiplying": ("k=8",),
+    "dissemination": ("k=4",),
+    "scatter_allgather": ("allgather=recursive_doubling", "allgather=bruck"),
+    "hierarchical": ("middle=chain", "middle=ring", "middle=recursive_doubling", "middle=rabenseifner"),
+}
+
+
+@lru_cache(maxsize=256)
+def modelled_rules(
+    network: Network, collective: str, p: int, commutative: bool, nodes: Partition | None
+) -> tuple[Rule, ...]:
+    """Return the rules of a collective on p ranks, which lie on these nodes.
+
+    Where ranks know only their own counts they cannot agree on a size, so the fixed rule stays.
+    """
+    if collective in UNKNOWN_TO_ALL:
+        return RULES[collective]
+    lines = costs(network, collective, p, commutative, nodes, SIZES)
+    times = np.array([us for *_, us in lines])
+    rules: list[Rule] = []
+    current = -1
+    for i, size in enumerate(SIZES.tolist()):
+        if current < 0 or times[current, i] > MARGIN * times[:, i].min():
+            current = int(times[:, i].argmin())
+            algorithm, chunk, window, _ = lines[current]
+            why = f"the least time by the model of {network.name}"
+            rules.append(Rule(size if rules else 0, algorithm, chunk, why, window))
+    return tuple(rules)
+
+
+def costs(
+    network: Network, collective: str, p: int, commutative: bool, nodes: Partition | None, sizes: np.ndarray
+) -> list[tuple[str, int | None, int, np.ndarray]]:
+    """Return (algorithm, chunk_bytes, window, µs for every size) of all that may serve; infinite for too much scratch.
+
+    Of a chunk that cuts no block at any size there is none.
+    """
+    lines = []
+    for spec in candidates(collective, p, commutative, nodes):
+        steps = profile(base_collective(collective), spec, p, nodes, commutative)
+        too_large = _scratch(collective, spec, p, nodes) * sizes > MOST_SCRATCH * sizes + FREE_SCRATCH
+        for chunk, window in CHUNKS:
+            if chunk is None or steps.block * sizes[-1] > chunk:
+                us = cost(steps, network, sizes, chunk, window)
+                lines.append((spec, chunk, window, np.where(too_large, np.inf, us)))
+    return lines
+
+
+def candidates(collective: str, p: int, commutative: bool, nodes: Partition | None) -> list[str]:
+    """Return the algorithms that may serve, some with several parameters."""
+    base = base_collective(collective)
+    specs = [
+        spec
+        for name in exact_algorithms(base)
+        for spec in (name, *(f"{name}({words})" for words in VARIANTS.get(name, ())))
+    ]
+    return [spec for spec in specs if _serves(base, spec, p, commutative, nodes)]
+
+
+def _serves(collective: str, spec: str, p: int, commutative: bool, nodes: Partition | None) -> bool:
+    """Return whether an algorithm suits these ranks; one that groups them by nodes does where nodes have several."""
+    try:
+        entry, parameters = parse_spec(collective, spec)
+        entry.resolve(p, nodes, **dict(parameters))
+        ordered = commutative or entry.keeps_order(p, nodes, **dict(parameters))
+    except MpicollError:
+        return False
+    grouped = any(isinstance(parameter.kind, Groups) for parameter in entry.parameters.values())
+    return ordered and (not grouped or (nodes is not None and 1 < len(nodes) < p))
+
+
+def _scratch(collective: str, spec: str, p: int, nodes: Partition | None) -> float:
+    """Return the most scratch that a rank needs, as a share of the vector."""
+    entry, parameters = parse_spec(base_collective(collective), spec)
+    return float(entry.claims.evaluate(entry.claims.scratch, p, 1, **entry.resolve(p, nodes, **dict(parameters))))

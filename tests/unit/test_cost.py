@@ -1,0 +1,287 @@
+"""The cost model: networks in words, profiles against schedules, costs against formulas, rules and regret."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from math import log2
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from mpicoll.benchmarks import choices
+from mpicoll.cli import main
+from mpicoll.cost import profile as profiles
+from mpicoll.cost.model import cost
+from mpicoll.cost.network import Level, Network, network, parse, presets
+from mpicoll.cost.profile import FAR_SENDS, SENDS, profile
+from mpicoll.errors import ArgumentError, PreconditionError
+from mpicoll.schedules.registry import parse_spec
+from mpicoll.selection import modelled
+from mpicoll.selection.modelled import SIZES, candidates, costs, modelled_rules
+from mpicoll.selection.rules import RULES
+from mpicoll.selection.select import Overrides, choose, same_choice
+from mpicoll.selection.settings import read
+
+ALPHA, RATE, FOLD = 2.0, 1000.0, 4000.0
+LINKS = Level(latency=ALPHA, rendezvous=0.0, gap=0.0, short_rate=RATE, rate=RATE)
+PLAIN = Network("plain", LINKS, LINKS, 1e9, FOLD, 1e30)
+
+
+def blocks_of(p, size):
+    return tuple(tuple(range(i, min(i + size, p))) for i in range(0, p, size))
+
+
+# -- networks ------------------------------------------------------------------------------------------------
+
+
+def described(**changed):
+    level = {"latency": 1, "rendezvous": 0, "gap": 0.5, "short_rate": 10, "rate": 20}
+    whole = {"node": level, "links": level, "short_bytes": 1024, "fold_rate": 5, "copy_rate": 6}
+    return {**whole, **changed}
+
+
+def test_presets_are_networks_of_their_names():
+    assert {"fugaku", "infiniband", "leonardo", "marenostrum5"} <= set(presets())
+    assert [network(name).name for name in presets()] == list(presets())
+
+
+def test_a_file(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({**described(), "source": "measured"}))
+    found = network(path)
+    assert (found.name, found.links.rate, found.short_bytes) == ("mine", 20.0, 1024.0)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "x.json is no JSON"),
+        ("[]", "x.json must be an object with copy_rate, fold_rate, links, node, short_bytes"),
+        (json.dumps({"node": {}}), "x.json lacks copy_rate, fold_rate, links, short_bytes"),
+        (json.dumps(described(colour=1)), "x.json has colour, which is unknown"),
+        (json.dumps(described(node=3)), "x.json: node must be an object with gap, latency, rate, rende"),
+        (json.dumps(described(fold_rate=0)), "x.json: fold_rate is 0; it must be a number above 0"),
+        (json.dumps(described(short_bytes="1K")), "x.json: short_bytes is '1K'; it must be a number"),
+        (json.dumps(described(copy_rate=True)), "x.json: copy_rate is True"),
+        (json.dumps(described(fold_rate=float("inf"))), "x.json: fold_rate is inf"),
+        (json.dumps(described(links={**described()["links"], "gap": -1})), "x.json: links.gap is -1; it must be"),
+    ],
+)
+def test_what_is_no_network_is_refused_in_words(content, said):
+    with pytest.raises(ArgumentError) as caught:
+        parse(content, "x.json")
+    assert said in str(caught.value)
+
+
+def test_a_network_that_is_not_there_names_the_presets():
+    with pytest.raises(ArgumentError, match=r"cannot read nowhere: No such file .*presets are fugaku, infiniband"):
+        network("nowhere")
+
+
+def test_the_environment_names_it():
+    assert read({}).network is None and read({"MPICOLL_NETWORK": ""}).network is None
+    assert read({"MPICOLL_NETWORK": "leonardo"}).network == network("leonardo")
+    with pytest.raises(ArgumentError, match="presets are"):
+        read({"MPICOLL_NETWORK": "nowhere"})
+
+
+# -- costs, where nothing is shared: the formulas of the docstrings -------------------------------------------
+
+
+FORMULAS = {
+    ("allreduce", "ring"): lambda p, n: 2 * (p - 1) * ALPHA + 2 * n * (p - 1) / p / RATE + n * (p - 1) / p / FOLD,
+    ("allreduce", "recursive_doubling"): lambda p, n: log2(p) * (ALPHA + n / RATE + n / FOLD),
+    ("allreduce", "rabenseifner"): lambda p, n: 2 * log2(p) * ALPHA + n * (p - 1) / p * (2 / RATE + 1 / FOLD),
+    ("bcast", "binomial"): lambda p, n: log2(p) * (ALPHA + n / RATE),
+    ("bcast", "chain"): lambda p, n: (p - 1) * (ALPHA + n / RATE),
+    ("reduce", "chain"): lambda p, n: (p - 1) * (ALPHA + n / RATE + n / FOLD),
+    ("allgather", "ring"): lambda p, n: (p - 1) * ALPHA + n * (p - 1) / p / RATE,
+    ("allgather", "bruck"): lambda p, n: log2(p) * ALPHA + n * (p - 1) / p / RATE,
+    ("reduce_scatter", "recursive_halving"): lambda p, n: log2(p) * ALPHA + n * (p - 1) / p * (1 / RATE + 1 / FOLD),
+    ("alltoall", "pairwise"): lambda p, n: (p - 1) * ALPHA + n * (p - 1) / p / RATE,
+    ("alltoall", "bruck"): lambda p, n: log2(p) * (ALPHA + n / 2 / RATE),
+    ("gather", "binomial"): lambda p, n: log2(p) * ALPHA + n * (p - 1) / p / RATE,
+    ("scatter", "linear"): lambda p, n: ALPHA + n * (p - 1) / p / RATE,
+}
+
+
+@pytest.mark.parametrize("p", [2, 8, 64, 1024])
+@pytest.mark.parametrize(("collective", "algorithm"), FORMULAS)
+def test_costs_are_the_formulas_of_the_docstrings(collective, algorithm, p):
+    sizes = np.array([0.0, 8.0, 65536.0, 1e7])
+    got = cost(profile(collective, algorithm, p), PLAIN, sizes)
+    wanted = [FORMULAS[collective, algorithm](p, n) for n in sizes]
+    twice = (collective, algorithm) == ("reduce", "chain")  # its hops are taken to fold alike; the last does not
+    assert got == pytest.approx(wanted, rel=0.3 / p if twice else 1e-9), (got, wanted)
+
+
+def test_chunks_overlap():
+    """A chain in chunks: the first goes all the way, and every other one keeps a rank busy for its own time."""
+    n, chunk, p = 1e6, 1e5, 8
+    whole, cut = (float(cost(profile("bcast", "chain", p), PLAIN, np.array([n]), c, 2)[0]) for c in (None, chunk))
+    first = (p - 1) * (ALPHA + chunk / RATE)
+    assert cut == pytest.approx(first + 9 * max(2 * chunk / RATE, (2 * ALPHA + 2 * chunk / RATE) / 2))
+    assert cut < whole / 2
+    one = float(cost(profile("bcast", "chain", p), PLAIN, np.array([n]), chunk, 1)[0])
+    assert one > cut
+
+
+def test_a_gap_counts_per_further_message():
+    gaps = replace(PLAIN, links=replace(LINKS, gap=3.0))
+    steps = profile("scatter", "linear", 5)
+    assert cost(steps, gaps, np.zeros(1))[0] - cost(steps, PLAIN, np.zeros(1))[0] == pytest.approx(3 * 3.0)
+
+
+def test_long_messages_take_a_rendezvous_and_their_own_rate():
+    two = replace(PLAIN, links=Level(1.0, 5.0, 0.0, 10.0, 100.0), short_bytes=1000.0)
+    us = cost(profile("bcast", "binomial", 2), two, np.array([1000.0, 2000.0]))
+    assert us == pytest.approx([1 + 100, 1 + 5 + 20])
+
+
+# -- nodes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "sharing"),
+    [("allreduce", "recursive_doubling", 4), ("allreduce", "ring", 1), ("allreduce", "hierarchical", 1),
+     ("alltoall", "pairwise", 4), ("bcast", "hierarchical", 1)],
+)
+def test_ranks_of_a_node_share_its_link(collective, algorithm, sharing):
+    assert profile(collective, algorithm, 32, blocks_of(32, 4)).sharing == pytest.approx(sharing, rel=0.1)
+
+
+def test_messages_inside_a_node_are_told_from_others():
+    (table, times), *_ = profile("allreduce", "recursive_doubling", 16, blocks_of(16, 4)).ranks
+    assert table[:, SENDS] @ times == 2 and table[:, FAR_SENDS] @ times == 2
+
+
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize(
+    ("collective", "algorithm"),
+    [("allreduce", "ring"), ("alltoall", "pairwise"), ("allgather", "neighbor_exchange"), ("reduce_scatter", "ring"),
+     ("bcast", "scatter_allgather"), ("allreduce", "ring_bidirectional")],
+)
+def test_a_profile_scaled_from_fewer_ranks_costs_as_the_whole(monkeypatch, collective, algorithm, size):
+    sizes, nodes, net = np.array([8.0, 1e5, 1e8]), blocks_of(512, size), network("infiniband")
+    scaled = cost(profile.__wrapped__(collective, algorithm, 512, nodes), net, sizes)
+    monkeypatch.setattr(profiles, "WHOLE_UP_TO", 1 << 20)
+    whole = cost(profile.__wrapped__(collective, algorithm, 512, nodes), net, sizes)
+    assert scaled == pytest.approx(whole, rel=0.03)
+
+
+# -- rules ---------------------------------------------------------------------------------------------------
+
+CASES = [(2, 1), (5, 1), (8, 1), (12, 4), (64, 8)]
+
+
+@pytest.mark.parametrize(("p", "size"), CASES)
+@pytest.mark.parametrize("collective", sorted(RULES))
+def test_rules_choose_the_least_cost(collective, p, size):
+    net, nodes = network("infiniband"), blocks_of(p, size)
+    rules = modelled_rules(net, collective, p, True, nodes)
+    assert rules[0].above == 0 and [r.above for r in rules] == sorted({r.above for r in rules})
+    if collective in modelled.UNKNOWN_TO_ALL:
+        assert rules == RULES[collective]
+        return
+    lines = costs(net, collective, p, True, nodes, SIZES)
+    least = np.min([us for *_, us in lines], axis=0)
+    for size_, best in zip(SIZES.tolist(), least):
+        rule = next(r for r in reversed(rules) if r.fits(size_, p))
+        how, at = (rule.algorithm, rule.chunk_bytes), size_ == SIZES
+        own = min(us[at][0] for name, chunk, _, us in lines if (name, chunk) == how)
+        assert own <= modelled.MARGIN * best
+        choice = choose(collective, size_, p, True, Overrides(), "compiled", nodes, (), net)
+        assert (choice.algorithm, choice.chunk_bytes) == (rule.algorithm, rule.chunk_bytes)
+        assert "the model of infiniband" in choice.why
+        low, high = same_choice(collective, size_, p, True, Overrides(), nodes, (), net)
+        assert low <= size_ <= high
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "reduce", "reduce_scatter", "scan"])
+def test_operators_that_do_not_commute_keep_their_order(collective):
+    nodes = blocks_of(12, 4)
+    for rule in modelled_rules(network("infiniband"), collective, 12, False, nodes):
+        entry, parameters = parse_spec(collective, rule.algorithm)
+        assert entry.keeps_order(12, nodes, **dict(parameters))
+
+
+def test_hierarchical_algorithms_take_part_where_nodes_have_several_ranks():
+    grouped = [spec for spec in candidates("allreduce", 16, True, blocks_of(16, 4)) if "hierarchical" in spec]
+    assert grouped
+    for nodes in (None, blocks_of(16, 1), blocks_of(16, 16)):
+        assert not [spec for spec in candidates("allreduce", 16, True, nodes) if "hierarchical" in spec]
+    assert "neighbor_exchange" not in candidates("allgather", 5, True, None)    # it needs an even number
+
+
+def test_algorithms_that_need_much_memory_are_left_out():
+    lines = costs(network("infiniband"), "allreduce", 64, True, None, np.array([1 << 24]))
+    assert {us[0] for name, *_, us in lines if name == "naive"} == {np.inf}
+    assert next(us[0] for name, *_, us in lines if name == "ring") < np.inf
+
+
+def test_slow_links_make_hierarchies_and_many_ranks_make_logarithms():
+    slow = replace(network("infiniband"), links=Level(50.0, 50.0, 1.0, 6.0, 6.0))
+    nodes, us = blocks_of(24, 6), {}
+    for name in ("hierarchical", "ring", "recursive_doubling", "rabenseifner"):
+        us[name] = cost(profile("allreduce", name, 24, nodes), slow, np.array([1 << 16]))[0]
+    assert min(us, key=us.get) == "hierarchical"
+    large = modelled_rules(network("infiniband"), "allreduce", 4096, True, None)
+    assert "ring" not in [rule.algorithm for rule in large if rule.above < 1 << 20]
+
+
+# -- commands ------------------------------------------------------------------------------------------------
+
+
+def run(*words):
+    return CliRunner().invoke(main, words)
+
+
+def test_choose_says_what_auto_would_choose():
+    done = run("choose", "allreduce", "-p", "64", "--ranks-per-node", "4", "--sizes", "8,1M", "--json")
+    rows = json.loads(done.output)
+    assert done.exit_code == 0 and [row["bytes"] for row in rows] == [8, 1 << 20]
+    for row in rows:
+        args = ("allreduce", row["bytes"], 64, True, Overrides(), "", blocks_of(64, 4), (), network("infiniband"))
+        assert row["algorithm"] == choose(*args).algorithm and row["model_us"] > 0
+        assert len(row["next"]) == 2 and row["next"][0]["model_us"] * modelled.MARGIN >= row["model_us"]
+    shown = run("choose", "bcast", "-p", "16", "--network", "leonardo").output
+    assert "bcast on 16 ranks, 16 nodes, leonardo" in shown and "16 MiB" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("alltoallv", "-p", "4"), "its ranks know only their own counts"),
+        (("allreduce", "-p", "4", "--network", "nowhere"), "presets are"),
+        (("allreduce", "-p", "0"), "0 is not in the range"),
+        (("allreduce",), "Missing option"),
+        (("allreduce", "-p", "4", "--sizes", "much"), "much"),
+    ],
+)
+def test_choose_refuses_in_words(words, said):
+    done = run("choose", *words)
+    assert done.exit_code == 2 and said in done.output
+
+
+def test_choices_print_regret(tmp_path):
+    """Of measurements that the model itself made: it never regrets, where the rules do."""
+    net, lines = network("leonardo"), [",".join(choices.COLUMNS)]
+    for nbytes in (64, 65536, 1 << 24):
+        for name in ("ring", "recursive_doubling", "rabenseifner"):
+            us = cost(profile("allreduce", name, 1024), net, np.array([nbytes]))[0]
+            lines.append(f"a.1,leonardo,1024,1,0,allreduce,{nbytes},{us},{name}")
+    path = tmp_path / "measured.csv"
+    path.write_text("\n".join(lines))
+    done = CliRunner().invoke(choices.main, [str(path)])
+    rows = [line.split() for line in done.output.splitlines()]
+    assert done.exit_code == 0 and rows[2][:3] == ["leonardo", "model", "3"] and float(rows[2][3]) == 1.0
+    assert rows[1][1] == "rules" and float(rows[1][5]) > 1
+
+
+def test_an_algorithm_that_does_not_suit_costs_nothing_finite():
+    with pytest.raises(PreconditionError):
+        profile("allgather", "neighbor_exchange", 5)
+    cell = choices.Cell("leonardo", "a", 5, 1, "allgather", 8)
+    assert choices.predicted(cell, "neighbor_exchange", PLAIN) == float("inf")

@@ -14,14 +14,13 @@ import json
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 import numpy as np
 
 from ..cost.model import cost
-from ..cost.network import Level, Network, network, presets
+from ..cost.network import Level, Network, content, network, presets
 from ..cost.profile import Profile, profile
 from ..errors import PreconditionError
 from ..schedules.grouping import Partition
@@ -142,11 +141,6 @@ def fitted(machine: str, cells: Cells) -> Network:
 
 def _network(name: str, numbers: Sequence[float] | np.ndarray) -> Network:
     return Network(name, Level(*numbers[5:10]), Level(*numbers[:5]), 16384.0, *numbers[10:12])
-
-
-def content(net: Network) -> dict[str, Any]:
-    """Return a network as its file has it."""
-    return {name: value for name, value in asdict(net).items() if name != "name"}
 
 
 def _print(machine: str, name: str, regret: Sequence[float]) -> None:

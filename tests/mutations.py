@@ -152,11 +152,26 @@ MUTATIONS = [
     ),
     Mutation("mpicoll/proofs/wellformed.py", "stage + sum(whole) > plan.lane_scratch", "False", "unit/test_plan.py"),
     Mutation("mpicoll/proofs/wellformed.py", "len(plain) <= 1 and len(codes) <= 1", "True", "unit/test_plan.py"),
+    # cost model
+    Mutation("mpicoll/cost/model.py", "(lanes - 1) * more", "lanes * more", "unit/test_cost.py"),
+    Mutation("mpicoll/cost/model.py", "profile.steps - longest) * hop", "longest) * 0 * hop", "unit/test_cost.py"),
+    Mutation("mpicoll/cost/model.py", "transfer = nbytes * sharing", "transfer = nbytes * 1.0", "unit/test_cost.py"),
+    Mutation("mpicoll/cost/model.py", "np.maximum(numbers - 1, 0) * level.gap", "0 * level.gap", "unit/test_cost.py"),
+    Mutation("mpicoll/cost/profile.py", "home[op.peer] != home[rank]", "home[op.peer] == rank", "unit/test_cost.py"),
+    Mutation("mpicoll/cost/profile.py", "shares[few_blocks, SENT:] *= few / p", "pass", "unit/test_cost.py"),
+    Mutation("mpicoll/selection/modelled.py", "np.where(too_large, np.inf, us)", "us", "unit/test_cost.py"),
+    Mutation("mpicoll/selection/modelled.py", "times[:, i].argmin()", "times[:, i].argmax()", "unit/test_cost.py"),
+    Mutation(
+        "mpicoll/dispatch/prepare.py", "        channel.agreed.settings.network,\n", "", "mpi/test_tuning.py"
+    ),
+    Mutation(
+        "mpicoll/fastpath/any_counts.py", "            channel.agreed.settings.network,\n", "", "mpi/test_tuning.py"
+    ),
     # selection
     Mutation(
         "mpicoll/selection/select.py",
-        "reversed(rules(collective, p, commutative, nodes))",
-        "iter(rules(collective, p, commutative, nodes))",
+        "reversed(_rules(network, collective, p, commutative, nodes))",
+        "iter(_rules(network, collective, p, commutative, nodes))",
         "unit/test_select.py",
     ),
     Mutation(

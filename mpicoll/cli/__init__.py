@@ -38,6 +38,7 @@ for command in (list_, show, verify, info, run, warm):
 for command in (
     Later("bench", "benchmarks.bench.cli:bench", "Time algorithms beside MPI's, under mpiexec.", uses_mpi=True),
     Later("tune", "benchmarks.tune.cli:tune", "Measure what auto is to choose, under mpiexec.", uses_mpi=True),
+    Later("calibrate", "benchmarks.calibrate:calibrate", "Measure the network, under mpiexec.", uses_mpi=True),
     Later("choose", "benchmarks.choose:choose", "What auto would choose on a network, by a model, without MPI."),
     Later("train", "benchmarks.train.cli:train", "Train by the patterns of distributed training.", uses_mpi=True),
     Later("jobs", "jobs.cli:jobs", "Scaling runs under Slurm, from script to report."),

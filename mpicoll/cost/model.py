@@ -27,7 +27,7 @@ def cost(
 
     The first chunk takes the steps of the slowest rank, and those that other ranks take before or after it: such a one
     as the longest of a rank between, or twice the mean where most are shorter. Every other
-    chunk takes what the busiest rank is busy for, or a window-th of all its steps if that is more.
+    chunk takes what the busiest rank is busy for in either direction, or a window-th of all its steps if that is more.
     """
     n = np.asarray(nbytes, float)
     lanes = np.maximum(1.0, np.ceil(n * profile.block / chunk_bytes)) if chunk_bytes else np.ones_like(n)
@@ -36,13 +36,14 @@ def cost(
     for i, (table, times) in enumerate(profile.ranks):
         if not len(table):
             continue
-        waiting, busy = _step_times(table, profile.sharing, network, n / lanes)
-        own = _sum(times, waiting + busy)
+        steps, sending, receiving = _step_times(table, profile.sharing, network, n / lanes)
+        own = _sum(times, steps)
         slowest = np.maximum(slowest, own)
-        more = np.maximum(more, np.maximum(_sum(times, busy), own / window))
+        busy = np.maximum(_sum(times, sending), _sum(times, receiving))
+        more = np.maximum(more, np.maximum(busy, own / window))
         longest = max(longest, float(times[table[:, :SENT].any(axis=1)].sum()))
         if i or len(profile.ranks) == 1:
-            hop = np.maximum(hop, np.minimum((waiting + busy).max(axis=0), 2 * own / times.sum()))
+            hop = np.maximum(hop, np.minimum(steps.max(axis=0), 2 * own / times.sum()))
     total: np.ndarray = slowest + max(0.0, profile.steps - longest) * hop + (lanes - 1) * more
     return total
 
@@ -55,22 +56,30 @@ def _sum(times: np.ndarray, steps: np.ndarray) -> np.ndarray:
     return total
 
 
-def _step_times(table: np.ndarray, sharing: float, network: Network, n: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (µs of waiting, µs in which the rank or its link is busy) of every step and number of bytes."""
+def _step_times(
+    table: np.ndarray, sharing: float, network: Network, n: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the µs of every step and number of bytes, and in how many a rank is busy sending, and receiving.
+
+    It can do both at once. Folds and copies are received, so to say: they follow what arrives.
+    """
     columns = table.T[:, :, None]
-    near = _messages(columns[[SENDS, RECEIVES]], columns[[SENT, RECEIVED]], network.node, network, n, 1.0)
-    far = _messages(
+    near, near_busy = _messages(columns[[SENDS, RECEIVES]], columns[[SENT, RECEIVED]], network.node, network, n, 1.0)
+    far, far_busy = _messages(
         columns[[FAR_SENDS, FAR_RECEIVES]], columns[[FAR_SENT, FAR_RECEIVED]], network.links, network, n, sharing
     )
     local = columns[FOLDED] * n / network.fold_rate + columns[COPIED] * n / network.copy_rate
-    return np.maximum(near[0], far[0]), near[1] + far[1] + local
+    sending, receiving = near_busy + far_busy
+    transfer = near_busy.max(axis=0) + far_busy.max(axis=0)
+    return np.maximum(near, far) + transfer + local, sending, receiving + local
 
 
 def _messages(
     numbers: np.ndarray, shares: np.ndarray, level: Level, network: Network, n: np.ndarray, sharing: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    number, nbytes = numbers.max(axis=0), shares.max(axis=0) * n
-    long = nbytes / np.maximum(number, 1) > network.short_bytes
-    latency = np.where(number > 0, level.latency + long * level.rendezvous, 0.0)
+    """Return the latency of every step, and the µs in which its messages keep both directions of a level busy."""
+    nbytes = shares * n
+    long = nbytes / np.maximum(numbers, 1) > network.short_bytes
+    latency = np.where(numbers > 0, level.latency + long * level.rendezvous, 0.0).max(axis=0)
     transfer = nbytes * sharing / np.where(long, level.rate, level.short_rate)
-    return latency, np.maximum(number - 1, 0) * level.gap + transfer
+    return latency, np.maximum(numbers - 1, 0) * level.gap + transfer

@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -90,6 +90,11 @@ def parse(text: str, where: str) -> Network:
     node, links = (_level(content[name], f"{where}: {name}") for name in ("node", "links"))
     numbers = (_positive(content[name], f"{where}: {name}") for name in ("short_bytes", "fold_rate", "copy_rate"))
     return Network(Path(where).name.removesuffix(SUFFIX), node, links, *numbers)
+
+
+def content(described: Network) -> dict[str, Any]:
+    """Return what the file of a network holds."""
+    return {name: value for name, value in asdict(described).items() if name != "name"}
 
 
 def _level(content: Any, where: str) -> Level:

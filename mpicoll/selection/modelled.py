@@ -19,7 +19,7 @@ from .rules import KIB, RULES, Rule
 
 UNKNOWN_TO_ALL = ("scatterv", "gatherv", "alltoallv", "alltoallw")  # ranks know only their own counts
 SIZES = np.unique((2.0 ** np.arange(0, 30, 0.5)).astype(np.int64))  # bytes at which costs are compared
-CHUNKS = ((None, WINDOW), (32 * KIB, 2), (128 * KIB, 2), (512 * KIB, 2))  # (bytes, in flight)
+CHUNKS = ((None, WINDOW), (8 * KIB, 2), (32 * KIB, 2), (128 * KIB, 2), (512 * KIB, 2))  # (bytes, in flight)
 MARGIN = 1.03  # by how much another choice must be faster to take the place of the one for fewer bytes
 MOST_SCRATCH, FREE_SCRATCH = 4, 1 << 20  # times the vector, and bytes beyond: an algorithm that needs more is left out
 VARIANTS = {  # of algorithms whose parameters matter, beside the defaults

@@ -1,4 +1,4 @@
-"""`mpicoll tune` under mpiexec: it writes a table that the next program goes by."""
+"""`mpicoll tune` and `calibrate` under mpiexec: they write what the next program goes by."""
 
 from __future__ import annotations
 
@@ -52,3 +52,19 @@ def test_what_is_wrong_is_one_line_before_anything_is_measured(mpiexec, tmp_path
     script.write_text(PROGRAM)
     done = mpiexec(2, "python", script, env={"MPICOLL_TUNING": str(table)})
     assert done.status not in (0, None) and "TuningError" in done.output, done.output
+
+
+def test_a_program_goes_by_the_network_that_was_measured(mpiexec, tmp_path):
+    described, script = tmp_path / "mine.json", tmp_path / "program.py"
+    done = mpiexec(3, "mpicoll", "calibrate", "--seconds", "1", "-o", described)
+    assert done.status == 0 and f"MPICOLL_NETWORK={described}" in "".join(done.output.split("\n")), done.output
+    content = json.loads(described.read_text())
+    assert content["source"] == "mpicoll calibrate, 3 ranks on 1 nodes; measured: node"
+    script.write_text(PROGRAM.replace(".measured}", ".why}"))
+    done = mpiexec(3, "python", script, env={"MPICOLL_NETWORK": str(described)})
+    assert (done.status, done.output.count("the least time by the model of mine")) == (0, 3), done.output
+
+
+def test_one_rank_has_no_network(mpiexec, tmp_path):
+    done = mpiexec(1, "mpicoll", "calibrate", "-o", tmp_path / "n.json")
+    assert done.status == 2 and "one rank has no network" in done.output and not list(tmp_path.iterdir())

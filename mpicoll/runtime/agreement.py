@@ -18,10 +18,12 @@ from ..schedules.grouping import Partition
 from ..selection.rules import Rule
 from ..selection.settings import Settings, read
 from ..selection.tables import READ, Table, library, node
+from .calibrate import measure
 from .peer_status import AGREEMENT
 
 LOG = logging.getLogger("mpicoll")
 COMPILING = "compiling kernels in the background, once per machine; using NumPy meanwhile"
+MEASURING = 0.04  # seconds in which the network is measured, where links are not slow
 _said = set[str]()  # warnings that were given
 
 
@@ -56,6 +58,9 @@ def agree(comm: MPI.Intracomm) -> Agreed:
     if settings.tuning is not None:
         READ.setdefault(settings.tuning.path, settings.tuning)  # this rank may be the first of another communicator
     nodes = _nodes(comm)
+    if settings.measures_network:
+        measured = _down_a_tree(comm, measure(comm, nodes, MEASURING, "the network as measured"))
+        settings = replace(settings, network=measured)
     return Agreed(settings, *_engine(comm, settings.engine), nodes, *_table(comm, settings, nodes))
 
 

@@ -11,7 +11,7 @@ from mpi4py import MPI
 from ..plans.plan import NOTE_TAGS
 from .status import Answer
 
-ASK, ANSWER, EXIT_TAG, AGREEMENT = NOTE_TAGS[:4]
+ASK, ANSWER, EXIT_TAG, AGREEMENT, CALIBRATION = NOTE_TAGS[:5]
 ASK_INTERVAL = 0.5  # seconds between two questions to one rank
 PROBES_PER_POLL = 4  # a probe progresses messages, and may find one only at the next try
 POLL_INTERVAL = 0.1  # seconds between two polls for status messages while the caller waits

@@ -7,7 +7,8 @@ MPICOLL_TIMEOUT   seconds after which a stalled call is reported and the run abo
                   300 s, without an abort); a call that can never complete is reported within seconds
 MPICOLL_PROGRESS  0: no progress thread for nonblocking collectives
 MPICOLL_TUNING    a tuning table written by `mpicoll tune`, which auto uses; read once
-MPICOLL_NETWORK   a network's file or the name of a preset, on which auto models what a tuning table does not say
+MPICOLL_NETWORK   a network's file, the name of a preset, or `measure` to measure it when a Comm is made: auto goes by
+                  a model of it where a tuning table says nothing
 MPICOLL_LOG       info: rank 0 logs to standard error, for every call, what ran and why
 MPICOLL_ACCUMULATE  float32: sums of elements of less than 32 bits are rounded once, at the end; none (default): at
                   every fold
@@ -26,6 +27,7 @@ from .tables import Tuning, once
 
 ENGINES = ("auto", "mpi4py", "compiled")
 REPORT_AFTER = 300.0
+MEASURE = "measure"
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Settings:
     progress: bool = True
     tuning: Tuning | None = None
     network: Network | None = None
+    measures_network: bool = False
     log: bool = False
     accumulate: str = "none"
 
@@ -64,7 +67,8 @@ def read(environ: Mapping[str, str] = os.environ) -> Settings:
         abort=seconds is not None,
         progress=_flag(environ, "MPICOLL_PROGRESS", True),
         tuning=once(path) if (path := environ.get("MPICOLL_TUNING", "")) else None,
-        network=network(name) if (name := environ.get("MPICOLL_NETWORK", "")) else None,
+        network=network(name) if (name := environ.get("MPICOLL_NETWORK", "")) not in ("", MEASURE) else None,
+        measures_network=name == MEASURE,
         log=_is_info(environ.get("MPICOLL_LOG", "")),
         accumulate=check_accumulate("MPICOLL_ACCUMULATE", environ.get("MPICOLL_ACCUMULATE", "") or "none"),
     )

@@ -25,9 +25,10 @@ def cost(
 ) -> np.ndarray:
     """Return the µs of calls of nbytes, a line of numbers; blocks are cut into chunks, `window` of them in flight.
 
-    The first chunk takes the steps of the slowest rank, and those that other ranks take before or after it: such a one
-    as the longest of a rank between, or twice the mean where most are shorter. Every other
-    chunk takes what the busiest rank is busy for in either direction, or a window-th of all its steps if that is more.
+    The first chunk takes the steps of the slowest rank, and those that other ranks take before or after it. Each of
+    these takes as long as the longest step of a rank that is not the root, but at most twice as long as the mean of
+    its steps. Every other chunk takes the time for which the busiest rank sends or receives, or a window-th of all its
+    steps if that is more.
     """
     n = np.asarray(nbytes, float)
     lanes = np.maximum(1.0, np.ceil(n * profile.block / chunk_bytes)) if chunk_bytes else np.ones_like(n)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import fsum
 
 import numpy as np
 
@@ -149,5 +150,5 @@ def _sharing(
         load[: len(own)] = own
     inner = loads[1:-1].mean(axis=0) * (len(mates) - 2) if len(mates) > 2 else 0.0
     total = loads[0] + inner + (loads[-1] if len(mates) > 1 else 0.0)
-    busiest = float(loads.max(axis=(0, 2)).sum())
-    return max(1.0, float(total.max(axis=1).sum()) / busiest) if busiest else 1.0
+    busiest = fsum(loads.max(axis=(0, 2)).tolist())  # to the same bit on every processor, since ranks choose by it
+    return max(1.0, fsum(total.max(axis=1).tolist()) / busiest) if busiest else 1.0

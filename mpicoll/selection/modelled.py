@@ -14,7 +14,7 @@ from ..plans.plan import WINDOW
 from ..schedules.collectives import base_collective
 from ..schedules.grouping import Partition
 from ..schedules.parameters import Groups
-from ..schedules.registry import exact_algorithms, parse_spec
+from ..schedules.registry import exact_algorithms, find, parse_spec
 from .rules import KIB, RULES, Rule
 
 UNKNOWN_TO_ALL = ("scatterv", "gatherv", "alltoallv", "alltoallw")  # ranks know only their own counts
@@ -22,6 +22,7 @@ SIZES = np.unique((2.0 ** np.arange(0, 30, 0.5)).astype(np.int64))  # bytes at w
 CHUNKS = ((None, WINDOW), (8 * KIB, 2), (32 * KIB, 2), (128 * KIB, 2), (512 * KIB, 2))  # (bytes, in flight)
 MARGIN = 1.03  # by how much another choice must be faster to take the place of the one for fewer bytes
 MOST_SCRATCH, FREE_SCRATCH = 4, 1 << 20  # times the vector, and bytes beyond: an algorithm that needs more is left out
+OWN = "mpicoll.algorithms."  # where mpicoll's own algorithms are
 VARIANTS = {  # of algorithms whose parameters matter, beside the defaults
     "knomial": ("k=8",),
     "bruck": ("k=4",),
@@ -74,11 +75,15 @@ def costs(
 
 
 def candidates(collective: str, p: int, commutative: bool, nodes: Partition | None) -> list[str]:
-    """Return the algorithms that may serve, some with several parameters."""
+    """Return the algorithms that may serve, some with several parameters.
+
+    They are mpicoll's own: one that a program registers may not be there on every rank when a choice is made.
+    """
     base = base_collective(collective)
     specs = [
         spec
         for name in exact_algorithms(base)
+        if find(base, name).body.__module__.startswith(OWN)
         for spec in (name, *(f"{name}({words})" for words in VARIANTS.get(name, ())))
     ]
     return [spec for spec in specs if _serves(base, spec, p, commutative, nodes)]

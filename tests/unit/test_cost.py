@@ -17,7 +17,8 @@ from mpicoll.cost.model import cost
 from mpicoll.cost.network import Level, Network, network, parse, presets
 from mpicoll.cost.profile import FAR_SENDS, SENDS, profile
 from mpicoll.errors import ArgumentError, PreconditionError
-from mpicoll.schedules.registry import parse_spec
+from mpicoll.schedules import registry
+from mpicoll.schedules.registry import exact_algorithms, find, parse_spec
 from mpicoll.selection import modelled
 from mpicoll.selection.modelled import SIZES, candidates, costs, modelled_rules
 from mpicoll.selection.rules import RULES
@@ -213,6 +214,14 @@ def test_hierarchical_algorithms_take_part_where_nodes_have_several_ranks():
     for nodes in (None, blocks_of(16, 1), blocks_of(16, 16)):
         assert not [spec for spec in candidates("allreduce", 16, True, nodes) if "hierarchical" in spec]
     assert "neighbor_exchange" not in candidates("allgather", 5, True, None)    # it needs an even number
+
+
+def test_algorithms_of_a_program_are_left_out(monkeypatch):
+    """They may be registered on some ranks earlier than on others, which would then choose differently."""
+    ring = find("allreduce", "ring")
+    mine = replace(ring, name="mine", body=lambda p, rank: ring(p, rank))
+    monkeypatch.setitem(registry._REGISTRY["allreduce"], "mine", mine)
+    assert "mine" in exact_algorithms("allreduce") and "mine" not in candidates("allreduce", 4, True, None)
 
 
 def test_algorithms_that_need_much_memory_are_left_out():

@@ -27,25 +27,25 @@ def cost(
 
     The first chunk takes the steps of the slowest rank, and those that other ranks take before or after it. Each of
     these takes as long as the longest step of a rank that is not the root, but at most twice as long as the mean of
-    its steps. Every other chunk takes the time for which the busiest rank sends or receives, or a window-th of all its
-    steps if that is more.
+    its steps. Every other chunk takes the time for which the busiest rank sends or receives, or a window-th of the time
+    for which a rank is occupied with a chunk, if that is more.
     """
     n = np.asarray(nbytes, float)
     lanes = np.maximum(1.0, np.ceil(n * profile.block / chunk_bytes)) if chunk_bytes else np.ones_like(n)
-    slowest, more, hop = np.zeros_like(n), np.zeros_like(n), np.zeros_like(n)
+    slowest, busiest, hop = np.zeros_like(n), np.zeros_like(n), np.zeros_like(n)
     longest = 0.0
-    for i, (table, times) in enumerate(profile.ranks):
+    for i, ((table, times), sharing) in enumerate(zip(profile.ranks, profile.sharing, strict=True)):
         if not len(table):
             continue
-        steps, sending, receiving = _step_times(table, profile.sharing, network, n / lanes)
+        steps, sending, receiving = _step_times(table, sharing, network, n / lanes)
         own = _sum(times, steps)
         slowest = np.maximum(slowest, own)
-        busy = np.maximum(_sum(times, sending), _sum(times, receiving))
-        more = np.maximum(more, np.maximum(busy, own / window))
+        busiest = np.maximum(busiest, np.maximum(_sum(times, sending), _sum(times, receiving)))
         longest = max(longest, float(times[table[:, :SENT].any(axis=1)].sum()))
         if i or len(profile.ranks) == 1:
             hop = np.maximum(hop, np.minimum(steps.max(axis=0), 2 * own / times.sum()))
-    total: np.ndarray = slowest + max(0.0, profile.steps - longest) * hop + (lanes - 1) * more
+    first = slowest + max(0.0, profile.steps - longest) * hop
+    total: np.ndarray = first + (lanes - 1) * np.maximum(busiest, (first if profile.waits else slowest) / window)
     return total
 
 

@@ -32,14 +32,16 @@ class Profile:
     """The steps of some ranks of a schedule.
 
     - ranks: for each, a table of distinct steps, and how often each occurs.
-    - sharing: the ranks of a node that use the node's link at once.
+    - sharing: for each, the ranks of its node that use the node's link at once.
     - steps: the length of the longest chain of messages.
+    - waits: whether the steps of other ranks may come between those of a rank, as where vectors go up a tree and down.
     - block: the share of the vector that its largest block is.
     """
 
     ranks: tuple[tuple[np.ndarray, np.ndarray], ...]
-    sharing: float
+    sharing: tuple[float, ...]
     steps: float
+    waits: bool
     block: float
 
 
@@ -58,9 +60,11 @@ def profile(collective: str, spec: str, p: int, nodes: Partition | None = None, 
     home = homes(nodes) if nodes is not None else {rank: rank for rank in range(p)}
     looked_at = sorted({0, 1 % p, p // 2, p - 1})
     tables = {rank: _steps(schedule, rank, home) for rank in looked_at}
-    sharing = max(_sharing(schedule, rank, nodes, home, tables) for rank in {0, p - 1})
+    by_node = {home[rank]: _sharing(schedule, rank, nodes, home, tables) for rank in looked_at}
+    sharing = tuple(by_node[home[rank]] for rank in looked_at)
     ranks = tuple(_distinct(tables[rank]) for rank in looked_at)
-    return Profile(ranks, sharing, steps, 1 / _blocks(schedule))
+    one_way = schedule.collective.rooted or schedule.collective.name in ("scan", "exscan")
+    return Profile(ranks, sharing, steps, not one_way, 1 / blocks_of(schedule))
 
 
 def _per_node(nodes: Partition | None) -> int | None:
@@ -85,10 +89,11 @@ def _scaled(
         shares, few_blocks = table.copy(), table[:, SENT:].max(axis=1) * few <= FEW_BLOCKS
         shares[few_blocks, SENT:] *= few / p
         ranks.append((shares, np.where(times >= few // 8, times * ((p - 1) / (few - 1)), times)))
-    return Profile(tuple(ranks), small.sharing, steps, small.block * few / p if small.block < 0.5 else small.block)
+    block = small.block * few / p if small.block < 0.5 else small.block
+    return Profile(tuple(ranks), small.sharing, steps, small.waits, block)
 
 
-def _blocks(schedule: Schedule) -> int:
+def blocks_of(schedule: Schedule) -> int:
     """Return how many equal blocks the n bytes of a call are."""
     return len(schedule.blocks) if schedule.collective.naming == "vector" else schedule.p
 
@@ -100,7 +105,7 @@ def _steps(schedule: Schedule, rank: int, home: dict[int, int]) -> np.ndarray:
     for strand in strands:
         for row, step in zip(table, strand):
             _add(row, step, rank, home)
-    table[:, SENT:] /= _blocks(schedule)
+    table[:, SENT:] /= blocks_of(schedule)
     return table
 
 
@@ -115,11 +120,11 @@ def _add(row: np.ndarray, step: Step, rank: int, home: dict[int, int]) -> None:
         row[SENT + receives + far] += len(op.blocks)
         if isinstance(op, RecvReduce):
             row[FOLDED] += len(op.blocks)
-        if not _is_contiguous(op.blocks):
+        if not is_contiguous(op.blocks):
             row[COPIED] += len(op.blocks)
 
 
-def _is_contiguous(blocks: tuple[Block, ...]) -> bool:
+def is_contiguous(blocks: tuple[Block, ...]) -> bool:
     """Return whether blocks lie side by side, so that nothing is packed for a message."""
     first, last, n = blocks[0] if blocks else 0, blocks[-1] if blocks else 0, len(blocks)
     return n < 2 or (isinstance(first, int) and isinstance(last, int) and last - first == n - 1)

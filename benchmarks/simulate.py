@@ -1,0 +1,89 @@
+"""`mpicoll simulate`: play algorithms on a network, message by message, beside the closed form that auto goes by."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+import numpy as np
+
+from ..cli.group import alone, asking, console
+from ..cli.names import canonical
+from ..cost.model import cost
+from ..cost.network import network
+from ..cost.play import Play
+from ..cost.profile import profile
+from ..errors import ArgumentError
+from ..schedules.collectives import base_collective
+from ..schedules.ir import Local
+from ..schedules.schedule import Schedule, schedule
+from ..selection.modelled import UNKNOWN_TO_ALL, candidates
+from .command.checks import ALL, listed
+from .command.sizes import format_size, parse_size, parse_sizes
+
+MOST_MESSAGES = 3_000_000  # of all ranks in a play: about half a minute
+
+
+@click.command(short_help="Play algorithms on a network, message by message, without MPI.")
+@click.argument("collective")
+@click.option("--algorithms", default=ALL, show_default=True, help="A list of names; all: what auto chooses from.")
+@click.option("-p", "--ranks", "p", type=click.IntRange(1, 1 << 20), required=True, help="Number of ranks.")
+@click.option("--ranks-per-node", default=1, show_default=True, type=click.IntRange(1), help="Placed by blocks.")
+@click.option("--sizes", default="8:16M:64", show_default=True, help="Bytes: a list of sizes and ranges.")
+@click.option("--network", "name", default="infiniband", show_default=True, help="A network's file, or a preset.")
+@click.option("--chunk", help="Cut blocks into chunks of so many bytes.")
+@click.option("--window", default=2, show_default=True, type=click.IntRange(1), help="Chunks in flight.")
+@click.option("--json", "as_json", is_flag=True, help="[{collective, algorithm, bytes, p, played_us, model_us}].")
+def simulate(
+    collective: str, algorithms: str, p: int, ranks_per_node: int, sizes: str, name: str, chunk: str | None,
+    window: int, as_json: bool,
+) -> None:  # fmt: skip
+    """Play every message of COLLECTIVE on a network, and show when the last rank ends, in microseconds.
+
+    Beside it stands what the closed form says, by which `auto` chooses where MPICOLL_NETWORK names the network.
+    """
+    alone()
+    nodes = tuple(tuple(range(i, min(i + ranks_per_node, p))) for i in range(0, p, ranks_per_node))
+    rows: list[dict[str, Any]] = []
+    with asking():
+        collective, numbers, net = canonical(collective), parse_sizes(sizes), network(name)
+        if collective in UNKNOWN_TO_ALL:
+            raise ValueError(f"{collective}: its ranks know only their own counts, so bytes decide nothing")
+        base, bytes_of_chunk = base_collective(collective), parse_size(chunk) if chunk else None
+        for spec in candidates(base, p, True, nodes) if algorithms == ALL else listed("--algorithms", algorithms):
+            algorithm = schedule(base, spec, p, nodes=nodes)
+            _check_messages(algorithm)
+            model = cost(profile(base, spec, p, nodes), net, np.array(numbers), bytes_of_chunk, window)
+            for nbytes, us in zip(numbers, model.tolist(), strict=True):
+                played = max(Play(algorithm, net, nbytes, nodes, bytes_of_chunk, window).ends)
+                rows.append({
+                    "collective": collective, "algorithm": spec, "bytes": nbytes, "p": p,
+                    "played_us": round(played, 2), "model_us": round(us, 2),
+                })  # fmt: skip
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    else:
+        console().print(_table(f"{collective} on {p} ranks, {len(nodes)} nodes, {net.name}", rows))
+
+
+def _check_messages(algorithm: Schedule) -> None:
+    """Raise ArgumentError for a schedule of more messages than can be played in reasonable time."""
+    most = max(
+        sum(not isinstance(op, Local) for strand in algorithm.program(rank) for step in strand for op in step)
+        for rank in {0, algorithm.p - 1}
+    )
+    if most * algorithm.p > MOST_MESSAGES:
+        raise ArgumentError(
+            f"{algorithm.title} on {algorithm.p} ranks has up to {most * algorithm.p:,} messages, and "
+            f"{MOST_MESSAGES:,} are played at most; take fewer ranks, or `mpicoll choose`, which goes by the closed form"
+        )
+
+
+def _table(title: str, rows: list[dict[str, Any]]) -> Any:
+    from rich.table import Table
+
+    table = Table("bytes", "algorithm", "played, µs", "closed form, µs", title=title, box=None, title_justify="left")
+    for row in sorted(rows, key=lambda row: (row["bytes"], row["played_us"])):
+        table.add_row(format_size(row["bytes"]), row["algorithm"], f"{row['played_us']:g}", f"{row['model_us']:g}")
+    return table

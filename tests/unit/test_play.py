@@ -1,0 +1,132 @@
+"""Schedules played in time: against formulas, against the closed form that auto goes by, and its choices."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from unit.test_cost import ALPHA, FORMULAS, PLAIN, RATE, blocks_of
+
+from mpicoll.cli import main
+from mpicoll.cost.model import cost
+from mpicoll.cost.network import network
+from mpicoll.cost.play import Play
+from mpicoll.cost.profile import profile
+from mpicoll.schedules.schedule import schedule
+from mpicoll.selection.modelled import candidates, costs, modelled_rules
+
+LAYOUTS = [(8, 1), (13, 1), (16, 4)]
+COLLECTIVES = ("allreduce", "bcast", "reduce", "allgather", "reduce_scatter", "alltoall", "gather", "scatter", "scan")
+
+
+@pytest.mark.parametrize("p", [2, 8, 16])
+@pytest.mark.parametrize(("collective", "algorithm"), FORMULAS)
+def test_plays_take_what_the_formulas_say(collective, algorithm, p):
+    for nbytes in (0.0, 8.0, 1e6):
+        played = Play(schedule(collective, algorithm, p), PLAIN, nbytes)
+        assert max(played.ends) == pytest.approx(FORMULAS[collective, algorithm](p, nbytes), rel=1e-9)
+
+
+def test_every_message_is_played_once():
+    assert Play(schedule("allreduce", "ring", 7), PLAIN, 100.0).messages == 7 * 12
+    assert Play(schedule("allreduce", "ring", 7), PLAIN, 7e4, chunk_bytes=1000, window=2).messages == 7 * 12 * 10
+    assert Play(schedule("bcast", "chain", 1), PLAIN, 1e6).ends == [0.0]
+
+
+def test_chunks_of_a_chain_follow_each_other():
+    n, chunk, p = 1e6, 1e5, 8
+    played = Play(schedule("bcast", "chain", p), PLAIN, n, chunk_bytes=chunk, window=2)
+    assert max(played.ends) == pytest.approx((p - 1) * (ALPHA + chunk / RATE) + 9 * (ALPHA + chunk / RATE), rel=0.05)
+    long = replace(PLAIN, short_bytes=1.0)      # so a sender waits until its receiver has sent the chunk before
+    two, one = (max(Play(schedule("bcast", "chain", p), long, n, None, chunk, window).ends) for window in (2, 1))
+    assert one > 1.3 * two
+
+
+def test_ranks_of_a_node_share_its_link():
+    apart, together = (
+        max(Play(schedule("alltoall", "pairwise", 8), PLAIN, 8e6, nodes).ends) for nodes in (None, blocks_of(8, 4))
+    )
+    assert 2 < together / apart < 3.5      # 4 of 7 messages go through a link of 4 ranks
+
+
+def test_a_long_message_waits_for_its_receiver():
+    """In gather's chain of two ranks nobody is late; where the receiver is, a short message is there already."""
+    late = replace(PLAIN, short_bytes=1e3)
+    made = schedule("reduce", "linear", 3)
+    for nbytes in (100.0, 1e6):
+        assert max(Play(made, late, nbytes).ends) >= ALPHA + nbytes / RATE
+
+
+def test_messages_that_do_not_match_are_an_error():
+    made = schedule("bcast", "linear", 3)
+    whole = made.program
+    made.program = lambda rank: whole(rank) if rank != 2 else type(whole(0))(((),))
+    with pytest.raises(RuntimeError, match="1 messages of the schedule have no other side"):
+        Play(made, PLAIN, 8.0)
+
+
+def test_the_closed_form_agrees_with_plays():
+    """The median is the play itself; not every algorithm on nodes of several ranks is near."""
+    net, ratios = network("infiniband"), []
+    for p, size in LAYOUTS:
+        nodes = blocks_of(p, size)
+        for collective in COLLECTIVES:
+            for spec in candidates(collective, p, True, nodes):
+                made, steps = schedule(collective, spec, p, nodes=nodes), profile(collective, spec, p, nodes)
+                for nbytes in (8.0, 65536.0):
+                    closed = cost(steps, net, np.array([nbytes]))[0]
+                    ratios.append(closed / max(Play(made, net, nbytes, nodes).ends))
+    assert np.median(ratios) == pytest.approx(1, rel=0.01)
+    assert np.mean((np.array(ratios) > 0.8) & (np.array(ratios) < 1.25)) > 0.8
+    assert min(ratios) > 0.5 and max(ratios) < 3
+
+
+@pytest.mark.parametrize(("p", "size"), LAYOUTS)
+def test_what_auto_chooses_is_near_the_best_of_plays(p, size):
+    net, nodes, regret = network("infiniband"), blocks_of(p, size), []
+    for collective in COLLECTIVES:
+        rules = modelled_rules(net, collective, p, True, nodes)
+        for nbytes in (8, 4096, 65536):
+            rule = next(rule for rule in reversed(rules) if rule.fits(nbytes, p))
+            lines = costs(net, collective, p, True, nodes, np.array([nbytes]))
+            suiting = {(name, chunk) for name, chunk, _, us in lines if us[0] < np.inf and chunk in (None, 32768)}
+            played = {
+                (name, chunk): max(Play(schedule(collective, name, p, nodes=nodes), net, nbytes, nodes, chunk, 2).ends)
+                for name, chunk in {*suiting, (rule.algorithm, rule.chunk_bytes)}
+            }
+            regret.append(played[rule.algorithm, rule.chunk_bytes] / min(played.values()))
+    assert np.exp(np.log(regret).mean()) < 1.1 and max(regret) < 2
+
+
+def run(*words):
+    return CliRunner().invoke(main, ["simulate", *words])
+
+
+def test_simulate_plays_algorithms():
+    done = run("allreduce", "-p", "8", "--algorithms", "ring,rabenseifner", "--sizes", "8,1M", "--json")
+    rows = json.loads(done.output)
+    assert [(row["algorithm"], row["bytes"]) for row in rows] == [
+        ("ring", 8), ("ring", 1 << 20), ("rabenseifner", 8), ("rabenseifner", 1 << 20),
+    ]  # fmt: skip
+    played = Play(schedule("allreduce", "ring", 8), network("infiniband"), 8, blocks_of(8, 1))
+    assert rows[0]["played_us"] == round(max(played.ends), 2)
+    shown = run("bcast", "-p", "16", "--ranks-per-node", "4", "--sizes", "64K", "--chunk", "8K").output
+    assert "bcast on 16 ranks, 4 nodes, infiniband" in shown and "hierarchical" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("allreduce", "-p", "4096", "--algorithms", "ring"), "has up to 67,092,480 messages, and 3,000,000"),
+        (("allreduce", "-p", "4", "--algorithms", "rinng"), "ring"),
+        (("allgather", "-p", "5", "--algorithms", "neighbor_exchange"), "an even number"),
+        (("alltoallv", "-p", "4"), "its ranks know only their own counts"),
+        (("allreduce", "-p", "4", "--chunk", "some"), "some"),
+    ],
+)
+def test_simulate_refuses_in_words(words, said):
+    done = run(*words)
+    assert done.exit_code == 2 and said in done.output

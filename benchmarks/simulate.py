@@ -76,7 +76,7 @@ def _check_messages(algorithm: Schedule) -> None:
     if most * algorithm.p > MOST_MESSAGES:
         raise ArgumentError(
             f"{algorithm.title} on {algorithm.p} ranks has up to {most * algorithm.p:,} messages, and "
-            f"{MOST_MESSAGES:,} are played at most; take fewer ranks, or `mpicoll choose`, which goes by the closed form"
+            f"{MOST_MESSAGES:,} are played at most; take fewer ranks, or `mpicoll choose` for the closed form"
         )
 
 

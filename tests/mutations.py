@@ -153,7 +153,7 @@ MUTATIONS = [
     Mutation("mpicoll/proofs/wellformed.py", "stage + sum(whole) > plan.lane_scratch", "False", "unit/test_plan.py"),
     Mutation("mpicoll/proofs/wellformed.py", "len(plain) <= 1 and len(codes) <= 1", "True", "unit/test_plan.py"),
     # cost model
-    Mutation("mpicoll/cost/model.py", "(lanes - 1) * more", "lanes * more", "unit/test_cost.py"),
+    Mutation("mpicoll/cost/model.py", "(lanes - 1) * np", "lanes * np", "unit/test_cost.py"),
     Mutation("mpicoll/cost/model.py", "profile.steps - longest) * hop", "longest) * 0 * hop", "unit/test_cost.py"),
     Mutation("mpicoll/cost/model.py", "transfer = nbytes * sharing", "transfer = nbytes * 1.0", "unit/test_cost.py"),
     Mutation("mpicoll/cost/model.py", "np.maximum(numbers - 1, 0) * level.gap", "0 * level.gap", "unit/test_cost.py"),
@@ -167,6 +167,10 @@ MUTATIONS = [
     Mutation(
         "mpicoll/fastpath/any_counts.py", "            channel.agreed.settings.network,\n", "", "mpi/test_tuning.py"
     ),
+    Mutation("mpicoll/cost/play.py", "max(self._free[out], begun) + transfer", "begun + transfer", "unit/test_play.py"),
+    Mutation("mpicoll/cost/play.py", "number + self.window < self.lanes", "number < 0", "unit/test_play.py"),
+    Mutation("mpicoll/cost/play.py", "max(message.begun.values()) if long", "0.0 if long", "unit/test_play.py"),
+    Mutation("mpicoll/cost/profile.py", "steps, not one_way", "steps, False", "unit/test_play.py"),
     # selection
     Mutation(
         "mpicoll/selection/select.py",

@@ -111,8 +111,8 @@ class Play:
         """Note that one side of a message has begun; carry it where nothing is missing."""
         rank, strand, number = lane
         pair = (rank, peer) if sends else (peer, rank)
-        count = self._numbers[(*pair, strand, number)]
-        name = (*pair, strand, number, count[sends])
+        count = self._numbers[pair[0], pair[1], strand, number]
+        name = pair[0], pair[1], strand, number, count[sends]
         count[sends] += 1
         message = self._open.setdefault(name, Message())
         message.begun[sends], message.lanes[sends], message.place[sends] = at, lane, place

@@ -52,6 +52,23 @@ def test_ranks_of_a_node_share_its_link():
     assert 2 < together / apart < 3.5      # 4 of 7 messages go through a link of 4 ranks
 
 
+def test_two_ranks_of_a_node_send_one_after_the_other():
+    n, nodes = 4e6, ((0, 1), (2,), (3,))
+    ends = Play(schedule("allgather", "recursive_doubling", 4), PLAIN, n, nodes).ends
+    before = 2 * ALPHA + n / 4 / RATE
+    assert sorted(ends[2:]) == pytest.approx([before + n / 2 / RATE, before + n / RATE])
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), [("allreduce", "double_tree"), ("allreduce", "reduce_bcast"),
+                                                       ("bcast", "double_tree"), ("reduce", "chain")])
+def test_chunks_take_in_closed_form_what_they_take_in_play(collective, algorithm):
+    """A chunk that goes up a tree and down again occupies a rank for all of the way, another for its own steps."""
+    net, n = network("infiniband"), 8e6
+    played = max(Play(schedule(collective, algorithm, 13), net, n, None, 32768, 2).ends)
+    closed = cost(profile(collective, algorithm, 13), net, np.array([n]), 32768, 2)[0]
+    assert closed == pytest.approx(played, rel=0.35)
+
+
 def test_a_long_message_waits_for_its_receiver():
     """In gather's chain of two ranks nobody is late; where the receiver is, a short message is there already."""
     late = replace(PLAIN, short_bytes=1e3)

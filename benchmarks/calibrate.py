@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from ..cli.group import asking
-from ..comm.comm import Comm
 from ..cost.network import content
+from ..runtime.agreement import nodes_of
 from ..runtime.calibrate import across, inside, measure
 from .command.checks import positive
 from .command.console import console
@@ -30,10 +30,8 @@ def calibrate(seconds: float, path: Path) -> None:
         positive("--seconds", seconds)
         if comm.size < 2:
             raise ValueError("one rank has no network; start two or more")
-    ours = Comm(comm.Dup())
-    nodes = ours._open().agreed.nodes
+    nodes = nodes_of(comm)
     described = measure(comm, nodes, seconds, path.stem)
-    ours.Free()
     if described is not None:
         pairs = {"node": inside(nodes), "links": across(nodes)}
         measured = [level for level in pairs if pairs[level]]

@@ -21,9 +21,9 @@ import numpy as np
 
 from ..cost.model import cost
 from ..cost.network import Level, Network, content, network, presets
-from ..cost.profile import Profile, profile
+from ..cost.profile import profile
 from ..errors import PreconditionError
-from ..schedules.grouping import Partition
+from ..schedules.grouping import Partition, by_blocks
 from ..selection.select import Overrides, choose
 
 COLUMNS = ("run", "machine", "p", "ranks_per_node", "gpu", "collective", "bytes", "median_us", "mpicoll")
@@ -44,8 +44,7 @@ class Cell(NamedTuple):
     @property
     def nodes(self) -> Partition:
         """Return the ranks of every node, placed by blocks."""
-        size = self.ranks_per_node
-        return tuple(tuple(range(i, min(i + size, self.p))) for i in range(0, self.p, size))
+        return by_blocks(self.p, self.ranks_per_node)
 
 
 Cells = dict[Cell, dict[str, float]]  # µs by algorithm
@@ -105,13 +104,10 @@ def by_model(net: Network) -> Callable[[Cell, dict[str, float]], str | None]:
 def predicted(cell: Cell, name: str, net: Network) -> float:
     """Return the µs of an algorithm by the model; infinite where p will not do."""
     try:
-        return float(cost(_profile(cell, name), net, np.array([cell.nbytes]))[0])
+        steps = profile(cell.collective, name, cell.p, cell.nodes if cell.ranks_per_node > 1 else None)
+        return float(cost(steps, net, np.array([cell.nbytes]))[0])
     except PreconditionError:
         return float("inf")
-
-
-def _profile(cell: Cell, name: str) -> Profile:
-    return profile(cell.collective, name, cell.p, cell.nodes if cell.ranks_per_node > 1 else None)
 
 
 def regrets(cells: Cells, some: Iterable[Cell], choice: Callable[[Cell, dict[str, float]], str | None]) -> list[float]:

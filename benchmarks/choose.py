@@ -11,8 +11,9 @@ import numpy as np
 from ..cli.group import alone, asking, console
 from ..cli.names import canonical
 from ..cost.network import network
-from ..schedules.grouping import Partition
-from ..selection.modelled import UNKNOWN_TO_ALL, costs, modelled_rules
+from ..schedules.grouping import by_blocks
+from ..selection.modelled import costs, modelled_rules
+from ..selection.rules import UNKNOWN_TO_ALL
 from .command.sizes import format_size, parse_sizes
 
 BEST = 3  # choices that are listed for a size
@@ -36,43 +37,28 @@ def choose(collective: str, p: int, ranks_per_node: int, sizes: str, name: str, 
         collective, numbers, net = canonical(collective), parse_sizes(sizes), network(name)
         if collective in UNKNOWN_TO_ALL:
             raise ValueError(f"{collective}: its ranks know only their own counts, so bytes decide nothing")
-    nodes = tuple(tuple(range(i, min(i + ranks_per_node, p))) for i in range(0, p, ranks_per_node))
+    nodes = by_blocks(p, ranks_per_node)
     rules = modelled_rules(net, collective, p, not ordered, nodes)
-    at = np.array(numbers)
+    lines = costs(net, collective, p, not ordered, nodes, np.array(numbers))
     rows = []
-    for nbytes in numbers:
+    for i, nbytes in enumerate(numbers):
         rule = next(rule for rule in reversed(rules) if rule.fits(nbytes, p))
-        rows.append(_row(collective, nbytes, p, rule.algorithm, rule.chunk_bytes, rule.window))
-    _add_times(rows, _lines(net, collective, p, not ordered, nodes, at))
+        times: dict[str, float] = {}  # the least of each algorithm
+        for algorithm, chunk, _, us in lines:
+            times[algorithm] = min(times.get(algorithm, np.inf), float(us[i]))
+            if (algorithm, chunk) == (rule.algorithm, rule.chunk_bytes):
+                chosen_us = float(us[i])
+        others = sorted((us, name) for name, us in times.items() if name != rule.algorithm)[: BEST - 1]
+        rows.append({
+            "collective": collective, "bytes": nbytes, "p": p,
+            "algorithm": rule.algorithm, "chunk_bytes": rule.chunk_bytes, "window": rule.window,
+            "model_us": round(chosen_us, 2),
+            "next": [{"algorithm": name, "model_us": round(us, 2)} for us, name in others],
+        })  # fmt: skip
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     else:
         console().print(_table(f"{collective} on {p} ranks, {len(nodes)} nodes, {net.name}", rows))
-
-
-def _row(collective: str, nbytes: int, p: int, algorithm: str, chunk: int | None, window: int) -> dict[str, Any]:
-    return {
-        "collective": collective, "bytes": nbytes, "p": p,
-        "algorithm": algorithm, "chunk_bytes": chunk, "window": window,
-    }  # fmt: skip
-
-
-def _lines(
-    net: Any, collective: str, p: int, commutative: bool, nodes: Partition, sizes: np.ndarray
-) -> list[tuple[str, int | None, np.ndarray]]:
-    return [(name, chunk, us) for name, chunk, _, us in costs(net, collective, p, commutative, nodes, sizes)]
-
-
-def _add_times(rows: list[dict[str, Any]], lines: list[tuple[str, int | None, np.ndarray]]) -> None:
-    """Add to every row what its choice takes, and the next fastest algorithms with theirs."""
-    for i, row in enumerate(rows):
-        times: dict[str, float] = {}
-        for algorithm, chunk, us in lines:
-            if (algorithm, chunk) == (row["algorithm"], row["chunk_bytes"]):
-                row["model_us"] = round(float(us[i]), 2)
-            times[algorithm] = min(times.get(algorithm, np.inf), float(us[i]))
-        others = sorted((us, name) for name, us in times.items() if name != row["algorithm"])[: BEST - 1]
-        row["next"] = [{"algorithm": name, "model_us": round(us, 2)} for us, name in others]
 
 
 def _table(title: str, rows: list[dict[str, Any]]) -> Any:

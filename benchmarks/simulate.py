@@ -16,9 +16,11 @@ from ..cost.play import Play
 from ..cost.profile import profile
 from ..errors import ArgumentError
 from ..schedules.collectives import base_collective
+from ..schedules.grouping import by_blocks
 from ..schedules.ir import Local
 from ..schedules.schedule import Schedule, schedule
-from ..selection.modelled import UNKNOWN_TO_ALL, candidates
+from ..selection.modelled import candidates
+from ..selection.rules import UNKNOWN_TO_ALL
 from .command.checks import ALL, listed
 from .command.sizes import format_size, parse_size, parse_sizes
 
@@ -44,7 +46,7 @@ def simulate(
     Beside it stands what the closed form says, by which `auto` chooses where MPICOLL_NETWORK names the network.
     """
     alone()
-    nodes = tuple(tuple(range(i, min(i + ranks_per_node, p))) for i in range(0, p, ranks_per_node))
+    nodes = by_blocks(p, ranks_per_node)
     rows: list[dict[str, Any]] = []
     with asking():
         collective, numbers, net = canonical(collective), parse_sizes(sizes), network(name)

@@ -101,7 +101,7 @@ def _call(returns: str) -> Any:
 
 
 def _only_compiled(*arguments: Any) -> Any:
-    raise NotImplementedError("Python cannot do this, compiled code can")
+    raise NotImplementedError("only compiled code can call a function at an address")
 
 
 def _compare_and_set(typing: Any, address: Any, old: Any, new: Any) -> Any:

@@ -13,7 +13,7 @@ from mpicoll.cli.names import canonical
 from mpicoll.errors import MpicollError, UnknownAlgorithm
 from mpicoll.schedules.collectives import COLLECTIVES
 from mpicoll.schedules.registry import list_algorithms
-from mpicoll.selection.tables import UNKNOWN_TO_ALL
+from mpicoll.selection.rules import UNKNOWN_TO_ALL
 
 from ..cases.contenders import AUTO
 from ..cases.patterns import Shape

@@ -60,9 +60,9 @@ def _sum(times: np.ndarray, steps: np.ndarray) -> np.ndarray:
 def _step_times(
     table: np.ndarray, sharing: float, network: Network, n: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the µs of every step and number of bytes, and in how many a rank is busy sending, and receiving.
+    """Return the µs of every step and number of bytes, and the µs for which it sends, and for which it receives.
 
-    It can do both at once. Folds and copies are received, so to say: they follow what arrives.
+    A rank sends and receives at once. Folds and copies count as receiving, since they need the received data.
     """
     columns = table.T[:, :, None]
     near, near_busy = _messages(columns[[SENDS, RECEIVES]], columns[[SENT, RECEIVED]], network.node, network, n, 1.0)

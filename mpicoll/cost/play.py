@@ -14,10 +14,10 @@ from heapq import heappop, heappush
 from math import ceil
 
 from ..schedules.grouping import Partition, homes
-from ..schedules.ir import Copy, Local, RecvReduce, Send
+from ..schedules.ir import Local, Send
 from ..schedules.schedule import Schedule
 from .network import Level, Network
-from .profile import blocks_of, is_contiguous
+from .profile import blocks_of, folded_and_copied
 
 Lane = tuple[int, int, int]  # a rank, a strand, the number of a chunk
 Name = tuple[int, int, int, int, int]  # of a message: sender, receiver, strand, chunk, how many came before it
@@ -25,7 +25,7 @@ Name = tuple[int, int, int, int, int]  # of a message: sender, receiver, strand,
 
 @dataclass(slots=True)
 class Message:
-    """A message of which one side has begun its step, or both; times in µs, negative before."""
+    """A message that its sender or receiver has posted, or both; times in µs."""
 
     begun: dict[bool, float] = field(default_factory=dict)  # by whether the side sends
     lanes: dict[bool, Lane] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Message:
 
 @dataclass(slots=True)
 class Progress:
-    """A step under way: what is missing, when it ends as far as is known, and its folds and copies in µs."""
+    """An unfinished step: its missing messages, its earliest end, and its folds and copies in µs."""
 
     missing: int
     end: float
@@ -65,7 +65,7 @@ class Play:
         self._last: dict[tuple[int, bool], float] = defaultdict(float)  # (rank, sends): µs
         self._open: dict[Name, Message] = {}
         self._numbers: dict[tuple[int, int, int, int], list[int]] = defaultdict(lambda: [0, 0])
-        self._under_way: dict[Lane, Progress] = {}
+        self._current: dict[Lane, Progress] = {}
         self._at: dict[Lane, int] = defaultdict(int)
         self._events: list[tuple[float, Lane]] = []
         self._run()
@@ -77,7 +77,7 @@ class Play:
                     heappush(self._events, (0.0, (rank, strand, lane)))
         while self._events:
             self._begin(*heappop(self._events))
-        stuck = sum(progress.missing for progress in self._under_way.values())
+        stuck = sum(progress.missing for progress in self._current.values())
         if stuck:
             raise RuntimeError(f"{stuck} messages of the schedule have no other side")
 
@@ -92,13 +92,10 @@ class Play:
             return
         step = steps[self._at[lane]]
         self._at[lane] += 1
-        folded = sum(len(op.blocks) if isinstance(op, RecvReduce) else not isinstance(op, (Copy, Send)) for op in step
-                     if isinstance(op, RecvReduce | Local))
         messages = [op for op in step if not isinstance(op, Local)]
-        copied = sum(isinstance(op, Copy) for op in step)
-        copied += sum(len(op.blocks) for op in messages if not is_contiguous(op.blocks))
+        folded, copied = folded_and_copied(step)
         local = self.block * (folded / self.network.fold_rate + copied / self.network.copy_rate)
-        self._under_way[lane] = Progress(len(messages), at, local)
+        self._current[lane] = Progress(len(messages), at, local)
         places = [0, 0]
         for op in messages:
             sends = isinstance(op, Send)
@@ -145,12 +142,12 @@ class Play:
         return self._last[rank, sends] + level.gap if message.place[sends] else 0.0
 
     def _done(self, lane: Lane, at: float) -> None:
-        progress = self._under_way[lane]
+        progress = self._current[lane]
         progress.missing -= 1
         progress.end = max(progress.end, at)
         if not progress.missing:
             self._end(lane)
 
     def _end(self, lane: Lane) -> None:
-        progress = self._under_way.pop(lane)
+        progress = self._current.pop(lane)
         heappush(self._events, (progress.end + progress.local, lane))

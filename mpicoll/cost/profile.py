@@ -14,7 +14,7 @@ from math import fsum
 import numpy as np
 
 from ..schedules.collectives import Block
-from ..schedules.grouping import Partition, homes
+from ..schedules.grouping import Partition, by_blocks, homes
 from ..schedules.ir import Copy, Local, RecvReduce, Send, Step
 from ..schedules.registry import parse_spec
 from ..schedules.schedule import Schedule
@@ -82,7 +82,7 @@ def _scaled(
     """Return the profile of few ranks with its frequent steps scaled: as many more, of blocks as much smaller."""
     few = WHOLE_UP_TO - p % 2
     size = _per_node(nodes) or 1
-    fewer = tuple(tuple(range(i, min(i + size, few))) for i in range(0, few, size)) if nodes is not None else None
+    fewer = by_blocks(few, size) if nodes is not None else None
     small = profile(collective, spec, few, fewer, commutative)
     ranks = []
     for table, times in small.ranks:
@@ -111,20 +111,26 @@ def _steps(schedule: Schedule, rank: int, home: dict[int, int]) -> np.ndarray:
 
 def _add(row: np.ndarray, step: Step, rank: int, home: dict[int, int]) -> None:
     for op in step:
+        if not isinstance(op, Local):
+            far, receives = 2 * (home[op.peer] != home[rank]), not isinstance(op, Send)
+            row[SENDS + receives + far] += 1
+            row[SENT + receives + far] += len(op.blocks)
+    row[[FOLDED, COPIED]] += folded_and_copied(step)
+
+
+def folded_and_copied(step: Step) -> tuple[int, int]:
+    """Return how many blocks a step folds, and how many it copies or packs."""
+    folded = copied = 0
+    for op in step:
         if isinstance(op, Local):
-            row[COPIED if isinstance(op, Copy) else FOLDED] += 1
+            folded, copied = folded + (not isinstance(op, Copy)), copied + isinstance(op, Copy)
             continue
-        far = 2 * (home[op.peer] != home[rank])
-        receives = not isinstance(op, Send)
-        row[SENDS + receives + far] += 1
-        row[SENT + receives + far] += len(op.blocks)
-        if isinstance(op, RecvReduce):
-            row[FOLDED] += len(op.blocks)
-        if not is_contiguous(op.blocks):
-            row[COPIED] += len(op.blocks)
+        folded += len(op.blocks) if isinstance(op, RecvReduce) else 0
+        copied += 0 if _is_contiguous(op.blocks) else len(op.blocks)
+    return folded, copied
 
 
-def is_contiguous(blocks: tuple[Block, ...]) -> bool:
+def _is_contiguous(blocks: tuple[Block, ...]) -> bool:
     """Return whether blocks lie side by side, so that nothing is packed for a message."""
     first, last, n = blocks[0] if blocks else 0, blocks[-1] if blocks else 0, len(blocks)
     return n < 2 or (isinstance(first, int) and isinstance(last, int) and last - first == n - 1)

@@ -10,7 +10,7 @@ from ..kernels.deferred import njit
 from ..kernels.memory import call_long, line, table
 
 # the header: numbers of blocks, functions, where in scratch what is sent and received is packed (NOWHERE: it is not),
-# and of the call under way the addresses of scratch and of the two arrays
+# and of the current call the addresses of scratch and of the two arrays
 BEFORE, AFTER, PACK, UNPACK, SEND_AT, RECV_AT, SCRATCH, SEND_DATA, RECV_DATA, HEADER = range(10)
 # a block: bytes from where its side is packed, its side, bytes from the array's beginning, elements, extent, layout
 PACKED, SIDE, PLACE, ELEMENTS, EXTENT, LAYOUT, BLOCK = range(7)

@@ -23,7 +23,7 @@ from .peer_status import AGREEMENT
 
 LOG = logging.getLogger("mpicoll")
 COMPILING = "compiling kernels in the background, once per machine; using NumPy meanwhile"
-MEASURING = 0.04  # seconds in which the network is measured, where links are not slow
+MEASURING = 0.04  # seconds for measuring the network; slow links take longer, since each size is exchanged a few times
 _said = set[str]()  # warnings that were given
 
 
@@ -57,7 +57,7 @@ def agree(comm: MPI.Intracomm) -> Agreed:
         raise settings
     if settings.tuning is not None:
         READ.setdefault(settings.tuning.path, settings.tuning)  # this rank may be the first of another communicator
-    nodes = _nodes(comm)
+    nodes = nodes_of(comm)
     if settings.measures_network:
         measured = _down_a_tree(comm, measure(comm, nodes, MEASURING, "the network as measured"))
         settings = replace(settings, network=measured)
@@ -106,10 +106,10 @@ def _down_a_tree(comm: MPI.Intracomm, value: Any) -> Any:
     return value
 
 
-def _nodes(comm: MPI.Intracomm) -> Partition:
+def nodes_of(comm: MPI.Intracomm) -> Partition:
     """Return the ranks of every node, in the order of their first ranks. Names are compared by digests of 64 bits.
 
-    >>> _nodes(MPI.COMM_SELF)
+    >>> nodes_of(MPI.COMM_SELF)
     ((0,),)
     """
     own = np.frombuffer(digest(node(MPI).encode(), 8), np.int64)

@@ -74,6 +74,15 @@ def consecutive(groups: Partition) -> bool:
     return ranks == sorted(ranks)
 
 
+def by_blocks(p: int, size: int) -> Partition:
+    """Return groups of so many consecutive ranks; the last one may have fewer.
+
+    >>> by_blocks(5, 2)
+    ((0, 1), (2, 3), (4,))
+    """
+    return tuple(tuple(range(first, min(first + size, p))) for first in range(0, p, size))
+
+
 def dealt(p: int, groups: int = 3) -> Partition:
     """Ranks dealt out to groups one by one: nodes whose ranks do not follow each other.
 

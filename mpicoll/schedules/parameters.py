@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple
 
 from ..compression import codecs
 from ..errors import ParameterError, spans
-from .grouping import Partition
+from .grouping import Partition, by_blocks
 
 NODES = "nodes"
 OWN = "own"  # of a codec: the group that it has by itself
@@ -71,7 +71,7 @@ class Groups(Kind):
         if type(value) is int:
             if value < 1:
                 raise ValueError(f"it must be {self.range}")
-            value = [range(first, min(first + value, p)) for first in range(0, p, value)]
+            value = by_blocks(p, value)
         try:
             groups = sorted(tuple(sorted(group)) for group in value)
             ranks = [rank for group in groups for rank in group]

@@ -15,9 +15,8 @@ from ..schedules.collectives import base_collective
 from ..schedules.grouping import Partition
 from ..schedules.parameters import Groups
 from ..schedules.registry import exact_algorithms, find, parse_spec
-from .rules import KIB, RULES, Rule
+from .rules import KIB, RULES, UNKNOWN_TO_ALL, Rule
 
-UNKNOWN_TO_ALL = ("scatterv", "gatherv", "alltoallv", "alltoallw")  # ranks know only their own counts
 SIZES = np.unique((2.0 ** np.arange(0, 30, 0.5)).astype(np.int64))  # bytes at which costs are compared
 CHUNKS = ((None, WINDOW), (8 * KIB, 2), (32 * KIB, 2), (128 * KIB, 2), (512 * KIB, 2))  # (bytes, in flight)
 MARGIN = 1.03  # by how much another choice must be faster to take the place of the one for fewer bytes

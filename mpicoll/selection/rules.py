@@ -101,6 +101,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "alltoallw": (Rule(0, "pairwise", None, "ranks know their own counts, and this needs no others' counts"),),
 }
 RULES["allgatherv"] = RULES["allgather"]  # every rank knows all counts, so rules may go by their sum
+UNKNOWN_TO_ALL = ("scatterv", "gatherv", "alltoallv", "alltoallw")  # ranks know only their own counts
 ORDERED_RULES: dict[str, tuple[Rule, ...]] = {
     "reduce": _REDUCE,
     "scan": RULES["scan"],

@@ -20,12 +20,11 @@ from ..schedules.collectives import COLLECTIVES
 from ..schedules.grouping import Partition
 from ..schedules.registry import parse_spec
 from ..schedules.schedule import Schedule
-from .rules import Rule
+from .rules import UNKNOWN_TO_ALL, Rule
 from .select import AUTO, NATIVE
 
 SCHEMA = "mpicoll-tuning-1"
 READ: dict[str, Tuning] = {}  # by the path as passed: some ranks may run where the file does not exist
-UNKNOWN_TO_ALL = ("scatterv", "gatherv", "alltoallv", "alltoallw")  # ranks know only their own counts
 
 
 @dataclass(frozen=True)

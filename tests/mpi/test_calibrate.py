@@ -11,12 +11,13 @@ import mpicoll
 from mpicoll.cost.network import content, network, parse
 from mpicoll.runtime import calibrate
 from mpicoll.runtime.calibrate import LONG, SHORT, TOGETHER, Times, across, inside, level_of
+from mpicoll.schedules.grouping import by_blocks
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_the_network_of_any_layout(comm, size):
-    """Whether ranks share a node or not is what the caller says, so every layout is tried."""
-    nodes = tuple(tuple(range(i, min(i + size, comm.size))) for i in range(0, comm.size, size))
+    """Try several layouts: the caller says which ranks share a node."""
+    nodes = by_blocks(comm.size, size)
     measured = calibrate.measure(comm, nodes, 0.2, "here")
     assert (measured is None) == (comm.rank > 0)
     measured = comm.bcast(measured)

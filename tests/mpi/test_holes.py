@@ -28,7 +28,7 @@ def column():
 
 
 def numbers(rank, turn):
-    """What a rank sends: N numbers."""
+    """Return the N numbers that a rank sends."""
     return np.arange(N) * 10.0 + rank * 1000 + turn
 
 

@@ -52,7 +52,7 @@ def test_nodes_are_in_the_order_of_their_first_ranks(comm, monkeypatch, name):
     expected = {}
     for rank in range(comm.size):
         expected.setdefault(name(rank), []).append(rank)
-    assert agreement._nodes(MPI.Intracomm(comm)) == tuple(map(tuple, expected.values()))
+    assert agreement.nodes_of(MPI.Intracomm(comm)) == tuple(map(tuple, expected.values()))
 
 
 def test_a_note_that_was_left_on_a_freed_communicator(comm, monkeypatch):

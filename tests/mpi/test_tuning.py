@@ -19,7 +19,8 @@ from mpicoll.errors import ArgumentError, TuningError
 from mpicoll.runtime import agreement
 from mpicoll.selection import tables
 from mpicoll.selection.modelled import modelled_rules
-from mpicoll.selection.tables import SCHEMA, UNKNOWN_TO_ALL, layout, library
+from mpicoll.selection.rules import UNKNOWN_TO_ALL
+from mpicoll.selection.tables import SCHEMA, layout, library
 
 
 @pytest.fixture
@@ -167,7 +168,7 @@ def test_log_says_of_every_call_what_ran(comm, monkeypatch, capfd):
 
 
 def test_auto_goes_by_the_model_of_a_network(comm, monkeypatch, tuned):
-    """What rank 0 names counts on all; a table comes before, what using() forces comes before both."""
+    """Go by the network that rank 0 names on all ranks, but by a table first, and by using() before both."""
     monkeypatch.setenv("MPICOLL_NETWORK", "infiniband" if comm.rank == 0 else "")
     monkeypatch.delenv("MPICOLL_TUNING", raising=False)
     ours = mpicoll.Comm(comm.Dup())

@@ -119,5 +119,5 @@ def together(*functions: Callable[[], Any]) -> None:
 
 
 def is_ended(request):
-    """Whether a collective is complete. A call of a kind seen before may be so as it begins, with no operation."""
+    """Return whether a collective is complete. A repeated call may complete as it begins, without an operation."""
     return request._operation is None or request._operation.done

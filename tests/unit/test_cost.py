@@ -18,20 +18,17 @@ from mpicoll.cost.network import Level, Network, network, parse, presets
 from mpicoll.cost.profile import FAR_SENDS, SENDS, profile
 from mpicoll.errors import ArgumentError, PreconditionError
 from mpicoll.schedules import registry
+from mpicoll.schedules.grouping import by_blocks
 from mpicoll.schedules.registry import exact_algorithms, find, parse_spec
 from mpicoll.selection import modelled
 from mpicoll.selection.modelled import SIZES, candidates, costs, modelled_rules
-from mpicoll.selection.rules import RULES
+from mpicoll.selection.rules import RULES, UNKNOWN_TO_ALL
 from mpicoll.selection.select import Overrides, choose, same_choice
 from mpicoll.selection.settings import read
 
 ALPHA, RATE, FOLD = 2.0, 1000.0, 4000.0
 LINKS = Level(latency=ALPHA, rendezvous=0.0, gap=0.0, short_rate=RATE, rate=RATE)
 PLAIN = Network("plain", LINKS, LINKS, 1e9, FOLD, 1e30)
-
-
-def blocks_of(p, size):
-    return tuple(tuple(range(i, min(i + size, p))) for i in range(0, p, size))
 
 
 # -- networks ------------------------------------------------------------------------------------------------
@@ -150,15 +147,15 @@ def test_long_messages_take_a_rendezvous_and_their_own_rate():
      ("alltoall", "pairwise", 4), ("bcast", "hierarchical", 1)],
 )
 def test_ranks_of_a_node_share_its_link(collective, algorithm, sharing):
-    assert profile(collective, algorithm, 32, blocks_of(32, 4)).sharing[0] == pytest.approx(sharing, rel=0.1)
+    assert profile(collective, algorithm, 32, by_blocks(32, 4)).sharing[0] == pytest.approx(sharing, rel=0.1)
 
 
 def test_the_ranks_of_a_node_that_only_receive_share_a_link_that_the_root_has_alone():
-    assert profile("bcast", "linear", 32, blocks_of(32, 4)).sharing == pytest.approx((1, 1, 4, 4))
+    assert profile("bcast", "linear", 32, by_blocks(32, 4)).sharing == pytest.approx((1, 1, 4, 4))
 
 
 def test_messages_inside_a_node_are_told_from_others():
-    (table, times), *_ = profile("allreduce", "recursive_doubling", 16, blocks_of(16, 4)).ranks
+    (table, times), *_ = profile("allreduce", "recursive_doubling", 16, by_blocks(16, 4)).ranks
     assert table[:, SENDS] @ times == 2 and table[:, FAR_SENDS] @ times == 2
 
 
@@ -169,7 +166,7 @@ def test_messages_inside_a_node_are_told_from_others():
      ("bcast", "scatter_allgather"), ("allreduce", "ring_bidirectional")],
 )
 def test_a_profile_scaled_from_fewer_ranks_costs_as_the_whole(monkeypatch, collective, algorithm, size):
-    sizes, nodes, net = np.array([8.0, 1e5, 1e8]), blocks_of(512, size), network("infiniband")
+    sizes, nodes, net = np.array([8.0, 1e5, 1e8]), by_blocks(512, size), network("infiniband")
     scaled = cost(profile.__wrapped__(collective, algorithm, 512, nodes), net, sizes)
     monkeypatch.setattr(profiles, "WHOLE_UP_TO", 1 << 20)
     whole = cost(profile.__wrapped__(collective, algorithm, 512, nodes), net, sizes)
@@ -184,10 +181,10 @@ CASES = [(2, 1), (5, 1), (8, 1), (12, 4), (64, 8)]
 @pytest.mark.parametrize(("p", "size"), CASES)
 @pytest.mark.parametrize("collective", sorted(RULES))
 def test_rules_choose_the_least_cost(collective, p, size):
-    net, nodes = network("infiniband"), blocks_of(p, size)
+    net, nodes = network("infiniband"), by_blocks(p, size)
     rules = modelled_rules(net, collective, p, True, nodes)
     assert rules[0].above == 0 and [r.above for r in rules] == sorted({r.above for r in rules})
-    if collective in modelled.UNKNOWN_TO_ALL:
+    if collective in UNKNOWN_TO_ALL:
         assert rules == RULES[collective]
         return
     lines = costs(net, collective, p, True, nodes, SIZES)
@@ -206,16 +203,16 @@ def test_rules_choose_the_least_cost(collective, p, size):
 
 @pytest.mark.parametrize("collective", ["allreduce", "reduce", "reduce_scatter", "scan"])
 def test_operators_that_do_not_commute_keep_their_order(collective):
-    nodes = blocks_of(12, 4)
+    nodes = by_blocks(12, 4)
     for rule in modelled_rules(network("infiniband"), collective, 12, False, nodes):
         entry, parameters = parse_spec(collective, rule.algorithm)
         assert entry.keeps_order(12, nodes, **dict(parameters))
 
 
 def test_hierarchical_algorithms_take_part_where_nodes_have_several_ranks():
-    grouped = [spec for spec in candidates("allreduce", 16, True, blocks_of(16, 4)) if "hierarchical" in spec]
+    grouped = [spec for spec in candidates("allreduce", 16, True, by_blocks(16, 4)) if "hierarchical" in spec]
     assert grouped
-    for nodes in (None, blocks_of(16, 1), blocks_of(16, 16)):
+    for nodes in (None, by_blocks(16, 1), by_blocks(16, 16)):
         assert not [spec for spec in candidates("allreduce", 16, True, nodes) if "hierarchical" in spec]
     assert "neighbor_exchange" not in candidates("allgather", 5, True, None)    # it needs an even number
 
@@ -236,7 +233,7 @@ def test_algorithms_that_need_much_memory_are_left_out():
 
 def test_slow_links_make_hierarchies_and_many_ranks_make_logarithms():
     slow = replace(network("infiniband"), links=Level(50.0, 50.0, 1.0, 6.0, 6.0))
-    nodes, us = blocks_of(24, 6), {}
+    nodes, us = by_blocks(24, 6), {}
     for name in ("hierarchical", "ring", "recursive_doubling", "rabenseifner"):
         us[name] = cost(profile("allreduce", name, 24, nodes), slow, np.array([1 << 16]))[0]
     assert min(us, key=us.get) == "hierarchical"
@@ -256,7 +253,7 @@ def test_choose_says_what_auto_would_choose():
     rows = json.loads(done.output)
     assert done.exit_code == 0 and [row["bytes"] for row in rows] == [8, 1 << 20]
     for row in rows:
-        args = ("allreduce", row["bytes"], 64, True, Overrides(), "", blocks_of(64, 4), (), network("infiniband"))
+        args = ("allreduce", row["bytes"], 64, True, Overrides(), "", by_blocks(64, 4), (), network("infiniband"))
         assert row["algorithm"] == choose(*args).algorithm and row["model_us"] > 0
         assert len(row["next"]) == 2 and row["next"][0]["model_us"] * modelled.MARGIN >= row["model_us"]
     shown = run("choose", "bcast", "-p", "16", "--network", "leonardo").output

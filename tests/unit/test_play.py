@@ -8,13 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from unit.test_cost import ALPHA, FORMULAS, PLAIN, RATE, blocks_of
+from unit.test_cost import ALPHA, FORMULAS, PLAIN, RATE
 
 from mpicoll.cli import main
 from mpicoll.cost.model import cost
 from mpicoll.cost.network import network
 from mpicoll.cost.play import Play
 from mpicoll.cost.profile import profile
+from mpicoll.schedules.grouping import by_blocks
 from mpicoll.schedules.schedule import schedule
 from mpicoll.selection.modelled import candidates, costs, modelled_rules
 
@@ -47,7 +48,7 @@ def test_chunks_of_a_chain_follow_each_other():
 
 def test_ranks_of_a_node_share_its_link():
     apart, together = (
-        max(Play(schedule("alltoall", "pairwise", 8), PLAIN, 8e6, nodes).ends) for nodes in (None, blocks_of(8, 4))
+        max(Play(schedule("alltoall", "pairwise", 8), PLAIN, 8e6, nodes).ends) for nodes in (None, by_blocks(8, 4))
     )
     assert 2 < together / apart < 3.5      # 4 of 7 messages go through a link of 4 ranks
 
@@ -69,14 +70,6 @@ def test_chunks_take_in_closed_form_what_they_take_in_play(collective, algorithm
     assert closed == pytest.approx(played, rel=0.35)
 
 
-def test_a_long_message_waits_for_its_receiver():
-    """In gather's chain of two ranks nobody is late; where the receiver is, a short message is there already."""
-    late = replace(PLAIN, short_bytes=1e3)
-    made = schedule("reduce", "linear", 3)
-    for nbytes in (100.0, 1e6):
-        assert max(Play(made, late, nbytes).ends) >= ALPHA + nbytes / RATE
-
-
 def test_messages_that_do_not_match_are_an_error():
     made = schedule("bcast", "linear", 3)
     whole = made.program
@@ -89,7 +82,7 @@ def test_the_closed_form_agrees_with_plays():
     """The median is the play itself; not every algorithm on nodes of several ranks is near."""
     net, ratios = network("infiniband"), []
     for p, size in LAYOUTS:
-        nodes = blocks_of(p, size)
+        nodes = by_blocks(p, size)
         for collective in COLLECTIVES:
             for spec in candidates(collective, p, True, nodes):
                 made, steps = schedule(collective, spec, p, nodes=nodes), profile(collective, spec, p, nodes)
@@ -103,7 +96,7 @@ def test_the_closed_form_agrees_with_plays():
 
 @pytest.mark.parametrize(("p", "size"), LAYOUTS)
 def test_what_auto_chooses_is_near_the_best_of_plays(p, size):
-    net, nodes, regret = network("infiniband"), blocks_of(p, size), []
+    net, nodes, regret = network("infiniband"), by_blocks(p, size), []
     for collective in COLLECTIVES:
         rules = modelled_rules(net, collective, p, True, nodes)
         for nbytes in (8, 4096, 65536):
@@ -128,7 +121,7 @@ def test_simulate_plays_algorithms():
     assert [(row["algorithm"], row["bytes"]) for row in rows] == [
         ("ring", 8), ("ring", 1 << 20), ("rabenseifner", 8), ("rabenseifner", 1 << 20),
     ]  # fmt: skip
-    played = Play(schedule("allreduce", "ring", 8), network("infiniband"), 8, blocks_of(8, 1))
+    played = Play(schedule("allreduce", "ring", 8), network("infiniband"), 8, by_blocks(8, 1))
     assert rows[0]["played_us"] == round(max(played.ends), 2)
     shown = run("bcast", "-p", "16", "--ranks-per-node", "4", "--sizes", "64K", "--chunk", "8K").output
     assert "bcast on 16 ranks, 4 nodes, infiniband" in shown and "hierarchical" in shown

@@ -13,7 +13,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +76,8 @@ def presets() -> tuple[str, ...]:
 
 
 def _own() -> Traversable:
+    from importlib.resources import files  # here, since it loads much
+
     return files(__package__) / "networks"
 
 

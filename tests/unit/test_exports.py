@@ -54,3 +54,15 @@ def test_what_needs_mpi_says_so_when_asked_for(name):
     done = python(f"sys.modules['mpi4py'] = None; import mpicoll; mpicoll.{name}")
     assert done.returncode != 0
     assert "mpi4py" in done.stderr.splitlines()[-1]
+
+
+def test_a_communicator_loads_neither_a_compiler_nor_what_is_slow_to_load():
+    """Beside what mpi4py and NumPy load themselves."""
+    code = (
+        "import sys, numpy, mpi4py; mpi4py.rc.initialize = False\n"
+        "from mpi4py import MPI\nbefore = set(sys.modules)\nfrom mpicoll import Comm\n"
+        "heavy = {'numba', 'llvmlite', 'hashlib', 'tempfile', 'importlib.resources'}\n"
+        "print(*heavy & (set(sys.modules) - before))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

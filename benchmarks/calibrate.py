@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ..cli.group import asking
-from ..cost.network import content
+from ..cost.network import content, in_words
 from ..runtime.agreement import nodes_of
 from ..runtime.calibrate import across, inside, measure
 from .command.checks import positive
@@ -33,16 +33,10 @@ def calibrate(seconds: float, path: Path) -> None:
     nodes = nodes_of(comm)
     described = measure(comm, nodes, seconds, path.stem)
     if described is not None:
-        pairs = {"node": inside(nodes), "links": across(nodes)}
+        pairs = {"node": inside(nodes, described.cores), "links": across(nodes)}
         measured = [level for level in pairs if pairs[level]]
         source = f"mpicoll calibrate, {comm.size} ranks on {len(nodes)} nodes; measured: {', '.join(measured)}"
         path.write_text(json.dumps({"source": source, **content(described)}, indent=1) + "\n")
-        for name, level in (("inside a node", described.node), ("between nodes", described.links)):
-            console().print(
-                f"{name}: {level.latency:g} µs, long messages {level.rendezvous:g} more, others at once {level.gap:g}; "
-                f"{level.short_rate:g} and {level.rate:g} MB/s"
-            )
-        console().print(
-            f"folds {described.fold_rate:g} MB/s, copies {described.copy_rate:g} MB/s; written to {path}; auto goes by "
-            f"it where MPICOLL_NETWORK={path} is in the environment"
-        )
+        for line in in_words(described):
+            console().print(line)
+        console().print(f"written to {path}; auto goes by it where MPICOLL_NETWORK={path} is in the environment")

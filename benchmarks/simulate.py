@@ -6,20 +6,18 @@ import json
 from typing import Any
 
 import click
-import numpy as np
 
 from ..cli.group import alone, asking, console
 from ..cli.names import canonical
-from ..cost.model import cost
+from ..cost.model import WHOLE
 from ..cost.network import network
 from ..cost.play import Play
-from ..cost.profile import profile
 from ..errors import ArgumentError
 from ..schedules.collectives import base_collective
 from ..schedules.grouping import by_blocks
 from ..schedules.ir import Local
 from ..schedules.schedule import Schedule, schedule
-from ..selection.modelled import candidates
+from ..selection.modelled import candidates, model_us
 from ..selection.rules import UNKNOWN_TO_ALL
 from .command.checks import ALL, listed
 from .command.sizes import format_size, parse_size, parse_sizes
@@ -56,7 +54,7 @@ def simulate(
         for spec in candidates(base, p, True, nodes) if algorithms == ALL else listed("--algorithms", algorithms):
             algorithm = schedule(base, spec, p, nodes=nodes)
             _check_messages(algorithm)
-            model = cost(profile(base, spec, p, nodes), net, np.array(numbers), bytes_of_chunk, window)
+            model = model_us(net, base, spec, p, True, nodes, numbers, bytes_of_chunk or WHOLE, window)
             for nbytes, us in zip(numbers, model.tolist(), strict=True):
                 played = max(Play(algorithm, net, nbytes, nodes, bytes_of_chunk, window).ends)
                 rows.append({

@@ -35,6 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("MPICOLL_COMPILE", "wait")  # tests assert which engine ran
+    os.environ.setdefault("MPICOLL_NETWORK", "none")  # tests assert which algorithm ran, on any machine
     os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="mpicoll-tests-")  # benchmarks keep results there
     config.add_cleanup(partial(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True))
     if config.option.results and not hasattr(config, "workerinput"):

@@ -159,7 +159,8 @@ MUTATIONS = [
     Mutation("mpicoll/cost/model.py", "np.maximum(numbers - 1, 0) * level.gap", "0 * level.gap", "unit/test_cost.py"),
     Mutation("mpicoll/cost/profile.py", "home[op.peer] != home[rank]", "home[op.peer] == rank", "unit/test_cost.py"),
     Mutation("mpicoll/cost/profile.py", "shares[few_blocks, SENT:] *= few / p", "pass", "unit/test_cost.py"),
-    Mutation("mpicoll/selection/modelled.py", "np.where(too_large, np.inf, us)", "us", "unit/test_cost.py"),
+    Mutation("mpicoll/selection/modelled.py", "us[_scratch(base, spec, p, nodes) * n > MOST_SCRATCH * n + FREE_SCRATCH] = np.inf", "pass",
+             "unit/test_cost.py"),
     Mutation("mpicoll/selection/modelled.py", "times[:, i].argmin()", "times[:, i].argmax()", "unit/test_cost.py"),
     Mutation(
         "mpicoll/dispatch/prepare.py", "        channel.agreed.settings.network,\n", "", "mpi/test_tuning.py"
@@ -167,6 +168,13 @@ MUTATIONS = [
     Mutation(
         "mpicoll/fastpath/any_counts.py", "            channel.agreed.settings.network,\n", "", "mpi/test_tuning.py"
     ),
+    Mutation("mpicoll/cost/model.py", "waits + work / network.cores", "waits", "unit/test_cost.py"),
+    Mutation("mpicoll/cost/model.py", "network.turn * ranks / network.cores", "network.turn", "unit/test_cost.py"),
+    Mutation("mpicoll/cost/profile.py", "total * (len(ranks) / len(some))", "total", "unit/test_cost.py"),
+    Mutation("mpicoll/cost/profile.py", "if others.keys() != set(keys[:1]) else lines[:1]", "", "unit/test_cost.py"),
+    Mutation("mpicoll/selection/modelled.py", "us[i] <= ROUGHLY * least[i]", "us[i] <= least[i]", "unit/test_cost.py"),
+    Mutation("mpicoll/runtime/kept_network.py", "if agree(kept, measured, max(map(len, nodes))):", "if True:",
+             "unit/test_kept_network.py"),
     Mutation("mpicoll/cost/play.py", "max(self._free[out], begun) + transfer", "begun + transfer", "unit/test_play.py"),
     Mutation("mpicoll/cost/play.py", "number + self.window < self.lanes", "number < 0", "unit/test_play.py"),
     Mutation("mpicoll/cost/play.py", "max(message.begun.values()) if long", "0.0 if long", "unit/test_play.py"),

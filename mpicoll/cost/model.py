@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .network import Level, Network
 from .profile import (
@@ -20,18 +23,22 @@ from .profile import (
 )
 
 
+WHOLE = np.inf  # bytes of a chunk where blocks are sent whole
+
+
 def cost(
-    profile: Profile, network: Network, nbytes: np.ndarray, chunk_bytes: int | None = None, window: int = 1
+    profile: Profile, network: Network, nbytes: ArrayLike, chunk_bytes: ArrayLike = WHOLE, window: ArrayLike = 1
 ) -> np.ndarray:
     """Return the µs of calls of nbytes, a line of numbers; blocks are cut into chunks, `window` of them in flight.
 
+    chunk_bytes and window: one for all calls, or one for each.
     The first chunk takes the steps of the slowest rank, and those that other ranks take before or after it. Each of
     these takes as long as the longest step of a rank that is not the root, but at most twice as long as the mean of
     its steps. Every other chunk takes the time for which the busiest rank sends or receives, or a window-th of the time
     for which a rank is occupied with a chunk, if that is more.
     """
     n = np.asarray(nbytes, float)
-    lanes = np.maximum(1.0, np.ceil(n * profile.block / chunk_bytes)) if chunk_bytes else np.ones_like(n)
+    lanes = _chunks(profile, n, chunk_bytes)
     slowest, busiest, hop = np.zeros_like(n), np.zeros_like(n), np.zeros_like(n)
     longest = 0.0
     for i, ((table, times), sharing) in enumerate(zip(profile.ranks, profile.sharing, strict=True)):
@@ -49,11 +56,50 @@ def cost(
     return total
 
 
+def _chunks(profile: Profile, n: np.ndarray, chunk_bytes: ArrayLike) -> np.ndarray:
+    """Return into how many chunks the largest block is cut."""
+    number: np.ndarray = np.maximum(1.0, np.ceil(n * profile.block / chunk_bytes))
+    return number
+
+
+def crowded_cost(
+    profile: Profile,
+    load: np.ndarray,
+    ranks: int,
+    network: Network,
+    nbytes: ArrayLike,
+    chunk_bytes: ArrayLike = WHOLE,
+    window: ArrayLike = 1,
+) -> np.ndarray:
+    """Return the same where a node has more ranks than processors; load: see profile.load.
+
+    A message waits until its receiver has its turn. Processors have the load of all ranks of a node to carry: a rank
+    that sends a message and receives one is occupied for as long as they take.
+    """
+    n = np.asarray(nbytes, float)
+    wait = network.turn * ranks / network.cores
+    node, links = (replace(level, latency=level.latency + wait) for level in (network.node, network.links))
+    crowded = replace(network, node=node, links=links)
+    free = replace(crowded, fold_rate=np.inf, copy_rate=np.inf, node=_instant(node), links=_instant(links))
+    lanes = _chunks(profile, n, chunk_bytes)
+    work = load[FOLDED] * n / network.fold_rate + load[COPIED] * n / network.copy_rate
+    for (sends, sent), level in (((SENDS, SENT), network.node), ((FAR_SENDS, FAR_SENT), network.links)):
+        messages, shares = load[[sends, sends + 1]].sum() / 2, load[[sent, sent + 1]].sum() / 2
+        long = shares * n > network.short_bytes * messages * lanes
+        work = work + lanes * messages * level.gap + shares * n / np.where(long, level.rate, level.short_rate)
+    waits = cost(profile, free, n, chunk_bytes, window)
+    total: np.ndarray = np.maximum(cost(profile, crowded, n, chunk_bytes, window), waits + work / network.cores)
+    return total
+
+
+def _instant(level: Level) -> Level:
+    """Return a level whose messages take their latency alone."""
+    return replace(level, rendezvous=0.0, gap=0.0, short_rate=np.inf, rate=np.inf)
+
+
 def _sum(times: np.ndarray, steps: np.ndarray) -> np.ndarray:
     """Return times @ steps to the same bit on every processor, since ranks choose by it; a BLAS rounds as it likes."""
-    total = np.zeros(steps.shape[1])
-    for often, step in zip(times, steps, strict=True):
-        total = total + often * step
+    total: np.ndarray = (times[:, None] * steps).sum(axis=0)
     return total
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from importlib.abc import Traversable
 
 SUFFIX = ".json"
+TURNS = ("cores", "turn")  # what a network's file may leave out
+NOT_KEPT = ("name", "rough")  # what it does not hold
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,11 @@ class Level:
 class Network:
     """Both levels, the bytes up to which a message is short, and the rates at which a rank folds and copies.
 
-    The ranks of a node share the rate of its link.
+    The ranks of a node share the rate of its link. Where a node has more ranks than processors they take turns.
+
+    - cores: the processors of a node; 0 where each rank has one.
+    - turn: µs of a rank's turn on a processor that others wait for.
+    - rough: whether it was measured in passing, so that small differences say nothing.
     """
 
     name: str
@@ -54,6 +60,9 @@ class Network:
     short_bytes: float
     fold_rate: float
     copy_rate: float
+    cores: int = 0
+    turn: float = 0.0
+    rough: bool = False
 
 
 def network(name: str | os.PathLike[str]) -> Network:
@@ -87,15 +96,32 @@ def parse(text: str, where: str) -> Network:
         content = json.loads(text)
     except ValueError as error:
         raise ArgumentError(f"{where} is no JSON: {error}") from None
-    _check_names(content, {field.name for field in fields(Network)} - {"name"}, where, {"source"})
+    _check_names(content, {field.name for field in fields(Network)} - {*NOT_KEPT, *TURNS}, where, {"source", *TURNS})
     node, links = (_level(content[name], f"{where}: {name}") for name in ("node", "links"))
     numbers = (_positive(content[name], f"{where}: {name}") for name in ("short_bytes", "fold_rate", "copy_rate"))
-    return Network(Path(where).name.removesuffix(SUFFIX), node, links, *numbers)
+    cores, turn = (_number(content.get(name, 0.0), f"{where}: {name}", 0.0) for name in TURNS)
+    return Network(Path(where).name.removesuffix(SUFFIX), node, links, *numbers, int(cores), turn)
 
 
 def content(described: Network) -> dict[str, Any]:
     """Return what the file of a network holds."""
-    return {name: value for name, value in asdict(described).items() if name != "name"}
+    return {name: value for name, value in asdict(described).items() if name not in NOT_KEPT}
+
+
+def in_words(described: Network) -> tuple[str, ...]:
+    """Return what messages take, and folds and copies, a line each."""
+    levels = {"inside a node": described.node}
+    if described.links != described.node:
+        levels["between nodes"] = described.links
+    lines = [
+        f"{name}: {level.latency:g} µs, long messages {level.rendezvous:g} more, others at once {level.gap:g}; "
+        f"{level.short_rate:g} and {level.rate:g} MB/s"
+        for name, level in levels.items()
+    ]
+    lines.append(f"folds {described.fold_rate:g} MB/s, copies {described.copy_rate:g} MB/s")
+    if described.turn:
+        lines.append(f"ranks of a node take turns of {described.turn:g} µs on its {described.cores} processors")
+    return tuple(lines)
 
 
 def _level(content: Any, where: str) -> Level:

@@ -7,6 +7,7 @@ messages, which is proved.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from math import fsum
@@ -24,6 +25,7 @@ SENDS, RECEIVES, FAR_SENDS, FAR_RECEIVES, SENT, RECEIVED, FAR_SENT, FAR_RECEIVED
 COLUMNS = 10
 MATES = 4  # the ranks of a node that are looked at, to find how many use its link
 FEW_BLOCKS = 2  # of a step that has as few blocks on any number of ranks
+EVERY_UP_TO = 32  # ranks of a node, all of which are looked at to find its load
 WHOLE_UP_TO = 256  # ranks up to which every step is looked at, where there are as many steps as ranks
 
 
@@ -60,11 +62,27 @@ def profile(collective: str, spec: str, p: int, nodes: Partition | None = None, 
     home = homes(nodes) if nodes is not None else {rank: rank for rank in range(p)}
     looked_at = sorted({0, 1 % p, p // 2, p - 1})
     tables = {rank: _steps(schedule, rank, home) for rank in looked_at}
-    by_node = {home[rank]: _sharing(schedule, rank, nodes, home, tables) for rank in looked_at}
-    sharing = tuple(by_node[home[rank]] for rank in looked_at)
-    ranks = tuple(_distinct(tables[rank]) for rank in looked_at)
+    using = {home[rank] for rank in looked_at if nodes and tables[rank][:, [FAR_SENT, FAR_RECEIVED]].any()}
+    by_node = {node: _sharing(schedule, nodes[node], home, tables) for node in using} if nodes else {}
+    ranks, sharing = _different([(*_distinct(tables[rank]), by_node.get(home[rank], 1.0)) for rank in looked_at])
     one_way = schedule.collective.rooted or schedule.collective.name in ("scan", "exscan")
     return Profile(ranks, sharing, steps, not one_way, 1 / blocks_of(schedule))
+
+
+@lru_cache(maxsize=512)
+def load(collective: str, spec: str, p: int, nodes: Partition, commutative: bool = True) -> np.ndarray:
+    """Return the columns of a step, summed over all steps and ranks of the fullest node.
+
+    Of a node with many ranks a few are looked at, and stand for the others.
+    """
+    entry, parameters = parse_spec(collective, spec)
+    schedule = Schedule(entry, p, commutative=commutative, nodes=nodes, **dict(parameters))
+    home = homes(nodes)
+    ranks = max(nodes, key=len)
+    some = ranks if len(ranks) <= EVERY_UP_TO else ranks[:: -(-len(ranks) // EVERY_UP_TO)]
+    total = sum((_steps(schedule, rank, home).sum(axis=0) for rank in some), np.zeros(COLUMNS))
+    columns: np.ndarray = total * (len(ranks) / len(some))
+    return columns
 
 
 def _per_node(nodes: Partition | None) -> int | None:
@@ -136,22 +154,30 @@ def _is_contiguous(blocks: tuple[Block, ...]) -> bool:
     return n < 2 or (isinstance(first, int) and isinstance(last, int) and last - first == n - 1)
 
 
+def _different(
+    lines: list[tuple[np.ndarray, np.ndarray, float]],
+) -> tuple[tuple[tuple[np.ndarray, np.ndarray], ...], tuple[float, ...]]:
+    """Return the tables of the ranks that differ, and their sharing: that of rank 0, and those of the others."""
+    keys = [(table.tobytes(), times.tobytes(), sharing) for table, times, sharing in lines]
+    others = dict(zip(keys[1:], lines[1:]))
+    kept = [*lines[:1], *others.values()] if others.keys() != set(keys[:1]) else lines[:1]
+    return tuple((table, times) for table, times, _ in kept), tuple(sharing for *_, sharing in kept)
+
+
 def _distinct(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    if not len(table):
-        return table, np.zeros(0)
-    rows, times = np.unique(table, axis=0, return_counts=True)
-    return rows, times.astype(float)
+    """Return the different rows of a table, and how often each occurs."""
+    times = Counter(row.tobytes() for row in table)
+    rows = np.frombuffer(b"".join(times)).reshape(-1, COLUMNS)
+    return rows, np.array([*times.values()], float)
 
 
 def _sharing(
-    schedule: Schedule, rank: int, nodes: Partition | None, home: dict[int, int], tables: dict[int, np.ndarray]
+    schedule: Schedule, mates: tuple[int, ...], home: dict[int, int], tables: dict[int, np.ndarray]
 ) -> float:
-    """Return how many ranks of this one's node use its link as much as the busiest one, step by step; at least 1."""
-    mates = nodes[home[rank]] if nodes is not None else (rank,)
-    if len(mates) > MATES:
-        some = {mates[round(i * (len(mates) - 1) / (MATES - 1))] for i in range(MATES)}
-    else:
-        some = set(mates)
+    """Return how many ranks of a node use its link as much as the busiest one, step by step; at least 1."""
+    if len(mates) == 1:
+        return 1.0
+    some = {mates[round(i * (len(mates) - 1) / (MATES - 1))] for i in range(MATES)}
     far = [
         (tables[mate] if mate in tables else _steps(schedule, mate, home))[:, [FAR_SENT, FAR_RECEIVED]]
         for mate in sorted(some)
@@ -160,6 +186,6 @@ def _sharing(
     for load, own in zip(loads, far, strict=True):
         load[: len(own)] = own
     inner = loads[1:-1].mean(axis=0) * (len(mates) - 2) if len(mates) > 2 else 0.0
-    total = loads[0] + inner + (loads[-1] if len(mates) > 1 else 0.0)
+    total = loads[0] + inner + loads[-1]
     busiest = fsum(loads.max(axis=(0, 2)).tolist())  # to the same bit on every processor, since ranks choose by it
     return max(1.0, fsum(total.max(axis=1).tolist()) / busiest) if busiest else 1.0

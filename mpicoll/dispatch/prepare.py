@@ -53,7 +53,7 @@ def select(
         channel.agreed.engine if engine == "auto" else engine,
         channel.agreed.nodes,
         channel.agreed.measured(collective) if form != PERSISTENT and not float32_sums else (),
-        channel.agreed.settings.network,
+        channel.agreed.network,
     )
     if float32_sums and choice.algorithm == NATIVE:
         raise PreconditionError(

@@ -26,6 +26,7 @@ def gather(more: Callable[[], dict[str, Any]] = dict) -> dict[str, Any] | None:
 
     own = {"rank": MPI.COMM_WORLD.rank, "host": MPI.Get_processor_name(), "cpus": affinity(), **_engine()}
     own.update(more())
+    auto = _auto(MPI)
     ranks = MPI.COMM_WORLD.gather(own)
     if ranks is None:
         return None
@@ -37,7 +38,27 @@ def gather(more: Callable[[], dict[str, Any]] = dict) -> dict[str, Any] | None:
         "hosts": len({rank["host"] for rank in ranks}),
         "numba": _numba(),
         "kernels": kernels(),
+        "auto": auto,
     }
+
+
+def _auto(mpi: Any) -> list[str]:
+    """Return by what auto goes for all ranks. Collective."""
+    from ..cost.network import in_words
+    from ..errors import MpicollError
+    from ..runtime.agreement import agree
+
+    comm = mpi.COMM_WORLD.Dup()
+    try:
+        agreed = agree(comm)
+    except MpicollError as error:
+        return [f"undecided: {error}"]
+    finally:
+        comm.Free()
+    table = [f"the tuning table of {agreed.settings.tuning.path} where it has rules"] if agreed.table else []
+    if agreed.network is None:
+        return [*table, "fixed rules"]
+    return [*table, f"a model of {agreed.network.name}", *in_words(agreed.network)]
 
 
 def _own_version() -> str:
@@ -164,6 +185,7 @@ def lines(found: dict[str, Any]) -> str:
         *([("cache", _cache(numba))] if numba["version"] else []),
         ("kernels", built["plain"] or _counted(built)),
         *(("", f"{how} {_names(built[how])}") for how in ("compiled", "loaded") if built[how]),
+        *(("" if i else "auto", line) for i, line in enumerate(found["auto"])),
     ]
     return "\n".join(f"{name:<9}{text}" for name, text in out)
 

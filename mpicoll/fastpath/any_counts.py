@@ -151,7 +151,7 @@ class AnyCounts:
             overrides,
             channel.agreed.nodes,
             channel.agreed.measured(call.collective),
-            channel.agreed.settings.network,
+            channel.agreed.network,
         )
         self.words[[rebind.LEAST, rebind.MOST]] = least, min(most, MAX_MESSAGE // channel.size)
         chunk = prepared.choice.chunk_bytes

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
+from ..cost.network import Network
 from ..engines import selftest
 from ..errors import EngineError, spans
 from ..kernels.background import NotCompiled
@@ -19,11 +20,13 @@ from ..selection.rules import Rule
 from ..selection.settings import Settings, read
 from ..selection.tables import READ, Table, library, node
 from .calibrate import measure
+from .kept_network import kept_network
 from .peer_status import AGREEMENT
 
 LOG = logging.getLogger("mpicoll")
 COMPILING = "compiling kernels in the background, once per machine; using NumPy meanwhile"
 MEASURING = 0.04  # seconds for measuring the network; slow links take longer, since each size is exchanged a few times
+_measured: dict[Hashable, Network | None] = {}  # on rank 0, by library and nodes
 _said = set[str]()  # warnings that were given
 
 
@@ -38,6 +41,7 @@ class Agreed:
     engine: str
     engine_why: str
     nodes: Partition  # the ranks of every node, in the order of their first ranks
+    network: Network | None  # by whose model auto goes; None for fixed rules
     table: Table | None
     untuned: str  # why there is no table, though one was asked for
 
@@ -58,10 +62,8 @@ def agree(comm: MPI.Intracomm) -> Agreed:
     if settings.tuning is not None:
         READ.setdefault(settings.tuning.path, settings.tuning)  # this rank may be the first of another communicator
     nodes = nodes_of(comm)
-    if settings.measures_network:
-        measured = _down_a_tree(comm, measure(comm, nodes, MEASURING, "the network as measured"))
-        settings = replace(settings, network=measured)
-    return Agreed(settings, *_engine(comm, settings.engine), nodes, *_table(comm, settings, nodes))
+    network = _network(comm, settings, nodes)
+    return Agreed(settings, *_engine(comm, settings.engine), nodes, network, *_table(comm, settings, nodes))
 
 
 def inherited(parent: Agreed, parent_comm: MPI.Intracomm, comm: MPI.Intracomm) -> Agreed:
@@ -120,6 +122,23 @@ def nodes_of(comm: MPI.Intracomm) -> Partition:
     ends = np.cumsum(np.bincount(number))[:-1]
     groups = [group.tolist() for group in np.split(ranks, ends)]
     return tuple(tuple(groups[at]) for at in np.argsort(first).tolist())
+
+
+def _network(comm: MPI.Intracomm, settings: Settings, nodes: Partition) -> Network | None:
+    """Return the network by whose model auto goes; measured once in a program for ranks that lie alike on its nodes."""
+    if not settings.measures_network or comm.size == 1:
+        return settings.network
+    key = library(MPI), nodes, settings.keeps_network
+    network: Network | None = _down_a_tree(comm, _measured.get(key) if comm.rank == 0 else None)
+    if network is None:
+        network = measure(comm, nodes, MEASURING, "the network as measured")
+        if network is not None:
+            network = replace(network, rough=True)
+            network = kept_network(network, library(MPI), nodes) if settings.keeps_network else network
+        network = _down_a_tree(comm, network)
+    if comm.rank == 0:
+        _measured[key] = network
+    return network
 
 
 def _settings() -> Settings | Exception:

@@ -2,11 +2,13 @@
 
 Ranks exchange messages in pairs, in both directions and all pairs at once, as in most algorithms: first pairs inside
 nodes, then one rank of each node with one of another. Ranks without a partner sleep meanwhile. Times are medians, over
-exchanges and then over pairs.
+exchanges and then over pairs. Where nodes have more ranks than processors, as many ranks exchange messages as there are
+processors, and a barrier of all ranks shows how long they take turns.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -20,7 +22,9 @@ from .peer_status import CALIBRATION
 
 SHORT, LONG = (8, 4096, 16384), (65536, 262144, 1 << 20)  # bytes of short messages, and of long ones
 TOGETHER = 8  # messages at once, for the gap
-LEAST, MOST = 3, 5000  # exchanges of a size
+MOST_CORES = 1024  # numbers of processors that are told apart
+PATIENCE = 0.012  # seconds for a long message, without which nothing is known of the rate
+LEAST, MOST = 3, 5000  # barriers, folds or copies; of exchanges of a size there may be one
 UNKNOWN = "infiniband"  # the preset whose numbers stand where there is nothing to measure
 LOCAL_BYTES = 1 << 20  # of a fold and a copy: out of the nearest caches, as a large vector is
 
@@ -34,19 +38,50 @@ class Times(NamedTuple):
 
 def measure(comm: MPI.Intracomm, nodes: Partition, seconds: float, name: str) -> Network | None:
     """Return the network of these ranks, which lie on these nodes, on rank 0; None elsewhere. Collective."""
-    by_level = inside(nodes), across(nodes)
-    share = seconds / (1 + sum(map(bool, by_level)))
+    cores, most = _cores(comm), max(map(len, nodes))
+    is_crowded = most > cores
+    by_level = inside(nodes, cores), across(nodes)
+    share = seconds / (1 + sum(map(bool, by_level)) + is_crowded)
     local = _local(share) if comm.rank == 0 else (0.0, 0.0)
     levels = [_exchanges(comm, pairs, share) for pairs in by_level]
+    step = _step_of_all(comm, share) if is_crowded else 0.0
     if comm.rank:
         return None
     preset, (node, links) = network(UNKNOWN), map(level_of, levels)
-    return Network(name, node or preset.node, links or node or preset.links, float(SHORT[-1]), *local)
+    node, links = node or preset.node, links or node or preset.links
+    turn = _rounded(max(0.0, step - node.latency) * cores / most)
+    return Network(name, node, links, float(SHORT[-1]), *local, cores, turn)
 
 
-def inside(nodes: Partition) -> list[tuple[int, int]]:
-    """Return pairs of ranks of one node."""
-    return [pair for ranks in nodes for pair in zip(ranks[::2], ranks[1::2])]
+def _cores(comm: MPI.Intracomm) -> int:
+    """Return how many processors the ranks of a node may use, on every rank. Collective."""
+    usable = np.zeros(MOST_CORES, np.uint8)
+    if hasattr(os, "sched_getaffinity"):
+        usable[[core for core in os.sched_getaffinity(0) if core < MOST_CORES]] = 1
+    else:
+        usable[: os.cpu_count() or 1] = 1
+    every = np.empty_like(usable)
+    comm.Allreduce(usable, every, MPI.MAX)
+    return max(1, int(every.sum()))
+
+
+def _step_of_all(comm: MPI.Intracomm, seconds: float) -> float:
+    """Return the µs in which every rank receives a message that another rank sent when it had one. Collective."""
+    rounds, times = max(1, (comm.size - 1).bit_length()), list[float]()
+    until = MPI.Wtime() + seconds
+    goes_on = True
+    while goes_on:
+        began = MPI.Wtime()
+        comm.Barrier()
+        times.append(1e6 * (MPI.Wtime() - began) / rounds)
+        goes_on = comm.bcast(len(times) < LEAST or (MPI.Wtime() < until and len(times) < MOST))
+    return float(np.median(times))
+
+
+def inside(nodes: Partition, cores: int) -> list[tuple[int, int]]:
+    """Return pairs of ranks of one node, at most as many ranks as it has processors, but one pair."""
+    most = max(2, cores // 2 * 2)
+    return [pair for ranks in nodes for pair in zip(ranks[:most:2], ranks[1:most:2])]
 
 
 def across(nodes: Partition) -> list[tuple[int, int]]:
@@ -68,14 +103,16 @@ def _exchanges(comm: MPI.Intracomm, pairs: Sequence[tuple[int, int]], seconds: f
 
 
 def _pair(comm: MPI.Intracomm, peer: int, leads: bool, seconds: float) -> Times:
+    """Return what the exchanges with a partner take: long messages first, for a link may let a burst of bytes pass."""
     share = seconds / (len(SHORT) + len(LONG) + 1)
     by_size: dict[int, float] = {}
-    us, last = 0.0, 1
-    for nbytes in (*SHORT, *LONG):
-        goes_on = np.array([nbytes <= LONG[0] or us * nbytes / last * LEAST < 3e6 * share])
-        _tell(comm, goes_on, peer, leads)
-        if not goes_on[0]:
-            break
+    us, last = 0.0, LONG[0]
+    for nbytes in (*LONG, *reversed(SHORT)):
+        if nbytes in LONG[1:]:
+            goes_on = np.array([us * nbytes / last < 1e6 * max(share, PATIENCE)])
+            _tell(comm, goes_on, peer, leads)
+            if not goes_on[0]:
+                continue
         us, last = _median(comm, peer, leads, nbytes, 1, share), nbytes
         by_size[nbytes] = us
     return Times(by_size, _median(comm, peer, leads, SHORT[0], TOGETHER, share))
@@ -101,7 +138,7 @@ def _median(comm: MPI.Intracomm, peer: int, leads: bool, nbytes: int, number: in
         MPI.Request.Waitall(receives + sends)
         return MPI.Wtime() - began
 
-    rounds = np.array([max(LEAST, min(MOST, int(seconds / max(exchange(), 1e-9))))])
+    rounds = np.array([max(1, min(MOST, int(seconds / max(exchange(), 1e-9))))])  # the first is not one of them
     _tell(comm, rounds, peer, leads)
     return 1e6 * float(np.median([exchange() for _ in range(rounds[0])]))
 
@@ -113,8 +150,8 @@ def level_of(pairs: Sequence[Times]) -> Level | None:
     sizes = sorted(set.intersection(*(set(times.by_size) for times in pairs)))
     us = {nbytes: float(np.median([times.by_size[nbytes] for times in pairs])) for nbytes in sizes}
     small, short, long, longest = SHORT[0], SHORT[-1], LONG[0], sizes[-1]
-    short_rate = _rate(short - small, us[short] - us[small])
-    rate = _rate(longest - long, us[longest] - us[long]) if longest > long else short_rate
+    rate = _rate(longest - long, us[longest] - us[long]) if longest > long else _rate(long - small, us[long] - us[small])
+    short_rate = min(rate, _rate(short - small, us[short] - us[small]))  # a link may let a burst of bytes pass
     rendezvous = max(0.0, us[long] - us[small] - long / rate)
     together = float(np.median([times.together for times in pairs]))
     gap = max(0.0, (together - us[small]) / (TOGETHER - 1))

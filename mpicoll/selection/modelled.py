@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from ..cost.model import cost
+from ..cost.model import WHOLE, cost, crowded_cost
 from ..cost.network import Network
-from ..cost.profile import profile
+from ..cost.profile import load, profile
 from ..errors import MpicollError
 from ..plans.plan import WINDOW
 from ..schedules.collectives import base_collective
 from ..schedules.grouping import Partition
 from ..schedules.parameters import Groups
 from ..schedules.registry import exact_algorithms, find, parse_spec
-from .rules import KIB, RULES, UNKNOWN_TO_ALL, Rule
+from .rules import KIB, RULES, UNKNOWN_TO_ALL, Rule, rules
 
 SIZES = np.unique((2.0 ** np.arange(0, 30, 0.5)).astype(np.int64))  # bytes at which costs are compared
-CHUNKS = ((None, WINDOW), (8 * KIB, 2), (32 * KIB, 2), (128 * KIB, 2), (512 * KIB, 2))  # (bytes, in flight)
+CHUNKS = ((WHOLE, WINDOW), (8 * KIB, 2), (32 * KIB, 2), (128 * KIB, 2), (512 * KIB, 2))  # (bytes, in flight)
 MARGIN = 1.03  # by how much another choice must be faster to take the place of the one for fewer bytes
+ROUGHLY = 4 / 3  # the same, to take the place of a fixed rule's, where the network was measured in passing
 MOST_SCRATCH, FREE_SCRATCH = 4, 1 << 20  # times the vector, and bytes beyond: an algorithm that needs more is left out
 OWN = "mpicoll.algorithms."  # where mpicoll's own algorithms are
 VARIANTS = {  # of algorithms whose parameters matter, beside the defaults
@@ -44,15 +47,35 @@ def modelled_rules(
         return RULES[collective]
     lines = costs(network, collective, p, commutative, nodes, SIZES)
     times = np.array([us for *_, us in lines])
-    rules: list[Rule] = []
+    least = times.min(axis=0)
+    usual = _usual(network, collective, p, commutative, nodes) if network.rough else []
+    chosen: list[Rule] = []
     current = -1
     for i, size in enumerate(SIZES.tolist()):
-        if current < 0 or times[current, i] > MARGIN * times[:, i].min():
+        rule, us = next(((rule, us) for rule, us in reversed(usual) if rule.fits(size, p)), (None, np.inf))
+        if rule is not None and us[i] <= ROUGHLY * least[i]:
+            rule, current = rule._replace(above=size, per_rank=0), -1
+        elif current < 0 or times[current, i] > MARGIN * least[i]:
             current = int(times[:, i].argmin())
             algorithm, chunk, window, _ = lines[current]
-            why = f"the least time by the model of {network.name}"
-            rules.append(Rule(size if rules else 0, algorithm, chunk, why, window))
-    return tuple(rules)
+            rule = Rule(size, algorithm, chunk, f"the least time by the model of {network.name}", window)
+        else:
+            continue
+        if not chosen or chosen[-1]._replace(above=size) != rule:
+            chosen.append(rule if chosen else rule._replace(above=0))
+    return tuple(chosen)
+
+
+def _usual(
+    network: Network, collective: str, p: int, commutative: bool, nodes: Partition | None
+) -> list[tuple[Rule, np.ndarray]]:
+    """Return the fixed rules, and the µs that the model gives each for SIZES."""
+    base = base_collective(collective)
+    every = [rule for rule in rules(collective, p, commutative, nodes) if rule.fits(sys.maxsize, p)]
+    return [
+        (rule, model_us(network, base, rule.algorithm, p, commutative, nodes, SIZES, rule.chunk_bytes or WHOLE, rule.window))
+        for rule in every
+    ]
 
 
 def costs(
@@ -62,15 +85,38 @@ def costs(
 
     Of a chunk that cuts no block at any size there is none.
     """
-    lines = []
+    lines, base, n = [], base_collective(collective), np.tile(sizes, len(CHUNKS))
+    chunk_bytes, windows = (np.repeat(column, len(sizes)) for column in zip(*CHUNKS))
     for spec in candidates(collective, p, commutative, nodes):
-        steps = profile(base_collective(collective), spec, p, nodes, commutative)
-        too_large = _scratch(collective, spec, p, nodes) * sizes > MOST_SCRATCH * sizes + FREE_SCRATCH
-        for chunk, window in CHUNKS:
-            if chunk is None or steps.block * sizes[-1] > chunk:
-                us = cost(steps, network, sizes, chunk, window)
-                lines.append((spec, chunk, window, np.where(too_large, np.inf, us)))
+        block = profile(base, spec, p, nodes, commutative).block
+        us = model_us(network, base, spec, p, commutative, nodes, n, chunk_bytes, windows)
+        us[_scratch(base, spec, p, nodes) * n > MOST_SCRATCH * n + FREE_SCRATCH] = np.inf
+        for (chunk, window), times in zip(CHUNKS, us.reshape(len(CHUNKS), -1)):
+            if chunk == WHOLE:
+                lines.append((spec, None, window, times))
+            elif block * sizes[-1] > chunk:
+                lines.append((spec, int(chunk), window, times))
     return lines
+
+
+def model_us(
+    network: Network,
+    collective: str,
+    spec: str,
+    p: int,
+    commutative: bool,
+    nodes: Partition | None,
+    nbytes: ArrayLike,
+    chunk_bytes: ArrayLike = WHOLE,
+    window: ArrayLike = 1,
+) -> np.ndarray:
+    """Return the µs that the model gives an algorithm for calls of nbytes; see `cost`."""
+    steps, most = profile(collective, spec, p, nodes, commutative), max(map(len, nodes or [()]))
+    if nodes is None or not network.cores or most <= network.cores:
+        return cost(steps, network, nbytes, chunk_bytes, window)
+    return crowded_cost(
+        steps, load(collective, spec, p, nodes, commutative), most, network, nbytes, chunk_bytes, window
+    )
 
 
 def candidates(collective: str, p: int, commutative: bool, nodes: Partition | None) -> list[str]:
@@ -102,5 +148,5 @@ def _serves(collective: str, spec: str, p: int, commutative: bool, nodes: Partit
 
 def _scratch(collective: str, spec: str, p: int, nodes: Partition | None) -> float:
     """Return the most scratch that a rank needs, as a share of the vector."""
-    entry, parameters = parse_spec(base_collective(collective), spec)
+    entry, parameters = parse_spec(collective, spec)
     return float(entry.claims.evaluate(entry.claims.scratch, p, 1, **entry.resolve(p, nodes, **dict(parameters))))

@@ -7,8 +7,9 @@ MPICOLL_TIMEOUT   seconds after which a stalled call is reported and the run abo
                   300 s, without an abort); a call that can never complete is reported within seconds
 MPICOLL_PROGRESS  0: no progress thread for nonblocking collectives
 MPICOLL_TUNING    a tuning table written by `mpicoll tune`, which auto uses; read once
-MPICOLL_NETWORK   a network's file, the name of a preset, or `measure` to measure it when a Comm is made: auto goes by
-                  a model of it where a tuning table says nothing
+MPICOLL_NETWORK   the network by a model of which auto goes where a tuning table says nothing: a file, the name of a
+                  preset, or `measure` to measure it when the first Comm is made. Unset: measured too, but what an
+                  earlier run measured stands while it holds. `none`: fixed rules, the same on every machine
 MPICOLL_LOG       info: rank 0 logs to standard error, for every call, what ran and why
 MPICOLL_ACCUMULATE  float32: sums of elements of less than 32 bits are rounded once, at the end; none (default): at
                   every fold
@@ -27,7 +28,7 @@ from .tables import Tuning, once
 
 ENGINES = ("auto", "mpi4py", "compiled")
 REPORT_AFTER = 300.0
-MEASURE = "measure"
+MEASURE, NONE = "measure", "none"
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,9 @@ class Settings:
     abort: bool = False
     progress: bool = True
     tuning: Tuning | None = None
-    network: Network | None = None
+    network: Network | None = None  # that the user names
     measures_network: bool = False
+    keeps_network: bool = False  # whether what an earlier run measured stands while it holds
     log: bool = False
     accumulate: str = "none"
 
@@ -67,8 +69,9 @@ def read(environ: Mapping[str, str] = os.environ) -> Settings:
         abort=seconds is not None,
         progress=_flag(environ, "MPICOLL_PROGRESS", True),
         tuning=once(path) if (path := environ.get("MPICOLL_TUNING", "")) else None,
-        network=network(name) if (name := environ.get("MPICOLL_NETWORK", "")) not in ("", MEASURE) else None,
-        measures_network=name == MEASURE,
+        network=network(name) if (name := environ.get("MPICOLL_NETWORK", "")) not in ("", MEASURE, NONE) else None,
+        measures_network=name in ("", MEASURE),
+        keeps_network=not name,
         log=_is_info(environ.get("MPICOLL_LOG", "")),
         accumulate=check_accumulate("MPICOLL_ACCUMULATE", environ.get("MPICOLL_ACCUMULATE", "") or "none"),
     )

@@ -9,7 +9,7 @@ import pytest
 
 import mpicoll
 from mpicoll.cost.network import content, network, parse
-from mpicoll.runtime import calibrate
+from mpicoll.runtime import agreement, calibrate
 from mpicoll.runtime.calibrate import LONG, SHORT, TOGETHER, Times, across, inside, level_of
 from mpicoll.schedules.grouping import by_blocks
 
@@ -23,7 +23,7 @@ def test_the_network_of_any_layout(comm, size):
     measured = comm.bcast(measured)
     assert measured.name == "here" and parse(json.dumps(content(measured)), "here.json") == measured
     preset = network("infiniband")
-    assert (measured.node == preset.node) == (not inside(nodes))
+    assert (measured.node == preset.node) == (not inside(nodes, 2))
     assert (measured.links == preset.links) == (comm.size == 1)
     assert (measured.links == measured.node) == (comm.size > 1 and not across(nodes))
     assert measured.fold_rate != preset.fold_rate and measured.copy_rate != preset.copy_rate
@@ -31,9 +31,10 @@ def test_the_network_of_any_layout(comm, size):
 
 def test_pairs_share_no_rank():
     nodes = ((0, 1, 2), (3,), (4, 5), (6, 7, 8, 9), (10,))
-    assert inside(nodes) == [(0, 1), (4, 5), (6, 7), (8, 9)]
+    assert inside(nodes, 8) == [(0, 1), (4, 5), (6, 7), (8, 9)]
+    assert inside(nodes, 3) == inside(nodes, 1) == [(0, 1), (4, 5), (6, 7)]    # no more ranks than processors
     assert across(nodes) == [(0, 4), (3, 6)]
-    assert across(((0, 1),)) == [] and inside(((0,), (1,))) == []
+    assert across(((0, 1),)) == [] and inside(((0,), (1,)), 2) == []
 
 
 def times(latency, rendezvous, gap, short_rate, rate, slower=1.0):
@@ -60,24 +61,70 @@ def test_slow_links_are_measured_without_the_longest_messages():
     assert level.rate == level.short_rate == 1.0 and level.rendezvous < 200
 
 
+def test_a_burst_of_short_messages_is_no_rate():
+    """A link with a token bucket lets some bytes pass faster than it can go on."""
+    burst = times(100.0, 0.0, 1.0, 60.0, 6.0)
+    assert level_of([burst]).short_rate == level_of([burst]).rate == pytest.approx(6.0, rel=0.01)
+
+
 def test_more_bytes_that_take_no_longer_have_a_finite_rate():
     flat = Times(dict.fromkeys((*SHORT, *LONG), 5.0), 5.0)
     level = level_of([flat])
     assert level.rate <= 1e5 and level.gap == 0 and level.rendezvous >= 0
 
 
+def test_more_ranks_than_processors_take_turns(comm, monkeypatch):
+    monkeypatch.setattr(calibrate, "_cores", lambda comm: 1)
+    measured = calibrate.measure(comm, by_blocks(comm.size, comm.size), 0.2, "here")
+    if comm.rank == 0:
+        assert measured.cores == 1 and (measured.turn > 0) <= (comm.size > 1)
+    monkeypatch.setattr(calibrate, "_cores", lambda comm: 64)
+    measured = calibrate.measure(comm, by_blocks(comm.size, comm.size), 0.1, "here")
+    assert comm.rank > 0 or (measured.cores, measured.turn) == (64, 0.0)
+
+
+def test_processors_that_any_rank_may_use_are_counted_once(comm, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 5, 10 + comm.rank}, raising=False)
+    assert calibrate._cores(comm) == 2 + comm.size
+
+
+def test_a_program_that_sets_nothing_goes_by_what_it_measures(comm, monkeypatch, tmp_path):
+    """Once in a program for the same ranks, kept for the next; `none` leaves the fixed rules."""
+    monkeypatch.delenv("MPICOLL_NETWORK")
+    monkeypatch.setenv("XDG_CACHE_HOME", comm.bcast(str(tmp_path)))
+    monkeypatch.setattr(agreement, "_measured", {})
+    measured, calls = agreement.measure, []
+    monkeypatch.setattr(agreement, "measure", lambda *args: calls.append(args) or measured(*args))
+    both = [mpicoll.Comm(comm.Dup()) for _ in range(2)]
+    networks = [each._open().agreed.network for each in both]
+    assert networks[0] == networks[1] == comm.bcast(networks[0]) and len(calls) == (comm.size > 1)
+    files = list((tmp_path / "mpicoll" / "networks").glob("*"))
+    assert comm.rank > 0 or len(files) == (comm.size > 1)
+    assert comm.size == 1 or networks[0].rough
+    x, total = np.arange(100.0), np.zeros(100)
+    for each in both:
+        each.Allreduce(x, total)
+        assert (total == comm.size * x).all()
+        each.Free()
+    monkeypatch.setenv("MPICOLL_NETWORK", "none")
+    fixed = mpicoll.Comm(comm.Dup())
+    assert fixed._open().agreed.network is None and "model" not in fixed.explain("allreduce", 800).why
+    fixed.Free()
+
+
 def test_auto_goes_by_what_was_measured_as_the_comm_was_made(comm, monkeypatch):
     """The same on every rank, for a part of them too; and the sums are right."""
-    monkeypatch.setenv("MPICOLL_NETWORK", "measure" if comm.rank == 0 else "")
+    monkeypatch.setenv("MPICOLL_NETWORK", "measure" if comm.rank == 0 else "none")
+    if comm.size == 1:
+        return
     ours = mpicoll.Comm(comm.Dup())
     half = ours.Split(comm.rank % 2, comm.rank)
-    described = [made._open().agreed.settings.network for made in (ours, half)]
+    described = [made._open().agreed.network for made in (ours, half)]
     assert all(other == described for other in comm.allgather(described)) and described[0] == described[1]
     for made in (ours, half):
         for n in (1, 3000, 100_000):
             x, total = np.arange(n, dtype=float), np.zeros(n)
             choice = made.explain("allreduce", 8 * n)
-            assert "the model of the network as measured" in choice.why
             with made.trace() as records:
                 made.Allreduce(x, total)
             assert [record.algorithm for record in records] == [choice.algorithm]

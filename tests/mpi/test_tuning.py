@@ -174,7 +174,7 @@ def test_auto_goes_by_the_model_of_a_network(comm, monkeypatch, tuned):
     ours = mpicoll.Comm(comm.Dup())
     agreed, model = ours._open().agreed, network("infiniband")
     with Checks() as checks:
-        checks.equal(agreed.settings.network, model)
+        checks.equal(agreed.network, model)
         for n in (3, 300, 5000, 40000):
             nodes = agreed.nodes
             for op, commutes in ((MPI.SUM, True), (MPI.Op.Create(lambda a, b, t: None, commute=False), False)):
@@ -194,7 +194,7 @@ def test_auto_goes_by_the_model_of_a_network(comm, monkeypatch, tuned):
         with ours.using(allreduce="ring"):
             checks.equal(ran(ours, Case("allreduce", 20))[1][0][0], "ring")
         both = tuned({"allreduce": ROWS})
-        checks.equal(both._open().agreed.settings.network, model)
+        checks.equal(both._open().agreed.network, model)
         checks.equal(ran(both, Case("allreduce", 3))[1], [("tree", None)])
     ours.Free()
 

@@ -13,16 +13,16 @@ from click.testing import CliRunner
 from mpicoll.benchmarks import choices
 from mpicoll.cli import main
 from mpicoll.cost import profile as profiles
-from mpicoll.cost.model import cost
+from mpicoll.cost.model import WHOLE, cost
 from mpicoll.cost.network import Level, Network, network, parse, presets
-from mpicoll.cost.profile import FAR_SENDS, SENDS, profile
+from mpicoll.cost.profile import FAR_SENDS, SENDS, load, profile
 from mpicoll.errors import ArgumentError, PreconditionError
 from mpicoll.schedules import registry
 from mpicoll.schedules.grouping import by_blocks
 from mpicoll.schedules.registry import exact_algorithms, find, parse_spec
 from mpicoll.selection import modelled
-from mpicoll.selection.modelled import SIZES, candidates, costs, modelled_rules
-from mpicoll.selection.rules import RULES, UNKNOWN_TO_ALL
+from mpicoll.selection.modelled import ROUGHLY, SIZES, candidates, costs, model_us, modelled_rules
+from mpicoll.selection.rules import RULES, UNKNOWN_TO_ALL, rules
 from mpicoll.selection.select import Overrides, choose, same_choice
 from mpicoll.selection.settings import read
 
@@ -79,8 +79,11 @@ def test_a_network_that_is_not_there_names_the_presets():
 
 
 def test_the_environment_names_it():
-    assert read({}).network is None and read({"MPICOLL_NETWORK": ""}).network is None
-    assert read({"MPICOLL_NETWORK": "leonardo"}).network == network("leonardo")
+    for value, measures, keeps in ((None, True, True), ("", True, True), ("measure", True, False), ("none", False, False)):
+        settings = read({} if value is None else {"MPICOLL_NETWORK": value})
+        assert (settings.network, settings.measures_network, settings.keeps_network) == (None, measures, keeps)
+    settings = read({"MPICOLL_NETWORK": "leonardo"})
+    assert settings.network == network("leonardo") and not settings.measures_network
     with pytest.raises(ArgumentError, match="presets are"):
         read({"MPICOLL_NETWORK": "nowhere"})
 
@@ -118,7 +121,7 @@ def test_costs_are_the_formulas_of_the_docstrings(collective, algorithm, p):
 def test_chunks_overlap():
     """A chain in chunks: the first goes all the way; a rank receives every other one while it sends the one before."""
     n, chunk, p = 1e6, 1e5, 8
-    whole, cut = (float(cost(profile("bcast", "chain", p), PLAIN, np.array([n]), c, 2)[0]) for c in (None, chunk))
+    whole, cut = (float(cost(profile("bcast", "chain", p), PLAIN, np.array([n]), c, 2)[0]) for c in (WHOLE, chunk))
     first = (p - 1) * (ALPHA + chunk / RATE)
     assert cut == pytest.approx(first + 9 * (ALPHA + chunk / RATE))
     assert cut < whole / 2
@@ -151,7 +154,7 @@ def test_ranks_of_a_node_share_its_link(collective, algorithm, sharing):
 
 
 def test_the_ranks_of_a_node_that_only_receive_share_a_link_that_the_root_has_alone():
-    assert profile("bcast", "linear", 32, by_blocks(32, 4)).sharing == pytest.approx((1, 1, 4, 4))
+    assert profile("bcast", "linear", 32, by_blocks(32, 4)).sharing == pytest.approx((1, 1, 4))
 
 
 def test_messages_inside_a_node_are_told_from_others():
@@ -171,6 +174,75 @@ def test_a_profile_scaled_from_fewer_ranks_costs_as_the_whole(monkeypatch, colle
     monkeypatch.setattr(profiles, "WHOLE_UP_TO", 1 << 20)
     whole = cost(profile.__wrapped__(collective, algorithm, 512, nodes), net, sizes)
     assert scaled == pytest.approx(whole, rel=0.03)
+
+
+# -- more ranks on a node than it has processors -------------------------------------------------------------
+
+CROWDED = replace(PLAIN, cores=2, turn=20.0)
+
+
+def test_the_load_of_a_node_is_that_of_all_its_ranks():
+    nodes = by_blocks(8, 8)
+    assert load("bcast", "linear", 8, nodes)[[SENDS, SENDS + 1]].tolist() == [7, 7]
+    assert load("alltoall", "pairwise", 64, by_blocks(64, 64))[SENDS] == 64 * 63    # of some, scaled to all
+    assert load("alltoall", "pairwise", 8, by_blocks(8, 4))[[SENDS, FAR_SENDS]].tolist() == [12, 16]
+
+
+def test_processors_carry_the_load_of_all_ranks_and_each_message_waits_for_a_turn():
+    n, nodes, wait = np.array([1e6]), by_blocks(8, 8), ALPHA + 20.0 * 8 / 2
+    us = model_us(CROWDED, "alltoall", "linear", 8, True, nodes, n)
+    assert us == pytest.approx(wait + 8 * 7 * n / 8 / RATE / 2)
+    us = model_us(CROWDED, "alltoall", "pairwise", 8, True, nodes, n)
+    assert us == pytest.approx(7 * wait + 8 * 7 * n / 8 / RATE / 2)
+    us = model_us(CROWDED, "allreduce", "recursive_doubling", 8, True, nodes, n)
+    assert us == pytest.approx(3 * wait + 8 * 3 * n * (1 / RATE + 1 / FOLD) / 2)
+    gaps = replace(CROWDED, node=replace(LINKS, gap=5.0))
+    us = model_us(gaps, "alltoall", "linear", 8, True, nodes, np.array([0.0]))
+    assert us == pytest.approx(wait + 8 * 7 * 5.0 / 2)
+
+
+def test_chunks_of_a_crowded_node_wait_for_turns_too():
+    n, nodes = np.array([1e6]), by_blocks(8, 8)
+    whole, chunks = (model_us(CROWDED, "bcast", "chain", 8, True, nodes, n, c, 2) for c in (WHOLE, 1e4))
+    assert whole == pytest.approx(7 * (82 + n / RATE)) and chunks >= 7 * 82 + 99 * 82 / 2 + 7 * n / RATE / 2
+
+
+def test_as_many_processors_as_ranks_are_enough():
+    n, enough = np.array([8.0, 1e6]), replace(CROWDED, cores=8)
+    for nodes, net in ((by_blocks(8, 8), enough), (by_blocks(8, 2), CROWDED), (None, CROWDED)):
+        wanted = cost(profile("allreduce", "ring", 8, nodes), PLAIN, n)
+        assert model_us(net, "allreduce", "ring", 8, True, nodes, n) == pytest.approx(wanted)
+
+
+# -- a network that was measured in passing ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("p", "size", "commutes"), [(2, 2, True), (8, 8, True), (8, 1, True), (12, 4, False)])
+@pytest.mark.parametrize("collective", sorted(RULES))
+def test_small_differences_leave_the_fixed_rules(collective, p, size, commutes):
+    """The fixed rule serves where the model gives it at most ROUGHLY the least time, and nowhere else."""
+    if not commutes and collective not in ("allreduce", "reduce", "reduce_scatter", "scan", "exscan"):
+        return
+    nodes, net = by_blocks(p, size), replace(network("infiniband"), rough=True, cores=4, turn=5.0)
+    chosen = modelled_rules(net, collective, p, commutes, nodes)
+    assert [r.above for r in chosen] == sorted({r.above for r in chosen}) and chosen[0].above == 0
+    if collective in UNKNOWN_TO_ALL:
+        return
+    lines = costs(net, collective, p, commutes, nodes, SIZES)
+    for i, nbytes in enumerate(SIZES.tolist()):
+        usual = next(r for r in reversed(rules(collective, p, commutes, nodes)) if r.fits(nbytes, p))
+        own = model_us(net, collective.rstrip("v"), usual.algorithm, p, commutes, nodes, [nbytes],
+                       usual.chunk_bytes or WHOLE, usual.window)[0]
+        least = min(us[i] for *_, us in lines)
+        rule = next(r for r in reversed(chosen) if r.fits(nbytes, p))
+        if own <= ROUGHLY * least:
+            assert (rule.algorithm, rule.chunk_bytes, rule.window, rule.why) == (*usual[1:3], usual.window, usual.why)
+        else:
+            us = next(us[i] for name, chunk, window, us in lines if (name, chunk, window) == (*rule[1:3], rule.window))
+            assert us <= modelled.MARGIN * least and "the model of" in rule.why
+    fixed = [(r.algorithm, r.chunk_bytes) for r in rules(collective, p, commutes, nodes)]
+    if (collective, size) == ("alltoall", 8):
+        assert any((r.algorithm, r.chunk_bytes) not in fixed for r in chosen)
 
 
 # -- rules ---------------------------------------------------------------------------------------------------

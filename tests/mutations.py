@@ -159,22 +159,28 @@ MUTATIONS = [
     Mutation("mpicoll/cost/model.py", "np.maximum(numbers - 1, 0) * level.gap", "0 * level.gap", "unit/test_cost.py"),
     Mutation("mpicoll/cost/profile.py", "home[op.peer] != home[rank]", "home[op.peer] == rank", "unit/test_cost.py"),
     Mutation("mpicoll/cost/profile.py", "shares[few_blocks, SENT:] *= few / p", "pass", "unit/test_cost.py"),
-    Mutation("mpicoll/selection/modelled.py", "us[_scratch(base, spec, p, nodes) * n > MOST_SCRATCH * n + FREE_SCRATCH] = np.inf", "pass",
-             "unit/test_cost.py"),
+    Mutation("mpicoll/selection/modelled.py", "MOST_SCRATCH * n + FREE_SCRATCH]", "np.inf]", "unit/test_cost.py"),
     Mutation("mpicoll/selection/modelled.py", "times[:, i].argmin()", "times[:, i].argmax()", "unit/test_cost.py"),
     Mutation(
-        "mpicoll/dispatch/prepare.py", "        channel.agreed.settings.network,\n", "", "mpi/test_tuning.py"
+        "mpicoll/dispatch/prepare.py", "        channel.agreed.network,\n", "", "mpi/test_tuning.py"
     ),
     Mutation(
-        "mpicoll/fastpath/any_counts.py", "            channel.agreed.settings.network,\n", "", "mpi/test_tuning.py"
+        "mpicoll/fastpath/any_counts.py", "            channel.agreed.network,\n", "", "mpi/test_tuning.py"
     ),
     Mutation("mpicoll/cost/model.py", "waits + work / network.cores", "waits", "unit/test_cost.py"),
     Mutation("mpicoll/cost/model.py", "network.turn * ranks / network.cores", "network.turn", "unit/test_cost.py"),
     Mutation("mpicoll/cost/profile.py", "total * (len(ranks) / len(some))", "total", "unit/test_cost.py"),
-    Mutation("mpicoll/cost/profile.py", "if others.keys() != set(keys[:1]) else lines[:1]", "", "unit/test_cost.py"),
-    Mutation("mpicoll/selection/modelled.py", "us[i] <= ROUGHLY * least[i]", "us[i] <= least[i]", "unit/test_cost.py"),
+    Mutation("mpicoll/selection/modelled.py", "<= ROUGHLY * least[i]", "<= least[i]", "unit/test_cost.py"),
     Mutation("mpicoll/runtime/kept_network.py", "if agree(kept, measured, max(map(len, nodes))):", "if True:",
              "unit/test_kept_network.py"),
+    Mutation("mpicoll/selection/learning.py", "self.calls >= UNTIMED * len(self.candidates)", "True",
+             "unit/test_learning.py"),
+    Mutation("mpicoll/selection/learning.py", ".sum(axis=1) >= SURE", ".sum(axis=1) >= 0", "unit/test_learning.py"),
+    Mutation("mpicoll/selection/learning.py", "frozenset(map(made_of, parts))", "0", "unit/test_learning.py"),
+    Mutation("mpicoll/dispatch/learning.py", "channel.forget()", "pass", "mpi/test_learning.py"),
+    Mutation("mpicoll/dispatch/learning.py", "    if in_doubt:", "    if False:", "mpi/test_learning.py"),
+    Mutation("mpicoll/comm/comm.py", "learning.lesson(channel, call) or channel.compares", "channel.compares",
+             "mpi/test_learning.py"),
     Mutation("mpicoll/cost/play.py", "max(self._free[out], begun) + transfer", "begun + transfer", "unit/test_play.py"),
     Mutation("mpicoll/cost/play.py", "number + self.window < self.lanes", "number < 0", "unit/test_play.py"),
     Mutation("mpicoll/cost/play.py", "max(message.begun.values()) if long", "0.0 if long", "unit/test_play.py"),

@@ -184,6 +184,14 @@ class Shape:
         """The collective's row."""
         return PATTERNS[self.collective]
 
+    def bytes_of_call(self, size: int, p: int) -> int:
+        """Return what selection goes by, of a size as benchmarks mean it: see Claims for whose bytes.
+
+        >>> [Shape(name).bytes_of_call(64, 3) for name in ("allreduce", "allgather", "reduce_scatter_block")]
+        [64, 192, 72]
+        """
+        return sum(self.pattern.lengths(self.elements(size), p)) * dtype_of(self.dtype).itemsize
+
     @property
     def facts(self) -> dict[str, Any]:
         """Return the settings by name; None for those that do not apply to this collective."""

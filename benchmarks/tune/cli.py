@@ -14,13 +14,14 @@ from mpicoll.errors import MpicollError, UnknownAlgorithm
 from mpicoll.schedules.collectives import COLLECTIVES
 from mpicoll.schedules.registry import list_algorithms
 from mpicoll.selection.rules import UNKNOWN_TO_ALL
+from mpicoll.selection.tables import write
 
 from ..cases.contenders import AUTO
 from ..cases.patterns import Shape
 from ..command.checks import ALL, listed, positive
 from ..command.sizes import parse_size, parse_sizes
 from ..command.spmd import WRONG, SpmdCommand, world
-from .file import others, write
+from . import file
 from .tuner import Tuner
 
 
@@ -49,7 +50,7 @@ def tune(collectives: str, sizes: str, seconds: float, memory: str, seed: int, p
         given = {"collectives": collectives, "sizes": sizes, "seconds": seconds, "memory": memory}
         shapes, wanted, limit = check(given, comm.size)
         _only_auto()
-        tables = others(comm, Path(path))
+        file.check(comm, Path(path))
     except (ValueError, MpicollError) as error:
         raise click.UsageError(str(error)) from None
     from ..bench.harness import Harness
@@ -61,7 +62,7 @@ def tune(collectives: str, sizes: str, seconds: float, memory: str, seed: int, p
             harness.say(f"wrong answers, so nothing is written: {', '.join(tuner.wrong)}")
             raise click.exceptions.Exit(WRONG)
         if comm.rank == 0:
-            write(Path(path), tables, tuner.entry(found))
+            write(Path(path), tuner.entry(found))
         harness.say(f"written to {path}; it is used where MPICOLL_TUNING={path} is in the environment")
 
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 import mpicoll
 from mpicoll.plans.plan import WINDOW
 from mpicoll.schedules.registry import exact_algorithms, find, list_algorithms
@@ -91,7 +89,7 @@ class Tuner:
 
     def size(self, shape: Shape, size: int, seconds: float) -> Found:
         """Return what serves one size."""
-        nbytes = bytes_of_call(shape, size, self.p)
+        nbytes = shape.bytes_of_call(size, self.p)
         rule = self.ours.explain(shape.collective, nbytes)
         names = [name for name in exact_algorithms(shape.collective) if find(shape.collective, name).serves(self.p)]
         native, auto = Contender(NATIVE, None, self.harness.plain), self._ours(shape, AUTO)
@@ -143,15 +141,6 @@ class Tuner:
         where = f"{cases.shape.collective} of {format_size(cases.nbytes)}"
         self.wrong += [f"{timing.contender.label} at {where}" for timing in timings if not timing.valid]
         return timings
-
-
-def bytes_of_call(shape: Shape, size: int, p: int) -> int:
-    """Return what selection goes by, of a size as benchmarks mean it: see Claims for whose bytes.
-
-    >>> [bytes_of_call(Shape(name), 64, 3) for name in ("allreduce", "allgather", "reduce_scatter_block")]
-    [64, 192, 72]
-    """
-    return sum(shape.pattern.lengths(shape.elements(size), p)) * np.dtype(shape.dtype).itemsize
 
 
 def decide(timings: Sequence[Timing]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -41,8 +42,9 @@ class Runs(MpiCommand):
     "chosen",
     multiple=True,
     metavar="NAME=VALUE",
-    help="As comm.using(): COLLECTIVE=ALGORITHM, engine=, chunk_bytes= or window=; may be repeated.",
+    help="As comm.using(): COLLECTIVE=ALGORITHM, engine=, chunk_bytes=, window= or learn=; may be repeated.",
 )
+@click.option("--learn", is_flag=True, help="As MPICOLL_LEARN=1: find out which algorithms are the fastest.")
 @click.option("--summary", is_flag=True, help="At the end, a table of what ran on rank 0, on standard error.")
 @click.option(
     "--torch",
@@ -51,7 +53,7 @@ class Runs(MpiCommand):
     help="Make torch.distributed's backends gloo and mpi mean mpicoll; needs mpicoll[torch].",
 )
 @click.argument("words", nargs=-1, metavar="SCRIPT | -m MODULE | -c CODE | - [ARGUMENT]...")
-def run(chosen: Sequence[str], summary: bool, with_torch: bool, words: Sequence[str]) -> None:
+def run(chosen: Sequence[str], learn: bool, summary: bool, with_torch: bool, words: Sequence[str]) -> None:
     """Run a Python program as `python` does, with an mpicoll.Comm as its MPI.COMM_WORLD and MPI.COMM_SELF.
 
     \b
@@ -62,6 +64,9 @@ def run(chosen: Sequence[str], summary: bool, with_torch: bool, words: Sequence[
     Communicators made from these two are mpicoll's too. What --using says holds on every communicator of the
     program, except where the program itself says other by comm.using(). It must suit the ranks of COMM_WORLD; a call
     on a communicator whose ranks an algorithm does not suit raises PreconditionError.
+
+    With --learn the first blocking calls of a size take turns among algorithms that give the same bits, and later ones
+    use the fastest; MPICOLL_TUNING names the file in which that is kept for the next run.
 
     With --torch a program that trains by init_process_group("gloo") runs on mpicoll too, with rank and size from MPI
     where the environment has no MASTER_ADDR; --summary then counts torch's operations.
@@ -74,6 +79,8 @@ def run(chosen: Sequence[str], summary: bool, with_torch: bool, words: Sequence[
     """
     with asking():
         overrides, program = parse_using(chosen), Program.parse(words)
+    if learn:
+        os.environ["MPICOLL_LEARN"] = "1"
     context = click.get_current_context()
     tallies: list[Tally] = []
 
@@ -106,11 +113,13 @@ def parse_using(chosen: Sequence[str]) -> Overrides:
             raise ValueError(f"--using {text!r} is not NAME=VALUE; write allreduce=ring or engine=mpi4py")
         if choices.setdefault(name, value) != value:
             raise ValueError(f"--using {name} is given twice, as {choices[name]!r} and {value!r}")
-    engine, accumulate = (choices.pop(name, None) for name in ("engine", "accumulate"))
+    engine, accumulate, learn = (choices.pop(name, None) for name in ("engine", "accumulate", "learn"))
     if engine not in (None, *ENGINES):
         raise ValueError(f"engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
     numbers = {name: _number(name, choices.pop(name, None)) for name in ("chunk_bytes", "window")}
-    return Overrides().merged(choices, numbers["chunk_bytes"], numbers["window"], engine, accumulate=accumulate)
+    return Overrides().merged(
+        choices, numbers["chunk_bytes"], numbers["window"], engine, accumulate=accumulate, learn=learn
+    )
 
 
 def _number(name: str, text: str | None) -> int | None:

@@ -15,7 +15,7 @@ from ..runtime.channel import Channel
 from ..runtime.record import Record
 from ..schedules.collectives import canonical_name
 from ..schedules.registry import find
-from ..selection.rules import RULES
+from ..selection.rules import RULES, UNKNOWN_TO_ALL
 from ..selection.select import Choice
 from ..selection.settings import ENGINES
 
@@ -37,6 +37,7 @@ class Choosing(MPI.Intracomm):
         engine: str | None = None,
         stochastic: int | None = None,
         accumulate: str | None = None,
+        learn: str | bool | None = None,
         **algorithms: str,
     ) -> Iterator[Self]:
         """Within the block, run collectives as said: comm.using(allreduce="ring", chunk_bytes=1 << 18).
@@ -45,14 +46,16 @@ class Choosing(MPI.Intracomm):
         most of each block in one message; window how many chunks are in flight; engine "auto", "mpi4py" or
         "compiled"; stochastic a seed, with which reductions of float16, bfloat16 and float8 round at random, up or down
         by how near either is; accumulate "float32", with which their sums are rounded once, at the end, or "none", at
-        every fold. What is forced never falls back. Raises UnknownAlgorithm, ParameterError,
-        PreconditionError for an algorithm that this number of ranks does not suit, ArgumentError, EngineError.
+        every fold. With learn=True or "bits", blocking calls take turns among algorithms that give the same bits, and
+        later ones of about the size use the fastest; with "any", among all; "no": without. What is forced never
+        falls back. Raises UnknownAlgorithm, ParameterError, PreconditionError for an algorithm that this number of
+        ranks does not suit, ArgumentError, EngineError.
         """
         channel = self._open()
         if engine not in (None, *ENGINES):
             raise ArgumentError(f"engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
         before = channel.overrides
-        after = before.merged(algorithms, chunk_bytes, window, engine, stochastic, accumulate)
+        after = before.merged(algorithms, chunk_bytes, window, engine, stochastic, accumulate, learn)
         prepare.check_choices(channel, algorithms)
         if engine is not None:
             channel.use_engine(engine)
@@ -79,7 +82,8 @@ class Choosing(MPI.Intracomm):
         choice = prepare.select(channel, collective, nbytes, op.Is_commutative(), missing, float32_sums=wide)
         if wide and reducing is not None:
             choice = sums.with_cost(channel, choice, nbytes, reducing)
-        return replace(choice, slow=channel.fast_path.closed)
+        learns = channel.overrides.learns and not (choice.forced or choice.measured or collective in UNKNOWN_TO_ALL)
+        return replace(choice, slow=channel.fast_path.closed or "calls take turns at first" * learns)
 
     @contextmanager
     def trace(self) -> Iterator[list[Record]]:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 from mpi4py import MPI
 
-from ..dispatch import check_mode, execute, prepare
+from ..dispatch import check_mode, execute, learning, prepare
 from ..dispatch.call import Call, describe
 from ..dispatch.methods import Invocation, Method
 from ..errors import CommError, MismatchError, MpicollError
@@ -18,7 +18,8 @@ from ..progress.stages import RequestStage
 from ..runtime import duplicate
 from ..runtime.channel import Channel
 from ..schedules.collectives import BLOCKING, NONBLOCKING, PERSISTENT
-from ..selection.select import native_choice
+from ..selection.learning import Lesson
+from ..selection.select import WHOLE, native_choice
 from . import persistent
 from .choosing import Choosing
 from .failures import Survivors
@@ -44,6 +45,16 @@ def _calling_errhandler(method: Any) -> Any:
             raise
 
     return calling
+
+
+def _lesson(channel: Channel, invocation: Invocation) -> Lesson | None:
+    """Return the lesson in which such a call takes its turn; None if it takes none, or its arguments are wrong."""
+    invocation = invocation.snapshot()
+    try:
+        parsed = invocation.method.parse(channel, invocation.send, invocation.recv, invocation.root)
+        return learning.lesson(channel, describe(invocation, parsed))
+    except MpicollError:
+        return None
 
 
 class Comm(Collectives, Objects, Choosing, Survivors):
@@ -95,14 +106,38 @@ class Comm(Collectives, Objects, Choosing, Survivors):
     @_calling_errhandler
     def _call(self, method: Method, *arguments: Any) -> None:
         """Run a call that the fast path did not serve, or did not complete."""
+        self._run(method, *arguments)
+
+    def _run(self, method: Method, *arguments: Any) -> None:
         channel = self._open()
         begun, operation = channel.fast_path.resume(method, BLOCKING)
-        if not begun:
-            call = self._prepare(channel, BLOCKING, method, *arguments)
-            execute.run(channel, self, call)
-            channel.fast_path.insert(call)
-        elif operation is not None:
-            channel.queue.run(operation)
+        if begun:
+            if operation is not None:
+                channel.queue.run(operation)
+            return
+        if channel.overrides.learns and (lesson := _lesson(channel, Invocation(method, *arguments))) is not None:
+            self._take_turn(channel, lesson, method, *arguments)
+            return
+        call = self._prepare(channel, BLOCKING, method, *arguments)
+        execute.run(channel, self, call)
+        channel.fast_path.insert(call)
+
+    def _take_turn(self, channel: Channel, lesson: Lesson, method: Method, *arguments: Any) -> None:
+        """Run a call by the candidate whose turn it is, and time it. The last turn of a lesson ends it."""
+        candidate, before = lesson.current, channel.overrides
+        algorithm = {lesson.collective: candidate.algorithm}
+        channel.override(before.merged(algorithm, candidate.chunk_bytes or WHOLE, candidate.window, None, learn=False))
+        try:
+            learning.meet(channel)
+            began = MPI.Wtime()
+            if self._fast_call(method, *arguments):
+                self._run(method, *arguments)
+            seconds = MPI.Wtime() - began
+        finally:
+            channel.override(before)
+        lesson.add(seconds, is_in_doubt=channel.follows_kernels)
+        if lesson.is_over:
+            learning.end(channel, lesson)
 
     @_calling_errhandler
     def _start(self, method: Method, *arguments: Any) -> MPI.Request:
@@ -157,7 +192,7 @@ class Comm(Collectives, Objects, Choosing, Survivors):
             prepare.prepare(channel, call)
             if form != PERSISTENT and not call.prepared.is_native:
                 channel.check_tags()
-                if not channel.compares(channel.sequence + 1):
+                if not (learning.lesson(channel, call) or channel.compares(channel.sequence + 1)):
                     call.key = channel.fast_path.key(call)
             return call
         except MismatchError:

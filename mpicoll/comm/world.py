@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
+import dataclasses
 from typing import Any
 
 from mpi4py import MPI
@@ -69,7 +70,7 @@ def _begin_with(channel: Channel, overrides: Overrides) -> None:
     for collective, algorithm in overrides.algorithms:
         with contextlib.suppress(ParameterError, PreconditionError):
             prepare.check_choices(channel, {collective: algorithm})  # learns which ranks share a node, if need be
-    channel.override(overrides)
+    channel.override(dataclasses.replace(overrides, learn=overrides.learn or channel.settings.learn))
 
 
 def named(name: str) -> MPI.Intracomm:

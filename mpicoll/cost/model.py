@@ -22,7 +22,6 @@ from .profile import (
     Profile,
 )
 
-
 WHOLE = np.inf  # bytes of a chunk where blocks are sent whole
 
 
@@ -37,8 +36,8 @@ def cost(
     its steps. Every other chunk takes the time for which the busiest rank sends or receives, or a window-th of the time
     for which a rank is occupied with a chunk, if that is more.
     """
-    n = np.asarray(nbytes, float)
-    lanes = _chunks(profile, n, chunk_bytes)
+    n, in_flight = np.asarray(nbytes, float), np.asarray(window)
+    lanes = _chunks(profile, n, np.asarray(chunk_bytes))
     slowest, busiest, hop = np.zeros_like(n), np.zeros_like(n), np.zeros_like(n)
     longest = 0.0
     for i, ((table, times), sharing) in enumerate(zip(profile.ranks, profile.sharing, strict=True)):
@@ -52,11 +51,11 @@ def cost(
         if i or len(profile.ranks) == 1:
             hop = np.maximum(hop, np.minimum(steps.max(axis=0), 2 * own / times.sum()))
     first = slowest + max(0.0, profile.steps - longest) * hop
-    total: np.ndarray = first + (lanes - 1) * np.maximum(busiest, (first if profile.waits else slowest) / window)
+    total: np.ndarray = first + (lanes - 1) * np.maximum(busiest, (first if profile.waits else slowest) / in_flight)
     return total
 
 
-def _chunks(profile: Profile, n: np.ndarray, chunk_bytes: ArrayLike) -> np.ndarray:
+def _chunks(profile: Profile, n: np.ndarray, chunk_bytes: np.ndarray) -> np.ndarray:
     """Return into how many chunks the largest block is cut."""
     number: np.ndarray = np.maximum(1.0, np.ceil(n * profile.block / chunk_bytes))
     return number
@@ -81,7 +80,7 @@ def crowded_cost(
     node, links = (replace(level, latency=level.latency + wait) for level in (network.node, network.links))
     crowded = replace(network, node=node, links=links)
     free = replace(crowded, fold_rate=np.inf, copy_rate=np.inf, node=_instant(node), links=_instant(links))
-    lanes = _chunks(profile, n, chunk_bytes)
+    lanes = _chunks(profile, n, np.asarray(chunk_bytes))
     work = load[FOLDED] * n / network.fold_rate + load[COPIED] * n / network.copy_rate
     for (sends, sent), level in (((SENDS, SENT), network.node), ((FAR_SENDS, FAR_SENT), network.links)):
         messages, shares = load[[sends, sends + 1]].sum() / 2, load[[sent, sent + 1]].sum() / 2

@@ -98,9 +98,11 @@ def parse(text: str, where: str) -> Network:
         raise ArgumentError(f"{where} is no JSON: {error}") from None
     _check_names(content, {field.name for field in fields(Network)} - {*NOT_KEPT, *TURNS}, where, {"source", *TURNS})
     node, links = (_level(content[name], f"{where}: {name}") for name in ("node", "links"))
-    numbers = (_positive(content[name], f"{where}: {name}") for name in ("short_bytes", "fold_rate", "copy_rate"))
+    short, fold, copy = (
+        _positive(content[name], f"{where}: {name}") for name in ("short_bytes", "fold_rate", "copy_rate")
+    )
     cores, turn = (_number(content.get(name, 0.0), f"{where}: {name}", 0.0) for name in TURNS)
-    return Network(Path(where).name.removesuffix(SUFFIX), node, links, *numbers, int(cores), turn)
+    return Network(Path(where).name.removesuffix(SUFFIX), node, links, short, fold, copy, int(cores), turn)
 
 
 def content(described: Network) -> dict[str, Any]:

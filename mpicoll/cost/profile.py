@@ -94,9 +94,7 @@ def _per_node(nodes: Partition | None) -> int | None:
     return size if even and WHOLE_UP_TO % size == 0 else None
 
 
-def _scaled(
-    collective: str, spec: str, p: int, nodes: Partition | None, steps: float, commutative: bool
-) -> Profile:
+def _scaled(collective: str, spec: str, p: int, nodes: Partition | None, steps: float, commutative: bool) -> Profile:
     """Return the profile of few ranks with its frequent steps scaled: as many more, of blocks as much smaller."""
     few = WHOLE_UP_TO - p % 2
     size = _per_node(nodes) or 1
@@ -171,9 +169,7 @@ def _distinct(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return rows, np.array([*times.values()], float)
 
 
-def _sharing(
-    schedule: Schedule, mates: tuple[int, ...], home: dict[int, int], tables: dict[int, np.ndarray]
-) -> float:
+def _sharing(schedule: Schedule, mates: tuple[int, ...], home: dict[int, int], tables: dict[int, np.ndarray]) -> float:
     """Return how many ranks of a node use its link as much as the busiest one, step by step; at least 1."""
     if len(mates) == 1:
         return 1.0

@@ -52,7 +52,7 @@ def select(
         channel.overrides,
         channel.agreed.engine if engine == "auto" else engine,
         channel.agreed.nodes,
-        channel.agreed.measured(collective) if form != PERSISTENT and not float32_sums else (),
+        channel.measured(collective) if form != PERSISTENT and not float32_sums else (),
         channel.agreed.network,
     )
     if float32_sums and choice.algorithm == NATIVE:

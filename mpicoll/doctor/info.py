@@ -55,7 +55,8 @@ def _auto(mpi: Any) -> list[str]:
         return [f"undecided: {error}"]
     finally:
         comm.Free()
-    table = [f"the tuning table of {agreed.settings.tuning.path} where it has rules"] if agreed.table else []
+    tuning = agreed.settings.tuning
+    table = [f"the tuning table of {tuning.path} where it has rules"] if tuning and agreed.table else []
     if agreed.network is None:
         return [*table, "fixed rules"]
     return [*table, f"a model of {agreed.network.name}", *in_words(agreed.network)]

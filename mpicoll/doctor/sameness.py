@@ -23,7 +23,9 @@ SAME = (
     ("mpicoll_files", "files of mpicoll", WRONG, f"{REINSTALL}: a copy on a node's own disk may be stale"),
     ("mpicoll_path", "place of mpicoll", WARNING, "PYTHONPATH and the environment the same on every node"),
 )
-VARIABLES = tuple(f"MPICOLL_{name}" for name in ("ENGINE", "CHECK", "TIMEOUT", "TUNING", "NETWORK", "LOG", "PROGRESS"))
+VARIABLES = tuple(
+    f"MPICOLL_{name}" for name in ("ENGINE", "CHECK", "TIMEOUT", "TUNING", "NETWORK", "LEARN", "LOG", "PROGRESS")
+)
 
 
 def one_mpi(facts: Facts) -> Iterator[Finding]:

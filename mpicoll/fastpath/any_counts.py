@@ -150,7 +150,7 @@ class AnyCounts:
             call.commutative,
             overrides,
             channel.agreed.nodes,
-            channel.agreed.measured(call.collective),
+            channel.measured(call.collective),
             channel.agreed.network,
         )
         self.words[[rebind.LEAST, rebind.MOST]] = least, min(most, MAX_MESSAGE // channel.size)

@@ -85,6 +85,10 @@ class CompiledFastPath:
         for table in self.tables.values():
             table.clear()
 
+    def forget(self) -> None:
+        """Forget every kind that was inserted under the overrides in force."""
+        self.table.clear()
+
     def stats(self) -> Stats:
         """Return what it holds for calls of the kinds that it serves."""
         kinds = [kind for table in self.tables.values() for kind, _ in table.kinds.values()]

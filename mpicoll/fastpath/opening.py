@@ -92,6 +92,9 @@ class ClosedFastPath:
     def clear(self) -> None:
         """Remove nothing; nothing is cached here."""
 
+    def forget(self) -> None:
+        """Remove nothing."""
+
 
 @cache  # called while Python exits, too, when imports fail
 def _loaded() -> Any:

@@ -17,6 +17,7 @@ from ..kernels.background import NotCompiled
 from ..kernels.digest import digest
 from ..schedules.grouping import Partition
 from ..selection.rules import Rule
+from ..selection.select import NO
 from ..selection.settings import Settings, read
 from ..selection.tables import READ, Table, library, node
 from .calibrate import measure
@@ -183,6 +184,8 @@ def _table(comm: MPI.Intracomm, settings: Settings, nodes: Partition) -> tuple[T
     if settings.engine != "auto":
         return None, f"MPICOLL_ENGINE chooses, and {tuning.path} was measured without"
     table, why = tuning.table(library(MPI), nodes)
+    if table is None and settings.learn != NO:
+        return None, ""  # what is learned will be the table
     if why:
         _say_once(comm, f"{why}; run mpicoll tune here")
     return table, why

@@ -22,7 +22,7 @@ from .peer_status import CALIBRATION
 
 SHORT, LONG = (8, 4096, 16384), (65536, 262144, 1 << 20)  # bytes of short messages, and of long ones
 TOGETHER = 8  # messages at once, for the gap
-MOST_CORES = 1024  # numbers of processors that are told apart
+MOST_CORES = 1024  # numbers of processors that can be counted
 PATIENCE = 0.012  # seconds for a long message, without which nothing is known of the rate
 LEAST, MOST = 3, 5000  # barriers, folds or copies; of exchanges of a size there may be one
 UNKNOWN = "infiniband"  # the preset whose numbers stand where there is nothing to measure
@@ -150,7 +150,9 @@ def level_of(pairs: Sequence[Times]) -> Level | None:
     sizes = sorted(set.intersection(*(set(times.by_size) for times in pairs)))
     us = {nbytes: float(np.median([times.by_size[nbytes] for times in pairs])) for nbytes in sizes}
     small, short, long, longest = SHORT[0], SHORT[-1], LONG[0], sizes[-1]
-    rate = _rate(longest - long, us[longest] - us[long]) if longest > long else _rate(long - small, us[long] - us[small])
+    rate = (
+        _rate(longest - long, us[longest] - us[long]) if longest > long else _rate(long - small, us[long] - us[small])
+    )
     short_rate = min(rate, _rate(short - small, us[short] - us[small]))  # a link may let a burst of bytes pass
     rendezvous = max(0.0, us[long] - us[small] - long / rate)
     together = float(np.median([times.together for times in pairs]))

@@ -23,6 +23,8 @@ from ..progress.faults import contained
 from ..progress.operation import CallId, Operation
 from ..progress.queue import Queue, needing_python
 from ..schedules.collectives import PERSISTENT
+from ..selection.learning import Lessons
+from ..selection.rules import Rule
 from ..selection.select import NATIVE, Choice, Overrides
 from . import duplicate, watchdog
 from .agreement import COMPILING, Agreed, agree, inherited, with_compiled_kernels
@@ -63,12 +65,12 @@ class Channel:
         self.rank, self.size = comm.rank, comm.size
         self.agreed: Agreed = self._agree() if parent is None else inherited(parent.agreed, parent.comm, self.comm)
         self.settings = self.agreed.settings
-        self.cache = Cache()
+        self.cache, self.lessons = Cache(), Lessons()
         self.numbers, self.needing_python = np.zeros(NUMBERS, np.int64), needing_python
         self.open_fast_path, self.kernels = open_fast_path, background.state.generation
         self.fast_path = open_fast_path(self)
         background.poll()  # starts the compiler process where kernels are missing
-        self.override(Overrides())
+        self.override(Overrides(learn=self.settings.learn))
         self.queue = Queue(self, self.numbers[IN_FLIGHT:], self.settings.progress)
         self.traces: list[Sink] = []
         self.said: set[str] = set()
@@ -143,6 +145,15 @@ class Channel:
         """Put overrides in force; what served calls under them before is used again."""
         self.fast_path.activate(overrides)
         self.overrides, self.prepared = overrides, self.cache.activate(overrides)
+
+    def measured(self, collective: str) -> Sequence[Rule]:
+        """Return the rules that calls taught under the overrides in force, and those of the tuning table."""
+        return self.lessons.measured(collective, self.overrides.learn, self.agreed.measured(collective))
+
+    def forget(self) -> None:
+        """Choose anew for every kind of call that was served under the overrides in force."""
+        self.prepared.clear()
+        self.fast_path.forget()
 
     def remember(self, key: Hashable, prepared: Any, nbytes: int) -> None:
         """Cache what serves a kind of call and takes nbytes of memory; see cache.py."""

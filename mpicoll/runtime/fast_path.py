@@ -51,3 +51,6 @@ class FastPath(Protocol):
 
     def clear(self) -> None:
         """Remove every kind of call."""
+
+    def forget(self) -> None:
+        """Remove every kind of call that was inserted under the overrides in force."""

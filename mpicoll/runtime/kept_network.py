@@ -1,4 +1,4 @@
-"""What an earlier run measured of the network, kept so that a program chooses alike in every run on one machine.
+"""Keep what a run measured of the network, so that a program chooses alike in every run on one machine.
 
 Two measurements of one network differ, and where a choice depends on the difference sums may differ in their last bits.
 So what was measured first stands while a new measurement agrees with it.
@@ -49,19 +49,23 @@ def kept_network(measured: Network, library: str, nodes: Partition) -> Network:
     return measured
 
 
-def agree(one: Network, other: Network, ranks: int) -> bool:
+def agree(kept: Network, measured: Network, ranks: int) -> bool:
     """Return whether messages take alike in both, with so many ranks on a node."""
-    if one.cores != other.cores:
+    if kept.cores != measured.cores:
         return False
-    times = np.array([np.concatenate([_times(net, level, ranks) for level in (net.node, net.links)]) for net in (one, other)])
+    times = np.array(
+        [np.concatenate([_times(net, level, ranks) for level in (net.node, net.links)]) for net in (kept, measured)]
+    )
     return bool((times.max(axis=0) <= FACTOR * times.min(axis=0)).all())
 
 
 def _times(net: Network, level: Level, ranks: int) -> np.ndarray:
     """Return the µs of messages of SIZES."""
     turns = net.turn * ranks / net.cores if net.cores and ranks > net.cores else 0.0
-    long = SIZES > net.short_bytes
-    times: np.ndarray = level.latency + turns + long * level.rendezvous + SIZES / np.where(long, level.rate, level.short_rate)
+    long = net.short_bytes < SIZES
+    times: np.ndarray = (
+        level.latency + turns + long * level.rendezvous + SIZES / np.where(long, level.rate, level.short_rate)
+    )
     return times
 
 
@@ -69,6 +73,8 @@ def _path(library: str, nodes: Partition) -> Path | None:
     """Return the file for an MPI and a placement of ranks; None where there is no home directory."""
     name = digest(" ".join((library, *layout(nodes))).encode(), 8).hex()
     try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mpicoll" / "networks" / f"{name}.json"
+        return (
+            Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mpicoll" / "networks" / f"{name}.json"
+        )
     except RuntimeError:
         return None

@@ -52,9 +52,9 @@ def modelled_rules(
     chosen: list[Rule] = []
     current = -1
     for i, size in enumerate(SIZES.tolist()):
-        rule, us = next(((rule, us) for rule, us in reversed(usual) if rule.fits(size, p)), (None, np.inf))
-        if rule is not None and us[i] <= ROUGHLY * least[i]:
-            rule, current = rule._replace(above=size, per_rank=0), -1
+        fixed = next((line for line in reversed(usual) if line[0].fits(size, p)), None)
+        if fixed is not None and fixed[1][i] <= ROUGHLY * least[i]:
+            rule, current = fixed[0]._replace(above=size, per_rank=0), -1
         elif current < 0 or times[current, i] > MARGIN * least[i]:
             current = int(times[:, i].argmin())
             algorithm, chunk, window, _ = lines[current]
@@ -73,7 +73,12 @@ def _usual(
     base = base_collective(collective)
     every = [rule for rule in rules(collective, p, commutative, nodes) if rule.fits(sys.maxsize, p)]
     return [
-        (rule, model_us(network, base, rule.algorithm, p, commutative, nodes, SIZES, rule.chunk_bytes or WHOLE, rule.window))
+        (
+            rule,
+            model_us(
+                network, base, rule.algorithm, p, commutative, nodes, SIZES, rule.chunk_bytes or WHOLE, rule.window
+            ),
+        )
         for rule in every
     ]
 
@@ -85,7 +90,8 @@ def costs(
 
     Of a chunk that cuts no block at any size there is none.
     """
-    lines, base, n = [], base_collective(collective), np.tile(sizes, len(CHUNKS))
+    lines: list[tuple[str, int | None, int, np.ndarray]] = []
+    base, n = base_collective(collective), np.tile(sizes, len(CHUNKS))
     chunk_bytes, windows = (np.repeat(column, len(sizes)) for column in zip(*CHUNKS))
     for spec in candidates(collective, p, commutative, nodes):
         block = profile(base, spec, p, nodes, commutative).block

@@ -22,6 +22,8 @@ from .rules import MOVES_AS_CODES, RULES, Rule, rule_of, rules
 NATIVE, AUTO = "native", "auto"
 FLOAT32 = "float32"
 ACCUMULATES = (FLOAT32, "none")  # how partial sums of elements of less than 32 bits are kept: "none" is as elements
+BITS, ANY, NO = "bits", "any", "no"  # among what calls take turns: what gives the same bits, anything, nothing
+WHOLE = 1 << 40  # bytes of chunks that cut nothing
 TOO_LARGE = 1 << 31  # bytes from which not every MPI's own collectives serve
 
 
@@ -58,6 +60,7 @@ class Overrides:
     """The settings made by using(): algorithms by collective, chunk, window, engine, seed, accumulate; None: not set.
 
     seed: for stochastic rounding of elements with fewer than 32 bits. accumulate: how their partial sums are kept.
+    learn: whether calls that auto chooses for take turns, among what gives the same "bits" or "any"; "no" if not.
     """
 
     algorithms: tuple[tuple[str, str], ...] = ()
@@ -66,6 +69,12 @@ class Overrides:
     engine: str | None = None
     seed: int | None = None
     accumulate: str | None = None
+    learn: str | None = None
+
+    @property
+    def learns(self) -> bool:
+        """Return whether calls take turns."""
+        return self.learn not in (None, NO)
 
     def merged(
         self,
@@ -75,6 +84,7 @@ class Overrides:
         engine: str | None,
         seed: int | None = None,
         accumulate: str | None = None,
+        learn: str | bool | None = None,
     ) -> Overrides:
         """Check other settings, and return these with the others taking precedence."""
         for collective, spec in algorithms.items():
@@ -88,6 +98,10 @@ class Overrides:
             raise ArgumentError(f"stochastic is {seed!r}; it must be an integer, the seed of what rounds at random")
         if accumulate is not None:
             check_accumulate("accumulate", accumulate)
+        if learn is not None:
+            learn = check_learn(
+                "learn", {True: BITS, False: NO}.get(learn, learn) if isinstance(learn, bool) else learn
+            )
         for what, value in (("chunk_bytes", chunk_bytes), ("window", window)):
             if value is not None and (type(value) is not int or value < 1):
                 raise ArgumentError(f"{what} is {value!r}; it must be an integer of at least 1")
@@ -99,6 +113,7 @@ class Overrides:
             engine or self.engine,
             self.seed if seed is None else seed,
             accumulate or self.accumulate,
+            learn or self.learn,
         )
 
 
@@ -106,6 +121,13 @@ def check_accumulate(name: str, value: object) -> str:
     """Return how partial sums are kept. Raises ArgumentError that names what was set."""
     if value not in ACCUMULATES:
         raise ArgumentError(f"{name} is {value!r}; it must be one of {', '.join(ACCUMULATES)}")
+    return str(value)
+
+
+def check_learn(name: str, value: object) -> str:
+    """Return among what calls take turns, or "no". Raises ArgumentError that names what was set."""
+    if value not in (BITS, ANY, NO):
+        raise ArgumentError(f"{name} is {value!r}; it must be one of {', '.join((BITS, ANY, NO))}")
     return str(value)
 
 
@@ -149,9 +171,8 @@ def choose(
         choice = Choice(collective, spec, chunk, window, engine, "chosen by using()", forced=True)
     if not (overrides.chunk_bytes or overrides.window):
         return choice
-    return replace(
-        choice, chunk_bytes=overrides.chunk_bytes or choice.chunk_bytes, window=overrides.window or choice.window
-    )
+    chunk = overrides.chunk_bytes or choice.chunk_bytes
+    return replace(choice, chunk_bytes=None if chunk == WHOLE else chunk, window=overrides.window or choice.window)
 
 
 def same_choice(

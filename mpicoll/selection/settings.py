@@ -10,6 +10,8 @@ MPICOLL_TUNING    a tuning table written by `mpicoll tune`, which auto uses; rea
 MPICOLL_NETWORK   the network by a model of which auto goes where a tuning table says nothing: a file, the name of a
                   preset, or `measure` to measure it when the first Comm is made. Unset: measured too, but what an
                   earlier run measured stands while it holds. `none`: fixed rules, the same on every machine
+MPICOLL_LEARN     1 or bits: the first blocking calls of a size take turns among algorithms that give the same bits,
+                  and later ones use the fastest; any: among all. What is learned goes to the table of MPICOLL_TUNING
 MPICOLL_LOG       info: rank 0 logs to standard error, for every call, what ran and why
 MPICOLL_ACCUMULATE  float32: sums of elements of less than 32 bits are rounded once, at the end; none (default): at
                   every fold
@@ -23,12 +25,13 @@ from dataclasses import dataclass
 
 from ..cost.network import Network, network
 from ..errors import ArgumentError
-from .select import check_accumulate
+from .select import BITS, NO, check_accumulate, check_learn
 from .tables import Tuning, once
 
 ENGINES = ("auto", "mpi4py", "compiled")
 REPORT_AFTER = 300.0
 MEASURE, NONE = "measure", "none"
+SHORT = {"": NO, "0": NO, "1": BITS}  # of MPICOLL_LEARN
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Settings:
     network: Network | None = None  # that the user names
     measures_network: bool = False
     keeps_network: bool = False  # whether what an earlier run measured stands while it holds
+    learn: str = NO
     log: bool = False
     accumulate: str = "none"
 
@@ -62,16 +66,18 @@ def read(environ: Mapping[str, str] = os.environ) -> Settings:
     if compiles not in ("background", "wait"):
         raise ArgumentError(f"MPICOLL_COMPILE is {compiles!r}; it must be background or wait")
     seconds = environ.get("MPICOLL_TIMEOUT")
+    learn = check_learn("MPICOLL_LEARN", SHORT.get(value := environ.get("MPICOLL_LEARN", ""), value))
     return Settings(
         engine=engine,
         check=_flag(environ, "MPICOLL_CHECK", False),
         timeout=REPORT_AFTER if seconds is None else _seconds(seconds),
         abort=seconds is not None,
         progress=_flag(environ, "MPICOLL_PROGRESS", True),
-        tuning=once(path) if (path := environ.get("MPICOLL_TUNING", "")) else None,
+        tuning=once(path, may_be_absent=learn != NO) if (path := environ.get("MPICOLL_TUNING", "")) else None,
         network=network(name) if (name := environ.get("MPICOLL_NETWORK", "")) not in ("", MEASURE, NONE) else None,
         measures_network=name in ("", MEASURE),
         keeps_network=not name,
+        learn=learn,
         log=_is_info(environ.get("MPICOLL_LOG", "")),
         accumulate=check_accumulate("MPICOLL_ACCUMULATE", environ.get("MPICOLL_ACCUMULATE", "") or "none"),
     )

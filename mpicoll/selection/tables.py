@@ -101,11 +101,32 @@ def _start() -> str:
     return boot.read_text().strip() if boot.exists() else ""
 
 
-def once(path: str) -> Tuning:
+def once(path: str, may_be_absent: bool = False) -> Tuning:
     """Return the tables of a file, which this process reads only once. Raises TuningError."""
     if path not in READ:
-        READ[path] = read(path)
+        validator()  # what is to be written must be read again
+        READ[path] = Tuning(path, ()) if may_be_absent and not Path(path).exists() else read(path)
     return READ[path]
+
+
+def write(path: Path, measured: dict[str, Any]) -> None:
+    """Put a table in the place of one of the same kind in a file; rules of other collectives stay. Raises OSError."""
+    kept = json.loads(path.read_text(encoding="utf-8"))["tables"] if path.exists() else []
+    same = [old for old in kept if (old["mpi"], old["nodes"]) == (measured["mpi"], measured["nodes"])]
+    table = {**measured, "rules": {**(same[0]["rules"] if same else {}), **measured["rules"]}}
+    content = {"schema": SCHEMA, "tables": [table, *(old for old in kept if old not in same)]}
+    part = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def row(rule: Rule) -> dict[str, Any]:
+    """Return a rule as a file has it."""
+    cut = {} if rule.chunk_bytes is None else {"chunk_bytes": rule.chunk_bytes, "window": rule.window}
+    return {"from_bytes": rule.above, "algorithm": rule.algorithm, **cut}
 
 
 def read(path: str | os.PathLike[str]) -> Tuning:
@@ -174,7 +195,7 @@ def _rules(collective: str, content: Sequence[dict[str, Any]], nodes: Partition,
             _check(collective, rule["algorithm"], nodes)
         except (MpicollError, ValueError) as error:
             raise TuningError(f"{at}[{i}].algorithm: {error}") from None
-        chunk = rule.get("chunk_bytes")     # JSON's integers may be written 32768.0
+        chunk = rule.get("chunk_bytes")  # JSON's integers may be written 32768.0
         whole = None if chunk is None else int(chunk)
         rules.append(Rule(int(above), rule["algorithm"], whole, _why(rule), int(rule.get("window", WINDOW))))
     return rules

@@ -68,3 +68,48 @@ def test_a_program_goes_by_the_network_that_was_measured(mpiexec, tmp_path):
 def test_one_rank_has_no_network(mpiexec, tmp_path):
     done = mpiexec(1, "mpicoll", "calibrate", "-o", tmp_path / "n.json")
     assert done.status == 2 and "one rank has no network" in done.output and not list(tmp_path.iterdir())
+
+
+LEARNS = """\
+import os
+import numpy as np
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+x, y = np.ones(512), np.zeros(512)
+for _ in range(50):
+    comm.Allreduce(x, y)
+assert (y == comm.size).all()
+if comm.rank == 0:
+    os.write(1, f"{comm.explain('allreduce', 4096).why}\\n".encode())
+"""
+
+
+def test_a_program_that_knows_nothing_learns_and_the_next_begins_with_it(mpiexec, tmp_path):
+    """It is killed at its end: what was learned was written before."""
+    table, script = tmp_path / "t.json", tmp_path / "program.py"
+    script.write_text(f"{LEARNS}    os.kill(os.getpid(), 9)\n")
+    done = mpiexec(3, "mpicoll", "run", script, env={"MPICOLL_TUNING": str(table)})
+    assert done.status != 0 and "cannot read" in done.output, done.output    # what is learned may be absent, no more
+    done = mpiexec(3, "mpicoll", "run", "--learn", script, env={"MPICOLL_TUNING": str(table)})
+    assert done.status != 0 and "learned: calls of 4096 to 8191 bytes took" in done.output, done.output
+    script.write_text(LEARNS)
+    done = mpiexec(3, "mpicoll", "run", script, env={"MPICOLL_TUNING": str(table)})
+    assert done.status == 0 and "as the tuning table says" in done.output, done.output
+    done = mpiexec(2, "mpicoll", "run", "--using", "learn=any", "--summary", script)
+    assert done.status == 0 and "native" in done.output and "learned:" in done.output, done.output
+    done = mpiexec(2, "mpicoll", "run", "--using", "learn=much", script)
+    assert done.status == 2 and "learn is 'much'; it must be one of bits, any, no" in done.output, done.output
+
+
+def test_a_program_that_sets_nothing_goes_by_the_network_that_it_finds(mpiexec, tmp_path):
+    script, env = tmp_path / "program.py", {"MPICOLL_NETWORK": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    script.write_text(PROGRAM.replace(".measured}", ".why}"))
+    for _ in range(2):
+        done = mpiexec(3, "python", script, env=env)
+        assert done.status == 0, done.output
+        assert len(set(done.output.split("\n")) - {""}) == 1, done.output    # the same on every rank
+    assert len(list((tmp_path / "cache" / "mpicoll" / "networks").iterdir())) == 1
+    done = mpiexec(2, "mpicoll", "info", env=env)
+    assert done.status == 0 and "a model of the network as measured" in done.output, done.output
+    done = mpiexec(2, "mpicoll", "info", env={"MPICOLL_NETWORK": "none"})
+    assert done.status == 0 and "auto     fixed rules" in done.output, done.output

@@ -13,7 +13,6 @@ from support.cases import Case, Checks
 
 import mpicoll
 from mpicoll.benchmarks.cases.patterns import PATTERNS, Shape
-from mpicoll.benchmarks.tune.tuner import bytes_of_call
 from mpicoll.cost.network import network
 from mpicoll.errors import ArgumentError, TuningError
 from mpicoll.runtime import agreement
@@ -151,7 +150,7 @@ def test_sizes_of_benchmarks_as_bytes_of_calls(comm, collective):
     case = Timed(shape, 4096, comm.rank, comm.size)
     with ours.trace() as records, case.ready(ours, MPI) as operation:
         operation.call()
-    assert [r.nbytes for r in records] == [bytes_of_call(shape, 4096, comm.size)]
+    assert [r.nbytes for r in records] == [shape.bytes_of_call(4096, comm.size)]
 
 
 def test_log_says_of_every_call_what_ran(comm, monkeypatch, capfd):

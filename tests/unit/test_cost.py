@@ -79,7 +79,8 @@ def test_a_network_that_is_not_there_names_the_presets():
 
 
 def test_the_environment_names_it():
-    for value, measures, keeps in ((None, True, True), ("", True, True), ("measure", True, False), ("none", False, False)):
+    cases = ((None, True, True), ("", True, True), ("measure", True, False), ("none", False, False))
+    for value, measures, keeps in cases:
         settings = read({} if value is None else {"MPICOLL_NETWORK": value})
         assert (settings.network, settings.measures_network, settings.keeps_network) == (None, measures, keeps)
     settings = read({"MPICOLL_NETWORK": "leonardo"})

@@ -36,7 +36,9 @@ def test_the_first_stands_while_others_agree(directory):
     assert len(list(directory.iterdir())) == 1
 
 
-@pytest.mark.parametrize(("library", "nodes"), [("MPICH 6", NODES), ("MPICH 5", by_blocks(4, 4)), ("MPICH 5", by_blocks(6, 2))])
+@pytest.mark.parametrize(
+    ("library", "nodes"), [("MPICH 6", NODES), ("MPICH 5", by_blocks(4, 4)), ("MPICH 5", by_blocks(6, 2))]
+)
 def test_other_libraries_and_placements_have_their_own(directory, library, nodes):
     kept_network(MEASURED, "MPICH 5", NODES)
     other = with_links(latency=21.0)
@@ -65,8 +67,16 @@ def test_without_a_directory_nothing_is_kept(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     ("changed", "agrees"),
-    [({}, True), ({"latency": 29.0}, True), ({"latency": 31.0}, False), ({"rate": 690.0}, True), ({"rate": 400.0}, False),
-     ({"short_rate": 70.0}, True), ({"short_rate": 40.0}, False), ({"gap": 50.0}, True)],
+    [
+        ({}, True),
+        ({"latency": 29.0}, True),
+        ({"latency": 31.0}, False),
+        ({"rate": 690.0}, True),
+        ({"rate": 400.0}, False),
+        ({"short_rate": 70.0}, True),
+        ({"short_rate": 40.0}, False),
+        ({"gap": 50.0}, True),
+    ],
 )
 def test_networks_agree_where_messages_take_alike(changed, agrees):
     assert agree(MEASURED, with_links(**changed), 2) == agrees == agree(with_links(**changed), MEASURED, 2)

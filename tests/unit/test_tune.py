@@ -10,10 +10,10 @@ import pytest
 
 from mpicoll.benchmarks.cases.contenders import Contender
 from mpicoll.benchmarks.measure.rounds import Timing
-from mpicoll.benchmarks.tune import cli, file
+from mpicoll.benchmarks.tune import cli
 from mpicoll.benchmarks.tune.rules import Found, rules
 from mpicoll.benchmarks.tune.tuner import decide
-from mpicoll.selection.tables import SCHEMA, parse
+from mpicoll.selection.tables import SCHEMA, parse, write
 
 
 def timing(mean, noise=0.0, rounds=40, valid=True, seed=0):
@@ -90,9 +90,9 @@ def entry(mpi="M 1.0", **rules):
 
 def test_other_tables_stay_and_collectives_not_measured_too(tmp_path):
     path = tmp_path / "t.json"
-    file.write(path, [], entry(allreduce="ring", bcast="chain"))
-    file.write(path, json.loads(path.read_text())["tables"], entry("N 2.0", allreduce="naive"))
-    file.write(path, json.loads(path.read_text())["tables"], entry(allreduce="tree"))
+    write(path, entry(allreduce="ring", bcast="chain"))
+    write(path, entry("N 2.0", allreduce="naive"))
+    write(path, entry(allreduce="tree"))
     tables = {table.mpi: table.rules for table in parse(path.read_text(), "t").tables}
     chosen = {mpi: {name: rule.algorithm for name, (rule,) in rules.items()} for mpi, rules in tables.items()}
     assert chosen == {"M 1.0": {"allreduce": "tree", "bcast": "chain"}, "N 2.0": {"allreduce": "naive"}}

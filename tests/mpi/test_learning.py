@@ -1,0 +1,255 @@
+"""Calls that take turns: right in every turn, the same winner on every rank, and the fast path after that."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from support.cases import Case, Checks
+
+import mpicoll
+from mpicoll.errors import ArgumentError, MpicollError
+from mpicoll.selection import tables
+from mpicoll.selection.learning import TIMED, UNTIMED, Lesson
+from mpicoll.selection.select import NATIVE
+
+TURNS = 4 * (UNTIMED + TIMED)    # the most that a lesson has
+COLLECTIVES = ("allreduce", "bcast", "allgather", "alltoall", "reduce_scatter", "reduce", "gather", "scan", "barrier")
+
+
+@pytest.fixture
+def ours(comm):
+    made = mpicoll.Comm(comm.Dup())
+    yield made
+    made.Free()
+
+
+def lesson_of(ours, collective):
+    return next((x for x in ours._open().lessons.under_way.values() if x and x.collective == collective), None)
+
+
+@pytest.mark.parametrize("learn", ["bits", "any"])
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_turns_and_what_they_end_in(comm, ours, collective, learn):
+    case = Case(collective, 24)
+    wanted = case.run(comm).result
+    with ours.using(learn=learn), Checks() as checks:
+        before = ours.explain(collective, 8 * 24)
+        with ours.trace() as records:
+            checks.equal(case.run(ours).result, wanted)
+            lesson = lesson_of(ours, collective)
+            reduces = collective in ("allreduce", "reduce_scatter", "reduce", "scan")
+            if comm.size == 1 or (lesson is None and reduces and learn == "bits"):
+                checks.that(not ours.explain(collective, 8 * 24).measured)
+                return
+            checks.that(lesson is not None)
+            turns = lesson.candidates
+            checks.that(turns[0].algorithm == before.algorithm and len(turns) > 1)
+            for _ in range(TURNS + 4):
+                checks.equal(case.run(ours).result, wanted)
+        ran = [(record.algorithm, record.chunk_bytes) for record in records]
+        over = (UNTIMED + TIMED) * len(turns)
+        checks.equal(ran[:over], [turn[:2] for turn in turns] * (UNTIMED + TIMED))
+        checks.equal(len(set(ran[over:])), 1)
+        checks.that(ran[-1] in [turn[:2] for turn in turns])
+        checks.equal(comm.allgather(ran), [ran] * comm.size)
+        checks.that(lesson_of(ours, collective) is None)
+        if ran[-1][0] != NATIVE:
+            checks.that(records[-1].fast_path or collective == "barrier", records[-1])
+    checks.that("learned" not in ours.explain(collective, 8 * 24).why)    # outside of using()
+
+
+def test_explain_says_what_was_learned(comm, ours):
+    if comm.size == 1:
+        return
+    x, total = np.arange(100.0), np.zeros(100)
+    with ours.using(learn=True):
+        assert "take turns" in str(ours.explain("allreduce", 800))
+        for _ in range(TURNS):
+            ours.Allreduce(x, total)
+        choice = ours.explain("allreduce", 800)
+        assert choice.measured and "learned: calls of 512 to 1023 bytes took" in choice.why and not choice.slow
+        assert ours.explain("allreduce", 1024).why.find("learned") < 0    # another class
+        assert ours.explain("allreduce", 600).algorithm == choice.algorithm
+
+
+def test_sums_have_the_same_bits_in_every_turn(comm, ours):
+    rng = np.random.default_rng(comm.rank)
+    for n in (10, 40_000):
+        x, sums = rng.standard_normal(n) * 10.0 ** rng.integers(-9, 9, n), set()
+        with ours.using(learn="bits"):
+            for _ in range(TURNS + 3):
+                total = np.zeros(n)
+                ours.Allreduce(x, total)
+                sums.add(total.tobytes())
+        assert len(sums) == 1
+
+
+def test_only_blocking_calls_take_turns(comm, ours, monkeypatch):
+    """Others go by what auto chooses, then by what was learned; and none of theirs is served to blocking ones."""
+    if comm.size == 1:
+        return
+    judge = Lesson.rule
+    monkeypatch.setattr(Lesson, "rule", lambda self, us: judge(self, us * [[9], [1], [9], [9]]))
+    x, total = np.arange(50.0), np.zeros(50)
+    with ours.using(learn="any"), ours.trace() as records:
+        usual = ours.explain("allreduce", 400).algorithm
+        for _ in range(6):
+            ours.Iallreduce(x, total).Wait()
+        for _ in range(TURNS):
+            ours.Allreduce(x, total)
+            ours.Iallreduce(x, total).Wait()
+        late = len(records)
+        for _ in range(4):
+            ours.Iallreduce(x, total).Wait()
+            ours.Allreduce(x, total)
+    learned = records[-1].algorithm
+    assert learned != usual
+    turns = [record.algorithm for record in records[6:late:2]]
+    assert {record.algorithm for record in records[:6]} == {usual} and len(set(turns)) > 1
+    assert {record.algorithm for record in records[late:]} == {learned}
+    assert (total == comm.size * x).all()
+
+
+def test_what_is_forced_takes_no_turns(comm, ours):
+    x, total = np.arange(50.0), np.zeros(50)
+    with ours.using(learn="any"), ours.trace() as records:
+        with ours.using(allreduce="ring"):
+            for _ in range(5):
+                ours.Allreduce(x, total)
+        with ours.using(chunk_bytes=64):
+            ours.Allreduce(x, total)
+        with ours.using(learn=False):
+            ours.Allreduce(x, total)
+        op = MPI.Op.Create(lambda a, b, t: None, commute=False)
+        ours.Allreduce(x, total, op)
+        op.Free()
+        ours.Allreduce(x, total, mpicoll.AVG)
+    assert [record.algorithm for record in records][:5] == ["ring"] * 5
+    assert not ours._open().lessons.under_way
+
+
+def test_wrong_arguments_take_no_turn(comm, ours):
+    x, total = np.arange(50.0), np.zeros(50)
+    with ours.using(learn=True):
+        ours.Allreduce(x, total)
+        lesson = lesson_of(ours, "allreduce")
+        with pytest.raises(MpicollError):
+            ours.Allreduce(x, np.zeros(49))
+        with pytest.raises(MpicollError):
+            ours.Allreduce(x, total, "sum")
+        assert comm.size == 1 or lesson.calls == 1
+        with pytest.raises(ArgumentError, match="learn is"), ours.using(learn="some"):
+            pass
+
+
+def test_a_rank_without_compiled_kernels_makes_the_lesson_begin_again(comm, ours, monkeypatch):
+    if comm.size == 1:
+        return
+    x, total = np.arange(50.0), np.zeros(50)
+    with ours.using(learn="bits"):
+        ours.Allreduce(x, total)
+        lesson = lesson_of(ours, "allreduce")
+        lesson.is_in_doubt = comm.rank == 0
+        for _ in range((UNTIMED + TIMED) * len(lesson.candidates) - 1):
+            assert lesson.calls
+            ours.Allreduce(x, total)
+        assert not lesson.calls
+        assert lesson_of(ours, "allreduce") is lesson and not lesson.is_in_doubt
+        for _ in range(TURNS):
+            ours.Allreduce(x, total)
+        assert lesson_of(ours, "allreduce") is None
+
+
+def test_other_counts_in_every_call(comm, ours):
+    """A class is learned from calls of different sizes, and serves all of them; the fast path ends where it does."""
+    if comm.size == 1:
+        return
+    with ours.using(learn="any"), Checks() as checks:
+        for i in range(6 * TURNS):
+            case = Case("allreduce", 20 + 7 * i % 60)    # of two classes, and in three
+            checks.equal(case.run(ours).result, case.run(comm).result, i)
+        for n in range(17, 64):
+            result, algorithm = traced(ours, Case("allreduce", n))
+            checks.equal(result, Case("allreduce", n).run(comm).result, n)
+            checks.equal(algorithm, ours.explain("allreduce", 8 * n).algorithm, n)
+            checks.equal(comm.allgather(algorithm), [algorithm] * comm.size, n)
+
+
+def traced(ours, case):
+    with ours.trace() as records:
+        result = case.run(ours).result
+    return result, records[-1].algorithm
+
+
+def test_what_was_learned_is_kept_and_begun_with(comm, monkeypatch, tmp_path):
+    if comm.size == 1:
+        return
+    path = comm.bcast(str(tmp_path / "t.json"))
+    monkeypatch.setenv("MPICOLL_TUNING", path)
+    monkeypatch.setenv("MPICOLL_LEARN", "any")
+    monkeypatch.setattr(tables, "READ", {})
+    x, total = np.arange(100.0), np.zeros(100)
+    first = mpicoll.Comm(comm.Dup())
+    for _ in range(TURNS):
+        first.Allreduce(x, total)
+        first.Barrier()
+    learned = first.explain("allreduce", 800)
+    assert "learned" in learned.why
+    comm.Barrier()
+    content = json.loads(Path(path).read_text(encoding="utf-8"))
+    (table,) = content["tables"]
+    assert set(table["rules"]) == {"allreduce", "barrier"}
+    first.Free()
+    tables.READ.clear()
+    second = mpicoll.Comm(comm.Dup())
+    choice = second.explain("allreduce", 800)
+    assert (choice.algorithm, choice.chunk_bytes, choice.measured) == (learned.algorithm, learned.chunk_bytes, True)
+    with second.trace() as records:
+        for _ in range(4):
+            second.Allreduce(x, total)
+    assert {record.algorithm for record in records} == {learned.algorithm} and not second._open().lessons.under_way
+    second.Free()
+
+
+def test_a_table_that_cannot_be_written_costs_nothing_else(comm, monkeypatch, caplog, tmp_path):
+    monkeypatch.setenv("MPICOLL_TUNING", comm.bcast(str(tmp_path / "no" / "t.json")))
+    monkeypatch.setattr(tables, "READ", {})
+    monkeypatch.setenv("MPICOLL_LEARN", "1")
+    ours = mpicoll.Comm(comm.Dup())
+    x, total = np.arange(100.0), np.zeros(100)
+    for _ in range(TURNS + 1):
+        ours.Allreduce(x, total)
+    assert (total == comm.size * x).all()
+    said = [record.message for record in caplog.records if "is not kept" in record.message]
+    assert len(said) == (comm.rank == 0 and comm.size > 1)
+    ours.Free()
+
+
+def test_in_check_mode_nothing_is_learned(comm, monkeypatch):
+    monkeypatch.setenv("MPICOLL_CHECK", "1")
+    monkeypatch.setenv("MPICOLL_LEARN", "1")
+    ours = mpicoll.Comm(comm.Dup())
+    ours.Barrier()
+    assert not ours._open().lessons.under_way
+    ours.Free()
+
+
+def test_communicators_learn_on_their_own(comm, monkeypatch):
+    """Two that are used in different orders on different ranks do not disturb each other."""
+    monkeypatch.setenv("MPICOLL_LEARN", "any")
+    ours = mpicoll.Comm(comm.Dup())
+    half = ours.Split(comm.rank % 2)
+    x, total = np.arange(64.0), np.zeros(64)
+    for i in range(TURNS):
+        for _ in range(1 + (comm.rank % 2) * (i % 3)):
+            half.Allreduce(x, total)
+        assert (total == half.size * x).all()
+        ours.Allreduce(x, total)
+        assert (total == ours.size * x).all()
+    assert half._open().lessons is not ours._open().lessons
+    half.Free()
+    ours.Free()

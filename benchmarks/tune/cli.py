@@ -78,7 +78,7 @@ def _only_auto() -> None:
     for name, usual in (("MPICOLL_ENGINE", AUTO), ("MPICOLL_CHECK", "0")):
         if (value := os.environ.get(name, usual)) != usual:
             raise ValueError(f"{name} is {value!r}; a table is measured without it")
-    for name in ("MPICOLL_TUNING", "MPICOLL_LOG"):  # the table may be yet to come, and words take time
+    for name in ("MPICOLL_TUNING", "MPICOLL_LEARN", "MPICOLL_LOG"):  # the table is yet to come, and words take time
         os.environ.pop(name, None)
 
 

@@ -76,8 +76,9 @@ def test_what_the_rules_say_is_left_to_them():
 @pytest.mark.parametrize(("name", "value"), [("MPICOLL_ENGINE", "mpi4py"), ("MPICOLL_CHECK", "1")])
 def test_variables_that_would_spoil_the_table_are_refused(monkeypatch, name, value):
     monkeypatch.setenv("MPICOLL_TUNING", "yet/to/come.json")
+    monkeypatch.setenv("MPICOLL_LEARN", "1")
     cli._only_auto()
-    assert "MPICOLL_TUNING" not in os.environ
+    assert "MPICOLL_TUNING" not in os.environ and "MPICOLL_LEARN" not in os.environ
     monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=f"{name} is '{value}'"):
         cli._only_auto()

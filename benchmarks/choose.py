@@ -12,7 +12,7 @@ from ..cli.group import alone, asking, console
 from ..cli.names import canonical
 from ..cost.network import network
 from ..schedules.grouping import by_blocks
-from ..selection.modelled import costs, modelled_rules
+from ..selection.modelled import costs, modelled_rules, ranking
 from ..selection.rules import UNKNOWN_TO_ALL
 from .command.sizes import format_size, parse_sizes
 
@@ -43,12 +43,9 @@ def choose(collective: str, p: int, ranks_per_node: int, sizes: str, name: str, 
     rows = []
     for i, nbytes in enumerate(numbers):
         rule = next(rule for rule in reversed(rules) if rule.fits(nbytes, p))
-        times: dict[str, float] = {}  # the least of each algorithm
-        for algorithm, chunk, _, us in lines:
-            times[algorithm] = min(times.get(algorithm, np.inf), float(us[i]))
-            if (algorithm, chunk) == (rule.algorithm, rule.chunk_bytes):
-                chosen_us = float(us[i])
-        others = sorted((us, name) for name, us in times.items() if name != rule.algorithm)[: BEST - 1]
+        how = rule.algorithm, rule.chunk_bytes
+        chosen_us = next(float(us[i]) for algorithm, chunk, _, us in lines if (algorithm, chunk) == how)
+        others = [(us, name) for us, name in ranking(lines, i) if name != rule.algorithm][: BEST - 1]
         rows.append({
             "collective": collective, "bytes": nbytes, "p": p,
             "algorithm": rule.algorithm, "chunk_bytes": rule.chunk_bytes, "window": rule.window,

@@ -7,20 +7,36 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 from mpi4py import MPI
 
 from ..dispatch import prepare, sums
 from ..errors import ArgumentError
 from ..runtime.channel import Channel
 from ..runtime.record import Record
-from ..schedules.collectives import canonical_name
+from ..schedules.collectives import base_collective, canonical_name
 from ..schedules.registry import find
+from ..selection.modelled import costs, model_us, ranking
 from ..selection.rules import RULES, UNKNOWN_TO_ALL
-from ..selection.select import Choice
+from ..selection.select import NATIVE, WHOLE, Choice
 from ..selection.settings import ENGINES
+
+FASTEST = 3  # algorithms that explain() names with their times by the model, what was chosen among them
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+def _by_the_model(channel: Channel, choice: Choice, nbytes: int, commutative: bool) -> str:
+    """Return what the model gives a choice of auto and the next fastest algorithms; empty where it has no part."""
+    net, nodes, p = channel.agreed.network, channel.agreed.nodes, channel.size
+    if net is None or choice.forced or choice.algorithm == NATIVE or choice.collective in UNKNOWN_TO_ALL:
+        return ""
+    base, whole = base_collective(choice.collective), choice.chunk_bytes or WHOLE
+    own = model_us(net, base, choice.algorithm, p, commutative, nodes, [nbytes], whole, choice.window)[0]
+    lines = costs(net, choice.collective, p, commutative, nodes, np.array([nbytes]))
+    others = [(us, name) for us, name in ranking(lines, 0) if name != choice.algorithm][: FASTEST - 1]
+    return ", ".join(f"{name} {us:.3g} µs" for us, name in [(float(own), choice.algorithm), *others])
 
 
 class Choosing(MPI.Intracomm):
@@ -83,7 +99,8 @@ class Choosing(MPI.Intracomm):
         if wide and reducing is not None:
             choice = sums.with_cost(channel, choice, nbytes, reducing)
         learns = channel.overrides.learns and not (choice.forced or choice.measured or collective in UNKNOWN_TO_ALL)
-        return replace(choice, slow=channel.fast_path.closed or "calls take turns at first" * learns)
+        model = _by_the_model(channel, choice, nbytes, op.Is_commutative())
+        return replace(choice, model=model, slow=channel.fast_path.closed or "calls take turns at first" * learns)
 
     @contextmanager
     def trace(self) -> Iterator[list[Record]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -103,6 +104,14 @@ def costs(
             elif block * sizes[-1] > chunk:
                 lines.append((spec, int(chunk), window, times))
     return lines
+
+
+def ranking(lines: Sequence[tuple[str, int | None, int, np.ndarray]], at: int) -> list[tuple[float, str]]:
+    """Return (µs, algorithm) for one of the sizes of `costs`, each algorithm in its best chunks, the fastest first."""
+    times: dict[str, float] = {}
+    for algorithm, *_, us in lines:
+        times[algorithm] = min(times.get(algorithm, np.inf), float(us[at]))
+    return sorted((us, algorithm) for algorithm, us in times.items())
 
 
 def model_us(

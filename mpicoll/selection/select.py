@@ -42,6 +42,7 @@ class Choice:
     measured: bool = False  # whether a tuning table chose
     slow: str = ""  # why such calls take the slow path, for explain()
     sums: str = ""  # the cost of float32 partial sums, if used, for explain()
+    model: str = ""  # what the model gives it and the next fastest, for explain()
 
     def __str__(self) -> str:
         chunks = (
@@ -52,7 +53,8 @@ class Choice:
         how = "" if self.algorithm == NATIVE else f" on the {self.engine} engine, {chunks}"
         path = f"; every call takes the slow path: {self.slow}" if self.slow else ""
         sums = f"; {self.sums}" if self.sums else ""
-        return f"{self.collective}: {self.algorithm}{how}: {self.why}{sums}{path}"
+        model = f"; by the model: {self.model}" if self.model else ""
+        return f"{self.collective}: {self.algorithm}{how}: {self.why}{model}{sums}{path}"
 
 
 @dataclass(frozen=True)

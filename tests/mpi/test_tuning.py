@@ -182,6 +182,8 @@ def test_auto_goes_by_the_model_of_a_network(comm, monkeypatch, tuned):
                 choice = ours.explain("allreduce", 8 * n, op)
                 checks.equal((choice.algorithm, choice.chunk_bytes), (rule.algorithm, rule.chunk_bytes), n)
                 checks.that("the model of infiniband" in choice.why, choice)
+                checks.that(choice.model.startswith(f"{choice.algorithm} ") and choice.model.count(" µs") == 3, choice)
+                checks.that(f"; by the model: {choice.model}" in str(choice), choice)
                 if not commutes:
                     op.Free()
             case = Case("allreduce", n)

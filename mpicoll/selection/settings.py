@@ -45,8 +45,8 @@ class Settings:
     progress: bool = True
     tuning: Tuning | None = None
     network: Network | None = None  # that the user names
-    measures_network: bool = False
-    keeps_network: bool = False  # whether what an earlier run measured stands while it holds
+    measures_network: bool = True
+    keeps_network: bool = True  # whether what an earlier run measured stands while it holds
     learn: str = NO
     log: bool = False
     accumulate: str = "none"

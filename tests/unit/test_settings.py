@@ -28,6 +28,10 @@ def test_nothing_set():
         ("LOG", "info", Settings(log=True)),
         ("LOG", "", Settings()),
         ("TUNING", "", Settings()),
+        ("NETWORK", "", Settings()),
+        ("NETWORK", "measure", Settings(keeps_network=False)),
+        ("NETWORK", "none", Settings(measures_network=False, keeps_network=False)),
+        ("LEARN", "1", Settings(learn="bits")),
     ],
 )
 def test_read(variable, text, expected):
@@ -56,5 +60,5 @@ def test_reads_the_environment(monkeypatch):
 
 
 def test_docstring_names_every_variable():
-    for variable in ("ENGINE", "CHECK", "TIMEOUT", "PROGRESS", "TUNING", "LOG"):
+    for variable in ("ENGINE", "CHECK", "TIMEOUT", "PROGRESS", "TUNING", "NETWORK", "LEARN", "LOG"):
         assert f"MPICOLL_{variable}" in settings.__doc__

@@ -7,12 +7,15 @@ from . import (
     barrier,
     bcast,
     butterfly,
+    circulant,
     gather,
     quantized,
     reduce,
     reduce_scatter,
     scan,
     scatter,
+    split,
+    swing,
 )
 
 __all__ = [
@@ -22,10 +25,13 @@ __all__ = [
     "barrier",
     "bcast",
     "butterfly",
+    "circulant",
     "gather",
     "quantized",
     "reduce",
     "reduce_scatter",
     "scan",
     "scatter",
+    "split",
+    "swing",
 ]

@@ -134,6 +134,29 @@ fast Ethernet, 2005
             yield Send(peer, got(rank, step - 1)), Recv(peer, got(peer, step - 1))
 
 
+@algorithm("allgather")
+def sparbit(p: int, rank: int) -> Steps:
+    """Send the blocks one has to the rank half of all, a quarter … one further on: most goes the shortest way.
+
+    Steps: lg(p)
+    Bytes per rank: n * (p - 1) / p
+    Scratch: at most 2 * n
+    Cost: lg(p) α + n (p - 1)/p β
+    Source: Loch, Koslovski, Sparbit: a new logarithmic-cost and data locality-aware MPI allgather algorithm, 2021
+
+    >>> [(op.peer, op.blocks) for step in sparbit(6, 0)[0] for op in step if isinstance(op, Send)]
+    [(4, (0,)), (2, (0,)), (1, (0, 4, 2))]
+    """
+    have = [0]  # how many ranks back each of the blocks is from
+    for distance in reversed(powers_of_two(p)):
+        onward = [back for back in have if back + distance < p]
+        yield (
+            Send((rank + distance) % p, tuple((rank - back) % p for back in onward)),
+            Recv((rank - distance) % p, tuple((rank - distance - back) % p for back in onward)),
+        )
+        have += [back + distance for back in onward]
+
+
 @algorithm("allgather", layered=True, grid=[over((5, 8, 11), gather=every("gather"), bcast=every("bcast"))])
 def gather_bcast(p: int, *, gather: Gathering = "binomial", bcast: Broadcasting = "binomial") -> list[Layer]:
     """Gather to rank 0, then broadcast everything, each by any registered algorithm.

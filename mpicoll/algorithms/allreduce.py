@@ -265,7 +265,7 @@ def double_tree(p: int) -> list[Layer]:
     """Each half of the vector goes up and down a binary tree of its own; a rank has children in one of the two only.
 
     Steps: 2 * lg(p)
-    Bytes per rank: n * (min(p, 4) / 2 if p > 1 else 0)
+    Bytes per rank: n * min(p, 4) / 2 * (p > 1)
     Scratch: n * (p > 1)
     Cost: 2 (lg(p) + chunks) (2 α + n/chunks β) + n γ, both ways at once where chunks follow each other
     Source: Sanders, Speck, Träff, Two-tree algorithms for full bandwidth broadcast, reduction and scan, 2009

@@ -1,0 +1,193 @@
+"""Algorithms on the circulant graph: rank r sends to r + s for the skips s = ⌈p/2⌉, ⌈p/4⌉ … 1, whatever p is."""
+
+from functools import lru_cache
+
+from ..schedules.combinators import mirror, then
+from ..schedules.grids import over
+from ..schedules.ir import RecvReduce, Send, Steps, Strands
+from ..schedules.parameters import Fanout
+from ..schedules.registry import algorithm
+
+
+def skips(p: int) -> list[int]:
+    """Return p, ⌈p/2⌉, ⌈p/4⌉ … 1.
+
+    >>> skips(13)
+    [13, 7, 4, 2, 1]
+    """
+    out = [p]
+    while out[-1] > 1:
+        out.append(-(-out[-1] // 2))
+    return out
+
+
+@algorithm("reduce_scatter", name="circulant")
+def reduce_scatter(p: int, rank: int) -> Steps:
+    """Half of the blocks go half the ranks further on and are folded there, then half of what is left, for any p.
+
+    Steps: lg(p)
+    Bytes per rank: n * (p - 1) / p
+    Scratch: n / p * ((0, 0, 1, 1)[p] if p < 4 else p - (p - 1 == q))
+    Cost: lg(p) α + n (p - 1)/p (β + γ)
+    Source: Träff, Optimal, non-pipelined reduce-scatter and allreduce algorithms, 2024
+
+    >>> [(op.peer, op.blocks) for step in reduce_scatter(5, 0)[0] for op in step if isinstance(op, Send)]
+    [(3, (3, 4)), (2, (2,)), (1, (1,))]
+    """
+    ends = skips(p)
+    for end, skip in zip(ends, ends[1:]):
+        sent = tuple((rank + i) % p for i in range(skip, end))
+        kept = tuple((rank + i) % p for i in range(end - skip))
+        yield Send((rank + skip) % p, sent), RecvReduce((rank - skip) % p, kept, "left")
+
+
+@algorithm("allgather", name="circulant")
+def allgather(p: int, rank: int) -> Strands:
+    """What a rank has doubles, up to one block, until it has all: reduce_scatter's circulant reversed in time.
+
+    Steps: lg(p)
+    Bytes per rank: n * (p - 1) / p
+    Scratch: 2 * n / p * (p // 2) * (p > 3)
+    Cost: lg(p) α + n (p - 1)/p β
+    Source: Träff, Optimal, non-pipelined reduce-scatter and allreduce algorithms, 2024
+
+    >>> [(step[0].peer, step[1].peer, step[0].blocks) for step in allgather(5, 0)[0]]
+    [(1, 4, (1,)), (2, 3, (2,)), (3, 2, (3, 4))]
+    """
+    return mirror(reduce_scatter(p, rank))
+
+
+@algorithm("allreduce", name="circulant", blocks=lambda p: p, divides_at_owner=True)
+def allreduce(p: int, rank: int) -> Strands:
+    """Reduce-scatter and allgather on the circulant graph: the least bytes in 2 lg p steps, for any p.
+
+    Steps: 2 * lg(p)
+    Bytes per rank: 2 * n * (p - 1) / p
+    Scratch: n / p * ((p > 1) if p < 4 else 2 * (p // 2))
+    Cost: 2 lg(p) α + 2 n (p - 1)/p β + n (p - 1)/p γ
+    Source: Träff, Optimal, non-pipelined reduce-scatter and allreduce algorithms, 2024
+
+    >>> [len(step[0].blocks) for step in allreduce(13, 0)[0]]
+    [6, 3, 2, 1, 1, 2, 3, 6]
+    """
+    return then(reduce_scatter(p, rank), allgather(p, rank))
+
+
+# -- segments one behind the other --------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def received(p: int, rank: int) -> tuple[int, ...]:
+    """Return which segment a rank receives in each of lg p rounds of a broadcast from rank 0, less the rounds before.
+
+    In round i it comes from the rank skips[i] back, with the skips in ascending order. Negative: one of the lg p
+    segments of the rounds before.
+
+    >>> [received(5, rank) for rank in range(5)]
+    [(-3, -1, -2), (0, -1, -2), (-3, 1, -1), (-2, -3, 2), (-1, -2, 0)]
+    """
+    ends = skips(p)[::-1]
+    rounds = len(ends) - 1
+    first, rest = rounds, rank
+    for i in reversed(range(rounds)):  # the smallest skip of the greedy sum that makes up the rank
+        if rest and ends[i] <= rest:
+            first, rest = i, rest - ends[i]
+    left = [i for i in reversed(range(rounds + 1)) if i != first]
+    taken: list[int] = []
+    limit = 2 * p  # each rank that is met is below the one before
+
+    def search(reach: int, skip: int) -> None:
+        """Take, from a rank met, every skip up to this one that leads to a rank from which the next round can come."""
+        nonlocal limit
+        for e in [e for e in left if e <= skip]:
+            met = reach + ends[e]
+            if e not in left or len(taken) == rounds or met > p + rank - ends[len(taken)] or met >= limit:
+                continue
+            if met <= p + rank - ends[len(taken) + 1]:
+                search(met, e)
+            if len(taken) == rounds or reach > p + rank - ends[len(taken) + 1]:
+                return
+            limit = met
+            taken.append(e)
+            left.remove(e)
+
+    search(0, rounds)
+    return tuple(first if e == rounds else e - rounds for e in taken)
+
+
+def turns(p: int, segments: int) -> list[tuple[int, int]]:
+    """Return (number of the skip, segments of the rounds before) for every round of a broadcast.
+
+    The skips follow each other in turns of lg p rounds, so that the last round ends a turn.
+
+    >>> turns(5, 3)
+    [(1, -1), (2, -1), (0, 2), (1, 2), (2, 2)]
+    """
+    length = len(skips(p)) - 1
+    rounds = segments - 1 + length if length else 0
+    idle = -rounds % length if length else 0
+    return [(i % length, i // length * length - idle) for i in range(idle, idle + rounds)]
+
+
+@lru_cache(maxsize=4096)
+def arrivals(p: int, rank: int, segments: int) -> dict[int, int]:
+    """Return {round: segment} of what a rank gets in a broadcast from rank 0 in segments - 1 + lg p rounds.
+
+    >>> arrivals(5, 4, 3)
+    {2: 1, 3: 0, 4: 2}
+    """
+    out: dict[int, int] = {}
+    for i, (turn, before) in enumerate(turns(p, segments) if rank else []):
+        segment = min(received(p, rank)[turn] + before, segments - 1)
+        if segment >= 0 and segment not in out.values():
+            out[i] = segment
+    return out
+
+
+@algorithm(
+    "reduce",
+    name="circulant",
+    blocks=lambda p, segments: segments,
+    grid=[over(range(1, 17), segments=(1, 2, 3, 7)), over((31, 33, 64), segments=(5,))],
+)
+def reduce(p: int, rank: int, *, segments: Fanout = 8) -> Steps:
+    """Every rank sends a segment on and folds another in every round: bcast's circulant reversed in time.
+
+    Steps: at most segments - 1 + lg(p) if p > 1 else 0
+    Bytes per rank: at most n * lg(p)
+    Scratch: at most n / segments + n * (p > 1)
+    Cost: (segments - 1 + lg(p)) (α + n/segments (β + γ))
+    Source: Träff, Optimal broadcast schedules in logarithmic time with applications, 2024
+
+    >>> [len(reduce(p, 1, segments=4)[0]) for p in (2, 5, 16)]
+    [4, 6, 7]
+    """
+    ascending = skips(p)[::-1]
+    for i, (turn, _) in reversed(list(enumerate(turns(p, segments)))):
+        to, back = (rank - ascending[turn]) % p, (rank + ascending[turn]) % p
+        mine, theirs = arrivals(p, rank, segments).get(i), arrivals(p, back, segments).get(i)
+        sends = [] if mine is None else [Send(to, (mine,))]
+        folds = [] if theirs is None else [RecvReduce(back, (theirs,), "left")]
+        if sends or folds:
+            yield *sends, *folds
+
+
+@algorithm(
+    "bcast",
+    name="circulant",
+    blocks=lambda p, segments: segments,
+    grid=[over(range(1, 17), segments=(1, 2, 3, 7)), over((31, 33, 64), segments=(5,))],
+)
+def bcast(p: int, rank: int, *, segments: Fanout = 8) -> Strands:
+    """Every rank receives a segment and sends another in every round, in the least rounds that there can be, for any p.
+
+    Steps: at most segments - 1 + lg(p) if p > 1 else 0
+    Bytes per rank: at most n * lg(p)
+    Scratch: 0
+    Cost: (segments - 1 + lg(p)) (α + n/segments β)
+    Source: Träff, Optimal broadcast schedules in logarithmic time with applications, 2024
+
+    >>> [len(bcast(p, 1, segments=4)[0]) for p in (2, 5, 16)]
+    [4, 6, 7]
+    """
+    return mirror(reduce(p, rank, segments=segments))

@@ -1,0 +1,163 @@
+"""Halving and doubling with peers that take turns on both sides: 1, 1, 3, 5, 11 … away on a ring, for shorter ways."""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+from ..schedules.blocks import power_of_two_floor, powers_of_two
+from ..schedules.combinators import embed, fold, mirror, then
+from ..schedules.grouping import itself
+from ..schedules.ir import RecvReduce, Send, Steps, Strands, strands
+from ..schedules.registry import algorithm
+from .reduce_scatter import folded
+
+
+def distances(p: int) -> list[int]:
+    """Return (1 - (-2)^i)/3 for i = 1, 2 … lg p: how far a rank's peers are; even ranks add them, odd ones subtract.
+
+    >>> distances(32)
+    [1, -1, 3, -5, 11]
+    """
+    return [(1 - (-2) ** (i + 1)) // 3 for i in range(len(powers_of_two(p)))]
+
+
+def peer(p: int, rank: int, distance: int) -> int:
+    """Return the peer at such a distance.
+
+    >>> [peer(8, rank, 3) for rank in range(4)]
+    [3, 6, 5, 0]
+    """
+    return (rank - distance if rank & 1 else rank + distance) % p
+
+
+def reach(p: int, rank: int, far: Sequence[int]) -> tuple[int, ...]:
+    """Return the ranks that one reaches through peers at these distances, one after the other.
+
+    >>> reach(8, 0, (-1, 3)), reach(8, 3, (-1, 3))
+    ((0, 3, 7, 4), (3, 0, 4, 7))
+    """
+    if not far:
+        return (rank,)
+    return (*reach(p, rank, far[1:]), *reach(p, peer(p, rank, far[0]), far[1:]))
+
+
+def core(p: int, rank: int, place: Callable[[int], int] = int) -> Steps:
+    """The power-of-two core: swap halves with a peer at each distance, fold, and repeat in the own half."""
+    far = distances(p)
+    for i, distance in enumerate(far):
+        other, rest = peer(p, rank, distance), far[i + 1 :]
+        sent, kept = (tuple(sorted(map(place, reach(p, x, rest)))) for x in (other, rank))
+        yield Send(other, sent), RecvReduce(other, kept, "left" if other < rank else "right")
+
+
+@lru_cache(maxsize=64)
+def places(p: int) -> dict[int, int]:
+    """Return every block's place in an order in which the blocks of each message are contiguous.
+
+    >>> places(8)
+    {0: 0, 3: 1, 7: 2, 4: 3, 1: 4, 6: 5, 2: 6, 5: 7}
+    """
+    return {block: place for place, block in enumerate(reach(p, 0, distances(p)))}
+
+
+def _there_and_back(p: int, rank: int) -> Strands:
+    there = strands(core(p, rank, places(p).__getitem__))
+    return then(there, mirror(there))
+
+
+@algorithm("reduce_scatter", name="swing")
+def reduce_scatter(p: int, rank: int) -> Strands:
+    """Halve with a peer 1, 1, 3, 5, 11 … away on one side and the other by turns; extra ranks fold into a neighbour.
+
+    Steps: lg(q) + 2 * (p > q)
+    Bytes per rank: at most n / p * (p - 1 if p == q else 2 * p + q)
+    Scratch: n / p * ((0, 0, 1, 5)[p] if p < 4 else p if p == q else 8 if p == 5 else 2 * p)
+    Cost: lg(q) α + n (q - 1)/q (β + γ), and 2 α + n (β + γ) where p is not a power of two
+    Source: De Sensi et al., Swing: short-cutting rings for higher bandwidth allreduce, 2024
+
+    >>> [(op.peer, op.blocks) for step in reduce_scatter(8, 0)[0] for op in step if isinstance(op, Send)]
+    [(1, (1, 2, 5, 6)), (7, (4, 7)), (3, (3,))]
+    """
+    return folded(core, p, rank)
+
+
+@algorithm("allgather", name="swing")
+def allgather(p: int, rank: int) -> Strands:
+    """Swap all one has with a peer … 11, 5, 3, 1, 1 away: reduce_scatter's swing reversed in time.
+
+    Steps: lg(q) + 2 * (p > q)
+    Bytes per rank: at most n / p * (p - 1 if p == q else 2 * p + q)
+    Scratch: n * (p > 2)
+    Cost: lg(q) α + n (p - 1)/p β, and 2 α + n β where p is not a power of two
+    Source: De Sensi et al., Swing: short-cutting rings for higher bandwidth allreduce, 2024
+    Excess: where p is not a power of two, about n for the ranks that send their neighbour all at the end
+
+    >>> [step[0].blocks for step in allgather(8, 0)[0]]
+    [(0,), (0, 3), (0, 3, 4, 7)]
+    """
+    return mirror(folded(core, p, rank))
+
+
+@algorithm("allreduce", name="swing", blocks=power_of_two_floor, divides_at_owner=True)
+def allreduce(p: int, rank: int) -> Strands:
+    """Reduce-scatter with peers 1, 1, 3, 5 … away on both sides by turns, and the same reversed in time.
+
+    Steps: 2 * lg(q) + 2 * (p > q)
+    Bytes per rank: 2 * n * (q - 1) / q + n * (p > q)
+    Scratch: n if p > q else n / 2 * (p > 1)
+    Cost: 2 lg(q) α + 2 n (q - 1)/q β + n (q - 1)/q γ, and 2 α + 2 n β + n γ where p is not a power of two
+    Source: De Sensi et al., Swing: short-cutting rings for higher bandwidth allreduce, 2024
+
+    >>> [op.peer for step in allreduce(8, 0)[0] for op in step if isinstance(op, Send)]
+    [1, 7, 3, 3, 7, 1]
+    """
+    return fold(_there_and_back, p, rank, range(power_of_two_floor(p)))
+
+
+# -- Bine trees: swing's peers, the farthest first ------------------------------------------------------------
+
+
+def _bine(p: int, rank: int) -> Steps:
+    """The power-of-two core of reduce: what bcast hands down a Bine tree comes up it."""
+    holders, mine = [0], []  # in bcast: who has the vector, and the (sender, receiver) pairs that the rank is of
+    for distance in reversed(distances(p)):
+        pairs = [(holder, peer(p, holder, distance)) for holder in holders]
+        mine += [pair for pair in pairs if rank in pair]
+        holders += [receiver for _, receiver in pairs]
+    for sender, receiver in reversed(mine):
+        yield (RecvReduce(receiver, (0,), "left") if rank == sender else Send(sender, (0,)),)
+
+
+@algorithm("reduce", name="bine")
+def reduce(p: int, rank: int) -> Strands:
+    """A binomial tree whose ranks are a third nearer to each other, on both sides; extra ranks fold into a neighbour.
+
+    Steps: lg(q) + (p > q)
+    Bytes per rank: n * (lg(q) + (p > q))
+    Scratch: n * ((p > 1) + (p > 7))
+    Cost: lg(p) (α + n β + n γ)
+    Source: De Sensi et al., Bine trees: enhancing collective operations by optimizing communication locality, 2025
+
+    >>> [[op.peer for op in step] for step in reduce(8, 0)[0]]
+    [[1], [7], [3]]
+    """
+    paired = 2 * (p - power_of_two_floor(p))
+    if rank < paired and rank % 2:
+        return then([Send(rank - 1, (0,))])
+    first = [RecvReduce(rank + 1, (0,), "left")] if rank < paired else []
+    return then(first, embed(_bine, [*range(0, paired, 2), *range(paired, p)], rank, itself))
+
+
+@algorithm("bcast", name="bine")
+def bcast(p: int, rank: int) -> Strands:
+    """Down a binomial tree whose ranks are a third nearer to each other, on both sides: reduce's reversed in time.
+
+    Steps: lg(q) + (p > q)
+    Bytes per rank: n * (lg(q) + (p > q))
+    Scratch: 0
+    Cost: lg(p) (α + n β)
+    Source: De Sensi et al., Bine trees: enhancing collective operations by optimizing communication locality, 2025
+
+    >>> [[op.peer for op in step] for step in bcast(8, 0)[0]]
+    [[3], [7], [1]]
+    """
+    return mirror(reduce(p, rank))

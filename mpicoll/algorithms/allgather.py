@@ -145,7 +145,7 @@ def sparbit(p: int, rank: int) -> Steps:
     Source: Loch, Koslovski, Sparbit: a new logarithmic-cost and data locality-aware MPI allgather algorithm, 2021
 
     >>> [(op.peer, op.blocks) for step in sparbit(6, 0)[0] for op in step if isinstance(op, Send)]
-    [(4, (0,)), (2, (0,)), (1, (0, 4, 2))]
+    [(4, (0,)), (2, (0,)), (1, (0, 2, 4))]
     """
     have = [0]  # how many ranks back each of the blocks is from
     for distance in reversed(powers_of_two(p)):
@@ -157,7 +157,11 @@ def sparbit(p: int, rank: int) -> Steps:
         have += [back + distance for back in onward]
 
 
-@algorithm("allgather", layered=True, grid=[over((5, 8, 11), gather=every("gather"), bcast=every("bcast"))])
+@algorithm(
+    "allgather",
+    layered=True,
+    grid=[over((5, 6, 8, 11), paired=True, gather=every("gather"), bcast=every("bcast"))],
+)
 def gather_bcast(p: int, *, gather: Gathering = "binomial", bcast: Broadcasting = "binomial") -> list[Layer]:
     """Gather to rank 0, then broadcast everything, each by any registered algorithm.
 
@@ -178,8 +182,14 @@ def gather_bcast(p: int, *, gather: Gathering = "binomial", bcast: Broadcasting 
     layered=True,
     grid=[
         over((*range(1, 14), 31), groups=(3, uneven, dealt)),
-        over((6, 11), inner=every("gather"), middle=every("allgather"), groups=(uneven,)),
-        over((6, 11), bcast=every("bcast"), groups=(uneven,)),
+        over(
+            (6, 7, 11),
+            paired=True,
+            inner=every("gather"),
+            middle=every("allgather"),
+            bcast=every("bcast"),
+            groups=(uneven,),
+        ),
     ],
 )
 def hierarchical(

@@ -225,7 +225,7 @@ def parameter_server(p: int, rank: int, *, servers: Share = 1) -> Steps:
     layered=True,
     blocks=lambda p, reduce, bcast: lcm(reduce.blocks(range(p)), bcast.blocks(range(p))),
     ordered=lambda p, reduce, bcast: reduce.ordered(range(p)),
-    grid=[over((1, 2, 3, 6, 11), reduce=every("reduce"), bcast=every("bcast"))],
+    grid=[over((1, 2, 3, 6, 8, 11), paired=True, reduce=every("reduce"), bcast=every("bcast"))],
 )
 def reduce_bcast(p: int, *, reduce: Reducing = "binomial", bcast: Broadcasting = "binomial") -> list[Layer]:
     """Reduce to rank 0, then broadcast, each by any registered algorithm.
@@ -286,7 +286,11 @@ def double_tree(p: int) -> list[Layer]:
     grid=[
         over(groups=(3, uneven, dealt)),
         over(
-            (6, 11), inner=every("reduce", "hierarchical"), middle=every("allreduce", "hierarchical"), groups=(uneven,)
+            (6, 7, 11),
+            paired=True,
+            inner=every("reduce", "hierarchical"),
+            middle=every("allreduce", "hierarchical"),
+            groups=(uneven,),
         ),
     ],
 )

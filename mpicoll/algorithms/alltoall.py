@@ -82,7 +82,14 @@ def bruck(p: int, rank: int, *, k: Radix = 2) -> Steps:
     layered=True,
     grid=[
         over(range(1, 14), groups=(3, uneven, dealt)),
-        over((6,), inner=every("gather"), middle=every("alltoall"), scatter=every("scatter"), groups=(uneven,)),
+        over(
+            (5, 6, 7),
+            paired=True,
+            inner=every("gather"),
+            middle=every("alltoall"),
+            scatter=every("scatter"),
+            groups=(uneven,),
+        ),
     ],
 )
 def hierarchical(

@@ -165,7 +165,13 @@ library, 1994
     grid=[
         over(range(1, 17), groups=(3, uneven, dealt)),
         over((31, 64), groups=(8, uneven)),
-        over((11,), inner=every("bcast", "hierarchical"), middle=every("bcast", "hierarchical"), groups=(uneven,)),
+        over(
+            (6, 7, 11),
+            paired=True,
+            inner=every("bcast", "hierarchical"),
+            middle=every("bcast", "hierarchical"),
+            groups=(uneven,),
+        ),
     ],
 )
 def hierarchical(

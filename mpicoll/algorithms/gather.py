@@ -73,7 +73,7 @@ def binomial(p: int, rank: int) -> Strands:
     layered=True,
     grid=[
         over((*range(1, 14), 31), groups=(3, uneven, dealt)),
-        over((6, 11), inner=every("gather"), middle=every("gather"), groups=(uneven,)),
+        over((6, 7, 11), paired=True, inner=every("gather"), middle=every("gather"), groups=(uneven,)),
     ],
 )
 def hierarchical(

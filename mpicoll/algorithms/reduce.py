@@ -197,7 +197,13 @@ def common_blocks(p: int, inner: Chosen, middle: Chosen, groups: Partition) -> i
     grid=[
         over(range(1, 17), groups=(3, uneven, dealt)),
         over((31, 64), groups=(8, uneven)),
-        over((11,), inner=every("reduce", "hierarchical"), middle=every("reduce", "hierarchical"), groups=(uneven,)),
+        over(
+            (6, 7, 11),
+            paired=True,
+            inner=every("reduce", "hierarchical"),
+            middle=every("reduce", "hierarchical"),
+            groups=(uneven,),
+        ),
     ],
 )
 def hierarchical(

@@ -117,7 +117,7 @@ def recursive_doubling(p: int, rank: int) -> Strands:
     "reduce_scatter",
     layered=True,
     ordered=lambda p, reduce, scatter: reduce.ordered(range(p)),
-    grid=[over((2, 3, 5, 8, 13), reduce=every("reduce"), scatter=every("scatter"))],
+    grid=[over((2, 3, 5, 6, 8, 13), paired=True, reduce=every("reduce"), scatter=every("scatter"))],
 )
 def reduce_scatterv(p: int, *, reduce: Reducing = "binomial", scatter: Scattering = "binomial") -> list[Layer]:
     """Reduce to rank 0, then scatter from there, each by any registered algorithm.
@@ -142,12 +142,13 @@ def reduce_scatterv(p: int, *, reduce: Reducing = "binomial", scatter: Scatterin
         over(range(1, 17), groups=(3, uneven, dealt)),
         over((31, 64), groups=(8, uneven)),
         over(
-            (11,),
+            (6, 7, 11),
+            paired=True,
             inner=every("reduce", "hierarchical"),
             middle=every("reduce_scatter", "hierarchical"),
-            groups=(uneven,),
+            scatter=every("scatter"),
+            groups=(uneven, dealt),
         ),
-        over((11,), scatter=every("scatter"), groups=(uneven, dealt)),
     ],
 )
 def hierarchical(

@@ -1,5 +1,7 @@
 """Scan and exscan: at every rank the vectors of the ranks up to it, or before it, combined."""
 
+from typing import NamedTuple
+
 from ..schedules.blocks import powers_of_two
 from ..schedules.ir import INPUT, VALUE, Loc, Op, Recv, RecvReduce, Reduce, Send, Steps
 from ..schedules.registry import algorithm
@@ -97,3 +99,92 @@ equations, 1973
             step += [Reduce(onward, came, "left")] if again else []
         if step:
             yield step
+
+
+class Place(NamedTuple):
+    """A rank's place in the balanced tree over ranks in order: the ranks below it, and those next to it, if any."""
+
+    first: int  # of the ranks below and itself
+    left: int | None
+    right: int | None
+    parent: int | None
+    wanted: bool  # whether the parent needs the sum of all ranks below
+
+
+def place(p: int, rank: int) -> Place:
+    """Return a rank's place: in the middle of the ranks below it, so that a tree of p ranks is lg(p + 1) high.
+
+    >>> [place(7, rank).parent for rank in range(7)], place(7, 5)
+    ([1, 3, 1, None, 5, 3, 5], Place(first=4, left=4, right=6, parent=3, wanted=False))
+    """
+    first, last, parent, wanted = 0, p - 1, None, False
+    while (middle := (first + last + 1) // 2) != rank:
+        parent, wanted = middle, wanted or rank < middle
+        first, last = (first, middle - 1) if rank < middle else (middle + 1, last)
+    left = (first + rank) // 2 if first < rank else None
+    right = (rank + 2 + last) // 2 if rank < last else None
+    return Place(first, left, right, parent, wanted)
+
+
+@algorithm("scan", ordered=True)
+def tree(p: int, rank: int) -> Steps:
+    """Sums come up a binary tree over ranks in order, and what the ranks before give goes down; pipelined by chunks.
+
+    Steps: at most 2 * lg(p)
+    Bytes per rank: at most 3 * n
+    Scratch: at most 3 * n
+    Cost: (2 lg(p) + chunks) (α + 3 n/chunks (β + γ))
+    Source: Sanders, Träff, Parallel prefix (scan) algorithms for MPI, 2006
+
+    >>> [[(type(op).__name__, op.peer) for op in step if isinstance(op, Send)] for step in tree(7, 1)[0]]
+    [[], [('Send', 3)], [('Send', 2)]]
+    """
+    first, left, right, parent, wanted = place(p, rank)
+    value, up, before = Loc(VALUE, 0), Loc("up", 0), Loc("before", 0)
+    from_left: list[Op] = [] if left is None else [RecvReduce(left, (0,), "left")]
+    from_right: list[Op] = [Recv(right, (0,), up.buffer), Reduce(up, value, "left")] if wanted and right else []
+    if from_left or from_right:
+        yield *from_left, *from_right
+    if wanted and parent is not None:
+        yield Send(parent, (0,), up.buffer if right else VALUE)
+    if parent is not None and first > 0:
+        yield Recv(parent, (0,), before.buffer), Reduce(value, before, "left")
+    sends = [Send(left, (0,), before.buffer)] if left is not None and first > 0 else []
+    sends += [Send(right, (0,))] if right else []
+    if sends:
+        yield sends
+
+
+@algorithm("exscan", ordered=True, name="tree")
+def exscan_tree(p: int, rank: int) -> Steps:
+    """Scan's tree, where a rank's own vector is in what goes up and on to its right, but not in its result.
+
+    Steps: at most 2 * lg(p)
+    Bytes per rank: at most 3 * n
+    Scratch: at most 4 * n
+    Cost: (2 lg(p) + chunks) (α + 3 n/chunks (β + γ))
+    Source: Sanders, Träff, Parallel prefix (scan) algorithms for MPI, 2006
+
+    >>> [[(type(op).__name__, op.peer) for op in step if isinstance(op, Send)] for step in exscan_tree(7, 1)[0]]
+    [[], [('Send', 3)], [], [('Send', 2)]]
+    """
+    first, left, right, parent, wanted = place(p, rank)
+    value, own, up, before, onward = (Loc(name, 0) for name in (VALUE, INPUT, "up", "before", "onward"))
+    from_left: list[Op] = [] if left is None else [Recv(left, (0,))]
+    from_right: list[Op] = [Recv(right, (0,), up.buffer)] if wanted and right else []
+    below: list[Op] = [Reduce(up, own, "left"), *([] if left is None else [Reduce(up, value, "left")])]
+    if step := [*from_left, *from_right, *(below if wanted else [])]:
+        yield step
+    if wanted and parent is not None:
+        yield Send(parent, (0,), up.buffer)
+    if parent is not None and first > 0:
+        if left is None:
+            yield Recv(parent, (0,))
+        else:
+            yield Recv(parent, (0,), before.buffer), Reduce(value, before, "left")
+    sends = [Send(left, (0,), before.buffer)] if left is not None and first > 0 else []
+    if right:
+        yield *([Reduce(onward, value)] if rank > 0 else []), Reduce(onward, own)
+        sends += [Send(right, (0,), onward.buffer)]
+    if sends:
+        yield sends

@@ -62,10 +62,15 @@ def _share(groups: Partition, middle: Chosen) -> int:
     blocks=lambda p, inner, middle, allgather, groups: min(map(len, groups)) * _share(groups, middle),
     ordered=in_order,
     grid=[
-        over((*range(1, 17), 31, 64), groups=(1, 2, 4, uneven, dealt)),
-        over((6, 12), inner=every("reduce_scatter", "hierarchical"), groups=(3, 2)),
-        over((6, 12), middle=every("allreduce", "hierarchical", "split_rail"), groups=(3, 2)),
-        over((6, 12), allgather=every("allgather", "hierarchical"), groups=(3,)),
+        over((*range(1, 17), 31), groups=(2, 4, uneven, dealt)),
+        over(
+            (6, 7, 8, 12),
+            paired=True,
+            inner=every("reduce_scatter", "hierarchical"),
+            middle=every("allreduce", "hierarchical", "split_rail"),
+            allgather=every("allgather", "hierarchical"),
+            groups=(3, 2),
+        ),
         over((8, 12, 24), middle=("split_rail(groups=2)",), groups=(2, 3)),
     ],
 )
@@ -93,7 +98,7 @@ def split_rail(
 minutes, 2018
 
     >>> [(step[0].peer, step[0].blocks) for step in split_rail(4, 0, groups=2)[0]]
-    [(1, (2, 3)), (2, (0,)), (2, (1,)), (1, (0, 1))]
+    [(1, (2, 3)), (2, (1,)), (2, (1,)), (1, (0, 1))]
     """
     lines, share = rails(groups), _share(groups, middle)
 

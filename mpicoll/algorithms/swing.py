@@ -41,7 +41,7 @@ def reach(p: int, rank: int, far: Sequence[int]) -> tuple[int, ...]:
 
 
 def core(p: int, rank: int, place: Callable[[int], int] = int) -> Steps:
-    """The power-of-two core: swap halves with a peer at each distance, fold, and repeat in the own half."""
+    """Yield the power-of-two core: swap halves with a peer at each distance, fold, and repeat in the own half."""
     far = distances(p)
     for i, distance in enumerate(far):
         other, rest = peer(p, rank, distance), far[i + 1 :]
@@ -91,7 +91,7 @@ def allgather(p: int, rank: int) -> Strands:
     Source: De Sensi et al., Swing: short-cutting rings for higher bandwidth allreduce, 2024
     Excess: where p is not a power of two, about n for the ranks that send their neighbour all at the end
 
-    >>> [step[0].blocks for step in allgather(8, 0)[0]]
+    >>> [op.blocks for step in allgather(8, 0)[0] for op in step if isinstance(op, Send)]
     [(0,), (0, 3), (0, 3, 4, 7)]
     """
     return mirror(folded(core, p, rank))
@@ -117,7 +117,7 @@ def allreduce(p: int, rank: int) -> Strands:
 
 
 def _bine(p: int, rank: int) -> Steps:
-    """The power-of-two core of reduce: what bcast hands down a Bine tree comes up it."""
+    """Yield the power-of-two core of reduce: what bcast hands down a Bine tree comes up it."""
     holders, mine = [0], []  # in bcast: who has the vector, and the (sender, receiver) pairs that the rank is of
     for distance in reversed(distances(p)):
         pairs = [(holder, peer(p, holder, distance)) for holder in holders]

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..schedules.collectives import Block
 from ..schedules.grouping import Partition, by_blocks, homes
-from ..schedules.ir import Copy, Local, RecvReduce, Send, Step
+from ..schedules.ir import Copy, Local, Recv, RecvReduce, Send, Step
 from ..schedules.registry import parse_spec
 from ..schedules.schedule import Schedule
 
@@ -65,7 +65,9 @@ def profile(collective: str, spec: str, p: int, nodes: Partition | None = None, 
     using = {home[rank] for rank in looked_at if nodes and tables[rank][:, [FAR_SENT, FAR_RECEIVED]].any()}
     by_node = {node: _sharing(schedule, nodes[node], home, tables) for node in using} if nodes else {}
     ranks, sharing = _different([(*_distinct(tables[rank]), by_node.get(home[rank], 1.0)) for rank in looked_at])
-    one_way = schedule.collective.rooted or schedule.collective.name in ("scan", "exscan")
+    one_way = schedule.collective.rooted or (
+        schedule.collective.name in ("scan", "exscan") and not any(_is_answered(schedule, rank) for rank in looked_at)
+    )
     return Profile(ranks, sharing, steps, not one_way, 1 / blocks_of(schedule))
 
 
@@ -83,6 +85,17 @@ def load(collective: str, spec: str, p: int, nodes: Partition, commutative: bool
     total = sum((_steps(schedule, rank, home).sum(axis=0) for rank in some), np.zeros(COLUMNS))
     columns: np.ndarray = total * (len(ranks) / len(some))
     return columns
+
+
+def _is_answered(schedule: Schedule, rank: int) -> bool:
+    """Return whether a rank receives from one that it has sent to in a step before, as up a tree and down again."""
+    for strand in schedule.program(rank):
+        sent: set[int] = set()
+        for step in strand:
+            if any(isinstance(op, Recv | RecvReduce) and op.peer in sent for op in step):
+                return True
+            sent |= {op.peer for op in step if isinstance(op, Send)}
+    return False
 
 
 def _per_node(nodes: Partition | None) -> int | None:

@@ -41,9 +41,7 @@ def facts(entry: Algorithm) -> dict[str, Any]:
         "keeps_operand_order": entry.keeps_order(p) if entry.collective.reduces else None,
         "order_depends_on_parameters": entry.collective.reduces and callable(entry.ordered),
         "same_bits": same_bits(entry),
-        "parameters": {
-            name: {"default": x.default, "range": x.kind.range} for name, x in entry.parameters.items()
-        },
+        "parameters": {name: {"default": x.default, "range": x.kind.range} for name, x in entry.parameters.items()},
         "requires": entry.requires.words if entry.requires else None,
         "direct": entry.direct,
         "strands": strands(entry, p),
@@ -123,7 +121,8 @@ def grid_words(grid: Grid) -> str:
     >>> grid_words(over(range(1, 14), k=(2, 3), groups=(4, uneven)))
     'k = 2, 3 and groups = 4, uneven for p = 1-13'
     """
-    return f"{' and '.join(f'{name} = {_row(row)}' for name, row in grid.values.items())} for p = {spans(grid.ranks)}"
+    joined = " beside " if grid.paired else " and "
+    return f"{joined.join(f'{name} = {_row(row)}' for name, row in grid.values.items())} for p = {spans(grid.ranks)}"
 
 
 def _row(values: Values) -> str:

@@ -25,25 +25,40 @@ def two_roots(p: int) -> Sequence[int]:
 
 @dataclass(frozen=True)
 class Grid:
-    """Choices of parameters that are proved on every p in `ranks`: all combinations of the values given for each."""
+    """Choices of parameters that are proved on every p in `ranks`: all combinations of the values given for each.
+
+    Of a `paired` grid every value is proved, each beside one value of every other parameter, which changes with p.
+    """
 
     values: dict[str, Values]
     ranks: Sequence[int] = range(1, 65)
     roots: Callable[[int], Sequence[int]] = two_roots
+    paired: bool = False
 
     def rows(self, p: int) -> Iterator[dict[str, Any]]:
         """Yield the choices at p ranks; values, or one of them, may be functions of p."""
         if p in self.ranks:
             columns = [values(p) if callable(values) else values for values in self.values.values()]
-            for row in product(*columns):
+            for row in self._paired(columns, p) if self.paired else product(*columns):
                 yield {name: x(p) if callable(x) else x for name, x in zip(self.values, row, strict=True)}
+
+    def _paired(self, columns: Sequence[Sequence[Any]], p: int) -> Iterator[tuple[Any, ...]]:
+        for i in range(max(map(len, columns))):
+            yield tuple(column[(i + j * p) % len(column)] for j, column in enumerate(columns))
 
 
 def over(
-    ranks: Sequence[int] = range(1, 65), roots: Callable[[int], Sequence[int]] = two_roots, **values: Values
+    ranks: Sequence[int] = range(1, 65),
+    roots: Callable[[int], Sequence[int]] = two_roots,
+    *,
+    paired: bool = False,
+    **values: Values,
 ) -> Grid:
     """Return a grid, such as that of k=(2, 3, 8) and groups=(4, uneven).
 
     All values of a parameter, or one, may be a function of p.
+
+    >>> [list(over(paired=True, k=(2, 3, 8), groups=(4, 5)).rows(p)) for p in (6, 7)][0]
+    [{'k': 2, 'groups': 4}, {'k': 3, 'groups': 5}, {'k': 8, 'groups': 4}]
     """
-    return Grid(values, ranks, roots)
+    return Grid(values, ranks, roots, paired)

@@ -203,9 +203,7 @@ class Chosen:
     def evenly(self, ranks: Sequence[int], total: int, *, mirrored: bool = False) -> Layer:
         """Return this algorithm as a layer on some of the ranks, each block an equal share of `total` blocks."""
         own = self.blocks(ranks)
-        return self.layer(
-            ranks, lambda b: range(-(-b * total // own), -(-(b + 1) * total // own)), mirrored=mirrored
-        )
+        return self.layer(ranks, lambda b: range(-(-b * total // own), -(-(b + 1) * total // own)), mirrored=mirrored)
 
 
 _REGISTRY: dict[str, dict[str, Algorithm]] = {name: {} for name in COLLECTIVES}

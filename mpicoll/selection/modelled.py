@@ -32,6 +32,8 @@ VARIANTS = {  # of algorithms whose parameters matter, beside the defaults
     "recursive_multiplying": ("k=8",),
     "dissemination": ("k=4",),
     "scatter_allgather": ("allgather=recursive_doubling", "allgather=bruck"),
+    "circulant": ("segments=32",),
+    "split_rail": ("middle=recursive_doubling", "middle=rabenseifner", "middle=circulant"),
     "hierarchical": ("middle=chain", "middle=ring", "middle=recursive_doubling", "middle=rabenseifner"),
 }
 

@@ -173,9 +173,9 @@ def test_no_name_of_an_algorithm(value):
 
 def test_an_algorithm_that_is_not_there():
     """The parameter is named, and what is near."""
-    assert refused(nested.Reducing, "chian") == "no reduce algorithm is called 'chian'; did you mean 'chain'?"
+    assert refused(nested.Broadcasting, "knomil") == "no bcast algorithm is called 'knomil'; did you mean 'knomial'?"
     with pytest.raises(UnknownAlgorithm):
-        Of("reduce").resolve("chian", 4, None)
+        Of("bcast").resolve("knomil", 4, None)
     with pytest.raises(ParameterError, match=r"^allreduce reduce_bcast has no parameter k; it has: reduce, bcast$"):
         resolved(nested.Allreducing, "reduce_bcast(k=1)")
 

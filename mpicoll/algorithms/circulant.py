@@ -44,7 +44,7 @@ def reduce_scatter(p: int, rank: int) -> Steps:
 
 @algorithm("allgather", name="circulant")
 def allgather(p: int, rank: int) -> Strands:
-    """What a rank has doubles, up to one block, until it has all: reduce_scatter's circulant reversed in time.
+    """The blocks that a rank has double, up to one, until it has all: reduce_scatter's circulant reversed in time.
 
     Steps: lg(p)
     Bytes per rank: n * (p - 1) / p

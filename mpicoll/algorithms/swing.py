@@ -29,15 +29,27 @@ def peer(p: int, rank: int, distance: int) -> int:
     return (rank - distance if rank & 1 else rank + distance) % p
 
 
-def reach(p: int, rank: int, far: Sequence[int]) -> tuple[int, ...]:
+@lru_cache(maxsize=256)
+def offsets(far: tuple[int, ...]) -> tuple[int, ...]:
+    """Return how far on those ranks are that an even rank reaches through peers at these distances; odd ones, back.
+
+    >>> offsets((-1, 3))
+    (0, 3, -1, -4)
+    """
+    if not far:
+        return (0,)
+    rest = offsets(far[1:])
+    return (*rest, *(far[0] - offset for offset in rest))
+
+
+def reach(p: int, rank: int, far: Sequence[int]) -> list[int]:
     """Return the ranks that one reaches through peers at these distances, one after the other.
 
     >>> reach(8, 0, (-1, 3)), reach(8, 3, (-1, 3))
-    ((0, 3, 7, 4), (3, 0, 4, 7))
+    ([0, 3, 7, 4], [3, 0, 4, 7])
     """
-    if not far:
-        return (rank,)
-    return (*reach(p, rank, far[1:]), *reach(p, peer(p, rank, far[0]), far[1:]))
+    sign = -1 if rank & 1 else 1
+    return [(rank + sign * offset) % p for offset in offsets(tuple(far))]
 
 
 def core(p: int, rank: int, place: Callable[[int], int] = int) -> Steps:

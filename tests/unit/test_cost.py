@@ -368,3 +368,8 @@ def test_an_algorithm_that_does_not_suit_costs_nothing_finite():
         profile("allgather", "neighbor_exchange", 5)
     cell = choices.Cell("leonardo", "a", 5, 1, "allgather", 8)
     assert choices.predicted(cell, "neighbor_exchange", PLAIN) == float("inf")
+
+
+def test_where_sums_come_up_and_go_down_the_steps_of_other_ranks_come_between():
+    assert profile("scan", "tree", 13).waits and profile("exscan", "tree", 13).waits
+    assert not profile("scan", "linear", 13).waits and not profile("scan", "recursive_doubling", 13).waits

@@ -173,9 +173,9 @@ def test_no_name_of_an_algorithm(value):
 
 def test_an_algorithm_that_is_not_there():
     """The parameter is named, and what is near."""
-    assert refused(nested.Broadcasting, "knomil") == "no bcast algorithm is called 'knomil'; did you mean 'knomial'?"
+    assert refused(nested.Gathering, "lineer") == "no gather algorithm is called 'lineer'; did you mean 'linear'?"
     with pytest.raises(UnknownAlgorithm):
-        Of("bcast").resolve("knomil", 4, None)
+        Of("gather").resolve("lineer", 4, None)
     with pytest.raises(ParameterError, match=r"^allreduce reduce_bcast has no parameter k; it has: reduce, bcast$"):
         resolved(nested.Allreducing, "reduce_bcast(k=1)")
 
@@ -202,6 +202,15 @@ def test_rows_are_all_combinations():
     ]
     assert list(over().rows(5)) == [{}]
     assert list(over(k=()).rows(5)) == []
+
+
+def test_a_paired_grid_has_every_value_and_other_pairs_at_other_p():
+    grid = over(range(1, 9), paired=True, inner=("a", "b", "c"), middle=("x", "y", "z"), k=(2, 3))
+    pairs = {p: {(row["inner"], row["middle"]) for row in grid.rows(p)} for p in range(1, 9)}
+    assert all({inner for inner, _ in some} == {*"abc"} and {y for _, y in some} == {*"xyz"} for some in pairs.values())
+    assert len(set().union(*pairs.values())) == 9
+    assert {row["k"] for row in grid.rows(5)} == {2, 3}
+    assert not list(grid.rows(9))
 
 
 def test_rows_of_other_ranks_are_none():

@@ -26,6 +26,7 @@ COLUMNS = 10
 MATES = 4  # the ranks of a node that are looked at, to find how many use its link
 FEW_BLOCKS = 2  # of a step that has as few blocks on any number of ranks
 EVERY_UP_TO = 32  # ranks of a node, all of which are looked at to find its load
+FEW_RANKS = 8  # that show whether a scan's sums go one way only
 WHOLE_UP_TO = 256  # ranks up to which every step is looked at, where there are as many steps as ranks
 
 
@@ -66,7 +67,8 @@ def profile(collective: str, spec: str, p: int, nodes: Partition | None = None, 
     by_node = {node: _sharing(schedule, nodes[node], home, tables) for node in using} if nodes else {}
     ranks, sharing = _different([(*_distinct(tables[rank]), by_node.get(home[rank], 1.0)) for rank in looked_at])
     one_way = schedule.collective.rooted or (
-        schedule.collective.name in ("scan", "exscan") and not any(_is_answered(schedule, rank) for rank in looked_at)
+        schedule.collective.name in ("scan", "exscan")
+        and not _goes_back(Schedule(entry, min(p, FEW_RANKS), commutative=commutative, **dict(parameters)))
     )
     return Profile(ranks, sharing, steps, not one_way, 1 / blocks_of(schedule))
 
@@ -87,11 +89,11 @@ def load(collective: str, spec: str, p: int, nodes: Partition, commutative: bool
     return columns
 
 
-def _is_answered(schedule: Schedule, rank: int) -> bool:
+def _goes_back(schedule: Schedule) -> bool:
     """Return whether a rank receives from one that it has sent to in a step before, as up a tree and down again."""
-    for strand in schedule.program(rank):
+    for rank in range(schedule.p):
         sent: set[int] = set()
-        for step in strand:
+        for step in schedule.program(rank)[0]:
             if any(isinstance(op, Recv | RecvReduce) and op.peer in sent for op in step):
                 return True
             sent |= {op.peer for op in step if isinstance(op, Send)}

@@ -28,6 +28,12 @@ from ..selection.select import Overrides, choose
 
 COLUMNS = ("run", "machine", "p", "ranks_per_node", "gpu", "collective", "bytes", "median_us", "mpicoll")
 SAME = {"chain": "chain(k=1)"}  # how the measurements name an algorithm that the rules choose
+UNNAMED = {  # mpicoll's names of what the measurements have by their own alone: (collective, name)
+    ("allgather", "sparbit_over"): "sparbit",
+    ("allreduce", "bine_bdw_remap_over"): "swing",
+    ("bcast", "bine_lat_over"): "bine",
+    ("reduce", "bine_lat_over"): "bine",
+}
 FITTED = 5  # a network is fitted on one cell in so many
 
 
@@ -82,10 +88,11 @@ def read(file: Iterable[str]) -> Cells:
     """Return the cells of host memory in which several of mpicoll's algorithms were measured."""
     cells: Cells = defaultdict(dict)
     for row in csv.DictReader(file):
-        if row["mpicoll"] and row["gpu"] == "0":
-            p, per_node, nbytes = (int(row[name]) for name in ("p", "ranks_per_node", "bytes"))
+        name = row["mpicoll"] or UNNAMED.get((row["collective"], row.get("algorithm", "")))
+        if name and row["gpu"] == "0":
+            p, per_node, nbytes = (int(row[column]) for column in ("p", "ranks_per_node", "bytes"))
             cell = Cell(row["machine"], row["run"], p, per_node, row["collective"], nbytes)
-            cells[cell][row["mpicoll"]] = float(row["median_us"])
+            cells[cell][name] = float(row["median_us"])
     return {cell: times for cell, times in cells.items() if len(times) > 1}
 
 

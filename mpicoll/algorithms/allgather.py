@@ -136,23 +136,23 @@ fast Ethernet, 2005
 
 @algorithm("allgather")
 def sparbit(p: int, rank: int) -> Steps:
-    """Send the blocks one has to the rank half of all, a quarter … one further on: most goes the shortest way.
+    """Send what one has half of all ranks further on, a quarter … one: most goes the shortest way, each block alone.
 
     Steps: lg(p)
     Bytes per rank: n * (p - 1) / p
-    Scratch: at most 2 * n
-    Cost: lg(p) α + n (p - 1)/p β
+    Scratch: 0
+    Cost: lg(p) α + (p - 1) g + n (p - 1)/p β, where every further message takes a gap g
     Source: Loch, Koslovski, Sparbit: a new logarithmic-cost and data locality-aware MPI allgather algorithm, 2021
 
     >>> [(op.peer, op.blocks) for step in sparbit(6, 0)[0] for op in step if isinstance(op, Send)]
-    [(4, (0,)), (2, (0,)), (1, (0, 2, 4))]
+    [(4, (0,)), (2, (0,)), (1, (0,)), (1, (2,)), (1, (4,))]
     """
     have = [0]  # how many ranks back each of the blocks is from
     for distance in reversed(powers_of_two(p)):
         onward = [back for back in have if back + distance < p]
         yield (
-            Send((rank + distance) % p, tuple((rank - back) % p for back in onward)),
-            Recv((rank - distance) % p, tuple((rank - distance - back) % p for back in onward)),
+            *(Send((rank + distance) % p, ((rank - back) % p,)) for back in onward),
+            *(Recv((rank - distance) % p, ((rank - distance - back) % p,)) for back in onward),
         )
         have += [back + distance for back in onward]
 

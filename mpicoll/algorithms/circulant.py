@@ -22,13 +22,23 @@ def skips(p: int) -> list[int]:
     return out
 
 
+def runs(p: int, first: int, count: int) -> list[tuple[int, ...]]:
+    """Return so many blocks from the first one on, cut where they go round the end, so that nothing is packed.
+
+    >>> runs(5, 3, 4)
+    [(3, 4), (0, 1)]
+    """
+    first %= p
+    return [part for part in (tuple(range(first, min(first + count, p))), tuple(range(first + count - p))) if part]
+
+
 @algorithm("reduce_scatter", name="circulant")
 def reduce_scatter(p: int, rank: int) -> Steps:
     """Half of the blocks go half the ranks further on and are folded there, then half of what is left, for any p.
 
     Steps: lg(p)
     Bytes per rank: n * (p - 1) / p
-    Scratch: n / p * ((0, 0, 1, 1)[p] if p < 4 else p - (p - 1 == q))
+    Scratch: at most n
     Cost: lg(p) α + n (p - 1)/p (β + γ)
     Source: Träff, Optimal, non-pipelined reduce-scatter and allreduce algorithms, 2024
 
@@ -37,9 +47,10 @@ def reduce_scatter(p: int, rank: int) -> Steps:
     """
     ends = skips(p)
     for end, skip in pairwise(ends):
-        sent = tuple((rank + i) % p for i in range(skip, end))
-        kept = tuple((rank + i) % p for i in range(end - skip))
-        yield Send((rank + skip) % p, sent), RecvReduce((rank - skip) % p, kept, "left")
+        yield (
+            *(Send((rank + skip) % p, run) for run in runs(p, rank + skip, end - skip)),
+            *(RecvReduce((rank - skip) % p, run, "left") for run in runs(p, rank, end - skip)),
+        )
 
 
 @algorithm("allgather", name="circulant")
@@ -48,7 +59,7 @@ def allgather(p: int, rank: int) -> Strands:
 
     Steps: lg(p)
     Bytes per rank: n * (p - 1) / p
-    Scratch: 2 * n / p * (p // 2) * (p > 3)
+    Scratch: n / p * (p // 2) * (p > 3)
     Cost: lg(p) α + n (p - 1)/p β
     Source: Träff, Optimal, non-pipelined reduce-scatter and allreduce algorithms, 2024
 
@@ -64,7 +75,7 @@ def allreduce(p: int, rank: int) -> Strands:
 
     Steps: 2 * lg(p)
     Bytes per rank: 2 * n * (p - 1) / p
-    Scratch: n / p * ((p > 1) if p < 4 else 2 * (p // 2))
+    Scratch: n / p * (1 if p == 3 else (p + (p % 4 == 3)) // 2)
     Cost: 2 lg(p) α + 2 n (p - 1)/p β + n (p - 1)/p γ
     Source: Träff, Optimal, non-pipelined reduce-scatter and allreduce algorithms, 2024
 

@@ -132,21 +132,24 @@ def blocks_of(schedule: Schedule) -> int:
 def _steps(schedule: Schedule, rank: int, home: dict[int, int]) -> np.ndarray:
     """Return a table with a row for every step of a rank; strands side by side."""
     strands = schedule.program(rank)
-    table = np.zeros((max(map(len, strands), default=0), COLUMNS))
+    rows = [[0] * COLUMNS for _ in range(max(map(len, strands), default=0))]
     for strand in strands:
-        for row, step in zip(table, strand):
+        for row, step in zip(rows, strand):
             _add(row, step, rank, home)
+    table = np.array(rows, float).reshape(-1, COLUMNS)
     table[:, SENT:] /= blocks_of(schedule)
     return table
 
 
-def _add(row: np.ndarray, step: Step, rank: int, home: dict[int, int]) -> None:
+def _add(row: list[int], step: Step, rank: int, home: dict[int, int]) -> None:
     for op in step:
         if not isinstance(op, Local):
             far, receives = 2 * (home[op.peer] != home[rank]), not isinstance(op, Send)
             row[SENDS + receives + far] += 1
             row[SENT + receives + far] += len(op.blocks)
-    row[[FOLDED, COPIED]] += folded_and_copied(step)
+    folded, copied = folded_and_copied(step)
+    row[FOLDED] += folded
+    row[COPIED] += copied
 
 
 def folded_and_copied(step: Step) -> tuple[int, int]:

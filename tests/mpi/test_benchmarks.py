@@ -153,7 +153,9 @@ def test_command_with_chunks(comm, tmp_path):
         head, *results = lines
         assert "chunks of 1 KiB, 3 chunks in flight" in said
         assert (head["settings"]["chunk_bytes"], head["settings"]["window"]) == (1024, 3)
-        assert [line["ran"].get("chunk_bytes") for line in results] == [None, 1024, 1024, 1024]
+        ours = ["auto", *mpicoll.list_algorithms()["scan"]]
+        assert [line["algorithm"] for line in results] == ["native", *ours]
+        assert [line["ran"].get("chunk_bytes") for line in results] == [None, *(1024 for _ in ours)]
         lanes = {line["algorithm"]: line["ran"].get("lanes") for line in results}
         assert lanes["native"] is None and (lanes["linear"] == 4 or comm.size == 1)     # 4,000 bytes in chunks of 1,024
 

@@ -28,7 +28,7 @@ from ..selection.select import Overrides, choose
 
 COLUMNS = ("run", "machine", "p", "ranks_per_node", "gpu", "collective", "bytes", "median_us", "mpicoll")
 SAME = {"chain": "chain(k=1)"}  # how the measurements name an algorithm that the rules choose
-UNNAMED = {  # mpicoll's names of what the measurements have by their own alone: (collective, name)
+UNNAMED = {  # algorithms of rows whose column `mpicoll` is empty, by (collective, algorithm)
     ("allgather", "sparbit_over"): "sparbit",
     ("allreduce", "bine_bdw_remap_over"): "swing",
     ("bcast", "bine_lat_over"): "bine",

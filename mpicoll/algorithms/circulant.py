@@ -55,7 +55,7 @@ def reduce_scatter(p: int, rank: int) -> Steps:
 
 @algorithm("allgather", name="circulant")
 def allgather(p: int, rank: int) -> Strands:
-    """The blocks that a rank has double, up to one, until it has all: reduce_scatter's circulant reversed in time.
+    """Every round about doubles the blocks that a rank has: reduce_scatter's circulant reversed in time.
 
     Steps: lg(p)
     Bytes per rank: n * (p - 1) / p
@@ -87,13 +87,15 @@ def allreduce(p: int, rank: int) -> Strands:
 
 # -- segments one behind the other --------------------------------------------------------------------------
 
+PROVED = [over(range(1, 17), segments=(1, 3)), over((31, 33, 64), segments=(5,))]
+
 
 @lru_cache(maxsize=4096)
 def received(p: int, rank: int) -> tuple[int, ...]:
-    """Return which segment a rank receives in each of lg p rounds of a broadcast from rank 0, less the rounds before.
+    """Return which segment a rank receives in each of the lg p rounds of a turn, in a broadcast from rank 0.
 
-    In round i it comes from the rank skips[i] back, with the skips in ascending order. Negative: one of the lg p
-    segments of the rounds before.
+    In round i it comes from the rank skips[i] back, with the skips in ascending order. The next turn's numbers are
+    higher by lg p; a negative one is a segment of the turn before.
 
     >>> [received(5, rank) for rank in range(5)]
     [(-3, -1, -2), (0, -1, -2), (-3, 1, -1), (-2, -3, 2), (-1, -2, 0)]
@@ -128,9 +130,9 @@ def received(p: int, rank: int) -> tuple[int, ...]:
 
 
 def turns(p: int, segments: int) -> list[tuple[int, int]]:
-    """Return (number of the skip, segments of the rounds before) for every round of a broadcast.
+    """Return (index of the skip, what to add to the numbers of `received`) for every round of a broadcast.
 
-    The skips follow each other in turns of lg p rounds, so that the last round ends a turn.
+    A turn uses every skip once. The first turn is cut short where need be, so that the last round ends a turn.
 
     >>> turns(5, 3)
     [(1, -1), (2, -1), (0, 2), (1, 2), (2, 2)]
@@ -160,7 +162,7 @@ def arrivals(p: int, rank: int, segments: int) -> dict[int, int]:
     "reduce",
     name="circulant",
     blocks=lambda p, segments: segments,
-    grid=[over(range(1, 17), segments=(1, 3)), over((31, 33, 64), segments=(5,))],
+    grid=PROVED,
 )
 def reduce(p: int, rank: int, *, segments: Fanout = 8) -> Steps:
     """Every rank sends a segment on and folds another in every round: bcast's circulant reversed in time.
@@ -188,7 +190,7 @@ def reduce(p: int, rank: int, *, segments: Fanout = 8) -> Steps:
     "bcast",
     name="circulant",
     blocks=lambda p, segments: segments,
-    grid=[over(range(1, 17), segments=(1, 3)), over((31, 33, 64), segments=(5,))],
+    grid=PROVED,
 )
 def bcast(p: int, rank: int, *, segments: Fanout = 8) -> Strands:
     """Every rank receives a segment and sends another in every round, in the least rounds that there can be, for any p.

@@ -1,9 +1,11 @@
 """Reduce: everybody's vectors combined, at the root."""
 
+from collections.abc import Sequence
 from math import lcm
 
 from ..schedules.blocks import offsets, power_of_two_floor, sizes
-from ..schedules.combinators import Layer, embed, parallel, then
+from ..schedules.collectives import Block
+from ..schedules.combinators import Layer, Program, embed, parallel, then
 from ..schedules.grids import over
 from ..schedules.grouping import Partition, dealt, in_order, leaders, uneven
 from ..schedules.ir import RecvReduce, Send, Steps, Strands
@@ -171,13 +173,16 @@ def rabenseifner(p: int, rank: int) -> Strands:
     >>> [len(step[0].blocks) for step in rabenseifner(8, 0)[0]]
     [4, 2, 1, 1, 2, 4]
     """
-    q = power_of_two_floor(p)
-    everything, paired = tuple(range(q)), 2 * (p - q)
+    return folded(_halve_and_gather, p, rank, range(power_of_two_floor(p)))
+
+
+def folded(core: Program, p: int, rank: int, blocks: Sequence[Block]) -> Strands:
+    """Run a power-of-two reduce on any p: an extra rank hands its vector to the one before, and is done."""
+    paired = 2 * (p - power_of_two_floor(p))
     if rank < paired and rank % 2:
-        return then([Send(rank - 1, everything)])
-    first = [RecvReduce(rank + 1, everything)] if rank < paired else []
-    ranks = [*range(0, paired, 2), *range(paired, p)]
-    return then(first, embed(_halve_and_gather, ranks, rank))
+        return then([Send(rank - 1, tuple(blocks))])
+    first = [RecvReduce(rank + 1, tuple(blocks))] if rank < paired else []
+    return then(first, embed(core, [*range(0, paired, 2), *range(paired, p)], rank))
 
 
 def _halve_and_gather(p: int, rank: int) -> Strands:

@@ -47,7 +47,7 @@ def dual_root(p: int, rank: int) -> Strands:
 
 
 def rails(groups: Partition) -> list[list[int]]:
-    """Return the ranks of every rail: the first ranks of all groups, the second ones … as many as each group has."""
+    """Return the ranks of every rail: all groups' first ranks, their second ranks … while all have one."""
     return [[group[i] for group in groups] for i in range(min(map(len, groups)))]
 
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from ..schedules.blocks import power_of_two_floor, powers_of_two
-from ..schedules.combinators import embed, fold, mirror, then
-from ..schedules.grouping import itself
+from ..schedules.combinators import fold, mirror, then
 from ..schedules.ir import RecvReduce, Send, Steps, Strands, strands
 from ..schedules.registry import algorithm
-from .reduce_scatter import folded
+from . import reduce as reducing
+from . import reduce_scatter as scattering
 
 
 def distances(p: int) -> list[int]:
@@ -31,7 +31,7 @@ def peer(p: int, rank: int, distance: int) -> int:
 
 @lru_cache(maxsize=256)
 def offsets(far: tuple[int, ...]) -> tuple[int, ...]:
-    """Return how far on those ranks are that an even rank reaches through peers at these distances; odd ones, back.
+    """Return how far the ranks are that `reach` names for an even rank; for an odd one they are as far back.
 
     >>> offsets((-1, 3))
     (0, 3, -1, -4)
@@ -43,7 +43,7 @@ def offsets(far: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def reach(p: int, rank: int, far: Sequence[int]) -> list[int]:
-    """Return the ranks that one reaches through peers at these distances, one after the other.
+    """Return the ranks that a rank reaches by steps to peers at these distances, in this order, each taken or not.
 
     >>> reach(8, 0, (-1, 3)), reach(8, 3, (-1, 3))
     ([0, 3, 7, 4], [3, 0, 4, 7])
@@ -89,7 +89,7 @@ def reduce_scatter(p: int, rank: int) -> Strands:
     >>> [(op.peer, op.blocks) for step in reduce_scatter(8, 0)[0] for op in step if isinstance(op, Send)]
     [(1, (1, 2, 5, 6)), (7, (4, 7)), (3, (3,))]
     """
-    return folded(core, p, rank)
+    return scattering.folded(core, p, rank)
 
 
 @algorithm("allgather", name="swing")
@@ -106,7 +106,7 @@ def allgather(p: int, rank: int) -> Strands:
     >>> [op.blocks for step in allgather(8, 0)[0] for op in step if isinstance(op, Send)]
     [(0,), (0, 3), (0, 3, 4, 7)]
     """
-    return mirror(folded(core, p, rank))
+    return mirror(scattering.folded(core, p, rank))
 
 
 @algorithm("allreduce", name="swing", blocks=power_of_two_floor, divides_at_owner=True)
@@ -129,8 +129,8 @@ def allreduce(p: int, rank: int) -> Strands:
 
 
 def _bine(p: int, rank: int) -> Steps:
-    """Yield the power-of-two core of reduce: what bcast hands down a Bine tree comes up it."""
-    holders, mine = [0], []  # in bcast: who has the vector, and the (sender, receiver) pairs that the rank is of
+    """Yield the reduce of a power of two: the messages of a broadcast down a Bine tree, reversed in time."""
+    holders, mine = [0], []  # of the broadcast: who has the vector, and this rank's (sender, receiver) pairs
     for distance in reversed(distances(p)):
         pairs = [(holder, peer(p, holder, distance)) for holder in holders]
         mine += [pair for pair in pairs if rank in pair]
@@ -152,11 +152,7 @@ def reduce(p: int, rank: int) -> Strands:
     >>> [[op.peer for op in step] for step in reduce(8, 0)[0]]
     [[1], [7], [3]]
     """
-    paired = 2 * (p - power_of_two_floor(p))
-    if rank < paired and rank % 2:
-        return then([Send(rank - 1, (0,))])
-    first = [RecvReduce(rank + 1, (0,), "left")] if rank < paired else []
-    return then(first, embed(_bine, [*range(0, paired, 2), *range(paired, p)], rank, itself))
+    return reducing.folded(_bine, p, rank, (0,))
 
 
 @algorithm("bcast", name="bine")

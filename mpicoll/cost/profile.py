@@ -91,9 +91,9 @@ def load(collective: str, spec: str, p: int, nodes: Partition, commutative: bool
 
 def _goes_back(schedule: Schedule) -> bool:
     """Return whether a rank receives from one that it has sent to in a step before, as up a tree and down again."""
-    for rank in range(schedule.p):
+    for strand in (strand for rank in range(schedule.p) for strand in schedule.program(rank)):
         sent: set[int] = set()
-        for step in schedule.program(rank)[0]:
+        for step in strand:
             if any(isinstance(op, Recv | RecvReduce) and op.peer in sent for op in step):
                 return True
             sent |= {op.peer for op in step if isinstance(op, Send)}

@@ -27,7 +27,7 @@ def two_roots(p: int) -> Sequence[int]:
 class Grid:
     """Choices of parameters that are proved on every p in `ranks`: all combinations of the values given for each.
 
-    Of a `paired` grid every value is proved, each beside one value of every other parameter, which changes with p.
+    In a `paired` grid every value is proved beside one value of each other parameter only; which one changes with p.
     """
 
     values: dict[str, Values]
@@ -39,12 +39,13 @@ class Grid:
         """Yield the choices at p ranks; values, or one of them, may be functions of p."""
         if p in self.ranks:
             columns = [values(p) if callable(values) else values for values in self.values.values()]
-            for row in self._paired(columns, p) if self.paired else product(*columns):
+            for row in _pairs(columns, p) if self.paired else product(*columns):
                 yield {name: x(p) if callable(x) else x for name, x in zip(self.values, row, strict=True)}
 
-    def _paired(self, columns: Sequence[Sequence[Any]], p: int) -> Iterator[tuple[Any, ...]]:
-        for i in range(max(map(len, columns))):
-            yield tuple(column[(i + j * p) % len(column)] for j, column in enumerate(columns))
+
+def _pairs(columns: Sequence[Sequence[Any]], p: int) -> Iterator[tuple[Any, ...]]:
+    for i in range(max(map(len, columns)) if all(columns) else 0):
+        yield tuple(column[(i + j * p) % len(column)] for j, column in enumerate(columns))
 
 
 def over(
@@ -58,7 +59,7 @@ def over(
 
     All values of a parameter, or one, may be a function of p.
 
-    >>> [list(over(paired=True, k=(2, 3, 8), groups=(4, 5)).rows(p)) for p in (6, 7)][0]
+    >>> list(over(paired=True, k=(2, 3, 8), groups=(4, 5)).rows(6))
     [{'k': 2, 'groups': 4}, {'k': 3, 'groups': 5}, {'k': 8, 'groups': 4}]
     """
     return Grid(values, ranks, roots, paired)

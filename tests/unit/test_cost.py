@@ -370,6 +370,6 @@ def test_an_algorithm_that_does_not_suit_costs_nothing_finite():
     assert choices.predicted(cell, "neighbor_exchange", PLAIN) == float("inf")
 
 
-def test_where_sums_come_up_and_go_down_the_steps_of_other_ranks_come_between():
+def test_a_scan_waits_for_other_ranks_where_sums_go_up_a_tree_and_down():
     assert profile("scan", "tree", 13).waits and profile("exscan", "tree", 13).waits
     assert not profile("scan", "linear", 13).waits and not profile("scan", "recursive_doubling", 13).waits

@@ -210,7 +210,7 @@ def test_a_paired_grid_has_every_value_and_other_pairs_at_other_p():
     assert all({inner for inner, _ in some} == {*"abc"} and {y for _, y in some} == {*"xyz"} for some in pairs.values())
     assert len(set().union(*pairs.values())) == 9
     assert {row["k"] for row in grid.rows(5)} == {2, 3}
-    assert not list(grid.rows(9))
+    assert not list(grid.rows(9)) and not list(over(paired=True, k=()).rows(9))
 
 
 def test_rows_of_other_ranks_are_none():

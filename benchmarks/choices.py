@@ -2,6 +2,7 @@
 
     python -m mpicoll.benchmarks.choices FILE            # FILE: rows of algorithms' times, for columns see COLUMNS
     python -m mpicoll.benchmarks.choices FILE --fit      # and fit a network for each machine, on a fifth of its cells
+    python -m mpicoll.benchmarks.choices FILE --beside swing,rabenseifner   # the time of the second over the first's
 
 A cell is a run, a collective and a size. Regret is the time of the algorithm chosen by that of the fastest one
 measured; only what was measured can be chosen. Where the rules' choice was not measured, the cell is left out of both.
@@ -59,9 +60,16 @@ Cells = dict[Cell, dict[str, float]]  # µs by algorithm
 @click.command(short_help="Regret of what auto would choose on clusters that others measured.")
 @click.argument("file", type=click.File(encoding="utf-8"))
 @click.option("--fit", is_flag=True, help="Fit a network for each machine, print it, and go by it.")
-def main(file: Iterable[str], fit: bool) -> None:
+@click.option("--beside", metavar="A,B", help="Print the time of B over that of A instead, where both were measured.")
+def main(file: Iterable[str], fit: bool, beside: str | None) -> None:
     """Print the regret of the fixed rules and of the model on the measurements of FILE."""
     cells = read(file)
+    if beside is not None:
+        first, comma, second = beside.partition(",")
+        if not (first and comma and second):
+            raise click.BadParameter("it must be two algorithms, such as swing,rabenseifner", param_hint="--beside")
+        _compare(cells, first, second)
+        return
     click.echo(f"{'machine':<16}{'by':<10}{'cells':>6}{'mean':>8}{'p90':>8}{'worst':>8}{'within 10 %':>13}")
     every: dict[str, list[float]] = defaultdict(list)
     for machine in sorted({cell.machine for cell in cells}):
@@ -82,6 +90,17 @@ def main(file: Iterable[str], fit: bool) -> None:
             click.echo(json.dumps(content(net)))
     for name, regret in every.items():
         _print("all", name, regret)
+
+
+def _compare(cells: Cells, first: str, second: str) -> None:
+    """Print the second's time over the first's for every machine and collective: geometric mean, least and most."""
+    ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for cell, times in cells.items():
+        if first in times and second in times:
+            ratios[cell.machine, cell.collective].append(times[second] / times[first])
+    for (machine, collective), own in sorted(ratios.items()):
+        mean = np.exp(np.log(own).mean())
+        click.echo(f"{machine} {collective}: {mean:.2f} ({min(own):.2f} to {max(own):.2f}) in {len(own)} cells")
 
 
 def read(file: Iterable[str]) -> Cells:

@@ -373,3 +373,14 @@ def test_an_algorithm_that_does_not_suit_costs_nothing_finite():
 def test_a_scan_waits_for_other_ranks_where_sums_go_up_a_tree_and_down():
     assert profile("scan", "tree", 13).waits and profile("exscan", "tree", 13).waits
     assert not profile("scan", "linear", 13).waits and not profile("scan", "recursive_doubling", 13).waits
+
+
+def test_choices_compare_two_algorithms_by_names_that_measurements_lack(tmp_path):
+    rows = [",".join((*choices.COLUMNS, "algorithm"))]
+    for us, own, theirs in ((10, "", "bine_lat_over"), (15, "binomial", "binomial_ompi"), (9, "", "of no name here")):
+        rows.append(f"a,leonardo,8,1,0,bcast,1024,{us},{own},{theirs}")
+    file = tmp_path / "times.csv"
+    file.write_text("\n".join(rows))
+    done = CliRunner().invoke(choices.main, [str(file), "--beside", "bine,binomial"])
+    assert (done.exit_code, done.output) == (0, "leonardo bcast: 1.50 (1.50 to 1.50) in 1 cells\n")
+    assert "two algorithms" in CliRunner().invoke(choices.main, [str(file), "--beside", "bine"]).output

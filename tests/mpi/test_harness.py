@@ -41,3 +41,8 @@ def test_agreement_gives_up_in_time(comm):
     comm.Barrier()
     comm.Send(bytearray(1), dest=(comm.rank - 1) % comm.size)
     silent.Wait()
+
+
+def test_ranks_share_no_directory_that_pytest_tidies(comm, tmp_path_factory):
+    roots = comm.allgather(str(tmp_path_factory.getbasetemp().parent))
+    assert len(set(roots)) == comm.size

@@ -18,10 +18,13 @@ import faulthandler
 import hashlib
 import math
 import os
+import shutil
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 from _pytest.runner import runtestprotocol
@@ -52,7 +55,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def install(config: pytest.Config) -> None:
     """Registers the harness, after the terminal reporter, which it silences everywhere but on rank 0."""
     config.option.with_mpi = True      # pytest-mpi's own switch
+    keep_apart(config)
     config.pluginmanager.register(Harness(config), PLUGIN)
+
+
+def keep_apart(config: pytest.Config) -> None:
+    """Gives this rank a root for pytest's temporary directories: where ranks share one, they tidy it at the same time,
+    and one fails on a link that another has just removed."""
+    root = tempfile.mkdtemp(prefix="pytest-of-")
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = root
+    config.add_cleanup(partial(shutil.rmtree, root, ignore_errors=True))
 
 
 @pytest.fixture

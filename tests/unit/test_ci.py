@@ -75,6 +75,27 @@ def test_a_step_beyond_its_limit_is_killed_and_fails(steps):
     assert slow.process.poll() is not None
 
 
+def test_what_pip_knows_of_packages_is_handed_to_uv(steps):
+    listed = ":env:.timeout='9'\n:env:.find-links='/wheels'\nglobal.index-url='https://here/simple'\n"
+    assert steps.uv_settings(listed + "install.constraint='/a /b'\n") == {
+        "UV_INDEX_STRATEGY": "unsafe-best-match", "UV_FIND_LINKS": "/wheels", "UV_CONSTRAINT": "/a /b",
+        "UV_DEFAULT_INDEX": "https://here/simple",
+    }  # fmt: skip
+
+
+def test_an_environment_that_uv_cannot_make_is_made_by_pip(steps, monkeypatch, tmp_path):
+    monkeypatch.setattr(steps, "uv", lambda: {"UV": "/nowhere/uv"})
+    make = tmp_path / "make"
+    make.write_text('#!/bin/sh\necho "UV=$UV with $UV_CONSTRAINT"\ntest -z "$UV"\n')
+    make.chmod(0o755)
+    for each in steps.environments():
+        if each.name != "env-newest":   # its commands are no make
+            path = f"{tmp_path}:{os.environ['PATH']}"
+            done = subprocess.run(each.command, env={**each.environment, "PATH": path}, capture_output=True, text=True)
+            lowest = str(run.ROOT / "tests" / "lowest.txt") * (each.name == "env-oldest")
+            assert done.stdout == f"UV=/nowhere/uv with {lowest}\nUV= with {lowest}\n"
+
+
 def test_steps_name_files_that_exist(steps, monkeypatch):
     """Options of tests/run.py in the commands of steps are ones that it takes."""
     monkeypatch.setattr(steps, "tools_changed", lambda: False)

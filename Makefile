@@ -39,6 +39,9 @@ TORCH_SUITE_ARGS ?=
 FULL_ARGS ?=
 MAX_RANKS ?= 64
 
+# With it each of thousands of processes compiles all modules that it imports, which takes half of its time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help env torch-env bench train train-torch bench-full bench-cluster test test-full test-torch test-apps soak verify docs site lint clean distclean
 

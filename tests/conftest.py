@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -40,6 +41,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(partial(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True))
     if config.option.results and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Results(config.option.results))
+
+
+def pytest_collection_finish() -> None:
+    """Lets gc.collect() pass over the thousands of tests and all modules: it is called in many tests."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -182,7 +182,7 @@ def test_told():
 
 
 @pytest.mark.parametrize("entry", REDUCING)
-@pytest.mark.parametrize("p", [2, 3, 5, FEW, 13])
+@pytest.mark.parametrize("p", [2, 3, 5, *(pytest.param(p, marks=pytest.mark.slow) for p in (FEW, 13))])
 def test_tables_fold_as_schedules_do(entry, p):
     """Every root and form, chunked and not, in place and not, averaged and not."""
     for made in schedules(entry, served(entry, p), {}):

@@ -145,11 +145,11 @@ def test_list_shows_every_algorithm_to_people():
 ])  # fmt: skip
 def test_list_takes_a_collective_by_any_name(words, listed):
     assert json.loads(good("list", *words, "--json")) == {"allreduce": listed["allreduce"]}
-    output = good("list", *words)
-    assert "\n rabenseifner " in output and "bcast\n" not in output
 
 
 def test_list_takes_an_algorithm(listed):
+    output = good("list", "MPI_Allreduce")
+    assert "\n rabenseifner " in output and "bcast\n" not in output
     assert [e["name"] for e in json.loads(good("list", "gatherv", "binomial", "--json"))["gatherv"]] == ["binomial"]
     output = good("list", "allreduce", "ring")
     assert "\n ring " in output and "\n naive " not in output

@@ -166,7 +166,7 @@ def units(dtype: np.dtype, exact: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("p", [2, 3, 8, 13, 64])
+@pytest.mark.parametrize("p", [2, 3, 8, pytest.param(13, marks=pytest.mark.slow), 64])
 def test_the_error_does_not_grow_with_the_ranks(dtype, p):
     """Half a unit in the last place, and what p sums in float32 are off by."""
     n = 700

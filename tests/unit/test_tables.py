@@ -22,7 +22,7 @@ from mpicoll.schedules.registry import registered
 from mpicoll.schedules.schedule import Schedule, schedule
 
 AVERAGED = ("reduce", "reduce_scatter", "allreduce")
-MANY = 400  # mutants of an algorithm's tables
+MANY, QUICK = 400, 80    # mutants of an algorithm's tables
 
 
 def small_cases(made):
@@ -65,7 +65,7 @@ def check_mutant(made, case, in_place, plans, rank, what, broken):
 def test_every_mutant_is_caught(entry, p, pytestconfig):
     """Any number of any table, rows dropped, segments swapped, chunks dropped, lanes laid on each other.
 
-    For more than two ranks MANY of them; `tests/run.py --draw` draws others.
+    For more than two ranks MANY of them, QUICK of them with --quick; `tests/run.py --draw` draws others.
     """
     every = []
     for made in schedules(entry, p):
@@ -79,16 +79,19 @@ def test_every_mutant_is_caught(entry, p, pytestconfig):
                         every += [(made, case, in_place, plans, rank, *mutant) for mutant in mutants]
     assert len(every) > 10 * p or not entry.serves(p)
     draw = random.Random(f"{pytestconfig.option.sample_seed} {entry.title} {p}")
-    for mutant in every if p == 2 else draw.sample(every, min(MANY, len(every))):
+    quick = pytestconfig.option.quick
+    most = QUICK if quick else len(every) if p == 2 else MANY
+    for mutant in draw.sample(every, min(most, len(every))):
         check_mutant(*mutant)
 
 
 @pytest.mark.parametrize("entry", EVERY)
-def test_a_few_mutants_at_larger_p(entry):
-    """Of its defaults and of some of its choices."""
+def test_a_few_mutants_at_larger_p(entry, pytestconfig):
+    """Of its defaults and of some of its choices, with --quick of one."""
     draw, p = random.Random(entry.title), served(entry, 7)
     choices = [made for made in schedules(entry, p) if made.root in (0, p - 1)]
-    for made in [Schedule(entry, p), *draw.sample(choices, min(4, len(choices)))]:
+    few = 1 if pytestconfig.option.quick else 4
+    for made in [Schedule(entry, p), *draw.sample(choices, min(few, len(choices)))][-few:]:
         case = small_cases(made)[-1]
         for in_place in in_place_forms(made):
             plans = lower_all(made, case, in_place)

@@ -8,13 +8,14 @@ from typing import Any
 import click
 import numpy as np
 
+from mpicoll.cli.sizes import format_size, parse_sizes
+
 from ..cli.group import alone, asking, console
 from ..cli.names import canonical
 from ..cost.network import network
 from ..schedules.grouping import by_blocks
 from ..selection.modelled import costs, modelled_rules, ranking
 from ..selection.rules import UNKNOWN_TO_ALL
-from .command.sizes import format_size, parse_sizes
 
 BEST = 3  # choices that are listed for a size
 

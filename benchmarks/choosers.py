@@ -23,6 +23,7 @@ from rich.table import Table
 
 import mpicoll
 from mpicoll.cli.group import asking
+from mpicoll.cli.sizes import format_size, parse_sizes
 from mpicoll.selection.learning import MOST, TIMED, UNTIMED
 from mpicoll.selection.select import ANY, Choice
 from mpicoll.selection.settings import NONE
@@ -32,7 +33,6 @@ from .cases.patterns import Shape
 from .command.checks import listed, positive
 from .command.console import console
 from .command.results_file import write_lines
-from .command.sizes import format_size, parse_sizes
 from .command.spmd import WRONG, SpmdCommand
 from .measure.garbage import collection_off
 from .measure.stats import geometric_mean, ratio

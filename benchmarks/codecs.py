@@ -16,13 +16,13 @@ import numpy as np
 from rich.table import Table
 
 from mpicoll.cli.group import OneLineCommand, asking
+from mpicoll.cli.sizes import format_size, parse_sizes
 from mpicoll.compression import parse
 from mpicoll.kernels import reduce
 
 from .command.checks import listed, positive
 from .command.console import console
 from .command.results_file import write_lines
-from .command.sizes import format_size, parse_sizes
 from .measure.one_process import interleaved
 from .measure.stats import Estimate, estimate
 
@@ -56,10 +56,10 @@ def codecs(codecs: str, sizes: str, seconds: float, path: Path | None) -> None:
             parse(name)
         asked = [(name, size) for name in names for size in parse_sizes(sizes)]
         positive("--seconds", seconds)
-    found = [timed(name, size, seconds / len(asked)) for name, size in asked]
-    console().print(table(found))
+    speeds = [timed(name, size, seconds / len(asked)) for name, size in asked]
+    console().print(table(speeds))
     if path:
-        write_lines(path, found)
+        write_lines(path, speeds)
 
 
 def timed(name: str, nbytes: int, seconds: float) -> Speed:
@@ -67,7 +67,7 @@ def timed(name: str, nbytes: int, seconds: float) -> Speed:
     codec, n = parse(name), max(1, nbytes // 4)
     x = np.random.default_rng(1).standard_normal(n).astype(np.float32)
     codes, back, copied, params = codec.encode(x), np.empty_like(x), np.empty_like(x), codec.params()
-    at, to, of, words = (each.ctypes.data for each in (codes, back, x, params))
+    at, to, of, words = (array.ctypes.data for array in (codes, back, x, params))
     encode, decode = codec.addresses
     works = (
         lambda: reduce.call(encode, at, of, words, n),
@@ -82,13 +82,13 @@ def timed(name: str, nbytes: int, seconds: float) -> Speed:
 
 def table(speeds: list[Speed]) -> Table:
     """Return a row for each codec and size."""
-    made = Table(title="GB/s of float32", title_justify="left")
+    rich_table = Table(title="GB/s of float32", title_justify="left")
     for name in ("size", "codec", "bytes a byte", "encode", "decode", "copy", "error / bound"):
-        made.add_column(name, justify="left" if name == "codec" else "right")
+        rich_table.add_column(name, justify="left" if name == "codec" else "right")
     for s in speeds:
-        rates = (f"{each.median / 1e9:.1f}" for each in (s.encode, s.decode, s.copy))
-        made.add_row(format_size(s.size), s.codec, f"{s.share:.3f}", *rates, f"{s.worst:.4f}")
-    return made
+        rates = (f"{rate.median / 1e9:.1f}" for rate in (s.encode, s.decode, s.copy))
+        rich_table.add_row(format_size(s.size), s.codec, f"{s.share:.3f}", *rates, f"{s.worst:.4f}")
+    return rich_table
 
 
 if __name__ == "__main__":

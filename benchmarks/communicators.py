@@ -53,18 +53,18 @@ def communicators(splits: int, path: Path | None) -> None:
     """Time making communicators on these ranks."""
     with asking():
         positive("--splits", splits)
-    found = made(splits)
+    result = measure(splits)
     if MPI.COMM_WORLD.rank == 0:
         console().print(
-            f"{found.ranks} ranks: MPI's Dup {found.dup_us:,.0f} µs, that and a Comm {found.comm_us:,.0f} µs; {splits} "
-            f"Splits of all ranks, freed: the first {found.first_us:,.0f} µs each, the last {found.last_us:,.0f} µs; "
-            f"memory grew by {found.grown_kib:,.0f} KiB"
+            f"{result.ranks} ranks: MPI's Dup {result.dup_us:,.0f} µs, that and a Comm {result.comm_us:,.0f} µs; "
+            f"{splits} Splits of all ranks, freed: the first {result.first_us:,.0f} µs each, the last "
+            f"{result.last_us:,.0f} µs; memory grew by {result.grown_kib:,.0f} KiB"
         )
         if path:
-            write_lines(path, [found])
+            write_lines(path, [result])
 
 
-def made(splits: int) -> Made:
+def measure(splits: int) -> Made:
     """Make communicators of all ranks and time it. Collective."""
     world = MPI.Intracomm(MPI.COMM_WORLD)
     ours = mpicoll.Comm(world)

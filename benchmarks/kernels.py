@@ -20,6 +20,7 @@ import numpy as np
 from rich.table import Table
 
 from mpicoll.cli.group import OneLineCommand, asking
+from mpicoll.cli.sizes import format_size, parse_sizes
 from mpicoll.engines.kernel_args import EVERYWHERE, KernelArgs
 from mpicoll.engines.local_ops import Tables, finish_step
 from mpicoll.kernels import lowp, reduce
@@ -30,7 +31,6 @@ from .cases.contents import DTYPES, OPERATORS, contributed, dtype_of
 from .command.checks import listed, positive
 from .command.console import console
 from .command.results_file import write_lines
-from .command.sizes import format_size, parse_sizes
 from .measure.one_process import interleaved
 from .measure.stats import Estimate, Ratio, estimate, ratio
 from .results.text import spread
@@ -72,11 +72,11 @@ def kernels(ops: str, dtypes: str, sizes: str, operands: str, seconds: float, pa
         for _, dtype in wanted:
             dtype_of(dtype)  # whether it is there
     asked = [(*pair, size, k) for pair in wanted for size in bytes_ for k in several]
-    screen, each = console(), seconds / len(asked)
-    found = [timed(*one, each) for one in asked]
-    screen.print(table(found))
+    screen, share = console(), seconds / len(asked)
+    speeds = [timed(*case, share) for case in asked]
+    screen.print(table(speeds))
     if path:
-        write_lines(path, found)
+        write_lines(path, speeds)
 
 
 def _several(word: str) -> int:
@@ -154,14 +154,14 @@ def _fold(work: KernelArgs, into: np.ndarray, others: list[np.ndarray]) -> Calla
 
 def table(speeds: list[Speed]) -> Table:
     """GB/s of each, and how many times as fast as NumPy the kernel is."""
-    made = Table(title="GB/s, in place; ratio: NumPy's time over the kernel's", title_justify="left")
+    rich_table = Table(title="GB/s, in place; ratio: NumPy's time over the kernel's", title_justify="left")
     for name in ("size", "op", "dtype", "operands", "kernel", "NumPy", "copy", "ratio", "[95 %]", "verdict"):
-        made.add_column(name, justify="left" if name in ("op", "dtype", "verdict") else "right")
+        rich_table.add_column(name, justify="left" if name in ("op", "dtype", "verdict") else "right")
     for s in speeds:
-        rates = (f"{each.median / 1e9:.1f}" for each in (s.kernel, s.numpy, s.copy))
-        made.add_row(format_size(s.size), s.op, s.dtype, str(s.operands), *rates, f"{s.ratio.median:.2f}",
-                     spread(s.ratio, "{:.2f}".format), s.ratio.verdict)
-    return made
+        rates = (f"{rate.median / 1e9:.1f}" for rate in (s.kernel, s.numpy, s.copy))
+        rich_table.add_row(format_size(s.size), s.op, s.dtype, str(s.operands), *rates, f"{s.ratio.median:.2f}",
+                           spread(s.ratio, "{:.2f}".format), s.ratio.verdict)
+    return rich_table
 
 
 if __name__ == "__main__":

@@ -104,11 +104,11 @@ def directory(python: Path | None = None) -> Path:
 def executable(name: str, python: Path | None = None) -> str:
     """`name` from the environment of a Python, else from PATH. Raises LaunchError."""
     beside = directory(python) / name
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if found is None:
+    path = str(beside) if beside.exists() else shutil.which(name)
+    if path is None:
         advice = "; install one MPI, for instance `pip install mpich`" if name == "mpiexec" else ""
         raise LaunchError(f"{name}: neither in {directory(python)} nor on PATH{advice}")
-    return found
+    return path
 
 
 def program(name: str, python: Path | None = None) -> str:
@@ -124,13 +124,13 @@ def program(name: str, python: Path | None = None) -> str:
 def flavour(python: Path | None = None) -> str:
     """Return which MPI the launcher belongs to: "mpich", "openmpi" or "intel". Raises LaunchError."""
     command = executable("mpiexec", python)
-    said = subprocess.run([command, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+    done = subprocess.run([command, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           timeout=60, env=os.environ | ENVIRONMENT["openmpi"])
     for name, signature in SIGNATURES.items():
-        if signature in said.stdout + said.stderr:
+        if signature in done.stdout + done.stderr:
             return name
     raise LaunchError(f"{command} --version names no MPI known here ({', '.join(SIGNATURES)}): "
-                      f"{(said.stdout + said.stderr)[:200]!r}")
+                      f"{(done.stdout + done.stderr)[:200]!r}")
 
 
 def command(ranks: int, arguments: Sequence[str], python: Path | None = None,
@@ -199,8 +199,8 @@ def labels(label: str, env: Mapping[str, str] = os.environ) -> dict[str, str]:
 def kill_labelled(label: str) -> None:
     """End what a launch left behind: a launcher puts its ranks into process groups of their own."""
     deadline = time.monotonic() + KILL_AFTER
-    while (found := labelled(label)) and time.monotonic() < deadline:  # one may start another meanwhile
-        for pid in found:
+    while (pids := labelled(label)) and time.monotonic() < deadline:  # one may start another meanwhile
+        for pid in pids:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(POLL)
@@ -208,13 +208,13 @@ def kill_labelled(label: str) -> None:
 
 def labelled(label: str) -> list[int]:
     """Return the processes that a launch started, directly or by others, and that still run."""
-    found = []
+    pids = []
     for directory in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (directory / "environ").read_bytes().split(b"\0")
             if any(word.startswith(f"{LABELS}=".encode()) and label.encode() in word for word in words):
-                found.append(int(directory.name))
-    return found
+                pids.append(int(directory.name))
+    return pids
 
 
 def _until_gone(label: str) -> None:

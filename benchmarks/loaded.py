@@ -61,16 +61,16 @@ def stream(comm: MPI.Intracomm, on: MPI.Intracomm, array: np.ndarray, calls: int
 def streams(comm: MPI.Intracomm, nbytes: int, calls: int, rounds: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the seconds of a call in each stream, native and ours, which take turns in going first."""
     native, ours = MPI.Intracomm(comm).Dup(), mpicoll.Comm(MPI.Intracomm(comm).Dup())
-    array, found = np.ones(nbytes // 4, np.float32), np.zeros((2, rounds))
+    array, seconds = np.ones(nbytes // 4, np.float32), np.zeros((2, rounds))
     contenders = [(0, native), (1, ours)]
     for _, on in contenders:
         stream(comm, on, array, WARM_UP)
     for i in range(rounds):
         for which, on in contenders if i % 2 else reversed(contenders):
-            found[which, i] = stream(comm, on, array, calls)
+            seconds[which, i] = stream(comm, on, array, calls)
     native.Free()
     ours.Free()
-    return found[0], found[1]
+    return seconds[0], seconds[1]
 
 
 @click.command(cls=OneLineCommand)
@@ -88,9 +88,9 @@ def main(numbers: tuple[int, ...], nbytes: int, calls: int, rounds: int) -> None
     for number in numbers:
         with busy(number if comm.rank == 0 else 0):
             native, ours = streams(comm, nbytes, calls, rounds)
-        told = [np.median(native), native.mean(), np.median(ours), ours.mean()]
-        shares = [told[2] / told[0], told[3] / told[1]]
-        table.add_row(str(number), *(f"{1e6 * each:.1f}" for each in told), *(f"{each:.2g}" for each in shares))
+        times = [np.median(native), native.mean(), np.median(ours), ours.mean()]
+        shares = [times[2] / times[0], times[3] / times[1]]
+        table.add_row(str(number), *(f"{1e6 * value:.1f}" for value in times), *(f"{value:.2g}" for value in shares))
     if comm.rank == 0:
         console().print(table)
 

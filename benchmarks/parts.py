@@ -83,10 +83,10 @@ def parts(names: str, seconds: float, starts: int, path: Path | None) -> None:
             raise ValueError(f"no method with buffers is called {unknown[0]!r}; there is {', '.join(methods.METHODS)}")
         if MPI.COMM_WORLD.size > 1:
             raise ValueError("this is timed on one rank: start it without mpiexec")
-    found = [part for name in wanted for part in timed(name, seconds / len(wanted))] + list(starting(starts))
-    console().print(table(found))
+    rows = [part for name in wanted for part in timed(name, seconds / len(wanted))] + list(starting(starts))
+    console().print(table(rows))
     if path:
-        write_lines(path, found)
+        write_lines(path, rows)
 
 
 def timed(name: str, seconds: float) -> Iterator[Part]:
@@ -100,7 +100,7 @@ def timed(name: str, seconds: float) -> Iterator[Part]:
     works: dict[tuple[str, str], Callable[[], Any]] = {}
     send, recv, root = (*arguments, 0)[:3] if len(arguments) > 1 else (None, *arguments, 0)
     invocation = Invocation(method, send, recv, op, root)
-    fast_path: list[Any] = [each for comm in three if not (each := comm._open().fast_path).closed]
+    fast_path: list[Any] = [candidate for comm in three if not (candidate := comm._open().fast_path).closed]
     if fast_path:
         fast_path[1].table.rows[:, entry.NEEDED] = NEVER
         fast_path[2].close()
@@ -153,21 +153,21 @@ def _long(comm: Any, invocation: Invocation) -> dict[str, Callable[[], Any]]:
 def starting(processes: int) -> Iterator[Part]:
     """Yield what comes before the first call, and that call, each the median of some processes."""
     command = [sys.executable, "-c", START]
-    told = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(processes + 1)]
-    times = [list(map(float, each.split())) for each in told[1:]]  # the first may have had to compile
+    outputs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(processes + 1)]
+    times = [list(map(float, output.split())) for output in outputs[1:]]  # the first may have had to compile
     for part, seconds in zip(STARTING, zip(*times), strict=True):
         yield Part("", "starting", part, estimate(seconds))
 
 
-def table(found: list[Part]) -> Table:
+def table(rows: list[Part]) -> Table:
     """Parts in the order in which they come."""
-    made = Table(title="what a call costs on one rank, and what comes before the first", title_justify="left")
+    rich_table = Table(title="what a call costs on one rank, and what comes before the first", title_justify="left")
     for name in ("method", "way", "part", "µs", "[95 %]"):
-        made.add_column(name, justify="left" if name in ("method", "way", "part") else "right")
+        rich_table.add_column(name, justify="left" if name in ("method", "way", "part") else "right")
     before = ("", "")
-    for part in found:
+    for part in rows:
         method, way = part.method, part.way
-        made.add_row(
+        rich_table.add_row(
             "" if method == before[0] else method,
             "" if (method, way) == before else way,
             part.part,
@@ -175,7 +175,7 @@ def table(found: list[Part]) -> Table:
             spread(part.seconds, microseconds),
         )
         before = method, way
-    return made
+    return rich_table
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from mpi4py import MPI
 from rich.table import Table
 
 from mpicoll.cli.group import OneLineCommand, asking
+from mpicoll.cli.sizes import parse_size
 from mpicoll.plans.lowering import lower
 from mpicoll.plans.rolled import rolled
 from mpicoll.schedules.registry import parse_spec
@@ -32,7 +33,6 @@ from mpicoll.schedules.schedule import schedule
 from .command.checks import listed, positive
 from .command.console import console
 from .command.results_file import write_lines
-from .command.sizes import parse_size
 
 NAME = "mpicoll.benchmarks.scale"
 USUAL = (
@@ -96,9 +96,9 @@ def scale(ranks: str, algorithms: str, size: str, starts: int, path: Path | None
         for p in numbers:
             positive("--ranks", p)
             schedule("barrier", "dissemination", p)  # refuses what no machine has
-    found = [lowered(collective, algorithm, p, nbytes) for collective, algorithm in names for p in numbers]
+    plans = [lowered(collective, algorithm, p, nbytes) for collective, algorithm in names for p in numbers]
     started = list(starting(starts))
-    console().print(table(found))
+    console().print(table(plans))
     if started:
         median = Started(*(float(np.median(column)) for column in zip(*map(_fields, started), strict=True)))  # type: ignore[arg-type]
         console().print(
@@ -107,9 +107,9 @@ def scale(ranks: str, algorithms: str, size: str, starts: int, path: Path | None
             f"{median.modules:.0f} modules imported"
         )
     if path:
-        write_lines(path, [*found, *started])
+        write_lines(path, [*plans, *started])
     if svg:
-        svg.write_text(drawn(found))
+        svg.write_text(drawn(plans))
 
 
 def _named(text: str) -> tuple[str, str]:
@@ -126,9 +126,9 @@ def lowered(collective: str, algorithm: str, p: int, nbytes: int) -> Lowered:
     seconds: list[float] = []
     while len(seconds) < TRIES and sum(seconds) < PATIENCE:
         began = time.process_time()
-        made = schedule(collective, algorithm, p)
-        count = nbytes if made.collective.naming == "vector" else -(-nbytes // p)
-        plan = rolled(lower(made, p // 3, count if made.collective.naming != "none" else 0, 1))
+        source = schedule(collective, algorithm, p)
+        count = nbytes if source.collective.naming == "vector" else -(-nbytes // p)
+        plan = rolled(lower(source, p // 3, count if source.collective.naming != "none" else 0, 1))
         seconds.append(time.process_time() - began)
     return Lowered(collective, algorithm, p, min(seconds), plan.all_rows, plan.nbytes)
 
@@ -146,34 +146,34 @@ def _fields(started: Started) -> tuple[float, ...]:
     return started.comm_seconds, started.first_seconds, started.private_mib, started.modules
 
 
-def table(found: list[Lowered]) -> Table:
+def table(plans: list[Lowered]) -> Table:
     """Return a line for every algorithm and number of ranks."""
-    made = Table(title="one rank's plan", title_justify="left")
+    rich_table = Table(title="one rank's plan", title_justify="left")
     for name in ("collective", "algorithm", "ranks", "ms", "rows", "table", "µs a row"):
-        made.add_column(name, justify="left" if name in ("collective", "algorithm") else "right")
+        rich_table.add_column(name, justify="left" if name in ("collective", "algorithm") else "right")
     before = ("", "")
-    for one in found:
-        same = (one.collective, one.algorithm) == before
-        made.add_row(
-            *("", "") if same else (one.collective, one.algorithm),
-            f"{one.ranks:,}",
-            f"{1e3 * one.seconds:,.2f}",
-            f"{one.rows:,}",
-            f"{one.table_bytes / 1024:,.0f} KiB",
-            f"{1e6 * one.seconds / max(1, one.rows):.1f}",
+    for plan in plans:
+        same = (plan.collective, plan.algorithm) == before
+        rich_table.add_row(
+            *("", "") if same else (plan.collective, plan.algorithm),
+            f"{plan.ranks:,}",
+            f"{1e3 * plan.seconds:,.2f}",
+            f"{plan.rows:,}",
+            f"{plan.table_bytes / 1024:,.0f} KiB",
+            f"{1e6 * plan.seconds / max(1, plan.rows):.1f}",
         )
-        before = one.collective, one.algorithm
-    return made
+        before = plan.collective, plan.algorithm
+    return rich_table
 
 
-def drawn(found: list[Lowered]) -> str:
+def drawn(plans: list[Lowered]) -> str:
     """Return an SVG of the time that a plan takes, and of its table's memory, over ranks."""
     import altair as alt
     import vl_convert
 
     from .report.look import COLOURS, MARKS
 
-    names = list(dict.fromkeys(f"{x.collective} {x.algorithm}" for x in found))
+    names = list(dict.fromkeys(f"{x.collective} {x.algorithm}" for x in plans))
     one_legend: dict[str, Any] = {"title": "algorithm", "sort": names}
     looks = {
         "color": alt.Color("algorithm:N", scale=alt.Scale(domain=names, range=list(COLOURS)), **one_legend),
@@ -183,7 +183,7 @@ def drawn(found: list[Lowered]) -> str:
     def axis(field: str, title: str) -> dict[str, Any]:
         return {"shorthand": f"{field}:Q", "scale": alt.Scale(type="log"), "axis": alt.Axis(title=title, format="~s")}
 
-    rows = [{**asdict(x), "algorithm": f"{x.collective} {x.algorithm}"} for x in found]
+    rows = [{**asdict(x), "algorithm": f"{x.collective} {x.algorithm}"} for x in plans]
     plot = alt.Chart(alt.InlineData(values=rows)).mark_line(point=True).encode(alt.X(**axis("ranks", "ranks")), **looks)
     seconds = plot.encode(alt.Y(**axis("seconds", "seconds to make one rank's plan")))
     table = plot.encode(alt.Y(**axis("table_bytes", "bytes of its tables")))

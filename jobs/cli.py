@@ -47,28 +47,28 @@ def jobs() -> None:
 @click.option("--seconds", type=float, help="Of each step.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The directory to make.  [default: KIND]")
 def render_(kind: str, extra: tuple[str, ...], path: str | None, nodes: str | None, ranks_per_node: int | None,
-            allocation: str, output: Path | None, **given: Any) -> None:
+            allocation: str, output: Path | None, **options: Any) -> None:
     """Write job scripts of a KIND: sweep, tune, train, torch, sanity. OPTIONS after -- go to the command of each step.
 
     The scripts are to be read, and may be edited. Nothing is submitted.
     """
     with asking():
-        for name, value in given.items():
+        for name, value in options.items():
             if value not in (None, OSU) and name not in KINDS[kind].options:
                 raise JobsError(f"--{name} is nothing to {kind}")
         where = site.read(path)
         if ranks_per_node:
             where = where.model_copy(update={"ranks_per_node": ranks_per_node})
-        asked = Asked(**given, extra=extra)
-        made = render.study(kind, asked, where, study.numbers(nodes or KINDS[kind].nodes), allocation)
+        asked = Asked(**options, extra=extra)
+        plan = render.study(kind, asked, where, study.numbers(nodes or KINDS[kind].nodes), allocation)
         directory = output or Path(kind)
-        render.write(made, where, directory)
-    for job in made.jobs:
+        render.write(plan, where, directory)
+    for job in plan.jobs:
         click.echo(f"{directory / job.script}: {_estimate(job)}")
-    if made.made["modified"]:
+    if plan.origin["modified"]:
         click.echo("mpicoll's checkout has changes that no commit holds; results will name its last commit", err=True)
-    if len(made.jobs) > 1 or len({step.nodes for step in made.steps}) > 1:
-        click.echo(f"{made.node_hours:.2g} node-hours in all")
+    if len(plan.jobs) > 1 or len({step.nodes for step in plan.steps}) > 1:
+        click.echo(f"{plan.node_hours:.2g} node-hours in all")
     click.echo(f"mpicoll jobs submit {shlex.quote(str(directory))}")
 
 
@@ -94,7 +94,7 @@ def submit(directory: Path, dry_run: bool, again: bool) -> None:
             return
         for job in todo:
             slurm.check(_script(directory, job))
-        known = {each.job: each.script for each in gather.submitted(directory)}
+        known = {entry.job: entry.script for entry in gather.submitted(directory)}
         busy = {known[job]: job for job, state in slurm.states(list(known)).items() if slurm.under_way(state)}
         if not again and (twice := [job.script for job in todo if job.script in busy]):
             raise JobsError(f"{twice[0]} is job {busy[twice[0]]}, which is not over; --again submits it once more")
@@ -110,9 +110,9 @@ def submit(directory: Path, dry_run: bool, again: bool) -> None:
 
 def _left(directory: Path) -> list[study.Job]:
     """Return the jobs with steps that are not complete."""
-    made = study.read(directory)
-    whole = {each.step.name for each in gather.found(made, directory) if each.whole}
-    return [job for job in made.jobs if any(step.name not in whole for step in job.steps)]
+    plan = study.read(directory)
+    whole = {result.step.name for result in gather.step_results(plan, directory) if result.whole}
+    return [job for job in plan.jobs if any(step.name not in whole for step in job.steps)]
 
 
 def _script(directory: Path, job: study.Job) -> Path:
@@ -127,32 +127,32 @@ def _script(directory: Path, job: study.Job) -> Path:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.option("--wait", is_flag=True, help="Until no job is under way any more.")
 def status(directory: Path, as_json: bool, wait: bool) -> None:
-    """How far the jobs of DIRECTORY are: what Slurm says of them, and which steps are complete."""
+    """Show how far the jobs of DIRECTORY are: what Slurm says of them, and which steps are complete."""
     with asking():
-        made, sent = study.read(directory), gather.submitted(directory)
+        plan, sent = study.read(directory), gather.submitted(directory)
         doing = _doing(sent)
         while wait and any(map(slurm.under_way, doing.values())):
             time.sleep(POLL)
             doing = _doing(sent)
-        steps = gather.found(made, directory)
+        steps = gather.step_results(plan, directory)
     running = [job for job, state in doing.items() if state.startswith(slurm.RUNNING)]
     if as_json:
         click.echo(json.dumps({
-            "jobs": [{**each._asdict(), "state": doing[each.job]} for each in sent],
-            "steps": [{"step": each.step.name, "nodes": each.step.nodes, "ranks": each.step.ranks,
-                       "state": each.state(running), "results": each.rows} for each in steps],
+            "jobs": [{**entry._asdict(), "state": doing[entry.job]} for entry in sent],
+            "steps": [{"step": result.step.name, "nodes": result.step.nodes, "ranks": result.step.ranks,
+                       "state": result.state(running), "results": result.rows} for result in steps],
         }, indent=2))  # fmt: skip
         return
-    for job in made.jobs:
-        mine = [each for each in sent if each.script == job.script]
-        said = ", ".join(f"job {each.job} {doing[each.job]}" for each in mine)
-        click.echo(f"{job.script}: {said or 'not submitted'}")
+    for job in plan.jobs:
+        mine = [entry for entry in sent if entry.script == job.script]
+        states = ", ".join(f"job {entry.job} {doing[entry.job]}" for entry in mine)
+        click.echo(f"{job.script}: {states or 'not submitted'}")
     show(steps, running)
 
 
 def _doing(sent: Sequence[gather.Submitted]) -> dict[int, str]:
     """Return the state of every job; where Slurm does not tell, that."""
-    jobs = [each.job for each in sent]
+    jobs = [entry.job for entry in sent]
     try:
         return slurm.states(jobs)
     except NoSlurm as error:
@@ -168,8 +168,8 @@ def show(steps: Sequence[gather.Found], running: Sequence[int]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title, side in (("step", "left"), ("nodes", "right"), ("ranks", "right"), ("", "left")):
         table.add_column(title, justify=side)  # type: ignore[arg-type]
-    for each in steps:
-        table.add_row(each.step.name, str(each.step.nodes), str(each.step.ranks), each.said(running))
+    for result in steps:
+        table.add_row(result.step.name, str(result.step.nodes), str(result.step.ranks), result.describe(running))
     console().print(table)
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong with jobs, each in one line for the user."""
+"""Errors about jobs, each in one line for the user."""
 
 from __future__ import annotations
 

@@ -42,13 +42,13 @@ class Found:
         jobs = [int(match["job"]) for path in self.parts if (match := PART.fullmatch(path.name))]
         return "waiting" if not jobs else "running" if set(jobs) & set(running) else "stopped"
 
-    def said(self, running: Collection[int] = ()) -> str:
+    def describe(self, running: Collection[int] = ()) -> str:
         """Return the state and the number of results, for people."""
         rows = f", {self.rows} result{'s' * (self.rows != 1)}" if self.file else ""
         return f"{self.state(running)}{rows}"
 
 
-def found(study: Study, directory: Path) -> list[Found]:
+def step_results(study: Study, directory: Path) -> list[Found]:
     """Return every step's, in the study's order."""
     parts: dict[str, list[Path]] = defaultdict(list)
     for path in sorted((directory / RESULTS).glob("*.part.*")):

@@ -66,13 +66,13 @@ def sweep(asked: Asked, nodes: int, ranks: int) -> list[Step]:
     names = listed("--collectives", asked.collectives or "allreduce,bcast,allgather,reduce_scatter,alltoall")
     scaling = () if asked.scaling == OSU else ("--scaling", asked.scaling)
     seconds = asked.time(60.0)
-    found = []
+    steps = []
     for name in dict.fromkeys(names):
         if name not in PATTERNS:
             raise UnknownAlgorithm("collective", name, PATTERNS)
         words = (name, "--sizes", asked.sizes or "8:16M:8", *scaling, "--algorithms", asked.algorithms or "native,auto")
-        found.append(_bench(f"n{nodes}-{name}", nodes, ranks, seconds, (*words, *asked.extra)))
-    return found
+        steps.append(_bench(f"n{nodes}-{name}", nodes, ranks, seconds, (*words, *asked.extra)))
+    return steps
 
 
 def sanity(asked: Asked, nodes: int, ranks: int) -> list[Step]:
@@ -87,9 +87,9 @@ def _bench(name: str, nodes: int, ranks: int, seconds: float, words: tuple[str, 
     from mpicoll.benchmarks.bench.cli import bench
 
     words = (*words, "--seconds", f"{seconds:g}")
-    given = _taken(bench, "mpicoll bench", words)
+    options = _taken(bench, "mpicoll bench", words)
     with _on(name, ranks):
-        settings(ranks, **given)
+        settings(ranks, **options)
     return Step(name, nodes, ranks, seconds, ("-m", "mpicoll", "bench", *words, "--json"))
 
 
@@ -101,10 +101,10 @@ def tune(asked: Asked, nodes: int, ranks: int) -> list[Step]:
     options = {"--collectives": asked.collectives, "--sizes": asked.sizes}
     words = [word for option, value in options.items() if value for word in (option, value)]
     words = [*words, "--seconds", f"{seconds:g}", *asked.extra]
-    given = _taken(module.tune, "mpicoll tune", words)
+    keywords = _taken(module.tune, "mpicoll tune", words)
     with _on(name, ranks):
         validator()  # of the extra that reading tables needs
-        module.check(given, ranks)
+        module.check(keywords, ranks)
     return [Step(name, nodes, ranks, seconds, ("-m", "mpicoll", "tune", *words, "-o"), "json")]
 
 
@@ -115,14 +115,14 @@ def train(asked: Asked, nodes: int, ranks: int) -> list[Step]:
 
     seconds = asked.time(60.0)
     batch = ("--batch", str(BATCH * ranks)) if asked.scaling == WEAK else ()
-    found = []
+    steps = []
     for name in cli.chosen(asked.patterns or "data_parallel"):
         words = (name, "--time", "--seconds", f"{seconds:g}", *batch, *asked.extra)
         _taken(cli.train, "mpicoll train", words)
-        found.append(Step(f"n{nodes}-{name}", nodes, ranks, seconds, ("-m", "mpicoll", "train", *words, "--json")))
+        steps.append(Step(f"n{nodes}-{name}", nodes, ranks, seconds, ("-m", "mpicoll", "train", *words, "--json")))
     if find_spec("sklearn") is None:
         raise JobsError(MISSING)
-    return found
+    return steps
 
 
 def torch(asked: Asked, nodes: int, ranks: int) -> list[Step]:
@@ -133,9 +133,9 @@ def torch(asked: Asked, nodes: int, ranks: int) -> list[Step]:
 
     name, seconds = f"n{nodes}-torch", asked.time(120.0)
     words = ("--rounds", str(MANY), "--seconds", f"{seconds:g}", *asked.extra)
-    given = _taken(cli.steps, "python -m mpicoll.benchmarks.torch steps", words)
+    options = _taken(cli.steps, "python -m mpicoll.benchmarks.torch steps", words)
     with _on(name, ranks):
-        cli.check(**given)
+        cli.check(**options)
     command = ("-m", "mpicoll.benchmarks.torch", "steps", *words, "--json")
     return [Step(name, nodes, ranks, seconds, command)]
 
@@ -147,7 +147,7 @@ def _taken(command: click.Command, name: str, words: Sequence[str]) -> dict[str,
     except click.UsageError as error:
         raise JobsError(f"{name}: {error.format_message()}") from None
     if context.get_parameter_source("path") is ParameterSource.COMMANDLINE:
-        (file,) = (each for each in command.params if each.name == "path")
+        (file,) = (parameter for parameter in command.params if parameter.name == "path")
         raise JobsError(f"results of a step go where the job says, so {file.opts[0]} is no option here")
     return {name: value for name, value in context.params.items() if name != "path"}
 

@@ -25,11 +25,11 @@ BIND = {"cores": "core", "sockets": "socket", "threads": "hwthread"}  # as mpiru
 
 def study(kind: str, asked: Asked, site: Site, nodes: Sequence[int], allocation: str) -> Study:
     """Return the study of such a kind. Raises ValueError for what its steps' commands would refuse."""
-    made = jobs(
+    planned_jobs = jobs(
         kind, lambda n: KINDS[kind].steps(asked, n, n * site.ranks_per_node), nodes, allocation, bool(site.stage)
     )
     facts = {"time": now(), "mpicoll": mpicoll.__version__, "commit": commit(), "modified": modified()}
-    return Study(kind, made, site.model_dump(by_alias=True), facts)
+    return Study(kind, planned_jobs, site.model_dump(by_alias=True), facts)
 
 
 def modified(root: Path = ROOT) -> bool | None:
@@ -37,11 +37,11 @@ def modified(root: Path = ROOT) -> bool | None:
     if not (root / ".git").exists():
         return None
     try:
-        said = subprocess.run(["git", "-C", str(root), "status", "--porcelain", "--untracked-files=no"],
+        done = subprocess.run(["git", "-C", str(root), "status", "--porcelain", "--untracked-files=no"],
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return bool(said.stdout.strip()) if said.returncode == 0 else None
+    return bool(done.stdout.strip()) if done.returncode == 0 else None
 
 
 def script(study: Study, job: Job, site: Site) -> str:

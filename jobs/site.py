@@ -43,7 +43,7 @@ class _Keys(BaseModel):
 
 
 class Mpi(_Keys):
-    """How ranks are started."""
+    """The way ranks are started."""
 
     kind: Literal["mpich", "openmpi", "intel"] = Field(default="mpich", description="which MPI")
     launcher: Literal["srun", "mpirun"] = Field(
@@ -133,8 +133,8 @@ def _told(error: Any) -> str:
         known = list(_keys(Mpi if "mpi" in above else Site))
         near = get_close_matches(key, known, 1)
         return f"there is no key {where}; " + (f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}")
-    said = str(error["msg"]).removeprefix("Value error, ")
-    return f"{where}: {said}" if where else said
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return f"{where}: {message}" if where else message
 
 
 def _keys(model: type[BaseModel]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What Slurm is asked and told, through its own commands."""
+"""Query Slurm and submit jobs through its own commands."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ def ask(*words: str, directory: Path | None = None) -> str:
     except subprocess.TimeoutExpired:
         raise JobsError(f"{words[0]} did not answer within {PATIENCE:g} s") from None
     if done.returncode:
-        said = "; ".join((done.stderr or done.stdout).split("\n")).strip("; ")
-        raise JobsError(f"{' '.join(words[:2])}: {said or f'exit status {done.returncode}'}")
+        message = "; ".join((done.stderr or done.stdout).split("\n")).strip("; ")
+        raise JobsError(f"{' '.join(words[:2])}: {message or f'exit status {done.returncode}'}")
     return done.stdout + done.stderr if words[:2] == ("srun", "--mpi=list") else done.stdout
 
 
 def partition(name: str) -> Partition:
     """Return a partition, or the default one for "". Raises JobsError, naming those there are."""
     rows = [line.split("|") for line in ask("sinfo", "--noheader", "--all", "--format=%P|%D|%l|%a").splitlines()]
-    found: dict[str, list[tuple[int, str]]] = {}
+    by_name: dict[str, list[tuple[int, str]]] = {}
     for title, count, limit, _ in rows:  # one line for each group of nodes of one state
-        found.setdefault(title.removesuffix("*"), []).append((int(count), limit))
+        by_name.setdefault(title.removesuffix("*"), []).append((int(count), limit))
     default = next((title.removesuffix("*") for title, *_ in rows if title.endswith("*")), "")
-    if (name or default) not in found:
-        there = ", ".join(found)
+    if (name or default) not in by_name:
+        there = ", ".join(by_name)
         raise JobsError(f"there is no partition {name!r}; there are {there}" if name else
                         f"there is no default partition; name one of {there} in the site")  # fmt: skip
-    groups = found[name or default]
+    groups = by_name[name or default]
     return Partition(name or default, sum(count for count, _ in groups), minutes(groups[0][1]))
 
 
@@ -80,15 +80,15 @@ def plugins() -> list[str]:
     return parse_plugins(ask("srun", "--mpi=list"))
 
 
-def parse_plugins(said: str) -> list[str]:
+def parse_plugins(output: str) -> list[str]:
     r"""Return the names in what srun says, and those of versions.
 
     >>> parse_plugins("MPI plugin types are...\n\tnone\n\tpmi2\n\tpmix\npmix plugin versions available: pmix_v4")
     ['pmi2', 'pmix', 'pmix_v4']
     """
-    head, _, versions = said.partition("versions available:")
+    head, _, versions = output.partition("versions available:")
     names = re.findall(r"^\s+(\w+)\s*$|^srun: (\w+)\s*$", head, re.MULTILINE)
-    return sorted({*(one or other for one, other in names), *re.findall(r"\w+", versions)} - {"none"})
+    return sorted({*(plain or prefixed for plain, prefixed in names), *re.findall(r"\w+", versions)} - {"none"})
 
 
 def options(script: str) -> dict[str, str]:
@@ -106,13 +106,13 @@ def check(script: Path) -> None:
     What is not understood is left to sbatch.
     """
     text = script.read_text(encoding="utf-8")
-    given = options(text)
-    there = [partition(name) for name in given.get("partition", "").split(",")]
-    names, most = ", ".join(each.name for each in there), max(each.nodes for each in there)
-    nodes, limit = given.get("nodes", ""), minutes(given.get("time", ""))
+    directives = options(text)
+    there = [partition(name) for name in directives.get("partition", "").split(",")]
+    names, most = ", ".join(entry.name for entry in there), max(entry.nodes for entry in there)
+    nodes, limit = directives.get("nodes", ""), minutes(directives.get("time", ""))
     if nodes.isdecimal() and int(nodes) > most:
         raise JobsError(f"{script.name} asks for {nodes} nodes, and partition {names} has {most}")
-    allowed = [each.minutes for each in there if each.minutes]
+    allowed = [entry.minutes for entry in there if entry.minutes]
     if limit and len(allowed) == len(there) and limit > max(allowed):
         raise JobsError(f"{script.name} asks for {limit} min, and partition {names} allows {max(allowed)}")
     plugin = re.search(r"^(?!\s*#).*\bsrun\b.*--mpi=(?!none\b)(\w+)", text, re.MULTILINE)
@@ -129,28 +129,28 @@ def submit(script: Path) -> int:
 
 def states(jobs: Sequence[int]) -> dict[int, str]:
     """Return what each job is doing, as Slurm calls it; of one that it has forgotten, GONE. Raises JobsError."""
-    found = dict.fromkeys(jobs, GONE)
+    by_job = dict.fromkeys(jobs, GONE)
     for job in jobs:
         try:
-            said = ask("scontrol", "--oneliner", "show", "job", str(job))
+            output = ask("scontrol", "--oneliner", "show", "job", str(job))
         except JobsError as error:
             if "Invalid job id" not in str(error):
                 raise
-            said = _accounted(job)
-        if state := re.search(r"\bJobState=(\w+)", said):
-            reason = re.search(r"\bReason=(\S+)", said)
+            output = _accounted(job)
+        if state := re.search(r"\bJobState=(\w+)", output):
+            reason = re.search(r"\bReason=(\S+)", output)
             waits = state[1] == "PENDING" and reason and reason[1] != "None"
-            found[job] = f"{state[1]} ({reason[1]})" if waits and reason else state[1]
-    return found
+            by_job[job] = f"{state[1]} ({reason[1]})" if waits and reason else state[1]
+    return by_job
 
 
 def _accounted(job: int) -> str:
     """Return the state of a job that only the accounting remembers, in scontrol's words."""
     try:
-        said = ask("sacct", "--noheader", "--allocations", "--parsable2", f"--jobs={job}", "--format=State")
+        output = ask("sacct", "--noheader", "--allocations", "--parsable2", f"--jobs={job}", "--format=State")
     except JobsError:
         return ""
-    return f"JobState={said.split()[0]}" if said.split() else ""
+    return f"JobState={output.split()[0]}" if output.split() else ""
 
 
 def under_way(state: str) -> bool:

@@ -51,8 +51,8 @@ def _own(target: Path) -> None:
         for finder in packages.glob("__editable__*mpicoll*"):
             finder.unlink()
         shutil.copytree(PACKAGE, packages / PACKAGE.name)
-        if made := commit():
-            (packages / PACKAGE.name / COMMIT).write_text(f"{made}\n", encoding="utf-8")
+        if revision := commit():
+            (packages / PACKAGE.name / COMMIT).write_text(f"{revision}\n", encoding="utf-8")
 
 
 def _compile(target: Path) -> None:
@@ -65,5 +65,5 @@ def _compile(target: Path) -> None:
 def _run(*words: str, **how: object) -> None:
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, **how)  # type: ignore[call-overload]
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise JobsError(f"{' '.join(words[:4])}: {said[-1] if said else f'exit status {done.returncode}'}")
+        output = (done.stderr or done.stdout).strip().splitlines()
+        raise JobsError(f"{' '.join(words[:4])}: {output[-1] if output else f'exit status {done.returncode}'}")

@@ -71,12 +71,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Study:
-    """The jobs to run, of one kind on one site. made: by which mpicoll, from which commit, when."""
+    """The jobs to run, of one kind on one site. origin: by which mpicoll, from which commit, when."""
 
     kind: str
     jobs: tuple[Job, ...]
     site: Mapping[str, Any]
-    made: Mapping[str, Any]
+    origin: Mapping[str, Any]
 
     @property
     def steps(self) -> list[Step]:
@@ -88,6 +88,7 @@ class Study:
 
     def write(self, directory: Path) -> None:
         content = {"schema": SCHEMA, **asdict(self)}
+        content["made"] = content.pop("origin")  # the key in files
         (directory / FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
@@ -117,17 +118,17 @@ def numbers(text: str) -> list[int]:
     >>> numbers("1,2,4"), numbers("1:8"), numbers("2:6,1")
     ([1, 2, 4], [1, 2, 4, 8], [1, 2, 4, 6])
     """
-    found: set[int] = set()
+    counts: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition(":")
         if not first.isdecimal() or not (last or first).isdecimal() or not 0 < int(first) <= int(last or first):
             raise JobsError(f"{part!r} is no number of nodes; write 4, or 1:8 for 1, 2, 4, 8")
         at, end = int(first), int(last or first)
         while at < end:
-            found.add(at)
+            counts.add(at)
             at *= 2
-        found.add(end)
-    return sorted(found)
+        counts.add(end)
+    return sorted(counts)
 
 
 def jobs(

@@ -172,9 +172,9 @@ class Slurm:
                     os.kill(int(file.parts[2]), signal.SIGKILL)
 
     def _up(self) -> bool:
-        said = subprocess.run(["sinfo", "--noheader", "--Node", "--format=%T"], env=self.environment,
+        done = subprocess.run(["sinfo", "--noheader", "--Node", "--format=%T"], env=self.environment,
                               capture_output=True, text=True)
-        return said.stdout.split() == ["idle"] * self.nodes
+        return done.stdout.split() == ["idle"] * self.nodes
 
     def _wait(self, ready: Callable[[], bool], otherwise: str) -> None:
         until = time.monotonic() + START
@@ -203,11 +203,11 @@ def program(name: str) -> str | None:
 @contextlib.contextmanager
 def _directory() -> Iterator[str]:
     """Provide a short path, since sockets' have to be."""
-    made = tempfile.mkdtemp(prefix="slurm-", dir="/tmp")
+    path = tempfile.mkdtemp(prefix="slurm-", dir="/tmp")
     try:
-        yield made
+        yield path
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _ports(count: int) -> int:

@@ -72,11 +72,11 @@ def get_word(codes: Any, at: int) -> Any:
 
 
 @njit
-def put_scale(out: Any, at: int, top: Any, levels: Any, said: Any) -> Any:
+def put_scale(out: Any, at: int, top: Any, levels: Any, fields: Any) -> Any:
     """Write the scale of a group; return by what its elements are multiplied, and the scale."""
     scale, by = np.float32(0.0), np.float32(0.0)
     if top >= _INFINITE:
-        said[PROBLEMS], scale = 1, as_float(np.uint32(0x7FC00000))
+        fields[PROBLEMS], scale = 1, as_float(np.uint32(0x7FC00000))
     elif as_float(top) >= SMALLEST:
         scale, by = np.float32(as_float(top) / levels), np.float32(levels / as_float(top))
     put_word(out, at, as_bits(scale))
@@ -96,51 +96,51 @@ def signed(code: Any, half: Any) -> Any:
 
 
 def _encode_int8(codes: Any, src: Any, params: Any, n: int) -> None:
-    said, x = carray(params, (4,)), carray(src, (n,))
-    group, at = said[GROUP], 0
+    fields, x = carray(params, (4,)), carray(src, (n,))
+    group, at = fields[GROUP], 0
     out = carray(codes, (n + 4 * (n // group + 1),))
     for first in range(0, n, group):
         m = min(group, n - first)
         part, to = x[first : first + m], out[at + 4 : at + 4 + m]  # views: their indices need no look at the sign
-        by, scale = put_scale(out, at, largest(part), np.float32(127.0), said)
+        by, scale = put_scale(out, at, largest(part), np.float32(127.0), fields)
         for i in range(m):
             to[i] = np.uint8(whole(part[i], by) & _BYTE)
-        if said[KEEP] != 0:
+        if fields[KEEP] != 0:
             for i in range(m):
                 part[i] -= np.float32(signed(np.int32(to[i]), np.int32(128)) * scale)
         at += 4 + m
 
 
 def _decode_int8(dst: Any, codes: Any, params: Any, n: int) -> None:
-    said, out = carray(params, (4,)), carray(dst, (n,))
-    group, at = said[GROUP], 0
-    given = carray(codes, (n + 4 * (n // group + 1),))
+    fields, out = carray(params, (4,)), carray(dst, (n,))
+    group, at = fields[GROUP], 0
+    encoded = carray(codes, (n + 4 * (n // group + 1),))
     for first in range(0, n, group):
         m = min(group, n - first)
-        bits = get_word(given, at)
+        bits = get_word(encoded, at)
         scale = as_float(bits)
         if (bits & _SIZE) >= _INFINITE:
-            said[PROBLEMS] = 1
-        part, of = out[first : first + m], given[at + 4 : at + 4 + m]
+            fields[PROBLEMS] = 1
+        part, of = out[first : first + m], encoded[at + 4 : at + 4 + m]
         for i in range(m):
             part[i] = np.float32(signed(np.int32(of[i]), np.int32(128)) * scale)
         at += 4 + m
 
 
 def _encode_int4(codes: Any, src: Any, params: Any, n: int) -> None:
-    said, x = carray(params, (4,)), carray(src, (n,))
-    group, at = said[GROUP], 0
+    fields, x = carray(params, (4,)), carray(src, (n,))
+    group, at = fields[GROUP], 0
     out = carray(codes, (n + 5 * (n // group + 1),))
     for first in range(0, n, group):
         m = min(group, n - first)
         part, to = x[first : first + m], out[at + 4 : at + 4 + (m + 1) // 2]
-        by, scale = put_scale(out, at, largest(part), np.float32(7.0), said)
+        by, scale = put_scale(out, at, largest(part), np.float32(7.0), fields)
         for i in range(m // 2):
             low, high = whole(part[2 * i], by), whole(part[2 * i + 1], by)
             to[i] = np.uint8((low & _NIBBLE) | np.uint32((high & _NIBBLE) << np.uint32(4)))
         if m % 2 == 1:
             to[m // 2] = np.uint8(whole(part[m - 1], by) & _NIBBLE)
-        if said[KEEP] != 0:
+        if fields[KEEP] != 0:
             for i in range(m):
                 code = np.int32(to[i // 2]) >> np.int32(4 * (i % 2)) & np.int32(15)
                 part[i] -= np.float32(signed(code, np.int32(8)) * scale)
@@ -148,16 +148,16 @@ def _encode_int4(codes: Any, src: Any, params: Any, n: int) -> None:
 
 
 def _decode_int4(dst: Any, codes: Any, params: Any, n: int) -> None:
-    said, out = carray(params, (4,)), carray(dst, (n,))
-    group, at = said[GROUP], 0
-    given = carray(codes, (n + 5 * (n // group + 1),))
+    fields, out = carray(params, (4,)), carray(dst, (n,))
+    group, at = fields[GROUP], 0
+    encoded = carray(codes, (n + 5 * (n // group + 1),))
     for first in range(0, n, group):
         m = min(group, n - first)
-        bits = get_word(given, at)
+        bits = get_word(encoded, at)
         scale = as_float(bits)
         if (bits & _SIZE) >= _INFINITE:
-            said[PROBLEMS] = 1
-        part, of = out[first : first + m], given[at + 4 : at + 4 + (m + 1) // 2]
+            fields[PROBLEMS] = 1
+        part, of = out[first : first + m], encoded[at + 4 : at + 4 + (m + 1) // 2]
         for i in range(m // 2):
             code = np.int32(of[i])
             part[2 * i] = np.float32(signed(code & np.int32(15), np.int32(8)) * scale)
@@ -185,9 +185,9 @@ def threshold(x: Any, k: int, top: Any) -> Any:
     low, high, count = np.uint32(0), np.uint32(top + np.uint32(1)), np.int32(len(x))
     middle = np.uint32(top - _OCTAVES) if top > _OCTAVES else np.uint32(high // np.uint32(2))
     while high - low > np.uint32(1) and count != k:
-        found = count_from(x, middle)
-        if found >= k:
-            low, count = middle, found
+        reached = count_from(x, middle)
+        if reached >= k:
+            low, count = middle, reached
         else:
             high = middle
         middle = np.uint32(low + (high - low) // np.uint32(2))
@@ -195,16 +195,16 @@ def threshold(x: Any, k: int, top: Any) -> Any:
 
 
 def _encode_topk(codes: Any, src: Any, params: Any, n: int) -> None:
-    said, x = carray(params, (4,)), carray(src, (n,))
-    group, at = said[GROUP], 0
+    fields, x = carray(params, (4,)), carray(src, (n,))
+    group, at = fields[GROUP], 0
     for first in range(0, n, group):
         m = min(group, n - first)
-        k = kept(said[K], m)
+        k = kept(fields[K], m)
         out = carray(codes, (at + 6 * k,))
         part = x[first : first + m]
         top = largest(part)
         if top >= _INFINITE:
-            said[PROBLEMS] = 1
+            fields[PROBLEMS] = 1
         least, count = threshold(part, k, top)
         spare = k - (count_from(part, np.uint32(least + np.uint32(1))) if count != k else 0)
         sent = 0
@@ -224,23 +224,23 @@ def _encode_topk(codes: Any, src: Any, params: Any, n: int) -> None:
                 out[at + 2 * sent + 1] = np.uint8(i >> 8)
                 put_word(out, at + 2 * k + 4 * sent, as_bits(part[i]))
                 sent += 1
-                if said[KEEP] != 0:
+                if fields[KEEP] != 0:
                     part[i] = np.float32(0.0)
         at += 6 * k
 
 
 def _decode_topk(dst: Any, codes: Any, params: Any, n: int) -> None:
-    said, out = carray(params, (4,)), carray(dst, (n,))
-    group, at = said[GROUP], 0
+    fields, out = carray(params, (4,)), carray(dst, (n,))
+    group, at = fields[GROUP], 0
     out[:] = np.float32(0.0)
     for first in range(0, n, group):
-        k = kept(said[K], min(group, n - first))
-        given = carray(codes, (at + 6 * k,))
+        k = kept(fields[K], min(group, n - first))
+        encoded = carray(codes, (at + 6 * k,))
         for j in range(k):
-            bits = get_word(given, at + 2 * k + 4 * j)
+            bits = get_word(encoded, at + 2 * k + 4 * j)
             if (bits & _SIZE) >= _INFINITE:
-                said[PROBLEMS] = 1
-            out[first + np.int64(given[at + 2 * j]) + 256 * np.int64(given[at + 2 * j + 1])] = as_float(bits)
+                fields[PROBLEMS] = 1
+            out[first + np.int64(encoded[at + 2 * j]) + 256 * np.int64(encoded[at + 2 * j + 1])] = as_float(bits)
         at += 6 * k
 
 
@@ -256,9 +256,9 @@ def _cast(name: str) -> tuple[Callable[..., None], Callable[..., None]]:
     widen, narrow = ELEMENTS[name].widen, ELEMENTS[name].narrow
 
     def encode(codes: Any, src: Any, params: Any, n: int) -> None:
-        said, out, x = carray(params, (4,)), carray(codes, (n,)), carray(src, (n,))
+        fields, out, x = carray(params, (4,)), carray(codes, (n,)), carray(src, (n,))
         top = np.uint32(0)
-        if said[KEEP] != 0:
+        if fields[KEEP] != 0:
             for i in range(n):
                 code = narrow(x[i])
                 sent = widen(code)
@@ -271,16 +271,16 @@ def _cast(name: str) -> tuple[Callable[..., None], Callable[..., None]]:
                 out[i] = code
                 top = max(top, size_of(widen(code)))
         if top >= _INFINITE:
-            said[PROBLEMS] = 1
+            fields[PROBLEMS] = 1
 
     def decode(dst: Any, codes: Any, params: Any, n: int) -> None:
-        said, out, given = carray(params, (4,)), carray(dst, (n,)), carray(codes, (n,))
+        fields, out, encoded = carray(params, (4,)), carray(dst, (n,)), carray(codes, (n,))
         top = np.uint32(0)
         for i in range(n):
-            out[i] = widen(given[i])
+            out[i] = widen(encoded[i])
             top = max(top, size_of(out[i]))
         if top >= _INFINITE:
-            said[PROBLEMS] = 1
+            fields[PROBLEMS] = 1
 
     return encode, decode
 

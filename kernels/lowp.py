@@ -69,7 +69,7 @@ def noise(seed: Any, i: Any, bits: Any) -> Any:
 
 
 class Element(NamedTuple):
-    """How a type is widened and narrowed, one element, how many bytes it has, and which codes, without sign, are NaN.
+    """Functions that widen and narrow an element of a type, its bytes, and the codes that, without sign, are NaN.
 
     Those are the ones above `largest`; a quiet NaN has the bit `quiet`.
     """
@@ -123,18 +123,18 @@ def _small(exponent: int, mantissa: int, infinite: bool) -> Element:
     tie = np.float32(0.5 - 2.0**-24 if infinite else 0.5)  # the largest number is odd where there are infinities
 
     @njit
-    def widen(given: Any) -> Any:
-        u = np.uint32(given)
+    def widen(code: Any) -> Any:
+        u = np.uint32(code)
         size = np.uint32(np.uint32(u & magnitude) << shift)
         # A subnormal number is the mantissa of one above it: as a float32's mantissa it would be slow to compute with.
         tiny = as_bits(as_float(np.uint32(size + smallest)) - as_float(smallest))
-        found = np.uint32(size + rebias) if size >= normals else tiny
+        widened = np.uint32(size + rebias) if size >= normals else tiny
         if infinite:
-            found = infinity if size >= ends else found
-            found = quiet if size > ends else found
+            widened = infinity if size >= ends else widened
+            widened = quiet if size > ends else widened
         else:
-            found = quiet if size == ends else found
-        return as_float(np.uint32(found | np.uint32(np.uint32(u & sign) << left)))
+            widened = quiet if size == ends else widened
+        return as_float(np.uint32(widened | np.uint32(np.uint32(u & sign) << left)))
 
     @njit
     def split(x: Any) -> Any:
@@ -218,8 +218,8 @@ def _halves(portable: Element) -> Element:
     widen_bits, narrow = _half(True, portable.widen), _half(False, portable.narrow)
 
     @njit
-    def widen(given: Any) -> Any:
-        return widen_bits(np.uint32(given))
+    def widen(code: Any) -> Any:
+        return widen_bits(np.uint32(code))
 
     return portable._replace(widen=_either(widen, portable.widen), narrow=_either(narrow, portable.narrow))
 
@@ -229,8 +229,8 @@ def _upper_halves(portable: Element) -> Element:
     widen_bits = _half(True, portable.widen)
 
     @njit
-    def widen(given: Any) -> Any:
-        return widen_bits(np.uint32(np.uint32(given) << np.uint32(8)))
+    def widen(code: Any) -> Any:
+        return widen_bits(np.uint32(np.uint32(code) << np.uint32(8)))
 
     return portable._replace(widen=_either(widen, portable.widen))
 

@@ -1,4 +1,4 @@
-"""What compiled kernels do, on NumPy and ctypes: for processes that can neither load nor compile them.
+"""Run the kernels on NumPy and ctypes, for processes that can neither load nor compile them.
 
     address, scale_address            as reduce.address, scale.address
     widen_address, narrow_address     as in lowp

@@ -1,4 +1,4 @@
-"""What the compiled kernels compute, in NumPy: the definition that tests hold them to. No numba here.
+"""Define in NumPy what the compiled kernels compute: tests hold the kernels to it. No numba here.
 
 Semantics of the reductions are in `rules`, of the layouts in `pack`. Where `pack` takes addresses, these
 take one-dimensional uint8 arrays, and `at`, the index in `scattered` of block 0 or of offset 0.

@@ -18,7 +18,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("mpicoll", "kernels", "benchmarks", "jobs", "docs", "README.md", "CONTRIBUTING.md")
 EXEMPT = ("docs/STYLE.md", "docs/api")  # the first quotes what it rules out, the second is generated
-LIMITS = {"word": 0, "docstring": 61, "name": 370}
+LIMITS = {"word": 0, "docstring": 0, "name": 0}
 
 WORDS = re.compile(
     r"\b(nobody|somebody|whoever|in vain|owns? up|lets? go of|stands? still|go(es)? on with|(is|are) told)\b",

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from mpicoll.cli.names import check_order
+from mpicoll.cli.sizes import format_size
 from mpicoll.errors import MpicollError, ParameterError, PreconditionError
 
 from ..cases import contenders as who
@@ -20,7 +21,6 @@ from ..cases.patterns import ROTATING
 from ..cases.scaling import OSU, SCALINGS
 from ..command.checks import ALL
 from ..command.results_file import opened
-from ..command.sizes import format_size
 from ..command.spmd import WRONG, world
 from ..launch import RATE_VARIABLE
 from ..measure.sync import BARRIER, SYNCS
@@ -62,7 +62,7 @@ from .options import GLOO, NONE, Settings, settings
 @click.option("--seed", default=0, help="Of the order within a round.")
 @click.option(FLAG, is_flag=True, expose_value=False, help="Print as the OSU benchmarks do, whose options follow.")
 @click.option("--json", "path", metavar="FILE", help="For JSON lines, as results come; else in a file it names.")
-def bench(path: str | None, algorithm: str | None, **given: Any) -> None:
+def bench(path: str | None, algorithm: str | None, **options: Any) -> None:
     """Time algorithms of collectives beside MPI's own: start it under mpiexec, on 2 or more ranks.
 
     A size is what the OSU benchmarks mean by it: the vector of bcast, scan and reductions; a rank's share in
@@ -70,12 +70,12 @@ def bench(path: str | None, algorithm: str | None, **given: Any) -> None:
     counts of their own. Answers are checked: a wrong one shows as NO and makes the exit status 1.
     """
     comm = world()
-    if algorithm and given["algorithms"]:
+    if algorithm and options["algorithms"]:
         raise click.UsageError("the algorithms are given twice, behind the collective and by --algorithms")
-    check_order("mpicoll bench", given["collectives"], algorithm)
-    given["algorithms"] = algorithm or given["algorithms"] or ALL
+    check_order("mpicoll bench", options["collectives"], algorithm)
+    options["algorithms"] = algorithm or options["algorithms"] or ALL
     try:
-        wanted = settings(comm.size, **given)
+        wanted = settings(comm.size, **options)
     except (ValueError, MpicollError) as error:
         raise click.UsageError(str(error)) from None
     if not run(wanted, path):
@@ -87,9 +87,9 @@ def run(wanted: Settings, path: str | None) -> bool:
     from .driver import feasible
     from .harness import Harness
 
-    given = {name: getattr(wanted, name) for name in ("seed", "memory", "rate", "sync", "warmup")}
+    keywords = {name: getattr(wanted, name) for name in ("seed", "memory", "rate", "sync", "warmup")}
     limits = {"chunk_bytes": wanted.chunk_bytes, "window": wanted.window}
-    with Harness(wanted.line(), **given) as harness:
+    with Harness(wanted.line(), **keywords) as harness:
         try:
             for series in wanted.series:
                 harness.check(series.shape.collective, series.algorithms)

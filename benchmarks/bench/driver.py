@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from mpicoll.cli.sizes import format_size
+
 from ..cases.case import Cases
 from ..cases.contenders import Contender
 from ..cases.patterns import Shape
 from ..command.progress import Bar
-from ..command.sizes import format_size
 from ..measure.budget import Budget
 from ..measure.rounds import Bench
 from ..results.records import Place, Result, Writer, results
@@ -59,21 +60,21 @@ class Driver:
                 f"more than {format_size(self.memory)} on a rank"
             )
         gc.collect()  # here, since it takes a while; it is off while timing
-        found, until = [], time.perf_counter() + allowed.seconds
+        job_results, until = [], time.perf_counter() + allowed.seconds
         for place, nbytes in enumerate(sizes):
             left = (until - time.perf_counter()) / (len(sizes) - place)
             share = max(left, LEAST_SHARE * allowed.seconds / len(sizes))
             bar.begin(f"{job.shape.collective} {format_size(nbytes)}")
-            found += self._size(job, nbytes, replace(allowed, seconds=share), bar)
+            job_results += self._size(job, nbytes, replace(allowed, seconds=share), bar)
             bar.end()
-        return found
+        return job_results
 
     def _size(self, job: Job, nbytes: int, budget: Budget, bar: Bar) -> list[Result]:
         cases = Cases(job.shape, nbytes, self.rank, self.p)
-        made = results(cases, self.bench.measure(cases, job.contenders, budget, bar.within), self.place)
-        for result in made:
+        size_results = results(cases, self.bench.measure(cases, job.contenders, budget, bar.within), self.place)
+        for result in size_results:
             self.writer.write(result.line())
-        return made
+        return size_results
 
 
 def all_valid(results: Sequence[Result]) -> bool:

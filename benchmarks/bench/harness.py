@@ -113,14 +113,14 @@ class Harness:
             notes = [*notes, "all ranks are on one host, so no link limits them"]
         for line in (environment.headline(about), *notes):
             self.say(line)
-        found: list[Result] = []
+        all_results: list[Result] = []
         with bar(self.console, driver.parts(jobs), self.here) as progress:
             for job, budget in zip(jobs, budgets):
                 results = driver.run(job, budget, progress)
                 self.say(table(results, job.shape.title))
-                found += results
-        self.say(legend(found))
-        if len(jobs) > 1 and any(result.timing.contender.algorithm == AUTO and result.ratio for result in found):
-            self.say(summary(found))
-            self.say(conclusion(found))
-        return all_valid(found)
+                all_results += results
+        self.say(legend(all_results))
+        if len(jobs) > 1 and any(result.timing.contender.algorithm == AUTO and result.ratio for result in all_results):
+            self.say(summary(all_results))
+            self.say(conclusion(all_results))
+        return all_valid(all_results)

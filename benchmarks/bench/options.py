@@ -1,4 +1,4 @@
-"""What a command line of `mpicoll bench` asks for, checked: every rank comes to the same conclusion from it."""
+"""Check a command line of `mpicoll bench`: every rank comes to the same settings from it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from itertools import product
 from typing import Any
 
 from mpicoll.cli.names import canonical
+from mpicoll.cli.sizes import format_size, parse_rate, parse_size, parse_sizes
 from mpicoll.errors import MpicollError, UnknownAlgorithm
 from mpicoll.schedules.collectives import base_collective, canonical_name
 
@@ -18,7 +19,6 @@ from ..cases.lossy import is_lossy
 from ..cases.patterns import PATTERNS, Shape
 from ..cases.scaling import SCALINGS, scaled
 from ..command.checks import ALL, listed, not_negative, positive, split_names
-from ..command.sizes import format_size, parse_rate, parse_size, parse_sizes
 from ..launch import RATE_VARIABLE
 from ..measure.budget import Budget
 from ..measure.sync import SYNCS
@@ -67,16 +67,16 @@ class Settings:
         """Return the remarks for the tables, one line each: chunk limits, and which algorithms are left out and why."""
         limits = [f"chunks of {format_size(self.chunk_bytes)}"] if self.chunk_bytes else []
         limits += [f"{self.window} chunks in flight"] if self.window else []
-        found = [", ".join(limits) + ", wherever mpicoll runs"] if limits else []
+        remarks = [", ".join(limits) + ", wherever mpicoll runs"] if limits else []
         several = len(self.series) > 1
         for series in self.series:
             left_out = "; ".join(f"{name} left out: {why}" for name, why in series.left_out.items())
-            found += [f"{series.shape.title}: {left_out}" if several else left_out] if left_out else []
-        return found
+            remarks += [f"{series.shape.title}: {left_out}" if several else left_out] if left_out else []
+        return remarks
 
     def budget(self, series: Series) -> Budget:
         """Return a shape's part of the time, in proportion to how many take part."""
-        everyone = sum(len(each.algorithms) for each in self.series)
+        everyone = sum(len(other.algorithms) for other in self.series)
         return Budget(self.seconds * len(series.algorithms) / everyone, self.rounds, self.precision)
 
     def line(self) -> dict[str, Any]:
@@ -86,33 +86,33 @@ class Settings:
         }
 
 
-def settings(p: int, collectives: str, **given: Any) -> Settings:
+def settings(p: int, collectives: str, **options: Any) -> Settings:
     """Return the settings for p ranks from the words of the command line. Raises ValueError or UnknownAlgorithm."""
-    chunk, window, rounds, rate = given["chunk_bytes"], given["window"], given["iterations"], given["rate"]
+    chunk, window, rounds, rate = options["chunk_bytes"], options["window"], options["iterations"], options["rate"]
     for option, known in (("sync", SYNCS), ("scaling", SCALINGS)):
-        if given[option] not in known:
-            raise ValueError(f"--{option} is {given[option]!r}; it must be {' or '.join(known)}")
-    sizes = parse_sizes(given["sizes"])
+        if options[option] not in known:
+            raise ValueError(f"--{option} is {options[option]!r}; it must be {' or '.join(known)}")
+    sizes = parse_sizes(options["sizes"])
     collectives = ",".join(map(canonical, split_names(collectives))) or collectives
-    if given["dtype"] is None:
-        given["dtype"] = _dtype(collectives, given["algorithms"], p)
-    series = check_algorithms(list(shapes(p, collectives, **given)), given["algorithms"], p)
+    if options["dtype"] is None:
+        options["dtype"] = _dtype(collectives, options["algorithms"], p)
+    series = check_algorithms(list(shapes(p, collectives, **options)), options["algorithms"], p)
     return Settings(
-        tuple(_sized(each, sizes, p, given["scaling"]) for each in series),
+        tuple(_sized(entry, sizes, p, options["scaling"]) for entry in series),
         tuple(sizes),
-        given["scaling"],
-        check_engines(given["engines"]),
-        check_peers(given["peers"]),
+        options["scaling"],
+        check_engines(options["engines"]),
+        check_peers(options["peers"]),
         None if chunk is None else positive("--chunk-bytes", parse_size(chunk)),
         None if window is None else positive("--window", window),
-        positive("--seconds", given["seconds"]),
+        positive("--seconds", options["seconds"]),
         None if rounds is None else positive("--iterations", rounds),
-        not_negative("--precision", given["precision"]) / 100,
-        not_negative("--warmup", given["warmup"]),
-        given["sync"],
+        not_negative("--precision", options["precision"]) / 100,
+        not_negative("--warmup", options["warmup"]),
+        options["sync"],
         None if rate is None else _rate(rate),
-        parse_size(given["memory"]),
-        given["seed"],
+        parse_size(options["memory"]),
+        options["seed"],
     )
 
 
@@ -127,15 +127,15 @@ def _dtype(collectives: str, algorithms: str, p: int) -> str:
 
 def _sized(series: Series, sizes: list[int], p: int, scaling: str) -> Series:
     """With its sizes on p ranks. Raises ValueError if none is left."""
-    made = {size: scaled(size, series.shape.collective, p, scaling) for size in sizes}
-    found = tuple(dict.fromkeys(size for size in made.values() if size is not None))
-    if not found:
+    scaled_sizes = {size: scaled(size, series.shape.collective, p, scaling) for size in sizes}
+    usable_sizes = tuple(dict.fromkeys(size for size in scaled_sizes.values() if size is not None))
+    if not usable_sizes:
         raise ValueError(f"--sizes has none that {p} ranks can share in {series.shape.collective}")
-    small = {format_size(size): "less than an element of each block" for size, of in made.items() if of is None}
-    return replace(series, sizes=found, left_out=series.left_out | small)
+    small = {format_size(size): "less than an element of each block" for size, of in scaled_sizes.items() if of is None}
+    return replace(series, sizes=usable_sizes, left_out=series.left_out | small)
 
 
-def shapes(p: int, collectives: str, **given: Any) -> Iterator[Shape]:
+def shapes(p: int, collectives: str, **options: Any) -> Iterator[Shape]:
     """Yield every combination of the listed collectives, dtypes, operators, roots, counts and forms that is one.
 
     A word that was given for all collectives must suit all; an operator is nothing to those that do not reduce.
@@ -143,15 +143,15 @@ def shapes(p: int, collectives: str, **given: Any) -> Iterator[Shape]:
     from mpicoll.schedules.registry import list_algorithms
 
     words = listed("COLLECTIVE", collectives)
-    names = [each for name in words for each in (list_algorithms() if name == ALL else [name])]
+    names = [collective for name in words for collective in (list_algorithms() if name == ALL else [name])]
     for name in names:
         if name not in PATTERNS:
             raise UnknownAlgorithm("collective", name, (*PATTERNS, ALL))
-    lists = [listed(f"--{word}", given[word]) for word in ("dtype", "op", "root", "counts", "form")]
+    lists = [listed(f"--{word}", options[word]) for word in ("dtype", "op", "root", "counts", "form")]
     seen: dict[str, None] = {}
     for name, (dtype, op, root, counts, form) in product(dict.fromkeys(names), product(*lists)):
-        shape = Shape(name, dtype, op.lower(), int(root) if root.isdecimal() else root, given["in_place"], counts, form,
-                      given["fresh"])
+        shape = Shape(name, dtype, op.lower(), int(root) if root.isdecimal() else root, options["in_place"], counts,
+                      form, options["fresh"])
         shape.check(p)
         if shape.title not in seen:
             seen[shape.title] = None
@@ -190,19 +190,19 @@ def _takers(shape: Shape, names: list[str], p: int) -> Series:
     from mpicoll.schedules.registry import exact_algorithms, find, parse_spec
 
     collective = shape.collective
-    found, left_out = list[str](), dict[str, str]()
+    chosen_names, left_out = list[str](), dict[str, str]()
     for name in names:
         if name == ALL:
-            entries = [find(collective, each) for each in exact_algorithms(canonical_name(collective))]
-            found += [who.NATIVE, who.AUTO, *(entry.name for entry in entries if entry.serves(p))]
+            entries = [find(collective, algorithm) for algorithm in exact_algorithms(canonical_name(collective))]
+            chosen_names += [who.NATIVE, who.AUTO, *(entry.name for entry in entries if entry.serves(p))]
             left_out = {e.name: f"needs {e.requires.words}" for e in entries if e.requires and not e.serves(p)}
         else:
             if name not in (who.NATIVE, who.AUTO):
                 parse_spec(collective, name)
-            found.append(name)
-    if not found:
+            chosen_names.append(name)
+    if not chosen_names:
         raise ValueError(f"--algorithms names none that {collective} has")
-    return Series(shape, tuple(dict.fromkeys(sorted(found, key=lambda name: name != who.NATIVE))), left_out)
+    return Series(shape, tuple(dict.fromkeys(sorted(chosen_names, key=lambda name: name != who.NATIVE))), left_out)
 
 
 def check_engines(text: str) -> tuple[str, ...]:

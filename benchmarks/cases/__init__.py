@@ -1,4 +1,4 @@
-"""What is timed: a collective, how it is called, who is called, and which answer is right.
+"""A case to time: a collective, its buffers, the contenders that are called, and the right answer.
 
 patterns.py      how each collective is called, a row each; a shape: one of them with its type, operator, root …
 forms.py         blocking, nonblocking, persistent

@@ -146,9 +146,9 @@ class Case:
         This rank's contribution is in place, and arrays are new if so wanted.
         """
         if self.shape.fresh:
-            one = self.send is self.recv
+            is_shared = self.send is self.recv
             self.send = None if self.send is None else self.send.copy()
-            self.recv = self.send if one else None if self.recv is None else self.recv.copy()
+            self.recv = self.send if is_shared else None if self.recv is None else self.recv.copy()
             operation, _ = FORMS[self.shape.form].bound(comm, self.shape.collective, self._for(comm, mpi))
         self.refill()
         return operation

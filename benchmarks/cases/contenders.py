@@ -1,4 +1,4 @@
-"""Who is timed: MPI's own collective, `auto`, or one algorithm, on one engine or the one mpicoll picks."""
+"""Contenders to time: MPI's own collective, `auto`, or one algorithm, on one engine or the one mpicoll picks."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def line_up(
 
     limits: chunk_bytes and window for all of ours, None where not given.
     """
-    found = []
+    contenders = []
     for name in names:
         if name == NATIVE:
-            found.append(Contender(NATIVE, None, plain))
+            contenders.append(Contender(NATIVE, None, plain))
         else:
-            found += [
+            contenders += [
                 Contender(name, engine, ours, _using(ours, collective, name, engine, limits)) for engine in engines
             ]
-    return found
+    return contenders
 
 
 def _using(

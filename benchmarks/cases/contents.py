@@ -1,4 +1,4 @@
-"""What buffers hold: small integers, exact in every dtype, so that results are compared for equality.
+"""Fill buffers with small integers, exact in every dtype, so that results are compared for equality.
 
 They repeat after PERIOD elements, a prime, so that no block that is out of place looks right.
 """
@@ -45,8 +45,8 @@ def dtype_of(name: str) -> np.dtype:
             ml_dtypes = import_module("ml_dtypes")
         except ImportError:
             raise ValueError(f"{name} is ml_dtypes'; pip install 'mpicoll[lowp]'") from None
-        found: np.dtype = np.dtype(getattr(ml_dtypes, name))
-        return found
+        dtype: np.dtype = np.dtype(getattr(ml_dtypes, name))
+        return dtype
     return np.dtype(name)
 
 

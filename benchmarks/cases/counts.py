@@ -1,4 +1,4 @@
-"""How many elements each of p shares has, where collectives have counts for every rank: n on average."""
+"""Counts of elements for p shares, n on average, for collectives that have counts for every rank."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def spike(n: int, p: int) -> list[int]:
     ([6], [6, 6], [4, 4, 12, 4])
     """
     rest = n * p - (n * p + 1) // 2 if p > 1 else 0
-    found = [rest * (i + 1) // (p - 1) - rest * i // (p - 1) for i in range(p - 1)]
-    return [*found[: p // 2], n * p - rest, *found[p // 2 :]]
+    shares = [rest * (i + 1) // (p - 1) - rest * i // (p - 1) for i in range(p - 1)]
+    return [*shares[: p // 2], n * p - rest, *shares[p // 2 :]]
 
 
 def skewed(n: int, p: int) -> list[int]:

@@ -20,7 +20,7 @@ class Operation(NamedTuple):
 
 @dataclass(frozen=True)
 class Form:
-    """How mpi4py names a form's methods, and what becomes of one."""
+    """A form of calls: mpi4py's names of its methods, and the operation that a method becomes."""
 
     name: str
     spell: Callable[[str], str]

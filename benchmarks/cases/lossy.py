@@ -1,4 +1,4 @@
-"""What a contender that moves codes may get wrong: how far its answer is off, and how far it may be."""
+"""Errors of contenders that move codes: how far an answer is off, and how far it may be."""
 
 from __future__ import annotations
 

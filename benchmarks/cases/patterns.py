@@ -1,4 +1,4 @@
-"""How each collective is called, one row each; what it means is said in mpicoll.schedules.collectives.
+"""Calls of the collectives, a row for each; mpicoll.schedules.collectives says what each of them means.
 
 What a size in bytes means, as in the OSU benchmarks (rounded down to whole elements, and at least one):
 
@@ -122,8 +122,8 @@ class Pattern:
         """Return the blocks a rank starts with, and those it ends with."""
         blocks = range(len(lengths))
 
-        def side(found: Sequence[Any]) -> Side:
-            return Side(found, [self.length(b, lengths) for b in found])
+        def side(side_blocks: Sequence[Any]) -> Side:
+            return Side(side_blocks, [self.length(b, lengths) for b in side_blocks])
 
         starts, ends = self.meaning.starts(blocks, p, rank, root), self.meaning.ends(blocks, p, rank, root)
         return side(starts), side(ends)

@@ -27,5 +27,5 @@ def scaled(size: int, collective: str, ranks: int, scaling: str) -> int | None:
     if not size or scaling == OSU or naming == "none":
         return size
     divisions = {"vector": 0, "rank": 1, "pair": 2}[naming] - (scaling == WEAK)
-    found = size * ranks if divisions < 0 else size // ranks**divisions
-    return found // ELEMENT * ELEMENT or None
+    nbytes = size * ranks if divisions < 0 else size // ranks**divisions
+    return nbytes // ELEMENT * ELEMENT or None

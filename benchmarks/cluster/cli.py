@@ -20,9 +20,9 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from mpicoll.cli import main
 from mpicoll.cli.group import OneLineCommand, asking
+from mpicoll.cli.sizes import parse_sizes
 
 from ..command.checks import split_names
-from ..command.sizes import parse_sizes
 from ..hosts import LaunchError, enter, parse_rate
 from ..results.environment import shortened
 from .conduct import Conductor
@@ -50,7 +50,7 @@ QUICK = {"layouts": "8x1", "sizes": "64K,256K"}  # where the command line says n
 @click.option("--cycles", type=click.IntRange(min=1), default=1, help="How often all is launched; rounds are pooled.")
 @click.option("--quick", is_flag=True, help="One layout and small sizes: " + " and ".join(QUICK.values()) + ".")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help=f"For results. [default: {RESULTS}/TIME]")
-def cluster(quick: bool, out: Path | None, **given: Any) -> None:
+def cluster(quick: bool, out: Path | None, **options: Any) -> None:
     """Time collectives on several hosts with slow links, all on this machine: native, ours, peers, and the limit.
 
     Results come as a file of JSON lines per layout, a table, and a page. An interrupted run keeps what it has. Needs
@@ -58,13 +58,13 @@ def cluster(quick: bool, out: Path | None, **given: Any) -> None:
     """
     with asking():
         if quick:
-            given |= {name: value for name, value in QUICK.items() if by_default(name)}
-        layouts = parse_layouts(given["layouts"])
-        plan = made_plan(given)
-        pythons = {mpi: python_of(mpi) for mpi in split_names(given["mpis"])}
+            options |= {name: value for name, value in QUICK.items() if by_default(name)}
+        layouts = parse_layouts(options["layouts"])
+        plan = made_plan(options)
+        pythons = {mpi: python_of(mpi) for mpi in split_names(options["mpis"])}
         if not pythons:
             raise ValueError(f"--mpi names none; there is {', '.join(ENVIRONMENTS)}")
-        peers, lines = find_peers(given["peers"], given["torch_python"])
+        peers, lines = find_peers(options["peers"], options["torch_python"])
         out = out or RESULTS / time.strftime("%Y%m%d-%H%M%S")
         enter()
     screen = console()
@@ -82,23 +82,23 @@ def by_default(name: str) -> bool:
     return click.get_current_context().get_parameter_source(name) is ParameterSource.DEFAULT
 
 
-def made_plan(given: dict[str, Any]) -> Plan:
+def made_plan(options: dict[str, Any]) -> Plan:
     """Return the plan, from the words of the command line. Raises ValueError."""
-    sizes = parse_sizes(given["sizes"])
+    sizes = parse_sizes(options["sizes"])
     if not sizes or not min(sizes):
-        raise ValueError(f"--sizes is {given['sizes']!r}; a size must be above 0")
-    parse_rate(given["rate"])
-    if given["seconds"] is not None and not math.isfinite(given["seconds"]):
-        raise ValueError(f"--seconds is {given['seconds']}; it must be a finite number above 0")
-    collectives = check_collectives(split_names(given["collectives"]))
-    named = check_algorithms(split_names(given["algorithms"]), collectives)
-    return Plan(collectives, tuple(sizes), given["rate"], given["cycles"], named, given["seconds"])
+        raise ValueError(f"--sizes is {options['sizes']!r}; a size must be above 0")
+    parse_rate(options["rate"])
+    if options["seconds"] is not None and not math.isfinite(options["seconds"]):
+        raise ValueError(f"--seconds is {options['seconds']}; it must be a finite number above 0")
+    collectives = check_collectives(split_names(options["collectives"]))
+    named = check_algorithms(split_names(options["algorithms"]), collectives)
+    return Plan(collectives, tuple(sizes), options["rate"], options["cycles"], named, options["seconds"])
 
 
 @contextmanager
 def directory(out: Path) -> Iterator[None]:
     """Make the directory where there is none; remove it again if it stays empty. Raises UsageError."""
-    new = [each for each in (out, *out.parents) if not each.exists()]
+    new = [folder for folder in (out, *out.parents) if not folder.exists()]
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -107,8 +107,8 @@ def directory(out: Path) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):  # it is not empty
-            for each in new:
-                each.rmdir()
+            for folder in new:
+                folder.rmdir()
 
 
 def measured(
@@ -125,9 +125,9 @@ def measured(
             impossible = error
         except KeyboardInterrupt:
             interrupted = True
-    found = conductor.found
-    files = [out / f"{one.name}.jsonl" for one in found if one.rows]
-    show(screen, found, [plan.calls(one.layout.ranks) for one in found], f"{plan.rate} links")
+    results = conductor.results
+    files = [out / f"{result.name}.jsonl" for result in results if result.rows]
+    show(screen, results, [plan.calls(result.layout.ranks) for result in results], f"{plan.rate} links")
     page(screen, files, out / "report.html")
     for failure in conductor.failures:
         click.echo(f"{NAME}: {failure}", err=True)
@@ -167,5 +167,5 @@ def page(screen: Console, files: Sequence[Path], html: Path) -> None:
         return
     words = [sys.executable, "-m", "mpicoll", "report", *map(str, files), "-o", str(html)]
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    said = (done.stderr.strip().splitlines() or [""])[-1]
-    screen.print(f"page: {html}" if done.returncode == 0 else f"no page: {said}")
+    error = (done.stderr.strip().splitlines() or [""])[-1]
+    screen.print(f"page: {html}" if done.returncode == 0 else f"no page: {error}")

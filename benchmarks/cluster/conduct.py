@@ -65,7 +65,7 @@ class Conductor:
     say: Say
     step: Callable[[float], None]  # told the seconds that a launch, now over, had been expected to take
     command: str = ""
-    found: list[Found] = field(default_factory=list)
+    results: list[Found] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
     def run(self, pythons: dict[str, Path], layouts: Iterable[Layout]) -> None:
@@ -73,8 +73,8 @@ class Conductor:
         for layout in layouts:
             with Hosts(layout.hosts, parse_rate(self.plan.rate)) as net:
                 for mpi, python in pythons.items():
-                    self.found.append(Found(mpi, layout, self._settings(layout)))
-                    self._measure(net, python, self.found[-1])
+                    self.results.append(Found(mpi, layout, self._settings(layout)))
+                    self._measure(net, python, self.results[-1])
 
     def _settings(self, layout: Layout) -> dict[str, Any]:
         return {
@@ -84,29 +84,29 @@ class Conductor:
             "peers": {peer.name: peer.about for peer in self.peers},
         }
 
-    def _measure(self, net: Hosts, python: Path, found: Found) -> None:
+    def _measure(self, net: Hosts, python: Path, result: Found) -> None:
         peers = {peer.name: peer for peer in self.peers}
         order = launches(self.plan.collectives, list(peers), self.plan.cycles)
         for number, (_, name) in enumerate(order, 1):
-            p, peer = found.layout.ranks, peers.get(name)
+            p, peer = result.layout.ranks, peers.get(name)
             takes = self.plan.peer_takes(peer, p) if peer else self.plan.bench_takes(name, p)
-            self.say(f"{found.name}, {number} of {len(order)}: {name}, about {takes:.0f} s")
-            launch = OnLayout(net, found.layout, python, takes)
-            failure = self._peer(launch, peer, found) if peer else self._bench(launch, name, found)
+            self.say(f"{result.name}, {number} of {len(order)}: {name}, about {takes:.0f} s")
+            launch = OnLayout(net, result.layout, python, takes)
+            failure = self._peer(launch, peer, result) if peer else self._bench(launch, name, result)
             if failure:
-                self.failures.append(f"{found.name}: {failure}")
+                self.failures.append(f"{result.name}: {failure}")
                 self.say(self.failures[-1])
-            found.write(self.out)
+            result.write(self.out)
             self.step(takes)
 
-    def _bench(self, launch: OnLayout, collective: str, found: Found) -> str:
+    def _bench(self, launch: OnLayout, collective: str, result: Found) -> str:
         """Keep the results of a launch; return why some are missing, or an empty string."""
         lines = bench(launch, self.plan, collective, self.raw / "bench.jsonl")
-        found.environment = found.environment or lines.environment
-        found.ours[collective].append(lines.rows)
+        result.environment = result.environment or lines.environment
+        result.ours[collective].append(lines.rows)
         return lines.failure
 
-    def _peer(self, launch: OnLayout, peer: Peer, found: Found) -> str:
+    def _peer(self, launch: OnLayout, peer: Peer, result: Found) -> str:
         """Keep the results of a launch; return why some are missing, or an empty string."""
         failure = ""
         try:
@@ -114,10 +114,10 @@ class Conductor:
         except PeerFailed as error:
             timed, failure = error.measured, str(error)
         for call, measured in timed.items():
-            found.theirs[peer.name, call].append(measured)
+            result.theirs[peer.name, call].append(measured)
         return failure
 
     @property
     def all_valid(self) -> bool:
         """Return whether no answer was wrong."""
-        return all(row["valid"] is not False for found in self.found for row in found.rows)
+        return all(row["valid"] is not False for result in self.results for row in result.rows)

@@ -55,9 +55,9 @@ def bench(launch: OnLayout, plan: Plan, collective: str, file: Path) -> Lines:
     done = launch(words(plan, collective, launch.ranks, file))
     lines = read(file)
     if not is_whole(lines, done):
-        said = done.output.strip().splitlines() or ["it said nothing"]
+        output = done.output.strip().splitlines() or ["it said nothing"]
         how = "time was up" if done.timed_out else f"status {done.status}"
-        lines.failure = f"mpicoll bench {collective}: {how}: {said[-1].strip()}"
+        lines.failure = f"mpicoll bench {collective}: {how}: {output[-1].strip()}"
     return lines
 
 

@@ -1,4 +1,4 @@
-"""What is measured where, and how long that takes.
+"""Plan which collectives and sizes are measured on which layouts, and estimate how long that takes.
 
 Sizes are given as n, the bytes of the whole vector, since that is what the limits are about: of allgather and
 scatter and gather the shares of all ranks together, of alltoall what one rank sends to all. `mpicoll bench` and
@@ -81,19 +81,19 @@ def parse_layouts(text: str) -> list[Layout]:
     >>> [layout.name for layout in parse_layouts("6x1, 4x2, 4x2-cyclic")]
     ['6x1', '4x2-block', '4x2-cyclic']
     """
-    made = []
+    layouts = []
     for word in filter(None, (word.strip() for word in text.split(","))):
-        found = _LAYOUT.fullmatch(word)
-        if not found or int(found[1]) < 2 or int(found[2]) < 1 or (found[3] or PLACEMENTS[0]) not in PLACEMENTS:
+        match = _LAYOUT.fullmatch(word)
+        if not match or int(match[1]) < 2 or int(match[2]) < 1 or (match[3] or PLACEMENTS[0]) not in PLACEMENTS:
             raise ValueError(
                 f"the layout {word!r} is none; write HOSTSxRANKS, 2 hosts or more, and -block or -cyclic: 4x2-cyclic"
             )
-        if int(found[1]) > MOST:
-            raise ValueError(f"the layout {word!r} has {found[1]} hosts; there can be {MOST}")
-        made.append(Layout(int(found[1]), int(found[2]), found[3] or PLACEMENTS[0]))
-    if not made:
+        if int(match[1]) > MOST:
+            raise ValueError(f"the layout {word!r} has {match[1]} hosts; there can be {MOST}")
+        layouts.append(Layout(int(match[1]), int(match[2]), match[3] or PLACEMENTS[0]))
+    if not layouts:
         raise ValueError("--layouts names none; write HOSTSxRANKS, as 8x1")
-    return list(dict.fromkeys(made))
+    return list(dict.fromkeys(layouts))
 
 
 def size_of(collective: str, n: int, p: int) -> int:
@@ -131,9 +131,9 @@ def unsuited(collective: str, spec: str, p: int) -> str:
     """Return why an algorithm of a collective does not suit p ranks; empty if it does."""
     if spec in (NATIVE, AUTO):
         return ""
-    entry, given = parse_spec(collective, spec)
+    entry, parameters = parse_spec(collective, spec)
     try:
-        entry.resolve(p, None, **dict(given))
+        entry.resolve(p, None, **dict(parameters))
     except (PreconditionError, ParameterError) as error:
         return str(error)
     return ""
@@ -206,7 +206,7 @@ class Plan:
         """Seconds that a launch of `mpicoll bench` should take."""
         contenders, share = len(self.contenders(collective, p)), self.seconds_of(collective, p)
         rounds = [contenders * self.expected(collective, n) for n in self.sizes]
-        timed = sum(max(FEWEST * one, min(LOOK * one, share)) for one in rounds)
+        timed = sum(max(FEWEST * seconds, min(LOOK * seconds, share)) for seconds in rounds)
         return STARTING + timed + OVERHEAD * sum(rounds)
 
     def peer_takes(self, peer: Peer, p: int) -> float:
@@ -244,9 +244,9 @@ def minutes(plan: Plan, ranks: Iterable[int], peers: Sequence[Peer]) -> float:
 
 def check_collectives(names: Iterable[str], known: Mapping[str, str] = LARGE) -> tuple[str, ...]:
     """Raise ValueError for a collective that has no limit here."""
-    found = tuple(dict.fromkeys(names))
-    if unknown := [name for name in found if name not in known]:
+    collectives = tuple(dict.fromkeys(names))
+    if unknown := [name for name in collectives if name not in known]:
         raise ValueError(f"no collective is called {unknown[0]!r} here; there is {', '.join(known)}")
-    if not found:
+    if not collectives:
         raise ValueError("--collectives names none")
-    return found
+    return collectives

@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mpicoll.cli.sizes import format_size
+
 from ..cases.contenders import AUTO, NATIVE
 from ..command.console import WIDTH
-from ..command.sizes import format_size
 from ..peers import Call
 from ..peers.rows import call_of
 from ..results.records import Row
@@ -40,16 +41,16 @@ class Line(NamedTuple):
     peers: dict[str, Row]
 
 
-def lines(found: Found, sizes: dict[Call, int]) -> list[Line]:
+def lines(result: Found, sizes: dict[Call, int]) -> list[Line]:
     """Return a line for every call that was planned, and that anything is known of. sizes: its n."""
-    made = []
+    call_lines = []
     for call, n in sizes.items():
-        rows = [row for row in found.rows if call_of(row) == call]
+        rows = [row for row in result.rows if call_of(row) == call]
         ours = [row for row in rows if row["paired"] and row["algorithm"] != NATIVE]
         right = [row for row in ours if row["valid"] and row["median_us"]]
-        made.append(
+        call_lines.append(
             Line(
-                found.name,
+                result.name,
                 call,
                 n,
                 next((row for row in rows if row["algorithm"] == NATIVE), None),
@@ -58,26 +59,26 @@ def lines(found: Found, sizes: dict[Call, int]) -> list[Line]:
                 {row["algorithm"]: row for row in rows if not row["paired"]},
             )
         )
-    return [line for line in made if line.native or line.auto or line.best]
+    return [line for line in call_lines if line.native or line.auto or line.best]
 
 
 def table(all_lines: Sequence[Line], title: str) -> Table:
     """Rows by layout, collective and size."""
     peers = list(dict.fromkeys(name for line in all_lines for name in line.peers))
-    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    rich_table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     for name in ("MPI, hosts × ranks", "collective"):
-        made.add_column(name, no_wrap=True)
+        rich_table.add_column(name, no_wrap=True)
     for name in ("n", "limit ms", "native\n× limit", "auto\n× limit", "ratio", "[95 %]"):
-        made.add_column(name, justify="right", no_wrap=True)
-    made.add_column("verdict", no_wrap=True)
-    made.add_column("best of ours\n× limit, ratio", no_wrap=True)
+        rich_table.add_column(name, justify="right", no_wrap=True)
+    rich_table.add_column("verdict", no_wrap=True)
+    rich_table.add_column("best of ours\n× limit, ratio", no_wrap=True)
     for name in peers:
-        made.add_column(f"{name}, unpaired\n× limit, ratio", no_wrap=True)
+        rich_table.add_column(f"{name}, unpaired\n× limit, ratio", no_wrap=True)
     for place, line in enumerate(all_lines):
         last = all_lines[place + 1 : place + 2]
         ends = not last or (last[0].where, last[0].call.collective) != (line.where, line.call.collective)
-        made.add_row(*_cells(line), *(_peer(line.peers.get(name)) for name in peers), end_section=ends)
-    return made
+        rich_table.add_row(*_cells(line), *(_peer(line.peers.get(name)) for name in peers), end_section=ends)
+    return rich_table
 
 
 def _cells(line: Line) -> list[str | Text]:
@@ -136,13 +137,13 @@ def _compared(row: Row) -> Text:
 
 def console() -> Console:
     """On standard output; wide enough for the table where that is no terminal."""
-    made = Console(markup=False, highlight=False)
-    return made if made.is_terminal else Console(markup=False, highlight=False, width=WIDTH)
+    screen = Console(markup=False, highlight=False)
+    return screen if screen.is_terminal else Console(markup=False, highlight=False, width=WIDTH)
 
 
-def show(screen: Console, found: Iterable[Found], sizes: Iterable[dict[Call, int]], title: str) -> None:
+def show(screen: Console, results: Iterable[Found], sizes: Iterable[dict[Call, int]], title: str) -> None:
     """Print the table and what its columns mean, if there is anything in it."""
-    all_lines = [line for one, calls in zip(found, sizes) for line in lines(one, calls)]
+    all_lines = [line for result, calls in zip(results, sizes) for line in lines(result, calls)]
     if all_lines:
         screen.print(table(all_lines, title))
         screen.print(LEGEND)

@@ -1,4 +1,4 @@
-"""What the benchmarks' commands share: how people write sizes and lists, and how all ranks speak as one.
+"""Parts that the benchmarks' commands share: reading sizes and lists, and printing by one rank for all.
 
 spmd.py            commands that all ranks run and of which rank 0 speaks
 checks.py          lists of names, numbers above 0

@@ -26,10 +26,10 @@ def split_names(text: str) -> list[str]:
 
 def listed(option: str, text: str) -> list[str]:
     """Return the words of a list. Raises ValueError without any."""
-    found = split_names(text)
-    if not found:
+    words = split_names(text)
+    if not words:
         raise ValueError(f"{option} is {text!r}; it must name something")
-    return found
+    return words
 
 
 def positive(name: str, value: Number) -> Number:

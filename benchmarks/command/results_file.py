@@ -1,4 +1,4 @@
-"""Where results go: a file that was named, or else a new one in the user's state directory."""
+"""Open the file for results: the one that was named, or else a new one in the user's state directory."""
 
 from __future__ import annotations
 
@@ -56,6 +56,6 @@ def kept(name: str, environ: Mapping[str, str] = os.environ) -> Path:
     return folder / f"{name}-{stamp}-{os.getpid()}.jsonl"
 
 
-def write_lines(path: Path, found: Iterable[Any]) -> None:
-    """Write what was found, dataclasses, as a file of JSON lines."""
-    path.write_text("".join(json.dumps(asdict(each)) + "\n" for each in found), encoding="utf-8")
+def write_lines(path: Path, records: Iterable[Any]) -> None:
+    """Write records, dataclasses, as a file of JSON lines."""
+    path.write_text("".join(json.dumps(asdict(record)) + "\n" for record in records), encoding="utf-8")

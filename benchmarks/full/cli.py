@@ -11,12 +11,12 @@ import click
 from rich.table import Table
 
 from mpicoll.cli.group import OneLineCommand, asking
+from mpicoll.cli.sizes import format_size
 
 from .. import launch
 from ..cases.contenders import AUTO, NATIVE
 from ..command.checks import split_names
 from ..command.console import console
-from ..command.sizes import format_size
 from ..results.records import read
 from .figures import FIGURES, Figure, Ratios, Reached, ratios, reached
 
@@ -49,7 +49,7 @@ def full(text: str, launches: int, showing: bool, out: Path) -> None:
         click.echo(f"{NAME}: interrupted; what was measured is in {directory}", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
     finally:
-        console().print(table(mpi, [(figure, found(directory, figure)) for figure in figures]))
+        console().print(table(mpi, [(figure, ratios_of(directory, figure)) for figure in figures]))
     for failure in failures:
         click.echo(f"{NAME}: {failure}", err=True)
     if failures:
@@ -75,17 +75,17 @@ def measured(directory: Path, figures: Sequence[Figure], launches: int) -> Itera
     for number in range(1, launches + 1):
         for figure in figures:
             click.echo(f"launch {number} of {launches}: {figure.name}, about {figure.seconds:g} s")
-            yield one(figure, directory / f"{figure.name}-{number}.jsonl")
+            yield run_figure(figure, directory / f"{figure.name}-{number}.jsonl")
 
 
-def one(figure: Figure, file: Path) -> str:
+def run_figure(figure: Figure, file: Path) -> str:
     """Launch a figure once; return its failure in one line, empty where it went well."""
     words = [*shlex.split(figure.words), "--algorithms", f"{NATIVE},{AUTO}", "--seconds", str(figure.seconds)]
     line = launch.command(RANKS, ["mpicoll", "bench", *words, "--json", str(file)])
-    with tempfile.TemporaryFile() as said:
-        status = launch.run_group(line, PATIENCE + 3 * figure.seconds, launch.environment(), said)
-        said.seek(0)
-        last = (said.read().decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
+    with tempfile.TemporaryFile() as output:
+        status = launch.run_group(line, PATIENCE + 3 * figure.seconds, launch.environment(), output)
+        output.seek(0)
+        last = (output.read().decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
     return "" if status == 0 else f"{file.stem}: {'time was up' if status is None else f'status {status}'}: {last}"
 
 
@@ -94,24 +94,25 @@ def files(directory: Path, figure: Figure) -> list[Path]:
     return sorted(directory.glob(f"{figure.name}-[0-9]*.jsonl"))
 
 
-def found(directory: Path, figure: Figure) -> list[Ratios]:
+def ratios_of(directory: Path, figure: Figure) -> list[Ratios]:
     """Return what each launch said."""
     return [ratios(read(file).rows) for file in files(directory, figure)]
 
 
 def table(mpi: str, all_of: Sequence[tuple[Figure, Sequence[Ratios]]]) -> Table:
     """Return what was asked for and what was reached."""
-    made = Table(title=f"native's time over mpicoll's, {RANKS} ranks of one machine, {mpi}", title_justify="left")
+    rich_table = Table(title=f"native's time over mpicoll's, {RANKS} ranks of one machine, {mpi}", title_justify="left")
     for name in ("figure", "asked", "reached", "launches", ""):
-        made.add_column(name, justify="right" if name in ("asked", "reached") else "left")
+        rich_table.add_column(name, justify="right" if name in ("asked", "reached") else "left")
     for figure, launches in all_of:
         lines = reached(figure, mpi, launches)
         if not lines:
-            made.add_row(figure.name, "", "", "none", "")
-        for each in lines:
-            spread = " ".join(f"{value:.2f}" for value in each.launches)
-            made.add_row(f"{figure.name}, {each.what}", f"{each.asked:g}", f"{each.value:.2f}", spread, verdict(each))
-    return made
+            rich_table.add_row(figure.name, "", "", "none", "")
+        for target in lines:
+            spread = " ".join(f"{value:.2f}" for value in target.launches)
+            label = f"{figure.name}, {target.what}"
+            rich_table.add_row(label, f"{target.asked:g}", f"{target.value:.2f}", spread, verdict(target))
+    return rich_table
 
 
 def verdict(of: Reached) -> str:

@@ -1,4 +1,4 @@
-"""What mpicoll is to reach between two ranks of one machine, and what launches say of it.
+"""Targets of mpicoll between two ranks of one machine, and the ratios that launches reached.
 
 A ratio is native's time over mpicoll's. Ratios of one launch differ less among themselves than launches do, so several
 launches are made, and of what they say the median counts.
@@ -23,7 +23,7 @@ class Figure:
     name: str
     words: str
     seconds: float
-    each: Mapping[str, float] | None = None
+    per_size: Mapping[str, float] | None = None
     mean: Mapping[str, float] | None = None
 
 
@@ -44,13 +44,13 @@ OTHERS = "bcast,scatter,gather,allgather,reduce,scan,exscan,alltoall,scatterv,ga
 FIGURES = {
     figure.name: figure
     for figure in (
-        Figure("small", "allreduce --sizes 8,64,512,4K", 4, each=on(0.9)),
-        Figure("fresh", "allreduce --sizes 8,64,512,4K --fresh", 4, each=on(0.9)),
-        Figure("persistent", "allreduce --sizes 8,64,512,4K --form persistent", 4, each=on(1.0)),
+        Figure("small", "allreduce --sizes 8,64,512,4K", 4, per_size=on(0.9)),
+        Figure("fresh", "allreduce --sizes 8,64,512,4K --fresh", 4, per_size=on(0.9)),
+        Figure("persistent", "allreduce --sizes 8,64,512,4K --form persistent", 4, per_size=on(1.0)),
         Figure("medium", "allreduce --sizes 8K,16K,32K,64K,128K", 5, mean=on(1.5, intel=1.0)),
         Figure("large", "allreduce --dtype float32 --sizes 256K,1M,4M,16M,64M", 12, on(0.9), on(1.5, 1.4, 1.1)),
         Figure("reduce-scatter", "reduce_scatter_block --sizes 256K,1M,4M,16M", 6, mean=on(1.3)),
-        Figure("others", f"{OTHERS} --sizes 256K,1M,4M,16M", 40, each=on(0.9)),
+        Figure("others", f"{OTHERS} --sizes 256K,1M,4M,16M", 40, per_size=on(0.9)),
     )
 }
 
@@ -68,11 +68,11 @@ def ratios(rows: Sequence[Mapping[str, Any]]) -> Ratios:
 
 def by_row(launches: Sequence[Ratios]) -> dict[tuple[str, int], list[float]]:
     """By collective and size, what each launch says, the least first."""
-    found = defaultdict[tuple[str, int], list[float]](list)
+    by_key = defaultdict[tuple[str, int], list[float]](list)
     for launch in launches:
         for key, ratio in launch.items():
-            found[key].append(ratio)
-    return {key: sorted(each) for key, each in found.items()}
+            by_key[key].append(ratio)
+    return {key: sorted(values) for key, values in by_key.items()}
 
 
 @dataclass(frozen=True)
@@ -97,15 +97,15 @@ class Reached:
 
 def reached(figure: Figure, mpi: str, launches: Sequence[Ratios]) -> list[Reached]:
     """Return how a figure's targets fared on one MPI; a target for every size has the row with the least median."""
-    found, rows = [], by_row(launches)
+    targets, rows = [], by_row(launches)
     if not rows:
         return []
     if figure.mean is not None:
         means = sorted(geometric_mean([*launch.values()]) for launch in launches if launch)
-        found.append(Reached("geometric mean", figure.mean[mpi], means))
-    if figure.each is not None:
-        asked = figure.each[mpi]
+        targets.append(Reached("geometric mean", figure.mean[mpi], means))
+    if figure.per_size is not None:
+        asked = figure.per_size[mpi]
         worst = min(rows, key=lambda key: median(rows[key]))
         below = [key for key in rows if median(rows[key]) < asked]
-        found.append(Reached("at every size", asked, rows[worst], below))
-    return found
+        targets.append(Reached("at every size", asked, rows[worst], below))
+    return targets

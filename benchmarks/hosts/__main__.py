@@ -62,8 +62,8 @@ def main(arguments: list[str]) -> int:
     try:
         return hosts.main(arguments, prog_name=f"python -m {NAME}", standalone_mode=False) or 0
     except (LaunchError, click.UsageError) as error:
-        said = error.format_message() if isinstance(error, click.UsageError) else str(error)
-        click.echo(f"{NAME}: {' '.join(said.split())}", err=True)
+        message = error.format_message() if isinstance(error, click.UsageError) else str(error)
+        click.echo(f"{NAME}: {' '.join(message.split())}", err=True)
         return USAGE
     except (click.Abort, KeyboardInterrupt):
         click.echo(f"{NAME}: interrupted", err=True)

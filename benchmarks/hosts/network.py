@@ -138,16 +138,16 @@ def link(name: str) -> str:
 def check_shape(interface: str, rate: int) -> None:
     """Raise LaunchError unless the kernel has taken the rate as it was given."""
     shown = subprocess.run(["tc", "-j", "qdisc", "show", "dev", interface], capture_output=True, text=True, check=True)
-    shapes: list[dict[str, Any]] = [each for each in json.loads(shown.stdout) if each["kind"] == "tbf"]
-    made = 8 * shapes[0]["options"]["rate"] if shapes else 0
-    if abs(made - rate) > rate / 1000:
-        raise LaunchError(f"the kernel made a link of {format_rate(made)} instead of {format_rate(rate)}; "
+    shapes: list[dict[str, Any]] = [qdisc for qdisc in json.loads(shown.stdout) if qdisc["kind"] == "tbf"]
+    actual = 8 * shapes[0]["options"]["rate"] if shapes else 0
+    if abs(actual - rate) > rate / 1000:
+        raise LaunchError(f"the kernel made a link of {format_rate(actual)} instead of {format_rate(rate)}; "
                           "give another rate")
 
 
-def refusal(what: str, said: str) -> str:
+def refusal(what: str, output: str) -> str:
     """Return what a tool did not do, and in which words; one line."""
-    words = " ".join(re.sub(r"Command failed -:\d+", "", said).split()) or "no reason given"
+    words = " ".join(re.sub(r"Command failed -:\d+", "", output).split()) or "no reason given"
     if "qdisc kind is unknown" in words or (what == "tc refused" and "No such file or directory" in words):
         return f"this kernel has no token bucket filter, which limits a link's rate: modprobe sch_tbf ({words})"
     return f"{what}: {words}"

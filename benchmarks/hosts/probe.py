@@ -1,4 +1,4 @@
-"""How fast a link between two hosts really is."""
+"""Measure how fast a link between two hosts really is."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def _feed(sender: socket.socket, until: float) -> None:
 
 def _made_on(pid: int) -> socket.socket:
     """Return a TCP socket in the network of a process; a thread of its own enters it, since none can leave again."""
-    made: list[socket.socket] = []
+    sockets: list[socket.socket] = []
 
     def make() -> None:
         linux.enter_network(pid)
-        made.append(socket.socket())
+        sockets.append(socket.socket())
 
     thread = threading.Thread(target=make)
     thread.start()
     thread.join()
-    return made[0]
+    return sockets[0]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..command import sizes
+from mpicoll.cli import sizes
+
 from ..launch import LaunchError
 
 UNITS = {"bit": 1, "kbit": 10**3, "Mbit": 10**6, "Gbit": 10**9}

@@ -1,4 +1,4 @@
-"""How it is timed, and what the times say.
+"""Time calls, and compute statistics of the times.
 
 rounds.py         the timed loops: every contender once a round, in an order drawn anew
 sync.py           how the ranks start a timed call together

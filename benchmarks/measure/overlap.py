@@ -1,4 +1,4 @@
-"""How much of a nonblocking collective is hidden behind work, as the OSU benchmarks define it.
+"""Compute how much of a nonblocking collective is hidden behind work, as the OSU benchmarks define it.
 
 A call alone takes `alone`. With work of about that length between its start and its Wait it takes `overall`,
 `compute` of which is the work. What the call cost on top of the work is overall - compute, and the share of
@@ -29,7 +29,7 @@ class Overlap(NamedTuple):
 
     @property
     def percent(self) -> float:
-        """How much was hidden.
+        """Return how much was hidden, in percent.
 
         >>> Overlap(10, 12, 10, 0, 0).percent, Overlap(10, 25, 10, 0, 0).percent, Overlap(10, 10, 10, 0, 0).percent
         (80.0, 0.0, 100.0)
@@ -47,8 +47,8 @@ class Overlapped:
 
 def overlapped(rounds: Sequence[Overlap]) -> Overlapped | None:
     """Return the statistics of some rounds, without those that a rank started late; None without any."""
-    good = [each for each in rounds if math.isfinite(each.overall)]
+    good = [overlap for overlap in rounds if math.isfinite(overlap.overall)]
     if not good:
         return None
-    parts: dict[str, Any] = {part: estimate([getattr(each, part) for each in good]) for part in PARTS}
-    return Overlapped(estimate([each.percent for each in good]), parts)
+    parts: dict[str, Any] = {part: estimate([getattr(overlap, part) for overlap in good]) for part in PARTS}
+    return Overlapped(estimate([overlap.percent for overlap in good]), parts)

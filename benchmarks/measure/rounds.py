@@ -64,7 +64,7 @@ class Timing:
 
     @property
     def late(self) -> int:
-        """How many calls were left out because a rank was late."""
+        """Return how many calls were left out because a rank was late."""
         return sum(calls.count(LATE) for calls in self.rounds)
 
     def add(self, calls: list[float], whole: list[float]) -> None:
@@ -135,10 +135,10 @@ class Bench:
             timing.ran = {
                 key: getattr(record, key) for key in ("algorithm", "engine", "chunk_bytes", "lanes")
             }
-        if (found := error_of(case, timing.contender)) is None:
+        if (measured := error_of(case, timing.contender)) is None:
             timing.valid &= self._everywhere(case.is_right())
         else:
-            timing.error = Error(*self._longest(np.array(found)).tolist())
+            timing.error = Error(*self._longest(np.array(measured)).tolist())
             timing.valid &= timing.error.worst <= timing.error.bound  # false for NaN too
 
     def _everywhere(self, mine: bool) -> bool:

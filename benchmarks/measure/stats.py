@@ -75,7 +75,7 @@ def estimate(values: Iterable[float], confidence: float = CONFIDENCE) -> Estimat
 
 @dataclass(frozen=True)
 class Ratio(Estimate):
-    """How many times faster than the baseline: above 1 is faster."""
+    """A ratio of times, the baseline's over the other's: above 1 is faster than the baseline."""
 
     @property
     def verdict(self) -> str:
@@ -95,8 +95,8 @@ def ratio(baseline: Sequence[float], other: Sequence[float], confidence: float =
     """
     if len(baseline) != len(other):
         raise ValueError(f"{len(baseline)} values cannot be paired with {len(other)}")
-    found = estimate([b / o for b, o in zip(baseline, other)], confidence)
-    return Ratio(found.median, found.low, found.high, found.values)
+    estimated = estimate([b / o for b, o in zip(baseline, other)], confidence)
+    return Ratio(estimated.median, estimated.low, estimated.high, estimated.values)
 
 
 def geometric_mean(values: Sequence[float]) -> float:

@@ -1,4 +1,4 @@
-"""How the ranks start a timed call together: after a barrier, or at a time that their clocks agree on.
+"""Start a timed call on all ranks together: after a barrier, or at a time that their clocks agree on.
 
 Ranks leave a barrier one after another, and that skew is part of every time measured after one. Starting at
 an agreed time has no such skew, as far as the clocks agree; a rank that comes late to a start spoils that

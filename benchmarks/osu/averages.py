@@ -1,4 +1,4 @@
-"""What becomes of the seconds that every rank measured in every iteration. All ranks get the same numbers."""
+"""Average the seconds that every rank measured in every iteration. All ranks get the same numbers."""
 
 from __future__ import annotations
 

@@ -67,22 +67,22 @@ def attached(word: str) -> str:
 @click.option("-k", "--root-rank", default="fixed:0", help="fixed:RANK or rotate, iteration by iteration.")
 @click.option("-b", "--buffer-num", type=click.Choice(["single", "multiple"]), default="single", help="For a window.")
 @click.pass_context
-def osu(context: click.Context, /, benchmark: str, **given: Any) -> None:
+def osu(context: click.Context, /, benchmark: str, **arguments: Any) -> None:
     """Measure as the OSU micro-benchmarks do, and print what they print: start it under mpiexec.
 
     One collective, called in one form by one algorithm, or MPI's messages between two ranks. Each program
     takes the options of its namesake in OMB 7.4.
     """
     comm = world()
-    algorithm, engine = given["algorithms"] or who.AUTO, given["engine"]
+    algorithm, engine = arguments["algorithms"] or who.AUTO, arguments["engine"]
     with asking(ValueError, MpicollError):
-        wanted = program(benchmark, given["form"])
+        wanted = program(benchmark, arguments["form"])
         only_its_own(context, wanted)
-        if given["version"]:
+        if arguments["version"]:
             click.echo(layout.title(wanted))
             return
         wanted.refuse(comm.size)
-        asked = read(wanted, comm, **given)
+        asked = read(wanted, comm, **arguments)
         if wanted.collective:
             check(wanted, asked, comm.size, algorithm, engine)
     unable = ParameterError, PreconditionError, EngineError  # the same on all ranks
@@ -113,10 +113,10 @@ def only_its_own(context: click.Context, wanted: Program) -> None:
             raise ValueError(f"{wanted.name} times MPI's own messages; leave out {letter}")
 
 
-def read(wanted: Program, comm: Any, **given: Any) -> Options:
+def read(wanted: Program, comm: Any, **arguments: Any) -> Options:
     """Return the options' values, checked; rank 0 says where memory makes one smaller. Raises ValueError."""
-    memory, raised = options.read_memory(given["mem_limit"])
-    low, asked = options.read_range(given["message_size"], options.MOST[wanted.kind])
+    memory, raised = options.read_memory(arguments["mem_limit"])
+    low, asked = options.read_range(arguments["message_size"], options.MOST[wanted.kind])
     high, lowered = options.limited(wanted, asked, memory, comm.size)
     for line in filter(None, (raised, lowered)):
         if comm.rank == 0:
@@ -124,16 +124,16 @@ def read(wanted: Program, comm: Any, **given: Any) -> Options:
     return Options(
         low,
         high,
-        iterations=given["iterations"],
-        warmup=given["warmup"],
-        full=given["full"],
-        percentiles=options.read_percentiles(given["tail_lat"]),
-        validate=given["validation"],
-        validation_warmup=given["validation_warmup"],
-        window=given["window_size"],
-        tests=given["num_test_calls"],
-        types=options.read_types(given["types"]),
-        in_place=given["in_place"],
-        root=options.read_root(given["root_rank"]),
-        multiple=given["buffer_num"] == "multiple",
+        iterations=arguments["iterations"],
+        warmup=arguments["warmup"],
+        full=arguments["full"],
+        percentiles=options.read_percentiles(arguments["tail_lat"]),
+        validate=arguments["validation"],
+        validation_warmup=arguments["validation_warmup"],
+        window=arguments["window_size"],
+        tests=arguments["num_test_calls"],
+        types=options.read_types(arguments["types"]),
+        in_place=arguments["in_place"],
+        root=options.read_root(arguments["root_rank"]),
+        multiple=arguments["buffer_num"] == "multiple",
     )

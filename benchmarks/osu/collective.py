@@ -66,7 +66,7 @@ class Collective:
         cases = [Case(shape, size, self.control.rank, p) for shape in shapes]
         with ExitStack() as stack:
             ready = [form.ready(self.contender.comm, collective, case.arguments(self.mpi)) for case in cases]
-            yield Buffers(cases, [stack.enter_context(each) for each in ready])
+            yield Buffers(cases, [stack.enter_context(context) for context in ready])
 
     def rehearse(self, kind: str, size: int) -> None:
         """Make one call that is not timed, so that what cannot run is known before anything is printed. Collective.

@@ -1,4 +1,4 @@
-"""What the options of OMB mean: which sizes, how many iterations, which types and percentiles.
+"""Read the options of OMB: which sizes, how many iterations, which types and percentiles.
 
 Functions that read a value raise ValueError, in words that name the option.
 """
@@ -75,12 +75,12 @@ class Options:
 
 
 class Pace:
-    """How many iterations each size gets. Once one was large, those of the next type are few as well, as in OMB."""
+    """The number of iterations for each size. Once one was large, those of the next type are few as well, as in OMB."""
 
     def __init__(self, program: Program, options: Options) -> None:
         asked = {"warmup": options.warmup, "timed": options.iterations}
-        given = {key: value for key, value in asked.items() if value is not None}
-        small, self.large = (default._replace(**given) for default in REPEATS[program.kind])
+        overrides = {key: value for key, value in asked.items() if value is not None}
+        small, self.large = (default._replace(**overrides) for default in REPEATS[program.kind])
         # OMB's nonblocking barrier takes the few from the start.
         self.now = self.large if program.overlaps and not program.sized else small
 
@@ -127,13 +127,13 @@ def read_percentiles(text: str | None) -> tuple[int, ...]:
 
 def read_types(words: Sequence[str]) -> tuple[str, ...]:
     """Return those of every -T, mpi_char if there is none."""
-    found: list[str] = []
+    types: list[str] = []
     for word in words:
         name = word.lower()
         if name != "all" and name not in TYPES:
             raise ValueError(f"-T is {word!r}; it takes all, {', '.join(TYPES)}")
-        found += TYPES if name == "all" else [name]
-    return tuple(found) or ("mpi_char",)
+        types += TYPES if name == "all" else [name]
+    return tuple(types) or ("mpi_char",)
 
 
 def read_root(text: str) -> int | None:

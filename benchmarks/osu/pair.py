@@ -130,7 +130,7 @@ class Pair:
         comm, other, wait, byte = self.comm, self.other, self.mpi.Request.Waitall, bytearray(1)
 
         def call() -> None:
-            wait([comm.Isend(each, other, THERE) for each in sent])
+            wait([comm.Isend(buffer, other, THERE) for buffer in sent])
             comm.Recv(byte, other, DONE)
 
         return call
@@ -139,7 +139,7 @@ class Pair:
         comm, other, wait, byte = self.comm, self.other, self.mpi.Request.Waitall, bytearray(1)
 
         def call() -> None:
-            wait([comm.Irecv(each, other, THERE) for each in received])
+            wait([comm.Irecv(buffer, other, THERE) for buffer in received])
             comm.Send(byte, other, DONE)
 
         return call
@@ -149,8 +149,8 @@ class Pair:
         sends_first = comm.rank == 0
 
         def call() -> None:
-            coming = [comm.Irecv(each, other, back) for each in received]
-            going = [comm.Isend(each, other, there) for each in sent]
+            coming = [comm.Irecv(buffer, other, back) for buffer in received]
+            going = [comm.Isend(buffer, other, there) for buffer in sent]
             wait(going if sends_first else coming)
             wait(coming if sends_first else going)
 

@@ -63,11 +63,11 @@ class Gloo:
         cases.write_text(json.dumps(plan(rounds)))
         program = [str(self.python), gloo_worker.__file__, str(cases), str(results), meeting.resolve().as_uri()]
         done = launch(program)
-        found = parse(results.read_text() if results.exists() else "")
-        checked(done, self.name, found)
-        if not found:
+        measured = parse(results.read_text() if results.exists() else "")
+        checked(done, self.name, measured)
+        if not measured:
             raise PeerFailed(f"{self.name} wrote no results")
-        return found
+        return measured
 
 
 def plan(rounds: Mapping[Call, int], dtype: str = "float64") -> dict[str, Any]:

@@ -104,7 +104,7 @@ def _tensor(array: Any) -> torch.Tensor:
 
 
 def _operator(op: MPI.Op) -> Any:
-    found = next((theirs for theirs, ours in OPERATORS.items() if ours == op), None)
-    if found is None:
+    operator = next((theirs for theirs, ours in OPERATORS.items() if ours == op), None)
+    if operator is None:
         raise NotImplementedError("Gloo has no such operator")
-    return found
+    return operator

@@ -40,10 +40,10 @@ GET_ADDRESS = 0x8915  # SIOCGIFADDR
 
 def place(environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
     """Return this process's rank and how many there are, as the launcher says. Raises LookupError if it does not."""
-    found = [next((int(environ[n]) for n in names if environ.get(n, "").isdigit()), None) for names in (RANKS, SIZES)]
-    if found[0] is None or found[1] is None:
+    numbers = [next((int(environ[n]) for n in names if environ.get(n, "").isdigit()), None) for names in (RANKS, SIZES)]
+    if numbers[0] is None or numbers[1] is None:
         raise LookupError(f"no launcher says rank and size; one of {', '.join(RANKS)} and of {', '.join(SIZES)} must")
-    return found[0], found[1]
+    return numbers[0], numbers[1]
 
 
 def interface() -> str:
@@ -197,19 +197,19 @@ class Timer:
 
     def measure(self, collective: str, nbytes: int, rounds: int) -> dict[str, Any]:
         """Return one case's line."""
-        found: dict[str, Any] = {"collective": collective, "size": nbytes, "valid": None, "note": "", "samples_us": []}
+        line: dict[str, Any] = {"collective": collective, "size": nbytes, "valid": None, "note": "", "samples_us": []}
         call = self.maker.call(collective, nbytes)
         if call is None:
-            return found | {"note": f"Gloo has no {collective}"}
+            return line | {"note": f"Gloo has no {collective}"}
         try:  # what Gloo cannot do it says on every rank, before it sends
             self._time(call)
         except (RuntimeError, NotImplementedError, AttributeError, ValueError) as error:
-            return found | {"note": f"Gloo refuses {collective}: {str(error).splitlines()[0][:200]}"}
+            return line | {"note": f"Gloo refuses {collective}: {str(error).splitlines()[0][:200]}"}
         right = call.is_right()
         seconds = [self._time(call) for _ in range(rounds)]
         wrong = self._longest([not (right and call.is_right())])[0]
         times = [round(t * 1e6, 3) for t in self._longest(seconds)]
-        return found | {"valid": not wrong, "samples_us": times}
+        return line | {"valid": not wrong, "samples_us": times}
 
     def _time(self, call: Call) -> float:
         """Seconds this rank spent in one call."""

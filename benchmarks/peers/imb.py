@@ -56,10 +56,10 @@ class Imb:
     @classmethod
     def find(cls, python: Path) -> Imb:
         """In an environment. Raises Missing."""
-        found = cls(python)
-        if not found.program.exists():
-            raise Missing(f"{found.program} does not exist; `make MPI=intel env` makes its environment")
-        return found
+        peer = cls(python)
+        if not peer.program.exists():
+            raise Missing(f"{peer.program} does not exist; `make MPI=intel env` makes its environment")
+        return peer
 
     @property
     def starting(self) -> float:
@@ -70,8 +70,8 @@ class Imb:
 
     def measure(self, launch: Launch, rounds: Mapping[Call, int], directory: Path) -> dict[Call, Measured]:
         """In one launch for all collectives that have the same lengths."""
-        found = {call: Measured([], note=f"IMB-MPI1 has no {call.collective}") for call in rounds
-                 if call.collective not in BENCHMARKS}
+        measured = {call: Measured([], note=f"IMB-MPI1 has no {call.collective}") for call in rounds
+                    if call.collective not in BENCHMARKS}
         for lengths, collectives in batches(rounds, launch.ranks).items():
             file = directory / "lengths"
             file.write_text("".join(f"{length}\n" for length in lengths))
@@ -80,13 +80,13 @@ class Imb:
                 python=self.python,
                 env={"LD_LIBRARY_PATH": str(self.python.parent.parent / "lib")},
             )
-            checked(done, self.name, found)
+            checked(done, self.name, measured)
             asked = {call: n for call, n in rounds.items() if call.collective in collectives}
             try:
-                found |= {call: Measured(times) for call, times in parse(done.output, asked).items()}
+                measured |= {call: Measured(times) for call, times in parse(done.output, asked).items()}
             except PeerFailed as error:
-                raise PeerFailed(str(error), found) from None
-        return found
+                raise PeerFailed(str(error), measured) from None
+        return measured
 
 
 def arguments(ranks: int, lengths: Path) -> list[str]:
@@ -114,10 +114,10 @@ def batches(rounds: Mapping[Call, int], p: int) -> dict[tuple[int, ...], list[st
     for call, n in rounds.items():
         if call.collective in BENCHMARKS:
             lengths[call.collective] += [length(call, p)] * n
-    made: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    by_lengths: dict[tuple[int, ...], list[str]] = defaultdict(list)
     for collective, listed in lengths.items():
-        made[tuple(listed)].append(collective)
-    return dict(made)
+        by_lengths[tuple(listed)].append(collective)
+    return dict(by_lengths)
 
 
 def parse(text: str, rounds: Mapping[Call, int]) -> dict[Call, Times]:
@@ -126,10 +126,10 @@ def parse(text: str, rounds: Mapping[Call, int]) -> dict[Call, Times]:
     for row in reader.parse("IMB-MPI1", text).rows:
         if row.median_us is not None:
             printed[row.setting.collective].append(row.median_us)
-    found = {}
+    by_call = {}
     for call, n in rounds.items():
         times = printed[call.collective]
         if len(times) < n:
             raise PeerFailed(f"IMB-MPI1 printed too few times of {call.collective}: {len(times)} where {n} are left")
-        found[call], printed[call.collective] = times[:n], times[n:]
-    return found
+        by_call[call], printed[call.collective] = times[:n], times[n:]
+    return by_call

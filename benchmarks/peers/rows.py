@@ -33,41 +33,41 @@ def natives(rows: Iterable[Row]) -> dict[Call, Row]:
 
 def timed(row: Row, samples: Sequence[float]) -> Row:
     """Return the row with other samples, in microseconds, and all that follows from them but the ratio."""
-    found = estimate(samples)
+    estimated = estimate(samples)
     before = row["median_us"]
-    slower = found.median / before  # bandwidths were worked out for this one's time
+    slower = estimated.median / before  # bandwidths were worked out for this one's time
     return row | {
-        "median_us": round(found.median, 3),
-        "interval_us": found.spread and [round(x, 3) for x in found.spread],
-        "rounds": found.values,
+        "median_us": round(estimated.median, 3),
+        "interval_us": estimated.spread and [round(x, 3) for x in estimated.spread],
+        "rounds": estimated.values,
         **{name: row[name] and round(row[name] / slower) for name in ("algbw", "busbw")},
-        "of_limit": row["limit_us"] and round(row["limit_us"] / found.median, 4),
+        "of_limit": row["limit_us"] and round(row["limit_us"] / estimated.median, 4),
         "samples_us": list(samples),
     }
 
 
-def against(row: Row, found: Ratio | None) -> Row:
+def against(row: Row, native_ratio: Ratio | None) -> Row:
     """Return the row with a ratio to native."""
     return row | {
-        "ratio": found and round(found.median, 4),
-        "ratio_interval": found and found.spread and [round(x, 4) for x in found.spread],
-        "verdict": found and found.verdict,
+        "ratio": native_ratio and round(native_ratio.median, 4),
+        "ratio_interval": native_ratio and native_ratio.spread and [round(x, 4) for x in native_ratio.spread],
+        "verdict": native_ratio and native_ratio.verdict,
     }
 
 
 def independent(row: Row, native: Row) -> Row:
     """Return the row with a ratio to native, of whose rounds none belongs to one of this row's."""
     after = samples(row)
-    found, interval, p = change_of(samples(native), after)
+    change, interval, p = change_of(samples(native), after)
     low, high = interval or (None, None)
-    estimated = None if found is None else Ratio(found, low, high, len(after))
-    return against(row, estimated) | {"verdict": estimated and verdict_of(found, p)}
+    estimated = None if change is None else Ratio(change, low, high, len(after))
+    return against(row, estimated) | {"verdict": estimated and verdict_of(change, p)}
 
 
 def samples(row: Row) -> list[float]:
     """Microseconds, one a round; of very many rounds, their percentiles."""
-    found: list[float] = row["sketch_us"] if sketched(row) else row["samples_us"]
-    return found
+    values: list[float] = row["sketch_us"] if sketched(row) else row["samples_us"]
+    return values
 
 
 def sketched(row: Row) -> bool:
@@ -79,10 +79,10 @@ def pooled(launches: Sequence[Sequence[Row]]) -> list[Row]:
     """Return the rows of several launches of `mpicoll bench`, each contender's rounds of a case put together."""
     if len(launches) == 1:
         return list(launches[0])
-    found: dict[Any, list[Row]] = defaultdict(list)
+    by_contender: dict[Any, list[Row]] = defaultdict(list)
     for row in (row for rows in launches for row in rows):
-        found[call_of(row), row["algorithm"], row["engine"]].append(row)
-    merged = [_merged(same) for same in found.values()]
+        by_contender[call_of(row), row["algorithm"], row["engine"]].append(row)
+    merged = [_merged(same) for same in by_contender.values()]
     native = natives(merged)
     return [_compared(row, native.get(call_of(row))) for row in merged]
 
@@ -101,10 +101,10 @@ def _merged(same: Sequence[Row]) -> Row:
 
 def _sketch(run: Sequence[Row]) -> Row:
     """Of launches of which any has percentiles alone: those of all launches, of which each counts as much."""
-    each = [np.percentile(samples(row), range(101)) for row in run]
-    made = timed(run[0], [round(x, 3) for x in np.percentile(np.concatenate(each), range(101)).tolist()])
-    made["sketch_us"] = made.pop("samples_us")
-    return made
+    percentiles = [np.percentile(samples(row), range(101)) for row in run]
+    sketch = timed(run[0], [round(x, 3) for x in np.percentile(np.concatenate(percentiles), range(101)).tolist()])
+    sketch["sketch_us"] = sketch.pop("samples_us")
+    return sketch
 
 
 def _compared(row: Row, native: Row | None) -> Row:
@@ -135,11 +135,11 @@ def beside(native: Row, name: str, measured: Measured) -> Row:
     return independent(timed(row, measured.samples_us), native)
 
 
-def together(found: Sequence[Measured]) -> Measured:
+def together(launches: Sequence[Measured]) -> Measured:
     """Return a peer's launches of one call, put together."""
-    ran = [one for one in found if one.samples_us]
+    ran = [launch for launch in launches if launch.samples_us]
     if not ran:
-        return found[-1]
-    verdicts = {one.valid for one in ran}
+        return launches[-1]
+    verdicts = {launch.valid for launch in ran}
     valid = False if False in verdicts else None if None in verdicts else True
-    return Measured([value for one in ran for value in one.samples_us], valid)
+    return Measured([value for launch in ran for value in launch.samples_us], valid)

@@ -34,42 +34,43 @@ EXTRA = "pip install 'mpicoll[report]'"
 @click.option("--title", help="Of that page.  [default: Collectives, measured]")
 @click.option("--png", metavar="DIR", help="Write every chart as a PNG file in DIR.")
 @click.option("--svg", metavar="DIR", help="Write every chart as an SVG file in DIR.")
-def report(paths: tuple[str, ...], collectives: str | None, comparing: bool, **given: Any) -> None:
+def report(paths: tuple[str, ...], collectives: str | None, comparing: bool, **options: Any) -> None:
     """Show what FILEs hold: tables, a page of charts, or what changed between two runs.
 
     A FILE is of `mpicoll bench --json`, or the output of the OSU micro-benchmarks or Intel's IMB-MPI1; its
     content says which. Without options, tables are printed.
     """
     alone()
-    check(paths, comparing, **given)
+    check(paths, comparing, **options)
     with asking():
         runs = [only(read(path), collectives) for path in paths]
     for run in runs:
-        click.echo(run.told, err=comparing or not _writes(given))
+        click.echo(run.description, err=comparing or not _writes(options))
     if comparing:
         old, new = runs
-        compare(old, new, given["fail_if_slower"], (given["tolerance"] or 0.0) / 100)
-    elif _writes(given):
-        write(runs, given["output"], given["title"] or "Collectives, measured", {k: given[k] for k in ("png", "svg")})
+        compare(old, new, options["fail_if_slower"], (options["tolerance"] or 0.0) / 100)
+    elif _writes(options):
+        title, folders = options["title"] or "Collectives, measured", {k: options[k] for k in ("png", "svg")}
+        write(runs, options["output"], title, folders)
     else:
         show(runs)
 
 
-def _writes(given: dict[str, Any]) -> list[str]:
-    return [name for name in ("output", "png", "svg") if given[name] is not None]
+def _writes(options: dict[str, Any]) -> list[str]:
+    return [name for name in ("output", "png", "svg") if options[name] is not None]
 
 
-def check(paths: Sequence[str], comparing: bool, **given: Any) -> None:
+def check(paths: Sequence[str], comparing: bool, **options: Any) -> None:
     """Raise UsageError for options that do not go together."""
     if comparing and len(paths) != 2:
         raise click.UsageError(f"--compare takes two files, the old one and the new one; {len(paths)} given")
-    if comparing and _writes(given):
+    if comparing and _writes(options):
         raise click.UsageError("--compare prints tables, and goes with none of --output, --png and --svg")
-    if not comparing and (given["fail_if_slower"] or given["tolerance"] is not None):
+    if not comparing and (options["fail_if_slower"] or options["tolerance"] is not None):
         raise click.UsageError("--fail-if-slower and --tolerance need --compare")
-    if given["tolerance"] is not None and not math.isfinite(given["tolerance"]):
-        raise click.UsageError(f"--tolerance is {given['tolerance']}; it must be a number of per cent, 0 or above")
-    if given["title"] is not None and given["output"] is None:
+    if options["tolerance"] is not None and not math.isfinite(options["tolerance"]):
+        raise click.UsageError(f"--tolerance is {options['tolerance']}; it must be a number of per cent, 0 or above")
+    if options["title"] is not None and options["output"] is None:
         raise click.UsageError("--title is of the page that --output FILE writes")
 
 
@@ -113,11 +114,11 @@ def compare(old: Run, new: Run, fail: bool, tolerance: float) -> None:
         from . import compare as statistics
     from . import difference
 
-    found = statistics.compare(old, new, tolerance)
-    if not found.changes and not found.wrong:
+    comparison = statistics.compare(old, new, tolerance)
+    if not comparison.changes and not comparison.wrong:
         raise click.UsageError(f"{old.name} and {new.name} have no row in common; ranks, hosts and settings must agree")
-    difference.show(console(), old, new, found, tolerance)
-    if fail and found.worse:
+    difference.show(console(), old, new, comparison, tolerance)
+    if fail and comparison.worse:
         click.get_current_context().exit(FAILED)
 
 

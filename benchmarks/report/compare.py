@@ -84,11 +84,11 @@ def _by_key(rows: Iterable[Row]) -> dict[Hashable, Row]:
 
 
 def _changes(pairs: Sequence[tuple[Row, Row]], tolerance: float) -> list[Change]:
-    found = [change_of(old.samples_us, new.samples_us, tolerance) for old, new in pairs]
-    tested = [p for _, _, p in found if p is not None]
+    estimates = [change_of(old.samples_us, new.samples_us, tolerance) for old, new in pairs]
+    tested = [p for _, _, p in estimates if p is not None]
     adjusted = iter(stats.false_discovery_control(tested) if tested else ())
     changes = []
-    for (old, new), (ratio, interval, p) in zip(pairs, found):
+    for (old, new), (ratio, interval, p) in zip(pairs, estimates):
         verdict = verdict_of(ratio, None if p is None else float(next(adjusted)))
         assert old.median_us and new.median_us
         changes.append(Change(old, new, ratio or old.median_us / new.median_us, interval, p, verdict))
@@ -180,13 +180,13 @@ def interval_rank(n: int, m: int) -> int:
 
 def differing(old: Mapping[str, object], new: Mapping[str, object]) -> list[tuple[str, object, object]]:
     """Return the facts of two environments that differ, but for time and command; of a dictionary, its entries."""
-    found = []
+    differences = []
     for key in dict.fromkeys([*old, *new]):
-        one, other = old.get(key), new.get(key)
-        if key in ("time", "command") or one == other:
+        value, other = old.get(key), new.get(key)
+        if key in ("time", "command") or value == other:
             continue
-        if isinstance(one, dict) and isinstance(other, dict):
-            found += [(f"{key}.{name}", a, b) for name, a, b in differing(one, other)]
+        if isinstance(value, dict) and isinstance(other, dict):
+            differences += [(f"{key}.{name}", a, b) for name, a, b in differing(value, other)]
         else:
-            found.append((key, one, other))
-    return found
+            differences.append((key, value, other))
+    return differences

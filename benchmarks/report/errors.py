@@ -1,4 +1,4 @@
-"""What is wrong with a results file, in one line that names it."""
+"""Errors about a results file, in one line that names it."""
 
 from __future__ import annotations
 

@@ -44,22 +44,22 @@ Key = tuple[Setting, Place]
 
 def gather(runs: Sequence[Run]) -> list[Group]:
     """Return the groups of all runs, in the order in which they were first measured, places ascending."""
-    found: dict[Key, list[Row]] = defaultdict(list)
+    by_key: dict[Key, list[Row]] = defaultdict(list)
     guests: list[tuple[Row, str]] = []
     for run, where in zip(runs, wheres(runs)):
         stem = PurePath(run.name).stem
         for row in run.rows:
             if run.kind == KIND:
-                found[row.setting, Place(row.ranks, row.hosts, where)].append(row)
+                by_key[row.setting, Place(row.ranks, row.hosts, where)].append(row)
             else:
                 guests.append((row, stem))
-    own = list(found)
+    own = list(by_key)
     for row, stem in guests:
         for key in _seats(row, own):
-            found[key].append(_told_apart(row, stem, found[key]))
-    order = {setting: place for place, setting in enumerate(dict.fromkeys(setting for setting, _ in found))}
-    keys = sorted(found, key=lambda key: (order[key[0]], key[1].hosts or 0, key[1].ranks or 0, key[1].where))
-    return [Group(*key, tuple(sorted(found[key], key=lambda row: row.size))) for key in keys]
+            by_key[key].append(_told_apart(row, stem, by_key[key]))
+    order = {setting: place for place, setting in enumerate(dict.fromkeys(setting for setting, _ in by_key))}
+    keys = sorted(by_key, key=lambda key: (order[key[0]], key[1].hosts or 0, key[1].ranks or 0, key[1].where))
+    return [Group(*key, tuple(sorted(by_key[key], key=lambda row: row.size))) for key in keys]
 
 
 def wheres(runs: Sequence[Run]) -> list[str]:
@@ -67,17 +67,17 @@ def wheres(runs: Sequence[Run]) -> list[str]:
     ours = [run for run in runs if run.kind == KIND]
     facts = [key for key in ("mpi", "placement") if len({_fact(run, key) for run in ours} - {None}) > 1]
     words = [[word for key in facts if (word := _fact(run, key))] for run in runs]
-    for one, run in enumerate(runs):
-        again = [other for at, other in enumerate(runs) if at != one and _same(run, other, facts)]
+    for number, run in enumerate(runs):
+        again = [other for at, other in enumerate(runs) if at != number and _same(run, other, facts)]
         if run.kind == KIND and any(keys(run) & keys(other) for other in again):
-            words[one].append(PurePath(run.name).stem)
-    return [", ".join(each) for each in words]
+            words[number].append(PurePath(run.name).stem)
+    return [", ".join(labels) for labels in words]
 
 
 def _fact(run: Run, key: str) -> str | None:
     """Return a fact of the environment; ranks of one host lie there in any placement."""
-    said = run.environment.get(key)
-    return None if said in (None, "", "one host") else str(said)
+    fact = run.environment.get(key)
+    return None if fact in (None, "", "one host") else str(fact)
 
 
 def _same(run: Run, other: Run, facts: Iterable[str]) -> bool:
@@ -93,16 +93,16 @@ def _seats(row: Row, own: Sequence[Key]) -> list[Key]:
     """Return where a guest stands: at each place that it fits; of a setting that it fits, but no place, at its own."""
     settings = [setting for setting in dict.fromkeys(setting for setting, _ in own) if fits(row.setting, setting)]
     alone = Place(row.ranks, row.hosts)
-    found = []
+    seats = []
     for setting in settings or [row.setting]:
-        places = [place for each, place in own if each == setting and fits((row.ranks, row.hosts), place)]
-        found += [(setting, place) for place in places or [alone]]
-    return found
+        places = [place for known, place in own if known == setting and fits((row.ranks, row.hosts), place)]
+        seats += [(setting, place) for place in places or [alone]]
+    return seats
 
 
-def fits(told: Iterable[object], known: Iterable[object]) -> bool:
-    """Return whether every fact of `told` that is not None equals its counterpart in `known`."""
-    return all(one is None or one == other for one, other in zip(told, known))
+def fits(facts: Iterable[object], known: Iterable[object]) -> bool:
+    """Return whether every fact of `facts` that is not None equals its counterpart in `known`."""
+    return all(fact is None or fact == other for fact, other in zip(facts, known))
 
 
 def _told_apart(row: Row, stem: str, beside: Iterable[Row]) -> Row:

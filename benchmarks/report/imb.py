@@ -1,4 +1,4 @@
-"""What Intel's IMB-MPI1 and IMB-NBC print: a block per benchmark and number of processes.
+"""Read the output of Intel's IMB-MPI1 and IMB-NBC: a block per benchmark and number of processes.
 
 # Benchmarking Allreduce
 # #processes = 2
@@ -58,7 +58,7 @@ def is_imb(text: str) -> bool:
 
 def parse(name: str, text: str) -> Run:
     """Return the run in the text of a file."""
-    facts = {key: found[1].strip() for key, pattern in FACTS.items() if (found := pattern.search(text))}
+    facts = {key: match[1].strip() for key, pattern in FACTS.items() if (match := pattern.search(text))}
     dtype, op = _REDUCED.search(text), _OP.search(text)
     reductions = Reductions(dtype and TYPES.get(dtype[1], dtype[1].lower()), op and op[1].lower())
     every = [_row(number, reductions) for number in _numbers(text)]
@@ -70,10 +70,10 @@ def parse(name: str, text: str) -> Run:
 def _numbers(text: str) -> Iterator[Number]:
     benchmark, ranks, headings = "", None, tuple[str, ...]()
     for line in text.splitlines():
-        if found := _NAME.match(line):
-            benchmark, ranks, headings = found[1], None, ()
-        elif found := _PROCESSES.match(line):
-            ranks = int(found[1])
+        if match := _NAME.match(line):
+            benchmark, ranks, headings = match[1], None, ()
+        elif match := _PROCESSES.match(line):
+            ranks = int(match[1])
         elif line.lstrip().startswith(("#bytes", "#repetitions")):
             headings = tuple(line.replace("#", "").split())
         elif headings and re.match(r"\s*\d", line):

@@ -38,10 +38,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from mpicoll.cli.sizes import format_size
 from mpicoll.schedules.collectives import COLLECTIVES, base_collective
 
 from ..cases.scaling import WORDS, scaled
-from ..command.sizes import format_size
 from .errors import ReadError
 from .model import Overlap, Row, Run, Setting
 

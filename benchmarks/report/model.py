@@ -1,4 +1,4 @@
-"""What every reader makes of its file: a run, with a row for each contender at each size.
+"""Every reader turns its file into a run, with a row for each contender at each size.
 
 A fact that a file does not tell is None. Times are in microseconds, sizes in bytes, rates in bytes per second.
 """
@@ -81,7 +81,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Overlap:
-    """How much of a nonblocking call's time other work can use, in percent; what it was computed from."""
+    """The part of a nonblocking call's time that other work can use, in percent, and the times it was computed from."""
 
     percent: float
     interval: tuple[float, float] | None = None
@@ -182,7 +182,7 @@ class Run:
     left_out: int = 0
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Return one line for people: the file, the program, and the rows read and left out."""
         lost = f"; {self.left_out} line{'s' * (self.left_out != 1)} left out, not whole" if self.left_out else ""
         return f"{self.name}: {self.kind}, {len(self.rows)} row{'s' * (len(self.rows) != 1)}{lost}"

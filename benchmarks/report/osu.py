@@ -1,4 +1,4 @@
-"""What the OSU micro-benchmarks print: collectives, blocking, nonblocking and persistent; point to point; one-sided.
+"""Read OSU micro-benchmarks' output: collectives, blocking, nonblocking and persistent; point to point; one-sided.
 
 A file may hold the output of several of them. None tells the number of ranks. The columns are known by their
 headings, which `-f` (min, max, iterations), `-c` (validation) and nonblocking benchmarks (overlap) add to.
@@ -68,9 +68,9 @@ def parse(name: str, text: str) -> Run:
     versions: list[str] = []
     left_out = 0
     for title, dtype, columns, line in _numbers(text):
-        found = _row(title["name"], dtype, columns.values(line))
-        left_out += found is None
-        rows += [found] if found else []
+        row = _row(title["name"], dtype, columns.values(line))
+        left_out += row is None
+        rows += [row] if row else []
         versions += [title["version"]] * (title["version"] not in (None, *versions))
     kind = " ".join([KIND, *versions])
     return Run(name, kind, tuple(rows), left_out=left_out)
@@ -80,8 +80,8 @@ def _numbers(text: str) -> Iterator[tuple[re.Match[str], str | None, Columns, st
     """Yield each line of numbers, with the title, type and headings that it stands below."""
     title = columns = dtype = None
     for line in text.splitlines():
-        if found := _TITLE.match(line):
-            title, columns, dtype = found, None, None
+        if match := _TITLE.match(line):
+            title, columns, dtype = match, None, None
         elif typed := _DATATYPE.match(line):
             dtype = TYPES.get(typed[1], typed[1].lower())
         elif _HEADINGS.match(line):

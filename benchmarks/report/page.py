@@ -36,16 +36,16 @@ def build(runs: Sequence[Run], title: str) -> str:
     here = files(__package__ or __name__)
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string((here / "page.html.j2").read_text(encoding="utf-8"))
-    found = data(gather(runs))
+    content = data(gather(runs))
     return template.render(
         title=title,
         version=__version__,
-        collectives=[collective["name"] for collective in found["collectives"]],
+        collectives=[collective["name"] for collective in content["collectives"]],
         runs=runs,
         headlines=[headline(run) for run in runs],
         facts=facts(runs),
         settings=[(run, words) for run in runs if (words := _table(run.settings))],
-        data=Markup(json.dumps(found, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")),
+        data=Markup(json.dumps(content, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")),
         vega=Markup(re.sub("</(?=script)", r"<\\/", vl_convert.javascript_bundle(VEGA), flags=re.IGNORECASE)),
         script=Markup((here / "page.js").read_text(encoding="utf-8")),
         style=Markup((here / "page.css").read_text(encoding="utf-8")),
@@ -78,11 +78,11 @@ def specs(look: Mapping[str, Look]) -> Record:
 
 
 def _settings(groups: Sequence[Group]) -> list[Record]:
-    found = []
+    entries = []
     for setting in dict.fromkeys(group.setting for group in groups):
         same = [group for group in groups if group.setting == setting]
         places = {id(group): at for at, group in enumerate(same)}
-        found.append(
+        entries.append(
             {
                 "title": setting.title,
                 "variant": setting.variant,
@@ -93,7 +93,7 @@ def _settings(groups: Sequence[Group]) -> list[Record]:
                 ],
             }
         )
-    return found
+    return entries
 
 
 def _place(group: Group) -> Record:
@@ -103,7 +103,7 @@ def _place(group: Group) -> Record:
 def headline(run: Run) -> str:
     """Return what was read of a file, and on what it was measured."""
     words = [run.environment.get(key) for key in ("mpi", "placement", "cpu", "time")]
-    return " · ".join([run.told, *(str(word) for word in words if word)])
+    return " · ".join([run.description, *(str(word) for word in words if word)])
 
 
 def facts(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
@@ -115,13 +115,13 @@ def facts(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
 
 def _table(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Names and words for people; what is nested gets a line for each entry, what is empty none."""
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     for key, value in values.items():
         name = f"{prefix}{key.replace('_', ' ')}" if not prefix else f"{prefix}{key}"
         if isinstance(value, Mapping):
-            found |= _table(value, f"{name}: ")
+            entries |= _table(value, f"{name}: ")
         elif isinstance(value, list | tuple):
-            found |= {name: ", ".join(map(str, value))} if value else {}
+            entries |= {name: ", ".join(map(str, value))} if value else {}
         elif value not in (None, ""):
-            found[name] = str(value)
-    return found
+            entries[name] = str(value)
+    return entries

@@ -49,8 +49,8 @@ def charts(groups: Sequence[Group]) -> Iterator[tuple[str, dict[str, Any]]]:
             yield _name(group.title, measure), _whole(chart, ROWS, rows, group.title)
     for setting in dict.fromkeys(group.setting for group in groups):
         same = [group for group in groups if group.setting == setting]
-        if found := [cell for group in same for cell in cells(group)]:
-            yield _name(setting.title, "best"), _whole(best(look), CELLS, found, setting.title)
+        if fastest := [cell for group in same for cell in cells(group)]:
+            yield _name(setting.title, "best"), _whole(best(look), CELLS, fastest, setting.title)
         yield from _scaling(same, look)
 
 

@@ -1,4 +1,4 @@
-"""What pictures are drawn from: rows as plain records, and for each size on each place who is fastest."""
+"""Records to draw pictures from: plain records of rows, and the fastest contenders at each size on each place."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from ..command.sizes import format_size
+from mpicoll.cli.sizes import format_size
+
 from .groups import Group
 from .model import Row
 
@@ -24,7 +25,7 @@ def _record(row: Row, group: Group) -> Record:
     low, high = row.interval_us or (None, None)
     ratio_low, ratio_high = row.ratio_interval or (None, None)
     overlap_low, overlap_high = (row.overlap and row.overlap.interval) or (None, None)
-    found = {
+    record = {
         "size": row.size,
         "bytes": format_size(row.size),
         "base": row.base or None,
@@ -52,7 +53,7 @@ def _record(row: Row, group: Group) -> Record:
         "note": row.note or None,
         "wrong": True if row.valid is False else None,
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in record.items() if value is not None}
 
 
 def kind(row: Row) -> str:
@@ -70,13 +71,13 @@ def cells(group: Group) -> list[Record]:
     fastest by which another ran, if any. margin: its time over the fastest's. tie: their intervals overlap. ratio:
     native's time over our fastest one's.
     """
-    found = []
+    size_cells = []
     for size in group.sizes:
         rows = [row for row in group.at(size) if row.right and row.paired]
         ranked = sorted(rows, key=lambda row: row.median_us or 0.0)
         if len(ranked) > 1 and not all(row.native for row in ranked):
-            found.append(_cell(group, size, ranked))
-    return found
+            size_cells.append(_cell(group, size, ranked))
+    return size_cells
 
 
 def _cell(group: Group, size: int, ranked: Sequence[Row]) -> Record:

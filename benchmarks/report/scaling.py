@@ -27,11 +27,11 @@ def families(groups: Sequence[Group]) -> list[Family]:
             by_share[ranks / hosts, where].append(group)
         if ranks:
             by_hosts[hosts or 0, where].append(group)
-    found = [_family(f"{share:g} rank{'s' * (share != 1)} per host", where, "hosts", same)
-             for (share, where), same in by_share.items()]  # fmt: skip
-    found += [_family(f"{hosts or '?'} host{'s' * (hosts != 1)}", where, "ranks", same)
-              for (hosts, where), same in by_hosts.items()]  # fmt: skip
-    return sorted((family for family in found if len(family.groups) > 1), key=lambda family: -len(family.groups))
+    all_families = [_family(f"{share:g} rank{'s' * (share != 1)} per host", where, "hosts", same)
+                    for (share, where), same in by_share.items()]  # fmt: skip
+    all_families += [_family(f"{hosts or '?'} host{'s' * (hosts != 1)}", where, "ranks", same)
+                     for (hosts, where), same in by_hosts.items()]  # fmt: skip
+    return sorted((family for family in all_families if len(family.groups) > 1), key=lambda family: -len(family.groups))
 
 
 def _family(title: str, where: str, x: str, groups: Sequence[Group]) -> Family:

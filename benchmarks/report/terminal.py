@@ -8,7 +8,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ..command.sizes import format_size
+from mpicoll.cli.sizes import format_size
+
 from ..results.text import STYLES, WRONG, microseconds, rate
 from .groups import Group
 from .model import MEDIAN_OF_LONGEST, Row
@@ -26,20 +27,20 @@ def legend(groups: Sequence[Group]) -> str:
     kinds = dict.fromkeys(row.statistic for group in groups for row in group.rows if row.median_us is not None)
     others = "; ".join(kind for kind in kinds if kind != MEDIAN_OF_LONGEST)
     programs = sorted({row.algorithm for g in groups for row in g.rows if row.statistic != MEDIAN_OF_LONGEST})
-    said = MEDIAN_OF_LONGEST if MEDIAN_OF_LONGEST in kinds else ""
-    said += "; " * bool(said and others) + (f"of {', '.join(programs)}: {others}" if others else "")
-    return LEGEND.format(statistic=said or "none")
+    statistic = MEDIAN_OF_LONGEST if MEDIAN_OF_LONGEST in kinds else ""
+    statistic += "; " * bool(statistic and others) + (f"of {', '.join(programs)}: {others}" if others else "")
+    return LEGEND.format(statistic=statistic or "none")
 
 
 def table(group: Group) -> Table:
     """Return a table of a group; the fastest right row of each size is bold, and empty columns are left out."""
     lines = [(row, _cells(row)) for row in group.rows]
     used = [at for at, name in enumerate(COLUMNS) if any(str(cells[at]) for _, cells in lines)]
-    made = Table(title=group.title, box=box.SIMPLE_HEAD, title_justify="left")
-    made.add_column("size", justify="right", no_wrap=True)
-    made.add_column("algorithm", max_width=34)
+    rich_table = Table(title=group.title, box=box.SIMPLE_HEAD, title_justify="left")
+    rich_table.add_column("size", justify="right", no_wrap=True)
+    rich_table.add_column("algorithm", max_width=34)
     for at in used:
-        made.add_column(COLUMNS[at], justify="left" if COLUMNS[at] in ("verdict", "") else "right", no_wrap=True)
+        rich_table.add_column(COLUMNS[at], justify="left" if COLUMNS[at] in ("verdict", "") else "right", no_wrap=True)
     for size in group.sizes:
         rows = group.at(size)
         fastest = min((row.median_us for row in rows if row.right and row.median_us), default=None)
@@ -47,8 +48,8 @@ def table(group: Group) -> Table:
             cells, best = _cells(row), row.right and row.median_us is not None and row.median_us == fastest
             first = "" if place else format_size(size)
             style = "bold" if best else ""
-            made.add_row(first, row.label, *(cells[at] for at in used), style=style, end_section=row is rows[-1])
-    return made
+            rich_table.add_row(first, row.label, *(cells[at] for at in used), style=style, end_section=row is rows[-1])
+    return rich_table
 
 
 def _cells(row: Row) -> list[str | Text]:

@@ -1,4 +1,4 @@
-"""What came of it: kept as JSON lines, shown as a table.
+"""Results of measurements: kept as JSON lines, shown as a table.
 
 records.py        JSON lines, written and read
 environment.py    what the numbers were measured on

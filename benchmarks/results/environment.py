@@ -1,4 +1,4 @@
-"""What numbers were measured on: enough to compare and repeat them, nothing that names a machine, a user or a path."""
+"""Describe where numbers were measured: enough to compare and repeat them, and no name of a machine, user or path."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mpicoll.cli.sizes import format_size
 from mpicoll.doctor.info import installed
 from mpicoll.selection.tables import library, node
-
-from ..command.sizes import format_size
 
 PACKAGES = ("mpicoll", "mpi4py", "numpy", "numba")
 OURS = ("MPICOLL_ENGINE", "MPICOLL_CHECK", "MPICOLL_TIMEOUT", "MPICOLL_PROGRESS", "MPICOLL_TUNING",
@@ -133,14 +132,14 @@ def _is_path(word: str) -> bool:
 
 def caches(directory: Path = CACHES) -> dict[str, int]:
     """Bytes of the first core's caches, by level: L1d, L2, L3."""
-    found = {}
-    for each in sorted(directory.glob("index*")):
+    sizes = {}
+    for index in sorted(directory.glob("index*")):
         try:
-            level, kind, size = ((each / name).read_text().strip() for name in ("level", "type", "size"))
-            found[f"L{level}{KINDS.get(kind, '')}"] = int(size.removesuffix("K")) << 10
+            level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
+            sizes[f"L{level}{KINDS.get(kind, '')}"] = int(size.removesuffix("K")) << 10
         except (OSError, ValueError):
             continue
-    return found
+    return sizes
 
 
 def memory() -> int | None:
@@ -154,10 +153,10 @@ def memory() -> int | None:
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
     """Return the processor's name, where the system tells it."""
     try:
-        found = re.search(r"^(?:model name|cpu)\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)
+        match = re.search(r"^(?:model name|cpu)\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)
     except OSError:
-        found = None
-    return found[1].strip() if found else platform.processor() or None
+        match = None
+    return match[1].strip() if match else platform.processor() or None
 
 
 def now() -> str:

@@ -1,4 +1,4 @@
-"""What no algorithm can do better than, where hosts are joined by links of a known rate.
+"""Bound the time of any algorithm from below, where hosts are joined by links of a known rate.
 
 Every host has one link, which carries both directions at once; ranks of a host talk for nothing. The limit
 is the time the busiest link needs for the bytes that must cross it, whatever the algorithm; headers, latency
@@ -58,8 +58,8 @@ def busiest(shape: Shape, root: int, nbytes: int, host_of: Sequence[int]) -> flo
 
 def _hosts_with(where: Any, names: Sequence[Any], host_of: Sequence[int], root: int) -> dict[Any, set[int]]:
     """For every block, the hosts with a rank that has it."""
-    found: dict[Any, set[int]] = {block: set() for block in names}
+    hosts: dict[Any, set[int]] = {block: set() for block in names}
     for rank, host in enumerate(host_of):
         for block in where(names, len(host_of), rank, root):
-            found[block].add(host)
-    return found
+            hosts[block].add(host)
+    return hosts

@@ -47,7 +47,7 @@ SAMPLES = 2000  # values that are kept as they are
 
 @dataclass(frozen=True)
 class Place:
-    """Where something ran: every rank's host, and the rate of a host's link in bits per second, if known."""
+    """The hosts of a run: every rank's host, and the rate of a host's link in bits per second, if known."""
 
     host_of: Sequence[int]
     rate: float | None = None
@@ -141,14 +141,14 @@ def step_line(
     }  # fmt: skip
 
 
-def _overlap_line(found: Overlapped | None) -> dict[str, Any] | None:
-    if found is None:
+def _overlap_line(overlap: Overlapped | None) -> dict[str, Any] | None:
+    if overlap is None:
         return None
-    percent = found.percent
+    percent = overlap.percent
     return {
         "percent": round(percent.median, 2),
         "interval": percent.spread and [round(x, 2) for x in percent.spread],
-        **{f"{part}_us": _microseconds(found.parts[part].median) for part in PARTS},
+        **{f"{part}_us": _microseconds(overlap.parts[part].median) for part in PARTS},
     }
 
 
@@ -161,7 +161,7 @@ def results(cases: Cases, timings: Sequence[Timing], place: Place) -> list[Resul
     shape, nbytes = cases.shape, cases.nbytes
     least = limit(shape, nbytes, place.host_of, place.rate) if place.rate else None
     native = next((t.values for t in timings if t.contender.algorithm == NATIVE and t.rounds), None)
-    found = []
+    size_results = []
     for timing in timings:
         time = against = None
         if (measured := estimate(timing.values)).values:
@@ -171,8 +171,8 @@ def results(cases: Cases, timings: Sequence[Timing], place: Place) -> list[Resul
                 against = compared if compared.values else None
         elif timing.rounds:
             timing.note = "a rank was late for every call"
-        found.append(Result(shape, nbytes, place, timing, time, against, least, overlapped(timing.overlaps)))
-    return found
+        size_results.append(Result(shape, nbytes, place, timing, time, against, least, overlapped(timing.overlaps)))
+    return size_results
 
 
 class Writer:
@@ -202,14 +202,14 @@ class Lines:
 
 def read(file: Path) -> Lines:
     """Return the lines that are whole: of an interrupted run the last may not be."""
-    found = Lines()
+    lines = Lines()
     for text in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
         try:
             line = json.loads(text)
         except ValueError:
             break
         if line["kind"] == "run":
-            found.environment = line["environment"]
+            lines.environment = line["environment"]
         else:
-            found.rows.append(line)
-    return found
+            lines.rows.append(line)
+    return lines

@@ -9,8 +9,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from mpicoll.cli.sizes import format_size
+
 from ..cases.contenders import AUTO
-from ..command.sizes import format_size
 from ..measure.overlap import Overlapped
 from ..measure.stats import FASTER, NO_DIFFERENCE, SLOWER, Estimate, geometric_mean
 from .records import Result
@@ -67,20 +68,20 @@ def legend(results: Sequence[Result]) -> str:
 def table(results: Sequence[Result], title: str) -> Table:
     """Rows by size, then contender. The fastest valid one of each size is bold."""
     columns = columns_for(results)
-    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    made.add_column("size", justify="right", no_wrap=True)
-    made.add_column("algorithm", max_width=34)  # the one that folds where a terminal is narrow
+    rich_table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    rich_table.add_column("size", justify="right", no_wrap=True)
+    rich_table.add_column("algorithm", max_width=34)  # the one that folds where a terminal is narrow
     for column in columns:
-        made.add_column(column.name, justify="left" if column.left else "right", no_wrap=True)
+        rich_table.add_column(column.name, justify="left" if column.left else "right", no_wrap=True)
     for nbytes in dict.fromkeys(result.nbytes for result in results):
         same = [result for result in results if result.nbytes == nbytes]
         fastest = min((r.time.median for r in same if r.time and r.timing.valid), default=None)
         for place, result in enumerate(same):
             best = result.timing.valid and result.time is not None and result.time.median == fastest
-            size = "" if place else format_size(nbytes)
+            size, label = "" if place else format_size(nbytes), label_of(result)
             style = "bold" if best else ""
-            made.add_row(size, label_of(result), *_cells(result, columns), style=style, end_section=result is same[-1])
-    return made
+            rich_table.add_row(size, label, *_cells(result, columns), style=style, end_section=result is same[-1])
+    return rich_table
 
 
 def label_of(result: Result) -> str:
@@ -105,15 +106,15 @@ def _timed(result: Result) -> Estimate:
 
 def error(result: Result) -> str:
     """Return the error of what moves codes, and its bound."""
-    found = result.timing.error
-    return f"{found.worst:.1e} ≤ {found.bound:.1e}" if found else "0"
+    codes_error = result.timing.error
+    return f"{codes_error.worst:.1e} ≤ {codes_error.bound:.1e}" if codes_error else "0"
 
 
-def overlap(found: Overlapped | None) -> str:
+def overlap(measured: Overlapped | None) -> str:
     """Return how much was hidden, with its interval."""
-    if found is None:
+    if measured is None:
         return ""
-    return f"{found.percent.median:.0f} % [{spread(found.percent, '{:.0f}'.format)}]"
+    return f"{measured.percent.median:.0f} % [{spread(measured.percent, '{:.0f}'.format)}]"
 
 
 def conclusion(results: Sequence[Result]) -> str:
@@ -130,10 +131,10 @@ def conclusion(results: Sequence[Result]) -> str:
 
 def summary(results: Sequence[Result]) -> Table:
     """Return one row per collective: how auto, on whatever engine, does against native over all sizes."""
-    made = Table(title=f"{AUTO} beside native", box=box.SIMPLE_HEAD, title_justify="left")
-    made.add_column("collective")
+    rich_table = Table(title=f"{AUTO} beside native", box=box.SIMPLE_HEAD, title_justify="left")
+    rich_table.add_column("collective")
     for name in ("geometric mean of ratios", *VERDICTS, "invalid, of all"):
-        made.add_column(name, justify="right")
+        rich_table.add_column(name, justify="right")
     for collective in dict.fromkeys(r.shape.collective for r in results):
         all_of_it = [r for r in results if r.shape.collective == collective]
         compared = [r.ratio for r in all_of_it if r.timing.contender.algorithm == AUTO and r.ratio]
@@ -141,5 +142,5 @@ def summary(results: Sequence[Result]) -> Table:
         mean = f"{geometric_mean([r.median for r in compared]):.2f}" if compared else "–"
         counts = [str(verdicts.count(verdict)) for verdict in VERDICTS]
         invalid = sum(not r.timing.valid for r in all_of_it)
-        made.add_row(collective, mean, *counts, Text(str(invalid), WRONG if invalid else ""))
-    return made
+        rich_table.add_row(collective, mean, *counts, Text(str(invalid), WRONG if invalid else ""))
+    return rich_table

@@ -35,6 +35,6 @@ def rate(bandwidth: float | None) -> str:
     return f"{value:.{digits}f} {unit}B/s"
 
 
-def spread(found: Estimate, form: Callable[[float], str]) -> str:
+def spread(estimate: Estimate, form: Callable[[float], str]) -> str:
     """Return an interval's ends; a question mark where there are too few values for one."""
-    return "–".join(map(form, found.spread)) if found.spread else "?"
+    return "–".join(map(form, estimate.spread)) if estimate.spread else "?"

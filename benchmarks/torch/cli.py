@@ -7,10 +7,10 @@ import math
 import click
 
 from mpicoll.cli.group import asking
+from mpicoll.cli.sizes import parse_rate
 from mpicoll.compression import parse
 
 from ..command.checks import positive
-from ..command.sizes import parse_rate
 from ..command.spmd import SpmdCommand
 from ..launch import RATE_VARIABLE
 

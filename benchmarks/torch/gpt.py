@@ -85,15 +85,15 @@ def gpt(steps: int, windows: int, path: Path | None) -> None:
         positive("--windows", windows)
     comm, corpus = MPI.Intracomm(MPI.COMM_WORLD), text()
     with groups() as both:
-        found = learnt(comm, both, corpus, steps, windows * comm.size)
+        results = learnt(comm, both, corpus, steps, windows * comm.size)
     size = models.parameters_of(models.Gpt(len(corpus.characters)))
     if comm.rank == 0:
-        console().print(table(found, size))
+        console().print(table(results, size))
         if path:
-            write_lines(path, found)
-    if wrong := [each for each in found if not each.codec and not each.difference <= TOLERANCE]:
-        for each in wrong if comm.rank == 0 else ():
-            click.echo(f"FAILED: {each.name}: losses differ from Gloo's by {each.difference:.1e}", err=True)
+            write_lines(path, results)
+    if wrong := [result for result in results if not result.codec and not result.difference <= TOLERANCE]:
+        for result in wrong if comm.rank == 0 else ():
+            click.echo(f"FAILED: {result.name}: losses differ from Gloo's by {result.difference:.1e}", err=True)
         raise click.exceptions.Exit(WRONG)
 
 
@@ -106,16 +106,16 @@ def learnt(comm: MPI.Intracomm, both: Groups, corpus: Text, steps: int, windows:
         contenders.append(Contender(name, _stepping(training, corpus, windows, part), alone=name == ALONE))
     took = seconds(comm, contenders, steps, 0, "a GPT learns")
     losses = {name: _mean(comm, training.losses, steps, name == ALONE) for name, training in trainings.items()}
-    found = []
+    results = []
     for name, mine in losses.items():
         against = ratio(took[ALONE], took[name])
         difference = float(np.abs(mine / losses[BASELINE] - 1).max())
-        found.append(Learnt(
+        results.append(Learnt(
             name, CONTENDERS[name][1], comm.size, windows, float(mine[0]), float(mine[-1]),
             difference if np.isfinite(difference) else float("inf"), 1e3 * estimate(took[name]).median, against.median,
             against.spread, mine.tolist(), [1e3 * t for t in took[name]],
         ))  # fmt: skip
-    return found
+    return results
 
 
 def _training(make: Make, both: Groups, corpus: Text) -> Training:
@@ -130,31 +130,31 @@ def _stepping(training: Training, corpus: Text, windows: int, part: slice) -> Ca
 
     def step(number: int) -> None:
         batch = corpus.batch(number, windows, models.CONTEXT)
-        training.step(*(torch.from_numpy(np.ascontiguousarray(each[part])) for each in batch))
+        training.step(*(torch.from_numpy(np.ascontiguousarray(array[part])) for array in batch))
 
     return step
 
 
 def _mean(comm: MPI.Intracomm, losses: Sequence[float], steps: int, alone: bool) -> np.ndarray:
     """Return the mean of the ranks' losses, or rank 0's. Collective."""
-    found = np.zeros(steps)
+    mean = np.zeros(steps)
     if not alone or comm.rank == 0:
-        found[:] = losses
-    comm.Allreduce(MPI.IN_PLACE, found)
-    return found if alone else found / comm.size
+        mean[:] = losses
+    comm.Allreduce(MPI.IN_PLACE, mean)
+    return mean if alone else mean / comm.size
 
 
-def table(found: Sequence[Learnt], parameters: int) -> Table:
+def table(results: Sequence[Learnt], parameters: int) -> Table:
     """Return a row for each contender."""
-    first = found[0]
+    first = results[0]
     what = f"{len(first.losses)} steps of {first.windows} windows of {models.CONTEXT} characters, {first.ranks} ranks"
-    made = Table(title=f"a GPT of {parameters / 1e6:.2f} M parameters: {what}", title_justify="left")
+    rich_table = Table(title=f"a GPT of {parameters / 1e6:.2f} M parameters: {what}", title_justify="left")
     for name in ("trained by", "first loss", "last loss", "unlike Gloo", "ms a step", "speed-up", "95 %"):
-        made.add_column(name, justify="left" if name == "trained by" else "right")
-    for each in found:
-        low_high = "–".join(f"{end:.2f}" for end in each.speedup_interval) if each.speedup_interval else "?"
-        made.add_row(
-            each.name, f"{each.first:.4f}", f"{each.last:.4f}", f"{each.difference:.1e}", f"{each.median_ms:.1f}",
-            *((f"{each.speedup:.2f}", low_high) if each.name != ALONE else ("", "")),
+        rich_table.add_column(name, justify="left" if name == "trained by" else "right")
+    for result in results:
+        low_high = "–".join(f"{end:.2f}" for end in result.speedup_interval) if result.speedup_interval else "?"
+        rich_table.add_row(
+            result.name, f"{result.first:.4f}", f"{result.last:.4f}", f"{result.difference:.1e}",
+            f"{result.median_ms:.1f}", *((f"{result.speedup:.2f}", low_high) if result.name != ALONE else ("", "")),
         )  # fmt: skip
-    return made
+    return rich_table

@@ -35,9 +35,9 @@ def groups() -> Iterator[Groups]:
     torch.set_num_threads(1)  # ranks share the cores already
     dist.init_process_group(OURS)
     try:
-        found = Groups(dist.group.WORLD, dist.new_group(backend=GLOO))
+        both = Groups(dist.group.WORLD, dist.new_group(backend=GLOO))
         for _ in range(COMPARED):
             dist.all_reduce(torch.zeros(1))
-        yield found
+        yield both
     finally:
         dist.destroy_process_group()

@@ -23,11 +23,11 @@ from rich.table import Table
 
 import mpicoll
 from mpicoll.cli.group import asking
+from mpicoll.cli.sizes import format_size, parse_sizes
 
 from ..command.checks import listed, positive
 from ..command.console import console
 from ..command.results_file import write_lines
-from ..command.sizes import format_size, parse_sizes
 from ..command.spmd import WRONG, SpmdCommand
 from ..measure.stats import estimate
 from ..results.text import microseconds
@@ -66,7 +66,7 @@ class Memory:
     torch is given a group and whether to come back at once; blocking and begin are those of a Comm.
     """
 
-    given: Any
+    inputs: Any
     output: Any
     expected: float
     torch: Callable[[Any, bool], Any]
@@ -87,11 +87,11 @@ class Memory:
     def is_right(self, call: Call) -> bool:
         """Make a call, and return whether the answer is right; zeros are left, whose sums stay what they are."""
         self.output.zero_()
-        self.given.fill_(1)
+        self.inputs.fill_(1)
         call()
         right = bool((self.output == self.expected).all())
         self.output.zero_()
-        self.given.zero_()
+        self.inputs.zero_()
         return right
 
 
@@ -146,20 +146,20 @@ def latency(operations: str, sizes: str, rounds: int, path: Path | None) -> None
             if name not in OPERATIONS:
                 raise ValueError(f"--operations: no operation {name!r}; there are {', '.join(OPERATIONS)}")
         positive("--rounds", rounds)
-    world, found, wrong = MPI.Intracomm(MPI.COMM_WORLD), list[Latency](), list[str]()
+    world, rows, wrong = MPI.Intracomm(MPI.COMM_WORLD), list[Latency](), list[str]()
     with groups() as both:
         comm = mpicoll.Comm(world.Dup())
         for name in names:
             for nbytes in lengths:
                 memory = OPERATIONS[name](comm, max(1, nbytes // ITEM))
                 wrong += [f"{name} of {nbytes} bytes, {who}" for who in mistaken(world, memory, both)]
-                found.append(measured(world, name, nbytes, memory.calls(both), rounds))
+                rows.append(measured(world, name, nbytes, memory.calls(both), rounds))
         comm.Free()
     if world.rank == 0:
         for name in names:
-            console().print(table(name, [each for each in found if each.operation == name]))
+            console().print(table(name, [row for row in rows if row.operation == name]))
         if path:
-            write_lines(path, found)
+            write_lines(path, rows)
     for what in wrong if world.rank == 0 else ():
         click.echo(f"FAILED: {what}: wrong answer", err=True)
     if wrong:
@@ -204,17 +204,17 @@ def _difference(these: Sequence[float], those: Sequence[float]) -> float:
     return estimate(a - b for a, b in zip(these, those)).median
 
 
-def table(name: str, found: Sequence[Latency]) -> Table:
+def table(name: str, rows: Sequence[Latency]) -> Table:
     """Return a row for each size of an operation."""
-    made = Table(title=f"{name}, {found[0].ranks} ranks: µs a call", title_justify="left")
-    contenders = list(found[0].median_us)
+    rich_table = Table(title=f"{name}, {rows[0].ranks} ranks: µs a call", title_justify="left")
+    contenders = list(rows[0].median_us)
     for column in ("size", *contenders, "c10d costs", "async", "Gloo / mpicoll", "async"):
-        made.add_column(column, justify="right")
-    for each in found:
-        took = each.median_us
-        made.add_row(
-            format_size(each.size), *(microseconds(1e-6 * took[who]) for who in contenders),
-            f"{each.cost_us:.1f}", f"{each.later_cost_us:.1f}",
+        rich_table.add_column(column, justify="right")
+    for row in rows:
+        took = row.median_us
+        rich_table.add_row(
+            format_size(row.size), *(microseconds(1e-6 * took[who]) for who in contenders),
+            f"{row.cost_us:.1f}", f"{row.later_cost_us:.1f}",
             f"{took[GLOO] / took[OURS]:.2f}", f"{took[GLOO_LATER] / took[OURS_LATER]:.2f}",
         )  # fmt: skip
-    return made
+    return rich_table

@@ -1,4 +1,4 @@
-"""What is trained: a network of equal layers for the time of steps, and a small GPT that learns."""
+"""Models to train: a network of equal layers for the time of steps, and a small GPT that learns."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Block(nn.Module):  # type: ignore[misc]
         """Return what goes to the next block, (windows, positions, width) as it came."""
         windows, positions, width = x.shape
         parts = self.attend(self.before(x)).view(windows, positions, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        found = scaled_dot_product_attention(*parts, is_causal=True).transpose(1, 2)
-        x = x + self.join(found.reshape(windows, positions, width))
+        attended = scaled_dot_product_attention(*parts, is_causal=True).transpose(1, 2)
+        x = x + self.join(attended.reshape(windows, positions, width))
         return x + self.fall(gelu(self.rise(self.between(x))))
 
 
@@ -62,4 +62,4 @@ def loss_of_text(scores: Any, expected: Any) -> Any:
 
 def parameters_of(model: Any) -> int:
     """Return how many parameters a model has."""
-    return sum(each.numel() for each in model.parameters())
+    return sum(parameter.numel() for parameter in model.parameters())

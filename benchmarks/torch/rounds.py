@@ -49,7 +49,7 @@ def seconds(
     patience there are no more rounds, but LEAST at least.
     """
     draw, order, began = random.Random(SEED), list(range(len(contenders))), time.perf_counter()
-    found, mine = np.zeros((rounds, len(contenders))), np.zeros(len(contenders))
+    longest, mine = np.zeros((rounds, len(contenders))), np.zeros(len(contenders))
     done = 0
     with collection_off(), bar(console(), 1, comm.rank == 0) as progress:
         progress.begin(title)
@@ -59,13 +59,13 @@ def seconds(
             for i in order:
                 mine[i] = _once(comm, contenders[i], number)
             if number >= warmup:
-                comm.Allreduce(mine, found[done], MPI.MAX)
+                comm.Allreduce(mine, longest[done], MPI.MAX)
                 done += 1
             took = comm.bcast(time.perf_counter() - began)
             if done >= LEAST and took > patience:
                 break
             progress.within(max((number + 1) / (warmup + rounds), min(1.0, took / patience)))
-    return {each.name: found[:done, i].tolist() for i, each in enumerate(contenders)}
+    return {contender.name: longest[:done, i].tolist() for i, contender in enumerate(contenders)}
 
 
 def _once(comm: MPI.Intracomm, contender: Contender, number: int) -> float:

@@ -87,7 +87,7 @@ class Kind:
         if self.kind == DDP:
             model = replicated(model, group, self.codec)
         elif self.kind == FSDP:
-            linear = [each for each in model if models.parameters_of(each)]
+            linear = [layer for layer in model if models.parameters_of(layer)]
             model = sharded(model, group, linear, self.codec, self.codec)
         return Training(model, partial(torch.optim.SGD, lr=RATE), mse_loss)
 
@@ -97,8 +97,8 @@ class Kind:
         calls = {DDP: (("allreduce", nbytes),), FSDP: 2 * (("allgather", nbytes // p),) + (("reduce_scatter", nbytes),)}
         if rate is None or self.kind not in calls:
             return None
-        each = [limit(Shape(name, dtype="uint8"), size, host_of, rate) for name, size in calls[self.kind]]
-        return sum(found for found in each if found) or None
+        needed = [limit(Shape(name, dtype="uint8"), size, host_of, rate) for name, size in calls[self.kind]]
+        return sum(seconds for seconds in needed if seconds) or None
 
 
 def kinds(codec: str) -> list[Kind]:
@@ -113,15 +113,15 @@ def run(
     """Time steps, print the table and write results; exit with status 3 where losses are not Gloo's."""
     comm = MPI.Intracomm(MPI.COMM_WORLD)
     with groups() as both:
-        found = measured(comm, both, kinds(codec), rounds, patience, width, layers, rate)
+        steps = measured(comm, both, kinds(codec), rounds, patience, width, layers, rate)
     if comm.rank == 0:
-        console().print(table(found))
+        console().print(table(steps))
     if path:
         with opened(path, comm, "torch") as file:
-            keep(file, comm, found, rate, {"width": width, "layers": layers, "codec": codec})
-    if wrong := [each for each in found if not agrees(each, found)]:
-        for each in wrong if comm.rank == 0 else ():
-            click.echo(f"FAILED: {each.kind} on {each.on}: the loss is {each.loss:.6g}, unlike on Gloo", err=True)
+            keep(file, comm, steps, rate, {"width": width, "layers": layers, "codec": codec})
+    if wrong := [step for step in steps if not agrees(step, steps)]:
+        for step in wrong if comm.rank == 0 else ():
+            click.echo(f"FAILED: {step.kind} on {step.on}: the loss is {step.loss:.6g}, unlike on Gloo", err=True)
         raise click.exceptions.Exit(WRONG)
 
 
@@ -138,22 +138,22 @@ def measured(
     """Return what steps took and where they led, the same on all ranks; rounds end after a time. Collective."""
     draw = torch.Generator().manual_seed(comm.rank)
     batch = [torch.randn(BATCH, width, generator=draw) for _ in range(2)]
-    trainings = {each: each.training(both, width, layers) for each in chosen}
-    contenders = [Contender(each.name, _stepping(trained, batch)) for each, trained in trainings.items()]
+    trainings = {kind: kind.training(both, width, layers) for kind in chosen}
+    contenders = [Contender(kind.name, _stepping(trained, batch)) for kind, trained in trainings.items()]
     took = in_turn(comm, contenders, rounds, WARM_UP, "steps in turn", patience)
     elements, host_of = models.parameters_of(models.network(width, layers)), hosts_of(comm, MPI)
-    found = []
-    for each, trained in trainings.items():
-        times = [1e3 * t for t in took[each.name]]
-        median, least = estimate(times), each.limit(elements, host_of, rate)
-        baseline = took[Kind(each.kind, ON_GLOO).name] if each.on == ON_OURS else []
-        against = ratio(baseline, took[each.name][: len(baseline)])
-        found.append(Step(
-            each.kind, each.on, each.codec, comm.size, len(set(host_of)), elements, median.median, median.spread,
+    steps = []
+    for kind, trained in trainings.items():
+        times = [1e3 * t for t in took[kind.name]]
+        median, least = estimate(times), kind.limit(elements, host_of, rate)
+        baseline = took[Kind(kind.kind, ON_GLOO).name] if kind.on == ON_OURS else []
+        against = ratio(baseline, took[kind.name][: len(baseline)])
+        steps.append(Step(
+            kind.kind, kind.on, kind.codec, comm.size, len(set(host_of)), elements, median.median, median.spread,
             against.median if baseline else None, against.spread, against.verdict if baseline else "",
             None if least is None else 1e3 * least, comm.allreduce(trained.losses[-1]) / comm.size, times,
         ))  # fmt: skip
-    return found
+    return steps
 
 
 def _stepping(trained: Training, batch: Sequence[Any]) -> Callable[[int], None]:
@@ -161,42 +161,42 @@ def _stepping(trained: Training, batch: Sequence[Any]) -> Callable[[int], None]:
 
 
 def keep(
-    file: IO[str] | None, comm: MPI.Intracomm, found: Sequence[Step], rate: float | None, settings: dict[str, Any]
+    file: IO[str] | None, comm: MPI.Intracomm, steps: Sequence[Step], rate: float | None, settings: dict[str, Any]
 ) -> None:
     """Write what steps took as lines of results: see records.py. `native` is Gloo. Collective."""
     host_of = hosts_of(comm, MPI)
     writer, place = Writer(file), Place(host_of, rate)
     writer.run(describe(comm, MPI, host_of, rate), settings)
-    for each in found:
-        native = next((other for other in found if (other.kind, other.on) == (each.kind, ON_GLOO)), None)
+    for step in steps:
+        native = next((other for other in steps if (other.kind, other.on) == (step.kind, ON_GLOO)), None)
         if native is None:
             continue  # it sends nothing
         writer.write(step_line(
-            f"step of {each.kind}; native: {ON_GLOO}", "float32", 4 * each.parameters, place,
-            "native" if each is native else each.codec or "auto", [t / 1e3 for t in each.times_ms],
-            None if each is native else [t / 1e3 for t in native.times_ms], each.limit_ms and each.limit_ms / 1e3,
+            f"step of {step.kind}; native: {ON_GLOO}", "float32", 4 * step.parameters, place,
+            "native" if step is native else step.codec or "auto", [t / 1e3 for t in step.times_ms],
+            None if step is native else [t / 1e3 for t in native.times_ms], step.limit_ms and step.limit_ms / 1e3,
         ))  # fmt: skip
 
 
 def agrees(step: Step, every: Sequence[Step]) -> bool:
     """Return whether a loss is that with Gloo, which it must be where float32 is sent."""
-    others = [each.loss for each in every if (each.kind, each.on) == (step.kind, ON_GLOO)]
+    others = [other.loss for other in every if (other.kind, other.on) == (step.kind, ON_GLOO)]
     return bool(step.codec) or not others or abs(step.loss - others[0]) <= TOLERANCE * max(1.0, abs(others[0]))
 
 
-def table(found: Sequence[Step]) -> Table:
+def table(steps: Sequence[Step]) -> Table:
     """Return a row for each contender."""
-    first = found[0]
+    first = steps[0]
     size = f"{first.parameters / 1e6:.1f} M parameters, {first.ranks} ranks on {first.hosts} hosts"
-    made = Table(title=f"steps of training: {size}, {len(first.times_ms)} of each", title_justify="left")
+    rich_table = Table(title=f"steps of training: {size}, {len(first.times_ms)} of each", title_justify="left")
     for name in ("step", "on", "codec", "ms", "95 %", "Gloo / this", "95 %", "", "limit ms", "limit / ms"):
-        made.add_column(name, justify="left" if name in ("step", "on", "codec", "") else "right")
-    for each in found:
-        times = estimate(each.times_ms)
-        least = ("", "") if each.limit_ms is None else (f"{each.limit_ms:.1f}", f"{each.limit_ms / each.median_ms:.2f}")
-        low_high = "–".join(f"{end:.2f}" for end in each.ratio_interval) if each.ratio_interval else ""
-        made.add_row(
-            each.kind, each.on, each.codec, f"{each.median_ms:.1f}", spread(times, "{:.1f}".format),
-            "" if each.ratio is None else f"{each.ratio:.2f}", low_high, each.verdict, *least,
+        rich_table.add_column(name, justify="left" if name in ("step", "on", "codec", "") else "right")
+    for step in steps:
+        times = estimate(step.times_ms)
+        least = ("", "") if step.limit_ms is None else (f"{step.limit_ms:.1f}", f"{step.limit_ms / step.median_ms:.2f}")
+        low_high = "–".join(f"{end:.2f}" for end in step.ratio_interval) if step.ratio_interval else ""
+        rich_table.add_row(
+            step.kind, step.on, step.codec, f"{step.median_ms:.1f}", spread(times, "{:.1f}".format),
+            "" if step.ratio is None else f"{step.ratio:.2f}", low_high, step.verdict, *least,
         )  # fmt: skip
-    return made
+    return rich_table

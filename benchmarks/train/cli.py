@@ -24,11 +24,11 @@ TOLERANCES = {"float64": 1e-9, "float32": 1e-3}  # relative, between losses; sum
 
 def chosen(names: str) -> list[str]:
     """Return the patterns that are named. Raises UnknownAlgorithm."""
-    found = list(PATTERNS) if names == "all" else [name.strip() for name in names.split(",")]
-    for name in found:
+    patterns = list(PATTERNS) if names == "all" else [name.strip() for name in names.split(",")]
+    for name in patterns:
         if name not in PATTERNS:
             raise UnknownAlgorithm("training pattern", name, PATTERNS)
-    return found
+    return patterns
 
 
 class Train(SpmdCommand):
@@ -98,27 +98,27 @@ def compare(
 
     comm = MPI.Intracomm(MPI.COMM_WORLD)
     crowded = outnumber_cores(comm)
-    alone, found = Alone(comm, work, steps), []
+    alone, rows = Alone(comm, work, steps), []
     with bar(console(), len(names), comm.rank == 0) as progress:
         for name in names:
             progress.begin(name)
-            one, measured = result(comm, name, work, alone, steps)
-            found.append(one)
+            row, measured = result(comm, name, work, alone, steps)
+            rows.append(row)
             if svg:
                 histories = comm.gather((measured.events, measured.history))
                 if histories is not None:
                     pictures.write(svg, name, histories)
             progress.end()
     if comm.rank == 0:
-        console().print(report(found))
+        console().print(report(rows))
         if crowded:
             console().print("hidden is not measured: more ranks than cores, so no core is free to overlap anything")
         if path:
-            write_lines(path, found)
+            write_lines(path, rows)
     return [
-        f"{each.pattern}: the losses differ from one rank's by {each.difference:.1e}, more than {tolerance:.0e}"
-        for each in found
-        if not each.difference <= tolerance
+        f"{row.pattern}: the losses differ from one rank's by {row.difference:.1e}, more than {tolerance:.0e}"
+        for row in rows
+        if not row.difference <= tolerance
     ]
 
 

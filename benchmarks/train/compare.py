@@ -73,14 +73,14 @@ class Alone:
         """Return the losses of a pattern's model, trained on one rank. Collective."""
         model = PATTERNS[name].model
         if model not in self.known:
-            found = np.zeros(self.steps)
+            values = np.zeros(self.steps)
             if self.world.rank == 0:
                 step: Step = PATTERNS[name].begin(mpicoll.Comm(MPI.COMM_SELF), self.work)
-                found[:] = [step(number) for number in range(self.steps)]
-            request = self.world.Ibcast(found)
+                values[:] = [step(number) for number in range(self.steps)]
+            request = self.world.Ibcast(values)
             while not request.Test():
                 time.sleep(REST)
-            self.known[model] = found
+            self.known[model] = values
         return self.known[model]
 
 

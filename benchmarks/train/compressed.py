@@ -77,11 +77,11 @@ def compressed(
             if name not in (NONE, POWERSGD):
                 parse(name)
     comm, data = mpicoll.Comm(MPI.COMM_WORLD), load()
-    found = [learn(comm, data, name, steps, seeds, batch, width, rate, momentum) for name in names]
+    results = [learn(comm, data, name, steps, seeds, batch, width, rate, momentum) for name in names]
     if comm.rank == 0:
-        console().print(table(found))
+        console().print(table(results))
         if path:
-            write_lines(path, found)
+            write_lines(path, results)
 
 
 def learn(
@@ -173,18 +173,19 @@ class _Watched:
         return error, float(bound.max()) / largest
 
 
-def table(found: list[Learnt]) -> Table:
+def table(results: list[Learnt]) -> Table:
     """Return a row for each codec."""
-    made = Table(title=f"digits, {found[0].ranks} ranks, error feedback", title_justify="left")
+    rich_table = Table(title=f"digits, {results[0].ranks} ranks, error feedback", title_justify="left")
     for name in ("codec", "accuracy %, by seed", "mean", "KiB a step", "ms a step", "error", "bound"):
-        made.add_column(name, justify="left" if name == "codec" else "right")
-    for each in found:
-        accuracies = " ".join(f"{accuracy:.1f}" for accuracy in each.accuracies)
-        made.add_row(
-            each.codec, accuracies, f"{np.mean(each.accuracies):.1f}", f"{each.nbytes / 1024:.1f}",
-            f"{each.seconds * 1e3:.2f}", f"{each.error:.1e}", "none" if each.bound is None else f"{each.bound:.1e}",
+        rich_table.add_column(name, justify="left" if name == "codec" else "right")
+    for result in results:
+        accuracies = " ".join(f"{accuracy:.1f}" for accuracy in result.accuracies)
+        rich_table.add_row(
+            result.codec, accuracies, f"{np.mean(result.accuracies):.1f}", f"{result.nbytes / 1024:.1f}",
+            f"{result.seconds * 1e3:.2f}", f"{result.error:.1e}",
+            "none" if result.bound is None else f"{result.bound:.1e}",
         )  # fmt: skip
-    return made
+    return rich_table
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is learnt: images of handwritten digits, which scikit-learn brings along, and some Shakespeare."""
+"""Data to learn: images of handwritten digits, which scikit-learn brings along, and some Shakespeare."""
 
 from __future__ import annotations
 
@@ -50,4 +50,4 @@ def text() -> Text:
     """Return eight sonnets and two speeches of Shakespeare's, 7,552 characters in the public domain."""
     whole = (Path(__file__).parent / "shakespeare.txt").read_text(encoding="ascii")
     characters = "".join(sorted(set(whole)))
-    return Text(np.array([characters.index(each) for each in whole]), characters)
+    return Text(np.array([characters.index(character) for character in whole]), characters)

@@ -59,14 +59,14 @@ def errors(ranks: str, codecs: str, elements: int, steps: int, path: Path | None
         counts = [int(positive("--ranks", int(word))) for word in listed("--ranks", ranks)]
         chosen = [parse(word) for word in listed("--codecs", codecs)]
         positive("--elements", elements)
-    data, found = load(), list[Error]()
+    data, rows = load(), list[Error]()
     for p in counts:
         normal = np.random.default_rng(p).standard_normal((p, elements)).astype(np.float32)
         for name, vectors in ((RANDOM, normal), (GRADIENTS, gradients(data, p, steps))):
-            found += [measured(name, codec, vectors) for codec in chosen]
-    console().print(table(found))
+            rows += [measured(name, codec, vectors) for codec in chosen]
+    console().print(table(rows))
     if path:
-        write_lines(path, found)
+        write_lines(path, rows)
 
 
 def gradients(data: Digits, p: int, steps: int) -> np.ndarray:
@@ -75,24 +75,24 @@ def gradients(data: Digits, p: int, steps: int) -> np.ndarray:
     for step in range(steps + 1):
         rows = draw.permutation(len(data.x))[: 8 * p]
         parts = np.array_split(rows, p)
-        found = []
+        vectors = []
         for part in parts:
-            for each in parameters(units):
-                each.zero_grad()
+            for parameter in parameters(units):
+                parameter.zero_grad()
             x, saved = data.x[part].astype(np.float32), []
             for unit in units:
-                x, one = unit.forward(x)
-                saved.append(one)
+                x, state = unit.forward(x)
+                saved.append(state)
             _, dy = cross_entropy(x, data.y[part])
-            for unit, one in zip(reversed(units), reversed(saved)):
-                dy = unit.backward(dy, one)
-            found.append(np.concatenate([each.grad.ravel() for each in parameters(units)]))
+            for unit, state in zip(reversed(units), reversed(saved)):
+                dy = unit.backward(dy, state)
+            vectors.append(np.concatenate([parameter.grad.ravel() for parameter in parameters(units)]))
         if step < steps:
-            total, at = np.sum(found, axis=0) / len(rows), 0
-            for each in parameters(units):
-                each.value -= 0.3 * total[at : at + each.size].reshape(each.shape)
-                at += each.size
-    return np.array(found, np.float32)
+            total, at = np.sum(vectors, axis=0) / len(rows), 0
+            for parameter in parameters(units):
+                parameter.value -= 0.3 * total[at : at + parameter.size].reshape(parameter.shape)
+                at += parameter.size
+    return np.array(vectors, np.float32)
 
 
 def measured(data: str, codec: Codec, vectors: np.ndarray) -> Error:
@@ -116,15 +116,15 @@ def measured(data: str, codec: Codec, vectors: np.ndarray) -> Error:
     return Error(data, str(codec), p, error.max() / largest, error.mean() / largest, bound.max() / largest, within)
 
 
-def table(found: Sequence[Error]) -> Table:
+def table(rows: Sequence[Error]) -> Table:
     """Return a row for each sum."""
-    made = Table(title="sums by codes; parts of the largest element of the sum", title_justify="left")
+    rich_table = Table(title="sums by codes; parts of the largest element of the sum", title_justify="left")
     for name in ("data", "codec", "ranks", "largest error", "mean error", "bound", "within"):
-        made.add_column(name, justify="left" if name in ("data", "codec") else "right")
-    for each in found:
-        numbers = (f"{number:.1e}" for number in (each.largest, each.mean, each.bound))
-        made.add_row(each.data, each.codec, str(each.ranks), *numbers, "yes" if each.within else "NO")
-    return made
+        rich_table.add_column(name, justify="left" if name in ("data", "codec") else "right")
+    for row in rows:
+        numbers = (f"{number:.1e}" for number in (row.largest, row.mean, row.bound))
+        rich_table.add_row(row.data, row.codec, str(row.ranks), *numbers, "yes" if row.within else "NO")
+    return rich_table
 
 
 if __name__ == "__main__":

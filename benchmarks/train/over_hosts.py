@@ -41,10 +41,10 @@ def over_hosts(
     with asking():
         names = chosen(patterns)
         numbers = [positive("--hosts", int(n)) for n in listed("--hosts", hosts)]
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for number in numbers:
-        found += measured(names, number, rate, steps, width)
-        for row in found[-len(names) :]:
+        rows += measured(names, number, rate, steps, width)
+        for row in rows[-len(names) :]:
             sent, received = row["root_sent"] / 2**20, row["root_received"] / 2**20
             console().print(
                 f"{number} hosts, {row['pattern']}: a step {1e3 * row['step_s']:.0f} ms, "
@@ -52,9 +52,9 @@ def over_hosts(
                 f"rank 0 sends {sent:.2f} MiB and receives {received:.2f} MiB"
             )
     if path:
-        path.write_text("".join(json.dumps(row) + "\n" for row in found))
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     if svg:
-        svg.write_text(drawn(found))
+        svg.write_text(drawn(rows))
 
 
 def measured(names: list[str], hosts: int, rate: str, steps: int, width: int) -> list[dict[str, Any]]:

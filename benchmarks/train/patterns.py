@@ -141,7 +141,7 @@ def cube(p: int) -> tuple[int, int, int]:
     """
     divisors = [n for n in range(1, p + 1) if p % n == 0]
     every = [(a, b, p // (a * b)) for a in divisors for b in divisors if b <= a and p % (a * b) == 0]
-    return min(each for each in every if each[2] <= each[1])
+    return min(sizes for sizes in every if sizes[2] <= sizes[1])
 
 
 # -- what theory says ---------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ def _itemsize(work: Work) -> int:
 
 def _digits(work: Work) -> tuple[int, int]:
     """Return the bytes of the digits' network, and of its largest unit."""
-    sizes = [sum(each.size for each in unit.parameters()) * _itemsize(work) for unit in work.mlp()]
+    sizes = [sum(parameter.size for parameter in unit.parameters()) * _itemsize(work) for unit in work.mlp()]
     return sum(sizes), max(sizes)
 
 

@@ -62,9 +62,10 @@ def show(spent: Spent, ranks: int, name: str) -> None:
     for column, what in enumerate((f"a step of {name}", "waiting in it")):
         times = {who: [pair[column] * 1e3 for pair in pairs] for who, pairs in spent.items()}
         for who, values in times.items():
-            found = estimate(values)
-            spread = f"{found.low:.2f}–{found.high:.2f}" if found.spread else "too few"
-            console().print(f"{what}, {who} on {ranks} ranks: {found.median:.2f} ms [{spread}], {found.values} steps")
+            estimated = estimate(values)
+            spread = f"{estimated.low:.2f}–{estimated.high:.2f}" if estimated.spread else "too few"
+            took = f"{estimated.median:.2f} ms [{spread}], {estimated.values} steps"
+            console().print(f"{what}, {who} on {ranks} ranks: {took}")
         against = ratio(times[NATIVE], times[OURS])
         spread = f"{against.low:.3f}–{against.high:.3f}" if against.spread else "too few"
         verdict = f"above 1 is faster: {against.verdict}"

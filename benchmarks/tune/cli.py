@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from mpicoll.cli.names import canonical
+from mpicoll.cli.sizes import parse_size, parse_sizes
 from mpicoll.errors import MpicollError, UnknownAlgorithm
 from mpicoll.schedules.collectives import COLLECTIVES
 from mpicoll.schedules.registry import list_algorithms
@@ -19,7 +20,6 @@ from mpicoll.selection.tables import write
 from ..cases.contenders import AUTO
 from ..cases.patterns import Shape
 from ..command.checks import ALL, listed, positive
-from ..command.sizes import parse_size, parse_sizes
 from ..command.spmd import WRONG, SpmdCommand, world
 from . import file
 from .tuner import Tuner
@@ -47,8 +47,8 @@ def tune(collectives: str, sizes: str, seconds: float, memory: str, seed: int, p
     """
     comm = world()
     try:
-        given = {"collectives": collectives, "sizes": sizes, "seconds": seconds, "memory": memory}
-        shapes, wanted, limit = check(given, comm.size)
+        options = {"collectives": collectives, "sizes": sizes, "seconds": seconds, "memory": memory}
+        shapes, wanted, limit = check(options, comm.size)
         _only_auto()
         file.check(comm, Path(path))
     except (ValueError, MpicollError) as error:
@@ -57,20 +57,20 @@ def tune(collectives: str, sizes: str, seconds: float, memory: str, seed: int, p
 
     with Harness({}, seed=seed, memory=limit) as harness:
         tuner = Tuner(harness)
-        found = tuner.run(shapes, wanted, seconds)
+        choices = tuner.run(shapes, wanted, seconds)
         if tuner.wrong:
             harness.say(f"wrong answers, so nothing is written: {', '.join(tuner.wrong)}")
             raise click.exceptions.Exit(WRONG)
         if comm.rank == 0:
-            write(Path(path), tuner.entry(found))
+            write(Path(path), tuner.entry(choices))
         harness.say(f"written to {path}; it is used where MPICOLL_TUNING={path} is in the environment")
 
 
-def check(given: Mapping[str, Any], p: int) -> tuple[list[Shape], list[int], int]:
+def check(options: Mapping[str, Any], p: int) -> tuple[list[Shape], list[int], int]:
     """Shapes, sizes and bytes of memory that options mean on p ranks. Raises ValueError, MpicollError."""
-    positive("--seconds", given["seconds"])
-    shapes = [_shape(name, p) for name in _names(given["collectives"])]
-    return shapes, parse_sizes(given["sizes"]), parse_size(given["memory"])
+    positive("--seconds", options["seconds"])
+    shapes = [_shape(name, p) for name in _names(options["collectives"])]
+    return shapes, parse_sizes(options["sizes"]), parse_size(options["memory"])
 
 
 def _only_auto() -> None:
@@ -90,7 +90,7 @@ def _names(text: str) -> list[str]:
             raise ValueError(f"{name} cannot be tuned: its ranks know only their own counts, so bytes decide nothing")
         if name != ALL and name not in list_algorithms():
             raise UnknownAlgorithm("collective", name, (*list_algorithms(), ALL))
-    return list(dict.fromkeys(each for name in names for each in (COLLECTIVES if name == ALL else [name])))
+    return list(dict.fromkeys(collective for name in names for collective in (COLLECTIVES if name == ALL else [name])))
 
 
 def _shape(name: str, p: int) -> Shape:

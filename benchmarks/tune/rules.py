@@ -31,17 +31,17 @@ class Found:
 
     def is_as(self, other: Found) -> bool:
         """Return whether both sizes have the same choice."""
-        said = attrgetter("algorithm", "chunk_bytes", "window")
-        return bool(said(self) == said(other))
+        choice_of = attrgetter("algorithm", "chunk_bytes", "window")
+        return bool(choice_of(self) == choice_of(other))
 
 
-def rules(found: Sequence[Found]) -> list[dict[str, Any]]:
+def rules(choices: Sequence[Found]) -> list[dict[str, Any]]:
     """Return the rules for a table. Between neighbouring sizes with other choices, a rule begins at the geometric mean.
 
     Nothing was measured far beyond the last size, so the rules of auto hold there.
     """
-    made: list[dict[str, Any]] = []
-    for before, here in zip((None, *found), found):
+    rows: list[dict[str, Any]] = []
+    for before, here in zip((None, *choices), choices):
         row = {
             "from_bytes": 0 if before is None else math.isqrt(max(1, before.nbytes) * here.nbytes),
             "algorithm": here.algorithm,
@@ -51,8 +51,8 @@ def rules(found: Sequence[Found]) -> list[dict[str, Any]]:
             **{key: round(t * 1e6, 2) for key, t in (("us", here.seconds), ("native_us", here.native)) if t < math.inf},
         }
         if before is not None and here.is_as(before):
-            row["from_bytes"] = made.pop()["from_bytes"]
-        made.append(row)
-    if made[-1]["algorithm"] != AUTO:
-        made.append({"from_bytes": max(1, 2 * found[-1].nbytes), "algorithm": AUTO})
-    return made
+            row["from_bytes"] = rows.pop()["from_bytes"]
+        rows.append(row)
+    if rows[-1]["algorithm"] != AUTO:
+        rows.append({"from_bytes": max(1, 2 * choices[-1].nbytes), "algorithm": AUTO})
+    return rows

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import mpicoll
+from mpicoll.cli.sizes import format_size
 from mpicoll.plans.plan import WINDOW
 from mpicoll.schedules.registry import exact_algorithms, find, list_algorithms
 from mpicoll.selection.rules import Rule
@@ -18,7 +19,6 @@ from ..cases.case import Cases
 from ..cases.contenders import AUTO, NATIVE, Contender, line_up
 from ..cases.patterns import Shape
 from ..command.progress import bar
-from ..command.sizes import format_size
 from ..measure.budget import Budget
 from ..measure.rounds import Timing
 from ..measure.stats import estimate, ratio
@@ -75,17 +75,17 @@ class Tuner:
                 left_out = ", ".join(map(format_size, too_big))
                 self.harness.say(f"{job.shape.collective}: without {left_out}, for which --memory is too little")
         parts = sum(map(len, fits.values()))
-        found: dict[str, list[Found]] = {}
+        choices: dict[str, list[Found]] = {}
         with bar(self.harness.console, parts, self.harness.here) as progress:
             for job in jobs:
                 name = job.shape.collective
                 for size in fits[name]:
                     progress.begin(f"{name} {format_size(size)}")
-                    found.setdefault(name, []).append(self.size(job.shape, size, seconds / parts))
+                    choices.setdefault(name, []).append(self.size(job.shape, size, seconds / parts))
                     progress.end()
-                self.harness.say(_table(name, found.get(name, [])))
+                self.harness.say(_table(name, choices.get(name, [])))
         self.natives.Free()
-        return found
+        return choices
 
     def size(self, shape: Shape, size: int, seconds: float) -> Found:
         """Return what serves one size."""
@@ -100,10 +100,10 @@ class Tuner:
         everyone = [self._candidate(shape, name) for name in names]
         cases = Cases(shape, size, self.rank, self.p)
         timings = self._measure(cases, native, [*always, *everyone], seconds * FIRST)[1 + len(always) :]
-        order = sorted(zip(timings, range(len(everyone))), key=lambda each: (_median(each[0]), each[1]))
+        order = sorted(zip(timings, range(len(everyone))), key=lambda pair: (_median(pair[0]), pair[1]))
         best = [everyone[i] for timing, i in order[:BEST] if math.isfinite(_median(timing))]
         chunks = [chunk for chunk in CHUNKS if 4 * chunk <= nbytes]
-        best += [self._candidate(shape, each.algorithm, chunk) for each in best[: BEST - 1] for chunk in chunks]
+        best += [self._candidate(shape, winner.algorithm, chunk) for winner in best[: BEST - 1] for chunk in chunks]
         final = [*always, *best]
         timings = self._measure(cases, native, final, seconds * (1 - FIRST))
         which = decide(timings[1:])
@@ -113,7 +113,7 @@ class Tuner:
             nbytes, chosen.algorithm, chosen.chunk_bytes, seconds, alone, by_rule, rule.algorithm, chosen.window
         )
 
-    def entry(self, found: dict[str, list[Found]]) -> dict[str, Any]:
+    def entry(self, choices: dict[str, list[Found]]) -> dict[str, Any]:
         """Return the table for a file."""
         return {
             "mpi": library(self.mpi),
@@ -121,7 +121,7 @@ class Tuner:
             "measured": now(),
             "mpicoll": mpicoll.__version__,
             "commit": commit(),
-            "rules": {name: rules(rows) for name, rows in found.items()},
+            "rules": {name: rules(rows) for name, rows in choices.items()},
         }
 
     def _ours(self, shape: Shape, name: str, chunk: int | None = None) -> Contender:
@@ -136,7 +136,7 @@ class Tuner:
     def _measure(
         self, cases: Cases, native: Contender, candidates: Sequence[Candidate], seconds: float
     ) -> list[Timing]:
-        contenders = [native, *(each.contender for each in candidates)]
+        contenders = [native, *(candidate.contender for candidate in candidates)]
         timings: list[Timing] = self.harness.bench.measure(cases, contenders, Budget(seconds, precision=0.01))
         where = f"{cases.shape.collective} of {format_size(cases.nbytes)}"
         self.wrong += [f"{timing.contender.label} at {where}" for timing in timings if not timing.valid]
@@ -164,16 +164,16 @@ def _median(timing: Timing) -> float:
     return estimate(timing.values).median if timing.rounds and timing.valid else math.inf
 
 
-def _table(name: str, found: Sequence[Found]) -> Any:
+def _table(name: str, choices: Sequence[Found]) -> Any:
     from rich import box
     from rich.table import Table as Drawn
 
-    made = Drawn(title=name, box=box.SIMPLE_HEAD, title_justify="left")
+    rich_table = Drawn(title=name, box=box.SIMPLE_HEAD, title_justify="left")
     for column in ("bytes", "algorithm", "chunks", "µs", "by the rules", "native"):
-        made.add_column(column, justify="left" if column == "algorithm" else "right", no_wrap=True)
-    for each in found:
-        times = (f"{seconds * 1e6:.4g}" for seconds in (each.seconds, each.by_rule, each.native))
-        chunk = "" if each.chunk_bytes is None else format_size(each.chunk_bytes)
-        name = f"{AUTO}: {each.rule}" if each.algorithm == AUTO else each.algorithm
-        made.add_row(format_size(each.nbytes), name, chunk, *times)
-    return made
+        rich_table.add_column(column, justify="left" if column == "algorithm" else "right", no_wrap=True)
+    for choice in choices:
+        times = (f"{seconds * 1e6:.4g}" for seconds in (choice.seconds, choice.by_rule, choice.native))
+        chunk = "" if choice.chunk_bytes is None else format_size(choice.chunk_bytes)
+        name = f"{AUTO}: {choice.rule}" if choice.algorithm == AUTO else choice.algorithm
+        rich_table.add_row(format_size(choice.nbytes), name, chunk, *times)
+    return rich_table

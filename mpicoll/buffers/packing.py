@@ -1,4 +1,4 @@
-"""Who packs a layout with holes: our kernels where the runs of its datatype are known, else the datatype's own Pack."""
+"""Pack a layout with holes: by our kernels where the runs of its datatype are known, else by the datatype's Pack."""
 
 from __future__ import annotations
 

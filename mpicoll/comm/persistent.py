@@ -72,7 +72,7 @@ class Prequest(CollectiveRequest, MPI.Prequest):
         except MpicollError as error:
             starts = self._channel.queue.started.get(self._persistent.sequence, (0,))
             call_id = CallId(self._persistent.sequence, int(starts[0]) + 1, self._persistent.name)
-            self._channel.fail(call_id, error, made=False)
+            self._channel.fail(call_id, error, was_made=False)
             if isinstance(error, MPI.Exception):
                 self._channel.call_errhandler(error)
             raise

@@ -62,22 +62,22 @@ def same_bits(entry: Algorithm) -> dict[str, Any] | None:
     return {"on_all_ranks": result.same, "unless": result.unless or None, **always}
 
 
-def same_bits_words(found: dict[str, Any]) -> str:
+def same_bits_words(entry_facts: dict[str, Any]) -> str:
     """Return the same in words, for an algorithm that reduces.
 
     >>> same_bits_words({"same_bits": {"on_all_ranks": False, "unless": "p = 3"}})
     'from run to run, for any chunk size, on either engine; on all ranks unless p = 3'
     """
-    same, unless = found["same_bits"]["on_all_ranks"], found["same_bits"]["unless"]
+    same, unless = entry_facts["same_bits"]["on_all_ranks"], entry_facts["same_bits"]["unless"]
     if same is None:
         return ", ".join(ALWAYS) + (f"; on all ranks: {unless}" if unless else "")
     return f"{', '.join(ALWAYS)}; on all ranks unless {unless}" if unless else ", ".join(("on all ranks", *ALWAYS))
 
 
-def suits(entry: Algorithm, p: int, **given: Any) -> bool:
+def suits(entry: Algorithm, p: int, **parameters: Any) -> bool:
     """Return whether there is a schedule for p ranks."""
     try:
-        Schedule(entry, p, **given)
+        Schedule(entry, p, **parameters)
     except (PreconditionError, ParameterError):
         return False
     return True
@@ -101,11 +101,11 @@ class Measured(NamedTuple):
     bytes: Fraction
 
 
-def measured(entry: Algorithm, p: int, **given: Any) -> Measured | None:
+def measured(entry: Algorithm, p: int, **parameters: Any) -> Measured | None:
     """Return the measured cost of an algorithm at p ranks; None if it does not support p."""
-    if not suits(entry, p, **given):
+    if not suits(entry, p, **parameters):
         return None
-    schedule = Schedule(entry, p, **given)
+    schedule = Schedule(entry, p, **parameters)
     trace = play(schedule)
     return Measured(trace.steps, measured_bytes(schedule, trace))
 

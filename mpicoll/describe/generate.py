@@ -92,23 +92,23 @@ def variants(entry: Algorithm) -> list[dict[str, Any]]:
 # -- pictures -------------------------------------------------------------------------------------------------
 
 
-def picture_path(entry: Algorithm, given: dict[str, Any]) -> str:
+def picture_path(entry: Algorithm, variant: dict[str, Any]) -> str:
     """Return where a variant's picture is, seen from docs/."""
-    return f"pictures/{'-'.join([entry.collective.name, entry.name, *map(str, given.values())])}.svg"
+    return f"pictures/{'-'.join([entry.collective.name, entry.name, *map(str, variant.values())])}.svg"
 
 
-def pictured(entry: Algorithm, given: dict[str, Any]) -> Schedule:
+def pictured(entry: Algorithm, variant: dict[str, Any]) -> Schedule:
     """Return the schedule to draw.
 
     It is of few ranks, of more for strands and groups to show, of fewer where messages are many.
     """
     if entry.name in PICTURED:
-        return Schedule(entry, PICTURED[entry.name], **given)
+        return Schedule(entry, PICTURED[entry.name], **variant)
     grouped = any(isinstance(parameter.kind, Groups) for parameter in entry.parameters.values())
     wide = grouped or strands(entry, served(entry, USUAL)) > 1
-    schedules = [Schedule(entry, p, **given) for p in (*[USUAL] * wide, FEW, 4, 3, 2) if suits(entry, p, **given)]
+    schedules = [Schedule(entry, p, **variant) for p in (*[USUAL] * wide, FEW, 4, 3, 2) if suits(entry, p, **variant)]
     fitting = (schedule for schedule in schedules if Picture(schedule).total <= MESSAGES)
-    return next(fitting, None) or Schedule(entry, served(entry, FEW), **given)
+    return next(fitting, None) or Schedule(entry, served(entry, FEW), **variant)
 
 
 # -- tables ---------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ..proofs.determinism import told
+from ..proofs.determinism import describe_fold
 from ..proofs.symbolic import Message
 from ..schedules.schedule import Schedule
 from .picture import Note, Picture, clip, legend, many, names, ranks, strand_labels
@@ -236,7 +236,7 @@ def _paint(schedule: Schedule, width: int | None) -> tuple[Styled, _Canvas]:
         drawing = _Table(picture, room if width else 120)
     key = textwrap.fill(legend(picture, isinstance(drawing, _Table)), min(room, 120))
     head = [(f"{picture.headline}\n", "bold"), (f"{schedule.algorithm.claims.idea}\n", ""), (f"{key}\n", "dim")]
-    if folds := told(schedule):
+    if folds := describe_fold(schedule):
         head.append((f"{textwrap.fill(folds, min(room, 120))}\n", "dim"))
     for i, (strand, label) in enumerate(strand_labels(picture).items()):
         head += [(" · ", "dim")] * bool(i) + [(label, STRAND_STYLES[strand % len(STRAND_STYLES)])]

@@ -33,17 +33,17 @@ def counts_are_local(call: Call) -> bool:
 
 
 class CountExchange(Running):
-    """A stage that allgathers the counts and passes those of every block to `told`, in the order of blocks.
+    """A stage that allgathers the counts and passes those of every block to `on_counts`, in the order of blocks.
 
     In check mode ranks also send the counts that they expect, and every rank raises MismatchError if they differ.
     Otherwise a rank that expects another count raises CountMismatch.
     """
 
     def __init__(
-        self, channel: Channel, call: Call, sequence: int, told: Callable[[tuple[int, ...]], None]
+        self, channel: Channel, call: Call, sequence: int, on_counts: Callable[[tuple[int, ...]], None]
     ) -> None:
         assert isinstance(call.counts, Shares)
-        self.call, self.rank, self.told, self.check = call, channel.rank, told, channel.compares(sequence)
+        self.call, self.rank, self.on_counts, self.check = call, channel.rank, on_counts, channel.compares(sequence)
         self.mine = np.array(_row(call, channel.rank, channel.size, self.check), np.int64)
         self.all = np.empty((channel.size, len(self.mine)), np.int64)
         plan = plan_of_numbers(channel.size, channel.rank, len(self.mine))
@@ -57,7 +57,7 @@ class CountExchange(Running):
         if not self.execution.advance(seconds):
             return False
         self.over = True
-        self.told(_validate(self.call, self.rank, self.all, self.check))
+        self.on_counts(_validate(self.call, self.rank, self.all, self.check))
         return True
 
 

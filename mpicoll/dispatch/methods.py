@@ -61,12 +61,12 @@ class Invocation(NamedTuple):
         send, recv = snapshot(self.send, self.recv)
         return Invocation(self.method, send, recv, self.op, self.root if type(self.root) is int else values(self.root))
 
-    def native(self, one: Any, facts: TypeFacts | None, form: str, comm: MPI.Intracomm, *more: Any) -> Any:
-        """Call MPI's own method in a form. `one` is the buffer of both sides where they are one, else None.
+    def native(self, shared_buffer: Any, facts: TypeFacts | None, form: str, comm: MPI.Intracomm, *more: Any) -> Any:
+        """Call MPI's own method in a form. `shared_buffer` is the buffer of both sides where they are one, else None.
 
         facts: on the elements, where there are any.
         """
-        to_mpi = self if one is None else self._replace(send=MPI.IN_PLACE, recv=one)
+        to_mpi = self if shared_buffer is None else self._replace(send=MPI.IN_PLACE, recv=shared_buffer)
         to_mpi = to_mpi._replace(send=for_mpi(to_mpi.send), recv=for_mpi(to_mpi.recv))
         if self.op is not None and facts is not None:
             to_mpi = to_mpi._replace(op=native(self.op, facts))

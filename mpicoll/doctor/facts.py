@@ -1,4 +1,4 @@
-"""What the checks look at, gathered from all ranks beside what `mpicoll info` tells."""
+"""Gather from all ranks the facts that the checks look at, beside those that `mpicoll info` prints."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def gather() -> Facts | None:
     return info.gather(partial(of_this_rank, MPI))
 
 
-def complete(found: Facts) -> Facts:
+def complete(facts: Facts) -> Facts:
     """Add the facts that rank 0 alone gathers."""
     from mpi4py import MPI
 
-    return {**found, "mpiexec": mpiexec(found["mpi"]), "settings": settings(MPI, found["ranks"])}
+    return {**facts, "mpiexec": mpiexec(facts["mpi"]), "settings": settings(MPI, facts["ranks"])}
 
 
 def of_this_rank(mpi: Any) -> dict[str, Any]:

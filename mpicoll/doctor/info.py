@@ -1,4 +1,4 @@
-"""What runs where: the MPI library, the ranks and their CPUs, the engines, the kernels."""
+"""Gather what runs where, as facts and as text: the MPI library, the ranks and their CPUs, the engines, the kernels."""
 
 from __future__ import annotations
 
@@ -166,18 +166,18 @@ def kernels() -> dict[str, Any]:
 # -- for people -------------------------------------------------------------------------------------------------
 
 
-def lines(found: dict[str, Any]) -> str:
+def lines(facts: dict[str, Any]) -> str:
     """Return the facts, one a line; ranks that agree share a line."""
-    mpi, numba, built = found["mpi"], found["numba"], found["kernels"]
-    ranks = found["ranks"]
+    mpi, numba, built = facts["mpi"], facts["numba"], facts["kernels"]
+    ranks = facts["ranks"]
     out = [
-        ("mpicoll", f"{found['mpicoll']}, Python {found['python']}"),
+        ("mpicoll", f"{facts['mpicoll']}, Python {facts['python']}"),
         ("MPI", f"{mpi['library']}, MPI {mpi['standard']}"),
         ("", mpi["library_version"]),
         ("library", mpi["path"] or "unknown"),
         ("mpi4py", f"{mpi['mpi4py']}, thread level {mpi['thread_level']}"),
         ("", f"survives a failed rank: {'no, because ' + mpi['survives'] if mpi['survives'] else 'yes'}"),
-        ("ranks", f"{len(ranks)} on {found['hosts']} host{'s' * (found['hosts'] != 1)}"),
+        ("ranks", f"{len(ranks)} on {facts['hosts']} host{'s' * (facts['hosts'] != 1)}"),
         *(("", f"rank {who} on {host}: {_cpus(cpus)}") for who, (host, cpus) in _grouped(ranks, "host", "cpus")),
         ("engines", "mpi4py: serves every algorithm"),
         *(("", f"compiled: {_passed(why)} on rank {who}") for who, (why,) in _grouped(ranks, "compiled_engine")),
@@ -186,7 +186,7 @@ def lines(found: dict[str, Any]) -> str:
         *([("cache", _cache(numba))] if numba["version"] else []),
         ("kernels", built["plain"] or _counted(built)),
         *(("", f"{how} {_names(built[how])}") for how in ("compiled", "loaded") if built[how]),
-        *(("" if i else "auto", line) for i, line in enumerate(found["auto"])),
+        *(("" if i else "auto", line) for i, line in enumerate(facts["auto"])),
     ]
     return "\n".join(f"{name:<9}{text}" for name, text in out)
 

@@ -1,4 +1,4 @@
-"""Who started the processes, and whether they became the ranks of one world."""
+"""Check which launcher started the processes, and whether they became the ranks of one world."""
 
 from __future__ import annotations
 

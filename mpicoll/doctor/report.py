@@ -58,17 +58,17 @@ def _not_made(name: str, error: Exception) -> Finding:
     return Finding(WARNING, f"the check {name} could not be made", seen, "mpicoll info --check --json: all facts")
 
 
-def status(found: Iterable[Finding]) -> int:
+def status(results: Iterable[Finding]) -> int:
     """Return the exit status: 1 if anything is wrong; warnings may be meant."""
-    return int(any(finding.severity == WRONG for finding in found))
+    return int(any(finding.severity == WRONG for finding in results))
 
 
-def lines(facts: Facts, found: Sequence[Finding]) -> str:
+def lines(facts: Facts, results: Sequence[Finding]) -> str:
     """Return the report as text: what was checked, then each finding as a block."""
     ranks = f"{numbered(len(facts['ranks']), 'rank')} on {numbered(facts['hosts'], 'host')}"
     out = [f"{ranks}, {facts['mpi']['library']}"]
-    for finding in found:
+    for finding in results:
         out += [f"{finding.severity}: {finding.what}", f"  seen: {finding.seen}", f"  type: {finding.type}"]
-    if not found:
+    if not results:
         out.append(f"nothing wrong: {len(CHECKS)} things looked at")
     return "\n".join(out)

@@ -1,4 +1,4 @@
-"""Whether all ranks run the same: one MPI, one Python, one mpicoll, the same variables."""
+"""Check that all ranks run the same: one MPI, one Python, one mpicoll, the same variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the compiled engine works on this MPI, found out before it is used by messages to oneself."""
+"""Test the compiled engine on this MPI before it is used, by messages that the rank sends to itself."""
 
 from __future__ import annotations
 

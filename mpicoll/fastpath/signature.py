@@ -160,17 +160,17 @@ def item(context, thing, i):  # type: ignore[no-untyped-def]
     return call_long(context[field.LIST_ITEM] if is_list else context[field.TUPLE_ITEM], (thing, i))
 
 
-def _list_of(each: Any) -> Any:
-    """Return what puts down a list of what `each` puts down, or one of them."""
+def _list_of(put_item: Any) -> Any:
+    """Return a kernel that puts down a list of what `put_item` puts down, or one of them."""
 
     @njit
     def parts(context, thing):  # type: ignore[no-untyped-def]
         n = length(context, thing)
         if n < 0:
-            return each(context, thing)
+            return put_item(context, thing)
         right = put(context, load(thing + TYPE), n)
         for i in range(n):
-            right = right and each(context, item(context, thing, i))
+            right = right and put_item(context, item(context, thing, i))
         return right
 
     return parts

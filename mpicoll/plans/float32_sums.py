@@ -21,17 +21,17 @@ from .rows import Row, merged
 
 
 def lower(
-    schedule: Schedule, rank: int, counts: Counts, itemsize: int, *, sums: Coding | None = None, **given: Any
+    schedule: Schedule, rank: int, counts: Counts, itemsize: int, *, sums: Coding | None = None, **options: Any
 ) -> Plan:
     """Return the plan of one rank, as lowering.lower does; sums: the bytes of partial sums, of float32 if not said."""
-    return lowering.lower(schedule, rank, counts, itemsize, codec=sums or Float32(), how=SumsInFloat32, **given)
+    return lowering.lower(schedule, rank, counts, itemsize, codec=sums or Float32(), how=SumsInFloat32, **options)
 
 
 class SumsInFloat32(Lowering):
     """A lowering whose partial sums are float32."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.sums = partial_sums(self.schedule)
         self.strands = 0
         self.received: dict[int, int] = {}  # of this strand, by peer: messages

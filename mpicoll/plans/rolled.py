@@ -106,10 +106,10 @@ def unrolled(plan: RolledPlan) -> Plan:
     return Plan(rows, segments, steps, strands, *plan.scalars)
 
 
-def equal(one: Plan, other: Plan) -> bool:
+def equal(plan: Plan, other: Plan) -> bool:
     """Return whether two plans are the same in every number."""
-    tables = zip(one.tables, other.tables, strict=True)
-    return one.scalars == other.scalars and all(np.array_equal(a, b) for a, b in tables)
+    tables = zip(plan.tables, other.tables, strict=True)
+    return plan.scalars == other.scalars and all(np.array_equal(a, b) for a, b in tables)
 
 
 def _rolled(plan: Plan, loops: np.ndarray) -> RolledPlan:

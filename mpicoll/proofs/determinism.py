@@ -149,13 +149,13 @@ def _chosen(entry: Algorithm, p: int) -> Iterator[Schedule]:
             yield Schedule(entry, p, **choice)
 
 
-def told(schedule: Schedule, most: int = 60) -> str:
+def describe_fold(schedule: Schedule, most: int = 60) -> str:
     """Describe the fold tree of a block, one on which ranks differ if there is any.
 
     The text is empty if the collective reduces nothing.
 
     >>> from mpicoll.schedules.schedule import schedule
-    >>> told(schedule("allreduce", "recursive_doubling", 4))
+    >>> describe_fold(schedule("allreduce", "recursive_doubling", 4))
     'Block 0 is (0∘1)∘(2∘3) on ranks 0-3: the same bits on all.'
     """
     if not schedule.collective.reduces:

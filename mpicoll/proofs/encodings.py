@@ -1,4 +1,4 @@
-"""How often each contribution was encoded on its way to a result: what the error of a result adds up from.
+"""Count how often each contribution was encoded on its way to a result: the result's error adds up from that.
 
 A schedule is played with the ranks of contributions and their counts in the place of contributions.
 """

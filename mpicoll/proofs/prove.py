@@ -27,20 +27,20 @@ class _Remembered(Schedule):
         self.ends = cache(super().ends)  # type: ignore[method-assign]
 
 
-def schedules(entry: Algorithm, p: int, given: Given | None = None) -> Iterator[Schedule]:
+def schedules(entry: Algorithm, p: int, parameters: Given | None = None) -> Iterator[Schedule]:
     """Yield every schedule that an algorithm is proved on at p ranks.
 
     These are its defaults at every root, its grid, and rank order where it keeps it.
 
-    given: parameters to prove in the place of those declared. Where the operator's commuting makes no other program,
+    parameters: those to prove in the place of those declared. Where the operator's commuting makes no other program,
     the proof that order is kept is the proof of both. A choice of the grid that does not suit p is left out.
     """
-    for choice, roots in entry.choices(p) if given is None else ((given, every_root(p)),):
+    for choice, roots in entry.choices(p) if parameters is None else ((parameters, every_root(p)),):
         try:
             ordered = entry.collective.reduces and entry.keeps_order(p, **choice)
             Schedule(entry, p, **choice)
         except PreconditionError:
-            if (choice and given is None) or not entry.serves(p):
+            if (choice and parameters is None) or not entry.serves(p):
                 continue
             raise
         for root in roots if entry.collective.rooted else (0,):
@@ -50,13 +50,13 @@ def schedules(entry: Algorithm, p: int, given: Given | None = None) -> Iterator[
                 yield _Remembered(entry, p, root, True, choice)
 
 
-def prove(entry: Algorithm, p: int, given: Given | None = None) -> int:
+def prove(entry: Algorithm, p: int, parameters: Given | None = None) -> int:
     """Prove an algorithm at p ranks; returns how many schedules that were.
 
     Lowered tables, and the scratch they take, are proved where tables.wanted says, the order of their folds on a few.
     """
     count = 0
-    for schedule in schedules(entry, p, given):
+    for schedule in schedules(entry, p, parameters):
         verify(schedule)
         if wanted(p, schedule.root):
             lowered = Lowered(schedule)

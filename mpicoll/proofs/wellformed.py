@@ -1,4 +1,4 @@
-"""Whether a plan's tables are well formed: what an engine that believes every number would trip over."""
+"""Check that a plan's tables are well formed: an engine believes every number, and would trip over a wrong one."""
 
 from __future__ import annotations
 

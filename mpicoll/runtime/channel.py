@@ -214,10 +214,10 @@ class Channel:
         """Answer the status questions of other ranks."""
         watchdog.respond(self)
 
-    def fail(self, one: CallId, error: BaseException, made: bool = True) -> None:
+    def fail(self, call_id: CallId, error: BaseException, was_made: bool = True) -> None:
         """Record the error by which this rank left or refused a call, for status messages to other ranks."""
         with contained("telling other ranks of an error"):
-            self.failures = [*self.failures, Failure(*one, describe(error), made)][-RECENT:]
+            self.failures = [*self.failures, Failure(*call_id, describe(error), was_made)][-RECENT:]
             watchdog.notify_error(self)
 
     def call_errhandler(self, error: MPI.Exception) -> None:

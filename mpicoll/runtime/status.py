@@ -44,7 +44,7 @@ class Failure(NamedTuple):
     start: int
     name: str
     error: str
-    made: bool = True
+    was_made: bool = True
 
     def __str__(self) -> str:
         kind, colon, words = self.error.partition(":")
@@ -81,26 +81,26 @@ class Answer:
         fields["started"] = {int(call): starts for call, starts in fields["started"].items()}
         return cls(**fields)
 
-    def has_made(self, one: CallId) -> bool:
+    def has_made(self, call_id: CallId) -> bool:
         """Return whether this rank has made such a call, or started such a request."""
-        if one.start and one.call in self.started:
-            return self.started[one.call] >= one.start
-        return self.calls >= one.call
+        if call_id.start and call_id.call in self.started:
+            return self.started[call_id.call] >= call_id.start
+        return self.calls >= call_id.call
 
-    def next_on_the_way_to(self, one: CallId) -> tuple[int, int]:
+    def next_on_the_way_to(self, call_id: CallId) -> tuple[int, int]:
         """Return the call and start that this rank makes next if it has not made that one yet, else that one itself."""
-        if self.has_made(one):
-            return one.call, one.start
-        if one.start and one.call in self.started:
-            return one.call, self.started[one.call] + 1
+        if self.has_made(call_id):
+            return call_id.call, call_id.start
+        if call_id.start and call_id.call in self.started:
+            return call_id.call, self.started[call_id.call] + 1
         return self.calls + 1, 0
 
-    def has_gone_on(self, one: CallId) -> bool:
+    def has_gone_on(self, call_id: CallId) -> bool:
         """Return whether this rank has made such a call and left it behind."""
-        if len(self.under_way) >= MANY or any(call_id[:2] == one[:2] for call_id in self.under_way):
+        if len(self.under_way) >= MANY or any(active[:2] == call_id[:2] for active in self.under_way):
             return False
-        later = self.started.get(one.call, 0) > one.start if one.start else self.calls > one.call
-        return self.has_made(one) and (later or not self.inside)
+        later = self.started.get(call_id.call, 0) > call_id.start if call_id.start else self.calls > call_id.call
+        return self.has_made(call_id) and (later or not self.inside)
 
 
 # -- the status of this rank ------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class Finding(NamedTuple):
 
 
 def find(
-    one: CallId,
+    call_id: CallId,
     others: Iterable[int],
     waited_for: Sequence[int],
     answers: Mapping[int, Answer],
@@ -168,8 +168,8 @@ def find(
     does not explain the stall. A rank that made the call after an error is reported only if no other is missing.
     """
     others = list(others)
-    failures = {rank: _failure(one, answers[rank], own) for rank in others if rank in answers}
-    findings = {rank: _find(one, answers.get(rank), failures.get(rank), rank in waited_for) for rank in others}
+    failures = {rank: _failure(call_id, answers[rank], own) for rank in others if rank in answers}
+    findings = {rank: _find(call_id, answers.get(rank), failures.get(rank), rank in waited_for) for rank in others}
     if not any(findings.values()):
         findings |= {
             rank: Finding(f"made this call, having {failure}", True) for rank, failure in failures.items() if failure
@@ -197,10 +197,9 @@ def _failure(call_id: CallId, answer: Answer, own: Sequence[Failure]) -> Failure
     """Return the last error of a rank in this call, or in an earlier one if it made more of its kind than this rank."""
     at = answer.next_on_the_way_to(call_id)
     there, here = ([failure for failure in failures if failure[:2] == at] for failures in (answer.failures, own))
-    made_there, made_here = ([failure.made for failure in failures] for failures in (there, here))
-    return next(
-        (failure for failure in reversed(there) if made_there.count(failure.made) > made_here.count(failure.made)), None
-    )
+    made_there, made_here = ([failure.was_made for failure in failures] for failures in (there, here))
+    more = [made_there.count(failure.was_made) > made_here.count(failure.was_made) for failure in there]
+    return next((failure for failure, has_more in zip(reversed(there), reversed(more)) if has_more), None)
 
 
 def _find(call_id: CallId, answer: Answer | None, failure: Failure | None, waited_for: bool) -> Finding | None:
@@ -219,7 +218,7 @@ def _find(call_id: CallId, answer: Answer | None, failure: Failure | None, waite
     if not answer.has_made(call_id):
         verb = "started" if call_id.start else "made"
         return Finding(f"not {verb} this call: {raised}{_now(answer)}", bool(failure or answer.ended))
-    if failure is not None and failure.made:
+    if failure is not None and failure.was_made:
         return Finding(f"{raised}{_now(answer)}", True)
     if waited_for and answer.has_gone_on(call_id):
         return Finding(f"made another call here, or with other counts: {_now(answer)}; {advice}", True)

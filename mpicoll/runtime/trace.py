@@ -44,7 +44,7 @@ class Kind(NamedTuple):
 
 @dataclass
 class Count:
-    """How many calls, their bytes as `explain` counts them, the bytes this rank sent, and on how many communicators."""
+    """Sums over calls: their number, bytes as `explain` counts them, bytes this rank sent, and communicators."""
 
     calls: int = 0
     nbytes: int = 0

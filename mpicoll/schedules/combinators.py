@@ -73,7 +73,7 @@ def relabel(part: Steps | Strands, peer: Callable[[int], int], blocks: Rename) -
     def spread(names: Sequence[Block]) -> tuple[Block, ...]:
         return tuple(new for old in names for new in blocks(old))
 
-    def one(op: Op) -> Sequence[Op]:
+    def renamed(op: Op) -> Sequence[Op]:
         if isinstance(op, Local):
             return [
                 op._replace(dst=Loc(op.dst.buffer, d), src=Loc(op.src.buffer, s))
@@ -83,7 +83,7 @@ def relabel(part: Steps | Strands, peer: Callable[[int], int], blocks: Rename) -
         return [op._replace(peer=peer(op.peer), blocks=new)] if new or not op.blocks else []
 
     def step(ops: Step) -> Step:
-        return tuple(new for op in ops for new in one(op))
+        return tuple(new for op in ops for new in renamed(op))
 
     return Strands(tuple(new for ops in strand if (new := step(ops))) for strand in strands(part))
 

@@ -121,7 +121,7 @@ class Encoding(Kind):
 
 @dataclass(frozen=True)
 class Group(Kind):
-    """How many elements a codec encodes together: a number, or as the codec itself has it."""
+    """A number of elements that a codec encodes together, or OWN: the number that the codec itself has."""
 
     range = f"{OWN}, or a whole number of at least 1"
     of_codes = True

@@ -75,16 +75,16 @@ class Algorithm:
         """Return the default value of every parameter."""
         return {name: parameter.default for name, parameter in self.parameters.items()}
 
-    def resolve(self, p: int, nodes: Partition | None = None, /, **given: Any) -> dict[str, Any]:
+    def resolve(self, p: int, nodes: Partition | None = None, /, **parameters: Any) -> dict[str, Any]:
         """Return all parameters as the body gets them.
 
         Raises ParameterError for one that does not exist or is out of range, PreconditionError where p will not do.
         """
-        if unknown := sorted(set(given) - set(self.parameters)):
+        if unknown := sorted(set(parameters) - set(self.parameters)):
             known = ", ".join(self.parameters) or "none"
             raise ParameterError(f"{self.title} has no parameter {', '.join(unknown)}; it has: {known}")
         resolved = {
-            name: parameter.resolve(self.title, name, given.get(name, parameter.default), p, nodes)
+            name: parameter.resolve(self.title, name, parameters.get(name, parameter.default), p, nodes)
             for name, parameter in self.parameters.items()
         }
         if self.requires and not self.requires.holds(p, **resolved):
@@ -98,7 +98,7 @@ class Algorithm:
         would leave in its input what codes lack: that is the contribution of the whole.
         """
         parts = [x for x in resolved.values() if isinstance(x, Chosen)]
-        if any(dict(x.given).get("feedback", "no") != "no" for x in parts):
+        if any(dict(x.parameters).get("feedback", "no") != "no" for x in parts):
             raise ParameterError(f"{self.title} has a part with feedback, which only a whole algorithm can have")
         codecs = {x.entry.codec(x.parts()) for x in parts} - {None}
         if "codec" in resolved:
@@ -123,17 +123,17 @@ class Algorithm:
         layers = self.body(p, **resolved)
         return Stack(self.collective.blocks(p, self.share(p, **resolved)), layers)
 
-    def __call__(self, p: int, rank: int, **given: Any) -> Strands:
+    def __call__(self, p: int, rank: int, **parameters: Any) -> Strands:
         """Return the steps of one rank, for root 0."""
-        return self.make(p, self.resolve(p, **given))(rank)
+        return self.make(p, self.resolve(p, **parameters))(rank)
 
-    def blocks(self, p: int, nodes: Partition | None = None, /, **given: Any) -> int:
+    def blocks(self, p: int, nodes: Partition | None = None, /, **parameters: Any) -> int:
         """Return how many blocks the vector has; 1 where blocks are named otherwise."""
-        return self.share(p, **self.resolve(p, nodes, **given)) if self.collective.naming == "vector" else 1
+        return self.share(p, **self.resolve(p, nodes, **parameters)) if self.collective.naming == "vector" else 1
 
-    def keeps_order(self, p: int = 8, nodes: Partition | None = None, /, **given: Any) -> bool:
+    def keeps_order(self, p: int = 8, nodes: Partition | None = None, /, **parameters: Any) -> bool:
         """Return whether it serves operators that do not commute, on p ranks with these parameters."""
-        return self.ordered(p, **self.resolve(p, nodes, **given)) if callable(self.ordered) else self.ordered
+        return self.ordered(p, **self.resolve(p, nodes, **parameters)) if callable(self.ordered) else self.ordered
 
     def divides_where_owned(self, p: int, resolved: dict[str, Any]) -> bool:
         """Return whether it `divides_at_owner`, on p ranks with these resolved parameters."""
@@ -153,7 +153,7 @@ class Chosen:
     """An algorithm and its parameters as a building block of another one."""
 
     entry: Algorithm
-    given: tuple[tuple[str, Any], ...] = ()
+    parameters: tuple[tuple[str, Any], ...] = ()
     nodes: Partition | None = None
 
     @cached_property
@@ -163,15 +163,15 @@ class Chosen:
 
     def ordered(self, ranks: Sequence[int]) -> bool:
         """Return whether it keeps operand order on these ranks."""
-        return self.entry.keeps_order(len(ranks), within(self.node, ranks), **dict(self.given))
+        return self.entry.keeps_order(len(ranks), within(self.node, ranks), **dict(self.parameters))
 
     def blocks(self, ranks: Sequence[int]) -> int:
         """Return how many blocks its vector has on these ranks."""
-        return self.entry.blocks(len(ranks), within(self.node, ranks), **dict(self.given))
+        return self.entry.blocks(len(ranks), within(self.node, ranks), **dict(self.parameters))
 
     def parts(self) -> dict[str, Any]:
         """Return of its parameters those that say how blocks are encoded, or name an algorithm; no ranks matter."""
-        values = {**self.entry.defaults, **dict(self.given)}
+        values = {**self.entry.defaults, **dict(self.parameters)}
         return {
             name: parameter.resolve(self.entry.title, name, values[name], 1, self.nodes)
             for name, parameter in self.entry.parameters.items()
@@ -181,7 +181,7 @@ class Chosen:
     def claim(self, what: str, p: int, n: Any) -> Any:
         """Return the value of one of its formulas, a field of Claims, for p ranks and n bytes."""
         claims = self.entry.claims
-        return claims.evaluate(getattr(claims, what), p, n, **self.entry.resolve(p, **dict(self.given)))
+        return claims.evaluate(getattr(claims, what), p, n, **self.entry.resolve(p, **dict(self.parameters)))
 
     def layer(self, ranks: Sequence[int], parts: Rename, *, mirrored: bool = False) -> Layer:
         """Return this algorithm as a layer on some of the ranks; backwards in time if mirrored.
@@ -189,7 +189,7 @@ class Chosen:
         parts maps one of its blocks to ours that make it up. Raises PreconditionError.
         """
         p = len(ranks)
-        resolved = self.entry.resolve(p, within(self.node, ranks), **dict(self.given))
+        resolved = self.entry.resolve(p, within(self.node, ranks), **dict(self.parameters))
         make = self.entry.make(p, resolved)
         strand = self.entry.strand
         if isinstance(make, Stack):
@@ -351,9 +351,9 @@ def ordered_names(collective: str, p: int = 8, nodes: Partition | None = None) -
     return [a.name for a in _REGISTRY[base_collective(collective)].values() if a.serves(p) and a.keeps_order(p, nodes)]
 
 
-def check_order(entry: Algorithm, p: int, nodes: Partition | None = None, /, **given: Any) -> None:
+def check_order(entry: Algorithm, p: int, nodes: Partition | None = None, /, **parameters: Any) -> None:
     """Raise PreconditionError unless an algorithm serves operators that do not commute, and say which do."""
-    if not entry.keeps_order(p, nodes, **given):
+    if not entry.keeps_order(p, nodes, **parameters):
         able = " or ".join(ordered_names(entry.collective.name, p, nodes)) or "native"
         raise PreconditionError(
             f"{entry.title} does not keep operand order here, and the operator does not commute; choose {able}"

@@ -15,13 +15,13 @@ from . import tensors
 Lists = Sequence[Sequence[Tensor]]
 
 
-def options(kind: Any, given: Any, timeout: timedelta | None, root: bool = False) -> Any:
+def options(kind: Any, options_or_value: Any, timeout: timedelta | None, root: bool = False) -> Any:
     """Return the options of a call: those given, or new ones of a kind with the operator or root that was given."""
-    if given is not None and hasattr(given, "timeout"):
-        return given
+    if options_or_value is not None and hasattr(options_or_value, "timeout"):
+        return options_or_value
     options = kind()
-    if given is not None:
-        setattr(options, "rootRank" if root else "reduceOp", given)
+    if options_or_value is not None:
+        setattr(options, "rootRank" if root else "reduceOp", options_or_value)
     if timeout is not None:
         options.timeout = timeout
     return options

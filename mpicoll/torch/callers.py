@@ -1,4 +1,4 @@
-"""Who called: Python code, or torch's C++ in a backward pass."""
+"""Find out whether Python code called, or torch's C++ in a backward pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a process group carries out an operation: begun in the order of calls, then waited for here or by its Work.
+"""Carry out the operations of a process group: begin each in the order of calls, then wait for it here or by its Work.
 
 Collectives that a callback of a future starts have a communicator for each lane of callbacks: their order is the same
 on every rank, but not their order among the calls of other threads.

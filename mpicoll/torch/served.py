@@ -37,7 +37,7 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True)
 class Served:
-    """How often a kind of operation was called, and the algorithm that runs it and why; None for messages."""
+    """A kind of operation, how often it was called, and the algorithm that runs it and why; None for messages."""
 
     kind: Kind
     calls: int

@@ -1,4 +1,4 @@
-"""How a program comes to its process groups: rank and size from MPI, a store to meet at, a communicator for each."""
+"""Give a program its process groups: rank and size from MPI, a store to meet at, a communicator for each."""
 
 from __future__ import annotations
 

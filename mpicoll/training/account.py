@@ -1,4 +1,4 @@
-"""What a training sends, receives and waits for, and what it holds meanwhile: a communicator that keeps books.
+"""Count what a training sends, receives and waits for, and what it holds meanwhile: a communicator that keeps books.
 
     account = Account()
     comm = account.of(mpicoll.Comm(MPI.COMM_WORLD))     # used as any other; what is split off keeps the same books

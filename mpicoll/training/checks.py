@@ -1,4 +1,4 @@
-"""What would spoil a training without a word, found and said on every rank."""
+"""Raise on every rank for errors that would spoil a training without a word."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from .modules import Array, Module
 
 
 class Flat:
-    """How a unit's parameters lie in one array: one behind the other, and zeros at the end, so that shares are equal.
+    """A unit's parameters in one array: one behind the other, and zeros at the end, so that shares are equal.
 
     shares: how many there are, of which `mine` is one; it lies behind the end where there is none of that number.
     """

@@ -45,11 +45,11 @@ def array(kind: str, shape: int | Sequence[int], dtype: Any) -> np.ndarray:
     return track(kind, np.zeros(shape, dtype))
 
 
-def track(kind: str, one: np.ndarray) -> np.ndarray:
+def track(kind: str, values: np.ndarray) -> np.ndarray:
     """Count an array that is not a view, and return it."""
-    _change(kind, one.nbytes)
-    weakref.finalize(one, _change, kind, -one.nbytes).atexit = False
-    return one
+    _change(kind, values.nbytes)
+    weakref.finalize(values, _change, kind, -values.nbytes).atexit = False
+    return values
 
 
 def held(kind: str) -> int:

@@ -1,4 +1,4 @@
-"""What each pattern should send and hold, in bytes per rank and step, from the sizes of its model.
+"""Compute what each pattern should send and hold, in bytes per rank and step, from the sizes of its model.
 
 n is the bytes of all parameters, p the number of ranks, unit the bytes of the largest unit. state says how many numbers
 an optimizer remembers of each parameter: 1 for momentum, 2 for Adam. Sent is what the rank that sends most sends, by

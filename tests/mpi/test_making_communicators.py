@@ -95,7 +95,7 @@ def make_and_free_until(reached, ours):
 
 
 def test_the_benchmark(comm):
-    found = communicators.made(3)
+    found = communicators.measure(3)
     assert found.ranks == comm.size and min(found.comm_us, found.dup_us, found.first_us, found.last_us) > 0
 
 

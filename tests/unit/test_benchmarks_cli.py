@@ -19,11 +19,12 @@ from mpicoll.benchmarks.cases.case import Cases
 from mpicoll.benchmarks.cases.contenders import Contender
 from mpicoll.benchmarks.cases.patterns import Shape
 from mpicoll.benchmarks.command import console as console_module
-from mpicoll.benchmarks.command import progress, sizes, spmd
+from mpicoll.benchmarks.command import progress, spmd
 from mpicoll.benchmarks.measure.rounds import Timing
 from mpicoll.benchmarks.results import environment
 from mpicoll.benchmarks.results.records import Place, results
 from mpicoll.benchmarks.results.table import conclusion, legend, summary, table
+from mpicoll.cli import sizes
 from mpicoll.errors import MpicollError
 
 GIVEN = {

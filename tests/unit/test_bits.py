@@ -24,8 +24,8 @@ from mpicoll.proofs.determinism import (
     Forest,
     agreement,
     check_folds,
+    describe_fold,
     same_on_all_ranks,
-    told,
 )
 from mpicoll.proofs.prove import prove, schedules
 from mpicoll.schedules.ir import INPUT, Loc, Recv, RecvReduce, Reduce, Send
@@ -113,7 +113,7 @@ def test_ranks_that_begin_with_their_own_do_not_agree():
         assert same_on_all_ranks(made) == (p < 3)
     made = adhoc("allreduce", from_itself, 3)
     assert [tree(made, rank) for rank in range(3)] == ["(0∘1)∘2", "(1∘2)∘0", "(2∘0)∘1"]
-    assert told(made) == "Block 0 is (0∘1)∘2 on rank 0 but (1∘2)∘0 on rank 1: not the same bits on all."
+    assert describe_fold(made) == "Block 0 is (0∘1)∘2 on rank 0 but (1∘2)∘0 on rank 1: not the same bits on all."
 
 
 def test_one_block_on_one_rank_is_enough_to_differ():
@@ -129,7 +129,7 @@ def test_one_block_on_one_rank_is_enough_to_differ():
     folds = Folds(made)
     assert [list(folds.trees(block).values()) for block in (0, 1)] == [[[0, 1, 2]], [[0, 1], [2]]]
     assert not same_on_all_ranks(made)
-    assert told(made).startswith("Block 1 is (0∘1)∘2 on ranks 0-1 but (1∘2)∘0 on rank 2")
+    assert describe_fold(made).startswith("Block 1 is (0∘1)∘2 on ranks 0-1 but (1∘2)∘0 on rank 2")
 
 
 def test_agreement_names_the_ranks_and_the_choices():
@@ -171,10 +171,10 @@ def test_facts(entry):
 
 
 def test_told():
-    assert told(schedule("bcast", "chain", 4)) == told(schedule("exscan", "linear", 1)) == ""
-    assert told(schedule("reduce", "linear", 3, 1)).endswith(" on rank 1.")
-    assert told(schedule("scan", "linear", 3)) == "Block 0 is (0∘1)∘2 on rank 2."
-    long = told(schedule("allreduce", "naive", 60), 20)
+    assert describe_fold(schedule("bcast", "chain", 4)) == describe_fold(schedule("exscan", "linear", 1)) == ""
+    assert describe_fold(schedule("reduce", "linear", 3, 1)).endswith(" on rank 1.")
+    assert describe_fold(schedule("scan", "linear", 3)) == "Block 0 is (0∘1)∘2 on rank 2."
+    long = describe_fold(schedule("allreduce", "naive", 60), 20)
     assert long.startswith("Block 0 is (((((") and long.endswith("… on ranks 0-59: the same bits on all.")
 
 

@@ -262,7 +262,7 @@ def test_an_interruption_leaves_what_there_was(conductor, tmp_path, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         conductor.run({"mpich": Path("python")}, [Layout(4, 1)])
     assert {row["collective"] for row in lines_of(tmp_path / "mpich-4x1.jsonl")[1:]} == {"bcast"}
-    assert len(conductor.found) == 1
+    assert len(conductor.results) == 1
 
 
 # -- the table

@@ -14,7 +14,7 @@ from mpicoll.benchmarks.full import cli
 from mpicoll.benchmarks.full.figures import FIGURES, Figure, on, ratios, reached
 from mpicoll.errors import MpicollError
 
-TEST = Figure("test", "allreduce --sizes 8,64", 1, each=on(0.9, intel=1.2), mean=on(1.5))
+TEST = Figure("test", "allreduce --sizes 8,64", 1, per_size=on(0.9, intel=1.2), mean=on(1.5))
 
 
 def row(algorithm, size, ratio):
@@ -44,8 +44,8 @@ def test_every_figure_is_a_command_of_mpicoll_bench(figure):
     given = bench.make_context("bench", [*figure.words.split(), "--algorithms", "native,auto"]).params
     given.pop("path")
     assert options.settings(2, **given).sizes
-    assert all(set(wanted) == {"mpich", "openmpi", "intel"} for wanted in (figure.each, figure.mean) if wanted)
-    assert figure.each or figure.mean
+    assert all(set(wanted) == {"mpich", "openmpi", "intel"} for wanted in (figure.per_size, figure.mean) if wanted)
+    assert figure.per_size or figure.mean
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ def test_a_file_that_was_cut_short(tmp_path, cut):
     run = read(file(tmp_path, whole[:-cut]))
     assert len(run.rows) == (2 if cut == 1 else 1)
     assert run.left_out == (0 if cut == 1 else 1)
-    assert ("1 line left out" in run.told) == (cut != 1)
+    assert ("1 line left out" in run.description) == (cut != 1)
 
 
 def test_a_broken_line_in_the_middle(tmp_path):

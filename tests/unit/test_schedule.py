@@ -210,7 +210,7 @@ def test_a_parameter_has_parameters():
     spec = "hierarchical(inner=chain(), middle=reduce_bcast(reduce=chain), groups=[[2, 1], [0]])"
     made = schedule("allreduce", spec, 3)
     assert made.resolved["groups"] == ((0,), (1, 2))
-    assert made.resolved["middle"].given == (("reduce", "chain"),)
+    assert made.resolved["middle"].parameters == (("reduce", "chain"),)
     verify(made)
 
 

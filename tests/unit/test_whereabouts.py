@@ -26,7 +26,7 @@ from mpicoll.runtime.status import (
 
 MINE = CallId(7, 0, "Allreduce")
 STARTED = CallId(3, 2, "Allreduce_init")
-REFUSED = Failure(*MINE, "E: x", made=False)
+REFUSED = Failure(*MINE, "E: x", was_made=False)
 LEFT = Failure(*MINE, "E: x")
 
 

@@ -22,7 +22,7 @@ def read_as_plain(app: Sphinx, what: str, name: str, of: object, options: dict[s
             inside = True
         elif line and not indented:
             inside = False
-        read.append(line if inside else MARKUP.sub(lambda found: found[1] or f"\\{found[2]}", line))
+        read.append(line if inside else MARKUP.sub(lambda match: match[1] or f"\\{match[2]}", line))
     lines[:] = read
 
 

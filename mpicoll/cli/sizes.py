@@ -42,10 +42,10 @@ def parse_sizes(text: str) -> list[int]:
     >>> parse_sizes("8:1K"), parse_sizes("8:64:2,1K,0")
     ([8, 32, 128, 512, 1024], [0, 8, 16, 32, 64, 1024])
     """
-    found: set[int] = set()
+    sizes: set[int] = set()
     for part in text.split(","):
-        found.update(_range(part) if ":" in part else [parse_size(part)])
-    return sorted(found)
+        sizes.update(_range(part) if ":" in part else [parse_size(part)])
+    return sorted(sizes)
 
 
 def _range(text: str) -> list[int]:
@@ -53,9 +53,7 @@ def _range(text: str) -> list[int]:
     low, high = parse_size(first), parse_size(last)
     factor = int(rest[0]) if rest and rest[0].strip().isdigit() else FACTOR
     if len(rest) > 1 or (rest and not rest[0].strip().isdigit()) or factor < 2:
-        raise ValueError(
-            f"{text!r} is not a range; write FIRST:LAST or FIRST:LAST:FACTOR, the factor 2 or more"
-        )
+        raise ValueError(f"{text!r} is not a range; write FIRST:LAST or FIRST:LAST:FACTOR, the factor 2 or more")
     if not 0 < low <= high:
         raise ValueError(f"the range {text!r} must start above 0 and not end before it starts")
     sizes = [low]

@@ -273,6 +273,44 @@ def exscan(comm: MPI.Intracomm) -> Loop:
     return call, receive
 
 
+def sparse(comm: MPI.Intracomm, destinations: int, most: int) -> Loop:
+    """Send to other ranks in every call; natively Alltoall tells how much, and Alltoallv sends it."""
+    p, rank, draw = comm.size, comm.rank, np.random.default_rng(destinations)
+    counts = np.zeros((CALLS, p, p), np.intc)
+    for turn in range(CALLS):
+        for source in range(p):
+            counts[turn, source, draw.permutation(p)[:destinations]] = draw.integers(1, most)
+    send, receive = np.arange(p * most, dtype=float) + rank, np.zeros(p * most)
+
+    def by_counts(turn: int) -> None:
+        mine, others = counts[turn, rank], np.empty(p, np.intc)
+        comm.Alltoall(mine, others)
+        comm.Alltoallv([send, mine], [receive, others])
+
+    def by_mpicoll(turn: int) -> None:
+        mine = counts[turn, rank].tolist()
+        starts = np.cumsum([0, *mine]).tolist()
+        parts = {to: send[starts[to] : starts[to] + n] for to, n in enumerate(mine) if n}
+        at = 0
+        for array in comm.Sparse_alltoall(parts).values():  # type: ignore[attr-defined]
+            receive[at : at + len(array)] = array
+            at += len(array)
+
+    return by_mpicoll if isinstance(comm, mpicoll.Comm) else by_counts, receive
+
+
+@form("Sparse_alltoall, 1 other rank in every call, for Alltoall and Alltoallv")
+def sparse_one(comm: MPI.Intracomm) -> Loop:
+    """Send a few numbers to one rank."""
+    return sparse(comm, 1, 200)
+
+
+@form("Sparse_alltoall, 2 ranks and up to 32 KB each, for Alltoall and Alltoallv")
+def sparse_two(comm: MPI.Intracomm) -> Loop:
+    """Send what the halo of a mesh may have."""
+    return sparse(comm, 2, LARGEST)
+
+
 @click.command(cls=SpmdCommand, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 @click.option("--seconds", default=20.0, help="Time to spend in all.")
 @click.option("--only", default="", help="Forms with this in their name.")

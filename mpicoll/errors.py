@@ -15,6 +15,7 @@ classes, and after the colon the MPI error class that `Get_error_class()` report
         MPIError [MPI.Exception: ERR_OTHER]           an error that the MPI library would report
             RootError [: ERR_ROOT]                    a root that is not a rank of the communicator
                 RootRangeError [OverflowError, ValueError: ERR_ROOT]   a root that is no C int: too large, or NaN
+            RankError [: ERR_RANK]                    a rank that is not in the communicator
             OperatorError [: ERR_OP]                  an operator that does not take this datatype
             CommError [: ERR_COMM]                    a null, freed or otherwise unfit communicator
             RequestError [: ERR_REQUEST]              a request used in a way its state does not allow
@@ -68,6 +69,7 @@ __all__ = [
     "OverlapError",
     "ParameterError",
     "PreconditionError",
+    "RankError",
     "RequestError",
     "RootError",
     "RootRangeError",
@@ -150,6 +152,12 @@ class RootError(MPIError):
 
 class RootRangeError(RootError, OverflowError, ValueError):
     """A root that is no C int: too large, infinite or NaN."""
+
+
+class RankError(MPIError):
+    """A rank that is not in the communicator."""
+
+    mpi_class = "ERR_RANK"
 
 
 class OperatorError(MPIError):

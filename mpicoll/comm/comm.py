@@ -27,6 +27,7 @@ from .lifetime import attach, check_usable, detach
 from .methods import Collectives
 from .objects import Objects
 from .requests import Request, keep_buffers_alive
+from .sparse import Sparse
 
 Kind = TypeVar("Kind", bound="Comm")
 _PREDEFINED = tuple(map(MPI._handleof, (MPI.COMM_WORLD, MPI.COMM_SELF)))
@@ -57,7 +58,7 @@ def _lesson(channel: Channel, invocation: Invocation) -> Lesson | None:
         return None
 
 
-class Comm(Collectives, Objects, Choosing, Survivors):
+class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
     """An MPI.Intracomm whose collectives are mpicoll's; everything else is inherited.
 
     Comm(comm) is collective over comm: it makes a private communicator for mpicoll's messages, which goes when

@@ -32,6 +32,7 @@ from .cache import Cache
 from .counters import BROKEN, CALLS, IN_FLIGHT, NUMBERS, TRACES
 from .fast_path import FastPath
 from .free_barrier import FreeBarrier
+from .inbox import Inbox
 from .peer_status import PeerStatus
 from .record import Record, Sink
 from .scratch import Scratch
@@ -80,7 +81,7 @@ class Channel:
         self.persistent = TagPool(self)
         self.failures: list[Failure] = []  # the last errors by which this rank left calls
         self.peer_status = PeerStatus(self.comm)
-        self.free_barrier = FreeBarrier(self.comm)
+        self.free_barrier, self.inbox = FreeBarrier(self.comm), Inbox(self.comm)
         # In check mode MPI's own collectives start once the ranks have compared the call. That need not be in the order
         # of calls, so they have a communicator to themselves.
         self.compared = MPI.Intracomm((own[1] if own[1:] else self.comm.Dup()) if self.settings.check else None)

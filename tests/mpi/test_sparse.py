@@ -1,0 +1,216 @@
+"""The sparse exchange: arrays for some ranks, which do not know who sends to them."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll import errors
+from mpicoll.errors import MismatchError
+from mpicoll.runtime.inbox import Inbox
+
+FORMS = {
+    "blocking": lambda comm, parts: comm.Sparse_alltoall(parts),
+    "nonblocking": lambda comm, parts: complete(*comm.Isparse_alltoall(parts)),
+    "Waitall": lambda comm, parts: complete(*comm.Isparse_alltoall(parts), wait=lambda q: MPI.Request.Waitall([q])),
+}
+SEVERAL = pytest.mark.mpi(min_size=2)
+
+
+def complete(received, request, wait=mpicoll.Request.Wait):
+    wait(request)
+    return received
+
+
+@pytest.fixture(params=FORMS)
+def exchange(request):
+    return FORMS[request.param]
+
+
+def pattern(p, seed, share, most=3000):
+    """Which ranks send to which, and how many elements, the same on every rank."""
+    draw = np.random.default_rng(seed)
+    return draw.random((p, p)) < share, draw.integers(0, most, (p, p))
+
+
+def parts_of(rank, sends, counts):
+    return {to: np.full(counts[rank, to], 1000.0 * rank + to) for to in np.flatnonzero(sends[rank])}
+
+
+def check(received, rank, sends, counts):
+    assert list(received) == np.flatnonzero(sends[:, rank]).tolist()
+    for source, array in received.items():
+        assert array.dtype == np.float64 and array.shape == (counts[source, rank],)
+        assert (array == 1000.0 * source + rank).all()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.6, 1.0])
+def test_random_patterns(ours, engine, exchange, share):
+    """Nothing, few, most and all pairs, between other collectives."""
+    with ours.using(engine=engine):
+        for seed in range(5):
+            sends, counts = pattern(ours.size, seed, share)
+            check(exchange(ours, parts_of(ours.rank, sends, counts)), ours.rank, sends, counts)
+            total = np.zeros(1)
+            ours.Allreduce(np.ones(1), total)
+            assert total == ours.size
+
+
+def test_long_arrays(ours, exchange):
+    sends, counts = pattern(ours.size, 7, 0.7, most=400_000)
+    check(exchange(ours, parts_of(ours.rank, sends, counts)), ours.rank, sends, counts)
+
+
+@pytest.mark.parametrize("array", [
+    np.arange(6, dtype=np.int16).reshape(2, 3), np.float32(2.5), np.zeros((0, 4), np.complex128),
+    np.array([True, False]), np.arange(12.0).reshape(3, 4).T[::2], np.array([(1, 2.5)], [("a", "i4"), ("b", "f8")]),
+    np.arange(4, dtype=">i8"), np.array(["2026-01-02"], "M8[D]"), np.ones(3, ml_dtypes.bfloat16),
+], ids=lambda array: f"{array.dtype.name}{array.shape}")  # fmt: skip
+def test_arrays_arrive_as_they_were_sent(ours, exchange, array):
+    """With dtype and shape, 0-dimensional and empty ones too; the layout is C's."""
+    received = exchange(ours, {(ours.rank + 1) % ours.size: array})
+    (source,) = received
+    assert source == (ours.rank - 1) % ours.size
+    assert received[source].dtype == array.dtype and received[source].shape == array.shape
+    assert received[source].tobytes() == array.tobytes() and received[source].flags.c_contiguous
+
+
+def test_what_may_be_given(ours):
+    """Lists, NumPy's integers as ranks, MPI.PROC_NULL as nobody, and this rank itself, of which a copy comes."""
+    mine = np.arange(3)
+    received = ours.Sparse_alltoall({np.int32(ours.rank): mine, MPI.PROC_NULL: [1, 2]})
+    assert list(received) == [ours.rank] and (received[ours.rank] == mine).all()
+    mine[:] = 7
+    assert (received[ours.rank] == [0, 1, 2]).all()
+    assert (ours.Sparse_alltoall({ours.rank: [1.5]})[ours.rank] == [1.5]).all()
+
+
+@SEVERAL
+def test_exchanges_under_way_together(ours, engine):
+    """Each gets its own, in whatever order they are waited for; one rank is behind the others."""
+    with ours.using(engine=engine):
+        patterns = [pattern(ours.size, seed, 0.7) for seed in range(6)]
+        if ours.rank == 0:
+            time.sleep(0.05)
+        begun = [ours.Isparse_alltoall(parts_of(ours.rank, *each)) for each in patterns]
+        for i in np.random.default_rng(ours.rank).permutation(len(begun)):
+            begun[i][1].Wait()
+        for (received, _), each in zip(begun, patterns):
+            check(received, ours.rank, *each)
+
+
+@SEVERAL
+def test_headers_of_a_later_exchange_are_kept_for_it(ours):
+    """Rank 0 finds both headers in its first exchange."""
+    to = 0 if ours.rank == 1 else MPI.PROC_NULL
+    first, one = ours.Isparse_alltoall({to: [1]})
+    second, other = ours.Isparse_alltoall({to: [2, 2]})
+    if ours.rank == 0:
+        time.sleep(0.05)
+    one.Wait(), other.Wait()
+    arrays = [[array.tolist() for array in received.values()] for received in (first, second)]
+    assert arrays == ([[[1]], [[2, 2]]] if ours.rank == 0 else [[], []])
+
+
+@SEVERAL
+def test_no_rank_leaves_before_all_have_sent(ours, exchange):
+    """Rank 0 sends late, to one rank; the others do not know whether it will."""
+    if ours.rank == 0:
+        time.sleep(0.2)
+    received = exchange(ours, {ours.size - 1: [4.0]} if ours.rank == 0 else {})
+    assert {r: list(x) for r, x in received.items()} == ({0: [4.0]} if ours.rank == ours.size - 1 else {})
+
+
+def test_a_header_is_sent_synchronously():
+    """Else a rank might enter the barrier before its message is received, and its receiver leave it behind."""
+    called = []
+    comm = SimpleNamespace(Issend=lambda *_: called.append("Issend"), Isend=lambda *_: called.append("Isend"))
+    Inbox(comm).send(1, 0, np.ones(3))
+    assert called == ["Issend", "Isend"]
+
+
+def test_in_threads_on_communicators_of_their_own(ours):
+    comms = [ours, ours.Dup(), ours.Dup()]
+
+    def work(comm):
+        for seed in range(20):
+            sends, counts = pattern(comm.size, seed, 0.5, most=200)
+            check(comm.Sparse_alltoall(parts_of(comm.rank, sends, counts)), comm.rank, sends, counts)
+
+    with ThreadPoolExecutor(len(comms)) as threads:
+        list(threads.map(work, comms))
+
+
+def test_the_trace(ours):
+    with ours.trace() as records:
+        ours.Sparse_alltoall({0: np.zeros(5)})
+        ours.Isparse_alltoall({})[1].Wait()
+    first, second = records
+    assert (first.collective, first.algorithm, first.form) == ("sparse_alltoall", "nbx", "blocking")
+    assert (first.bytes, first.received) == (40, 40 * ours.size if ours.rank == 0 else 0)
+    assert (second.form, second.bytes, second.received) == ("nonblocking", 0, 0)
+    assert first.messages - second.messages == 2 and second.sequence == first.sequence + 1
+
+
+class Zero:
+    """An integer that is no int."""
+
+    def __index__(self):
+        return 0
+
+
+WRONG = {
+    "no dict": (lambda p: [np.ones(1)] * p, errors.ArgumentError, "a dict of arrays"),
+    "a rank that is no integer": (lambda p: {0.5: [1]}, errors.ArgumentError, "0.5 is no integer"),
+    "two for one rank": (lambda p: {0: [1], Zero(): [2]}, errors.ArgumentError, "two arrays for rank 0"),
+    "a rank that is not there": (lambda p: {p: [1]}, errors.RankError, "not in this communicator of"),
+    "a negative rank": (lambda p: {-7: [1]}, errors.RankError, "rank -7"),
+    "objects": (lambda p: {0: np.array([object()])}, errors.DatatypeError, "Python objects"),
+    "a ragged list": (lambda p: {0: [[1], [2, 3]]}, errors.MessageSpecError, "what goes to rank 0 is no array: "),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_arguments_raise_before_anything_is_sent(ours, exchange, what):
+    parts, error, words = WRONG[what]
+    with pytest.raises(error, match=words):
+        exchange(ours, parts(ours.size))
+    assert exchange(ours, {ours.rank: [1]})[ours.rank].tolist() == [1]
+
+
+def test_a_rank_error_is_what_mpi_calls_it(ours):
+    with pytest.raises(MPI.Exception) as raised:
+        ours.Sparse_alltoall({ours.size: [1]})
+    assert raised.value.Get_error_class() == MPI.ERR_RANK
+
+
+@SEVERAL
+@pytest.mark.parametrize("other", ["another collective", "wrong arguments"])
+@pytest.mark.parametrize("form", ["blocking", "nonblocking"])  # Waitall raises an error without words
+def test_check_mode_tells_who_does_something_else(comm, form, monkeypatch, other):
+    exchange = FORMS[form]
+    monkeypatch.setenv("MPICOLL_CHECK", "1")
+    ours = mpicoll.Comm(comm)
+    is_odd = comm.rank == comm.size - 1
+    raises = errors.RankError if is_odd and other == "wrong arguments" else MismatchError
+    with pytest.raises(raises):
+        if is_odd and other == "another collective":
+            ours.Barrier()
+        else:
+            exchange(ours, {99: [1]} if is_odd else {0: [1]})
+    received = exchange(ours, {0: np.full(2, comm.rank)})
+    assert [x.tolist() for x in received.values()] == ([[r, r] for r in range(comm.size)] if comm.rank == 0 else [])
+
+
+def test_a_freed_communicator(comm):
+    ours = mpicoll.Comm(comm.Dup())
+    ours.Free()
+    with pytest.raises(errors.CommError):
+        ours.Sparse_alltoall({})

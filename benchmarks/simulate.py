@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from mpicoll.cli.sizes import format_size, parse_size, parse_sizes
+
 from ..cli.group import alone, asking, console
 from ..cli.names import canonical
 from ..cost.model import WHOLE
@@ -20,7 +22,6 @@ from ..schedules.schedule import Schedule, schedule
 from ..selection.modelled import candidates, model_us
 from ..selection.rules import UNKNOWN_TO_ALL
 from .command.checks import ALL, listed
-from .command.sizes import format_size, parse_size, parse_sizes
 
 MOST_MESSAGES = 3_000_000  # of all ranks in a play: about half a minute
 
@@ -56,7 +57,7 @@ def simulate(
             _check_messages(algorithm)
             model = model_us(net, base, spec, p, True, nodes, numbers, bytes_of_chunk or WHOLE, window)
             for nbytes, us in zip(numbers, model.tolist(), strict=True):
-                played = max(Play(algorithm, net, nbytes, nodes, bytes_of_chunk, window).ends)
+                played = Play(algorithm, net, nbytes, nodes, bytes_of_chunk, window).us
                 rows.append({
                     "collective": collective, "algorithm": spec, "bytes": nbytes, "p": p,
                     "played_us": round(played, 2), "model_us": round(us, 2),

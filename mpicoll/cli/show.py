@@ -1,14 +1,19 @@
-"""`mpicoll show`: a space-time picture of an algorithm."""
+"""`mpicoll show`: a space-time picture of an algorithm, in steps, or in time on a network."""
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from ..schedules.collectives import base_collective
+from ..schedules.grouping import by_blocks
 from .group import alone, asking, console
 from .names import WithRanks, canonical, check_order
+
+if TYPE_CHECKING:
+    from ..schedules.grouping import Partition
+    from ..schedules.schedule import Schedule
 
 
 @click.command(cls=WithRanks, short_help="A space-time picture of an algorithm, in the terminal or as SVG.")
@@ -18,11 +23,21 @@ from .names import WithRanks, canonical, check_order
 @click.option("--root", default=0, show_default=True, help="For bcast, scatter, gather and reduce.")
 @click.option("--svg", metavar="FILE", help="Write a drawing to FILE, or to - for standard output.")
 @click.option("--plain", is_flag=True, help="No colour, and never narrower than the picture needs.")
-def show(collective: str, algorithm: str | None, p: int, root: int, svg: str | None, plain: bool) -> None:
+@click.option("--network", "net", metavar="NAME", help="Draw it in time, on a network's file or a preset.")
+@click.option("--size", default="64K", show_default=True, help="Bytes of the call, in time.")
+@click.option("--ranks-per-node", default=1, show_default=True, type=click.IntRange(1), help="In time.")
+@click.option("--chunk", help="Cut blocks into chunks of so many bytes, in time.")
+@click.option("--window", default=2, show_default=True, type=click.IntRange(1), help="Chunks in flight, in time.")
+def show(
+    collective: str, algorithm: str | None, p: int, root: int, svg: str | None, plain: bool, net: str | None,
+    size: str, ranks_per_node: int, chunk: str | None, window: int,
+) -> None:  # fmt: skip
     """Draw a space-time picture of ALGORITHM, a name or "name(key=value)": who sends what, and who then holds whose.
 
     The first line has its steps, messages and the most bytes that any rank sends or receives, as a share of the n
     bytes of the vector.
+
+    With --network: what every rank does when, by the cost model, message by message, as `mpicoll simulate` plays it.
     """
     alone()
     check_order("mpicoll show", collective, algorithm)
@@ -34,11 +49,17 @@ def show(collective: str, algorithm: str | None, p: int, root: int, svg: str | N
     from ..describe.picture import Picture
     from ..schedules.schedule import schedule
 
+    nodes = by_blocks(p, ranks_per_node) if net else None
     with asking():
-        wanted = schedule(collective, algorithm, p, root)
+        wanted = schedule(collective, algorithm, p, root, nodes=nodes)
         if root and not wanted.collective.rooted:
             raise ValueError(f"{collective} has no root")
         next(iter(wanted.program(0)), None)
+        if net:
+            if svg:
+                raise ValueError("--svg draws steps, and --network draws time as text: leave one out")
+            click.echo(_in_time(wanted, net, size, nodes, chunk, window), nl=False)
+            return
     if svg:
         _write(svg, drawing.svg(wanted))
         if svg != "-":
@@ -48,6 +69,19 @@ def show(collective: str, algorithm: str | None, p: int, root: int, svg: str | N
     else:
         to = console()
         to.print(text.render(wanted, to.width if to.is_terminal else None), soft_wrap=True, end="")
+
+
+def _in_time(wanted: Schedule, net: str, size: str, nodes: Partition | None, chunk: str | None, window: int) -> str:
+    """Return the picture in time. Raises ArgumentError for a network that cannot be read, ValueError for a size."""
+    from ..cost.network import network
+    from ..cost.play import Play
+    from ..describe import times
+    from .sizes import format_size, parse_size
+
+    nbytes, chunk_bytes, on = parse_size(size), parse_size(chunk) if chunk else None, network(net)
+    play = Play(wanted, on, nbytes, nodes, chunk_bytes, window, record=True)
+    cut = f" in chunks of {format_size(chunk_bytes)}, {window} in flight" if chunk_bytes else ""
+    return times.draw(f"{wanted.title}, p = {wanted.p}, {format_size(nbytes)}{cut}, {on.name}", play)
 
 
 def _ask_for_algorithm(collective: str) -> NoReturn:

@@ -12,6 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import ceil
+from typing import NamedTuple
 
 from ..schedules.grouping import Partition, homes
 from ..schedules.ir import Local, Send
@@ -41,8 +42,23 @@ class Progress:
     local: float
 
 
+SENDS, RECEIVES, COMPUTES = "sends", "receives", "computes"
+
+
+class Span(NamedTuple):
+    """A time in µs in which a rank sends, receives, or folds and copies."""
+
+    rank: int
+    what: str
+    begin: float
+    end: float
+
+
 class Play:
-    """One call of nbytes on all ranks, from a common start; `ends` are the µs at which ranks end."""
+    """One call of nbytes on all ranks, from a common start; `ends` are the µs at which ranks end.
+
+    chunk_bytes: None for whole blocks; window: chunks in flight. spans, if recorded, has what every rank does when.
+    """
 
     def __init__(
         self,
@@ -52,7 +68,10 @@ class Play:
         nodes: Partition | None = None,
         chunk_bytes: int | None = None,
         window: int = 1,
+        *,
+        record: bool = False,
     ) -> None:
+        self.spans: list[Span] | None = [] if record else None
         self.network, self.p = network, schedule.p
         block = nbytes / blocks_of(schedule)
         self.lanes = max(1, ceil(block / chunk_bytes)) if chunk_bytes else 1
@@ -69,6 +88,11 @@ class Play:
         self._at: dict[Lane, int] = defaultdict(int)
         self._events: list[tuple[float, Lane]] = []
         self._run()
+
+    @property
+    def us(self) -> float:
+        """The µs at which the last rank ends."""
+        return max(self.ends)
 
     def _run(self) -> None:
         for rank, strands in enumerate(self.programs):
@@ -134,6 +158,9 @@ class Play:
         arrived = max(self._free[into], self._after(receiver, False, message, level) + transfer)
         self._last[sender, True], self._last[receiver, False] = left, arrived
         self.messages += 1
+        if self.spans is not None:
+            self.spans.append(Span(sender, SENDS, left - transfer, left))
+            self.spans.append(Span(receiver, RECEIVES, arrived - transfer, arrived))
         self._done(message.lanes[True], arrived if long else left)
         self._done(message.lanes[False], arrived)
 
@@ -150,4 +177,6 @@ class Play:
 
     def _end(self, lane: Lane) -> None:
         progress = self._current.pop(lane)
+        if self.spans is not None and progress.local:
+            self.spans.append(Span(lane[0], COMPUTES, progress.end, progress.end + progress.local))
         heappush(self._events, (progress.end + progress.local, lane))

@@ -13,12 +13,14 @@ from unit.test_cost import ALPHA, FORMULAS, PLAIN, RATE
 from mpicoll.cli import main
 from mpicoll.cost.model import cost
 from mpicoll.cost.network import network
-from mpicoll.cost.play import Play
+from mpicoll.cost.play import COMPUTES, RECEIVES, SENDS, Play
 from mpicoll.cost.profile import profile
+from mpicoll.describe import times
 from mpicoll.schedules.grouping import by_blocks
 from mpicoll.schedules.schedule import schedule
 from mpicoll.selection.modelled import candidates, costs, modelled_rules
 
+KINDS = (SENDS, RECEIVES, COMPUTES)
 LAYOUTS = [(8, 1), (13, 1), (16, 4)]
 COLLECTIVES = ("allreduce", "bcast", "reduce", "allgather", "reduce_scatter", "alltoall", "gather", "scatter", "scan")
 
@@ -29,6 +31,58 @@ def test_plays_take_what_the_formulas_say(collective, algorithm, p):
     for nbytes in (0.0, 8.0, 1e6):
         played = Play(schedule(collective, algorithm, p), PLAIN, nbytes)
         assert max(played.ends) == pytest.approx(FORMULAS[collective, algorithm](p, nbytes), rel=1e-9)
+
+
+def test_a_recorded_play_says_what_every_rank_does_when():
+    """Two steps of a ring on three ranks: both directions at once, a fold between them, and nothing overlaps itself."""
+    slow = replace(PLAIN, fold_rate=50.0)
+    play = Play(schedule("reduce_scatter", "ring", 3), slow, 3000.0, record=True)
+    assert play.us == max(play.ends) == pytest.approx(2 * (ALPHA + 1000 / RATE + 1000 / 50))
+    assert Play(schedule("reduce_scatter", "ring", 3), slow, 3000.0).spans is None
+    for rank in range(3):
+        own = {what: sorted((s.begin, s.end) for s in play.spans if s[:2] == (rank, what)) for what in KINDS}
+        step = ALPHA + 1000 / RATE + 1000 / 50
+        for i in range(2):
+            assert own[SENDS][i] == pytest.approx((i * step, i * step + 1000 / RATE))
+            assert own[RECEIVES][i] == pytest.approx((i * step + ALPHA, i * step + ALPHA + 1000 / RATE))
+            assert own[COMPUTES][i] == pytest.approx(((i + 1) * step - 1000 / 50, (i + 1) * step))
+        assert [len(spans) for spans in own.values()] == [2, 2, 2]
+
+
+def test_the_picture_in_time():
+    """A chain of three: each rank receives, then sends, and the last one waits most of the time."""
+    slow = replace(PLAIN, node=replace(PLAIN.node, latency=0.0), links=replace(PLAIN.links, latency=0.0))
+    play = Play(schedule("bcast", "chain", 3), slow, 8000.0, record=True)
+    lines = times.draw("a chain", play, columns=24).splitlines()
+    assert lines[0] == f"a chain: {play.us:.4g} µs, 2 messages"
+    assert [line[7:31] for line in lines[3:6]] == ["→" * 12 + " " * 12, "←" * 12 + "→" * 12, "·" * 12 + "←" * 12]
+    shares = [line.split()[-3:] for line in lines[3:6]]
+    assert shares == [["50%", "0%", "0%"], ["50%", "50%", "0%"], ["0%", "50%", "0%"]]
+    assert lines[2].split() == ["0", *(f"{play.us * i / 4:.3g}" for i in range(1, 5)), "sends", "receives", "folds"]
+    assert "· waits" in lines[-1]
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_every_picture_in_time_has_a_line_for_each_rank(collective):
+    for algorithm in candidates(collective, 5, True, by_blocks(5, 2)):
+        made, nodes = schedule(collective, algorithm, 5), by_blocks(5, 2)
+        play = Play(made, network("infiniband"), 1e5, nodes, 8192, 2, record=True)
+        lines = times.draw(algorithm, play).splitlines()
+        assert [line.split()[1] for line in lines if line.startswith("rank")] == [*"01234"]
+        assert len({len(line) for line in lines if line.startswith("rank")}) == 1
+
+
+def test_the_command_that_draws_in_time():
+    words = ["show", "allreduce", "hierarchical", "-p", "8", "--ranks-per-node", "4"]
+    words += ["--network", "infiniband", "--size", "1M"]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0 and done.output.startswith("allreduce hierarchical, p = 8, 1 MiB, infiniband: ")
+    assert done.output.count("\nrank ") == 8
+    chunked = CliRunner().invoke(main, [*words, "--chunk", "64K", "--window", "3"])
+    assert "1 MiB in chunks of 64 KiB, 3 in flight, infiniband" in chunked.output
+    for more, why in (("--svg x", "leave one out"), ("--size many", "not a size"), ("--network no", "presets are")):
+        done = CliRunner().invoke(main, [*words, *more.split()])
+        assert done.exit_code and why in done.output
 
 
 def test_every_message_is_played_once():

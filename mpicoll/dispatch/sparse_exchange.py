@@ -2,7 +2,7 @@
 
 The algorithm is NBX (Hoefler, Siebert, Lumsdaine, Scalable communication protocols for dynamic sparse data exchange,
 2010): headers are sent synchronously. A rank whose headers were all received enters a barrier, and receives until it is
-through. Then nothing is under way to any rank. Beside the barrier, a rank sends two messages for each of its arrays.
+through. Then nothing is under way to any rank.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Arrays = dict[int, np.ndarray]
 
 
 def checked(parts: Mapping[Any, Any], size: int) -> Arrays:
-    """Return what a rank sends, as arrays by rank.
+    """Return what a rank sends, as contiguous arrays by rank.
 
     Raises ArgumentError, RankError, MessageSpecError and DatatypeError.
     """
@@ -54,7 +54,7 @@ def checked(parts: Mapping[Any, Any], size: int) -> Arrays:
         if rank in arrays:
             raise ArgumentError(f"there are two arrays for rank {rank}; concatenate them")
         try:
-            array = np.asarray(part)
+            array = np.asarray(part, order="C")
         except (TypeError, ValueError) as error:  # a ragged list
             raise MessageSpecError(f"what goes to rank {rank} is no array: {error}") from None
         if array.dtype.hasobject:
@@ -70,6 +70,7 @@ class SparseExchange:
         self.inbox, self.sequence, self.over = channel.inbox, sequence, False
         self.bytes = sum(array.nbytes for array in parts.values())
         self.sends = {rank: self.inbox.send(sequence, rank, array) for rank, array in parts.items()}
+        self.messages = sum(map(len, self.sends.values()))
         execution = engine_named(engine).Execution(_barrier(channel.size, channel.rank), channel.comm)
         execution.bind(sequence, (0, 0, 0))
         self.barrier, self.is_through = Running(execution), False
@@ -94,14 +95,15 @@ class SparseExchange:
 
     @property
     def progress(self) -> tuple[int, int, int]:
-        """(messages posted in the barrier, bytes of this rank's arrays, arrays received and ranks served)."""
-        return self.barrier.progress[0], self.bytes, len(self.inbox.arrivals.get(self.sequence, [])) - len(self.sends)
+        """(messages posted, bytes of this rank's arrays, arrays received and ranks served)."""
+        received = len(self.inbox.arrivals.get(self.sequence, []))
+        return self.messages + self.barrier.progress[0], self.bytes, received - len(self.sends)
 
     def describe(self) -> list[str]:
         """Return what it waits for, a line each."""
         if self.sends:
             ranks = sorted(self.sends)
-            return [f"waits for rank{'s' * (len(ranks) > 1)} {spans(ranks)} to receive what it sends them"]
+            return [f"waits for rank{'s' * (len(ranks) > 1)} {spans(ranks)} to receive an array"]
         return self.barrier.describe()
 
     def waited_for(self) -> tuple[int, ...]:
@@ -129,7 +131,7 @@ def operation(channel: Channel, parts: Arrays, received: Arrays, form: str, name
     def finish() -> None:
         if sequence in channel.inbox.arrivals:  # else an interrupt came later than this, or there were none
             received.update(channel.inbox.take(sequence))
-        messages, nbytes = exchange[0].barrier.progress[0] + 2 * len(parts), exchange[0].bytes
+        messages, nbytes, _ = exchange[0].progress
         incoming = sum(array.nbytes for array in received.values())
         record = Record(
             COLLECTIVE, form, ALGORITHM, engine, nbytes, None, 1, messages, nbytes, sequence, choice.why,

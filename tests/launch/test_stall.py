@@ -98,6 +98,13 @@ def test_a_rank_that_never_joins(run, engine, call):
         assert re.match(rf"step \d of chunk 0, strand 0, waits .*rank.* {r - 1}", steps[0]), steps
 
 
+def test_a_sparse_exchange_that_a_rank_never_joins(run):
+    done = run(LATE.format(call="comm.Sparse_alltoall({0: [1.0]})", algorithm="ring"), "compiled", MPICOLL_TIMEOUT="2")
+    assert done.status not in (0, None), done.output
+    is_reported(done.output, (1, 2), "Sparse_alltoall", how="nbx, compiled engine")
+    assert done.output.count("waits for rank 0 to receive an array") == 2, done.output
+
+
 def test_a_loop_of_Test_without_the_progress_thread(run):
     """Nobody answers for the rank that is not there, and the report says so."""
     done = run(LATE.format(call=TEST_LOOP.strip(), algorithm="ring"), "mpi4py",

@@ -1,8 +1,8 @@
 """The sparse exchange: every rank sends arrays to some ranks, and no rank knows who sends to it.
 
 The algorithm is NBX (Hoefler, Siebert, Lumsdaine, Scalable communication protocols for dynamic sparse data exchange,
-2010): headers are sent synchronously. A rank whose headers were all received enters a barrier, and receives until it is
-through. Then nothing is under way to any rank.
+2010). Arrays are announced by synchronous messages. A rank whose announcements were all received enters a barrier, and
+receives until it is through. Then nothing is under way to any rank.
 """
 
 from __future__ import annotations
@@ -71,9 +71,11 @@ class SparseExchange:
         self.bytes = sum(array.nbytes for array in parts.values())
         self.sends = {rank: self.inbox.send(sequence, rank, array) for rank, array in parts.items()}
         self.messages = sum(map(len, self.sends.values()))
-        execution = engine_named(engine).Execution(_barrier(channel.size, channel.rank), channel.comm)
+        idle = channel.inbox.barriers.setdefault(engine, [])
+        plan = _barrier(channel.size, channel.rank)
+        execution = idle.pop() if idle else engine_named(engine).Execution(plan, channel.comm)
         execution.bind(sequence, (0, 0, 0))
-        self.barrier, self.is_through = Running(execution), False
+        self.barrier, self.idle, self.is_through = Running(execution), idle, False
 
     def advance(self, seconds: float) -> bool:
         """Progress for at most so many seconds. Return True when done."""
@@ -83,6 +85,7 @@ class SparseExchange:
                 return False
             os.sched_yield()
         self.over = True
+        self.idle.append(self.barrier.execution)
         return True
 
     def _is_complete(self) -> bool:
@@ -131,13 +134,15 @@ def operation(channel: Channel, parts: Arrays, received: Arrays, form: str, name
     def finish() -> None:
         if sequence in channel.inbox.arrivals:  # else an interrupt came later than this, or there were none
             received.update(channel.inbox.take(sequence))
-        messages, nbytes, _ = exchange[0].progress
-        incoming = sum(array.nbytes for array in received.values())
-        record = Record(
-            COLLECTIVE, form, ALGORITHM, engine, nbytes, None, 1, messages, nbytes, sequence, choice.why,
-            received=incoming,
-        )  # fmt: skip
-        channel.record(record)
+        if channel.traces:
+            messages, nbytes, _ = exchange[0].progress
+            incoming = sum(array.nbytes for array in received.values())
+            channel.record(
+                Record(
+                    COLLECTIVE, form, ALGORITHM, engine, nbytes, None, 1, messages, nbytes, sequence, choice.why,
+                    received=incoming,
+                )
+            )  # fmt: skip
 
     stages: list[Callable[[], Stage]] = [start]
     if channel.compares(sequence):  # now, in the order of calls

@@ -107,8 +107,8 @@ def test_exchanges_under_way_together(ours, engine):
 
 
 @SEVERAL
-def test_headers_of_a_later_exchange_are_kept_for_it(ours):
-    """Rank 0 finds both headers in its first exchange."""
+def test_arrays_of_a_later_exchange_are_kept_for_it(ours):
+    """Rank 0 receives both arrays in its first exchange."""
     to = 0 if ours.rank == 1 else MPI.PROC_NULL
     first, one = ours.Isparse_alltoall({to: [1]})
     second, other = ours.Isparse_alltoall({to: [2, 2]})
@@ -128,7 +128,7 @@ def test_no_rank_leaves_before_all_have_sent(ours, exchange):
     assert {r: list(x) for r, x in received.items()} == ({0: [4.0]} if ours.rank == ours.size - 1 else {})
 
 
-def test_a_header_is_sent_synchronously():
+def test_the_first_message_is_sent_synchronously():
     """Else a rank might enter the barrier before its message is received, and its receiver leave it behind."""
     called = []
     comm = SimpleNamespace(Issend=lambda *_: called.append("Issend"), Isend=lambda *_: called.append("Isend"))

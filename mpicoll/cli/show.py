@@ -81,7 +81,8 @@ def _in_time(wanted: Schedule, net: str, size: str, nodes: Partition | None, chu
     nbytes, chunk_bytes, on = parse_size(size), parse_size(chunk) if chunk else None, network(net)
     play = Play(wanted, on, nbytes, nodes, chunk_bytes, window, record=True)
     cut = f" in chunks of {format_size(chunk_bytes)}, {window} in flight" if chunk_bytes else ""
-    return times.draw(f"{wanted.title}, p = {wanted.p}, {format_size(nbytes)}{cut}, {on.name}", play)
+    where = f"{on.name}, {len(nodes or ())} node{'s' * (nodes is not None and len(nodes) > 1)}"
+    return times.draw(f"{wanted.title}, p = {wanted.p}, {format_size(nbytes)}{cut}, {where}", play)
 
 
 def _ask_for_algorithm(collective: str) -> NoReturn:

@@ -29,10 +29,11 @@ class Sparse(MPI.Intracomm):
     def Sparse_alltoall(self, parts: Mapping[int, ArrayLike]) -> dict[int, np.ndarray]:
         """Send an array to each of some ranks; return the arrays that ranks sent to this one. Collective.
 
-        parts: arrays of any dtype without objects, and of any shape, by destination rank; MPI.PROC_NULL is left out. An
-        array for this rank itself is copied. The result has the arrays by source rank, in rank order, with dtype and
-        shape as they were sent. No rank needs to know who sends to it, or how much: a rank sends only to its own
-        destinations and takes part in one barrier, whose steps grow with the logarithm of the number of ranks.
+        parts: arrays of any dtype without objects, and of any shape, by destination rank; MPI.PROC_NULL is left out.
+        An array for this rank itself is copied. The result has the arrays by source rank, in rank order, with dtype
+        and shape as they were sent; they are new arrays. No rank needs to know who sends to it, or how much: a rank
+        sends only to its own destinations and takes part in one barrier, whose steps grow with the logarithm of the
+        number of ranks.
 
         Raises ArgumentError, RankError, MessageSpecError or DatatypeError before anything is sent.
         Source: Hoefler, Siebert, Lumsdaine, Scalable communication protocols for dynamic sparse data exchange, 2010.
@@ -45,7 +46,8 @@ class Sparse(MPI.Intracomm):
     def Isparse_alltoall(self, parts: Mapping[int, ArrayLike]) -> tuple[dict[int, np.ndarray], Request]:
         """As Sparse_alltoall, nonblocking: return (the dict of results, its request).
 
-        The dict is filled when the request is complete. Until then the arrays in parts must stay as they are.
+        The dict is empty until the request is complete. Until then the arrays in parts must not change. Several
+        exchanges may be in flight on one communicator.
         """
         received: dict[int, np.ndarray] = {}
         channel = self._open()

@@ -1,4 +1,4 @@
-"""A schedule in time on a network, as text: what every rank does when, by the cost model."""
+"""A simulated schedule as a text Gantt chart, one line per rank."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ MARKS = {
     (): "·", (SENDS,): "→", (RECEIVES,): "←", (RECEIVES, SENDS): "↔", (COMPUTES,): "+",
     (COMPUTES, SENDS): "⊕", (COMPUTES, RECEIVES): "⊕", (COMPUTES, RECEIVES, SENDS): "⊕",
 }  # fmt: skip
-LEGEND = "→ sends   ← receives   ↔ both   + folds or copies   ⊕ beside a message   · waits"
-LEAST_SHARE = 0.25  # of a column's time that a rank must spend on something to be marked with it
+LEGEND = "→ sends   ← receives   ↔ both   + folds or copies   ⊕ folds during a message   · waits"
+MOST, SOME = 0.5, 0.25  # of a column's time
 COLUMNS = 72
 
 
 def draw(title: str, play: Play, columns: int = COLUMNS) -> str:
-    """Return a line per rank, time to the right, and behind it the shares of time for which it sends, receives, folds.
+    """Return a line per rank, time to the right, and the shares of the time for which it sends, receives and folds.
 
-    play: one that was recorded. columns: characters for the whole time.
+    The time of a message is its bytes by the rate, without the latency. A column is marked with what takes at least
+    MOST of its time, else with the longest if that takes SOME. play: one that was recorded.
     """
     assert play.spans is not None
     busy = {what: _busy(play, what, columns) for what in (COMPUTES, RECEIVES, SENDS)}
@@ -30,8 +31,7 @@ def draw(title: str, play: Play, columns: int = COLUMNS) -> str:
     head = " " * (width + 6) + _scale(play.us, columns)
     lines += [f"{head}  sends  receives  folds"]
     for rank in range(play.p):
-        does = [tuple(what for what in busy if busy[what][rank, i] >= LEAST_SHARE) for i in range(columns)]
-        marks = "".join(MARKS[what] for what in does)
+        marks = "".join(_mark({what: shares[rank, i] for what, shares in busy.items()}) for i in range(columns))
         shares = [sum(busy[what][rank]) / columns for what in (SENDS, RECEIVES, COMPUTES)]
         ended = round(columns * play.ends[rank] / total)
         marks = marks[:ended] + " " * (columns - ended)
@@ -39,8 +39,15 @@ def draw(title: str, play: Play, columns: int = COLUMNS) -> str:
     return "\n".join([*lines, "", LEGEND, ""])
 
 
+def _mark(shares: dict[str, float]) -> str:
+    """Return the mark of a column."""
+    longest = max(shares, key=lambda what: shares[what])
+    least = MOST if shares[longest] >= MOST else SOME
+    return MARKS[tuple(what for what, share in shares.items() if share >= MOST or (what == longest and share >= least))]
+
+
 def _busy(play: Play, what: str, columns: int) -> np.ndarray:
-    """Return for which share of every column's time each rank does something: an array of ranks by columns."""
+    """Return, per rank and column, the fraction of time spent in one activity."""
     shares = np.zeros((play.p, columns))
     spans: Iterable[tuple[int, float, float]] = ((s.rank, s.begin, s.end) for s in play.spans or () if s.what == what)
     edges = np.linspace(0.0, play.us, columns + 1)
@@ -52,7 +59,7 @@ def _busy(play: Play, what: str, columns: int) -> np.ndarray:
 
 def _scale(us: float, columns: int) -> str:
     """Return a line with times in µs at the quarters."""
-    marks: Sequence[str] = [f"{us * i / 4:.3g}" for i in range(5)]
+    marks: Sequence[str] = [f"{us * i / 4:.4g}" for i in range(5)]
     line = [" "] * columns
     for i, mark in enumerate(marks):
         at = min(round(columns * i / 4), columns - len(mark))

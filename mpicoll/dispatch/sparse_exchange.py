@@ -1,8 +1,9 @@
 """The sparse exchange: every rank sends arrays to some ranks, and no rank knows who sends to it.
 
 The algorithm is NBX (Hoefler, Siebert, Lumsdaine, Scalable communication protocols for dynamic sparse data exchange,
-2010). Arrays are announced by synchronous messages. A rank whose announcements were all received enters a barrier, and
-receives until it is through. Then nothing is under way to any rank.
+2010). Each array is announced by a synchronous send. When all its announcements have been matched, a rank starts a
+nonblocking barrier, and receives until the barrier is complete. After that no announcement of this exchange can arrive.
+The rank then waits for the second messages of long arrays.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def checked(parts: Mapping[Any, Any], size: int) -> Arrays:
 
 
 class SparseExchange:
-    """A stage: send these arrays, and receive those of others until no rank has any more."""
+    """A stage of an operation: send these arrays, and receive those of others until no rank has any more."""
 
     def __init__(self, channel: Channel, sequence: int, parts: Arrays, engine: str) -> None:
         self.inbox, self.sequence, self.over = channel.inbox, sequence, False

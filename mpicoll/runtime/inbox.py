@@ -31,9 +31,9 @@ class Inbox:
     """The arrays under way to this rank on one communicator, by the number of the exchange.
 
     The first message of an array has the contents of a short one, then shape, dtype (pickled), and numbers of a fixed
-    length. The contents of a long array follow in a second message. The first is sent synchronously, so the sender
-    knows when this rank has received it. A rank may send for the next exchange while this one is not through with the
-    last; messages of one sender stay in order.
+    length. The contents of a long array follow in a second message. The first is sent synchronously, so its sender
+    knows when it has been matched. A rank may send for the next exchange before this rank has completed the last one;
+    messages of one sender stay in order.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:

@@ -58,7 +58,7 @@ def test_the_picture_in_time():
     assert [line[7:31] for line in lines[3:6]] == ["→" * 12 + " " * 12, "←" * 12 + "→" * 12, "·" * 12 + "←" * 12]
     shares = [line.split()[-3:] for line in lines[3:6]]
     assert shares == [["50%", "0%", "0%"], ["50%", "50%", "0%"], ["0%", "50%", "0%"]]
-    assert lines[2].split() == ["0", *(f"{play.us * i / 4:.3g}" for i in range(1, 5)), "sends", "receives", "folds"]
+    assert lines[2].split() == ["0", *(f"{play.us * i / 4:.4g}" for i in range(1, 5)), "sends", "receives", "folds"]
     assert "· waits" in lines[-1]
 
 
@@ -76,7 +76,7 @@ def test_the_command_that_draws_in_time():
     words = ["show", "allreduce", "hierarchical", "-p", "8", "--ranks-per-node", "4"]
     words += ["--network", "infiniband", "--size", "1M"]
     done = CliRunner().invoke(main, words)
-    assert done.exit_code == 0 and done.output.startswith("allreduce hierarchical, p = 8, 1 MiB, infiniband: ")
+    assert done.exit_code == 0 and done.output.startswith("allreduce hierarchical, p = 8, 1 MiB, infiniband, 2 nodes: ")
     assert done.output.count("\nrank ") == 8
     chunked = CliRunner().invoke(main, [*words, "--chunk", "64K", "--window", "3"])
     assert "1 MiB in chunks of 64 KiB, 3 in flight, infiniband" in chunked.output

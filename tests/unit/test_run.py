@@ -34,7 +34,7 @@ def sizes(*words: str) -> list[tuple[str, int, float]]:
 
 
 def test_default_plan():
-    mpi = [(2, 1.0), (3, run.FRACTION), (4, run.FRACTION)]
+    mpi = [(2, run.QUICK), (3, run.FRACTION), (4, run.FRACTION)]
     assert sizes() == [("unit", 1, 1.0), ("launch", 1, 1.0), *(("mpi", *each) for each in mpi)]
     assert [each.quick for each in run.plan(run.parse([]))] == [True, True, False, False, False]
 

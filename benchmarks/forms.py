@@ -287,16 +287,20 @@ def sparse(comm: MPI.Intracomm, destinations: int, most: int) -> Loop:
         comm.Alltoall(mine, others)
         comm.Alltoallv([send, mine], [receive, others])
 
+    if not isinstance(comm, mpicoll.Comm):
+        return by_counts, receive
+    ours: mpicoll.Comm = comm
+
     def by_mpicoll(turn: int) -> None:
         mine = counts[turn, rank].tolist()
         starts = np.cumsum([0, *mine]).tolist()
         parts = {to: send[starts[to] : starts[to] + n] for to, n in enumerate(mine) if n}
         at = 0
-        for array in comm.Sparse_alltoall(parts).values():  # type: ignore[attr-defined]
+        for array in ours.Sparse_alltoall(parts).values():
             receive[at : at + len(array)] = array
             at += len(array)
 
-    return by_mpicoll if isinstance(comm, mpicoll.Comm) else by_counts, receive
+    return by_mpicoll, receive
 
 
 @form("Sparse_alltoall, 1 other rank in every call, for Alltoall and Alltoallv")

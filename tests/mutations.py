@@ -578,8 +578,8 @@ MUTATIONS = [
     ),
     Mutation(
         "mpicoll/dispatch/sparse_exchange.py",
-        "self.is_through and all(arrival.request.Test() for arrival in arrivals)",
-        "self.is_through",
+        "self.barrier_is_over and all(arrival.request.Test() for arrival in self._arrivals())",
+        "self.barrier_is_over",
         "mpi/test_sparse.py",
     ),
     Mutation("mpicoll/runtime/inbox.py", "self.comm.Issend", "self.comm.Isend", "mpi/test_sparse.py"),

@@ -43,14 +43,13 @@ def select(
     Persistent collectives go by the rules, not by a table: not every MPI's own are right, or there. So do sums in
     float32, for MPI's own collectives round at every fold.
     """
-    engine = channel.overrides.engine or "auto"
     choice = choose(
         collective,
         nbytes,
         channel.size,
         commutative,
         channel.overrides,
-        channel.agreed.engine if engine == "auto" else engine,
+        channel.engine,
         channel.agreed.nodes,
         channel.measured(collective) if form != PERSISTENT and not float32_sums else (),
         channel.agreed.network,

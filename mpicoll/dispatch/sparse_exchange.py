@@ -12,23 +12,25 @@ import operator
 import os
 import time
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from ..engines.load import engine_named
+from ..engines.protocol import Execution
 from ..errors import ArgumentError, DatatypeError, MessageSpecError, RankError, spans
 from ..plans.lowering import lower
 from ..plans.plan import WINDOW
-from ..plans.rolled import RolledPlan, rolled
+from ..plans.rolled import rolled
 from ..progress.operation import Operation
 from ..progress.stages import Running, Stage
 from ..runtime.channel import Channel
+from ..runtime.inbox import Arrival
 from ..runtime.record import Record
 from ..schedules.schedule import schedule
 from ..selection.select import Choice
+from .call import Prepared
 from .check_mode import Exchange
 
 COLLECTIVE, ALGORITHM = "sparse_alltoall", "nbx"
@@ -67,41 +69,44 @@ def checked(parts: Mapping[Any, Any], size: int) -> Arrays:
 class SparseExchange:
     """A stage of an operation: send these arrays, and receive those of others until no rank has any more."""
 
-    def __init__(self, channel: Channel, sequence: int, parts: Arrays, engine: str) -> None:
-        self.inbox, self.sequence, self.over = channel.inbox, sequence, False
-        self.bytes = sum(array.nbytes for array in parts.values())
-        self.sends = {rank: self.inbox.send(sequence, rank, array) for rank, array in parts.items()}
-        self.messages = sum(map(len, self.sends.values()))
-        idle = channel.inbox.barriers.setdefault(engine, [])
-        plan = _barrier(channel.size, channel.rank)
-        execution = idle.pop() if idle else engine_named(engine).Execution(plan, channel.comm)
-        execution.bind(sequence, (0, 0, 0))
-        self.barrier, self.idle, self.is_through = Running(execution), idle, False
+    def __init__(self, channel: Channel, sequence: int, parts: Arrays, barrier: Execution) -> None:
+        self.inbox, self.sequence, self.parts = channel.inbox, sequence, parts
+        self.sends: dict[int, list[MPI.Request]] | None = (
+            None  # of the ranks that have not received theirs, once posted
+        )
+        self.messages, self.bytes = 0, sum(array.nbytes for array in parts.values())
+        barrier.bind(sequence, (0, 0, 0))
+        self.barrier, self.barrier_is_over, self.over = Running(barrier), False, False
 
     def advance(self, seconds: float) -> bool:
-        """Progress for at most so many seconds. Return True when done."""
+        """Progress for at most so many seconds; return True when done. Raises RequestError where messages were lost."""
         until = time.monotonic() + seconds
         while not self._is_complete():
             if time.monotonic() >= until:
                 return False
             os.sched_yield()
         self.over = True
-        self.idle.append(self.barrier.execution)
         return True
 
     def _is_complete(self) -> bool:
+        self.inbox.check()
+        if self.sends is None:
+            self.sends = self.inbox.send(self.sequence, self.parts)
+            self.messages = sum(map(len, self.sends.values()))
         self.inbox.poll()
-        if not self.is_through:
+        if not self.barrier_is_over:
             self.sends = {rank: requests for rank, requests in self.sends.items() if not MPI.Request.Testall(requests)}
-            self.is_through = not self.sends and self.barrier.execution.advance(0.0)
-        arrivals = self.inbox.arrivals.get(self.sequence, [])
-        return self.is_through and all(arrival.request.Test() for arrival in arrivals)
+            self.barrier_is_over = not self.sends and self.barrier.execution.advance(0.0)
+        return self.barrier_is_over and all(arrival.request.Test() for arrival in self._arrivals())
+
+    def _arrivals(self) -> list[Arrival]:
+        return self.inbox.arrivals.get(self.sequence, [])
 
     @property
     def progress(self) -> tuple[int, int, int]:
-        """(messages posted, bytes of this rank's arrays, arrays received and ranks served)."""
-        received = len(self.inbox.arrivals.get(self.sequence, []))
-        return self.messages + self.barrier.progress[0], self.bytes, received - len(self.sends)
+        """(messages posted, bytes of this rank's arrays, arrays received and sent)."""
+        moved = len(self._arrivals()) + len(self.parts) - len(self.parts if self.sends is None else self.sends)
+        return self.messages + self.barrier.progress[0], self.bytes, moved
 
     def describe(self) -> list[str]:
         """Return what it waits for, a line each."""
@@ -112,41 +117,38 @@ class SparseExchange:
 
     def waited_for(self) -> tuple[int, ...]:
         """Return the ranks that have not received what this one sends them, else those that it meets in the barrier."""
-        return tuple(sorted(self.sends)) or self.barrier.waited_for()
-
-
-@lru_cache(maxsize=64)
-def _barrier(p: int, rank: int) -> RolledPlan:
-    return rolled(lower(schedule("barrier", "dissemination", p), rank, 0, 1))
+        return tuple(sorted(self.sends or ())) or self.barrier.waited_for()
 
 
 def operation(channel: Channel, parts: Arrays, received: Arrays, form: str, name: str) -> Operation:
     """Return the operation that sends parts, and fills received when it is complete. It is not launched yet."""
-    sequence, engine = channel.next_sequence(), channel.overrides.engine or channel.agreed.engine
-    if engine == "auto":
-        engine = channel.agreed.engine
-    choice = Choice(COLLECTIVE, ALGORITHM, None, WINDOW, engine, "the only algorithm")
-    exchange: list[SparseExchange] = []
-
-    def start() -> Stage:
-        exchange.append(SparseExchange(channel, sequence, parts, engine))
-        return exchange[0]
+    sequence, prepared = channel.next_sequence(), _prepared(channel)
+    choice, barriers = prepared.choice, [prepared.take(channel.comm)]
+    exchange = SparseExchange(channel, sequence, parts, barriers[0])
 
     def finish() -> None:
         if sequence in channel.inbox.arrivals:  # else an interrupt came later than this, or there were none
             received.update(channel.inbox.take(sequence))
         if channel.traces:
-            messages, nbytes, _ = exchange[0].progress
-            incoming = sum(array.nbytes for array in received.values())
-            channel.record(
-                Record(
-                    COLLECTIVE, form, ALGORITHM, engine, nbytes, None, 1, messages, nbytes, sequence, choice.why,
-                    received=incoming,
-                )
-            )  # fmt: skip
+            (messages, nbytes, _), incoming = exchange.progress, sum(array.nbytes for array in received.values())
+            numbers = nbytes, choice.chunk_bytes, 1, messages, nbytes, sequence
+            channel.record(Record(COLLECTIVE, form, ALGORITHM, choice.engine, *numbers, choice.why, received=incoming))
+        while barriers:  # once, though an interrupt may have this called again
+            prepared.give(barriers.pop())
 
-    stages: list[Callable[[], Stage]] = [start]
+    stages: list[Callable[[], Stage]] = [lambda: exchange]
     if channel.compares(sequence):  # now, in the order of calls
         compared = Exchange(channel.comm, {"sequence": sequence, "collective": COLLECTIVE})
         stages.insert(0, lambda: compared)
-    return Operation(choice, sequence, stages, finish, (parts, exchange), form, name)
+    return Operation(choice, sequence, stages, finish, exchange, form, name)
+
+
+def _prepared(channel: Channel) -> Prepared:
+    """Return what serves all exchanges: the choice, and the plan of the barrier."""
+    prepared: Prepared | None = channel.prepared.get(COLLECTIVE)
+    if prepared is None:
+        plan = rolled(lower(schedule("barrier", "dissemination", channel.size), channel.rank, 0, 1))
+        choice = Choice(COLLECTIVE, ALGORITHM, None, WINDOW, channel.engine, "the only algorithm")
+        prepared = Prepared(choice, 0, plan, engine=engine_named(choice.engine))
+        channel.remember(COLLECTIVE, prepared, prepared.nbytes_kept(0))
+    return prepared

@@ -121,6 +121,11 @@ class Channel:
             raise EngineError(f"the compiled engine was asked for and cannot run here: {problem}")
 
     @property
+    def engine(self) -> str:
+        """Return the engine that plans run on, under the overrides in force."""
+        return self.agreed.engine if self.overrides.engine in (None, "auto") else self.overrides.engine
+
+    @property
     def follows_kernels(self) -> bool:
         """Return whether calls use the mpi4py engine only until the compiled engine is ready."""
         return self.agreed.engine_why == COMPILING and self.overrides.engine in (None, "auto")

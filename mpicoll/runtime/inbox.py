@@ -7,11 +7,12 @@ import pickle
 import struct
 from collections import defaultdict
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
+from ..errors import RequestError
 from ..plans.plan import NOTE_TAGS
 
 FIRST, CONTENTS = NOTE_TAGS[-2:]
@@ -28,7 +29,7 @@ class Arrival(NamedTuple):
 
 
 class Inbox:
-    """The arrays under way to this rank on one communicator, by the number of the exchange.
+    """The arrays of sparse exchanges that this rank sends and receives on one communicator, by number of the exchange.
 
     The first message of an array has the contents of a short one, then shape, dtype (pickled), and numbers of a fixed
     length. The contents of a long array follow in a second message. The first is sent synchronously, so its sender
@@ -39,10 +40,24 @@ class Inbox:
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.comm = comm
         self.arrivals: dict[int, list[Arrival]] = defaultdict(list)
-        self.barriers: dict[str, list[Any]] = {}  # idle executions of the barrier, by engine
+        self.is_posting = False  # still so after that: an interrupt came meanwhile
 
-    def send(self, sequence: int, rank: int, array: np.ndarray) -> list[MPI.Request]:
-        """Start sending a contiguous array, which must stay as it is until the requests are complete."""
+    def check(self) -> None:
+        """Raise RequestError after an interrupt that lost messages."""
+        if self.is_posting:
+            raise RequestError(
+                "an interrupt came while messages of a sparse exchange were posted; which of them are in flight is not "
+                "known; use another communicator, such as comm.Dup()"
+            )
+
+    def send(self, sequence: int, arrays: dict[int, np.ndarray]) -> dict[int, list[MPI.Request]]:
+        """Start sending contiguous arrays, which must not change until the requests are complete. Both by rank."""
+        self.is_posting = True
+        requests = {rank: self._send(sequence, rank, array) for rank, array in arrays.items()}
+        self.is_posting = False
+        return requests
+
+    def _send(self, sequence: int, rank: int, array: np.ndarray) -> list[MPI.Request]:
         is_short, dtype = array.nbytes <= SHORT, _pickled(array.dtype)
         numbers = struct.pack(f"{array.ndim}q", *array.shape), dtype, _NUMBERS.pack(array.ndim, len(dtype), sequence)
         message = b"".join((array.tobytes() if is_short else b"", *numbers))
@@ -50,22 +65,27 @@ class Inbox:
         return requests if is_short else [*requests, self.comm.Isend([_bytes(array), MPI.BYTE], rank, CONTENTS)]
 
     def poll(self) -> None:
-        """Receive the first messages that are here, and start to receive long arrays."""
+        """Receive the first messages that have arrived, and start to receive long arrays."""
         status = MPI.Status()
-        while (message := self.comm.Improbe(MPI.ANY_SOURCE, FIRST, status)) is not None:
-            received, source = bytearray(status.Get_count(MPI.BYTE)), status.source
-            message.Recv([received, MPI.BYTE])
-            end = len(received) - _NUMBERS.size
-            ndim, length, sequence = _NUMBERS.unpack_from(received, end)
-            dtype = _dtype(bytes(received[end - length : end]))
-            shape = struct.unpack_from(f"{ndim}q", received, end - length - 8 * ndim)
-            request = MPI.Request()  # complete
-            if math.prod(shape) * dtype.itemsize <= SHORT:
-                array: np.ndarray = np.ndarray(shape, dtype, received)
-            else:
-                array = np.empty(shape, dtype)
-                request = self.comm.Irecv([_bytes(array), MPI.BYTE], source, CONTENTS)
-            self.arrivals[sequence].append(Arrival(source, array, request))
+        while self.comm.Iprobe(MPI.ANY_SOURCE, FIRST, status):
+            self.is_posting = True
+            self._receive(status.source, status.Get_count(MPI.BYTE))
+            self.is_posting = False
+
+    def _receive(self, source: int, nbytes: int) -> None:
+        message = bytearray(nbytes)
+        self.comm.Recv([message, MPI.BYTE], source, FIRST)
+        end = nbytes - _NUMBERS.size
+        ndim, length, sequence = _NUMBERS.unpack_from(message, end)
+        dtype = _dtype(bytes(message[end - length : end]))
+        shape = struct.unpack_from(f"{ndim}q", message, end - length - 8 * ndim)
+        request = MPI.Request()  # complete
+        if math.prod(shape) * dtype.itemsize <= SHORT:
+            array: np.ndarray = np.ndarray(shape, dtype, message)
+        else:
+            array = np.empty(shape, dtype)
+            request = self.comm.Irecv([_bytes(array), MPI.BYTE], source, CONTENTS)
+        self.arrivals[sequence].append(Arrival(source, array, request))
 
     def take(self, sequence: int) -> dict[int, np.ndarray]:
         """Return the arrays of an exchange that is complete, by the ranks that sent them, in rank order."""

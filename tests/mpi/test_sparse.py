@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -132,9 +133,57 @@ def test_the_first_message_is_sent_synchronously():
     """Else a rank might enter the barrier before its message is received, and its receiver leave it behind."""
     called = []
     comm = SimpleNamespace(Issend=lambda *_: called.append("Issend"), Isend=lambda *_: called.append("Isend"))
-    Inbox(comm).send(1, 0, np.ones(3))
-    Inbox(comm).send(1, 0, np.ones(3000))
+    Inbox(comm).send(1, {0: np.ones(3)})
+    Inbox(comm).send(1, {0: np.ones(3000)})
     assert called == ["Issend", "Issend", "Isend"]
+
+
+def alarm(*arguments):
+    raise TimeoutError
+
+
+@SEVERAL
+@pytest.mark.parametrize("form", ["blocking", "nonblocking"])
+def test_an_interrupt_ends_nothing_but_the_wait(ours, engine, form):
+    """The exchange goes on; a blocking one completes in later calls, so the ranks that wait for it are served."""
+    sends, counts = pattern(ours.size, 3, 1.0)
+    parts = parts_of(ours.rank, sends, counts)
+    with ours.using(engine=engine):
+        if ours.rank == 0:
+            before = signal.signal(signal.SIGALRM, alarm)
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            received, request = ours.Isparse_alltoall(parts) if form == "nonblocking" else ({}, None)
+            try:
+                with pytest.raises(TimeoutError):
+                    ours.Sparse_alltoall(parts) if request is None else request.Wait()
+            finally:
+                signal.signal(signal.SIGALRM, before)
+            if request is not None:
+                check(complete(received, request), ours.rank, sends, counts)
+        else:
+            time.sleep(0.3)
+            check(ours.Sparse_alltoall(parts), ours.rank, sends, counts)
+        check(ours.Sparse_alltoall(parts), ours.rank, sends, counts)
+
+
+@SEVERAL
+@pytest.mark.parametrize("where", ["_send", "_receive"])
+def test_an_interrupt_that_loses_messages_is_told(comm, where, monkeypatch):
+    """Later exchanges on this communicator raise too, on this rank; another communicator serves."""
+    ours, other = mpicoll.Comm(comm.Dup()), mpicoll.Comm(comm.Dup())
+    if ours.rank == 0:
+        def interrupted(*arguments):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as broken:
+            broken.setattr(Inbox, where, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                ours.Sparse_alltoall({1: [1], 0: [2]})
+        for _ in range(2):
+            with pytest.raises(errors.RequestError, match="use another communicator"):
+                ours.Isparse_alltoall({})[1].Wait()
+    sends, counts = pattern(other.size, 3, 0.5)
+    check(other.Sparse_alltoall(parts_of(other.rank, sends, counts)), other.rank, sends, counts)
 
 
 def test_in_threads_on_communicators_of_their_own(ours):

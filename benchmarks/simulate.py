@@ -14,16 +14,12 @@ from ..cli.names import canonical
 from ..cost.model import WHOLE
 from ..cost.network import network
 from ..cost.play import Play
-from ..errors import ArgumentError
 from ..schedules.collectives import base_collective
 from ..schedules.grouping import by_blocks
-from ..schedules.ir import Local
-from ..schedules.schedule import Schedule, schedule
+from ..schedules.schedule import schedule
 from ..selection.modelled import candidates, model_us
 from ..selection.rules import UNKNOWN_TO_ALL
 from .command.checks import ALL, listed
-
-MOST_MESSAGES = 3_000_000  # of all ranks in a play: about half a minute
 
 
 @click.command(short_help="Play algorithms on a network, message by message, without MPI.")
@@ -54,7 +50,6 @@ def simulate(
         base, bytes_of_chunk = base_collective(collective), parse_size(chunk) if chunk else None
         for spec in candidates(base, p, True, nodes) if algorithms == ALL else listed("--algorithms", algorithms):
             algorithm = schedule(base, spec, p, nodes=nodes)
-            _check_messages(algorithm)
             model = model_us(net, base, spec, p, True, nodes, numbers, bytes_of_chunk or WHOLE, window)
             for nbytes, us in zip(numbers, model.tolist(), strict=True):
                 played = Play(algorithm, net, nbytes, nodes, bytes_of_chunk, window).us
@@ -66,19 +61,6 @@ def simulate(
         click.echo(json.dumps(rows, indent=2))
     else:
         console().print(_table(f"{collective} on {p} ranks, {len(nodes)} nodes, {net.name}", rows))
-
-
-def _check_messages(algorithm: Schedule) -> None:
-    """Raise ArgumentError for a schedule of more messages than can be played in reasonable time."""
-    most = max(
-        sum(not isinstance(op, Local) for strand in algorithm.program(rank) for step in strand for op in step)
-        for rank in {0, algorithm.p - 1}
-    )
-    if most * algorithm.p > MOST_MESSAGES:
-        raise ArgumentError(
-            f"{algorithm.title} on {algorithm.p} ranks has up to {most * algorithm.p:,} messages, and "
-            f"{MOST_MESSAGES:,} are played at most; take fewer ranks, or `mpicoll choose` for the closed form"
-        )
 
 
 def _table(title: str, rows: list[dict[str, Any]]) -> Any:

@@ -1,4 +1,4 @@
-"""Play a schedule in time, message by message: the referee of the closed form in model.py.
+"""Simulate a schedule message by message; tests hold the closed form in model.py to it.
 
 Every rank carries out its steps one after the other, strands side by side, chunks as many at once as the window says.
 A short message leaves when its sender begins the step, a long one when its receiver has begun its own too. Messages
@@ -14,6 +14,7 @@ from heapq import heappop, heappush
 from math import ceil
 from typing import NamedTuple
 
+from ..errors import ArgumentError
 from ..schedules.grouping import Partition, homes
 from ..schedules.ir import Local, Send
 from ..schedules.schedule import Schedule
@@ -42,6 +43,7 @@ class Progress:
     local: float
 
 
+MOST_MESSAGES = 3_000_000  # of all ranks and chunks: about half a minute
 SENDS, RECEIVES, COMPUTES = "sends", "receives", "computes"
 
 
@@ -58,6 +60,7 @@ class Play:
     """One call of nbytes on all ranks, from a common start; `ends` are the µs at which ranks end.
 
     chunk_bytes: None for whole blocks; window: chunks in flight. spans, if recorded, has what every rank does when.
+    Raises ArgumentError for a schedule of more than MOST_MESSAGES.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Play:
         block = nbytes / blocks_of(schedule)
         self.lanes = max(1, ceil(block / chunk_bytes)) if chunk_bytes else 1
         self.block, self.window = block / self.lanes, window
+        _check_messages(schedule, self.lanes)
         self.home = homes(nodes) if nodes is not None else {rank: rank for rank in range(self.p)}
         self.programs = [schedule.program(rank) for rank in range(self.p)]
         self.ends = [0.0] * self.p
@@ -180,3 +184,17 @@ class Play:
         if self.spans is not None and progress.local:
             self.spans.append(Span(lane[0], COMPUTES, progress.end, progress.end + progress.local))
         heappush(self._events, (progress.end + progress.local, lane))
+
+
+def _check_messages(schedule: Schedule, lanes: int) -> None:
+    """Raise ArgumentError for a schedule of more messages than can be simulated in reasonable time."""
+    most = max(
+        sum(not isinstance(op, Local) for strand in schedule.program(rank) for step in strand for op in step)
+        for rank in {0, schedule.p - 1}
+    )
+    if most * schedule.p * lanes > MOST_MESSAGES:
+        chunks = f" in {lanes:,} chunks" if lanes > 1 else ""
+        raise ArgumentError(
+            f"{schedule.title} on {schedule.p} ranks{chunks} has up to {most * schedule.p * lanes:,} messages, and "
+            f"{MOST_MESSAGES:,} are played at most; take fewer ranks, or `mpicoll choose` for the closed form"
+        )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 import numpy as np
 
 from ..cost.play import COMPUTES, RECEIVES, SENDS, Play
@@ -23,45 +21,39 @@ def draw(title: str, play: Play, columns: int = COLUMNS) -> str:
     The time of a message is its bytes by the rate, without the latency. A column is marked with what takes at least
     MOST of its time, else with the longest if that takes SOME. play: one that was recorded.
     """
-    assert play.spans is not None
-    busy = {what: _busy(play, what, columns) for what in (COMPUTES, RECEIVES, SENDS)}
-    width = len(str(play.p - 1))
-    total = play.us or 1.0
+    busy, width, total = _busy(play, columns), len(str(play.p - 1)), play.us or 1.0
     lines = [f"{title}: {play.us:.4g} µs, {play.messages} messages", ""]
-    head = " " * (width + 6) + _scale(play.us, columns)
-    lines += [f"{head}  sends  receives  folds"]
+    lines.append(" " * (width + 6) + f"{_scale(play.us, columns)}  sends  receives  folds")
     for rank in range(play.p):
-        marks = "".join(_mark({what: shares[rank, i] for what, shares in busy.items()}) for i in range(columns))
-        shares = [sum(busy[what][rank]) / columns for what in (SENDS, RECEIVES, COMPUTES)]
         ended = round(columns * play.ends[rank] / total)
-        marks = marks[:ended] + " " * (columns - ended)
-        lines.append(f"rank {rank:>{width}} {marks}   {shares[0]:4.0%}      {shares[1]:4.0%}   {shares[2]:4.0%}")
+        marks = "".join(_mark({what: shares[rank, i] for what, shares in busy.items()}) for i in range(ended))
+        sends, receives, folds = (busy[what][rank].mean() for what in (SENDS, RECEIVES, COMPUTES))
+        lines.append(f"rank {rank:>{width}} {marks:<{columns}}   {sends:4.0%}      {receives:4.0%}   {folds:4.0%}")
     return "\n".join([*lines, "", LEGEND, ""])
 
 
 def _mark(shares: dict[str, float]) -> str:
-    """Return the mark of a column."""
+    """Return the mark of a column, from the fractions of its time for which a rank does each thing."""
     longest = max(shares, key=lambda what: shares[what])
-    least = MOST if shares[longest] >= MOST else SOME
-    return MARKS[tuple(what for what, share in shares.items() if share >= MOST or (what == longest and share >= least))]
+    most = tuple(what for what, share in shares.items() if share >= MOST)
+    return MARKS[most or ((longest,) if shares[longest] >= SOME else ())]
 
 
-def _busy(play: Play, what: str, columns: int) -> np.ndarray:
-    """Return, per rank and column, the fraction of time spent in one activity."""
-    shares = np.zeros((play.p, columns))
-    spans: Iterable[tuple[int, float, float]] = ((s.rank, s.begin, s.end) for s in play.spans or () if s.what == what)
-    edges = np.linspace(0.0, play.us, columns + 1)
-    for rank, begin, end in spans:
-        overlap = np.minimum(edges[1:], end) - np.maximum(edges[:-1], begin)
-        shares[rank] += np.maximum(overlap, 0.0)
-    return np.minimum(shares / max(play.us / columns, 1e-12), 1.0)
+def _busy(play: Play, columns: int) -> dict[str, np.ndarray]:
+    """Return, for every activity, the fraction of each column's time that each rank spends on it: ranks by columns."""
+    assert play.spans is not None
+    busy, edges = {what: np.zeros((play.p, columns)) for what in (COMPUTES, RECEIVES, SENDS)}, np.arange(columns)
+    for rank, what, begin, end in play.spans:
+        first, last = begin / play.us * columns, end / play.us * columns
+        busy[what][rank] += np.clip(np.minimum(edges + 1, last) - np.maximum(edges, first), 0.0, None)
+    return {what: np.minimum(shares, 1.0) for what, shares in busy.items()}
 
 
 def _scale(us: float, columns: int) -> str:
     """Return a line with times in µs at the quarters."""
-    marks: Sequence[str] = [f"{us * i / 4:.4g}" for i in range(5)]
     line = [" "] * columns
-    for i, mark in enumerate(marks):
+    for i in range(5):
+        mark = f"{us * i / 4:.4g}"
         at = min(round(columns * i / 4), columns - len(mark))
         line[at : at + len(mark)] = mark
     return "".join(line)

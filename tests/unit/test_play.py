@@ -80,7 +80,10 @@ def test_the_command_that_draws_in_time():
     assert done.output.count("\nrank ") == 8
     chunked = CliRunner().invoke(main, [*words, "--chunk", "64K", "--window", "3"])
     assert "1 MiB in chunks of 64 KiB, 3 in flight, infiniband" in chunked.output
-    for more, why in (("--svg x", "leave one out"), ("--size many", "not a size"), ("--network no", "presets are")):
+    in_steps = [CliRunner().invoke(main, [*words[:5], "--ranks-per-node", ranks]).output for ranks in ("2", "4")]
+    assert all("hierarchical, p = 8: " in output for output in in_steps) and in_steps[0] != in_steps[1]
+    for more, why in (("--svg x", "leave one out"), ("--size many", "not a size"), ("--network no", "presets are"),
+                      ("-p 2000 --chunk 8", "messages, and 3,000,000 are played at most")):
         done = CliRunner().invoke(main, [*words, *more.split()])
         assert done.exit_code and why in done.output
 

@@ -30,6 +30,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / "build" / "ci"
+UV = ROOT / "build" / "uv" / "bin" / "uv"
 TOTALS = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped$", re.MULTILINE)
 TOLD = re.compile(r"^(?:FAILED|said), .*$", re.MULTILINE)
 STILL_RUNNING = 60.0    # seconds between lines that name the steps in progress
@@ -46,7 +47,7 @@ rm -rf build/wheel && {python} -m venv --clear .venv-newest
 python=.venv-newest/bin/python
 $python -m pip --quiet --disable-pip-version-check wheel --no-deps --wheel-dir build/wheel .
 wheel="$(echo build/wheel/mpicoll-*.whl)[mpich,test]"
-${{UV:-false}} pip install --quiet --python $python "$wheel" || $python -m pip install --quiet "$wheel"
+$UV pip install --quiet --python $python "$wheel" || $python -m pip install --quiet "$wheel"
 """
 PIPS = {    # of pip's settings, and what uv calls them
     "index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "find-links": "UV_FIND_LINKS",
@@ -189,16 +190,6 @@ def tools_changed() -> bool:
     return done.returncode != 0
 
 
-def uv() -> dict[str, str]:
-    """Install uv, which takes a tenth of pip's time; return how environments are to use it, nothing if that fails."""
-    own, python = ROOT / "build" / "uv", [sys.executable, "-m"]
-    for words in (["venv", "--clear", str(own)], ["pip", "--quiet", "--python", str(own), "install", "uv"]):
-        if subprocess.run([*python, *words]).returncode:
-            return {}
-    listed = subprocess.run([*python, "pip", "config", "list"], capture_output=True, text=True).stdout
-    return {"UV": str(own / "bin" / "uv"), "UV_CACHE_DIR": str(ROOT / "build" / "uv-cache"), **uv_settings(listed)}
-
-
 def uv_settings(listed: str) -> dict[str, str]:
     """Return what `pip config list` says of indexes and constraints as uv's variables: uv does not read it."""
     known = dict(re.findall(r"^\S*?\.([a-z-]+)='(.*)'$", listed, re.MULTILINE))
@@ -206,9 +197,17 @@ def uv_settings(listed: str) -> dict[str, str]:
     return {"UV_INDEX_STRATEGY": "unsafe-best-match", **settings}    # like pip, the newest of all indexes
 
 
+def uv() -> Step:
+    """Return the step that installs uv, which takes a tenth of pip's time; without it pip makes the environments."""
+    own = UV.parents[1]
+    script = f"{sys.executable} -m venv --clear {own} && {own}/bin/python -m pip install --quiet uv || echo 'no uv'"
+    return Step("uv", ["sh", "-c", script], 300, 1)
+
+
 def environments() -> list[Step]:
     """Return the steps that make all environments: by uv, and again by pip where that fails."""
-    settings = uv()
+    listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
+    settings = {"UV": str(UV), "UV_CACHE_DIR": str(ROOT / "build" / "uv-cache"), **uv_settings(listed)}
 
     def made(name: str, words: str, **constraints: str) -> Step:
         environment = {"PIP_NO_COMPILE": "1", **settings, **constraints}    # of all modules few are imported
@@ -268,7 +267,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and tests send it
     began, cores = time.monotonic(), os.cpu_count() or 1
-    before, after = ([] if given.names else environments()), tests()
+    before, after = ([] if given.names else [uv(), *environments()]), tests()
     steps = [*before, *(step for step in after if not given.names or step.name in given.names)]
     if unknown := {*given.names} - {step.name for step in after}:
         parser.error(f"{', '.join(sorted(unknown))}: the steps are {', '.join(step.name for step in after)}")
@@ -279,8 +278,8 @@ def main() -> int:
     for version in (OLDEST, NEWEST):
         if interpreter(version) is None:
             print(f"python{version}: not on this machine", flush=True)
-    run(before, cores)
-    run(steps[len(before):], cores)
+    for stage in (before[:1], before[1:], steps[len(before):]):     # each needs what the one before it made
+        run(stage, cores)
     return 0 if summarize(steps, time.monotonic() - began) else 1
 
 

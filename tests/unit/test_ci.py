@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import changed
 import pytest
@@ -84,7 +85,8 @@ def test_what_pip_knows_of_packages_is_handed_to_uv(steps):
 
 
 def test_an_environment_that_uv_cannot_make_is_made_by_pip(steps, monkeypatch, tmp_path):
-    monkeypatch.setattr(steps, "uv", lambda: {"UV": "/nowhere/uv"})
+    monkeypatch.setattr(steps, "UV", Path("/nowhere/uv"))
+    monkeypatch.setattr(steps, "uv_settings", lambda listed: {})
     make = tmp_path / "make"
     make.write_text('#!/bin/sh\necho "UV=$UV with $UV_CONSTRAINT"\ntest -z "$UV"\n')
     make.chmod(0o755)

@@ -236,7 +236,7 @@ def tests() -> list[Step]:
     tools = "" if tools_changed() else " --smoke-tools"
     steps = [
         Step("warm", [".venv/bin/mpicoll", "warm"], 600),   # kernels: no test waits for the compiler
-        suite("oldest-unit", "--suites unit --sample-unit 0.15 -- -n 0", "VENV=.venv-oldest", cores=1),
+        suite("oldest-unit", "--suites unit --sample-unit 0.05 -- -n 0", "VENV=.venv-oldest", cores=1),
         make("lint", "lint", cores=1),
         make("site", "site", cores=1),
         suite("mpich-unit", f"--suites unit{tools}"),
@@ -247,7 +247,7 @@ def tests() -> list[Step]:
     for mpi in ("openmpi", "intel"):
         portable = f"--suites launch,mpi --ranks 2,3 --sample-launch 0.25 --files {PORTABLE} -- -m 'not once'"
         steps.append(suite(mpi, portable, f"MPI={mpi}"))
-    steps.append(make("torch-mpich", "test-torch", "TORCH_ARGS=--ranks 2,3", "TORCH_SUITE_ARGS=--ranks 3"))
+    steps.append(make("torch-mpich", "test-torch", f"TORCH_ARGS=--ranks 3{tools}", "TORCH_SUITE_ARGS=--ranks 3"))
     for mpi in ("openmpi", "intel"):
         python = f".venv-torch-{mpi}/bin/python"
         steps.append(Step(f"torch-{mpi}", [python, "tests/run.py", "--suites", "torch", "--ranks", "2",

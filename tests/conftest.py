@@ -54,6 +54,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         harness.keep(config, items, [item for item in items if not item.get_closest_marker("slow")])
     if config.option.smoke_tools:
         harness.keep(config, items, smoke(items))
+    for item in items:
+        if any(item.get_closest_marker(name) for name in ON_REQUEST):
+            item.add_marker(pytest.mark.xdist_group("machine"))     # no two at once: they share addresses and ports
     required = os.environ.get("MPICOLL_REQUIRE", "").replace(",", " ").split()
     for name, needs in ON_REQUEST.items():
         if not config.getoption(f"--run-{name}") and name not in required:

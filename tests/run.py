@@ -1,6 +1,6 @@
 """Runs the tests: unit tests, tests that start mpiexec themselves, and the MPI tests on several rank counts.
 
-    python tests/run.py                             # what `make test` does: 8 minutes on 2 cores
+    python tests/run.py                             # what `make test` does: 4 minutes on 2 cores
     python tests/run.py --thorough                  # and what takes long: slow tests, more launches, other rank counts
     python tests/run.py --full                      # all tests, those for MPI on 1 to 8 ranks, a sample on more
     python tests/run.py --ranks 3 -- -k ring -x     # arguments after -- go to pytest
@@ -44,7 +44,8 @@ ON_RANKS = ("mpi", "torch")                             # under mpiexec
 LIMITS = {"unit": 900, "launch": 1500, "mpi": 900, "torch_programs": 600, "torch": 900}     # seconds per launch
 TORCH_RANKS = (1, 2, 3, 4)
 WHOLE, SAMPLED, FRACTION = (2,), (3, 4), 0.02           # and every algorithm: tests marked `unsampled`
-QUICK = 0.25                                            # of WHOLE, where what takes long is left out
+QUICK, QUICK_UNIT = 0.1, 0.25                           # of WHOLE and of unit tests, where what takes long is left out;
+                                                        # and one of each function
 THOROUGH, THOROUGH_FRACTION = (1, 3, 5, 8), 0.05
 STARTED = 0.3                                           # of the tests that start mpiexec themselves
 FULL_WHOLE, FULL_SAMPLED = (1, 2, 3, 4, 5, 6, 7, 8), (12, 13, 16)
@@ -88,9 +89,9 @@ class Launch:
         options = [*map(str, self.files or [TESTS / self.suite]), f"--color={'yes' if sys.stdout.isatty() else 'no'}"]
         options += ["--sample-seed", str(seed)]
         if self.fraction < 1:
-            options += ["--sample", str(self.fraction)]
-        if self.suite == "unit":
-            options += ["--numprocesses", "auto"]
+            options += ["--sample", str(self.fraction), *["--sample-each"] * self.quick]
+        if self.suite not in ON_RANKS:  # those of a group (tests/conftest.py) after each other
+            options += ["--numprocesses", "auto", "--dist", "loadgroup"]
         if self.quick:
             options.append("--quick")
         if self.many:
@@ -165,7 +166,8 @@ def all_launches(arguments: argparse.Namespace) -> list[Launch]:
     quick = not (arguments.thorough or arguments.full)
     started = arguments.sample_launch or (STARTED if arguments.thorough else 1.0)
     some = quick and arguments.sample_launch is None    # of what starts mpiexec
-    units = Launch("unit", fraction=arguments.sample_unit, quick=quick)
+    whole_suites = not quick or arguments.files or arguments.suites != list(SUITES)
+    units = Launch("unit", fraction=arguments.sample_unit or (1.0 if whole_suites else QUICK_UNIT), quick=quick)
     launches = [each for each in (units, Launch("launch", fraction=started, quick=some))
                 if each.suite in arguments.suites]
     if "torch_programs" in arguments.suites:
@@ -269,7 +271,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help="run this part of the MPI tests: on --ranks, else on the counts that are sampled")
     add("--sample-launch", type=float, metavar="FRACTION",
         help=f"run this part of what starts mpiexec itself; else what is marked quick, {STARTED:g} if --thorough")
-    add("--sample-unit", type=float, default=1.0, metavar="FRACTION", help="run this part of the unit tests")
+    add("--sample-unit", type=float, metavar="FRACTION",
+        help=f"run this part of the unit tests and one of each function; else {QUICK_UNIT:g} beside other suites")
     add("--seed", type=int, default=0, help="which samples (default: %(default)s)")
     add("--draw", action="store_true", help="draw a seed, which is printed")
     add("--files", type=files, default=[], metavar="NAME,NAME", help="run tests/SUITE/test_NAME.py of the suites only")

@@ -27,11 +27,13 @@ def list_(collective: str | None, algorithm: str | None, as_json: bool) -> None:
     alone()
     from ..describe.catalogue import catalogue
 
-    algorithms = catalogue()
-    if collective is not None:
+    if collective is None:
+        algorithms = catalogue()
+    else:
         check_order("mpicoll list", collective, algorithm)
         with asking():
-            algorithms = {(name := canonical(collective)): _chosen(name, algorithm, algorithms)}
+            name = canonical(collective)
+            algorithms = {name: _chosen(name, algorithm, catalogue(name))}
     if as_json:
         click.echo(json.dumps(algorithms, indent=2, ensure_ascii=False))
         return

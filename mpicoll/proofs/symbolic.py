@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
-from fractions import Fraction
 from itertools import starmap
 from typing import Any, NoReturn
 
@@ -48,8 +47,10 @@ class Trace:
     state: list[dict[Place, Value]] = field(default_factory=list)
     known: list[int] = field(default_factory=list)
     steps: int = 0
-    sent: list[Fraction | int] = field(default_factory=list)  # in blocks
-    received: list[Fraction | int] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)  # blocks per rank
+    received: list[int] = field(default_factory=list)
+    codes_sent: list[int] = field(default_factory=list)  # the same of encoded blocks
+    codes_received: list[int] = field(default_factory=list)
 
 
 class _Line:
@@ -90,6 +91,8 @@ class Player:
             known=[1 << r for r in range(p)],
             sent=[0] * p,
             received=[0] * p,
+            codes_sent=[0] * p,
+            codes_received=[0] * p,
         )
         programs = [schedule.program(rank) for rank in range(p)]
         for rank, program in enumerate(programs):
@@ -253,16 +256,17 @@ class Player:
             if blocks != receive.op.blocks:
                 expected = f"blocks {receive.op.blocks}"
                 self._fail(receiver, receive.op, expected, f"rank {sender.rank} sent blocks {blocks}")
-            if _is_coded(send.op) != _is_coded(receive.op):
+            coded = _is_coded(send.op)
+            if coded != _is_coded(receive.op):
                 are = {True: "codes", False: "no codes"}
-                self._fail(receiver, receive.op, are[_is_coded(receive.op)], are[_is_coded(send.op)])
+                self._fail(receiver, receive.op, are[not coded], are[coded])
             start = max(send.at, receive.at)
             receiver.taken[receive.k] = send.values
             trace, folds = self.trace, isinstance(receive.op, RecvReduce)
             trace.known[receiver.rank] |= send.known
-            share = self.schedule.code_share if _is_coded(send.op) else 1
-            trace.sent[sender.rank] += share * len(blocks)
-            trace.received[receiver.rank] += share * len(blocks)
+            sent, received = (trace.codes_sent, trace.codes_received) if coded else (trace.sent, trace.received)
+            sent[sender.rank] += len(blocks)
+            received[receiver.rank] += len(blocks)
             trace.messages.append(
                 Message(sender.rank, receiver.rank, sender.strand, receiver.index, start, blocks, send.values, folds)
             )

@@ -160,6 +160,6 @@ def _without_one(values: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
         yield values[:i] + values[i + 1 :]
 
 
-def programs_of(size: int) -> int:
+def programs_of(size: int, quick: bool = False) -> int:
     """How many programs a test run plays on so many ranks: fewer where they share the cores."""
-    return 110 if size <= 4 else 45
+    return 110 if size <= 2 and not quick else 45

@@ -316,7 +316,7 @@ def cycle(i):
     part.Free()
 live, levels = len(channel.LIVE), []
 gc.disable()                                      # what is freed must go without it
-for i in range(10_000):
+for i in range(4000):
     cycle(i)
     if i % 1000 == 999:
         levels.append(resident())
@@ -327,7 +327,7 @@ assert levels[-1] - levels[0] < 2 << 20, levels
 
 
 @pytest.mark.timeout(220)
-def test_ten_thousand_communicators(mpiexec, tmp_path):
+def test_thousands_of_communicators(mpiexec, tmp_path):
     """MPICH has 2,046 at a time. After a thousand, memory stays within 2 MiB without garbage collection."""
     script = tmp_path / "script.py"
     script.write_text(HEAD + IMPORTS + CYCLES + "say('end of', rank)\n")

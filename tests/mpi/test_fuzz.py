@@ -26,7 +26,7 @@ CALLS = (Call("Allreduce"), Call("Bcast", form="persistent"))
 @pytest.mark.timeout(300 + PATIENCE)
 def test_random_programs(comm, request, capsys):
     OUTPUT[0] = request.config.pluginmanager.get_plugin(PLUGIN).stderr.fileno()
-    number = request.config.option.fuzz_programs or programs_of(comm.size)
+    number = request.config.option.fuzz_programs or programs_of(comm.size, request.config.option.quick)
     seed = request.config.option.fuzz_seed
     outcome = fuzz(comm, seed, number)
     if comm.rank == 0:

@@ -42,6 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("mpi", "tests under mpiexec")
     group.addoption("--sample", type=float, default=1.0, metavar="FRACTION",
                     help="run only this fraction of the MPI tests, the same ones on every rank")
+    group.addoption("--sample-each", action="store_true", help="and at least one case of each function")
     group.addoption("--sample-seed", type=int, default=0, metavar="N", help="which sample")
     group.addoption("--fuzz-seed", type=int, default=0, metavar="N", help="which programs test_fuzz.py makes up")
     group.addoption("--fuzz-programs", type=int, metavar="N", help="how many; as many as fit the number of ranks")
@@ -113,7 +114,8 @@ class Harness:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         fits = [item for item in items if self._fits(item)]
-        chosen = sample(fits, config.option.sample, config.option.sample_seed, self.size)
+        options = config.option
+        chosen = sample(fits, options.sample, options.sample_seed, self.size, options.sample_each)
         for item in items:
             if not self._fits(item):
                 item.user_properties.append(TOO_FEW_OR_MANY)
@@ -290,8 +292,12 @@ def keep(config: pytest.Config, items: list[pytest.Item], chosen: list[pytest.It
         items[:] = chosen
 
 
-def sample(items: list[pytest.Item], fraction: float, seed: int, size: int) -> list[pytest.Item]:
-    """A part of the tests that depends on their names and the seed only, at least one, and all `unsampled` ones."""
+def sample(items: list[pytest.Item], fraction: float, seed: int, size: int,
+           of_each: bool = False) -> list[pytest.Item]:
+    """A part of the tests that depends on their names and the seed only, and all `unsampled` ones.
+
+    At least one is in it; of_each: at least one of each function.
+    """
     def always(item: pytest.Item) -> bool:
         mark = item.get_closest_marker("unsampled")
         return mark is not None and size <= mark.kwargs.get("max_size", math.inf)
@@ -300,7 +306,10 @@ def sample(items: list[pytest.Item], fraction: float, seed: int, size: int) -> l
         digest = hashlib.sha256(f"{seed} {item.nodeid}".encode()).digest()
         return int.from_bytes(digest[:8], "big") / 2**64
 
-    if fraction >= 1 or not items:
+    if fraction >= 1:
         return items
-    least = min(items, key=draw)
-    return [item for item in items if draw(item) < fraction or item is least or always(item)]
+    least: dict[str, pytest.Item] = {}
+    for item in sorted(items, key=draw, reverse=True):
+        least[item.nodeid.partition("[")[0] if of_each else ""] = item
+    kept = set(least.values())
+    return [item for item in items if draw(item) < fraction or item in kept or always(item)]

@@ -12,7 +12,8 @@ from mpicoll.schedules.registry import _REGISTRY, parse_spec
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    keep(config, items, sample(items, config.option.sample, config.option.sample_seed, size=1))
+    options = config.option
+    keep(config, items, sample(items, options.sample, options.sample_seed, size=1, of_each=options.sample_each))
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def sizes(*words: str) -> list[tuple[str, int, float]]:
 
 def test_default_plan():
     mpi = [(2, run.QUICK), (3, run.FRACTION), (4, run.FRACTION)]
-    assert sizes() == [("unit", 1, 1.0), ("launch", 1, 1.0), *(("mpi", *each) for each in mpi)]
+    assert sizes() == [("unit", 1, run.QUICK_UNIT), ("launch", 1, 1.0), *(("mpi", *each) for each in mpi)]
     assert [each.quick for each in run.plan(run.parse([]))] == [True, True, False, False, False]
 
 
@@ -58,7 +58,7 @@ def test_plan_of_some_ranks():
     assert sizes("--suites", "unit,launch", "--sample-launch", "0.5") == [("unit", 1, 1.0), ("launch", 1, 0.5)]
     assert sizes("--suites", "unit", "--sample-unit", "0.2") == [("unit", 1, 0.2)]
     titles = [each.title for each in run.plan(run.parse(["--sample-launch", "0.5", "--ranks", "1", "--sample", "0.2"]))]
-    assert titles == ["unit, quick", "launch, 50% sample", "mpi, 1 rank, 20% sample"]
+    assert titles == ["unit, 25% sample, quick", "launch, 50% sample", "mpi, 1 rank, 20% sample"]
 
 
 def test_plan_of_some_files():
@@ -183,6 +183,8 @@ def test_a_sample_depends_on_names_and_seed_only():
     assert 20 < len(first) < 80
     assert set(harness.sample(items[::-1], 0.25, 1, 4)) == set(first)
     assert len(harness.sample(items, 1e-9, 1, 4)) == 1
+    others = [*items, *(Item(f"other[{i}]") for i in range(9))]
+    assert sorted(each.nodeid[:4] for each in harness.sample(others, 1e-9, 1, 4, of_each=True)) == ["othe", "test"]
     assert harness.sample(items, 1.0, 1, 4) == items
     always, few = Item("test_always"), Item("test_few", max_size=4)
     for seed in range(5):

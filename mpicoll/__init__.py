@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from .comm.comm import Cartcomm, Comm, Distgraphcomm, Graphcomm
     from .comm.persistent import Prequest
     from .comm.requests import Request
+    from .comm.resilient import resilient
     from .describe.text import draw
     from .proofs.check_schedule import verify
 
 __all__ = [
     "AVG", "Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "Prequest", "Request", "__version__", "algorithm",
-    "algorithms", "draw", "errors", "list_algorithms", "schedule", "verify",
+    "algorithms", "draw", "errors", "list_algorithms", "resilient", "schedule", "verify",
 ]  # fmt: skip
 
 
@@ -37,6 +38,7 @@ __all__ = [
 _LATER = {
     "AVG": "buffers.operators", "Cartcomm": "comm.comm", "Comm": "comm.comm", "Distgraphcomm": "comm.comm",
     "Graphcomm": "comm.comm", "Prequest": "comm.persistent", "Request": "comm.requests",
+    "resilient": "comm.resilient",
     "draw": "describe.text", "verify": "proofs.check_schedule",
 }  # fmt: skip
 

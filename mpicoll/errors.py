@@ -25,6 +25,8 @@ classes, and after the colon the MPI error class that `Get_error_class()` report
             CountMismatch [ValueError: ERR_TRUNCATE]  counts of one rank that do not fit together
             MessageLengthError [: ERR_TRUNCATE]       a message that another rank gave another length
             FaultToleranceError [NotImplementedError: ERR_UNSUPPORTED_OPERATION]   this run does not survive a rank
+            ProcFailedError [: ERR_PROC_FAILED]       ranks have failed; says which
+            RevokedError [: ERR_REVOKED]              the communicator was revoked
         UnknownAlgorithm [LookupError, ValueError]    no algorithm of that name; says which names are near
         CodecError [ValueError]                       input a codec cannot encode: not float32, NaN, infinity
         ParameterError [ValueError]                   a parameter an algorithm does not have, or out of its range
@@ -34,6 +36,7 @@ classes, and after the colon the MPI error class that `Get_error_class()` report
         MismatchError [RuntimeError]                  check mode: the ranks called different things
         VerifyError [AssertionError]                  a schedule that is not a correct collective
         EngineError [RuntimeError]                    an engine that cannot run a plan
+        StepError [RuntimeError]                      another rank's step raised an error: see mpicoll.resilient
         StallError [TimeoutError, RuntimeError]       an aborted call: timed out, or unable to complete
 
 This module never imports mpi4py: proofs and pictures need no MPI.  `MPIError` is born a plain `RuntimeError`
@@ -69,11 +72,14 @@ __all__ = [
     "OverlapError",
     "ParameterError",
     "PreconditionError",
+    "ProcFailedError",
     "RankError",
     "RequestError",
+    "RevokedError",
     "RootError",
     "RootRangeError",
     "StallError",
+    "StepError",
     "TrainingError",
     "TuningError",
     "TypecodeError",
@@ -214,6 +220,36 @@ class FaultToleranceError(MPIError, NotImplementedError):
     mpi_class = "ERR_UNSUPPORTED_OPERATION"
 
 
+class ProcFailedError(MPIError):
+    """A call that cannot complete since ranks have failed: `ranks`, as far as this rank knows; `call` is in words."""
+
+    mpi_class = "ERR_PROC_FAILED"
+
+    def __init__(self, call: str, ranks: Iterable[int]) -> None:
+        self.call, self.ranks = call, tuple(ranks)
+        super().__init__(call, self.ranks)
+
+    def message(self) -> str:
+        who = f"rank{'s' * (len(self.ranks) > 1)} {spans(self.ranks)} {'have' if self.ranks[1:] else 'has'} failed"
+        return f"{who}, which ended {self.call}; {_SHRINK}"
+
+
+class RevokedError(MPIError):
+    """A call that cannot complete since the communicator was revoked; `call` is in words."""
+
+    mpi_class = "ERR_REVOKED"
+
+    def __init__(self, call: str) -> None:
+        self.call = call
+        super().__init__(call)
+
+    def message(self) -> str:
+        return f"the communicator was revoked, which ended {self.call}; {_SHRINK}"
+
+
+_SHRINK = "nothing completes on it any more, and Shrink() makes one of the ranks that are left (docs/SURVIVING.md)"
+
+
 def join_mpi(mpi_exception: type[Exception]) -> None:
     """Make `MPIError` and its heirs subclasses of `mpi_exception` (MPI.Exception) too; again is harmless."""
     if not issubclass(MPIError, mpi_exception):
@@ -311,6 +347,10 @@ class EngineError(MpicollError, RuntimeError):
 
 class StallError(MpicollError, TimeoutError, RuntimeError):
     """An aborted call: it timed out, or other ranks will never join it. The message says why."""
+
+
+class StepError(MpicollError, RuntimeError):
+    """Another rank raised an error of its own in a step of mpicoll.resilient, so the step ends on every rank."""
 
 
 def spans(ranks: Iterable[int]) -> str:

@@ -13,7 +13,7 @@ from ..dispatch.call import Call, describe
 from ..dispatch.methods import Invocation, Method
 from ..errors import CommError, MismatchError, MpicollError
 from ..kernels import background
-from ..progress.operation import Operation
+from ..progress.operation import CallId, Operation
 from ..progress.stages import RequestStage
 from ..runtime import duplicate
 from ..runtime.channel import Channel
@@ -41,9 +41,15 @@ def _calling_errhandler(method: Any) -> Any:
         try:
             return method(self, *arguments)
         except MPI.Exception as error:
-            if self._channel is not None:
-                self._channel.call_errhandler(error)
-            raise
+            channel = self._channel
+            if channel is None:
+                raise
+            name = next((part.name for part in arguments if isinstance(part, Method)), method.__name__)
+            explained = channel.explained(error, CallId(channel.sequence, 0, name), native_choice(name, ""))
+            channel.call_errhandler(explained)
+            if explained is error:
+                raise
+            raise explained from error
 
     return calling
 
@@ -186,6 +192,7 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
         """Check arguments, select, and plan; send no data. Raises MpicollError, and reports it to the other ranks."""
         invocation = Invocation(method, *arguments).snapshot()
         try:
+            channel.rank_failure.check()
             parsed = method.parse(channel, invocation.send, invocation.recv, invocation.root)
             if parsed is not None and parsed.unsettled:
                 check_mode.gather_recvcounts(channel, parsed, method.spelled(form))

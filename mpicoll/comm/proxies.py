@@ -99,7 +99,10 @@ CompletionRequest: Any = GrequestProxy if MPI.get_vendor()[0] == "Open MPI" else
 
 
 def _query(status: MPI.Status, operation: Operation) -> None:
-    """Leave the status empty. MPI's own Waitall raises an error that Wait and Test have not raised."""
+    """Leave the status empty but for an error that Wait and Test have not raised: MPI's own Waitall raises it.
+
+    mpi4py would print the traceback of what this raises.
+    """
     error = operation.error
     if error is not None and not operation.told:
-        raise error
+        status.error = error.Get_error_code() if isinstance(error, MPI.Exception) else MPI.ERR_OTHER

@@ -44,20 +44,24 @@ def run(channel: Channel, comm: MPI.Intracomm, call: Call) -> None:
         channel.queue.run(operation(channel, call))
         return
     under_way = ActiveCall(channel, call, channel.next_sequence())
-    execution = under_way.start().execution
+    running = under_way.start()
     try:
-        done = execution.advance(SPIN)
+        done = running.execution.advance(SPIN)
     except BaseException as error:  # Ctrl-C too: MPI may still write to this memory, so it must stay
         channel.leak(under_way, under_way.sequence)
-        channel.fail(CallId(under_way.sequence, 0, under_way.name), error)
-        raise
+        call_id = CallId(under_way.sequence, 0, under_way.name)
+        explained = channel.explained(error, call_id, call.prepared.choice, running.describe())
+        channel.fail(call_id, explained)
+        if explained is error:
+            raise
+        raise explained from error
     if done:
         try:
             under_way.finish()
         except Raised as raised:
             raise raised.error from None
     else:
-        channel.queue.run(under_way.operation([lambda: Running(execution)]))
+        channel.queue.run(under_way.operation([lambda: running]))
 
 
 def start(channel: Channel, comm: MPI.Intracomm, call: Call) -> MPI.Request | Operation:

@@ -74,7 +74,7 @@ def affinity() -> list[int] | None:
 
 
 def _mpi(mpi: Any) -> dict[str, Any]:
-    from ..comm import failures
+    from ..runtime.fault_tolerance import missing
 
     return {
         "library": library(mpi),
@@ -83,7 +83,7 @@ def _mpi(mpi: Any) -> dict[str, Any]:
         "path": library_path(),
         "mpi4py": version("mpi4py"),
         "thread_level": _thread_level(mpi),
-        "survives": failures.missing(),
+        "survives": missing(),
     }
 
 

@@ -189,9 +189,10 @@ class CompiledFastPath:
             return True, None
         if outcome != Outcome.UNDER_WAY:
             self._leak()
-            error = kind.execution.error(-outcome)
-            self.channel.fail(CallId(sequence, 0, method.spelled(form)), error)
-            raise error
+            call_id = CallId(sequence, 0, method.spelled(form))
+            explained = self.channel.explained(kind.execution.error(-outcome), call_id, kind.choice)
+            self.channel.fail(call_id, explained)
+            raise explained
         return True, self._operation(at, kind, row, form)
 
     def _operation(self, at: int, kind: Kind, row: np.ndarray, form: str) -> Operation:

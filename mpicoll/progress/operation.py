@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ..schedules.collectives import BLOCKING
 from ..selection.select import Choice
@@ -31,6 +31,13 @@ class CallId(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.name} (call {self.call}{f', start {self.start}' if self.start else ''})"
+
+
+class Explaining(Protocol):
+    """A communicator, which knows what an error of MPI means."""
+
+    def explain(self, operation: Operation, error: BaseException) -> BaseException:
+        """Return the error that an operation ends with, for one that a stage has raised."""
 
 
 class Operation:
@@ -60,6 +67,7 @@ class Operation:
         self.after: Operation | None = None  # the earlier operation that must be done first
         self.done = False
         self.error: BaseException | None = None
+        self.owner: Explaining | None = None  # the communicator on which it is in flight
         self.on_done: Callable[[], None] | None = None
         self.told = False  # whether the error has been raised to the user
         self.is_message = False  # whether it concerns one other rank, and is no call that all ranks make
@@ -99,7 +107,7 @@ class Operation:
         except BaseException as error:  # raised later, by the call that waits for this operation
             if may_be_an_interrupt(error):
                 raise
-            self.error = error
+            self.error = error if self.owner is None else self.owner.explain(self, error)
             self._withdraw()
         else:
             self._finish()

@@ -16,7 +16,7 @@ from mpi4py import MPI
 from ..plans.plan import SEQUENCES
 from ..schedules.collectives import PERSISTENT
 from ..selection.select import NATIVE
-from .operation import Operation
+from .operation import Explaining, Operation
 from .thread import THREAD, ProgressThread
 
 SPIN = 0.01  # seconds an engine may run before signals, the watchdog and other operations are served
@@ -39,7 +39,7 @@ def advance_all(but: Queue | None = None) -> None:
             queue.poll(blocking=False)
 
 
-class Owner(Protocol):
+class Owner(Explaining, Protocol):
     """The communicator's side of a queue."""
 
     def operation_ended(self, operation: Operation) -> None:
@@ -73,6 +73,7 @@ class Queue:
 
     def launch(self, operation: Operation) -> None:
         """Put an operation in flight. If it has the tags of an earlier one, it begins when that one is done."""
+        operation.owner = self.owner
         with self.lock:
             if operation.form == PERSISTENT:  # these have tags of their own
                 operation.start = self._next_start(operation)

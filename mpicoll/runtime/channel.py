@@ -16,10 +16,10 @@ import numpy as np
 from mpi4py import MPI
 
 from ..engines import selftest
-from ..errors import CommError, EngineError
+from ..errors import CommError, EngineError, MpicollError
 from ..kernels import background
 from ..plans.plan import SEQUENCES
-from ..progress.faults import contained
+from ..progress.faults import attempt, contained
 from ..progress.operation import CallId, Operation
 from ..progress.queue import Queue, needing_python
 from ..schedules.collectives import PERSISTENT
@@ -31,6 +31,7 @@ from .agreement import COMPILING, Agreed, agree, inherited, with_compiled_kernel
 from .cache import Cache
 from .counters import BROKEN, CALLS, IN_FLIGHT, NUMBERS, TRACES
 from .fast_path import FastPath
+from .fault_tolerance import RankFailure, is_rank_failure
 from .free_barrier import FreeBarrier
 from .inbox import Inbox
 from .peer_status import PeerStatus
@@ -81,6 +82,7 @@ class Channel:
         self.persistent = TagPool(self)
         self.failures: list[Failure] = []  # the last errors by which this rank left calls
         self.peer_status = PeerStatus(self.comm)
+        self.rank_failure = RankFailure(self.comm, self.user_handle)
         self.free_barrier, self.inbox = FreeBarrier(self.comm), Inbox(self.comm)
         # In check mode MPI's own collectives start once the ranks have compared the call. That need not be in the order
         # of calls, so they have a communicator to themselves.
@@ -205,6 +207,11 @@ class Channel:
         if operation.error is not None:  # no name for it here: its traceback holds this frame
             self.fail(operation.call_id, operation.error)
 
+    def explain(self, operation: Operation, error: BaseException) -> BaseException:
+        """Return the error that an operation ends with: where ranks have failed, one that says so."""
+        waits: list[str] = attempt("describing a call", operation.describe, [])
+        return self.explained(error, operation.call_id, operation.choice, waits)
+
     def operation_interrupted(self, operation: Operation, error: BaseException) -> None:
         """Keep the error by which this rank left a call that is still in flight."""
         self.fail(operation.call_id, error)
@@ -225,6 +232,25 @@ class Channel:
         with contained("telling other ranks of an error"):
             self.failures = [*self.failures, Failure(*call_id, describe(error), was_made)][-RECENT:]
             watchdog.notify_error(self)
+
+    def explained(
+        self, error: BaseException, call_id: CallId, choice: Choice, waits: Sequence[str] = ()
+    ) -> BaseException:
+        """Return the error to raise for one of MPI's: where ranks have failed, one that names them.
+
+        Then no call on this communicator completes on any rank any more. waits: what the call waited for.
+        """
+        if isinstance(error, MpicollError) or not is_rank_failure(error):
+            return error
+        self.lose_ranks()
+        how = choice.algorithm if choice.algorithm == NATIVE else f"{choice.algorithm}, {choice.engine} engine"
+        where = "".join(f", in {line.partition(', waits')[0]}" for line in waits[:1] if line.startswith("step"))
+        words = f"{call_id}, {how}{where}"
+        return attempt("explaining an error", lambda: self.rank_failure.explained(words, self.freed), error)
+
+    def lose_ranks(self) -> None:
+        """Have all calls in flight end on all ranks, since a rank has failed or the program gives them up."""
+        self.rank_failure.revoke([self.comm, self.compared, *self.persistent.comms])
 
     def call_errhandler(self, error: MPI.Exception) -> None:
         """Call the error handler of the user's communicator, as MPI does, once for each error."""

@@ -11,12 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Protocol
 
 from mpi4py import MPI
 
 from ..progress.faults import attempt, contained, log_once
 from ..progress.queue import Queue
+from .fault_tolerance import RankFailure, noticing
 from .peer_status import EXIT_TAG
 from .status import last_error
 
@@ -32,6 +34,10 @@ class Peer(Protocol):
 
     comm: MPI.Intracomm
     queue: Queue
+    rank_failure: RankFailure
+
+    def lose_ranks(self) -> None:
+        """Revoke the private communicators."""
 
     def respond(self) -> None:
         """Answer ranks that ask where this one is."""
@@ -54,7 +60,7 @@ class ExitBarrier:
     def advance(self) -> bool:
         """Progress without blocking; return whether it is complete."""
         while True:
-            if not MPI.Request.Testall(self.requests):
+            if not all(request.Test() for request in self.requests):
                 return False
             if not self.distances:
                 return True
@@ -62,6 +68,13 @@ class ExitBarrier:
             to, by = ((self.comm.rank + sign * distance) % self.comm.size for sign in (1, -1))
             nothing = [bytearray(), MPI.BYTE]
             self.requests = [self.comm.Isend(nothing, to, EXIT_TAG), self.comm.Irecv(nothing, by, EXIT_TAG)]
+
+
+def _has_passed(channel: Peer, barrier: ExitBarrier) -> bool:
+    """Return whether a barrier is complete, or never will be, since a rank has failed."""
+    with noticing(channel):
+        return barrier.advance()
+    return True
 
 
 class StatusThread:
@@ -114,10 +127,12 @@ class StatusThread:
         Some may never come: MPI may have freed a communicator there and not here, where a request of its own kept it.
         """
         self.is_exiting, began, notified = True, time.monotonic(), False
-        left = {channel: ExitBarrier(channel.comm) for channel in channels}
+        left = {channel: ExitBarrier(channel.comm) for channel in channels if not channel.rank_failure.is_known}
         # a channel whose barrier fails is left out: its ranks wait no longer than EXIT_WAIT
         while left := {
-            channel: barrier for channel, barrier in left.items() if not attempt("a barrier", barrier.advance, True)
+            channel: barrier
+            for channel, barrier in left.items()
+            if not attempt("a barrier", partial(_has_passed, channel, barrier), True)
         }:
             for channel in left:
                 with contained("advancing what is in flight"):

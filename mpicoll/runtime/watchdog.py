@@ -18,6 +18,7 @@ from ..progress.queue import Queue
 from ..selection.select import NATIVE
 from ..selection.settings import Settings
 from ..stderr import last_words, say
+from .fault_tolerance import RankFailure, noticing
 from .peer_status import POLL_INTERVAL, PeerStatus
 from .status import MANY, Answer, Failure, Finding, ending, find, location, tell
 from .status_thread import STATUS_THREAD
@@ -38,7 +39,11 @@ class Watched(Protocol):
     peer_status: PeerStatus
     queue: Queue
     failures: list[Failure]
+    rank_failure: RankFailure
     entered: int
+
+    def lose_ranks(self) -> None:
+        """Revoke the private communicators."""
 
     def compares(self, sequence: int) -> bool:
         """Return whether the ranks compare that call."""
@@ -100,8 +105,8 @@ def respond(channel: Watched) -> None:
     """Answer the status questions of other ranks, unless another thread holds the channel. Log errors of MPI."""
     if channel.queue.lock.acquire(blocking=False):
         try:
-            with contained(NOTES):
-                if not channel.queue.closed:
+            with contained(NOTES), noticing(channel):
+                if not channel.queue.closed and not channel.rank_failure.is_known:
                     channel.peer_status.exchange(lambda: answer(channel))
         finally:
             channel.queue.lock.release()
@@ -109,14 +114,14 @@ def respond(channel: Watched) -> None:
 
 def notify_exit(channel: Watched) -> None:
     """Send all other ranks a last status: the program of this rank has ended, and it will answer no more."""
-    with channel.queue.lock:
+    with channel.queue.lock, noticing(channel):
         channel.peer_status.tell(channel.peer_status.others, answer(channel))
 
 
 def notify_error(channel: Watched) -> None:
     """Send the ranks that have asked a new status: this rank has raised an error since."""
-    with channel.queue.lock, contained(NOTES):
-        if channel.peer_status.askers and not channel.queue.closed:
+    with channel.queue.lock, contained(NOTES), noticing(channel):
+        if channel.peer_status.askers and not channel.queue.closed and not channel.rank_failure.is_known:
             channel.peer_status.tell(channel.peer_status.askers, answer(channel))
             channel.peer_status.askers.clear()
 
@@ -136,11 +141,11 @@ def watch(channel: Watched, now: float) -> None:
     ended = waiting.keys() | {operation for operation in still if operation.gives_up}
     hopeless = {operation for operation in ended if peer_status.answers and cannot_complete(operation, channel)}
     if hopeless or any(is_due(operation, seconds, settings, now) for operation, seconds in waiting.items()):
-        with contained(NOTES):
+        with contained(NOTES), noticing(channel):
             peer_status.ask(now)
             for operation, seconds in waiting.items():
                 operation.asked = seconds
-    with contained(NOTES):
+    with contained(NOTES), noticing(channel):
         peer_status.exchange(lambda: answer(channel))
     heard = peer_status.all_answered()
     after = settings.timeout + (0.0 if heard else PATIENCE)

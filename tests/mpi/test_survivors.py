@@ -6,8 +6,8 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.comm import failures
 from mpicoll.errors import FaultToleranceError
+from mpicoll.runtime.fault_tolerance import missing
 
 CALLS = {
     "Shrink": (),
@@ -20,7 +20,7 @@ CALLS = {
     "Is_revoked": (),
 }
 LEVEL = MPI.Query_thread()  # before the next line looks
-pytestmark = pytest.mark.skipif(not failures.missing(), reason="this run survives the failure of a rank")
+pytestmark = pytest.mark.skipif(not missing(), reason="this run survives the failure of a rank")
 
 
 @pytest.mark.mpi(max_size=2)
@@ -38,4 +38,4 @@ def test_what_would_only_seem_to_work_raises(comm, method):
 
 def test_looking_leaves_the_level_of_threads():
     """Open MPI takes the level that MPI_T_init_thread asks for as that of the process."""
-    assert failures.missing() and MPI.Query_thread() == LEVEL
+    assert missing() and MPI.Query_thread() == LEVEL

@@ -11,7 +11,7 @@ import pytest
 import mpicoll
 
 ROOT = Path(__file__).resolve().parents[2]
-NEED_MPI = {"AVG", "Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "Request"}
+NEED_MPI = {"AVG", "Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "Request", "resilient"}
 WITHOUT_MPI = (
     "algorithms", "buffers.typemap", "cli.program", "describe.generate", "describe.svg", "describe.text", "errors",
     "kernels", "plans.lowering", "proofs.check_plan", "proofs.prove", "runtime.trace", "schedules.nested",

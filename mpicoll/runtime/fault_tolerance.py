@@ -1,0 +1,141 @@
+"""Whether this MPI goes on after a rank has failed (ULFM), and which errors of MPI mean that a rank has.
+
+mpi4py has the methods for that on every MPI. Where the library has no such functions, or fault tolerance is off in this
+run, they are stand-ins: Shrink duplicates, and Get_failed finds no rank. So missing() examines the library and the run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+from mpi4py import MPI
+
+from ..errors import ProcFailedError, RevokedError
+
+_FUNCTIONS = ("MPI_Comm_shrink", "MPIX_Comm_shrink")
+_OTHER = "use Open MPI 5 and start it by mpiexec --with-ft ulfm …"
+_VARIABLE = b"mpi_ft_enable"  # of Open MPI's tool interface: whether fault tolerance is on in this run
+DETECTION = 2.0  # seconds within which MPI tells a rank of a failure that another rank knows of
+
+
+@cache
+def missing() -> str:
+    """Return why no rank may fail here, and what to type where something helps; empty where the others go on."""
+    library, wrapper = ctypes.CDLL(MPI.__file__), Path(MPI.__file__).read_bytes()
+    if not any(hasattr(library, name) for name in _FUNCTIONS):
+        return f"this MPI library has no MPI_Comm_shrink; {_OTHER}"
+    if not any(name.encode() in wrapper for name in _FUNCTIONS):
+        return f"this mpi4py was built without MPI_Comm_shrink; {_OTHER}"
+    enabled = _variable(library, _VARIABLE)
+    if enabled is None:
+        return f"this MPI library has no fault tolerance that can be switched on; {_OTHER}"
+    return "" if enabled else "fault tolerance is off in this run; start it by mpiexec --with-ft ulfm …"
+
+
+def _variable(library: ctypes.CDLL, name: bytes) -> bool | None:
+    """Return a boolean control variable of MPI's tool interface; None where there is none of that name."""
+    # The level of threads that is asked for is the process's own: Open MPI changes the process's to what is asked here.
+    number, provided, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    handle, value = ctypes.c_void_p(), ctypes.create_string_buffer(16)
+    try:
+        if library.MPI_T_init_thread(MPI.Query_thread(), ctypes.byref(provided)):
+            return None
+        try:
+            if library.MPI_T_cvar_get_index(name, ctypes.byref(number)):
+                return None
+            if library.MPI_T_cvar_handle_alloc(number, None, ctypes.byref(handle), ctypes.byref(count)):
+                return None
+            read = library.MPI_T_cvar_read(handle, value) == MPI.SUCCESS
+            library.MPI_T_cvar_handle_free(ctypes.byref(handle))
+            return value.raw[0] != 0 if read else None
+        finally:
+            library.MPI_T_finalize()
+    except AttributeError:  # a library without the tool interface
+        return None
+
+
+def is_rank_failure(error: BaseException) -> bool:
+    """Return whether MPI raised an error because a rank has failed, or a communicator was revoked for that."""
+    if not isinstance(error, MPI.Exception) or missing():  # MPIs without have one class for all of these
+        return False
+    return error.Get_error_class() in (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
+
+
+def failed_ranks(comm: MPI.Intracomm) -> list[int]:
+    """Return the ranks of a communicator that this rank knows to have failed, in order."""
+    failed, all_ranks = MPI.Intracomm.Get_failed(comm), comm.Get_group()
+    try:
+        return sorted(MPI.Group.Translate_ranks(failed, None, all_ranks)) if failed.size else []
+    finally:
+        failed.Free()
+        all_ranks.Free()
+
+
+class RankFailure:
+    """What this rank knows of ranks of a communicator that failed, and the errors by which it says so.
+
+    A rank learns of a failure from a message to or from the rank that failed. Ranks that wait for other ones would
+    never learn of it, since those have left the collective. So the first rank to learn of it revokes the private
+    communicators, after which every rank's messages on them fail.
+    """
+
+    def __init__(self, private: MPI.Intracomm, user_handle: int) -> None:
+        self.private, self.user_handle = private, user_handle
+        self.is_known = False
+        self.error: ProcFailedError | RevokedError | None = None  # of the first call that failed here
+
+    def revoke(self, communicators: Iterable[MPI.Intracomm]) -> None:
+        """Revoke the private communicators, once."""
+        if not self.is_known:
+            self.is_known = True
+            for comm in communicators:
+                if comm != MPI.COMM_NULL:
+                    with suppress(MPI.Exception):
+                        MPI.Intracomm.Revoke(comm)
+
+    def explained(self, call: str, is_freed: bool) -> ProcFailedError | RevokedError:
+        """Return the error of a call, in words, that a failure ended here: with the ranks that failed.
+
+        Another rank may have known of them first. Then this waits until MPI has told this one.
+        """
+        until, failed = time.monotonic() + DETECTION, failed_ranks(self.private)
+        is_revoked = not is_freed and MPI.Intracomm.fromhandle(self.user_handle).Is_revoked()
+        while not failed and not is_revoked and time.monotonic() < until:
+            with suppress(MPI.Exception):
+                MPI.COMM_WORLD.Iprobe(MPI.ANY_SOURCE)  # MPI progresses in it
+            time.sleep(1e-3)
+            failed = failed_ranks(self.private)
+        error = ProcFailedError(call, failed) if failed else RevokedError(call)
+        self.error = self.error or error
+        return error
+
+    def check(self) -> None:
+        """Raise the first call's error again: no other call can complete."""
+        if isinstance(self.error, ProcFailedError):
+            raise ProcFailedError(self.error.call, self.error.ranks)
+        if self.error is not None:
+            raise RevokedError(self.error.call)
+
+
+class Watching(Protocol):
+    """A channel, some ranks of which may fail."""
+
+    def lose_ranks(self) -> None:
+        """Revoke the private communicators."""
+
+
+@contextmanager
+def noticing(channel: Watching) -> Iterator[None]:
+    """Have a channel know where an error of MPI, outside of any call, means that a rank has failed."""
+    try:
+        yield
+    except MPI.Exception as error:
+        if not is_rank_failure(error):
+            raise
+        channel.lose_ranks()

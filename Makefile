@@ -43,7 +43,7 @@ MAX_RANKS ?= 64
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env torch-env bench train train-torch bench-full bench-cluster test test-full test-torch test-apps soak verify docs site lint clean distclean
+.PHONY: help env torch-env bench train train-torch bench-full bench-cluster test test-full test-torch test-apps test-survive soak verify docs site lint clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -105,6 +105,9 @@ $(VENV_apps)/.installed: setup.cfg $(wildcard tests/apps/requirements*.txt)
 	$(call install,$(VENV_apps)) --no-deps --no-build-isolation -r tests/apps/requirements-alone.txt
 	$(call install,$(VENV_apps)) --no-deps -e .
 	@touch $@
+
+test-survive: env  ## MPI=openmpi: a rank is killed in every algorithm and form, and the others go on: 6 minutes
+	$(PY) tests/survive.py $(SURVIVE_ARGS)
 
 soak: env  ## random programs of collectives on 1 to 8 ranks for SOAK_MINUTES (60); says what was played, and failed
 	$(PY) tests/soak.py --minutes '$(SOAK_MINUTES)' $(SOAK_ARGS)

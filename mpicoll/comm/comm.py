@@ -46,7 +46,7 @@ def _calling_errhandler(method: Any) -> Any:
                 raise
             name = next((part.name for part in arguments if isinstance(part, Method)), method.__name__)
             explained = channel.explained(error, CallId(channel.sequence, 0, name), native_choice(name, ""))
-            channel.call_errhandler(explained)
+            channel.call_errhandler(cast(MPI.Exception, explained))
             if explained is error:
                 raise
             raise explained from error

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import Any, TypeVar
+from functools import partial, wraps
+from typing import Any, TypeVar, cast
 
 from mpi4py import MPI
 
@@ -69,7 +69,7 @@ class resilient:
             if not (agreed & DONE and agreed & WHOLE):
                 self._recover()
             if agreed & DONE:
-                return result
+                return cast(Result, result)
 
     def _recover(self) -> None:
         """Shrink the communicator and restore, until that is done without another failure."""
@@ -77,10 +77,9 @@ class resilient:
         while True:
             self.comm = self.comm.Shrink()
             failed = self._gone_since(before)
-            restore = self.restore
-            if restore is None:
+            if self.restore is None:
                 break
-            agreed, _ = self._try(lambda: restore(self.comm, failed))
+            agreed, _ = self._try(partial(self.restore, self.comm, failed))
             if agreed & DONE and agreed & WHOLE:
                 break
         before.Free()
@@ -94,15 +93,17 @@ class resilient:
             group.Free()
         return ranks
 
-    def _try(self, function: Callable[[], Result]) -> tuple[int, Any]:
-        """Call a function and return on what the ranks agree, and its result. Raises its own error, or StepError."""
-        flags, result, error = DONE | SOUND | WHOLE, None, None
+    def _try(self, function: Callable[[], Result]) -> tuple[int, Result | None]:
+        """Call a function; return the flags that the ranks agree on, and its result. Raises its error, or StepError."""
+        flags = DONE | SOUND | WHOLE
+        result: Result | None = None
+        error: Exception | None = None
         try:
             result = function()
         except (ProcFailedError, RevokedError):
             flags &= ~DONE
         except Exception as raised:
-            flags &= ~DONE if is_rank_failure(raised) else ~(DONE | SOUND)
+            flags &= ~DONE if is_rank_failure(raised, self.comm) else ~(DONE | SOUND)
             error = raised
         if not flags & DONE:
             self.comm.Revoke()  # ranks that still wait for this one go on
@@ -122,6 +123,6 @@ class resilient:
             try:
                 return self.comm.Agree(flags)
             except MPI.Exception as error:  # one has failed meanwhile: that error is the same on every rank
-                if not is_rank_failure(error):
+                if not is_rank_failure(error, self.comm):
                     raise
                 flags &= ~WHOLE

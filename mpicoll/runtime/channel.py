@@ -209,8 +209,7 @@ class Channel:
 
     def explain(self, operation: Operation, error: BaseException) -> BaseException:
         """Return the error that an operation ends with: where ranks have failed, one that says so."""
-        waits: list[str] = attempt("describing a call", operation.describe, [])
-        return self.explained(error, operation.call_id, operation.choice, waits)
+        return self.explained(error, operation.call_id, operation.choice, operation.describe)
 
     def operation_interrupted(self, operation: Operation, error: BaseException) -> None:
         """Keep the error by which this rank left a call that is still in flight."""
@@ -234,19 +233,23 @@ class Channel:
             watchdog.notify_error(self)
 
     def explained(
-        self, error: BaseException, call_id: CallId, choice: Choice, waits: Sequence[str] = ()
+        self, error: BaseException, call_id: CallId, choice: Choice, waits: Callable[[], Sequence[str]] = list
     ) -> BaseException:
         """Return the error to raise for one of MPI's: where ranks have failed, one that names them.
 
-        Then no call on this communicator completes on any rank any more. waits: what the call waited for.
+        Then no call on this communicator completes on any rank any more. waits returns what the call waited for.
         """
-        if isinstance(error, MpicollError) or not is_rank_failure(error):
+        if isinstance(error, MpicollError) or not is_rank_failure(error, self.comm):
             return error
         self.lose_ranks()
         how = choice.algorithm if choice.algorithm == NATIVE else f"{choice.algorithm}, {choice.engine} engine"
-        where = "".join(f", in {line.partition(', waits')[0]}" for line in waits[:1] if line.startswith("step"))
-        words = f"{call_id}, {how}{where}"
-        return attempt("explaining an error", lambda: self.rank_failure.explained(words, self.freed), error)
+
+        def explained() -> BaseException:
+            steps = [line.partition(", waits")[0] for line in waits() if line.startswith("step")]
+            where = f", in {steps[0]}" if steps else ""
+            return self.rank_failure.explained(f"{call_id}, {how}{where}", self.freed)
+
+        return attempt("explaining an error", explained, error)
 
     def lose_ranks(self) -> None:
         """Have all calls in flight end on all ranks, since a rank has failed or the program gives them up."""

@@ -1,4 +1,4 @@
-"""Whether this MPI goes on after a rank has failed (ULFM), and which errors of MPI mean that a rank has.
+"""Fault tolerance (ULFM): find out whether this run survives the failure of a rank, and which ranks failed.
 
 mpi4py has the methods for that on every MPI. Where the library has no such functions, or fault tolerance is off in this
 run, they are stand-ins: Shrink duplicates, and Get_failed finds no rank. So missing() examines the library and the run.
@@ -60,11 +60,18 @@ def _variable(library: ctypes.CDLL, name: bytes) -> bool | None:
         return None
 
 
-def is_rank_failure(error: BaseException) -> bool:
-    """Return whether MPI raised an error because a rank has failed, or a communicator was revoked for that."""
-    if not isinstance(error, MPI.Exception) or missing():  # MPIs without have one class for all of these
+def is_rank_failure(error: BaseException, comm: MPI.Intracomm) -> bool:
+    """Return whether MPI raised an error since a rank of a communicator has failed, or the communicator was revoked.
+
+    Open MPI's own collectives raise errors of other classes then, too.
+    """
+    if not isinstance(error, MPI.Exception) or missing():  # without fault tolerance the classes are those of others
         return False
-    return error.Get_error_class() in (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
+    kind = error.Get_error_class()
+    if kind in (MPI.ERR_OTHER, MPI.ERR_IN_STATUS, MPI.ERR_INTERN):
+        with suppress(MPI.Exception):  # of a communicator that is freed
+            return bool(failed_ranks(comm))
+    return kind in (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
 
 
 def failed_ranks(comm: MPI.Intracomm) -> list[int]:
@@ -78,7 +85,7 @@ def failed_ranks(comm: MPI.Intracomm) -> list[int]:
 
 
 class RankFailure:
-    """What this rank knows of ranks of a communicator that failed, and the errors by which it says so.
+    """The failure of ranks of a communicator, as far as this rank knows of it, and the errors that say so.
 
     A rank learns of a failure from a message to or from the rank that failed. Ranks that wait for other ones would
     never learn of it, since those have left the collective. So the first rank to learn of it revokes the private
@@ -126,6 +133,8 @@ class RankFailure:
 class Watching(Protocol):
     """A channel, some ranks of which may fail."""
 
+    comm: MPI.Intracomm
+
     def lose_ranks(self) -> None:
         """Revoke the private communicators."""
 
@@ -136,6 +145,6 @@ def noticing(channel: Watching) -> Iterator[None]:
     try:
         yield
     except MPI.Exception as error:
-        if not is_rank_failure(error):
+        if not is_rank_failure(error, channel.comm):
             raise
         channel.lose_ranks()

@@ -35,6 +35,7 @@ class Watched(Protocol):
     """A channel, as the watchdog needs it."""
 
     rank: int
+    comm: MPI.Intracomm
     settings: Settings
     peer_status: PeerStatus
     queue: Queue

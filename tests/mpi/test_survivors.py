@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.errors import FaultToleranceError
-from mpicoll.runtime.fault_tolerance import missing
+from mpicoll.runtime.fault_tolerance import is_rank_failure, missing
 
 CALLS = {
     "Shrink": (),
@@ -39,3 +39,32 @@ def test_what_would_only_seem_to_work_raises(comm, method):
 def test_looking_leaves_the_level_of_threads():
     """Open MPI takes the level that MPI_T_init_thread asks for as that of the process."""
     assert missing() and MPI.Query_thread() == LEVEL
+
+
+@pytest.mark.mpi(max_size=3)
+def test_steps_run_as_they_are(comm, caplog):
+    """A program that could survive elsewhere runs; rank 0 says that it does not survive here."""
+    steps = mpicoll.resilient(comm)
+    assert [record.args[0] for record in caplog.records] == [missing()] * (comm.rank == 0)
+
+    @steps
+    def step(comm, number, factor=1):
+        return comm.allreduce(number) * factor
+
+    assert type(steps.comm) is mpicoll.Comm and step.resilient is steps
+    assert step(2, factor=3) == 6 * comm.size
+    with pytest.raises(KeyError, match="of the program"):
+        steps.run(lambda comm: {}["of the program"])
+
+
+@pytest.mark.mpi(max_size=1)
+def test_surviving_may_be_required(comm):
+    with pytest.raises(FaultToleranceError, match="--with-ft ulfm"):
+        mpicoll.resilient(comm, required=True)
+
+
+@pytest.mark.mpi(max_size=1)
+def test_an_error_of_another_kind_is_no_failed_rank():
+    """MPIs without fault tolerance have one class for these errors and for others."""
+    for code in (MPI.ERR_PROC_FAILED, MPI.ERR_REVOKED, MPI.ERR_OTHER):
+        assert not is_rank_failure(MPI.Exception(code), comm)

@@ -20,6 +20,7 @@ CLASSES = {
 SAMPLES = {
     errors.UnknownAlgorithm: ("allreduce algorithm", "rinng", ("ring", "tree")),
     errors.MismatchError: ("root", (0, 0, 1)),
+    errors.ProcFailedError: ("Allreduce (call 7), ring", (2,)),
     errors.VerifyError: ("ring", 5, 2, 0, 3, "Recv(4, b1)", "{0,1}", "{0}"),
 }
 
@@ -88,3 +89,10 @@ def test_errors_need_no_mpi():
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "\n"
+
+
+def test_failed_ranks_are_named():
+    error = errors.ProcFailedError("Allreduce (call 7), ring", [2])
+    assert str(error).startswith("rank 2 has failed, which ended Allreduce (call 7), ring; ") and error.ranks == (2,)
+    assert str(errors.ProcFailedError("a call", [4, 0, 1])).startswith("ranks 0-1, 4 have failed, which ended a call")
+    assert str(errors.RevokedError("a call")).startswith("the communicator was revoked, which ended a call; ")

@@ -129,7 +129,7 @@ def refuse(channel: Channel, error: MpicollError, form: str, name: str) -> None:
     No form waits longer than it would have: that of a nonblocking call goes on in the background.
     """
     channel.fail(CallId(channel.sequence + 1, 0, name), error, was_made=False)
-    if channel.compares(channel.sequence + 1):
+    if channel.compares(channel.sequence + 1) and not channel.rank_failure.is_known:
         sequence = channel.next_sequence()
         operation = comparison(channel, {"sequence": sequence, "error": str(error)}, "a call with wrong arguments")
         if form == NONBLOCKING:

@@ -64,7 +64,7 @@ def test_surviving_may_be_required(comm):
 
 
 @pytest.mark.mpi(max_size=1)
-def test_an_error_of_another_kind_is_no_failed_rank():
+def test_an_error_of_another_kind_is_no_failed_rank(comm):
     """MPIs without fault tolerance have one class for these errors and for others."""
     for code in (MPI.ERR_PROC_FAILED, MPI.ERR_REVOKED, MPI.ERR_OTHER):
         assert not is_rank_failure(MPI.Exception(code), comm)

@@ -323,7 +323,8 @@ def test_a_damaged_file_is_compiled_anew(place, damage, caplog):
     path.write_bytes(damage(whole))
     assert compilations() == 1
     said = f"compiling {NAME} anew: {path} cannot be loaded: its checksum is wrong"
-    assert set(caplog.messages) == {said} and len(path.read_bytes()) == len(whole)
+    assert set(caplog.messages) == {said}
+    assert 0 <= len(path.read_bytes()) - len(whole) < 64  # names in it have numba's count of functions, which grows
 
 
 def test_where_there_is_no_linker_an_object_is_kept(place, monkeypatch):

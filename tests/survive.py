@@ -4,10 +4,11 @@
     python tests/survive.py --forms blocking --seed 2   # other victims, other moments
     python tests/survive.py --only allreduce --ranks 8
 
-One launch starts RANKS ranks and kills one of them after the other, until three are left, each in another call. The
-others make such calls until one raises. It passes where every rank left has raised ProcFailedError with the right ranks
-within SECONDS, and Shrink gives an mpicoll.Comm on which the same algorithm gives the right result. The last line is
-`N passed, N failed`; a table of what failed stands before it. Ends of programs are checked too: exit status and output.
+One launch starts RANKS ranks and kills one or two of them after the other, until few are left, each time in another
+call. The others make such calls until one raises. It passes where every rank left has raised ProcFailedError with the
+right ranks within SECONDS, and Shrink gives an mpicoll.Comm on which the same algorithm gives the right result. The
+last line is `N passed, N failed`; what failed stands before it, and the times from the kill to the errors and to the
+first right result. Ends of programs are checked too: exit status and output.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 HERE = Path(__file__).resolve()
@@ -40,14 +42,18 @@ METHODS = {
 
 
 class Cell(NamedTuple):
-    """One call in which a rank is killed; victim is a share of the ranks that are left, moment one of MOMENTS."""
+    """One call in which ranks are killed; victims are shares of the ranks that are left, moment one of MOMENTS."""
 
     collective: str
     algorithm: str
     form: str
     moment: str
-    victim: float
+    victims: list[float]
     delay: float        # seconds in its calls
+
+    def killed(self, size: int) -> list[int]:
+        """Return the ranks of the victims."""
+        return sorted({int(share * size) for share in self.victims})
 
 
 def cells(only: list[str], forms: list[str], seed: int) -> list[Cell]:
@@ -57,8 +63,8 @@ def cells(only: list[str], forms: list[str], seed: int) -> list[Cell]:
     draw = random.Random(seed)
     names = [(collective, name) for collective in METHODS if not only or collective in only
              for name in ("native", *mpicoll.list_algorithms()[collective])]
-    made = [Cell(*name, form, draw.choice(MOMENTS), draw.random(), draw.uniform(0, 0.01))
-            for form in forms for name in names]
+    made = [Cell(*name, form, draw.choice(MOMENTS), [draw.random() for _ in range(draw.choice((1, 1, 2)))],
+                 draw.uniform(0, 0.01)) for form in forms for name in names]
     draw.shuffle(made)
     return made
 
@@ -120,20 +126,20 @@ def caller(comm: Any, cell: Cell) -> tuple[Any, Any]:
     return start, check
 
 
-def play(comm: Any, cell: Cell) -> str:
-    """Kill a rank in such calls; return what is wrong on this rank. What a victim returns is not read."""
+def play(comm: Any, cell: Cell) -> tuple[str, float]:
+    """Kill ranks in such calls; return what is wrong on this rank, and the seconds until its error."""
     from mpi4py import MPI
 
     from mpicoll.errors import ProcFailedError
 
-    victim = int(cell.victim * comm.size)
+    victims = cell.killed(comm.size)
     with comm.using(**{cell.collective: cell.algorithm}):
         call, check = caller(comm, cell)
         for _ in range(3):
             call()
         check()
         MPI.Intracomm.Barrier(comm)
-        if comm.rank == victim:
+        if comm.rank in victims:
             if cell.moment == "in":
                 threading.Timer(cell.delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
             else:
@@ -147,11 +153,11 @@ def play(comm: Any, cell: Cell) -> str:
             except MPI.Exception as error:
                 took = time.monotonic() - began - cell.delay * (cell.moment == "in")
                 by_mpi = cell.form == "waitall" or (cell.algorithm == "native" and cell.form != "blocking")
-                named = isinstance(error, ProcFailedError) and error.ranks == (victim,)
+                named = isinstance(error, ProcFailedError) and {*error.ranks} <= {*victims} and bool(error.ranks)
                 if not (named or (by_mpi and error.Get_error_class() in (MPI.ERR_PROC_FAILED, MPI.ERR_IN_STATUS))):
-                    return f"{type(error).__name__}: {error}"
-                return "" if took < SECONDS else f"raised after {took:.1f} s"
-        return "raised nothing in 10 s"
+                    return f"{type(error).__name__}: {error}", took
+                return "" if took < SECONDS else f"raised after {took:.1f} s", took
+        return "raised nothing in 10 s", 10.0
 
 
 def survive(chosen: list[Cell]) -> None:
@@ -164,19 +170,21 @@ def survive(chosen: list[Cell]) -> None:
     comm = mpicoll.Comm(MPI.COMM_WORLD)
     for cell in chosen:
         size = comm.size
-        wrong = play(comm, cell)
+        wrong, took = play(comm, cell)
+        began = time.monotonic()
         comm = comm.Shrink()
-        if not (type(comm) is mpicoll.Comm and comm.size == size - 1):
+        if not (type(comm) is mpicoll.Comm and comm.size == size - len(cell.killed(size))):
             wrong = wrong or f"{type(comm).__name__} of {comm.size} ranks after {size}"
         again = cell.algorithm if serves(cell.collective, cell.algorithm, comm.size) else "auto"
         with comm.using(**{cell.collective: again}):
             call, check = caller(comm, cell._replace(form="blocking"))
             call()
             check()
-        every = comm.allgather(wrong)
+        every = comm.allgather((wrong, took, took + time.monotonic() - began))
         if comm.rank == 0:
-            told = [f"rank {rank}: {words}" for rank, words in enumerate(every) if words]
-            print(json.dumps([cell, size, told]), flush=True)
+            told = [f"rank {rank}: {words}" for rank, (words, _, _) in enumerate(every) if words]
+            raised, again = (max(row[column] for row in every) for column in (1, 2))
+            print(json.dumps([cell, size, told, raised, again]), flush=True)
     atexit._run_exitfuncs()
     os.write(1, f"end of {comm.rank}\n".encode())
     os._exit(0)     # Open MPI's MPI_Finalize waits for ever in one of four such runs, with mpi4py alone too
@@ -198,20 +206,22 @@ def launches(wanted: list[Cell], ranks: int) -> list[list[Cell]]:
     left = list(wanted)
     while left:
         run: list[Cell] = []
-        for p in range(ranks, LEAST, -1):
+        p = ranks
+        while p > LEAST + 1:
             fits = next((cell for cell in left if serves(cell.collective, cell.algorithm, p)), None)
             if fits is None:
                 break
             left.remove(fits)
             run.append(fits)
+            p -= len(fits.killed(p))
         if not run:
             raise SystemExit(f"no run of {ranks} ranks fits {left[0]}")
         runs.append(run)
     return runs
 
 
-def launch(run: list[Cell], ranks: int) -> tuple[list[str], list[Cell]]:
-    """Play a run in a launch of its own; return what is wrong, and the cells that passed."""
+def launch(run: list[Cell], ranks: int) -> tuple[list[str], list[tuple[float, float]]]:
+    """Play a run in a launch of its own; return what is wrong, and the times of the cells that passed."""
     import launcher
 
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file, tempfile.TemporaryFile() as output:
@@ -222,14 +232,15 @@ def launch(run: list[Cell], ranks: int) -> tuple[list[str], list[Cell]]:
         output.seek(0)
         lines = output.read().decode(errors="replace").splitlines()
     known = [json.loads(line) for line in lines if line.startswith("[[")]
-    passed = [Cell(*cell) for cell, _, told in known if not told]
-    wrong = [f"{' '.join(cell[:4])} on {size}: {'; '.join(told)}" for cell, size, told in known if told]
-    ends = sum(line.startswith("end of ") for line in lines)
+    passed = [(raised, again) for _, _, told, raised, again in known if not told]
+    wrong = [f"{' '.join(cell[:4])} on {size}: {'; '.join(told)}" for cell, size, told, _, _ in known if told]
+    ends, left = sum(line.startswith("end of ") for line in lines), ranks
+    for cell in run:
+        left -= len(cell.killed(left))
     if len(known) < len(run):
-        wrong.append(f"{' '.join(run[len(known)][:4])} on {ranks - len(known)}: no result, status {status}: "
-                     f"{' | '.join(lines[-12:])}")
-    elif ends != ranks - len(run) or any("Traceback" in line or "mpicoll:" in line for line in lines):
-        wrong.append(f"{ends} ranks of {ranks - len(run)} ended, status {status}: {' | '.join(lines)}")
+        wrong.append(f"{' '.join(run[len(known)][:4])}: no result, status {status}: {' | '.join(lines[-12:])}")
+    elif ends != left or any("Traceback" in line or "mpicoll:" in line for line in lines):
+        wrong.append(f"{ends} ranks of {left} ended, status {status}: {' | '.join(lines)}")
     return wrong, passed
 
 
@@ -246,13 +257,16 @@ def main() -> int:
     if given.play:
         survive([Cell(*cell) for cell in json.loads(Path(given.play).read_text())])
         return 0
-    failed, passed = [], 0
+    failed: list[str] = []
+    passed: list[tuple[float, float]] = []
     runs = launches(cells(given.only, given.forms, given.seed), given.ranks)[:given.most]
     for number, run in enumerate(runs, 1):
         wrong, right = launch(run, given.ranks)
-        passed, failed = passed + len(right), failed + wrong
+        passed, failed = passed + right, failed + wrong
         print(f"launch {number} of {len(runs)}: {len(right)} of {len(run)} passed", *wrong, sep="\n    ", flush=True)
-    print(f"{passed} passed, {len(failed)} failed")
+    for what, times in zip(("error on every rank", "first right result"), zip(*passed)):
+        print(f"from the kill to the {what}: median {median(times):.3f} s, most {max(times):.3f} s")
+    print(f"{len(passed)} passed, {len(failed)} failed")
     return 1 if failed else 0
 
 

@@ -221,7 +221,7 @@ class FaultToleranceError(MPIError, NotImplementedError):
 
 
 class ProcFailedError(MPIError):
-    """A call that cannot complete since ranks have failed: `ranks`, as far as this rank knows; `call` is in words."""
+    """A call cannot complete since ranks have failed: `ranks`, where this rank knows them; `call` is in words."""
 
     mpi_class = "ERR_PROC_FAILED"
 
@@ -230,8 +230,8 @@ class ProcFailedError(MPIError):
         super().__init__(call, self.ranks)
 
     def message(self) -> str:
-        who = f"rank{'s' * (len(self.ranks) > 1)} {spans(self.ranks)} {'have' if self.ranks[1:] else 'has'} failed"
-        return f"{who}, which ended {self.call}; {_SHRINK}"
+        who = f"rank{'s' * (len(self.ranks) > 1)} {spans(self.ranks)}" if self.ranks else "a rank not named by MPI"
+        return f"{who} {'have' if self.ranks[1:] else 'has'} failed, which ended {self.call}; {_SHRINK}"
 
 
 class RevokedError(MPIError):
@@ -247,7 +247,7 @@ class RevokedError(MPIError):
         return f"the communicator was revoked, which ended {self.call}; {_SHRINK}"
 
 
-_SHRINK = "nothing completes on it any more, and Shrink() makes one of the ranks that are left (docs/SURVIVING.md)"
+_SHRINK = "every further call on this communicator raises, and Shrink() makes one without them (docs/SURVIVING.md)"
 
 
 def join_mpi(mpi_exception: type[Exception]) -> None:

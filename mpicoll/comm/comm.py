@@ -192,7 +192,7 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
         """Check arguments, select, and plan; send no data. Raises MpicollError, and reports it to the other ranks."""
         invocation = Invocation(method, *arguments).snapshot()
         try:
-            channel.rank_failure.check()
+            channel.rank_failure.check(channel.freed)
             parsed = method.parse(channel, invocation.send, invocation.recv, invocation.root)
             if parsed is not None and parsed.unsettled:
                 check_mode.gather_recvcounts(channel, parsed, method.spelled(form))

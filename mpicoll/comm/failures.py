@@ -26,7 +26,12 @@ class Survivors(MPI.Intracomm):
     def Shrink(self) -> Any:
         """Return the ranks that have not failed, of the class that Split gives. Raises FaultToleranceError."""
         check("Shrink")
-        return self._part(super().Shrink())
+        comm = super().Shrink()
+        try:
+            return self._part(comm)
+        except MPI.Exception:
+            comm.Revoke()  # a rank has failed meanwhile, and others may wait for this one
+            raise
 
     def Ishrink(self) -> Any:
         """Return (the ranks that have not failed, the request it is complete with); a plain MPI.Intracomm.

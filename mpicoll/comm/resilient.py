@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial, wraps
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from mpi4py import MPI
 
 from ..errors import FaultToleranceError, ProcFailedError, RevokedError, StepError
-from ..runtime.fault_tolerance import failed_ranks, is_rank_failure, missing
+from ..runtime.fault_tolerance import is_rank_failure, missing
 from .comm import Comm
+from .lifetime import detach
 
 LOG = logging.getLogger("mpicoll")
-DONE, SOUND, WHOLE = 1, 2, 4  # a step that was completed, that raised no error of its own, and met no failed rank
+DONE, SOUND = 1, 2  # flags of a step on a rank: it was completed; it raised no error of its own
+MOST_IN_VAIN = 2  # recoveries in a row that found no failed rank: then the step cannot succeed
 Result = TypeVar("Result")
 Restore = Callable[[Comm, Sequence[int]], object]
+
+
+class Outcome(NamedTuple):
+    """The outcome of a step: the flags that the ranks agree on, and this rank's result and error."""
+
+    agreed: int
+    result: Any
+    error: BaseException | None
 
 
 class resilient:
@@ -26,26 +37,30 @@ class resilient:
         def step(comm, i):
             ...
 
-    Every rank calls step(i), and `step.resilient.comm` is the communicator in force. When a step ends, the ranks agree
-    on whether it was completed on each of them that is left. Where a rank has failed, they shrink the communicator and
-    call restore(comm, failed) with it and the ranks, of the first communicator, that have failed since the last time.
-    Then a step that was not completed everywhere runs again. So every rank returns from the same steps.
+    Making it is collective, since it duplicates the communicator. Every rank calls step(i). When a step ends, the ranks
+    agree on whether it was completed on each of them that is left. If it was, it returns on all. Otherwise they shrink
+    the communicator, call restore(comm, failed) with the ranks of the first communicator that have failed since the
+    last time, and run the step again. So every rank returns from the same steps. A failure that comes after a step was
+    completed is met in the next. `step.resilient.comm` is the current communicator.
 
     A step that raises an error of its own on a rank ends on all: there the error is raised, elsewhere StepError.
 
-    Where the MPI does not go on after a failure, steps run as they are; `required` raises FaultToleranceError instead.
-    The operations are those of ULFM (Bland et al., 2013).
+    Where the MPI does not survive a failure, steps run as they are, without agreement; with `required` the constructor
+    raises FaultToleranceError instead. The operations are those of ULFM (Bland et al., 2013).
     """
 
     def __init__(self, comm: MPI.Intracomm, restore: Restore | None = None, required: bool = False) -> None:
-        self.first: MPI.Intracomm = comm
-        self.comm = comm if isinstance(comm, Comm) else Comm(comm)
-        self.restore = restore
         self.survives = not missing()
         if not self.survives and required:
             raise FaultToleranceError(f"no step can run again after a rank has failed: {missing()}")
         if not self.survives and comm.rank == 0:
             LOG.warning("a rank that fails ends this program: %s", missing())
+        first = comm if isinstance(comm, Comm) else Comm(comm)
+        self.comm: Comm = first.Dup() if self.survives else first  # the program's own is never revoked
+        self.first = first.Get_group()
+        self.restore = restore
+        self.failed = set[int]()  # of which restore does not know yet, as ranks of the first communicator
+        self.in_vain = 0
 
     def __call__(self, step: Callable[..., Result]) -> Callable[..., Result]:
         """Return a function that runs a step by run()."""
@@ -60,69 +75,84 @@ class resilient:
     def run(self, step: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
         """Return step(comm, ...), run until it is completed on every rank that is left. Collective.
 
-        Raises StepError where another rank's step raised an error of its own.
+        Raises StepError where another rank's step raised an error of its own; and the error of a step that fails again
+        though no further rank has.
         """
         if not self.survives:
             return step(self.comm, *arguments, **named)
         while True:
-            agreed, result = self._try(lambda: step(self.comm, *arguments, **named))
-            if not (agreed & DONE and agreed & WHOLE):
-                self._recover()
-            if agreed & DONE:
-                return cast(Result, result)
+            if self.failed:
+                self._restore()
+            outcome = self._try(lambda: step(self.comm, *arguments, **named))
+            if outcome.agreed & DONE:
+                self.in_vain = 0
+                return cast(Result, outcome.result)
+            self._shrink()
+            self.in_vain = 0 if self.failed else self.in_vain + 1
+            if self.in_vain == MOST_IN_VAIN:
+                self.in_vain = 0
+                raise outcome.error or StepError("another rank's step fails though no further rank has")
 
-    def _recover(self) -> None:
-        """Shrink the communicator and restore, until that is done without another failure."""
-        before = self.comm.Get_group()
+    def _restore(self) -> None:
+        """Call restore until it is completed on every rank that is left."""
+        while self.restore is not None:
+            if self._try(partial(self.restore, self.comm, sorted(self.failed))).agreed & DONE:
+                break
+            self._shrink()
+        self.failed.clear()
+
+    def _shrink(self) -> None:
+        """Go on with a communicator of the ranks that are left."""
         while True:
-            self.comm = self.comm.Shrink()
-            failed = self._gone_since(before)
-            if self.restore is None:
+            smaller: Comm | None = None
+            try:
+                smaller = self.comm.Shrink()
+            except MPI.Exception as error:  # a rank has failed in it: not every rank need have met that
+                if not isinstance(error, (ProcFailedError, RevokedError)) and not is_rank_failure(error, self.comm):
+                    raise
+            if self._agree(DONE if smaller is not None else 0) & DONE and smaller is not None:
                 break
-            agreed, _ = self._try(partial(self.restore, self.comm, failed))
-            if agreed & DONE and agreed & WHOLE:
-                break
-        before.Free()
+        self._note_failed(self.comm, smaller)
+        with suppress(MPI.Exception):
+            detach(self.comm)
+        self.comm = smaller
 
-    def _gone_since(self, before: MPI.Group) -> list[int]:
-        """Return the ranks of a group that are not in the communicator any more, as ranks of the first one."""
-        now, first = self.comm.Get_group(), self.first.Get_group()
-        gone = MPI.Group.Difference(before, now)
-        ranks = sorted(MPI.Group.Translate_ranks(gone, None, first)) if gone.size else []
-        for group in (now, first, gone):
-            group.Free()
-        return ranks
+    def _note_failed(self, before: Comm, after: Comm) -> None:
+        """Add the ranks that are not there any more."""
+        groups = before.Get_group(), after.Get_group()
+        gone = MPI.Group.Difference(*groups)
+        if gone.size:
+            self.failed.update(MPI.Group.Translate_ranks(gone, None, self.first))
+        for group in (*groups, gone):
+            if group not in (MPI.GROUP_EMPTY, MPI.GROUP_NULL):
+                group.Free()
 
-    def _try(self, function: Callable[[], Result]) -> tuple[int, Result | None]:
-        """Call a function; return the flags that the ranks agree on, and its result. Raises its error, or StepError."""
-        flags = DONE | SOUND | WHOLE
-        result: Result | None = None
-        error: Exception | None = None
+    def _try(self, function: Callable[[], Any]) -> Outcome:
+        """Call a function, and agree on how it ended. Raises its own error, or StepError, on a new communicator."""
+        flags, result, error = DONE | SOUND, None, None
         try:
             result = function()
-        except (ProcFailedError, RevokedError):
-            flags &= ~DONE
-        except Exception as raised:
-            flags &= ~DONE if is_rank_failure(raised, self.comm) else ~(DONE | SOUND)
-            error = raised
+            self.comm._open().queue.drain()  # what it left in flight: other ranks may need this one for it
+        except (ProcFailedError, RevokedError) as failure:
+            flags, error = SOUND, failure
+        except BaseException as raised:  # Ctrl-C and sys.exit() too: the others would wait for this rank
+            flags, error = SOUND if is_rank_failure(raised, self.comm) else 0, raised
         if not flags & DONE:
-            self.comm.Revoke()  # ranks that still wait for this one go on
-        if failed_ranks(self.comm):
-            flags &= ~WHOLE
+            self.comm.Revoke()  # ranks that wait for this one in the step leave it
         agreed = self._agree(flags)
-        if agreed & SOUND:
-            return agreed, result
-        if error is not None:
+        if not agreed & SOUND:
+            self._shrink()
+            if error is None or flags & SOUND:
+                raise StepError("another rank raised an error of its own in this step")
             raise error
-        raise StepError("another rank raised an error in this step, which is printed or handled there")
+        return Outcome(agreed, result, error)
 
     def _agree(self, flags: int) -> int:
-        """Return the bits that all ranks which are left have set."""
+        """Return the flags that all ranks which are left have set."""
         while True:
             self.comm.Ack_failed()
             try:
                 return self.comm.Agree(flags)
-            except MPI.Exception as error:  # one has failed meanwhile: that error is the same on every rank
+            except MPI.Exception as error:  # a rank has failed meanwhile: this error is the same on every rank
                 if not is_rank_failure(error, self.comm):
                     raise
-                flags &= ~WHOLE

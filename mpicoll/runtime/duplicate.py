@@ -9,6 +9,7 @@ from typing import TypeVar
 from mpi4py import MPI
 
 from ..errors import CommError
+from .fault_tolerance import is_rank_failure
 
 Kind = TypeVar("Kind", bound=MPI.Intracomm)
 _NO_ROOM = (MPI.ERR_OTHER, MPI.ERR_NO_MEM, MPI.ERR_INTERN)  # MPICH's is the first
@@ -23,8 +24,8 @@ def without_attributes(comm: MPI.Intracomm) -> MPI.Intracomm:
     try:
         return MPI.Intracomm(MPI.Intracomm.Split(comm, 0, comm.rank))
     except MPI.Exception as error:
-        if error.Get_error_class() not in _NO_ROOM:
-            raise  # of ranks that failed, say
+        if error.Get_error_class() not in _NO_ROOM or is_rank_failure(error, comm):
+            raise
         raise CommError(
             "MPI makes no private communicator, which every Comm has beside the program's; MPICH has 2,048 of both "
             f"kinds at a time: Free those that are not needed. MPI says: {error.Get_error_string().splitlines()[-1]}"

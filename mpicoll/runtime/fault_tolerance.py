@@ -16,6 +16,7 @@ from typing import Protocol
 
 from mpi4py import MPI
 
+from ..engines.selftest import oneself
 from ..errors import ProcFailedError, RevokedError
 
 _FUNCTIONS = ("MPI_Comm_shrink", "MPIX_Comm_shrink")
@@ -63,14 +64,14 @@ def _variable(library: ctypes.CDLL, name: bytes) -> bool | None:
 def is_rank_failure(error: BaseException, comm: MPI.Intracomm) -> bool:
     """Return whether MPI raised an error since a rank of a communicator has failed, or the communicator was revoked.
 
-    Open MPI's own collectives raise errors of other classes then, too.
+    Open MPI's own collectives raise errors of other classes then, too, and so does Waitall.
     """
     if not isinstance(error, MPI.Exception) or missing():  # without fault tolerance the classes are those of others
         return False
     kind = error.Get_error_class()
     if kind in (MPI.ERR_OTHER, MPI.ERR_IN_STATUS, MPI.ERR_INTERN):
         with suppress(MPI.Exception):  # of a communicator that is freed
-            return bool(failed_ranks(comm))
+            return MPI.Intracomm.Is_revoked(comm) or bool(failed_ranks(comm))
     return kind in (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
 
 
@@ -95,7 +96,7 @@ class RankFailure:
     def __init__(self, private: MPI.Intracomm, user_handle: int) -> None:
         self.private, self.user_handle = private, user_handle
         self.is_known = False
-        self.error: ProcFailedError | RevokedError | None = None  # of the first call that failed here
+        self.call = ""  # the first call that a failure ended here, in words
 
     def revoke(self, communicators: Iterable[MPI.Intracomm]) -> None:
         """Revoke the private communicators, once."""
@@ -111,23 +112,34 @@ class RankFailure:
 
         Another rank may have known of them first. Then this waits until MPI has told this one.
         """
-        until, failed = time.monotonic() + DETECTION, failed_ranks(self.private)
-        is_revoked = not is_freed and MPI.Intracomm.fromhandle(self.user_handle).Is_revoked()
-        while not failed and not is_revoked and time.monotonic() < until:
-            with suppress(MPI.Exception):
-                MPI.COMM_WORLD.Iprobe(MPI.ANY_SOURCE)  # MPI progresses in it
-            time.sleep(1e-3)
+        self.call = self.call or call
+        until = time.monotonic() + DETECTION
+        while True:
             failed = failed_ranks(self.private)
-        error = ProcFailedError(call, failed) if failed else RevokedError(call)
-        self.error = self.error or error
-        return error
+            if failed:
+                return ProcFailedError(call, failed)
+            if not is_freed and MPI.Intracomm.fromhandle(self.user_handle).Is_revoked():
+                return RevokedError(call)
+            if time.monotonic() > until:
+                return ProcFailedError(call, ())
+            _progress()
+            time.sleep(1e-3)
 
-    def check(self) -> None:
-        """Raise the first call's error again: no other call can complete."""
-        if isinstance(self.error, ProcFailedError):
-            raise ProcFailedError(self.error.call, self.error.ranks)
-        if self.error is not None:
-            raise RevokedError(self.error.call)
+    def check(self, is_freed: bool) -> None:
+        """Raise an error if a failure has ended a call: no other call can complete."""
+        if self.call:
+            raise self.explained(self.call, is_freed)
+
+
+@cache
+def _itself() -> MPI.Intracomm:
+    return oneself()
+
+
+def _progress() -> None:
+    """Have MPI progress, which is how it learns of failures; on no communicator that is revoked."""
+    with suppress(MPI.Exception):
+        _itself().Iprobe()
 
 
 class Watching(Protocol):

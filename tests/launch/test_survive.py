@@ -12,28 +12,75 @@ import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
 PROGRAMS = re.findall(r"```python\n(.*?)```", (TESTS.parent / "docs" / "SURVIVING.md").read_text(), re.DOTALL)
-END = "\nimport atexit; atexit._run_exitfuncs(); os._exit(0)     # see the page\n"
+END = "\nimport atexit; atexit._run_exitfuncs(); os._exit(0)     # MPI_Finalize may not end, says the page\n"
 pytestmark = pytest.mark.skipif(launcher.flavour() != "openmpi", reason="group: needs Open MPI")
-MISUSE = """
+# Ranks are killed as KILLS says: {rank: (step, "before" or "after" its call)} or {rank: ("restore",)}.
+FAULTS = """
+import os, signal, sys
+import numpy as np
+from mpi4py import MPI
+import mpicoll
+
+world, kills, told, done = MPI.COMM_WORLD, KILLS, [], []
+
+def die_at(*moment):
+    if kills.get(world.rank) == moment:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def restore(comm, failed):
+    told.append(failed)
+    die_at("restore")
+    comm.Barrier()
+
+@mpicoll.resilient(world, restore)
+def step(comm, number):
+    die_at(number, "before")
+    total = np.zeros(20_000)
+    comm.Allreduce(np.ones(20_000), total)
+    assert (total == comm.size).all()
+    die_at(number, "after")
+    return comm.size
+
+for number in range(8):
+    done.append(step(number))
+print(world.rank, done, told, flush=True)
+"""
+ERRORS = """
 import os, sys
 from mpi4py import MPI
 import mpicoll
 
 world = MPI.COMM_WORLD
+asked = []
 
-@mpicoll.resilient(world)
-def step(comm, number):
+@mpicoll.resilient(world, lambda comm, failed: asked.append(failed))
+def step(comm, error):
     comm.Barrier()
-    if number == 2 and comm.rank == 1:
-        raise KeyError("of the program")
-    comm.Barrier()
-    return number
+    if error is not None and comm.rank == 1:
+        raise error
+    MPI.Request.Waitall([comm.Ibarrier(), comm.Ibarrier()])
+    return comm.size
 
-assert step(1) == 1
+for error in (None, KeyError("of the program"), None, SystemExit(3), KeyboardInterrupt(), None):
+    try:
+        result = step(error)
+    except BaseException as raised:
+        result = type(raised).__name__
+    print(world.rank, result, flush=True)
+assert not asked, asked
+MPI.COMM_WORLD.Barrier()        # the program's own is not revoked
+"""
+STALE = """
+import os
+from mpi4py import MPI
+import mpicoll
+
+stale = mpicoll.Comm(MPI.COMM_WORLD.Dup())
+stale.Revoke()
 try:
-    step(2)
-except (KeyError, mpicoll.errors.StepError) as error:
-    print(world.rank, type(error).__name__, flush=True)
+    mpicoll.resilient(MPI.COMM_WORLD).run(lambda comm: stale.Barrier())
+except mpicoll.errors.RevokedError:
+    print("given up", flush=True)
 """
 
 
@@ -71,9 +118,29 @@ def test_training_goes_on(tmp_path):
     assert said.count("trained on 3 ranks") == 3, said
 
 
+@pytest.mark.parametrize(("kills", "ends"), [
+    ({2: (3, "before")}, dict.fromkeys((0, 1, 3), ([4] * 3 + [3] * 5, [[2]]))),
+    ({1: (2, "after"), 3: (5, "before")}, dict.fromkeys((0, 2))),
+    ({2: (3, "before"), 0: ("restore",)}, dict.fromkeys((1, 3), ([4] * 3 + [2] * 5, [[2], [0, 2]]))),
+])  # fmt: skip
+def test_every_rank_returns_from_the_same_steps(kills, ends, tmp_path):
+    said = run(FAULTS.replace("KILLS", repr(kills)), tmp_path).strip().splitlines()
+    rows = {int(rank): rest for rank, _, rest in (line.partition(" ") for line in sorted(said))}
+    assert rows.keys() == ends.keys() and len(set(rows.values())) == 1, said
+    expected = next(iter(ends.values()))
+    assert expected is None or next(iter(rows.values())) == f"{expected[0]} {expected[1]}", said
+
+
 def test_an_error_of_a_step_ends_it_on_every_rank(tmp_path):
-    said = run(MISUSE, tmp_path)
-    assert sorted(said.split("\n"))[1:] == ["0 StepError", "1 KeyError", "2 StepError", "3 StepError"], said
+    said = run(ERRORS, tmp_path, ranks=3).splitlines()
+    others = ["3", "StepError", "3", "StepError", "StepError", "3"]
+    own = ["3", "KeyError", "3", "SystemExit", "KeyboardInterrupt", "3"]
+    for rank, expected in enumerate((others, own, others)):
+        assert [line[2:] for line in said if line.startswith(f"{rank} ")] == expected, said
+
+
+def test_a_step_that_fails_without_a_failed_rank_is_given_up(tmp_path):
+    assert run(STALE, tmp_path).count("given up") == 4
 
 
 def test_the_page_is_read_whole():

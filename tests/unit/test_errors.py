@@ -95,4 +95,5 @@ def test_failed_ranks_are_named():
     error = errors.ProcFailedError("Allreduce (call 7), ring", [2])
     assert str(error).startswith("rank 2 has failed, which ended Allreduce (call 7), ring; ") and error.ranks == (2,)
     assert str(errors.ProcFailedError("a call", [4, 0, 1])).startswith("ranks 0-1, 4 have failed, which ended a call")
+    assert str(errors.ProcFailedError("a call", ())).startswith("a rank not named by MPI has failed, which ended")
     assert str(errors.RevokedError("a call")).startswith("the communicator was revoked, which ended a call; ")

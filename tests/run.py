@@ -90,9 +90,9 @@ class Launch:
         options += ["--sample-seed", str(seed)]
         if self.fraction < 1:
             options += ["--sample", str(self.fraction), *["--sample-each"] * self.quick]
-        if self.suite not in ON_RANKS:  # those of a group (tests/conftest.py) after each other
+        if self.suite not in ON_RANKS:
             options += ["--numprocesses", "auto"]
-        if self.suite == "launch":      # for thousands of short tests it takes a quarter longer than the default
+        if self.suite == "launch":      # those of a group (tests/conftest.py) in one process; slow for many short tests
             options += ["--dist", "loadgroup"]
         if self.quick:
             options.append("--quick")

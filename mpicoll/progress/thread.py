@@ -142,7 +142,7 @@ class ProgressThread:
         self.control[WAITERS] = len(self.waiters)
         if self.queues and not self.waiters:  # what is left is the threads' again
             self.wake_sleeping_driver()
-            if not self.asleep:
+            if not self.asleep or self._is_needed():  # what this thread waited in may have ended another plan
                 self.wake.set()
 
     def wake_sleeping_driver(self) -> None:

@@ -110,6 +110,19 @@ def test_the_thread_leaves_queues_to_a_thread_that_waits(thread):
     assert channel.done.wait(LIMIT)
 
 
+def test_a_waiter_wakes_the_sleeping_thread_for_a_plan_that_it_has_ended(thread):
+    """A thread that waits for one plan ends others in compiled code, while the thread sleeps since all were driven."""
+    channel = Channel(1, is_driven=True)
+    thread.watch(channel)
+    until = time.monotonic() + LIMIT
+    while not thread.asleep and time.monotonic() < until:
+        time.sleep(1e-3)
+    thread.add_waiter()
+    channel.is_driven = False       # it has ended
+    thread.remove_waiter()
+    assert channel.done.wait(LIMIT)
+
+
 # -- plans that compiled code advances
 
 

@@ -32,7 +32,7 @@ class Channel:
         return bool(self.in_flight) and not self.is_driven
 
     def poll(self):
-        if self.in_flight:
+        if self.in_flight and not self.is_driven:
             self.in_flight.pop()
         if not self.in_flight:
             self.done.set()

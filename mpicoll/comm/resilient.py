@@ -102,7 +102,7 @@ class resilient:
         self.failed.clear()
 
     def _shrink(self) -> None:
-        """Go on with a communicator of the ranks that are left."""
+        """Replace the communicator by one of the ranks that are left."""
         while True:
             smaller: Comm | None = None
             try:

@@ -129,7 +129,8 @@ class resilient:
 
     def _try(self, function: Callable[[], Any]) -> Outcome:
         """Call a function, and agree on how it ended. Raises its own error, or StepError, on a new communicator."""
-        flags, result, error = DONE | SOUND, None, None
+        flags, result = DONE | SOUND, None
+        error: BaseException | None = None
         try:
             result = function()
             self.comm._open().queue.drain()  # what it left in flight: other ranks may need this one for it

@@ -439,6 +439,24 @@ MUTATIONS = [
         "unit/test_progress.py",
     ),
     Mutation(
+        "mpicoll/progress/thread.py",
+        "if not self.asleep or self._is_needed():  # what",
+        "if not self.asleep:  # what",
+        "unit/test_progress.py",
+    ),
+    Mutation(
+        "mpicoll/runtime/fault_tolerance.py",
+        "if not isinstance(error, MPI.Exception) or missing():",
+        "if not isinstance(error, MPI.Exception):",
+        "mpi/test_survivors.py",
+    ),
+    Mutation(
+        "mpicoll/proofs/check_schedule.py",
+        "blocks + codes * schedule.code_share",
+        "blocks + codes",
+        "unit/test_algorithms.py",
+    ),
+    Mutation(
         "mpicoll/runtime/peer_status.py",
         "return not self.pending and not self.sent_unasked",
         "return True",

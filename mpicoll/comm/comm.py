@@ -46,10 +46,13 @@ def _calling_errhandler(method: Any) -> Any:
                 raise
             name = next((part.name for part in arguments if isinstance(part, Method)), method.__name__)
             explained = channel.explained(error, CallId(channel.sequence, 0, name), native_choice(name, ""))
-            channel.call_errhandler(cast(MPI.Exception, explained))
-            if explained is error:
-                raise
-            raise explained from error
+            try:
+                channel.call_errhandler(cast(MPI.Exception, explained))
+                if explained is not error:
+                    raise explained from error
+            finally:
+                del explained  # its traceback holds this frame, and so the arguments
+            raise
 
     return calling
 

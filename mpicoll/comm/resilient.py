@@ -91,7 +91,10 @@ class resilient:
             self.in_vain = 0 if self.failed else self.in_vain + 1
             if self.in_vain == MOST_IN_VAIN:
                 self.in_vain = 0
-                raise outcome.error or StepError("another rank's step fails though no further rank has")
+                try:
+                    raise outcome.error or StepError("another rank's step fails though no further rank has")
+                finally:
+                    del outcome  # as in _try
 
     def _restore(self) -> None:
         """Call restore until it is completed on every rank that is left."""
@@ -143,9 +146,12 @@ class resilient:
         agreed = self._agree(flags)
         if not agreed & SOUND:
             self._shrink()
-            if error is None or flags & SOUND:
-                raise StepError("another rank raised an error of its own in this step")
-            raise error
+            try:
+                if error is None or flags & SOUND:
+                    raise StepError("another rank raised an error of its own in this step")
+                raise error
+            finally:
+                del error  # its traceback holds this frame, and so the step's arguments
         return Outcome(agreed, result, error)
 
     def _agree(self, flags: int) -> int:

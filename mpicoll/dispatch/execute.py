@@ -52,9 +52,12 @@ def run(channel: Channel, comm: MPI.Intracomm, call: Call) -> None:
         call_id = CallId(under_way.sequence, 0, under_way.name)
         explained = channel.explained(error, call_id, call.prepared.choice, running.describe)
         channel.fail(call_id, explained)
-        if explained is error:
-            raise
-        raise explained from error
+        try:
+            if explained is not error:
+                raise explained from error
+        finally:
+            del explained  # its traceback holds this frame, and so the call
+        raise
     if done:
         try:
             under_way.finish()

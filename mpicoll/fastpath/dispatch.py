@@ -192,7 +192,10 @@ class CompiledFastPath:
             call_id = CallId(sequence, 0, method.spelled(form))
             explained = self.channel.explained(kind.execution.error(-outcome), call_id, kind.choice)
             self.channel.fail(call_id, explained)
-            raise explained
+            try:
+                raise explained
+            finally:
+                del explained  # its traceback holds this frame
         return True, self._operation(at, kind, row, form)
 
     def _operation(self, at: int, kind: Kind, row: np.ndarray, form: str) -> Operation:

@@ -63,7 +63,6 @@ def test_surviving_may_be_required(comm):
         mpicoll.resilient(comm, required=True)
 
 
-@pytest.mark.mpi(max_size=1)
 def test_an_error_of_another_kind_is_no_failed_rank(comm):
     """MPIs without fault tolerance have one class for these errors and for others."""
     for code in (MPI.ERR_PROC_FAILED, MPI.ERR_REVOKED, MPI.ERR_OTHER):

@@ -106,7 +106,7 @@ $(VENV_apps)/.installed: setup.cfg $(wildcard tests/apps/requirements*.txt)
 	$(call install,$(VENV_apps)) --no-deps -e .
 	@touch $@
 
-test-survive: env  ## MPI=openmpi: a rank is killed in every algorithm and form, and the others go on: 6 minutes
+test-survive: env  ## MPI=openmpi: a rank is killed in every algorithm and form, and the others continue: 7 minutes
 	$(PY) tests/survive.py $(SURVIVE_ARGS)
 
 soak: env  ## random programs of collectives on 1 to 8 ranks for SOAK_MINUTES (60); says what was played, and failed

@@ -1,14 +1,15 @@
-"""Kills ranks while they are in collectives, and checks that all others learn of it and go on: Open MPI with ULFM.
+"""Kills ranks while they are in collectives, and checks that all others raise and continue: Open MPI with ULFM.
 
     python tests/survive.py                             # every algorithm in every form; victims and moments vary
     python tests/survive.py --forms blocking --seed 2   # other victims, other moments
     python tests/survive.py --only allreduce --ranks 8
 
-One launch starts RANKS ranks and kills one or two of them after the other, until few are left, each time in another
-call. The others make such calls until one raises. It passes where every rank left has raised ProcFailedError with the
-right ranks within SECONDS, and Shrink gives an mpicoll.Comm on which the same algorithm gives the right result. The
-last line is `N passed, N failed`; what failed stands before it, and the times from the kill to the errors and to the
-first right result. So are ends of programs: every rank left has to come to its end, without a traceback.
+One launch starts RANKS ranks. Again and again one or two of them kill themselves, each time around another call, until
+few are left. The other ranks repeat the call until it raises. A call passes if every rank that is left raises
+ProcFailedError within SECONDS, naming none but killed ranks, and if Shrink returns an mpicoll.Comm on which the same
+algorithm gives the right result. Where MPI itself completes the requests, an error of MPI's passes. Every rank that is
+left must reach its end without a traceback. The last lines are the times from the kill to the errors and to the first
+right result, and `N passed, N failed`.
 """
 
 from __future__ import annotations
@@ -23,22 +24,25 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from mpicoll.benchmarks.cases.case import Case
+from mpicoll.benchmarks.cases.forms import FORMS, NONBLOCKING
+from mpicoll.benchmarks.cases.lossy import is_lossy
+from mpicoll.benchmarks.cases.patterns import Shape
+from mpicoll.schedules.collectives import base_collective
+from mpicoll.schedules.registry import find, list_algorithms
+
 HERE = Path(__file__).resolve()
 RANKS, LEAST = 12, 3
 SECONDS = 2.0           # from the kill to the error on every rank that is left
-COUNT = 3000            # float32 elements of a block
+NBYTES = 12_000         # of a call, as benchmarks mean it
 LIMIT = 60              # seconds of a launch
-FORMS = ("blocking", "nonblocking", "waitall", "persistent")
-MOMENTS = ("before", "in", "computing")     # of the victim: it does not come; in its calls; while the others compute
-METHODS = {
-    "barrier": "Barrier", "bcast": "Bcast", "scatter": "Scatter", "gather": "Gather", "allgather": "Allgather",
-    "reduce": "Reduce", "reduce_scatter": "Reduce_scatter_block", "allreduce": "Allreduce", "scan": "Scan",
-    "exscan": "Exscan", "alltoall": "Alltoall",
-}
+WAITALL = "waitall"     # of two nonblocking calls, by MPI
+MOMENTS = ("before", "in", "computing")     # the victim dies: before the call; in its calls; while the others compute
 
 
 class Cell(NamedTuple):
@@ -58,11 +62,10 @@ class Cell(NamedTuple):
 
 def cells(only: list[str], forms: list[str], seed: int) -> list[Cell]:
     """Every algorithm in every form, in an order that mixes collectives."""
-    import mpicoll
-
     draw = random.Random(seed)
-    names = [(collective, name) for collective in METHODS if not only or collective in only
-             for name in ("native", *mpicoll.list_algorithms()[collective])]
+    names = [(collective, name) for collective, algorithms in list_algorithms().items()
+             if base_collective(collective) == collective and (not only or collective in only)
+             for name in ("native", *algorithms)]
     made = [Cell(*name, form, draw.choice(MOMENTS), [draw.random() for _ in range(draw.choice((1, 1, 2)))],
                  draw.uniform(0, 0.01)) for form in forms for name in names]
     draw.shuffle(made)
@@ -72,58 +75,22 @@ def cells(only: list[str], forms: list[str], seed: int) -> list[Cell]:
 # -- on every rank ------------------------------------------------------------------------------------------------
 
 
-def arguments(comm: Any, collective: str) -> tuple[list[Any], Any]:
-    """Return the arrays of a call in the order of its arguments, and the right result; None where there is none."""
-    import numpy as np
-
-    def block(*shape: int, fill: float = 1.0) -> Any:
-        return np.full((*shape, COUNT), fill, np.float32)
-
-    p, rank = comm.size, comm.rank
-    if collective == "barrier":
-        return [], None
-    if collective == "bcast":
-        return [block(fill=7.0 if rank == 0 else 0.0)], block(fill=7.0)
-    many = np.repeat(np.arange(p, dtype=np.float32), COUNT).reshape(p, COUNT)
-    if collective == "scatter":
-        return [many if rank == 0 else None, block(fill=0.0)], block(fill=rank)
-    if collective in ("gather", "allgather"):
-        here = collective == "allgather" or rank == 0
-        return [block(fill=rank), np.zeros_like(many) if here else None], many if here else None
-    if collective == "alltoall":
-        return [many, np.zeros_like(many)], np.full_like(many, rank)
-    if collective == "reduce_scatter":
-        return [block(p), block(fill=0.0)], block(fill=p)
-    sums = {"reduce": p if rank == 0 else None, "allreduce": p, "scan": rank + 1, "exscan": rank if rank else None}
-    right = sums[collective]
-    wanted = rank == 0 or collective != "reduce"
-    return [block(), block(fill=0.0) if wanted else None], None if right is None else block(fill=right)
-
-
-def caller(comm: Any, cell: Cell) -> tuple[Any, Any]:
-    """Return a function that makes the call once and waits for it, and one that checks the last result."""
+def calls(comm: Any, cell: Cell) -> tuple[Callable[[], Any], Case]:
+    """Return a function that makes the call once and waits for it, and the case that knows its right result."""
     from mpi4py import MPI
 
-    method, (arrays, right) = METHODS[cell.collective], arguments(comm, cell.collective)
-    nonblocking = getattr(comm, f"I{method.lower()}")
+    form = NONBLOCKING if cell.form == WAITALL else cell.form
+    shape = Shape(cell.collective, "float32", form=form)
+    both = [Case(shape, NBYTES, comm.rank, comm.size) for _ in range(2 if cell.form == WAITALL else 1)]
+    operations = [FORMS[form].bound(comm, cell.collective, case.arguments(MPI))[0] for case in both]
+    if cell.form == WAITALL:
+        return lambda: MPI.Request.Waitall([operation.start() for operation in operations]), both[0]
+    return operations[0].call, both[0]
 
-    def check() -> None:
-        assert right is None or (arrays[-1] == right).all(), (cell, comm.rank)
 
-    if cell.form == "blocking":
-        return lambda: getattr(comm, method)(*arrays), check
-    if cell.form == "nonblocking":
-        return lambda: nonblocking(*arrays).Wait(), check
-    if cell.form == "waitall":
-        others = arguments(comm, cell.collective)[0]
-        return lambda: MPI.Request.Waitall([nonblocking(*arrays), nonblocking(*others)]), check
-    request = getattr(comm, f"{method}_init")(*arrays)
-
-    def start() -> None:
-        request.Start()
-        request.Wait()
-
-    return start, check
+def check(case: Case, cell: Cell, comm: Any) -> None:
+    """Check the last result, where the algorithm sends all digits."""
+    assert case.is_right() or is_lossy(cell.collective, cell.algorithm, comm.size), (cell, comm.rank)
 
 
 def play(comm: Any, cell: Cell) -> tuple[str, float]:
@@ -134,10 +101,10 @@ def play(comm: Any, cell: Cell) -> tuple[str, float]:
 
     victims = cell.killed(comm.size)
     with comm.using(**{cell.collective: cell.algorithm}):
-        call, check = caller(comm, cell)
+        call, case = calls(comm, cell)
         for _ in range(3):
             call()
-        check()
+        check(case, cell, comm)
         MPI.Intracomm.Barrier(comm)
         if comm.rank in victims:
             if cell.moment == "in":
@@ -152,7 +119,7 @@ def play(comm: Any, cell: Cell) -> tuple[str, float]:
                 call()
             except MPI.Exception as error:
                 took = time.monotonic() - began - cell.delay * (cell.moment == "in")
-                by_mpi = cell.form == "waitall" or (cell.algorithm == "native" and cell.form != "blocking")
+                by_mpi = cell.form == WAITALL or (cell.algorithm == "native" and cell.form != "blocking")
                 named = isinstance(error, ProcFailedError) and {*error.ranks} <= {*victims} and bool(error.ranks)
                 if not (named or (by_mpi and error.Get_error_class() in (MPI.ERR_PROC_FAILED, MPI.ERR_IN_STATUS))):
                     return f"{type(error).__name__}: {error}", took
@@ -175,16 +142,16 @@ def survive(chosen: list[Cell]) -> None:
         comm = comm.Shrink()
         if not (type(comm) is mpicoll.Comm and comm.size == size - len(cell.killed(size))):
             wrong = wrong or f"{type(comm).__name__} of {comm.size} ranks after {size}"
-        again = cell.algorithm if serves(cell.collective, cell.algorithm, comm.size) else "auto"
-        with comm.using(**{cell.collective: again}):
-            call, check = caller(comm, cell._replace(form="blocking"))
+        algorithm = cell.algorithm if serves(cell.collective, cell.algorithm, comm.size) else "auto"
+        with comm.using(**{cell.collective: algorithm}):
+            call, case = calls(comm, cell._replace(form="blocking"))
             call()
-            check()
+            check(case, cell, comm)
         every = comm.allgather((wrong, took, took + time.monotonic() - began))
         if comm.rank == 0:
             told = [f"rank {rank}: {words}" for rank, (words, _, _) in enumerate(every) if words]
-            raised, again = (max(row[column] for row in every) for column in (1, 2))
-            print(json.dumps([cell, size, told, raised, again]), flush=True)
+            raised, recovered = (max(row[column] for row in every) for column in (1, 2))
+            print(json.dumps([cell, size, told, raised, recovered]), flush=True)
     atexit._run_exitfuncs()
     os.write(1, f"end of {comm.rank}\n".encode())
     os._exit(0)     # Open MPI's MPI_Finalize waits for ever in one of four such runs, with mpi4py alone too
@@ -192,8 +159,6 @@ def survive(chosen: list[Cell]) -> None:
 
 def serves(collective: str, algorithm: str, p: int) -> bool:
     """Return whether an algorithm is for so many ranks."""
-    from mpicoll.schedules.registry import find
-
     return algorithm == "native" or find(collective, algorithm).serves(p)
 
 
@@ -232,7 +197,7 @@ def launch(run: list[Cell], ranks: int) -> tuple[list[str], list[tuple[float, fl
         output.seek(0)
         lines = output.read().decode(errors="replace").splitlines()
     known = [json.loads(line) for line in lines if line.startswith("[[")]
-    passed = [(raised, again) for _, _, told, raised, again in known if not told]
+    passed = [(raised, recovered) for _, _, told, raised, recovered in known if not told]
     wrong = [f"{' '.join(cell[:4])} on {size}: {'; '.join(told)}" for cell, size, told, _, _ in known if told]
     ends, left = sum(line.startswith("end of ") for line in lines), ranks
     for cell in run:
@@ -248,7 +213,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
     add("--only", type=lambda text: text.split(","), default=[], metavar="COLLECTIVE,…")
-    add("--forms", type=lambda text: text.split(","), default=list(FORMS), metavar="FORM,…")
+    add("--forms", type=lambda text: text.split(","), default=[*FORMS, WAITALL], metavar="FORM,…")
     add("--ranks", type=int, default=RANKS, help="ranks of a launch (default: %(default)s)")
     add("--most", type=int, help="so many launches at most")
     add("--seed", type=int, default=0)

@@ -42,16 +42,10 @@ def _calling_errhandler(method: Any) -> Any:
             return method(self, *arguments)
         except MPI.Exception as error:
             channel = self._channel
-            if channel is None:
-                raise
-            name = next((part.name for part in arguments if isinstance(part, Method)), method.__name__)
-            explained = channel.explained(error, CallId(channel.sequence, 0, name), native_choice(name, ""))
-            try:
-                channel.call_errhandler(cast(MPI.Exception, explained))
-                if explained is not error:
-                    raise explained from error
-            finally:
-                del explained  # its traceback holds this frame, and so the arguments
+            if channel is not None:
+                channel.call_errhandler(error)
+                name = next((part.name for part in arguments if isinstance(part, Method)), method.__name__)
+                channel.raise_if_ranks_failed(error, CallId(channel.sequence, 0, name), native_choice(name, ""))
             raise
 
     return calling
@@ -195,7 +189,7 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
         """Check arguments, select, and plan; send no data. Raises MpicollError, and reports it to the other ranks."""
         invocation = Invocation(method, *arguments).snapshot()
         try:
-            channel.rank_failure.check(channel.freed)
+            channel.rank_failure.check()
             parsed = method.parse(channel, invocation.send, invocation.recv, invocation.root)
             if parsed is not None and parsed.unsettled:
                 check_mode.gather_recvcounts(channel, parsed, method.spelled(form))

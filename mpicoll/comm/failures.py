@@ -67,7 +67,7 @@ class Survivors(MPI.Intracomm):
         super().Revoke()
         channel = self._channel
         if channel is not None and not channel.queue.closed:
-            channel.lose_ranks()  # so that collectives in flight fail, too
+            channel.rank_failure.revoke()  # so that collectives in flight fail, too
 
     def Is_revoked(self) -> bool:
         """Return whether the communicator was revoked. Raises FaultToleranceError."""

@@ -86,7 +86,7 @@ class Prequest(CollectiveRequest, MPI.Prequest):
             raise RequestError("the request is under way; wait for it before it is started again")
         if self._channel.freed:
             raise CommError("the communicator of this request was freed")
-        self._channel.rank_failure.check(self._channel.freed)
+        self._channel.rank_failure.check()
         if persistent.update_kernels():
             self._use_fast_start(persistent)
         return persistent.next_start()

@@ -17,7 +17,7 @@ from .lifetime import detach
 
 LOG = logging.getLogger("mpicoll")
 DONE, SOUND = 1, 2  # flags of a step on a rank: it was completed; it raised no error of its own
-MOST_IN_VAIN = 2  # recoveries in a row that found no failed rank: then the step cannot succeed
+MAX_IDLE_RECOVERIES = 2  # recoveries in a row that found no failed rank: the step would fail for ever
 Result = TypeVar("Result")
 Restore = Callable[[Comm, Sequence[int]], object]
 
@@ -60,7 +60,7 @@ class resilient:
         self.first = first.Get_group()
         self.restore = restore
         self.failed = set[int]()  # of which restore does not know yet, as ranks of the first communicator
-        self.in_vain = 0
+        self.idle_recoveries = 0
 
     def __call__(self, step: Callable[..., Result]) -> Callable[..., Result]:
         """Return a function that runs a step by run()."""
@@ -85,12 +85,12 @@ class resilient:
                 self._restore()
             outcome = self._try(lambda: step(self.comm, *arguments, **named))
             if outcome.agreed & DONE:
-                self.in_vain = 0
+                self.idle_recoveries = 0
                 return cast(Result, outcome.result)
             self._shrink()
-            self.in_vain = 0 if self.failed else self.in_vain + 1
-            if self.in_vain == MOST_IN_VAIN:
-                self.in_vain = 0
+            self.idle_recoveries = 0 if self.failed else self.idle_recoveries + 1
+            if self.idle_recoveries == MAX_IDLE_RECOVERIES:
+                self.idle_recoveries = 0
                 try:
                     raise outcome.error or StepError("another rank's step fails though no further rank has")
                 finally:

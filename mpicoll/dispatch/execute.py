@@ -50,13 +50,8 @@ def run(channel: Channel, comm: MPI.Intracomm, call: Call) -> None:
     except BaseException as error:  # Ctrl-C too: MPI may still write to this memory, so it must stay
         channel.leak(under_way, under_way.sequence)
         call_id = CallId(under_way.sequence, 0, under_way.name)
-        explained = channel.explained(error, call_id, call.prepared.choice, running.describe)
-        channel.fail(call_id, explained)
-        try:
-            if explained is not error:
-                raise explained from error
-        finally:
-            del explained  # its traceback holds this frame, and so the call
+        channel.fail(call_id, error)
+        channel.raise_if_ranks_failed(error, call_id, call.prepared.choice, running.describe)
         raise
     if done:
         try:

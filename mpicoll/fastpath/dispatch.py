@@ -190,12 +190,10 @@ class CompiledFastPath:
         if outcome != Outcome.UNDER_WAY:
             self._leak()
             call_id = CallId(sequence, 0, method.spelled(form))
-            explained = self.channel.explained(kind.execution.error(-outcome), call_id, kind.choice)
-            self.channel.fail(call_id, explained)
-            try:
-                raise explained
-            finally:
-                del explained  # its traceback holds this frame
+            error = kind.execution.error(-outcome)
+            self.channel.fail(call_id, error)
+            self.channel.raise_if_ranks_failed(error, call_id, kind.choice)
+            raise error
         return True, self._operation(at, kind, row, form)
 
     def _operation(self, at: int, kind: Kind, row: np.ndarray, form: str) -> Operation:

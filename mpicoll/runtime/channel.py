@@ -82,7 +82,7 @@ class Channel:
         self.persistent = TagPool(self)
         self.failures: list[Failure] = []  # the last errors by which this rank left calls
         self.peer_status = PeerStatus(self.comm)
-        self.rank_failure = RankFailure(self.comm, self.user_handle)
+        self.rank_failure = RankFailure(self)
         self.free_barrier, self.inbox = FreeBarrier(self.comm), Inbox(self.comm)
         # In check mode MPI's own collectives start once the ranks have compared the call. That need not be in the order
         # of calls, so they have a communicator to themselves.
@@ -241,19 +241,27 @@ class Channel:
         """
         if isinstance(error, MpicollError) or not is_rank_failure(error, self.comm):
             return error
-        self.lose_ranks()
+        self.rank_failure.revoke()
         how = choice.algorithm if choice.algorithm == NATIVE else f"{choice.algorithm}, {choice.engine} engine"
+        lines: Sequence[str] = attempt("explaining an error", waits, ())
+        steps = [line.partition(", waits")[0] for line in lines if line.startswith("step")]
+        words = ", in ".join([f"{call_id}, {how}", *steps[:1]])
+        return attempt("explaining an error", lambda: self.rank_failure.ended(words), error)
 
-        def explained() -> BaseException:
-            steps = [line.partition(", waits")[0] for line in waits() if line.startswith("step")]
-            where = f", in {steps[0]}" if steps else ""
-            return self.rank_failure.explained(f"{call_id}, {how}{where}", self.freed)
+    def raise_if_ranks_failed(
+        self, error: BaseException, call_id: CallId, choice: Choice, waits: Callable[[], Sequence[str]] = list
+    ) -> None:
+        """Raise an error that names the ranks that failed, if that is why MPI raised this one; see explained()."""
+        explained = self.explained(error, call_id, choice, waits)
+        try:
+            if explained is not error:
+                raise explained from error
+        finally:
+            del explained, error  # their tracebacks hold this frame, and the caller's with its buffers
 
-        return attempt("explaining an error", explained, error)
-
-    def lose_ranks(self) -> None:
-        """Have all calls in flight end on all ranks, since a rank has failed or the program gives them up."""
-        self.rank_failure.revoke([self.comm, self.compared, *self.persistent.comms])
+    def private_communicators(self) -> list[MPI.Intracomm]:
+        """Return the communicators that the ranks have beside the program's."""
+        return [self.comm, self.compared, *self.persistent.comms]
 
     def call_errhandler(self, error: MPI.Exception) -> None:
         """Call the error handler of the user's communicator, as MPI does, once for each error."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -85,6 +86,17 @@ def failed_ranks(comm: MPI.Intracomm) -> list[int]:
         all_ranks.Free()
 
 
+class CommState(Protocol):
+    """The channel whose ranks may fail."""
+
+    comm: MPI.Intracomm
+    user_handle: int
+    freed: bool
+
+    def private_communicators(self) -> list[MPI.Intracomm]:
+        """Return the communicators that the ranks have beside the program's."""
+
+
 class RankFailure:
     """The failure of ranks of a communicator, as far as this rank knows of it, and the errors that say so.
 
@@ -93,21 +105,21 @@ class RankFailure:
     communicators, after which every rank's messages on them fail.
     """
 
-    def __init__(self, private: MPI.Intracomm, user_handle: int) -> None:
-        self.private, self.user_handle = private, user_handle
+    def __init__(self, channel: CommState) -> None:
+        self.channel: CommState = weakref.proxy(channel)  # no cycle
         self.is_known = False
         self.call = ""  # the first call that a failure ended here, in words
 
-    def revoke(self, communicators: Iterable[MPI.Intracomm]) -> None:
-        """Revoke the private communicators, once."""
+    def revoke(self) -> None:
+        """Revoke the private communicators, once: the calls in flight end on all ranks."""
         if not self.is_known:
             self.is_known = True
-            for comm in communicators:
+            for comm in self.channel.private_communicators():
                 if comm != MPI.COMM_NULL:
                     with suppress(MPI.Exception):
                         MPI.Intracomm.Revoke(comm)
 
-    def explained(self, call: str, is_freed: bool) -> ProcFailedError | RevokedError:
+    def ended(self, call: str) -> ProcFailedError | RevokedError:
         """Return the error of a call, in words, that a failure ended here: with the ranks that failed.
 
         Another rank may have known of them first. Then this waits until MPI has told this one.
@@ -115,20 +127,29 @@ class RankFailure:
         self.call = self.call or call
         until = time.monotonic() + DETECTION
         while True:
-            failed = failed_ranks(self.private)
-            if failed:
+            if failed := failed_ranks(self.channel.comm):
                 return ProcFailedError(call, failed)
-            if not is_freed and MPI.Intracomm.fromhandle(self.user_handle).Is_revoked():
+            if not self.channel.freed and MPI.Intracomm.fromhandle(self.channel.user_handle).Is_revoked():
                 return RevokedError(call)
             if time.monotonic() > until:
                 return ProcFailedError(call, ())
             _progress()
             time.sleep(1e-3)
 
-    def check(self, is_freed: bool) -> None:
+    def check(self) -> None:
         """Raise an error if a failure has ended a call: no other call can complete."""
         if self.call:
-            raise self.explained(self.call, is_freed)
+            raise self.ended(self.call)
+
+    @contextmanager
+    def noticed(self) -> Iterator[None]:
+        """Revoke where an error of MPI in the block, which is outside of any call, means that a rank has failed."""
+        try:
+            yield
+        except MPI.Exception as error:
+            if not is_rank_failure(error, self.channel.comm):
+                raise
+            self.revoke()
 
 
 @cache
@@ -140,23 +161,3 @@ def _progress() -> None:
     """Have MPI progress, which is how it learns of failures; on no communicator that is revoked."""
     with suppress(MPI.Exception):
         _itself().Iprobe()
-
-
-class Watching(Protocol):
-    """A channel, some ranks of which may fail."""
-
-    comm: MPI.Intracomm
-
-    def lose_ranks(self) -> None:
-        """Revoke the private communicators."""
-
-
-@contextmanager
-def noticing(channel: Watching) -> Iterator[None]:
-    """Have a channel know where an error of MPI, outside of any call, means that a rank has failed."""
-    try:
-        yield
-    except MPI.Exception as error:
-        if not is_rank_failure(error, channel.comm):
-            raise
-        channel.lose_ranks()

@@ -18,7 +18,7 @@ from mpi4py import MPI
 
 from ..progress.faults import attempt, contained, log_once
 from ..progress.queue import Queue
-from .fault_tolerance import RankFailure, noticing
+from .fault_tolerance import RankFailure
 from .peer_status import EXIT_TAG
 from .status import last_error
 
@@ -35,9 +35,6 @@ class Peer(Protocol):
     comm: MPI.Intracomm
     queue: Queue
     rank_failure: RankFailure
-
-    def lose_ranks(self) -> None:
-        """Revoke the private communicators."""
 
     def respond(self) -> None:
         """Answer ranks that ask where this one is."""
@@ -72,7 +69,7 @@ class ExitBarrier:
 
 def _has_passed(channel: Peer, barrier: ExitBarrier) -> bool:
     """Return whether a barrier is complete, or never will be, since a rank has failed."""
-    with noticing(channel):
+    with channel.rank_failure.noticed():
         return barrier.advance()
     return True
 

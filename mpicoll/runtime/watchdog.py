@@ -18,7 +18,7 @@ from ..progress.queue import Queue
 from ..selection.select import NATIVE
 from ..selection.settings import Settings
 from ..stderr import last_words, say
-from .fault_tolerance import RankFailure, noticing
+from .fault_tolerance import RankFailure
 from .peer_status import POLL_INTERVAL, PeerStatus
 from .status import MANY, Answer, Failure, Finding, ending, find, location, tell
 from .status_thread import STATUS_THREAD
@@ -35,16 +35,12 @@ class Watched(Protocol):
     """A channel, as the watchdog needs it."""
 
     rank: int
-    comm: MPI.Intracomm
     settings: Settings
     peer_status: PeerStatus
     queue: Queue
     failures: list[Failure]
     rank_failure: RankFailure
     entered: int
-
-    def lose_ranks(self) -> None:
-        """Revoke the private communicators."""
 
     def compares(self, sequence: int) -> bool:
         """Return whether the ranks compare that call."""
@@ -106,7 +102,7 @@ def respond(channel: Watched) -> None:
     """Answer the status questions of other ranks, unless another thread holds the channel. Log errors of MPI."""
     if channel.queue.lock.acquire(blocking=False):
         try:
-            with contained(NOTES), noticing(channel):
+            with contained(NOTES), channel.rank_failure.noticed():
                 if not channel.queue.closed and not channel.rank_failure.is_known:
                     channel.peer_status.exchange(lambda: answer(channel))
         finally:
@@ -115,13 +111,13 @@ def respond(channel: Watched) -> None:
 
 def notify_exit(channel: Watched) -> None:
     """Send all other ranks a last status: the program of this rank has ended, and it will answer no more."""
-    with channel.queue.lock, noticing(channel):
+    with channel.queue.lock, channel.rank_failure.noticed():
         channel.peer_status.tell(channel.peer_status.others, answer(channel))
 
 
 def notify_error(channel: Watched) -> None:
     """Send the ranks that have asked a new status: this rank has raised an error since."""
-    with channel.queue.lock, contained(NOTES), noticing(channel):
+    with channel.queue.lock, contained(NOTES), channel.rank_failure.noticed():
         if channel.peer_status.askers and not channel.queue.closed and not channel.rank_failure.is_known:
             channel.peer_status.tell(channel.peer_status.askers, answer(channel))
             channel.peer_status.askers.clear()
@@ -142,11 +138,11 @@ def watch(channel: Watched, now: float) -> None:
     ended = waiting.keys() | {operation for operation in still if operation.gives_up}
     hopeless = {operation for operation in ended if peer_status.answers and cannot_complete(operation, channel)}
     if hopeless or any(is_due(operation, seconds, settings, now) for operation, seconds in waiting.items()):
-        with contained(NOTES), noticing(channel):
+        with contained(NOTES), channel.rank_failure.noticed():
             peer_status.ask(now)
             for operation, seconds in waiting.items():
                 operation.asked = seconds
-    with contained(NOTES), noticing(channel):
+    with contained(NOTES), channel.rank_failure.noticed():
         peer_status.exchange(lambda: answer(channel))
     heard = peer_status.all_answered()
     after = settings.timeout + (0.0 if heard else PATIENCE)

@@ -80,7 +80,7 @@ bench-full: env  ## five launches of everything on 2 ranks of this machine, and 
 bench-cluster: env  ## 8 hosts with slow links, all here: the MPI's own, this library, peers, the limit; as root
 	$(PY) -m mpicoll.benchmarks.cluster --mpi $(MPI) $(CLUSTER_ARGS)
 
-test: env  ## each unit test once, every algorithm on 2, 3 and 4 ranks, and a part of the rest: 4 minutes
+test: env  ## each unit test once, every algorithm on 2, 3 and 4 ranks, and a part of the rest: 5 to 7 minutes
 	$(PY) tests/run.py $(TEST_ARGS)
 
 test-full: env  ## what make test and CI leave out: all tests on 1 to 8 ranks, 5 % on 12 to 16, the core on 64 (MPICOLL_REQUIRE=browser,hosts,slurm)

@@ -1,6 +1,6 @@
 """Runs the tests: unit tests, tests that start mpiexec themselves, and the MPI tests on several rank counts.
 
-    python tests/run.py                             # what `make test` does: 4 minutes on 2 cores
+    python tests/run.py                             # what `make test` does: 5 to 7 minutes on 2 cores
     python tests/run.py --thorough                  # and what takes long: slow tests, more launches, other rank counts
     python tests/run.py --full                      # all tests, those for MPI on 1 to 8 ranks, a sample on more
     python tests/run.py --ranks 3 -- -k ring -x     # arguments after -- go to pytest

@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from .comm.resilient import resilient
     from .describe.text import draw
     from .proofs.check_schedule import verify
+    from .timeline.spans import span
 
 __all__ = [
     "AVG", "Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "Prequest", "Request", "__version__", "algorithm",
-    "algorithms", "draw", "errors", "list_algorithms", "resilient", "schedule", "verify",
+    "algorithms", "draw", "errors", "list_algorithms", "resilient", "schedule", "span", "verify",
 ]  # fmt: skip
 
 
@@ -38,7 +39,7 @@ __all__ = [
 _LATER = {
     "AVG": "buffers.operators", "Cartcomm": "comm.comm", "Comm": "comm.comm", "Distgraphcomm": "comm.comm",
     "Graphcomm": "comm.comm", "Prequest": "comm.persistent", "Request": "comm.requests",
-    "resilient": "comm.resilient",
+    "resilient": "comm.resilient", "span": "timeline.spans",
     "draw": "describe.text", "verify": "proofs.check_schedule",
 }  # fmt: skip
 

@@ -33,6 +33,7 @@ classes, and after the colon the MPI error class that `Get_error_class()` report
         PreconditionError [ValueError]                an algorithm that cannot serve this call
         TuningError [ValueError]                      a tuning table that cannot be used; says where it is wrong
         TrainingError [ValueError]                    a model, a grid or a loss that cannot be trained with
+        TimelineError [ValueError]                    a file that is no timeline of mpicoll's; says where it is wrong
         MismatchError [RuntimeError]                  check mode: the ranks called different things
         VerifyError [AssertionError]                  a schedule that is not a correct collective
         EngineError [RuntimeError]                    an engine that cannot run a plan
@@ -80,6 +81,7 @@ __all__ = [
     "RootRangeError",
     "StallError",
     "StepError",
+    "TimelineError",
     "TrainingError",
     "TuningError",
     "TypecodeError",
@@ -289,6 +291,10 @@ class TrainingError(MpicollError, ValueError):
 
 class TuningError(MpicollError, ValueError):
     """A tuning table that cannot be used; says where in the file it is wrong."""
+
+
+class TimelineError(MpicollError, ValueError):
+    """A file that is no timeline of mpicoll's, or a damaged one."""
 
 
 class PreconditionError(MpicollError, ValueError):

@@ -45,6 +45,7 @@ class Runs(MpiCommand):
     help="As comm.using(): COLLECTIVE=ALGORITHM, engine=, chunk_bytes=, window= or learn=; may be repeated.",
 )
 @click.option("--learn", is_flag=True, help="As MPICOLL_LEARN=1: find out which algorithms are the fastest.")
+@click.option("--timeline", metavar="FILE", help="As MPICOLL_TIMELINE: write when each message of each call was sent.")
 @click.option("--summary", is_flag=True, help="At the end, a table of what ran on rank 0, on standard error.")
 @click.option(
     "--torch",
@@ -53,7 +54,9 @@ class Runs(MpiCommand):
     help="Make torch.distributed's backends gloo and mpi mean mpicoll; needs mpicoll[torch].",
 )
 @click.argument("words", nargs=-1, metavar="SCRIPT | -m MODULE | -c CODE | - [ARGUMENT]...")
-def run(chosen: Sequence[str], learn: bool, summary: bool, with_torch: bool, words: Sequence[str]) -> None:
+def run(
+    chosen: Sequence[str], learn: bool, timeline: str | None, summary: bool, with_torch: bool, words: Sequence[str]
+) -> None:
     """Run a Python program as `python` does, with an mpicoll.Comm as its MPI.COMM_WORLD and MPI.COMM_SELF.
 
     \b
@@ -68,6 +71,9 @@ def run(chosen: Sequence[str], learn: bool, summary: bool, with_torch: bool, wor
     With --learn the first blocking calls of a size take turns among algorithms that give the same bits, and later ones
     use the fastest; MPICOLL_TUNING names the file in which that is kept for the next run.
 
+    With --timeline rank 0 writes, as the program ends, what the collectives of all ranks did, and when; `mpicoll
+    timeline FILE` says where the time went, and Perfetto shows it.
+
     With --torch a program that trains by init_process_group("gloo") runs on mpicoll too, with rank and size from MPI
     where the environment has no MASTER_ADDR; --summary then counts torch's operations.
 
@@ -81,6 +87,8 @@ def run(chosen: Sequence[str], learn: bool, summary: bool, with_torch: bool, wor
         overrides, program = parse_using(chosen), Program.parse(words)
     if learn:
         os.environ["MPICOLL_LEARN"] = "1"
+    if timeline:
+        os.environ["MPICOLL_TIMELINE"] = timeline
     context = click.get_current_context()
     tallies: list[Tally] = []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,7 @@ from ..selection.modelled import costs, model_us, ranking
 from ..selection.rules import RULES, UNKNOWN_TO_ALL
 from ..selection.select import NATIVE, WHOLE, Choice
 from ..selection.settings import ENGINES
+from ..timeline.timeline import Timeline
 
 FASTEST = 3  # algorithms that explain() names with their times by the model, what was chosen among them
 
@@ -43,6 +45,7 @@ class Choosing(MPI.Intracomm):
     """The choice of algorithms and engines on one communicator."""
 
     _open: Callable[[], Channel]
+    Barrier: Callable[[], None]
 
     @contextmanager
     def using(
@@ -111,3 +114,22 @@ class Choosing(MPI.Intracomm):
             yield records
         finally:
             channel.untrace(records)
+
+    @contextmanager
+    def timeline(self, path: str | Path | None = None) -> Iterator[Timeline]:
+        """Within the block, record when the collectives of these ranks ran, message by message. Collective.
+
+        At its end rank 0 has a trace in the Trace Event Format, as timeline.trace, and writes it to path; compressed
+        if that ends in .gz. Calls on other communicators of some of these ranks are recorded too. If the block raises,
+        nothing is gathered. Raises OSError on rank 0 for a path that cannot be written.
+        """
+        self._open()
+        timeline = Timeline(self)
+        try:
+            yield timeline
+        except BaseException:
+            timeline.recorder.stop()
+            raise
+        timeline.end(self.Barrier)
+        if path is not None:
+            timeline.save(path)

@@ -17,7 +17,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -30,16 +30,16 @@ from ..fastpath.opening import open_fast_path
 from ..kernels import cache
 from ..progress.faults import attempt, contained
 from ..progress.thread import THREAD, ProgressThread
-from ..runtime.channel import LEAKED, LIVE, Channel
+from ..runtime.channel import LEAKED, LIVE, OPENED, Channel
 from ..runtime.status_thread import STATUS_THREAD
 from ..runtime.trace import Log
+from ..timeline.timeline import OF_PROGRAM
 from . import release
 
 _keyval: int | None = None
 LEFT: deque[Channel] = deque()  # channels of freed communicators, whose private ones are still to be freed
 LAST = 0.2  # seconds that the end of the program waits for ranks that come to leave
 MANY = 64  # of them may wait for ranks that have not left; the private communicators of older ones are given up
-OPENED: list[Callable[[Channel], None]] = []  # called with every new channel, on all its ranks
 # One thread at a time may touch attributes. mpi4py holds Python's lock when it asks for one. Some MPIs hold a lock of
 # their own for all attributes while a callback runs, which waits for Python's lock: two threads could wait for each
 # other. For the same reason nothing that holds this lock waits for another rank.
@@ -61,6 +61,7 @@ def attach(comm: MPI.Intracomm, parent: Channel | None = None, own: Sequence[MPI
             channel.trace(Log(channel.size))
         for opened in OPENED:
             opened(channel)
+        OF_PROGRAM.opened(channel, comm)
         if channel.settings.progress and ProgressThread.possible():
             STATUS_THREAD.start(lambda: list(LIVE.values()))
     return channel
@@ -144,6 +145,8 @@ def _end() -> None:
         _give_back()
         with contained("waiting for the other ranks' ends"):
             STATUS_THREAD.wait_for_peers(LIVE.values())
+        with contained("writing the timeline"):
+            OF_PROGRAM.end()
         _give_back(LAST)  # MPIs complain of a barrier that did not end
         for channel in [*LIVE.values(), *LEFT]:
             LEAKED.append(channel)

@@ -23,6 +23,7 @@ from ..kernels import background
 from ..progress.faults import contained
 from ..progress.operation import CallId, Operation, Raised
 from ..progress.stages import Failed, RequestStage, Running, Stage
+from ..progress.times import Clock, now
 from ..runtime.channel import Channel
 from ..runtime.tags import TagSlot
 from ..schedules.collectives import PERSISTENT
@@ -202,6 +203,7 @@ class PersistentCall(ActiveCall):
         if self.in_flight is not None and self.in_flight.broke_off:  # its messages are still posted
             raise RequestError("the last start failed with messages under way; make another request")
         self.fast_path = outcome != Outcome.NOT_SERVED
+        self.clock = Clock(0.0 if self.fast_path else now(), is_blocking=outcome == Outcome.COMPLETED)
         if outcome == Outcome.COMPLETED:
             self._record()
             return None

@@ -12,11 +12,11 @@ from mpi4py.MPI import COMM_SELF, COMM_WORLD  # pickle finds the plain ones here
 
 from ..dispatch import prepare
 from ..errors import ParameterError, PreconditionError
-from ..runtime.channel import Channel
+from ..runtime.channel import OPENED, Channel
 from ..runtime.trace import Tally
 from ..selection.select import Overrides
 from .comm import Comm
-from .lifetime import OPENED, attach
+from .lifetime import attach
 from .persistent import Prequest
 
 __all__ = ["COMM_SELF", "COMM_WORLD", "check", "named", "replace"]

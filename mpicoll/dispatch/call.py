@@ -18,6 +18,7 @@ from ..engines.protocol import Execution
 from ..errors import ArgumentError, OperatorError
 from ..plans.plan import Counts, Shares
 from ..plans.rolled import RolledPlan
+from ..progress.times import now
 from ..schedules.collectives import BLOCKING, COLLECTIVES, base_collective, everybody
 from ..selection.select import Choice
 from .methods import Invocation
@@ -36,8 +37,8 @@ class Call:
     """
 
     __slots__ = (
-        *("arguments", "averages", "collective", "commutative", "counts", "form", "invocation", "key", "missing"),
-        *("operator", "prepared", "root", "unit"),
+        *("arguments", "averages", "began", "collective", "commutative", "counts", "form", "invocation", "key"),
+        *("missing", "operator", "prepared", "root", "unit"),
     )
     invocation: Invocation
     prepared: Prepared
@@ -58,6 +59,7 @@ class Call:
         self.commutative = operator is None or operator.commutative
         self.missing = "" if operator is None else operator.missing
         self.averages = operator is not None and operator.averages
+        self.began = now()
 
     @property
     def is_float32(self) -> bool:

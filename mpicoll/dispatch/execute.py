@@ -13,6 +13,7 @@ from mpi4py import MPI
 
 from ..buffers.operators import USER
 from ..compression.codecs import check_finite
+from ..engines.events import RECORDING
 from ..engines.kernel_args import NO_KERNELS, KernelArgs
 from ..engines.protocol import Execution
 from ..errors import CodecError
@@ -21,6 +22,7 @@ from ..plans.plan import Shares
 from ..progress.operation import CallId, Operation, Raised
 from ..progress.queue import SPIN, anything_in_flight
 from ..progress.stages import RequestStage, Running, Stage
+from ..progress.times import Clock, Times
 from ..runtime.channel import Channel
 from ..runtime.record import Record
 from ..schedules.collectives import BLOCKING, NONBLOCKING
@@ -98,13 +100,17 @@ class ActiveCall:
     def __init__(self, channel: Channel, call: Call, sequence: int) -> None:
         self.channel, self.call = channel, call
         self.sequence = self.tags = sequence
+        self.clock = Clock(call.began, call.form == BLOCKING)
         self.memory: Memory | None = None
         self.execution: Execution | None = None
         self.params: np.ndarray | None = None  # of the codec, or the seed of rounding at random
 
     def operation(self, stages: list[Callable[[], Stage]]) -> Operation:
         """Return an operation of these stages, which ends as the call does."""
-        return Operation(self.call.prepared.choice, self.sequence, stages, self.finish, self, self.call.form, self.name)
+        choice, form = self.call.prepared.choice, self.call.form
+        operation = Operation(choice, self.sequence, stages, self.finish, self, form, self.name)
+        operation.clock = self.clock
+        return operation
 
     @property
     def name(self) -> str:
@@ -163,7 +169,8 @@ class ActiveCall:
     def _record(self) -> None:
         if self.channel.traces:
             assert self.execution is not None
-            call_record = record(self.call, self.sequence, self.execution.progress)
+            times = self.clock.times(self.execution.events())
+            call_record = record(self.call, self.sequence, self.execution.progress, times)
             self.channel.record(replace(call_record, fast_path=self.fast_path))
 
     def _scratch(self, nbytes: int) -> np.ndarray | None:
@@ -223,10 +230,11 @@ def _run_native(channel: Channel, comm: MPI.Intracomm, call: Call) -> None:
     Call the blocking form only if forced and unwatched, since no mpicoll operation progresses meanwhile.
     """
     if call.prepared.choice.forced and not is_watched(channel):
-        channel.record(record(call, channel.next_sequence()))
+        sequence, clock = channel.next_sequence(), Clock(call.began, is_blocking=True)
         call.native(BLOCKING, comm)
         if call.averages:
             divide(call, channel)
+        channel.record(record(call, sequence, times=clock.times()))
     else:
         channel.queue.run(native_operation(channel, comm, call))
 
@@ -238,7 +246,7 @@ def is_watched(channel: Channel) -> bool:
 
 def _start_native(channel: Channel, comm: MPI.Intracomm, call: Call) -> MPI.Request | Operation:
     """Start MPI's own nonblocking collective. Return its request, or an operation if it is watched or averages."""
-    if is_watched(channel) or call.averages:
+    if is_watched(channel) or call.averages or RECORDING.users:  # a timeline shows when it ends
         return native_operation(channel, comm, call)
     channel.say_once(call.prepared.choice)
     channel.record(record(call, channel.next_sequence()))
@@ -255,27 +263,34 @@ def native_operation(channel: Channel, comm: MPI.Intracomm, call: Call) -> Opera
     choice = call.prepared.choice
     channel.say_once(choice)
     sequence, what = channel.next_sequence(), "MPI's own collective"
-    averages = [call.averages]
+    averages, clock = [call.averages], Clock(call.began, call.form == BLOCKING)
 
     def finish() -> None:
         if averages and averages.pop():  # once, though an interrupt may have it called again
             divide(call, channel)
-        channel.record(record(call, sequence))
+        channel.record(record(call, sequence, times=clock.times()))
+
+    def begun(stages: list[Callable[[], Stage]]) -> Operation:
+        operation = Operation(choice, sequence, stages, finish, call, call.form, call.name)
+        operation.clock = clock
+        return operation
 
     if not channel.compares(sequence):
         polled = RequestStage(call.native(NONBLOCKING, comm), what)
-        return Operation(choice, sequence, [lambda: polled], finish, call, call.form, call.name)
+        return begun([lambda: polled])
     exchange = Exchange(channel.comm, signature(call, sequence, channel.any_form))
     stages: list[Callable[[], Stage]] = [
         lambda: exchange,
         lambda: RequestStage(call.native(NONBLOCKING, channel.compared), what),
     ]
-    operation = Operation(choice, sequence, stages, finish, call, call.form, call.name)
+    operation = begun(stages)
     operation.after, channel.last_compared = channel.last_compared, operation
     return operation
 
 
-def record(call: Call, sequence: int, progress: tuple[int, int, int] = (0, 0, 0)) -> Record:
+def record(
+    call: Call, sequence: int, progress: tuple[int, int, int] = (0, 0, 0), times: Times | None = None
+) -> Record:
     """Return the record of a call, for traces."""
     prepared, choice = call.prepared, call.prepared.choice
     return Record(
@@ -290,4 +305,5 @@ def record(call: Call, sequence: int, progress: tuple[int, int, int] = (0, 0, 0)
         sequence,
         choice.rule or choice.why,
         received=prepared.plan.received_bytes if prepared.plan else 0,
+        times=times,
     )

@@ -30,7 +30,8 @@ from ..kernels.memory import (
 from ..plans import rolled
 from ..plans.plan import MAX_WINDOW, SEND, tag
 from ..plans.rolled import BODY, PEER_STRIDE, TURNS, RolledPlan
-from . import local_ops, patience
+from . import events, local_ops, patience
+from .events import ARRIVED, COLUMNS, ENDED, NO_MESSAGE, RECORDING, Events
 from .kernel_args import NO_KERNELS, KernelArgs
 from .local_ops import finish, geometry, is_posted, prepare, total
 from .protocol import CompiledStep, Waiting, refused, waiting
@@ -40,12 +41,14 @@ following = njit(rolled.following)
 
 WAITING, DONE = 0, 1
 # columns of a lane's state, places in `library` and `call`
-LANE, STEP, COUNT, TURN = range(4)
+LANE, STEP, COUNT, TURN, FIRST_EVENT = range(5)
 ISEND, IRECV, TESTALL, WTIME, YIELD, USLEEP, BYTE, TRUNCATED = range(8)
 REQUEST_SIZE, STATUS_SIZE, STATUS_ERROR, STATUS_COUNT = range(8, 12)
 IDLE_SINCE = 3  # a place in Execution.counters: the microsecond of the first pass without a move; 0 while it moves
-COMM, TAG, REQUESTS, STATUSES, FLAG, MOST = range(6)
-UNIT = 4  # columns of the state
+EVENT_COUNT = 4  # a place there too: how many events the call has had
+COMM, TAG, REQUESTS, STATUSES, FLAG, MOST, EVENTS, ROOM = range(8)  # the table of events, its rows: 0 if off
+UNIT = 5  # columns of the state
+_SOURCES = local_ops.__file__, patience.__file__, events.__file__, *local_ops.INLINED
 _ANY = 0x5A3C6971  # a number of bytes that nothing else in a status looks like
 # the walker's arrays in its order, and the state before the first step: rows of Execution.table
 ROWS, SEGMENTS, STEPS, STRANDS, GEOMETRY, BASES, WORK, STATE, LIBRARY, CALL, FLAGS, PROGRESS, START = range(13)
@@ -62,6 +65,31 @@ def fits(rows, segments, geometry, top, posts, lane, library, call):  # type: ig
                 return False
             count += library[STATUS_SIZE]
     return True
+
+
+@njit
+def nanoseconds(library):  # type: ignore[no-untyped-def]
+    """Return the time."""
+    return int(call_double(library[WTIME], (0,)) * 1e9)
+
+
+@njit
+def record_message(call, library, progress, kind, peer, nbytes, strand, slot, lane, step, turn):  # type: ignore[no-untyped-def]
+    """Record a message that was posted, or a step that has none."""
+    index = progress[EVENT_COUNT]
+    progress[EVENT_COUNT] += 1
+    if index < call[ROOM]:
+        event = line(call[EVENTS] + 8 * COLUMNS * index, COLUMNS)
+        event[0], event[1], event[2], event[3], event[4] = kind, peer, nbytes, strand, slot
+        event[5], event[6], event[7], event[8], event[9], event[10] = lane, step, turn, nanoseconds(library), 0, 0
+
+
+@njit
+def record_time(call, first, count, column, now):  # type: ignore[no-untyped-def]
+    """Record when the messages of a step arrived, or when its local work ended."""
+    for index in range(first, min(first + max(count, 1), call[ROOM])):
+        event = line(call[EVENTS] + 8 * COLUMNS * index, COLUMNS)
+        event[column] = now
 
 
 @njit
@@ -83,6 +111,7 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled loop
                 top, posts, bottom = steps[step, 0], steps[step, 1], steps[step, 2]
                 if state[unit, COUNT] < 0:
                     count = 0
+                    state[unit, FIRST_EVENT] = progress[EVENT_COUNT] if call[ROOM] != 0 else -1
                     for r in range(top, posts):
                         kind = rows[r, 0]
                         at, n = prepare(rows, segments, geometry, bases, r, lane, slot, turn, kernel_args)
@@ -107,6 +136,11 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled loop
                         count += 1
                         progress[0] += 1
                         progress[1] += n if kind == SEND else 0
+                        if state[unit, FIRST_EVENT] >= 0:
+                            peer = rows[r, 1] + rows[r, PEER_STRIDE] * turn
+                            record_message(call, library, progress, kind, peer, n, strand, slot, lane, step, turn)
+                    if count == 0 and state[unit, FIRST_EVENT] >= 0:
+                        record_message(call, library, progress, NO_MESSAGE, -1, 0, strand, slot, lane, step, turn)
                     state[unit, COUNT] = count
                     moved = True
                 if state[unit, COUNT] > 0:
@@ -117,7 +151,12 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled loop
                         break
                     if not fits(rows, segments, geometry, top, posts, lane, library, call):
                         return -library[TRUNCATED]
+                first_event = state[unit, FIRST_EVENT]
+                if first_event >= 0:
+                    record_time(call, first_event, state[unit, COUNT], ARRIVED, nanoseconds(library))
                 finish(rows, segments, geometry, bases, top, posts, bottom, lane, slot, turn, kernel_args)
+                if first_event >= 0:
+                    record_time(call, first_event, state[unit, COUNT], ENDED, nanoseconds(library))
                 progress[2] += 1
                 moved = True
                 state[unit, COUNT] = -1
@@ -180,7 +219,7 @@ def walk_tables(tables, seconds):  # type: ignore[no-untyped-def]
     )
 
 
-@jit("int64(int64, int64)", also=(local_ops.__file__, patience.__file__, *local_ops.INLINED), in_python=False)
+@jit("int64(int64, int64)", also=_SOURCES, in_python=False)
 def advance(tables, nanoseconds):  # type: ignore[no-untyped-def]
     """Walk the arrays at the address of Execution.table; the fast path calls this too, by its address."""
     return walk_tables(table(tables, START + 1, 2), nanoseconds * 1e-9)
@@ -218,18 +257,20 @@ class Execution:
 
     def __init__(self, plan: RolledPlan, comm: MPI.Comm, repeated: bool = False) -> None:
         self.plan, self.library, self.geometry = plan, library(), geometry(plan)
-        self.bases, self.counters, self.flag = np.zeros(3, np.int64), np.zeros(4, np.int64), np.zeros(1, np.int32)
+        self.bases, self.counters, self.flag = np.zeros(3, np.int64), np.zeros(5, np.int64), np.zeros(1, np.int32)
         self.start = self._start()
         self.state = self.start.copy()
         most = max(1, plan.most_messages)
         self.requests = np.empty(len(self.state) * most * int(self.library[REQUEST_SIZE]), np.uint8)
         self.statuses = np.zeros(most * int(self.library[STATUS_SIZE]), np.uint8)
         places = [MPI.Get_address(x) for x in (self.requests, self.statuses, self.flag)]
-        self.call = np.array([handle_of(comm), 0, *places, most], np.int64)
+        self.call = np.array([handle_of(comm), 0, *places, most, 0, 0], np.int64)
         self.kernel_args = np.array(NO_KERNELS, np.int64)
         arrays = plan.rows, plan.segments, plan.steps, plan.strands, self.geometry, self.bases, self.kernel_args
         self.table = addresses(*arrays, self.state, self.library, self.call, self.flag, self.counters, self.start)
         self.at = int(MPI.Get_address(self.table))
+        self.events_table: np.ndarray | None = None
+        RECORDING.add(self)
 
     def _start(self) -> np.ndarray:
         """Return every lane's state before its first step."""
@@ -238,7 +279,7 @@ class Execution:
         state = np.zeros((len(spans), UNIT), np.int64)
         state[:, LANE] = np.tile(np.arange(plan.window), len(plan.strands))
         state[spans[:, 0] == spans[:, 1], LANE] = plan.lanes
-        state[:, STEP], state[:, COUNT] = spans[:, 0], -1
+        state[:, STEP], state[:, COUNT], state[:, FIRST_EVENT] = spans[:, 0], -1, -1
         return state
 
     def bind(self, sequence: int, bases: tuple[int, int, int], kernel_args: KernelArgs = NO_KERNELS) -> None:
@@ -273,11 +314,26 @@ class Execution:
     def free(self) -> None:
         """Give up nothing: nothing is held."""
 
+    def record_events(self, on: bool) -> None:
+        """Record events from the next message on, or no more. A walker may run meanwhile, so the table stays."""
+        if on and self.events_table is None:
+            self.events_table = np.empty((events.room(self.plan), COLUMNS), np.int64)
+            self.call[EVENTS] = MPI.Get_address(self.events_table)
+        self.call[ROOM] = len(self.events_table) if on and self.events_table is not None else 0
+
+    def events(self) -> Events | None:
+        """Return the events of the call, which is over; None if they are not recorded."""
+        if self.events_table is None or not self.call[ROOM]:
+            return None
+        count, room = int(self.counters[EVENT_COUNT]), len(self.events_table)
+        rows = self.events_table[: min(count, room)].copy()
+        return Events(self.plan, rows, max(0, count - room), int(self.call[TAG]))
+
     def waiting(self) -> list[Waiting]:
         """Return what each unfinished lane waits for."""
         return [
             waiting(self.plan, unit // self.plan.window, lane, step, turn, self._ended(unit, count))
-            for unit, (lane, step, count, turn) in enumerate(self.state.tolist())
+            for unit, (lane, step, count, turn, _) in enumerate(self.state.tolist())
             if lane < self.plan.lanes and count >= 0
         ]
 

@@ -16,6 +16,7 @@ from mpi4py import MPI
 from ..errors import RequestError
 from ..plans.plan import FOLD, SEND, tag
 from ..plans.rolled import RolledPlan, following
+from .events import ARRIVED, COLUMNS, ENDED, MOST, NO_MESSAGE, RECORDING, Events
 from .kernel_args import NO_KERNELS, KernelArgs
 from .local_ops import Tables, finish_step, geometry, prepare_row
 from .protocol import Waiting, refused, waiting
@@ -34,12 +35,13 @@ def _message(address: int, nbytes: int) -> list[Any]:
 class _Lane:
     """A (strand, slot) working through its lanes; requests is None before its step is posted."""
 
-    __slots__ = ("end", "first", "lane", "left", "requests", "slot", "step", "strand", "turn")
+    __slots__ = ("end", "events", "first", "lane", "left", "requests", "slot", "step", "strand", "turn")
 
     def __init__(self, strand: int, slot: int, first: int, end: int) -> None:
         self.strand, self.slot, self.first, self.end = strand, slot, first, end
         self.lane, self.step, self.turn = slot, first, 0
         self.requests: Sequence[MPI.Request] | None = None
+        self.events = range(0)  # of its step
         self.left: dict[int, int | None] = {}  # requests that are not complete: by their place, bytes to receive
 
 
@@ -58,6 +60,9 @@ class Execution:
         self.repeats = repeated and plan.lanes * plan.all_rows <= MOST_KEPT
         self.kept: dict[tuple[int, int, int], list[MPI.Prequest]] = {}  # by step, turn and lane
         self.place: tuple[int, ...] = ()
+        self.recorded: list[list[int]] = []  # the events of the call
+        self.records = False
+        RECORDING.add(self)
 
     def bind(self, sequence: int, bases: tuple[int, int, int], kernel_args: KernelArgs = NO_KERNELS) -> None:
         """Make ready to run on this memory."""
@@ -68,6 +73,7 @@ class Execution:
         self.sequence, self.kernel_args[:] = sequence, kernel_args
         self.messages = self.bytes = self.finished = 0
         self.posting = False
+        self.recorded = []
         self.lanes = [
             _Lane(s, slot, first, end)
             for s, (first, end) in enumerate(self.plan.strands.tolist())
@@ -104,7 +110,8 @@ class Execution:
             if lane.requests and not self._is_over(lane):
                 return moved
             plan, (first, posts, bottom, body, turns) = self.plan, self.steps[lane.step]
-            where = lane.lane, lane.slot, lane.turn
+            where, events = (lane.lane, lane.slot, lane.turn), lane.events
+            self._record_time(events, ARRIVED)
             moved = True
             self.finished += 1
             lane.step, lane.turn = following(lane.step, lane.turn, body, turns)
@@ -112,6 +119,7 @@ class Execution:
                 lane.step, lane.lane = lane.first, lane.lane + plan.window
             lane.requests = None  # this and the above before the folds: an interrupt in them is seen when they are done
             finish_step(self.tables.address, first, posts, bottom, *where)
+            self._record_time(events, ENDED)
         return True
 
     @staticmethod
@@ -135,6 +143,7 @@ class Execution:
         lane.left = {i: None if kind == SEND else n for i, (kind, _, n, _) in enumerate(messages)}
         self.messages += len(messages)
         self.bytes += sum(n for kind, _, n, _ in messages if kind == SEND)
+        lane.events = self._record(lane, messages)
         mark = tag(self.sequence, lane.strand, lane.slot)
         if not self.repeats:
             return [
@@ -149,6 +158,31 @@ class Execution:
             ]
         MPI.Prequest.Startall(requests)
         return requests
+
+    def _record(self, lane: _Lane, messages: Sequence[tuple[int, int, int, int]]) -> range:
+        """Record messages that are about to be posted; return which events they are."""
+        first = len(self.recorded)
+        if self.records and first < MOST:
+            now = int(MPI.Wtime() * 1e9)
+            place = lane.strand, lane.slot, lane.lane, lane.step, lane.turn, now, 0, 0
+            posted = [(kind, peer, n) for kind, _, n, peer in messages] or [(NO_MESSAGE, -1, 0)]
+            self.recorded += [[*message, *place] for message in posted]
+        return range(first, len(self.recorded))
+
+    def _record_time(self, which: range, column: int) -> None:
+        for event in which:
+            self.recorded[event][column] = int(MPI.Wtime() * 1e9)
+
+    def record_events(self, on: bool) -> None:
+        """Record events from the next message on, or no more."""
+        self.records = on
+
+    def events(self) -> Events | None:
+        """Return the events of the call, which is over; None if they are not recorded."""
+        if not self.records:
+            return None
+        rows = np.array(self.recorded, np.int64).reshape(-1, COLUMNS)
+        return Events(self.plan, rows, 0, tag(self.sequence, 0, 0))
 
     def compiled_step(self) -> None:
         """Return None: Python advances it."""

@@ -15,6 +15,7 @@ from ..errors import MessageLengthError, join_mpi
 from ..plans.plan import FOLD, RECV, SEND
 from ..plans.rolled import PEER_STRIDE, RolledPlan
 from ..schedules.blocks import chunk_length
+from .events import Events
 from .kernel_args import NO_KERNELS, KernelArgs
 
 join_mpi(MPI.Exception)
@@ -98,6 +99,12 @@ class Execution(Protocol):
 
     def waiting(self) -> list[Waiting]:
         """Return what each unfinished lane waits for."""
+
+    def record_events(self, on: bool) -> None:
+        """Record events from the next message on, or no more."""
+
+    def events(self) -> Events | None:
+        """Return the events of the call, which is over; None if they are not recorded."""
 
     def free(self) -> None:
         """Give up what is held for the next time. Not while under way."""

@@ -26,7 +26,9 @@ from ..kernels import background
 from ..plans.plan import ALIGN
 from ..progress.operation import CallId, Operation, Raised
 from ..progress.stages import Running
+from ..progress.times import Clock
 from ..runtime import cache
+from ..schedules.collectives import BLOCKING
 from ..selection.select import Overrides
 from . import context as field
 from . import entry, kinds, signature
@@ -185,7 +187,7 @@ class CompiledFastPath:
             self._held()
             if (error := kind.error()) is not None:
                 raise error
-            self._record(kind, form, sequence)
+            self._record(kind, form, sequence, Clock(is_blocking=True))  # the program was in it to its end
             return True, None
         if outcome != Outcome.UNDER_WAY:
             self._leak()
@@ -211,12 +213,14 @@ class CompiledFastPath:
             self.channel.leak((kind, buffers), sequence)
             raise
 
+        clock = Clock(is_blocking=form == BLOCKING)
+
         def finish() -> None:
             nonlocal scratch
             if kind.packs is not None and scratch is not None:
                 kind.packs.unpack()
             if (error := kind.error()) is None:
-                self._record(kind, form, sequence)
+                self._record(kind, form, sequence, clock)
             if at not in table.kinds:  # of these overrides, though others may be in force by now
                 table.put(at, kind, row)
             array, scratch = scratch, None  # last, and once, as in ActiveCall.finish
@@ -226,7 +230,7 @@ class CompiledFastPath:
 
         stages = [lambda: Running(kind.execution)]
         operation = Operation(kind.choice, sequence, stages, finish, (kind, buffers), form, kind.method.spelled(form))
-        operation.is_begun = True
+        operation.is_begun, operation.clock = True, clock
         return operation
 
     def leak(self) -> None:
@@ -282,9 +286,10 @@ class CompiledFastPath:
                 _let_go(buffers[-1])
         return buffers
 
-    def _record(self, kind: Kind, form: str, sequence: int) -> None:
+    def _record(self, kind: Kind, form: str, sequence: int, clock: Clock) -> None:
         if self.channel.traces:
             kind.settle()
             messages, nbytes, _ = kind.execution.progress
             record = replace(kind.record_of_call(), form=form, sequence=sequence, fast_path=True)
-            self.channel.record(replace(record, messages=messages, bytes=nbytes))
+            times = clock.times(kind.execution.events())
+            self.channel.record(replace(record, messages=messages, bytes=nbytes, times=times))

@@ -10,6 +10,7 @@ from ..schedules.collectives import BLOCKING
 from ..selection.select import Choice
 from .faults import contained, may_be_an_interrupt
 from .stages import Running, Stage
+from .times import Clock
 
 GLANCE = 1.0  # the most seconds between two polls of an operation that count as a stall
 
@@ -59,6 +60,7 @@ class Operation:
     ) -> None:
         self.choice, self.sequence, self.keep, self.form = choice, sequence, keep, form
         self.name = name or choice.collective
+        self.clock = Clock()
         self.start = 0  # which start of a persistent collective
         self.is_begun = False  # whether its messages were posted before it was an operation
         self.stages = list(stages)

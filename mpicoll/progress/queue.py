@@ -134,6 +134,7 @@ class Queue:
 
     def advance_until_done(self, operation: Operation) -> None:
         """Advance everything in this process until this operation is done, without raising its error."""
+        operation.clock.wait_begins()
         THREAD.add_waiter()
         try:
             while not operation.done:

@@ -42,6 +42,7 @@ from .tags import TagPool
 
 LOG = logging.getLogger("mpicoll")
 LIVE: dict[int, Channel] = {}  # the channels that are not freed, by id()
+OPENED: list[Callable[[Channel], None]] = []  # called with every new channel, on all its ranks
 LEAKED: list[Any] = []  # memory to which MPI may write until the end of the process
 OpenFastPath = Callable[["Channel"], FastPath]
 

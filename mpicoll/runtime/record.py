@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+
+from ..progress.times import Times
 
 
 @dataclass(frozen=True)
@@ -11,7 +13,7 @@ class Record:
     """The record of a call, for traces: the messages this rank posted, and the bytes that it sent and received.
 
     why names no sizes, so that it is equal for calls served for the same reason. fast_path says whether the call took
-    the fast path.
+    the fast path, and times, while a timeline is recorded, when it ran.
     """
 
     collective: str
@@ -27,6 +29,7 @@ class Record:
     why: str
     fast_path: bool = False
     received: int = 0
+    times: Times | None = field(default=None, compare=False, repr=False)
 
 
 class Sink(Protocol):

@@ -13,6 +13,7 @@ MPICOLL_NETWORK   the network by a model of which auto goes where a tuning table
 MPICOLL_LEARN     1 or bits: the first blocking calls of a size take turns among algorithms that give the same bits,
                   and later ones use the fastest; any: among all. What is learned goes to the table of MPICOLL_TUNING
 MPICOLL_LOG       info: rank 0 logs to standard error, for every call, what ran and why
+MPICOLL_TIMELINE  a file to which, as the program ends, rank 0 writes what the collectives of all ranks did, and when
 MPICOLL_ACCUMULATE  float32: sums of elements of less than 32 bits are rounded once, at the end; none (default): at
                   every fold
 """
@@ -49,6 +50,7 @@ class Settings:
     keeps_network: bool = True  # whether what an earlier run measured stands while it holds
     learn: str = NO
     log: bool = False
+    timeline: str = ""
     accumulate: str = "none"
 
     @property
@@ -78,6 +80,7 @@ def read(environ: Mapping[str, str] = os.environ) -> Settings:
         measures_network=name in ("", MEASURE),
         keeps_network=not name,
         learn=learn,
+        timeline=environ.get("MPICOLL_TIMELINE", ""),
         log=_is_info(environ.get("MPICOLL_LOG", "")),
         accumulate=check_accumulate("MPICOLL_ACCUMULATE", environ.get("MPICOLL_ACCUMULATE", "") or "none"),
     )

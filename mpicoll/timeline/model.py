@@ -1,0 +1,54 @@
+"""The records of ranks: calls, their messages, and spans of the program, in seconds of one clock.
+
+A row of messages is one of engines/events.py, with the peer as a rank of COMM_WORLD and the step as `mpicoll show`
+counts it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Span(NamedTuple):
+    """A part of the program that has a name."""
+
+    name: str
+    began: float
+    ended: float
+
+
+class Call(NamedTuple):
+    """A call on one rank: from when on the program waited for it, and a row of messages for each message.
+
+    communicator, number and start, which start of a persistent collective it is, name it on all its ranks. facts say
+    what was called and what ran. lost counts the messages that were not recorded.
+    """
+
+    communicator: str
+    number: int
+    start: int
+    name: str
+    facts: dict[str, Any]
+    began: float
+    waited: float
+    ended: float
+    messages: np.ndarray
+    lost: int
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """Return what names the call on all ranks."""
+        return self.communicator, self.number, self.start
+
+
+class RankTimeline(NamedTuple):
+    """The record of one rank of COMM_WORLD; dropped is how many calls were too many to keep."""
+
+    rank: int
+    host: str
+    calls: list[Call]
+    spans: list[Span]
+    dropped: int
+    error: float  # the most seconds by which its times may be wrong

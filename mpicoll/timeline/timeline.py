@@ -1,0 +1,86 @@
+"""Timelines of all ranks: recorded together, gathered on rank 0, written to a file."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+from ..runtime.channel import Channel
+from ..runtime.duplicate import without_attributes
+from . import clock, trace_events
+from .recorder import Recorder
+
+LOG = logging.getLogger("mpicoll")
+PATIENCE = 2.0  # seconds that a program which ends waits for the other ranks
+
+
+class Timeline:
+    """A record of what the collectives of a communicator's ranks did, and when; once it has ended, `trace` on rank 0."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        """Begin to record. Collective."""
+        self.comm = without_attributes(comm)
+        self.recorder = Recorder(comm)
+        self.first = clock.read(self.comm)
+        self.trace: dict[str, Any] | None = None
+        self.recorder.start()
+
+    def end(self, barrier: Callable[[], None] = lambda: None) -> None:
+        """Record no more, and gather what was recorded on rank 0. Collective; a barrier tells who is missing."""
+        self.recorder.stop()
+        barrier()
+        correction = clock.Correction(self.first, clock.read(self.comm))
+        gathered = self.comm.gather(self.recorder.result(correction))
+        self.trace = trace_events.trace(gathered) if gathered is not None else None
+        self.comm.Free()
+
+    def meets(self, seconds: float) -> bool:
+        """Return whether all ranks call this within so many seconds."""
+        request, until = self.comm.Ibarrier(), time.monotonic() + seconds
+        while not request.Test():
+            if time.monotonic() > until:
+                return False
+            time.sleep(1e-4)
+        return True
+
+    def save(self, path: str | Path) -> None:
+        """Write the file, on rank 0. Raises OSError."""
+        if self.trace is not None:
+            trace_events.write(self.trace, path)
+
+
+class OfProgram:
+    """The timeline of a whole program: MPICOLL_TIMELINE and `mpicoll run --timeline`."""
+
+    def __init__(self) -> None:
+        self.timeline: Timeline | None = None
+        self.path = ""
+
+    def opened(self, channel: Channel, comm: MPI.Intracomm) -> None:
+        """Begin with the first communicator of all ranks, if the settings ask for a timeline."""
+        if self.path != channel.settings.timeline and comm.size == MPI.COMM_WORLD.size:
+            self.path = channel.settings.timeline
+            self.timeline = Timeline(comm)
+
+    def end(self) -> None:
+        """Write the file as the program ends. Collective, but a rank waits only for some seconds for the others."""
+        timeline, self.timeline = self.timeline, None
+        if timeline is None:
+            return
+        if not timeline.meets(PATIENCE):
+            if timeline.comm.rank == 0:
+                LOG.warning("no timeline is written to %s: not all ranks came to the end of the program", self.path)
+            return
+        timeline.end()
+        try:
+            timeline.save(self.path)
+        except OSError as error:
+            LOG.warning("the timeline cannot be written: %s", error)
+
+
+OF_PROGRAM = OfProgram()

@@ -31,8 +31,8 @@ def timeline(file: str, call: int | None, as_json: bool) -> None:
 
     By collective and size: the time inside, of which a rank waited for ranks that began later, and what was hidden
     behind the program's own work, as means over ranks; the fastest such call; and what the calls took beyond its pace.
-    Then the ranks that others waited for, and the critical path of the slowest call, or of one that --call names. FILE opens in ui.perfetto.dev and
-    in Chrome's about:tracing, too.
+    Then the ranks that others waited for, and the critical path of the slowest call, or of one that --call names. FILE
+    opens in ui.perfetto.dev and in Chrome's about:tracing, too.
     """
     alone()
     from ..timeline import path, read, waits
@@ -51,7 +51,7 @@ def timeline(file: str, call: int | None, as_json: bool) -> None:
         click.echo(json.dumps(content | {"path": [link._asdict() for link in links]}, indent=1))
         return
     to = console()
-    to.print(_headline(recorded), markup=False)
+    to.print(_headline(recorded), markup=False, soft_wrap=True)
     total = _table("collective", "bytes", "calls", "inside", "late ranks", "hidden", "fastest", "beyond", "algorithms")
     for row in sums[:ROWS]:
         times = map(_time, (row.inside, row.late, row.hidden, row.fastest, row.beyond))
@@ -63,7 +63,7 @@ def timeline(file: str, call: int | None, as_json: bool) -> None:
         for rank in late[:ROWS]:
             table.add_row(str(rank.rank), f"{rank.times:,}", _time(rank.waited), _time(rank.worst), rank.where)
         to.print(table)
-    to.print(_described(slowest, links, call is None), markup=False)
+    to.print(_described(slowest, links, call is None), markup=False, soft_wrap=True)
     if links:
         to.print(_of_path(links))
 

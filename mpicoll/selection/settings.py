@@ -23,6 +23,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..cost.network import Network, network
 from ..errors import ArgumentError
@@ -50,7 +51,7 @@ class Settings:
     keeps_network: bool = True  # whether what an earlier run measured stands while it holds
     learn: str = NO
     log: bool = False
-    timeline: str = ""
+    timeline: str = ""  # the file to write
     accumulate: str = "none"
 
     @property
@@ -80,7 +81,7 @@ def read(environ: Mapping[str, str] = os.environ) -> Settings:
         measures_network=name in ("", MEASURE),
         keeps_network=not name,
         learn=learn,
-        timeline=environ.get("MPICOLL_TIMELINE", ""),
+        timeline=_writable(environ.get("MPICOLL_TIMELINE", "")),
         log=_is_info(environ.get("MPICOLL_LOG", "")),
         accumulate=check_accumulate("MPICOLL_ACCUMULATE", environ.get("MPICOLL_ACCUMULATE", "") or "none"),
     )
@@ -90,6 +91,12 @@ def _is_info(text: str) -> bool:
     if text not in ("", "info"):
         raise ArgumentError(f"MPICOLL_LOG is {text!r}; it must be info or nothing")
     return text == "info"
+
+
+def _writable(path: str) -> str:
+    if path and (Path(path).is_dir() or not os.access(Path(path).parent, os.W_OK)):
+        raise ArgumentError(f"MPICOLL_TIMELINE is {path!r}, which cannot be written; name a file in a directory")
+    return path
 
 
 def _flag(environ: Mapping[str, str], name: str, default: bool) -> bool:

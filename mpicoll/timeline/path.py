@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from .read import Part
 
 BEGIN, BEFORE, MESSAGE, WORK = "late", "before the first message", "message", "reduce or copy"
+BETWEEN = "between steps"  # the engine was not polled, or served other chunks
 
 
 class Link(NamedTuple):
@@ -36,44 +37,44 @@ def critical_path(call: Sequence[Part], steps: Sequence[Part]) -> list[Link]:
     the chain goes on there if that was later than the receiver was ready, else in the step before.
     """
     tracks = _tracks(steps)
-    senders = {
-        number: (rank, track, step.position)
-        for (rank, track), of_track in tracks.items()
-        for step in of_track
-        for _, _, number in step.part.facts["sends"]
-    }
     if not tracks:
         return []
-    rank, track = max(tracks, key=lambda place: tracks[place][-1].ended)
-    position, links = len(tracks[rank, track]) - 1, list[Link]()
-    cursor = tracks[rank, track][position].ended
-    while True:
-        step = tracks[rank, track][position]
-        wait = step.part
-        if cursor > wait.ended:
-            links.append(Link(WORK, rank, None, wait.ended, cursor))
-        source, ready, place = rank, wait.began, (rank, track, position)
-        for peer, _, number in wait.facts["receives"]:
-            sender = senders.get(number)
-            if sender is not None:
-                posted = tracks[sender[:2]][sender[2]].part.began
-                if ready < posted < wait.ended:
-                    source, ready, place = peer, posted, sender
+    senders = {
+        number: step for of_track in tracks.values() for step in of_track for _, _, number in step.part.facts["sends"]
+    }
+    step: _Step | None = max((of_track[-1] for of_track in tracks.values()), key=lambda step: step.ended)
+    links, cursor = list[Link](), 0.0
+    while step is not None:
+        wait, rank = step.part, step.part.rank
+        if cursor > step.ended:
+            links.append(Link(BETWEEN, rank, None, step.ended, cursor))
+        if step.ended > wait.ended:
+            links.append(Link(WORK, rank, None, wait.ended, step.ended))
+        source = _last_to_be_ready(step, senders)
         peers = [peer for peer, _, _ in wait.facts["receives"]]
-        arrived_from = source if source != rank else (peers[0] if peers else None)
-        links.append(Link(MESSAGE, rank, arrived_from, ready, wait.ended))
-        (rank, track, position), cursor = place, ready
-        if position == 0:
-            break
-        position -= 1
-        cursor = max(cursor, tracks[rank, track][position].ended)
+        peer = source.part.rank if source is not step else next(iter(peers), None)
+        cursor = source.part.began
+        links.append(Link(MESSAGE, rank, peer, cursor, wait.ended))
+        rank, track = source.part.rank, tracks[source.part.rank, source.part.track]
+        step = track[source.position - 1] if source.position else None
+    return [*_beginning(call, rank, cursor), *links[::-1]]
+
+
+def _last_to_be_ready(step: _Step, senders: Mapping[int, _Step]) -> _Step:
+    """Return the step whose beginning a step's messages waited for last: a sender's, or its own."""
+    sources = [senders[number] for _, _, number in step.part.facts["receives"] if number in senders]
+    ready = [source for source in sources if step.part.began < source.part.began < step.part.ended]
+    return max(ready, key=lambda source: source.part.began, default=step)
+
+
+def _beginning(call: Sequence[Part], rank: int, posted: float) -> Iterator[Link]:
+    """Yield what came before the first message of a path: the rank was late, and then got ready."""
     began = {part.rank: part.began for part in call}
     first = min(began.values())
-    if cursor > began.get(rank, cursor):
-        links.append(Link(BEFORE, rank, None, began[rank], cursor))
     if began.get(rank, first) > first:
-        links.append(Link(BEGIN, rank, None, first, began[rank]))
-    return links[::-1]
+        yield Link(BEGIN, rank, None, first, began[rank])
+    if posted > began.get(rank, posted):
+        yield Link(BEFORE, rank, None, began[rank], posted)
 
 
 def _tracks(steps: Sequence[Part]) -> dict[tuple[int, int], list[_Step]]:

@@ -48,8 +48,8 @@ def read(path: str | Path) -> TimelineFile:
         with opened(path, "rt", encoding="utf-8") as file:
             content = json.load(file)
     except json.JSONDecodeError as error:
-        cut = " (it ends too early)" if error.pos >= len(error.doc.rstrip()) else ""
-        raise TimelineError(f"{path} is no JSON{cut}: {error}") from None
+        cut = "" if error.doc.rstrip().endswith(("}", "]")) else ": its end is missing"
+        raise TimelineError(f"{path} is no JSON{cut} ({error})") from None
     except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise TimelineError(f"{path} cannot be decoded: {error}") from None
     events = content.get("traceEvents") if isinstance(content, dict) else content

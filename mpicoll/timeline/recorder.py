@@ -148,7 +148,7 @@ def _facts(record: Record, ranks: tuple[int, ...]) -> dict[str, object]:
 
 
 def _messages(recorded: Events, correction: Correction) -> np.ndarray:
-    rows = recorded.rows.copy()
+    rows: np.ndarray = recorded.rows.copy()
     times = rows[:, events.POSTED : events.ENDED + 1]
     corrected = np.round(correction(times * 1e-9) * 1e9).astype(np.int64)
     rows[:, events.POSTED : events.ENDED + 1] = np.where(times > 0, corrected, 0)

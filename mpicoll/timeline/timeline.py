@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,15 +11,15 @@ from mpi4py import MPI
 
 from ..runtime.channel import Channel
 from ..runtime.duplicate import without_attributes
+from ..stderr import say
 from . import clock, trace_events
 from .recorder import Recorder
 
-LOG = logging.getLogger("mpicoll")
 PATIENCE = 2.0  # seconds that a program which ends waits for the other ranks
 
 
 class Timeline:
-    """A record of what the collectives of a communicator's ranks did, and when; once it has ended, `trace` on rank 0."""
+    """A record of what the collectives of some ranks did, and when: once it has ended, `trace` on rank 0."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         """Begin to record. Collective."""
@@ -74,13 +73,13 @@ class OfProgram:
             return
         if not timeline.meets(PATIENCE):
             if timeline.comm.rank == 0:
-                LOG.warning("no timeline is written to %s: not all ranks came to the end of the program", self.path)
+                say(f"mpicoll: no timeline is written to {self.path}: not all ranks came to the end of the program")
             return
         timeline.end()
         try:
             timeline.save(self.path)
         except OSError as error:
-            LOG.warning("the timeline cannot be written: %s", error)
+            say(f"mpicoll: the timeline cannot be written to {self.path}: {error.strerror}")
 
 
 OF_PROGRAM = OfProgram()

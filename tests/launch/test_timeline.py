@@ -1,0 +1,66 @@
+"""Timelines of whole programs: `mpicoll run --timeline` and MPICOLL_TIMELINE."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support import command
+from support.trace_events import check_format
+
+from mpicoll.timeline import read
+
+PROGRAM = """\
+import sys
+import numpy as np
+from mpi4py import MPI
+if "Comm" in sys.argv:
+    import mpicoll
+    world = mpicoll.Comm(MPI.COMM_WORLD)
+else:
+    world = MPI.COMM_WORLD
+x, y = np.ones(1000), np.empty(1000)
+for _ in range(5):
+    world.Allreduce(x, y)
+half = world.Split(world.rank % 2)
+half.Bcast(y)
+if "fails" in sys.argv and world.rank == 1:
+    sys.exit("rank 1 has no data")
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    return str(script)
+
+
+def checked(path):
+    """A timeline, of which the format is right."""
+    check_format(json.loads(path.read_text()))
+    return read.read(path)
+
+
+@pytest.mark.quick
+def test_run_writes_a_timeline_of_an_unmodified_program(mpiexec, program, tmp_path):
+    path = tmp_path / "t.json"
+    done = mpiexec(3, "python", "-m", "mpicoll", "run", "--timeline", str(path), program)
+    assert done.status == 0, done.output
+    recorded = checked(path)
+    assert recorded.facts["ranks"] == 3 and recorded.facts["unmatched_messages"] == 0
+    assert sorted(parts[0].name for parts in recorded.calls.values()) == ["Allreduce"] * 5 + ["Bcast"] * 2
+    assert "Allreduce" in command.run("timeline", str(path)).output
+
+
+def test_the_environment_asks_for_a_timeline(mpiexec, program, tmp_path):
+    path = tmp_path / "t.json"
+    done = mpiexec(2, "python", program, "Comm", "fails", env={"MPICOLL_TIMELINE": str(path)})
+    assert done.status != 0 and "rank 1 has no data" in done.output
+    assert len(checked(path).calls) == 7  # of a rank that ended with an error, too
+
+
+def test_a_file_that_cannot_be_written_is_refused_at_the_start(mpiexec, program, tmp_path):
+    path = tmp_path / "nowhere" / "t.json"
+    done = mpiexec(2, "python", "-m", "mpicoll", "run", "--timeline", str(path), program)
+    assert done.status == 2 and "which cannot be written" in done.output, done.output

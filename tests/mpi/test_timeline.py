@@ -1,0 +1,143 @@
+"""Timelines: every message of every algorithm, sends matched with receives, on one clock."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from support import cases
+from support.cases import Case
+from support.trace_events import check_format
+
+import mpicoll
+from mpicoll.engines.events import RECORDING
+from mpicoll.timeline import read, recorder, waits
+from mpicoll.timeline.path import critical_path
+
+COLLECTIVES = sorted({collective for collective, _ in cases.specs()})
+P = MPI.COMM_WORLD.size
+
+
+def slices(timeline, category):
+    """The slices of a category on all ranks; none but on rank 0."""
+    events = timeline.trace["traceEvents"] if timeline.trace else []
+    return [event for event in events if event["ph"] == "X" and event["cat"] == category]
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_every_message_of_every_algorithm(comm, ours, engine, collective):
+    names = [name for other, name in cases.specs() if other == collective]
+    case = Case(collective, 0 if collective == "barrier" else 50, root=P - 1)
+    posted = 0
+    with ours.timeline() as timeline:
+        for name in names:
+            with ours.using(engine=engine, chunk_bytes=96, **{collective: name}), ours.trace() as records:
+                for _ in range(4):  # the last ones take the fast path
+                    case.run(ours)
+            assert [record.algorithm for record in records] == [name] * 4
+            posted += sum(record.messages for record in records)
+    posted = comm.reduce(posted)
+    if comm.rank == 0:
+        assert check_format(timeline.trace) * 2 == posted
+        facts = timeline.trace["otherData"]
+        assert (facts["ranks"], facts["unmatched_messages"], facts["lost_messages"]) == (P, 0, 0)
+        calls = slices(timeline, "collective")
+        assert len(calls) == 4 * P * len(names) and {call["args"]["engine"] for call in calls} == {engine}
+        if collective == "allreduce" and engine == "compiled":
+            assert any(call["args"]["fast_path"] for call in calls)
+
+
+def test_forms_communicators_and_native_calls(comm, ours, engine, tmp_path):
+    x, y = np.arange(100.0), np.empty(100)
+    with ours.using(engine=engine), ours.timeline(tmp_path / "t.json") as timeline:
+        for _ in range(3):
+            ours.Iallreduce(x, y).Wait()
+        request = ours.Allreduce_init(x, y)
+        for _ in range(3):
+            request.Start()
+            request.Wait()
+        request.Free()
+        with ours.using(allreduce="native"):
+            ours.Allreduce(x, y)
+            ours.Iallreduce(x, y).Wait()
+        with mpicoll.span("a <part>"):
+            half = ours.Split(comm.rank % 2)
+            half.Allgather(x[:1], np.empty(half.size))
+            half.Free()
+    assert not RECORDING.users
+    if comm.rank == 0:
+        check_format(timeline.trace)
+        assert json.loads((tmp_path / "t.json").read_text()) == timeline.trace
+        recorded = read.read(tmp_path / "t.json")
+        assert recorded.facts["unmatched_messages"] == 0
+        names = sorted(parts[0].name for parts in recorded.calls.values())
+        halves = ["Allgather"] * min(P, 2)
+        assert names == [*halves, "Allreduce", *["Allreduce_init"] * 3, *["Iallreduce"] * 4]
+        assert {start for _, _, start in recorded.calls} == {0, 1, 2, 3}
+        assert [span["name"] for span in slices(timeline, "span")] == ["a <part>"] * P
+    with ours.trace() as records:
+        ours.Allreduce(x, y)
+    assert records[0].times is None  # no timeline runs any more
+
+
+def test_a_late_rank_is_named(comm, ours, tmp_path):
+    x, y = np.ones(1000), np.empty(1000)
+    with ours.using(allreduce="recursive_doubling"):
+        for _ in range(3):
+            ours.Allreduce(x, y)
+        with ours.timeline(tmp_path / "t.json"):
+            comm.Barrier()
+            if comm.rank == P - 1:
+                time.sleep(0.2)
+            ours.Allreduce(x, y)
+    if comm.rank == 0 and P > 1:
+        recorded = read.read(tmp_path / "t.json")
+        (call,) = recorded.calls.values()
+        late = waits.stragglers(recorded)[0]
+        assert late.rank == P - 1 and late.waited > 1e5
+        path = critical_path(call, recorded.steps[call[0].key])
+        assert (path[0].what, path[0].rank) == ("late", P - 1)
+
+
+def test_what_is_hidden_behind_computing(comm, ours, tmp_path):
+    x, y = np.ones(1000), np.empty(1000)
+    with ours.using(allreduce="recursive_doubling", engine="mpi4py"), ours.timeline(tmp_path / "t.json"):
+        request = ours.Iallreduce(x, y)
+        time.sleep(0.1)
+        request.Wait()
+    if comm.rank == 0:
+        (total,) = waits.sums(read.read(tmp_path / "t.json"))
+        assert total.hidden <= total.inside and total.name == "Iallreduce"
+
+
+def test_the_oldest_calls_are_dropped(comm, ours, monkeypatch):
+    monkeypatch.setattr(recorder, "LEAST", 10)
+    monkeypatch.setattr(recorder, "MOST_MESSAGES", 10)
+    with ours.timeline() as timeline:
+        for _ in range(30):
+            ours.Allreduce(np.ones(4), np.empty(4))
+    if comm.rank == 0:
+        calls = slices(timeline, "collective")
+        assert timeline.trace["otherData"]["dropped_calls"] >= 20
+        assert max(call["args"]["call"] for call in calls) - min(call["args"]["call"] for call in calls) < 10
+
+
+def test_a_block_that_raises_ends_the_recording(ours):
+    with pytest.raises(ZeroDivisionError), ours.timeline():
+        1 / 0  # noqa: B018
+    assert not RECORDING.users
+
+
+def test_timelines_of_communicators_nest(comm, ours):
+    half = ours.Split(comm.rank % 2)
+    with ours.timeline() as whole, half.timeline() as part:
+        ours.Barrier()
+        half.Barrier()
+    if whole.trace:
+        assert len(slices(whole, "collective")) == 3 * P  # the barrier at the end of the other timeline, too
+    if part.trace:
+        assert len(slices(part, "collective")) == half.size
+    half.Free()

@@ -1,0 +1,246 @@
+"""Timelines without MPI: tracks, pairs of messages, the file and what it says, and where time went."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import command
+from support.trace_events import check_format
+
+from mpicoll.engines.events import NO_MESSAGE
+from mpicoll.errors import TimelineError
+from mpicoll.plans.plan import RECV, SEND
+from mpicoll.timeline import read as reader
+from mpicoll.timeline import timeline, trace_events, waits
+from mpicoll.timeline.match import UNMATCHED, pair
+from mpicoll.timeline.model import Call, RankTimeline, Span
+from mpicoll.timeline.path import critical_path
+from mpicoll.timeline.tracks import place
+
+US = 1e-6
+
+
+def message(kind, peer, posted, arrived, ended=None, step=0, slot=0, chunk=0, nbytes=8):
+    """A row of a table of messages, with times in microseconds."""
+    times = [round(1000 * t) for t in (posted, arrived, arrived if ended is None else ended)]
+    return [kind, peer, nbytes, 0, slot, chunk, step, 0, *times]
+
+
+def call(began, ended, *messages, number=1, form="blocking", waited=None, name="Allreduce", algorithm="ring", nbytes=8):
+    """A call on a rank, with times in microseconds."""
+    facts = {"collective": "allreduce", "form": form, "bytes": nbytes, "algorithm": algorithm}
+    rows = np.array(messages, np.int64).reshape(-1, 11)
+    times = began * US, (began if waited is None else waited) * US, ended * US
+    return Call("ranks 0-1", number, 0, name, facts, *times, rows, 0)
+
+
+def of(rank, *calls, spans=()):
+    return RankTimeline(rank, "host", list(calls), list(spans), 0, US)
+
+
+def exchange(late=0.0):
+    """Two ranks that exchange messages, of which rank 1 begins late."""
+    here = message(SEND, 1, 1, 11 + late, 12 + late), message(RECV, 1, 1, 11 + late, 12 + late)
+    there = message(SEND, 0, 1 + late, 11 + late, 13 + late), message(RECV, 0, 1 + late, 11 + late, 13 + late)
+    return [of(0, call(0, 12 + late, *here)), of(1, call(late, 13 + late, *there))]
+
+
+def saved(path, timelines):
+    trace_events.write(trace_events.trace(timelines), path)
+    return reader.read(path)
+
+
+# -- tracks and pairs
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=20), st.booleans())
+def test_intervals_of_a_track_do_not_overlap_or_nest(lengths, nested):
+    intervals = [(began, began + length) for began, length in lengths]
+    tracks = place(intervals, nested)
+    for i, (a, b) in enumerate(intervals):
+        for j, (c, d) in enumerate(intervals[:i]):
+            if tracks[i] == tracks[j]:
+                assert b <= c or d <= a or (nested and ((a <= c and d <= b) or (c <= a and b <= d)))
+
+
+def test_messages_of_the_same_tag_pair_in_order():
+    two = [message(SEND, 1, t, t + 1, step=t) for t in (0, 5)]
+    taken = [message(RECV, 0, t, t + 3, step=t) for t in (0, 5)]
+    other = message(SEND, 1, 2, 3, slot=1)
+    numbers, pairs = pair([of(0, call(0, 9, two[0], other, two[1])), of(1, call(0, 9, *taken))])
+    assert pairs == 2 and [x.tolist() for x in numbers[0]] == [[0, UNMATCHED, 1]] and numbers[1][0].tolist() == [0, 1]
+
+
+def test_messages_of_different_calls_do_not_pair():
+    sent, taken = of(0, call(0, 9, message(SEND, 1, 0, 1))), of(1, call(0, 9, message(RECV, 0, 0, 1), number=2))
+    assert pair([sent, taken])[1] == 0
+    assert trace_events.trace([sent, taken])["otherData"]["unmatched_messages"] == 1
+
+
+# -- the file
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.json.gz"])
+def test_a_file_has_every_call_step_and_span(tmp_path, name):
+    ranks = exchange(late=5)
+    ranks[0].spans.append(Span("<forward> & \"back\"", 0.0, 20 * US))
+    local = call(20, 30, message(NO_MESSAGE, -1, 20, 20, 28), number=2)
+    ranks[0].calls.append(local)
+    content = trace_events.trace(ranks)
+    assert check_format(content) == 2  # arrows
+    slices = [(e["name"], e["pid"], e["ts"], e["dur"]) for e in content["traceEvents"] if e["ph"] == "X"]
+    assert ('<forward> & "back"', 0, 0.0, 20.0) in slices
+    assert ("wait for rank 1", 0, 1.0, 15.0) in slices and ("reduce or copy", 1, 16.0, 2.0) in slices
+    assert ("reduce or copy", 0, 20.0, 8.0) in slices
+    trace_events.write(content, tmp_path / name)
+    recorded = reader.read(tmp_path / name)
+    assert {number: len(parts) for (_, number, _), parts in recorded.calls.items()} == {1: 2, 2: 1}
+    assert recorded.facts["messages"] == 2 and recorded.facts["clock_error_us"] == 1.0
+
+
+def test_a_nonblocking_call_is_in_flight_and_its_wait_in_the_program(tmp_path):
+    content = trace_events.trace([of(0, call(0, 10, form="nonblocking", name="Iallreduce", waited=6))])
+    slices = {e["name"]: (e["tid"], e["ts"], e["dur"]) for e in content["traceEvents"] if e["ph"] == "X"}
+    assert slices["Iallreduce"] == (trace_events.IN_FLIGHT, 0.0, 10.0)
+    assert slices["wait for Iallreduce"] == (trace_events.PROGRAM, 6.0, 4.0)
+
+
+BAD = {
+    "not JSON": ("hello", "is no JSON"),
+    "cut off": ('{"traceEvents": [{"ph": "X", ', "its end is missing"),
+    "no events": ('{"a": 1}', "has no traceEvents"),
+    "others' events": ('[{"ph": "X", "cat": "op", "name": "aten::mm"}]', "no collectives of mpicoll's among its 1"),
+    "no facts": ('[{"ph": "X", "cat": "collective", "ts": 1, "dur": 1, "pid": 0, "args": {}}]', "event 0 is no"),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), BAD.values(), ids=BAD)
+def test_files_that_are_no_timelines(tmp_path, text, words):
+    (tmp_path / "bad.json").write_text(text)
+    with pytest.raises(TimelineError, match=words):
+        reader.read(tmp_path / "bad.json")
+    result = command.run("timeline", str(tmp_path / "bad.json"))
+    assert result.exit_code == 2 and words in result.output and result.output.count("\n") == 1
+
+
+def test_a_compressed_file_that_is_cut_off(tmp_path):
+    whole = gzip.compress(json.dumps(trace_events.trace(exchange())).encode())
+    (tmp_path / "t.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(TimelineError, match="cannot be decoded"):
+        reader.read(tmp_path / "t.gz")
+
+
+def test_two_runs_in_one_file(tmp_path):
+    one, two = (trace_events.trace(exchange()) for _ in range(2))
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": one["traceEvents"] + two["traceEvents"]}))
+    with pytest.raises(TimelineError, match="call 1 on ranks 0-1 twice on a rank: it is made of several runs"):
+        reader.read(tmp_path / "t.json")
+
+
+# -- where time went
+
+
+def test_waiting_for_a_late_rank(tmp_path):
+    recorded = saved(tmp_path / "t.json", exchange(late=100))
+    (total,), (late,) = waits.sums(recorded), waits.stragglers(recorded)
+    assert (total.calls, total.algorithms) == (1, {"ring"})
+    assert total.inside == pytest.approx((112 + 13) / 2) and total.late == pytest.approx(50)
+    assert total.fastest == pytest.approx(13) and total.hidden == 0
+    assert (late.rank, late.times, late.waited) == (1, 1, pytest.approx(100))
+
+
+def test_what_is_hidden_behind_computing(tmp_path):
+    calls = [call(0, 10, form="nonblocking", name="Iallreduce", waited=8)]
+    (total,) = waits.sums(saved(tmp_path / "t.json", [of(0, *calls), of(1, *calls)]))
+    assert total.hidden == pytest.approx(8) and total.beyond == 0
+
+
+def test_calls_beyond_the_pace_of_the_fastest(tmp_path):
+    calls = [call(0, 10), call(20, 50, number=2)]
+    (total,) = waits.sums(saved(tmp_path / "t.json", [of(0, *calls), of(1, *calls)]))
+    assert total.fastest == pytest.approx(10) and total.beyond == pytest.approx(20)
+
+
+def links(timeline, number=1):
+    parts = waits.slowest(timeline, number)
+    path = critical_path(parts, timeline.steps.get(parts[0].key, []))
+    return [(link.what, link.rank, link.source, round(link.ended - link.began, 3)) for link in path]
+
+
+def test_the_critical_path_goes_through_the_late_rank(tmp_path):
+    assert links(saved(tmp_path / "t.json", exchange(late=100))) == [
+        ("late", 1, None, 100.0),
+        ("before the first message", 1, None, 1.0),
+        ("message", 1, 0, 10.0),
+        ("reduce or copy", 1, None, 2.0),
+    ]
+
+
+def test_the_critical_path_follows_a_chain_of_senders(tmp_path):
+    first = of(0, call(0, 4, message(SEND, 1, 1, 4)))
+    second = of(1, call(0, 9, message(RECV, 0, 0.5, 4), message(SEND, 2, 5, 9, step=1)))
+    third = of(2, call(0, 12, message(RECV, 1, 0.5, 9, 12)))
+    assert links(saved(tmp_path / "t.json", [first, second, third])) == [
+        ("before the first message", 0, None, 1.0),
+        ("message", 1, 0, 3.0),
+        ("between steps", 1, None, 1.0),
+        ("message", 2, 1, 4.0),
+        ("reduce or copy", 2, None, 3.0),
+    ]
+
+
+def test_a_call_of_mpis_own_has_no_path(tmp_path):
+    recorded = saved(tmp_path / "t.json", [of(0, call(0, 4, algorithm="native"))])
+    assert links(recorded) == []
+    assert "nothing is known of its path" in command.run("timeline", str(tmp_path / "t.json")).output
+
+
+def test_the_command_says_where_time_went(tmp_path):
+    saved(tmp_path / "t.json", exchange(late=100))
+    output = command.run("timeline", str(tmp_path / "t.json")).output
+    assert "2 ranks, 1 calls in 113 µs; clocks agree to 1 µs" in output
+    assert "The slowest call is Allreduce (call 1) of 8 B on ranks 0-1, ring, 113 µs; its critical path" in output
+    content = json.loads(command.run("timeline", str(tmp_path / "t.json"), "--json").output)
+    assert content["collectives"][0]["late"] == pytest.approx(50)
+    assert content["stragglers"][0]["rank"] == 1 and content["path"][0]["what"] == "late"
+    refused = command.run("timeline", str(tmp_path / "t.json"), "--call", "7")
+    assert refused.exit_code == 2 and "has no call 7; its calls are 1 to 1" in refused.output
+
+
+# -- of a whole program
+
+
+class Unfinished:
+    """A timeline to whose end not all ranks come, or whose file cannot be written."""
+
+    def __init__(self, meets):
+        self.all_come, self.rank, self.saved = meets, 0, False
+
+    @property
+    def comm(self):
+        return self
+
+    def meets(self, seconds):
+        return self.all_come
+
+    def end(self):
+        assert self.all_come
+
+    def save(self, path):
+        self.saved = True
+        raise PermissionError(13, "Permission denied")
+
+
+@pytest.mark.parametrize(("meets", "words"), [(False, "not all ranks came to the end"), (True, "Permission denied")])
+def test_a_timeline_that_cannot_be_written_says_so(capsys, meets, words):
+    program = timeline.OfProgram()
+    program.timeline, program.path = Unfinished(meets), "t.json"
+    unfinished = program.timeline
+    program.end()
+    program.end()  # once
+    assert words in capsys.readouterr().err and unfinished.saved == meets

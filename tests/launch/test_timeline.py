@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from support import command
 from support.trace_events import check_format
 
-from mpicoll.timeline import read
+from mpicoll.timeline import read, waits
 
 PROGRAM = """\
 import sys
@@ -40,6 +42,17 @@ def checked(path):
     """A timeline, of which the format is right."""
     check_format(json.loads(path.read_text()))
     return read.read(path)
+
+
+@pytest.mark.quick
+def test_the_program_of_the_page(mpiexec, tmp_path):
+    page = Path(__file__).resolve().parents[2] / "docs" / "TIMELINES.md"
+    (tmp_path / "step.py").write_text(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)[1])
+    path = tmp_path / "run.json"
+    done = mpiexec(2, "python", tmp_path / "step.py", env={"MPICOLL_TIMELINE": str(path)})
+    assert done.status == 0, done.output
+    recorded = checked(path)
+    assert len(recorded.calls) == 100 and waits.stragglers(recorded)
 
 
 @pytest.mark.quick

@@ -16,6 +16,7 @@ from .listing import list_
 from .load import load_everywhere
 from .run import run
 from .show import show
+from .status import status
 from .timeline import timeline
 from .verify import verify
 from .warm import warm
@@ -34,7 +35,7 @@ def main(context: click.Context, files: tuple[str, ...]) -> None:
     load_everywhere(files, together=uses_mpi(main.commands.get(context.invoked_subcommand or "")))
 
 
-for command in (list_, show, verify, info, run, timeline, warm):
+for command in (list_, show, verify, info, run, status, timeline, warm):
     main.add_command(command)
 for command in (
     Later("bench", "benchmarks.bench.cli:bench", "Time algorithms beside MPI's, under mpiexec.", uses_mpi=True),

@@ -30,7 +30,9 @@ from ..fastpath.opening import open_fast_path
 from ..kernels import cache
 from ..progress.faults import attempt, contained
 from ..progress.thread import THREAD, ProgressThread
-from ..runtime.channel import LEAKED, LIVE, OPENED, Channel
+from ..runtime.channel import LEAKED, LIVE, OPENED, Channel, record_status
+from ..runtime.flight import RECORD
+from ..runtime.status import ending
 from ..runtime.status_thread import STATUS_THREAD
 from ..runtime.trace import Log
 from ..timeline.timeline import OF_PROGRAM
@@ -143,8 +145,9 @@ def _end() -> None:
     STATUS_THREAD.stop()
     if MPI.Is_initialized() and not MPI.Is_finalized() and not STATUS_THREAD.is_exiting and os.getpid() == _process:
         _give_back()
-        with contained("waiting for the other ranks' ends"):
-            STATUS_THREAD.wait_for_peers(LIVE.values())
+        record_status(ending(STATUS_THREAD.error))
+        if attempt("waiting for the other ranks' ends", lambda: STATUS_THREAD.wait_for_peers(LIVE.values()), False):
+            RECORD.remove()
         with contained("writing the timeline"):
             OF_PROGRAM.end()
         _give_back(LAST)  # MPIs complain of a barrier that did not end

@@ -29,22 +29,32 @@ from ..selection.select import NATIVE, Choice, Overrides
 from . import duplicate, watchdog
 from .agreement import COMPILING, Agreed, agree, inherited, with_compiled_kernels
 from .cache import Cache
-from .counters import BROKEN, CALLS, IN_FLIGHT, NUMBERS, TRACES
+from .counters import BROKEN, CALLS, IN_FLIGHT, TRACES
 from .fast_path import FastPath
 from .fault_tolerance import RankFailure, is_rank_failure
+from .flight import RECORD, SLOTS
 from .free_barrier import FreeBarrier
 from .inbox import Inbox
 from .peer_status import PeerStatus
 from .record import Record, Sink
 from .scratch import Scratch
-from .status import RECENT, Failure, describe
+from .status import RECENT, Failure, describe, location
 from .tags import TagPool
 
 LOG = logging.getLogger("mpicoll")
 LIVE: dict[int, Channel] = {}  # the channels that are not freed, by id()
 OPENED: list[Callable[[Channel], None]] = []  # called with every new channel, on all its ranks
+STILL = 0.5  # seconds after which a call in flight is asked for whom it waits
 LEAKED: list[Any] = []  # memory to which MPI may write until the end of the process
 OpenFastPath = Callable[["Channel"], FastPath]
+
+
+def record_status(ended: str = "") -> None:
+    """Write the status of this rank into its flight record, if that is due, or if its program has ended."""
+    if ended or RECORD.is_due():
+        with contained("writing the flight record"):
+            place, channels = location(), list(LIVE.values())[:SLOTS]
+            RECORD.write(place[0], [(channel, watchdog.answer(channel, place)) for channel in channels], ended)
 
 
 class Channel:
@@ -69,7 +79,9 @@ class Channel:
         self.agreed: Agreed = self._agree() if parent is None else inherited(parent.agreed, parent.comm, self.comm)
         self.settings = self.agreed.settings
         self.cache, self.lessons = Cache(), Lessons()
-        self.numbers, self.needing_python = np.zeros(NUMBERS, np.int64), needing_python
+        RECORD.open()
+        self.numbers: np.ndarray
+        (self.numbers, slot), self.needing_python = RECORD.numbers(), needing_python
         self.open_fast_path, self.kernels = open_fast_path, background.state.generation
         self.fast_path = open_fast_path(self)
         background.poll()  # starts the compiler process where kernels are missing
@@ -92,6 +104,8 @@ class Channel:
         self.compared_until = 0  # the calls up to this one are compared without check mode, too
         self.any_form = False  # whether ranks may make a call in different forms
         self.last_compared: Operation | None = None
+        self.waited_for: tuple[int, ...] = ()  # the ranks that the first call in flight waits for, if it has stalled
+        self.place = RECORD.place(self.comm, slot)
 
     def compare_first(self, calls: int) -> None:
         """Compare what the ranks give in so many of the next calls, as check mode does in all. Collective.
@@ -178,7 +192,8 @@ class Channel:
 
     def next_sequence(self) -> int:
         """Return the number of a call, the same on every rank."""
-        self.numbers[CALLS] = number = self.numbers.item(CALLS) + 1
+        number: int = self.numbers.item(CALLS) + 1
+        self.numbers[CALLS] = number
         return number
 
     def leak(self, what: Any, sequence: int | None) -> None:
@@ -220,12 +235,16 @@ class Channel:
         """Have the watchdog check what is in flight."""
         with contained("the watchdog"):
             watchdog.watch(self, time.monotonic())
+            first = self.queue.in_flight[:1]
+            self.waited_for = first[0].waited_for() if first and first[0].still > STILL else ()
+        record_status()
 
     # -- reports ----------------------------------------------------------------------------------------
 
     def respond(self) -> None:
         """Answer the status questions of other ranks."""
         watchdog.respond(self)
+        record_status()
 
     def fail(self, call_id: CallId, error: BaseException, was_made: bool = True) -> None:
         """Record the error by which this rank left or refused a call, for status messages to other ranks."""

@@ -118,8 +118,10 @@ class StatusThread:
         by_mpi4py = main is not None and main.name in ("mpi4py.__main__", "mpi4py.run")
         return self.fatal is not None or (by_mpi4py and self.error is not None)
 
-    def wait_for_peers(self, channels: Iterable[Peer]) -> None:
+    def wait_for_peers(self, channels: Iterable[Peer]) -> bool:
         """Wait until the programs of each channel's ranks have ended, for EXIT_WAIT seconds or a little more.
+
+        Return whether they have.
 
         Some may never come: MPI may have freed a communicator there and not here, where a request of its own kept it.
         """
@@ -145,6 +147,7 @@ class StatusThread:
                 break
             os.sched_yield()
             time.sleep(min(MAX_SLEEP, seconds / 10))
+        return not left
 
 
 STATUS_THREAD = StatusThread()

@@ -83,9 +83,9 @@ def _missing(operation: Operation, channel: Watched, ranks: Iterable[int] | None
     return tell(missing) if missing or not operation.is_message else []
 
 
-def answer(channel: Watched) -> Answer:
-    """Return the status of this rank, for a rank that asks."""
-    where, inside = location()
+def answer(channel: Watched, place: tuple[str, bool] | None = None) -> Answer:
+    """Return the status of this rank, for a rank that asks; place: what location() returns, where that is known."""
+    where, inside = place or location()
     inside = inside or channel.entered > 0
     return Answer(
         channel.sequence,

@@ -13,6 +13,7 @@ from ..engines.events import COLUMNS, RECORDING, Events
 from ..errors import spans as ranges
 from ..plans.rolled import RolledPlan
 from ..runtime.channel import LIVE, OPENED, Channel
+from ..runtime.groups import world_ranks
 from ..runtime.record import Record
 from ..schedules.collectives import NONBLOCKING, PERSISTENT
 from ..selection.select import NATIVE
@@ -114,16 +115,6 @@ class Sink:
             messages[:, events.PEER] = np.append(self.ranks, -1)[messages[:, events.PEER]]  # -1: no message, no peer
         name, facts = _name(record), _facts(record, self.ranks)
         return Call(self.name, record.sequence, start, name, facts, began, waited, ended, messages, lost)
-
-
-def world_ranks(comm: MPI.Intracomm) -> tuple[int, ...]:
-    """Return the ranks of a communicator as ranks of COMM_WORLD. Local."""
-    group, world = MPI.Comm.Get_group(comm), MPI.Comm.Get_group(MPI.COMM_WORLD)
-    try:
-        return tuple(MPI.Group.Translate_ranks(group, range(group.size), world))
-    finally:
-        group.Free()
-        world.Free()
 
 
 def _size(record: Record) -> int:

@@ -1,0 +1,74 @@
+"""`mpicoll status`: where the ranks of a run are, and which of them the others wait for."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+
+import click
+
+from .group import alone, asking
+
+
+@click.command(short_help="Where the ranks of a run are, beside it or after it.")
+@click.argument("directories", nargs=-1, metavar="[DIRECTORY]...")
+@click.option("--job", help="The run of this job's number or launcher's process; else the last one on this host.")
+@click.option("--wait", default=1.0, show_default=True, help="Seconds between two looks, which show what moves.")
+@click.option("--json", "as_json", is_flag=True, help="Print the same as JSON, for supervisors.")
+def status(directories: tuple[str, ...], job: str | None, wait: float, as_json: bool) -> None:
+    """Say where the ranks of a run are: moving, stalled, in different calls, or gone.
+
+    \b
+        mpicoll status                      the last run of yours on this host, while it runs or after it
+        srun --jobid 1234 mpicoll status --job 1234    on the nodes of a job
+        mpicoll status DIRECTORY...         records that MPICOLL_RECORD=DIRECTORY named, or that were copied from hosts
+
+    Every process that uses mpicoll keeps a record in memory, in a file of the host's /dev/shm that its user alone can
+    read, and removes it as it ends. It says how many calls the rank has begun on each communicator, which are in
+    flight, and which line its program is at; a rank that is killed or stuck leaves it as it was. MPICOLL_RECORD=0
+    turns it off.
+
+    Exit status: 0 if calls move or none is in flight, 1 if they have stalled, 2 if the ranks made different calls, 3 if
+    a rank is gone.
+    """
+    alone()
+    import mpi4py
+
+    mpi4py.rc.initialize = False  # only modules that import it are needed
+    from ..doctor import flight
+    from ..runtime.flight import base
+
+    with asking():
+        try:
+            places = [Path(name) for name in directories] or [_run(flight.runs(base()), job)]
+            before = flight.read(places)
+            time.sleep(wait)
+            report = flight.judge(before, flight.read(places))
+        except OSError as error:
+            raise ValueError(f"{error.filename} cannot be read: {error.strerror}") from None
+    if as_json:
+        ranks = [
+            {"rank": p.rank, "host": p.host, "process": p.pid, "is_alive": p.is_alive, "ended": p.ended}
+            | {"location": p.location, "seconds_ago": round(p.age, 3), "calls": p.calls}
+            for p in report.processes
+        ]
+        content = {"verdict": report.verdict.name.lower(), "status": int(report.verdict), "reasons": report.lines}
+        click.echo(json.dumps(content | {"ranks": ranks}, indent=1))
+    else:
+        click.echo(f"{', '.join(map(str, places))}: {report.verdict.name.lower()}: {report.lines[0]}")
+        for line in report.lines[1:]:
+            click.echo(f"  {line}")
+    click.get_current_context().exit(int(report.verdict))
+
+
+def _run(runs: list[Path], job: str | None) -> Path:
+    """Return the run of a job, or the last one. Raises ValueError if there is none."""
+    names = [run.name for run in runs]
+    is_wanted = re.compile(f"(parent-)?{re.escape(job or '')}(-.*)?").fullmatch
+    chosen = [run for run in runs if job is None or is_wanted(run.name)]
+    if not chosen:
+        here = f"; there are {', '.join(names)}" if names else ""
+        raise ValueError(f"no run {job or 'of yours'} has records on this host{here}")
+    return chosen[0]

@@ -1,0 +1,197 @@
+"""Read the flight records of a run's processes, and say where its ranks are and which of them others wait for.
+
+The records are those of runtime/flight.py. A process may run, hang, or be gone; reading takes nothing from it.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import socket
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import spans
+from ..progress.operation import CallId
+from ..runtime import flight
+from ..runtime.counters import CALLS, NUMBERS
+from ..runtime.status import Answer, Failure, find
+
+FRESH = 2.0  # seconds after which a status that is not written anew is said to be old
+
+
+class Verdict(enum.IntEnum):
+    """The state of a run, and the exit status of `mpicoll status`."""
+
+    MOVING = 0
+    STALLED = 1
+    MISMATCH = 2
+    DEAD = 3
+
+
+@dataclass
+class Process:
+    """What the record of one process says; is_alive is None where its host is another one."""
+
+    path: Path
+    rank: int
+    size: int
+    pid: int
+    host: str
+    program: str
+    location: str
+    ended: str
+    age: float  # seconds since it was last written
+    is_alive: bool | None
+    answers: dict[str, Answer] = field(default_factory=dict)  # by communicator
+    waited_for: dict[str, list[int]] = field(default_factory=dict)  # by the first call in flight, if it has stalled
+
+    @property
+    def is_dead(self) -> bool:
+        """Return whether it ended without a word."""
+        return self.is_alive is False and not self.ended
+
+    @property
+    def calls(self) -> dict[str, tuple[int, int]]:
+        """Return, by communicator, how many calls it has begun, and how many are in flight."""
+        return {name: (answer.calls, len(answer.under_way)) for name, answer in self.answers.items()}
+
+    def doing(self) -> str:
+        """Return what the rank does, in words."""
+        if self.is_dead:
+            return f"is gone: process {self.pid} on {self.host} was killed, or ended without MPI_Finalize"
+        if self.ended:
+            return self.ended
+        where = f"at {self.location}" if self.location else "somewhere"
+        calls = [f"{call} on {name}" for name, answer in self.answers.items() for call in answer.under_way[:1]]
+        return f"in {', '.join(calls)}, {where}" if calls else where
+
+
+@dataclass
+class Report:
+    """The state of a run: a verdict, and lines that give reasons."""
+
+    verdict: Verdict
+    lines: list[str]
+    processes: list[Process]
+
+
+def runs(base: Path | None) -> list[Path]:
+    """Return the directories of runs, the last one first."""
+    if base is None or not base.is_dir():
+        return []
+    found = [path for path in base.iterdir() if path.is_dir() and any(path.iterdir())]
+    return sorted(found, key=lambda path: -max(file.stat().st_mtime for file in path.iterdir()))
+
+
+def read(directories: Iterable[Path]) -> list[Process]:
+    """Return the processes whose records are there, by rank. Raises ValueError for none, or one of another version."""
+    directories = list(directories)
+    processes = [read_one(path) for directory in directories for path in sorted(directory.iterdir()) if path.is_file()]
+    if not processes:
+        raise ValueError(f"{', '.join(map(str, directories))} has no records of ranks")
+    return sorted(processes, key=lambda process: process.rank)
+
+
+def read_one(path: Path) -> Process:
+    """Return what one record says. Raises ValueError for a file that is none, or one of another version."""
+    content = path.read_bytes()
+    words = np.frombuffer(content[: 8 * flight.HEADER], np.int64)
+    if len(content) != flight.BYTES or words[0] not in (0, flight.MAGIC):
+        raise ValueError(f"{path} is no flight record")
+    if words[1] != flight.FORMAT:
+        raise ValueError(f"{path} is of format {words[1]}; this mpicoll reads format {flight.FORMAT}")
+    which = int(words[flight.VALID])
+    begin = flight.TEXTS + which * flight.TEXT
+    text = content[begin : begin + int(words[flight.LENGTHS + which])]
+    facts: dict[str, Any] = json.loads(text) if text else {}
+    pid, host = int(words[flight.PROCESS]), facts.get("host") or path.name.rsplit("-", 2)[0]
+    age = max(0.0, time.time() - int(words[flight.WRITTEN]) * 1e-9) if words[flight.WRITTEN] else 0.0
+    place = int(words[flight.RANK]), int(words[flight.SIZE]), pid, host
+    says = facts.get("program", ""), facts.get("location", ""), facts.get("ended", "")
+    is_alive = flight.started(pid) == int(words[flight.STARTED]) if host == socket.gethostname() else None
+    process = Process(path, *place, *says, age, is_alive)
+    for communicator in facts.get("communicators", ()):
+        answer = Answer.unpack(json.dumps(communicator["answer"]).encode())
+        if communicator["slot"] >= 0:  # the number is newer than the text
+            at = 8 * (flight.HEADER + communicator["slot"] * NUMBERS + CALLS)
+            answer.calls = int(np.frombuffer(content[at : at + 8], np.int64)[0])
+        answer.location = process.location
+        answer.ended = process.ended or (process.doing() if process.is_dead else "")
+        name, ranks = communicator["name"], _ranks(communicator["ranks"])
+        process.answers[name] = answer
+        process.waited_for[name] = [ranks[member] for member in communicator["waited_for"]]
+    return process
+
+
+def judge(before: Sequence[Process], after: Sequence[Process]) -> Report:
+    """Return the state of a run that was read twice, some seconds apart."""
+    lines = [*_groups(after), *_absent(after)]
+    dead = [process.rank for process in after if process.is_dead]
+    differences, mismatch = _differences(after)
+    if dead:
+        who = "all ranks are" if len(dead) == len(after) > 1 else _who(dead)
+        return Report(Verdict.DEAD, [f"{who} gone", *differences, *lines], [*after])
+    moved = {p.rank: p.calls for p in before} != {p.rank: p.calls for p in after}
+    if moved:
+        return Report(Verdict.MOVING, ["calls begin and end", *lines], [*after])
+    if mismatch:
+        return Report(Verdict.MISMATCH, ["the ranks made different calls", *differences, *lines], [*after])
+    if any(answer.under_way for process in after for answer in process.answers.values()):
+        return Report(Verdict.STALLED, ["nothing moves, and calls are in flight", *differences, *lines], [*after])
+    words = "no collective is in flight: the ranks are in the program's own code"
+    return Report(Verdict.MOVING, [words, *lines], [*after])
+
+
+def _differences(processes: Sequence[Process]) -> tuple[list[str], bool]:
+    """Return why the calls in flight do not complete, and whether the ranks made calls that do not fit together."""
+    lines, mismatch = [], False
+    for name in sorted({name for process in processes for name in process.answers}):
+        members = {process.rank: process for process in processes if name in process.answers}
+        waiting = {rank: process.answers[name] for rank, process in members.items() if process.answers[name].under_way}
+        if not waiting:
+            continue
+        rank = min(waiting, key=lambda rank: waiting[rank].under_way[0][:2])
+        call = CallId(*waiting[rank].under_way[0])
+        others = [other for other in members if other != rank]
+        answers = {other: members[other].answers[name] for other in others}
+        failures = [Failure(*failure) for failure in members[rank].answers[name].failures]
+        reasons: dict[str, list[int]] = defaultdict(list)
+        waited_for = members[rank].waited_for[name]
+        for other, finding in find(call, others, waited_for, answers, failures).items():
+            mismatch |= "another call" in finding.what
+            reasons[finding.what].append(other)
+        lines += [f"{_who(ranks, 'has', 'have')} {what} ({call} of {name})" for what, ranks in reasons.items()]
+    return lines, mismatch
+
+
+def _groups(processes: Sequence[Process]) -> list[str]:
+    """Return what the ranks do, a line for all that do the same."""
+    groups: dict[str, list[int]] = defaultdict(list)
+    for process in processes:
+        old = f" (as of {process.age:.0f} s ago)" if process.age > FRESH and not process.ended else ""
+        groups[process.doing() + old].append(process.rank)
+    return [f"rank{'s' * (len(ranks) > 1)} {spans(ranks)}: {words}" for words, ranks in groups.items()]
+
+
+def _absent(processes: Sequence[Process]) -> list[str]:
+    size = max(process.size for process in processes)
+    ranks = set(range(size)) - {process.rank for process in processes}
+    return [f"rank{'s' * (len(ranks) > 1)} {spans(ranks)}: no record here"] if ranks else []
+
+
+def _who(ranks: Sequence[int], one: str = "is", several: str = "are") -> str:
+    return f"rank {ranks[0]} {one}" if len(ranks) == 1 else f"ranks {spans(ranks)} {several}"
+
+
+def _ranks(text: str | list[int]) -> list[int]:
+    if isinstance(text, list):
+        return text
+    parts = (part.partition("-") for part in text.split(", "))
+    return [rank for first, _, last in parts for rank in range(int(first), int(last or first) + 1)]

@@ -1,0 +1,204 @@
+"""The flight record of a process: a file in memory that says where its rank is, which outlives it if it is killed.
+
+The numbers of calls of the first communicators lie in the file, so that the fast path keeps them up to date at no cost.
+The rest is the status of status.py as text, which the status thread writes some times a second, and a rank that waits.
+Two places take turns, so that one of them is whole at any time. `mpicoll status` reads the files of a run.
+
+    words 0 to 15    MAGIC, format, process, rank, size, which text is valid, both lengths, when it was last written
+                     in ns, when the process started in ticks
+    then             for each of SLOTS communicators the words of counters.py
+    then             two texts of TEXT bytes, JSON
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import mmap
+import os
+import socket
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from mpi4py import MPI
+
+from ..errors import spans
+from ..progress.faults import contained
+from .counters import NUMBERS
+from .groups import world_ranks
+from .status import Answer
+
+LOG = logging.getLogger("mpicoll")
+MAGIC, FORMAT = 0x6D7069636F6C6C21, 1
+PROCESS, RANK, SIZE, VALID, LENGTHS, WRITTEN, STARTED = 2, 3, 4, 5, 6, 8, 9  # words; LENGTHS has two
+HEADER, SLOTS, TEXT = 16, 8, 1 << 13
+TEXTS = 8 * (HEADER + SLOTS * NUMBERS)
+BYTES = TEXTS + 2 * TEXT
+INTERVAL = 0.1  # seconds between two texts at least
+OLD, MANY = 3600.0, 16  # seconds after which the record of a run that ended is removed; how many such runs may stay
+VARIABLE = "MPICOLL_RECORD"
+RUNS = ("SLURM_JOB_ID", "PMIX_NAMESPACE", "PBS_JOBID", "LSB_JOBID")  # by which the ranks of a run know each other
+
+
+class Place(NamedTuple):
+    """A communicator's name, the same on all its ranks, those as ranks of COMM_WORLD, and its slot, -1 if none."""
+
+    name: str
+    ranks: str | list[int]
+    slot: int
+
+
+class Placed(Protocol):
+    """A channel, as its record needs it."""
+
+    place: Place | None
+    waited_for: tuple[int, ...]
+
+
+def base(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the directory of all runs' records; None if there are to be none."""
+    asked = environ.get(VARIABLE, "")
+    if asked == "0":
+        return None
+    memory = Path("/dev/shm")
+    return Path(asked) if asked else memory / f"mpicoll-{os.getuid()}" if memory.is_dir() else None
+
+
+def run_name(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the name of this process's run: its job's, or its parent's, which is the launcher on this host."""
+    job = next((environ[name] for name in RUNS if environ.get(name)), "")
+    step = environ.get("SLURM_STEP_ID", "")
+    return "".join(c if c.isalnum() else "-" for c in f"{job}.{step}" if c) if job else f"parent-{os.getppid()}"
+
+
+class FlightRecord:
+    """This process's record; without one, if it cannot be written, nothing is recorded."""
+
+    def __init__(self) -> None:
+        self.path: Path | None = None
+        self.memory: mmap.mmap | None = None
+        self.words = np.zeros(HEADER, np.int64)
+        self.process = 0  # that opened it: a child of this process writes nothing
+        self.slots = 0
+        self.names: Counter[str] = Counter()
+        self.text, self.written, self.ended = b"", 0.0, ""
+
+    def open(self) -> None:
+        """Make the file, the first time. It is the user's alone."""
+        directory = base()
+        if self.process or directory is None:
+            return
+        self.process = os.getpid()
+        is_named = bool(os.environ.get(VARIABLE))
+        try:
+            directory.mkdir(mode=0o700, parents=is_named, exist_ok=True)
+            if not is_named:
+                if directory.is_symlink() or directory.stat().st_uid != os.getuid():
+                    return
+                remove_old(directory)  # a directory that the user names may have records of other hosts
+            (directory / run_name()).mkdir(mode=0o700, exist_ok=True)
+            rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+            self.path = directory / run_name() / f"{socket.gethostname()}-{rank}-{self.process}"
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                os.posix_fallocate(file, 0, BYTES)  # a full directory raises here, not where the file is written
+                self.memory = mmap.mmap(file, BYTES)
+            finally:
+                os.close(file)
+        except OSError as error:  # a full, read-only or foreign directory
+            self.path = None
+            if is_named:
+                LOG.warning("no flight record is kept in %s: %s", directory, error.strerror)
+            return
+        self.words = np.frombuffer(self.memory, np.int64, HEADER)
+        self.words[[1, PROCESS, RANK, SIZE, STARTED]] = FORMAT, self.process, rank, size, started(self.process)
+        self.words[0] = MAGIC
+
+    def numbers(self) -> tuple[np.ndarray, int]:
+        """Return the words for the numbers of a communicator, and their slot: -1 if they are not in the file."""
+        if self.memory is None or self.slots == SLOTS:
+            return np.zeros(NUMBERS, np.int64), -1
+        slot, self.slots = self.slots, self.slots + 1
+        return np.frombuffer(self.memory, np.int64, NUMBERS, 8 * (HEADER + slot * NUMBERS)), slot
+
+    def place(self, comm: MPI.Intracomm, slot: int) -> Place | None:
+        """Return what the record calls a new communicator; None if nothing is recorded."""
+        if self.memory is None:
+            return None
+        ranks = world_ranks(comm)
+        name = spans(ranks)
+        self.names[name] += 1  # ranks make communicators of the same ranks in the same order
+        number = f" ({self.names[name]})" if self.names[name] > 1 else ""
+        is_sorted = ranks == tuple(sorted(ranks))
+        return Place(f"ranks {name}{number}", name if is_sorted else list(ranks), slot)
+
+    def is_due(self) -> bool:
+        """Return whether the record is old enough to be written anew."""
+        return self.memory is not None and time.monotonic() - self.written > INTERVAL
+
+    def write(self, place: str, answers: Iterable[tuple[Placed, Answer]], ended: str = "") -> None:
+        """Write where this rank is: at which place in the program, and how that ended, which holds from then on."""
+        if self.memory is None or self.process != os.getpid():
+            return
+        self.written, self.ended = time.monotonic(), self.ended or ended
+        communicators = []
+        for channel, answer in answers:
+            if channel.place is not None:
+                facts = asdict(answer) | {"location": ""}  # once for all
+                waits = {"waited_for": list(channel.waited_for)}
+                communicators.append(channel.place._asdict() | {"answer": facts} | waits)
+        content: dict[str, Any] = {"host": socket.gethostname(), "program": " ".join(sys.argv)[:200]}
+        content |= {"location": place, "ended": self.ended, "communicators": communicators}
+        text = json.dumps(content).encode()
+        while len(text) > TEXT and communicators:
+            del communicators[len(communicators) // 2 :]
+            text = json.dumps(content).encode()
+        if text != self.text and len(text) <= TEXT:
+            self.text, other = text, 1 - int(self.words[VALID])
+            begin = TEXTS + other * TEXT
+            self.memory[begin : begin + len(text)] = text
+            self.words[LENGTHS + other] = len(text)
+            self.words[VALID] = other
+        self.words[WRITTEN] = time.time_ns()
+
+    def remove(self) -> None:
+        """Remove the file of a program that ended as it should. Its memory stays for what still writes there."""
+        if self.path is not None and self.process == os.getpid():
+            with contained("removing the flight record"):
+                self.path.unlink(missing_ok=True)
+                if not any(self.path.parent.iterdir()):
+                    self.path.parent.rmdir()
+
+
+def started(process: int) -> int:
+    """Return when a process of this host started, in ticks, which tells it from later ones of its number; 0: gone."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] in ("Z", "X") else int(fields[19])
+
+
+def remove_old(directory: Path) -> None:
+    """Remove the records of runs that ended long ago, and of all but the last ones."""
+    ended: list[tuple[float, Path]] = []
+    for run in directory.iterdir():
+        with suppress(OSError, ValueError):  # another process removes it, too, or a file is none of ours
+            if not any(started(int(file.name.rpartition("-")[2])) for file in run.iterdir()):
+                ended.append((run.stat().st_mtime, run))
+    for at, (when, run) in enumerate(sorted(ended, reverse=True)):
+        if at >= MANY or time.time() - when > OLD:
+            with suppress(OSError):
+                for file in run.iterdir():
+                    file.unlink()
+                run.rmdir()
+
+
+RECORD = FlightRecord()

@@ -10,7 +10,7 @@ import json
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ class Verdict(enum.IntEnum):
 
 @dataclass
 class Process:
-    """What the record of one process says; is_alive is None where its host is another one."""
+    """The contents of one process's record; is_alive is None where its host is another one."""
 
     path: Path
     rank: int
@@ -86,24 +86,32 @@ def runs(base: Path | None) -> list[Path]:
     """Return the directories of runs, the last one first."""
     if base is None or not base.is_dir():
         return []
-    found = [path for path in base.iterdir() if path.is_dir() and any(path.iterdir())]
-    return sorted(found, key=lambda path: -max(file.stat().st_mtime for file in path.iterdir()))
+    with_records = [path for path in base.iterdir() if path.is_dir() and any(path.iterdir())]
+    return sorted(with_records, key=lambda path: -max(file.stat().st_mtime for file in path.iterdir()))
 
 
 def read(directories: Iterable[Path]) -> list[Process]:
     """Return the processes whose records are there, by rank. Raises ValueError for none, or one of another version."""
     directories = list(directories)
-    processes = [read_one(path) for directory in directories for path in sorted(directory.iterdir()) if path.is_file()]
+    paths = [path for directory in directories for path in sorted(directory.iterdir()) if path.is_file()]
+    processes = [process for process in map(read_one, paths) if process is not None]
     if not processes:
         raise ValueError(f"{', '.join(map(str, directories))} has no records of ranks")
     return sorted(processes, key=lambda process: process.rank)
 
 
-def read_one(path: Path) -> Process:
-    """Return what one record says. Raises ValueError for a file that is none, or one of another version."""
+def read_one(path: Path) -> Process | None:
+    """Return what one record says; None if it is just being made.
+
+    Raises ValueError for a file that is none, or one of another version.
+    """
     content = path.read_bytes()
+    if not any(content[:8]) and len(content) in (0, flight.BYTES):
+        return None
+    if len(content) != flight.BYTES:
+        raise ValueError(f"{path} is no flight record")
     words = np.frombuffer(content[: 8 * flight.HEADER], np.int64)
-    if len(content) != flight.BYTES or words[0] not in (0, flight.MAGIC):
+    if words[0] != flight.MAGIC:
         raise ValueError(f"{path} is no flight record")
     if words[1] != flight.FORMAT:
         raise ValueError(f"{path} is of format {words[1]}; this mpicoll reads format {flight.FORMAT}")
@@ -156,6 +164,7 @@ def _differences(processes: Sequence[Process]) -> tuple[list[str], bool]:
         members = {process.rank: process for process in processes if name in process.answers}
         waiting = {rank: process.answers[name] for rank, process in members.items() if process.answers[name].under_way}
         if not waiting:
+            lines += _numbers(name, {rank: process.answers[name].calls for rank, process in members.items()})
             continue
         rank = min(waiting, key=lambda rank: waiting[rank].under_way[0][:2])
         call = CallId(*waiting[rank].under_way[0])
@@ -169,6 +178,18 @@ def _differences(processes: Sequence[Process]) -> tuple[list[str], bool]:
             reasons[finding.what].append(other)
         lines += [f"{_who(ranks, 'has', 'have')} {what} ({call} of {name})" for what, ranks in reasons.items()]
     return lines, mismatch
+
+
+def _numbers(name: str, calls: Mapping[int, int]) -> list[str]:
+    """Return which ranks have begun fewer calls than others on a communicator, if any have."""
+    ranks: dict[int, list[int]] = defaultdict(list)
+    for rank, number in calls.items():
+        ranks[number].append(rank)
+    if len(ranks) == 1:
+        return []
+    (least, behind), *others = sorted(ranks.items())
+    rest = ", ".join(f"rank{'s' * (len(members) > 1)} {spans(members)} {number}" for number, members in others)
+    return [f"{_who(behind, 'has', 'have')} begun {least} calls on {name}, and {rest}"]
 
 
 def _groups(processes: Sequence[Process]) -> list[str]:
@@ -186,8 +207,8 @@ def _absent(processes: Sequence[Process]) -> list[str]:
     return [f"rank{'s' * (len(ranks) > 1)} {spans(ranks)}: no record here"] if ranks else []
 
 
-def _who(ranks: Sequence[int], one: str = "is", several: str = "are") -> str:
-    return f"rank {ranks[0]} {one}" if len(ranks) == 1 else f"ranks {spans(ranks)} {several}"
+def _who(ranks: Sequence[int], singular: str = "is", plural: str = "are") -> str:
+    return f"rank {ranks[0]} {singular}" if len(ranks) == 1 else f"ranks {spans(ranks)} {plural}"
 
 
 def _ranks(text: str | list[int]) -> list[int]:

@@ -1,0 +1,119 @@
+"""`mpicoll status` beside runs that hang, and after a rank was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import launcher
+import pytest
+
+from mpicoll.doctor import flight
+
+PROGRAM = """\
+import ctypes, os, signal, sys, time
+import numpy as np
+from mpi4py import MPI
+import mpicoll
+
+comm = mpicoll.Comm(MPI.COMM_WORLD)
+x, y = np.ones(10), np.empty(10)
+for _ in range(7):
+    comm.Allreduce(x, y)
+time.sleep(0.5)                             # so that the records are written
+
+
+def differ(how):
+    if how == "sleeps":
+        time.sleep(60)
+    if how == "keeps the lock":
+        ctypes.PyDLL(None).sleep(60)
+    if how == "is stopped":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if how == "is killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "calls another":
+        comm.Bcast(x, root=2)               # rank 2 sends to rank 0 alone meanwhile
+    if how == "receives":
+        comm.recv(source=0)
+    if how == "raises":
+        raise ValueError("no data")
+
+
+with comm.using(allreduce="ring", bcast="linear"):
+    if comm.rank == 1:
+        differ(sys.argv[1])
+    while True:
+        comm.Allreduce(x, y)
+        if sys.argv[1] == "moves":
+            time.sleep(0.1)
+"""
+NOT_MADE = "rank 1 has not made this call: "
+HOW = {
+    "sleeps": ("stalled", NOT_MADE + "now at program.py, line 15, in differ"),
+    "keeps the lock": ("stalled", NOT_MADE + "now at program.py, line "),
+    "is stopped": ("stalled", NOT_MADE + "now at program.py, line "),
+    "is killed": ("dead", "rank 1 has begun 7 calls on ranks 0-2, and ranks 0, 2 8"),
+    "calls another": ("mismatch", "rank 1 has made another call here"),
+    "receives": ("stalled", NOT_MADE + "now at program.py, line 25, in differ"),
+    "raises": ("stalled", NOT_MADE + "ended with ValueError: no data"),
+    "moves": ("moving", "calls begin and end"),
+}
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Starts the program on three ranks, with records in a directory of the test."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    processes = []
+
+    def start(how):
+        command = launcher.command(3, ["python", str(tmp_path / "program.py"), how])
+        environment = launcher.environment({"MPICOLL_RECORD": str(tmp_path / "records")})
+        quiet = subprocess.DEVNULL
+        processes.append(subprocess.Popen(command, env=environment, stdout=quiet, stderr=quiet, start_new_session=True))
+
+    yield start
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    with suppress(ValueError, OSError):  # mpiexec may have put the ranks into sessions of their own
+        for rank in flight.read((tmp_path / "records").iterdir()):
+            if rank.is_alive:
+                os.kill(rank.pid, signal.SIGKILL)
+
+
+def status(tmp_path):
+    """What the command says, and with which exit status."""
+    directories = list((tmp_path / "records").glob("*")) if (tmp_path / "records").exists() else []
+    command = [sys.executable, "-m", "mpicoll", "status", "--json", "--wait", "0.7", *map(str, directories)]
+    done = subprocess.run(command, env=launcher.environment({}), capture_output=True, text=True, timeout=30)
+    content = json.loads(done.stdout) if directories and done.stdout.startswith("{") else {"verdict": "", "reasons": []}
+    return done.returncode, content
+
+
+@pytest.mark.parametrize("how", [pytest.param(how, marks=pytest.mark.quick) if how == "sleeps" else how for how in HOW])
+def test_status_names_the_rank(started, tmp_path, how):
+    started(how)
+    verdict, words = HOW[how]
+    deadline = time.monotonic() + 30
+    while True:
+        code, content = status(tmp_path)
+        if content["verdict"] == verdict and any(line.startswith(words) for line in content["reasons"]):
+            break
+        assert time.monotonic() < deadline, content
+    assert code == ["moving", "stalled", "mismatch", "dead"].index(verdict)
+    assert verdict == "dead" or {rank["is_alive"] for rank in content["ranks"]} == {True}
+    assert len(content["ranks"]) == 3
+
+
+def test_a_run_that_ends_leaves_no_record(mpiexec, tmp_path):
+    code = "import mpicoll; from mpi4py import MPI; mpicoll.Comm(MPI.COMM_WORLD).Barrier()"
+    done = mpiexec(3, "python", "-c", code, env={"MPICOLL_RECORD": str(tmp_path / "records")})
+    assert done.status == 0 and not list((tmp_path / "records").iterdir()), done.output

@@ -1,0 +1,231 @@
+"""Flight records: what a process writes, what another reads, and what it makes of a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from support import command
+
+from mpicoll.doctor import flight as reader
+from mpicoll.doctor.flight import Verdict
+from mpicoll.progress.operation import CallId
+from mpicoll.runtime import flight
+from mpicoll.runtime.counters import CALLS
+from mpicoll.runtime.flight import FlightRecord, Place
+from mpicoll.runtime.status import Answer, Failure
+
+ALL = "ranks 0-2"
+
+
+@dataclass
+class Channel:
+    """A communicator of three ranks, as its record knows it."""
+
+    place: Place
+    waited_for: tuple[int, ...] = ()
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A directory of records, and a function that makes one of a rank of three."""
+    monkeypatch.setenv(flight.VARIABLE, str(tmp_path))
+    directory = tmp_path / flight.run_name()
+
+    def rank(number, calls, *under_way, at="a.py, line 1, in f", ended="", waited_for=(), pid=None, failures=()):
+        record = FlightRecord()
+        record.open()
+        numbers, slot = record.numbers()
+        record.words[flight.RANK], record.words[flight.SIZE] = number, 3
+        if pid is not None:
+            record.words[flight.PROCESS] = pid
+        answer = Answer(calls, [CallId(call, 0, name) for call, name in under_way], failures=list(failures))
+        record.write(at, [(Channel(Place(ALL, "0-2", slot), waited_for), answer)], ended)
+        numbers[CALLS] = calls
+        record.path = record.path.rename(directory / f"{socket.gethostname()}-{number + 1}-{os.getpid()}")
+        return record, numbers
+
+    rank.directory = directory
+    return rank
+
+
+def judged(run, before=None):
+    now = reader.read([run.directory])
+    return reader.judge(before or now, now)
+
+
+def test_a_record_says_what_its_process_wrote(run):
+    failures = [Failure(6, 0, "Bcast", "ValueError")]
+    record, numbers = run(1, 7, (7, "Allreduce"), at="train.py, line 41, in step", failures=failures)
+    numbers[CALLS] = 9  # newer than the text
+    (process,) = reader.read([run.directory])
+    assert (process.rank, process.size, process.pid, process.is_alive) == (1, 3, os.getpid(), True)
+    assert process.location == "train.py, line 41, in step" and process.calls == {ALL: (9, 1)}
+    assert process.doing() == "in Allreduce (call 7) on ranks 0-2, at train.py, line 41, in step"
+    assert record.path.stat().st_mode & 0o777 == 0o600 and record.path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_text_that_is_being_written_hides_nothing(run):
+    record, _ = run(0, 7, at="first")
+    valid = int(record.words[flight.VALID])
+    begin = flight.TEXTS + (1 - valid) * flight.TEXT
+    record.memory[begin : begin + 5] = b'{"hos'  # and then the process was killed
+    assert reader.read([run.directory])[0].location == "first"
+    record.write("second", [])
+    assert reader.read([run.directory])[0].location == "second" and record.words[flight.VALID] == 1 - valid
+
+
+def test_a_record_that_is_just_being_made_is_left_out(run):
+    run(0, 7)
+    (run.directory / "empty").write_bytes(b"")
+    (run.directory / "new").write_bytes(bytes(flight.BYTES))
+    assert [process.rank for process in reader.read([run.directory])] == [0]
+
+
+def test_a_missing_rank_is_named(run):
+    for rank in (0, 2):
+        run(rank, 8, (8, "Allreduce"), at="train.py, line 41, in step")
+    run(1, 7, at="load.py, line 12, in load")
+    report = judged(run)
+    assert report.verdict == Verdict.STALLED
+    why = "rank 1 has not made this call: now at load.py, line 12, in load"
+    assert report.lines[1] == f"{why} (Allreduce (call 8) of ranks 0-2)"
+    assert report.lines[2] == "ranks 0, 2: in Allreduce (call 8) on ranks 0-2, at train.py, line 41, in step"
+
+
+def test_ranks_in_different_calls(run):
+    run(0, 8, (8, "Allreduce"))
+    run(1, 8, (8, "Bcast"))
+    run(2, 8, (8, "Allreduce"))
+    report = judged(run)
+    assert report.verdict == Verdict.MISMATCH and "rank 1 has made another call here: Bcast" in report.lines[1]
+
+
+def test_a_rank_that_left_the_call_behind(run):
+    run(0, 8, (8, "Allreduce"), waited_for=(1,))
+    run(1, 9, (9, "Allreduce"))
+    run(2, 8, (8, "Allreduce"))
+    assert judged(run).verdict == Verdict.MISMATCH
+
+
+def test_a_dead_rank(run):
+    run(0, 8, (8, "Allreduce"))
+    run(1, 7, pid=2**22 + 1)  # more than there are
+    run(2, 8, (8, "Allreduce"))
+    report = judged(run)
+    assert report.verdict == Verdict.DEAD and report.lines[0] == "rank 1 is gone"
+    assert "process 4194305" in report.lines[1] and "was killed" in report.lines[1]
+
+
+def test_all_are_gone_and_one_had_begun_fewer_calls(run):
+    for rank, calls in enumerate((8, 7, 8)):
+        run(rank, calls, pid=2**22 + 1)
+    report = judged(run)
+    assert (report.verdict, report.lines[0]) == (Verdict.DEAD, "all ranks are gone")
+    assert report.lines[1] == "rank 1 has begun 7 calls on ranks 0-2, and ranks 0, 2 8"
+
+
+def test_a_later_process_of_the_same_number_is_another_one(run):
+    record, _ = run(0, 7)
+    record.words[flight.STARTED] -= 1
+    assert reader.read([run.directory])[0].is_alive is False
+
+
+def test_a_rank_that_ended(run):
+    run(0, 8, (8, "Allreduce"))
+    record, _ = run(1, 7, ended="ended with ValueError: no data (a.py, line 1, in f)")
+    record.write("", [])  # what is written later does not take it back
+    report = judged(run)
+    assert report.verdict == Verdict.STALLED and "rank 1: ended with ValueError: no data" in report.lines[-2]
+    assert report.lines[-1] == "rank 2: no record here"
+
+
+def test_calls_that_move(run):
+    _, numbers = run(0, 7)
+    before = reader.read([run.directory])
+    assert judged(run).lines[0].startswith("no collective is in flight")
+    numbers[CALLS] += 1
+    report = judged(run, before)
+    assert report.verdict == Verdict.MOVING and report.lines[0] == "calls begin and end"
+
+
+def test_the_command(run):
+    run(0, 8, (8, "Allreduce"))
+    run(1, 7)
+    run(2, 8, (8, "Allreduce"))
+    shown = command.run("status", "--wait", "0", str(run.directory))
+    assert shown.exit_code == 1 and "stalled" in shown.output and "rank 1 has not made this call" in shown.output
+    assert command.run("status", "--wait", "0").output == shown.output  # the last run
+    content = json.loads(command.run("status", "--wait", "0", "--json", str(run.directory)).output)
+    assert (content["verdict"], content["status"], len(content["ranks"])) == ("stalled", 1, 3)
+    number = run.directory.name.removeprefix("parent-")
+    assert command.run("status", "--wait", "0", "--job", number).output == shown.output
+    refused = command.run("status", "--job", "nothing")
+    assert refused.exit_code == 2 and f"there are {run.directory.name}" in refused.output
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    (lambda path: path.write_bytes(b"x" * 100), "is no flight record"),
+    (lambda path: path.write_bytes(path.read_bytes()[:-1]), "is no flight record"),
+    (lambda path: set_word(path, 1, 99), "is of format 99; this mpicoll reads format 1"),
+], ids=["no record", "cut off", "another version"])  # fmt: skip
+def test_files_that_cannot_be_read(run, change, words):
+    record, _ = run(0, 7)
+    change(record.path)
+    shown = command.run("status", "--wait", "0", str(run.directory))
+    assert shown.exit_code == 2 and words in shown.output
+
+
+def set_word(path, at, value):
+    with path.open("r+b") as file:
+        file.seek(8 * at)
+        file.write(np.int64(value).tobytes())
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path, monkeypatch, caplog):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(flight.VARIABLE, str(tmp_path / "file" / "deeper"))
+    record = FlightRecord()
+    record.open()
+    assert record.memory is None and "no flight record is kept in" in caplog.text
+    numbers, slot = record.numbers()
+    assert slot == -1 and not numbers.any()
+
+
+def test_records_are_turned_off(monkeypatch):
+    monkeypatch.setenv(flight.VARIABLE, "0")
+    record = FlightRecord()
+    record.open()
+    assert record.memory is None and record.place(None, -1) is None
+
+
+def test_many_communicators(run):
+    record, _ = run(0, 7)
+    slots = [record.numbers()[1] for _ in range(flight.SLOTS + 1)]
+    assert slots == [*range(1, flight.SLOTS), -1, -1]
+    many = [(Channel(Place(f"ranks {i}", "0-2", -1)), Answer(i)) for i in range(1000)]
+    record.write("here", many)
+    assert 0 < len(reader.read([run.directory])[0].answers) < 1000
+
+
+def test_the_last_runs_that_ended_stay(tmp_path, monkeypatch):
+    monkeypatch.setattr(flight, "MANY", 2)
+    for number in range(4):
+        run = tmp_path / f"parent-{number}"
+        run.mkdir()
+        (run / f"host-0-{2**22 + number}").write_bytes(b"")
+        os.utime(run, (10_000 + number, 10_000 + number))
+    (tmp_path / "live").mkdir()
+    (tmp_path / "live" / f"host-0-{os.getpid()}").write_bytes(b"")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("")
+    monkeypatch.setattr(flight, "OLD", 1e12)
+    flight.remove_old(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["live", "mine", "parent-2", "parent-3"]
+    monkeypatch.setattr(flight, "OLD", 60.0)
+    flight.remove_old(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["live", "mine"]

@@ -30,7 +30,6 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import spans
-from ..progress.faults import contained
 from .counters import NUMBERS
 from .groups import world_ranks
 from .status import Answer
@@ -89,6 +88,7 @@ class FlightRecord:
         self.slots = 0
         self.names: Counter[str] = Counter()
         self.text, self.written, self.ended = b"", 0.0, ""
+        self.about: dict[str, str] = {}
 
     def open(self) -> None:
         """Make the file, the first time. It is the user's alone."""
@@ -117,6 +117,7 @@ class FlightRecord:
             if is_named:
                 LOG.warning("no flight record is kept in %s: %s", directory, error.strerror)
             return
+        self.about = {"host": socket.gethostname(), "program": " ".join(sys.argv)[:200]}  # both are gone at exit
         self.words = np.frombuffer(self.memory, np.int64, HEADER)
         self.words[[1, PROCESS, RANK, SIZE, STARTED]] = FORMAT, self.process, rank, size, started(self.process)
         self.words[0] = MAGIC
@@ -154,8 +155,7 @@ class FlightRecord:
                 facts = asdict(answer) | {"location": ""}  # once for all
                 waits = {"waited_for": list(channel.waited_for)}
                 communicators.append(channel.place._asdict() | {"answer": facts} | waits)
-        content: dict[str, Any] = {"host": socket.gethostname(), "program": " ".join(sys.argv)[:200]}
-        content |= {"location": place, "ended": self.ended, "communicators": communicators}
+        content: dict[str, Any] = self.about | {"location": place, "ended": self.ended, "communicators": communicators}
         text = json.dumps(content).encode()
         while len(text) > TEXT and communicators:
             del communicators[len(communicators) // 2 :]
@@ -171,10 +171,9 @@ class FlightRecord:
     def remove(self) -> None:
         """Remove the file of a program that ended as it should. Its memory stays for what still writes there."""
         if self.path is not None and self.process == os.getpid():
-            with contained("removing the flight record"):
-                self.path.unlink(missing_ok=True)
-                if not any(self.path.parent.iterdir()):
-                    self.path.parent.rmdir()
+            with suppress(OSError):  # the last of the run's processes removes the directory
+                self.path.unlink()
+                self.path.parent.rmdir()
 
 
 def started(process: int) -> int:

@@ -110,6 +110,7 @@ def location() -> tuple[str, bool]:
     """Return where the main thread is in the user's program, and whether that is a call of mpicoll."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     stack = [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_stack(frame)]
+    del frame  # in the main thread it is this function's own, and would keep itself and all buffers of its callers
     entered = [i for i, (file, _, _) in enumerate(stack) if file in _ENTRANCES]
     return _innermost(stack[entered[-1] :] if entered else stack), bool(entered)
 

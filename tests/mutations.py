@@ -611,6 +611,34 @@ MUTATIONS = [
         "and False for op in step",
         "unit/test_cost.py",
     ),
+    # timelines and flight records
+    Mutation(
+        "mpicoll/engines/compiled.py",
+        "record_time(call, first_event, state[unit, COUNT], ARRIVED",
+        "record_time(call, first_event + 1, state[unit, COUNT], ARRIVED",
+        "mpi/test_timeline.py",
+    ),
+    Mutation(
+        "mpicoll/timeline/match.py",
+        "sender, sent_in, at = queue.popleft()",
+        "sender, sent_in, at = queue.pop()",
+        "unit/test_timeline.py",
+    ),
+    Mutation(
+        "mpicoll/timeline/path.py",
+        "key=lambda source: source.part.began, default=step",
+        "key=lambda source: -source.part.began, default=step",
+        "unit/test_timeline.py",
+    ),
+    Mutation("mpicoll/timeline/recorder.py", "starts[sink][record.sequence] -= 1", "pass", "mpi/test_timeline.py"),
+    Mutation("mpicoll/runtime/flight.py", "self.ended or ended", "ended", "unit/test_flight_record.py"),
+    Mutation(
+        "mpicoll/runtime/flight.py",
+        "1 - int(self.words[VALID])",
+        "int(self.words[VALID])",
+        "unit/test_flight_record.py",
+    ),
+    Mutation("mpicoll/runtime/status.py", "    del frame", "    pass", "launch/test_lifetime.py"),
 ]
 
 

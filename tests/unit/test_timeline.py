@@ -194,6 +194,16 @@ def test_the_critical_path_follows_a_chain_of_senders(tmp_path):
     ]
 
 
+def test_the_critical_path_goes_to_the_last_of_several_senders(tmp_path):
+    senders = [of(rank, call(0, 9, message(SEND, 2, posted, 9))) for rank, posted in ((0, 6), (1, 3))]
+    receiver = of(2, call(0, 10, message(RECV, 0, 1, 9, 10), message(RECV, 1, 1, 9, 10)))
+    assert links(saved(tmp_path / "t.json", [*senders, receiver])) == [
+        ("before the first message", 0, None, 6.0),
+        ("message", 2, 0, 3.0),
+        ("reduce or copy", 2, None, 1.0),
+    ]
+
+
 def test_a_call_of_mpis_own_has_no_path(tmp_path):
     recorded = saved(tmp_path / "t.json", [of(0, call(0, 4, algorithm="native"))])
     assert links(recorded) == []

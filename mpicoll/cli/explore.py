@@ -1,0 +1,118 @@
+"""`mpicoll explore`: algorithms played step by step on one page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .group import alone, asking, console
+from .names import Hinting, canonical
+
+if TYPE_CHECKING:
+    from ..describe.explore.choose import Key
+    from ..schedules.schedule import Schedule
+
+RANKS = "2-9,13,16"
+MOST_RANKS = 64
+RANGE = re.compile(r"\s*(\d+)(?:-(\d+))?\s*")
+
+
+class Explore(Hinting):
+    """A command for some numbers of ranks."""
+
+    extra = "collectives are --collectives NAME,NAME and algorithms --algorithms NAME,NAME"
+    instead = dict.fromkeys(("-n", "-np"), "the numbers of ranks are -p 2-9,16")
+
+
+@click.command(cls=Explore, short_help="One page on which algorithms are played step by step.")
+@click.option("-o", "--output", metavar="FILE", required=True, help="The page, or - for standard output.")
+@click.option("--collectives", metavar="NAME,NAME", help="Only these.  [default: all]")
+@click.option("--algorithms", metavar="NAME,NAME", help='Only these, by name or as "name(key=value)".  [default: all]')
+@click.option("-p", "--ranks", "ranks", default=RANKS, show_default=True, help=f"Numbers of ranks, up to {MOST_RANKS}.")
+@click.option("--title", help="Of the page.")
+def explore(
+    output: str, collectives: str | None, algorithms: str | None, ranks: str, title: str | None
+) -> None:
+    """Write one HTML page that plays algorithms step by step: who holds what, which messages move, what it costs.
+
+    The page needs no network. It has every root up to 9 ranks, the default parameters and some of those that the
+    algorithm is proved on, and both operator orders where the algorithm keeps rank order.
+
+    An algorithm of your own (--load) that the verifier rejects is played up to its fault.
+    """
+    alone()
+    from ..describe.explore import choose, page
+    from ..describe.explore.presets import PRESETS
+
+    names = [canonical(name) for name in split(collectives)]
+    with asking():
+        algorithms_wanted = choose.wanted(names, split(algorithms))
+        numbers = parse_ranks(ranks)
+        wanted = list(choose.schedules(algorithms_wanted, numbers))
+        if algorithms is None and ranks == RANKS:
+            wanted += choose.missing((key for tour in PRESETS for key in (tour.left, tour.right) if key), wanted)
+        if not wanted:
+            raise ValueError(f"no schedule suits these algorithms on p = {ranks}")
+    with _progress(len(wanted)) as shown:
+        text = page.build(shown(wanted), title or page.TITLE)
+    write(output, text, f"{len(wanted)} schedules")
+
+
+def split(text: str | None) -> list[str]:
+    """Return the names of a list; commas within parentheses separate parameters.
+
+    >>> split("ring, knomial(k=3, groups=((0,1),(2,)))"), split(None)
+    (['ring', 'knomial(k=3, groups=((0,1),(2,)))'], [])
+    """
+    parts, depth = [""], 0
+    for char in text or "":
+        depth += (char == "(") - (char == ")")
+        if char == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return [part.strip() for part in parts if part.strip()]
+
+
+def parse_ranks(text: str) -> list[int]:
+    """Return the numbers of ranks of "2-9,16", ascending. Raises ValueError.
+
+    >>> parse_ranks("2-4, 16")
+    [2, 3, 4, 16]
+    """
+    numbers: set[int] = set()
+    for part in text.split(","):
+        match = RANGE.fullmatch(part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+        if not 1 <= first <= last <= MOST_RANKS:
+            raise ValueError(f"-p has {part.strip()!r}; write numbers of ranks from 1 to {MOST_RANKS}, as 2-9,16")
+        numbers.update(range(first, last + 1))
+    return sorted(numbers)
+
+
+def write(path: str, text: str, what: str) -> None:
+    """Write a page, and print its size."""
+    try:
+        with click.open_file(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise click.ClickException(f"cannot write {path}: {error.strerror}") from None
+    if path != "-":
+        click.echo(f"{path}: {what}, {len(text.encode()) / 1e6:.1f} MB, opens in any browser without a network")
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Any]:
+    """Provide a function that shows on a terminal how much of what it yields is done."""
+    to = console(stderr=True)
+    if not to.is_terminal:
+        yield iter
+        return
+    from rich.progress import Progress
+
+    with Progress(console=to, transient=True) as progress:
+        yield lambda items: progress.track(items, total=total, description="Playing")

@@ -1,0 +1,107 @@
+// What stands beside the pictures: numbers against formulas, load of each rank, the table, the code, the fault.
+explore.panels = {
+  /** One sentence on a step, for the line under the player and for screen readers. */
+  sentence(data, schedule, t) {
+    const meaning = data.collectives[schedule.collective], now = Math.min(t, schedule.steps);
+    if (!now) return `Start: what each rank begins with. ${schedule.steps} ${schedule.steps === 1 ? "step follows" : "steps follow"}.`;
+    const messages = explore.messages(data, schedule, now), folds = messages.filter((m) => m.folds).length;
+    const how = !meaning.reduces ? "" : folds === messages.length ? ", all folded in" : folds ? `, ${folds} folded in` : ", each in the place of what was there";
+    const some = messages.sort((a, b) => a.source - b.source || a.destination - b.destination).slice(0, 6).map((m) => `${m.source} to ${m.destination}${m.blocks.length ? ` ${explore.blockNames(meaning, schedule, m.blocks)}` : ""}`);
+    const rest = messages.length > 6 ? ` and ${messages.length - 6} more` : "";
+    const end = t > schedule.steps ? " (ended)" : "";
+    return `Step ${now} of ${schedule.steps}${end}: ${messages.length} message${messages.length === 1 ? "" : "s"}${how}: ${some.join(", ")}${rest}.`;
+  },
+
+  numbers(data, schedule, t) {
+    const E = explore.element, facts = data.algorithms[`${schedule.collective}/${explore.nameOf(schedule.spec)}`];
+    const now = explore.soFar(schedule, t), all = explore.soFar(schedule, schedule.steps), { claimed } = schedule;
+    const isBarrier = data.collectives[schedule.collective].naming === "none";
+    const rows = [
+      ["steps", now.steps, schedule.steps, facts.steps, claimed.steps],
+      isBarrier ? null : ["bytes per rank, at most", explore.share(now.bytes), explore.share(all.bytes), facts.bytes_per_rank, claimed.bytes_per_rank],
+      ["messages", now.messages, all.messages, "", ""],
+      isBarrier ? null : ["scratch", "", "", facts.scratch, claimed.scratch],
+    ].filter(Boolean);
+    const head = E("tr", {}, ...["", "so far", "in all", "formula", `at p = ${schedule.p}`].map((word) => E("th", { scope: "col" }, word)));
+    const body = rows.map(([name, ...cells]) => E("tr", { "data-name": name.split(",")[0] }, E("th", { scope: "row" }, name),
+      ...cells.map((cell, i) => E("td", { class: i === 2 ? "formula" : null }, String(cell)))));
+    const parts = [E("div", { class: "scroll" }, E("table", { class: "numbers" }, E("thead", {}, head), E("tbody", {}, ...body)))];
+    const note = schedule.root ? " The formulas are proved at root 0; here another rank is the root." : "";
+    parts.push(E("p", { class: "soft small" }, `Time: ${facts.cost}. n is the bytes of the vector.${note}`));
+    parts.push(E("p", { class: "soft small" }, `Source: ${facts.source}.`));
+    return parts;
+  },
+
+  /** Bytes that each rank has sent and received, as bars. */
+  load(schedule, t) {
+    const E = explore.element, S = explore.svg, { p } = schedule;
+    const total = [new Array(p).fill(0), new Array(p).fill(0)], now = [new Array(p).fill(0), new Array(p).fill(0)];
+    for (const [start, source, destination, , flags, , blocks] of schedule.messages) {
+      const bytes = (blocks.length || 0) * (flags & 2 ? schedule.code_share : 1) * explore.fraction(schedule.of_n);
+      for (const [sums, isCounted] of [[total, true], [now, start + 1 <= t]])
+        if (isCounted) { sums[0][source] += bytes; sums[1][destination] += bytes; }
+    }
+    const most = Math.max(...total[0], ...total[1]);
+    if (!most) return [];
+    const width = 320, height = 84, column = (width - 4) / p, bar = Math.max(2, Math.min(12, column / 2 - 2));
+    const sheet = S("svg", { viewBox: `0 0 ${width} ${height}`, class: "load", role: "img",
+      "aria-label": `Bytes by rank so far: ${now[0].map((sent, r) => `rank ${r} sent ${explore.share(sent)}, received ${explore.share(now[1][r])}`).join("; ")}` });
+    for (let rank = 0; rank < p; rank++) {
+      const x = 2 + (rank + 0.5) * column;
+      [[0, -bar - 0.5, "sent"], [1, 0.5, "received"]].forEach(([which, dx, name]) => {
+        const full = 62 * total[which][rank] / most, tall = 62 * now[which][rank] / most;
+        sheet.append(S("rect", { x: x + dx, y: 66 - full, width: bar, height: full, class: "later" }),
+          S("rect", { x: x + dx, y: 66 - tall, width: bar, height: tall, class: name }, S("title", {}, `rank ${rank} ${name} ${explore.share(now[which][rank])} of ${explore.share(total[which][rank])}`)));
+      });
+      sheet.append(S("text", { x, y: 76, class: "tick" }, String(rank)));
+    }
+    return [E("p", { class: "small key" }, E("span", { class: "swatch sent" }), "sent ", E("span", { class: "swatch received" }), `received, by rank; the busiest ${explore.share(most)} in all`), sheet];
+  },
+
+  table(board, schedule, t) {
+    const E = explore.element, cells = board.cells(t), by = new Map(cells.map((cell) => [`${cell.rank}|${cell.row}`, cell]));
+    const ranks = Array.from({ length: schedule.p }, (_, rank) => rank);
+    const words = (cell) => cell ? (board.meaning.naming === "pair" ? board.name(cell) : cell.value) + (cell.done ? " ✓" : "") : "–";
+    return E("table", { class: "held" },
+      E("thead", {}, E("tr", {}, E("th", {}, "block"), ...ranks.map((rank) => E("th", { scope: "col" }, `rank ${rank}`)))),
+      E("tbody", {}, ...board.rows.map((row, i) => E("tr", {}, E("th", { scope: "row" }, row.group.startsWith("scratch") ? `${row.group.slice(9)} ${row.name}` : row.name),
+        ...ranks.map((rank) => E("td", {}, words(by.get(`${rank}|${i}`))))))));
+  },
+
+  code(data, schedule) {
+    const facts = data.algorithms[`${schedule.collective}/${explore.nameOf(schedule.spec)}`];
+    return facts.code.flatMap((name) => [explore.element("p", { class: "small soft file" }, name),
+      explore.element("pre", { tabindex: "0", "aria-label": `Source of ${name}` }, explore.panels.python(data.code[name]))]);
+  },
+
+  /** Python with its strings, comments, words and numbers told apart. */
+  python(text) {
+    const code = explore.element("code");
+    const token = /("""[\s\S]*?"""|f?"(?:\\.|[^"\\\n])*"|f?'(?:\\.|[^'\\\n])*'|#.*)|\b(def|return|yield|if|else|elif|for|in|while|lambda|not|and|or|is|from|import|None|True|False|class|with|range|tuple|list)\b|\b(Send|Recv|RecvReduce|Reduce|Copy|Loc)\b|(@\w+)|\b(\d+)\b/g;
+    let last = 0;
+    for (const match of text.matchAll(token)) {
+      const kind = ["string", "word", "op", "decorator", "digit"][match.slice(1).findIndex((group) => group !== undefined)];
+      code.append(text.slice(last, match.index), explore.element("span", { class: kind }, match[0]));
+      last = match.index + match[0].length;
+    }
+    code.append(text.slice(last));
+    return code;
+  },
+
+  fault(data, schedule, go) {
+    const { fault } = schedule, E = explore.element, meaning = data.collectives[schedule.collective];
+    if (!fault) return [];
+    const button = E("button", { type: "button" }, `Go to step ${fault.time}`);
+    button.onclick = () => go(fault.time);
+    const where = ([rank, buffer, block, missing, doubled]) => {
+      const what = [missing.length && `misses the contribution of ${explore.spans(missing)}`, doubled.length && `would hold the contribution of ${explore.spans(doubled)} twice or has it though it must not`];
+      return E("li", {}, `Rank ${rank}, ${buffer === "value" ? "" : `${buffer} `}${explore.blockName(meaning, schedule, block)}: ${what.filter(Boolean).join(", and ") || "out of order"}.`);
+    };
+    const wait = ([rank, peer, sends, blocks]) =>
+      E("li", {}, `Rank ${rank} waits for rank ${peer} to ${sends ? "receive" : "send"} ${explore.blockNames(meaning, schedule, blocks) || "a token"}.`);
+    return [E("h3", {}, "The verifier rejects this schedule"), E("p", { class: "small" }, fault.words),
+      E("ul", {}, ...fault.places.slice(0, 8).map(where), ...fault.waits.slice(0, 8).map(wait)), button];
+  },
+};
+
+explore.nameOf = (spec) => spec.split("(")[0];

@@ -81,7 +81,7 @@ explore.Board = class {
     const left = this.meaning.naming === "pair" ? 60 : 44, room = Math.max(260, box.clientWidth - left - 8);
     const column = Math.max(p > 24 ? 30 : 42, Math.min(200, Math.floor(room / p)));
     const height = rows.length > 40 ? 17 : rows.length > 24 ? 20 : rows.length > 12 ? 26 : rows.length > 6 ? 36 : 44;
-    const pitch = Math.max(5, Math.min(24, Math.floor(230 / this.lanes)));
+    const pitch = Math.max(2.5, Math.min(22, 190 / this.lanes));
     const groups = [...new Set(rows.map((row) => row.group))];
     const laneTop = 44, boardTop = laneTop + this.lanes * pitch + 22;
     const y = (row) => boardTop + row * height + 20 * (groups.indexOf(rows[row].group) + 1);
@@ -142,7 +142,7 @@ explore.Board = class {
     const slot = bar.width / p, pad = slot > 5 ? 0.75 : 0;
     group.append(S("rect", { x: bar.x, y: bar.y, width: bar.width, height: bar.height, class: "slots" }));
     const isMoved = !this.meaning.reduces && this.meaning.naming !== "none";
-    if (isMoved) group.append(S("rect", { x: bar.x, y: bar.y, width: bar.width, height: bar.height, rx: 2, fill: explore.css(explore.colour(who[0], p)) }));
+    if (isMoved) group.append(S("rect", { x: box.x + 2.5, y: box.y + 2.5, width: box.width - 5, height: box.height - 5, rx: 2, fill: explore.css(explore.colour(who[0], p)) }));
     else for (const rank of who)
       group.append(S("rect", { x: bar.x + rank * slot + pad, y: bar.y, width: Math.max(1, slot - 2 * pad), height: bar.height, fill: explore.css(explore.colour(rank, p)) }));
     this.caption(group, cell, box, who, isMoved);
@@ -153,13 +153,14 @@ explore.Board = class {
   }
 
   caption(group, cell, box, who, isMoved) {
-    if (this.height <= 20) return;
+    if (this.height <= 20 && !isMoved) return;
     const fits = (text) => text.length * 6.6 < box.width - 6, tick = cell.done ? " ✓" : "";
     const long = isMoved ? `from ${cell.value}` : cell.value;
     const choices = [long + tick, isMoved ? cell.value + tick : `${who.length}/${this.p}${tick}`, isMoved ? cell.value : `${who.length}${tick}`];
-    if (this.meaning.naming === "pair" && this.rows[cell.row].id.startsWith("passing")) choices.unshift(this.name(cell));
-    const words = choices.find(fits) || tick.trim();
-    group.append(explore.svg("text", { x: box.x + box.width / 2, y: box.y + box.height - (this.height > 30 ? 8 : 5), class: "who" }, words));
+    if (this.meaning.naming === "pair") choices.splice(0, 1, this.name(cell) + tick);
+    const words = choices.find(fits) || tick.trim(), x = box.x + box.width / 2;
+    if (isMoved) group.append(explore.svg("text", { x, y: box.y + box.height / 2 + 0.5, class: "moved", style: `fill: ${explore.inkOn(explore.colour(who[0], this.p))}` }, words));
+    else group.append(explore.svg("text", { x, y: box.y + box.height - (this.height > 30 ? 8 : 6), class: "who" }, words));
   }
 
   plus(into, x, y) {
@@ -174,6 +175,11 @@ explore.Board = class {
         const label = explore.blockNames(this.meaning, this.schedule, m.blocks);
         const group = S("g", { class: `message${m.folds ? " folds" : ""} strand${m.strand % 4}` });
         const tip = b - way * (m.folds ? 6 : 3);
+        if (pitch < 7) { // too many for heads
+          group.append(S("line", { x1: a, x2: b, y1: y, y2: y }), S("circle", { cx: b, cy: y, r: 1.5, class: "tail" }));
+          this.sheet.append(group);
+          continue;
+        }
         group.append(S("circle", { cx: a, cy: y, r: 2.5, class: "tail" }),
           S("line", { x1: a, x2: tip - way * 6, y1: y, y2: y }),
           S("path", { d: `M${tip} ${y}l${-way * 8} -4v8z`, class: "head" }));
@@ -193,12 +199,12 @@ explore.Board = class {
 
   faults() {
     const { fault } = this.schedule, S = explore.svg;
-    for (const [rank, buffer, block, missing, doubled] of fault.places) {
+    for (const [rank, buffer, block, missing, doubled, surplus] of fault.places) {
       const id = this.meaning.naming !== "pair" ? `${buffer}|${block}`
         : block % this.p === rank ? `from|${Math.floor(block / this.p)}` : `to|${block % this.p}`;
       if (!this.places.has(id)) continue;
       const box = this.box(rank, this.places.get(id));
-      const words = [missing.length && `missing ${explore.spans(missing)}`, doubled.length && `twice ${explore.spans(doubled)}`].filter(Boolean).join(", ");
+      const words = [missing.length && `missing ${explore.spans(missing)}`, doubled.length && `twice ${explore.spans(doubled)}`, surplus.length && `also ${explore.spans(surplus)}`].filter(Boolean).join(", ");
       const group = S("g", { class: "fault" }, S("rect", { ...box, class: "mark" }),
         S("circle", { cx: box.x, cy: box.y, r: 7 }), S("text", { x: box.x, y: box.y, class: "bang" }, "!"),
         S("title", {}, `rank ${rank}, ${buffer} block ${block}: ${words || "not what it has to be"}`));

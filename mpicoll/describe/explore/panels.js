@@ -4,7 +4,9 @@ explore.panels = {
   sentence(data, schedule, t) {
     const meaning = data.collectives[schedule.collective], now = Math.min(t, schedule.steps);
     if (!now) return `Start: what each rank begins with. ${schedule.steps} ${schedule.steps === 1 ? "step follows" : "steps follow"}.`;
-    const messages = explore.messages(data, schedule, now), folds = messages.filter((m) => m.folds).length;
+    const messages = explore.messages(data, schedule, now);
+    if (!messages.length) return `Step ${now} of ${schedule.steps}: no message.`;
+    const folds = messages.filter((m) => m.folds).length;
     const how = !meaning.reduces ? "" : folds === messages.length ? ", all folded in" : folds ? `, ${folds} folded in` : ", each in the place of what was there";
     const some = messages.sort((a, b) => a.source - b.source || a.destination - b.destination).slice(0, 6).map((m) => `${m.source} to ${m.destination}${m.blocks.length ? ` ${explore.blockNames(meaning, schedule, m.blocks)}` : ""}`);
     const rest = messages.length > 6 ? ` and ${messages.length - 6} more` : "";
@@ -93,9 +95,12 @@ explore.panels = {
     if (!fault) return [];
     const button = E("button", { type: "button" }, `Go to step ${fault.time}`);
     button.onclick = () => go(fault.time);
-    const where = ([rank, buffer, block, missing, doubled]) => {
-      const what = [missing.length && `misses the contribution of ${explore.spans(missing)}`, doubled.length && `would hold the contribution of ${explore.spans(doubled)} twice or has it though it must not`];
-      return E("li", {}, `Rank ${rank}, ${buffer === "value" ? "" : `${buffer} `}${explore.blockName(meaning, schedule, block)}: ${what.filter(Boolean).join(", and ") || "out of order"}.`);
+    const where = ([rank, buffer, block, missing, doubled, surplus]) => {
+      const writes = schedule.writes.filter((write) => write[1] === rank && schedule.buffers[write[2]] === buffer && write[3] === block && write[0] > 0);
+      const since = missing.length && writes.length ? ` It was last written in step ${writes[writes.length - 1][0]}.` : "";
+      const what = [missing.length && `misses the contribution of ${explore.spans(missing)}`, doubled.length && `would count the contribution of ${explore.spans(doubled)} twice`,
+        surplus.length && `has the contribution of ${explore.spans(surplus)}, which it must not`];
+      return E("li", {}, `Rank ${rank}, ${buffer === "value" ? "" : `${buffer} `}${explore.blockName(meaning, schedule, block)}: ${what.filter(Boolean).join(", and ") || "out of order"}.${since}`);
     };
     const wait = ([rank, peer, sends, blocks]) =>
       E("li", {}, `Rank ${rank} waits for rank ${peer} to ${sends ? "receive" : "send"} ${explore.blockNames(meaning, schedule, blocks) || "a token"}.`);

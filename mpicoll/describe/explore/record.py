@@ -41,18 +41,21 @@ class Words:
         return number
 
 
+Wrong = tuple[int, str, Block, list[int], list[int], list[int]]
+
+
 @dataclass
 class Fault:
     """The point at which a play broke off, or the blocks that are wrong at its end.
 
-    places: (rank, buffer, block, missing contributors, contributors that are doubled or too many).
+    places: (rank, buffer, block, missing contributors, those that would count twice, those that must not be there).
     waits: (rank, peer, whether it sends, blocks) of each message that has no other side.
     """
 
     words: str = ""
     time: int = 0
     rank: int | None = None
-    places: list[tuple[int, str, Block, list[int], list[int]]] = field(default_factory=list)
+    places: list[Wrong] = field(default_factory=list)
     waits: list[tuple[int, int, bool, tuple[Block, ...]]] = field(default_factory=list)
 
 
@@ -95,7 +98,7 @@ class Witness(Recorder):
             super()._fold(line, loc, operands)
         except VerifyError:
             doubled = sorted(_doubled([value for value, _ in operands]))
-            self.fault.places.append((line.rank, loc.buffer, loc.block, [], doubled))
+            self.fault.places.append((line.rank, loc.buffer, loc.block, [], doubled, []))
             raise
 
 
@@ -132,7 +135,7 @@ def record(schedule: Schedule, words: Words) -> Record:
             "words": fault.words,
             "time": min(fault.time, trace.steps),
             "rank": fault.rank,
-            "places": [[r, b, places.get(block, -1), lost, more] for r, b, block, lost, more in fault.places],
+            "places": [[rank, buffer, places.get(block, -1), *who] for rank, buffer, block, *who in fault.places],
             "waits": [[r, peer, sends, [places.get(b, -1) for b in some]] for r, peer, sends, some in fault.waits],
         }
     return entry
@@ -209,7 +212,7 @@ def _numbers(schedule: Schedule, witness: Witness) -> Record:
     return {"headline": headline(schedule, witness.trace), "bytes": share(moved), "claimed": claimed}
 
 
-def _wrong_ends(schedule: Schedule, witness: Witness) -> Iterator[tuple[int, str, Block, list[int], list[int]]]:
+def _wrong_ends(schedule: Schedule, witness: Witness) -> Iterator[Wrong]:
     """Yield every block that does not hold at the end what it has to."""
     for rank in range(schedule.p):
         for block in schedule.ends(rank):
@@ -217,4 +220,4 @@ def _wrong_ends(schedule: Schedule, witness: Witness) -> Iterator[tuple[int, str
             has = set(contributors(got)) if got is not None else set()
             wants = set(contributors(expected_value(schedule, rank, block)))
             if has != wants:
-                yield rank, VALUE, block, sorted(wants - has), sorted(has - wants)
+                yield rank, VALUE, block, sorted(wants - has), [], sorted(has - wants)

@@ -13,8 +13,7 @@ from .group import alone, asking, console
 from .names import Hinting, canonical
 
 if TYPE_CHECKING:
-    from ..describe.explore.choose import Key
-    from ..schedules.schedule import Schedule
+    pass
 
 RANKS = "2-9,13,16"
 MOST_RANKS = 64
@@ -56,7 +55,7 @@ def explore(
         if algorithms is None and ranks == RANKS:
             wanted += choose.missing((key for tour in PRESETS for key in (tour.left, tour.right) if key), wanted)
         if not wanted:
-            raise ValueError(f"no schedule suits these algorithms on p = {ranks}")
+            raise ValueError(f"no schedule suits p = {ranks}: {choose.reason(algorithms_wanted, numbers[-1])}")
     with _progress(len(wanted)) as shown:
         text = page.build(shown(wanted), title or page.TITLE)
     write(output, text, f"{len(wanted)} schedules")

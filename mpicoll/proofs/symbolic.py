@@ -270,9 +270,16 @@ class Player:
             received[receiver.rank] += len(blocks)
             trace.messages.append(
                 Message(
-                    sender.rank, receiver.rank, sender.strand, receiver.index, start, blocks, send.values, folds,
+                    sender.rank,
+                    receiver.rank,
+                    sender.strand,
+                    receiver.index,
+                    start,
+                    blocks,
+                    send.values,
+                    folds,
                     send.op.buffer,
-                )  # fmt: skip
+                )
             )
             for line in (sender, receiver):
                 line.finish = max(line.finish, start + 1)

@@ -80,8 +80,18 @@ def schedules(algorithms: Sequence[Wanted], ranks: Sequence[int]) -> Iterator[tu
                     yield from _orders(entry, p, root, parameters)
 
 
+def reason(algorithms: Sequence[Wanted], p: int) -> str:
+    """Return why the first of the algorithms has no schedule on p ranks."""
+    entry, parameters = algorithms[0]
+    try:
+        Schedule(entry, p, **(parameters or {}))
+    except (PreconditionError, ParameterError) as error:
+        return str(error)
+    return "there is one"
+
+
 def missing(keys: Iterable[str], present: Sequence[tuple[Key, Schedule]]) -> list[tuple[Key, Schedule]]:
-    """Return the schedules of these keys, each "collective/algorithm/p=N", whose algorithm is present but which are not."""
+    """Return the schedules of keys "collective/algorithm/p=N" that are not present, though their algorithm is."""
     there = {str(key) for key, _ in present}
     names = {(key.collective, schedule.algorithm.name) for key, schedule in present}
     schedules = []

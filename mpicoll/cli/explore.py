@@ -46,6 +46,7 @@ def explore(
     alone()
     from ..describe.explore import choose, page
     from ..describe.explore.presets import PRESETS
+    from ..describe.picture import many
 
     names = [canonical(name) for name in split(collectives)]
     with asking():
@@ -58,7 +59,7 @@ def explore(
             raise ValueError(f"no schedule suits p = {ranks}: {choose.reason(algorithms_wanted, numbers[-1])}")
     with _progress(len(wanted)) as shown:
         text = page.build(shown(wanted), title or page.TITLE)
-    write(output, text, f"{len(wanted)} schedules")
+    write(output, text, many(len(wanted), "schedule"))
 
 
 def split(text: str | None) -> list[str]:

@@ -87,6 +87,7 @@ def named(collective: str | None, algorithm: str | None) -> list[Name]:
 def explore_faults(path: str, failed: dict[Name, list[int]]) -> None:
     """Write a page that plays what was found wrong, on the smallest numbers of ranks; say so if it cannot show it."""
     from ..describe.explore import faults, page
+    from ..describe.picture import many
     from .explore import write
 
     if not failed:
@@ -96,7 +97,7 @@ def explore_faults(path: str, failed: dict[Name, list[int]]) -> None:
     if not shown:
         click.echo(f"{path}: not written; what failed is in lowered tables or memory, which a page does not play")
         return
-    write(path, page.build(shown, "What the verifier rejects", broken=True), f"{len(shown)} faults")
+    write(path, page.build(shown, "What the verifier rejects", broken=True), many(len(shown), "fault"))
 
 
 def _cpus() -> int:

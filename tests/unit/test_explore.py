@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import gzip
+import html
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -159,8 +161,8 @@ def test_the_code_is_that_of_the_algorithm_and_of_its_parts():
 # -- one safe file --------------------------------------------------------------------------------------------------
 
 
-def unpacked(html):
-    packed = re.search(r'<script id="data" type="application/octet-stream">([A-Za-z0-9+/=]*)</script>', html)[1]
+def unpacked(text):
+    packed = re.search(r'<script id="data" type="application/octet-stream">([A-Za-z0-9+/=]*)</script>', text)[1]
     return json.loads(gzip.decompress(base64.b64decode(packed)))
 
 
@@ -171,16 +173,16 @@ def test_markup_in_names_and_titles_stays_text(registry):
         return find("allreduce", "naive")(p, rank)
 
     key = choose.Key("allreduce", f"plain(k={MARKUP})", 2)
-    html = page.build([(key, Schedule(plain, 2))], MARKUP)
-    assert html.count("<script") == 2 and html.count("</script") == 2 and "<img" not in html
-    assert "&lt;/script&gt;&lt;img" in html
-    assert unpacked(html)["schedules"][str(key)]["spec"] == key.spec
+    whole = page.build([(key, Schedule(plain, 2))], MARKUP)
+    assert whole.count("<script") == 2 and whole.count("</script") == 2 and "<img" not in whole
+    assert "&lt;/script&gt;&lt;img" in whole
+    assert unpacked(whole)["schedules"][str(key)]["spec"] == key.spec
 
 
 def test_the_page_asks_for_nothing():
-    html = page.build(choose.schedules(choose.wanted(["barrier"]), (2,)))
-    assert set(re.findall(r"https?://[^\s\"')]+", html)) <= {"http://www.w3.org/2000/svg"}
-    assert not re.search(r"<link rel=\"(?!icon)|@import|src=", html)
+    whole = page.build(choose.schedules(choose.wanted(["barrier"]), (2,)))
+    assert set(re.findall(r"https?://[^\s\"')]+", whole)) <= {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"<link rel=\"(?!icon)|@import|src=", whole)
 
 
 @pytest.mark.slow
@@ -317,8 +319,8 @@ def test_verify_writes_a_page_of_what_fails(tmp_path, registry):
     mine.write_text(MINE)
     result = run("--load", mine, "verify", "allreduce", "twice", "--max-ranks", "5", "--jobs", "1", "--explore", out)
     assert result.exit_code == 1 and "3 faults" in result.stdout
-    content = unpacked(html := out.read_text())
-    assert content["broken"] and html.count("<script") == 2
+    content = unpacked(whole := out.read_text())
+    assert content["broken"] and whole.count("<script") == 2
     assert list(content["schedules"]) == [f"allreduce/twice/p={p}" for p in (3, 4, 5)]
     assert all("twice" in entry["fault"]["words"] for entry in content["schedules"].values())
     assert "def twice(p, rank)" in "".join(content["code"].values())
@@ -333,3 +335,20 @@ def test_verify_writes_no_page_if_all_hold(tmp_path):
 
 def test_faults_of_schedules_that_hold_are_none():
     assert faults.schedules({("allreduce", "ring"): [3, 4]}) == []
+
+
+# -- notebooks --------------------------------------------------------------------------------------------------------
+
+
+def test_a_notebook_shows_the_page_in_a_frame():
+    shown = schedule("allreduce", "ring", 5)._repr_html_()
+    assert shown.startswith("<iframe srcdoc=") and shown.count("<") == 2
+    inside = html.unescape(re.search(r'srcdoc="([^"]*)"', shown)[1])
+    assert list(unpacked(inside)["schedules"]) == ["allreduce/ring/p=5"]
+    assert schedule("allreduce", "ring", 65)._repr_html_() is None
+
+
+def test_a_notebook_that_shows_no_frames_shows_the_picture(monkeypatch):
+    assert schedule("bcast", "chain", 3)._repr_svg_().startswith("<?xml")
+    monkeypatch.setitem(sys.modules, "drawsvg", None)
+    assert schedule("bcast", "chain", 3)._repr_svg_() is None

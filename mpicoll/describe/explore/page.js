@@ -120,7 +120,7 @@
     const sentences = state.sides.map((side) => explore.panels.sentence(data, side.schedule, state.step));
     $("words").textContent = sentences.length > 1 ? `Left: ${sentences[0]} Right: ${sentences[1]}` : sentences[0];
     const hash = explore.link(state.sides.map((side) => side.key), state.step);
-    if (decodeURIComponent(location.hash) !== decodeURIComponent(hash)) history.replaceState(null, "", hash);
+    if (location.hash !== hash) try { history.replaceState(null, "", hash); } catch { /* a frame has no address */ }
     document.querySelectorAll("#tours button").forEach((button) => button.setAttribute("aria-pressed", String(button.dataset.keys === state.sides.map((side) => side.key).join("&"))));
     tourWords();
     draw();

@@ -4,7 +4,7 @@ explore.SpaceTime = class {
 
   draw(box, t) {
     const { schedule, data } = this, { p, steps } = schedule, S = explore.svg;
-    const left = 34, width = Math.max(240, box.clientWidth || 320), band = Math.max(26, Math.min(64, Math.floor(560 / Math.max(1, steps))));
+    const left = 34, width = Math.max(240, box.clientWidth || 320), band = Math.max(26, Math.min(46, Math.floor(560 / Math.max(1, steps))));
     const column = (width - left - 14) / p, x = (rank) => left + rank * column + column / 2;
     const top = 34, height = top + steps * band + 10;
     const sheet = S("svg", { width, height, viewBox: `0 0 ${width} ${height}`, class: "spacetime", role: "group",

@@ -32,33 +32,44 @@ class Explore(Hinting):
 @click.option("--collectives", metavar="NAME,NAME", help="Only these.  [default: all]")
 @click.option("--algorithms", metavar="NAME,NAME", help='Only these, by name or as "name(key=value)".  [default: all]')
 @click.option("-p", "--ranks", "ranks", default=RANKS, show_default=True, help=f"Numbers of ranks, up to {MOST_RANKS}.")
+@click.option("--network", "net", metavar="NAME", help="Also play in time, on a network's file or a preset.")
+@click.option("--size", default="64K", show_default=True, help="Bytes of the call, in time.")
+@click.option("--ranks-per-node", type=click.IntRange(1), default=1, help="Placed by blocks, in time.  [default: 1]")
 @click.option("--title", help="Of the page.")
 def explore(
-    output: str, collectives: str | None, algorithms: str | None, ranks: str, title: str | None
-) -> None:
+    output: str, collectives: str | None, algorithms: str | None, ranks: str, net: str | None, size: str,
+    ranks_per_node: int, title: str | None,
+) -> None:  # fmt: skip
     """Write one HTML page that plays algorithms step by step: who holds what, which messages move, what it costs.
 
     The page needs no network. It has every root up to 9 ranks, the default parameters and some of those that the
     algorithm is proved on, and both operator orders where the algorithm keeps rank order.
 
+    With --network it also plays in time, as `mpicoll simulate` does, and draws the cost of calls over their size.
+
     An algorithm of your own (--load) that the verifier rejects is played up to its fault.
     """
     alone()
+    from ..cost.network import network
     from ..describe.explore import choose, page
     from ..describe.explore.presets import PRESETS
+    from ..describe.explore.timing import Clock
     from ..describe.picture import many
+    from .sizes import parse_size
 
     names = [canonical(name) for name in split(collectives)]
     with asking():
         algorithms_wanted = choose.wanted(names, split(algorithms))
         numbers = parse_ranks(ranks)
+        clock = Clock(network(net), parse_size(size), ranks_per_node) if net else None
         wanted = list(choose.schedules(algorithms_wanted, numbers))
-        if algorithms is None and ranks == RANKS:
-            wanted += choose.missing((key for tour in PRESETS for key in (tour.left, tour.right) if key), wanted)
+        if algorithms is None:
+            keys = [key for tour in PRESETS for key in (tour.left, tour.right) if key]
+            wanted += choose.missing(keys, wanted, numbers)
         if not wanted:
             raise ValueError(f"no schedule suits p = {ranks}: {choose.reason(algorithms_wanted, numbers[-1])}")
     with _progress(len(wanted)) as shown:
-        text = page.build(shown(wanted), title or page.TITLE)
+        text = page.build(shown(wanted), title or page.TITLE, clock=clock)
     write(output, text, many(len(wanted), "schedule"))
 
 

@@ -82,6 +82,7 @@ class Got:
 
     rank: int
     strand: int
+    step: int
     end: int
     values: dict[Loc, Value]
     folded: set[Loc]
@@ -116,7 +117,7 @@ class Recorder(Player):
         written = [Loc(op.buffer, b) for op in step if not isinstance(op, Send | Local) for b in op.blocks]
         self.got.append(
             Got(
-                line.rank, line.strand, line.finish, {loc: state[loc] for loc in written + local}, folded,
+                line.rank, line.strand, line.index, line.finish, {loc: state[loc] for loc in written + local}, folded,
                 self.trace.known[line.rank],
                 tuple(op.peer for op in step if isinstance(op, RecvReduce)), tuple(op.peer for op in plain),
             )

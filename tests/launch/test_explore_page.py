@@ -9,14 +9,18 @@ from support.browser import DESKTOP, PHONE, Visit
 from unit.mutants import adhoc
 from unit.test_explore import Snapshots, late
 
+from mpicoll.cost.network import network
 from mpicoll.describe.explore import choose, page
 from mpicoll.describe.explore.presets import PRESETS
+from mpicoll.describe.explore.timing import Clock
 from mpicoll.describe.text import draw
+from mpicoll.schedules.registry import registered
 from mpicoll.schedules.schedule import schedule
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 READY = "html[data-ready]"
 RING = "#allreduce/ring/p=5/step="
+SHOWN = [entry.name for entry in registered() if entry.collective.name == "allreduce"]
 MARKUP = "<img src=x onerror=alert(1)>"
 FRAMES = """() => Object.fromEntries(Object.entries(explore.data.schedules).map(([key, schedule]) => [key,
   Array.from({ length: schedule.steps + 1 }, (_, t) => Object.fromEntries(
@@ -27,13 +31,15 @@ FRAMES = """() => Object.fromEntries(Object.entries(explore.data.schedules).map(
 def wanted() -> list:
     chosen = list(choose.schedules(choose.wanted(), (3, 5)))
     chosen += choose.schedules(choose.wanted(["allreduce"], ["ring", "parameter_server", "halving_doubling"]), (8, 13))
-    return chosen + choose.missing((key for tour in PRESETS for key in (tour.left, tour.right) if key), chosen)
+    tours = [key for tour in PRESETS for key in (tour.left, tour.right) if key]
+    return chosen + choose.missing(tours, chosen, (5, 8, 13))
 
 
 @pytest.fixture(scope="module")
 def file(wanted, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("explore") / "page.html"
-    path.write_text(page.build(wanted, f"Title {MARKUP}"), encoding="utf-8")
+    clock = Clock(network("infiniband"), 1 << 20)
+    path.write_text(page.build(wanted, f"Title {MARKUP}", clock=clock), encoding="utf-8")
     return path
 
 
@@ -142,6 +148,29 @@ def test_choices_are_kept_in_the_address_and_followed(browser, file, visit):
     assert again.page.locator(".side h2").inner_text() == page.locator(".side h2").inner_text()
     assert step(again) == step(visit)
     again.close()
+
+
+def test_time_plays_and_ends_where_steps_do(visit):
+    visit.page.locator("#last").click()
+    after_steps = [held(visit, rank) for rank in range(5)]
+    visit.page.locator("#mode").click()
+    assert step(visit).startswith("0 µs / ") and visit.page.url.endswith("/us=0")
+    assert held(visit, 0) == {f"value|{block}": "0" for block in range(5)}
+    visit.page.locator("#next").click()
+    assert visit.page.locator(".board .message").count() == 5 and "5 messages under way" in said(visit)
+    visit.page.locator("#last").click()
+    assert [held(visit, rank) for rank in range(5)] == after_steps and said(visit).endswith("ended.")
+    assert visit.page.locator(".costs .curve").count() == len(SHOWN)
+    visit.page.get_by_role("button", name="Parameter server or ring").click()
+    link = "allreduce/parameter_server/p=8/us=1000&allreduce/ring/p=8"
+    visit.page.evaluate("link => { location.hash = link; }", link)
+    visit.page.wait_for_function("document.getElementById('mode').ariaPressed === 'true'")
+    visit.page.wait_for_function("document.getElementById('words').textContent.includes('Right: ')")
+    assert "folding or copying: rank 0" in said(visit) and said(visit).endswith("ended.")
+
+
+def said(visit: Visit) -> str:
+    return visit.page.locator("#words").inner_text()
 
 
 def test_a_link_to_what_is_not_there_says_so(visit):

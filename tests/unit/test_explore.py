@@ -16,16 +16,20 @@ from unit.every import EVERY, served
 from unit.mutants import adhoc, documented, op_mutants
 
 from mpicoll import algorithm
+from mpicoll.cost.network import network
+from mpicoll.cost.play import Play
 from mpicoll.describe import text
 from mpicoll.describe.explore import choose, faults, page
 from mpicoll.describe.explore.presets import PRESETS
 from mpicoll.describe.explore.record import DONE, FOLDED, HEARD, Words, record
 from mpicoll.describe.explore.sources import sources
+from mpicoll.describe.explore.timing import SIZES, Clock, short
 from mpicoll.describe.picture import ranks
 from mpicoll.errors import VerifyError
 from mpicoll.proofs.check_schedule import verify
 from mpicoll.proofs.symbolic import Player
 from mpicoll.proofs.values import contributors
+from mpicoll.schedules.grouping import by_blocks
 from mpicoll.schedules.ir import INPUT, Recv, RecvReduce, Send
 from mpicoll.schedules.registry import find, registered
 from mpicoll.schedules.schedule import Schedule, schedule
@@ -148,7 +152,7 @@ def test_the_page_has_every_algorithm_root_and_order():
 
 def test_tours_are_on_the_page():
     wanted = list(choose.schedules(choose.wanted(["allreduce"]), (5, 8, 13)))
-    wanted += choose.missing((key for tour in PRESETS for key in (tour.left, tour.right) if key), wanted)
+    wanted += choose.missing((key for tour in PRESETS for key in (tour.left, tour.right) if key), wanted, (5, 8, 13))
     assert len(page.data(wanted)["presets"]) == len(PRESETS) == 4
 
 
@@ -260,6 +264,9 @@ def test_every_mutant_that_is_rejected_is_played_up_to_its_fault(collective, nam
 
 MINE = '''
 from mpicoll import algorithm
+from mpicoll.cost.network import network
+from mpicoll.cost.play import Play
+from mpicoll.schedules.grouping import by_blocks
 from mpicoll.schedules.ir import RecvReduce, Send
 
 @algorithm("allreduce")
@@ -335,6 +342,55 @@ def test_verify_writes_no_page_if_all_hold(tmp_path):
 
 def test_faults_of_schedules_that_hold_are_none():
     assert faults.schedules({("allreduce", "ring"): [3, 4]}) == []
+
+
+# -- time -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entry", EVERY)
+@pytest.mark.parametrize("per_node", [1, 2])
+def test_times_are_those_of_the_simulation(entry, per_node):
+    own = Schedule(entry, served(entry, 5))
+    clock, words = Clock(network("infiniband"), 1 << 16, per_node), Words()
+    got = record(own, words, clock)
+    played = Play(own, clock.network, clock.nbytes, by_blocks(own.p, per_node))
+    time = got["time"]
+    assert time["us"] == short(played.us)
+    assert len(time["messages"]) == len(got["messages"]) == played.messages
+    assert all(0 <= leave <= arrive <= time["us"] for leave, arrive in time["messages"])
+    assert len(time["writes"]) == len(got["writes"]) and all(0 <= us <= time["us"] for us in time["writes"])
+    for place, times in by_place(got).items():  # of a place, in the order of the steps
+        assert times == sorted(times), place
+    folds = [i for i, message in enumerate(got["messages"]) if message[4] & 1]
+    for i in folds:
+        _, _, rank, _, _, _, blocks, _ = got["messages"][i]
+        after = [us for write, us in zip(got["writes"], time["writes"]) if write[1] == rank and write[3] in blocks]
+        assert not blocks or max(after) >= time["messages"][i][1]
+
+
+def by_place(entry):
+    places = {}
+    for (_, rank, buffer, block, *_), us in zip(entry["writes"], entry["time"]["writes"]):
+        places.setdefault((rank, buffer, block), []).append(us)
+    return places
+
+
+def test_curves_are_those_of_the_simulation(tmp_path):
+    out = tmp_path / "page.html"
+    good("explore", "--algorithms", "ring,naive", "-p", "4", "--network", "infiniband", "--size", "1M", "-o", out)
+    content = unpacked(out.read_text())
+    assert content["clock"] == {"network": "infiniband", "nbytes": 1 << 20, "ranks_per_node": 1, "sizes": list(SIZES)}
+    curve, on = content["schedules"]["allreduce/ring/p=4"]["curve"], network("infiniband")
+    nodes = by_blocks(4, 1)
+    assert curve == [short(Play(schedule("allreduce", "ring", 4), on, size, nodes).us) for size in SIZES]
+    assert "curve" not in content["schedules"]["allreduce/naive/p=4/order=rank"]
+
+
+@pytest.mark.parametrize(("args", "said"), [
+    (["--network", "nowhere"], "no network: cannot read nowhere"), (["--network", "infiniband", "--size", "x"], "'x'"),
+])
+def test_a_network_or_a_size_that_is_none_is_one_line(args, said, tmp_path):
+    assert said in refused("explore", "--algorithms", "double_ring", "-o", tmp_path / "page.html", *args)
 
 
 # -- notebooks --------------------------------------------------------------------------------------------------------

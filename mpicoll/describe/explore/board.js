@@ -5,6 +5,8 @@ explore.Board = class {
     this.rows = this.makeRows();
     this.places = new Map(this.rows.map((row, i) => [row.id, i]));
     this.lanes = Math.max(1, ...Array.from({ length: schedule.steps }, (_, i) => this.pack(this.at(i + 1)).length));
+    if (schedule.time) // messages of several steps may be under way
+      for (const [leave] of schedule.time.messages) this.lanes = Math.max(this.lanes, this.pack(explore.underWay(data, schedule, leave)).length);
   }
 
   at(t) { return explore.messages(this.data, this.schedule, t); }
@@ -54,9 +56,9 @@ explore.Board = class {
   }
 
   /** The cells of a frame: {rank, row, block, buffer, value, …}. */
-  cells(t) {
+  cells(t, us = null) {
     const cells = [], passing = new Map(), { p } = this;
-    for (const [key, place] of explore.frame(this.data, this.schedule, t)) {
+    for (const [key, place] of explore.frame(this.data, this.schedule, t, us)) {
       const [rank, buffer, block] = [Number(key.split("|")[0]), key.split("|")[1], Number(key.split("|")[2])];
       const add = (id) => this.places.has(id) && cells.push({ rank, buffer, block, row: this.places.get(id), ...place });
       if (this.meaning.naming !== "pair") { add(`${buffer}|${block}`); continue; }
@@ -76,7 +78,8 @@ explore.Board = class {
 
   // -- drawing ----------------------------------------------------------------------------------------------------
 
-  draw(box, t) {
+  /** Draw what is there after step t, or at a time in µs; what was written since `before` is marked as new. */
+  draw(box, t, us = null, before = t - 1) {
     const { p, rows } = this, S = explore.svg;
     const left = this.meaning.naming === "pair" ? 60 : 44, room = Math.max(260, box.clientWidth - left - 8);
     const column = Math.max(p > 24 ? 30 : 42, Math.min(200, Math.floor(room / p)));
@@ -88,7 +91,7 @@ explore.Board = class {
     const x = (rank) => left + rank * column + column / 2;
     const width = left + column * p + 8, total = y(rows.length - 1) + height + 8;
     const sheet = S("svg", { width, height: total, viewBox: `0 0 ${width} ${total}`, role: "img", class: "board" });
-    sheet.setAttribute("aria-label", `What every rank of ${p} holds after step ${t}; the table below has the same as text.`);
+    sheet.setAttribute("aria-label", `What every rank of ${p} holds ${us === null ? `after step ${t}` : `at ${explore.microseconds(us)}`}; the table below has the same as text.`);
     Object.assign(this, { sheet, x, y, column, height, pitch, laneTop, left });
     this.columns(laneTop, total);
     groups.forEach((group) => {
@@ -97,9 +100,9 @@ explore.Board = class {
     });
     rows.forEach((row, i) => sheet.append(S("text", { x: left - 8, y: y(i) + height / 2 + 1, class: "row" }, row.name)));
     this.empties();
-    const messages = this.at(t), sent = new Set();
+    const messages = us === null ? this.at(t) : explore.underWay(this.data, this.schedule, us), sent = new Set();
     for (const m of messages) for (const b of m.blocks) sent.add(`${m.source}|${m.buffer}|${b}`);
-    for (const cell of this.cells(t)) this.cell(cell, t, sent.has(`${cell.rank}|${cell.buffer}|${cell.block}`));
+    for (const cell of this.cells(t, us)) this.cell(cell, cell.end > Math.max(0, before), sent.has(`${cell.rank}|${cell.buffer}|${cell.block}`));
     this.arrows(messages);
     if (this.schedule.fault && t >= this.schedule.fault.time) this.faults();
     box.replaceChildren(sheet);
@@ -129,9 +132,9 @@ explore.Board = class {
     return { x: this.x(rank) - this.column / 2 + gap, y: this.y(row) + 2, width: this.column - 2 * gap, height: this.height - 4, rx: 4 };
   }
 
-  cell(cell, t, isSent) {
+  cell(cell, isNew, isSent) {
     const S = explore.svg, box = this.box(cell.rank, cell.row), { p } = this;
-    const isNew = t > 0 && cell.end === t, who = explore.ranks(cell.value);
+    const who = explore.ranks(cell.value);
     const group = S("g", { class: `cell${isNew ? " new" : ""}${cell.done ? " done" : ""}${isSent ? " sent" : ""}` });
     group.dataset.rank = cell.rank;
     group.dataset.place = `${cell.buffer}|${cell.block}`;
@@ -147,7 +150,7 @@ explore.Board = class {
       group.append(S("rect", { x: bar.x + rank * slot + pad, y: bar.y, width: Math.max(1, slot - 2 * pad), height: bar.height, fill: explore.css(explore.colour(rank, p)) }));
     this.caption(group, cell, box, who, isMoved);
     if (isNew && cell.folded) this.plus(group, box.x + box.width - 1, box.y + 2);
-    const how = cell.folded && isNew ? ", folded in this step" : isNew ? ", received or written in this step" : "";
+    const how = cell.folded && isNew ? ", just folded" : isNew ? ", just received or written" : "";
     group.append(S("title", {}, `rank ${cell.rank}, ${cell.buffer} ${this.name(cell)}: ${isMoved ? "from rank" : "contributions of"} ${cell.value || "none"}${how}${cell.done ? "; complete" : ""}`));
     this.sheet.append(group);
   }

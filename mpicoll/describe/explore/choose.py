@@ -90,16 +90,18 @@ def reason(algorithms: Sequence[Wanted], p: int) -> str:
     return "there is one"
 
 
-def missing(keys: Iterable[str], present: Sequence[tuple[Key, Schedule]]) -> list[tuple[Key, Schedule]]:
-    """Return the schedules of keys "collective/algorithm/p=N" that are not present, though their algorithm is."""
+def missing(
+    keys: Iterable[str], present: Sequence[tuple[Key, Schedule]], ranks: Sequence[int]
+) -> list[tuple[Key, Schedule]]:
+    """Return the schedules of keys "collective/algorithm/p=N" that are not present, though algorithm and ranks are."""
     there = {str(key) for key, _ in present}
     names = {(key.collective, schedule.algorithm.name) for key, schedule in present}
     schedules = []
     for text in keys:
-        collective, spec, ranks = text.split("/")
+        collective, spec, size = text.split("/")
         entry, parameters = parse_spec(collective, spec)
-        if text not in there and (collective, entry.name) in names:
-            p = int(ranks.removeprefix("p="))
+        p = int(size.removeprefix("p="))
+        if text not in there and p in ranks and (collective, entry.name) in names:
             schedules.append((Key(collective, spec, p), Schedule(entry, p, **dict(parameters))))
     return schedules
 

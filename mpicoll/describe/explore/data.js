@@ -40,37 +40,47 @@ explore.fraction = (text) => {
   return Number(above) / Number(below);
 };
 
-/** The places of all ranks after step t: "rank|buffer|block" -> {value, end, folded, done}. */
-explore.frame = (data, schedule, t) => {
+/** The places of all ranks after step t, or at a time in µs: "rank|buffer|block" -> {value, end, folded, done}. */
+explore.frame = (data, schedule, t, us = null) => {
   const places = new Map();
-  for (const [end, rank, buffer, block, value, flags] of schedule.writes) {
-    if (end > t) break; // they are in the order of time
-    places.set(`${rank}|${schedule.buffers[buffer]}|${block}`,
-      { value: data.words[value], end, folded: Boolean(flags & 1), done: Boolean(flags & 2) });
-  }
+  schedule.writes.forEach(([step, rank, buffer, block, value, flags], i) => {
+    const end = us === null ? step : schedule.time.writes[i];
+    if (end <= (us ?? t)) {
+      places.set(`${rank}|${schedule.buffers[buffer]}|${block}`,
+        { value: data.words[value], end, folded: Boolean(flags & 1), done: Boolean(flags & 2) });
+    }
+  });
   return places;
 };
 
 /** The messages of step t. */
 explore.messages = (data, schedule, t) =>
-  schedule.messages.filter((message) => message[0] + 1 === t).map(
+  explore.unfolded(data, schedule.messages.filter((message) => message[0] + 1 === t));
+
+explore.unfolded = (data, messages) =>
+  messages.map(
     ([start, source, destination, strand, flags, buffer, blocks, values]) => ({
       start, source, destination, strand, buffer, blocks,
       folds: Boolean(flags & 1), encoded: Boolean(flags & 2), values: values.map((value) => data.words[value]),
     }));
 
-/** Steps, messages and the most bytes that a rank sent or received up to step t. */
-explore.soFar = (schedule, t) => {
+/** Whether a message has arrived after step t, or at a time in µs. */
+explore.hasArrived = (schedule, i, t, us = null) =>
+  us === null ? schedule.messages[i][0] + 1 <= t : schedule.time.messages[i][1] <= us;
+
+/** Steps, messages and the most bytes that a rank sent or received up to step t, or to a time in µs. */
+explore.soFar = (schedule, t, us = null) => {
   const sent = new Array(schedule.p).fill(0), received = new Array(schedule.p).fill(0);
-  let messages = 0;
-  for (const [start, source, destination, , flags, , blocks] of schedule.messages) {
-    if (start + 1 > t) continue;
+  let messages = 0, steps = 0;
+  schedule.messages.forEach(([start, source, destination, , flags, , blocks], i) => {
+    if (!explore.hasArrived(schedule, i, t, us)) return;
     messages += 1;
+    steps = Math.max(steps, start + 1);
     const bytes = blocks.length * (flags & 2 ? schedule.code_share : 1) * explore.fraction(schedule.of_n);
     sent[source] += bytes;
     received[destination] += bytes;
-  }
-  return { steps: Math.min(t, schedule.steps), messages, bytes: Math.max(0, ...sent, ...received) };
+  });
+  return { steps: us === null ? Math.min(t, schedule.steps) : steps, messages, bytes: Math.max(0, ...sent, ...received) };
 };
 
 /** A block's name: b2, or 0→3. */
@@ -89,23 +99,25 @@ explore.blockNames = (meaning, schedule, blocks, most = 2) => {
 
 // -- links ------------------------------------------------------------------------------------------------------
 
-/** {sides: [key, …], step} of a link such as #allreduce/ring/p=5/step=3&bcast/chain/p=5. */
+/** {sides: [key, …], step, us} of a link such as #allreduce/ring/p=5/step=3&bcast/chain/p=5. */
 explore.parseLink = (hash) => {
-  const state = { sides: [], step: 0 };
+  const state = { sides: [], step: 0, us: null };
   for (const part of hash.replace(/^#/, "").split("&").filter(Boolean)) {
     const pieces = part.split("/").map((piece) => {
       try { return decodeURIComponent(piece); } catch { return piece; }
     });
     const at = pieces.findIndex((piece) => /^step=\d+$/.test(piece));
     if (at >= 0) state.step = Number(pieces.splice(at, 1)[0].slice(5));
+    const time = pieces.findIndex((piece) => /^us=\d+(\.\d+)?$/.test(piece));
+    if (time >= 0) state.us = Number(pieces.splice(time, 1)[0].slice(3));
     state.sides.push(pieces.join("/"));
   }
   return state;
 };
 
-explore.link = (keys, step) =>
+explore.link = (keys, position) =>
   "#" + keys.map((key, i) => key.split("/").map((piece) => encodeURIComponent(piece).replace(/%3D/g, "=")
-    .replace(/%2C/g, ",")).join("/") + (i ? "" : `/step=${step}`)).join("&");
+    .replace(/%2C/g, ",")).join("/") + (i ? "" : `/${position}`)).join("&");
 
 // -- elements ---------------------------------------------------------------------------------------------------
 

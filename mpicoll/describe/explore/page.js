@@ -19,7 +19,7 @@
       p: schedule.p, root: schedule.root, order: schedule.ordered ? "rank" : "any" };
   };
   const entries = keys.map(fieldsOf);
-  const state = { sides: [], step: 0, timer: null };
+  const state = { sides: [], step: 0, timer: null, inTime: false }; // in time, a step is a tick of the slider
 
   // -- which schedule ---------------------------------------------------------------------------------------------
 
@@ -83,6 +83,7 @@
   function setUp(side) {
     side.schedule = data.schedules[side.key];
     side.picture = new explore.Board(data, side.schedule);
+    side.gantt = side.schedule.time && new explore.Gantt(data, side.schedule);
     side.time = new explore.SpaceTime(data, side.schedule, (t) => go(t));
     side.headline.textContent = side.schedule.headline;
     side.idea.textContent = data.algorithms[`${side.schedule.collective}/${explore.nameOf(side.schedule.spec)}`].idea;
@@ -104,7 +105,16 @@
 
   // -- steps --------------------------------------------------------------------------------------------------------
 
-  const last = () => Math.max(...state.sides.map((side) => side.schedule.steps));
+  const longest = () => Math.max(...state.sides.map((side) => side.schedule.time.us));
+  const last = () => state.inTime ? explore.TICKS : Math.max(...state.sides.map((side) => side.schedule.steps));
+  const now = () => state.inTime ? (state.step / explore.TICKS) * longest() : null;
+
+  /** Between steps and time, where all that is shown has times. */
+  function setMode(inTime, position = 0) {
+    state.inTime = Boolean(inTime && data.clock && state.sides.every((side) => side.schedule.time));
+    $("mode").setAttribute("aria-pressed", String(state.inTime));
+    state.step = position;
+  }
 
   function go(step) {
     state.step = Math.max(0, Math.min(last(), step));
@@ -112,29 +122,36 @@
   }
 
   function update() {
+    if (state.inTime && !state.sides.every((side) => side.schedule.time)) setMode(false);
     state.step = Math.min(state.step, last());
+    const us = now(), position = us === null ? `step=${state.step}` : `us=${Number(us.toPrecision(4))}`;
     $("slider").max = last();
     $("slider").value = state.step;
-    $("slider").setAttribute("aria-valuetext", `step ${state.step} of ${last()}`);
-    $("count").textContent = `step ${state.step} / ${last()}`;
-    const sentences = state.sides.map((side) => explore.panels.sentence(data, side.schedule, state.step));
+    const count = us === null ? [`step ${state.step}`, last()] : [explore.microseconds(us), explore.microseconds(longest())];
+    $("slider").setAttribute("aria-valuetext", count.join(" of "));
+    $("count").textContent = count.join(" / ");
+    const sentences = state.sides.map((side) => explore.panels.sentence(data, side.schedule, state.step, us));
     $("words").textContent = sentences.length > 1 ? `Left: ${sentences[0]} Right: ${sentences[1]}` : sentences[0];
-    const hash = explore.link(state.sides.map((side) => side.key), state.step);
+    const hash = explore.link(state.sides.map((side) => side.key), position);
     if (location.hash !== hash) try { history.replaceState(null, "", hash); } catch { /* a frame has no address */ }
     document.querySelectorAll("#tours button").forEach((button) => button.setAttribute("aria-pressed", String(button.dataset.keys === state.sides.map((side) => side.key).join("&"))));
     tourWords();
+    const shown = state.sides.map((side) => side.key).join("&");
+    if (shown !== state.costsOf) { state.costsOf = shown; costs(); }
     draw();
   }
 
   function draw() {
     for (const side of state.sides) {
       if (!side.picture) continue;
-      const t = Math.min(state.step, side.schedule.steps);
-      side.picture.draw(side.board, t);
-      side.time.draw(side.spacetime, t);
-      side.numbers.replaceChildren(...explore.panels.numbers(data, side.schedule, t));
-      side.load.replaceChildren(...explore.panels.load(side.schedule, t));
-      if (side.details.open) side.table.replaceChildren(explore.panels.table(side.picture, side.schedule, t));
+      const t = Math.min(state.step, side.schedule.steps), us = now();
+      if (us === null) side.picture.draw(side.board, t);
+      else side.picture.draw(side.board, t, us, us - longest() / 30);
+      if (us === null) side.time.draw(side.spacetime, t);
+      else side.gantt.draw(side.spacetime, Math.min(us, side.schedule.time.us), longest());
+      side.numbers.replaceChildren(...explore.panels.numbers(data, side.schedule, t, us));
+      side.load.replaceChildren(...explore.panels.load(side.schedule, t, us));
+      if (side.details.open) side.table.replaceChildren(explore.panels.table(side.picture, side.schedule, t, us));
     }
   }
 
@@ -146,7 +163,7 @@
       state.timer = setInterval(() => {
         go(state.step + 1);
         if (state.step >= last()) play(false);
-      }, Number($("speed").value));
+      }, Number($("speed").value) / (state.inTime ? 24 : 1));
     }
     $("play").querySelector("path").setAttribute("d", on ? "M3 2h4v12H3zM9 2h4v12H9z" : "M4 2v12l9-6z");
     $("play").querySelector("span").textContent = on ? "Pause" : "Play";
@@ -168,6 +185,9 @@
     try { localStorage.setItem("mpicoll-theme", root.dataset.theme); } catch { /* a file has no storage everywhere */ }
     draw();
   };
+  $("mode").hidden = !data.clock;
+  if (data.clock) $("mode").title = `${data.clock.network}, ${explore.bytes(data.clock.nbytes)}`;
+  $("mode").onclick = () => { play(false); setMode(!state.inTime); update(); };
   $("compare").onclick = () => {
     const [first] = state.sides.map((side) => side.key);
     if (state.sides.length > 1) return show([first], state.step);
@@ -198,6 +218,12 @@
 
   // -- tours and links -------------------------------------------------------------------------------------------------
 
+  function costs() {
+    const keys = state.sides.map((side) => side.key);
+    $("cost").hidden = !data.clock;
+    if (data.clock) $("cost").replaceChildren(E("h3", {}, "Cost over size"), ...explore.costs(data, keys, (key) => choose(state.sides[0], key)));
+  }
+
   function tourWords() {
     const now = state.sides.map((side) => side.key).join("&");
     const tour = data.presets.find((preset) => [preset.left, preset.right].filter(Boolean).join("&") === now);
@@ -213,11 +239,17 @@
   });
 
   function follow() {
-    const { sides, step: at } = explore.parseLink(location.hash);
+    const { sides, step: at, us } = explore.parseLink(location.hash);
     const missing = sides.filter((key) => !data.schedules[key]);
     const usual = data.broken || !data.schedules["allreduce/ring/p=5"] ? keys[0] : "allreduce/ring/p=5";
     const start = data.broken && !sides.length ? data.schedules[usual].fault?.time ?? 0 : 0;
-    if (sides.length && !missing.length) show(sides.slice(0, 2), at);
+    if (sides.length && !missing.length) {
+      show(sides.slice(0, 2), at);
+      if (us !== null) setMode(true, 0);
+      if (state.inTime) state.step = Math.round((us / longest()) * explore.TICKS);
+      else if (us !== null) state.step = 0;
+      update();
+    }
     else show([usual], start);
     if (missing.length) $("words").textContent = `This page has no ${missing.join(" and no ")}; mpicoll explore writes one that has, by --algorithms and --ranks.`;
   }

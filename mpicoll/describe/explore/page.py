@@ -23,24 +23,27 @@ from .choose import Key
 from .presets import PRESETS
 from .record import Record, Words, record
 from .sources import sources
+from .timing import SIZES, Clock
 
-SCRIPTS = ("data.js", "board.js", "spacetime.js", "panels.js", "page.js")
+SCRIPTS = ("data.js", "board.js", "spacetime.js", "panels.js", "cost.js", "page.js")
 MOST_BYTES = 5_000_000
 TITLE = "Collectives, step by step"
 
 
-def build(schedules: Iterable[tuple[Key, Schedule]], title: str = TITLE, broken: bool = False) -> str:
+def build(
+    schedules: Iterable[tuple[Key, Schedule]], title: str = TITLE, *, broken: bool = False, clock: Clock | None = None
+) -> str:
     """Return the page as HTML. Raises ValueError if there is no schedule to show.
 
-    broken: whether the page begins with the fault of its first schedule.
+    broken: whether the page begins with the fault of its first schedule; clock: for times on a network.
     """
-    content = data(schedules)
+    content = data(schedules, clock)
     if not content["schedules"]:
         raise ValueError("no schedule fits these algorithms and numbers of ranks")
     return render({**content, "broken": broken}, title)
 
 
-def data(schedules: Iterable[tuple[Key, Schedule]]) -> Record:
+def data(schedules: Iterable[tuple[Key, Schedule]], clock: Clock | None = None) -> Record:
     """Return all that the page shows, fit for JSON."""
     words, entries, algorithms, code = Words(), {}, {}, {}
     for key, schedule in schedules:
@@ -49,8 +52,10 @@ def data(schedules: Iterable[tuple[Key, Schedule]]) -> Record:
             "spec": key.spec,
             "root": key.root,
             "ordered": key.ordered,
-            **record(schedule, words),
+            **record(schedule, words, clock),
         }
+        if clock is not None and not (key.root or key.ordered or "fault" in entries[str(key)]):
+            entries[str(key)]["curve"] = clock.curve(schedule)
         entry = schedule.algorithm
         if (name := f"{key.collective}/{entry.name}") not in algorithms:
             own = sources(entry)
@@ -63,7 +68,17 @@ def data(schedules: Iterable[tuple[Key, Schedule]]) -> Record:
         "code": code,
         "words": words.texts,
         "schedules": entries,
+        "clock": clock and _clock(clock),
         "presets": [preset._asdict() for preset in PRESETS if {preset.left, preset.right} <= {*entries, ""}],
+    }
+
+
+def _clock(clock: Clock) -> Record:
+    return {
+        "network": clock.network.name,
+        "nbytes": clock.nbytes,
+        "ranks_per_node": clock.ranks_per_node,
+        "sizes": list(SIZES),
     }
 
 

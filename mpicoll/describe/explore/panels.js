@@ -1,8 +1,16 @@
 // What stands beside the pictures: numbers against formulas, load of each rank, the table, the code, the fault.
 explore.panels = {
   /** One sentence on a step, for the line under the player and for screen readers. */
-  sentence(data, schedule, t) {
+  sentence(data, schedule, t, us = null) {
     const meaning = data.collectives[schedule.collective], now = Math.min(t, schedule.steps);
+    if (us !== null) {
+      const moving = explore.underWay(data, schedule, us), words = moving.slice(0, 6).map((m) => `${m.source} to ${m.destination}`);
+      const folding = schedule.time.computes.filter(([, begin, end]) => begin <= us && us < end).map(([rank]) => rank);
+      const state = us >= schedule.time.us ? "ended" : `${moving.length} message${moving.length === 1 ? "" : "s"} under way`
+        + (words.length ? `: ${words.join(", ")}${moving.length > 6 ? " …" : ""}` : "")
+        + (folding.length ? `; folding or copying: rank ${explore.spans(new Set(folding))}` : "");
+      return `${explore.microseconds(Math.min(us, schedule.time.us))} of ${explore.microseconds(schedule.time.us)}: ${state}.`;
+    }
     if (!now) return `Start: what each rank begins with. ${schedule.steps} ${schedule.steps === 1 ? "step follows" : "steps follow"}.`;
     const messages = explore.messages(data, schedule, now);
     if (!messages.length) return `Step ${now} of ${schedule.steps}: no message.`;
@@ -14,9 +22,9 @@ explore.panels = {
     return `Step ${now} of ${schedule.steps}${end}: ${messages.length} message${messages.length === 1 ? "" : "s"}${how}: ${some.join(", ")}${rest}.`;
   },
 
-  numbers(data, schedule, t) {
+  numbers(data, schedule, t, us = null) {
     const E = explore.element, facts = data.algorithms[`${schedule.collective}/${explore.nameOf(schedule.spec)}`];
-    const now = explore.soFar(schedule, t), all = explore.soFar(schedule, schedule.steps), { claimed } = schedule;
+    const now = explore.soFar(schedule, t, us), all = explore.soFar(schedule, schedule.steps), { claimed } = schedule;
     const isBarrier = data.collectives[schedule.collective].naming === "none";
     const rows = [
       ["steps", now.steps, schedule.steps, facts.steps, claimed.steps],
@@ -35,14 +43,14 @@ explore.panels = {
   },
 
   /** Bytes that each rank has sent and received, as bars. */
-  load(schedule, t) {
+  load(schedule, t, us = null) {
     const E = explore.element, S = explore.svg, { p } = schedule;
     const total = [new Array(p).fill(0), new Array(p).fill(0)], now = [new Array(p).fill(0), new Array(p).fill(0)];
-    for (const [start, source, destination, , flags, , blocks] of schedule.messages) {
+    schedule.messages.forEach(([, source, destination, , flags, , blocks], i) => {
       const bytes = (blocks.length || 0) * (flags & 2 ? schedule.code_share : 1) * explore.fraction(schedule.of_n);
-      for (const [sums, isCounted] of [[total, true], [now, start + 1 <= t]])
+      for (const [sums, isCounted] of [[total, true], [now, explore.hasArrived(schedule, i, t, us)]])
         if (isCounted) { sums[0][source] += bytes; sums[1][destination] += bytes; }
-    }
+    });
     const most = Math.max(...total[0], ...total[1]);
     if (!most) return [];
     const width = 320, height = 84, column = (width - 4) / p, bar = Math.max(2, Math.min(12, column / 2 - 2));
@@ -60,8 +68,8 @@ explore.panels = {
     return [E("p", { class: "small key" }, E("span", { class: "swatch sent" }), "sent ", E("span", { class: "swatch received" }), `received, by rank; the busiest ${explore.share(most)} in all`), sheet];
   },
 
-  table(board, schedule, t) {
-    const E = explore.element, cells = board.cells(t), by = new Map(cells.map((cell) => [`${cell.rank}|${cell.row}`, cell]));
+  table(board, schedule, t, us = null) {
+    const E = explore.element, cells = board.cells(t, us), by = new Map(cells.map((cell) => [`${cell.rank}|${cell.row}`, cell]));
     const ranks = Array.from({ length: schedule.p }, (_, rank) => rank);
     const words = (cell) => cell ? (board.meaning.naming === "pair" ? board.name(cell) : cell.value) + (cell.done ? " ✓" : "") : "–";
     return E("table", { class: "held" },

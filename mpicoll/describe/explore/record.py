@@ -19,6 +19,7 @@ from ...schedules.collectives import Block
 from ...schedules.ir import CODED, INPUT, VALUE, Loc
 from ...schedules.schedule import Schedule
 from ..picture import Got, Recorder, headline, ranks, share
+from .timing import Clock, StepId, times
 
 FOLDED, DONE = 1, 2  # flags of a write
 FOLDS, ENCODED = 1, 2  # flags of a message
@@ -108,14 +109,18 @@ def _doubled(values: list[Value]) -> set[int]:
     return {rank for i, some in enumerate(sets) for other in sets[:i] for rank in some & other}
 
 
-def record(schedule: Schedule, words: Words) -> Record:
-    """Return what the page shows of a schedule; of one that a proof rejects, up to the fault, and the fault."""
+def record(schedule: Schedule, words: Words, clock: Clock | None = None) -> Record:
+    """Return what the page shows of a schedule; of one that a proof rejects, up to the fault, and the fault.
+
+    clock: what its times are taken from, if the page is to have them.
+    """
     witness = Witness(schedule)
     witness.run()
     trace, p, buffers = witness.trace, schedule.p, [VALUE]
     places = {block: i for i, block in enumerate(schedule.blocks)}
-    messages = [_message(m, places, words) for m in sorted(trace.messages, key=lambda m: m.start)]
-    writes = [_row(witness, write, buffers, places, words) for write in _writes(schedule, witness)]
+    sent, written = sorted(trace.messages, key=lambda m: m.start), list(_writes(schedule, witness))
+    messages = [_message(message, places, words) for message in sent]
+    writes = [_row(witness, write, buffers, places, words) for write in written]
     entry: Record = {
         "p": p,
         "steps": trace.steps,
@@ -130,6 +135,9 @@ def record(schedule: Schedule, words: Words) -> Record:
         **_numbers(schedule, witness),
     }
     fault = witness.fault
+    if clock is not None and witness.has_ended:
+        steps = [(m.source, m.destination, m.strand) for m in sent]
+        entry["time"] = times(clock.play(schedule), steps, [write[-1] for write in written])
     if fault.words:
         entry["fault"] = {
             "words": fault.words,
@@ -154,7 +162,7 @@ def _message(message: Message, places: dict[Block, int], words: Words) -> list[A
     return [message.start, message.source, message.destination, message.strand, flags, message.buffer, blocks, values]
 
 
-_Write = tuple[int, int, Loc, Value, bool]  # end, rank, place, value, whether it was folded
+_Write = tuple[int, int, Loc, Value, bool, StepId | None]  # end, rank, place, value, whether it was folded, its step
 
 
 def _writes(schedule: Schedule, witness: Witness) -> Iterator[_Write]:
@@ -163,19 +171,19 @@ def _writes(schedule: Schedule, witness: Witness) -> Iterator[_Write]:
     for rank in range(p):
         own: Value = Interval(rank, rank + 1) if ordered else 1 << rank
         blocks = [Loc(HEARD, 0)] if _is_barrier(schedule) else [Loc(VALUE, b) for b in schedule.starts(rank)]
-        yield from ((0, rank, loc, own, False) for loc in blocks)
+        yield from ((0, rank, loc, own, False, None) for loc in blocks)
     for got in sorted(witness.got, key=lambda got: got.end):
         if got.end > witness.trace.steps:
             continue
         if _is_barrier(schedule):
-            yield got.end, got.rank, Loc(HEARD, 0), got.known, False
+            yield got.end, got.rank, Loc(HEARD, 0), got.known, False, (got.rank, got.strand, got.step)
         yield from _of_step(got)
 
 
 def _of_step(got: Got) -> Iterator[_Write]:
     for loc, value in got.values.items():
         if loc.buffer != INPUT:
-            yield got.end, got.rank, loc, value, loc in got.folded
+            yield got.end, got.rank, loc, value, loc in got.folded, (got.rank, got.strand, got.step)
 
 
 def _is_barrier(schedule: Schedule) -> bool:
@@ -184,7 +192,7 @@ def _is_barrier(schedule: Schedule) -> bool:
 
 def _row(witness: Witness, write: _Write, buffers: list[str], places: dict[Block, int], words: Words) -> list[int]:
     """Return a write as numbers: end, rank, buffer, block, value, flags."""
-    end, rank, loc, value, folded = write
+    end, rank, loc, value, folded, _ = write
     if loc.buffer not in buffers:
         buffers.append(loc.buffer)
     flags = FOLDED * folded + DONE * _is_done(witness, rank, loc, value)

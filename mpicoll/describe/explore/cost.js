@@ -42,7 +42,8 @@ explore.Gantt = class {
         S("line", { x1, y1, x2, y2 }),
         S("path", { class: "head", d: `M${x2} ${y2}L${x2 - 7 * ux + 3 * uy} ${y2 - 7 * uy - 3 * ux}`
           + `L${x2 - 7 * ux - 3 * uy} ${y2 - 7 * uy + 3 * ux}z` }),
-        S("title", {}, `${source} to ${destination}: ${explore.microseconds(leave)} to ${explore.microseconds(arrive)}`)));
+        S("title", {}, `${source} to ${destination}: `
+          + `${explore.microseconds(leave)} to ${explore.microseconds(arrive)}`)));
     });
     sheet.append(S("line", { x1: left, x2: width - 6, y1: y(us), y2: y(us), class: "now" }));
     const size = Math.max(7, Math.min(12, column / 2 - 1));
@@ -59,9 +60,11 @@ explore.Gantt = class {
 explore.costs = (data, keys, choose) => {
   const S = explore.svg, E = explore.element, first = data.schedules[keys[0]], { sizes } = data.clock;
   const same = Object.entries(data.schedules).filter(([key, entry]) => entry.curve
-    && entry.collective === first.collective && entry.p === first.p && (keys.includes(key) || !entry.spec.includes("(")));
+    && entry.collective === first.collective && entry.p === first.p
+        && (keys.includes(key) || !entry.spec.includes("(")));
   if (!same.length) return [E("p", { class: "soft" }, "Times are for root 0 and operators that commute.")];
-  const every = same.flatMap(([, entry]) => entry.curve), low = Math.log10(Math.min(...every)), high = Math.log10(Math.max(...every));
+  const every = same.flatMap(([, entry]) => entry.curve), low = Math.log10(Math.min(...every)),
+      high = Math.log10(Math.max(...every));
   const width = 760, height = 340, left = 62, right = 150, top = 12, bottom = 34;
   const x = (i) => left + (i / (sizes.length - 1)) * (width - left - right);
   const y = (us) => top + (1 - (Math.log10(us) - low) / (high - low || 1)) * (height - top - bottom);
@@ -70,19 +73,26 @@ explore.costs = (data, keys, choose) => {
   for (let power = Math.ceil(low); power <= Math.floor(high); power++)
     sheet.append(S("line", { x1: left, x2: width - right, y1: y(10 ** power), y2: y(10 ** power), class: "lifeline" }),
       S("text", { x: left - 6, y: y(10 ** power), class: "row" }, explore.microseconds(10 ** power)));
-  sizes.forEach((size, i) => i % 2 === 0 && sheet.append(S("text", { x: x(i), y: height - 16, class: "tick" }, explore.bytes(size))));
-  const labels = [];
+  sizes.forEach((size, i) => i % 2 === 0 && sheet.append(S("text", { x: x(i), y: height - 16, class: "tick" },
+      explore.bytes(size))));
+  const labels = [], at = (us, i) => `${explore.bytes(sizes[i])} ${explore.microseconds(us)}`;
   same.sort(([a], [b]) => keys.includes(a) - keys.includes(b)).forEach(([key, entry]) => {
-    const which = keys.indexOf(key), line = entry.curve.map((us, i) => `${x(i).toFixed(1)} ${y(us).toFixed(1)}`).join("L");
-    const group = S("g", { class: `curve${which < 0 ? " other" : ` side${which}`}` }, S("path", { d: `M${line}`, class: "wide-target" }),
-      S("path", { d: `M${line}` }), S("title", {}, `${entry.spec}: ${entry.curve.map((us, i) => `${explore.bytes(sizes[i])} ${explore.microseconds(us)}`).join(", ")}`));
+    const which = keys.indexOf(key), line = entry.curve.map((us, i) => `${x(i).toFixed(1)} ${y(us).toFixed(1)}`)
+        .join("L");
+    const group = S("g", { class: `curve${which < 0 ? " other" : ` side${which}`}` },
+        S("path", { d: `M${line}`, class: "wide-target" }),
+      S("path", { d: `M${line}` }),
+          S("title", {}, `${entry.spec}: ${entry.curve.map(at).join(", ")}`));
     if (which < 0) group.addEventListener("click", () => choose(key));
     else labels.push([y(entry.curve[entry.curve.length - 1]), entry.spec, which]);
     sheet.append(group);
   });
-  labels.sort((a, b) => a[0] - b[0]).forEach((label, i) => { if (i && label[0] < labels[i - 1][0] + 15) label[0] = labels[i - 1][0] + 15; });
+  labels.sort((a, b) => a[0] - b[0])
+      .forEach((label, i) => { if (i && label[0] < labels[i - 1][0] + 15) label[0] = labels[i - 1][0] + 15; });
   for (const [at, spec, which] of labels)
-    sheet.append(S("text", { x: width - right + 8, y: at, class: `end side${which}` }, spec.length > 20 ? `${spec.slice(0, 19)}…` : spec));
+    sheet.append(S("text", { x: width - right + 8, y: at, class: `end side${which}` },
+        spec.length > 20 ? `${spec.slice(0, 19)}…` : spec));
   return [E("p", { class: "soft small" }, `${first.collective} on ${first.p} ranks, ${data.clock.network}, `
-    + `${data.clock.ranks_per_node} rank${data.clock.ranks_per_node > 1 ? "s" : ""} a node. Faint lines are the other algorithms: point at one to read it, click to choose it.`), sheet];
+    + `${data.clock.ranks_per_node} rank${data.clock.ranks_per_node > 1 ? "s" : ""} a node. `
+    + "Faint lines are the other algorithms: point at one to read it, click to choose it."), sheet];
 };

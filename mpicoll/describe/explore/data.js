@@ -80,7 +80,8 @@ explore.soFar = (schedule, t, us = null) => {
     sent[source] += bytes;
     received[destination] += bytes;
   });
-  return { steps: us === null ? Math.min(t, schedule.steps) : steps, messages, bytes: Math.max(0, ...sent, ...received) };
+  return { steps: us === null ? Math.min(t, schedule.steps) : steps, messages,
+      bytes: Math.max(0, ...sent, ...received) };
 };
 
 /** A block's name: b2, or 0→3. */
@@ -121,7 +122,8 @@ explore.link = (keys, position) =>
 
 // -- elements ---------------------------------------------------------------------------------------------------
 
-explore.element = (tag, attributes = {}, ...children) => explore.fill(document.createElement(tag), attributes, children);
+explore.element = (tag, attributes = {}, ...children) => explore.fill(document.createElement(tag), attributes,
+    children);
 explore.svg = (tag, attributes = {}, ...children) =>
   explore.fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 explore.fill = (node, attributes, children) => {

@@ -8,7 +8,7 @@
     data = await explore.load();
   } catch (error) {
     explore.failures.push(String(error));
-    $("sides").textContent = `This page cannot be shown: ${error}. It needs a browser with DecompressionStream (2023 or later).`;
+    $("sides").textContent = `This page cannot be shown: ${error}. It needs a browser of 2023 or later.`;
     return;
   }
   explore.data = data;
@@ -27,12 +27,15 @@
   /** The schedule most like what is wanted; the field that was just chosen counts most. */
   function nearest(wanted, chosen) {
     const score = (entry) => Object.entries(WEIGHTS).reduce(
-      (sum, [field, weight]) => sum + (entry[field] === wanted[field] ? weight : 0) + (field === chosen && entry[field] === wanted[field] ? 1000 : 0),
+      (sum, [field, weight]) => sum + (entry[field] === wanted[field] ? weight : 0)
+          + (field === chosen && entry[field] === wanted[field] ? 1000 : 0),
       -Math.abs(entry.p - wanted.p) / 100);
     return entries.reduce((best, entry) => (score(entry) > score(best) ? entry : best)).key;
   }
 
-  const distinct = (field, matches) => [...new Set(entries.filter((entry) => Object.entries(matches).every(([k, v]) => entry[k] === v)).map((entry) => entry[field]))];
+  const distinct = (field,
+      matches) => [...new Set(entries.filter((entry) => Object.entries(matches).every(([k, v]) => entry[k] === v))
+      .map((entry) => entry[field]))];
 
   function chooser(side) {
     const now = fieldsOf(side.key), { collective, algorithm, spec, p, root: at } = now;
@@ -43,9 +46,11 @@
       ["parameters", "spec", distinct("spec", { collective, algorithm }), specWords],
       ["p", "p", distinct("p", { collective, algorithm }).sort((a, b) => a - b), String],
       ["root", "root", distinct("root", { collective, spec, p }).sort((a, b) => a - b), String],
-      ["operator", "order", distinct("order", { collective, spec, p, root: at }), (value) => value === "rank" ? "in rank order" : "commutes"],
+      ["operator", "order", distinct("order", { collective, spec, p, root: at }), (value) => value === "rank"
+          ? "in rank order" : "commutes"],
     ];
-    side.chooser.replaceChildren(...fields.filter(([name, , values]) => values.length > 1 || ["collective", "algorithm", "p"].includes(name)).map(([name, field, values, words]) => {
+    side.chooser.replaceChildren(...fields.filter(([name, , values]) => values.length > 1 || ["collective",
+        "algorithm", "p"].includes(name)).map(([name, field, values, words]) => {
       const list = E("select", { "data-field": field });
       values.forEach((value) => list.append(new Option(words(value), value, false, value === now[field])));
       list.onchange = () => {
@@ -62,8 +67,10 @@
 
   function makeSide(key, name) {
     const part = (kind) => E("div", { class: kind });
-    const side = { key, chooser: part("chooser"), headline: E("h2"), idea: E("p", { class: "soft idea" }), fault: E("div", { class: "card faulty", role: "alert" }),
-      board: part("scroll boardbox"), spacetime: part("timebox"), numbers: part("numberbox"), load: part("loadbox"), code: part("codebox"), table: part("scroll") };
+    const side = { key, chooser: part("chooser"), headline: E("h2"), idea: E("p", { class: "soft idea" }),
+        fault: E("div", { class: "card faulty", role: "alert" }),
+      board: part("scroll boardbox"), spacetime: part("timebox"), numbers: part("numberbox"),
+          load: part("loadbox"), code: part("codebox"), table: part("scroll") };
     side.details = E("details", {}, E("summary", {}, "The same as a table"), side.table);
     side.details.ontoggle = () => draw();
     side.node = E("section", { class: "side", "aria-label": name }, side.chooser, side.headline, side.idea, side.fault,
@@ -127,14 +134,17 @@
     const us = now(), position = us === null ? `step=${state.step}` : `us=${Number(us.toPrecision(4))}`;
     $("slider").max = last();
     $("slider").value = state.step;
-    const count = us === null ? [`step ${state.step}`, last()] : [explore.microseconds(us), explore.microseconds(longest())];
+    const count = us === null ? [`step ${state.step}`, last()] : [explore.microseconds(us),
+        explore.microseconds(longest())];
     $("slider").setAttribute("aria-valuetext", count.join(" of "));
     $("count").textContent = count.join(" / ");
     const sentences = state.sides.map((side) => explore.panels.sentence(data, side.schedule, state.step, us));
     $("words").textContent = sentences.length > 1 ? `Left: ${sentences[0]} Right: ${sentences[1]}` : sentences[0];
     const hash = explore.link(state.sides.map((side) => side.key), position);
     if (location.hash !== hash) try { history.replaceState(null, "", hash); } catch { /* a frame has no address */ }
-    document.querySelectorAll("#tours button").forEach((button) => button.setAttribute("aria-pressed", String(button.dataset.keys === state.sides.map((side) => side.key).join("&"))));
+    document.querySelectorAll("#tours button")
+        .forEach((button) => button.setAttribute("aria-pressed",
+        String(button.dataset.keys === state.sides.map((side) => side.key).join("&"))));
     tourWords();
     const shown = state.sides.map((side) => side.key).join("&");
     if (shown !== state.costsOf) { state.costsOf = shown; costs(); }
@@ -191,20 +201,25 @@
   $("compare").onclick = () => {
     const [first] = state.sides.map((side) => side.key);
     if (state.sides.length > 1) return show([first], state.step);
-    const now = fieldsOf(first), others = entries.filter((entry) => entry.collective === now.collective && entry.algorithm !== now.algorithm);
-    const best = others.find((entry) => entry.p === now.p && entry.algorithm === "parameter_server") || others.find((entry) => entry.p === now.p) || others[0];
+    const now = fieldsOf(first), others = entries.filter((entry) => entry.collective === now.collective
+        && entry.algorithm !== now.algorithm);
+    const best = others.find((entry) => entry.p === now.p && entry.algorithm === "parameter_server")
+        || others.find((entry) => entry.p === now.p) || others[0];
     show([first, best ? best.key : keys.find((key) => key !== first) || first], state.step);
   };
   $("link").onclick = async () => {
-    try { await navigator.clipboard.writeText(location.href); $("link").textContent = "Copied"; } catch { $("link").textContent = "It is in the address bar"; }
+    try { await navigator.clipboard.writeText(location.href); $("link").textContent = "Copied";
+        } catch { $("link").textContent = "It is in the address bar"; }
     setTimeout(() => ($("link").textContent = "Copy link"), 1500);
   };
-  $("skip").onclick = (event) => { event.preventDefault(); $("sides").scrollIntoView(); state.sides[0].chooser.querySelector("select").focus(); };
+  $("skip").onclick = (event) => { event.preventDefault(); $("sides").scrollIntoView();
+      state.sides[0].chooser.querySelector("select").focus(); };
 
   addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("select, input, pre")) return;
     const isButton = event.target.closest("button, summary, a");
-    const acts = { ArrowRight: () => go(state.step + 1), ArrowLeft: () => go(state.step - 1), Home: () => go(0), End: () => go(last()),
+    const acts = { ArrowRight: () => go(state.step + 1), ArrowLeft: () => go(state.step - 1), Home: () => go(0),
+        End: () => go(last()),
       " ": isButton ? null : () => play(), c: () => $("compare").click(), t: () => $("theme").click() };
     const act = acts[event.key];
     if (!act) return;
@@ -216,12 +231,13 @@
   addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; draw(); } });
   addEventListener("hashchange", () => follow());
 
-  // -- tours and links -------------------------------------------------------------------------------------------------
+  // -- tours and links ----------------------------------------------------------------------------------------------
 
   function costs() {
     const keys = state.sides.map((side) => side.key);
     $("cost").hidden = !data.clock;
-    if (data.clock) $("cost").replaceChildren(E("h3", {}, "Cost over size"), ...explore.costs(data, keys, (key) => choose(state.sides[0], key)));
+    if (data.clock) $("cost").replaceChildren(E("h3", {}, "Cost over size"),
+        ...explore.costs(data, keys, (key) => choose(state.sides[0], key)));
   }
 
   function tourWords() {
@@ -232,7 +248,8 @@
   }
 
   data.presets.forEach((preset) => {
-    const wanted = [preset.left, preset.right].filter(Boolean), button = E("button", { type: "button", "aria-pressed": "false" }, preset.title);
+    const wanted = [preset.left, preset.right].filter(Boolean),
+        button = E("button", { type: "button", "aria-pressed": "false" }, preset.title);
     button.dataset.keys = wanted.join("&");
     button.onclick = () => { play(false); show(wanted, 0); };
     $("tours").append(button);
@@ -251,7 +268,9 @@
       update();
     }
     else show([usual], start);
-    if (missing.length) $("words").textContent = `This page has no ${missing.join(" and no ")}; mpicoll explore writes one that has, by --algorithms and --ranks.`;
+    if (missing.length) $("words")
+        .textContent = `This page has no ${missing.join(" and no ")}; `
+        + "mpicoll explore writes one that has, by --algorithms and --ranks.";
   }
 
   follow();

@@ -4,7 +4,8 @@ explore.SpaceTime = class {
 
   draw(box, t) {
     const { schedule, data } = this, { p, steps } = schedule, S = explore.svg;
-    const left = 34, width = Math.max(240, box.clientWidth || 320), band = Math.max(26, Math.min(46, Math.floor(560 / Math.max(1, steps))));
+    const left = 34, width = Math.max(240, box.clientWidth || 320),
+        band = Math.max(26, Math.min(46, Math.floor(560 / Math.max(1, steps))));
     const column = (width - left - 14) / p, x = (rank) => left + rank * column + column / 2;
     const top = 34, height = top + steps * band + 10;
     const sheet = S("svg", { width, height, viewBox: `0 0 ${width} ${height}`, class: "spacetime", role: "group",
@@ -15,7 +16,8 @@ explore.SpaceTime = class {
       row.dataset.step = i;
       row.append(S("rect", { x: 2, y: y + 1, width: width - 4, height: band - 2, rx: 4, class: "ground" }),
         S("text", { x: 10, y: y + band / 2, class: "number" }, String(i)));
-      for (const m of explore.messages(data, schedule, i)) row.append(this.arrow(x(m.source), y + 5, x(m.destination), y + band - 5, m));
+      for (const m of explore.messages(data, schedule, i)) row.append(this.arrow(x(m.source), y + 5,
+          x(m.destination), y + band - 5, m));
       row.append(S("title", {}, `Go to step ${i}`));
       row.addEventListener("click", () => this.go(i));
       sheet.append(row);
@@ -27,7 +29,8 @@ explore.SpaceTime = class {
       sheet.append(S("circle", { cx: x(rank), cy: 14, r: size, fill: explore.css(colour) }),
         S("text", { x: x(rank), y: 14, class: "rank small", style: `fill: ${explore.inkOn(colour)}` }, String(rank)));
     }
-    if (schedule.fault) sheet.append(S("text", { x: width - 10, y: top + Math.max(0, schedule.fault.time - 1) * band + band / 2, class: "bang big" }, "!"));
+    if (schedule.fault) sheet.append(S("text",
+        { x: width - 10, y: top + Math.max(0, schedule.fault.time - 1) * band + band / 2, class: "bang big" }, "!"));
     box.replaceChildren(sheet);
   }
 
@@ -36,7 +39,8 @@ explore.SpaceTime = class {
     const tip = message.folds ? 5 : 1, x = x2 - tip * ux, y = y2 - tip * uy;
     const group = S("g", { class: `message${message.folds ? " folds" : ""} strand${message.strand % 4}` },
       S("line", { x1, y1, x2: x - 6 * ux, y2: y - 6 * uy }),
-      S("path", { d: `M${x} ${y}L${x - 7 * ux + 3 * uy} ${y - 7 * uy - 3 * ux}L${x - 7 * ux - 3 * uy} ${y - 7 * uy + 3 * ux}z`, class: "head" }));
+      S("path", { class: "head", d: `M${x} ${y}L${x - 7 * ux + 3 * uy} ${y - 7 * uy - 3 * ux}`
+        + `L${x - 7 * ux - 3 * uy} ${y - 7 * uy + 3 * ux}z` }));
     if (message.folds) group.append(S("circle", { cx: x2, cy: y2, r: 4.5, class: "plus" }),
       S("path", { d: `M${x2 - 2.5} ${y2}h5M${x2} ${y2 - 2.5}v5`, class: "plus" }));
     return group;

@@ -37,7 +37,8 @@ class Timed(Play):
         before, strand = len(self.spans), message.lanes[True][1]
         super()._carry(pair, message, nbytes)
         sent, received = self.spans[before : before + 2]
-        self.legs[(*pair, strand)].append((sent.begin, received.end))
+        leg: StepId = (*pair, strand)
+        self.legs[leg].append((sent.begin, received.end))
 
 
 @dataclass(frozen=True)

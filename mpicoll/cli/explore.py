@@ -52,7 +52,6 @@ def explore(
     alone()
     from ..cost.network import network
     from ..describe.explore import choose, page
-    from ..describe.explore.presets import PRESETS
     from ..describe.explore.timing import Clock
     from ..describe.picture import many
     from .sizes import parse_size
@@ -62,10 +61,8 @@ def explore(
         algorithms_wanted = choose.wanted(names, split(algorithms))
         numbers = parse_ranks(ranks)
         clock = Clock(network(net), parse_size(size), ranks_per_node) if net else None
-        wanted = list(choose.schedules(algorithms_wanted, numbers))
-        if algorithms is None:
-            keys = [key for tour in PRESETS for key in (tour.left, tour.right) if key]
-            wanted += choose.missing(keys, wanted, numbers)
+        choose_schedules = choose.schedules if algorithms else choose.with_tours
+        wanted = list(choose_schedules(algorithms_wanted, numbers))
         if not wanted:
             raise ValueError(f"no schedule suits p = {ranks}: {choose.reason(algorithms_wanted, numbers[-1])}")
     with _progress(len(wanted)) as shown:

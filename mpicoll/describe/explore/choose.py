@@ -10,6 +10,7 @@ from ...errors import ParameterError, PreconditionError
 from ...schedules.collectives import COLLECTIVES, base_collective
 from ...schedules.registry import Algorithm, find, parse_spec, registered
 from ...schedules.schedule import Schedule
+from .presets import PRESETS
 
 RANKS = (*range(2, 10), 13, 16)
 MOST_RANKS = 64
@@ -78,6 +79,13 @@ def schedules(algorithms: Sequence[Wanted], ranks: Sequence[int]) -> Iterator[tu
                 roots = _roots(p) if entry.collective.rooted and (not number or len(choices) == 1) else (0,)
                 for root in roots:
                     yield from _orders(entry, p, root, parameters)
+
+
+def with_tours(algorithms: Sequence[Wanted], ranks: Sequence[int]) -> list[tuple[Key, Schedule]]:
+    """Return every schedule of the algorithms on these numbers of ranks, and those that the tours show there."""
+    chosen = list(schedules(algorithms, ranks))
+    keys = [key for tour in PRESETS for key in (tour.left, tour.right) if key]
+    return chosen + missing(keys, chosen, ranks)
 
 
 def reason(algorithms: Sequence[Wanted], p: int) -> str:

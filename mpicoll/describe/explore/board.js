@@ -152,7 +152,7 @@ explore.Board = class {
     group.dataset.value = cell.value;
     group.append(S("rect", { ...box, class: "frame" }));
     const bar = { x: box.x + 4, y: box.y + 4, width: box.width - 8,
-        height: Math.max(4, Math.floor(this.height * 0.3)) };
+        height: this.height < 30 ? 5 : Math.floor(this.height * 0.3) };
     if (this.height <= 20) Object.assign(bar, { y: box.y + 3, height: box.height - 6 });
     const slot = bar.width / p, pad = slot > 5 ? 0.75 : 0;
     group.append(S("rect", { x: bar.x, y: bar.y, width: bar.width, height: bar.height, class: "slots" }));
@@ -181,8 +181,10 @@ explore.Board = class {
     const words = choices.find(fits) || tick.trim(), x = box.x + box.width / 2;
     if (isMoved) group.append(explore.svg("text", { x, y: box.y + box.height / 2 + 0.5, class: "moved",
         style: `fill: ${explore.inkOn(explore.colour(who[0], this.p))}` }, words));
-    else group.append(explore.svg("text", { x, y: box.y + box.height - (this.height > 30 ? 8 : 6), class: "who" },
-        words));
+    else {
+      const [up, look] = this.height > 30 ? [8, "who"] : [6, "who small"];
+      group.append(explore.svg("text", { x, y: box.y + box.height - up, class: look }, words));
+    }
   }
 
   plus(into, x, y) {

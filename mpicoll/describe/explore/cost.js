@@ -19,7 +19,7 @@ explore.Gantt = class {
   /** Draw it up to `most` µs, so that two side by side have one scale. */
   draw(box, us, most) {
     const { schedule } = this, { p, time } = schedule, S = explore.svg;
-    const left = 52, width = Math.max(240, box.clientWidth || 320), top = 34, tall = 430, height = top + tall + 16;
+    const left = 60, width = Math.max(240, box.clientWidth || 320), top = 34, tall = 430, height = top + tall + 16;
     const column = (width - left - 14) / p, x = (rank) => left + rank * column + column / 2;
     const y = (at) => top + (at / most) * tall;
     const sheet = S("svg", { width, height, viewBox: `0 0 ${width} ${height}`, class: "spacetime", role: "img",
@@ -46,12 +46,7 @@ explore.Gantt = class {
           + `${explore.microseconds(leave)} to ${explore.microseconds(arrive)}`)));
     });
     sheet.append(S("line", { x1: left, x2: width - 6, y1: y(us), y2: y(us), class: "now" }));
-    const size = Math.max(7, Math.min(12, column / 2 - 1));
-    for (let rank = 0; rank < p; rank++) {
-      const colour = explore.colour(rank, p);
-      sheet.append(S("circle", { cx: x(rank), cy: 14, r: size, fill: explore.css(colour) }),
-        S("text", { x: x(rank), y: 14, class: "rank small", style: `fill: ${explore.inkOn(colour)}` }, String(rank)));
-    }
+    explore.rankHeads(sheet, p, x, column);
     box.replaceChildren(sheet);
   }
 };
@@ -84,13 +79,13 @@ explore.costs = (data, keys, choose) => {
       S("path", { d: `M${line}` }),
           S("title", {}, `${entry.spec}: ${entry.curve.map(at).join(", ")}`));
     if (which < 0) group.addEventListener("click", () => choose(key));
-    else labels.push([y(entry.curve[entry.curve.length - 1]), entry.spec, which]);
+    if (which >= 0 || same.length <= 6) labels.push([y(entry.curve[entry.curve.length - 1]), entry.spec, which]);
     sheet.append(group);
   });
   labels.sort((a, b) => a[0] - b[0])
       .forEach((label, i) => { if (i && label[0] < labels[i - 1][0] + 15) label[0] = labels[i - 1][0] + 15; });
   for (const [at, spec, which] of labels)
-    sheet.append(S("text", { x: width - right + 8, y: at, class: `end side${which}` },
+    sheet.append(S("text", { x: width - right + 8, y: at, class: which < 0 ? "end other" : `end side${which}` },
         spec.length > 20 ? `${spec.slice(0, 19)}…` : spec));
   return [E("p", { class: "soft small" }, `${first.collective} on ${first.p} ranks, ${data.clock.network}, `
     + `${data.clock.ranks_per_node} rank${data.clock.ranks_per_node > 1 ? "s" : ""} a node. `

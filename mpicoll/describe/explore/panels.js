@@ -9,7 +9,7 @@ explore.panels = {
       const folding = schedule.time.computes.filter(([, begin, end]) => begin <= us && us < end).map(([rank]) => rank);
       const state = us >= schedule.time.us ? "ended"
           : `${moving.length} message${moving.length === 1 ? "" : "s"} under way`
-        + (words.length ? `: ${words.join(", ")}${moving.length > 6 ? " …" : ""}` : "")
+        + (words.length ? `: ${words.join(", ")}${moving.length > 6 ? ` and ${moving.length - 6} more` : ""}` : "")
         + (folding.length ? `; folding or copying: rank ${explore.spans(new Set(folding))}` : "");
       const end = schedule.time.us;
       return `${explore.microseconds(Math.min(us, end))} of ${explore.microseconds(end)}: ${state}.`;
@@ -19,8 +19,8 @@ explore.panels = {
     const messages = explore.messages(data, schedule, now);
     if (!messages.length) return `Step ${now} of ${schedule.steps}: no message.`;
     const folds = messages.filter((m) => m.folds).length;
-    const how = !meaning.reduces ? "" : folds === messages.length ? ", all folded in" : folds
-        ? `, ${folds} folded in` : ", each in the place of what was there";
+    const how = !meaning.reduces ? "" : folds === messages.length ? `,${folds > 1 ? " all" : ""} folded in` : folds
+        ? `, ${folds} folded in` : ", in the place of what was there";
     const some = messages.sort((a, b) => a.source - b.source || a.destination - b.destination).slice(0, 6)
         .map((m) => `${m.source} to ${m.destination} ${explore.blockNames(meaning, schedule, m.blocks)}`.trim());
     const rest = messages.length > 6 ? ` and ${messages.length - 6} more` : "";

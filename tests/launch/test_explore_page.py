@@ -89,6 +89,9 @@ def test_a_learner_finds_what_each_rank_holds_after_step_3_of_the_ring(visit):
 
 def test_a_learner_finds_why_the_parameter_server_is_slow(visit):
     visit.page.get_by_role("button", name="Parameter server or ring").click()
+    visit.page.locator("#next").click()
+    loads = visit.page.locator("svg.load").first.get_attribute("aria-label")
+    assert "rank 0 sent 0, received 7 n" in loads and "rank 5 sent n, received 0" in loads
     visit.page.locator("#last").click()
     totals = visit.page.locator('table.numbers tr[data-name="bytes per rank"] td:nth-of-type(2)').all_inner_texts()
     assert totals == ["7 n", "1.75 n"]
@@ -158,6 +161,7 @@ def test_time_plays_and_ends_where_steps_do(visit):
     assert held(visit, 0) == {f"value|{block}": "0" for block in range(5)}
     visit.page.locator("#next").click()
     assert visit.page.locator(".board .message").count() == 5 and "5 messages under way" in said(visit)
+    assert visit.page.locator('table.numbers tr[data-name="messages"] td').first.inner_text() == "0"
     visit.page.locator("#last").click()
     assert [held(visit, rank) for rank in range(5)] == after_steps and said(visit).endswith("ended.")
     assert visit.page.locator(".costs .curve").count() == len(SHOWN)

@@ -45,6 +45,7 @@ explore.SpaceTime = class {
   }
 
   arrow(x1, y1, x2, y2, message) {
+    const half = this.knob / 2;
     const S = explore.svg, length = Math.hypot(x2 - x1, y2 - y1), ux = (x2 - x1) / length, uy = (y2 - y1) / length;
     const tip = message.folds ? 5 : 1, x = x2 - tip * ux, y = y2 - tip * uy;
     const group = S("g", { class: `message${message.folds ? " folds" : ""} strand${message.strand % 4}` },
@@ -52,7 +53,7 @@ explore.SpaceTime = class {
       S("path", { class: "head", d: `M${x} ${y}L${x - 7 * ux + 3 * uy} ${y - 7 * uy - 3 * ux}`
         + `L${x - 7 * ux - 3 * uy} ${y - 7 * uy + 3 * ux}z` }));
     if (message.folds) group.append(S("circle", { cx: x2, cy: y2, r: this.knob, class: "plus" }),
-      S("path", { class: "plus", d: `M${x2 - this.knob / 2} ${y2}h${this.knob}M${x2} ${y2 - this.knob / 2}v${this.knob}` }));
+      S("path", { class: "plus", d: `M${x2 - half} ${y2}h${2 * half}M${x2} ${y2 - half}v${2 * half}` }));
     return group;
   }
 };

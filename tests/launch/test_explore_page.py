@@ -26,6 +26,20 @@ FRAMES = """() => Object.fromEntries(Object.entries(explore.data.schedules).map(
   Array.from({ length: schedule.steps + 1 }, (_, t) => Object.fromEntries(
     [...explore.frame(explore.data, schedule, t)].map(([place, held]) => [place, held.value])))]))"""
 
+DRAW_ALL = """async (positions) => {
+  const wrong = [];
+  for (const [key, schedule] of Object.entries(explore.data.schedules)) for (const position of positions) {
+    const followed = new Promise((done) => addEventListener("hashchange", () => setTimeout(done), { once: true }));
+    if (location.hash === explore.link([key], position)) continue;
+    location.hash = explore.link([key], position);
+    await followed;
+    const drawn = [".board", ".spacetime", "#cost"].map((at) => document.querySelector(at).outerHTML).join("");
+    const isRight = document.querySelector(".side h2").textContent === schedule.headline;
+    if (!isRight || /NaN|Infinity|undefined/.test(drawn)) wrong.push([key, position]);
+  }
+  return wrong;
+}"""
+
 
 @pytest.fixture(scope="module")
 def wanted() -> list:
@@ -171,10 +185,23 @@ def test_time_plays_and_ends_where_steps_do(visit):
     visit.page.wait_for_function("document.getElementById('mode').ariaPressed === 'true'")
     visit.page.wait_for_function("document.getElementById('words').textContent.includes('Right: ')")
     assert "folding or copying: rank 0" in said(visit) and said(visit).endswith("ended.")
+    visit.page.evaluate("link => { location.hash = link; }", f"{RING}2")
+    visit.page.wait_for_function("document.getElementById('count').textContent === 'step 2 / 8'")
 
 
 def said(visit: Visit) -> str:
     return visit.page.locator("#words").inner_text()
+
+
+def test_every_schedule_is_drawn_on_one_rank_too(browser, tmp_path):
+    wanted = list(choose.schedules(choose.wanted(), (1, 2, 6)))
+    file = tmp_path / "page.html"
+    clock = Clock(network("infiniband"), 8)
+    file.write_text(page.build(wanted[::7], clock=clock), encoding="utf-8")
+    visit = Visit(browser, file, DESKTOP, "light")
+    visit.page.wait_for_selector(READY)
+    assert visit.page.evaluate(DRAW_ALL, ["step=0", "step=99", "us=0", "us=3"]) == []
+    visit.close()
 
 
 def test_a_link_to_what_is_not_there_says_so(visit):

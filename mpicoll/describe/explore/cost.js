@@ -21,7 +21,7 @@ explore.Gantt = class {
     const { schedule } = this, { p, time } = schedule, S = explore.svg;
     const left = 60, width = Math.max(240, box.clientWidth || 320), top = 34, tall = 430, height = top + tall + 16;
     const column = (width - left - 14) / p, x = (rank) => left + rank * column + column / 2;
-    const y = (at) => top + (at / most) * tall;
+    const y = (at) => top + (at / (most || 1)) * tall;
     const sheet = S("svg", { width, height, viewBox: `0 0 ${width} ${height}`, class: "spacetime", role: "img",
       "aria-label": `What each rank sends, receives and folds in ${explore.microseconds(time.us)}` });
     for (let i = 0; i <= 4; i++) {
@@ -58,11 +58,12 @@ explore.costs = (data, keys, choose) => {
     && entry.collective === first.collective && entry.p === first.p
         && (keys.includes(key) || !entry.spec.includes("(")));
   if (!same.length) return [E("p", { class: "soft" }, "Times are for root 0 and operators that commute.")];
-  const every = same.flatMap(([, entry]) => entry.curve), low = Math.log10(Math.min(...every)),
-      high = Math.log10(Math.max(...every));
+  const every = same.flatMap(([, entry]) => entry.curve).filter((us) => us > 0);
+  if (!every.length) return [E("p", { class: "soft" }, "A single rank takes no time.")];
+  const low = Math.log10(Math.min(...every)), high = Math.log10(Math.max(...every));
   const width = 760, height = 340, left = 62, right = 150, top = 12, bottom = 34;
   const x = (i) => left + (i / (sizes.length - 1)) * (width - left - right);
-  const y = (us) => top + (1 - (Math.log10(us) - low) / (high - low || 1)) * (height - top - bottom);
+  const y = (us) => top + (1 - (Math.max(low, Math.log10(us)) - low) / (high - low || 1)) * (height - top - bottom);
   const sheet = S("svg", { viewBox: `0 0 ${width} ${height}`, class: "costs", role: "img",
     "aria-label": `Microseconds of ${first.collective} on ${first.p} ranks by bytes of the call` });
   for (let power = Math.ceil(low); power <= Math.floor(high); power++)

@@ -261,9 +261,10 @@
     const usual = data.broken || !data.schedules["allreduce/ring/p=5"] ? keys[0] : "allreduce/ring/p=5";
     const start = data.broken && !sides.length ? data.schedules[usual].fault?.time ?? 0 : 0;
     if (sides.length && !missing.length) {
+      setMode(false);
       show(sides.slice(0, 2), at);
       if (us !== null) setMode(true, 0);
-      if (state.inTime) state.step = Math.round((us / longest()) * explore.TICKS);
+      if (state.inTime) state.step = Math.round((us / (longest() || 1)) * explore.TICKS);
       else if (us !== null) state.step = 0;
       update();
     }

@@ -611,6 +611,31 @@ MUTATIONS = [
         "and False for op in step",
         "unit/test_cost.py",
     ),
+    # pages
+    Mutation(
+        "mpicoll/describe/explore/record.py",
+        "yield got.end, got.rank, loc, value, loc in got.folded",
+        "yield got.end + 1, got.rank, loc, value, loc in got.folded",
+        "unit/test_explore.py",
+    ),
+    Mutation(
+        "mpicoll/describe/explore/record.py",
+        "sorted(wants - has), []",
+        "[], []",
+        "unit/test_explore.py",
+    ),
+    Mutation(
+        "mpicoll/describe/explore/page.py",
+        '"title": html.escape(title)',
+        '"title": title',
+        "unit/test_explore.py",
+    ),
+    Mutation(
+        "mpicoll/describe/explore/timing.py",
+        "progress.end + progress.local",
+        "progress.end",
+        "unit/test_explore.py",
+    ),
 ]
 
 

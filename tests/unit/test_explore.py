@@ -353,8 +353,10 @@ def test_times_are_those_of_the_simulation(entry, per_node):
     clock, words = Clock(network("infiniband"), 1 << 16, per_node), Words()
     got = record(own, words, clock)
     played = Play(own, clock.network, clock.nbytes, by_blocks(own.p, per_node))
-    time = got["time"]
-    assert time["us"] == short(played.us)
+    time, ends = got["time"], [0.0] * own.p
+    for (rank, _, _), us in clock.play(own).step_ends.items():
+        ends[rank] = max(ends[rank], us)
+    assert time["us"] == short(played.us) and ends == played.ends
     assert len(time["messages"]) == len(got["messages"]) == played.messages
     assert all(0 <= leave <= arrive <= time["us"] for leave, arrive in time["messages"])
     assert len(time["writes"]) == len(got["writes"]) and all(0 <= us <= time["us"] for us in time["writes"])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..describe.explore.choose import MOST_RANKS
 from .group import alone, asking, console
 from .names import Hinting, canonical
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     pass
 
 RANKS = "2-9,13,16"
-MOST_RANKS = 64
 RANGE = re.compile(r"\s*(\d+)(?:-(\d+))?\s*")
 
 
@@ -104,13 +104,18 @@ def parse_ranks(text: str) -> list[int]:
 
 def write(path: str, text: str, what: str) -> None:
     """Write a page, and print its size."""
+    from ..describe.explore import page
+
     try:
         with click.open_file(path, "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
         raise click.ClickException(f"cannot write {path}: {error.strerror}") from None
     if path != "-":
-        click.echo(f"{path}: {what}, {len(text.encode()) / 1e6:.1f} MB, opens in any browser without a network")
+        size = len(text.encode())
+        click.echo(f"{path}: {what}, {size / 1e6:.1f} MB, opens in any browser without a network")
+        if size > page.MOST_BYTES:
+            click.echo(f"{path} is large for a browser; name fewer algorithms or numbers of ranks", err=True)
 
 
 @contextmanager

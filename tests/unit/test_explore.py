@@ -293,6 +293,13 @@ def test_explore_writes_a_page(tmp_path):
     assert "bcast/knomial/p=3" not in content["schedules"] and not content["broken"]
 
 
+def test_a_large_page_is_said_to_be(tmp_path, monkeypatch):
+    words = "explore", "--algorithms", "double_ring", "-p", "2", "-o", tmp_path / "page.html"
+    assert run(*words).stderr == ""
+    monkeypatch.setattr(page, "MOST_BYTES", 1000)
+    assert "name fewer algorithms" in run(*words).stderr
+
+
 def test_explore_writes_to_standard_output():
     content = unpacked(good("explore", "--algorithms", "double_ring", "-p", "3", "-o", "-"))
     assert list(content["schedules"]) == ["barrier/double_ring/p=3"]

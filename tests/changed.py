@@ -26,7 +26,8 @@ BRANCHES = ("origin/main", "main", "origin/HEAD")
 TESTS = ("test_benchmarks", "test_report", "test_osu", "test_peers", "test_cluster", "test_full", "test_hosts",
          "test_jobs", "test_many_hosts", "test_load", "test_slurm", "test_tune.py")
 ALSO = ("setup.cfg", "pyproject.toml", ".ci", "tests/conftest.py", "tests/launcher.py", "tests/support/slurm.py",
-        "tests/support/harness.py", "tests/launch/conftest.py", "tests/unit/data", "tests/unit/report_data.py",
+        "tests/support/harness.py", "tests/support/browser.py",
+        "tests/launch/conftest.py", "tests/unit/data", "tests/unit/report_data.py",
         "tests/changed.py")
 
 

@@ -639,6 +639,31 @@ MUTATIONS = [
         "unit/test_flight_record.py",
     ),
     Mutation("mpicoll/runtime/status.py", "    del frame", "    pass", "launch/test_lifetime.py"),
+    # pages
+    Mutation(
+        "mpicoll/describe/explore/record.py",
+        "yield got.end, got.rank, loc, value, loc in got.folded",
+        "yield got.end + 1, got.rank, loc, value, loc in got.folded",
+        "unit/test_explore.py",
+    ),
+    Mutation(
+        "mpicoll/describe/explore/record.py",
+        "sorted(wants - has), []",
+        "[], []",
+        "unit/test_explore.py",
+    ),
+    Mutation(
+        "mpicoll/describe/explore/page.py",
+        '"title": html.escape(title)',
+        '"title": title',
+        "unit/test_explore.py",
+    ),
+    Mutation(
+        "mpicoll/describe/explore/timing.py",
+        "progress.end + progress.local",
+        "progress.end",
+        "unit/test_explore.py",
+    ),
 ]
 
 

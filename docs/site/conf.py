@@ -27,6 +27,7 @@ extensions = [
     "sphinx_external_toc",
     "complete",
     "docstrings",
+    "explore",
     "files",
 ]
 include_patterns = ["*.md", "docs/*.md", "docs/design/*.md", "docs/api/*.rst"]

@@ -25,8 +25,11 @@ LISTED = 8  # runs of numbers of ranks that are listed before the middle is left
 @click.argument("algorithm", required=False)
 @click.option("--max-ranks", default=16, show_default=True, type=click.IntRange(min=1), help="Prove p = 1 to this.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes  [default: as many as there are CPUs]")
+@click.option("--explore", "page", metavar="FILE", help="If any fails, write a page that plays the faults to FILE.")
 @click.option("--cache/--no-cache", default=True, help="Use and keep proofs of earlier runs of these sources, or not.")
-def verify(collective: str | None, algorithm: str | None, max_ranks: int, jobs: int | None, cache: bool) -> None:
+def verify(
+    collective: str | None, algorithm: str | None, max_ranks: int, jobs: int | None, page: str | None, cache: bool
+) -> None:
     """Prove algorithms, all or those named, for every number of ranks: no deadlock, no hazard, each contribution once
     and in order, messages and memory as claimed. Exit status 0 only if all hold.
 
@@ -64,6 +67,8 @@ def verify(collective: str | None, algorithm: str | None, max_ranks: int, jobs: 
         why = results[names[0]].excluded[max_ranks]
         raise click.UsageError(f"{algorithm} serves no number of ranks up to {max_ranks}: {why}")
     _report(results, time.perf_counter() - start, sum(proof.schedules for proof in earlier_proofs))
+    if page is not None:
+        explore_faults(page, {name: list(proofs.failed) for name, proofs in results.items() if proofs.failed})
     if any(result.failed for result in results.values()):
         click.get_current_context().exit(FAILED)
 
@@ -77,6 +82,22 @@ def named(collective: str | None, algorithm: str | None) -> list[Name]:
         return [(a.collective.name, a.name) for a in selected(collective and base_collective(collective))]
     parse_spec(collective, algorithm)
     return [(base_collective(collective), algorithm)]
+
+
+def explore_faults(path: str, failed: dict[Name, list[int]]) -> None:
+    """Write a page that plays what was found wrong, on the smallest numbers of ranks; say so if it cannot show it."""
+    from ..describe.explore import faults, page
+    from ..describe.picture import many
+    from .explore import write
+
+    if not failed:
+        click.echo(f"{path}: not written, since all hold; `mpicoll explore` plays algorithms that hold")
+        return
+    shown = faults.schedules(failed)
+    if not shown:
+        click.echo(f"{path}: not written; what failed is in lowered tables or memory, which a page does not play")
+        return
+    write(path, page.build(shown, "What the verifier rejects", broken=True), many(len(shown), "fault"))
 
 
 def _cpus() -> int:

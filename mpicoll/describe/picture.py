@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ..errors import spans
 from ..proofs.check_schedule import measured_bytes
-from ..proofs.symbolic import Message, Player
+from ..proofs.symbolic import Message, Player, Trace
 from ..proofs.values import Value, contributors
 from ..schedules.ir import VALUE, Loc, Local, RecvReduce, Send
 from ..schedules.schedule import Schedule
@@ -32,10 +32,10 @@ class Picture:
     """The items to draw: messages by the step they start in, notes by step and rank."""
 
     def __init__(self, schedule: Schedule) -> None:
-        player = _Recorder(schedule)
+        player = Recorder(schedule)
         trace = player.play()
         self.schedule, self.p, self.steps = schedule, schedule.p, trace.steps
-        self.moved = measured_bytes(schedule, trace)
+        self.headline = headline(schedule, trace)
         self.messages: dict[int, list[Message]] = defaultdict(list)
         for message in trace.messages:
             self.messages[message.start + 1].append(message)
@@ -58,14 +58,7 @@ class Picture:
                 blocks[message.strand].update(dict.fromkeys(message.blocks))
         return {strand: list(blocks[strand]) for strand in sorted(blocks)}
 
-    @property
-    def headline(self) -> str:
-        """Return a one-line summary: steps, messages, and the most bytes that a rank sends or receives."""
-        counts = f"{many(self.steps, 'step')}, {many(self.total, 'message')}"
-        moved = "" if self.schedule.collective.naming == "none" else f", at most {share(self.moved)} bytes per rank"
-        return f"{self.schedule.title}, p = {self.p}: {counts}{moved}"
-
-    def _notes(self, got: _Got, ends: set[Block]) -> Iterator[Note]:
+    def _notes(self, got: Got, ends: set[Block]) -> Iterator[Note]:
         """Yield one note for all blocks with the same contributors."""
         collective = self.schedule.collective
         if collective.naming == "none":
@@ -84,11 +77,12 @@ class Picture:
 
 
 @dataclass
-class _Got:
+class Got:
     """The end of one step of one rank: the values of all places that the step wrote."""
 
     rank: int
     strand: int
+    step: int
     end: int
     values: dict[Loc, Value]
     folded: set[Loc]
@@ -105,12 +99,12 @@ class _Got:
         return self.folds_from if folds else self.plain_from
 
 
-class _Recorder(Player):
+class Recorder(Player):
     """A player that keeps what each rank holds when its steps end."""
 
     def __init__(self, schedule: Schedule) -> None:
         super().__init__(schedule)
-        self.got: list[_Got] = []
+        self.got: list[Got] = []
 
     def _finish(self, line: Any) -> None:
         super()._finish(line)
@@ -122,12 +116,20 @@ class _Recorder(Player):
         plain = [op for op in step if not isinstance(op, Send | RecvReduce | Local)]
         written = [Loc(op.buffer, b) for op in step if not isinstance(op, Send | Local) for b in op.blocks]
         self.got.append(
-            _Got(
-                line.rank, line.strand, line.finish, {loc: state[loc] for loc in written + local}, folded,
+            Got(
+                line.rank, line.strand, line.index, line.finish, {loc: state[loc] for loc in written + local}, folded,
                 self.trace.known[line.rank],
                 tuple(op.peer for op in step if isinstance(op, RecvReduce)), tuple(op.peer for op in plain),
             )
         )  # fmt: skip
+
+
+def headline(schedule: Schedule, trace: Trace) -> str:
+    """Return a one-line summary: steps, messages, and the most bytes that a rank sends or receives."""
+    counts = f"{many(trace.steps, 'step')}, {many(len(trace.messages), 'message')}"
+    if schedule.collective.naming != "none":
+        counts += f", at most {share(measured_bytes(schedule, trace))} bytes per rank"
+    return f"{schedule.title}, p = {schedule.p}: {counts}"
 
 
 # -- labels -------------------------------------------------------------------------------------------------

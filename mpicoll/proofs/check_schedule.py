@@ -24,6 +24,12 @@ Given = dict[str, Any]
 def verify(schedule: Schedule) -> Trace:
     """Prove one schedule and return its trace. Raises VerifyError with coordinates."""
     trace = play(schedule)
+    check(schedule, trace)
+    return trace
+
+
+def check(schedule: Schedule, trace: Trace) -> None:
+    """Check what a played schedule left and cost. Raises VerifyError with coordinates."""
     _check_result(schedule, trace)
     _check_strands(schedule)
     if schedule.algorithm.direct:
@@ -32,10 +38,10 @@ def verify(schedule: Schedule) -> Trace:
         _check_claims(schedule, trace)
         if schedule.codec is not None:
             _check_encodings(schedule)
-    return trace
 
 
-def _expected(schedule: Schedule, rank: int, block: object) -> Value:
+def expected_value(schedule: Schedule, rank: int, block: object) -> Value:
+    """Return what a block that a rank must end with has to hold."""
     if not schedule.collective.reduces:
         return 1 << schedule.collective.source(block, schedule.root)
     covered = Interval(*schedule.collective.covers(schedule.p, rank))
@@ -46,7 +52,7 @@ def _check_result(schedule: Schedule, trace: Trace) -> None:
     s = schedule
     for rank in range(s.p):
         for block in s.ends(rank):
-            got, expected = trace.state[rank].get(Loc(VALUE, block)), _expected(s, rank, block)
+            got, expected = trace.state[rank].get(Loc(VALUE, block)), expected_value(s, rank, block)
             if got != expected:
                 raise VerifyError(
                     s.title, s.p, rank, op=f"the end of block {block}", expected=show(expected), got=show(got)

@@ -32,6 +32,7 @@ class Message:
     blocks: tuple[Block, ...]
     values: tuple[Value, ...]
     folds: bool = False
+    buffer: str = VALUE  # of the sender
 
     @property
     def end(self) -> int:
@@ -268,7 +269,17 @@ class Player:
             sent[sender.rank] += len(blocks)
             received[receiver.rank] += len(blocks)
             trace.messages.append(
-                Message(sender.rank, receiver.rank, sender.strand, receiver.index, start, blocks, send.values, folds)
+                Message(
+                    sender.rank,
+                    receiver.rank,
+                    sender.strand,
+                    receiver.index,
+                    start,
+                    blocks,
+                    send.values,
+                    folds,
+                    send.op.buffer,
+                )
             )
             for line in (sender, receiver):
                 line.finish = max(line.finish, start + 1)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cached_property
+from importlib import import_module
 from typing import Any
 
 from ..compression.codecs import Codec
+from ..errors import MpicollError
 from .collectives import Block
 from .combinators import Stack, forward, parallel, rotate, then
 from .grouping import Partition
@@ -52,6 +54,18 @@ class Schedule:
 
     def __repr__(self) -> str:
         return f"<Schedule {self.title} p={self.p}>"
+
+    def _repr_svg_(self) -> str | None:
+        """Return the space-time picture for notebooks; None if drawsvg is missing."""
+        try:
+            return str(_describe("svg").svg(self))
+        except MpicollError:
+            return None
+
+    def _repr_html_(self) -> str | None:
+        """Return the page that plays it, in a frame, for notebooks; None if it has too many ranks."""
+        frame: str | None = _describe("explore.notebook").frame(self)
+        return frame
 
     @property
     def title(self) -> str:
@@ -99,6 +113,11 @@ class Schedule:
     def ends(self, rank: int) -> list[Block]:
         """Return the blocks a rank must hold at the end."""
         return list(self.collective.ends(self.blocks, self.p, rank, self.root))
+
+
+def _describe(module: str) -> Any:
+    """Import a module of mpicoll.describe, by its name: that package imports this one, and only pictures need it."""
+    return import_module(f"..describe.{module}", __package__)
 
 
 def schedule(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import launcher
 import pytest
+from support.browser import browser  # noqa: F401 - a fixture
 from support.harness import keep, sample
 from support.slurm import run, slurm  # noqa: F401 - fixtures
 

@@ -58,7 +58,11 @@ def test_wheel_holds_every_module_and_what_pages_and_jobs_are_made_from(wheel):
     page = [ROOT / "benchmarks" / "report" / f"page.{kind}" for kind in ("html.j2", "css", "js")]
     jobs = [*(ROOT / "jobs").glob("templates/*"), *(ROOT / "jobs").glob("sites/*")]
     assert len(jobs) > 6
+    folder = ROOT / "mpicoll" / "describe" / "explore"
+    explore = [file for kind in ("html", "css", "js") for file in folder.glob(f"*.{kind}")]
+    assert len(explore) > 5
     wanted = {f"mpicoll/{file.relative_to(ROOT)}" for file in (*linked, *page, *jobs)}
+    wanted |= {str(file.relative_to(ROOT)) for file in explore}
     assert {f"mpicoll/{name}/__init__.py" for name in LINKED} <= wanted
     assert wanted | {str(file.relative_to(ROOT)) for file in (ROOT / "mpicoll").rglob("*.py")} <= set(wheel)
 

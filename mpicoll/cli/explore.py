@@ -1,0 +1,131 @@
+"""`mpicoll explore`: algorithms played step by step on one page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..describe.explore.choose import MOST_RANKS
+from .group import alone, asking, console
+from .names import Hinting, canonical
+
+if TYPE_CHECKING:
+    pass
+
+RANKS = "2-9,13,16"
+RANGE = re.compile(r"\s*(\d+)(?:-(\d+))?\s*")
+
+
+class Explore(Hinting):
+    """A command for some numbers of ranks."""
+
+    extra = "collectives are --collectives NAME,NAME and algorithms --algorithms NAME,NAME"
+    instead = dict.fromkeys(("-n", "-np"), "the numbers of ranks are -p 2-9,16")
+
+
+@click.command(cls=Explore, short_help="One page on which algorithms are played step by step.")
+@click.option("-o", "--output", metavar="FILE", required=True, help="The page, or - for standard output.")
+@click.option("--collectives", metavar="NAME,NAME", help="Only these.  [default: all]")
+@click.option("--algorithms", metavar="NAME,NAME", help='Only these, by name or as "name(key=value)".  [default: all]')
+@click.option("-p", "--ranks", "ranks", default=RANKS, show_default=True, help=f"Numbers of ranks, up to {MOST_RANKS}.")
+@click.option("--network", "net", metavar="NAME", help="Also play in time, on a network's file or a preset.")
+@click.option("--size", default="64K", show_default=True, help="Bytes of the call, in time.")
+@click.option("--ranks-per-node", type=click.IntRange(1), default=1, help="Placed by blocks, in time.  [default: 1]")
+@click.option("--title", help="Of the page.")
+def explore(
+    output: str, collectives: str | None, algorithms: str | None, ranks: str, net: str | None, size: str,
+    ranks_per_node: int, title: str | None,
+) -> None:  # fmt: skip
+    """Write one HTML page that plays algorithms step by step: who holds what, which messages move, what it costs.
+
+    The page needs no network. It has every root up to 9 ranks, the default parameters and some of those that the
+    algorithm is proved on, and both operator orders where the algorithm keeps rank order.
+
+    With --network it also plays in time, as `mpicoll simulate` does, and draws the cost of calls over their size.
+
+    An algorithm of your own (--load) that the verifier rejects is played up to its fault.
+    """
+    alone()
+    from ..cost.network import network
+    from ..describe.explore import choose, page
+    from ..describe.explore.timing import Clock
+    from ..describe.picture import many
+    from .sizes import parse_size
+
+    names = [canonical(name) for name in split(collectives)]
+    with asking():
+        algorithms_wanted = choose.wanted(names, split(algorithms))
+        numbers = parse_ranks(ranks)
+        clock = Clock(network(net), parse_size(size), ranks_per_node) if net else None
+        choose_schedules = choose.schedules if algorithms else choose.with_tours
+        wanted = list(choose_schedules(algorithms_wanted, numbers))
+        if not wanted:
+            raise ValueError(f"no schedule suits p = {ranks}: {choose.reason(algorithms_wanted, numbers[-1])}")
+    with _progress(len(wanted)) as shown:
+        text = page.build(shown(wanted), title or page.TITLE, clock=clock)
+    write(output, text, many(len(wanted), "schedule"))
+
+
+def split(text: str | None) -> list[str]:
+    """Return the names of a list; commas within parentheses separate parameters.
+
+    >>> split("ring, knomial(k=3, groups=((0,1),(2,)))"), split(None)
+    (['ring', 'knomial(k=3, groups=((0,1),(2,)))'], [])
+    """
+    parts, depth = [""], 0
+    for char in text or "":
+        depth += (char == "(") - (char == ")")
+        if char == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return [part.strip() for part in parts if part.strip()]
+
+
+def parse_ranks(text: str) -> list[int]:
+    """Return the numbers of ranks of "2-9,16", ascending. Raises ValueError.
+
+    >>> parse_ranks("2-4, 16")
+    [2, 3, 4, 16]
+    """
+    numbers: set[int] = set()
+    for part in text.split(","):
+        match = RANGE.fullmatch(part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+        if not 1 <= first <= last <= MOST_RANKS:
+            raise ValueError(f"-p has {part.strip()!r}; write numbers of ranks from 1 to {MOST_RANKS}, as 2-9,16")
+        numbers.update(range(first, last + 1))
+    return sorted(numbers)
+
+
+def write(path: str, text: str, what: str) -> None:
+    """Write a page, and print its size."""
+    from ..describe.explore import page
+
+    try:
+        with click.open_file(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise click.ClickException(f"cannot write {path}: {error.strerror}") from None
+    if path != "-":
+        size = len(text.encode())
+        click.echo(f"{path}: {what}, {size / 1e6:.1f} MB, opens in any browser without a network")
+        if size > page.MOST_BYTES:
+            click.echo(f"{path} is large for a browser; name fewer algorithms or numbers of ranks", err=True)
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Any]:
+    """Provide a function that shows on a terminal how much of what it yields is done."""
+    to = console(stderr=True)
+    if not to.is_terminal:
+        yield iter
+        return
+    from rich.progress import Progress
+
+    with Progress(console=to, transient=True) as progress:
+        yield lambda items: progress.track(items, total=total, description="Playing")

@@ -1,0 +1,122 @@
+"""Write the page: one HTML file with the schedules, the style and the program that shows them.
+
+The schedules are compressed JSON in base64, which holds no character that HTML gives a meaning. Every other text that
+is not the package's own is escaped, or reaches the page inside that JSON.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import json
+from collections.abc import Iterable
+from importlib.resources import files
+from typing import Any
+
+from ..._version import __version__
+from ...schedules.collectives import COLLECTIVES
+from ...schedules.registry import Algorithm
+from ...schedules.schedule import Schedule
+from ..formulas import pretty
+from .choose import Key
+from .presets import PRESETS
+from .record import Record, Words, record
+from .sources import sources
+from .timing import SIZES, Clock
+
+SCRIPTS = ("data.js", "board.js", "spacetime.js", "panels.js", "cost.js", "page.js")
+MOST_BYTES = 5_000_000
+TITLE = "Collectives, step by step"
+
+
+def build(
+    schedules: Iterable[tuple[Key, Schedule]], title: str = TITLE, *, broken: bool = False, clock: Clock | None = None
+) -> str:
+    """Return the page as HTML. Raises ValueError if there is no schedule to show.
+
+    broken: whether the page begins with the fault of its first schedule; clock: for times on a network.
+    """
+    content = data(schedules, clock)
+    if not content["schedules"]:
+        raise ValueError("no schedule fits these algorithms and numbers of ranks")
+    return render({**content, "broken": broken}, title)
+
+
+def data(schedules: Iterable[tuple[Key, Schedule]], clock: Clock | None = None) -> Record:
+    """Return all that the page shows, fit for JSON."""
+    words, entries, algorithms, code = Words(), {}, {}, {}
+    for key, schedule in schedules:
+        entries[str(key)] = {
+            "collective": key.collective,
+            "spec": key.spec,
+            "root": key.root,
+            "ordered": key.ordered,
+            **record(schedule, words, clock),
+        }
+        if clock is not None and not (key.root or key.ordered or "fault" in entries[str(key)]):
+            entries[str(key)]["curve"] = clock.curve(schedule)
+        entry = schedule.algorithm
+        if (name := f"{key.collective}/{entry.name}") not in algorithms:
+            own = sources(entry)
+            code.update(own)
+            algorithms[name] = {**_facts(entry), "code": list(own)}
+    return {
+        "version": __version__,
+        "collectives": {name: _meaning(name) for name in COLLECTIVES},
+        "algorithms": algorithms,
+        "code": code,
+        "words": words.texts,
+        "schedules": entries,
+        "clock": clock and _clock(clock),
+        "presets": [preset._asdict() for preset in PRESETS if {preset.left, preset.right} <= {*entries, ""}],
+    }
+
+
+def _clock(clock: Clock) -> Record:
+    return {
+        "network": clock.network.name,
+        "nbytes": clock.nbytes,
+        "ranks_per_node": clock.ranks_per_node,
+        "sizes": list(SIZES),
+    }
+
+
+def _meaning(name: str) -> dict[str, Any]:
+    collective = COLLECTIVES[name]
+    return {"naming": collective.naming, "rooted": collective.rooted, "reduces": collective.reduces}
+
+
+def _facts(entry: Algorithm) -> dict[str, Any]:
+    """Return what the docstring claims, its formulas as people write them."""
+    claims = entry.claims
+    return {
+        "name": entry.name,
+        "idea": claims.idea,
+        "steps": pretty(claims.steps),
+        "bytes_per_rank": pretty(claims.bytes_per_rank),
+        "scratch": pretty(claims.scratch),
+        "cost": claims.cost,
+        "source": claims.source,
+    }
+
+
+def render(content: Record, title: str) -> str:
+    """Return the HTML of the page's data."""
+    here = files(__package__)
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), default=str)
+    packed = base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
+    parts = {
+        "title": html.escape(title),
+        "version": html.escape(__version__),
+        "style": (here / "page.css").read_text(encoding="utf-8"),
+        "script": "\n".join((here / name).read_text(encoding="utf-8") for name in SCRIPTS),
+        "data": packed,
+    }
+    page = (here / "page.html").read_text(encoding="utf-8")
+    before, *slots = page.split("{{")
+    pieces = [before]
+    for slot in slots:  # in one pass, so that braces in what is filled in stay as they are
+        name, _, after = slot.partition("}}")
+        pieces += [parts[name.strip()], after]
+    return "".join(pieces)

@@ -1,0 +1,83 @@
+"""Time a schedule on a network for the page: when each message moves, when each step ends, and the cost over sizes.
+
+The times are those of mpicoll/cost/play.py, which `mpicoll simulate` and `mpicoll show --network` print.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+from ...cost.network import Network
+from ...cost.play import COMPUTES, Lane, Play
+from ...cost.play import Message as Posted
+from ...schedules.grouping import by_blocks
+from ...schedules.schedule import Schedule
+
+SIZES = tuple(8 << 2 * i for i in range(11))  # bytes of calls, of the curves: 8 B to 8 MiB
+StepId = tuple[int, int, int]  # rank, strand, step
+
+
+class Timed(Play):
+    """A play that keeps when each step ended, and when each message left and arrived, in µs."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.step_ends: dict[StepId, float] = {}
+        self.legs: dict[StepId, list[tuple[float, float]]] = defaultdict(list)  # by sender, receiver, strand
+        super().__init__(*arguments, record=True)
+
+    def _end(self, lane: Lane) -> None:
+        progress, (rank, strand, _) = self._current[lane], lane
+        self.step_ends[rank, strand, self._at[lane] - 1] = progress.end + progress.local
+        super()._end(lane)
+
+    def _carry(self, pair: tuple[int, int], message: Posted, nbytes: float) -> None:
+        assert self.spans is not None
+        before, strand = len(self.spans), message.lanes[True][1]
+        super()._carry(pair, message, nbytes)
+        sent, received = self.spans[before : before + 2]
+        leg: StepId = (*pair, strand)
+        self.legs[leg].append((sent.begin, received.end))
+
+
+@dataclass(frozen=True)
+class Clock:
+    """A network, the bytes of the call that is played, and how many ranks share a node."""
+
+    network: Network
+    nbytes: int
+    ranks_per_node: int = 1
+
+    def play(self, schedule: Schedule) -> Timed:
+        """Play a schedule. Raises ArgumentError for one of too many messages."""
+        return Timed(schedule, self.network, self.nbytes, by_blocks(schedule.p, self.ranks_per_node))
+
+    def curve(self, schedule: Schedule) -> list[float]:
+        """Return the µs of calls of SIZES."""
+        nodes = by_blocks(schedule.p, self.ranks_per_node)
+        return [short(Play(schedule, self.network, size, nodes).us) for size in SIZES]
+
+
+def short(us: float) -> float:
+    """Return a time to four digits.
+
+    >>> short(123.456)
+    123.5
+    """
+    return float(f"{us:.4g}")
+
+
+def times(play: Timed, messages: list[StepId], writes: list[StepId | None]) -> dict[str, Any]:
+    """Return when messages leave and arrive, when writes happen, and when ranks fold, in µs.
+
+    messages: sender, receiver and strand of each, in order; writes: the step of each, None for what is there at first.
+    """
+    legs = {name: iter(pairs) for name, pairs in play.legs.items()}
+    assert play.spans is not None
+    return {
+        "us": short(play.us),
+        "messages": [list(map(short, next(legs[name]))) for name in messages],
+        "writes": [0.0 if step is None else short(play.step_ends[step]) for step in writes],
+        "computes": [[x.rank, short(x.begin), short(x.end)] for x in play.spans if x.what == COMPUTES],
+    }

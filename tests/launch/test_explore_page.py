@@ -1,0 +1,241 @@
+"""The page of `mpicoll explore` in a real browser: opened from a file, with the network cut off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.browser import DESKTOP, PHONE, Visit
+from unit.mutants import adhoc
+from unit.test_explore import Snapshots, late
+
+from mpicoll.cost.network import network
+from mpicoll.describe.explore import choose, page
+from mpicoll.describe.explore.presets import PRESETS
+from mpicoll.describe.explore.timing import Clock
+from mpicoll.describe.text import draw
+from mpicoll.schedules.registry import registered
+from mpicoll.schedules.schedule import schedule
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
+READY = "html[data-ready]"
+RING = "#allreduce/ring/p=5/step="
+SHOWN = [entry.name for entry in registered() if entry.collective.name == "allreduce"]
+MARKUP = "<img src=x onerror=alert(1)>"
+FRAMES = """() => Object.fromEntries(Object.entries(explore.data.schedules).map(([key, schedule]) => [key,
+  Array.from({ length: schedule.steps + 1 }, (_, t) => Object.fromEntries(
+    [...explore.frame(explore.data, schedule, t)].map(([place, held]) => [place, held.value])))]))"""
+
+DRAW_ALL = """async (positions) => {
+  const wrong = [];
+  for (const [key, schedule] of Object.entries(explore.data.schedules)) for (const position of positions) {
+    const followed = new Promise((done) => addEventListener("hashchange", () => setTimeout(done), { once: true }));
+    if (location.hash === explore.link([key], position)) continue;
+    location.hash = explore.link([key], position);
+    await followed;
+    const drawn = [".board", ".spacetime", "#cost"].map((at) => document.querySelector(at).outerHTML).join("");
+    const isRight = document.querySelector(".side h2").textContent === schedule.headline;
+    if (!isRight || /NaN|Infinity|undefined/.test(drawn)) wrong.push([key, position]);
+  }
+  return wrong;
+}"""
+
+
+@pytest.fixture(scope="module")
+def wanted() -> list:
+    chosen = list(choose.schedules(choose.wanted(), (3, 5)))
+    chosen += choose.schedules(choose.wanted(["allreduce"], ["ring", "parameter_server", "halving_doubling"]), (8, 13))
+    tours = [key for tour in PRESETS for key in (tour.left, tour.right) if key]
+    return chosen + choose.missing(tours, chosen, (5, 8, 13))
+
+
+@pytest.fixture(scope="module")
+def file(wanted, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("explore") / "page.html"
+    clock = Clock(network("infiniband"), 1 << 20)
+    path.write_text(page.build(wanted, f"Title {MARKUP}", clock=clock), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def visit(browser, file, request):
+    viewport, scheme, link = getattr(request, "param", (DESKTOP, "light", ""))
+    made = Visit(browser, file, viewport, scheme, link)
+    made.page.wait_for_selector(READY)
+    yield made
+    assert made.page.evaluate("explore.failures") == []
+    made.close()
+
+
+def held(visit: Visit, rank: int) -> dict[str, str]:
+    """What the board shows that a rank holds: contributors by place."""
+    cells = visit.page.locator(f'.board .cell[data-rank="{rank}"]').all()
+    return {cell.get_attribute("data-place"): cell.get_attribute("data-value") for cell in cells}
+
+
+def step(visit: Visit) -> str:
+    return visit.page.locator("#count").inner_text()
+
+
+def test_every_frame_of_every_algorithm_is_the_symbolic_play(visit, wanted):
+    frames = visit.page.evaluate(FRAMES)
+    assert len(frames) == len(wanted)
+    for key, own in wanted:
+        played = Snapshots(own)
+        for t, shown in enumerate(frames[str(key)]):
+            expected = {f"{rank}|{buffer}|{list(own.blocks).index(block) if own.blocks else 0}": value
+                        for rank, state in enumerate(played.frame(t)) for (buffer, block), value in state.items()}
+            assert shown == expected, (str(key), t)
+
+
+@pytest.mark.parametrize("visit", [(DESKTOP, "light", RING + "3")], indirect=True)
+def test_a_learner_finds_what_each_rank_holds_after_step_3_of_the_ring(visit):
+    assert held(visit, 1)["value|2"] == "0-1,3-4" and held(visit, 0)["value|1"] == "0,2-4"
+    assert visit.page.locator(".board .message.folds").count() == 5
+    assert visit.page.locator(".board .cell.new").count() == 5
+    assert visit.page.locator(".spacetime .band.lit").get_attribute("data-step") == "3"
+    words = visit.page.locator("#words").inner_text()
+    assert words.startswith("Step 3 of 8: 5 messages, all folded in: 0 to 1 b2, 1 to 2 b3")
+    visit.page.locator("summary", has_text="The same as a table").click()
+    row = visit.page.locator("table.held tr", has=visit.page.locator("th", has_text="b2"))
+    assert row.locator("td").all_inner_texts() == ["0,3-4", "0-1,3-4", "2", "3", "3-4"]
+
+
+def test_a_learner_finds_why_the_parameter_server_is_slow(visit):
+    visit.page.get_by_role("button", name="Parameter server or ring").click()
+    visit.page.locator("#next").click()
+    loads = visit.page.locator("svg.load").first.get_attribute("aria-label")
+    assert "rank 0 sent 0, received 7 n" in loads and "rank 5 sent n, received 0" in loads
+    visit.page.locator("#last").click()
+    totals = visit.page.locator('table.numbers tr[data-name="bytes per rank"] td:nth-of-type(2)').all_inner_texts()
+    assert totals == ["7 n", "1.75 n"]
+    loads = visit.page.locator("svg.load").first.get_attribute("aria-label")
+    assert "rank 0 sent 7 n, received 7 n" in loads and "rank 5 sent n, received n" in loads
+
+
+def test_numbers_are_those_of_show(visit):
+    for collective, spec, p in (("allreduce", "ring", 5), ("bcast", "knomial(k=2)", 5), ("barrier", "tree", 3)):
+        visit.page.evaluate("link => { location.hash = link; }", f"{collective}/{spec}/p={p}/step=99")
+        said = draw(schedule(collective, spec, p)).partition("\n")[0]
+        visit.page.wait_for_function("said => document.querySelector('.side h2').textContent === said", arg=said)
+        steps = visit.page.locator('table.numbers tr[data-name="steps"] td').all_inner_texts()
+        assert steps[0] == steps[1] == steps[3] and f" {steps[0]} step" in said
+
+
+def test_play_slider_and_buttons_step(visit):
+    visit.page.locator("#speed").select_option("200")
+    visit.page.locator("#play").click()
+    visit.page.wait_for_function("document.getElementById('count').textContent === 'step 8 / 8'")
+    visit.page.wait_for_function("document.getElementById('play').ariaLabel === 'Play'")
+    assert "step=8" in visit.page.url
+    visit.page.locator("#slider").fill("2")
+    assert step(visit) == "step 2 / 8"
+    visit.page.locator("#back").click()
+    assert step(visit) == "step 1 / 8"
+    visit.page.locator('.spacetime .band[data-step="6"]').click()
+    assert step(visit) == "step 6 / 8" and held(visit, 0)["value|3"] != "0"
+
+
+def test_keys_step_and_play(visit):
+    press = visit.page.keyboard.press
+    for key, count in (("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1), ("End", 8), ("Home", 0)):
+        press(key)
+        assert step(visit) == f"step {count} / 8"
+    press("Space")
+    visit.page.wait_for_function("document.getElementById('play').ariaLabel === 'Pause'")
+    press("Space")
+    before = visit.page.evaluate("document.documentElement.dataset.theme")
+    press("t")
+    assert visit.page.evaluate("document.documentElement.dataset.theme") != before
+    press("c")
+    assert visit.page.locator(".side").count() == 2
+
+
+def test_choices_are_kept_in_the_address_and_followed(browser, file, visit):
+    page = visit.page
+    page.locator('[data-field="collective"]').select_option("reduce")
+    page.locator('[data-field="algorithm"]').select_option("knomial")
+    page.locator('[data-field="p"]').select_option("5")
+    page.locator('[data-field="root"]').select_option("2")
+    page.locator('[data-field="order"]').select_option("rank")
+    page.locator("#next").click()
+    assert page.url.endswith("#reduce/knomial/p=5/root=2/order=rank/step=1")
+    again = Visit(browser, file, PHONE, "dark", page.url[page.url.index("#"):])
+    again.page.wait_for_selector(READY)
+    assert again.page.locator(".side h2").inner_text() == page.locator(".side h2").inner_text()
+    assert step(again) == step(visit)
+    again.close()
+
+
+def test_time_plays_and_ends_where_steps_do(visit):
+    visit.page.locator("#last").click()
+    after_steps = [held(visit, rank) for rank in range(5)]
+    visit.page.locator("#mode").click()
+    assert step(visit).startswith("0 µs / ") and visit.page.url.endswith("/us=0")
+    assert held(visit, 0) == {f"value|{block}": "0" for block in range(5)}
+    visit.page.locator("#next").click()
+    assert visit.page.locator(".board .message").count() == 5 and "5 messages under way" in said(visit)
+    assert visit.page.locator('table.numbers tr[data-name="messages"] td').first.inner_text() == "0"
+    visit.page.locator("#last").click()
+    assert [held(visit, rank) for rank in range(5)] == after_steps and said(visit).endswith("ended.")
+    assert visit.page.locator(".costs .curve").count() == len(SHOWN)
+    visit.page.get_by_role("button", name="Parameter server or ring").click()
+    link = "allreduce/parameter_server/p=8/us=1000&allreduce/ring/p=8"
+    visit.page.evaluate("link => { location.hash = link; }", link)
+    visit.page.wait_for_function("document.getElementById('mode').ariaPressed === 'true'")
+    visit.page.wait_for_function("document.getElementById('words').textContent.includes('Right: ')")
+    assert "folding or copying: rank 0" in said(visit) and said(visit).endswith("ended.")
+    visit.page.evaluate("link => { location.hash = link; }", f"{RING}2")
+    visit.page.wait_for_function("document.getElementById('count').textContent === 'step 2 / 8'")
+
+
+def said(visit: Visit) -> str:
+    return visit.page.locator("#words").inner_text()
+
+
+def test_every_schedule_is_drawn_on_one_rank_too(browser, tmp_path):
+    wanted = list(choose.schedules(choose.wanted(), (1, 2, 6)))
+    file = tmp_path / "page.html"
+    clock = Clock(network("infiniband"), 8)
+    file.write_text(page.build(wanted[::7], clock=clock), encoding="utf-8")
+    visit = Visit(browser, file, DESKTOP, "light")
+    visit.page.wait_for_selector(READY)
+    assert visit.page.evaluate(DRAW_ALL, ["step=0", "step=99", "us=0", "us=3"]) == []
+    visit.close()
+
+
+def test_a_link_to_what_is_not_there_says_so(visit):
+    visit.page.evaluate("link => { location.hash = link; }", f"allreduce/{MARKUP}/p=5/step=1")
+    visit.page.wait_for_function("document.getElementById('words').textContent.startsWith('This page has no')")
+    assert MARKUP in visit.page.locator("#words").inner_text() and visit.page.locator("img").count() == 0
+    assert MARKUP in visit.page.title()
+
+
+@pytest.mark.parametrize("visit", [(size, scheme, link)
+    for link in (RING + "4", "#alltoall/bruck/p=5/step=2", "#allreduce/parameter_server/p=8/step=1&allreduce/ring/p=8")
+    for size, scheme in ((DESKTOP, "light"), (DESKTOP, "dark"), (PHONE, "light"))], indirect=True)  # fmt: skip
+def test_nothing_is_wider_than_the_screen_and_all_is_named(visit, tmp_path):
+    page = visit.page
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    unnamed = page.evaluate("""() => [...document.querySelectorAll("button, select, input, svg:not([aria-hidden])")]
+      .filter((node) => !(node.ariaLabel || node.textContent.trim() || node.closest("label"))).length""")
+    assert unnamed == 0 and page.locator("#words[aria-live=polite]").count() == 1
+    assert len(page.screenshot(path=tmp_path / "page.png")) > 20_000
+
+
+def test_a_fault_is_played(browser, tmp_path):
+    wrong = adhoc("allreduce", late, 4, blocks=4)
+    wrong.algorithm = type(wrong.algorithm)(**{**vars(wrong.algorithm), "name": "late"})
+    file = tmp_path / "page.html"
+    file.write_text(page.build([(choose.Key("allreduce", "late", 4), wrong)], broken=True), encoding="utf-8")
+    visit = Visit(browser, file, DESKTOP, "light")
+    visit.page.wait_for_selector(READY)
+    assert step(visit) == "step 6 / 6"
+    said = visit.page.locator(".faulty").inner_text()
+    assert "expected {0, 1, 2, 3}, got {0}" in said and "Rank 0, b0: misses the contribution of 1-3." in said
+    assert visit.page.locator(".board .fault").count() == 16
+    visit.page.locator("#first").click()
+    assert visit.page.locator(".board .fault").count() == 0
+    visit.page.locator(".faulty button").click()
+    assert step(visit) == "step 6 / 6"
+    visit.close()

@@ -1,0 +1,48 @@
+"""A page in a real browser, opened from a file with the network cut off."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+WAIT = 100_000  # milliseconds, for anything on a busy machine
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    assert found, f"none of {', '.join(BROWSERS)} is on PATH"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """The page as a visitor sees it, and what went wrong on the way."""
+
+    def __init__(self, browser: Any, file: Path, viewport: dict[str, int], scheme: str, link: str = "") -> None:
+        self.errors: list[str] = []
+        self.requests: list[str] = []
+        self.context = browser.new_context(viewport=viewport, color_scheme=scheme, offline=True)
+        self.context.set_default_timeout(WAIT)
+        self.page = self.context.new_page()
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.route(lambda url: not url.startswith("file:"), lambda route: route.abort())
+        self.page.goto(file.as_uri() + link)
+
+    def close(self) -> None:
+        """Close it; nothing may have gone wrong, and nothing may have been asked of a network."""
+        self.context.close()
+        assert self.errors == []
+        assert [url for url in self.requests if not url.startswith(("file:", "data:", "blob:"))] == []

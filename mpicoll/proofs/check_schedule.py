@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from ..errors import VerifyError
-from ..schedules.ir import VALUE, Loc, Local
+from ..schedules.ir import REST, VALUE, Loc, Local
 from ..schedules.schedule import Schedule
 from .encodings import Encodings
 from .symbolic import Trace, play
@@ -31,6 +31,7 @@ def verify(schedule: Schedule) -> Trace:
 def check(schedule: Schedule, trace: Trace) -> None:
     """Check what a played schedule left and cost. Raises VerifyError with coordinates."""
     _check_result(schedule, trace)
+    _check_residual(schedule, trace)
     _check_strands(schedule)
     if schedule.algorithm.direct:
         _check_direct(schedule)
@@ -66,6 +67,16 @@ def _check_result(schedule: Schedule, trace: Trace) -> None:
                 expected="to have heard of every rank",
                 got=f"heard of {show(trace.known[rank])}",
             )
+
+
+def _check_residual(schedule: Schedule, trace: Trace) -> None:
+    """With feedback every rank keeps what the codes of its own block lack."""
+    if schedule.parameters.get("feedback") != "yes" or schedule.p == 1:
+        return
+    for rank in range(schedule.p):
+        if Loc(REST, rank) not in trace.state[rank]:
+            what = f"what the codes of block {rank} lack"
+            raise VerifyError(schedule.title, schedule.p, rank, op="the end", expected=f"to keep {what}", got="nothing")
 
 
 def _check_strands(schedule: Schedule) -> None:

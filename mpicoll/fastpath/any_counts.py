@@ -57,6 +57,7 @@ class AnyCounts:
         self._set_execution(channel, call, template)
         self._set_arrays(template, sides, integers.mask(), *numbers)
         self.at = address_of(self.words)
+        self.settled = (0, 0, -1)  # chunks, their scratch and the bytes of the call that the execution's plan says
 
     @property
     def nbytes(self) -> int:
@@ -71,7 +72,10 @@ class AnyCounts:
     def settle(self) -> None:
         """Have the execution's plan say what was bound last, for what looks at a call that left the fast path."""
         lanes, scratch = self.execution.geometry[[rebind.LANES, rebind.LANE_SCRATCH]].tolist()
-        self.execution.plan = replace(self.execution.plan, lanes=lanes, lane_scratch=scratch)
+        bound = lanes, scratch, self.call_bytes
+        if bound != self.settled or self.words[rebind.HAS_VECTORS]:
+            self.execution.plan = replace(self.execution.plan, lanes=lanes, lane_scratch=scratch)
+            self.settled = bound
 
     def _set_sides(self, sides: Sides) -> None:
         first = 0

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections import OrderedDict
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -290,6 +289,6 @@ class CompiledFastPath:
         if self.channel.traces:
             kind.settle()
             messages, nbytes, _ = kind.execution.progress
-            record = replace(kind.record_of_call(), form=form, sequence=sequence, fast_path=True)
             times = clock.times(kind.execution.events())
-            self.channel.record(replace(record, messages=messages, bytes=nbytes, times=times))
+            did = {"form": form, "sequence": sequence, "messages": messages, "bytes": nbytes, "times": times}
+            self.channel.record(kind.record_of_call(**did))

@@ -89,12 +89,12 @@ class Kind:
         if self.any_counts is not None:
             self.any_counts.settle()
 
-    def record_of_call(self) -> Record:
-        """Return the record of the last call, once settled, without what it did."""
-        if self.any_counts is None:
-            return self.record
-        plan = self.execution.plan
-        return replace(self.record, nbytes=self.any_counts.call_bytes, lanes=plan.lanes, received=plan.received_bytes)
+    def record_of_call(self, **did: Any) -> Record:
+        """Return the record of the last call, once settled; did: its fields that say what the call did."""
+        if self.any_counts is not None:
+            plan = self.execution.plan
+            did |= {"nbytes": self.any_counts.call_bytes, "lanes": plan.lanes, "received": plan.received_bytes}
+        return replace(self.record, fast_path=True, **did)
 
 
 class Stats(NamedTuple):

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from mpicoll.timeline.clock import reading
+
 Clock = Callable[[], float]
 BARRIER, WINDOW = "barrier", "window"
 SYNCS = (BARRIER, WINDOW)
@@ -108,7 +110,7 @@ class Window:
                     comm.Send(buffer, peer)
                 slowest = max(slowest, min(later - sooner for sooner, later in pairwise(times)))
             elif comm.rank == peer:
-                self.ahead = ahead_of([self._ping(buffer) for _ in range(PINGS)])
+                self.ahead = reading([self._ping(buffer) for _ in range(PINGS)]).ahead
         self.slack = min(max(self.slack, 2 * comm.bcast(slowest)), MOST_SLACK)
         self.agreed = self.clock()
 
@@ -144,19 +146,6 @@ class Window:
         """Adapt the slack."""
         wanted = self.slack * (1.5 if unready > OFTEN * calls else 0.95)
         self.slack = min(max(wanted, LEAST_SLACK), MOST_SLACK)
-
-
-def ahead_of(pings: list[tuple[float, float, float]]) -> float:
-    """Seconds by which a clock is ahead of a peer's, from (time here, time there, time here again).
-
-    The quickest exchange was disturbed least, and the peer read its clock about midway (Cristian,
-    Probabilistic clock synchronization, 1989).
-
-    >>> ahead_of([(10.0, 5.5, 12.0), (13.0, 7.25, 13.5)])
-    6.0
-    """
-    before, there, after = min(pings, key=lambda ping: ping[2] - ping[0])
-    return (before + after) / 2 - there
 
 
 def sync_of(name: str, control: Any, meeting: Barrier) -> Sync:

@@ -72,7 +72,7 @@ def run(
     use the fastest; MPICOLL_TUNING names the file in which that is kept for the next run.
 
     With --timeline rank 0 writes, as the program ends, what the collectives of all ranks did, and when; `mpicoll
-    timeline FILE` says where the time went, and Perfetto shows it.
+    timeline FILE` says where the time went.
 
     With --torch a program that trains by init_process_group("gloo") runs on mpicoll too, with rank and size from MPI
     where the environment has no MASTER_ADDR; --summary then counts torch's operations.

@@ -32,7 +32,7 @@ def timeline(file: str, call: int | None, as_json: bool) -> None:
     By collective and size: the time inside, of which a rank waited for ranks that began later, and what was hidden
     behind the program's own work, as means over ranks; the fastest such call; and what the calls took beyond its pace.
     Then the ranks that others waited for, and the critical path of the slowest call, or of one that --call names. FILE
-    opens in ui.perfetto.dev and in Chrome's about:tracing, too.
+    is in the Trace Event Format, which viewers such as Perfetto read.
     """
     alone()
     from ..timeline import path, read, waits
@@ -95,7 +95,7 @@ def _described(parts: list[Part], links: list[Link], is_slowest: bool) -> str:
 
 
 def _of_path(links: list[Link]) -> Any:
-    """Return a table of a critical path: neighbouring links of the same kind and ranks are one row."""
+    """Return a table of a critical path: a row sums up the links of a kind on a rank, the most time first."""
     table = _table("rank", "what", "from rank", "times", "time")
     rows: dict[tuple[int, str, int | None], list[float]] = defaultdict(list)
     for link in links:

@@ -304,6 +304,7 @@ def record(
         *progress[:2],
         sequence,
         choice.rule or choice.why,
+        call.name,
         received=prepared.plan.received_bytes if prepared.plan else 0,
         times=times,
     )

@@ -290,5 +290,5 @@ class CompiledFastPath:
             kind.settle()
             messages, nbytes, _ = kind.execution.progress
             times = clock.times(kind.execution.events())
-            did = {"form": form, "sequence": sequence, "messages": messages, "bytes": nbytes, "times": times}
-            self.channel.record(kind.record_of_call(**did))
+            did = {"sequence": sequence, "messages": messages, "bytes": nbytes, "times": times}
+            self.channel.record(kind.record_of_call(form=form, name=kind.method.spelled(form), **did))

@@ -27,6 +27,7 @@ class Record:
     bytes: int
     sequence: int
     why: str
+    name: str = ""  # of the method that was called
     fast_path: bool = False
     received: int = 0
     times: Times | None = field(default=None, compare=False, repr=False)

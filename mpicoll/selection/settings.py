@@ -96,7 +96,7 @@ def _is_info(text: str) -> bool:
 def _writable(path: str) -> str:
     if path and (Path(path).is_dir() or not os.access(Path(path).parent, os.W_OK)):
         raise ArgumentError(f"MPICOLL_TIMELINE is {path!r}, which cannot be written; name a file in a directory")
-    return path
+    return str(Path(path).absolute()) if path else ""  # the program may change its directory
 
 
 def _flag(environ: Mapping[str, str], name: str, default: bool) -> bool:

@@ -1,5 +1,6 @@
 """Timelines: what every rank's collectives did, and when, as a file of the Trace Event Format.
 
-recorder.py records on one rank, clock.py brings the ranks' clocks together, collect.py gathers them. The other modules
-need no MPI: events.py makes the file's events, read.py reads it, waits.py and path.py find where time went.
+recorder.py and spans.py record on one rank, clock.py brings times to one clock, timeline.py gathers those of all ranks.
+The other modules need no MPI: match.py pairs sends with receives, trace_events.py and tracks.py make the file, read.py
+reads it, and waits.py and path.py find where the time went.
 """

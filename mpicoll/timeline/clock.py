@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,11 +21,7 @@ class Reading(NamedTuple):
 
 
 def read(comm: MPI.Intracomm) -> Reading:
-    """Compare this rank's clock with rank 0's. Collective.
-
-    Rank 0 reads its clock about midway in an exchange, and the quickest exchange was disturbed least (Cristian,
-    Probabilistic clock synchronization, 1989).
-    """
+    """Compare this rank's clock with rank 0's. Collective."""
     here, there = np.zeros(1), np.zeros(1)
     if comm.rank == 0:
         for rank in range(1, comm.size):
@@ -33,16 +30,27 @@ def read(comm: MPI.Intracomm) -> Reading:
                 here[0] = MPI.Wtime()
                 MPI.Intracomm.Send(comm, here, rank, _TAG)
         return Reading(MPI.Wtime(), 0.0, 0.0)
-    best = Reading(0.0, 0.0, float("inf"))
+    exchanges = []
     for _ in range(EXCHANGES):
         before = MPI.Wtime()
         MPI.Intracomm.Send(comm, here, 0, _TAG)
         MPI.Intracomm.Recv(comm, there, 0, _TAG)
-        after = MPI.Wtime()
-        error = (after - before) / 2
-        if error < best.error:
-            best = Reading((before + after) / 2, (before + after) / 2 - float(there[0]), error)
-    return best
+        exchanges.append((before, float(there[0]), MPI.Wtime()))
+    return reading(exchanges)
+
+
+def reading(exchanges: Sequence[tuple[float, float, float]]) -> Reading:
+    """Return how far a clock is ahead of a peer's, from (time here, time there, time here again) of exchanges.
+
+    The peer reads its clock about midway in an exchange, and the quickest exchange was disturbed least (Cristian,
+    Probabilistic clock synchronization, 1989).
+
+    >>> reading([(10.0, 5.5, 12.0), (13.0, 7.25, 13.5)])
+    Reading(at=13.25, ahead=6.0, error=0.25)
+    """
+    before, there, after = min(exchanges, key=lambda times: times[2] - times[0])
+    midway = (before + after) / 2
+    return Reading(midway, midway - there, (after - before) / 2)
 
 
 class Correction(NamedTuple):

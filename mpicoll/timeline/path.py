@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from .match import UNMATCHED
 from .read import Part
 
 BEGIN, BEFORE, MESSAGE, WORK = "late", "before the first message", "message", "reduce or copy"
@@ -39,11 +40,11 @@ def critical_path(call: Sequence[Part], steps: Sequence[Part]) -> list[Link]:
     tracks = _tracks(steps)
     if not tracks:
         return []
-    senders = {
-        number: step for of_track in tracks.values() for step in of_track for _, _, number in step.part.facts["sends"]
-    }
-    step: _Step | None = max((of_track[-1] for of_track in tracks.values()), key=lambda step: step.ended)
-    links, cursor = list[Link](), 0.0
+    all_steps = [step for of_track in tracks.values() for step in of_track]
+    senders = {number: step for step in all_steps for _, _, number in step.part.facts["sends"] if number != UNMATCHED}
+    last = max(all_steps, key=lambda step: step.ended)
+    step: _Step | None = last
+    links, cursor = list[Link](), last.ended
     while step is not None:
         wait, rank = step.part, step.part.rank
         if cursor > step.ended:
@@ -53,10 +54,10 @@ def critical_path(call: Sequence[Part], steps: Sequence[Part]) -> list[Link]:
         source = _last_to_be_ready(step, senders)
         peers = [peer for peer, _, _ in wait.facts["receives"]]
         peer = source.part.rank if source is not step else next(iter(peers), None)
-        cursor = source.part.began
-        links.append(Link(MESSAGE, rank, peer, cursor, wait.ended))
+        links.append(Link(MESSAGE, rank, peer, source.part.began, wait.ended))
+        goes_back, cursor = source.part.began < cursor, source.part.began
         rank, track = source.part.rank, tracks[source.part.rank, source.part.track]
-        step = track[source.position - 1] if source.position else None
+        step = track[source.position - 1] if source.position and goes_back else None
     return [*_beginning(call, rank, cursor), *links[::-1]]
 
 

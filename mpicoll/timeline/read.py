@@ -78,6 +78,10 @@ def _part(event: dict[str, Any]) -> Part:
     for name, kind in (_FACTS | (_OF_CALLS if event["cat"] == COLLECTIVE else {})).items():
         if not isinstance(facts[name], kind):  # type: ignore[arg-type]
             raise ValueError(f"{name} is {facts[name]!r}")
+    if event["cat"] == MESSAGE and facts.keys() & {"sends", "receives"}:
+        for peer, nbytes, number in (*facts["sends"], *facts["receives"]):
+            if not all(isinstance(value, int) for value in (peer, nbytes, number)):
+                raise ValueError(f"a message is {[peer, nbytes, number]!r}")
     began = float(event["ts"])
     return Part(int(event["pid"]), int(event["tid"]), str(event["name"]), began, began + float(event["dur"]), facts)
 

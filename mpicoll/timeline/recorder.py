@@ -15,7 +15,7 @@ from ..plans.rolled import RolledPlan
 from ..runtime.channel import LIVE, OPENED, Channel
 from ..runtime.groups import world_ranks
 from ..runtime.record import Record
-from ..schedules.collectives import NONBLOCKING, PERSISTENT
+from ..schedules.collectives import PERSISTENT
 from ..selection.select import NATIVE
 from .clock import Correction
 from .model import Call, RankTimeline, Span
@@ -113,20 +113,13 @@ class Sink:
         if times.events is not None:
             messages, lost = _messages(times.events, correction), times.events.lost
             messages[:, events.PEER] = np.append(self.ranks, -1)[messages[:, events.PEER]]  # -1: no message, no peer
-        name, facts = _name(record), _facts(record, self.ranks)
-        return Call(self.name, record.sequence, start, name, facts, began, waited, ended, messages, lost)
+        facts = _facts(record, self.ranks)
+        return Call(self.name, record.sequence, start, record.name, facts, began, waited, ended, messages, lost)
 
 
 def _size(record: Record) -> int:
     recorded = record.times.events if record.times is not None else None
     return 1 + (0 if recorded is None else len(recorded.rows))
-
-
-def _name(record: Record) -> str:
-    """Return the method's name."""
-    if record.form == NONBLOCKING:
-        return f"I{record.collective}"
-    return record.collective.capitalize() + ("_init" if record.form == PERSISTENT else "")
 
 
 def _facts(record: Record, ranks: tuple[int, ...]) -> dict[str, object]:

@@ -62,7 +62,7 @@ class OfProgram:
 
     def opened(self, channel: Channel, comm: MPI.Intracomm) -> None:
         """Begin with the first communicator of all ranks, if the settings ask for a timeline."""
-        if self.path != channel.settings.timeline and comm.size == MPI.COMM_WORLD.size:
+        if channel.settings.timeline and not self.path and comm.size == MPI.COMM_WORLD.size:
             self.path = channel.settings.timeline
             self.timeline = Timeline(comm)
 

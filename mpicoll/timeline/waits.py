@@ -24,13 +24,13 @@ class Sum:
 
     def add(self, parts: Sequence[Part]) -> None:
         """Add a call, as its ranks saw it."""
-        last, p = max(part.began for part in parts), len(parts)
+        p, last = len(parts), max(part.began for part in parts)
+        inside = sum(part.ended - part.began for part in parts) / p
         self.calls += 1
         self.algorithms.update(part.facts["algorithm"] for part in parts)
-        self.inside += sum(part.ended - part.began for part in parts) / p
+        self.inside += inside
         self.late += sum(waits(parts).values()) / p
-        exposed = sum(min(part.facts["exposed_us"], part.ended - part.began) for part in parts) / p
-        self.hidden += max(0.0, sum(part.ended - part.began for part in parts) / p - exposed)
+        self.hidden += max(0.0, inside - sum(part.facts["exposed_us"] for part in parts) / p)
         self.fastest = min(self.fastest, max(part.ended for part in parts) - last)
 
     @property
@@ -54,7 +54,7 @@ def waits(parts: Iterable[Part]) -> dict[int, float]:
     """Return the microseconds that each rank spent in a call before the last rank had begun it."""
     parts = list(parts)
     last = max(part.began for part in parts)
-    return {part.rank: min(last, part.ended) - min(part.began, last) for part in parts}
+    return {part.rank: min(last, part.ended) - part.began for part in parts}
 
 
 def sums(timeline: TimelineFile) -> list[Sum]:

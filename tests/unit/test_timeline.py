@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mpi4py import MPI
 from support import command
 from support.trace_events import check_format
 
 from mpicoll.engines.events import NO_MESSAGE
 from mpicoll.errors import TimelineError
 from mpicoll.plans.plan import RECV, SEND
+from mpicoll.selection import settings
 from mpicoll.timeline import read as reader
 from mpicoll.timeline import timeline, trace_events, waits
 from mpicoll.timeline.match import UNMATCHED, pair
@@ -115,6 +119,11 @@ BAD = {
     "cut off": ('{"traceEvents": [{"ph": "X", ', "its end is missing"),
     "no events": ('{"a": 1}', "has no traceEvents"),
     "others' events": ('[{"ph": "X", "cat": "op", "name": "aten::mm"}]', "no collectives of mpicoll's among its 1"),
+    "no messages": (
+        '[{"ph": "X", "cat": "message", "ts": 1, "dur": 1, "pid": 0, "tid": 0, "name": "a", "args": '
+        '{"communicator": "a", "call": 1, "start": 0, "sends": [], "receives": [["a", 1, 1]]}}]',
+        "event 0 is no message of mpicoll's",
+    ),
     "no facts": ('[{"ph": "X", "cat": "collective", "ts": 1, "dur": 1, "pid": 0, "args": {}}]', "event 0 is no"),
 }
 
@@ -204,6 +213,30 @@ def test_the_critical_path_goes_to_the_last_of_several_senders(tmp_path):
     ]
 
 
+def test_a_message_without_a_sender_leads_nowhere(tmp_path):
+    elsewhere = of(0, call(0, 9, message(SEND, 7, 6, 9)))  # to a rank whose timeline is not there
+    here = of(1, call(0, 10, message(RECV, 8, 1, 9, 10)))
+    assert links(saved(tmp_path / "t.json", [elsewhere, here])) == [
+        ("before the first message", 1, None, 1.0),
+        ("message", 1, 8, 8.0),
+        ("reduce or copy", 1, None, 1.0),
+    ]
+
+
+def test_the_critical_path_of_times_that_contradict_each_other_ends(tmp_path):
+    content = trace_events.trace(exchange())
+    steps = [event for event in content["traceEvents"] if "receives" in event.get("args", {})]
+    for event in steps:  # each waits for what the other sends in its next step
+        ts = event["ts"]
+        event |= {"ts": ts, "dur": 10.0}
+        other = event | {"ts": ts + 4 + event["pid"], "dur": 9.0, "args": event["args"] | {"receives": [], "sends": []}}
+        other["args"]["sends"], event["args"] = event["args"]["sends"], event["args"] | {"sends": []}
+        other["args"]["receives"] = event["args"]["receives"]
+        content["traceEvents"].append(other)
+    trace_events.write(content, tmp_path / "t.json")
+    assert len(links(reader.read(tmp_path / "t.json"))) < 20
+
+
 def test_a_call_of_mpis_own_has_no_path(tmp_path):
     recorded = saved(tmp_path / "t.json", [of(0, call(0, 4, algorithm="native"))])
     assert links(recorded) == []
@@ -244,6 +277,30 @@ class Unfinished:
     def save(self, path):
         self.saved = True
         raise PermissionError(13, "Permission denied")
+
+
+@dataclass
+class Channel:
+    """A communicator whose settings name a file."""
+
+    settings: SimpleNamespace
+    size: int = 1
+
+
+def test_the_timeline_of_a_program_begins_once(monkeypatch):
+    begun = []
+    monkeypatch.setattr(timeline, "Timeline", begun.append)
+    program = timeline.OfProgram()
+    comms = [Channel(SimpleNamespace(timeline=path)) for path in ("", "a.json", "", "b.json")]
+    comms.insert(1, Channel(SimpleNamespace(timeline="a.json"), size=MPI.COMM_WORLD.size + 1))
+    for comm in comms:
+        program.opened(comm, comm)
+    assert begun == [comms[2]] and program.path == "a.json"
+
+
+def test_the_file_is_that_of_the_directory_at_the_start(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert settings.read({"MPICOLL_TIMELINE": "t.json"}).timeline == str(tmp_path / "t.json")
 
 
 @pytest.mark.parametrize(("meets", "words"), [(False, "not all ranks came to the end"), (True, "Permission denied")])

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from itertools import product
 from typing import Any
 
-from mpicoll.cli.names import canonical
+from mpicoll.cli.names import canonical, split_names
 from mpicoll.cli.sizes import format_size, parse_rate, parse_size, parse_sizes
 from mpicoll.errors import MpicollError, UnknownAlgorithm
 from mpicoll.schedules.collectives import base_collective, canonical_name
@@ -18,7 +18,7 @@ from ..cases import contenders as who
 from ..cases.lossy import is_lossy
 from ..cases.patterns import PATTERNS, Shape
 from ..cases.scaling import SCALINGS, scaled
-from ..command.checks import ALL, listed, not_negative, positive, split_names
+from ..command.checks import ALL, listed, not_negative, positive
 from ..launch import RATE_VARIABLE
 from ..measure.budget import Budget
 from ..measure.sync import SYNCS

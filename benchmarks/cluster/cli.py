@@ -20,9 +20,9 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from mpicoll.cli import main
 from mpicoll.cli.group import OneLineCommand, asking
+from mpicoll.cli.names import split_names
 from mpicoll.cli.sizes import parse_sizes
 
-from ..command.checks import split_names
 from ..hosts import LaunchError, enter, parse_rate
 from ..results.environment import shortened
 from .conduct import Conductor

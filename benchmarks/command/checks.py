@@ -4,24 +4,10 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from mpicoll.cli.names import split_names
+
 Number = TypeVar("Number", int, float)
 ALL = "all"
-
-
-def split_names(text: str) -> list[str]:
-    """Return the names of a comma-separated list, each once; commas in parentheses belong to a name.
-
-    >>> split_names("auto, hierarchical(groups=((0, 1), (2,)), inner=chain),auto")
-    ['auto', 'hierarchical(groups=((0, 1), (2,)), inner=chain)']
-    """
-    names, depth = [""], 0
-    for char in text:
-        depth += (char == "(") - (char == ")")
-        if char == "," and not depth:
-            names.append("")
-        else:
-            names[-1] += char
-    return list(dict.fromkeys(name.strip() for name in names if name.strip()))
 
 
 def listed(option: str, text: str) -> list[str]:

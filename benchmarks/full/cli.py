@@ -11,11 +11,11 @@ import click
 from rich.table import Table
 
 from mpicoll.cli.group import OneLineCommand, asking
+from mpicoll.cli.names import split_names
 from mpicoll.cli.sizes import format_size
 
 from .. import launch
 from ..cases.contenders import AUTO, NATIVE
-from ..command.checks import split_names
 from ..command.console import console
 from ..results.records import read
 from .figures import FIGURES, Figure, Ratios, Reached, ratios, reached

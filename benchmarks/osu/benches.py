@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from mpicoll.cli.names import split_names
+
 from ..cases import contenders as who
-from ..command.checks import split_names
 from .collective import Collective
 from .options import Options
 from .pair import Pair

@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from ..describe.explore.choose import MOST_RANKS
 from .group import alone, asking, console
-from .names import Hinting, canonical
-
-if TYPE_CHECKING:
-    pass
+from .names import Hinting, canonical, split_names
 
 RANKS = "2-9,13,16"
 RANGE = re.compile(r"\s*(\d+)(?:-(\d+))?\s*")
@@ -56,9 +53,9 @@ def explore(
     from ..describe.picture import many
     from .sizes import parse_size
 
-    names = [canonical(name) for name in split(collectives)]
+    names = [canonical(name) for name in split_names(collectives or "")]
     with asking():
-        algorithms_wanted = choose.wanted(names, split(algorithms))
+        algorithms_wanted = choose.wanted(names, split_names(algorithms or ""))
         numbers = parse_ranks(ranks)
         clock = Clock(network(net), parse_size(size), ranks_per_node) if net else None
         choose_schedules = choose.schedules if algorithms else choose.with_tours
@@ -68,22 +65,6 @@ def explore(
     with _progress(len(wanted)) as shown:
         text = page.build(shown(wanted), title or page.TITLE, clock=clock)
     write(output, text, many(len(wanted), "schedule"))
-
-
-def split(text: str | None) -> list[str]:
-    """Return the names of a list; commas within parentheses separate parameters.
-
-    >>> split("ring, knomial(k=3, groups=((0,1),(2,)))"), split(None)
-    (['ring', 'knomial(k=3, groups=((0,1),(2,)))'], [])
-    """
-    parts, depth = [""], 0
-    for char in text or "":
-        depth += (char == "(") - (char == ")")
-        if char == "," and depth <= 0:
-            parts.append("")
-        else:
-            parts[-1] += char
-    return [part.strip() for part in parts if part.strip()]
 
 
 def parse_ranks(text: str) -> list[int]:

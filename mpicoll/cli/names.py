@@ -26,6 +26,22 @@ def canonical(collective: str) -> str:
     return collective
 
 
+def split_names(text: str) -> list[str]:
+    """Return the names of a comma-separated list, each once; commas in parentheses belong to a name.
+
+    >>> split_names("auto, hierarchical(groups=((0, 1), (2,)), inner=chain),auto")
+    ['auto', 'hierarchical(groups=((0, 1), (2,)), inner=chain)']
+    """
+    names, depth = [""], 0
+    for char in text:
+        depth += (char == "(") - (char == ")")
+        if char == "," and not depth:
+            names.append("")
+        else:
+            names[-1] += char
+    return list(dict.fromkeys(name.strip() for name in names if name.strip()))
+
+
 def check_order(command: str, collective: str, algorithm: str | None) -> None:
     """Raise a usage error that says what to type if the first name is an algorithm's."""
     name = collective.partition("(")[0]

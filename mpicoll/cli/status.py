@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import time
 from pathlib import Path
 
 import click
 
-from .group import alone, asking
+from .group import asking
 
 
 @click.command(short_help="Where the ranks of a run are, beside it or after it.")
@@ -22,7 +23,7 @@ def status(directories: tuple[str, ...], job: str | None, wait: float, as_json: 
 
     \b
         mpicoll status                      the last run of yours on this host, while it runs or after it
-        srun --jobid 1234 mpicoll status --job 1234    on the nodes of a job
+        srun --jobid 1234 --overlap --ntasks-per-node 1 mpicoll status --job 1234    on every node of a job
         mpicoll status DIRECTORY...         records that MPICOLL_RECORD=DIRECTORY named, or that were copied from hosts
 
     Every process that uses mpicoll keeps a record in memory, in a file of the host's /dev/shm that its user alone can
@@ -33,7 +34,6 @@ def status(directories: tuple[str, ...], job: str | None, wait: float, as_json: 
     Exit status: 0 if calls move or none is in flight, 1 if they have stalled, 2 if the ranks made different calls, 3 if
     a rank is gone.
     """
-    alone()
     import mpi4py
 
     mpi4py.rc.initialize = False  # only modules that import it are needed
@@ -57,7 +57,8 @@ def status(directories: tuple[str, ...], job: str | None, wait: float, as_json: 
         content = {"verdict": report.verdict.name.lower(), "status": int(report.verdict), "reasons": report.lines}
         click.echo(json.dumps(content | {"ranks": ranks}, indent=1))
     else:
-        click.echo(f"{', '.join(map(str, places))}: {report.verdict.name.lower()}: {report.lines[0]}")
+        where = f"{socket.gethostname()}, {', '.join(map(str, places))}"
+        click.echo(f"{where}: {report.verdict.name.lower()}: {report.lines[0]}")
         for line in report.lines[1:]:
             click.echo(f"  {line}")
     click.get_current_context().exit(int(report.verdict))

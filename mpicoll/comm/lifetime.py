@@ -30,7 +30,8 @@ from ..fastpath.opening import open_fast_path
 from ..kernels import cache
 from ..progress.faults import attempt, contained
 from ..progress.thread import THREAD, ProgressThread
-from ..runtime.channel import LEAKED, LIVE, OPENED, Channel, record_status
+from ..runtime import watchdog
+from ..runtime.channel import LEAKED, LIVE, OPENED, Channel
 from ..runtime.flight import RECORD
 from ..runtime.status import ending
 from ..runtime.status_thread import STATUS_THREAD
@@ -145,11 +146,13 @@ def _end() -> None:
     STATUS_THREAD.stop()
     if MPI.Is_initialized() and not MPI.Is_finalized() and not STATUS_THREAD.is_exiting and os.getpid() == _process:
         _give_back()
-        record_status(ending(STATUS_THREAD.error))
-        if attempt("waiting for the other ranks' ends", lambda: STATUS_THREAD.wait_for_peers(LIVE.values()), False):
-            RECORD.remove()
+        watchdog.record(LIVE, ended=ending(STATUS_THREAD.error))
+        wait = partial(STATUS_THREAD.wait_for_peers, LIVE.values())
+        all_have_ended = attempt("waiting for the other ranks' ends", wait, False)
         with contained("writing the timeline"):
             OF_PROGRAM.end()
+        if all_have_ended:
+            RECORD.remove()
         _give_back(LAST)  # MPIs complain of a barrier that did not end
         for channel in [*LIVE.values(), *LEFT]:
             LEAKED.append(channel)

@@ -11,6 +11,7 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,12 @@ from typing import Any
 import numpy as np
 
 from ..errors import spans
-from ..progress.operation import CallId
 from ..runtime import flight
 from ..runtime.counters import CALLS, NUMBERS
-from ..runtime.status import Answer, Failure, find
+from ..runtime.status import Answer, find
+from ..selection.tables import members
 
+TRIES = 3  # to read a record
 FRESH = 2.0  # seconds after which a status that is not written anew is said to be old
 
 
@@ -103,8 +105,15 @@ def read(directories: Iterable[Path]) -> list[Process]:
 def read_one(path: Path) -> Process | None:
     """Return what one record says; None if it is just being made.
 
-    Raises ValueError for a file that is none, or one of another version.
+    Raises ValueError for a file that is none, one of another version, or a text that is damaged.
     """
+    for _ in range(TRIES):  # the text may be written meanwhile
+        with suppress(json.JSONDecodeError):
+            return _read_once(path)
+    raise ValueError(f"{path} has a text that is damaged")
+
+
+def _read_once(path: Path) -> Process | None:
     content = path.read_bytes()
     if not any(content[:8]) and len(content) in (0, flight.BYTES):
         return None
@@ -132,7 +141,9 @@ def read_one(path: Path) -> Process | None:
             answer.calls = int(np.frombuffer(content[at : at + 8], np.int64)[0])
         answer.location = process.location
         answer.ended = process.ended or (process.doing() if process.is_dead else "")
-        name, ranks = communicator["name"], _ranks(communicator["ranks"])
+        name, ranks = communicator["name"], communicator["ranks"]
+        if isinstance(ranks, str):
+            (ranks,) = members([ranks])
         process.answers[name] = answer
         process.waited_for[name] = [ranks[member] for member in communicator["waited_for"]]
     return process
@@ -161,18 +172,18 @@ def _differences(processes: Sequence[Process]) -> tuple[list[str], bool]:
     """Return why the calls in flight do not complete, and whether the ranks made calls that do not fit together."""
     lines, mismatch = [], False
     for name in sorted({name for process in processes for name in process.answers}):
-        members = {process.rank: process for process in processes if name in process.answers}
-        waiting = {rank: process.answers[name] for rank, process in members.items() if process.answers[name].under_way}
+        having = {process.rank: process for process in processes if name in process.answers}
+        waiting = {rank: process.answers[name] for rank, process in having.items() if process.answers[name].under_way}
         if not waiting:
-            lines += _numbers(name, {rank: process.answers[name].calls for rank, process in members.items()})
+            lines += _numbers(name, {rank: process.answers[name].calls for rank, process in having.items()})
             continue
         rank = min(waiting, key=lambda rank: waiting[rank].under_way[0][:2])
-        call = CallId(*waiting[rank].under_way[0])
-        others = [other for other in members if other != rank]
-        answers = {other: members[other].answers[name] for other in others}
-        failures = [Failure(*failure) for failure in members[rank].answers[name].failures]
+        call = waiting[rank].under_way[0]
+        others = [other for other in having if other != rank]
+        answers = {other: having[other].answers[name] for other in others}
+        failures = having[rank].answers[name].failures
         reasons: dict[str, list[int]] = defaultdict(list)
-        waited_for = members[rank].waited_for[name]
+        waited_for = having[rank].waited_for[name]
         for other, finding in find(call, others, waited_for, answers, failures).items():
             mismatch |= "another call" in finding.what
             reasons[finding.what].append(other)
@@ -209,10 +220,3 @@ def _absent(processes: Sequence[Process]) -> list[str]:
 
 def _who(ranks: Sequence[int], singular: str = "is", plural: str = "are") -> str:
     return f"rank {ranks[0]} {singular}" if len(ranks) == 1 else f"ranks {spans(ranks)} {plural}"
-
-
-def _ranks(text: str | list[int]) -> list[int]:
-    if isinstance(text, list):
-        return text
-    parts = (part.partition("-") for part in text.split(", "))
-    return [rank for first, _, last in parts for rank in range(int(first), int(last or first) + 1)]

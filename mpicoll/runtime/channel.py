@@ -32,29 +32,20 @@ from .cache import Cache
 from .counters import BROKEN, CALLS, IN_FLIGHT, TRACES
 from .fast_path import FastPath
 from .fault_tolerance import RankFailure, is_rank_failure
-from .flight import RECORD, SLOTS
+from .flight import RECORD
 from .free_barrier import FreeBarrier
 from .inbox import Inbox
 from .peer_status import PeerStatus
 from .record import Record, Sink
 from .scratch import Scratch
-from .status import RECENT, Failure, describe, location
+from .status import RECENT, Failure, describe
 from .tags import TagPool
 
 LOG = logging.getLogger("mpicoll")
 LIVE: dict[int, Channel] = {}  # the channels that are not freed, by id()
 OPENED: list[Callable[[Channel], None]] = []  # called with every new channel, on all its ranks
-STILL = 0.5  # seconds after which a call in flight is asked for whom it waits
 LEAKED: list[Any] = []  # memory to which MPI may write until the end of the process
 OpenFastPath = Callable[["Channel"], FastPath]
-
-
-def record_status(ended: str = "") -> None:
-    """Write the status of this rank into its flight record, if that is due, or if its program has ended."""
-    if ended or RECORD.is_due():
-        with contained("writing the flight record"):
-            place, channels = location(), list(LIVE.values())[:SLOTS]
-            RECORD.write(place[0], [(channel, watchdog.answer(channel, place)) for channel in channels], ended)
 
 
 class Channel:
@@ -235,16 +226,14 @@ class Channel:
         """Have the watchdog check what is in flight."""
         with contained("the watchdog"):
             watchdog.watch(self, time.monotonic())
-            first = self.queue.in_flight[:1]
-            self.waited_for = first[0].waited_for() if first and first[0].still > STILL else ()
-        record_status()
+        watchdog.record(LIVE, self)
 
     # -- reports ----------------------------------------------------------------------------------------
 
     def respond(self) -> None:
         """Answer the status questions of other ranks."""
         watchdog.respond(self)
-        record_status()
+        watchdog.record(LIVE)
 
     def fail(self, call_id: CallId, error: BaseException, was_made: bool = True) -> None:
         """Record the error by which this rank left or refused a call, for status messages to other ranks."""

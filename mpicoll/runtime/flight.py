@@ -18,6 +18,7 @@ import mmap
 import os
 import socket
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -67,7 +68,7 @@ def base(environ: Mapping[str, str] = os.environ) -> Path | None:
     if asked == "0":
         return None
     memory = Path("/dev/shm")
-    return Path(asked) if asked else memory / f"mpicoll-{os.getuid()}" if memory.is_dir() else None
+    return Path(asked).absolute() if asked else memory / f"mpicoll-{os.getuid()}" if memory.is_dir() else None
 
 
 def run_name(environ: Mapping[str, str] = os.environ) -> str:
@@ -84,6 +85,7 @@ class FlightRecord:
         self.path: Path | None = None
         self.memory: mmap.mmap | None = None
         self.words = np.zeros(HEADER, np.int64)
+        self.lock = threading.Lock()  # of the thread that writes: the status thread, or one that waits
         self.process = 0  # that opened it: a child of this process writes nothing
         self.slots = 0
         self.names: Counter[str] = Counter()
@@ -144,10 +146,16 @@ class FlightRecord:
         """Return whether the record is old enough to be written anew."""
         return self.memory is not None and time.monotonic() - self.written > INTERVAL
 
-    def write(self, place: str, answers: Iterable[tuple[Placed, Answer]], ended: str = "") -> None:
-        """Write where this rank is: at which place in the program, and how that ended, which holds from then on."""
-        if self.memory is None or self.process != os.getpid():
+    def write(self, where: str, answers: Iterable[tuple[Placed, Answer]], ended: str = "") -> None:
+        """Write where the program is, and how it ended, which holds from then on; not if another thread writes."""
+        if self.memory is None or self.process != os.getpid() or not self.lock.acquire(blocking=False):
             return
+        try:
+            self._write(self.memory, where, answers, ended)
+        finally:
+            self.lock.release()
+
+    def _write(self, memory: mmap.mmap, where: str, answers: Iterable[tuple[Placed, Answer]], ended: str) -> None:
         self.written, self.ended = time.monotonic(), self.ended or ended
         communicators = []
         for channel, answer in answers:
@@ -155,7 +163,7 @@ class FlightRecord:
                 facts = asdict(answer) | {"location": ""}  # once for all
                 waits = {"waited_for": list(channel.waited_for)}
                 communicators.append(channel.place._asdict() | {"answer": facts} | waits)
-        content: dict[str, Any] = self.about | {"location": place, "ended": self.ended, "communicators": communicators}
+        content: dict[str, Any] = self.about | {"location": where, "ended": self.ended, "communicators": communicators}
         text = json.dumps(content).encode()
         while len(text) > TEXT and communicators:
             del communicators[len(communicators) // 2 :]
@@ -163,7 +171,7 @@ class FlightRecord:
         if text != self.text and len(text) <= TEXT:
             self.text, other = text, 1 - int(self.words[VALID])
             begin = TEXTS + other * TEXT
-            self.memory[begin : begin + len(text)] = text
+            memory[begin : begin + len(text)] = text
             self.words[LENGTHS + other] = len(text)
             self.words[VALID] = other
         self.words[WRITTEN] = time.time_ns()

@@ -19,6 +19,7 @@ from ..selection.select import NATIVE
 from ..selection.settings import Settings
 from ..stderr import last_words, say
 from .fault_tolerance import RankFailure
+from .flight import RECORD, SLOTS, Place
 from .peer_status import POLL_INTERVAL, PeerStatus
 from .status import MANY, Answer, Failure, Finding, ending, find, location, tell
 from .status_thread import STATUS_THREAD
@@ -28,6 +29,7 @@ PATIENCE = 0.5  # seconds that a report waits for answers
 EARLY_PATIENCE = 1.0  # the same, for an early report, which leaves out the ranks that have not answered
 NOTES = "exchanging notes with other ranks"  # a failure there is no error of the program's
 REPORT = "reporting a stalled call"
+STILL = 0.5  # seconds after which a call in flight is asked for whom it waits
 HASTE = 0.5  # the least seconds of a stall that is reported, even if waiting cannot help
 
 
@@ -41,6 +43,8 @@ class Watched(Protocol):
     failures: list[Failure]
     rank_failure: RankFailure
     entered: int
+    place: Place | None
+    waited_for: tuple[int, ...]
 
     def compares(self, sequence: int) -> bool:
         """Return whether the ranks compare that call."""
@@ -83,9 +87,24 @@ def _missing(operation: Operation, channel: Watched, ranks: Iterable[int] | None
     return tell(missing) if missing or not operation.is_message else []
 
 
-def answer(channel: Watched, place: tuple[str, bool] | None = None) -> Answer:
-    """Return the status of this rank, for a rank that asks; place: what location() returns, where that is known."""
-    where, inside = place or location()
+def record(channels: Mapping[int, Watched], waiting: Watched | None = None, ended: str = "") -> None:
+    """Write the status of this rank into its flight record, if that is due, or if its program has ended.
+
+    waiting: the communicator on which the caller waits, whose lock it holds.
+    """
+    if ended or RECORD.is_due():
+        with contained("writing the flight record"):
+            if waiting is not None:  # another thread may complete requests of the other communicators meanwhile
+                first = waiting.queue.in_flight[:1]
+                waiting.waited_for = first[0].waited_for() if first and first[0].still > STILL else ()
+            where = location()
+            answers = [(channel, answer(channel, where)) for channel in list(channels.values())[:SLOTS]]
+            RECORD.write(where[0], answers, ended)
+
+
+def answer(channel: Watched, known: tuple[str, bool] | None = None) -> Answer:
+    """Return the status of this rank, for a rank that asks; known: what location() returned just now."""
+    where, inside = known or location()
     inside = inside or channel.entered > 0
     return Answer(
         channel.sequence,

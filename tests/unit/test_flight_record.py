@@ -180,6 +180,48 @@ def test_files_that_cannot_be_read(run, change, words):
     assert shown.exit_code == 2 and words in shown.output
 
 
+def test_a_text_that_changes_while_it_is_read(run, monkeypatch):
+    record, _ = run(0, 7, at="whole")
+    read, texts = type(record.path).read_bytes, []
+
+    def read_bytes(path):
+        texts.append(read(path))
+        begin = flight.TEXTS + int(record.words[flight.VALID]) * flight.TEXT
+        return texts[-1] if len(texts) > 1 else texts[-1][:begin] + b"}" + texts[-1][begin + 1 :]
+
+    monkeypatch.setattr(type(record.path), "read_bytes", read_bytes)
+    assert reader.read_one(record.path).location == "whole" and len(texts) == 2
+
+
+def test_a_damaged_text(run):
+    record, _ = run(0, 7)
+    begin = flight.TEXTS + int(record.words[flight.VALID]) * flight.TEXT
+    record.memory[begin : begin + 1] = b"}"
+    with pytest.raises(ValueError, match="a text that is damaged"):
+        reader.read_one(record.path)
+
+
+def test_two_threads_do_not_write_at_once(run):
+    record, _ = run(0, 7, at="first")
+    with record.lock:
+        record.write("second", [])
+    assert reader.read_one(record.path).location == "first"
+    record.write("second", [])
+    assert reader.read_one(record.path).location == "second"
+
+
+def test_every_process_of_a_job_step_says_what_its_host_has(run, monkeypatch):
+    run(0, 7)
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    assert command.run("status", "--wait", "0", str(run.directory)).output.startswith(socket.gethostname())
+
+
+def test_runs_are_named_by_their_job():
+    assert flight.run_name({"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "3"}) == "12-3"
+    assert flight.run_name({"PMIX_NAMESPACE": "prterun-node7@1"}) == "prterun-node7-1-"
+    assert flight.run_name({}) == f"parent-{os.getppid()}"
+
+
 def set_word(path, at, value):
     with path.open("r+b") as file:
         file.seek(8 * at)

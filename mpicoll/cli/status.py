@@ -23,7 +23,7 @@ def status(directories: tuple[str, ...], job: str | None, wait: float, as_json: 
 
     \b
         mpicoll status                      the last run of yours on this host, while it runs or after it
-        srun --jobid 1234 --overlap --ntasks-per-node 1 mpicoll status --job 1234    on every node of a job
+        mpicoll status --job 1234           of a job, on one of its nodes
         mpicoll status DIRECTORY...         records that MPICOLL_RECORD=DIRECTORY named, or that were copied from hosts
 
     Every process that uses mpicoll keeps a record in memory, in a file of the host's /dev/shm that its user alone can

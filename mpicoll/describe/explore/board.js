@@ -219,7 +219,7 @@ explore.Board = class {
         const whose = this.meaning.reduces ? `, contributions ${[...new Set(m.values)].join(" / ")}` : "";
         group.append(S("title", {},
             `rank ${m.source} to rank ${m.destination}: ${label || "a token"}${whose}`
-            + `${m.folds ? ", folded in" : ""}${m.encoded ? ", encoded" : ""}`));
+            + `${m.folds ? ", reduced" : ""}${m.encoded ? ", encoded" : ""}`));
         this.sheet.append(group);
       }
     });

@@ -19,8 +19,8 @@ explore.panels = {
     const messages = explore.messages(data, schedule, now);
     if (!messages.length) return `Step ${now} of ${schedule.steps}: no message.`;
     const folds = messages.filter((m) => m.folds).length;
-    const how = !meaning.reduces ? "" : folds === messages.length ? `,${folds > 1 ? " all" : ""} folded in` : folds
-        ? `, ${folds} folded in` : ", in the place of what was there";
+    const how = !meaning.reduces ? "" : folds === messages.length ? `,${folds > 1 ? " all" : ""} reduced` : folds
+        ? `, ${folds} reduced` : ", in the place of what was there";
     const some = messages.sort((a, b) => a.source - b.source || a.destination - b.destination).slice(0, 6)
         .map((m) => `${m.source} to ${m.destination} ${explore.blockNames(meaning, schedule, m.blocks)}`.trim());
     const rest = messages.length > 6 ? ` and ${messages.length - 6} more` : "";

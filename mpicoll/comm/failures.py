@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 from ..errors import FaultToleranceError
 from ..runtime.channel import Channel
-from ..runtime.fault_tolerance import missing
+from ..runtime.fault_tolerance import await_others, missing
 
 
 def check(method: str) -> None:
@@ -27,6 +27,7 @@ class Survivors(MPI.Intracomm):
         """Return the ranks that have not failed, of the class that Split gives. Raises FaultToleranceError."""
         check("Shrink")
         comm = super().Shrink()
+        await_others(comm)
         try:
             return self._part(comm)
         except MPI.Exception:

@@ -31,7 +31,7 @@ from .agreement import COMPILING, Agreed, agree, inherited, with_compiled_kernel
 from .cache import Cache
 from .counters import BROKEN, CALLS, IN_FLIGHT, TRACES
 from .fast_path import FastPath
-from .fault_tolerance import RankFailure, is_rank_failure
+from .fault_tolerance import RankFailure, await_others, is_rank_failure
 from .flight import RECORD
 from .free_barrier import FreeBarrier
 from .inbox import Inbox
@@ -62,8 +62,7 @@ class Channel:
 
         parent: the channel of the communicator that this one was made from; settings and engine are then the same.
         """
-        own = own or [duplicate.without_attributes(comm)]
-        self.comm = own[0]
+        self.comm = own[0] if own else duplicate.without_attributes(comm)
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.user_handle = MPI._handleof(comm)  # an integer, which keeps nothing of the user's communicator alive
         self.rank, self.size = comm.rank, comm.size
@@ -97,6 +96,8 @@ class Channel:
         self.last_compared: Operation | None = None
         self.waited_for: tuple[int, ...] = ()  # the ranks that the first call in flight waits for, if it has stalled
         self.place = RECORD.place(self.comm, slot)
+        if not own:
+            await_others(self.comm)  # from here on, a rank may revoke the communicator
 
     def compare_first(self, calls: int) -> None:
         """Compare what the ranks give in so many of the next calls, as check mode does in all. Collective.
@@ -120,6 +121,7 @@ class Channel:
         try:
             return agree(self.comm)
         except Exception:
+            await_others(self.comm)
             self.comm.Free()
             raise
 

@@ -62,6 +62,16 @@ def _variable(library: ctypes.CDLL, name: bytes) -> bool | None:
         return None
 
 
+def await_others(comm: MPI.Intracomm) -> None:
+    """Wait until every rank that has not failed is here; where no rank may fail, for nothing. Collective.
+
+    Open MPI 5.0 crashes on a rank that still makes a communicator which another rank has made and revokes.
+    """
+    if not missing():
+        with suppress(MPI.Exception):  # of a rank that has failed: the next call meets it
+            comm.Agree(1)
+
+
 def is_rank_failure(error: BaseException, comm: MPI.Intracomm) -> bool:
     """Return whether MPI raised an error since a rank of a communicator has failed, or the communicator was revoked.
 

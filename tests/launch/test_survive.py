@@ -82,6 +82,17 @@ try:
 except mpicoll.errors.RevokedError:
     print("given up", flush=True)
 """
+REVOKED_AT_ONCE = """
+import os
+from mpi4py import MPI
+import mpicoll
+
+world = mpicoll.Comm(MPI.COMM_WORLD)
+for _ in range(20):
+    for made in (mpicoll.Comm(MPI.COMM_WORLD.Dup()), world.Dup(), world.Shrink()):
+        made.Revoke()
+print("revoked", flush=True)
+"""
 
 
 def run(program: str, tmp_path: Path, ranks: int = 4) -> str:
@@ -93,7 +104,7 @@ def run(program: str, tmp_path: Path, ranks: int = 4) -> str:
         launcher.run_group([mpiexec, "--with-ft", "ulfm", *rest], 60, output)
         output.seek(0)
         said = output.read().decode(errors="replace")
-    assert "Traceback" not in said, said
+    assert "Traceback" not in said and "Signal" not in said, said
     return said
 
 
@@ -141,6 +152,10 @@ def test_an_error_of_a_step_ends_it_on_every_rank(tmp_path):
 
 def test_a_step_that_fails_without_a_failed_rank_is_given_up(tmp_path):
     assert run(STALE, tmp_path).count("given up") == 4
+
+
+def test_a_communicator_may_be_revoked_as_soon_as_it_is_made(tmp_path):
+    assert run(REVOKED_AT_ONCE, tmp_path).count("revoked") == 4
 
 
 def test_the_page_is_read_whole():

@@ -26,7 +26,7 @@ class Survivors(MPI.Intracomm):
     def Shrink(self) -> Any:
         """Return the ranks that have not failed, of the class that Split gives. Raises FaultToleranceError."""
         check("Shrink")
-        comm = super().Shrink()
+        comm: Any = super().Shrink()
         await_others(comm)
         try:
             return self._part(comm)

@@ -15,12 +15,13 @@ from mpi4py import MPI
 from ..dispatch import methods
 
 
-class NeighborCollectives(MPI.Topocomm):
+class NeighborCollectives:
     """The neighbourhood collectives of a communicator with a topology.
 
     What a rank of a grid sends one way arrives from the other way, in periodic dimensions of 1 and 2 ranks too, where
     both neighbours are one rank. In other graphs the k-th block from one rank to another is the k-th that it receives
-    from there. Errors are mpicoll.errors, raised before anything is sent.
+    from there. Errors are mpicoll.errors, raised before anything is sent. This is a class without a base, since the
+    __new__ of MPI.Topocomm would take the place of that of MPI.Cartcomm, which checks the topology.
     """
 
     _fast_call: Callable[..., int]

@@ -73,8 +73,7 @@ def check_choices(channel: Channel, algorithms: Mapping[str, str]) -> None:
     for collective, spec in algorithms.items():
         if spec not in (NATIVE, "auto"):
             entry, parameters = parse_spec(collective, spec)
-            graph = graph_of(channel, collective)
-            Schedule(entry, channel.size, nodes=channel.agreed.nodes, **dict(parameters), **graph)
+            Schedule(entry, channel.size, nodes=channel.agreed.nodes, **dict(parameters))
 
 
 def graph_of(channel: Channel, collective: str) -> dict[str, Any]:

@@ -318,6 +318,14 @@ MUTATIONS = [
         "        if n > expected:",
         "mpi/test_vectors.py",
     ),
+    # neighbourhoods
+    Mutation("mpicoll/schedules/graphs.py", ".sends[i ^ 1]", ".sends[i]", "unit/test_graphs.py"),
+    Mutation(
+        "mpicoll/dispatch/staging.py",
+        "_output(memory, recv, call.keeps_output, read_back",
+        "_output(memory, recv, arguments.in_place, read_back",
+        "mpi/test_neighbor.py",
+    ),
     # the fast path
     Mutation(
         "mpicoll/fastpath/entry.py",
@@ -354,7 +362,7 @@ MUTATIONS = [
         Mutation(f"mpicoll/{name}.py", before, after, f"mpi/test_{tests}.py")
         for name, before, after, tests in (
             ("fastpath/pack", "scratch + header[SEND_AT + side]", "scratch + header[SEND_AT]", "holes"),
-            ("fastpath/packs", "(is_root if is_bcast else call.arguments.in_place)", "is_root", "holes"),
+            ("fastpath/packs", "(is_root if is_bcast else call.keeps_output)", "is_root", "holes"),
             ("fastpath/signature", "        return load(attribute)\n", "        return thing\n", "holes"),
             ("fastpath/signature", "else alike_of(context, handle)\n", "else thing\n", "holes"),
             ("fastpath/recipe", "slot[LENGTH] != 0 and is_committed(context, handle)", "slot[LENGTH] != 0", "holes"),

@@ -143,7 +143,8 @@ def shapes(p: int, collectives: str, **options: Any) -> Iterator[Shape]:
     from mpicoll.schedules.registry import list_algorithms
 
     words = listed("COLLECTIVE", collectives)
-    names = [collective for name in words for collective in (list_algorithms() if name == ALL else [name])]
+    every = [collective for collective in list_algorithms() if collective in PATTERNS]
+    names = [collective for name in words for collective in (every if name == ALL else [name])]
     for name in names:
         if name not in PATTERNS:
             raise UnknownAlgorithm("collective", name, (*PATTERNS, ALL))

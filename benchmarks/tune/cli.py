@@ -90,7 +90,8 @@ def _names(text: str) -> list[str]:
             raise ValueError(f"{name} cannot be tuned: its ranks know only their own counts, so bytes decide nothing")
         if name != ALL and name not in list_algorithms():
             raise UnknownAlgorithm("collective", name, (*list_algorithms(), ALL))
-    return list(dict.fromkeys(collective for name in names for collective in (COLLECTIVES if name == ALL else [name])))
+    every = [collective for collective in COLLECTIVES if collective not in UNKNOWN_TO_ALL]
+    return list(dict.fromkeys(collective for name in names for collective in (every if name == ALL else [name])))
 
 
 def _shape(name: str, p: int) -> Shape:

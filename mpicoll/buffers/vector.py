@@ -109,8 +109,11 @@ _ALIKE = tuple(name for name in (*Buffer.__slots__, *Vector.__slots__) if name n
 _right: dict[Hashable, Vector] = {}  # what was found to be so, of predefined datatypes, which outlive it
 
 
-def vector(message: Any, writable: bool, blocks: int) -> Vector:
-    """Return a buffer of `blocks` blocks with counts and displacements in elements, as mpi4py's v-forms describe it."""
+def vector(message: Any, writable: bool, blocks: int, whose: str = "rank") -> Vector:
+    """Return a buffer of `blocks` blocks with counts and displacements in elements, as mpi4py's v-forms describe it.
+
+    whose: what errors call the owners of blocks, which are numbered.
+    """
     obj, counts, displacements, spec = _unpack(message)
     held, address, length, format = memory_of(obj, spec is not None, writable)
     datatype = find_type(spec, format, obj)
@@ -128,13 +131,14 @@ def vector(message: Any, writable: bool, blocks: int) -> Vector:
         at = [index(displacements) * i for i in range(blocks)]
     else:
         at = integers(displacements, blocks, "displacements")
-    return _made(obj, held, address, length, block_counts, [known] * blocks, [x * known.extent for x in at], writable)
+    types, places = [known] * blocks, [x * known.extent for x in at]
+    return _made(obj, held, address, length, block_counts, types, places, writable, whose)
 
 
-def vector_of_types(message: Any, writable: bool, blocks: int) -> Vector:
+def vector_of_types(message: Any, writable: bool, blocks: int, whose: str = "rank") -> Vector:
     """Return a buffer of `blocks` blocks, each with a datatype of its own, and displacements in bytes.
 
-    This is Alltoallw's form.
+    This is Alltoallw's form. whose: what errors call the owners of blocks, which are numbered.
     """
     if message is MPI.IN_PLACE:
         raise errors.InPlaceError("MPI.IN_PLACE stands where MPI needs a buffer; it may stand for the other one")
@@ -159,7 +163,8 @@ def vector_of_types(message: Any, writable: bool, blocks: int) -> Vector:
         block_counts, at = integers(counts, blocks, "counts"), integers(displacements, blocks, "displacements")
     _check_not_negative(block_counts)
     held, address, length, _ = memory_of(obj, True, writable)
-    return _made(obj, held, address, length, block_counts, _types(types, block_counts, blocks), at, writable)
+    block_types = _types(types, block_counts, blocks, whose)
+    return _made(obj, held, address, length, block_counts, block_types, at, writable, whose)
 
 
 # -- the parts of a description
@@ -211,7 +216,7 @@ def _is_integer(value: Any) -> bool:
 
 def _shared_out(length: int, known: TypeFacts, blocks: int) -> list[int]:
     """Without counts: all elements, the first ranks getting one more where they do not come out even."""
-    if length == 0:
+    if length == 0 or not blocks:
         return [0] * blocks
     if known.extent <= 0 or length % known.extent:
         raise errors.MessageSpecError(
@@ -222,23 +227,23 @@ def _shared_out(length: int, known: TypeFacts, blocks: int) -> list[int]:
     return [share + (i < rest) for i in range(blocks)]
 
 
-def _types(types: Any, counts: Sequence[int], blocks: int) -> list[TypeFacts]:
+def _types(types: Any, counts: Sequence[int], blocks: int, whose: str) -> list[TypeFacts]:
     """Return the facts on every block's datatype; those of empty blocks do not matter."""
     try:
         datatypes = [types[i] for i in range(len(types))]
     except TypeError:
         raise errors.ArgumentError(
-            f"datatypes is {types!r:.60}, {kind(types)}; pass one MPI.Datatype per rank, {blocks} in all"
+            f"datatypes is {types!r:.60}, {kind(types)}; pass one MPI.Datatype per {whose}, {blocks} in all"
         ) from None
     if len(datatypes) != blocks:
-        raise errors.MessageSpecError(f"datatypes has {len(datatypes)} items; pass one per rank, {blocks} in all")
-    for rank, datatype in enumerate(datatypes):
+        raise errors.MessageSpecError(f"datatypes has {len(datatypes)} items; pass one per {whose}, {blocks} in all")
+    for i, datatype in enumerate(datatypes):
         if not isinstance(datatype, MPI.Datatype):
             raise errors.ArgumentError(
-                f"datatypes[{rank}] is {datatype!r:.60}, {kind(datatype)}; pass an MPI.Datatype, not its typecode"
+                f"datatypes[{i}] is {datatype!r:.60}, {kind(datatype)}; pass an MPI.Datatype, not its typecode"
             )
-        if counts[rank] and datatype == MPI.DATATYPE_NULL:
-            raise errors.DatatypeError(f"datatypes[{rank}] is MPI.DATATYPE_NULL and its count {counts[rank]}; pass one")
+        if counts[i] and datatype == MPI.DATATYPE_NULL:
+            raise errors.DatatypeError(f"datatypes[{i}] is MPI.DATATYPE_NULL and its count {counts[i]}; pass one")
     return [check_type(datatype) if n else BYTE for datatype, n in zip(datatypes, counts)]
 
 
@@ -259,6 +264,7 @@ def _made(
     types: Sequence[TypeFacts],
     places: Sequence[int],
     writable: bool,
+    whose: str,
 ) -> Vector:
     key = (*counts, *types, *places, length, writable)
     if held is not None and (right := _right.get(key)) is not None:
@@ -266,8 +272,8 @@ def _made(
     if obj is None and any(counts):
         raise errors.MessageSpecError(f"the buffer is None and counts are {counts!r:.90}; pass a buffer or counts of 0")
     if obj is not None and obj is not MPI.BOTTOM:
-        for rank, (n, known, place) in enumerate(zip(counts, types, places)):
-            _check_room(obj, rank, n, known, place, address, length)
+        for i, (n, known, place) in enumerate(zip(counts, types, places)):
+            _check_room(obj, f"{whose} {i}", n, known, place, address, length)
     elif any(n and known.predefined for n, known in zip(counts, types)):
         raise errors.BufferTooSmallError(
             "blocks of a predefined datatype at MPI.BOTTOM are at address 0; pass datatypes made of absolute addresses"
@@ -282,17 +288,17 @@ def _made(
     return buffer
 
 
-def _check_room(obj: Any, rank: int, n: int, known: TypeFacts, place: int, address: int, length: int) -> None:
+def _check_room(obj: Any, whose: str, n: int, known: TypeFacts, place: int, address: int, length: int) -> None:
     """Check that one block lies in the memory."""
     begin, end, first, last = reach(obj, known, n, place, address, length)
     if end > last:
         raise errors.BufferTooSmallError(
-            f"the block of rank {rank}, {n} of {known.name}, ends at byte {end} and the buffer has {last}; "
+            f"the block of {whose}, {n} of {known.name}, ends at byte {end} and the buffer has {last}; "
             f"pass a smaller count or displacement, or a larger buffer"
         )
     if begin < first:
         raise errors.BufferTooSmallError(
-            f"the block of rank {rank}, {n} of {known.name}, begins {first - begin} bytes before the buffer; "
+            f"the block of {whose}, {n} of {known.name}, begins {first - begin} bytes before the buffer; "
             f"pass a larger displacement"
         )
 

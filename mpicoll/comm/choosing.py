@@ -90,11 +90,13 @@ class Choosing(MPI.Intracomm):
         """Return what would run for a call of nbytes, and why. See Claims for whose bytes.
 
         A reduction of a datatype for which its operator has no kernel runs native; None stands for one that has.
-        Raises UnknownAlgorithm, OperatorError for a pair that MPI does not take, DatatypeError, TypecodeError.
+        Raises UnknownAlgorithm, OperatorError for a pair that MPI does not take, DatatypeError, TypecodeError, and for
+        a neighbourhood collective CommError if the communicator has no topology.
         """
         channel, collective = self._open(), canonical_name(collective)
         if collective not in RULES:
             find(collective, "")
+        prepare.graph_of(channel, collective)
         reducing = sums.reducing(collective, op, datatype)
         missing = reducing.missing if reducing else ""
         wide = sums.are_float32(channel, reducing)

@@ -17,6 +17,7 @@ from ..progress.operation import CallId, Operation
 from ..progress.stages import RequestStage
 from ..runtime import duplicate
 from ..runtime.channel import Channel
+from ..runtime.topology import check_neighbours
 from ..schedules.collectives import BLOCKING, NONBLOCKING, PERSISTENT
 from ..selection.learning import Lesson
 from ..selection.select import WHOLE, native_choice
@@ -25,6 +26,7 @@ from .choosing import Choosing
 from .failures import Survivors
 from .lifetime import attach, check_usable, detach
 from .methods import Collectives
+from .neighbors import NeighborCollectives
 from .objects import Objects
 from .requests import Request, keep_buffers_alive
 from .sparse import Sparse
@@ -304,7 +306,11 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
         return self._child(Cartcomm, super().Create_cart(dims, periods, reorder))
 
     def Create_graph(self, index: Sequence[int], edges: Sequence[int], reorder: bool = False) -> Graphcomm:
-        """Return a graph of these ranks, which each gives as a whole; COMM_NULL for ranks outside."""
+        """Return a graph of these ranks, which each gives as a whole; COMM_NULL for ranks outside.
+
+        Raises RankError for an edge to a rank that the communicator does not have.
+        """
+        check_neighbours("edges", edges, self.size)
         return self._child(Graphcomm, super().Create_graph(index, edges, reorder))
 
     def Create_dist_graph_adjacent(
@@ -316,7 +322,9 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
         info: MPI.Info = MPI.INFO_NULL,
         reorder: bool = False,
     ) -> Distgraphcomm:
-        """Return a graph of these ranks, of which each gives its own edges."""
+        """Return a graph of these ranks, of which each gives its own edges. Raises RankError for a rank not in here."""
+        check_neighbours("sources", sources, self.size)
+        check_neighbours("destinations", destinations, self.size)
         arguments = sources, destinations, sourceweights, destweights, info, reorder
         return self._child(Distgraphcomm, super().Create_dist_graph_adjacent(*arguments))
 
@@ -329,12 +337,14 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
         info: MPI.Info = MPI.INFO_NULL,
         reorder: bool = False,
     ) -> Distgraphcomm:
-        """Return a graph of these ranks, of which each gives any edges."""
+        """Return a graph of these ranks, of which each gives any edges. Raises RankError for a rank not in here."""
+        check_neighbours("sources", sources, self.size)
+        check_neighbours("destinations", destinations, self.size)
         arguments = sources, degrees, destinations, weights, info, reorder
         return self._child(Distgraphcomm, super().Create_dist_graph(*arguments))
 
 
-class Cartcomm(MPI.Cartcomm, Comm):
+class Cartcomm(NeighborCollectives, MPI.Cartcomm, Comm):
     """An MPI.Cartcomm whose collectives are mpicoll's. Cartcomm(comm) is collective as Comm(comm) is."""
 
     def Sub(self, remain_dims: Sequence[bool]) -> Any:
@@ -342,9 +352,9 @@ class Cartcomm(MPI.Cartcomm, Comm):
         return self._same_class(super().Sub(remain_dims))
 
 
-class Graphcomm(MPI.Graphcomm, Comm):
+class Graphcomm(NeighborCollectives, MPI.Graphcomm, Comm):
     """An MPI.Graphcomm whose collectives are mpicoll's. Graphcomm(comm) is collective as Comm(comm) is."""
 
 
-class Distgraphcomm(MPI.Distgraphcomm, Comm):
+class Distgraphcomm(NeighborCollectives, MPI.Distgraphcomm, Comm):
     """An MPI.Distgraphcomm whose collectives are mpicoll's. Distgraphcomm(comm) is collective as Comm(comm) is."""

@@ -126,7 +126,7 @@ def _scaled(collective: str, spec: str, p: int, nodes: Partition | None, steps: 
 
 def blocks_of(schedule: Schedule) -> int:
     """Return how many equal blocks the n bytes of a call are."""
-    return len(schedule.blocks) if schedule.collective.naming == "vector" else schedule.p
+    return schedule.p if schedule.collective.naming == "none" else schedule.blocks_of_n
 
 
 def _steps(schedule: Schedule, rank: int, home: dict[int, int]) -> np.ndarray:

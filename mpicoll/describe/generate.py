@@ -35,12 +35,14 @@ HEAD = """\
 draws it.
 
 **How to read it.** p is the number of ranks and n the bytes of the vector: the whole vector for scatter, gather,
-allgather and reduce_scatter, one rank's send buffer for alltoall. q is the largest power of two up to p, power(k)
-that of k; lg is the logarithm to base 2, rounded up, lg_k that to base k. [p > q] is 1 where that holds and 0
-elsewhere; ones(i) is how many of 0..p−1 have bit i set, digit(k, i, z) how many have z as digit i in base k; steps(a,
-p), moved(a, p) and scratch(a, p) are what another algorithm takes. *Steps* is the longest chain of messages that wait
-for each other, *bytes* the most that any rank sends or receives, *memory* the most any rank needs beside its buffers,
-for one chunk. The columns p = 8 and p = 13 are measured with default parameters (nodes are taken to be of 4 ranks).
+allgather and reduce_scatter, one rank's send buffer for alltoall, what one neighbour gets for neighbourhood
+collectives. degree(graph) is the most neighbours that a rank sends to or receives from, itself left out. q is the
+largest power of two up to p, power(k) that of k; lg is the logarithm to base 2, rounded up, lg_k that to base k. [p >
+q] is 1 where that holds and 0 elsewhere; ones(i) is how many of 0..p−1 have bit i set, digit(k, i, z) how many have z
+as digit i in base k; steps(a, p), moved(a, p) and scratch(a, p) are what another algorithm takes. *Steps* is the
+longest chain of messages that wait for each other, *bytes* the most that any rank sends or receives, *memory* the
+most any rank needs beside its buffers, for one chunk. The columns p = 8 and p = 13 are measured with default
+parameters (nodes are taken to be of 4 ranks).
 *Order kept* says whether operands are combined in rank order, as operators that do not commute need it.
 *Same bits* is what cannot change a result: see [below](#which-bits).
 """

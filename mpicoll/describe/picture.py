@@ -162,14 +162,16 @@ def ranks(who: Iterable[int]) -> str:
 def names(blocks: Sequence[Any], most: int = 3) -> str:
     """Blocks in short form: b0-2,4 or, for pairs, 0→1 0→2 +4; nothing for a token.
 
-    >>> names([4, 0, 1]), names([(0, 1)]), names([(0, i) for i in range(5)])
-    ('b0-1,4', '0→1', '0→0 0→1 0→2 +2')
+    A second and third edge from one rank to another have primes.
+
+    >>> names([4, 0, 1]), names([(0, 1)]), names([(0, i) for i in range(5)]), names([(0, 1, 0), (0, 1, 2)])
+    ('b0-1,4', '0→1', '0→0 0→1 0→2 +2', "0→1 0→1''")
     """
     if not blocks:
         return ""
     if isinstance(blocks[0], int):
         return f"b{ranks(blocks)}"
-    shown = " ".join(f"{s}→{d}" if s != d else f"{s}→{s}" for s, d in blocks[:most])
+    shown = " ".join(f"{s}→{d}" + "'" * sum(k) for s, d, *k in blocks[:most])
     return shown + (f" +{len(blocks) - most}" if len(blocks) > most else "")
 
 
@@ -199,6 +201,10 @@ def legend(picture: Picture, table: bool) -> str:
     below = "In each cell: source and" if table else "Below the arrows:"
     where = "⊕ folded in, ▸ received" if table else "─⊕ folded in, ╌● received"
     if not collective.reduces:
-        owner = {"rank": "block b is rank b's", "pair": "s→d is rank s's block for rank d"}.get(collective.naming)
+        owner = {
+            "rank": "block b is rank b's",
+            "pair": "s→d is rank s's block for rank d",
+            "edge": "s→d is rank s's block for its neighbour d",
+        }.get(collective.naming)
         return f"{below} the blocks that a rank has just got" + (f"; {owner}." if owner else ".")
     return f"{where}. {below} {KEY}."

@@ -15,11 +15,11 @@ from ..buffers.operators import Operator, name_of, operator
 from ..buffers.parse import kind
 from ..compression.codecs import Codec
 from ..engines.protocol import Execution
-from ..errors import ArgumentError, OperatorError
+from ..errors import ArgumentError, CommError, OperatorError
 from ..plans.plan import Counts, Shares
 from ..plans.rolled import RolledPlan
 from ..progress.times import now
-from ..schedules.collectives import BLOCKING, COLLECTIVES, base_collective, everybody
+from ..schedules.collectives import BLOCKING, COLLECTIVES, NEIGHBORHOOD, base_collective, everybody, is_of_neighbours
 from ..selection.select import Choice
 from .methods import Invocation
 
@@ -67,6 +67,11 @@ class Call:
         return self.facts is not None and self.facts.dtype == np.float32
 
     @property
+    def keeps_output(self) -> bool:
+        """Return whether some of what the receive buffer holds must stay: input, or places of absent neighbours."""
+        return self.arguments is not None and (self.arguments.in_place or is_of_neighbours(self.collective))
+
+    @property
     def facts(self) -> TypeFacts | None:
         """Return the facts about the elements' type, None if the call has no buffers."""
         buffer = (self.arguments.send or self.arguments.recv) if self.arguments is not None else None
@@ -79,6 +84,11 @@ class Call:
 
     def native(self, form: str, comm: MPI.Intracomm, *more: Any) -> Any:
         """Call MPI's own method in a form on the same arguments; more is what that form takes besides."""
+        if is_of_neighbours(self.collective) and comm.Get_topology() == MPI.UNDEFINED:
+            raise CommError(
+                "in check mode MPI's own neighbourhood collectives do not run on a communicator of Idup; make it by "
+                "Dup, or use an algorithm of mpicoll"
+            )
         buffer = self.arguments.one if self.arguments is not None else None
         try:
             return self.invocation.native(buffer, self.facts, form, comm, *more)
@@ -90,11 +100,14 @@ class Call:
     def nbytes(self, p: int) -> int:
         """Return the bytes selection looks at: the whole vector, or one rank's send buffer for alltoall.
 
+        For neighbourhood collectives it is what this rank sends to all its neighbours.
+
         Where ranks know only their own blocks: of those. No rule may look at them then.
         """
         if isinstance(self.counts, Shares):
             sent = sum(self.counts.sends)
-            return sent if base_collective(self.collective) == "alltoall" else max(sent, sum(self.counts.receives))
+            base = base_collective(self.collective)
+            return sent if base in ("alltoall", *NEIGHBORHOOD) else max(sent, sum(self.counts.receives))
         if isinstance(self.counts, tuple):
             return sum(self.counts) * self.unit
         shares = 1 if COLLECTIVES[self.collective].naming == "vector" else p

@@ -88,6 +88,7 @@ def signature(call: Call, sequence: int, any_form: bool = False) -> dict[str, An
     arguments = call.arguments
     buffer = (arguments.send or arguments.recv) if arguments is not None else None
     shares = call.counts if isinstance(call.counts, Shares) else None
+    has_types = call.collective.endswith("alltoallw")  # of its own for each block
     return {
         "sequence": sequence,
         "collective": call.collective,
@@ -96,7 +97,7 @@ def signature(call: Call, sequence: int, any_form: bool = False) -> dict[str, An
         "root": call.root,
         "bytes": call.prepared.nbytes if shares is None else None,
         "count": shares.every if shares else call.counts if COLLECTIVES[call.collective].reduces else None,
-        "type": buffer.facts.basic if buffer is not None and buffer.size and call.collective != "alltoallw" else None,
+        "type": buffer.facts.basic if buffer is not None and buffer.size and not has_types else None,
         "op": call.operator.name if call.operator else None,
         "accumulate": (FLOAT32 if call.prepared.float32_sums else "none") if call.operator else None,
         "algorithm": call.prepared.choice.algorithm,

@@ -1,8 +1,9 @@
 """Exchange the counts of all ranks, as a stage before a plan that needs them or to check a call.
 
 In gatherv and scatterv a rank knows its own count, and the root knows all. In alltoallv and alltoallw a rank knows its
-row and its column. Counts are in bytes, since datatypes may differ. They travel by a plan of their own with the tags of
-the call: a rank completes it before it posts a message of the call, and MPI matches messages of one tag in order.
+row and its column, in neighbourhood collectives those of its edges. Counts are in bytes, since datatypes may differ.
+They travel by a plan of their own with the tags of the call: a rank completes it before it posts a message of the call,
+and MPI matches messages of one tag in order.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from ..plans.plan import ALIGN, Shares
 from ..plans.rolled import RolledPlan, rolled
 from ..progress.stages import Running
 from ..runtime.channel import Channel
-from ..schedules.collectives import base_collective
+from ..schedules.collectives import base_collective, is_of_neighbours
+from ..schedules.graphs import Graph
 from ..schedules.schedule import schedule
 from .call import Call
 
@@ -44,7 +46,8 @@ class CountExchange(Running):
     ) -> None:
         assert isinstance(call.counts, Shares)
         self.call, self.rank, self.on_counts, self.check = call, channel.rank, on_counts, channel.compares(sequence)
-        self.mine = np.array(_row(call, channel.rank, channel.size, self.check), np.int64)
+        graph = channel.graph if is_of_neighbours(call.collective) else None
+        self.mine = np.array(_row(call, channel.rank, channel.size, self.check, graph), np.int64)
         self.all = np.empty((channel.size, len(self.mine)), np.int64)
         plan = plan_of_numbers(channel.size, channel.rank, len(self.mine))
         self.scratch = np.empty(plan.scratch_bytes + ALIGN, np.uint8)
@@ -67,22 +70,53 @@ def plan_of_numbers(p: int, rank: int, width: int) -> RolledPlan:
     return rolled(lower(schedule("allgather", "bruck", p), rank, width, WIDTH))
 
 
-def _row(call: Call, rank: int, p: int, check: bool) -> list[int]:
+def _row(call: Call, rank: int, p: int, check: bool, graph: Graph | None = None) -> list[int]:
     """Return the counts that a rank sends: of its row in an alltoall, else of its own block.
 
-    With check, the counts that it expects of others follow.
+    With check, the counts that it expects of others follow. Neighbourhood collectives have a graph, and only a check.
     """
     shares = call.counts
     assert isinstance(shares, Shares)
     collective = base_collective(call.collective)
+    if is_of_neighbours(collective):
+        return _row_of_edges(shares, rank, p, graph)
     if collective == "alltoall":
         return [*shares.sends, *shares.receives] if check else [*shares.sends]
     own, others = (shares.sends, shares.receives) if collective == "gather" else (shares.receives, shares.sends)
     return [own[0], *(others if rank == call.root else [0] * p)] if check else [own[0]]
 
 
+def _row_of_edges(shares: Shares, rank: int, p: int, graph: Graph | None) -> list[int]:
+    """Return for every rank how many blocks and bytes this one sends it, then how many it expects of it."""
+    assert graph is not None
+    row = np.zeros((4, p), np.int64)
+    for first, end, edges, sizes in (
+        (0, 1, graph.leaving(rank), shares.sends),
+        (2, 0, graph.entering(rank), shares.receives),
+    ):
+        for edge, size in zip(edges, sizes, strict=True):
+            row[[first, first + 1], edge[end]] += (1, size)
+    numbers: list[int] = row.ravel().tolist()
+    return numbers
+
+
+def _validate_edges(rows: np.ndarray) -> None:
+    """Check that ranks send each other as much as they expect. Raises MismatchError."""
+    p = len(rows)
+    blocks, nbytes, blocks_expected, bytes_expected = rows.reshape(p, 4, p).transpose(1, 0, 2)
+    for what, sent, expected in (
+        ("the blocks they send each other", blocks, blocks_expected.T),
+        ("the bytes they send each other", nbytes, bytes_expected.T),
+    ):
+        if (sent != expected).any():
+            raise MismatchError(what, [_describe_mismatch_of_pairs(r, sent, expected) for r in range(p)])
+
+
 def _validate(call: Call, rank: int, rows: np.ndarray, check: bool) -> tuple[int, ...]:
     """Return the bytes of every block, from the rows of all ranks. Raises MismatchError, CountMismatch."""
+    if is_of_neighbours(call.collective):
+        _validate_edges(rows)
+        return ()
     shares, p, pairs = call.counts, len(rows), base_collective(call.collective) == "alltoall"
     assert isinstance(shares, Shares)
     every = rows[:, :p] if pairs else rows[:, 0]
@@ -120,6 +154,11 @@ def _describe_mismatch(call: Call, rank: int, every: np.ndarray, expected: np.nd
             return "fine"
         verb = "receives" if base_collective(call.collective) == "scatter" else "sends"
         return f"{verb} {every[rank]}, and root {call.root} has {expected[rank]} for it"
+    return _describe_mismatch_of_pairs(rank, every, expected)
+
+
+def _describe_mismatch_of_pairs(rank: int, every: np.ndarray, expected: np.ndarray) -> str:
+    """Return in words which rank expects another count of this one; "fine" if none does."""
     other = next((i for i, x in enumerate(every[rank] != expected[rank]) if x), None)
     if other is None:
         return "fine"

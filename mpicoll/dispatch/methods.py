@@ -1,4 +1,4 @@
-"""The collective methods of MPI.Intracomm: their names in each form, and how their arguments are read."""
+"""The collective methods of MPI.Intracomm and MPI.Topocomm: their names in each form, how their arguments are read."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any, NamedTuple
 from mpi4py import MPI
 
 from ..buffers import arguments as plain
+from ..buffers import neighbor_arguments as near
 from ..buffers import vector_arguments as vectors
 from ..buffers.arguments import Arguments
 from ..buffers.datatypes import TypeFacts
 from ..buffers.operators import native
 from ..buffers.parse import for_mpi
 from ..buffers.snapshot import snapshot, values
-from ..schedules.collectives import BLOCKING, NONBLOCKING
+from ..schedules.collectives import BLOCKING, NONBLOCKING, is_of_neighbours
+from ..schedules.graphs import Ends
 
 
 class Method(NamedTuple):
@@ -70,8 +72,10 @@ class Invocation(NamedTuple):
         to_mpi = to_mpi._replace(send=for_mpi(to_mpi.send), recv=for_mpi(to_mpi.recv))
         if self.op is not None and facts is not None:
             to_mpi = to_mpi._replace(op=native(self.op, facts))
-        own = getattr(MPI.Intracomm, self.method.spelled(form))
-        return own(comm, *(getattr(to_mpi, name) for name in self.method.takes.split()), *more)
+        of_neighbours = is_of_neighbours(self.method.collective)
+        own = getattr(MPI.Topocomm if of_neighbours else MPI.Intracomm, self.method.spelled(form))
+        arguments = (getattr(to_mpi, name) for name in self.method.takes.split())
+        return own(MPI.Topocomm(comm) if of_neighbours else comm, *arguments, *more)
 
 
 BARRIER = Method("Barrier", "barrier", "", lambda c, s, r, root: None)
@@ -119,4 +123,20 @@ SCAN = Method("Scan", "scan", "send recv op", lambda c, s, r, root: plain.parse_
 EXSCAN = Method("Exscan", "exscan", "send recv op", lambda c, s, r, root: plain.parse_allreduce(s, r))
 
 METHODS: dict[str, Method] = {m.name: m for m in list(vars().values()) if isinstance(m, Method)}
-"""Every method by its name in the blocking form."""
+"""Every method of MPI.Intracomm by its name in the blocking form."""
+
+
+def _of_neighbours(name: str, parse: Callable[[Any, Any, Ends], Arguments]) -> Method:
+    """Return a method of MPI.Topocomm; its parser takes the buffers and the edges of this rank."""
+    return Method(name, name.lower(), "send recv", lambda c, s, r, root: parse(s, r, c.graph.ends(c.rank)))
+
+
+NEIGHBOR_ALLGATHER = _of_neighbours("Neighbor_allgather", near.parse_neighbor_allgather)
+NEIGHBOR_ALLGATHERV = _of_neighbours("Neighbor_allgatherv", near.parse_neighbor_allgatherv)
+NEIGHBOR_ALLTOALL = _of_neighbours("Neighbor_alltoall", near.parse_neighbor_alltoall)
+NEIGHBOR_ALLTOALLV = _of_neighbours("Neighbor_alltoallv", near.parse_neighbor_alltoallv)
+NEIGHBOR_ALLTOALLW = _of_neighbours("Neighbor_alltoallw", near.parse_neighbor_alltoallw)
+NEIGHBOR_METHODS: dict[str, Method] = {
+    m.name: m for m in list(vars().values()) if isinstance(m, Method) and m.name not in METHODS
+}
+"""Every method of MPI.Topocomm by its name in the blocking form."""

@@ -19,7 +19,7 @@ from ..plans.plan import Shares, is_staged
 from ..plans.rolled import RolledPlan, rolled
 from ..plans.template import Template
 from ..runtime.channel import Channel
-from ..schedules.collectives import BLOCKING, PERSISTENT
+from ..schedules.collectives import BLOCKING, PERSISTENT, is_of_neighbours
 from ..schedules.registry import parse_spec
 from ..schedules.schedule import Schedule, schedule
 from ..selection.select import NATIVE, Choice, choose, native_choice
@@ -74,6 +74,11 @@ def check_choices(channel: Channel, algorithms: Mapping[str, str]) -> None:
         if spec not in (NATIVE, "auto"):
             entry, parameters = parse_spec(collective, spec)
             Schedule(entry, channel.size, nodes=channel.agreed.nodes, **dict(parameters))
+
+
+def graph_of(channel: Channel, collective: str) -> dict[str, Any]:
+    """Return the parameter of neighbourhood collectives: the graph of the communicator. Raises CommError."""
+    return {"graph": channel.graph} if is_of_neighbours(collective) else {}
 
 
 def prepare(channel: Channel, call: Call) -> None:
@@ -163,6 +168,7 @@ def chosen_schedule(channel: Channel, call: Call, choice: Choice) -> Schedule:
         call.root,
         commutative=call.commutative,
         nodes=channel.agreed.nodes,
+        **graph_of(channel, call.collective),
     )
 
 

@@ -58,7 +58,7 @@ def place(call: Call, channel: Channel, scratch: np.ndarray | None) -> Memory:
         if recv is not None and recv.contiguous:
             memory.target = recv.address
         elif recv is not None:
-            _output(memory, recv, arguments.in_place, read_back=not _has_no_result(call, channel.rank))
+            _output(memory, recv, call.keeps_output, read_back=not _has_no_result(call, channel.rank))
     return memory
 
 

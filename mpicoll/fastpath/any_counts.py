@@ -13,14 +13,14 @@ import numpy as np
 
 from ..dispatch import execute, prepare
 from ..dispatch.call import Call
-from ..dispatch.methods import ALLTOALLW
+from ..dispatch.methods import ALLTOALLW, NEIGHBOR_ALLTOALLW
 from ..engines import compiled
 from ..kernels.memory import address_of, addresses
 from ..plans.plan import MAX_MESSAGE, MAX_WINDOW, WHOLE, Shares
 from ..plans.rolled import RolledPlan, once
 from ..plans.template import SLICE, Binding, Template, bind
 from ..runtime.channel import Channel
-from ..schedules.collectives import Block, base_collective
+from ..schedules.collectives import NEIGHBORHOOD, Block
 from ..schedules.schedule import Schedule
 from ..selection.select import same_choice
 from . import rebind
@@ -38,7 +38,8 @@ class AnyCounts:
     """
 
     def __init__(self, channel: Channel, call: Call, integers: Integers, details: np.ndarray) -> None:
-        if call.prepared.float32_sums or call.arguments is None or call.invocation.method is ALLTOALLW:
+        types_differ = call.invocation.method in (ALLTOALLW, NEIGHBOR_ALLTOALLW)
+        if call.prepared.float32_sums or call.arguments is None or types_differ:
             raise UnknownCounts("there are none, or types differ")
         if isinstance(call.counts, tuple) or not call.arguments.contiguous or integers.words != len(details):
             raise UnknownCounts("they stand beside the buffers")
@@ -134,12 +135,16 @@ class AnyCounts:
                 side.check(details, list(sizes), list(places))
                 number.update({block: first + i for i, block in enumerate(blocks)})
                 first += side.blocks
-        own = next((block for block in numbers[0] if block in numbers[1]), None)
+        if any(side is not None and not side.is_vector and side.blocks > 1 for side in sides):
+            raise UnknownCounts("a side has several equal blocks")
+        own, *others = [block for block in numbers[0] if block in numbers[1]] or [None]
+        if others:
+            raise UnknownCounts("a rank sends itself several blocks")
         if own is not None:
             self.words[[rebind.OWN_SENT, rebind.OWN_RECEIVED]] = [number[own] for number in numbers]
         else:
             self.words[[rebind.OWN_SENT, rebind.OWN_RECEIVED]] = NONE
-        self.words[rebind.IS_SENT_ONLY] = base_collective(schedule.collective.name) == "alltoall"
+        self.words[rebind.IS_SENT_ONLY] = schedule.collective.name in ("alltoall", *NEIGHBORHOOD)
         self.words[rebind.HAS_VECTORS] = 1
         return {**numbers[1], **numbers[0]}, numbers[0], numbers[1]
 

@@ -39,7 +39,7 @@ class Packs:
             header[SEND_AT + side] = self.nbytes
             blocks = [(*block[:1], side, *block[1:]) for block in self._blocks(buffer, message[0])]
             self.nbytes += -(-buffer.packed_nbytes // ALIGN) * ALIGN
-            if side == 0 or (is_root if is_bcast else call.arguments.in_place):
+            if side == 0 or (is_root if is_bcast else call.keeps_output):
                 before += blocks
             if side == 1 and (not is_root if is_bcast else has_result):
                 after += blocks

@@ -91,7 +91,7 @@ class Lowering:
         self.schedule, self.rank, self.in_place, self.single = schedule, rank, in_place, single
         self.averaged, self.early = averaged, schedule.algorithm.divides_where_owned(schedule.p, schedule.resolved)
         self.coded, self.spacing = coded, 1 + apart
-        self.places = Places(schedule)
+        self.places = Places(schedule, rank)
         self.tables = Tables()
         self.numbers: dict[Block, int] = {}
         self.entries: list[tuple[int, bool]] = []  # of scratch: number of the block, whether its codes lie there

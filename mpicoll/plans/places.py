@@ -5,6 +5,8 @@ See template.py for entries: places for one block, numbered in the order of memo
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..schedules.collectives import Block, at_namesake
 from ..schedules.schedule import Schedule
 from .plan import Counts, Shares
@@ -24,21 +26,32 @@ Home = tuple[int, int, Region | None]  # where a block is now: base, entry, and 
 
 
 class Places:
-    """At which index in a rank's input and output a block lies, in the order of memory."""
+    """At which index in one rank's input and output a block lies, in the order of memory."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: Schedule, rank: int) -> None:
         collective, p = schedule.collective, schedule.p
         self.is_pair = collective.naming == "pair"
+        self.of_edge: tuple[dict[Block, int], dict[Block, int]] | None = None
+        if collective.naming == "edge":
+            graph: Any = schedule.blocks
+            leaving, entering = graph.leaving(rank), graph.entering(rank)
+            self.of_edge = ({b: i for i, b in enumerate(leaving)}, {b: i for i, b in enumerate(entering)})
+            self.counts = [len(leaving), len(entering)]
+            return
         n = len(schedule.blocks) if collective.naming == "vector" else p
         self.is_alone = collective.starts is at_namesake, collective.ends is at_namesake
         self.counts = [1 if is_alone else n for is_alone in self.is_alone]
 
     def input(self, block: Block) -> int:
         """Return the index of a block in the input."""
+        if self.of_edge is not None:
+            return self.of_edge[0][block]
         return block[1] if self.is_pair else 0 if self.is_alone[0] else block  # type: ignore[index, return-value]
 
     def output(self, block: Block) -> int:
         """Return the index of a block in the output."""
+        if self.of_edge is not None:
+            return self.of_edge[1][block]
         return block[0] if self.is_pair else 0 if self.is_alone[1] else block  # type: ignore[index, return-value]
 
 

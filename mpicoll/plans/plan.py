@@ -41,7 +41,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..schedules import blocks as parts
-from ..schedules.collectives import Block, at_namesake
+from ..schedules.collectives import NEIGHBORHOOD, Block, at_namesake
 from ..schedules.ir import INPUT, REST, Local
 from ..schedules.schedule import Schedule
 
@@ -51,6 +51,7 @@ ALIGN = 64
 REQUEST_BYTES = 32  # about what a message in flight takes: its request and its status
 OBJECT_BYTES = 4096  # about what the objects of a plan take beside the tables
 MAX_MESSAGE = 1 << 30
+ALONE = ("scatter", "gather", "alltoall", *NEIGHBORHOOD)  # what sends one block a message where it is direct
 WHOLE = 1 << 62  # the slice of a plan with one lane, longer than any segment
 WINDOW = 2  # the default number of chunks in flight: one is folded while the next is on its way
 MAX_WINDOW, MAX_STRANDS, SEQUENCES = 32, 8, 127
@@ -102,8 +103,8 @@ def layout(schedule: Schedule, counts: Counts, itemsize: int, in_place: bool, ra
     """Return where one rank's blocks lie in its buffers.
 
     counts are elements of itemsize bytes: of the whole vector where blocks are parts of it; of each rank's share (one
-    number for all, or a tuple) where blocks are named after ranks; of one pair in an alltoall. A rank's Shares are in
-    bytes instead. Only they differ from rank to rank.
+    number for all, or a tuple) where blocks are named after ranks; of one pair in an alltoall; of one edge between
+    neighbours. A rank's Shares are in bytes instead. Only they differ from rank to rank.
     """
     naming, p = schedule.collective.naming, schedule.p
     if isinstance(counts, Shares):
@@ -112,6 +113,12 @@ def layout(schedule: Schedule, counts: Counts, itemsize: int, in_place: bool, ra
         assert isinstance(counts, int)
         size = counts * itemsize
         return Layout(lambda b: size, lambda b: b[1] * size, lambda b: b[0] * size, size, size * p, in_place)  # type: ignore[index]
+    if naming == "edge":
+        assert isinstance(counts, int)
+        size = itemsize * counts
+        starts, ends = schedule.starts(rank), schedule.ends(rank)
+        of_start, of_end = ({b: i * size for i, b in enumerate(blocks)} for blocks in (starts, ends))
+        return Layout(lambda b: size, of_start.__getitem__, of_end.__getitem__, size, size, in_place)
     if naming == "vector":
         assert isinstance(counts, int)
         lengths = [x * itemsize for x in parts.sizes(counts, len(schedule.blocks))]
@@ -247,8 +254,8 @@ def cut(
     """
     if isinstance(counts, Shares) and counts.every is None:
         return lanes_of_own(memory.largest, chunk_bytes)
-    if schedule.algorithm.direct and schedule.collective.name in ("scatter", "gather", "alltoall"):
-        total, most = memory.largest, 1  # the one block that two ranks share
+    if schedule.algorithm.direct and schedule.collective.name in ALONE:
+        total, most = memory.largest, 1  # a message has the one block that two ranks share
     elif schedule.collective.naming == "pair":  # on its way a message may carry the pairs of many ranks
         total, most = memory.total * (1 if isinstance(counts, Shares) else schedule.p), schedule.p**2
     else:

@@ -128,7 +128,7 @@ def check_tables(schedule: Schedule, lowered: Lowered | None = None) -> None:
 def check_scratch(schedule: Schedule) -> None:
     """Check that the most scratch any rank's plan takes is the docstring's formula. Raises VerifyError."""
     p, naming = schedule.p, schedule.collective.naming
-    k = len(schedule.blocks) if naming == "vector" else p
+    k = 1 if naming == "edge" else len(schedule.blocks) if naming == "vector" else p
     block = plans.ALIGN
     case = Case({"vector": block * k, "none": 0}.get(naming, block), 1, None, 4)
     got = max(plan.scratch_bytes for plan in lower_all(schedule, case, schedule.collective.name == "bcast"))
@@ -148,7 +148,7 @@ def in_place_forms(schedule: Schedule) -> tuple[bool, ...]:
     """Return the placements a schedule's plans come in; a staged one is the plain one on other memory."""
     if schedule.collective.name == "bcast":
         return (True,)
-    if schedule.collective.name == "barrier" or any(is_staged(schedule, rank) for rank in range(schedule.p)):
+    if schedule.collective.naming in ("none", "edge") or any(is_staged(schedule, rank) for rank in range(schedule.p)):
         return (False,)
     return (False, True)
 

@@ -109,9 +109,8 @@ def _check_direct(schedule: Schedule) -> None:
 
 def measured_bytes(schedule: Schedule, trace: Trace) -> Fraction:
     """Return the most any rank sends or receives, as a share of the vector's n bytes."""
-    k = schedule.p if schedule.collective.naming == "pair" else max(1, len(schedule.blocks))
     counts = zip(trace.sent + trace.received, trace.codes_sent + trace.codes_received, strict=True)
-    return Fraction(max(blocks + codes * schedule.code_share for blocks, codes in counts), k)
+    return Fraction(max(blocks + codes * schedule.code_share for blocks, codes in counts), schedule.blocks_of_n)
 
 
 def _check_claims(schedule: Schedule, trace: Trace) -> None:

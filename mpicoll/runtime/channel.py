@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from ..progress.faults import attempt, contained
 from ..progress.operation import CallId, Operation
 from ..progress.queue import Queue, needing_python
 from ..schedules.collectives import PERSISTENT
+from ..schedules.graphs import Graph
 from ..selection.learning import Lessons
 from ..selection.rules import Rule
 from ..selection.select import NATIVE, Choice, Overrides
@@ -40,6 +42,7 @@ from .record import Record, Sink
 from .scratch import Scratch
 from .status import RECENT, Failure, describe
 from .tags import TagPool
+from .topology import graph_of, with_topology
 
 LOG = logging.getLogger("mpicoll")
 LIVE: dict[int, Channel] = {}  # the channels that are not freed, by id()
@@ -89,7 +92,9 @@ class Channel:
         self.free_barrier, self.inbox = FreeBarrier(self.comm), Inbox(self.comm)
         # In check mode MPI's own collectives start once the ranks have compared the call. That need not be in the order
         # of calls, so they have a communicator to themselves.
-        self.compared = MPI.Intracomm((own[1] if own[1:] else self.comm.Dup()) if self.settings.check else None)
+        self.compared = MPI.Intracomm(None)
+        if self.settings.check:
+            self.compared = MPI.Intracomm(own[1]) if own[1:] else with_topology(self.comm, comm)
         self.entered = 0  # threads that begin a call, which is counted and perhaps not in flight yet
         self.compared_until = 0  # the calls up to this one are compared without check mode, too
         self.any_form = False  # whether ranks may make a call in different forms
@@ -106,7 +111,7 @@ class Channel:
         """
         self.any_form = True
         if self.compared == MPI.COMM_NULL:
-            self.compared = MPI.Intracomm(self.comm.Dup())
+            self.compared = with_topology(self.comm, MPI.Intracomm.fromhandle(self.user_handle))
         self.compared_until = self.sequence + calls
 
     def compares(self, sequence: int) -> bool:
@@ -154,6 +159,11 @@ class Channel:
                 self.fast_path = self.open_fast_path(self)
                 self.scratch = Scratch(self.fast_path)
             self.override(self.overrides)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The graph of neighbourhood collectives. Raises CommError for a communicator without a topology."""
+        return graph_of(MPI.Intracomm.fromhandle(self.user_handle))
 
     # -- what calls need --------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ The grammar of such a docstring:
     Source: author, title, year
 
 n is the size of the vector in bytes. For scatter, gather, allgather and reduce_scatter that is the whole vector, for
-alltoall one rank's send buffer.
+alltoall one rank's send buffer, for neighbourhood collectives what one neighbour gets.
 
 Steps           the length of the longest chain of messages, each of which waits for the one before
 Bytes per rank  the most that any rank sends or receives
@@ -28,6 +28,7 @@ The first three are Python expressions over p, n, the algorithm's parameters, le
     cut(a, p, b)                         the size of a's vector if each of its blocks were as large as the largest one,
                                          where n bytes are b equal units and a block is a whole number of them
     largest(groups)                      the number of ranks of the largest group
+    degree(graph)                        the most messages that a rank sends, or receives, along the edges of a graph
 
 A formula that begins with "at most" is an upper bound; any other is exact.
 
@@ -106,6 +107,7 @@ class Claims:
             "power": lambda k: power_floor(p, k),
             "len": len,
             "largest": lambda groups: max(len(group) for group in groups),
+            "degree": lambda graph: graph.degree,
             "sum": sum,
             "min": min,
             "max": max,

@@ -2,7 +2,7 @@
 
 These few functions are the whole specification the verifier proves schedules against and the
 plan maps memory by. A block is named by what it is: a part of the vector (an int), the rank it
-belongs to (an int), or a (source, destination) pair.
+belongs to (an int), a (source, destination) pair, or an edge of the ranks' graph (see graphs.py).
 """
 
 from __future__ import annotations
@@ -39,6 +39,18 @@ def at_source(blocks: Sequence[Block], p: int, rank: int, root: int) -> Sequence
 def at_destination(blocks: Sequence[Block], p: int, rank: int, root: int) -> Sequence[Block]:
     """Return the blocks (s, d) of rank d."""
     return [(s, rank) for s in range(p)]
+
+
+def leaving(blocks: Sequence[Block], p: int, rank: int, root: int) -> Sequence[Block]:
+    """Return the edges along which a rank sends; the blocks are a Graph."""
+    edges: Sequence[Block] = blocks.leaving(rank)  # type: ignore[attr-defined]
+    return edges
+
+
+def entering(blocks: Sequence[Block], p: int, rank: int, root: int) -> Sequence[Block]:
+    """Return the edges along which a rank receives; the blocks are a Graph."""
+    edges: Sequence[Block] = blocks.entering(rank)  # type: ignore[attr-defined]
+    return edges
 
 
 def but_first(blocks: Sequence[Block], p: int, rank: int, root: int) -> Sequence[Block]:
@@ -88,12 +100,13 @@ class Collective:
     """The meaning of one collective.
 
     starts, ends: which blocks a rank has before and after.
-    naming: what a block is: a part of the "vector", a "rank"'s share, a (source, destination) "pair", or "none".
+    naming: what a block is: a part of the "vector", a "rank"'s share, a (source, destination) "pair", an "edge" of the
+    graph that is a parameter of the algorithm, or "none".
     reduces: whether the blocks at the end hold ranks' contributions, combined; covers says whose.
     """
 
     name: str
-    naming: Literal["vector", "rank", "pair", "none"]
+    naming: Literal["vector", "rank", "pair", "edge", "none"]
     starts: Where
     ends: Where
     rooted: bool = False
@@ -115,7 +128,7 @@ class Collective:
         """Return the one rank a block comes from, in a collective that only moves data."""
         if self.starts is at_root:
             return root
-        return block[0] if self.naming == "pair" else block  # type: ignore[index, return-value]
+        return block[0] if self.naming in ("pair", "edge") else block  # type: ignore[index, return-value]
 
 
 COLLECTIVES: dict[str, Collective] = {
@@ -132,6 +145,10 @@ COLLECTIVES: dict[str, Collective] = {
         Collective("scan", "vector", everywhere, everywhere, reduces=True, covers=up_to_itself),
         Collective("exscan", "vector", everywhere, but_first, reduces=True, covers=before_itself),
         Collective("alltoall", "pair", at_source, at_destination),
+        # All blocks that a rank sends in a neighbor_allgather are one place of its send buffer. No plan writes there,
+        # so a proof with a place for each block holds for one place too.
+        Collective("neighbor_allgather", "edge", leaving, entering),
+        Collective("neighbor_alltoall", "edge", leaving, entering),
     )
 }
 
@@ -144,9 +161,24 @@ PLAIN = {
     "allgatherv": "allgather",
     "alltoallv": "alltoall",
     "alltoallw": "alltoall",
+    "neighbor_allgatherv": "neighbor_allgather",
+    "neighbor_alltoallv": "neighbor_alltoall",
+    "neighbor_alltoallw": "neighbor_alltoall",
 }
 # MPI's second name for a collective with equal blocks. A choice of algorithm is for both names.
 ALIASES = {"reduce_scatter_block": "reduce_scatter"}
+
+
+NEIGHBORHOOD = tuple(name for name, c in COLLECTIVES.items() if c.naming == "edge")  # of communicators with a topology
+
+
+def is_of_neighbours(collective: str) -> bool:
+    """Return whether a collective is one of neighbourhoods, which only a communicator with a topology has.
+
+    >>> is_of_neighbours("neighbor_alltoallv"), is_of_neighbours("alltoallv")
+    (True, False)
+    """
+    return base_collective(collective) in NEIGHBORHOOD
 
 
 def canonical_name(collective: str) -> str:

@@ -17,9 +17,11 @@ from typing import Annotated, Any, NamedTuple
 
 from ..compression import codecs
 from ..errors import ParameterError, spans
+from .graphs import Graph, ring
 from .grouping import Partition, by_blocks
 
 NODES = "nodes"
+TOPOLOGY = "topology"
 OWN = "own"  # of a codec: the group that it has by itself
 STAND_IN = 4  # ranks of a node where no communicator says which ranks share one
 
@@ -133,6 +135,21 @@ class Group(Kind):
         return value
 
 
+@dataclass(frozen=True)
+class Neighbours(Kind):
+    """The graph of a neighbourhood collective: that of the communicator's topology."""
+
+    range = "the topology of the communicator"
+
+    def resolve(self, value: Any, p: int, nodes: Partition | None) -> Graph:
+        """Return the graph; a ring of all ranks where no communicator says which ranks are neighbours."""
+        if value == TOPOLOGY:
+            return ring(p)
+        if not isinstance(value, Graph) or value.p != p:
+            raise ValueError(f"it must be {self.range}")
+        return value
+
+
 class Parameter(NamedTuple):
     """One parameter of an algorithm: what it is when not given, and its kind."""
 
@@ -153,6 +170,7 @@ Radix = Annotated[int, Whole(2)]
 Fanout = Annotated[int, Whole(1)]
 Share = Annotated[int, Whole(1, up_to_p=True)]
 Grouping = Annotated[Any, Groups()]
+Neighbourhood = Annotated[Any, Neighbours()]
 Codec = Annotated[Any, Encoding()]
 GroupSize = Annotated[Any, Group()]
 YesOrNo = Annotated[str, OneOf(("no", "yes"))]

@@ -237,6 +237,9 @@ def algorithm(
             raise ValueError(f"{collective} {own} is registered twice")
         if blocks != 1 and COLLECTIVES[collective].naming != "vector":
             raise ValueError(f"{collective} {own} declares blocks, and {collective} has those by what it means")
+        parameters = _parameters(f"{collective} {own}", body)
+        if COLLECTIVES[collective].naming == "edge" and not (direct and "graph" in parameters):
+            raise ValueError(f"{collective} {own} needs direct=True and a parameter graph: Neighbourhood = TOPOLOGY")
         share = blocks if callable(blocks) else lambda p, **_: blocks
         entry = Algorithm(
             COLLECTIVES[collective],
@@ -251,7 +254,7 @@ def algorithm(
             layered=layered,
             requires=requires,
             grid=tuple(grid),
-            parameters=_parameters(f"{collective} {own}", body),
+            parameters=parameters,
         )
         _REGISTRY[collective][own] = entry
         return entry

@@ -80,9 +80,22 @@ class Schedule:
         """Return the bytes of codes that stand for a byte, in whole groups; 1 where nothing is encoded."""
         return self.codec.share if self.codec is not None else Fraction(1)
 
+    @property
+    def blocks_of_n(self) -> int:
+        """Return how many equal blocks make up the n bytes of the docstring's formulas; see claims.py."""
+        match self.collective.naming:
+            case "pair":
+                return self.p
+            case "edge":
+                return 1
+        return max(1, len(self.blocks))
+
     @cached_property
     def blocks(self) -> Sequence[Block]:
         """Every block's name."""
+        if self.collective.naming == "edge":
+            graph: Sequence[Block] = self.resolved["graph"]
+            return graph
         share = self.algorithm.share(self.p, **self.resolved) if self.collective.naming == "vector" else 0
         return self.collective.blocks(self.p, share)
 

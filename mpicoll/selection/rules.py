@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..plans.plan import WINDOW
+from ..schedules.collectives import NEIGHBORHOOD, PLAIN
 from ..schedules.grouping import Partition
 
 KIB = 1024
@@ -100,8 +101,11 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "alltoallv": (Rule(0, "pairwise", None, "ranks know their own counts, and this needs no others' counts"),),
     "alltoallw": (Rule(0, "pairwise", None, "ranks know their own counts, and this needs no others' counts"),),
 }
+OF_NEIGHBOURS = (*NEIGHBORHOOD, *(name for name, plain in PLAIN.items() if plain in NEIGHBORHOOD))
+for _name in OF_NEIGHBOURS:
+    RULES[_name] = (Rule(0, "direct", None, "ranks know their own counts, and this needs no others' counts"),)
 RULES["allgatherv"] = RULES["allgather"]  # every rank knows all counts, so rules may go by their sum
-UNKNOWN_TO_ALL = ("scatterv", "gatherv", "alltoallv", "alltoallw")  # ranks know only their own counts
+UNKNOWN_TO_ALL = ("scatterv", "gatherv", "alltoallv", "alltoallw", *OF_NEIGHBOURS)  # ranks know only their own counts
 ORDERED_RULES: dict[str, tuple[Rule, ...]] = {
     "reduce": _REDUCE,
     "scan": RULES["scan"],

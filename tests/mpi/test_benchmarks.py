@@ -22,7 +22,7 @@ from mpicoll.benchmarks.measure.budget import Budget
 from mpicoll.benchmarks.measure.sync import Window
 from mpicoll.schedules.registry import exact_algorithms
 
-COLLECTIVES = list(mpicoll.list_algorithms())
+COLLECTIVES = [c for c in mpicoll.list_algorithms() if c in PATTERNS]    # but neighbourhoods
 ROOTED = [c for c in COLLECTIVES if PATTERNS[c].meaning.rooted]
 IN_PLACE = [c for c in COLLECTIVES if PATTERNS[c].in_place]
 HAVE_COUNTS = [c for c in COLLECTIVES if PATTERNS[c].has_counts]

@@ -187,9 +187,9 @@ def expected(comm: MPI.Intracomm, case: Case) -> np.ndarray | None:
 
 
 def specs() -> Iterator[tuple[str, str]]:
-    """Every (collective, algorithm) of the registry that suits these ranks, by name."""
+    """Every (collective, algorithm) of the registry that suits these ranks, by name; but neighbourhoods."""
     for entry in registered():
-        if entry.is_exact and entry.serves(MPI.COMM_WORLD.size):
+        if entry.collective.name in METHODS and entry.is_exact and entry.serves(MPI.COMM_WORLD.size):
             yield entry.collective.name, entry.name
 
 
@@ -197,6 +197,8 @@ def variants() -> Iterator[tuple[str, str]]:
     """Algorithms with parameters: a few choices of the grids they are proved on, and of algorithms as parameters."""
     p = MPI.COMM_WORLD.size
     for entry in filter(attrgetter("is_exact"), registered()):
+        if entry.collective.name not in METHODS:
+            continue
         rows = [row for grid in entry.grid for row in grid.rows(p)]
         rows = rows[:: max(1, len(rows) // 3)][:3] + list(drawn(entry, p))
         for spec in dict.fromkeys(spelled(entry.name, row) for row in rows):

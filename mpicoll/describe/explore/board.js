@@ -39,7 +39,9 @@ explore.Board = class {
       this.passing = Math.min(2 * p, this.mostPassing());
       for (let i = 0; i < this.passing;
           i++) rows.push({ id: `passing|${i}`, name: "", group: "scratch: passing through" });
-    } else for (let i = 0; i < schedule.blocks; i++) rows.push({ id: `value|${i}`, name: `b${i}`, group: "vector" });
+    } else for (let i = 0; i < schedule.blocks; i++)
+      rows.push({ id: `value|${i}`, name: explore.blockName(meaning, schedule, i),
+          group: meaning.naming === "edge" ? "edges" : "vector" });
     for (const [buffer, blocks] of used)
       if (buffer !== "value" && meaning.naming !== "pair")
         for (const block of [...blocks].sort((a, b) => a - b))

@@ -84,16 +84,17 @@ explore.soFar = (schedule, t, us = null) => {
       bytes: Math.max(0, ...sent, ...received) };
 };
 
-/** A block's name: b2, or 0→3. */
+/** A block's name: b2, or 0→3; of the edges of a graph the schedule has the names. */
 explore.blockName = (meaning, schedule, block) => {
   if (meaning.naming === "none") return "";
+  if (schedule.names) return schedule.names[block];
   if (meaning.naming === "pair") return `${Math.floor(block / schedule.p)}→${block % schedule.p}`;
   return `b${block}`;
 };
 
 explore.blockNames = (meaning, schedule, blocks, most = 2) => {
   if (meaning.naming === "none" || !blocks.length) return "";
-  if (meaning.naming !== "pair") return `b${explore.spans(blocks)}`;
+  if (meaning.naming !== "pair" && !schedule.names) return `b${explore.spans(blocks)}`;
   const names = blocks.slice(0, most).map((block) => explore.blockName(meaning, schedule, block)).join(" ");
   return blocks.length > most ? `${names} +${blocks.length - most}` : names;
 };

@@ -18,7 +18,7 @@ from ...proofs.values import Interval, Value, contributors
 from ...schedules.collectives import Block
 from ...schedules.ir import CODED, INPUT, VALUE, Loc
 from ...schedules.schedule import Schedule
-from ..picture import Got, Recorder, headline, ranks, share
+from ..picture import Got, Recorder, headline, names, ranks, share
 from .timing import Clock, StepId, times
 
 FOLDED, DONE = 1, 2  # flags of a write
@@ -125,7 +125,7 @@ def record(schedule: Schedule, words: Words, clock: Clock | None = None) -> Reco
         "p": p,
         "steps": trace.steps,
         "blocks": len(places),
-        "of_n": str(Fraction(1, _blocks_of_vector(schedule))),
+        "of_n": str(Fraction(1, schedule.blocks_of_n)),
         "code_share": float(schedule.code_share),
         "buffers": buffers,
         "messages": messages,
@@ -138,6 +138,8 @@ def record(schedule: Schedule, words: Words, clock: Clock | None = None) -> Reco
     if clock is not None and witness.has_ended:
         steps = [(m.source, m.destination, m.strand) for m in sent]
         entry["time"] = times(clock.play(schedule), steps, [write[-1] for write in written])
+    if schedule.collective.naming == "edge":
+        entry["names"] = [names([block]) for block in schedule.blocks]
     if fault.words:
         entry["fault"] = {
             "words": fault.words,
@@ -147,11 +149,6 @@ def record(schedule: Schedule, words: Words, clock: Clock | None = None) -> Reco
             "waits": [[r, peer, sends, [places.get(b, -1) for b in some]] for r, peer, sends, some in fault.waits],
         }
     return entry
-
-
-def _blocks_of_vector(schedule: Schedule) -> int:
-    """Return how many blocks the n bytes of the formulas are."""
-    return schedule.p if schedule.collective.naming == "pair" else max(1, len(schedule.blocks))
 
 
 def _message(message: Message, places: dict[Block, int], words: Words) -> list[Any]:

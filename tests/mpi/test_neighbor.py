@@ -1,0 +1,312 @@
+"""Neighbourhood collectives: every form and method on grids and graphs, what arrives where, and wrong arguments."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from support.cases import Checks
+from support.in_form import FORMS
+
+import mpicoll
+from mpicoll.dispatch.methods import NEIGHBOR_METHODS
+from mpicoll.errors import (
+    ArgumentError,
+    BufferTooSmallError,
+    CommError,
+    CountMismatch,
+    InPlaceError,
+    MismatchError,
+    OverlapError,
+    RankError,
+)
+from mpicoll.runtime.topology import graph_of
+from mpicoll.schedules.graphs import ABSENT
+
+each = pytest.mark.parametrize
+SIZE = MPI.COMM_WORLD.size
+NOTHING = -7
+NAMES = sorted(NEIGHBOR_METHODS)
+
+
+def grids():
+    """(dims, periods) of grids of all ranks, of 1 to 3 dimensions, some of which have 1 or 2 ranks."""
+    shapes = {(SIZE,), (SIZE, 1), (1, SIZE), tuple(MPI.Compute_dims(SIZE, 2)), tuple(MPI.Compute_dims(SIZE, 3))}
+    for dims in sorted(shapes):
+        ways = {(True,) * len(dims), (False,) * len(dims), tuple(d % 2 == 0 for d in range(len(dims)))}
+        yield from ((dims, periods) for periods in sorted(ways))
+
+
+def lists(rank, p):
+    """(sources, destinations) of a graph with self-loops, repeated neighbours, and a rank that sends to none."""
+    to = [[] if r == p - 1 else [(r + 1) % p, r, (r + 1) % p, (r * r + 2) % p, r][: 2 + r % 4] for r in range(p)]
+    return [r for r in reversed(range(p)) for other in to[r] if other == rank], to[rank]
+
+
+TOPOLOGIES = {
+    **{f"{dims} {periods}": lambda c, d=dims, q=periods: c.Create_cart(d, q) for dims, periods in grids()},
+    "repeated": lambda c: c.Create_dist_graph_adjacent(*lists(c.rank, c.size)),
+    "ring": lambda c: c.Create_graph([2 * r + 2 for r in range(c.size)],
+                                     [x % c.size for r in range(c.size) for x in (r - 1, r + 1)]),
+    "no neighbours": lambda c: c.Create_dist_graph_adjacent([], []),
+}
+
+
+def edges(comm):
+    """What arrives at this rank: for each place of the receive buffer (sender, place in its send buffer), or None.
+
+    Of grids it is found by Shift, of other graphs from the lists of all ranks.
+    """
+    if comm.Get_topology() == MPI.CART:
+        found = []
+        for d in range(comm.Get_dim()):
+            before, after = comm.Shift(d, 1)
+            found += [None if before == MPI.PROC_NULL else (before, 2 * d + 1),
+                      None if after == MPI.PROC_NULL else (after, 2 * d)]
+        return found, 2 * comm.Get_dim()
+    sent = comm.allgather(list(comm.outedges))
+    taken = {source: [i for i, to in enumerate(sent[source]) if to == comm.rank] for source in comm.inedges}
+    return [(source, taken[source].pop(0)) for source in comm.inedges], len(comm.outedges)
+
+
+def length(name, n, sender, place):
+    """Elements of a block: of every rank as many, or of each rank, or of each block its own."""
+    if name.endswith(("alltoallv", "alltoallw")):
+        return n * ((sender + 2 * place) % 3)
+    return n * (sender % 3) if name.endswith("allgatherv") else n
+
+
+def block(name, n, sender, place):
+    to_all = "allgather" in name
+    return np.arange(length(name, n, sender, place)) + 1000 * sender + (0 if to_all else 100 * place) + 0.5
+
+
+class Exchange:
+    """A call that is ready to be made on this rank, and what it must leave."""
+
+    def __init__(self, comm, name, n):
+        arriving, leaving = edges(comm)
+        blocks = [block(name, n, comm.rank, i) for i in range(1 if "allgather" in name else leaving)]
+        expected = [np.full(n, NOTHING) if edge is None else block(name, n, *edge) for edge in arriving]
+        self.send, self.recv = (np.concatenate([np.empty(0), *some]) for some in (blocks, expected))
+        self.want = self.recv.copy()
+        self.recv[:] = NOTHING
+        self.arguments = self.send, self.recv
+        counts = [len(some) for some in blocks], [len(some) for some in expected]
+        if name[-1] == "v":
+            self.arguments = self.send, [self.recv, counts[1]]
+            if "alltoall" in name:
+                self.arguments = [self.send, counts[0]], self.arguments[1]
+        if name[-1] == "w":
+            self.arguments = tuple(
+                [memory, (some, [8 * sum(some[:i]) for i in range(len(some))]), [MPI.DOUBLE] * len(some)]
+                for memory, some in zip((self.send, self.recv), counts)
+            )
+
+    def run(self, comm, name, form, times=1):
+        """Make the call, several times; the last one counts."""
+        method = NEIGHBOR_METHODS[name].spelled(form)
+        if form == "persistent":
+            request = getattr(comm, method)(*self.arguments)
+            for _ in range(times):
+                self.recv[:] = NOTHING
+                request.Start()
+                request.Wait()
+            request.Free()
+            return
+        for _ in range(times):
+            self.recv[:] = NOTHING
+            request = getattr(comm, method)(*self.arguments)
+            if request is not None:
+                request.Wait()
+
+
+def builtin_is_right(made, form):
+    """Whether what one rank sends twice to another in a grid arrives in the right places of MPI's own methods.
+
+    Open MPI 5.0.11 raises ERR_TRUNCATE in graphs of which ranks have different numbers of neighbours.
+    """
+    vendor = MPI.get_vendor()[0]
+    if vendor == "Open MPI" and made.Get_topology() == MPI.DIST_GRAPH and made.size > 1:
+        return False
+    twice = made.Get_topology() == MPI.CART and any(n < 3 and around for n, around in zip(made.dims, made.periods))
+    return not (twice and (vendor == "Intel MPI" or (vendor == "Open MPI" and form != "blocking")))
+
+
+@each("form", FORMS)
+@each("topology", TOPOLOGIES)
+def test_every_method(ours, engine, topology, form):
+    """Of no elements, of one and of many; the fourth call is on the fast path, where there is one."""
+    made = TOPOLOGIES[topology](ours)
+    with Checks() as checks, made.using(engine=engine):
+        for name, n in product(NAMES, (0, 1, 700)):
+            call = Exchange(made, name, n)
+            with made.trace() as records:
+                call.run(made, name, form, 4)
+            checks.equal(call.recv.tolist(), call.want.tolist(), name, n)
+            ran = {(r.collective, r.algorithm, r.engine, r.form, r.name) for r in records}
+            method = NEIGHBOR_METHODS[name].spelled(form)
+            checks.equal(ran, {(name.lower(), "direct", engine, form, method)})
+    made.Free()
+
+
+@each("topology", TOPOLOGIES)
+def test_equals_the_builtin(ours, topology):
+    """Forced to native too, in each form in which this MPI has blocks in their right places."""
+    made = TOPOLOGIES[topology](ours)
+    with Checks() as checks:
+        for name, form in product(NAMES, ("blocking", "nonblocking")):
+            if not builtin_is_right(made, form):
+                continue
+            direct, native = Exchange(made, name, 3), Exchange(made, name, 3)
+            direct.run(made, name, form)
+            with made.using(**{name.lower(): "native"}), made.trace() as records:
+                native.run(made, name, form)
+            checks.equal(direct.recv.tolist(), native.recv.tolist(), name, form)
+            checks.equal({record.algorithm for record in records}, {"native"})
+    made.Free()
+
+
+@each("topology", TOPOLOGIES)
+def test_the_graph_is_what_mpi_says(ours, topology):
+    """The neighbours of every rank, as MPI's inquiries name them."""
+    made = TOPOLOGIES[topology](ours)
+    ends = graph_of(made).ends(made.rank)
+    sources, destinations = (
+        [ABSENT if other == MPI.PROC_NULL else other for other in some] for some in (made.inedges, made.outedges)
+    )
+    assert [ABSENT if edge is None else edge[0] for edge in ends.receives] == sources
+    assert [ABSENT if edge is None else edge[1] for edge in ends.sends] == destinations
+    made.Free()
+
+
+def test_in_chunks(ours, engine):
+    """Chunks smaller than blocks, of which repeated neighbours have several on one pair of ranks."""
+    made = ours.Create_dist_graph_adjacent(*lists(ours.rank, ours.size))
+    with Checks() as checks, made.using(engine=engine, chunk_bytes=64):
+        for name in NAMES:
+            call = Exchange(made, name, 50)
+            call.run(made, name, "blocking")
+            checks.equal(call.recv.tolist(), call.want.tolist(), name)
+
+
+def test_many_at_once(ours):
+    """Requests in flight side by side, completed in another order."""
+    made = ours.Create_cart([ours.size], [True])
+    calls = [(name, Exchange(made, name, n)) for name in NAMES for n in (1, 300)]
+    requests = [getattr(made, NEIGHBOR_METHODS[name].spelled("nonblocking"))(*c.arguments) for name, c in calls]
+    MPI.Request.Waitall(requests[::-1])
+    with Checks() as checks:
+        for name, call in calls:
+            checks.equal(call.recv.tolist(), call.want.tolist(), name)
+
+
+def test_elements_with_holes(ours):
+    """Every second element of both arrays; what lies between, and at the border of the grid, stays."""
+    made = ours.Create_cart([ours.size], [False])
+    every_second = MPI.DOUBLE.Create_resized(0, 16).Commit()
+    before, after = made.Shift(0, 1)
+    for _ in range(4):
+        send, recv = np.arange(8.0) + 100 * made.rank, np.full(8, -1.0)
+        made.Neighbor_alltoall([send, 2, every_second], [recv, 2, every_second])
+        want = np.full(8, -1.0)
+        if before != MPI.PROC_NULL:
+            want[[0, 2]] = 100 * before + np.array([4.0, 6.0])
+        if after != MPI.PROC_NULL:
+            want[[4, 6]] = 100 * after + np.array([0.0, 2.0])
+        assert recv.tolist() == want.tolist()
+    every_second.Free()
+
+
+def test_dup_and_sub_have_neighbours(ours):
+    """A Dup of a grid, and a row of it."""
+    made = ours.Create_cart([ours.size, 1], [True, True])
+    for other in (made.Dup(), made.Sub([True, False])):
+        call = Exchange(other, "Neighbor_alltoall", 2)
+        call.run(other, "Neighbor_alltoall", "blocking")
+        assert call.recv.tolist() == call.want.tolist()
+        other.Free()
+
+
+# -- what is refused
+
+
+def test_needs_a_topology(ours):
+    """A communicator without a topology has no neighbourhood collectives to explain."""
+    with pytest.raises(CommError, match="has no topology"):
+        ours.explain("neighbor_alltoall")
+
+
+def test_neighbours_out_of_range(ours):
+    """Every rank names one that is not in the communicator."""
+    p = ours.size
+    with pytest.raises(RankError, match=f"sources have rank {p}; the communicator has ranks 0 to {p - 1}"):
+        ours.Create_dist_graph_adjacent([p], [0])
+    with pytest.raises(RankError, match="destinations have rank"):
+        ours.Create_dist_graph([ours.rank], [1], [p + 3])
+    with pytest.raises(RankError, match="edges have rank"):
+        ours.Create_graph([1] * p, [p])
+
+
+def test_a_graph_must_name_edges_at_both_ends(ours):
+    """A Graphcomm whose rank 0 has a neighbour that does not have it."""
+    if ours.size < 2:
+        return
+    made = ours.Create_graph([1] * ours.size, [1])
+    with pytest.raises(ArgumentError, match="rank 1 is a neighbour of rank 0 1 times"):
+        made.Neighbor_allgather(np.zeros(1), np.zeros(1))
+    made.Free()
+
+
+@each("method", ["Neighbor_alltoall", "Ineighbor_alltoall", "Neighbor_alltoall_init"])
+def test_wrong_buffers(ours, method):
+    """On every rank, before any message."""
+    made = ours.Create_cart([ours.size], [True])
+    call, x = getattr(made, method), np.zeros(4)
+    with pytest.raises(InPlaceError, match="no form in place"):
+        call(MPI.IN_PLACE, x)
+    with pytest.raises(BufferTooSmallError):
+        call(np.zeros(4), [x, 3, MPI.DOUBLE])
+    with pytest.raises(OverlapError):
+        call(x, x)
+    call = Exchange(made, "Neighbor_alltoall", 2)
+    call.run(made, "Neighbor_alltoall", "blocking")
+    assert call.recv.tolist() == call.want.tolist()
+
+
+def test_blocks_outside_of_the_buffer(ours):
+    """The error names the neighbour by its place."""
+    made = ours.Create_cart([ours.size], [True])
+    with pytest.raises(BufferTooSmallError, match="the block of neighbour 1, 3 of"):
+        made.Neighbor_alltoallv([np.zeros(6), [3, 3]], [np.zeros(5), [3, 3]])
+
+
+def test_a_self_loop_of_two_lengths(ours):
+    """What a rank sends itself it must receive."""
+    made = ours.Create_dist_graph_adjacent([ours.rank], [ours.rank])
+    with pytest.raises(CountMismatch, match="is its own neighbour: it sends 8 bytes"):
+        made.Neighbor_alltoallv([np.zeros(1), [1]], [np.zeros(2), [2]])
+
+
+def test_check_mode_compares_neighbours(comm, monkeypatch):
+    """Counts that differ between two neighbours, and an edge that only its sender names, on every rank."""
+    monkeypatch.setenv("MPICOLL_CHECK", "1")
+    checked = mpicoll.Comm(comm)
+    made = checked.Create_cart([comm.size], [True])
+    for name, algorithm in product(NAMES, ("direct", "native")):
+        if algorithm == "native" and not builtin_is_right(made, "nonblocking"):
+            continue
+        call = Exchange(made, name, 2)
+        with made.using(**{name.lower(): algorithm}):
+            call.run(made, name, "blocking")
+        assert call.recv.tolist() == call.want.tolist(), (name, algorithm)
+    if comm.size > 1:
+        n = 1 + (comm.rank == 1)
+        with pytest.raises(MismatchError, match="the bytes they send each other"):
+            made.Neighbor_allgather(np.zeros(n), np.zeros(2))
+        near = [1] if comm.rank == 0 else []
+        lopsided = checked.Create_dist_graph_adjacent([], near)
+        with pytest.raises(MismatchError, match="the blocks they send each other"):
+            lopsided.Neighbor_allgather(np.zeros(1), np.zeros(0))

@@ -181,10 +181,13 @@ MUTATIONS = [
     Mutation("mpicoll/dispatch/learning.py", "    if in_doubt:", "    if False:", "mpi/test_learning.py"),
     Mutation("mpicoll/comm/comm.py", "learning.lesson(channel, call) or channel.compares", "channel.compares",
              "mpi/test_learning.py"),
-    Mutation("mpicoll/cost/play.py", "max(self._free[out], begun) + transfer", "begun + transfer", "unit/test_play.py"),
-    Mutation("mpicoll/cost/play.py", "number + self.window < self.lanes", "number < 0", "unit/test_play.py"),
-    Mutation("mpicoll/cost/play.py", "max(message.begun.values()) if long", "0.0 if long", "unit/test_play.py"),
-    Mutation("mpicoll/cost/profile.py", "steps, not one_way", "steps, False", "unit/test_play.py"),
+    Mutation("mpicoll/cost/simulation.py", "max(self._free[out], begun) + transfer", "begun + transfer",
+             "unit/test_simulation.py"),
+    Mutation("mpicoll/cost/simulation.py", "number + self.window < self.lanes", "number < 0",
+             "unit/test_simulation.py"),
+    Mutation("mpicoll/cost/simulation.py", "max(message.begun.values()) if long", "0.0 if long",
+             "unit/test_simulation.py"),
+    Mutation("mpicoll/cost/profile.py", "steps, not one_way", "steps, False", "unit/test_simulation.py"),
     # selection
     Mutation(
         "mpicoll/selection/select.py",
@@ -601,7 +604,8 @@ MUTATIONS = [
         "mpi/test_sparse.py",
     ),
     Mutation("mpicoll/runtime/inbox.py", "self.comm.Issend", "self.comm.Isend", "mpi/test_sparse.py"),
-    Mutation("mpicoll/cost/play.py", "SENDS, left - transfer, left", "SENDS, left, left", "unit/test_play.py"),
+    Mutation("mpicoll/cost/simulation.py", "SENDS, left - transfer, left", "SENDS, left, left",
+             "unit/test_simulation.py"),
     # algorithms, and what they are proved on; the proofs hold every schedule against what it should do
     Mutation("mpicoll/algorithms/circulant.py", "limit = met", "limit = 2 * p", "unit/test_circulant.py"),
     Mutation("mpicoll/schedules/grids.py", "(i + j * p) % len", "i % len", "unit/test_parameters.py"),

@@ -17,7 +17,7 @@ from unit.mutants import adhoc, documented, op_mutants
 
 from mpicoll import algorithm
 from mpicoll.cost.network import network
-from mpicoll.cost.play import Play
+from mpicoll.cost.simulation import Simulation
 from mpicoll.describe import text
 from mpicoll.describe.explore import choose, faults, page
 from mpicoll.describe.explore.presets import PRESETS
@@ -264,7 +264,7 @@ def test_every_mutant_that_is_rejected_is_played_up_to_its_fault(collective, nam
 MINE = '''
 from mpicoll import algorithm
 from mpicoll.cost.network import network
-from mpicoll.cost.play import Play
+from mpicoll.cost.simulation import Simulation
 from mpicoll.schedules.grouping import by_blocks
 from mpicoll.schedules.ir import RecvReduce, Send
 
@@ -359,12 +359,12 @@ def test_times_are_those_of_the_simulation(entry, per_node):
     own = Schedule(entry, served(entry, 5))
     clock, words = Clock(network("infiniband"), 1 << 16, per_node), Words()
     got = record(own, words, clock)
-    played = Play(own, clock.network, clock.nbytes, by_blocks(own.p, per_node))
+    simulated = Simulation(own, clock.network, clock.nbytes, by_blocks(own.p, per_node))
     time, ends = got["time"], [0.0] * own.p
-    for (rank, _, _), us in clock.play(own).step_ends.items():
+    for (rank, _, _), us in clock.simulate(own).step_ends.items():
         ends[rank] = max(ends[rank], us)
-    assert time["us"] == short(played.us) and ends == played.ends
-    assert len(time["messages"]) == len(got["messages"]) == played.messages
+    assert time["us"] == short(simulated.us) and ends == simulated.ends
+    assert len(time["messages"]) == len(got["messages"]) == simulated.messages
     assert all(0 <= leave <= arrive <= time["us"] for leave, arrive in time["messages"])
     assert len(time["writes"]) == len(got["writes"]) and all(0 <= us <= time["us"] for us in time["writes"])
     for place, times in by_place(got).items():  # of a place, in the order of the steps
@@ -390,7 +390,7 @@ def test_curves_are_those_of_the_simulation(tmp_path):
     assert content["clock"] == {"network": "infiniband", "nbytes": 1 << 20, "ranks_per_node": 1, "sizes": list(SIZES)}
     curve, on = content["schedules"]["allreduce/ring/p=4"]["curve"], network("infiniband")
     nodes = by_blocks(4, 1)
-    assert curve == [short(Play(schedule("allreduce", "ring", 4), on, size, nodes).us) for size in SIZES]
+    assert curve == [short(Simulation(schedule("allreduce", "ring", 4), on, size, nodes).us) for size in SIZES]
     assert "curve" not in content["schedules"]["allreduce/naive/p=4/order=rank"]
 
 

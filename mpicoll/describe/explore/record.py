@@ -137,7 +137,7 @@ def record(schedule: Schedule, words: Words, clock: Clock | None = None) -> Reco
     fault = witness.fault
     if clock is not None and witness.has_ended:
         steps = [(m.source, m.destination, m.strand) for m in sent]
-        entry["time"] = times(clock.play(schedule), steps, [write[-1] for write in written])
+        entry["time"] = times(clock.simulate(schedule), steps, [write[-1] for write in written])
     if fault.words:
         entry["fault"] = {
             "words": fault.words,

@@ -56,8 +56,8 @@ class Span(NamedTuple):
     end: float
 
 
-class Play:
-    """One call of nbytes on all ranks, from a common start; `ends` are the µs at which ranks end.
+class Simulation:
+    """Simulate one call of nbytes on all ranks, from a common start; `ends` are the µs at which ranks end.
 
     chunk_bytes: None for whole blocks; window: chunks in flight. spans, if recorded, has what every rank does when.
     Raises ArgumentError for a schedule of more than MOST_MESSAGES.
@@ -196,5 +196,5 @@ def _check_messages(schedule: Schedule, lanes: int) -> None:
         chunks = f" in {lanes:,} chunks" if lanes > 1 else ""
         raise ArgumentError(
             f"{schedule.title} on {schedule.p} ranks{chunks} has up to {most * schedule.p * lanes:,} messages, and "
-            f"{MOST_MESSAGES:,} are played at most; take fewer ranks, or `mpicoll choose` for the closed form"
+            f"{MOST_MESSAGES:,} are simulated at most; take fewer ranks, or `mpicoll choose` for the closed form"
         )

@@ -646,8 +646,8 @@ MUTATIONS = [
     # pages
     Mutation(
         "mpicoll/describe/explore/record.py",
-        "yield got.end, got.rank, loc, value, loc in got.folded",
-        "yield got.end + 1, got.rank, loc, value, loc in got.folded",
+        "yield got.end, got.rank, loc, value, loc in got.reduced",
+        "yield got.end + 1, got.rank, loc, value, loc in got.reduced",
         "unit/test_explore.py",
     ),
     Mutation(

@@ -19,7 +19,7 @@ from ..schedules.grouping import Partition, homes
 from ..schedules.ir import Local, Send
 from ..schedules.schedule import Schedule
 from .network import Level, Network
-from .profile import blocks_of, folded_and_copied
+from .profile import blocks_of, reduced_and_copied
 
 Lane = tuple[int, int, int]  # a rank, a strand, the number of a chunk
 Name = tuple[int, int, int, int, int]  # of a message: sender, receiver, strand, chunk, how many came before it
@@ -36,7 +36,7 @@ class Message:
 
 @dataclass(slots=True)
 class Progress:
-    """An unfinished step: its missing messages, its earliest end, and its folds and copies in µs."""
+    """An unfinished step: its missing messages, its earliest end, and its reductions and copies in µs."""
 
     missing: int
     end: float
@@ -48,7 +48,7 @@ SENDS, RECEIVES, COMPUTES = "sends", "receives", "computes"
 
 
 class Span(NamedTuple):
-    """A time in µs in which a rank sends, receives, or folds and copies."""
+    """A time in µs in which a rank sends, receives, or reduces and copies."""
 
     rank: int
     what: str
@@ -121,8 +121,8 @@ class Simulation:
         step = steps[self._at[lane]]
         self._at[lane] += 1
         messages = [op for op in step if not isinstance(op, Local)]
-        folded, copied = folded_and_copied(step)
-        local = self.block * (folded / self.network.fold_rate + copied / self.network.copy_rate)
+        reduced, copied = reduced_and_copied(step)
+        local = self.block * (reduced / self.network.fold_rate + copied / self.network.copy_rate)
         self._current[lane] = Progress(len(messages), at, local)
         places = [0, 0]
         for op in messages:

@@ -10,25 +10,25 @@ MARKS = {
     (): "·", (SENDS,): "→", (RECEIVES,): "←", (RECEIVES, SENDS): "↔", (COMPUTES,): "+",
     (COMPUTES, SENDS): "⊕", (COMPUTES, RECEIVES): "⊕", (COMPUTES, RECEIVES, SENDS): "⊕",
 }  # fmt: skip
-LEGEND = "→ sends   ← receives   ↔ both   + folds or copies   ⊕ folds during a message   · waits"
+LEGEND = "→ sends   ← receives   ↔ both   + reduces or copies   ⊕ reduces during a message   · waits"
 MOST, SOME = 0.5, 0.25  # of a column's time
 COLUMNS = 72
 
 
 def draw(title: str, simulation: Simulation, columns: int = COLUMNS) -> str:
-    """Return a line per rank, time to the right, and the shares of the time for which it sends, receives and folds.
+    """Return a line per rank, time to the right, and the shares of the time for which it sends, receives and reduces.
 
     The time of a message is its bytes by the rate, without the latency. A column is marked with what takes at least
     MOST of its time, else with the longest if that takes SOME. simulation: with record=True.
     """
     busy, width, total = _busy(simulation, columns), len(str(simulation.p - 1)), simulation.us or 1.0
     lines = [f"{title}: {simulation.us:.4g} µs, {simulation.messages} messages", ""]
-    lines.append(" " * (width + 6) + f"{_scale(simulation.us, columns)}  sends  receives  folds")
+    lines.append(" " * (width + 6) + f"{_scale(simulation.us, columns)}  sends  receives  reduces")
     for rank in range(simulation.p):
         ended = round(columns * simulation.ends[rank] / total)
         marks = "".join(_mark({what: shares[rank, i] for what, shares in busy.items()}) for i in range(ended))
-        sends, receives, folds = (busy[what][rank].mean() for what in (SENDS, RECEIVES, COMPUTES))
-        lines.append(f"rank {rank:>{width}} {marks:<{columns}}   {sends:4.0%}      {receives:4.0%}   {folds:4.0%}")
+        sends, receives, reduces = (busy[what][rank].mean() for what in (SENDS, RECEIVES, COMPUTES))
+        lines.append(f"rank {rank:>{width}} {marks:<{columns}}   {sends:4.0%}      {receives:4.0%}   {reduces:6.0%}")
     return "\n".join([*lines, "", LEGEND, ""])
 
 

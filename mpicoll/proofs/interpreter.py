@@ -2,9 +2,9 @@
 
 Every element carries its identity and the contributions in it. Lanes of all ranks run in a shuffled
 order with rendezvous sends, matched by (source, destination, tag) as MPI does, so that a wrong offset,
-segment, tag, lane or scratch reuse ends as a wrong element, a fold of different elements or a deadlock.
+segment, tag, lane or scratch reuse ends as a wrong element, a reduction of different elements or a deadlock.
 In plans of averages an element is divided only when it holds every contribution, and once; that it is never
-folded after that, divided or not, follows from each contribution being in it once.
+reduced after that, divided or not, follows from each contribution being in it once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from ..errors import VerifyError
 from ..plans import plan as plans
-from ..plans.plan import CODED, FOLD, FOLD_SCALE, IN, OUT, RECV, SCRATCH, SEND, Plan
+from ..plans.plan import CODED, IN, OUT, RECV, REDUCE, REDUCE_SCALE, SCRATCH, SEND, Plan
 from ..schedules import blocks as parts
 from ..schedules.collectives import Block, everywhere
 from ..schedules.schedule import Schedule
@@ -26,7 +26,7 @@ from .values import Interval, mask
 
 # identity of an element, then (mask, DIVIDED + DECODED) or (first, end) of the contributions in it
 Cell = tuple[int, int, int]
-# an element that is decoded is the same on every rank that has its codes; a sum that is rounded is not folded again
+# an element that is decoded is the same on every rank that has its codes; a rounded sum is not reduced again
 DIVIDED, DECODED, ROUNDED = 1, 2, 4
 Pieces = list[tuple[int, int, int]]  # (base, address, length)
 _Message = tuple[int, int, int]  # (source, destination, tag)
@@ -192,7 +192,7 @@ class Machine:
         keys = []
         for kind, peer, a, b, stage in self.rows[lane.rank][first:posts]:
             pieces = self._pieces(lane, a, b)
-            if kind == FOLD:
+            if kind == REDUCE:
                 self._local(lane, pieces, False)
                 continue
             total = _length(pieces)
@@ -244,7 +244,7 @@ class Machine:
         for kind, _, a, b, _ in rows[posts:end]:
             if kind in (SEND, RECV):
                 self._fail(lane, "local rows after the messages", "a message")
-            self._local(lane, self._pieces(lane, a, b), kind == FOLD_SCALE)
+            self._local(lane, self._pieces(lane, a, b), kind == REDUCE_SCALE)
 
     def _local(self, lane: _Lane, pieces: Pieces, divides: bool) -> None:
         if not pieces[0][2]:
@@ -253,7 +253,7 @@ class Machine:
         for piece in pieces[2:]:
             right = self._plain(lane, piece)
             if len(right) != len(result) or any(x[0] != y[0] for x, y in zip(result, right)):
-                self._fail(lane, "to fold an element with itself", f"different elements in {pieces}")
+                self._fail(lane, "to reduce an element with itself", f"different elements in {pieces}")
             result = self._combined(lane, pieces, result, right)
         if divides:
             result = self._divided(lane, pieces, result)

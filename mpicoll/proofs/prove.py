@@ -12,7 +12,7 @@ from ..schedules.registry import Algorithm, find, list_algorithms, registered
 from ..schedules.schedule import Schedule
 from .check_plan import FEW, Lowered, check_scratch, check_tables, wanted
 from .check_schedule import verify
-from .determinism import check_folds
+from .determinism import check_reduction_order
 
 Given = dict[str, Any]
 
@@ -53,7 +53,8 @@ def schedules(entry: Algorithm, p: int, parameters: Given | None = None) -> Iter
 def prove(entry: Algorithm, p: int, parameters: Given | None = None) -> int:
     """Prove an algorithm at p ranks; returns how many schedules that were.
 
-    Lowered tables, and the scratch they take, are proved where tables.wanted says, the order of their folds on a few.
+    tables.wanted selects the schedules whose lowered tables and scratch are proved; the reduction order is proved on
+    a few.
     """
     count = 0
     for schedule in schedules(entry, p, parameters):
@@ -64,7 +65,7 @@ def prove(entry: Algorithm, p: int, parameters: Given | None = None) -> int:
             if schedule.root == 0:  # as the docstring's formulas say
                 check_scratch(schedule)
                 if p <= FEW and schedule.collective.reduces:
-                    check_folds(schedule, lowered)
+                    check_reduction_order(schedule, lowered)
         count += 1
     return count
 

@@ -31,7 +31,7 @@ class Message:
     start: int
     blocks: tuple[Block, ...]
     values: tuple[Value, ...]
-    folds: bool = False
+    reduces: bool = False
     buffer: str = VALUE  # of the sender
 
     @property
@@ -211,7 +211,7 @@ class Player:
             elif op.dst.buffer == INPUT:
                 self._fail(line, op, "a target other than the read-only input", "input")
             elif isinstance(op, Reduce) and (op.dst.buffer in CODED or op.src.buffer in CODED):
-                self._fail(line, op, "codes to be decoded before they are folded", "codes")
+                self._fail(line, op, "codes to be decoded before they are reduced", "codes")
             elif isinstance(op, Copy) and op.dst.buffer in CODED and op.src.buffer in CODED:
                 self._fail(line, op, "codes to be made of a block, or a block of codes", "codes of codes")
         if len(step) > 1:
@@ -226,7 +226,7 @@ class Player:
         if op.buffer == INPUT and blocks and not isinstance(op, Send):
             self._fail(line, op, "a target other than the read-only input", "input")
         if op.buffer in CODED and isinstance(op, RecvReduce):
-            self._fail(line, op, "codes to be decoded before they are folded", "codes")
+            self._fail(line, op, "codes to be decoded before they are reduced", "codes")
 
     def _check_targets(self, line: _Line, step: Step) -> None:
         """Check that a plain receive targets nothing that another message of its step uses."""
@@ -240,7 +240,7 @@ class Player:
                     self._fail(line, op, "a target nothing else in this step uses", clash)
                 landed |= targets
         if landed and landed & {(op.buffer, b) for op in step if isinstance(op, RecvReduce) for b in op.blocks}:
-            expected = "no block both received and folded into in one step"
+            expected = "no block both received and reduced into in one step"
             self._fail(line, step, expected, min(map(str, starmap(Loc, landed))))
 
     def _read(self, line: _Line, loc: Loc, op: Op) -> Value:
@@ -263,7 +263,7 @@ class Player:
                 self._fail(receiver, receive.op, are[not coded], are[coded])
             start = max(send.at, receive.at)
             receiver.taken[receive.k] = send.values
-            trace, folds = self.trace, isinstance(receive.op, RecvReduce)
+            trace, reduces = self.trace, isinstance(receive.op, RecvReduce)
             trace.known[receiver.rank] |= send.known
             sent, received = (trace.codes_sent, trace.codes_received) if coded else (trace.sent, trace.received)
             sent[sender.rank] += len(blocks)
@@ -277,7 +277,7 @@ class Player:
                     start,
                     blocks,
                     send.values,
-                    folds,
+                    reduces,
                     send.op.buffer,
                 )
             )
@@ -288,7 +288,7 @@ class Player:
                     self.ready.append(line)
 
     def _finish(self, line: _Line) -> None:
-        """End a step: receives are in, folds happen, local reductions follow."""
+        """End a step: store what was received, reduce what RecvReduce received, then do local operations."""
         step, state = line.steps[line.index], self.trace.state[line.rank]
         landed: dict[Loc, list[_Operand]] = {}
         for k, op in enumerate(step):
@@ -302,7 +302,7 @@ class Player:
                     operands = landed.get(loc) or landed.setdefault(loc, [(self._read(line, loc, op), None)])
                     operands.insert(0 if op.side == "left" else len(operands), (value, op))
         for loc, operands in landed.items():
-            self._fold(line, loc, operands)
+            self._reduce(line, loc, operands)
         for op in step:
             if isinstance(op, Local):
                 self._work(line, op)
@@ -314,7 +314,7 @@ class Player:
             state[op.dst] = self._copied(value, op)
         elif op.dst in state:
             local = (state[op.dst], None)
-            self._fold(line, op.dst, [(value, op), local] if op.side == "left" else [local, (value, op)])
+            self._reduce(line, op.dst, [(value, op), local] if op.side == "left" else [local, (value, op)])
         else:
             state[op.dst] = value
 
@@ -322,8 +322,8 @@ class Player:
         """Return what a copy leaves."""
         return value
 
-    def _fold(self, line: _Line, loc: Loc, operands: list[_Operand]) -> None:
-        """Fold all that a step folds into one place, from left to right, as the rows of plans do it."""
+    def _reduce(self, line: _Line, loc: Loc, operands: list[_Operand]) -> None:
+        """Reduce all operands of one place from left to right, as a plan's row does."""
         value, op = operands[0]
         for right, other in operands[1:]:
             op = other or op

@@ -31,7 +31,7 @@ def parallel(*parts: Steps | Strands) -> Strands:
 
 
 def mirror(part: Steps | Strands) -> Strands:
-    """Time reversed: sends become receives, receives (folding or not) become sends.
+    """Time reversed: sends become receives, receives (reducing or not) become sends.
 
     Turns reduce_scatter into allgather, reduce into bcast, gather into scatter. Raises ValueError for a
     local operation, which has no reverse.
@@ -51,7 +51,7 @@ def _reverse(op: Op) -> Op:
 def coded(part: Steps | Strands) -> Strands:
     """Move codes in the place of values, and decode what arrives at the end of the step in which it does.
 
-    Raises ValueError for what folds or is local: codes cannot be folded.
+    Raises ValueError for reductions and local operations: codes cannot be reduced.
     """
 
     def step(ops: Step) -> Step:

@@ -183,7 +183,7 @@ def scan_then_bcast(p, rank):
 
 @pytest.mark.parametrize("p", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("in_order", [False, True])
-def test_one_message_folded_into_two_accumulators(p, in_order):
+def test_one_message_reduced_into_two_accumulators(p, in_order):
     made = adhoc("allreduce", scan_then_bcast, p, ordered=True, in_order=in_order)
     holds(made)
     assert {Loc("total", 0), Loc(VALUE, 0)} <= set(play(made).state[0])

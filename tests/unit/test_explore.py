@@ -21,7 +21,7 @@ from mpicoll.cost.simulation import Simulation
 from mpicoll.describe import text
 from mpicoll.describe.explore import choose, faults, page
 from mpicoll.describe.explore.presets import PRESETS
-from mpicoll.describe.explore.record import DONE, FOLDED, HEARD, Words, record
+from mpicoll.describe.explore.record import DONE, HEARD, REDUCED, Words, record
 from mpicoll.describe.explore.sources import sources
 from mpicoll.describe.explore.timing import SIZES, Clock, short
 from mpicoll.describe.picture import ranks
@@ -115,12 +115,12 @@ def own_messages(schedule):
             if isinstance(op, Send)]
 
 
-def test_messages_say_who_sends_what_and_what_is_folded():
+def test_messages_say_who_sends_what_and_what_is_reduced():
     got, words = recorded(schedule("allreduce", "ring", 5))
     first = [message for message in got["messages"] if message[0] == 2 and message[1] == 0]
     assert first == [[2, 0, 1, 0, 1, "value", [2], [words.numbers["0,3-4"]]]]
-    folded = {write[0] for write in got["writes"] if write[5] & FOLDED}
-    assert folded == {1, 2, 3, 4}
+    reduced = {write[0] for write in got["writes"] if write[5] & REDUCED}
+    assert reduced == {1, 2, 3, 4}
 
 
 def test_rank_order_and_roots_are_of_the_schedule():
@@ -208,7 +208,7 @@ def late(p, rank):
 
 
 def twice(p, rank):
-    """A ring that folds whole vectors, so that contributions count twice."""
+    """A ring that reduces whole vectors, so that contributions count twice."""
     for _ in range(p - 1):
         yield Send((rank + 1) % p, (0,)), RecvReduce((rank - 1) % p, (0,))
 
@@ -270,7 +270,7 @@ from mpicoll.schedules.ir import RecvReduce, Send
 
 @algorithm("allreduce")
 def twice(p, rank):
-    """A ring that folds whole vectors.
+    """A ring that reduces whole vectors.
 
     Steps: p - 1
     Bytes per rank: n * (p - 1)
@@ -369,8 +369,8 @@ def test_times_are_those_of_the_simulation(entry, per_node):
     assert len(time["writes"]) == len(got["writes"]) and all(0 <= us <= time["us"] for us in time["writes"])
     for place, times in by_place(got).items():  # of a place, in the order of the steps
         assert times == sorted(times), place
-    folds = [i for i, message in enumerate(got["messages"]) if message[4] & 1]
-    for i in folds:
+    reduces = [i for i, message in enumerate(got["messages"]) if message[4] & 1]
+    for i in reduces:
         _, _, rank, _, _, _, blocks, _ = got["messages"][i]
         after = [us for write, us in zip(got["writes"], time["writes"]) if write[1] == rank and write[3] in blocks]
         assert not blocks or max(after) >= time["messages"][i][1]

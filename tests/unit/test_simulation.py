@@ -34,7 +34,7 @@ def test_simulations_take_what_the_formulas_say(collective, algorithm, p):
 
 
 def test_a_recorded_simulation_says_what_every_rank_does_when():
-    """Two steps of a ring on three ranks: both directions at once, a fold between them, and nothing overlaps itself."""
+    """Two steps of a ring on three ranks: both directions at once, a reduction between, no overlap within a kind."""
     slow = replace(PLAIN, fold_rate=50.0)
     simulation = Simulation(schedule("reduce_scatter", "ring", 3), slow, 3000.0, record=True)
     assert simulation.us == max(simulation.ends) == pytest.approx(2 * (ALPHA + 1000 / RATE + 1000 / 50))
@@ -59,7 +59,7 @@ def test_the_picture_in_time():
     shares = [line.split()[-3:] for line in lines[3:6]]
     assert shares == [["50%", "0%", "0%"], ["50%", "50%", "0%"], ["0%", "50%", "0%"]]
     quarters = [f"{simulation.us * i / 4:.4g}" for i in range(1, 5)]
-    assert lines[2].split() == ["0", *quarters, "sends", "receives", "folds"]
+    assert lines[2].split() == ["0", *quarters, "sends", "receives", "reduces"]
     assert "· waits" in lines[-1]
 
 

@@ -21,8 +21,8 @@ from ...schedules.schedule import Schedule
 from ..picture import Got, Recorder, headline, ranks, share
 from .timing import Clock, StepId, times
 
-FOLDED, DONE = 1, 2  # flags of a write
-FOLDS, ENCODED = 1, 2  # flags of a message
+REDUCED, DONE = 1, 2  # flags of a write
+REDUCES, ENCODED = 1, 2  # flags of a message
 HEARD = "heard of"  # the buffer that stands for what a barrier's ranks know
 Record = dict[str, Any]
 
@@ -94,9 +94,9 @@ class Witness(Recorder):
                 fault.waits += [(waiting.line.rank, peer, is_send, waiting.op.blocks) for waiting in posted]
         super()._fail(line, op, expected, got)
 
-    def _fold(self, line: Any, loc: Loc, operands: list[Any]) -> None:
+    def _reduce(self, line: Any, loc: Loc, operands: list[Any]) -> None:
         try:
-            super()._fold(line, loc, operands)
+            super()._reduce(line, loc, operands)
         except VerifyError:
             doubled = sorted(_doubled([value for value, _ in operands]))
             self.fault.places.append((line.rank, loc.buffer, loc.block, [], doubled, []))
@@ -156,13 +156,13 @@ def _blocks_of_vector(schedule: Schedule) -> int:
 
 def _message(message: Message, places: dict[Block, int], words: Words) -> list[Any]:
     """Return start, sender, receiver, strand, flags, the sender's buffer, blocks and the values that they have."""
-    flags = FOLDS * message.folds + ENCODED * (message.buffer in CODED)
+    flags = REDUCES * message.reduces + ENCODED * (message.buffer in CODED)
     values = [words.number(ranks(contributors(value))) for value in message.values]
     blocks = [places.get(block, -1) for block in message.blocks]
     return [message.start, message.source, message.destination, message.strand, flags, message.buffer, blocks, values]
 
 
-_Write = tuple[int, int, Loc, Value, bool, StepId | None]  # end, rank, place, value, whether it was folded, its step
+_Write = tuple[int, int, Loc, Value, bool, StepId | None]  # end, rank, place, value, whether it was reduced, its step
 
 
 def _writes(schedule: Schedule, witness: Witness) -> Iterator[_Write]:
@@ -183,7 +183,7 @@ def _writes(schedule: Schedule, witness: Witness) -> Iterator[_Write]:
 def _of_step(got: Got) -> Iterator[_Write]:
     for loc, value in got.values.items():
         if loc.buffer != INPUT:
-            yield got.end, got.rank, loc, value, loc in got.folded, (got.rank, got.strand, got.step)
+            yield got.end, got.rank, loc, value, loc in got.reduced, (got.rank, got.strand, got.step)
 
 
 def _is_barrier(schedule: Schedule) -> bool:
@@ -192,10 +192,10 @@ def _is_barrier(schedule: Schedule) -> bool:
 
 def _row(witness: Witness, write: _Write, buffers: list[str], places: dict[Block, int], words: Words) -> list[int]:
     """Return a write as numbers: end, rank, buffer, block, value, flags."""
-    end, rank, loc, value, folded, _ = write
+    end, rank, loc, value, reduced, _ = write
     if loc.buffer not in buffers:
         buffers.append(loc.buffer)
-    flags = FOLDED * folded + DONE * _is_done(witness, rank, loc, value)
+    flags = REDUCED * reduced + DONE * _is_done(witness, rank, loc, value)
     text = words.number(ranks(contributors(value)))
     return [end, rank, buffers.index(loc.buffer), places.get(loc.block, 0), text, flags]
 

@@ -69,7 +69,7 @@ def short(us: float) -> float:
 
 
 def times(simulation: TimedSimulation, messages: list[StepId], writes: list[StepId | None]) -> dict[str, Any]:
-    """Return when messages leave and arrive, when writes happen, and when ranks fold, in µs.
+    """Return when messages leave and arrive, when writes happen, and when ranks reduce, in µs.
 
     messages: sender, receiver and strand of each, in order; writes: the step of each, None for what is there at first.
     """

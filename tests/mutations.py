@@ -236,8 +236,8 @@ MUTATIONS = [
     Mutation("mpicoll/engines/mpi4py.py", "lane.lane + plan.window", "lane.lane + 1", "mpi/test_collectives.py"),
     Mutation(
         "mpicoll/engines/local_ops.py",
-        "            into = left  # the destination",
-        "            into = to  # the destination",
+        "            into = left  # a later operand",
+        "            into = to  # a later operand",
         "unit/test_local.py",
     ),
     # buffers

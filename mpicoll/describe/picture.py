@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ..errors import spans
 from ..proofs.check_schedule import measured_bytes
-from ..proofs.symbolic import Message, Player, Trace
+from ..proofs.symbolic import Message, SymbolicExecution, Trace
 from ..proofs.values import Value, contributors
 from ..schedules.ir import VALUE, Loc, Local, RecvReduce, Send
 from ..schedules.schedule import Schedule
@@ -32,8 +32,8 @@ class Picture:
     """The items to draw: messages by the step they start in, notes by step and rank."""
 
     def __init__(self, schedule: Schedule) -> None:
-        player = Recorder(schedule)
-        trace = player.play()
+        execution = Recorder(schedule)
+        trace = execution.execute()
         self.schedule, self.p, self.steps = schedule, schedule.p, trace.steps
         self.headline = headline(schedule, trace)
         self.messages: dict[int, list[Message]] = defaultdict(list)
@@ -41,7 +41,7 @@ class Picture:
             self.messages[message.start + 1].append(message)
         self.notes: dict[tuple[int, int], list[Note]] = defaultdict(list)
         ends = [set(schedule.ends(rank)) for rank in range(self.p)]
-        for got in player.got:
+        for got in execution.got:
             self.notes[got.end, got.rank] += self._notes(got, ends[got.rank])
 
     @property
@@ -99,8 +99,8 @@ class Got:
         return self.reduced_from if reduces else self.plain_from
 
 
-class Recorder(Player):
-    """A player that keeps what each rank holds when its steps end."""
+class Recorder(SymbolicExecution):
+    """A symbolic execution that records the values each step writes."""
 
     def __init__(self, schedule: Schedule) -> None:
         super().__init__(schedule)

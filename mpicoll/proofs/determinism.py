@@ -26,7 +26,7 @@ from ..schedules.schedule import Schedule
 from .cases import Case
 from .check_plan import Lowered, cases
 from .interpreter import DIVIDED, Cell, Machine, Pieces
-from .symbolic import Player
+from .symbolic import SymbolicExecution
 from .values import Value
 
 ALWAYS = ("from run to run", "for any chunk size", "on either engine")  # by construction, for every algorithm
@@ -67,13 +67,13 @@ class Forest:
         return reduce(left, right)
 
 
-class ReductionTrees(Player):
-    """A schedule executed on reduction trees: how every rank's blocks are combined at the end."""
+class ReductionTrees(SymbolicExecution):
+    """A symbolic execution on reduction trees, which gives the tree of every rank's result."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.forest = Forest(schedule.p)
         super().__init__(schedule)
-        self.play()
+        self.execute()
 
     def _contribution(self, rank: int) -> Value:
         return rank

@@ -1,8 +1,8 @@
-"""Plays a schedule's p ranks symbolically, with sends that wait for their receive (rendezvous).
+"""Execute the p ranks of a schedule symbolically, with sends that wait for their receive (rendezvous).
 
-No buffering is assumed anywhere: a message is complete when both sides have posted it, a step when all
-its messages are, and a strand goes on only then. What comes out is who sent what to whom when, with the
-contributions it carried; what cannot go on, or would differ between two runs, raises VerifyError.
+Nothing is buffered: a message completes when both sides have posted it, a step completes with all its messages, and a
+strand then begins its next step. The result is the trace: which rank sent which blocks to which rank in which step, and
+the contributions in them. A deadlock, or an outcome that could differ between two runs, raises VerifyError.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .values import Interval, Value, combine, show
 
 @dataclass(slots=True)
 class Message:
-    """One message as it happened: from start to end in steps of unit length, and what it carried."""
+    """A completed message: its start and end in steps of unit length, its blocks and their values."""
 
     source: int
     destination: int
@@ -42,7 +42,7 @@ class Message:
 
 @dataclass
 class Trace:
-    """The record of a played schedule: its messages in order, and every rank's final state."""
+    """The result of a symbolic execution: its messages in order, and every rank's final state."""
 
     messages: list[Message] = field(default_factory=list)
     state: list[dict[Place, Value]] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Trace:
 
 
 class _Line:
-    """One strand of one rank in progress."""
+    """One strand of one rank, with its current step."""
 
     __slots__ = ("clock", "finish", "index", "pending", "rank", "steps", "strand", "taken")
 
@@ -67,7 +67,7 @@ class _Line:
 
 @dataclass(slots=True)
 class _Posted:
-    """One side of a message waiting for the other: operation k of the step a line is in."""
+    """A posted send or receive that is not matched yet: operation k of the current step of a line."""
 
     line: _Line
     k: int
@@ -77,11 +77,11 @@ class _Posted:
     known: int = 0
 
 
-_Operand = tuple[Value, Op | None]  # and what brought it; None: it was here
+_Operand = tuple[Value, Op | None]  # the value, and the operation that brought it; None if it was local
 
 
-class Player:
-    """The state of all ranks while a schedule is played; play() runs it to its end."""
+class SymbolicExecution:
+    """The state of all ranks during a symbolic execution; execute() runs the schedule to its end."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
@@ -110,14 +110,14 @@ class Player:
         return {Loc(b, block): own for block in self.schedule.starts(rank) for b in (VALUE, INPUT)}
 
     def _contribution(self, rank: int) -> Value:
-        """Return what a rank starts with."""
+        """Return the value of a rank's contribution."""
         return Interval(rank, rank + 1) if self.ordered else 1 << rank
 
     def _combine(self, left: Value, right: Value) -> Value:
         return combine(left, right)
 
-    def play(self) -> Trace:
-        """Run until nothing moves. Raises VerifyError for a deadlock, a hazard or a mismatch."""
+    def execute(self) -> Trace:
+        """Run all strands to their end. Raises VerifyError for a deadlock, a hazard or a mismatch."""
         for line in list(self.ready):
             self._post(line)
         while self.ready:
@@ -308,7 +308,7 @@ class Player:
                 self._work(line, op)
 
     def _work(self, line: _Line, op: Local) -> None:
-        """Do what is local."""
+        """Execute a local operation."""
         state, value = self.trace.state[line.rank], self._read(line, op.src, op)
         if isinstance(op, Copy):
             state[op.dst] = self._copied(value, op)
@@ -319,7 +319,7 @@ class Player:
             state[op.dst] = value
 
     def _copied(self, value: Value, op: Copy) -> Value:
-        """Return what a copy leaves."""
+        """Return the value that a copy writes."""
         return value
 
     def _reduce(self, line: _Line, loc: Loc, operands: list[_Operand]) -> None:
@@ -335,10 +335,10 @@ class Player:
 
 
 def _is_coded(op: Send | Recv | RecvReduce) -> bool:
-    """Return whether a message is of codes."""
+    """Return whether a message carries codes."""
     return bool(op.blocks) and (op.coded if isinstance(op, RecvReduce) else op.buffer in CODED)
 
 
-def play(schedule: Schedule) -> Trace:
-    """Play one schedule to its end. Raises VerifyError for anything but a clean run."""
-    return Player(schedule).play()
+def execute(schedule: Schedule) -> Trace:
+    """Execute a schedule symbolically and return its trace. Raises VerifyError if it is wrong."""
+    return SymbolicExecution(schedule).execute()

@@ -1,4 +1,4 @@
-"""Check that a plan's tables are well formed: an engine believes every number, and would trip over a wrong one."""
+"""Check that a plan's tables are well formed. Engines check nothing: a wrong number would corrupt memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..plans.plan import ALIGN, CODED, IN, MAX_WINDOW, OUT, RECV, REDUCE, REDUCE
 
 
 def faults(plan: Plan) -> list[str]:
-    """Return what is wrong with a plan's form, in words; empty where nothing is."""
+    """Return the rules that a plan's tables break, in words; empty if the plan is well formed."""
     violations: list[str] = []
     rows, segments, steps = plan.rows.tolist(), plan.segments.tolist(), plan.steps.tolist()
 
@@ -62,7 +62,7 @@ def messages(plan: Plan) -> list[list[int]]:
 
 
 def sound_row(plan: Plan, row: Sequence[int], segments: Sequence[Sequence[int]]) -> bool:
-    """Return whether one row's segments are what its kind needs, within a lane's scratch."""
+    """Return whether the segments of a row suit its kind and fit into a lane's scratch."""
     kind, stage = row[0], row[4]
     if len(segments) == 1 and segments[0][0] in (OUT, SCRATCH) and kind in (SEND, RECV):  # most rows
         (only,) = segments
@@ -71,10 +71,10 @@ def sound_row(plan: Plan, row: Sequence[int], segments: Sequence[Sequence[int]])
     within = all(base < SCRATCH or at + n <= plan.lane_scratch for (base, at, _), n in zip(segments, whole))
     if kind in (REDUCE, REDUCE_SCALE):
         to, *operands = segments or [[]]
-        keeps_residual = plan.group_bytes > 0 and len(operands) == 1  # of what was encoded from there
+        keeps_residual = plan.group_bytes > 0 and len(operands) == 1  # an encoding may write its residual to the input
         within = within and (to[:1] != [IN] or keeps_residual)
         late = [x for x in operands[2:] if x == to]  # overwritten only after all others are reduced
-        by_strips = any(base == CODED for base, _, _ in segments)  # of which each is read before it is written
+        by_strips = any(base == CODED for base, _, _ in segments)  # each strip is read before it is written
         sound = not late or by_strips or operands[0][0] == SCRATCH
         return within and len(operands) > 0 and _alike(plan, segments, whole) and sound
     within = within and (kind == SEND or all(base != IN for base, _, _ in segments))
@@ -89,7 +89,7 @@ def sound_row(plan: Plan, row: Sequence[int], segments: Sequence[Sequence[int]])
 def _alike(plan: Plan, segments: Sequence[Sequence[int]], whole: Sequence[int]) -> bool:
     """Return whether all segments of a reduction have the same bytes, and its codes too.
 
-    Only of elements that are encoded one by one is it known from codes how many they are.
+    Codes tell the number of their elements only if each element is encoded on its own.
     """
     plain = {n for (base, _, _), n in zip(segments, whole) if base != CODED}
     codes = {n for (base, _, _), n in zip(segments, whole) if base == CODED}

@@ -77,14 +77,14 @@ def step(visit: Visit) -> str:
     return visit.page.locator("#count").inner_text()
 
 
-def test_every_frame_of_every_algorithm_is_the_symbolic_play(visit, wanted):
+def test_every_frame_of_every_algorithm_is_the_symbolic_execution(visit, wanted):
     frames = visit.page.evaluate(FRAMES)
     assert len(frames) == len(wanted)
     for key, own in wanted:
-        played = Snapshots(own)
+        executed = Snapshots(own)
         for t, shown in enumerate(frames[str(key)]):
             expected = {f"{rank}|{buffer}|{list(own.blocks).index(block) if own.blocks else 0}": value
-                        for rank, state in enumerate(played.frame(t)) for (buffer, block), value in state.items()}
+                        for rank, state in enumerate(executed.frame(t)) for (buffer, block), value in state.items()}
             assert shown == expected, (str(key), t)
 
 

@@ -15,7 +15,7 @@ from mpicoll.errors import VerifyError
 from mpicoll.plans.plan import ALIGN, CODED, OUT, RECV, REDUCE, REDUCE_SCALE, SCRATCH, SEND, Plan
 from mpicoll.proofs.check_plan import Case, check_tables, in_place_forms, lower_all, run
 from mpicoll.proofs.check_schedule import verify
-from mpicoll.proofs.symbolic import play
+from mpicoll.proofs.symbolic import execute
 from mpicoll.proofs.values import Interval, combine
 from mpicoll.proofs.wellformed import faults, messages  # noqa: F401 - for the tests
 from mpicoll.schedules.claims import Claims
@@ -427,7 +427,7 @@ def receives_again(right: Schedule, rank: int, place: Place) -> bool:
     What arrives is known from the right schedule's trace, what is held from following the rank's strand up to there.
     """
     arrived: dict[tuple[int, int], deque] = defaultdict(deque)
-    for message in play(right).messages:
+    for message in execute(right).messages:
         if message.destination == rank:
             arrived[message.source, message.strand].append(dict(zip(message.blocks, message.values)))
     own = 1 << rank if right.commutative or not right.collective.reduces else Interval(rank, rank + 1)

@@ -1,4 +1,4 @@
-"""The page of `mpicoll explore` has what the symbolic play has, at every step, in one small safe file."""
+"""The page of `mpicoll explore` has the values of the symbolic execution, at every step, in one small safe file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mpicoll.describe.explore.timing import SIZES, Clock, short
 from mpicoll.describe.picture import ranks
 from mpicoll.errors import VerifyError
 from mpicoll.proofs.check_schedule import verify
-from mpicoll.proofs.symbolic import Player
+from mpicoll.proofs.symbolic import SymbolicExecution
 from mpicoll.proofs.values import contributors
 from mpicoll.schedules.grouping import by_blocks
 from mpicoll.schedules.ir import INPUT, Recv, RecvReduce, Send
@@ -37,14 +37,14 @@ from mpicoll.schedules.schedule import Schedule, schedule
 MARKUP = '</script><img src=x onerror="window.hacked=1"><!-- {{ data }} & "quotes"'
 
 
-class Snapshots(Player):
-    """A play that keeps all that a rank's steps change, seen from outside: the state before and after each."""
+class Snapshots(SymbolicExecution):
+    """An execution that records every rank's state before and after each step."""
 
     def __init__(self, schedule):
         super().__init__(schedule)
         self.start = [self.now(rank) for rank in range(schedule.p)]
         self.changes = []
-        self.play()
+        self.execute()
 
     def now(self, rank):
         state = {(buffer, block): ranks(contributors(value))
@@ -89,14 +89,14 @@ def recorded(schedule):
 
 @pytest.mark.parametrize("entry", EVERY)
 @pytest.mark.parametrize("least", [2, 3, 5, 8])
-def test_every_frame_is_the_symbolic_play(entry, least):
+def test_every_frame_is_the_symbolic_execution(entry, least):
     own = Schedule(entry, served(entry, least))
     got, words = recorded(own)
-    played = Snapshots(own)
-    assert "fault" not in got and got["steps"] == played.trace.steps
+    executed = Snapshots(own)
+    assert "fault" not in got and got["steps"] == executed.trace.steps
     assert [write[0] for write in got["writes"]] == sorted(write[0] for write in got["writes"])
     for t in range(got["steps"] + 1):
-        assert frame(got, words, own, t) == played.frame(t), f"step {t}"
+        assert frame(got, words, own, t) == executed.frame(t), f"step {t}"
     ends = {(rank, block) for _, rank, _, block, _, flags in got["writes"] if flags & DONE}
     assert ends >= {(rank, block) for rank, blocks in enumerate(got["ends"]) for block in blocks}
 

@@ -14,7 +14,7 @@ from mpicoll.errors import VerifyError
 from mpicoll.proofs.check_plan import check_scratch
 from mpicoll.proofs.check_schedule import measured_bytes, verify
 from mpicoll.proofs.prove import prove, schedules, selected
-from mpicoll.proofs.symbolic import play
+from mpicoll.proofs.symbolic import execute
 from mpicoll.proofs.values import contributors
 from mpicoll.schedules.combinators import parallel
 from mpicoll.schedules.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send, Strands
@@ -255,20 +255,20 @@ def test_claims_are_of_every_choice_of_parameters():
 
 
 def test_trace():
-    trace = play(schedule("allgather", "ring", 3))
+    trace = execute(schedule("allgather", "ring", 3))
     assert trace.steps == 2
     assert trace.sent == trace.received == [2, 2, 2]
     assert {(m.source, m.destination) for m in trace.messages} == {(0, 2), (1, 0), (2, 1)}
     assert [m.start for m in trace.messages] == [0, 0, 0, 1, 1, 1]
     assert all(m.end == m.start + 1 and not m.reduces for m in trace.messages)
     assert trace.state[1][Loc(VALUE, 2)] == 1 << 2
-    ordered = play(schedule("reduce", "chain", 3, commutative=False))
+    ordered = execute(schedule("reduce", "chain", 3, commutative=False))
     assert contributors(ordered.state[0][Loc(VALUE, 0)]) == [0, 1, 2]
 
 
 def test_time_is_the_longest_chain():
-    """A chain's last message starts when all before it are in, whatever order ranks are played in."""
-    trace = play(schedule("reduce", "chain", 5))
+    """A chain's last message starts when all before it are in, whatever order ranks are executed in."""
+    trace = execute(schedule("reduce", "chain", 5))
     assert {m.source: m.start for m in trace.messages} == {4: 0, 3: 1, 2: 2, 1: 3}
 
 

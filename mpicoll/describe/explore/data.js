@@ -1,6 +1,6 @@
 "use strict";
 // Reads the page's data, and answers what is where after a step. Nothing here knows an algorithm: values come from
-// the symbolic play.
+// the symbolic execution.
 const explore = (window.explore = { failures: [] });
 
 explore.load = async () => {

@@ -1,6 +1,6 @@
 """Record one schedule for the page: its messages, what every step writes, and the fault that a proof reports.
 
-A page replays nothing: it shows the values that the symbolic play left. The state after step t is every write whose
+The page executes nothing: it shows the values of the symbolic execution. The state after step t is every write whose
 step ended at t or before, in this order.
 """
 
@@ -47,7 +47,7 @@ Wrong = tuple[int, str, Block, list[int], list[int], list[int]]
 
 @dataclass
 class Fault:
-    """The point at which a play broke off, or the blocks that are wrong at its end.
+    """The point at which an execution failed, or the blocks that are wrong at its end.
 
     places: (rank, buffer, block, missing contributors, those that would count twice, those that must not be there).
     waits: (rank, peer, whether it sends, blocks) of each message that has no other side.
@@ -61,7 +61,7 @@ class Fault:
 
 
 class Witness(Recorder):
-    """A recorder that keeps where a play broke off."""
+    """A recorder that also keeps the point at which the execution failed."""
 
     def __init__(self, schedule: Schedule) -> None:
         super().__init__(schedule)
@@ -70,9 +70,9 @@ class Witness(Recorder):
         self.ends = [frozenset(schedule.ends(rank)) for rank in range(schedule.p)]
 
     def run(self) -> None:
-        """Play as far as the schedule goes, then check the result; keep what the first failure says."""
+        """Execute the schedule and check its result; record the first failure."""
         try:
-            self.play()
+            self.execute()
             self.has_ended = True
             check(self.schedule, self.trace)
         except VerifyError as error:

@@ -128,7 +128,7 @@ def run_scenario(comm: Any, scenario: Scenario) -> tuple[str, float]:
 
 
 def survive(chosen: list[Scenario]) -> None:
-    """Run scenarios, each on the survivors of the one before; rank 0 of the survivors prints a line of JSON for each."""
+    """Run scenarios, each on the survivors of the one before, whose rank 0 prints a line of JSON for each."""
     from mpi4py import MPI
 
     import mpicoll
@@ -166,7 +166,7 @@ def serves(collective: str, algorithm: str, p: int) -> bool:
 
 
 def launches(wanted: list[Scenario], ranks: int) -> list[list[Scenario]]:
-    """Group scenarios into launches with as many kills as ranks allow; an algorithm must serve the survivors before it."""
+    """Group scenarios into launches with as many kills as ranks allow; each algorithm must serve its survivors."""
     runs: list[list[Scenario]] = []
     left = list(wanted)
     while left:

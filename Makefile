@@ -109,7 +109,7 @@ $(VENV_apps)/.installed: setup.cfg $(wildcard tests/apps/requirements*.txt)
 test-survive: env  ## MPI=openmpi: a rank is killed in every algorithm and form, and the others continue: 7 minutes
 	$(PY) tests/survive.py $(SURVIVE_ARGS)
 
-soak: env  ## random programs of collectives on 1 to 8 ranks for SOAK_MINUTES (60); says what was played, and failed
+soak: env  ## random programs of collectives on 1 to 8 ranks for SOAK_MINUTES (60); prints what ran and what failed
 	$(PY) tests/soak.py --minutes '$(SOAK_MINUTES)' $(SOAK_ARGS)
 
 verify: env  ## prove every algorithm for every number of ranks up to MAX_RANKS

@@ -20,7 +20,7 @@ from .command.spmd import SpmdCommand, world
 @click.option("--seconds", default=10.0, help="Time to spend in all.")
 @click.option("-o", "--output", "path", default="network.json", type=click.Path(path_type=Path), metavar="FILE")
 def calibrate(seconds: float, path: Path) -> None:
-    """Measure messages inside a node and between nodes, folds and copies: start it as the program will be.
+    """Measure messages inside a node and between nodes, reductions and copies: start it as the program will be.
 
     MPICOLL_NETWORK=FILE then makes auto go by the model of this network, and `mpicoll choose --network FILE` shows what
     it chooses there. The file is JSON, to be read and edited.

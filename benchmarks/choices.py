@@ -1,11 +1,12 @@
-"""Compare what `auto` would choose with times that others measured on clusters: regret of fixed rules and of the model.
+"""Compare the choices of `auto` with measurements of others: how much slower they are than the fastest algorithm.
 
     python -m mpicoll.benchmarks.choices FILE            # FILE: rows of algorithms' times, for columns see COLUMNS
-    python -m mpicoll.benchmarks.choices FILE --fit      # and fit a network for each machine, on a fifth of its cells
+    python -m mpicoll.benchmarks.choices FILE --fit      # and fit a network for each machine, on a fifth of its cases
     python -m mpicoll.benchmarks.choices FILE --beside swing,rabenseifner   # the time of the second over the first's
 
-A cell is a run, a collective and a size. Regret is the time of the algorithm chosen by that of the fastest one
-measured; only what was measured can be chosen. Where the rules' choice was not measured, the cell is left out of both.
+A case is a run, a collective and a size. The slowdown is the time of the chosen algorithm over that of the fastest one
+measured. Only measured algorithms can be chosen. A case in which the choice of the rules was not measured is left out
+of the comparison of rules and model.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ UNNAMED = {  # algorithms of rows whose column `mpicoll` is empty, by (collectiv
     ("bcast", "bine_lat_over"): "bine",
     ("reduce", "bine_lat_over"): "bine",
 }
-FITTED = 5  # a network is fitted on one cell in so many
+FITTED = 5  # a network is fitted on one case in so many
 
 
-class Cell(NamedTuple):
-    """The place of some measurements."""
+class Case(NamedTuple):
+    """A machine, run, layout, collective and size for which several algorithms were measured."""
 
     machine: str
     run: str
@@ -54,107 +55,108 @@ class Cell(NamedTuple):
         return by_blocks(self.p, self.ranks_per_node)
 
 
-Cells = dict[Cell, dict[str, float]]  # µs by algorithm
+Cases = dict[Case, dict[str, float]]  # µs by algorithm
+Choose = Callable[[Case, dict[str, float]], str | None]  # of a case and its measurements: an algorithm
 
 
-@click.command(short_help="Regret of what auto would choose on clusters that others measured.")
+@click.command(short_help="Slowdown of the choices of auto against the fastest algorithm measured.")
 @click.argument("file", type=click.File(encoding="utf-8"))
-@click.option("--fit", is_flag=True, help="Fit a network for each machine, print it, and go by it.")
+@click.option("--fit", is_flag=True, help="Fit a network for each machine, print it, and choose by it.")
 @click.option("--beside", metavar="A,B", help="Print the time of B over that of A instead, where both were measured.")
 def main(file: Iterable[str], fit: bool, beside: str | None) -> None:
-    """Print the regret of the fixed rules and of the model on the measurements of FILE."""
-    cells = read(file)
+    """Print how much slower the choices of rules and model are than the fastest algorithm measured in FILE."""
+    cases = read(file)
     if beside is not None:
         first, comma, second = beside.partition(",")
         if not (first and comma and second):
             raise click.BadParameter("it must be two algorithms, such as swing,rabenseifner", param_hint="--beside")
-        _compare(cells, first, second)
+        _compare(cases, first, second)
         return
-    click.echo(f"{'machine':<16}{'by':<10}{'cells':>6}{'mean':>8}{'p90':>8}{'worst':>8}{'within 10 %':>13}")
+    click.echo(f"{'machine':<16}{'by':<10}{'cases':>6}{'mean':>8}{'p90':>8}{'worst':>8}{'within 10 %':>13}")
     every: dict[str, list[float]] = defaultdict(list)
-    for machine in sorted({cell.machine for cell in cells}):
-        own = {cell: times for cell, times in cells.items() if cell.machine == machine}
+    for machine in sorted({case.machine for case in cases}):
+        own = {case: times for case, times in cases.items() if case.machine == machine}
         if not fit and machine not in presets():
             continue
         net = fitted(machine, own) if fit else network(machine)
-        both = [cell for cell in own if by_rules(cell, own[cell]) is not None]
-        for name, cells_of_it, choice in (
+        both = [case for case in own if by_rules(case, own[case]) is not None]
+        for name, chosen_cases, choice in (
             ("rules", both, by_rules),
             ("model", both, by_model(net)),
             ("model", list(own), by_model(net)),
         ):
-            regret = regrets(own, cells_of_it, choice)
-            every[f"{name}{'' if cells_of_it is both else ', all cells'}"] += regret
-            _print(machine, name, regret)
+            ratios = slowdowns(own, chosen_cases, choice)
+            every[f"{name}{'' if chosen_cases is both else ', all cases'}"] += ratios
+            _print(machine, name, ratios)
         if fit:
             click.echo(json.dumps(content(net)))
-    for name, regret in every.items():
-        _print("all", name, regret)
+    for name, ratios in every.items():
+        _print("all", name, ratios)
 
 
-def _compare(cells: Cells, first: str, second: str) -> None:
+def _compare(cases: Cases, first: str, second: str) -> None:
     """Print the second's time over the first's for every machine and collective: geometric mean, least and most."""
     ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for cell, times in cells.items():
+    for case, times in cases.items():
         if first in times and second in times:
-            ratios[cell.machine, cell.collective].append(times[second] / times[first])
+            ratios[case.machine, case.collective].append(times[second] / times[first])
     for (machine, collective), own in sorted(ratios.items()):
         mean = np.exp(np.log(own).mean())
-        click.echo(f"{machine} {collective}: {mean:.2f} ({min(own):.2f} to {max(own):.2f}) in {len(own)} cells")
+        click.echo(f"{machine} {collective}: {mean:.2f} ({min(own):.2f} to {max(own):.2f}) in {len(own)} cases")
 
 
-def read(file: Iterable[str]) -> Cells:
-    """Return the cells of host memory in which several of mpicoll's algorithms were measured."""
-    cells: Cells = defaultdict(dict)
+def read(file: Iterable[str]) -> Cases:
+    """Return the cases in host memory in which several of mpicoll's algorithms were measured."""
+    cases: Cases = defaultdict(dict)
     for row in csv.DictReader(file):
         name = row["mpicoll"] or UNNAMED.get((row["collective"], row.get("algorithm", "")))
         if name and row["gpu"] == "0":
             p, per_node, nbytes = (int(row[column]) for column in ("p", "ranks_per_node", "bytes"))
-            cell = Cell(row["machine"], row["run"], p, per_node, row["collective"], nbytes)
-            cells[cell][name] = float(row["median_us"])
-    return {cell: times for cell, times in cells.items() if len(times) > 1}
+            case = Case(row["machine"], row["run"], p, per_node, row["collective"], nbytes)
+            cases[case][name] = float(row["median_us"])
+    return {case: times for case, times in cases.items() if len(times) > 1}
 
 
-def by_rules(cell: Cell, times: dict[str, float]) -> str | None:
-    """Return what the fixed rules choose, None if that was not measured."""
-    name = choose(cell.collective, cell.nbytes, cell.p, True, Overrides(), "", cell.nodes).algorithm
+def by_rules(case: Case, times: dict[str, float]) -> str | None:
+    """Return the choice of the fixed rules; None if it was not measured."""
+    name = choose(case.collective, case.nbytes, case.p, True, Overrides(), "", case.nodes).algorithm
     name = SAME.get(name, name)
     return name if name in times else None
 
 
-def by_model(net: Network) -> Callable[[Cell, dict[str, float]], str | None]:
-    """Return a function that returns which of the measured algorithms the model calls the fastest."""
-    return lambda cell, times: min(times, key=lambda name: float(predicted(cell, name, net)))
+def by_model(net: Network) -> Choose:
+    """Return a function that chooses the algorithm that is fastest by the model, of those measured."""
+    return lambda case, times: min(times, key=lambda name: float(predicted(case, name, net)))
 
 
-def predicted(cell: Cell, name: str, net: Network) -> float:
-    """Return the µs of an algorithm by the model; infinite where p will not do."""
+def predicted(case: Case, name: str, net: Network) -> float:
+    """Return the µs of an algorithm by the model; infinite if it does not support p."""
     try:
-        steps = profile(cell.collective, name, cell.p, cell.nodes if cell.ranks_per_node > 1 else None)
-        return float(cost(steps, net, np.array([cell.nbytes]))[0])
+        steps = profile(case.collective, name, case.p, case.nodes if case.ranks_per_node > 1 else None)
+        return float(cost(steps, net, np.array([case.nbytes]))[0])
     except PreconditionError:
         return float("inf")
 
 
-def regrets(cells: Cells, some: Iterable[Cell], choice: Callable[[Cell, dict[str, float]], str | None]) -> list[float]:
-    """Return the time of what is chosen by that of the fastest, of some cells."""
-    chosen = [(cells[cell], choice(cell, cells[cell])) for cell in some]
+def slowdowns(cases: Cases, some: Iterable[Case], choice: Choose) -> list[float]:
+    """Return the time of the chosen algorithm over that of the fastest one, for each of some cases."""
+    chosen = [(cases[case], choice(case, cases[case])) for case in some]
     return [times[name] / min(times.values()) for times, name in chosen if name is not None]
 
 
-def fitted(machine: str, cells: Cells) -> Network:
-    """Return the network whose model comes nearest to a part of the cells, which their names draw."""
+def fitted(machine: str, cases: Cases) -> Network:
+    """Fit a network to a fifth of the cases, which a checksum of their names selects."""
     from scipy.optimize import least_squares
 
-    some = [cell for cell in cells if zlib.crc32(repr(cell[1:]).encode()) % FITTED == 0]
-    times = [(cell, name, us) for cell in some for name, us in cells[cell].items()]
+    some = [case for case in cases if zlib.crc32(repr(case[1:]).encode()) % FITTED == 0]
+    times = [(case, name, us) for case in some for name, us in cases[case].items()]
 
     def errors(numbers: np.ndarray) -> list[float]:
         net, start = _network(machine, np.exp(numbers[:-1])), np.exp(numbers[-1])
-        return [float(np.log((predicted(cell, name, net) + start) / us)) for cell, name, us in times]
+        return [float(np.log((predicted(case, name, net) + start) / us)) for case, name, us in times]
 
     first = np.log([3.0, 5.0, 0.5, 3e3, 1e4, 0.5, 3.0, 0.3, 3e3, 8e3, 5e3, 5e3, 1.0])
-    prior = 0.05  # how much a number may cost that the measurements do not tell
+    prior = 0.05  # the weight that holds numbers which no measurement determines near their start
     best = least_squares(
         lambda x: [*errors(x), *(prior * (x - first))], first, loss="soft_l1", f_scale=0.3, max_nfev=40
     )
@@ -165,8 +167,8 @@ def _network(name: str, numbers: Sequence[float] | np.ndarray) -> Network:
     return Network(name, Level(*numbers[5:10]), Level(*numbers[:5]), 16384.0, *numbers[10:12])
 
 
-def _print(machine: str, name: str, regret: Sequence[float]) -> None:
-    values = np.array(regret)
+def _print(machine: str, name: str, ratios: Sequence[float]) -> None:
+    values = np.array(ratios)
     mean, p90 = float(np.exp(np.log(values).mean())), float(np.quantile(values, 0.9))
     within = float((values <= 1.1).mean())
     click.echo(f"{machine:<16}{name:<10}{len(values):>6}{mean:>8.2f}{p90:>8.2f}{values.max():>8.1f}{within:>12.0%}")

@@ -2,7 +2,7 @@
 
     python -m mpicoll.benchmarks.kernels --sizes 16K,1M,64M --op sum,max --dtype float32,float64 --operands 2,4
 
-A kernel runs in place, as the engines fold what arrives: dst[i] = dst[i] op b[i] op c[i] …; NumPy does the same with
+A kernel runs in place, as the engines reduce what arrives: dst[i] = dst[i] op b[i] op c[i] …; NumPy does the same with
 `out`, operand by operand. GB/s count what must be read and written, so one vector more than there are operands, and two
 for a copy (`np.copyto`), as STREAM counts them. All three of a size are timed in rounds, in an order drawn anew, and
 compared by round.
@@ -25,7 +25,7 @@ from mpicoll.engines.kernel_args import EVERYWHERE, KernelArgs
 from mpicoll.engines.local_ops import Tables, finish_step
 from mpicoll.kernels import lowp, reduce
 from mpicoll.kernels.rules import low
-from mpicoll.plans.plan import FOLD, OUT
+from mpicoll.plans.plan import OUT, REDUCE
 
 from .cases.contents import DTYPES, OPERATORS, contributed, dtype_of
 from .command.checks import listed, positive
@@ -57,7 +57,7 @@ class Speed:
 @click.option("--op", "ops", default="sum", help=f"Of {', '.join(OPERATORS)}.")
 @click.option("--dtype", "dtypes", default=",".join(DTYPES), help="NumPy's names; pairs that MPI lacks are left out.")
 @click.option("--sizes", default="16K,1M,64M", help="Bytes of a vector: sizes and ranges FIRST:LAST[:FACTOR].")
-@click.option("--operands", default="2", help="How many vectors are folded into one.")
+@click.option("--operands", default="2", help="How many vectors are reduced into one.")
 @click.option("--seconds", default=20.0, help="Time to spend in all, apart from compiling.")
 @click.option("--json", "path", type=click.Path(path_type=Path), metavar="FILE", help="Write JSON lines.")
 def kernels(ops: str, dtypes: str, sizes: str, operands: str, seconds: float, path: Path | None) -> None:
@@ -109,7 +109,7 @@ def timed(op: str, dtype: str, nbytes: int, operands: int, seconds: float) -> Sp
             ufunc(theirs, other, out=theirs, casting="unsafe")
 
     with np.errstate(all="ignore"):
-        works = _fold(_work(op.upper(), kind), ours, others), numpy, lambda: np.copyto(target, values[1])
+        works = _reduction(_work(op.upper(), kind), ours, others), numpy, lambda: np.copyto(target, values[1])
         by_kernel, by_numpy, by_copy = interleaved(works, seconds)
     size = n * kind.itemsize
     touched = (operands + 1) * size
@@ -126,24 +126,24 @@ def timed(op: str, dtype: str, nbytes: int, operands: int, seconds: float) -> Sp
 
 
 def _work(op: str, dtype: np.dtype) -> KernelArgs:
-    """Return what folds elements of a dtype, in float32 where they have less than 32 bits."""
-    folds = KernelArgs(reduce.address(op, dtype))
+    """Return the kernels that reduce elements of a dtype, in float32 if they have fewer than 32 bits."""
+    args = KernelArgs(reduce.address(op, dtype))
     if low(dtype) is None:
-        return folds
+        return args
     wide = reduce.address(op, np.dtype(np.float32))
     between = {"widen": lowp.widen_address(dtype), "narrow": lowp.narrow_address(dtype)}
-    return folds._replace(wide=wide, **between, narrow_places=EVERYWHERE)
+    return args._replace(wide=wide, **between, narrow_places=EVERYWHERE)
 
 
-def _fold(work: KernelArgs, into: np.ndarray, others: list[np.ndarray]) -> Callable[[], Any]:
+def _reduction(work: KernelArgs, into: np.ndarray, others: list[np.ndarray]) -> Callable[[], Any]:
     """Return what engines do with vectors that have arrived: a row of a plan.
 
-    For one it is the kernel alone: Python's way to the row takes longer than the fold of a small vector.
+    For one it is the kernel alone: Python's way to the row takes longer than the reduction of a small vector.
     """
     if len(others) == 1:
         at, other, n = into.ctypes.data, others[0].ctypes.data, len(into)
         return lambda: reduce.call(work.kernel, at, at, other, n)
-    rows = np.array([[FOLD, 0, 0, len(others) + 2, -1, 0]])
+    rows = np.array([[REDUCE, 0, 0, len(others) + 2, -1, 0]])
     base = into.ctypes.data
     places = [0, 0, *(other.ctypes.data - base for other in others)]
     segments = np.array([[OUT, at, into.nbytes, 0] for at in places])

@@ -1,4 +1,4 @@
-"""`mpicoll simulate`: play algorithms on a network, message by message, beside the closed form that auto goes by."""
+"""`mpicoll simulate`: simulate algorithms on a network message by message, beside the closed form that `auto` uses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..cli.group import alone, asking, console
 from ..cli.names import canonical
 from ..cost.model import WHOLE
 from ..cost.network import network
-from ..cost.play import Play
+from ..cost.simulation import Simulation
 from ..schedules.collectives import base_collective
 from ..schedules.grouping import by_blocks
 from ..schedules.schedule import schedule
@@ -22,7 +22,7 @@ from ..selection.rules import UNKNOWN_TO_ALL
 from .command.checks import ALL, listed
 
 
-@click.command(short_help="Play algorithms on a network, message by message, without MPI.")
+@click.command(short_help="Simulate algorithms on a network, without MPI.")
 @click.argument("collective")
 @click.option("--algorithms", default=ALL, show_default=True, help="A list of names; all: what auto chooses from.")
 @click.option("-p", "--ranks", "p", type=click.IntRange(1, 1 << 20), required=True, help="Number of ranks.")
@@ -36,9 +36,9 @@ def simulate(
     collective: str, algorithms: str, p: int, ranks_per_node: int, sizes: str, name: str, chunk: str | None,
     window: int, as_json: bool,
 ) -> None:  # fmt: skip
-    """Play every message of COLLECTIVE on a network, and show when the last rank ends, in microseconds.
+    """Simulate every message of COLLECTIVE on a network, and show when the last rank ends, in microseconds.
 
-    Beside it stands what the closed form says, by which `auto` chooses where MPICOLL_NETWORK names the network.
+    The table also has the time of the closed form, by which `auto` chooses if MPICOLL_NETWORK names the network.
     """
     alone()
     nodes = by_blocks(p, ranks_per_node)
@@ -52,10 +52,10 @@ def simulate(
             algorithm = schedule(base, spec, p, nodes=nodes)
             model = model_us(net, base, spec, p, True, nodes, numbers, bytes_of_chunk or WHOLE, window)
             for nbytes, us in zip(numbers, model.tolist(), strict=True):
-                played = Play(algorithm, net, nbytes, nodes, bytes_of_chunk, window).us
+                simulated = Simulation(algorithm, net, nbytes, nodes, bytes_of_chunk, window).us
                 rows.append({
                     "collective": collective, "algorithm": spec, "bytes": nbytes, "p": p,
-                    "played_us": round(played, 2), "model_us": round(us, 2),
+                    "played_us": round(simulated, 2), "model_us": round(us, 2),
                 })  # fmt: skip
     if as_json:
         click.echo(json.dumps(rows, indent=2))
@@ -66,7 +66,7 @@ def simulate(
 def _table(title: str, rows: list[dict[str, Any]]) -> Any:
     from rich.table import Table
 
-    table = Table("bytes", "algorithm", "played, µs", "closed form, µs", title=title, box=None, title_justify="left")
+    table = Table("bytes", "algorithm", "simulated, µs", "closed form, µs", title=title, box=None, title_justify="left")
     for row in sorted(rows, key=lambda row: (row["bytes"], row["played_us"])):
         table.add_row(format_size(row["bytes"]), row["algorithm"], f"{row['played_us']:g}", f"{row['model_us']:g}")
     return table

@@ -181,10 +181,13 @@ MUTATIONS = [
     Mutation("mpicoll/dispatch/learning.py", "    if in_doubt:", "    if False:", "mpi/test_learning.py"),
     Mutation("mpicoll/comm/comm.py", "learning.lesson(channel, call) or channel.compares", "channel.compares",
              "mpi/test_learning.py"),
-    Mutation("mpicoll/cost/play.py", "max(self._free[out], begun) + transfer", "begun + transfer", "unit/test_play.py"),
-    Mutation("mpicoll/cost/play.py", "number + self.window < self.lanes", "number < 0", "unit/test_play.py"),
-    Mutation("mpicoll/cost/play.py", "max(message.begun.values()) if long", "0.0 if long", "unit/test_play.py"),
-    Mutation("mpicoll/cost/profile.py", "steps, not one_way", "steps, False", "unit/test_play.py"),
+    Mutation("mpicoll/cost/simulation.py", "max(self._free[out], begun) + transfer", "begun + transfer",
+             "unit/test_simulation.py"),
+    Mutation("mpicoll/cost/simulation.py", "number + self.window < self.lanes", "number < 0",
+             "unit/test_simulation.py"),
+    Mutation("mpicoll/cost/simulation.py", "max(message.begun.values()) if long", "0.0 if long",
+             "unit/test_simulation.py"),
+    Mutation("mpicoll/cost/profile.py", "steps, not one_way", "steps, False", "unit/test_simulation.py"),
     # selection
     Mutation(
         "mpicoll/selection/select.py",
@@ -233,8 +236,8 @@ MUTATIONS = [
     Mutation("mpicoll/engines/mpi4py.py", "lane.lane + plan.window", "lane.lane + 1", "mpi/test_collectives.py"),
     Mutation(
         "mpicoll/engines/local_ops.py",
-        "            into = left  # the destination",
-        "            into = to  # the destination",
+        "            into = left  # a later operand",
+        "            into = to  # a later operand",
         "unit/test_local.py",
     ),
     # buffers
@@ -609,7 +612,8 @@ MUTATIONS = [
         "mpi/test_sparse.py",
     ),
     Mutation("mpicoll/runtime/inbox.py", "self.comm.Issend", "self.comm.Isend", "mpi/test_sparse.py"),
-    Mutation("mpicoll/cost/play.py", "SENDS, left - transfer, left", "SENDS, left, left", "unit/test_play.py"),
+    Mutation("mpicoll/cost/simulation.py", "SENDS, left - transfer, left", "SENDS, left, left",
+             "unit/test_simulation.py"),
     # algorithms, and what they are proved on; the proofs hold every schedule against what it should do
     Mutation("mpicoll/algorithms/circulant.py", "limit = met", "limit = 2 * p", "unit/test_circulant.py"),
     Mutation("mpicoll/schedules/grids.py", "(i + j * p) % len", "i % len", "unit/test_parameters.py"),
@@ -650,8 +654,8 @@ MUTATIONS = [
     # pages
     Mutation(
         "mpicoll/describe/explore/record.py",
-        "yield got.end, got.rank, loc, value, loc in got.folded",
-        "yield got.end + 1, got.rank, loc, value, loc in got.folded",
+        "yield got.end, got.rank, loc, value, loc in got.reduced",
+        "yield got.end + 1, got.rank, loc, value, loc in got.reduced",
         "unit/test_explore.py",
     ),
     Mutation(

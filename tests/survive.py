@@ -45,7 +45,7 @@ WAITALL = "waitall"     # of two nonblocking calls, by MPI
 MOMENTS = ("before", "in", "computing")     # the victim dies: before the call; in its calls; while the others compute
 
 
-class Cell(NamedTuple):
+class Scenario(NamedTuple):
     """One call in which ranks are killed; victims are shares of the ranks that are left, moment one of MOMENTS."""
 
     collective: str
@@ -60,13 +60,13 @@ class Cell(NamedTuple):
         return sorted({int(share * size) for share in self.victims})
 
 
-def cells(only: list[str], forms: list[str], seed: int) -> list[Cell]:
+def scenarios(only: list[str], forms: list[str], seed: int) -> list[Scenario]:
     """Every algorithm in every form, in an order that mixes collectives."""
     draw = random.Random(seed)
     names = [(collective, name) for collective, algorithms in list_algorithms().items()
              if base_collective(collective) == collective and (not only or collective in only)
              for name in ("native", *algorithms)]
-    made = [Cell(*name, form, draw.choice(MOMENTS), [draw.random() for _ in range(draw.choice((1, 1, 2)))],
+    made = [Scenario(*name, form, draw.choice(MOMENTS), [draw.random() for _ in range(draw.choice((1, 1, 2)))],
                  draw.uniform(0, 0.01)) for form in forms for name in names]
     draw.shuffle(made)
     return made
@@ -75,51 +75,51 @@ def cells(only: list[str], forms: list[str], seed: int) -> list[Cell]:
 # -- on every rank ------------------------------------------------------------------------------------------------
 
 
-def calls(comm: Any, cell: Cell) -> tuple[Callable[[], Any], Case]:
+def calls(comm: Any, scenario: Scenario) -> tuple[Callable[[], Any], Case]:
     """Return a function that makes the call once and waits for it, and the case that knows its right result."""
     from mpi4py import MPI
 
-    form = NONBLOCKING if cell.form == WAITALL else cell.form
-    shape = Shape(cell.collective, "float32", form=form)
-    both = [Case(shape, NBYTES, comm.rank, comm.size) for _ in range(2 if cell.form == WAITALL else 1)]
-    operations = [FORMS[form].bound(comm, cell.collective, case.arguments(MPI))[0] for case in both]
-    if cell.form == WAITALL:
+    form = NONBLOCKING if scenario.form == WAITALL else scenario.form
+    shape = Shape(scenario.collective, "float32", form=form)
+    both = [Case(shape, NBYTES, comm.rank, comm.size) for _ in range(2 if scenario.form == WAITALL else 1)]
+    operations = [FORMS[form].bound(comm, scenario.collective, case.arguments(MPI))[0] for case in both]
+    if scenario.form == WAITALL:
         return lambda: MPI.Request.Waitall([operation.start() for operation in operations]), both[0]
     return operations[0].call, both[0]
 
 
-def check(case: Case, cell: Cell, comm: Any) -> None:
+def check(case: Case, scenario: Scenario, comm: Any) -> None:
     """Check the last result, where the algorithm sends all digits."""
-    assert case.is_right() or is_lossy(cell.collective, cell.algorithm, comm.size), (cell, comm.rank)
+    assert case.is_right() or is_lossy(scenario.collective, scenario.algorithm, comm.size), (scenario, comm.rank)
 
 
-def play(comm: Any, cell: Cell) -> tuple[str, float]:
+def run_scenario(comm: Any, scenario: Scenario) -> tuple[str, float]:
     """Kill ranks in such calls; return what is wrong on this rank, and the seconds until its error."""
     from mpi4py import MPI
 
     from mpicoll.errors import ProcFailedError
 
-    victims = cell.killed(comm.size)
-    with comm.using(**{cell.collective: cell.algorithm}):
-        call, case = calls(comm, cell)
+    victims = scenario.killed(comm.size)
+    with comm.using(**{scenario.collective: scenario.algorithm}):
+        call, case = calls(comm, scenario)
         for _ in range(3):
             call()
-        check(case, cell, comm)
+        check(case, scenario, comm)
         MPI.Intracomm.Barrier(comm)
         if comm.rank in victims:
-            if cell.moment == "in":
-                threading.Timer(cell.delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
+            if scenario.moment == "in":
+                threading.Timer(scenario.delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
             else:
                 os.kill(os.getpid(), signal.SIGKILL)
         began = time.monotonic()
-        if cell.moment == "computing":
+        if scenario.moment == "computing":
             time.sleep(0.05)
         while time.monotonic() < began + 10:
             try:
                 call()
             except MPI.Exception as error:
-                took = time.monotonic() - began - cell.delay * (cell.moment == "in")
-                by_mpi = cell.form == WAITALL or (cell.algorithm == "native" and cell.form != "blocking")
+                took = time.monotonic() - began - scenario.delay * (scenario.moment == "in")
+                by_mpi = scenario.form == WAITALL or (scenario.algorithm == "native" and scenario.form != "blocking")
                 named = isinstance(error, ProcFailedError) and {*error.ranks} <= {*victims} and bool(error.ranks)
                 if not (named or (by_mpi and error.Get_error_class() in (MPI.ERR_PROC_FAILED, MPI.ERR_IN_STATUS))):
                     return f"{type(error).__name__}: {error}", took
@@ -127,31 +127,31 @@ def play(comm: Any, cell: Cell) -> tuple[str, float]:
         return "raised nothing in 10 s", 10.0
 
 
-def survive(chosen: list[Cell]) -> None:
-    """Play cells, each on what the one before has left; rank 0 of what is left prints a line of JSON for each."""
+def survive(chosen: list[Scenario]) -> None:
+    """Run scenarios, each on the survivors of the one before, whose rank 0 prints a line of JSON for each."""
     from mpi4py import MPI
 
     import mpicoll
 
     MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
     comm = mpicoll.Comm(MPI.COMM_WORLD)
-    for cell in chosen:
+    for scenario in chosen:
         size = comm.size
-        wrong, took = play(comm, cell)
+        wrong, took = run_scenario(comm, scenario)
         began = time.monotonic()
         comm = comm.Shrink()
-        if not (type(comm) is mpicoll.Comm and comm.size == size - len(cell.killed(size))):
+        if not (type(comm) is mpicoll.Comm and comm.size == size - len(scenario.killed(size))):
             wrong = wrong or f"{type(comm).__name__} of {comm.size} ranks after {size}"
-        algorithm = cell.algorithm if serves(cell.collective, cell.algorithm, comm.size) else "auto"
-        with comm.using(**{cell.collective: algorithm}):
-            call, case = calls(comm, cell._replace(form="blocking"))
+        algorithm = scenario.algorithm if serves(scenario.collective, scenario.algorithm, comm.size) else "auto"
+        with comm.using(**{scenario.collective: algorithm}):
+            call, case = calls(comm, scenario._replace(form="blocking"))
             call()
-            check(case, cell, comm)
+            check(case, scenario, comm)
         every = comm.allgather((wrong, took, took + time.monotonic() - began))
         if comm.rank == 0:
             told = [f"rank {rank}: {words}" for rank, (words, _, _) in enumerate(every) if words]
             raised, recovered = (max(row[column] for row in every) for column in (1, 2))
-            print(json.dumps([cell, size, told, raised, recovered]), flush=True)
+            print(json.dumps([scenario, size, told, raised, recovered]), flush=True)
     atexit._run_exitfuncs()
     os.write(1, f"end of {comm.rank}\n".encode())
     os._exit(0)     # Open MPI's MPI_Finalize waits for ever in one of four such runs, with mpi4py alone too
@@ -165,15 +165,15 @@ def serves(collective: str, algorithm: str, p: int) -> bool:
 # -- launches -----------------------------------------------------------------------------------------------------
 
 
-def launches(wanted: list[Cell], ranks: int) -> list[list[Cell]]:
-    """Cells in runs of so many as ranks can be killed; each where its algorithm serves what is left."""
-    runs: list[list[Cell]] = []
+def launches(wanted: list[Scenario], ranks: int) -> list[list[Scenario]]:
+    """Group scenarios into launches with as many kills as ranks allow; each algorithm must serve its survivors."""
+    runs: list[list[Scenario]] = []
     left = list(wanted)
     while left:
-        run: list[Cell] = []
+        run: list[Scenario] = []
         p = ranks
         while p > LEAST + 1:
-            fits = next((cell for cell in left if serves(cell.collective, cell.algorithm, p)), None)
+            fits = next((scenario for scenario in left if serves(scenario.collective, scenario.algorithm, p)), None)
             if fits is None:
                 break
             left.remove(fits)
@@ -185,23 +185,23 @@ def launches(wanted: list[Cell], ranks: int) -> list[list[Cell]]:
     return runs
 
 
-def launch(run: list[Cell], ranks: int) -> tuple[list[str], list[tuple[float, float]]]:
-    """Play a run in a launch of its own; return what is wrong, and the times of the cells that passed."""
+def launch(run: list[Scenario], ranks: int) -> tuple[list[str], list[tuple[float, float]]]:
+    """Run scenarios in a launch of their own; return the failures, and the times of the scenarios that passed."""
     import launcher
 
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file, tempfile.TemporaryFile() as output:
         json.dump(run, file)
         file.flush()
-        mpiexec, *rest = launcher.command(ranks, [sys.executable, str(HERE), "--play", file.name])
+        mpiexec, *rest = launcher.command(ranks, [sys.executable, str(HERE), "--scenarios", file.name])
         status = launcher.run_group([mpiexec, "--with-ft", "ulfm", *rest], LIMIT, output)
         output.seek(0)
         lines = output.read().decode(errors="replace").splitlines()
     known = [json.loads(line) for line in lines if line.startswith("[[")]
     passed = [(raised, recovered) for _, _, told, raised, recovered in known if not told]
-    wrong = [f"{' '.join(cell[:4])} on {size}: {'; '.join(told)}" for cell, size, told, _, _ in known if told]
+    wrong = [f"{' '.join(scenario[:4])} on {size}: {'; '.join(told)}" for scenario, size, told, _, _ in known if told]
     ends, left = sum(line.startswith("end of ") for line in lines), ranks
-    for cell in run:
-        left -= len(cell.killed(left))
+    for scenario in run:
+        left -= len(scenario.killed(left))
     if len(known) < len(run):
         wrong.append(f"{' '.join(run[len(known)][:4])}: no result, status {status}: {' | '.join(lines[-12:])}")
     elif ends != left or any("Traceback" in line or "mpicoll:" in line for line in lines):
@@ -217,14 +217,14 @@ def main() -> int:
     add("--ranks", type=int, default=RANKS, help="ranks of a launch (default: %(default)s)")
     add("--most", type=int, help="so many launches at most")
     add("--seed", type=int, default=0)
-    add("--play", help=argparse.SUPPRESS)
+    add("--scenarios", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.play:
-        survive([Cell(*cell) for cell in json.loads(Path(given.play).read_text())])
+    if given.scenarios:
+        survive([Scenario(*scenario) for scenario in json.loads(Path(given.scenarios).read_text())])
         return 0
     failed: list[str] = []
     passed: list[tuple[float, float]] = []
-    runs = launches(cells(given.only, given.forms, given.seed), given.ranks)[:given.most]
+    runs = launches(scenarios(given.only, given.forms, given.seed), given.ranks)[:given.most]
     for number, run in enumerate(runs, 1):
         wrong, right = launch(run, given.ranks)
         passed, failed = passed + right, failed + wrong

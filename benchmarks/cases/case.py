@@ -11,7 +11,7 @@ from mpicoll.kernels.rules import low
 from mpicoll.schedules.blocks import offsets
 from mpicoll.schedules.collectives import at_namesake, at_root
 
-from .contents import contributed, dtype_of, folded, moved, wrong
+from .contents import contributed, dtype_of, moved, reduced, wrong
 from .forms import FORMS, Operation
 from .patterns import Shape, Side
 
@@ -84,7 +84,7 @@ class Case:
         if not self.meaning.reduces:
             return self._moved(self.receives)
         ranks = range(*self.meaning.covers(self.p, self.rank))
-        everything = np.resize(folded(ranks, self.p, self.shape.op, self.dtype), sum(self.lengths))
+        everything = np.resize(reduced(ranks, self.p, self.shape.op, self.dtype), sum(self.lengths))
         (block,) = self.receives.blocks
         first = offsets(self.lengths)[block]
         return everything[first : first + self.lengths[block]]

@@ -20,7 +20,7 @@ DTYPES = {
     "bool": "logical",
     **dict.fromkeys(("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"), "floating"),
 }
-# What an operator folds with here, and the kinds of dtype it takes in MPI.
+# The NumPy function of each operator, and the kinds of dtype it takes in MPI.
 _NUMBERS, _ORDERED = ("integer", "floating", "complex"), ("integer", "floating")
 OPERATORS: dict[str, tuple[np.ufunc, tuple[str, ...]]] = {
     "sum": (np.add, _NUMBERS),
@@ -73,7 +73,7 @@ def contributed(rank: int, p: int, op: str, dtype: np.dtype) -> np.ndarray:
     return (1 + (5 * i + 3 * rank) % (3 if dtype.itemsize == 1 or low(dtype) else 17)).astype(dtype)
 
 
-def folded(ranks: Iterable[int], p: int, op: str, dtype: np.dtype) -> np.ndarray:
+def reduced(ranks: Iterable[int], p: int, op: str, dtype: np.dtype) -> np.ndarray:
     """Return one period of the contributions of some of p ranks, at least one, reduced."""
     ufunc = OPERATORS[op][0]
     first, *others = (contributed(rank, p, op, dtype) for rank in ranks)

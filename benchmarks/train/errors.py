@@ -4,7 +4,7 @@
 
 Each rank contributes a vector: normal numbers, or the gradient of its own part of a batch of digits after some steps of
 training. What an allreduce on codes gives is computed as its schedule has it: contributions are encoded once, but for a
-block's owner, folded in float32, and the sum is encoded once more. Errors and bounds are parts of the sum's largest
+block's owner, reduced in float32, and the sum is encoded once more. Errors and bounds are parts of the sum's largest
 element.
 """
 

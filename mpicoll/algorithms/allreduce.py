@@ -17,7 +17,7 @@ from .reduce import common_blocks
 
 @algorithm("allreduce", ordered=True)
 def naive(p: int, rank: int) -> Steps:
-    """Everybody sends its whole vector to everybody, and folds all it gets in rank order.
+    """Every rank sends its whole vector to every other, and reduces all vectors in rank order.
 
     Steps: p > 1
     Bytes per rank: n * (p - 1)
@@ -36,7 +36,7 @@ def naive(p: int, rank: int) -> Steps:
 
 @algorithm("allreduce", blocks=lambda p: p, divides_at_owner=True)
 def ring(p: int, rank: int) -> Strands:
-    """Each block goes round the ring twice: folded by every rank, then handed to every rank.
+    """Each block goes round the ring twice: every rank reduces into it, then every rank receives the result.
 
     Steps: 2 * (p - 1)
     Bytes per rank: 2 * n * (p - 1) / p

@@ -34,7 +34,7 @@ def runs(p: int, first: int, count: int) -> list[tuple[int, ...]]:
 
 @algorithm("reduce_scatter", name="circulant")
 def reduce_scatter(p: int, rank: int) -> Steps:
-    """Half of the blocks go half the ranks further on and are folded there, then half of what is left, for any p.
+    """Half of the blocks go half the ranks further on and are reduced there, then half of the rest, for any p.
 
     Steps: lg(p)
     Bytes per rank: n * (p - 1) / p
@@ -165,7 +165,7 @@ def arrivals(p: int, rank: int, segments: int) -> dict[int, int]:
     grid=PROVED,
 )
 def reduce(p: int, rank: int, *, segments: Fanout = 8) -> Steps:
-    """Every rank sends a segment on and folds another in every round: bcast's circulant reversed in time.
+    """In every round a rank sends a segment on and reduces another: bcast's circulant reversed in time.
 
     Steps: at most segments - 1 + lg(p) if p > 1 else 0
     Bytes per rank: at most n * lg(p)
@@ -181,9 +181,9 @@ def reduce(p: int, rank: int, *, segments: Fanout = 8) -> Steps:
         to, back = (rank - ascending[turn]) % p, (rank + ascending[turn]) % p
         mine, theirs = arrivals(p, rank, segments).get(i), arrivals(p, back, segments).get(i)
         sends = [] if mine is None else [Send(to, (mine,))]
-        folds = [] if theirs is None else [RecvReduce(back, (theirs,), "left")]
-        if sends or folds:
-            yield *sends, *folds
+        receives = [] if theirs is None else [RecvReduce(back, (theirs,), "left")]
+        if sends or receives:
+            yield *sends, *receives
 
 
 @algorithm(

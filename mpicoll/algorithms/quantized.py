@@ -1,6 +1,6 @@
 """Collectives that move codes of float32 in the place of them: fewer bytes, a bounded error, the same bits everywhere.
 
-`codec` and its `group` are those of mpicoll.compression. A contribution is encoded once; a reduction folds what comes
+`codec` and its `group` are those of mpicoll.compression. A contribution is encoded once; a reduction reduces what comes
 out in float32 and encodes the result once more. To encode a sum at every hop would add an error at every hop; no
 algorithm here does.
 """
@@ -14,7 +14,7 @@ from . import allgather as gathering
 from . import bcast as broadcasting
 
 
-def _fold_codes(p: int, rank: int) -> Steps:
+def _reduce_codes(p: int, rank: int) -> Steps:
     """Pairwise reduce-scatter of codes, each encoded while the one before is on its way."""
     if p > 1:
         yield Copy(Loc(CODES, (rank + 1) % p), Loc(VALUE, (rank + 1) % p))
@@ -26,7 +26,7 @@ def _fold_codes(p: int, rank: int) -> Steps:
 
 @algorithm("reduce_scatter", grid=[over((3,), codec=("int4",)), over((2, 3, 5), feedback=("yes",))])
 def quantized(p: int, rank: int, *, codec: Codec = "int8", group: GroupSize = OWN, feedback: YesOrNo = "no") -> Strands:
-    """Send each rank codes of its block; fold in float32 what comes out of those that arrive.
+    """Send each rank codes of its block; decode the codes received, and reduce them in float32.
 
     With feedback the rank's own block is encoded too, and the send buffer is left as what codes of the blocks lack.
 
@@ -42,7 +42,7 @@ def quantized(p: int, rank: int, *, codec: Codec = "int8", group: GroupSize = OW
     """
     value, codes = Loc(VALUE, rank), Loc(CODES, rank)
     own = [Copy(codes, value), Copy(Loc(REST, rank), value), Copy(value, codes)] if feedback == "yes" and p > 1 else []
-    return then(own, _fold_codes(p, rank))
+    return then(own, _reduce_codes(p, rank))
 
 
 @algorithm(
@@ -75,7 +75,7 @@ def allreduce(p: int, rank: int, *, codec: Codec = "int8", group: GroupSize = OW
         return Strands(((),))
     value, codes = Loc(VALUE, rank), Loc(RESULTS, rank)
     rest = [Copy(Loc(REST, rank), value)] if feedback == "yes" else []
-    return then(_fold_codes(p, rank), [Copy(codes, value), *rest, Copy(value, codes)], coded(gathering.ring(p, rank)))
+    return then(_reduce_codes(p, rank), [Copy(codes, value), *rest, Copy(value, codes)], coded(gathering.ring(p, rank)))
 
 
 @algorithm("allgather", name="quantized", grid=[over((3,), codec=("int4",))])

@@ -17,7 +17,7 @@ from . import gather, reduce_scatter
 
 @algorithm("reduce", ordered=True)
 def linear(p: int, rank: int) -> Steps:
-    """Everybody sends to the root, which takes all at once and folds in rank order.
+    """Every rank sends to the root, which receives all at once and reduces in rank order.
 
     Steps: p > 1
     Bytes per rank: n * (p - 1)
@@ -36,7 +36,7 @@ def linear(p: int, rank: int) -> Steps:
 
 @algorithm("reduce", ordered=True)
 def binomial(p: int, rank: int) -> Strands:
-    """Ranks fold their neighbours' halves of a binomial tree, the nearest first.
+    """A rank reduces the subtrees of a binomial tree, the nearest first, and sends the sum to its parent.
 
     Steps: lg(p)
     Bytes per rank: n * lg(p)
@@ -52,7 +52,7 @@ def binomial(p: int, rank: int) -> Strands:
 
 @algorithm("reduce", ordered=True, grid=[over(range(1, 17), k=(2, 3, 5, 8)), over((31, 64), k=(3, 4, 7))])
 def knomial(p: int, rank: int, *, k: Radix = 4) -> Steps:
-    """Ranks fold k - 1 others at once, those 1, k, k² … apart: a binomial tree of radix k.
+    """A rank reduces the vectors of k - 1 others at once, 1, k, k² … apart: a binomial tree of radix k.
 
     Steps: lg(p, k)
     Bytes per rank: n * sum(min(k - 1, (p - 1) // k**i) for i in range(lg(p, k)))
@@ -75,7 +75,7 @@ def knomial(p: int, rank: int, *, k: Radix = 4) -> Steps:
 
 @algorithm("reduce", ordered=True, grid=[over(range(1, 17), k=(2, 3, 5)), over((31, 64), k=(2, 7))])
 def chain(p: int, rank: int, *, k: Fanout = 1) -> Steps:
-    """The vector comes down k lines of ranks to the root, each folding in its own; pipelined by chunks.
+    """The vector passes down k lines of ranks to the root, each reduces its own into it; pipelined by chunks.
 
     Steps: -(-(p - 1) // k)
     Bytes per rank: n * min(k, p - 1)
@@ -96,7 +96,7 @@ def chain(p: int, rank: int, *, k: Fanout = 1) -> Steps:
 
 @algorithm("reduce")
 def binary_tree(p: int, rank: int) -> Steps:
-    """Every rank folds its two children in the complete binary tree and passes the sum up; pipelined by chunks.
+    """A rank reduces its two children's vectors in the complete binary tree and sends the sum up; pipelined by chunks.
 
     Steps: lg(q)
     Bytes per rank: n * min(p - 1, 2)

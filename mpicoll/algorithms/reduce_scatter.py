@@ -12,7 +12,7 @@ from ..schedules.registry import algorithm, every
 
 @algorithm("reduce_scatter")
 def ring(p: int, rank: int) -> Steps:
-    """Each block goes round the ring once, every rank folding in its share, and ends at its owner.
+    """Each block goes round the ring once, every rank reduces its share into it, and it ends at its owner.
 
     Steps: p - 1
     Bytes per rank: n * (p - 1) / p
@@ -29,7 +29,7 @@ def ring(p: int, rank: int) -> Steps:
 
 @algorithm("reduce_scatter")
 def pairwise(p: int, rank: int) -> Steps:
-    """In step i send its block to the rank i further on and fold one's own from the rank i back.
+    """In step i send rank + i its block, and receive and reduce the own block from rank - i.
 
     Steps: p - 1
     Bytes per rank: n * (p - 1) / p
@@ -56,7 +56,7 @@ def folded(core: Program, p: int, rank: int) -> Strands:
 
 
 def halving(p: int, rank: int) -> Steps:
-    """Yield the power-of-two core: swap halves with the rank half the range away, fold, and repeat in the own half."""
+    """Yield the power-of-two core: swap halves with the rank half the range away, reduce, repeat in the own half."""
     half = p // 2
     first = 0
     while half:

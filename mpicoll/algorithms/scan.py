@@ -9,7 +9,7 @@ from ..schedules.registry import algorithm
 
 @algorithm("scan", ordered=True)
 def linear(p: int, rank: int) -> Steps:
-    """Down the line of ranks, each folds its vector into what the ranks before it gave; pipelined by chunks.
+    """Down the line of ranks, each adds its vector to the sum of the ranks before it; pipelined by chunks.
 
     Steps: p - 1
     Bytes per rank: n * (p > 1)
@@ -28,7 +28,7 @@ def linear(p: int, rank: int) -> Steps:
 
 @algorithm("exscan", ordered=True, name="linear")
 def exscan_linear(p: int, rank: int) -> Steps:
-    """Down the line of ranks, each keeps what the ranks before it gave and passes it on with its own vector folded in.
+    """Down the line of ranks, each keeps the sum of the ranks before it, and sends it on with its own vector added.
 
     Steps: p - 1
     Bytes per rank: n * (p > 1)

@@ -53,7 +53,7 @@ def reach(p: int, rank: int, far: Sequence[int]) -> list[int]:
 
 
 def core(p: int, rank: int, place: Callable[[int], int] = int) -> Steps:
-    """Yield the power-of-two core: swap halves with a peer at each distance, fold, and repeat in the own half."""
+    """Yield the power-of-two core: swap halves with a peer at each distance, reduce, and repeat in the own half."""
     far = distances(p)
     for i, distance in enumerate(far):
         other, rest = peer(p, rank, distance), far[i + 1 :]

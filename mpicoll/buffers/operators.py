@@ -103,16 +103,16 @@ class Operator(NamedTuple):
 
     @property
     def is_low(self) -> bool:
-        """Return whether the elements have fewer than 32 bits, and are folded in float32."""
+        """Return whether the elements have fewer than 32 bits, and are reduced in float32."""
         return self.dtype is not None and rules.low(self.dtype) is not None
 
     @property
     def rounds(self) -> bool:
-        """Return whether every fold rounds: sums and products of elements with fewer than 32 bits."""
+        """Return whether every reduction rounds: sums and products of elements with fewer than 32 bits."""
         return self.is_low and self.name in ("SUM", "PROD", "AVG")
 
     def kernel_args(self, p: int, float32_sums: bool = False) -> KernelArgs:
-        """Return the kernels that fold elements of its type on p ranks, and divide them for an average.
+        """Return the kernels that reduce elements of its type on p ranks, and divide them for an average.
 
         float32_sums: the plan keeps partial sums in float32.
         """
@@ -170,14 +170,14 @@ def native(op: MPI.Op, facts: TypeFacts) -> MPI.Op:
 
 @cache
 def _by_kernel(name: str, facts: TypeFacts) -> MPI.Op:
-    """Return an operator of MPI's that folds by our kernel; it stays."""
+    """Return an MPI operator that calls mpicoll's kernel; it is never freed."""
     assert facts.dtype is not None
     kernel, itemsize = address(name, facts.dtype), facts.size
 
-    def fold(a: Any, b: Any, datatype: MPI.Datatype) -> None:
+    def reduce_elements(a: Any, b: Any, datatype: MPI.Datatype) -> None:
         reduce.call(kernel, b.address, a.address, b.address, b.nbytes // itemsize)
 
-    return MPI.Op.Create(fold, commute=True)
+    return MPI.Op.Create(reduce_elements, commute=True)
 
 
 @cache

@@ -43,7 +43,7 @@ for command in (
     Later("tune", "benchmarks.tune.cli:tune", "Measure what auto is to choose, under mpiexec.", uses_mpi=True),
     Later("calibrate", "benchmarks.calibrate:calibrate", "Measure the network, under mpiexec.", uses_mpi=True),
     Later("choose", "benchmarks.choose:choose", "What auto would choose on a network, by a model, without MPI."),
-    Later("simulate", "benchmarks.simulate:simulate", "Play algorithms on a network, message by message, without MPI."),
+    Later("simulate", "benchmarks.simulate:simulate", "Simulate algorithms on a network, without MPI."),
     Later("train", "benchmarks.train.cli:train", "Train by the patterns of distributed training.", uses_mpi=True),
     Later("jobs", "jobs.cli:jobs", "Scaling runs under Slurm, from script to report."),
     Later("report", "benchmarks.report.cli:report", "Show, compare and draw what was timed."),

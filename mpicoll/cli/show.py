@@ -37,7 +37,7 @@ def show(
     The first line has its steps, messages and the most bytes that any rank sends or receives, as a share of the n
     bytes of the vector.
 
-    With --network: what every rank does when, by the cost model, message by message, as `mpicoll simulate` plays it.
+    With --network: what every rank does when, by the cost model, message by message, as `mpicoll simulate` does.
     """
     alone()
     check_order("mpicoll show", collective, algorithm)
@@ -74,15 +74,15 @@ def show(
 def _in_time(wanted: Schedule, net: str, size: str, nodes: Partition, chunk: str | None, window: int) -> str:
     """Return the picture in time. Raises ArgumentError for a network that cannot be read, ValueError for a size."""
     from ..cost.network import network
-    from ..cost.play import Play
+    from ..cost.simulation import Simulation
     from ..describe import times
     from .sizes import format_size, parse_size
 
     nbytes, chunk_bytes, on = parse_size(size), parse_size(chunk) if chunk else None, network(net)
-    play = Play(wanted, on, nbytes, nodes, chunk_bytes, window, record=True)
+    simulation = Simulation(wanted, on, nbytes, nodes, chunk_bytes, window, record=True)
     cut = f" in chunks of {format_size(chunk_bytes)}, {window} in flight" if chunk_bytes else ""
     where = f"{on.name}, {len(nodes)} node{'s' * (len(nodes) > 1)}"
-    return times.draw(f"{wanted.title}, p = {wanted.p}, {format_size(nbytes)}{cut}, {where}", play)
+    return times.draw(f"{wanted.title}, p = {wanted.p}, {format_size(nbytes)}{cut}, {where}", simulation)
 
 
 def _ask_for_algorithm(collective: str) -> NoReturn:

@@ -14,9 +14,9 @@ from .profile import (
     FAR_RECEIVES,
     FAR_SENDS,
     FAR_SENT,
-    FOLDED,
     RECEIVED,
     RECEIVES,
+    REDUCED,
     SENDS,
     SENT,
     Profile,
@@ -81,7 +81,7 @@ def crowded_cost(
     crowded = replace(network, node=node, links=links)
     free = replace(crowded, fold_rate=np.inf, copy_rate=np.inf, node=_instant(node), links=_instant(links))
     lanes = _chunks(profile, n, np.asarray(chunk_bytes))
-    work = load[FOLDED] * n / network.fold_rate + load[COPIED] * n / network.copy_rate
+    work = load[REDUCED] * n / network.fold_rate + load[COPIED] * n / network.copy_rate
     for (sends, sent), level in (((SENDS, SENT), network.node), ((FAR_SENDS, FAR_SENT), network.links)):
         messages, shares = load[[sends, sends + 1]].sum() / 2, load[[sent, sent + 1]].sum() / 2
         long = shares * n > network.short_bytes * messages * lanes
@@ -107,14 +107,14 @@ def _step_times(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the µs of every step and number of bytes, and the µs for which it sends, and for which it receives.
 
-    A rank sends and receives at once. Folds and copies count as receiving, since they need the received data.
+    A rank sends and receives at once. Reductions and copies count as receiving, since they need the received data.
     """
     columns = table.T[:, :, None]
     near, near_busy = _messages(columns[[SENDS, RECEIVES]], columns[[SENT, RECEIVED]], network.node, network, n, 1.0)
     far, far_busy = _messages(
         columns[[FAR_SENDS, FAR_RECEIVES]], columns[[FAR_SENT, FAR_RECEIVED]], network.links, network, n, sharing
     )
-    local = columns[FOLDED] * n / network.fold_rate + columns[COPIED] * n / network.copy_rate
+    local = columns[REDUCED] * n / network.fold_rate + columns[COPIED] * n / network.copy_rate
     sending, receiving = near_busy + far_busy
     transfer = near_busy.max(axis=0) + far_busy.max(axis=0)
     return np.maximum(near, far) + transfer + local, sending, receiving + local

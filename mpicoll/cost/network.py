@@ -1,4 +1,4 @@
-"""A network as the cost model sees it: what messages inside a node and between nodes cost, and folding and copying.
+"""A network as the cost model sees it: what messages inside a node and between nodes cost, and reductions and copies.
 
 The model is LogGP's (Alexandrov, Ionescu, Schauser, Scheiman, LogGP: incorporating long messages into the LogP model,
 1995) with a rate for short messages and one for long ones, and a level for messages inside a node. Times are in
@@ -45,7 +45,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Network:
-    """Both levels, the bytes up to which a message is short, and the rates at which a rank folds and copies.
+    """Both levels, the bytes up to which a message is short, and the rates at which a rank reduces and copies.
 
     The ranks of a node share the rate of its link. Where a node has more ranks than processors they take turns.
 
@@ -111,7 +111,7 @@ def content(described: Network) -> dict[str, Any]:
 
 
 def in_words(described: Network) -> tuple[str, ...]:
-    """Return what messages take, and folds and copies, a line each."""
+    """Return the costs of messages, reductions and copies, one line each."""
     levels = {"inside a node": described.node}
     if described.links != described.node:
         levels["between nodes"] = described.links
@@ -120,7 +120,7 @@ def in_words(described: Network) -> tuple[str, ...]:
         f"{level.short_rate:g} and {level.rate:g} MB/s"
         for name, level in levels.items()
     ]
-    lines.append(f"folds {described.fold_rate:g} MB/s, copies {described.copy_rate:g} MB/s")
+    lines.append(f"reduces {described.fold_rate:g} MB/s, copies {described.copy_rate:g} MB/s")
     if described.turn:
         lines.append(f"ranks of a node take turns of {described.turn:g} µs on its {described.cores} processors")
     return tuple(lines)

@@ -1,4 +1,4 @@
-"""The steps of a schedule on its busiest ranks: messages, bytes and folds, as shares of the vector.
+"""The steps of a schedule on its busiest ranks: messages, bytes and reductions, as shares of the vector.
 
 A profile has the steps of a few ranks in place of those of all, since the ranks of most algorithms do alike. Of the
 steps that other ranks take before or after them, it has the number: the claimed length of the longest chain of
@@ -21,7 +21,7 @@ from ..schedules.registry import parse_spec
 from ..schedules.schedule import Schedule
 
 # The columns of a step: messages sent and received inside the node and between nodes, and shares of the vector.
-SENDS, RECEIVES, FAR_SENDS, FAR_RECEIVES, SENT, RECEIVED, FAR_SENT, FAR_RECEIVED, FOLDED, COPIED = range(10)
+SENDS, RECEIVES, FAR_SENDS, FAR_RECEIVES, SENT, RECEIVED, FAR_SENT, FAR_RECEIVED, REDUCED, COPIED = range(10)
 COLUMNS = 10
 MATES = 4  # the ranks of a node that are looked at, to find how many use its link
 FEW_BLOCKS = 2  # of a step that has as few blocks on any number of ranks
@@ -147,21 +147,21 @@ def _add(row: list[int], step: Step, rank: int, home: dict[int, int]) -> None:
             far, receives = 2 * (home[op.peer] != home[rank]), not isinstance(op, Send)
             row[SENDS + receives + far] += 1
             row[SENT + receives + far] += len(op.blocks)
-    folded, copied = folded_and_copied(step)
-    row[FOLDED] += folded
+    reduced, copied = reduced_and_copied(step)
+    row[REDUCED] += reduced
     row[COPIED] += copied
 
 
-def folded_and_copied(step: Step) -> tuple[int, int]:
-    """Return how many blocks a step folds, and how many it copies or packs."""
-    folded = copied = 0
+def reduced_and_copied(step: Step) -> tuple[int, int]:
+    """Return how many blocks a step reduces, and how many it copies or packs."""
+    reduced = copied = 0
     for op in step:
         if isinstance(op, Local):
-            folded, copied = folded + (not isinstance(op, Copy)), copied + isinstance(op, Copy)
+            reduced, copied = reduced + (not isinstance(op, Copy)), copied + isinstance(op, Copy)
             continue
-        folded += len(op.blocks) if isinstance(op, RecvReduce) else 0
+        reduced += len(op.blocks) if isinstance(op, RecvReduce) else 0
         copied += 0 if _is_contiguous(op.blocks) else len(op.blocks)
-    return folded, copied
+    return reduced, copied
 
 
 def _is_contiguous(blocks: tuple[Block, ...]) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ..errors import ParameterError, PreconditionError, spans
 from ..proofs.check_schedule import measured_bytes
 from ..proofs.determinism import ALWAYS, agreement
-from ..proofs.symbolic import play
+from ..proofs.symbolic import execute
 from ..schedules.collectives import base_collective
 from ..schedules.grids import Grid, Values
 from ..schedules.registry import Algorithm, list_algorithms, registered
@@ -99,7 +99,7 @@ def strands(entry: Algorithm, p: int) -> int:
 
 
 class Measured(NamedTuple):
-    """The measured cost of a played schedule: steps, and the most that a rank sent or received, as a share of n."""
+    """The measured cost of a schedule: steps, and the most that a rank sent or received, as a share of n."""
 
     steps: int
     bytes: Fraction
@@ -110,7 +110,7 @@ def measured(entry: Algorithm, p: int, **parameters: Any) -> Measured | None:
     if not suits(entry, p, **parameters):
         return None
     schedule = Schedule(entry, p, **parameters)
-    trace = play(schedule)
+    trace = execute(schedule)
     return Measured(trace.steps, measured_bytes(schedule, trace))
 
 

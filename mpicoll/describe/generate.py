@@ -2,7 +2,8 @@
 
     python -m mpicoll.describe.generate [DIRECTORY]      the checkout, by default the current directory
 
-What a table says is what docstrings claim and registrations declare; numbers are measured by playing schedules.
+The tables state what docstrings claim and registrations declare. Numbers are measured: schedules are executed
+symbolically.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ BITS = """
 
 ## Which bits
 
-Floating-point sums depend on the order of the additions. An algorithm fixes that order, its *fold tree*, for every
+Floating-point sums depend on the order of the additions. An algorithm fixes that order, its *reduction tree*, for every
 block of the vector: by p, its parameters, the root and, in hierarchical ones, which ranks are a node. Nothing else
 enters, so a result is **the same bit for bit**
 
@@ -59,7 +60,7 @@ enters, so a result is **the same bit for bit**
 - in a blocking, a nonblocking and a persistent call, whatever else is in flight and whichever rank comes late;
 - on all ranks that have it, where the column *same bits* says so.
 
-The column is not declared. Schedules are played with fold trees in the place of contributions
+The column is not declared. Schedules are executed on reduction trees in the place of contributions
 (`mpicoll/proofs/determinism.py`; with default parameters and those the algorithm is proved with,
 p = {first}–{last}), and the ranks' trees compared.
 `mpicoll verify` holds the lowered tables that the engines run to the same trees; the tests compute the trees in NumPy

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ..errors import spans
 from ..proofs.check_schedule import measured_bytes
-from ..proofs.symbolic import Message, Player, Trace
+from ..proofs.symbolic import Message, SymbolicExecution, Trace
 from ..proofs.values import Value, contributors
 from ..schedules.ir import VALUE, Loc, Local, RecvReduce, Send
 from ..schedules.schedule import Schedule
@@ -25,15 +25,15 @@ class Note(NamedTuple):
     done: bool
     strand: int
     sources: tuple[int, ...]
-    folds: bool
+    reduces: bool
 
 
 class Picture:
     """The items to draw: messages by the step they start in, notes by step and rank."""
 
     def __init__(self, schedule: Schedule) -> None:
-        player = Recorder(schedule)
-        trace = player.play()
+        execution = Recorder(schedule)
+        trace = execution.execute()
         self.schedule, self.p, self.steps = schedule, schedule.p, trace.steps
         self.headline = headline(schedule, trace)
         self.messages: dict[int, list[Message]] = defaultdict(list)
@@ -41,7 +41,7 @@ class Picture:
             self.messages[message.start + 1].append(message)
         self.notes: dict[tuple[int, int], list[Note]] = defaultdict(list)
         ends = [set(schedule.ends(rank)) for rank in range(self.p)]
-        for got in player.got:
+        for got in execution.got:
             self.notes[got.end, got.rank] += self._notes(got, ends[got.rank])
 
     @property
@@ -67,13 +67,13 @@ class Picture:
             return
         same: dict[tuple[str, Value | None, bool], list[Block]] = defaultdict(list)
         for loc, value in got.values.items():
-            same[loc.buffer, value if collective.reduces else None, loc in got.folded].append(loc.block)
-        for (buffer, held, folds), blocks in same.items():
+            same[loc.buffer, value if collective.reduces else None, loc in got.reduced].append(loc.block)
+        for (buffer, held, reduces), blocks in same.items():
             who = contributors(held) if held is not None else []
             label = ("" if buffer == VALUE else f"{buffer} ") + names(blocks) + (f": {ranks(who)}" if who else "")
             whole = list(range(*collective.covers(self.p, got.rank)))
             done = who == whole if collective.reduces else ends.issuperset(blocks)
-            yield Note(label, done and buffer == VALUE, got.strand, got.sources_of(folds), folds)
+            yield Note(label, done and buffer == VALUE, got.strand, got.sources_of(reduces), reduces)
 
 
 @dataclass
@@ -85,22 +85,22 @@ class Got:
     step: int
     end: int
     values: dict[Loc, Value]
-    folded: set[Loc]
+    reduced: set[Loc]
     known: int
-    folds_from: tuple[int, ...]
+    reduced_from: tuple[int, ...]
     plain_from: tuple[int, ...]
 
     @property
     def sources(self) -> tuple[int, ...]:
-        return self.folds_from + self.plain_from
+        return self.reduced_from + self.plain_from
 
-    def sources_of(self, folds: bool) -> tuple[int, ...]:
-        """Return the ranks whose messages were folded in, or those whose messages were not."""
-        return self.folds_from if folds else self.plain_from
+    def sources_of(self, reduces: bool) -> tuple[int, ...]:
+        """Return the ranks whose messages were reduced, or those whose messages were not."""
+        return self.reduced_from if reduces else self.plain_from
 
 
-class Recorder(Player):
-    """A player that keeps what each rank holds when its steps end."""
+class Recorder(SymbolicExecution):
+    """A symbolic execution that records the values each step writes."""
 
     def __init__(self, schedule: Schedule) -> None:
         super().__init__(schedule)
@@ -111,13 +111,13 @@ class Recorder(Player):
         step, state = line.steps[line.index], self.trace.state[line.rank]
         if all(isinstance(op, Send) for op in step):
             return
-        folded = {Loc(op.buffer, b) for op in step if isinstance(op, RecvReduce) for b in op.blocks}
+        reduced = {Loc(op.buffer, b) for op in step if isinstance(op, RecvReduce) for b in op.blocks}
         local = [op.dst for op in step if isinstance(op, Local)]
         plain = [op for op in step if not isinstance(op, Send | RecvReduce | Local)]
         written = [Loc(op.buffer, b) for op in step if not isinstance(op, Send | Local) for b in op.blocks]
         self.got.append(
             Got(
-                line.rank, line.strand, line.index, line.finish, {loc: state[loc] for loc in written + local}, folded,
+                line.rank, line.strand, line.index, line.finish, {loc: state[loc] for loc in written + local}, reduced,
                 self.trace.known[line.rank],
                 tuple(op.peer for op in step if isinstance(op, RecvReduce)), tuple(op.peer for op in plain),
             )
@@ -199,7 +199,7 @@ def legend(picture: Picture, table: bool) -> str:
     if collective.naming == "none":
         return "Below the arrows: the ranks that each rank has heard of."
     below = "In each cell: source and" if table else "Below the arrows:"
-    where = "⊕ folded in, ▸ received" if table else "─⊕ folded in, ╌● received"
+    where = "⊕ reduced, ▸ received" if table else "─⊕ reduced, ╌● received"
     if not collective.reduces:
         owner = {
             "rank": "block b is rank b's",

@@ -169,12 +169,12 @@ class _Drawing:
         return words[words.index("Below") :] + more
 
     def _legend(self, x: float, y: float) -> None:
-        folds = self.picture.schedule.collective.reduces
-        for fold, words in ((True, "folded in"), (False, "received")) if folds else ():
-            self._arrow((x, y, x + 36, y), _colour(0), fold, self.sheet)
+        reduces = self.picture.schedule.collective.reduces
+        for is_reduced, words in ((True, "reduced"), (False, "received")) if reduces else ():
+            self._arrow((x, y, x + 36, y), _colour(0), is_reduced, self.sheet)
             self._text(words, x + 48, y + 4, 12)
             x += 124
-        if folds and self.labelled:
+        if reduces and self.labelled:
             self._pill("complete", x + 30, y, True, _colour(0))
             x += 92
         for strand, label in self.strands.items():
@@ -201,28 +201,28 @@ class _Drawing:
         faint = {} if self.labelled else {"opacity": 0.5}
         group = self.dw.Group(class_="message", **faint)
         group.append_title(self._tooltip(message))
-        self._arrow(self.ends(message), _colour(message.strand), message.folds, group)
+        self._arrow(self.ends(message), _colour(message.strand), message.reduces, group)
         self.sheet.append(group)
 
     def _tooltip(self, message: Message) -> str:
         what = names(message.blocks, len(message.blocks)) or "no blocks"
         held = {ranks(contributors(v)) for v in message.values} if self.picture.schedule.collective.reduces else ()
         whose = f", contributors {' / '.join(sorted(held))}" if held else ""
-        how = ", folded in" if message.folds else ""
+        how = ", reduced" if message.reduces else ""
         return f"step {message.start + 1}: {message.source} to {message.destination}: {what}{whose}{how}"
 
-    def _arrow(self, line: tuple[float, float, float, float], colour: str, folds: bool, into: Any) -> None:
-        """Draw a solid arrow into a plus for what is folded in, a dashed one for what is received."""
+    def _arrow(self, line: tuple[float, float, float, float], colour: str, reduces: bool, into: Any) -> None:
+        """Draw a solid arrow into a plus for a message that is reduced, a dashed one for one that is only received."""
         x1, y1, x2, y2 = line
         length = max(1.0, ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5)
         ux, uy = (x2 - x1) / length, (y2 - y1) / length
-        look: dict[str, Any] = {"stroke_width": 2} if folds else {"stroke_width": 1.6, "stroke_dasharray": "6 4"}
+        look: dict[str, Any] = {"stroke_width": 2} if reduces else {"stroke_width": 1.6, "stroke_dasharray": "6 4"}
         into.append(self.dw.Line(x1, y1, tenths(x2 - 13 * ux), tenths(y2 - 13 * uy), stroke=colour, **look))
-        tip = 6.5 if folds else 1.0
+        tip = 6.5 if reduces else 1.0
         x, y = x2 - tip * ux, y2 - tip * uy
         wings = [x - 10 * ux + 4.2 * uy, y - 10 * uy - 4.2 * ux, x - 10 * ux - 4.2 * uy, y - 10 * uy + 4.2 * ux]
         into.append(self.dw.Lines(*map(tenths, (x, y, *wings)), close=True, fill=colour))
-        if folds:
+        if reduces:
             plus = self.dw.Group(stroke=colour, stroke_width=1.6, fill=PAPER)
             plus.append(self.dw.Circle(x2, y2, 6))
             plus.append(self.dw.Path(d=f"M{x2 - 4:g} {y2:g}h8M{x2:g} {y2 - 4:g}v8"))

@@ -1,7 +1,7 @@
 """Space-time pictures of schedules: one column per rank, time going down, messages as arrows.
 
 text() is plain text, render() the same in colour for a terminal made with rich; svg.py has a drawing.
-All show the same thing: which blocks each message carries, whether they are folded in or take the place of
+All show the same thing: which blocks each message carries, whether they are reduced or take the place of
 what was there, and after each step the contributors of every block that a rank has just got.
 
 Where a picture would be too large to read, text turns into a table in bands and the drawing drops its
@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ..proofs.determinism import describe_fold
+from ..proofs.determinism import describe_reduction
 from ..proofs.symbolic import Message
 from ..schedules.schedule import Schedule
 from .picture import Note, Picture, clip, legend, many, names, ranks, strand_labels
@@ -108,11 +108,11 @@ class _SpaceTime:
         style = STRAND_STYLES[message.strand % len(STRAND_STYLES)]
         room = abs(b - a) - 1
         label = clip(names(message.blocks), room - 3)
-        dash = "─" if message.folds else "╌"
+        dash = "─" if message.reduces else "╌"
         body = f"{f' {label} ' if label else '':{dash}^{room - 1}}"
         self.canvas.put(y, min(a, b) + 1, body + "▶" if b > a else "◀" + body, style)
         self._end(y, a, "├" if b > a else "┤", style)
-        self.canvas.put(y, b, "⊕" if message.folds else "●", style)
+        self.canvas.put(y, b, "⊕" if message.reduces else "●", style)
 
     def _end(self, y: int, x: int, char: str, style: str) -> None:
         """Paint an arrow's tail; another one there joins it, and a head stays."""
@@ -146,7 +146,7 @@ def pack(messages: Iterable[Message]) -> list[list[Message]]:
 
 def _overlap(a: Message, b: Message) -> bool:
     """Return whether two messages share more than a rank's line, or would mark one rank's line in two ways."""
-    if a.destination == b.destination and a.folds != b.folds:
+    if a.destination == b.destination and a.reduces != b.reduces:
         return True
     low, high = max(min(a.source, a.destination), min(b.source, b.destination)), 0
     high = min(max(a.source, a.destination), max(b.source, b.destination))
@@ -218,7 +218,7 @@ def _note_style(note: Note) -> str:
 
 def _cell(note: Note) -> str:
     """Return one note with the sources of its messages: 4⊕b3: 3-4."""
-    return f"{ranks(note.sources)}{'⊕' if note.folds else '▸'}{note.text}"
+    return f"{ranks(note.sources)}{'⊕' if note.reduces else '▸'}{note.text}"
 
 
 # -- text and render --------------------------------------------------------------------------------------------
@@ -236,8 +236,8 @@ def _paint(schedule: Schedule, width: int | None) -> tuple[Styled, _Canvas]:
         drawing = _Table(picture, room if width else 120)
     key = textwrap.fill(legend(picture, isinstance(drawing, _Table)), min(room, 120))
     head = [(f"{picture.headline}\n", "bold"), (f"{schedule.algorithm.claims.idea}\n", ""), (f"{key}\n", "dim")]
-    if folds := describe_fold(schedule):
-        head.append((f"{textwrap.fill(folds, min(room, 120))}\n", "dim"))
+    if order := describe_reduction(schedule):
+        head.append((f"{textwrap.fill(order, min(room, 120))}\n", "dim"))
     for i, (strand, label) in enumerate(strand_labels(picture).items()):
         head += [(" · ", "dim")] * bool(i) + [(label, STRAND_STYLES[strand % len(STRAND_STYLES)])]
     return [*head, ("\n\n" if len(picture.strands) > 1 else "\n", "")], drawing.paint()

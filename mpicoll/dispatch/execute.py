@@ -190,7 +190,7 @@ class ActiveCall:
 
 
 def may_take_the_fast_path(call: Call) -> bool:
-    """Return whether the call needs only messages and folds: no copies, and no work in Python."""
+    """Return whether the call needs only messages and reductions: no copies, and no Python code."""
     calls_python = call.operator is not None and call.operator.name == USER
     return is_run_by_compiled_code(call) and not calls_python and (call.arguments is None or call.arguments.contiguous)
 
@@ -205,20 +205,20 @@ def is_run_by_compiled_code(call: Call) -> bool:
 
 
 def kernel_args(call: Call, size: int, params: np.ndarray | None = None) -> KernelArgs:
-    """Return what a call's plan folds and divides with, and by what it encodes.
+    """Return the kernels with which a call's plan reduces, divides and encodes.
 
-    params are the codec's words, or the seed of rounding at random.
+    params are the codec's parameters, or the seed of stochastic rounding.
     """
-    folds = call.operator.kernel_args(size, call.prepared.float32_sums) if call.operator is not None else NO_KERNELS
+    args = call.operator.kernel_args(size, call.prepared.float32_sums) if call.operator is not None else NO_KERNELS
     codec = call.prepared.codec
     if params is None:
-        return folds
+        return args
     if codec is None:
         assert call.operator is not None and call.operator.dtype is not None
         narrow = narrow_address(call.operator.dtype, stochastic=True)
-        return folds._replace(kernel=0, narrow=narrow, params=MPI.Get_address(params))
+        return args._replace(kernel=0, narrow=narrow, params=MPI.Get_address(params))
     narrow, widen = codec.addresses
-    return folds._replace(wide=folds.kernel, widen=widen, narrow=narrow, params=MPI.Get_address(params))
+    return args._replace(wide=args.kernel, widen=widen, narrow=narrow, params=MPI.Get_address(params))
 
 
 # -- MPI's own collectives ------------------------------------------------------------------------------

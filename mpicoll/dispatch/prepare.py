@@ -41,7 +41,7 @@ def select(
     """Return what runs such a call. Raises PreconditionError where what using() forced cannot.
 
     Persistent collectives go by the rules, not by a table: not every MPI's own are right, or there. So do sums in
-    float32, for MPI's own collectives round at every fold.
+    float32, for MPI's own collectives round at every reduction.
     """
     choice = choose(
         collective,
@@ -56,8 +56,8 @@ def select(
     )
     if float32_sums and choice.algorithm == NATIVE:
         raise PreconditionError(
-            f"native was chosen by using() for {collective}, and MPI's own collectives round at every fold; choose an "
-            'algorithm or auto, or using(accumulate="none")'
+            f"native was chosen by using() for {collective}, and MPI's own collectives round at every reduction; "
+            'choose an algorithm or auto, or using(accumulate="none")'
         )
     if channel.agreed.untuned and not choice.forced:
         choice = replace(choice, why=f"{choice.why} ({channel.agreed.untuned})")
@@ -203,7 +203,7 @@ def _lowered(
     if staged and isinstance(counts, Shares):
         counts = _staged(counts, channel.rank)
     unit = call.unit
-    if chosen.codec is not None and unit == 1:  # counted in bytes, since nothing is folded
+    if chosen.codec is not None and unit == 1:  # counted in bytes, since nothing is reduced
         counts, unit = counts // FLOAT_BYTES if isinstance(counts, int) else counts, FLOAT_BYTES
     of_schedule = _key_of_schedule(call, choice)
     how: dict[str, Any] = {

@@ -19,7 +19,7 @@ from ..selection.select import FLOAT32, Choice
 
 
 def reducing(collective: str, op: MPI.Op, datatype: MPI.Datatype | str | None) -> Operator | None:
-    """Return the operator of a reduction of this datatype; None for what reduces nothing, or no datatype.
+    """Return the operator of a reduction of this datatype; None if the collective does not reduce or has no datatype.
 
     Raises OperatorError, DatatypeError.
     """
@@ -28,22 +28,22 @@ def reducing(collective: str, op: MPI.Op, datatype: MPI.Datatype | str | None) -
     return operator(op, named_type(datatype))
 
 
-def are_float32(channel: Channel, folds: Operator | None) -> bool:
-    """Return whether partial sums of an operator are kept in float32: where its folds would round, and it is set."""
+def are_float32(channel: Channel, op: Operator | None) -> bool:
+    """Return whether partial sums are kept in float32: the operator's reductions round, and the user asked for it."""
     how = channel.overrides.accumulate or channel.settings.accumulate
-    return how == FLOAT32 and folds is not None and folds.rounds
+    return how == FLOAT32 and op is not None and op.rounds
 
 
-def with_cost(channel: Channel, choice: Choice, nbytes: int, folds: Operator) -> Choice:
-    """Return a choice that says what this rank receives of a call of nbytes, beside what it would without."""
-    assert folds.dtype is not None
-    counts, itemsize = nbytes // folds.dtype.itemsize, folds.dtype.itemsize
+def with_cost(channel: Channel, choice: Choice, nbytes: int, op: Operator) -> Choice:
+    """Add to a choice how many bytes this rank receives with float32 partial sums, and how many without."""
+    assert op.dtype is not None
+    counts, itemsize = nbytes // op.dtype.itemsize, op.dtype.itemsize
     if COLLECTIVES[choice.collective].naming == "rank":
         counts //= channel.size
     chosen = schedule(choice.collective, choice.algorithm, channel.size, nodes=channel.agreed.nodes)
     if chosen.codec is not None:  # which the call refuses, since it encodes float32
         return choice
-    how: dict[str, Any] = {"chunk_bytes": choice.chunk_bytes, "window": choice.window, "averaged": folds.averages}
+    how: dict[str, Any] = {"chunk_bytes": choice.chunk_bytes, "window": choice.window, "averaged": op.averages}
     narrow, wide = (
         rolled(lowering(chosen, channel.rank, counts, itemsize, **how)).received_bytes
         for lowering in (lower, float32_sums.lower)

@@ -1,7 +1,7 @@
 """The kernels that a plan's local work calls, by address, as an array of words that compiled code reads.
 
-Elements are folded as they lie, by `kernel`. Where they are narrow (bfloat16, or codes), several operands are widened
-to float32 strip by strip, folded by `wide`, and narrowed once.
+`kernel` reduces elements of their own type. If several operands are narrow (bfloat16, or codes), they are widened to
+float32 strip by strip, reduced by `wide`, and narrowed once.
 """
 
 from __future__ import annotations

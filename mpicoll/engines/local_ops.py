@@ -1,6 +1,6 @@
-"""The local work of a plan's rows, jitted and GIL-free: where segments are, packing, spreading, folding.
+"""The local work of a plan's rows, jitted and GIL-free: locate, pack, unpack and reduce segments.
 
-Both engines run these; they differ in who posts the messages. A plan's geometry is the int64 array
+Both engines run these functions; only the code that posts messages differs. A plan's geometry is the int64 array
 [slice, lanes, window, lane_scratch, itemsize, group, group_bytes, code_slice], bases the addresses of input, output and
 scratch, and kernel_args the words of kernel_args.py.
 """
@@ -19,7 +19,7 @@ from ..kernels.deferred import intrinsic, njit
 from ..kernels.memory import address_of, addresses, line, table
 from ..kernels.serving import call_address, copy_bytes, move_bytes
 from ..plans import plan, rolled
-from ..plans.plan import CODED, FOLD, FOLD_SCALE, RECV, SCRATCH, PlanTables
+from ..plans.plan import CODED, RECV, REDUCE, REDUCE_SCALE, SCRATCH, PlanTables
 from ..plans.rolled import OFFSET_STRIDE
 from . import kernel_args as args_module
 from .kernel_args import (
@@ -40,7 +40,7 @@ from .kernel_args import (
 _KERNELS = (str(Path(kernels.__path__[0]) / name) for name in ("pack.py", "reduce.py"))
 INLINED = (*_KERNELS, *(str(module.__file__) for module in (plan, rolled, args_module)))
 STRIP = 16 << 10  # bytes: with an operand's, well within a first-level cache
-# the arrays that a row's local work takes
+# the arrays of a row's local work
 ROWS, SEGMENTS, GEOMETRY, BASES, WORK, MESSAGE = range(6)
 WIDE_STRIP = 4096  # elements: a strip of float32, of which a group of any codec is a part
 
@@ -65,7 +65,7 @@ def _wide_strip(typing: Any) -> Any:
 
 
 def _wide_strip_in_python() -> int:
-    """Return the same, in memory that stays for as long as any thread's fold, which there may be many of."""
+    """Return the address of a strip that outlives the reduction, also if many threads reduce at once."""
     _strips.append(strip := np.empty(WIDE_STRIP, np.float32))
     return address_of(strip)
 
@@ -76,7 +76,7 @@ wide_strip = intrinsic(_wide_strip, _wide_strip_in_python)
 
 @njit
 def place(segments, geometry, bases, s, lane, slot, turn):  # type: ignore[no-untyped-def]
-    """Address of segment s in a lane, in a turn of the loop that its step is in."""
+    """Return the address of segment s in a lane, in a turn of the loop that its step is in."""
     base = segments[s, 0]
     shift = slot * geometry[3] if base >= SCRATCH else lane * geometry[0]
     return bases[min(base, SCRATCH)] + segments[s, 1] + segments[s, OFFSET_STRIDE] * turn + shift
@@ -84,14 +84,14 @@ def place(segments, geometry, bases, s, lane, slot, turn):  # type: ignore[no-un
 
 @njit
 def length(segments, geometry, s, lane):  # type: ignore[no-untyped-def]
-    """Bytes of segment s in a lane: what the lane's slice leaves of the block."""
+    """Return the bytes of segment s in a lane: the lane's slice of the block."""
     most = geometry[7] if segments[s, 0] == CODED else geometry[0]
     return max(0, min(most, segments[s, 2] - lane * most))
 
 
 @njit
 def total(segments, geometry, first, end, lane):  # type: ignore[no-untyped-def]
-    """Bytes of a message in a lane."""
+    """Return the bytes of a message in a lane."""
     n = 0
     for s in range(first, end):
         n += length(segments, geometry, s, lane)
@@ -101,12 +101,12 @@ def total(segments, geometry, first, end, lane):  # type: ignore[no-untyped-def]
 @njit
 def is_posted(rows, r, n):  # type: ignore[no-untyped-def]
     """Return whether row r is a message of n bytes, and not local work or a part of a block that has ended."""
-    return rows[r, 0] != FOLD and (rows[r, 2] == rows[r, 3] or n > 0)
+    return rows[r, 0] != REDUCE and (rows[r, 2] == rows[r, 3] or n > 0)
 
 
 @njit
 def pack(segments, geometry, bases, first, end, stage, lane, slot, turn):  # type: ignore[no-untyped-def]
-    """Lay the segments of a message one behind the other at the stage."""
+    """Copy the segments of a message into its contiguous stage."""
     at = stage
     for s in range(first, end):
         n = length(segments, geometry, s, lane)
@@ -116,7 +116,7 @@ def pack(segments, geometry, bases, first, end, stage, lane, slot, turn):  # typ
 
 @njit
 def spread(segments, geometry, bases, first, end, stage, lane, slot, turn):  # type: ignore[no-untyped-def]
-    """Move what arrived in one piece to its places, last first: they lie further on in the same stage."""
+    """Move a received message's blocks to their places in the same stage, last first: each moves towards the end."""
     at = stage + total(segments, geometry, first, end, lane)
     for s in range(end - 1, first - 1, -1):
         n = length(segments, geometry, s, lane)
@@ -127,13 +127,13 @@ def spread(segments, geometry, bases, first, end, stage, lane, slot, turn):  # t
 
 
 @njit
-def fold(segments, geometry, bases, first, end, lane, slot, turn, kernel_args, divides):  # type: ignore[no-untyped-def]
-    """Destination = operands from left to right, divided where that is due; a copy where there is one operand.
+def reduce(segments, geometry, bases, first, end, lane, slot, turn, kernel_args, divides):  # type: ignore[no-untyped-def]
+    """Reduce the operands from left to right into the destination, and divide if asked; one operand is copied.
 
-    Strip by strip where a result is worked on again, so that it stays in the cache: each operand is read once.
+    A result that is read again is made strip by strip, so that it stays in the cache: each operand is read once.
     """
     if kernel_args[WIDEN] != 0 and is_wide(segments, first, end, kernel_args, divides):
-        fold_wide(segments, geometry, bases, first, end, lane, slot, turn, kernel_args, divides)
+        reduce_wide(segments, geometry, bases, first, end, lane, slot, turn, kernel_args, divides)
         return
     scale = kernel_args[SCALE] if divides else 0
     n = length(segments, geometry, first, lane)
@@ -152,14 +152,14 @@ def fold(segments, geometry, bases, first, end, lane, slot, turn, kernel_args, d
         strip = max(1, STRIP // geometry[4]) * geometry[4]
     for at in range(0, n, strip):
         elements = min(strip, n - at) // geometry[4]
-        fold_strip(segments, geometry, bases, first, end, lane, slot, turn, kernel_args[KERNEL], at, elements)
+        reduce_strip(segments, geometry, bases, first, end, lane, slot, turn, kernel_args[KERNEL], at, elements)
         if scale != 0:
             call_address(scale, to + at, to + at, kernel_args[DIVISOR], elements)
 
 
 @njit
 def is_wide(segments, first, end, kernel_args, divides):  # type: ignore[no-untyped-def]
-    """Return whether a fold goes by float32: where something is coded, or narrow elements would be rounded twice."""
+    """Return whether to reduce in float32: if an operand is coded, or narrow elements would be rounded twice."""
     coded = False
     for s in range(first, end):
         coded |= segments[s, 0] == CODED
@@ -178,26 +178,26 @@ def is_narrow(segments, s, kernel_args):  # type: ignore[no-untyped-def]
 
 @njit
 def at_element(segments, geometry, bases, s, lane, slot, turn, i):  # type: ignore[no-untyped-def]
-    """Address of element i, the first of a group, of segment s in a lane."""
+    """Return the address of element i of segment s in a lane; i is the first of its group."""
     begin = place(segments, geometry, bases, s, lane, slot, turn)
     return begin + (i // geometry[5] * geometry[6] if segments[s, 0] == CODED else i * geometry[4])
 
 
 @njit
-def fold_wide(segments, geometry, bases, first, end, lane, slot, turn, kernel_args, divides):  # type: ignore[no-untyped-def]
-    """fold() in float32, strip by strip: narrow operands are widened, and a narrow result is rounded once."""
+def reduce_wide(segments, geometry, bases, first, end, lane, slot, turn, kernel_args, divides):  # type: ignore[no-untyped-def]
+    """Reduce in float32, strip by strip: widen narrow operands, and round a narrow result once."""
     plain = first
     for s in range(first, end):
         if segments[s, 0] != CODED:
             plain = s
-    # where all are codes, elements are encoded one by one
+    # if all segments are coded, each element is a group of its own
     n = length(segments, geometry, plain, lane) // (geometry[6] if segments[plain, 0] == CODED else geometry[4])
     total, other = wide_strip(), wide_strip()
     to_narrow = is_narrow(segments, first, kernel_args)
     for i in range(0, n, WIDE_STRIP):
         m = min(WIDE_STRIP, n - i)
         to = at_element(segments, geometry, bases, first, lane, slot, turn, i)
-        target = total if to_narrow or end - first > 3 else to  # a destination may be still to be read
+        target = total if to_narrow or end - first > 3 else to  # the destination may also be an operand
         left = 0
         for s in range(first + 1, end):
             narrow = is_narrow(segments, s, kernel_args)
@@ -220,14 +220,14 @@ def fold_wide(segments, geometry, bases, first, end, lane, slot, turn, kernel_ar
 
 
 @njit
-def fold_strip(segments, geometry, bases, first, end, lane, slot, turn, kernel, at, elements):  # type: ignore[no-untyped-def]
-    """Fold some elements as fold() does, `at` bytes on."""
+def reduce_strip(segments, geometry, bases, first, end, lane, slot, turn, kernel, at, elements):  # type: ignore[no-untyped-def]
+    """Reduce some elements, `at` bytes into the segments."""
     to = place(segments, geometry, bases, first, lane, slot, turn) + at
     left = place(segments, geometry, bases, first + 1, lane, slot, turn) + at
     into = to
     for s in range(first + 3, end):
         if place(segments, geometry, bases, s, lane, slot, turn) + at == to:
-            into = left  # the destination is still to be read: gather in the first operand, which is scratch then
+            into = left  # a later operand is the destination: accumulate in the first operand, which is then scratch
     for s in range(first + 2, end):
         target = to if s == end - 1 else into
         call_address(kernel, target, left, place(segments, geometry, bases, s, lane, slot, turn) + at, elements)
@@ -236,21 +236,22 @@ def fold_strip(segments, geometry, bases, first, end, lane, slot, turn, kernel, 
 
 @njit
 def finish(rows, segments, geometry, bases, first, posts, end, lane, slot, turn, kernel_args):  # type: ignore[no-untyped-def]
-    """Do what is left of a step once its messages are in."""
+    """Finish a step after its messages have completed: unpack what arrived, then reduce."""
     for r in range(first, posts):
         if rows[r, 0] == RECV and rows[r, 4] >= 0:
             stage = bases[SCRATCH] + rows[r, 4] + slot * geometry[3]
             spread(segments, geometry, bases, rows[r, 2], rows[r, 3], stage, lane, slot, turn)
     for r in range(posts, end):
-        fold(segments, geometry, bases, rows[r, 2], rows[r, 3], lane, slot, turn, kernel_args, rows[r, 0] == FOLD_SCALE)
+        divides = rows[r, 0] == REDUCE_SCALE
+        reduce(segments, geometry, bases, rows[r, 2], rows[r, 3], lane, slot, turn, kernel_args, divides)
 
 
 @njit
 def prepare(rows, segments, geometry, bases, r, lane, slot, turn, kernel_args):  # type: ignore[no-untyped-def]
-    """Get the message of row r ready, or do its local work: (address, bytes)."""
+    """Pack the message of row r, or do its local work; return the message's address and bytes."""
     first, end, stage = rows[r, 2], rows[r, 3], rows[r, 4]
-    if rows[r, 0] == FOLD:
-        fold(segments, geometry, bases, first, end, lane, slot, turn, kernel_args, False)
+    if rows[r, 0] == REDUCE:
+        reduce(segments, geometry, bases, first, end, lane, slot, turn, kernel_args, False)
         return 0, 0
     if first == end:
         return 0, 0
@@ -263,9 +264,9 @@ def prepare(rows, segments, geometry, bases, r, lane, slot, turn, kernel_args): 
 
 
 class Tables:
-    """The arrays of a plan and of the memory that it works on, as the two functions below take them: by `address`.
+    """The arrays of a plan and of its memory, passed by `address` to the two functions below.
 
-    message is where prepare_row leaves the address and the bytes of a row's message.
+    prepare_row writes the address and the bytes of a row's message to `message`.
     """
 
     def __init__(
@@ -288,14 +289,14 @@ def unpacked(tables):  # type: ignore[no-untyped-def]
 
 @jit(f"void({', '.join(['int64'] * 7)})", also=INLINED)
 def finish_step(tables, first, posts, end, lane, slot, turn):  # type: ignore[no-untyped-def]
-    """finish(), for the Python engine."""
+    """Call finish() for the Python engine."""
     rows, segments, geometry, bases, kernel_args = unpacked(tables)
     finish(rows, segments, geometry, bases, first, posts, end, lane, slot, turn, kernel_args)
 
 
 @jit(f"void({', '.join(['int64'] * 5)})", also=INLINED)
 def prepare_row(tables, r, lane, slot, turn):  # type: ignore[no-untyped-def]
-    """prepare(), for the Python engine."""
+    """Call prepare() for the Python engine."""
     rows, segments, geometry, bases, kernel_args = unpacked(tables)
     message = line(table(tables, MESSAGE + 1, 2)[MESSAGE, 0], 2)
     message[0], message[1] = prepare(rows, segments, geometry, bases, r, lane, slot, turn, kernel_args)

@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import RequestError
-from ..plans.plan import FOLD, SEND, tag
+from ..plans.plan import REDUCE, SEND, tag
 from ..plans.rolled import RolledPlan, following
 from .events import ARRIVED, COLUMNS, ENDED, MOST, NO_MESSAGE, RECORDING, Events
 from .kernel_args import NO_KERNELS, KernelArgs
@@ -117,7 +117,7 @@ class Execution:
             lane.step, lane.turn = following(lane.step, lane.turn, body, turns)
             if lane.step == lane.end:
                 lane.step, lane.lane = lane.first, lane.lane + plan.window
-            lane.requests = None  # this and the above before the folds: an interrupt in them is seen when they are done
+            lane.requests = None  # set before the reductions: Python handles an interrupt after them
             finish_step(self.tables.address, first, posts, bottom, *where)
             self._record_time(events, ENDED)
         return True
@@ -203,7 +203,7 @@ class Execution:
             kind, peer, a, b, _, stride = self.rows[r]
             prepare_row(self.tables.address, r, lane.lane, lane.slot, lane.turn)
             at, n = self.tables.message.tolist()
-            if kind == FOLD or (a < b and not n):
+            if kind == REDUCE or (a < b and not n):
                 continue
             messages.append((kind, at, n, peer + lane.turn * stride))
         return messages

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from mpi4py import MPI
 
 from ..errors import MessageLengthError, join_mpi
-from ..plans.plan import FOLD, RECV, SEND
+from ..plans.plan import RECV, REDUCE, SEND
 from ..plans.rolled import PEER_STRIDE, RolledPlan
 from ..schedules.blocks import chunk_length
 from .events import Events
@@ -75,7 +75,7 @@ def _is_posted(plan: RolledPlan, kind: int, first: int, end: int, lane: int) -> 
     slices = plan.slice, plan.slice, plan.slice, plan.code_slice
     pieces = plan.segments[first:end, [0, 2]].tolist()
     lengths = [chunk_length(n, slices[base], lane) for base, n in pieces]
-    return kind != FOLD and (first == end or sum(lengths) > 0)
+    return kind != REDUCE and (first == end or sum(lengths) > 0)
 
 
 def _peers(messages: Sequence[tuple[int, int]], kind: int) -> tuple[int, ...]:

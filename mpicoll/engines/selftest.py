@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from ..kernels import serving
 from ..kernels.background import NotCompiled, Request, instead_of
-from ..plans.plan import FOLD, IN, OUT, RECV, SCRATCH, SEND, WHOLE, Plan
+from ..plans.plan import IN, OUT, RECV, REDUCE, SCRATCH, SEND, WHOLE, Plan
 from ..plans.rolled import RolledPlan, rolled
 from .kernel_args import KernelArgs
 from .load import engine_named
@@ -92,7 +92,7 @@ def _start(compiled, plan: RolledPlan, comm: MPI.Comm, send: np.ndarray, receive
 def _exchange(compiled, comm: MPI.Comm) -> str | None:  # type: ignore[no-untyped-def]
     """Send two numbers to oneself and add them to what was sent."""
     plan = _plan(
-        [(RECV, 0, 0, 1, -1), (SEND, 0, 1, 2, -1), (FOLD, 0, 2, 5, -1)],
+        [(RECV, 0, 0, 1, -1), (SEND, 0, 1, 2, -1), (REDUCE, 0, 2, 5, -1)],
         [(SCRATCH, 0, 16), (IN, 0, 16), (OUT, 0, 16), (SCRATCH, 0, 16), (IN, 0, 16)],
         posts=2,
     )

@@ -1,7 +1,7 @@
 """Lower reductions of elements of less than 32 bits so that partial sums stay in float32, and are rounded once.
 
-Partial sums lie in scratch, where codes lie in other plans, and travel from there. Contributions and complete sums are
-elements. Which blocks of a message are partial sums follows from the schedule (see schedules/partial_sums.py).
+Partial sums are kept in the scratch that other plans use for codes, and are sent from there. Contributions and complete
+sums are elements. The schedule fixes which blocks of a message are partial sums (see schedules/partial_sums.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..schedules.schedule import Schedule
 from . import lowering
 from .lowering import Lowering
 from .places import Home, segment
-from .plan import CODED, FOLD, FOLD_SCALE, OUT, Coding, Counts, Float32, Plan
+from .plan import CODED, OUT, REDUCE, REDUCE_SCALE, Coding, Counts, Float32, Plan
 from .rows import Row, merged
 
 
@@ -39,11 +39,11 @@ class SumsInFloat32(Lowering):
     def _due(self, strand: Strand) -> dict[int, list[Place]]:
         """Return the steps that end with results being rounded, and divided for an average.
 
-        A complete sum is rounded by the fold that completes it; what arrives in float32, or goes on so, when nothing
-        uses it any more.
+        The reduction that completes a sum rounds it. A sum received or forwarded in float32 is rounded after its last
+        use.
         """
         number, self.strands, self.received = self.strands, self.strands + 1, {}
-        self.rounding: dict[Place, int] = {}  # by place: the step whose fold rounds
+        self.rounding: dict[Place, int] = {}  # by place: the step whose reduction rounds
         places_by_step: dict[int, list[Place]] = {}
         for place, at in self.last_write.items():
             if place not in self.kept:
@@ -59,7 +59,7 @@ class SumsInFloat32(Lowering):
         nth = self.received[op.peer] = self.received.get(op.peer, -1) + 1
         return self.sums.of_message(op.peer, self.rank, self.strands - 1, nth)
 
-    def _fold(self, place: Place, sources: list[Home]) -> None:
+    def _reduce_received(self, place: Place, sources: list[Home]) -> None:
         if self.rounding.get(place) == self.index:
             self._write(place, sources, self._output(place[1]))
         else:
@@ -83,7 +83,7 @@ class SumsInFloat32(Lowering):
             self._write(place, sources, self._room(place[1]) if was_sum else self._target(place))
 
     def _in_float32(self, place: Place) -> Home:
-        """Return where a partial sum is put."""
+        """Return the scratch for a partial sum."""
         known = self.homes.get(place)
         return known if known is not None and known[0] == CODED else self._room(place[1], True)
 
@@ -92,7 +92,7 @@ class SumsInFloat32(Lowering):
 
     def _divide(self, places: Sequence[Place], local: Sequence[Local]) -> None:
         """Round what is still in float32, and divide what is rounded in this step."""
-        kind = FOLD_SCALE if self.averaged else FOLD
+        kind = REDUCE_SCALE if self.averaged else REDUCE
         for place in places:
             home, row = self.homes[place], self.wrote.get(place)
             if home[0] == CODED:

@@ -17,13 +17,13 @@ from ..schedules.schedule import Schedule
 from .places import Home, Places, Region, is_apart, segment
 from .plan import (
     CODED,
-    FOLD,
-    FOLD_SCALE,
     IN,
     MAX_STRANDS,
     MAX_WINDOW,
     OUT,
     RECV,
+    REDUCE,
+    REDUCE_SCALE,
     SCRATCH,
     SEND,
     WINDOW,
@@ -168,7 +168,7 @@ class Lowering:
         ends = () if self.in_place else self.schedule.ends(self.rank)
         untouched = [block for block in ends if (VALUE, block) not in written_places]
         rows: list[Row] = [
-            (FOLD, 0, [segment(self._output(block)), segment(self.homes[VALUE, block])], -1) for block in untouched
+            (REDUCE, 0, [segment(self._output(block)), segment(self.homes[VALUE, block])], -1) for block in untouched
         ]
         return self._merged(rows)
 
@@ -186,7 +186,7 @@ class Lowering:
             self.finish: list[Row] = []
             self.wrote: dict[Place, int] = {}  # the last of these rows that writes a place
             self.operands: dict[Place, list[Home]] = {}
-            self.whole: set[Place] = set()  # of these: folded from messages of which this rank keeps all blocks
+            self.whole: set[Place] = set()  # of these: reduced from messages of which this rank keeps all blocks
             post: list[Row] = []
             sends: list[Send] = []
             local: list[Local] = []
@@ -199,7 +199,7 @@ class Lowering:
                     post.append(self._receive(op) if isinstance(op, Recv) else self._land(op))
             post += map(self._send, sends)
             for place, sources in self.operands.items():
-                self._fold(place, sources)
+                self._reduce_received(place, sources)
             for op in local:
                 self._copy(op) if isinstance(op, Copy) else self._reduce(op)
             if index in divided:
@@ -309,8 +309,8 @@ class Lowering:
             self.whole.update(places)
         return row
 
-    def _fold(self, place: Place, sources: list[Home]) -> None:
-        """Fold what landed; the result stays where it landed while the block is only passing through."""
+    def _reduce_received(self, place: Place, sources: list[Home]) -> None:
+        """Reduce received blocks; the result stays in the receive scratch if this rank only forwards it."""
         if place in self.kept and (place in self.whole or self.last_write[place] == self.index):
             self._write(place, sources, self._output(place[1]))
         else:
@@ -343,7 +343,7 @@ class Lowering:
 
     def _write(self, place: Place, sources: list[Home], home: Home) -> None:
         self.wrote[place] = len(self.finish)
-        self.finish.append((FOLD, 0, [segment(at) for at in (home, *sources)], -1))
+        self.finish.append((REDUCE, 0, [segment(at) for at in (home, *sources)], -1))
         self._move(place, home)
 
     def _merged(self, rows: list[Row]) -> list[Row]:
@@ -358,7 +358,7 @@ class Lowering:
             if self.early and (row is None or len(self.finish[row][2]) == 2):
                 continue  # received, or copied from where it was received: by then it is divided
             if row is not None and (self.early or place not in read):
-                self.finish[row] = (FOLD_SCALE, *self.finish[row][1:])
+                self.finish[row] = (REDUCE_SCALE, *self.finish[row][1:])
             else:
                 here = segment(self.homes[place])
-                self.finish.append((FOLD_SCALE, 0, [here, here], -1))
+                self.finish.append((REDUCE_SCALE, 0, [here, here], -1))

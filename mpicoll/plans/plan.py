@@ -1,8 +1,8 @@
 """The plan: the flat tables by which an engine runs one rank's part of a collective.
 
 A plan is made once per (schedule, rank, counts, element size, in place or not, chunk, window), from a template that is
-without counts (see template.py), and cached. Its rows say which messages to post and which blocks to fold. A lane
-is one chunk of every block. The offsets in the tables are those of lane 0; those of any other lane follow:
+without counts (see template.py), and cached. Its rows say which messages to post and which blocks to reduce.
+A lane is one chunk of every block. The offsets in the tables are those of lane 0; those of any other lane follow:
 
     INPUT, OUTPUT   offset + lane * slice
     SCRATCH         offset + slot * lane_scratch,  slot = lane mod window
@@ -21,15 +21,15 @@ A SEND or RECV of several segments goes through a contiguous stage in scratch; `
 segments of such a RECV are where its blocks lie in the stage when all chunks are whole. Shorter chunks arrive closer
 together, and are moved to those places on arrival.
 
-The first segment of a FOLD is the destination; the others are its operands from left to right. With one operand it is a
-copy. It may overwrite its first operand if that lies in scratch. FOLD_SCALE is a FOLD whose result is divided by the
-number of ranks; with one operand it is a division, perhaps in place. It occurs only in plans of averages.
+The first segment of a REDUCE is the destination; the others are its operands from left to right. With one operand it
+is a copy. It may overwrite its first operand if that is in scratch. REDUCE_SCALE is a REDUCE whose result is divided by
+the number of ranks; with one operand it is a division, perhaps in place. Only plans of averages have REDUCE_SCALE rows.
 
-Blocks that are CODED are as many bytes as the codec makes of them; their slices too. A FOLD decodes operands that are
-coded, and encodes its result where its destination is. `group` elements are encoded together, into group_bytes.
+CODED blocks and their slices have as many bytes as the codec makes of them. A REDUCE decodes its coded operands, and
+encodes its result if its destination is coded. `group` elements are encoded together, into group_bytes.
 
 Where partial sums are float32 (see schedules/partial_sums.py) they are what is CODED, and all else is elements of fewer
-bits: a FOLD with a plain destination rounds, and no other does.
+bits: a REDUCE with a plain destination rounds, and no other does.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from ..schedules.collectives import NEIGHBORHOOD, Block, at_namesake
 from ..schedules.ir import INPUT, REST, Local
 from ..schedules.schedule import Schedule
 
-SEND, RECV, FOLD, FOLD_SCALE = range(4)
+SEND, RECV, REDUCE, REDUCE_SCALE = range(4)
 IN, OUT, SCRATCH, CODED = range(4)
 ALIGN = 64
 REQUEST_BYTES = 32  # about what a message in flight takes: its request and its status
@@ -53,7 +53,7 @@ OBJECT_BYTES = 4096  # about what the objects of a plan take beside the tables
 MAX_MESSAGE = 1 << 30
 ALONE = ("scatter", "gather", "alltoall", *NEIGHBORHOOD)  # what sends one block a message where it is direct
 WHOLE = 1 << 62  # the slice of a plan with one lane, longer than any segment
-WINDOW = 2  # the default number of chunks in flight: one is folded while the next is on its way
+WINDOW = 2  # the default number of chunks in flight: the engine reduces one while the next arrives
 MAX_WINDOW, MAX_STRANDS, SEQUENCES = 32, 8, 127
 TAGS = 1 << 15  # the smallest tag space MPI promises
 NOTE_TAGS = range(SEQUENCES * MAX_STRANDS * MAX_WINDOW, TAGS)  # no plan uses these: see runtime/peer_status.py

@@ -1,1 +1,1 @@
-"""Prove schedules and lowered plans for a number of ranks, by playing them symbolically. Needs no MPI."""
+"""Prove schedules and lowered plans for a number of ranks by symbolic execution. Needs no MPI."""

@@ -1,9 +1,8 @@
-"""The proof of a schedule: it runs without deadlock or hazard, ends right, and costs what it claims.
+"""Prove a schedule: it ends without deadlock or hazard, gives the right result, and costs what it claims.
 
-play() shows that every message is matched under rendezvous sends; here every rank must end with the
-right contributions of every block it owns, each exactly once and, where the operator needs it, in rank
-order; and steps and bytes must equal the formulas of the docstring. Lowered tables are proved the same
-way by tables.check_tables.
+execute() shows that every message is matched under rendezvous sends. Here every rank must end with the right
+contributions to each of its blocks, each contribution once, and in rank order if the operator needs it. Steps and bytes
+must equal the formulas of the docstring. check_plan.check_tables proves the lowered tables in the same way.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from ..errors import VerifyError
 from ..schedules.ir import REST, VALUE, Loc, Local
 from ..schedules.schedule import Schedule
 from .encodings import Encodings
-from .symbolic import Trace, play
+from .symbolic import Trace, execute
 from .values import Interval, Value, mask, show
 
 Given = dict[str, Any]
@@ -23,13 +22,13 @@ Given = dict[str, Any]
 
 def verify(schedule: Schedule) -> Trace:
     """Prove one schedule and return its trace. Raises VerifyError with coordinates."""
-    trace = play(schedule)
+    trace = execute(schedule)
     check(schedule, trace)
     return trace
 
 
 def check(schedule: Schedule, trace: Trace) -> None:
-    """Check what a played schedule left and cost. Raises VerifyError with coordinates."""
+    """Check the final state and the cost of an executed schedule. Raises VerifyError with coordinates."""
     _check_result(schedule, trace)
     _check_residual(schedule, trace)
     _check_strands(schedule)
@@ -42,7 +41,7 @@ def check(schedule: Schedule, trace: Trace) -> None:
 
 
 def expected_value(schedule: Schedule, rank: int, block: object) -> Value:
-    """Return what a block that a rank must end with has to hold."""
+    """Return the value that a block of a rank must have at the end."""
     if not schedule.collective.reduces:
         return 1 << schedule.collective.source(block, schedule.root)
     covered = Interval(*schedule.collective.covers(schedule.p, rank))
@@ -70,17 +69,17 @@ def _check_result(schedule: Schedule, trace: Trace) -> None:
 
 
 def _check_residual(schedule: Schedule, trace: Trace) -> None:
-    """With feedback every rank keeps what the codes of its own block lack."""
+    """Check that every rank keeps the residual of its own block if the schedule has feedback."""
     if schedule.parameters.get("feedback") != "yes" or schedule.p == 1:
         return
     for rank in range(schedule.p):
         if Loc(REST, rank) not in trace.state[rank]:
-            what = f"what the codes of block {rank} lack"
+            what = f"the residual of block {rank}"
             raise VerifyError(schedule.title, schedule.p, rank, op="the end", expected=f"to keep {what}", got="nothing")
 
 
 def _check_strands(schedule: Schedule) -> None:
-    """Blocks move in the strands the algorithm declares, on which compositions rely."""
+    """Check that blocks move in the strands that the algorithm declares; compositions rely on that."""
     for rank in range(schedule.p):
         program = schedule.program(rank)
         for s, strand in enumerate(program if len(program) > 1 else ()):
@@ -93,17 +92,17 @@ def _check_strands(schedule: Schedule) -> None:
 
 
 def _check_direct(schedule: Schedule) -> None:
-    """Check that a direct algorithm's ranks handle nothing but what they start or end with."""
+    """Check that the ranks of a direct algorithm handle only blocks that they start or end with."""
     for rank in range(schedule.p):
         own = {*schedule.starts(rank), *schedule.ends(rank)}
         for s, strand in enumerate(schedule.program(rank)):
             for index, step in enumerate(strand):
                 for op in step:
                     if not isinstance(op, Local) and not own.issuperset(op.blocks):
-                        strange = sorted(set(op.blocks) - own, key=str)[0]
+                        foreign = sorted(set(op.blocks) - own, key=str)[0]
                         expected = "only blocks this rank starts or ends with, as direct=True declares"
                         raise VerifyError(
-                            schedule.title, schedule.p, rank, s, index, op, expected, f"block {strange}"
+                            schedule.title, schedule.p, rank, s, index, op, expected, f"block {foreign}"
                         )
 
 
@@ -133,13 +132,13 @@ def _check_claims(schedule: Schedule, trace: Trace) -> None:
 
 
 def _check_encodings(schedule: Schedule) -> None:
-    """Check that ranks with the same block have it out of the same codes, and how often contributions are encoded.
+    """Check that all ranks decode a block from the same codes, and check how often contributions are encoded.
 
-    The root of a broadcast keeps what it has.
+    The root of a broadcast keeps its own block, so rooted collectives are left out.
     """
-    claims, played = schedule.algorithm.claims, Encodings(schedule)
+    claims, encodings = schedule.algorithm.claims, Encodings(schedule)
     for block in schedule.blocks if not schedule.collective.rooted else ():
-        counts = {rank: played.of(rank, block) for rank in range(schedule.p) if block in schedule.ends(rank)}
+        counts = {rank: encodings.of(rank, block) for rank in range(schedule.p) if block in schedule.ends(rank)}
         odd = [rank for rank in counts if counts[rank] != counts[min(counts)]]
         if odd:
             raise VerifyError(
@@ -153,7 +152,7 @@ def _check_encodings(schedule: Schedule) -> None:
             )
     if not claims.encoded:
         return
-    got = played.most()
+    got = encodings.most()
     if not claims.holds(claims.encoded, Fraction(got), schedule.p, **schedule.resolved):
         raise VerifyError(
             algorithm=schedule.title,

@@ -1,13 +1,13 @@
-"""Which bits a reduction gives: in what order it folds the ranks' contributions, and whether all ranks do so alike.
+"""Derive a reduction's bits: the order in which contributions are combined, and whether all ranks have the same.
 
-Floating-point addition is not associative, so a result's bits follow from its fold tree: which contributions are
-combined first, which next. A schedule fixes the tree of every block, and nothing else does: chunks slice blocks and
-never move their boundaries, and both engines run the same rows with the same kernels. Here schedules are played with
-trees in the place of contributions, so what is said about bits is derived and not declared; check_folds holds lowered
-tables to the trees of their schedule.
+Floating-point addition is not associative, so a result's bits follow from its reduction tree: the order in which
+contributions are combined. The schedule alone fixes the tree of every block. Chunks slice blocks and never move their
+boundaries, and both engines run the same rows with the same kernels. Here schedules are executed with trees in the
+place of contributions, so that statements about bits are derived, not declared. check_reduction_order compares lowered
+tables with the trees of their schedule.
 
-left∘right and right∘left are one tree, for MPI's operators commute bit by bit: rules of kernels/ name what is left out.
-Operators that do not commute are folded in rank order, in which no two trees differ by a swap alone.
+left∘right and right∘left are one tree, since MPI's operators commute bit by bit; the rules of kernels/ name the
+exceptions. Non-commutative operators reduce in rank order, in which no two trees differ by a swap alone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..schedules.schedule import Schedule
 from .cases import Case
 from .check_plan import Lowered, cases
 from .interpreter import DIVIDED, Cell, Machine, Pieces
-from .symbolic import Player
+from .symbolic import SymbolicExecution
 from .values import Value
 
 ALWAYS = ("from run to run", "for any chunk size", "on either engine")  # by construction, for every algorithm
@@ -34,13 +34,13 @@ LOOKED_AT = range(2, 14)  # ranks an algorithm's bits are compared on
 
 
 class Forest:
-    """Fold trees, each known by a number: equal numbers are equal trees. Tree r is rank r's contribution."""
+    """Reduction trees, each with a number: equal numbers are equal trees. Tree r is rank r's contribution."""
 
     def __init__(self, p: int) -> None:
         self.parts: list[tuple[int, int] | None] = [None] * p
         self._known: dict[tuple[int, int], int] = {}
 
-    def fold(self, left: int, right: int) -> int:
+    def combine(self, left: int, right: int) -> int:
         """Return the number of left∘right."""
         key = (left, right) if left < right else (right, left)
         if (tree := self._known.get(key)) is None:
@@ -52,35 +52,35 @@ class Forest:
         """Return a tree as a formula of ranks.
 
         >>> forest = Forest(3)
-        >>> forest.text(forest.fold(forest.fold(1, 0), 2))
+        >>> forest.text(forest.combine(forest.combine(1, 0), 2))
         '(1∘0)∘2'
         """
         if (parts := self.parts[tree]) is None:
             return str(tree)
         return "∘".join(self.text(x) if self.parts[x] is None else f"({self.text(x)})" for x in parts)
 
-    def evaluate(self, tree: int, fold: Any, contributions: Any) -> Any:
-        """Return what the tree is of the ranks' contributions, by a function of two operands."""
+    def evaluate(self, tree: int, reduce: Any, contributions: Any) -> Any:
+        """Evaluate a tree on the ranks' contributions, with a function of two operands."""
         if (parts := self.parts[tree]) is None:
             return contributions[tree]
-        left, right = (self.evaluate(x, fold, contributions) for x in parts)
-        return fold(left, right)
+        left, right = (self.evaluate(x, reduce, contributions) for x in parts)
+        return reduce(left, right)
 
 
-class Folds(Player):
-    """A schedule played with fold trees: what every rank's blocks are made of at the end."""
+class ReductionTrees(SymbolicExecution):
+    """A symbolic execution on reduction trees, which gives the tree of every rank's result."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.forest = Forest(schedule.p)
         super().__init__(schedule)
-        self.play()
+        self.execute()
 
     def _contribution(self, rank: int) -> Value:
         return rank
 
     def _combine(self, left: Value, right: Value) -> Value:
         assert isinstance(left, int) and isinstance(right, int)
-        return self.forest.fold(left, right)
+        return self.forest.combine(left, right)
 
     def tree(self, rank: int, block: Block) -> int:
         """Return the tree of one rank's result."""
@@ -88,13 +88,13 @@ class Folds(Player):
         assert isinstance(tree, int)
         return tree
 
-    def trees(self, block: Block) -> dict[int, list[int]]:
+    def ranks_by_tree(self, block: Block) -> dict[int, list[int]]:
         """Return the trees of one block, each with the ranks that end with it."""
-        ranks_by_tree: dict[int, list[int]] = defaultdict(list)
+        ranks: dict[int, list[int]] = defaultdict(list)
         for rank in range(self.schedule.p):
             if block in self.schedule.ends(rank):
-                ranks_by_tree[self.tree(rank, block)].append(rank)
-        return ranks_by_tree
+                ranks[self.tree(rank, block)].append(rank)
+        return ranks
 
 
 # -- the same on all ranks ------------------------------------------------------------------------------------
@@ -110,8 +110,8 @@ def same_on_all_ranks(schedule: Schedule) -> bool | None:
         return None
     if not what.reduces or what.ends is not everywhere:
         return True
-    folds = Folds(schedule)
-    return all(len(folds.trees(block)) == 1 for block in schedule.blocks)
+    trees = ReductionTrees(schedule)
+    return all(len(trees.ranks_by_tree(block)) == 1 for block in schedule.blocks)
 
 
 class Agreement(NamedTuple):
@@ -149,24 +149,24 @@ def _chosen(entry: Algorithm, p: int) -> Iterator[Schedule]:
             yield Schedule(entry, p, **choice)
 
 
-def describe_fold(schedule: Schedule, most: int = 60) -> str:
-    """Describe the fold tree of a block, one on which ranks differ if there is any.
+def describe_reduction(schedule: Schedule, most: int = 60) -> str:
+    """Describe the reduction tree of a block, one on which ranks differ if there is any.
 
     The text is empty if the collective reduces nothing.
 
     >>> from mpicoll.schedules.schedule import schedule
-    >>> describe_fold(schedule("allreduce", "recursive_doubling", 4))
+    >>> describe_reduction(schedule("allreduce", "recursive_doubling", 4))
     'Block 0 is (0∘1)∘(2∘3) on ranks 0-3: the same bits on all.'
     """
     if not schedule.collective.reduces:
         return ""
-    folds = Folds(schedule)
+    trees = ReductionTrees(schedule)
     own = schedule.collective.covers is not everybody
-    apart = [block for block in schedule.blocks if len(folds.trees(block)) > 1]
+    apart = [block for block in schedule.blocks if len(trees.ranks_by_tree(block)) > 1]
     block = apart[0] if apart else schedule.blocks[0]
     descriptions = [
-        f"{_clipped(folds.forest.text(tree), most)} on rank{'s' * (len(who) > 1)} {spans(who)}"
-        for tree, who in folds.trees(block).items()
+        f"{_clipped(trees.forest.text(tree), most)} on rank{'s' * (len(who) > 1)} {spans(who)}"
+        for tree, who in trees.ranks_by_tree(block).items()
     ]
     if own or not apart:
         same = ": the same bits on all" * (schedule.collective.ends is everywhere and not own)
@@ -181,35 +181,35 @@ def _clipped(text: str, most: int) -> str:
 # -- lowered tables -------------------------------------------------------------------------------------------
 
 
-class _FoldingMachine(Machine):
-    """All ranks' tables run on fold trees, which must come out as those of the schedule."""
+class _TreeMachine(Machine):
+    """All ranks' tables, run on reduction trees and compared with those of the schedule."""
 
-    def __init__(self, folds: Folds, case: Case, in_place: bool, lowered: list[Plan]) -> None:
-        self.folds = folds
-        super().__init__(folds.schedule, case, in_place, lowered)
+    def __init__(self, trees: ReductionTrees, case: Case, in_place: bool, lowered: list[Plan]) -> None:
+        self.trees = trees
+        super().__init__(trees.schedule, case, in_place, lowered)
 
     def _contribution(self, block: Block, rank: int) -> list[Cell]:
         return self._cells(block, rank, 0)
 
     def _combined(self, lane: Any, pieces: Pieces, left: list[Cell], right: list[Cell]) -> list[Cell]:
-        fold = self.folds.forest.fold
-        return [(x[0], fold(x[1], y[1]), 0) for x, y in zip(left, right)]
+        combine = self.trees.forest.combine
+        return [(x[0], combine(x[1], y[1]), 0) for x, y in zip(left, right)]
 
     def _divided(self, lane: Any, pieces: Pieces, cells: list[Cell]) -> list[Cell]:
         return [(x[0], x[1], x[2] | DIVIDED) for x in cells]
 
     def _expected(self, rank: int, block: Block) -> list[Cell]:
-        return self._cells(block, self.folds.tree(rank, block), self._marks(rank, block))
+        return self._cells(block, self.trees.tree(rank, block), self._marks(rank, block))
 
 
-def check_folds(schedule: Schedule, lowered: Lowered | None = None) -> None:
-    """Prove that plans fold as their schedule says, for the standing cases, in place and not. Raises VerifyError."""
-    folds, lowered = Folds(schedule), lowered or Lowered(schedule)
+def check_reduction_order(schedule: Schedule, lowered: Lowered | None = None) -> None:
+    """Prove that plans reduce in the order of their schedule, in place and not. Raises VerifyError."""
+    trees, lowered = ReductionTrees(schedule), lowered or Lowered(schedule)
     for case in cases(schedule):
         for in_place in lowered.forms:
-            run_folds(folds, case, in_place, lowered.all_ranks(case, in_place))
+            run_on_trees(trees, case, in_place, lowered.all_ranks(case, in_place))
 
 
-def run_folds(folds: Folds, case: Case, in_place: bool, lowered: list[Plan]) -> None:
-    """Run all ranks' tables on fold trees. Raises VerifyError where they come out as others than the schedule's."""
-    _FoldingMachine(folds, case, in_place, lowered).run()
+def run_on_trees(trees: ReductionTrees, case: Case, in_place: bool, lowered: list[Plan]) -> None:
+    """Run all ranks' tables on reduction trees. Raises VerifyError for a tree that differs from the schedule's."""
+    _TreeMachine(trees, case, in_place, lowered).run()

@@ -1,29 +1,29 @@
-"""Count how often each contribution was encoded on its way to a result: the result's error adds up from that.
+"""Count how often each contribution was encoded on its way to a result: every encoding adds to the result's error.
 
-A schedule is played with the ranks of contributions and their counts in the place of contributions.
+A schedule is executed on counts: for each rank, how often its contribution was encoded.
 """
 
 from __future__ import annotations
 
 from ..schedules.ir import CODED, VALUE, Copy, Loc
 from ..schedules.schedule import Schedule
-from .symbolic import Player
+from .symbolic import SymbolicExecution
 from .values import Value
 
 Counts = tuple[tuple[int, int], ...]  # (rank, how often its contribution was encoded), by rank
 
 
-class Encodings(Player):
-    """A schedule played with how often what is in each block was encoded."""
+class Encodings(SymbolicExecution):
+    """A symbolic execution that counts encodings in every block."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.known: dict[Counts, int] = {}
         self.counts: list[Counts] = []
         super().__init__(schedule)
-        self.play()
+        self.execute()
 
     def _number(self, counts: Counts) -> int:
-        """Return the number by which counts are known."""
+        """Return a number for the counts: equal counts have equal numbers."""
         if counts not in self.known:
             self.known[counts] = len(self.counts)
             self.counts.append(counts)
@@ -43,13 +43,13 @@ class Encodings(Player):
         return self._number(tuple((rank, times + 1) for rank, times in self.counts[value]))
 
     def of(self, rank: int, block: object) -> Counts:
-        """Return what one rank's result is made of: (rank, how often its contribution was encoded)."""
+        """Return the contributions to one rank's result: (rank, how often it was encoded)."""
         number = self.trace.state[rank][Loc(VALUE, block)]
         assert isinstance(number, int)
         return self.counts[number]
 
     def most(self) -> int:
-        """Return the most often that any contribution was encoded."""
+        """Return the largest count of any contribution to any result."""
         schedule = self.schedule
         ends = ((rank, block) for rank in range(schedule.p) for block in schedule.ends(rank))
         return max((times for rank, block in ends for _, times in self.of(rank, block)), default=0)

@@ -1,10 +1,11 @@
-"""All ranks' tables run on symbolic memory.
+"""Execute the lowered tables of all ranks on symbolic memory.
 
-Every element carries its identity and the contributions in it. Lanes of all ranks run in a shuffled
-order with rendezvous sends, matched by (source, destination, tag) as MPI does, so that a wrong offset,
-segment, tag, lane or scratch reuse ends as a wrong element, a fold of different elements or a deadlock.
-In plans of averages an element is divided only when it holds every contribution, and once; that it is never
-folded after that, divided or not, follows from each contribution being in it once.
+Every element carries its identity and the contributions in it. Lanes of all ranks run in a shuffled order with
+rendezvous sends, matched by (source, destination, tag) as in MPI. A wrong offset, segment, tag, lane or scratch reuse
+therefore shows as a wrong element, a reduction of different elements or a deadlock.
+
+In plans of averages an element is divided once, when it holds every contribution. It is never reduced after that, since
+each contribution is in it once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import NoReturn
 
 from ..errors import VerifyError
 from ..plans import plan as plans
-from ..plans.plan import CODED, FOLD, FOLD_SCALE, IN, OUT, RECV, SCRATCH, SEND, Plan
+from ..plans.plan import CODED, IN, OUT, RECV, REDUCE, REDUCE_SCALE, SCRATCH, SEND, Plan
 from ..schedules import blocks as parts
 from ..schedules.collectives import Block, everywhere
 from ..schedules.schedule import Schedule
@@ -26,19 +27,19 @@ from .values import Interval, mask
 
 # identity of an element, then (mask, DIVIDED + DECODED) or (first, end) of the contributions in it
 Cell = tuple[int, int, int]
-# an element that is decoded is the same on every rank that has its codes; a sum that is rounded is not folded again
+# decoded elements are equal on all ranks that have their codes; a rounded sum is not reduced again
 DIVIDED, DECODED, ROUNDED = 1, 2, 4
 Pieces = list[tuple[int, int, int]]  # (base, address, length)
 _Message = tuple[int, int, int]  # (source, destination, tag)
 
 
 def is_in_place_rank(schedule: Schedule, rank: int) -> bool:
-    """MPI.IN_PLACE is the root's alone in rooted collectives other than bcast."""
+    """Return whether a rank may pass MPI.IN_PLACE: in rooted collectives other than bcast only the root may."""
     return not schedule.collective.rooted or schedule.collective.name == "bcast" or rank == schedule.root
 
 
 class _Lane:
-    """A (rank, strand, slot) working through its lanes."""
+    """The state of one (rank, strand, slot), which runs its lanes one after the other."""
 
     __slots__ = ("end", "first", "lane", "pending", "plan", "rank", "slot", "step", "strand")
 
@@ -49,7 +50,7 @@ class _Lane:
 
 
 class Machine:
-    """All ranks' memory, one cell per byte (None: never written), and the lanes at work on it."""
+    """All ranks' memory, one cell per byte (None: never written), and the lanes that run on it."""
 
     def __init__(self, schedule: Schedule, case: Case, in_place: bool, lowered: list[Plan]) -> None:
         self.schedule, self.case, self.in_place, self.plans = schedule, case, in_place, lowered
@@ -192,7 +193,7 @@ class Machine:
         keys = []
         for kind, peer, a, b, stage in self.rows[lane.rank][first:posts]:
             pieces = self._pieces(lane, a, b)
-            if kind == FOLD:
+            if kind == REDUCE:
                 self._local(lane, pieces, False)
                 continue
             total = _length(pieces)
@@ -244,7 +245,7 @@ class Machine:
         for kind, _, a, b, _ in rows[posts:end]:
             if kind in (SEND, RECV):
                 self._fail(lane, "local rows after the messages", "a message")
-            self._local(lane, self._pieces(lane, a, b), kind == FOLD_SCALE)
+            self._local(lane, self._pieces(lane, a, b), kind == REDUCE_SCALE)
 
     def _local(self, lane: _Lane, pieces: Pieces, divides: bool) -> None:
         if not pieces[0][2]:
@@ -253,7 +254,7 @@ class Machine:
         for piece in pieces[2:]:
             right = self._plain(lane, piece)
             if len(right) != len(result) or any(x[0] != y[0] for x, y in zip(result, right)):
-                self._fail(lane, "to fold an element with itself", f"different elements in {pieces}")
+                self._fail(lane, "to reduce an element with itself", f"different elements in {pieces}")
             result = self._combined(lane, pieces, result, right)
         if divides:
             result = self._divided(lane, pieces, result)

@@ -1,4 +1,4 @@
-"""Prove an algorithm: every schedule that it declares, at a number of ranks, and the plans lowered from them."""
+"""Prove an algorithm for a number of ranks: all schedules that it declares, and the plans lowered from them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..schedules.registry import Algorithm, find, list_algorithms, registered
 from ..schedules.schedule import Schedule
 from .check_plan import FEW, Lowered, check_scratch, check_tables, wanted
 from .check_schedule import verify
-from .determinism import check_folds
+from .determinism import check_reduction_order
 
 Given = dict[str, Any]
 
 
 class _Remembered(Schedule):
-    """A schedule that makes each rank's program, starts and ends once: a proof asks for them many times."""
+    """A schedule that caches each rank's program, starts and ends, which a proof reads many times."""
 
     def __init__(self, entry: Algorithm, p: int, root: int, commutative: bool, parameters: Given) -> None:
         super().__init__(entry, p, root, commutative=commutative, **parameters)
@@ -28,12 +28,12 @@ class _Remembered(Schedule):
 
 
 def schedules(entry: Algorithm, p: int, parameters: Given | None = None) -> Iterator[Schedule]:
-    """Yield every schedule that an algorithm is proved on at p ranks.
+    """Yield every schedule that an algorithm is proved on for p ranks.
 
-    These are its defaults at every root, its grid, and rank order where it keeps it.
+    These are its defaults at every root, its grid, and rank order if the algorithm keeps it.
 
-    parameters: those to prove in the place of those declared. Where the operator's commuting makes no other program,
-    the proof that order is kept is the proof of both. A choice of the grid that does not suit p is left out.
+    parameters: the choice to prove instead of the declared ones. If commutative operators run the same program, the
+    proof of rank order covers both. Choices of the grid that do not suit p are left out.
     """
     for choice, roots in entry.choices(p) if parameters is None else ((parameters, every_root(p)),):
         try:
@@ -51,9 +51,10 @@ def schedules(entry: Algorithm, p: int, parameters: Given | None = None) -> Iter
 
 
 def prove(entry: Algorithm, p: int, parameters: Given | None = None) -> int:
-    """Prove an algorithm at p ranks; returns how many schedules that were.
+    """Prove an algorithm for p ranks, and return the number of schedules proved.
 
-    Lowered tables, and the scratch they take, are proved where tables.wanted says, the order of their folds on a few.
+    check_plan.wanted selects the schedules whose lowered tables and scratch are proved. The reduction order is proved
+    for up to FEW ranks.
     """
     count = 0
     for schedule in schedules(entry, p, parameters):
@@ -61,16 +62,16 @@ def prove(entry: Algorithm, p: int, parameters: Given | None = None) -> int:
         if wanted(p, schedule.root):
             lowered = Lowered(schedule)
             check_tables(schedule, lowered)
-            if schedule.root == 0:  # as the docstring's formulas say
+            if schedule.root == 0:  # the docstring's formulas are for root 0
                 check_scratch(schedule)
                 if p <= FEW and schedule.collective.reduces:
-                    check_folds(schedule, lowered)
+                    check_reduction_order(schedule, lowered)
         count += 1
     return count
 
 
 def selected(collective: str | None = None, name: str | None = None) -> list[Algorithm]:
-    """Return the registered algorithms, all or of one collective or just one."""
+    """Return the registered algorithms: all, those of a collective, or a single one."""
     if collective is not None and name is not None:
         return [find(collective, name)]
     if collective is not None and collective not in list_algorithms():

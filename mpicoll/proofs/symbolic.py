@@ -1,8 +1,8 @@
-"""Plays a schedule's p ranks symbolically, with sends that wait for their receive (rendezvous).
+"""Execute the p ranks of a schedule symbolically, with sends that wait for their receive (rendezvous).
 
-No buffering is assumed anywhere: a message is complete when both sides have posted it, a step when all
-its messages are, and a strand goes on only then. What comes out is who sent what to whom when, with the
-contributions it carried; what cannot go on, or would differ between two runs, raises VerifyError.
+Nothing is buffered: a message completes when both sides have posted it, a step completes with all its messages, and a
+strand then begins its next step. The result is the trace: which rank sent which blocks to which rank in which step, and
+the contributions in them. A deadlock, or an outcome that could differ between two runs, raises VerifyError.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .values import Interval, Value, combine, show
 
 @dataclass(slots=True)
 class Message:
-    """One message as it happened: from start to end in steps of unit length, and what it carried."""
+    """A completed message: its start and end in steps of unit length, its blocks and their values."""
 
     source: int
     destination: int
@@ -31,7 +31,7 @@ class Message:
     start: int
     blocks: tuple[Block, ...]
     values: tuple[Value, ...]
-    folds: bool = False
+    reduces: bool = False
     buffer: str = VALUE  # of the sender
 
     @property
@@ -42,7 +42,7 @@ class Message:
 
 @dataclass
 class Trace:
-    """The record of a played schedule: its messages in order, and every rank's final state."""
+    """The result of a symbolic execution: its messages in order, and every rank's final state."""
 
     messages: list[Message] = field(default_factory=list)
     state: list[dict[Place, Value]] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Trace:
 
 
 class _Line:
-    """One strand of one rank in progress."""
+    """One strand of one rank, with its current step."""
 
     __slots__ = ("clock", "finish", "index", "pending", "rank", "steps", "strand", "taken")
 
@@ -67,7 +67,7 @@ class _Line:
 
 @dataclass(slots=True)
 class _Posted:
-    """One side of a message waiting for the other: operation k of the step a line is in."""
+    """A posted send or receive that is not matched yet: operation k of the current step of a line."""
 
     line: _Line
     k: int
@@ -77,11 +77,11 @@ class _Posted:
     known: int = 0
 
 
-_Operand = tuple[Value, Op | None]  # and what brought it; None: it was here
+_Operand = tuple[Value, Op | None]  # the value, and the operation that brought it; None if it was local
 
 
-class Player:
-    """The state of all ranks while a schedule is played; play() runs it to its end."""
+class SymbolicExecution:
+    """The state of all ranks during a symbolic execution; execute() runs the schedule to its end."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
@@ -110,14 +110,14 @@ class Player:
         return {Loc(b, block): own for block in self.schedule.starts(rank) for b in (VALUE, INPUT)}
 
     def _contribution(self, rank: int) -> Value:
-        """Return what a rank starts with."""
+        """Return the value of a rank's contribution."""
         return Interval(rank, rank + 1) if self.ordered else 1 << rank
 
     def _combine(self, left: Value, right: Value) -> Value:
         return combine(left, right)
 
-    def play(self) -> Trace:
-        """Run until nothing moves. Raises VerifyError for a deadlock, a hazard or a mismatch."""
+    def execute(self) -> Trace:
+        """Run all strands to their end. Raises VerifyError for a deadlock, a hazard or a mismatch."""
         for line in list(self.ready):
             self._post(line)
         while self.ready:
@@ -211,7 +211,7 @@ class Player:
             elif op.dst.buffer == INPUT:
                 self._fail(line, op, "a target other than the read-only input", "input")
             elif isinstance(op, Reduce) and (op.dst.buffer in CODED or op.src.buffer in CODED):
-                self._fail(line, op, "codes to be decoded before they are folded", "codes")
+                self._fail(line, op, "codes to be decoded before they are reduced", "codes")
             elif isinstance(op, Copy) and op.dst.buffer in CODED and op.src.buffer in CODED:
                 self._fail(line, op, "codes to be made of a block, or a block of codes", "codes of codes")
         if len(step) > 1:
@@ -226,7 +226,7 @@ class Player:
         if op.buffer == INPUT and blocks and not isinstance(op, Send):
             self._fail(line, op, "a target other than the read-only input", "input")
         if op.buffer in CODED and isinstance(op, RecvReduce):
-            self._fail(line, op, "codes to be decoded before they are folded", "codes")
+            self._fail(line, op, "codes to be decoded before they are reduced", "codes")
 
     def _check_targets(self, line: _Line, step: Step) -> None:
         """Check that a plain receive targets nothing that another message of its step uses."""
@@ -240,7 +240,7 @@ class Player:
                     self._fail(line, op, "a target nothing else in this step uses", clash)
                 landed |= targets
         if landed and landed & {(op.buffer, b) for op in step if isinstance(op, RecvReduce) for b in op.blocks}:
-            expected = "no block both received and folded into in one step"
+            expected = "no block both received and reduced into in one step"
             self._fail(line, step, expected, min(map(str, starmap(Loc, landed))))
 
     def _read(self, line: _Line, loc: Loc, op: Op) -> Value:
@@ -263,7 +263,7 @@ class Player:
                 self._fail(receiver, receive.op, are[not coded], are[coded])
             start = max(send.at, receive.at)
             receiver.taken[receive.k] = send.values
-            trace, folds = self.trace, isinstance(receive.op, RecvReduce)
+            trace, reduces = self.trace, isinstance(receive.op, RecvReduce)
             trace.known[receiver.rank] |= send.known
             sent, received = (trace.codes_sent, trace.codes_received) if coded else (trace.sent, trace.received)
             sent[sender.rank] += len(blocks)
@@ -277,7 +277,7 @@ class Player:
                     start,
                     blocks,
                     send.values,
-                    folds,
+                    reduces,
                     send.op.buffer,
                 )
             )
@@ -288,7 +288,7 @@ class Player:
                     self.ready.append(line)
 
     def _finish(self, line: _Line) -> None:
-        """End a step: receives are in, folds happen, local reductions follow."""
+        """End a step: store what was received, reduce what RecvReduce received, then do local operations."""
         step, state = line.steps[line.index], self.trace.state[line.rank]
         landed: dict[Loc, list[_Operand]] = {}
         for k, op in enumerate(step):
@@ -302,28 +302,28 @@ class Player:
                     operands = landed.get(loc) or landed.setdefault(loc, [(self._read(line, loc, op), None)])
                     operands.insert(0 if op.side == "left" else len(operands), (value, op))
         for loc, operands in landed.items():
-            self._fold(line, loc, operands)
+            self._reduce(line, loc, operands)
         for op in step:
             if isinstance(op, Local):
                 self._work(line, op)
 
     def _work(self, line: _Line, op: Local) -> None:
-        """Do what is local."""
+        """Execute a local operation."""
         state, value = self.trace.state[line.rank], self._read(line, op.src, op)
         if isinstance(op, Copy):
             state[op.dst] = self._copied(value, op)
         elif op.dst in state:
             local = (state[op.dst], None)
-            self._fold(line, op.dst, [(value, op), local] if op.side == "left" else [local, (value, op)])
+            self._reduce(line, op.dst, [(value, op), local] if op.side == "left" else [local, (value, op)])
         else:
             state[op.dst] = value
 
     def _copied(self, value: Value, op: Copy) -> Value:
-        """Return what a copy leaves."""
+        """Return the value that a copy writes."""
         return value
 
-    def _fold(self, line: _Line, loc: Loc, operands: list[_Operand]) -> None:
-        """Fold all that a step folds into one place, from left to right, as the rows of plans do it."""
+    def _reduce(self, line: _Line, loc: Loc, operands: list[_Operand]) -> None:
+        """Reduce all operands of one place from left to right, as a plan's row does."""
         value, op = operands[0]
         for right, other in operands[1:]:
             op = other or op
@@ -335,10 +335,10 @@ class Player:
 
 
 def _is_coded(op: Send | Recv | RecvReduce) -> bool:
-    """Return whether a message is of codes."""
+    """Return whether a message carries codes."""
     return bool(op.blocks) and (op.coded if isinstance(op, RecvReduce) else op.buffer in CODED)
 
 
-def play(schedule: Schedule) -> Trace:
-    """Play one schedule to its end. Raises VerifyError for anything but a clean run."""
-    return Player(schedule).play()
+def execute(schedule: Schedule) -> Trace:
+    """Execute a schedule symbolically and return its trace. Raises VerifyError if it is wrong."""
+    return SymbolicExecution(schedule).execute()

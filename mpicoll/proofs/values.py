@@ -16,12 +16,12 @@ Value = int | Interval  # a bit mask of contributions, or an interval where the 
 
 
 def mask(ranks: Interval) -> int:
-    """Return the contributions of an interval where their order does not matter."""
+    """Return the contributions of an interval as a bit mask, without their order."""
     return (1 << ranks.end) - (1 << ranks.first)
 
 
 def combine(left: Value, right: Value) -> Value:
-    """left∘right. Raises ValueError when a contribution would count twice or stand out of order."""
+    """Return left∘right. Raises ValueError if a contribution would count twice or be out of order."""
     if isinstance(left, Interval) and isinstance(right, Interval):
         if left.end != right.first:
             raise ValueError(f"{show(left)} before {show(right)} is out of rank order")

@@ -1,15 +1,15 @@
-"""Check that a plan's tables are well formed: an engine believes every number, and would trip over a wrong one."""
+"""Check that a plan's tables are well formed. Engines check nothing: a wrong number would corrupt memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
 
-from ..plans.plan import ALIGN, CODED, FOLD, FOLD_SCALE, IN, MAX_WINDOW, OUT, RECV, SCRATCH, SEND, WHOLE, Plan
+from ..plans.plan import ALIGN, CODED, IN, MAX_WINDOW, OUT, RECV, REDUCE, REDUCE_SCALE, SCRATCH, SEND, WHOLE, Plan
 
 
 def faults(plan: Plan) -> list[str]:
-    """Return what is wrong with a plan's form, in words; empty where nothing is."""
+    """Return the rules that a plan's tables break, in words; empty if the plan is well formed."""
     violations: list[str] = []
     rows, segments, steps = plan.rows.tolist(), plan.segments.tolist(), plan.steps.tolist()
 
@@ -21,7 +21,7 @@ def faults(plan: Plan) -> list[str]:
     expect(consecutive([(first, end) for first, _, end in steps], len(rows)), "steps divide the rows")
     expect(consecutive([row[2:4] for row in rows], len(segments)), "rows divide the segments")
     expect(all(first <= posts <= end for first, posts, end in steps), "what is posted is a part of the step")
-    expect(all(row[0] in (SEND, RECV, FOLD, FOLD_SCALE) for row in rows), "kinds")
+    expect(all(row[0] in (SEND, RECV, REDUCE, REDUCE_SCALE) for row in rows), "kinds")
     expect(all(base in (IN, OUT, SCRATCH, CODED) for base, _, _ in segments), "bases")
     expect(all(at >= 0 and length > 0 for _, at, length in segments), "places and lengths")
     plain = [length for base, _, length in segments if base != CODED]
@@ -39,10 +39,10 @@ def faults(plan: Plan) -> list[str]:
             expect(sound_row(plan, row, segments[row[2] : row[3]]), f"row {number}")
         expect(
             all(
-                row[0] == FOLD and [base for base, _, _ in segments[row[2] : row[3]]] == [OUT, IN]
+                row[0] == REDUCE and [base for base, _, _ in segments[row[2] : row[3]]] == [OUT, IN]
                 for first, posts, _ in steps
                 for row in rows[first:posts]
-                if row[0] in (FOLD, FOLD_SCALE)
+                if row[0] in (REDUCE, REDUCE_SCALE)
             ),
             "only the input is copied before the messages of a step are in",
         )
@@ -62,19 +62,19 @@ def messages(plan: Plan) -> list[list[int]]:
 
 
 def sound_row(plan: Plan, row: Sequence[int], segments: Sequence[Sequence[int]]) -> bool:
-    """Return whether one row's segments are what its kind needs, within a lane's scratch."""
+    """Return whether the segments of a row suit its kind and fit into a lane's scratch."""
     kind, stage = row[0], row[4]
     if len(segments) == 1 and segments[0][0] in (OUT, SCRATCH) and kind in (SEND, RECV):  # most rows
         (only,) = segments
         return stage == -1 and (only[0] == OUT or only[1] + min(only[2], plan.slice) <= plan.lane_scratch)
     whole = [min(length, plan.code_slice if base == CODED else plan.slice) for base, _, length in segments]
     within = all(base < SCRATCH or at + n <= plan.lane_scratch for (base, at, _), n in zip(segments, whole))
-    if kind in (FOLD, FOLD_SCALE):
+    if kind in (REDUCE, REDUCE_SCALE):
         to, *operands = segments or [[]]
-        keeps_residual = plan.group_bytes > 0 and len(operands) == 1  # of what was encoded from there
+        keeps_residual = plan.group_bytes > 0 and len(operands) == 1  # an encoding may write its residual to the input
         within = within and (to[:1] != [IN] or keeps_residual)
-        late = [x for x in operands[2:] if x == to]  # overwritten only when all else is folded
-        by_strips = any(base == CODED for base, _, _ in segments)  # of which each is read before it is written
+        late = [x for x in operands[2:] if x == to]  # overwritten only after all others are reduced
+        by_strips = any(base == CODED for base, _, _ in segments)  # each strip is read before it is written
         sound = not late or by_strips or operands[0][0] == SCRATCH
         return within and len(operands) > 0 and _alike(plan, segments, whole) and sound
     within = within and (kind == SEND or all(base != IN for base, _, _ in segments))
@@ -87,9 +87,9 @@ def sound_row(plan: Plan, row: Sequence[int], segments: Sequence[Sequence[int]])
 
 
 def _alike(plan: Plan, segments: Sequence[Sequence[int]], whole: Sequence[int]) -> bool:
-    """Return whether a fold's segments are of as many bytes each, and codes of as many each.
+    """Return whether all segments of a reduction have the same bytes, and its codes too.
 
-    Only of elements that are encoded one by one is it known from codes how many they are.
+    Codes tell the number of their elements only if each element is encoded on its own.
     """
     plain = {n for (base, _, _), n in zip(segments, whole) if base != CODED}
     codes = {n for (base, _, _), n in zip(segments, whole) if base == CODED}

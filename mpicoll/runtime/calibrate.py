@@ -24,9 +24,9 @@ SHORT, LONG = (8, 4096, 16384), (65536, 262144, 1 << 20)  # bytes of short messa
 TOGETHER = 8  # messages at once, for the gap
 MOST_CORES = 1024  # numbers of processors that can be counted
 PATIENCE = 0.012  # seconds for a long message, without which nothing is known of the rate
-LEAST, MOST = 3, 5000  # barriers, folds or copies; of exchanges of a size there may be one
+LEAST, MOST = 3, 5000  # barriers, reductions or copies; one exchange of a size may be enough
 UNKNOWN = "infiniband"  # the preset whose numbers stand where there is nothing to measure
-LOCAL_BYTES = 1 << 20  # of a fold and a copy: out of the nearest caches, as a large vector is
+LOCAL_BYTES = 1 << 20  # of a reduction and a copy: larger than the nearest caches, as large vectors are
 
 
 class Times(NamedTuple):
@@ -166,7 +166,7 @@ def _rate(nbytes: float, us: float) -> float:
 
 
 def _local(seconds: float) -> tuple[float, float]:
-    """Return the bytes per µs of a fold of float64 and of a copy."""
+    """Return the bytes per µs of a float64 reduction and of a copy."""
     x, y = np.ones(LOCAL_BYTES // 8), np.ones(LOCAL_BYTES // 8)
     rates = []
     for work in (lambda: np.add(x, y, out=y), lambda: np.copyto(y, x)):

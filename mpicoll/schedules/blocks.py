@@ -1,7 +1,7 @@
 """The partition of n elements into blocks, and of a block into chunks.
 
 Block boundaries depend on (n, k) alone, never on the chunk size, so that no chunk size can change
-which element is folded in which block, and with it the bits of a result.
+which element is reduced in which block, and with it the bits of a result.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ A formula that begins with "at most" is an upper bound; any other is exact.
 
 An optional line says by how much messages or bytes exceed those of the source, and why:
 
-    Excess: n for every rank that folds, since p is no power of two
+    Excess: n for every rank that reduces, since p is no power of two
 
 and another how often a contribution is encoded at most, where messages are of codes; this is proved too:
 

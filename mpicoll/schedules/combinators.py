@@ -31,7 +31,7 @@ def parallel(*parts: Steps | Strands) -> Strands:
 
 
 def mirror(part: Steps | Strands) -> Strands:
-    """Time reversed: sends become receives, receives (folding or not) become sends.
+    """Time reversed: sends become receives, receives (reducing or not) become sends.
 
     Turns reduce_scatter into allgather, reduce into bcast, gather into scatter. Raises ValueError for a
     local operation, which has no reverse.
@@ -51,7 +51,7 @@ def _reverse(op: Op) -> Op:
 def coded(part: Steps | Strands) -> Strands:
     """Move codes in the place of values, and decode what arrives at the end of the step in which it does.
 
-    Raises ValueError for what folds or is local: codes cannot be folded.
+    Raises ValueError for reductions and local operations: codes cannot be reduced.
     """
 
     def step(ops: Step) -> Step:
@@ -89,7 +89,7 @@ def relabel(part: Steps | Strands, peer: Callable[[int], int], blocks: Rename) -
 
 
 def rotate(program: Program, p: int, rank: int, by: int, blocks_turn: bool) -> Strands:
-    """Return the program with rank 0's part played by rank `by`: moves a root, for commutative operators only.
+    """Rotate the ranks of a program: rank `by` does the steps of rank 0. Moves a root; for commutative operators only.
 
     blocks_turn says whether blocks are named after ranks and so turn with them.
     """
@@ -116,7 +116,7 @@ def forward(blocks: Sequence[Block], rank: int, source: int, destination: int) -
 
 
 def embed(program: Program, ranks: Sequence[int], rank: int, blocks: Rename = lambda b: (b,)) -> Strands:
-    """Return a program for len(ranks) played by the given ranks; no steps for any other.
+    """Return a program for len(ranks) ranks, run by the given ranks; no steps for any other.
 
     blocks maps an inner block to the outer blocks that make it up.
     """
@@ -182,7 +182,7 @@ def run_of(p: int, runs: int, rank: int) -> tuple[int, int, int]:
 
 
 class Layer:
-    """A program played by some of the ranks on its own, coarser blocks.
+    """A program that some of the ranks run on its own, coarser blocks.
 
     parts maps one of the program's blocks to the blocks of ours that make it up. strands says for each of our blocks
     which of the program's strands moves it; it is empty for a program of one strand.
@@ -199,13 +199,13 @@ class Stack:
     """Layers one after the other, as one schedule over the given blocks.
 
     Strands of a schedule do not wait for each other, but blocks go their ways independently. So blocks that the
-    same strands of every layer move share a strand here, in which those strands follow each other. Of a layer a rank
-    asks only where it plays in it: to make one rank's program takes no time for the layers of others.
+    same strands of every layer move share a strand here, in which those strands follow each other. A
+    rank's program is made of the layers that the rank is in; the layers of others take no time.
     """
 
     def __init__(self, blocks: Sequence[Block], layers: Sequence[Layer]) -> None:
         self.layers = layers
-        self.mine: dict[int, list[int]] = {}  # by rank: the layers that it plays in
+        self.mine: dict[int, list[int]] = {}  # by rank: the layers that it is in
         for i, layer in enumerate(layers):
             for rank in layer.ranks:
                 self.mine.setdefault(rank, []).append(i)

@@ -5,8 +5,8 @@ tuple of operations done at once:
 
     Send(peer, blocks)              reads the state before the step
     Recv(peer, blocks)              overwrites; may not target what the step sends
-    RecvReduce(peer, blocks, side)  lands in scratch, folded in when the step ends; "left" is received∘local, and
-                                    several into one place are folded from left to right
+    RecvReduce(peer, blocks, side)  lands in scratch, reduced when the step ends; "left" is received∘local, and
+                                    several into one place are reduced from left to right
     Reduce(dst, src, side)          local, when the step ends; an undefined dst becomes a copy of src
     Copy(dst, src)                  local, when the step ends, in the place of what was there
 
@@ -16,8 +16,8 @@ blocks is a token. Nothing here knows of counts, data types or tags.
 
 In the buffers "codes" and "codes of results" blocks are encoded by the codec of the schedule (see mpicoll/compression).
 A Copy into one encodes, a Copy out of it decodes. Send and Recv move codes as they are; a RecvReduce that is `coded`
-receives codes, and folds what they stand for. "rest" is the place of a rank's own contribution once that was read: what
-is left there is for the caller to keep.
+receives codes, decodes them and reduces the result. "rest" is the place of a rank's own contribution after it was read:
+the residual left there is the caller's.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Recv(NamedTuple):
 
 
 class RecvReduce(NamedTuple):
-    """Receive blocks from a peer and fold them into the local ones: side "left" is received∘local.
+    """Receive blocks from a peer and reduce them into the local ones: side "left" is received∘local.
 
-    coded: what arrives are codes of them.
+    coded: the peer sends codes of the blocks.
     """
 
     peer: int
@@ -69,7 +69,7 @@ class RecvReduce(NamedTuple):
 
 
 class Reduce(NamedTuple):
-    """Fold a local block into another: side "left" is src∘dst, "right" is dst∘src."""
+    """Reduce a local block into another: side "left" is src∘dst, "right" is dst∘src."""
 
     dst: Loc
     src: Loc

@@ -52,8 +52,8 @@ def due(
 
     Late: the last step that uses a result. Sums travel, and every rank divides what it keeps, which is right for
     any algorithm. Early, for algorithms that declare it (see Algorithm.divides_at_owner): the step that writes a result
-    last, if that is a fold. A fold that nothing follows has put in the last contribution, and what was divided
-    travels: one rank divides a block, not all of them. What is received last has then been divided before.
+    last, if that step reduces. A final reduction has added the last contribution, so one rank divides a block and sends
+    the quotient. A result that is received last was divided by its sender.
     """
     places_by_step: dict[int, list[Place]] = {}
     for loc in kept:

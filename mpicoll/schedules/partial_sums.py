@@ -1,9 +1,9 @@
-"""Which blocks of messages are partial sums, where those travel in float32 and all else as the elements are.
+"""Find the blocks of messages that are partial sums: these are sent in float32, all others as elements.
 
-A block that no rank has folded is a contribution, and exact as it is. A fold makes a partial sum. The last fold of a
-block that a rank keeps makes a complete sum, which is rounded there and travels rounded; of scan and exscan no rank's
-sum is complete for the ranks behind it. So the sender's program alone says what it sends: the receiver looks at that.
-What was received and is sent on is what the rank before sent.
+A block that no rank has reduced is a contribution, and exact. A reduction makes a partial sum. The last reduction of a
+block that a rank keeps makes a complete sum, which that rank rounds and sends rounded. In scan and exscan no rank's sum
+is complete for the ranks behind it. So the sender's program alone decides what it sends, and the receiver reads that
+program. A block that is forwarded is what the rank before sent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Source = tuple[int, int, int]  # peer, which of the messages it sends, and which
 Left = bool | Loc | Source  # by a write: a partial sum or none; what was copied, or received
 
 
-class _Play:
+class _StrandRecord:
     """The writes and sends of one strand of one rank, by place and by peer."""
 
     def __init__(self, schedule: Schedule, rank: int, strand: Strand) -> None:
@@ -47,8 +47,9 @@ class _Play:
             known.update(arrived)
             for order, op in enumerate(ops, 1):
                 if isinstance(op, Local):
-                    folds = isinstance(op, Reduce) and op.dst in known
-                    self.writes[op.dst].append(((step, order), self._folded(step, op.dst) if folds else op.src))
+                    reduces = isinstance(op, Reduce) and op.dst in known
+                    left = self._leaves_partial(step, op.dst) if reduces else op.src
+                    self.writes[op.dst].append(((step, order), left))
                     known.add(op.dst)
 
     def _arrived(self, step: int, op: Recv | RecvReduce) -> Iterator[tuple[Place, Left]]:
@@ -57,7 +58,7 @@ class _Play:
         for i, block in enumerate(op.blocks):
             place = op.buffer, block
             if isinstance(op, RecvReduce):
-                yield place, self._folded(step, place)
+                yield place, self._leaves_partial(step, place)
             elif self.divides_at_owner and self._is_result(step, place):
                 yield place, False
             else:
@@ -66,10 +67,10 @@ class _Play:
     def _is_result(self, step: int, place: Place) -> bool:
         return place in self.kept and self.last_write[place] == step
 
-    def _folded(self, step: int, place: Place) -> bool:
-        """Return whether a fold leaves a partial sum.
+    def _leaves_partial(self, step: int, place: Place) -> bool:
+        """Return whether a reduction leaves a partial sum.
 
-        All folds do except the last one into a place that the rank keeps, unless the same step uses that sum again.
+        Every reduction does, except the last one into a place that the rank keeps if the same step does not use it.
         """
         return not (self.is_everybodys and self._is_result(step, place)) or place in self.used[step]
 
@@ -79,18 +80,18 @@ class _Play:
 
 
 class PartialSums:
-    """Tells which blocks of a schedule's messages are partial sums."""
+    """The blocks of a schedule's messages that are partial sums."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
-        self.plays: dict[tuple[int, int], _Play] = {}
+        self.records: dict[tuple[int, int], _StrandRecord] = {}
         self.programs: dict[int, tuple[Strand, ...]] = {}
 
-    def _play(self, rank: int, strand: int) -> _Play:
-        if (rank, strand) not in self.plays:
+    def _record(self, rank: int, strand: int) -> _StrandRecord:
+        if (rank, strand) not in self.records:
             program = self.programs.get(rank) or self.programs.setdefault(rank, self.schedule.program(rank))
-            self.plays[rank, strand] = _Play(self.schedule, rank, program[strand])
-        return self.plays[rank, strand]
+            self.records[rank, strand] = _StrandRecord(self.schedule, rank, program[strand])
+        return self.records[rank, strand]
 
     def writes(self, rank: int, strand: int, place: Place) -> bool:
         """Return whether a rank's last write of a place leaves a partial sum."""
@@ -98,24 +99,24 @@ class PartialSums:
 
     def of_message(self, source: int, destination: int, strand: int, nth: int) -> tuple[bool, ...]:
         """Return for each block of a message, the nth between two ranks, whether it is a partial sum."""
-        step, op = self._play(source, strand).sent[destination][nth]
+        step, op = self._record(source, strand).sent[destination][nth]
         return tuple(self._is_partial(source, strand, (op.buffer, block), (step, 0)) for block in op.blocks)
 
     def _is_partial(self, rank: int, strand: int, place: Place, at: At) -> bool:
-        while True:  # from rank to rank, until one has folded it, or contributed it
-            play = self._play(rank, strand)
-            when, what = play.before(place, at)
+        while True:  # back from rank to rank, to the one that reduced or contributed the block
+            record = self._record(rank, strand)
+            when, what = record.before(place, at)
             if isinstance(what, bool):
                 return what
             if isinstance(what, Loc):  # a copy
                 place, at = what, when
                 continue
             peer, nth, i = what
-            step, op = self._play(peer, strand).sent[rank][nth]
+            step, op = self._record(peer, strand).sent[rank][nth]
             rank, place, at = peer, (op.buffer, op.blocks[i]), (step, 0)
 
 
-@lru_cache(maxsize=1)  # one schedule is lowered for many ranks where it is proved
+@lru_cache(maxsize=1)  # a proof lowers one schedule for many ranks
 def partial_sums(schedule: Schedule) -> PartialSums:
     """Return the PartialSums of a schedule."""
     return PartialSums(schedule)

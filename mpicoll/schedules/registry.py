@@ -40,8 +40,8 @@ class Algorithm:
       (rooted ones: at root 0); a function of p and the parameters where it depends on them.
     - direct: whether a rank handles only blocks it starts or ends with, so that in a form with counts for each rank
       (gatherv) it need not be told the counts of others; proved, not believed.
-    - divides_at_owner: whether a rank that keeps a result does its last fold, before the result is sent to others. An
-      average is then divided by that rank; otherwise every rank divides the results that it keeps. Proved too.
+    - divides_at_owner: whether a rank that keeps a result does its last reduction, and sends the result after it. That
+      rank then divides an average; otherwise every rank divides the results that it keeps. Proved too.
     - requires: what p must be, where not all will do.
     - grid: what it is proved on beside its defaults.
     """

@@ -25,7 +25,7 @@ UNTIMED, TIMED = 2, 9  # turns of a candidate
 SURE = 7  # timed turns in which another must be faster than what auto chooses
 MOST = 3  # candidates beside MPI's own collective
 MARGIN = 1.03  # by how much another must be faster than what auto chooses
-MOST_RANKS = 32  # on which fold trees are compared
+MOST_RANKS = 32  # on which reduction trees are compared
 
 
 class Candidate(NamedTuple):
@@ -160,7 +160,7 @@ def candidates(
 
 
 def same_bits(collective: str, spec: str, other: str, p: int, nodes: Partition) -> bool:
-    """Return whether two algorithms of a reduction fold the contributions to every element alike, on every rank."""
+    """Return whether two algorithms combine the contributions to each element in the same order, on every rank."""
     if p > MOST_RANKS:
         return spec == other
     trees = [_trees(collective, name, p, nodes) for name in (spec, other)]
@@ -169,13 +169,13 @@ def same_bits(collective: str, spec: str, other: str, p: int, nodes: Partition) 
 
 def _trees(collective: str, spec: str, p: int, nodes: Partition) -> dict[Hashable, Hashable]:
     """Return what each rank's blocks are made of: a rank's number, or the set of two such parts."""
-    from ..proofs.determinism import Folds  # here, since it loads what proves schedules
+    from ..proofs.determinism import ReductionTrees  # here, since it loads what proves schedules
 
-    folds = Folds(schedule(base_collective(collective), spec, p, nodes=nodes))
+    trees = ReductionTrees(schedule(base_collective(collective), spec, p, nodes=nodes))
 
     def made_of(tree: int) -> Any:
-        parts = folds.forest.parts[tree]
+        parts = trees.forest.parts[tree]
         return tree if parts is None else frozenset(map(made_of, parts))
 
-    own = folds.schedule
-    return {(rank, block): made_of(folds.tree(rank, block)) for rank in range(p) for block in own.ends(rank)}
+    own = trees.schedule
+    return {(rank, block): made_of(trees.tree(rank, block)) for rank in range(p) for block in own.ends(rank)}

@@ -3,8 +3,8 @@
 A rule names the algorithm, the chunk size and the window for calls of at least so many bytes. There are rules per
 collective; the ranks' distribution over hosts adds more, and the last rule that fits a call serves it.
 
-On one host a processor both folds and copies, so chunks cannot overlap: rings there run one chunk at a time, which
-keeps it in the cache. Between hosts a second chunk in flight keeps the link busy while the first is folded. More than
+On one host a processor both reduces and copies, so chunks cannot overlap: rings there run one chunk at a time, which
+keeps it in the cache. Between hosts a second chunk in flight keeps the link busy while the first is reduced. More than
 two were slower at 50 Mbit/s. The presumed reason: queued data delays the small messages that let a neighbour send.
 """
 
@@ -46,11 +46,11 @@ class Rule(NamedTuple):
 
 _FEW_ROUNDS, _PIPELINED = "few rounds: latency decides", "pipelined, every link carries the vector once"
 _ONE_LINK = "ranks share hosts: across the links goes only what must"
-_UNDER_WAY = "the least bytes, folded while the next chunk is on the wire"
+_UNDER_WAY = "the fewest bytes, one chunk reduced while the next is on the wire"
 _FEW_STARTS = 16 * KIB
 _SMALL = 32 * KIB  # of a chunk between hosts: WINDOW of them keep a link of 50 Mbit/s busy
 _SCAN = Rule(0, "recursive_doubling", None, _FEW_ROUNDS)
-_RING = Rule(64 * KIB, "ring", 256 * KIB, "the least bytes, each chunk folded while it is in the cache", window=1)
+_RING = Rule(64 * KIB, "ring", 256 * KIB, "the fewest bytes, each chunk reduced while it is in the cache", window=1)
 _REDUCE = (
     Rule(0, "binomial", None, _FEW_ROUNDS),
     Rule(64 * KIB, "chain", 128 * KIB, _PIPELINED, ranks=3),
@@ -76,7 +76,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     ),
     "reduce": (
         *_REDUCE,
-        Rule(1024 * KIB, "rabenseifner", 128 * KIB, "every rank folds a part of it", only_powers_of_two=True),
+        Rule(1024 * KIB, "rabenseifner", 128 * KIB, "every rank reduces a part of it", only_powers_of_two=True),
     ),
     "reduce_scatter": (
         Rule(0, "recursive_halving", None, _FEW_ROUNDS),

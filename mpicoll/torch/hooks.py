@@ -143,7 +143,7 @@ def powersgd(rank: int = 2, seed: int = 1) -> BucketHook:
 def averaged(accumulate: str = FLOAT32) -> Callable[[Any, dist.GradBucket], torch.futures.Future[Tensor]]:
     """Return a hook of DistributedDataParallel that averages gradients as they are, for models of 16 bits.
 
-    accumulate: "float32" rounds sums once, at the end; "none" at every fold. Raises ArgumentError for other words.
+    accumulate: "float32" rounds sums once, at the end; "none" at every reduction. Raises ArgumentError for other words.
     """
     check_accumulate("accumulate", accumulate)
 

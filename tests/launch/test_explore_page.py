@@ -77,21 +77,21 @@ def step(visit: Visit) -> str:
     return visit.page.locator("#count").inner_text()
 
 
-def test_every_frame_of_every_algorithm_is_the_symbolic_play(visit, wanted):
+def test_every_frame_of_every_algorithm_is_the_symbolic_execution(visit, wanted):
     frames = visit.page.evaluate(FRAMES)
     assert len(frames) == len(wanted)
     for key, own in wanted:
-        played = Snapshots(own)
+        executed = Snapshots(own)
         for t, shown in enumerate(frames[str(key)]):
             expected = {f"{rank}|{buffer}|{list(own.blocks).index(block) if own.blocks else 0}": value
-                        for rank, state in enumerate(played.frame(t)) for (buffer, block), value in state.items()}
+                        for rank, state in enumerate(executed.frame(t)) for (buffer, block), value in state.items()}
             assert shown == expected, (str(key), t)
 
 
 @pytest.mark.parametrize("visit", [(DESKTOP, "light", RING + "3")], indirect=True)
 def test_a_learner_finds_what_each_rank_holds_after_step_3_of_the_ring(visit):
     assert held(visit, 1)["value|2"] == "0-1,3-4" and held(visit, 0)["value|1"] == "0,2-4"
-    assert visit.page.locator(".board .message.folds").count() == 5
+    assert visit.page.locator(".board .message.reduces").count() == 5
     assert visit.page.locator(".board .cell.new").count() == 5
     assert visit.page.locator(".spacetime .band.lit").get_attribute("data-step") == "3"
     words = visit.page.locator("#words").inner_text()
@@ -184,7 +184,7 @@ def test_time_plays_and_ends_where_steps_do(visit):
     visit.page.evaluate("link => { location.hash = link; }", link)
     visit.page.wait_for_function("document.getElementById('mode').ariaPressed === 'true'")
     visit.page.wait_for_function("document.getElementById('words').textContent.includes('Right: ')")
-    assert "folding or copying: rank 0" in said(visit) and said(visit).endswith("ended.")
+    assert "reducing or copying: rank 0" in said(visit) and said(visit).endswith("ended.")
     visit.page.evaluate("link => { location.hash = link; }", f"{RING}2")
     visit.page.wait_for_function("document.getElementById('count').textContent === 'step 2 / 8'")
 

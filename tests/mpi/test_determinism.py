@@ -1,4 +1,4 @@
-"""Real ranks get the bits that an algorithm's fold trees say, whatever the run, chunks, engine, place and form of call.
+"""Real ranks get the bits of an algorithm's reduction trees, whatever the run, chunks, engine, place and form of call.
 
 The trees are evaluated in NumPy on numbers of very different size, on which any other order of additions shows.
 """
@@ -18,7 +18,7 @@ from support.in_form import FORMS, in_form
 from unit.test_bits import from_itself, numbers
 
 import mpicoll
-from mpicoll.proofs.determinism import Folds, agreement, same_on_all_ranks
+from mpicoll.proofs.determinism import ReductionTrees, agreement, same_on_all_ranks
 from mpicoll.schedules import blocks
 from mpicoll.schedules.registry import _REGISTRY, algorithm, find
 
@@ -49,24 +49,24 @@ def operation(op):
 
 
 @cache
-def folds_of(collective, spec, p, root, commutative=True):
+def trees_of(collective, spec, p, root, commutative=True):
     """The trees of a schedule as a call runs it: all ranks are on one machine."""
     nodes = (tuple(range(p)),)
-    return Folds(mpicoll.schedule(collective, spec, p, root, commutative=commutative, nodes=nodes))
+    return ReductionTrees(mpicoll.schedule(collective, spec, p, root, commutative=commutative, nodes=nodes))
 
 
 def derived(case, spec, p, rank, code, commutative=True):
     """What a rank's result is by its trees; None where it has none."""
     if case.collective in cases.ROOTED and rank != case.root:
         return None
-    folds = folds_of(case.collective, spec, p, case.root, commutative)
+    trees = trees_of(case.collective, spec, p, case.root, commutative)
     shared = case.collective == "reduce_scatter"
     given = [case.make(case.n * (p if shared else 1), r) for r in range(p)]
-    sizes = [case.n] * p if shared else blocks.sizes(case.n, len(folds.schedule.blocks))
+    sizes = [case.n] * p if shared else blocks.sizes(case.n, len(trees.schedule.blocks))
     at = blocks.offsets(sizes)
     parts = [
-        folds.forest.evaluate(folds.tree(rank, b), operation(case.op), [x[at[b] : at[b] + sizes[b]] for x in given])
-        for b in folds.schedule.ends(rank)
+        trees.forest.evaluate(trees.tree(rank, b), operation(case.op), [x[at[b] : at[b] + sizes[b]] for x in given])
+        for b in trees.schedule.ends(rank)
     ]
     return np.concatenate(parts) if parts else None         # rank 0 of an exscan keeps what was there
 
@@ -137,7 +137,7 @@ def test_ranks_agree_as_derived(comm, spec):
         case = Case("allreduce", 1000, make=of(code))
         with ours.using(allreduce=spec):
             results = everybodys(comm, case.run(ours).result)
-        assert same_on_all_ranks(folds_of("allreduce", spec, p, 0).schedule)
+        assert same_on_all_ranks(trees_of("allreduce", spec, p, 0).schedule)
         assert len(set(results)) == 1
 
 
@@ -146,7 +146,7 @@ def disagreeing():
     """A right allreduce whose ranks begin with their own contributions."""
     @algorithm("allreduce", name="from_itself")
     def body(p, rank):
-        """Everybody folds all in an order of its own.
+        """Every rank reduces all in an order of its own.
 
         Steps: p > 1
         Bytes per rank: n * (p - 1)
@@ -187,7 +187,7 @@ def test_these_numbers_tell_one_tree_from_another(ours):
 
 
 @each(("collective", "spec"), [x for x in REDUCING if find(*x).keeps_order(MPI.COMM_WORLD.size)], ids=" ".join)
-def test_operators_that_do_not_commute_are_folded_by_the_trees_in_rank_order(comm, engine, collective, spec):
+def test_operators_that_do_not_commute_are_reduced_by_the_trees_in_rank_order(comm, engine, collective, spec):
     def fold(source, target, datatype):
         x, y = np.frombuffer(source, "d"), np.frombuffer(target, "d")
         y[:] = x + y

@@ -157,7 +157,7 @@ def test_bad_input(comm, ours):
         pass
     x = np.ones(4, bfloat16)
     with ours.using(accumulate="float32", allreduce="native"):
-        with pytest.raises(PreconditionError, match="MPI's own collectives round at every fold"):
+        with pytest.raises(PreconditionError, match="MPI's own collectives round at every reduction"):
             ours.Allreduce(x, x.copy())
         ours.Allreduce(np.ones(4), np.zeros(4))
         with ours.using(accumulate="none"):

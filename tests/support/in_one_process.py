@@ -10,7 +10,7 @@ import numpy as np
 
 from mpicoll.engines.kernel_args import KernelArgs
 from mpicoll.engines.local_ops import Tables, finish_step, geometry, prepare_row
-from mpicoll.plans.plan import ALIGN, FOLD, RECV, SEND
+from mpicoll.plans.plan import ALIGN, RECV, REDUCE, SEND
 from mpicoll.plans.rolled import PEER_STRIDE, RolledPlan, following
 
 
@@ -64,7 +64,7 @@ def _advance(number: int, rank: _Rank, lane: list[Any], queues: Any, sent: list[
             peer += turn * int(plan.rows[r, PEER_STRIDE])
             prepare_row(tables.address, r, chunk, slot, turn)
             at, n = tables.message.tolist()
-            if kind == FOLD or (a < b and not n):
+            if kind == REDUCE or (a < b and not n):
                 continue
             if kind == SEND:
                 queues[number, peer, strand, slot].append(_bytes(at, n).copy())

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from mpicoll.errors import VerifyError
-from mpicoll.plans.plan import ALIGN, CODED, FOLD, FOLD_SCALE, OUT, RECV, SCRATCH, SEND, Plan
+from mpicoll.plans.plan import ALIGN, CODED, OUT, RECV, REDUCE, REDUCE_SCALE, SCRATCH, SEND, Plan
 from mpicoll.proofs.check_plan import Case, check_tables, in_place_forms, lower_all, run
 from mpicoll.proofs.check_schedule import verify
-from mpicoll.proofs.symbolic import play
+from mpicoll.proofs.symbolic import execute
 from mpicoll.proofs.values import Interval, combine
 from mpicoll.proofs.wellformed import faults, messages  # noqa: F401 - for the tests
 from mpicoll.schedules.claims import Claims
@@ -149,9 +149,9 @@ def replacements(op: Op, p: int, blocks: tuple[Any, ...]) -> Iterator[tuple[str,
     if len(op.blocks) > 1:
         yield "the blocks in another order", (op._replace(blocks=op.blocks[::-1]),)
     if isinstance(op, Recv) and op.blocks:
-        yield "folded", (RecvReduce(op.peer, op.blocks),)
+        yield "reduced", (RecvReduce(op.peer, op.blocks),)
     if isinstance(op, RecvReduce):
-        yield "not folded", (Recv(op.peer, op.blocks),)
+        yield "not reduced", (Recv(op.peer, op.blocks),)
         yield "on the other side", (op._replace(side="left" if op.side == "right" else "right"),)
     yield "the other way", (Recv(*op[:2]) if isinstance(op, Send) else Send(*op[:2]),)
 
@@ -178,12 +178,12 @@ def other_values(plan: Plan, table: str, row: int, column: str) -> tuple[int, ..
     """What one number of a table may wrongly be; none where nobody reads it."""
     old = int(getattr(plan, table)[row, COLUMNS[table].index(column)])
     if column == "kind":
-        return tuple(kind for kind in (SEND, RECV, FOLD, FOLD_SCALE) if kind != old)
+        return tuple(kind for kind in (SEND, RECV, REDUCE, REDUCE_SCALE) if kind != old)
     if column == "base":
         return (old + 1) % 3, (old + 2) % 3
     if table == "rows":
         kind, _, first, end, stage = plan.rows[row].tolist()
-        if (column == "peer" and kind in (FOLD, FOLD_SCALE)) or (first == end and column != "peer"):
+        if (column == "peer" and kind in (REDUCE, REDUCE_SCALE)) or (first == end and column != "peer"):
             return ()
         if column == "stage":
             return (-1, plan.lane_scratch) if stage >= 0 else ()
@@ -220,7 +220,7 @@ def field_mutants(plan: Plan) -> Iterator[tuple[str, Plan]]:
 def order_mutants(plan: Plan, commutative: bool) -> Iterator[tuple[str, Plan]]:
     """The plan with two neighbours of a row swapped: pieces of a message, operands where order matters."""
     for r, (kind, _, first, end, _) in enumerate(plan.rows.tolist()):
-        local = kind in (FOLD, FOLD_SCALE)
+        local = kind in (REDUCE, REDUCE_SCALE)
         if local and commutative:
             continue
         for a, b in itertools.pairwise(range(first + local, end)):
@@ -255,7 +255,7 @@ Cell = tuple[int, int]  # base and address
 
 
 class Numbering:
-    """All ranks' plans run on numbered values: what lies somewhere at the start has a number, what a fold makes too.
+    """All ranks' plans run on numbered values: every initial value and every result of a reduction has a number.
 
     So it is known what plans do to every byte, whatever it means; nothing here is shared with what proves tables.
     A line is a (rank, strand, slot). No line touches what another one writes, and none what is under way in the step
@@ -325,16 +325,16 @@ class _Line:
                 for row in self.rows[posts:end]:
                     if row[0] in (SEND, RECV):
                         raise Hazard("a message after the messages")
-                    self.fold(row)
+                    self.reduce(row)
                 self.done += 1
 
     def post(self, kind: int, peer: int, a: int, b: int, stage: int) -> tuple[int, list[Cell]] | None:
         """Start a message, or copy; what is to be received, if anything is."""
         pieces = [self.cells(segment) for segment in self.segments[a:b]]
         cells = [cell for piece in pieces for cell in piece]
-        if kind == FOLD:
+        if kind == REDUCE:
             self.hold(cells[len(pieces[0]) :], pieces[0])
-            self.fold([kind, peer, a, b, stage])
+            self.reduce([kind, peer, a, b, stage])
         elif kind == RECV and (cells or a == b):
             self.hold([], cells)
             return peer, cells
@@ -382,8 +382,8 @@ class _Line:
         self.use(cells, True)
         self.all.values[self.rank].update(zip(cells, values, strict=True))
 
-    def fold(self, row: list[int]) -> None:
-        """A copy is the same value, a fold one made of its operands, in their order."""
+    def reduce(self, row: list[int]) -> None:
+        """A copy is the same value, a reduction one made of its operands, in their order."""
         kind, _, a, b, _ = row
         to, *operands = [self.cells(segment) for segment in self.segments[a:b]]
         if not to:
@@ -397,11 +397,11 @@ class _Line:
         self.make(to, operands, kind)
 
     def make(self, to: list[Cell], operands: list[list[Cell]], kind: int) -> None:
-        """Copy or fold; what is written over a part of what it is made of is torn, and like nothing else."""
+        """Copy or reduce; what is written over a part of what it is made of is torn, and like nothing else."""
         result, *more = map(self.take, operands)
         for other in more:
-            result = [self.all.number("fold", x, y) for x, y in zip(result, other, strict=True)]
-        if kind == FOLD_SCALE:
+            result = [self.all.number("reduced", x, y) for x, y in zip(result, other, strict=True)]
+        if kind == REDUCE_SCALE:
             result = [self.all.number("divided", x) for x in result]
         if any(x != to and set(x) & set(to) for x in operands):
             result = [self.all.number("torn", len(self.all.numbers)) for _ in to]
@@ -427,7 +427,7 @@ def receives_again(right: Schedule, rank: int, place: Place) -> bool:
     What arrives is known from the right schedule's trace, what is held from following the rank's strand up to there.
     """
     arrived: dict[tuple[int, int], deque] = defaultdict(deque)
-    for message in play(right).messages:
+    for message in execute(right).messages:
         if message.destination == rank:
             arrived[message.source, message.strand].append(dict(zip(message.blocks, message.values)))
     own = 1 << rank if right.commutative or not right.collective.reduces else Interval(rank, rank + 1)

@@ -10,7 +10,7 @@ from unit.every import cases
 from unit.mutants import adhoc, changed, faults, of_ranks, refused_tables
 
 from mpicoll.errors import VerifyError
-from mpicoll.plans.plan import FOLD, FOLD_SCALE, IN, OUT, SCRATCH
+from mpicoll.plans.plan import IN, OUT, REDUCE, REDUCE_SCALE, SCRATCH
 from mpicoll.proofs import check_plan
 from mpicoll.proofs.check_plan import Case, check_tables, lower_all
 from mpicoll.schedules.ir import VALUE, Loc, Local, Recv, RecvReduce, Reduce, Send
@@ -27,7 +27,7 @@ def rows_of(plan, kind):
 
 def divided(plan):
     """The bytes a rank divides."""
-    return sum(segments[0][2] for segments in rows_of(plan, FOLD_SCALE))
+    return sum(segments[0][2] for segments in rows_of(plan, REDUCE_SCALE))
 
 
 # -- where divisions are ------------------------------------------------------------------------------------
@@ -50,24 +50,24 @@ def test_who_divides(p):
 
 @pytest.mark.parametrize("entry", REDUCING)
 @pytest.mark.parametrize("p", [2, 3, 5, 8])
-def test_the_last_fold_divides(entry, p):
+def test_the_last_reduction_divides(entry, p):
     """No rank goes over its results once more, but those of what does not finish where it is kept.
 
-    Of these a rank divides apart what it does not fold in the last step that uses it.
+    Of these a rank divides apart what it does not reduce in the last step that uses it.
     """
 
     def touched(op):
         return {op.dst, op.src} if isinstance(op, Local) else {Loc(op.buffer, block) for block in op.blocks}
 
-    def folded_last(rank, block):
+    def reduced_last(rank, block):
         steps = [step for strand in made.program(rank) for step in strand]
         used = [step for step in steps if any(Loc(VALUE, block) in touched(op) for op in step)]
         return any(isinstance(op, RecvReduce) and Loc(VALUE, block) in touched(op) for op in used[-1])
 
     made = Schedule(entry, p)
     plans = lower_all(made, Case(40, 8, 16, 2, averaged=True), False)
-    alone = {rank for rank, plan in enumerate(plans) if any(len(s) == 2 for s in rows_of(plan, FOLD_SCALE))}
-    late = {rank for rank in range(p) if not all(folded_last(rank, block) for block in made.ends(rank))}
+    alone = {rank for rank, plan in enumerate(plans) if any(len(s) == 2 for s in rows_of(plan, REDUCE_SCALE))}
+    late = {rank for rank in range(p) if not all(reduced_last(rank, block) for block in made.ends(rank))}
     assert alone == (set() if entry.divides_where_owned(p, made.resolved) else late)
 
 
@@ -76,7 +76,7 @@ def test_other_plans_know_nothing_of_it(entry):
     for p in (1, 2, 5):
         case = Case(40, 8, 16, 2)
         for plain, averaging in zip(*(lower_all(Schedule(entry, p), replace(case, averaged=a), False) for a in (0, 1))):
-            assert not rows_of(plain, FOLD_SCALE)
+            assert not rows_of(plain, REDUCE_SCALE)
             assert p > 1 or np.array_equal(plain.rows, averaging.rows), "alone there is nothing to divide"
             assert plain.scratch_bytes == averaging.scratch_bytes
 
@@ -85,11 +85,11 @@ def test_rows_for_several_blocks():
     """Late, neighbours that fall due together are divided in one go: those sent last, and those received last."""
     made = replace(find("allreduce", "rabenseifner"), divides_at_owner=False)
     (*_, plan) = lower_all(Schedule(made, 4), Case(16, 8, None, 4, averaged=True), False)
-    assert rows_of(plan, FOLD_SCALE) == [[[OUT, 64, 64]] * 2, [[OUT, 0, 64]] * 2]
+    assert rows_of(plan, REDUCE_SCALE) == [[[OUT, 64, 64]] * 2, [[OUT, 0, 64]] * 2]
 
 
 def test_neighbours_of_which_one_is_due():
-    """Two blocks folded in one step, one of them for the last time, stay two rows."""
+    """Two blocks reduced in one step, one of them for the last time, stay two rows."""
 
     made = of_ranks(
         "allreduce",
@@ -101,7 +101,7 @@ def test_neighbours_of_which_one_is_due():
     )
     check_tables(made)
     plan = lower_all(made, Case(4, 8, None, 4, averaged=True), False)[0]
-    assert (len(rows_of(plan, FOLD)), len(rows_of(plan, FOLD_SCALE))) == (1, 2)
+    assert (len(rows_of(plan, REDUCE)), len(rows_of(plan, REDUCE_SCALE))) == (1, 2)
 
 
 def test_what_is_copied_to_its_place_is_divided_on_its_way():
@@ -113,7 +113,7 @@ def test_what_is_copied_to_its_place_is_divided_on_its_way():
     )
     check_tables(made)
     (_, plan) = lower_all(made, Case(6, 8, None, 4, averaged=True), False)
-    assert rows_of(plan, FOLD_SCALE) == [[[OUT, 32, 16], [SCRATCH, 0, 16]], [[OUT, 0, 32], [SCRATCH, 16, 32]]]
+    assert rows_of(plan, REDUCE_SCALE) == [[[OUT, 32, 16], [SCRATCH, 0, 16]], [[OUT, 0, 32], [SCRATCH, 16, 32]]]
 
 
 # -- schedules in which dividing early would be wrong --------------------------------------------------------
@@ -179,23 +179,23 @@ def of_kind(plan, kind):
 
 
 def early(rank, plan):
-    """A fold before the last that divides."""
-    return changed(plan, "rows", (of_kind(plan, FOLD)[0], 0), FOLD_SCALE) if rank == 1 else plan
+    """A reduction before the last that divides."""
+    return changed(plan, "rows", (of_kind(plan, REDUCE)[0], 0), REDUCE_SCALE) if rank == 1 else plan
 
 
 def never(rank, plan):
-    """A last fold that does not divide."""
-    return changed(plan, "rows", (of_kind(plan, FOLD_SCALE)[0], 0), FOLD) if rank == 2 else plan
+    """A last reduction that does not divide."""
+    return changed(plan, "rows", (of_kind(plan, REDUCE_SCALE)[0], 0), REDUCE) if rank == 2 else plan
 
 
 def twice(rank, plan):
     """A copy of a row: the sum it makes is whole, and its own first operand."""
     if rank:
         return plan
-    row = of_kind(plan, FOLD_SCALE)[0]
+    row = of_kind(plan, REDUCE_SCALE)[0]
     a, b = plan.rows[row, 2:4]
     segments = np.concatenate([plan.segments[:b], plan.segments[[a, a]], plan.segments[b:]])
-    rows = np.insert(plan.rows, row + 1, [FOLD_SCALE, 0, b, b + 2, -1], axis=0)
+    rows = np.insert(plan.rows, row + 1, [REDUCE_SCALE, 0, b, b + 2, -1], axis=0)
     rows[row + 2 :, 2:4] += 2
     return replace(plan, rows=rows, segments=segments, steps=plan.steps + (plan.steps > row))
 
@@ -227,9 +227,9 @@ def test_a_division_before_the_messages_are_in():
     """A copy of the input may be made then, a division may not: nothing is complete yet."""
     made = schedule("allreduce", "ring", 1)
     (plan,) = lower_all(made, Case(4, 2, None, 4), False)
-    assert rows_of(plan, FOLD) == [[[OUT, 0, 8], [IN, 0, 8]]]
+    assert rows_of(plan, REDUCE) == [[[OUT, 0, 8], [IN, 0, 8]]]
     assert faults(plan) == []
-    assert faults(changed(plan, "rows", (0, 0), FOLD_SCALE)) == [
+    assert faults(changed(plan, "rows", (0, 0), REDUCE_SCALE)) == [
         "only the input is copied before the messages of a step are in"
     ]
 
@@ -251,4 +251,4 @@ def test_a_result_read_in_the_step_that_writes_it():
     )
     check_tables(made)
     plan = lower_all(made, Case(3, 2, None, 4, averaged=True), False)[0]
-    assert [len(s) for s in rows_of(plan, FOLD_SCALE)] == [2]
+    assert [len(s) for s in rows_of(plan, REDUCE_SCALE)] == [2]

@@ -37,10 +37,10 @@ def test_a_slow_kernel_is_slower(monkeypatch):
 
 
 @pytest.mark.parametrize("operands", [2, 3, 5])
-def test_what_is_timed_is_a_fold_of_so_many(operands):
+def test_what_is_timed_is_a_reduction_of_so_many(operands):
     values = [np.arange(6000.0) + i for i in range(operands)]
     into = values[0].copy()
-    kernels._fold(kernels._work("SUM", into.dtype), into, values[1:])()
+    kernels._reduction(kernels._work("SUM", into.dtype), into, values[1:])()
     assert (into == sum(values)).all()
 
 

@@ -172,7 +172,7 @@ def test_right_answer_is_accepted_and_poison_is_not(collective):
 
 
 @pytest.mark.parametrize("op", OPERATORS)
-def test_operators_fold_exactly(op):
+def test_operators_reduce_exactly(op):
     for dtype, kind in DTYPES.items():
         if kind in OPERATORS[op][1]:
             for p in (1, 3, 8):

@@ -1,4 +1,4 @@
-"""Which bits a reduction gives: derived fold trees, what follows from them, and what they rest on."""
+"""Which bits a reduction gives: derived reduction trees, what follows from them, and what they rest on."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from mpicoll.proofs.check_schedule import verify
 from mpicoll.proofs.determinism import (
     ALWAYS,
     LOOKED_AT,
-    Folds,
     Forest,
+    ReductionTrees,
     agreement,
-    check_folds,
-    describe_fold,
+    check_reduction_order,
+    describe_reduction,
     same_on_all_ranks,
 )
 from mpicoll.proofs.prove import prove, schedules
@@ -44,8 +44,8 @@ def from_itself(p, rank):
 
 
 def tree(made, rank=0, block=0):
-    folds = Folds(made)
-    return folds.forest.text(folds.tree(rank, block))
+    trees = ReductionTrees(made)
+    return trees.forest.text(trees.tree(rank, block))
 
 
 # -- trees
@@ -53,8 +53,8 @@ def tree(made, rank=0, block=0):
 
 def test_swapped_operands_are_one_tree_and_other_brackets_are_another():
     forest = Forest(3)
-    left = forest.fold(forest.fold(0, 1), 2)
-    assert left == forest.fold(2, forest.fold(1, 0)) != forest.fold(0, forest.fold(1, 2))
+    left = forest.combine(forest.combine(0, 1), 2)
+    assert left == forest.combine(2, forest.combine(1, 0)) != forest.combine(0, forest.combine(1, 2))
     assert forest.evaluate(left, lambda x, y: f"({x}{y})", "abc") == "((ab)c)"
 
 
@@ -80,17 +80,17 @@ def test_scan_has_a_tree_for_every_rank():
     assert [tree(made, rank) for rank in range(4)] == ["0", "0∘1", "(0∘1)∘2", "((0∘1)∘2)∘3"]
 
 
-def test_what_a_step_folds_into_one_place_goes_from_left_to_right():
+def test_what_a_step_reduces_into_one_place_goes_from_left_to_right():
     """Wherever the own contribution stands among those that come."""
 
     other = [Send(2, (0,)), Recv(2, (0,))]
-    folds = RecvReduce(1, (0,), "left"), RecvReduce(3, (0,), "right"), RecvReduce(0, (0,), "left")
-    one = [folds, tuple(Send(peer, (0,)) for peer in (0, 1, 3))]
+    receives = RecvReduce(1, (0,), "left"), RecvReduce(3, (0,), "right"), RecvReduce(0, (0,), "left")
+    one = [receives, tuple(Send(peer, (0,)) for peer in (0, 1, 3))]
     for in_order in (False, True):
         made = of_ranks("allreduce", other, other, one, other, ordered=True, in_order=in_order)
         verify(made)
         assert tree(made) == "((0∘1)∘2)∘3"
-        check_folds(made)
+        check_reduction_order(made)
 
 
 # -- the same on all ranks
@@ -109,15 +109,15 @@ def test_ranks_that_begin_with_their_own_do_not_agree():
     for p in range(1, 9):
         made = adhoc("allreduce", from_itself, p)
         verify(made)
-        check_folds(made)
+        check_reduction_order(made)
         assert same_on_all_ranks(made) == (p < 3)
     made = adhoc("allreduce", from_itself, 3)
     assert [tree(made, rank) for rank in range(3)] == ["(0∘1)∘2", "(1∘2)∘0", "(2∘0)∘1"]
-    assert describe_fold(made) == "Block 0 is (0∘1)∘2 on rank 0 but (1∘2)∘0 on rank 1: not the same bits on all."
+    assert describe_reduction(made) == "Block 0 is (0∘1)∘2 on rank 0 but (1∘2)∘0 on rank 1: not the same bits on all."
 
 
 def test_one_block_on_one_rank_is_enough_to_differ():
-    """Rank 2 folds block 1 itself, in an order of its own; all else comes from rank 0."""
+    """Rank 2 reduces block 1 itself, in an order of its own; all else comes from rank 0."""
     made = of_ranks(
         "allreduce",
         [(RecvReduce(1, (0, 1)), RecvReduce(2, (0, 1)), Send(2, (1,))), (Send(1, (0, 1)), Send(2, (0,)))],
@@ -126,10 +126,10 @@ def test_one_block_on_one_rank_is_enough_to_differ():
         blocks=2,
     )
     verify(made)
-    folds = Folds(made)
-    assert [list(folds.trees(block).values()) for block in (0, 1)] == [[[0, 1, 2]], [[0, 1], [2]]]
+    trees = ReductionTrees(made)
+    assert [list(trees.ranks_by_tree(block).values()) for block in (0, 1)] == [[[0, 1, 2]], [[0, 1], [2]]]
     assert not same_on_all_ranks(made)
-    assert describe_fold(made).startswith("Block 1 is (0∘1)∘2 on ranks 0-1 but (1∘2)∘0 on rank 2")
+    assert describe_reduction(made).startswith("Block 1 is (0∘1)∘2 on ranks 0-1 but (1∘2)∘0 on rank 2")
 
 
 def test_agreement_names_the_ranks_and_the_choices():
@@ -171,10 +171,11 @@ def test_facts(entry):
 
 
 def test_told():
-    assert describe_fold(schedule("bcast", "chain", 4)) == describe_fold(schedule("exscan", "linear", 1)) == ""
-    assert describe_fold(schedule("reduce", "linear", 3, 1)).endswith(" on rank 1.")
-    assert describe_fold(schedule("scan", "linear", 3)) == "Block 0 is (0∘1)∘2 on rank 2."
-    long = describe_fold(schedule("allreduce", "naive", 60), 20)
+    for nothing in (schedule("bcast", "chain", 4), schedule("exscan", "linear", 1)):
+        assert describe_reduction(nothing) == ""
+    assert describe_reduction(schedule("reduce", "linear", 3, 1)).endswith(" on rank 1.")
+    assert describe_reduction(schedule("scan", "linear", 3)) == "Block 0 is (0∘1)∘2 on rank 2."
+    long = describe_reduction(schedule("allreduce", "naive", 60), 20)
     assert long.startswith("Block 0 is (((((") and long.endswith("… on ranks 0-59: the same bits on all.")
 
 
@@ -183,11 +184,11 @@ def test_told():
 
 @pytest.mark.parametrize("entry", REDUCING)
 @pytest.mark.parametrize("p", [2, 3, 5, *(pytest.param(p, marks=pytest.mark.slow) for p in (FEW, 13))])
-def test_tables_fold_as_schedules_do(entry, p):
+def test_tables_reduce_as_schedules_do(entry, p):
     """Every root and form, chunked and not, in place and not, averaged and not."""
     for made in schedules(entry, served(entry, p), {}):
         if made.root in (0, 1, p - 1):
-            check_folds(made)
+            check_reduction_order(made)
 
 
 def test_tables_with_other_brackets_are_refused():
@@ -204,14 +205,18 @@ def test_tables_with_other_brackets_are_refused():
         check_plan.run(made, case, in_place, plans)
         if first and case.counts:
             with pytest.raises(VerifyError, match="block 0 whole"):
-                determinism.run_folds(Folds(made), case, in_place, plans)
+                determinism.run_on_trees(ReductionTrees(made), case, in_place, plans)
 
 
 def test_prove_holds_tables_to_their_schedule(monkeypatch):
-    fold = lowering.Lowering._fold
+    reduce = lowering.Lowering._reduce_received
     entry = adhoc("allreduce", from_itself, 3).algorithm
     prove(entry, 3)
-    monkeypatch.setattr(lowering.Lowering, "_fold", lambda self, place, of: fold(self, place, of[1:] + of[:1]))
+
+    def rotated(self, place, of):
+        return reduce(self, place, of[1:] + of[:1])
+
+    monkeypatch.setattr(lowering.Lowering, "_reduce_received", rotated)
     with pytest.raises(VerifyError, match="block 0 whole"):
         prove(entry, 3)
 
@@ -220,8 +225,8 @@ def test_local_reductions_have_trees_too():
     """Into an accumulator, the first time a copy."""
     start, end = Reduce(Loc("a", 0), Loc(INPUT, 0)), Reduce(Loc("a", 0), Loc(INPUT, 0), "left")
     programs = [[start, (Send(peer, (0,)), RecvReduce(peer, (0,), buffer="a")), end] for peer in (1, 0)]
-    folds = Folds(of_ranks("allreduce", *programs))
-    assert [folds.forest.text(state[Loc("a", 0)]) for state in folds.trace.state] == ["0∘(1∘0)", "1∘(1∘0)"]
+    trees = ReductionTrees(of_ranks("allreduce", *programs))
+    assert [trees.forest.text(state[Loc("a", 0)]) for state in trees.trace.state] == ["0∘(1∘0)", "1∘(1∘0)"]
 
 
 # -- kernels, on which all of it rests

@@ -58,8 +58,8 @@ def test_a_formula_may_go_on_on_the_next_line():
 
 def test_excess_is_said_where_there_is_any():
     assert OPTIONAL == ("Excess", "Encoded")
-    found = Claims.parse("x", docstring(Excess="n for every rank that folds,\n        since p is no power of two"))
-    assert found == replace(SAID, excess="n for every rank that folds, since p is no power of two")
+    found = Claims.parse("x", docstring(Excess="n for every rank that reduces,\n        since p is no power of two"))
+    assert found == replace(SAID, excess="n for every rank that reduces, since p is no power of two")
 
 
 def test_the_example_is_no_part_of_the_last_field():

@@ -10,7 +10,7 @@ from unit.mutants import adhoc, holds, of_ranks, refused
 
 from mpicoll.proofs.check_plan import check_tables
 from mpicoll.proofs.check_schedule import verify
-from mpicoll.proofs.symbolic import play
+from mpicoll.proofs.symbolic import execute
 from mpicoll.schedules.combinators import embed, fold, forward, mirror, parallel, relabel, rotate, then
 from mpicoll.schedules.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send, Strands, strands
 from mpicoll.schedules.registry import find
@@ -152,7 +152,7 @@ def test_strands_may_read_the_same_block_but_not_move_it():
         parallel([Recv(0, (0,))], []),
         parallel([], [Recv(0, (0,))]),
     )
-    assert play(made).state == [{Loc(b, 0): 1 for b in (VALUE, INPUT)}, {Loc(VALUE, 0): 1}, {Loc(VALUE, 0): 1}]
+    assert execute(made).state == [{Loc(b, 0): 1 for b in (VALUE, INPUT)}, {Loc(VALUE, 0): 1}, {Loc(VALUE, 0): 1}]
     check_tables(made)
     refused(made, "expected block 0 in strand 0, as declared, got strand 1")
 
@@ -183,15 +183,15 @@ def scan_then_bcast(p, rank):
 
 @pytest.mark.parametrize("p", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("in_order", [False, True])
-def test_one_message_folded_into_two_accumulators(p, in_order):
+def test_one_message_reduced_into_two_accumulators(p, in_order):
     made = adhoc("allreduce", scan_then_bcast, p, ordered=True, in_order=in_order)
     holds(made)
-    assert {Loc("total", 0), Loc(VALUE, 0)} <= set(play(made).state[0])
+    assert {Loc("total", 0), Loc(VALUE, 0)} <= set(execute(made).state[0])
 
 
 def test_reduce_into_what_is_undefined_copies():
     made = of_ranks("allreduce", [(Reduce(Loc("a", 0), Loc(INPUT, 0)), Reduce(Loc("b", 0), Loc("a", 0)))])
-    assert play(made).state == [dict.fromkeys((Loc(b, 0) for b in (VALUE, INPUT, "a", "b")), 1)]
+    assert execute(made).state == [dict.fromkeys((Loc(b, 0) for b in (VALUE, INPUT, "a", "b")), 1)]
 
 
 def test_reduce_of_what_is_undefined_is_refused():

@@ -177,8 +177,8 @@ def test_a_contribution_is_encoded_once_and_a_sum_once_more(entry, p):
 
 
 def test_own_contributions_are_encoded_once():
-    played = Encodings(mpicoll.schedule("allreduce", "quantized", 3))
-    assert played.of(1, 1) == played.of(0, 1) == ((0, 2), (1, 1), (2, 2))
+    encodings = Encodings(mpicoll.schedule("allreduce", "quantized", 3))
+    assert encodings.of(1, 1) == encodings.of(0, 1) == ((0, 2), (1, 1), (2, 2))
 
 
 def test_a_wrong_claim_is_found(monkeypatch):

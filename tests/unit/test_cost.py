@@ -1,4 +1,4 @@
-"""The cost model: networks in words, profiles against schedules, costs against formulas, rules and regret."""
+"""The cost model: networks in words, profiles against schedules, costs against formulas, rules and slowdowns."""
 
 from __future__ import annotations
 
@@ -348,8 +348,8 @@ def test_choose_refuses_in_words(words, said):
     assert done.exit_code == 2 and said in done.output
 
 
-def test_choices_print_regret(tmp_path):
-    """Of measurements that the model itself made: it never regrets, where the rules do."""
+def test_choices_print_slowdowns(tmp_path):
+    """On measurements made by the model, its own choices are the fastest, and those of the rules are not."""
     net, lines = network("leonardo"), [",".join(choices.COLUMNS)]
     for nbytes in (64, 65536, 1 << 24):
         for name in ("ring", "recursive_doubling", "rabenseifner"):
@@ -366,8 +366,8 @@ def test_choices_print_regret(tmp_path):
 def test_an_algorithm_that_does_not_suit_costs_nothing_finite():
     with pytest.raises(PreconditionError):
         profile("allgather", "neighbor_exchange", 5)
-    cell = choices.Cell("leonardo", "a", 5, 1, "allgather", 8)
-    assert choices.predicted(cell, "neighbor_exchange", PLAIN) == float("inf")
+    case = choices.Case("leonardo", "a", 5, 1, "allgather", 8)
+    assert choices.predicted(case, "neighbor_exchange", PLAIN) == float("inf")
 
 
 def test_a_scan_waits_for_other_ranks_where_sums_go_up_a_tree_and_down():
@@ -382,5 +382,5 @@ def test_choices_compare_two_algorithms_by_names_that_measurements_lack(tmp_path
     file = tmp_path / "times.csv"
     file.write_text("\n".join(rows))
     done = CliRunner().invoke(choices.main, [str(file), "--beside", "bine,binomial"])
-    assert (done.exit_code, done.output) == (0, "leonardo bcast: 1.50 (1.50 to 1.50) in 1 cells\n")
+    assert (done.exit_code, done.output) == (0, "leonardo bcast: 1.50 (1.50 to 1.50) in 1 cases\n")
     assert "two algorithms" in CliRunner().invoke(choices.main, [str(file), "--beside", "bine"]).output

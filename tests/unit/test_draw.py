@@ -14,7 +14,7 @@ from mpicoll.describe import svg as drawing
 from mpicoll.describe import text
 from mpicoll.describe.catalogue import served
 from mpicoll.describe.picture import Picture
-from mpicoll.proofs.symbolic import play
+from mpicoll.proofs.symbolic import execute
 from mpicoll.schedules.combinators import mirror, parallel, relabel, then
 from mpicoll.schedules.ir import RecvReduce, Send
 from mpicoll.schedules.registry import registered
@@ -71,7 +71,7 @@ def test_the_first_line_has_the_bytes_that_were_measured():
 @pytest.mark.parametrize("p", [1, 2, 7])
 def test_every_algorithm_can_be_drawn(entry, p):
     wanted = schedule(entry.collective.name, entry.name, served(entry, p))
-    total = len(play(wanted).messages)
+    total = len(execute(wanted).messages)
     drawn = text.draw(wanted)
     assert drawn.count("▶") + drawn.count("◀") == total
     assert len(arrows(drawing.svg(wanted))) == total
@@ -104,7 +104,7 @@ def test_arrows_that_are_left_out_are_counted(monkeypatch):
 
 
 def test_arrows_on_one_line_do_not_cross():
-    messages = play(schedule("allreduce", "naive", 6)).messages
+    messages = execute(schedule("allreduce", "naive", 6)).messages
     packed = text.pack(messages)
     assert sorted(id(m) for line in packed for m in line) == sorted(map(id, messages))
     for line in packed:

@@ -1,4 +1,4 @@
-"""The page of `mpicoll explore` has what the symbolic play has, at every step, in one small safe file."""
+"""The page of `mpicoll explore` has the values of the symbolic execution, at every step, in one small safe file."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from unit.mutants import adhoc, documented, op_mutants
 
 from mpicoll import algorithm
 from mpicoll.cost.network import network
-from mpicoll.cost.play import Play
+from mpicoll.cost.simulation import Simulation
 from mpicoll.describe import text
 from mpicoll.describe.explore import choose, faults, page
 from mpicoll.describe.explore.presets import PRESETS
-from mpicoll.describe.explore.record import DONE, FOLDED, HEARD, Words, record
+from mpicoll.describe.explore.record import DONE, HEARD, REDUCED, Words, record
 from mpicoll.describe.explore.sources import sources
 from mpicoll.describe.explore.timing import SIZES, Clock, short
 from mpicoll.describe.picture import ranks
 from mpicoll.errors import VerifyError
 from mpicoll.proofs.check_schedule import verify
-from mpicoll.proofs.symbolic import Player
+from mpicoll.proofs.symbolic import SymbolicExecution
 from mpicoll.proofs.values import contributors
 from mpicoll.schedules.grouping import by_blocks
 from mpicoll.schedules.ir import INPUT, Recv, RecvReduce, Send
@@ -37,14 +37,14 @@ from mpicoll.schedules.schedule import Schedule, schedule
 MARKUP = '</script><img src=x onerror="window.hacked=1"><!-- {{ data }} & "quotes"'
 
 
-class Snapshots(Player):
-    """A play that keeps all that a rank's steps change, seen from outside: the state before and after each."""
+class Snapshots(SymbolicExecution):
+    """An execution that records every rank's state before and after each step."""
 
     def __init__(self, schedule):
         super().__init__(schedule)
         self.start = [self.now(rank) for rank in range(schedule.p)]
         self.changes = []
-        self.play()
+        self.execute()
 
     def now(self, rank):
         state = {(buffer, block): ranks(contributors(value))
@@ -89,14 +89,14 @@ def recorded(schedule):
 
 @pytest.mark.parametrize("entry", EVERY)
 @pytest.mark.parametrize("least", [2, 3, 5, 8])
-def test_every_frame_is_the_symbolic_play(entry, least):
+def test_every_frame_is_the_symbolic_execution(entry, least):
     own = Schedule(entry, served(entry, least))
     got, words = recorded(own)
-    played = Snapshots(own)
-    assert "fault" not in got and got["steps"] == played.trace.steps
+    executed = Snapshots(own)
+    assert "fault" not in got and got["steps"] == executed.trace.steps
     assert [write[0] for write in got["writes"]] == sorted(write[0] for write in got["writes"])
     for t in range(got["steps"] + 1):
-        assert frame(got, words, own, t) == played.frame(t), f"step {t}"
+        assert frame(got, words, own, t) == executed.frame(t), f"step {t}"
     ends = {(rank, block) for _, rank, _, block, _, flags in got["writes"] if flags & DONE}
     assert ends >= {(rank, block) for rank, blocks in enumerate(got["ends"]) for block in blocks}
 
@@ -115,12 +115,12 @@ def own_messages(schedule):
             if isinstance(op, Send)]
 
 
-def test_messages_say_who_sends_what_and_what_is_folded():
+def test_messages_say_who_sends_what_and_what_is_reduced():
     got, words = recorded(schedule("allreduce", "ring", 5))
     first = [message for message in got["messages"] if message[0] == 2 and message[1] == 0]
     assert first == [[2, 0, 1, 0, 1, "value", [2], [words.numbers["0,3-4"]]]]
-    folded = {write[0] for write in got["writes"] if write[5] & FOLDED}
-    assert folded == {1, 2, 3, 4}
+    reduced = {write[0] for write in got["writes"] if write[5] & REDUCED}
+    assert reduced == {1, 2, 3, 4}
 
 
 def test_rank_order_and_roots_are_of_the_schedule():
@@ -208,7 +208,7 @@ def late(p, rank):
 
 
 def twice(p, rank):
-    """A ring that folds whole vectors, so that contributions count twice."""
+    """A ring that reduces whole vectors, so that contributions count twice."""
     for _ in range(p - 1):
         yield Send((rank + 1) % p, (0,)), RecvReduce((rank - 1) % p, (0,))
 
@@ -264,13 +264,13 @@ def test_every_mutant_that_is_rejected_is_played_up_to_its_fault(collective, nam
 MINE = '''
 from mpicoll import algorithm
 from mpicoll.cost.network import network
-from mpicoll.cost.play import Play
+from mpicoll.cost.simulation import Simulation
 from mpicoll.schedules.grouping import by_blocks
 from mpicoll.schedules.ir import RecvReduce, Send
 
 @algorithm("allreduce")
 def twice(p, rank):
-    """A ring that folds whole vectors.
+    """A ring that reduces whole vectors.
 
     Steps: p - 1
     Bytes per rank: n * (p - 1)
@@ -359,18 +359,18 @@ def test_times_are_those_of_the_simulation(entry, per_node):
     own = Schedule(entry, served(entry, 5))
     clock, words = Clock(network("infiniband"), 1 << 16, per_node), Words()
     got = record(own, words, clock)
-    played = Play(own, clock.network, clock.nbytes, by_blocks(own.p, per_node))
+    simulated = Simulation(own, clock.network, clock.nbytes, by_blocks(own.p, per_node))
     time, ends = got["time"], [0.0] * own.p
-    for (rank, _, _), us in clock.play(own).step_ends.items():
+    for (rank, _, _), us in clock.simulate(own).step_ends.items():
         ends[rank] = max(ends[rank], us)
-    assert time["us"] == short(played.us) and ends == played.ends
-    assert len(time["messages"]) == len(got["messages"]) == played.messages
+    assert time["us"] == short(simulated.us) and ends == simulated.ends
+    assert len(time["messages"]) == len(got["messages"]) == simulated.messages
     assert all(0 <= leave <= arrive <= time["us"] for leave, arrive in time["messages"])
     assert len(time["writes"]) == len(got["writes"]) and all(0 <= us <= time["us"] for us in time["writes"])
     for place, times in by_place(got).items():  # of a place, in the order of the steps
         assert times == sorted(times), place
-    folds = [i for i, message in enumerate(got["messages"]) if message[4] & 1]
-    for i in folds:
+    reduces = [i for i, message in enumerate(got["messages"]) if message[4] & 1]
+    for i in reduces:
         _, _, rank, _, _, _, blocks, _ = got["messages"][i]
         after = [us for write, us in zip(got["writes"], time["writes"]) if write[1] == rank and write[3] in blocks]
         assert not blocks or max(after) >= time["messages"][i][1]
@@ -390,7 +390,7 @@ def test_curves_are_those_of_the_simulation(tmp_path):
     assert content["clock"] == {"network": "infiniband", "nbytes": 1 << 20, "ranks_per_node": 1, "sizes": list(SIZES)}
     curve, on = content["schedules"]["allreduce/ring/p=4"]["curve"], network("infiniband")
     nodes = by_blocks(4, 1)
-    assert curve == [short(Play(schedule("allreduce", "ring", 4), on, size, nodes).us) for size in SIZES]
+    assert curve == [short(Simulation(schedule("allreduce", "ring", 4), on, size, nodes).us) for size in SIZES]
     assert "curve" not in content["schedules"]["allreduce/naive/p=4/order=rank"]
 
 

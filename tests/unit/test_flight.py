@@ -143,7 +143,7 @@ def test_the_reference_engine_does_not_go_on_where_messages_were_lost():
         execution.advance(0.0)
 
 
-def test_the_reference_engine_folds_once(monkeypatch):
+def test_the_reference_engine_reduces_once(monkeypatch):
     folded = []
     monkeypatch.setattr(reference, "finish_step", Interrupts(lambda *given: folded.append(given[1:])))
     execution = reference.Execution.__new__(reference.Execution)

@@ -54,16 +54,16 @@ def test_every_sum_is_rounded_once(entry, p):
 
 
 # on 4 ranks, of all contributions at once
-ONE_FOLD = {"allreduce naive", "allreduce parameter_server", "allreduce recursive_multiplying", "reduce linear",
+ONE_REDUCTION = {"allreduce naive", "allreduce parameter_server", "allreduce recursive_multiplying", "reduce linear",
             "reduce knomial"}  # fmt: skip
 
 
 @pytest.mark.parametrize("entry", REDUCING)
 def test_a_sum_that_is_rounded_on_its_way_is_no_proof(entry):
-    """Plans that fold elements as they are round at every fold."""
+    """Plans that reduce elements as they are round at every reduction."""
     made = Schedule(entry, served(entry, 4))
     narrow = [lowering.lower(made, rank, 40, 2) for rank in range(made.p)]
-    if entry.title in ONE_FOLD:
+    if entry.title in ONE_REDUCTION:
         run(made, wide(40), False, narrow)
     else:
         with pytest.raises(VerifyError):
@@ -71,7 +71,7 @@ def test_a_sum_that_is_rounded_on_its_way_is_no_proof(entry):
 
 
 def test_rounding_too_early_is_refused():
-    """A rank that believed its first fold to be the last would round a partial sum."""
+    """A rank that believed its first reduction to be the last would round a partial sum."""
 
     def line(p, rank):
         if rank:
@@ -182,7 +182,7 @@ def test_the_error_does_not_grow_with_the_ranks(dtype, p):
             assert (np.abs(got - exact / by) <= bound).all(), (name, average)
 
 
-def test_rounding_at_every_fold_does_grow():
+def test_rounding_at_every_reduction_does_grow():
     """What this is for: the test above finds sums that are rounded on their way."""
     p = 64
     every = np.random.default_rng(p).standard_normal((p, 700)).astype(BFLOAT16)

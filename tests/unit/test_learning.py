@@ -164,8 +164,8 @@ def test_bits_follow_from_the_order_of_additions():
 
 
 def test_what_gives_the_same_bits_gives_the_same_sums():
-    """Play the folds of two algorithms on float32 and compare, where they are said to be the same."""
-    from mpicoll.proofs.determinism import Folds
+    """Evaluate the reduction trees of two algorithms on float32 and compare, where they are said to be the same."""
+    from mpicoll.proofs.determinism import ReductionTrees
     from mpicoll.schedules.schedule import schedule
 
     rng, compared = np.random.default_rng(1), 0
@@ -173,9 +173,9 @@ def test_what_gives_the_same_bits_gives_the_same_sums():
         values = rng.standard_normal(p).astype(np.float32)
         sums = {}
         for name in ("recursive_doubling", "naive", "reduce_bcast", "butterfly"):
-            folds = Folds(schedule("allreduce", name, p))
-            block = folds.schedule.blocks[0]
-            sums[name] = folds.forest.evaluate(folds.tree(0, block), np.float32.__add__, values)
+            trees = ReductionTrees(schedule("allreduce", name, p))
+            block = trees.schedule.blocks[0]
+            sums[name] = trees.forest.evaluate(trees.tree(0, block), np.float32.__add__, values)
         for one in sums:
             for other in sums:
                 if same_bits("allreduce", one, other, p, by_blocks(p, p)):

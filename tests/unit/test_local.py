@@ -1,4 +1,4 @@
-"""The local work of plans: folds of several operands, whole or strip by strip."""
+"""The local work of plans: reductions of several operands, whole or strip by strip."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from mpicoll.engines import local_ops
 from mpicoll.engines.kernel_args import KernelArgs
 from mpicoll.kernels import lowp, reduce, scale
 from mpicoll.kernels.rules import LOW
-from mpicoll.plans.plan import CODED, FOLD, FOLD_SCALE, IN, OUT, SCRATCH
+from mpicoll.plans.plan import CODED, IN, OUT, REDUCE, REDUCE_SCALE, SCRATCH
 
 STRIP = local_ops.STRIP
 SIZES = [0, 8, STRIP - 8, STRIP, STRIP + 8, 3 * STRIP + 24]
 
 
-def folded(kind, places, memory, nbytes, dtype="f8", op="SUM", divisor=1):
+def reduced(kind, places, memory, nbytes, dtype="f8", op="SUM", divisor=1):
     """Run one row: destination, operands from left to right."""
     rows = np.array([[kind, 0, 0, len(places), -1, 0]])
     segments = np.array([[base, at, nbytes, 0] for base, at in places])
@@ -47,7 +47,7 @@ def test_operands_from_left_to_right(operands, nbytes, divisor):
     values = [rng.standard_normal(n) * 10.0 ** rng.integers(-9, 9, n) for _ in range(operands)]
     memory = [values[0].copy(), np.full(n + 1, 7.0), np.concatenate(values[1:])]
     places = [(OUT, 0), (IN, 0), *((SCRATCH, i * nbytes) for i in range(operands - 1))]
-    folded(FOLD_SCALE if divisor else FOLD, places, memory, nbytes, divisor=divisor or 1)
+    reduced(REDUCE_SCALE if divisor else REDUCE, places, memory, nbytes, divisor=divisor or 1)
     want = left_to_right(np.add, values)
     assert memory[1][:n].tobytes() == (want / divisor if divisor else want).tobytes() and memory[1][n] == 7
     assert memory[0].tobytes() == values[0].tobytes()
@@ -62,7 +62,7 @@ def test_a_destination_that_is_an_operand(operands, which, nbytes):
     memory = [np.zeros(n), values[which].copy(), np.concatenate(values)]
     places = [(SCRATCH, i * nbytes) for i in range(operands)]
     places[which] = OUT, 0
-    folded(FOLD, [(OUT, 0), *places], memory, nbytes)
+    reduced(REDUCE, [(OUT, 0), *places], memory, nbytes)
     assert memory[1].tobytes() == left_to_right(np.add, values).tobytes()
 
 
@@ -72,7 +72,7 @@ def test_elements_are_not_cut(dtype, monkeypatch):
     values = [(np.arange(n) % 5 + i).astype(dtype) for i in range(4)]
     memory = [values[0], np.zeros(n, dtype), np.concatenate(values[1:])]
     nbytes = values[0].nbytes
-    folded(FOLD, [(OUT, 0), (IN, 0), *((SCRATCH, i * nbytes) for i in range(3))], memory, nbytes, dtype)
+    reduced(REDUCE, [(OUT, 0), (IN, 0), *((SCRATCH, i * nbytes) for i in range(3))], memory, nbytes, dtype)
     assert (memory[1] == left_to_right(np.add, values)).all()
 
 
@@ -80,10 +80,10 @@ def test_each_operand_is_read_once(monkeypatch):
     """Of more than two, strip by strip: what is between them is written over while it is in the cache."""
     seen = []
     monkeypatch.setattr(local_ops, "call_address", lambda kernel, to, left, right, n: seen.append((to, n)))
-    monkeypatch.setattr(local_ops, "fold_strip", local_ops.fold_strip.py_func)
+    monkeypatch.setattr(local_ops, "reduce_strip", local_ops.reduce_strip.py_func)
     monkeypatch.setattr(local_ops, "place", lambda segments, geometry, bases, s, lane, slot, turn: 1 << 20 * s)
     monkeypatch.setattr(local_ops, "length", lambda segments, geometry, s, lane: 2 * STRIP + 16)
-    local_ops.fold.py_func(None, [0, 0, 0, 0, 8], None, 0, 4, 0, 0, 0, KernelArgs(), False)
+    local_ops.reduce.py_func(None, [0, 0, 0, 0, 8], None, 0, 4, 0, 0, 0, KernelArgs(), False)
     strips = [(at, min(STRIP, 2 * STRIP + 16 - at) // 8) for at in range(0, 2 * STRIP + 16, STRIP)]
     assert seen == list(itertools.chain.from_iterable([(1 + at, n)] * 2 for at, n in strips))
 
@@ -110,7 +110,7 @@ def test_narrow_elements_are_rounded_once(operands, n, divisor, at_random):
     work = KernelArgs(0 if at_random else reduce.address("SUM", dtype), scale.address(dtype), by.ctypes.data,
                 reduce.address("SUM", FLOAT), scale.address(FLOAT), lowp.widen_address(dtype),
                 lowp.narrow_address(dtype, at_random), seed.ctypes.data, True)
-    rows = np.array([[FOLD_SCALE if divisor else FOLD, 0, 0, len(places), -1, 0]])
+    rows = np.array([[REDUCE_SCALE if divisor else REDUCE, 0, 0, len(places), -1, 0]])
     run(work, rows, np.array([[base, at, 2 * n, 0] for base, at in places]), memory, 2)
     total = left_to_right(np.add, [value.astype(FLOAT) for value in values])
     expected = (total / FLOAT.type(divisor) if divisor else total).astype(dtype)
@@ -120,7 +120,7 @@ def test_narrow_elements_are_rounded_once(operands, n, divisor, at_random):
 @pytest.mark.parametrize("n", COUNTS)
 @pytest.mark.parametrize("spec", ["int8", "int4(group=32)", "cast(bfloat16)", "topk(k=2, group=16)"])
 @pytest.mark.parametrize("divisor", [0, 3])
-def test_codes_are_made_and_folded(spec, n, divisor):
+def test_codes_are_made_and_reduced(spec, n, divisor):
     codec, rng = parse(spec), np.random.default_rng(n)
     x, y, z = (rng.standard_normal(n).astype(FLOAT) for _ in range(3))
     size = codec.nbytes(n)
@@ -134,7 +134,7 @@ def test_codes_are_made_and_folded(spec, n, divisor):
         (CODED, size, size), (IN, 0, 4 * n),                                             # encode x
         (OUT, 0, 4 * n), (CODED, 0, size), (IN, 0, 4 * n), (CODED, 2 * size, size),      # y + x + z
     ]
-    rows = np.array([[FOLD, 0, 0, 2, -1, 0], [FOLD_SCALE if divisor else FOLD, 0, 2, 6, -1, 0]])
+    rows = np.array([[REDUCE, 0, 0, 2, -1, 0], [REDUCE_SCALE if divisor else REDUCE, 0, 2, 6, -1, 0]])
     run(work, rows, np.array([[*segment, 0] for segment in segments]), memory, 4, codec.group,
         codec.nbytes(codec.group))
     assert (codes[size : 2 * size] == codec.encode(x)).all()

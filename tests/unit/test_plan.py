@@ -11,7 +11,6 @@ from unit.mutants import messages, of_ranks
 from mpicoll.plans.lowering import lower
 from mpicoll.plans.plan import (
     ALIGN,
-    FOLD,
     IN,
     MAX_MESSAGE,
     MAX_STRANDS,
@@ -19,6 +18,7 @@ from mpicoll.plans.plan import (
     NOTE_TAGS,
     OUT,
     RECV,
+    REDUCE,
     SCRATCH,
     SEND,
     SEQUENCES,
@@ -49,7 +49,7 @@ def counts_of(made, per_block):
 @pytest.mark.parametrize("entry", VECTORS)
 @pytest.mark.parametrize("chunk_bytes", [1, 8, 24, 1000, None])
 def test_chunks_do_not_move_the_boundaries_of_blocks(entry, chunk_bytes):
-    """Whatever the chunk, what is folded into an element comes from the same elements in the same order."""
+    """Whatever the chunk, what is reduced into an element comes from the same elements in the same order."""
     made = Schedule(entry, served(entry, 5))
     ends = {8 * x for x in (*parts.offsets(parts.sizes(43, len(made.blocks))), 43)}
     for rank in range(made.p):
@@ -175,7 +175,7 @@ def test_layout(collective, algorithm, p, counts, places, largest, total):
 @pytest.mark.parametrize("name", ["ring", "recursive_halving"])
 @pytest.mark.parametrize("counts", [(5, 0, 3, 1, 9), (0, 0, 0, 0, 7), (0, 0, 0, 0, 0)])
 def test_unequal_shares_are_sent_as_they_are(name, counts):
-    """In all, every rank but the last hop's folds p - 1 times each byte of each share."""
+    """In all, every rank but the last hop's reduces p - 1 times each byte of each share."""
     plans = lower_all(schedule("reduce_scatter", name, 5), Case(counts, 8, None, 4), False)
     rows = [(plan, *row) for plan in plans for row in plan.rows.tolist()]
     sent, received = (
@@ -195,7 +195,7 @@ def test_one_rank_copies_its_input(entry):
     made = Schedule(entry, 1)
     plan = lower(made, 0, 6, 8)
     kept = bool(made.ends(0))
-    assert plan.rows.tolist() == kept * [[FOLD, 0, 0, 2, -1]]
+    assert plan.rows.tolist() == kept * [[REDUCE, 0, 0, 2, -1]]
     assert plan.segments.tolist() == kept * [[OUT, 0, 48], [IN, 0, 48]]
     assert plan.scratch_bytes == 0
     if entry.collective.name != "scatter":
@@ -250,37 +250,37 @@ def test_nothing_is_copied_that_need_not_be():
     """A ring reads the input where it lies and ends in the output: no stage and no copies."""
     for plan in lower_all(schedule("allreduce", "ring", 4), Case(64, 8, None, 4), False):
         assert (plan.rows[:, 4] == -1).all()
-        folds = [end - first for kind, _, first, end, _ in plan.rows.tolist() if kind == FOLD]
+        folds = [end - first for kind, _, first, end, _ in plan.rows.tolist() if kind == REDUCE]
         assert folds == [3, 3, 3]
 
 
 def test_what_passes_through_stays_where_it_landed():
     """The block that is kept arrives beside others: it goes to the output once, when nothing is missing from it."""
     for plan in lower_all(schedule("reduce_scatter", "recursive_halving", 8), Case(64, 8, None, 4), False):
-        to = [int(plan.segments[first, 0]) for kind, _, first, _, _ in plan.rows.tolist() if kind == FOLD]
+        to = [int(plan.segments[first, 0]) for kind, _, first, _, _ in plan.rows.tolist() if kind == REDUCE]
         assert to.count(OUT) == 1 and to[-1] == OUT
 
 
 def row_of(plan, wanted):
     """The first row of a kind, with a stage if it is a message, and its segments."""
-    row = next(r for r in plan.rows.tolist() if r[0] == wanted and (wanted == FOLD or r[4] >= 0))
+    row = next(r for r in plan.rows.tolist() if r[0] == wanted and (wanted == REDUCE or r[4] >= 0))
     return row, plan.segments.tolist()[row[2] : row[3]]
 
 
-def test_a_stage_beyond_its_scratch_and_a_fold_of_unequal_operands_are_refused():
+def test_a_stage_beyond_its_scratch_and_a_reduction_of_unequal_operands_are_refused():
     plan = lower(schedule("gather", "binomial", 4, root=3), 1, 1, 8, chunk_bytes=8)
     row, segments = row_of(plan, SEND)
     assert sound_row(plan, row, segments) and not sound_row(plan, [*row[:4], plan.lane_scratch], segments)
     plan = lower(schedule("allreduce", "recursive_doubling", 2), 0, 4, 8)
-    row, ((base, at, length), *operands) = row_of(plan, FOLD)
+    row, ((base, at, length), *operands) = row_of(plan, REDUCE)
     assert sound_row(plan, row, [[base, at, length], *operands])
     assert not sound_row(plan, row, [[base, at, length - 8], *operands])
 
 
-def test_several_folds_into_one_are_one_row():
+def test_several_reductions_into_one_are_one_row():
     """naive takes all operands from left to right in one pass."""
     made = schedule("allreduce", "naive", 4, commutative=False)
-    (row,) = [r for r in lower(made, 2, 4, 8).rows.tolist() if r[0] == FOLD]
+    (row,) = [r for r in lower(made, 2, 4, 8).rows.tolist() if r[0] == REDUCE]
     assert row[3] - row[2] == 5
 
 

@@ -12,7 +12,7 @@ from unit.every import EVERY, served
 from unit.mutants import adhoc, changed, faults, of_ranks, refused_tables, same_result, table_mutants
 
 from mpicoll.errors import VerifyError
-from mpicoll.plans.plan import FOLD, IN, OUT, RECV, SCRATCH, SEND
+from mpicoll.plans.plan import IN, OUT, RECV, REDUCE, SCRATCH, SEND
 from mpicoll.proofs import check_plan
 from mpicoll.proofs.check_plan import Case, check_tables, in_place_forms, lower_all
 from mpicoll.proofs.check_schedule import verify
@@ -102,7 +102,7 @@ def test_a_few_mutants_at_larger_p(entry, pytestconfig):
 
 
 def test_changes_that_change_nothing():
-    """exscan's rank 1 keeps what arrived and folds into a copy of it, on which nobody else looks."""
+    """exscan's rank 1 keeps what arrived and reduces into a copy of it, on which nobody else looks."""
 
     def alike(made, case):
         plans = lower_all(made, case, False)
@@ -152,14 +152,14 @@ def test_nobody_writes_the_input():
 
 
 def swapped_operands(rank, plan):
-    first = next(a for kind, _, a, _, _ in plan.rows.tolist() if kind == FOLD) + 1
+    first = next(a for kind, _, a, _, _ in plan.rows.tolist() if kind == REDUCE) + 1
     segments = plan.segments.copy()
     segments[[first, first + 1]] = segments[[first + 1, first]]
     return replace(plan, segments=segments) if rank == 2 else plan
 
 
 def shifted_operand(rank, plan):
-    row = next(r for r in plan.rows.tolist() if r[0] == FOLD)
+    row = next(r for r in plan.rows.tolist() if r[0] == REDUCE)
     at = (row[2] + 2, 1)
     return changed(plan, "segments", at, int(plan.segments[at]) + 2) if rank == 0 else plan
 
@@ -187,8 +187,8 @@ BROKEN = {
     "operands swapped": (
         schedule("allreduce", "recursive_doubling", 4, commutative=False), Case(4, 2, None, 4), swapped_operands,
         (2, 0, 0), ", lane 0", "each contribution once, in order"),
-    "other elements folded": (
-        RING, RING_CASE, shifted_operand, (0, 0, 0), ", lane 1", "to fold an element with itself"),
+    "other elements reduced": (
+        RING, RING_CASE, shifted_operand, (0, 0, 0), ", lane 1", "to reduce an element with itself"),
     "received elsewhere": (
         schedule("allgather", "ring", 2), Case(3, 2, None, 4), received_elsewhere,
         (0, None, None), "", "block 0 whole"),
@@ -253,9 +253,9 @@ class RandomAllreduce:
         self.programs = [[] for _ in range(self.p)]
         self.fresh = 0
         up, down = zip(*(self.trees(block) for block in range(self.blocks)))
-        for phase, folds in ((up, True), (down, False)):
+        for phase, reduces in ((up, True), (down, False)):
             for source, target, blocks in self.messages([list(x) for x in phase]):
-                self.emit(source, target, blocks, folds)
+                self.emit(source, target, blocks, reduces)
 
     def trees(self, block):
         """(child, parent, block), children first, and (parent, child, block), parents first."""
@@ -276,11 +276,11 @@ class RandomAllreduce:
             self.draw.shuffle(blocks)
             yield source, target, tuple(blocks)
 
-    def emit(self, source, target, blocks, folds):
-        """One message: folded in at once, or from an accumulator, or just received."""
+    def emit(self, source, target, blocks, reduces):
+        """One message: reduced at once, or from an accumulator, or just received."""
         self.add(source, Send(target, blocks))
         side = self.draw.choice(["left", "right"])
-        if not folds:
+        if not reduces:
             self.add(target, Recv(source, blocks))
         elif self.draw.random() < 0.6:
             self.add(target, RecvReduce(source, blocks, side))
@@ -311,7 +311,7 @@ def test_random_schedules_are_lowered_right(seed):
 
 
 def test_messages_of_one_step_keep_their_order():
-    """Two messages between the same ranks: what is folded in first may be received first."""
+    """Two messages between the same ranks: what is reduced first may be received first."""
     made = of_ranks(
         "allreduce",
         [(RecvReduce(1, (0,)), Recv(1, (1,), "a")), Reduce(Loc(VALUE, 1), Loc("a", 1)), Send(1, (0, 1))],

@@ -14,7 +14,7 @@ from mpicoll.errors import VerifyError
 from mpicoll.proofs.check_plan import check_scratch
 from mpicoll.proofs.check_schedule import measured_bytes, verify
 from mpicoll.proofs.prove import prove, schedules, selected
-from mpicoll.proofs.symbolic import play
+from mpicoll.proofs.symbolic import execute
 from mpicoll.proofs.values import contributors
 from mpicoll.schedules.combinators import parallel
 from mpicoll.schedules.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send, Strands
@@ -118,13 +118,13 @@ def ring_and_more(p, rank):
 
 TO_0, TO_1 = (Send(peer, (0,)) for peer in range(2))
 FROM_0, FROM_1, FROM_2 = (Recv(peer, (0,)) for peer in range(3))
-FOLD_0, FOLD_1, FOLD_2 = (RecvReduce(peer, (0,)) for peer in range(3))
-LEFT, INTO, FOLD_INTO = RecvReduce(1, (0,), "left"), Recv(1, (0,), INPUT), RecvReduce(1, (0,), buffer=INPUT)
+REDUCE_0, REDUCE_1, REDUCE_2 = (RecvReduce(peer, (0,)) for peer in range(3))
+LEFT, INTO, REDUCE_INTO = RecvReduce(1, (0,), "left"), Recv(1, (0,), INPUT), RecvReduce(1, (0,), buffer=INPUT)
 REDUCE = Reduce(Loc(INPUT, 0), Loc("got", 0))
 BLOCK = "Loc(buffer='value', block=0)"
 PEER = "another rank in 0..2 as the peer"
 ALONE = "a target nothing else in this step uses"
-APART = "no block both received and folded into in one step"
+APART = "no block both received and reduced into in one step"
 READ_ONLY = "a target other than the read-only input"
 MOVED = "no reduction in a collective that only moves data"
 BROKEN = {
@@ -142,22 +142,22 @@ BROKEN = {
         (0, 0, 0), LEFT, f"1..1 and 0..0 to combine in this order at {BLOCK}", "1..1 before 0..0 is out of rank order"),
     "a message dropped, for which all below wait": (
         Schedule(at_rank(find("reduce", "chain"), 2, lambda program: Strands((program[0][:1],))), 4),
-        (0, 0, 0), FOLD_1, "every message matched", "deadlock: 2 strands wait for ever (rank 1 in step 0)"),
+        (0, 0, 0), REDUCE_1, "every message matched", "deadlock: 2 strands wait for ever (rank 1 in step 0)"),
     "both send before they receive": (
-        of_ranks("allreduce", [TO_1, FOLD_1], [TO_0, FOLD_0]),
+        of_ranks("allreduce", [TO_1, REDUCE_1], [TO_0, REDUCE_0]),
         (0, 0, 0), TO_1, "every message matched", "deadlock: 2 strands wait for ever (rank 1 in step 0)"),
     "a contribution doubled": (
         adhoc("allreduce", doubling_that_stays, 4),
-        (1, 0, 1), FOLD_0, f"{{0, 1}} and {{0, 1}} to combine in this order at {BLOCK}",
+        (1, 0, 1), REDUCE_0, f"{{0, 1}} and {{0, 1}} to combine in this order at {BLOCK}",
         "contribution {0, 1} would count twice"),
     "received into what is sent": (
         of_ranks("allreduce", [(TO_1, FROM_1)], [(TO_0, FROM_0)]), (0, 0, 0), FROM_1, ALONE, BLOCK),
     "received twice into a block": (
         of_ranks("reduce", [(FROM_1, FROM_2)], [TO_0], [TO_0]), (0, 0, 0), FROM_2, ALONE, BLOCK),
-    "received, then folded into a block": (
-        of_ranks("reduce", [(FROM_1, FOLD_2)], [TO_0], [TO_0]), (0, 0, 0), (FROM_1, FOLD_2), APART, BLOCK),
-    "folded, then received into a block": (
-        of_ranks("reduce", [(FOLD_1, FROM_2)], [TO_0], [TO_0]), (0, 0, 0), (FOLD_1, FROM_2), APART, BLOCK),
+    "received, then reduced into a block": (
+        of_ranks("reduce", [(FROM_1, REDUCE_2)], [TO_0], [TO_0]), (0, 0, 0), (FROM_1, REDUCE_2), APART, BLOCK),
+    "reduced, then received into a block": (
+        of_ranks("reduce", [(REDUCE_1, FROM_2)], [TO_0], [TO_0]), (0, 0, 0), (REDUCE_1, FROM_2), APART, BLOCK),
     "a peer above all": (of_ranks("allreduce", [], [Send(3, (0,))], []), (1, 0, 0), Send(3, (0,)), PEER, "peer 3"),
     "a peer below all": (of_ranks("allreduce", [], [Send(-1, (0,))], []), (1, 0, 0), Send(-1, (0,)), PEER, "peer -1"),
     "itself as the peer": (of_ranks("allreduce", [TO_0], [], []), (0, 0, 0), TO_0, PEER, "peer 0"),
@@ -165,17 +165,17 @@ BROKEN = {
         of_ranks("bcast", [Send(1, (0, 0))], [Recv(0, (0, 0))]),
         (0, 0, 0), Send(1, (0, 0)), "each block once in a message", "blocks (0, 0)"),
     "received into the input": (
-        of_ranks("allreduce", [(TO_1, INTO)], [(TO_0, FOLD_0)]), (0, 0, 0), INTO, READ_ONLY, "input"),
-    "folded into the input": (
-        of_ranks("allreduce", [(TO_1, FOLD_INTO)], [(TO_0, FOLD_0)]), (0, 0, 0), FOLD_INTO, READ_ONLY, "input"),
+        of_ranks("allreduce", [(TO_1, INTO)], [(TO_0, REDUCE_0)]), (0, 0, 0), INTO, READ_ONLY, "input"),
     "reduced into the input": (
-        of_ranks("allreduce", [(TO_1, Recv(1, (0,), "got"), REDUCE)], [(TO_0, FOLD_0)]),
+        of_ranks("allreduce", [(TO_1, REDUCE_INTO)], [(TO_0, REDUCE_0)]), (0, 0, 0), REDUCE_INTO, READ_ONLY, "input"),
+    "reduced locally into the input": (
+        of_ranks("allreduce", [(TO_1, Recv(1, (0,), "got"), REDUCE)], [(TO_0, REDUCE_0)]),
         (0, 0, 0), REDUCE, READ_ONLY, "input"),
     "sent without having come": (
         of_ranks("bcast", [], [Send(2, (0,))], [FROM_1]),
         (1, 0, 0), Send(2, (0,)), f"{BLOCK} to hold something", "it was never written"),
-    "folded where data only moves": (of_ranks("gather", [FOLD_1], [TO_0]), (0, 0, 0), FOLD_1, MOVED, "one"),
-    "reduced where data only moves": (of_ranks("gather", [REDUCE], []), (0, 0, 0), REDUCE, MOVED, "one"),
+    "reduced where data only moves": (of_ranks("gather", [REDUCE_1], [TO_0]), (0, 0, 0), REDUCE_1, MOVED, "one"),
+    "reduced locally where data only moves": (of_ranks("gather", [REDUCE], []), (0, 0, 0), REDUCE, MOVED, "one"),
     "two strands at one block": (
         adhoc("allgather", ring_and_more, 3),
         (1, 0, 1), (Recv(2, (0,)), Send(0, (2,))), "places strand 1 does not touch", f"it writes {BLOCK}"),
@@ -195,9 +195,9 @@ def test_what_is_broken_is_said_with_its_place(broken, where, op, expected, got)
 
 
 def test_what_is_like_them_and_right():
-    """A side that matters in rank order only, two folds into one block, barriers of few ranks."""
+    """A side that matters in rank order only, two reductions into one block, barriers of few ranks."""
     verify(of_ranks("reduce", [LEFT], [TO_0], ordered=True))
-    verify(of_ranks("reduce", [(FOLD_1, FOLD_2)], [TO_0], [TO_0], ordered=True, in_order=True))
+    verify(of_ranks("reduce", [(REDUCE_1, REDUCE_2)], [TO_0], [TO_0], ordered=True, in_order=True))
     verify(adhoc("barrier", two_rounds, 4))
     verify(adhoc("barrier", rounds_at_once, 2))
 
@@ -255,20 +255,20 @@ def test_claims_are_of_every_choice_of_parameters():
 
 
 def test_trace():
-    trace = play(schedule("allgather", "ring", 3))
+    trace = execute(schedule("allgather", "ring", 3))
     assert trace.steps == 2
     assert trace.sent == trace.received == [2, 2, 2]
     assert {(m.source, m.destination) for m in trace.messages} == {(0, 2), (1, 0), (2, 1)}
     assert [m.start for m in trace.messages] == [0, 0, 0, 1, 1, 1]
-    assert all(m.end == m.start + 1 and not m.folds for m in trace.messages)
+    assert all(m.end == m.start + 1 and not m.reduces for m in trace.messages)
     assert trace.state[1][Loc(VALUE, 2)] == 1 << 2
-    ordered = play(schedule("reduce", "chain", 3, commutative=False))
+    ordered = execute(schedule("reduce", "chain", 3, commutative=False))
     assert contributors(ordered.state[0][Loc(VALUE, 0)]) == [0, 1, 2]
 
 
 def test_time_is_the_longest_chain():
-    """A chain's last message starts when all before it are in, whatever order ranks are played in."""
-    trace = play(schedule("reduce", "chain", 5))
+    """A chain's last message starts when all before it are in, whatever order ranks are executed in."""
+    trace = execute(schedule("reduce", "chain", 5))
     assert {m.source: m.start for m in trace.messages} == {4: 0, 3: 1, 2: 2, 1: 3}
 
 

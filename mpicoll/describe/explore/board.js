@@ -165,8 +165,8 @@ explore.Board = class {
       group.append(S("rect", { x: bar.x + rank * slot + pad, y: bar.y, width: Math.max(1, slot - 2 * pad),
           height: bar.height, fill: explore.css(explore.colour(rank, p)) }));
     this.caption(group, cell, box, who, isMoved);
-    if (isNew && cell.folded) this.plus(group, box.x + box.width - 1, box.y + 2);
-    const how = cell.folded && isNew ? ", just folded" : isNew ? ", just received or written" : "";
+    if (isNew && cell.reduced) this.plus(group, box.x + box.width - 1, box.y + 2);
+    const how = cell.reduced && isNew ? ", just reduced" : isNew ? ", just received or written" : "";
     group.append(S("title", {},
         `rank ${cell.rank}, ${cell.buffer} ${this.name(cell)}: ${isMoved ? "from rank" : "contributions of"} `
         + `${cell.value || "none"}${how}${cell.done ? "; complete" : ""}`));
@@ -201,8 +201,8 @@ explore.Board = class {
         const y = this.laneTop + (i + 0.5) * pitch, a = this.x(m.source), b = this.x(m.destination),
             way = Math.sign(b - a);
         const label = explore.blockNames(this.meaning, this.schedule, m.blocks);
-        const group = S("g", { class: `message${m.folds ? " folds" : ""} strand${m.strand % 4}` });
-        const tip = b - way * (m.folds ? 6 : 3);
+        const group = S("g", { class: `message${m.reduces ? " reduces" : ""} strand${m.strand % 4}` });
+        const tip = b - way * (m.reduces ? 6 : 3);
         if (pitch < 7) { // too many for heads
           group.append(S("line", { x1: a, x2: b, y1: y, y2: y }), S("circle", { cx: b, cy: y, r: 1.5, class: "tail" }));
           this.sheet.append(group);
@@ -211,7 +211,7 @@ explore.Board = class {
         group.append(S("circle", { cx: a, cy: y, r: 2.5, class: "tail" }),
           S("line", { x1: a, x2: tip - way * 6, y1: y, y2: y }),
           S("path", { d: `M${tip} ${y}l${-way * 8} -4v8z`, class: "head" }));
-        if (m.folds) this.plus(group, b, y);
+        if (m.reduces) this.plus(group, b, y);
         else group.append(S("circle", { cx: b, cy: y, r: 2.5, class: "tail" }));
         if (pitch >= 12 && label && label.length * 6.4 < Math.abs(b - a) - 16) {
           const wide = label.length * 6.4 + 8;
@@ -221,7 +221,7 @@ explore.Board = class {
         const whose = this.meaning.reduces ? `, contributions ${[...new Set(m.values)].join(" / ")}` : "";
         group.append(S("title", {},
             `rank ${m.source} to rank ${m.destination}: ${label || "a token"}${whose}`
-            + `${m.folds ? ", reduced" : ""}${m.encoded ? ", encoded" : ""}`));
+            + `${m.reduces ? ", reduced" : ""}${m.encoded ? ", encoded" : ""}`));
         this.sheet.append(group);
       }
     });

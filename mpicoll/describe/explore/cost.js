@@ -10,7 +10,7 @@ explore.bytes = (n) => n >= 2 ** 20 ? `${n / 2 ** 20} MiB` : n >= 1024 ? `${n / 
 explore.underWay = (data, schedule, us) => {
   const { messages } = schedule.time;
   const wanted = schedule.messages.filter((_, i) => messages[i][0] <= us && us < messages[i][1]);
-  return explore.unfolded(data, wanted);
+  return explore.unpacked(data, wanted);
 };
 
 explore.Gantt = class {
@@ -23,7 +23,7 @@ explore.Gantt = class {
     const column = (width - left - 14) / p, x = (rank) => left + rank * column + column / 2;
     const y = (at) => top + (at / (most || 1)) * tall;
     const sheet = S("svg", { width, height, viewBox: `0 0 ${width} ${height}`, class: "spacetime", role: "img",
-      "aria-label": `What each rank sends, receives and folds in ${explore.microseconds(time.us)}` });
+      "aria-label": `What each rank sends, receives and reduces in ${explore.microseconds(time.us)}` });
     for (let i = 0; i <= 4; i++) {
       const at = (most * i) / 4;
       sheet.append(S("line", { x1: left, x2: width - 6, y1: y(at), y2: y(at), class: "lifeline" }),
@@ -33,12 +33,12 @@ explore.Gantt = class {
       sheet.append(S("line", { x1: x(rank), x2: x(rank), y1: 24, y2: y(time.us), class: "lifeline" }));
     for (const [rank, begin, end] of time.computes)
       sheet.append(S("rect", { x: x(rank) - 4, y: y(begin), width: 8, height: Math.max(1, y(end) - y(begin)),
-        class: "computes" }, S("title", {}, `rank ${rank} folds or copies for ${explore.microseconds(end - begin)}`)));
+        class: "computes" }, S("title", {}, `rank ${rank} reduces or copies for ${explore.microseconds(end - begin)}`)));
     schedule.messages.forEach(([, source, destination, strand, flags], i) => {
       const [leave, arrive] = time.messages[i], isNow = leave <= us && us < arrive;
       const [x1, y1, x2, y2] = [x(source), y(leave), x(destination), y(arrive)];
       const length = Math.hypot(x2 - x1, y2 - y1) || 1, ux = (x2 - x1) / length, uy = (y2 - y1) / length;
-      sheet.append(S("g", { class: `message strand${strand % 4}${flags & 1 ? " folds" : ""}${isNow ? "" : " faint"}` },
+      sheet.append(S("g", { class: `message strand${strand % 4}${flags & 1 ? " reduces" : ""}${isNow ? "" : " faint"}` },
         S("line", { x1, y1, x2, y2 }),
         S("path", { class: "head", d: `M${x2} ${y2}L${x2 - 7 * ux + 3 * uy} ${y2 - 7 * uy - 3 * ux}`
           + `L${x2 - 7 * ux - 3 * uy} ${y2 - 7 * uy + 3 * ux}z` }),

@@ -1,6 +1,6 @@
 "use strict";
 // Reads the page's data, and answers what is where after a step. Nothing here knows an algorithm: values come from
-// the symbolic play.
+// the symbolic execution.
 const explore = (window.explore = { failures: [] });
 
 explore.load = async () => {
@@ -40,14 +40,14 @@ explore.fraction = (text) => {
   return Number(above) / Number(below);
 };
 
-/** The places of all ranks after step t, or at a time in µs: "rank|buffer|block" -> {value, end, folded, done}. */
+/** The places of all ranks after step t, or at a time in µs: "rank|buffer|block" -> {value, end, reduced, done}. */
 explore.frame = (data, schedule, t, us = null) => {
   const places = new Map();
   schedule.writes.forEach(([step, rank, buffer, block, value, flags], i) => {
     const end = us === null ? step : schedule.time.writes[i];
     if (end <= (us ?? t)) {
       places.set(`${rank}|${schedule.buffers[buffer]}|${block}`,
-        { value: data.words[value], end, folded: Boolean(flags & 1), done: Boolean(flags & 2) });
+        { value: data.words[value], end, reduced: Boolean(flags & 1), done: Boolean(flags & 2) });
     }
   });
   return places;
@@ -55,13 +55,13 @@ explore.frame = (data, schedule, t, us = null) => {
 
 /** The messages of step t. */
 explore.messages = (data, schedule, t) =>
-  explore.unfolded(data, schedule.messages.filter((message) => message[0] + 1 === t));
+  explore.unpacked(data, schedule.messages.filter((message) => message[0] + 1 === t));
 
-explore.unfolded = (data, messages) =>
+explore.unpacked = (data, messages) =>
   messages.map(
     ([start, source, destination, strand, flags, buffer, blocks, values]) => ({
       start, source, destination, strand, buffer, blocks,
-      folds: Boolean(flags & 1), encoded: Boolean(flags & 2), values: values.map((value) => data.words[value]),
+      reduces: Boolean(flags & 1), encoded: Boolean(flags & 2), values: values.map((value) => data.words[value]),
     }));
 
 /** Whether a message has arrived after step t, or at a time in µs. */

@@ -20,7 +20,7 @@ SMALLEST = 3  # on fewer ranks there is little to see
 def schedules(failed: Mapping[tuple[str, str], Sequence[int]]) -> list[tuple[Key, Schedule]]:
     """Return of each algorithm, by collective and spec, the first rejected schedule on each of a few numbers of ranks.
 
-    Only schedules that play() or its checks reject: not those whose lowered tables or scratch are wrong.
+    Only schedules that symbolic execution or its checks reject: not those whose lowered tables or scratch are wrong.
     """
     rejected = []
     for (collective, spec), ranks in failed.items():

@@ -6,11 +6,11 @@ explore.panels = {
     if (us !== null) {
       const moving = explore.underWay(data, schedule, us), words = moving.slice(0, 6)
           .map((m) => `${m.source} to ${m.destination}`);
-      const folding = schedule.time.computes.filter(([, begin, end]) => begin <= us && us < end).map(([rank]) => rank);
+      const reducing = schedule.time.computes.filter(([, begin, end]) => begin <= us && us < end).map(([rank]) => rank);
       const state = us >= schedule.time.us ? "ended"
           : `${moving.length} message${moving.length === 1 ? "" : "s"} under way`
         + (words.length ? `: ${words.join(", ")}${moving.length > 6 ? ` and ${moving.length - 6} more` : ""}` : "")
-        + (folding.length ? `; folding or copying: rank ${explore.spans(new Set(folding))}` : "");
+        + (reducing.length ? `; reducing or copying: rank ${explore.spans(new Set(reducing))}` : "");
       const end = schedule.time.us;
       return `${explore.microseconds(Math.min(us, end))} of ${explore.microseconds(end)}: ${state}.`;
     }
@@ -18,9 +18,9 @@ explore.panels = {
     if (!now) return `Start: what each rank begins with. ${schedule.steps} ${follow}.`;
     const messages = explore.messages(data, schedule, now);
     if (!messages.length) return `Step ${now} of ${schedule.steps}: no message.`;
-    const folds = messages.filter((m) => m.folds).length;
-    const how = !meaning.reduces ? "" : folds === messages.length ? `,${folds > 1 ? " all" : ""} reduced` : folds
-        ? `, ${folds} reduced` : ", in the place of what was there";
+    const reduced = messages.filter((m) => m.reduces).length;
+    const how = !meaning.reduces ? "" : reduced === messages.length ? `,${reduced > 1 ? " all" : ""} reduced` : reduced
+        ? `, ${reduced} reduced` : ", in the place of what was there";
     const some = messages.sort((a, b) => a.source - b.source || a.destination - b.destination).slice(0, 6)
         .map((m) => `${m.source} to ${m.destination} ${explore.blockNames(meaning, schedule, m.blocks)}`.trim());
     const rest = messages.length > 6 ? ` and ${messages.length - 6} more` : "";

@@ -1,6 +1,6 @@
 """Record one schedule for the page: its messages, what every step writes, and the fault that a proof reports.
 
-A page replays nothing: it shows the values that the symbolic play left. The state after step t is every write whose
+The page executes nothing: it shows the values of the symbolic execution. The state after step t is every write whose
 step ended at t or before, in this order.
 """
 
@@ -21,8 +21,8 @@ from ...schedules.schedule import Schedule
 from ..picture import Got, Recorder, headline, names, ranks, share
 from .timing import Clock, StepId, times
 
-FOLDED, DONE = 1, 2  # flags of a write
-FOLDS, ENCODED = 1, 2  # flags of a message
+REDUCED, DONE = 1, 2  # flags of a write
+REDUCES, ENCODED = 1, 2  # flags of a message
 HEARD = "heard of"  # the buffer that stands for what a barrier's ranks know
 Record = dict[str, Any]
 
@@ -47,7 +47,7 @@ Wrong = tuple[int, str, Block, list[int], list[int], list[int]]
 
 @dataclass
 class Fault:
-    """The point at which a play broke off, or the blocks that are wrong at its end.
+    """The point at which an execution failed, or the blocks that are wrong at its end.
 
     places: (rank, buffer, block, missing contributors, those that would count twice, those that must not be there).
     waits: (rank, peer, whether it sends, blocks) of each message that has no other side.
@@ -61,7 +61,7 @@ class Fault:
 
 
 class Witness(Recorder):
-    """A recorder that keeps where a play broke off."""
+    """A recorder that also keeps the point at which the execution failed."""
 
     def __init__(self, schedule: Schedule) -> None:
         super().__init__(schedule)
@@ -70,9 +70,9 @@ class Witness(Recorder):
         self.ends = [frozenset(schedule.ends(rank)) for rank in range(schedule.p)]
 
     def run(self) -> None:
-        """Play as far as the schedule goes, then check the result; keep what the first failure says."""
+        """Execute the schedule and check its result; record the first failure."""
         try:
-            self.play()
+            self.execute()
             self.has_ended = True
             check(self.schedule, self.trace)
         except VerifyError as error:
@@ -94,9 +94,9 @@ class Witness(Recorder):
                 fault.waits += [(waiting.line.rank, peer, is_send, waiting.op.blocks) for waiting in posted]
         super()._fail(line, op, expected, got)
 
-    def _fold(self, line: Any, loc: Loc, operands: list[Any]) -> None:
+    def _reduce(self, line: Any, loc: Loc, operands: list[Any]) -> None:
         try:
-            super()._fold(line, loc, operands)
+            super()._reduce(line, loc, operands)
         except VerifyError:
             doubled = sorted(_doubled([value for value, _ in operands]))
             self.fault.places.append((line.rank, loc.buffer, loc.block, [], doubled, []))
@@ -137,7 +137,7 @@ def record(schedule: Schedule, words: Words, clock: Clock | None = None) -> Reco
     fault = witness.fault
     if clock is not None and witness.has_ended:
         steps = [(m.source, m.destination, m.strand) for m in sent]
-        entry["time"] = times(clock.play(schedule), steps, [write[-1] for write in written])
+        entry["time"] = times(clock.simulate(schedule), steps, [write[-1] for write in written])
     if schedule.collective.naming == "edge":
         entry["names"] = [names([block]) for block in schedule.blocks]
     if fault.words:
@@ -153,13 +153,13 @@ def record(schedule: Schedule, words: Words, clock: Clock | None = None) -> Reco
 
 def _message(message: Message, places: dict[Block, int], words: Words) -> list[Any]:
     """Return start, sender, receiver, strand, flags, the sender's buffer, blocks and the values that they have."""
-    flags = FOLDS * message.folds + ENCODED * (message.buffer in CODED)
+    flags = REDUCES * message.reduces + ENCODED * (message.buffer in CODED)
     values = [words.number(ranks(contributors(value))) for value in message.values]
     blocks = [places.get(block, -1) for block in message.blocks]
     return [message.start, message.source, message.destination, message.strand, flags, message.buffer, blocks, values]
 
 
-_Write = tuple[int, int, Loc, Value, bool, StepId | None]  # end, rank, place, value, whether it was folded, its step
+_Write = tuple[int, int, Loc, Value, bool, StepId | None]  # end, rank, place, value, whether it was reduced, its step
 
 
 def _writes(schedule: Schedule, witness: Witness) -> Iterator[_Write]:
@@ -180,7 +180,7 @@ def _writes(schedule: Schedule, witness: Witness) -> Iterator[_Write]:
 def _of_step(got: Got) -> Iterator[_Write]:
     for loc, value in got.values.items():
         if loc.buffer != INPUT:
-            yield got.end, got.rank, loc, value, loc in got.folded, (got.rank, got.strand, got.step)
+            yield got.end, got.rank, loc, value, loc in got.reduced, (got.rank, got.strand, got.step)
 
 
 def _is_barrier(schedule: Schedule) -> bool:
@@ -189,10 +189,10 @@ def _is_barrier(schedule: Schedule) -> bool:
 
 def _row(witness: Witness, write: _Write, buffers: list[str], places: dict[Block, int], words: Words) -> list[int]:
     """Return a write as numbers: end, rank, buffer, block, value, flags."""
-    end, rank, loc, value, folded, _ = write
+    end, rank, loc, value, reduced, _ = write
     if loc.buffer not in buffers:
         buffers.append(loc.buffer)
-    flags = FOLDED * folded + DONE * _is_done(witness, rank, loc, value)
+    flags = REDUCED * reduced + DONE * _is_done(witness, rank, loc, value)
     text = words.number(ranks(contributors(value)))
     return [end, rank, buffers.index(loc.buffer), places.get(loc.block, 0), text, flags]
 

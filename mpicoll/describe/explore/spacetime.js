@@ -47,12 +47,12 @@ explore.SpaceTime = class {
   arrow(x1, y1, x2, y2, message) {
     const half = this.knob / 2;
     const S = explore.svg, length = Math.hypot(x2 - x1, y2 - y1), ux = (x2 - x1) / length, uy = (y2 - y1) / length;
-    const tip = message.folds ? 5 : 1, x = x2 - tip * ux, y = y2 - tip * uy;
-    const group = S("g", { class: `message${message.folds ? " folds" : ""} strand${message.strand % 4}` },
+    const tip = message.reduces ? 5 : 1, x = x2 - tip * ux, y = y2 - tip * uy;
+    const group = S("g", { class: `message${message.reduces ? " reduces" : ""} strand${message.strand % 4}` },
       S("line", { x1, y1, x2: x - 6 * ux, y2: y - 6 * uy }),
       S("path", { class: "head", d: `M${x} ${y}L${x - 7 * ux + 3 * uy} ${y - 7 * uy - 3 * ux}`
         + `L${x - 7 * ux - 3 * uy} ${y - 7 * uy + 3 * ux}z` }));
-    if (message.folds) group.append(S("circle", { cx: x2, cy: y2, r: this.knob, class: "plus" }),
+    if (message.reduces) group.append(S("circle", { cx: x2, cy: y2, r: this.knob, class: "plus" }),
       S("path", { class: "plus", d: `M${x2 - half} ${y2}h${2 * half}M${x2} ${y2 - half}v${2 * half}` }));
     return group;
   }

@@ -1,6 +1,6 @@
 """Time a schedule on a network for the page: when each message moves, when each step ends, and the cost over sizes.
 
-The times are those of mpicoll/cost/play.py, which `mpicoll simulate` and `mpicoll show --network` print.
+The times are those of mpicoll/cost/simulation.py, which `mpicoll simulate` and `mpicoll show --network` print.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...cost.network import Network
-from ...cost.play import COMPUTES, Lane, Play
-from ...cost.play import Message as Posted
+from ...cost.simulation import COMPUTES, Lane, Simulation
+from ...cost.simulation import Message as Posted
 from ...schedules.grouping import by_blocks
 from ...schedules.schedule import Schedule
 
@@ -19,8 +19,8 @@ SIZES = tuple(8 << 2 * i for i in range(11))  # bytes of calls, of the curves: 8
 StepId = tuple[int, int, int]  # rank, strand, step
 
 
-class Timed(Play):
-    """A play that keeps when each step ended, and when each message left and arrived, in µs."""
+class TimedSimulation(Simulation):
+    """A simulation that records when each step ended, and when each message left and arrived, in µs."""
 
     def __init__(self, *arguments: Any) -> None:
         self.step_ends: dict[StepId, float] = {}
@@ -43,20 +43,20 @@ class Timed(Play):
 
 @dataclass(frozen=True)
 class Clock:
-    """A network, the bytes of the call that is played, and how many ranks share a node."""
+    """A network, the bytes of the simulated call, and how many ranks share a node."""
 
     network: Network
     nbytes: int
     ranks_per_node: int = 1
 
-    def play(self, schedule: Schedule) -> Timed:
-        """Play a schedule. Raises ArgumentError for one of too many messages."""
-        return Timed(schedule, self.network, self.nbytes, by_blocks(schedule.p, self.ranks_per_node))
+    def simulate(self, schedule: Schedule) -> TimedSimulation:
+        """Simulate a schedule. Raises ArgumentError for one of too many messages."""
+        return TimedSimulation(schedule, self.network, self.nbytes, by_blocks(schedule.p, self.ranks_per_node))
 
     def curve(self, schedule: Schedule) -> list[float]:
         """Return the µs of calls of SIZES."""
         nodes = by_blocks(schedule.p, self.ranks_per_node)
-        return [short(Play(schedule, self.network, size, nodes).us) for size in SIZES]
+        return [short(Simulation(schedule, self.network, size, nodes).us) for size in SIZES]
 
 
 def short(us: float) -> float:
@@ -68,16 +68,16 @@ def short(us: float) -> float:
     return float(f"{us:.4g}")
 
 
-def times(play: Timed, messages: list[StepId], writes: list[StepId | None]) -> dict[str, Any]:
-    """Return when messages leave and arrive, when writes happen, and when ranks fold, in µs.
+def times(simulation: TimedSimulation, messages: list[StepId], writes: list[StepId | None]) -> dict[str, Any]:
+    """Return when messages leave and arrive, when writes happen, and when ranks reduce, in µs.
 
     messages: sender, receiver and strand of each, in order; writes: the step of each, None for what is there at first.
     """
-    legs = {name: iter(pairs) for name, pairs in play.legs.items()}
-    assert play.spans is not None
+    legs = {name: iter(pairs) for name, pairs in simulation.legs.items()}
+    assert simulation.spans is not None
     return {
-        "us": short(play.us),
+        "us": short(simulation.us),
         "messages": [list(map(short, next(legs[name]))) for name in messages],
-        "writes": [0.0 if step is None else short(play.step_ends[step]) for step in writes],
-        "computes": [[x.rank, short(x.begin), short(x.end)] for x in play.spans if x.what == COMPUTES],
+        "writes": [0.0 if step is None else short(simulation.step_ends[step]) for step in writes],
+        "computes": [[x.rank, short(x.begin), short(x.end)] for x in simulation.spans if x.what == COMPUTES],
     }

@@ -1,4 +1,4 @@
-"""Schedules played in time: against formulas, against the closed form that auto goes by, and its choices."""
+"""Simulated schedules against formulas, against the closed form that auto uses, and against its choices."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from unit.test_cost import ALPHA, FORMULAS, PLAIN, RATE
 from mpicoll.cli import main
 from mpicoll.cost.model import cost
 from mpicoll.cost.network import network
-from mpicoll.cost.play import COMPUTES, RECEIVES, SENDS, Play
 from mpicoll.cost.profile import profile
+from mpicoll.cost.simulation import COMPUTES, RECEIVES, SENDS, Simulation
 from mpicoll.describe import times
 from mpicoll.schedules.grouping import by_blocks
 from mpicoll.schedules.schedule import schedule
@@ -27,20 +27,20 @@ COLLECTIVES = ("allreduce", "bcast", "reduce", "allgather", "reduce_scatter", "a
 
 @pytest.mark.parametrize("p", [2, 8, 16])
 @pytest.mark.parametrize(("collective", "algorithm"), FORMULAS)
-def test_plays_take_what_the_formulas_say(collective, algorithm, p):
+def test_simulations_take_what_the_formulas_say(collective, algorithm, p):
     for nbytes in (0.0, 8.0, 1e6):
-        played = Play(schedule(collective, algorithm, p), PLAIN, nbytes)
-        assert max(played.ends) == pytest.approx(FORMULAS[collective, algorithm](p, nbytes), rel=1e-9)
+        simulated = Simulation(schedule(collective, algorithm, p), PLAIN, nbytes)
+        assert max(simulated.ends) == pytest.approx(FORMULAS[collective, algorithm](p, nbytes), rel=1e-9)
 
 
-def test_a_recorded_play_says_what_every_rank_does_when():
-    """Two steps of a ring on three ranks: both directions at once, a fold between them, and nothing overlaps itself."""
+def test_a_recorded_simulation_says_what_every_rank_does_when():
+    """Two steps of a ring on three ranks: both directions at once, a reduction between, no overlap within a kind."""
     slow = replace(PLAIN, fold_rate=50.0)
-    play = Play(schedule("reduce_scatter", "ring", 3), slow, 3000.0, record=True)
-    assert play.us == max(play.ends) == pytest.approx(2 * (ALPHA + 1000 / RATE + 1000 / 50))
-    assert Play(schedule("reduce_scatter", "ring", 3), slow, 3000.0).spans is None
+    simulation = Simulation(schedule("reduce_scatter", "ring", 3), slow, 3000.0, record=True)
+    assert simulation.us == max(simulation.ends) == pytest.approx(2 * (ALPHA + 1000 / RATE + 1000 / 50))
+    assert Simulation(schedule("reduce_scatter", "ring", 3), slow, 3000.0).spans is None
     for rank in range(3):
-        own = {what: sorted((s.begin, s.end) for s in play.spans if s[:2] == (rank, what)) for what in KINDS}
+        own = {what: sorted((s.begin, s.end) for s in simulation.spans if s[:2] == (rank, what)) for what in KINDS}
         step = ALPHA + 1000 / RATE + 1000 / 50
         for i in range(2):
             assert own[SENDS][i] == pytest.approx((i * step, i * step + 1000 / RATE))
@@ -52,13 +52,14 @@ def test_a_recorded_play_says_what_every_rank_does_when():
 def test_the_picture_in_time():
     """A chain of three: each rank receives, then sends, and the last one waits most of the time."""
     slow = replace(PLAIN, node=replace(PLAIN.node, latency=0.0), links=replace(PLAIN.links, latency=0.0))
-    play = Play(schedule("bcast", "chain", 3), slow, 8000.0, record=True)
-    lines = times.draw("a chain", play, columns=24).splitlines()
-    assert lines[0] == f"a chain: {play.us:.4g} µs, 2 messages"
+    simulation = Simulation(schedule("bcast", "chain", 3), slow, 8000.0, record=True)
+    lines = times.draw("a chain", simulation, columns=24).splitlines()
+    assert lines[0] == f"a chain: {simulation.us:.4g} µs, 2 messages"
     assert [line[7:31] for line in lines[3:6]] == ["→" * 12 + " " * 12, "←" * 12 + "→" * 12, "·" * 12 + "←" * 12]
     shares = [line.split()[-3:] for line in lines[3:6]]
     assert shares == [["50%", "0%", "0%"], ["50%", "50%", "0%"], ["0%", "50%", "0%"]]
-    assert lines[2].split() == ["0", *(f"{play.us * i / 4:.4g}" for i in range(1, 5)), "sends", "receives", "folds"]
+    quarters = [f"{simulation.us * i / 4:.4g}" for i in range(1, 5)]
+    assert lines[2].split() == ["0", *quarters, "sends", "receives", "reduces"]
     assert "· waits" in lines[-1]
 
 
@@ -66,8 +67,8 @@ def test_the_picture_in_time():
 def test_every_picture_in_time_has_a_line_for_each_rank(collective):
     for algorithm in candidates(collective, 5, True, by_blocks(5, 2)):
         made, nodes = schedule(collective, algorithm, 5), by_blocks(5, 2)
-        play = Play(made, network("infiniband"), 1e5, nodes, 8192, 2, record=True)
-        lines = times.draw(algorithm, play).splitlines()
+        simulation = Simulation(made, network("infiniband"), 1e5, nodes, 8192, 2, record=True)
+        lines = times.draw(algorithm, simulation).splitlines()
         assert [line.split()[1] for line in lines if line.startswith("rank")] == [*"01234"]
         assert len({len(line) for line in lines if line.startswith("rank")}) == 1
 
@@ -83,48 +84,47 @@ def test_the_command_that_draws_in_time():
     in_steps = [CliRunner().invoke(main, [*words[:5], "--ranks-per-node", ranks]).output for ranks in ("2", "4")]
     assert all("hierarchical, p = 8: " in output for output in in_steps) and in_steps[0] != in_steps[1]
     for more, why in (("--svg x", "leave one out"), ("--size many", "not a size"), ("--network no", "presets are"),
-                      ("-p 2000 --chunk 8", "messages, and 3,000,000 are played at most")):
+                      ("-p 2000 --chunk 8", "messages, and 3,000,000 are simulated at most")):
         done = CliRunner().invoke(main, [*words, *more.split()])
         assert done.exit_code and why in done.output
 
 
-def test_every_message_is_played_once():
-    assert Play(schedule("allreduce", "ring", 7), PLAIN, 100.0).messages == 7 * 12
-    assert Play(schedule("allreduce", "ring", 7), PLAIN, 7e4, chunk_bytes=1000, window=2).messages == 7 * 12 * 10
-    assert Play(schedule("bcast", "chain", 1), PLAIN, 1e6).ends == [0.0]
+def test_every_message_is_simulated_once():
+    assert Simulation(schedule("allreduce", "ring", 7), PLAIN, 100.0).messages == 7 * 12
+    assert Simulation(schedule("allreduce", "ring", 7), PLAIN, 7e4, chunk_bytes=1000, window=2).messages == 7 * 12 * 10
+    assert Simulation(schedule("bcast", "chain", 1), PLAIN, 1e6).ends == [0.0]
 
 
 def test_chunks_of_a_chain_follow_each_other():
     n, chunk, p = 1e6, 1e5, 8
-    played = Play(schedule("bcast", "chain", p), PLAIN, n, chunk_bytes=chunk, window=2)
-    assert max(played.ends) == pytest.approx((p - 1) * (ALPHA + chunk / RATE) + 9 * (ALPHA + chunk / RATE), rel=0.05)
+    simulated = Simulation(schedule("bcast", "chain", p), PLAIN, n, chunk_bytes=chunk, window=2)
+    assert max(simulated.ends) == pytest.approx((p - 1) * (ALPHA + chunk / RATE) + 9 * (ALPHA + chunk / RATE), rel=0.05)
     long = replace(PLAIN, short_bytes=1.0)      # so a sender waits until its receiver has sent the chunk before
-    two, one = (max(Play(schedule("bcast", "chain", p), long, n, None, chunk, window).ends) for window in (2, 1))
+    two, one = (max(Simulation(schedule("bcast", "chain", p), long, n, None, chunk, window).ends) for window in (2, 1))
     assert one > 1.3 * two
 
 
 def test_ranks_of_a_node_share_its_link():
-    apart, together = (
-        max(Play(schedule("alltoall", "pairwise", 8), PLAIN, 8e6, nodes).ends) for nodes in (None, by_blocks(8, 4))
-    )
+    made = schedule("alltoall", "pairwise", 8)
+    apart, together = (max(Simulation(made, PLAIN, 8e6, nodes).ends) for nodes in (None, by_blocks(8, 4)))
     assert 2 < together / apart < 3.5      # 4 of 7 messages go through a link of 4 ranks
 
 
 def test_two_ranks_of_a_node_send_one_after_the_other():
     n, nodes = 4e6, ((0, 1), (2,), (3,))
-    ends = Play(schedule("allgather", "recursive_doubling", 4), PLAIN, n, nodes).ends
+    ends = Simulation(schedule("allgather", "recursive_doubling", 4), PLAIN, n, nodes).ends
     before = 2 * ALPHA + n / 4 / RATE
     assert sorted(ends[2:]) == pytest.approx([before + n / 2 / RATE, before + n / RATE])
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), [("allreduce", "double_tree"), ("allreduce", "reduce_bcast"),
                                                        ("bcast", "double_tree"), ("reduce", "chain")])
-def test_chunks_take_in_closed_form_what_they_take_in_play(collective, algorithm):
+def test_chunks_take_in_closed_form_what_they_take_simulated(collective, algorithm):
     """A chunk that goes up a tree and down again occupies a rank for all of the way, another for its own steps."""
     net, n = network("infiniband"), 8e6
-    played = max(Play(schedule(collective, algorithm, 13), net, n, None, 32768, 2).ends)
+    simulated = max(Simulation(schedule(collective, algorithm, 13), net, n, None, 32768, 2).ends)
     closed = cost(profile(collective, algorithm, 13), net, np.array([n]), 32768, 2)[0]
-    assert closed == pytest.approx(played, rel=0.35)
+    assert closed == pytest.approx(simulated, rel=0.35)
 
 
 def test_messages_that_do_not_match_are_an_error():
@@ -132,11 +132,11 @@ def test_messages_that_do_not_match_are_an_error():
     whole = made.program
     made.program = lambda rank: whole(rank) if rank != 2 else type(whole(0))(((),))
     with pytest.raises(RuntimeError, match="1 messages of the schedule have no other side"):
-        Play(made, PLAIN, 8.0)
+        Simulation(made, PLAIN, 8.0)
 
 
-def test_the_closed_form_agrees_with_plays():
-    """The median is the play itself; not every algorithm on nodes of several ranks is near."""
+def test_the_closed_form_agrees_with_simulations():
+    """The median is the simulation itself; not every algorithm on nodes of several ranks is near."""
     net, ratios = network("infiniband"), []
     for p, size in LAYOUTS:
         nodes = by_blocks(p, size)
@@ -145,41 +145,43 @@ def test_the_closed_form_agrees_with_plays():
                 made, steps = schedule(collective, spec, p, nodes=nodes), profile(collective, spec, p, nodes)
                 for nbytes in (8.0, 65536.0):
                     closed = cost(steps, net, np.array([nbytes]))[0]
-                    ratios.append(closed / max(Play(made, net, nbytes, nodes).ends))
+                    ratios.append(closed / max(Simulation(made, net, nbytes, nodes).ends))
     assert np.median(ratios) == pytest.approx(1, rel=0.01)
     assert np.mean((np.array(ratios) > 0.8) & (np.array(ratios) < 1.25)) > 0.8
     assert min(ratios) > 0.5 and max(ratios) < 3
 
 
 @pytest.mark.parametrize(("p", "size"), LAYOUTS)
-def test_what_auto_chooses_is_near_the_best_of_plays(p, size):
-    net, nodes, regret = network("infiniband"), by_blocks(p, size), []
+def test_what_auto_chooses_is_near_the_fastest_simulated(p, size):
+    net, nodes, slowdowns = network("infiniband"), by_blocks(p, size), []
     for collective in COLLECTIVES:
         rules = modelled_rules(net, collective, p, True, nodes)
         for nbytes in (8, 4096, 65536):
             rule = next(rule for rule in reversed(rules) if rule.fits(nbytes, p))
             lines = costs(net, collective, p, True, nodes, np.array([nbytes]))
             suiting = {(name, chunk) for name, chunk, _, us in lines if us[0] < np.inf and chunk in (None, 32768)}
-            played = {
-                (name, chunk): max(Play(schedule(collective, name, p, nodes=nodes), net, nbytes, nodes, chunk, 2).ends)
+            simulated = {
+                (name, chunk): Simulation(
+                    schedule(collective, name, p, nodes=nodes), net, nbytes, nodes, chunk, 2
+                ).us
                 for name, chunk in {*suiting, (rule.algorithm, rule.chunk_bytes)}
             }
-            regret.append(played[rule.algorithm, rule.chunk_bytes] / min(played.values()))
-    assert np.exp(np.log(regret).mean()) < 1.1 and max(regret) < 2
+            slowdowns.append(simulated[rule.algorithm, rule.chunk_bytes] / min(simulated.values()))
+    assert np.exp(np.log(slowdowns).mean()) < 1.1 and max(slowdowns) < 2
 
 
 def run(*words):
     return CliRunner().invoke(main, ["simulate", *words])
 
 
-def test_simulate_plays_algorithms():
+def test_simulate_prints_the_times_of_algorithms():
     done = run("allreduce", "-p", "8", "--algorithms", "ring,rabenseifner", "--sizes", "8,1M", "--json")
     rows = json.loads(done.output)
     assert [(row["algorithm"], row["bytes"]) for row in rows] == [
         ("ring", 8), ("ring", 1 << 20), ("rabenseifner", 8), ("rabenseifner", 1 << 20),
     ]  # fmt: skip
-    played = Play(schedule("allreduce", "ring", 8), network("infiniband"), 8, by_blocks(8, 1))
-    assert rows[0]["played_us"] == round(max(played.ends), 2)
+    simulated = Simulation(schedule("allreduce", "ring", 8), network("infiniband"), 8, by_blocks(8, 1))
+    assert rows[0]["played_us"] == round(max(simulated.ends), 2)
     shown = run("bcast", "-p", "16", "--ranks-per-node", "4", "--sizes", "64K", "--chunk", "8K").output
     assert "bcast on 16 ranks, 4 nodes, infiniband" in shown and "hierarchical" in shown
 

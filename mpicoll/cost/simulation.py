@@ -19,7 +19,7 @@ from ..schedules.grouping import Partition, homes
 from ..schedules.ir import Local, Send
 from ..schedules.schedule import Schedule
 from .network import Level, Network
-from .profile import blocks_of, folded_and_copied
+from .profile import blocks_of, reduced_and_copied
 
 Lane = tuple[int, int, int]  # a rank, a strand, the number of a chunk
 Name = tuple[int, int, int, int, int]  # of a message: sender, receiver, strand, chunk, how many came before it
@@ -36,7 +36,7 @@ class Message:
 
 @dataclass(slots=True)
 class Progress:
-    """An unfinished step: its missing messages, its earliest end, and its folds and copies in µs."""
+    """An unfinished step: its missing messages, its earliest end, and its reductions and copies in µs."""
 
     missing: int
     end: float
@@ -48,7 +48,7 @@ SENDS, RECEIVES, COMPUTES = "sends", "receives", "computes"
 
 
 class Span(NamedTuple):
-    """A time in µs in which a rank sends, receives, or folds and copies."""
+    """A time in µs in which a rank sends, receives, or reduces and copies."""
 
     rank: int
     what: str
@@ -56,8 +56,8 @@ class Span(NamedTuple):
     end: float
 
 
-class Play:
-    """One call of nbytes on all ranks, from a common start; `ends` are the µs at which ranks end.
+class Simulation:
+    """Simulate one call of nbytes on all ranks, from a common start; `ends` are the µs at which ranks end.
 
     chunk_bytes: None for whole blocks; window: chunks in flight. spans, if recorded, has what every rank does when.
     Raises ArgumentError for a schedule of more than MOST_MESSAGES.
@@ -121,8 +121,8 @@ class Play:
         step = steps[self._at[lane]]
         self._at[lane] += 1
         messages = [op for op in step if not isinstance(op, Local)]
-        folded, copied = folded_and_copied(step)
-        local = self.block * (folded / self.network.fold_rate + copied / self.network.copy_rate)
+        reduced, copied = reduced_and_copied(step)
+        local = self.block * (reduced / self.network.fold_rate + copied / self.network.copy_rate)
         self._current[lane] = Progress(len(messages), at, local)
         places = [0, 0]
         for op in messages:
@@ -196,5 +196,5 @@ def _check_messages(schedule: Schedule, lanes: int) -> None:
         chunks = f" in {lanes:,} chunks" if lanes > 1 else ""
         raise ArgumentError(
             f"{schedule.title} on {schedule.p} ranks{chunks} has up to {most * schedule.p * lanes:,} messages, and "
-            f"{MOST_MESSAGES:,} are played at most; take fewer ranks, or `mpicoll choose` for the closed form"
+            f"{MOST_MESSAGES:,} are simulated at most; take fewer ranks, or `mpicoll choose` for the closed form"
         )

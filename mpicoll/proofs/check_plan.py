@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from ..errors import VerifyError
 from ..plans import float32_sums
 from ..plans import plan as plans
-from ..plans.lowering import lower
+from ..plans.lowering import Remember, lower
 from ..plans.plan import Plan, is_staged
 from ..plans.rolled import equal, rolled, unrolled
+from ..plans.template import Template
 from ..schedules.collectives import everybody
 from ..schedules.schedule import Schedule
 from .cases import Case, OneCell, TwiceTheCells, uneven
 from .interpreter import Machine, is_in_place_rank
 from .wellformed import faults
 
-FEW = 8  # ranks up to which tables are proved on all cases
+FEWEST = 5  # ranks up to which tables are proved with every root
+FEW = 8  # ranks up to which they are proved on all cases, in place and not
 MANY = 16  # ranks up to which they are proved for every p, on fewer cases, and their form is checked
-LARGE = (23, 32, 33, 47, 64)  # more ranks on which they are proved
+LARGE = (23, 32, 33, 47, 64)  # more ranks on which they are proved, on one case
+LARGE_SUMS = (23, 32)  # of these, those with averages and with float32 sums
 
 
 def wanted(p: int, root: int) -> bool:
-    """Return whether a schedule's tables are to be proved: all up to FEW ranks, four roots up to MANY, two on LARGE.
+    """Return whether a schedule's tables are to be proved: all up to FEWEST ranks, four roots up to MANY, two on LARGE.
 
     Lowering knows of a root only which rank's blocks are where, and of p nothing at all.
     """
-    return p <= FEW or root in ((0, 1, p // 2, p - 1) if p <= MANY else (0, p // 2) if p in LARGE else ())
+    return p <= FEWEST or root in ((0, 1, p // 2, p - 1) if p <= MANY else (0, p // 2) if p in LARGE else ())
 
 
 def cases(schedule: Schedule) -> Iterator[Case]:
@@ -41,9 +45,10 @@ def cases(schedule: Schedule) -> Iterator[Case]:
     elif p > MANY:
         case = Case(2 * k + 1, 1, 2, 2) if p % 2 else Case(k + 1, 1, None, 4)
         yield case
-        if averages(schedule):
-            yield replace(case, averaged=True)
-        yield from sums(schedule, replace(case, float32_sums=True))
+        if p in LARGE_SUMS:
+            if averages(schedule):
+                yield replace(case, averaged=True)
+            yield from sums(schedule, replace(case, float32_sums=True))
     else:
         yield Case(k + 1, 2, None, 4)
         yield Case(5 * k + 2, 2, 4, 2)
@@ -90,6 +95,7 @@ class Lowered:
         self.schedule = schedule
         self.forms = in_place_forms(schedule)
         self._plans: dict[tuple[Case, int, bool], Plan] = {}
+        self._templates: dict[tuple[int, Hashable], Template] = {}
         self._sound: set[int] = set()
 
     def all_ranks(self, case: Case, in_place: bool) -> list[Plan]:
@@ -98,9 +104,15 @@ class Lowered:
         for rank in range(self.schedule.p):
             key = case, rank, in_place and is_in_place_rank(self.schedule, rank)
             if key not in self._plans:
-                self._plans[key] = lower_rank(self.schedule, case, rank, in_place)
+                self._plans[key] = lower_rank(self.schedule, case, rank, in_place, partial(self._remember, rank))
             plans.append(self._plans[key])
         return plans
+
+    def _remember(self, rank: int, key: Hashable, make: Callable[[], Template]) -> Template:
+        """Return a rank's template, made once for all cases that bind it to their counts, as calls do."""
+        if (rank, key) not in self._templates:
+            self._templates[rank, key] = make()
+        return self._templates[rank, key]
 
     def new(self, plans: list[Plan]) -> list[tuple[int, Plan]]:
         """Return the plans, with their ranks, that no earlier call returned."""
@@ -112,12 +124,12 @@ class Lowered:
 def check_tables(schedule: Schedule, lowered: Lowered | None = None) -> None:
     """Prove the plans of all ranks in all cases, in place and not. Raises VerifyError.
 
-    Averages, float32 sums and plans beyond MANY ranks are proved in place for odd p, not in place for even p.
+    Averages, float32 sums and plans beyond FEW ranks are proved in place for odd p, not in place for even p.
     """
     lowered = lowered or Lowered(schedule)
     for case in cases(schedule):
         forms = lowered.forms
-        if case.averaged or case.float32_sums or schedule.p > MANY:
+        if case.averaged or case.float32_sums or schedule.p > FEW:
             forms = (forms[schedule.p % len(forms)],)
         for in_place in forms:
             plans = lowered.all_ranks(case, in_place)
@@ -125,13 +137,14 @@ def check_tables(schedule: Schedule, lowered: Lowered | None = None) -> None:
             Machine(schedule, case, in_place, plans).run()
 
 
-def check_scratch(schedule: Schedule) -> None:
+def check_scratch(schedule: Schedule, lowered: Lowered | None = None) -> None:
     """Check that the most scratch any rank's plan takes is the docstring's formula. Raises VerifyError."""
     p, naming = schedule.p, schedule.collective.naming
     k = 1 if naming == "edge" else len(schedule.blocks) if naming == "vector" else p
     block = plans.ALIGN
     case = Case({"vector": block * k, "none": 0}.get(naming, block), 1, None, 4)
-    got = max(plan.scratch_bytes for plan in lower_all(schedule, case, schedule.collective.name == "bcast"))
+    lowered = lowered or Lowered(schedule)
+    got = max(plan.scratch_bytes for plan in lowered.all_ranks(case, schedule.collective.name == "bcast"))
     claims = schedule.algorithm.claims
     if not claims.holds(claims.scratch, Fraction(got), p, block * k, **schedule.resolved):
         claimed = claims.evaluate(claims.scratch, p, block * k, **schedule.resolved)
@@ -158,8 +171,10 @@ def lower_all(schedule: Schedule, case: Case, in_place: bool) -> list[Plan]:
     return [lower_rank(schedule, case, rank, in_place) for rank in range(schedule.p)]
 
 
-def lower_rank(schedule: Schedule, case: Case, rank: int, in_place: bool) -> Plan:
-    """Return one rank's plan."""
+def lower_rank(
+    schedule: Schedule, case: Case, rank: int, in_place: bool, remember: Remember | None = None
+) -> Plan:
+    """Return one rank's plan. remember: a cache of this rank's templates."""
     codec: dict[str, Any] = {"codec": OneCell()} if schedule.codec else {}
     sums = {"sums": TwiceTheCells(case.itemsize)}
     how, more = (float32_sums.lower, sums) if case.float32_sums else (lower, codec)
@@ -172,6 +187,7 @@ def lower_rank(schedule: Schedule, case: Case, rank: int, in_place: bool) -> Pla
         chunk_bytes=case.chunk_bytes,
         window=case.window,
         averaged=case.averaged,
+        remember=remember,
         **more,
     )
 

@@ -63,7 +63,7 @@ def prove(entry: Algorithm, p: int, parameters: Given | None = None) -> int:
             lowered = Lowered(schedule)
             check_tables(schedule, lowered)
             if schedule.root == 0:  # the docstring's formulas are for root 0
-                check_scratch(schedule)
+                check_scratch(schedule, lowered)
                 if p <= FEW and schedule.collective.reduces:
                     check_reduction_order(schedule, lowered)
         count += 1

@@ -8,7 +8,7 @@ import mpicoll
 from mpicoll.algorithms.neighbor_alltoall import along_edges
 from mpicoll.errors import ParameterError, VerifyError
 from mpicoll.plans.lowering import lower
-from mpicoll.plans.plan import FOLD, Shares
+from mpicoll.plans.plan import REDUCE, Shares
 from mpicoll.proofs.check_schedule import verify
 from mpicoll.schedules import registry
 from mpicoll.schedules.collectives import COLLECTIVES
@@ -62,7 +62,7 @@ def test_a_plan_of_one_block_for_all():
     graph = cartesian((2, 1), (True, True))
     made = schedule("neighbor_allgather", "direct", 2, graph=graph)
     plan = lower(made, 0, Shares((8,) * 4, (8,) * 4, (0,) * 4, (0, 8, 16, 24)), 1)
-    assert [row for row in plan.rows[:, 0].tolist() if row == FOLD] == [FOLD, FOLD]
+    assert [row for row in plan.rows[:, 0].tolist() if row == REDUCE] == [REDUCE, REDUCE]
     sent = {tuple(segment) for segment in plan.segments.tolist() if segment[0] == 0}
     assert sent == {(0, 0, 8)} and plan.scratch_bytes == 0
 

@@ -240,14 +240,15 @@ def tests() -> list[Step]:
         make("lint", "lint", cores=1),
         make("site", "site", cores=1),
         suite("mpich-unit", f"--suites unit{tools}"),
-        suite("mpich-mpi", f"--thorough --suites mpi --sample 0.05{tools}", limit=1800),
+        suite("mpich-mpi", f"--thorough --suites mpi --sample 0.03{tools}", limit=1800),
         suite("mpich-launch", f"--thorough --suites launch --sample-launch 0.25{tools}", limit=1500),
         suite("oldest-mpi", "--suites mpi --ranks 2 --sample 0.05", "VENV=.venv-oldest"),
     ]
     for mpi in ("openmpi", "intel"):
         portable = f"--suites launch,mpi --ranks 2,3 --sample-launch 0.25 --files {PORTABLE} -- -m 'not once'"
         steps.append(suite(mpi, portable, f"MPI={mpi}"))
-    steps.append(make("torch-mpich", "test-torch", f"TORCH_ARGS=--ranks 3{tools}", "TORCH_SUITE_ARGS=--ranks 3"))
+    arguments = f"TORCH_ARGS=--ranks 3 --sample-launch 0.5{tools}", "TORCH_SUITE_ARGS=--ranks 3"
+    steps.append(make("torch-mpich", "test-torch", *arguments))
     for mpi in ("openmpi", "intel"):
         python = f".venv-torch-{mpi}/bin/python"
         steps.append(Step(f"torch-{mpi}", [python, "tests/run.py", "--suites", "torch", "--ranks", "2",

@@ -173,7 +173,7 @@ def all_launches(arguments: argparse.Namespace) -> list[Launch]:
     launches = [each for each in (units, Launch("launch", fraction=started, quick=some))
                 if each.suite in arguments.suites]
     if "torch_programs" in arguments.suites:
-        launches.append(Launch("torch_programs"))
+        launches.append(Launch("torch_programs", fraction=arguments.sample_launch or 1.0))
     if "torch" in arguments.suites:
         launches += [Launch("torch", n, arguments.sample or 1.0) for n in arguments.ranks or TORCH_RANKS]
     if "mpi" not in arguments.suites:

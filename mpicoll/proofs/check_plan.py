@@ -21,19 +21,18 @@ from .cases import Case, OneCell, TwiceTheCells, uneven
 from .interpreter import Machine, is_in_place_rank
 from .wellformed import faults
 
-FEWEST = 5  # ranks up to which tables are proved with every root
-FEW = 8  # ranks up to which they are proved on all cases, in place and not
+FEW = 5  # ranks up to which tables are proved with every root, on all cases, in place and not
 MANY = 16  # ranks up to which they are proved for every p, on fewer cases, and their form is checked
 LARGE = (23, 32, 33, 47, 64)  # more ranks on which they are proved, on one case
 LARGE_SUMS = (23, 32)  # of these, those with averages and with float32 sums
 
 
 def wanted(p: int, root: int) -> bool:
-    """Return whether a schedule's tables are to be proved: all up to FEWEST ranks, four roots up to MANY, two on LARGE.
+    """Return whether a schedule's tables are to be proved: all up to FEW ranks, four roots up to MANY, two on LARGE.
 
     Lowering knows of a root only which rank's blocks are where, and of p nothing at all.
     """
-    return p <= FEWEST or root in ((0, 1, p // 2, p - 1) if p <= MANY else (0, p // 2) if p in LARGE else ())
+    return p <= FEW or root in ((0, 1, p // 2, p - 1) if p <= MANY else (0, p // 2) if p in LARGE else ())
 
 
 def cases(schedule: Schedule) -> Iterator[Case]:

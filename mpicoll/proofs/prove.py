@@ -10,11 +10,12 @@ from ..errors import PreconditionError
 from ..schedules.grids import every_root
 from ..schedules.registry import Algorithm, find, list_algorithms, registered
 from ..schedules.schedule import Schedule
-from .check_plan import FEW, Lowered, check_scratch, check_tables, wanted
+from .check_plan import Lowered, check_scratch, check_tables, wanted
 from .check_schedule import verify
 from .determinism import check_reduction_order
 
 Given = dict[str, Any]
+ORDERED = 8  # ranks up to which the order of reductions in plans is proved
 
 
 class _Remembered(Schedule):
@@ -54,7 +55,7 @@ def prove(entry: Algorithm, p: int, parameters: Given | None = None) -> int:
     """Prove an algorithm for p ranks, and return the number of schedules proved.
 
     check_plan.wanted selects the schedules whose lowered tables and scratch are proved. The reduction order is proved
-    for up to FEW ranks.
+    for up to ORDERED ranks.
     """
     count = 0
     for schedule in schedules(entry, p, parameters):
@@ -64,7 +65,7 @@ def prove(entry: Algorithm, p: int, parameters: Given | None = None) -> int:
             check_tables(schedule, lowered)
             if schedule.root == 0:  # the docstring's formulas are for root 0
                 check_scratch(schedule, lowered)
-                if p <= FEW and schedule.collective.reduces:
+                if p <= ORDERED and schedule.collective.reduces:
                     check_reduction_order(schedule, lowered)
         count += 1
     return count

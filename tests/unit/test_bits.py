@@ -15,7 +15,7 @@ from mpicoll.errors import VerifyError
 from mpicoll.kernels import reduce as kernels
 from mpicoll.plans import lowering
 from mpicoll.proofs import check_plan, determinism
-from mpicoll.proofs.check_plan import FEW, lower_all
+from mpicoll.proofs.check_plan import lower_all
 from mpicoll.proofs.check_schedule import verify
 from mpicoll.proofs.determinism import (
     ALWAYS,
@@ -27,7 +27,7 @@ from mpicoll.proofs.determinism import (
     describe_reduction,
     same_on_all_ranks,
 )
-from mpicoll.proofs.prove import prove, schedules
+from mpicoll.proofs.prove import ORDERED, prove, schedules
 from mpicoll.schedules.ir import INPUT, Loc, Recv, RecvReduce, Reduce, Send
 from mpicoll.schedules.registry import find, registered
 from mpicoll.schedules.schedule import schedule
@@ -183,7 +183,7 @@ def test_told():
 
 
 @pytest.mark.parametrize("entry", REDUCING)
-@pytest.mark.parametrize("p", [2, 3, 5, *(pytest.param(p, marks=pytest.mark.slow) for p in (FEW, 13))])
+@pytest.mark.parametrize("p", [2, 3, 5, *(pytest.param(p, marks=pytest.mark.slow) for p in (ORDERED, 13))])
 def test_tables_reduce_as_schedules_do(entry, p):
     """Every root and form, chunked and not, in place and not, averaged and not."""
     for made in schedules(entry, served(entry, p), {}):

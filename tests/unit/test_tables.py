@@ -213,7 +213,7 @@ def test_what_is_broken_is_said_with_its_place(made, case, change, where, lane, 
 @pytest.mark.parametrize("entry", EVERY)
 def test_cases(entry):
     """For small p: nothing, few elements, uneven blocks, and more chunks than fit in the window."""
-    made = Schedule(entry, served(entry, 5))
+    made = Schedule(entry, served(entry, 4))
     found = list(check_plan.cases(made))
     if entry.collective.naming == "none":
         assert len(found) == 1

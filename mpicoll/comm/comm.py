@@ -11,6 +11,7 @@ from mpi4py import MPI
 from ..dispatch import check_mode, execute, learning, prepare
 from ..dispatch.call import Call, describe
 from ..dispatch.methods import Invocation, Method
+from ..dispatch.overlapping import OverlappingLesson
 from ..errors import CommError, MismatchError, MpicollError
 from ..kernels import background
 from ..progress.operation import CallId, Operation
@@ -20,7 +21,7 @@ from ..runtime.channel import Channel
 from ..runtime.topology import check_neighbours
 from ..schedules.collectives import BLOCKING, NONBLOCKING, PERSISTENT
 from ..selection.learning import Lesson
-from ..selection.select import WHOLE, native_choice
+from ..selection.select import native_choice
 from . import persistent
 from .choosing import Choosing
 from .failures import Survivors
@@ -51,16 +52,6 @@ def _calling_errhandler(method: Any) -> Any:
             raise
 
     return calling
-
-
-def _lesson(channel: Channel, invocation: Invocation) -> Lesson | None:
-    """Return the lesson in which such a call takes its turn; None if it takes none, or its arguments are wrong."""
-    invocation = invocation.snapshot()
-    try:
-        parsed = invocation.method.parse(channel, invocation.send, invocation.recv, invocation.root)
-        return learning.lesson(channel, describe(invocation, parsed))
-    except MpicollError:
-        return None
 
 
 class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
@@ -121,7 +112,7 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
             if operation is not None:
                 channel.queue.run(operation)
             return
-        if channel.overrides.learns and (lesson := _lesson(channel, Invocation(method, *arguments))) is not None:
+        if (lesson := learning.lesson(channel, Invocation(method, *arguments))) is not None:
             self._take_turn(channel, lesson, method, *arguments)
             return
         call = self._prepare(channel, BLOCKING, method, *arguments)
@@ -130,18 +121,13 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
 
     def _take_turn(self, channel: Channel, lesson: Lesson, method: Method, *arguments: Any) -> None:
         """Run a call by the candidate whose turn it is, and time it. The last turn of a lesson ends it."""
-        candidate, before = lesson.current, channel.overrides
-        algorithm = {lesson.collective: candidate.algorithm}
-        channel.override(before.merged(algorithm, candidate.chunk_bytes or WHOLE, candidate.window, None, learn=False))
-        try:
+        with learning.turn(channel, lesson):
             learning.meet(channel)
             began = MPI.Wtime()
             if self._fast_call(method, *arguments):
                 self._run(method, *arguments)
             seconds = MPI.Wtime() - began
-        finally:
-            channel.override(before)
-        lesson.add(seconds, is_in_doubt=channel.follows_kernels)
+        lesson.note(lesson.take_turn(channel.follows_kernels), seconds)
         if lesson.is_over:
             learning.end(channel, lesson)
 
@@ -152,6 +138,8 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
         begun, operation = channel.fast_path.resume(method, NONBLOCKING)
         if begun:
             return Request.of_nothing() if operation is None else Request.launch(channel, operation)
+        if (operation := self._turn_of_operation(channel, NONBLOCKING, method, *arguments)) is not None:
+            return Request.launch(channel, operation)
         call = self._prepare(channel, NONBLOCKING, method, *arguments)
         started = execute.start(channel, self, call)
         if isinstance(started, Operation):
@@ -160,6 +148,16 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
             request = keep_buffers_alive(call, started)
         channel.fast_path.insert(call)
         return request
+
+    def _turn_of_operation(self, channel: Channel, form: str, method: Method, *arguments: Any) -> Operation | None:
+        """Return the operation of a call that takes its turn, or waits for the outcome; None if it does neither."""
+        lesson = learning.lesson(channel, Invocation(method, *arguments), overlapping=True)
+        if not isinstance(lesson, OverlappingLesson):
+            return None
+        if lesson.is_over:
+            return lesson.follow(channel, execute.operation(channel, self._prepare(channel, form, method, *arguments)))
+        with learning.turn(channel, lesson):
+            return lesson.turn(channel, execute.operation(channel, self._prepare(channel, form, method, *arguments)))
 
     @_calling_errhandler
     def begin(self, form: str, method: Method, *arguments: Any) -> Operation | None:
@@ -174,7 +172,7 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
                 MPI.Request.Wait(request)  # it is complete
             return None
         begun, operation = channel.fast_path.resume(method, form)
-        if not begun:
+        if not begun and (operation := self._turn_of_operation(channel, form, method, *arguments)) is None:
             call = self._prepare(channel, form, method, *arguments)
             is_native = call.prepared.is_native
             operation = execute.native_operation(channel, self, call) if is_native else execute.operation(channel, call)
@@ -199,7 +197,7 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
             prepare.prepare(channel, call)
             if form != PERSISTENT and not call.prepared.is_native:
                 channel.check_tags()
-                if not (learning.lesson(channel, call) or channel.compares(channel.sequence + 1)):
+                if not (learning.is_under_way(channel, call) or channel.compares(channel.sequence + 1)):
                     call.key = channel.fast_path.key(call)
             return call
         except MismatchError:

@@ -34,7 +34,31 @@ def counts_are_local(call: Call) -> bool:
     return isinstance(call.counts, Shares) and call.counts.every is None
 
 
-class CountExchange(Running):
+class NumbersExchange(Running):
+    """A stage that allgathers a few numbers of 8 bytes, by the tags of a call; `all` has a row for every rank."""
+
+    def __init__(self, comm: MPI.Comm, tags: int, engine: str, mine: np.ndarray) -> None:
+        self.mine, self.all = mine, np.empty((comm.size, len(mine)), mine.dtype)
+        plan = plan_of_numbers(comm.size, comm.rank, len(mine))
+        self.scratch = np.empty(plan.scratch_bytes + ALIGN, np.uint8)
+        at = [MPI.Get_address(x) for x in (self.mine, self.all, self.scratch)]
+        super().__init__(engine_named(engine).Execution(plan, comm))
+        self.execution.bind(tags, (at[0], at[1], -(-at[2] // ALIGN) * ALIGN))
+
+    def advance(self, seconds: float) -> bool:
+        """Progress for at most so many seconds; return whether it is complete. Raises what `received` raises."""
+        if not self.execution.advance(seconds):
+            return False
+        self.over = True
+        self.received()
+        return True
+
+    def received(self) -> None:
+        """Use the numbers of all ranks."""
+        raise NotImplementedError
+
+
+class CountExchange(NumbersExchange):
     """A stage that allgathers the counts and passes those of every block to `on_counts`, in the order of blocks.
 
     In check mode ranks also send the counts that they expect, and every rank raises MismatchError if they differ.
@@ -47,21 +71,12 @@ class CountExchange(Running):
         assert isinstance(call.counts, Shares)
         self.call, self.rank, self.on_counts, self.check = call, channel.rank, on_counts, channel.compares(sequence)
         graph = channel.graph if is_of_neighbours(call.collective) else None
-        self.mine = np.array(_row(call, channel.rank, channel.size, self.check, graph), np.int64)
-        self.all = np.empty((channel.size, len(self.mine)), np.int64)
-        plan = plan_of_numbers(channel.size, channel.rank, len(self.mine))
-        self.scratch = np.empty(plan.scratch_bytes + ALIGN, np.uint8)
-        at = [MPI.Get_address(x) for x in (self.mine, self.all, self.scratch)]
-        super().__init__(engine_named(call.prepared.choice.engine).Execution(plan, channel.comm))
-        self.execution.bind(sequence, (at[0], at[1], -(-at[2] // ALIGN) * ALIGN))
+        row = np.array(_row(call, channel.rank, channel.size, self.check, graph), np.int64)
+        super().__init__(channel.comm, sequence, call.prepared.choice.engine, row)
 
-    def advance(self, seconds: float) -> bool:
-        """Progress for at most so many seconds; return whether it is complete. Raises MismatchError, CountMismatch."""
-        if not self.execution.advance(seconds):
-            return False
-        self.over = True
+    def received(self) -> None:
+        """Pass on the counts. Raises MismatchError, CountMismatch."""
         self.on_counts(_validate(self.call, self.rank, self.all, self.check))
-        return True
 
 
 @lru_cache(maxsize=64)

@@ -1,4 +1,8 @@
-"""Let blocking calls take turns among algorithms, and agree with the other ranks on the fastest."""
+"""Let calls take turns among algorithms, and agree with the other ranks on the fastest.
+
+A blocking call waits for all ranks before its turn, and the last turn ends with an agreement. overlapping.py has the
+turns of calls of which several may be in flight.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +21,75 @@ from ..progress.operation import Operation
 from ..progress.stages import RequestStage
 from ..runtime.calibrate import UNKNOWN
 from ..runtime.channel import Channel
-from ..selection.learning import Lesson, candidates, size_class
-from ..selection.rules import UNKNOWN_TO_ALL
-from ..selection.select import BITS, choose, native_choice
+from ..selection.learning import Kind, Lesson, candidates, size_class
+from ..selection.rules import UNKNOWN_TO_ALL, Rule
+from ..selection.select import BITS, NATIVE, WHOLE, choose, native_choice
 from ..selection.tables import layout, library, row, write
 from . import methods, sums
-from .call import Call
+from .call import Call, describe
+from .methods import Invocation
+from .overlapping import OverlappingLesson
 from .prepare import select
 
 LOG = logging.getLogger("mpicoll")
 
 
-def lesson(channel: Channel, call: Call) -> Lesson | None:
-    """Return the lesson in which calls of a kind take turns: all ranks know its bytes, and nothing says what is to run.
+def lesson(channel: Channel, invocation: Invocation, overlapping: bool = False) -> Lesson | None:
+    """Return the lesson in which such a call takes its turn; None if it takes none, or its arguments are wrong.
 
-    The answer is the same on every rank. It is asked before the call is prepared.
+    The answer is the same on every rank. What the ranks of overlapping calls have agreed on is adopted here, in the
+    order of calls, for which a blocking call waits; their lesson is_over where this rank does not know it yet.
+    """
+    if not channel.overrides.learns:
+        return None
+    invocation = invocation.snapshot()
+    try:
+        parsed = invocation.method.parse(channel, invocation.send, invocation.recv, invocation.root)
+        call = describe(invocation, parsed)
+        kinds = _kinds(channel, call)
+    except MpicollError:
+        return None
+    if not kinds:
+        return None
+    pending = channel.lessons.under_way.get(kinds[True])
+    if isinstance(pending, OverlappingLesson) and pending.last is not None:
+        if not overlapping:
+            channel.queue.advance_until_done(pending.last)
+        if not pending.last.done:
+            return pending
+        if pending.agreed is None:
+            channel.lessons.under_way[pending.kind] = None
+        else:
+            _adopt(channel, pending, pending.agreed)
+        return None
+    return _lesson(channel, kinds[overlapping], call.nbytes(channel.size))
+
+
+@contextmanager
+def turn(channel: Channel, lesson: Lesson) -> Iterator[None]:
+    """Have a call be carried out by the candidate whose turn it is."""
+    candidate, before = lesson.current, channel.overrides
+    algorithm = {lesson.kind.collective: candidate.algorithm}
+    channel.override(before.merged(algorithm, candidate.chunk_bytes or WHOLE, candidate.window, None, learn=False))
+    try:
+        yield
+    finally:
+        channel.override(before)
+
+
+def is_under_way(channel: Channel, call: Call) -> bool:
+    """Return whether calls of this kind take turns, so that the fast path must not serve them yet."""
+    nbytes = call.nbytes(channel.size)
+    return any(_lesson(channel, kind, nbytes) is not None for kind in _kinds(channel, call))
+
+
+def _kinds(channel: Channel, call: Call) -> tuple[Kind, ...]:
+    """Return the kinds of lessons that a call may belong to, of blocking calls and of overlapping ones.
+
+    They are those of calls of which all ranks know the bytes, and for which nothing says what is to run.
     """
     kernel, overrides = call.operator, channel.overrides
-    plain = kernel is None or not (call.missing or call.averages or kernel.is_low or sums.are_float32(channel, kernel))
+    plain = kernel is None or not (call.missing or kernel.is_low or sums.are_float32(channel, kernel))
     if (
         not overrides.learns
         or channel.size == 1
@@ -45,28 +100,35 @@ def lesson(channel: Channel, call: Call) -> Lesson | None:
         or channel.compared_until
         or (overrides.chunk_bytes or overrides.window or overrides.engine or overrides.seed is not None)
     ):
-        return None
+        return ()
     nbytes = call.nbytes(channel.size)
     choice = select(channel, call.collective, nbytes, True)
-    return None if choice.forced or choice.measured else _lesson(channel, call.collective, nbytes)
+    if choice.forced or choice.measured:
+        return ()
+    of = call.collective, size_class(nbytes)[0], overrides.learn or BITS
+    return Kind(*of, overlapping=False), Kind(*of, overlapping=True)
 
 
-def _lesson(channel: Channel, collective: str, nbytes: int) -> Lesson | None:
-    """Return the lesson of a size class; None where there is nothing to choose from.
+def _lesson(channel: Channel, kind: Kind, nbytes: int) -> Lesson | None:
+    """Return the lesson of a kind; None where there is nothing to choose from.
 
-    It depends on the class alone, not on which call is the first to ask.
+    It depends on the size class alone, not on which call is the first to ask.
     """
-    learns, lessons = channel.overrides.learn or BITS, channel.lessons.under_way
-    least, most = size_class(nbytes)
-    key = collective, least, learns
-    if key not in lessons:
-        agreed, typical = channel.agreed, (least + most) // 2
-        net, table = agreed.network or network(UNKNOWN), agreed.measured(collective)
+    lessons = channel.lessons.under_way
+    if kind not in lessons:
+        agreed, typical = channel.agreed, sum(size_class(nbytes)) // 2
+        net, table = agreed.network or network(UNKNOWN), agreed.measured(kind.collective)
         overrides, size, nodes = channel.overrides, channel.size, agreed.nodes
-        choice = choose(collective, typical, size, True, overrides, agreed.engine, nodes, table, agreed.network)
-        what = candidates(choice, typical, size, nodes, net, learns)
-        lessons[key] = Lesson(collective, typical, what) if len(what) > 1 else None
-    return lessons[key]
+        choice = choose(kind.collective, typical, size, True, overrides, agreed.engine, nodes, table, agreed.network)
+        what = candidates(choice, typical, size, nodes, net, kind.learns, kind.overlapping)
+        make = OverlappingLesson if kind.overlapping else Lesson
+        lessons[kind] = make(kind, what) if len(what) > 1 and not _is_native(kind, choice.algorithm) else None
+    return lessons[kind]
+
+
+def _is_native(kind: Kind, algorithm: str) -> bool:
+    """Return whether overlapping calls run MPI's own collective, which takes no turns with others."""
+    return kind.overlapping and algorithm == NATIVE
 
 
 def end(channel: Channel, over: Lesson) -> None:
@@ -78,12 +140,17 @@ def end(channel: Channel, over: Lesson) -> None:
     *slowest, in_doubt = _slowest(channel, np.append(us, over.is_in_doubt))
     if in_doubt:
         over.begin()
-        return
-    rule = channel.lessons.end(over, channel.overrides.learn or BITS, np.reshape(slowest, us.shape))
+    else:
+        _adopt(channel, over, over.rule(np.reshape(slowest, us.shape)))
+
+
+def _adopt(channel: Channel, over: Lesson, rule: Rule) -> None:
+    """Go by a rule that all ranks know."""
+    channel.lessons.end(over, rule)
     channel.forget()
     if channel.rank == 0:
-        LOG.info("%s: %s: %s", over.collective, rule.algorithm, rule.why)
-        _write(channel, over.collective)
+        LOG.info("%s: %s: %s", over.kind.collective, rule.algorithm, rule.why)
+        _write(channel, over.kind.collective)
 
 
 def meet(channel: Channel) -> None:

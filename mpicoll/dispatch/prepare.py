@@ -129,6 +129,12 @@ def _check_writable(call: Call) -> None:
 def _prepare(channel: Channel, call: Call, in_place: bool) -> Prepared:
     nbytes, wide = call.nbytes(channel.size), sums.are_float32(channel, call.operator)
     choice = select(channel, call.collective, nbytes, call.commutative, call.missing, call.form, wide)
+    return prepare_by(channel, call, choice, in_place)
+
+
+def prepare_by(channel: Channel, call: Call, choice: Choice, in_place: bool) -> Prepared:
+    """Return what serves a call by a choice, newly made. Raises PreconditionError, CodecError, ValueError."""
+    nbytes, wide = call.nbytes(channel.size), sums.are_float32(channel, call.operator)
     if choice.algorithm == NATIVE:
         return Prepared(choice, nbytes)
     chosen = chosen_schedule(channel, call, choice)

@@ -46,17 +46,26 @@ def size_class(nbytes: int) -> tuple[int, int]:
     return least, max(0, 2 * least - 1)
 
 
-class Lesson:
-    """The turns of one class of calls."""
+class Kind(NamedTuple):
+    """What a lesson is of: a collective, the least bytes of the class, what is learned from, and which calls."""
 
-    def __init__(self, collective: str, nbytes: int, candidates: Sequence[Candidate]) -> None:
-        self.collective, self.nbytes, self.candidates = collective, nbytes, candidates
+    collective: str
+    least: int
+    learns: str
+    overlapping: bool  # calls that return before they are complete, so that several may be in flight
+
+
+class Lesson:
+    """The turns of one class of calls; is_in_doubt: whether later calls will be faster, since kernels still compile."""
+
+    def __init__(self, kind: Kind, candidates: Sequence[Candidate]) -> None:
+        self.kind, self.candidates = kind, candidates
         self.begin()
 
     def begin(self) -> None:
         """Begin with the first turn."""
         self.calls, self.is_in_doubt = 0, False
-        self.times: list[list[float]] = [[] for _ in self.candidates]
+        self.seconds = np.full((len(self.candidates), UNTIMED + TIMED), np.inf)
 
     @property
     def current(self) -> Candidate:
@@ -68,16 +77,19 @@ class Lesson:
         """Return whether every candidate had its turns."""
         return self.calls >= (UNTIMED + TIMED) * len(self.candidates)
 
-    def add(self, seconds: float, is_in_doubt: bool = False) -> None:
-        """Count a call that the current candidate carried out; is_in_doubt: whether later calls will be faster."""
+    def take_turn(self, is_in_doubt: bool = False) -> int:
+        """Count a call that the current candidate carries out, and return the number of its turn."""
         self.is_in_doubt |= is_in_doubt
-        if self.calls >= UNTIMED * len(self.candidates):
-            self.times[self.calls % len(self.candidates)].append(seconds)
         self.calls += 1
+        return self.calls - 1
+
+    def note(self, turn: int, seconds: float) -> None:
+        """Keep how long a turn took."""
+        self.seconds[turn % len(self.candidates), turn // len(self.candidates)] = seconds
 
     def measured(self) -> np.ndarray:
         """Return the µs of every timed turn on this rank, a line for each candidate."""
-        return 1e6 * np.array(self.times)
+        return 1e6 * self.seconds[:, UNTIMED:]
 
     def rule(self, us: np.ndarray) -> Rule:
         """Return the rule of the fastest candidate, by the µs of the slowest rank in every turn.
@@ -91,7 +103,7 @@ class Lesson:
         algorithm, chunk, window = self.candidates[best]
         native = [medians[i] for i, other in enumerate(self.candidates) if other.algorithm == NATIVE]
         beside = f", native's {native[0]:.3g}" if native else ""
-        least, most = size_class(self.nbytes)
+        least, most = size_class(self.kind.least)
         why = f"learned: calls of {least} to {most} bytes took {medians[best]:.3g} µs{beside}"
         return Rule(least, algorithm, chunk, why, window)
 
@@ -99,12 +111,12 @@ class Lesson:
 class Lessons:
     """The lessons of a communicator, under way and ended; the same on every rank, since all make the same calls.
 
-    - under_way: by collective, least bytes of the class, and what is learned from; None where there is no choice.
+    - under_way: what takes turns, by kind; None where there is no choice.
     - learned: rules by the least bytes of their classes, by collective and by what was learned from.
     """
 
     def __init__(self) -> None:
-        self.under_way: dict[tuple[str, int, str], Lesson | None] = {}
+        self.under_way: dict[Kind, Lesson | None] = {}
         self.learned: dict[tuple[str, str], dict[int, Rule]] = {}
 
     def measured(self, collective: str, learns: str | None, table: Sequence[Rule]) -> Sequence[Rule]:
@@ -112,12 +124,11 @@ class Lessons:
         learned = self.learned.get((collective, learns or NO))
         return overlaid(table, learned) if learned else table
 
-    def end(self, lesson: Lesson, learns: str, us: np.ndarray) -> Rule:
-        """End a lesson by the µs of the slowest rank, and return its rule."""
-        rule = lesson.rule(us)
-        del self.under_way[lesson.collective, rule.above, learns]
-        self.learned.setdefault((lesson.collective, learns), {})[rule.above] = rule
-        return rule
+    def end(self, lesson: Lesson, rule: Rule) -> None:
+        """End a lesson with its rule."""
+        kind = lesson.kind
+        del self.under_way[kind]
+        self.learned.setdefault((kind.collective, kind.learns), {})[kind.least] = rule
 
 
 def overlaid(table: Sequence[Rule], learned: Mapping[int, Rule]) -> tuple[Rule, ...]:
@@ -136,11 +147,12 @@ def overlaid(table: Sequence[Rule], learned: Mapping[int, Rule]) -> tuple[Rule, 
 
 
 def candidates(
-    choice: Choice, nbytes: int, p: int, nodes: Partition, network: Network, learns: str
+    choice: Choice, nbytes: int, p: int, nodes: Partition, network: Network, learns: str, overlapping: bool = False
 ) -> tuple[Candidate, ...]:
     """Return what takes turns: what auto chooses first, then what the model likes best, and MPI's own collective.
 
-    With learns="bits", of reductions only what gives the same bits as auto's choice.
+    With learns="bits", of reductions only what gives the same bits as auto's choice. Overlapping calls leave out MPI's
+    own collective: some begin before the ranks have agreed, and MPI's own must begin in the order of calls.
     """
     first = Candidate(choice.algorithm, choice.chunk_bytes, choice.window)
     reduces = COLLECTIVES[base_collective(choice.collective)].reduces
@@ -155,7 +167,7 @@ def candidates(
             line for line in different if same_bits(choice.collective, first.algorithm, line.algorithm, p, nodes)
         ]
     cut = [line for line in every if line.algorithm == first.algorithm and line != first]
-    native = [] if reduces and learns == BITS else [Candidate(NATIVE, None, 1)]
+    native = [] if overlapping or (reduces and learns == BITS) else [Candidate(NATIVE, None, 1)]
     return (first, *(different + cut)[: MOST - 1], *native)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mpi4py import MPI
-from support.cases import Case, Checks
+from support.cases import WHOLE, Case, Checks
 
 import mpicoll
 from mpicoll.errors import ArgumentError, MpicollError
@@ -27,8 +27,9 @@ def ours(comm):
     made.Free()
 
 
-def lesson_of(ours, collective):
-    return next((x for x in ours._open().lessons.under_way.values() if x and x.collective == collective), None)
+def lesson_of(ours, collective, overlapping=False):
+    lessons = filter(None, ours._open().lessons.under_way.values())
+    return next((x for x in lessons if (x.kind.collective, x.kind.overlapping) == (collective, overlapping)), None)
 
 
 @pytest.mark.parametrize("learn", ["bits", "any"])
@@ -88,30 +89,113 @@ def test_sums_have_the_same_bits_in_every_turn(comm, ours):
         assert len(sums) == 1
 
 
-def test_only_blocking_calls_take_turns(comm, ours, monkeypatch):
-    """Others go by what auto chooses, then by what was learned; and none of theirs is served to blocking ones."""
+@pytest.fixture
+def last_wins(monkeypatch):
+    """Lessons end with the last candidate, which auto does not choose."""
+    judge = Lesson.rule
+    monkeypatch.setattr(Lesson, "rule", lambda self, us: judge(self, us * np.r_[[9.0] * (len(us) - 1), 0.0][:, None]))
+
+
+def test_nonblocking_calls_take_turns(comm, ours, last_wins):
+    """Right in every turn, in the same order on all ranks; then all forms use the winner, on the fast path."""
     if comm.size == 1:
         return
-    judge = Lesson.rule
-    monkeypatch.setattr(Lesson, "rule", lambda self, us: judge(self, us * [[9], [1], [9], [9]]))
     x, total = np.arange(50.0), np.zeros(50)
-    with ours.using(learn="any"), ours.trace() as records:
-        usual = ours.explain("allreduce", 400).algorithm
-        for _ in range(6):
+    with ours.using(learn="any"), ours.trace() as records, Checks() as checks:
+        def call(case):
+            total[:] = 0
             ours.Iallreduce(x, total).Wait()
-        for _ in range(TURNS):
+            checks.equal(total, comm.size * x, case)
+
+        call("the first")
+        lesson = lesson_of(ours, "allreduce", overlapping=True)
+        turns = [turn[:2] for turn in lesson.candidates]
+        over = (UNTIMED + TIMED) * len(turns)
+        for i in range(over - 1):
+            call(i)
+        checks.that(NATIVE not in dict(turns) and len(turns) > 1)
+        checks.that(np.isfinite(lesson.seconds).all() and (lesson.seconds > 0).all())
+        for i in range(4):
+            call(f"{i} after the last")
             ours.Allreduce(x, total)
+        checks.equal([(record.algorithm, record.chunk_bytes) for record in records[:over]], turns * (UNTIMED + TIMED))
+        checks.equal({(record.algorithm, record.chunk_bytes) for record in records[over:]}, {turns[-1]})
+        checks.that(records[-2].fast_path and records[-1].fast_path)
+        checks.that("learned" in ours.explain("allreduce", 400).why)
+
+
+def begun(comm, collective, number):
+    """Start a call whose data depend on its number; return its request and a function that says if its result is."""
+    p, x, result = comm.size, np.full(12 * comm.size, comm.rank + 1.0) + number, np.zeros(12 * comm.size)
+    ranks, own = range(1, p + 1), 12 * comm.rank
+    if collective == "bcast":
+        result[:] = x
+        return comm.Ibcast(result, p - 1), lambda: (result == p + number).all()
+    if collective == "alltoall":
+        x[:] += np.repeat(np.arange(p), 12)
+        wanted = np.repeat([rank + number + comm.rank for rank in ranks], 12)
+        return comm.Ialltoall(x, result), lambda: (result == wanted).all()
+    if collective == "reduce_scatter":
+        sums = sum(ranks) + p * number
+        return comm.Ireduce_scatter_block(x, result[own : own + 12]), lambda: (result[own : own + 12] == sums).all()
+    return comm.Iallreduce(x, result), lambda: (result == sum(ranks) + p * number).all()
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "bcast", "alltoall", "reduce_scatter"])
+@pytest.mark.parametrize("at_once", [2, 7, 100])
+def test_calls_in_flight_when_the_lesson_ends(comm, ours, last_wins, collective, at_once):
+    """Ranks learn of the outcome at different times, and yet a call has one algorithm; a blocking one waits for it."""
+    if comm.size == 1:
+        return
+    in_flight, at_once, number = [], at_once if comm.rank else 1, 0
+    with ours.using(learn="any"), ours.trace() as records, Checks() as checks:
+        for number in range(TURNS + 20):
+            in_flight.append(begun(ours, collective, number))
+            while len(in_flight) == at_once:
+                for request, is_right in in_flight:
+                    request.Wait()
+                    checks.that(is_right(), f"wrong in one of the calls up to {number}")
+                in_flight.clear()
+        blocking = Case(collective, 12 * (comm.size if collective in WHOLE else 1))
+        result = blocking.run(ours).result
+        MPI.Request.Waitall([request for request, _ in in_flight])
+        checks.that(all(is_right() for _, is_right in in_flight), "wrong in what was in flight beside a blocking call")
+        checks.equal(result, blocking.run(comm).result)
+        ran = {record.sequence: (record.algorithm, record.chunk_bytes) for record in records}
+        checks.equal(comm.allgather(ran), [ran] * comm.size)
+        checks.equal(len(ran), number + 2)
+        last = sorted(ran)[-1]
+        checks.that(ran[last] != ran[min(ran)] and ran[last] == ran[sorted(ran)[-21]], ran)
+
+
+def test_nothing_is_learned_of_nonblocking_calls_that_a_rank_ran_without_compiled_kernels(comm, ours, last_wins):
+    if comm.size == 1:
+        return
+    x, total = np.arange(50.0), np.zeros(50)
+    with ours.using(learn="any"), ours.trace() as records, Checks() as checks:
+        for i in range(TURNS + 2):
             ours.Iallreduce(x, total).Wait()
-        late = len(records)
-        for _ in range(4):
-            ours.Iallreduce(x, total).Wait()
-            ours.Allreduce(x, total)
-    learned = records[-1].algorithm
-    assert learned != usual
-    turns = [record.algorithm for record in records[6:late:2]]
-    assert {record.algorithm for record in records[:6]} == {usual} and len(set(turns)) > 1
-    assert {record.algorithm for record in records[late:]} == {learned}
-    assert (total == comm.size * x).all()
+            checks.equal(total, comm.size * x, i)
+            if not i:
+                lesson = lesson_of(ours, "allreduce", overlapping=True)
+                lesson.is_in_doubt = comm.rank == comm.size - 1
+        over = (UNTIMED + TIMED) * len(lesson.candidates)
+        checks.equal({record.algorithm for record in records[over:]}, {records[0].algorithm})
+        checks.that(lesson_of(ours, "allreduce", overlapping=True) is None and lesson.agreed is None)
+
+
+def test_averages_take_turns_too(comm, ours):
+    if comm.size == 1:
+        return
+    x, mean = np.arange(50.0) * comm.size + comm.rank, np.zeros(50)
+    wanted = np.arange(50.0) * comm.size + (comm.size - 1) / 2
+    with ours.using(learn="any"), ours.trace() as records, Checks() as checks:
+        for i in range(TURNS):
+            mean[:] = 0
+            ours.Allreduce(x, mean, mpicoll.AVG)
+            checks.that(np.allclose(mean, wanted, 1e-15), i, mean)
+        checks.that(len({record.algorithm for record in records}) > 2)
+        checks.that(NATIVE in {record.algorithm for record in records})
 
 
 def test_what_is_forced_takes_no_turns(comm, ours):
@@ -127,7 +211,6 @@ def test_what_is_forced_takes_no_turns(comm, ours):
         op = MPI.Op.Create(lambda a, b, t: None, commute=False)
         ours.Allreduce(x, total, op)
         op.Free()
-        ours.Allreduce(x, total, mpicoll.AVG)
     assert [record.algorithm for record in records][:5] == ["ring"] * 5
     assert not ours._open().lessons.under_way
 

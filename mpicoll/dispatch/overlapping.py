@@ -1,0 +1,122 @@
+"""The turns of calls that return before they are complete: nonblocking ones, and those of torch.
+
+Several may be in flight, and none may wait for another rank before it returns. So a turn is an operation that begins
+with a barrier, and the last one ends with an exchange of all times. Which call uses which algorithm must not depend on
+when a rank learned of the outcome: a call that begins before this rank knows it waits for that exchange, as a stage,
+and its plan is chosen then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from mpi4py import MPI
+
+from ..progress.operation import Operation
+from ..progress.stages import RequestStage, Stage
+from ..runtime.channel import Channel
+from ..selection.learning import Lesson
+from ..selection.rules import Rule
+from ..selection.select import Choice
+from .call import Call
+from .count_exchange import NumbersExchange
+from .execute import ActiveCall
+from .prepare import is_in_place, prepare_by
+
+
+class OverlappingLesson(Lesson):
+    """The turns of such calls; last is the operation of the last turn, agreed what the ranks agreed on in it.
+
+    agreed stays None where a rank ran a turn without its compiled kernels: then auto's choice stays.
+    """
+
+    def begin(self) -> None:
+        """Begin with the first turn."""
+        super().begin()
+        self.in_flight: list[Operation] = []
+        self.last: Operation | None = None
+        self.agreed: Rule | None = None
+
+    def turn(self, channel: Channel, operation: Operation) -> Operation:
+        """Have an operation, not launched yet, be the next turn: of the candidate with which it was prepared."""
+        turn, start, stages = self.take_turn(channel.follows_kernels), 0.0, operation.stages
+        barrier = RequestStage(channel.comm.Ibarrier(), "the other ranks, to time this call")  # in the order of calls
+
+        def begin() -> Stage:
+            nonlocal start
+            start = MPI.Wtime()
+            return stages[0]()
+
+        def end(earlier: Sequence[Operation]) -> Stage:
+            self.note(turn, MPI.Wtime() - start)
+            return Until(earlier)
+
+        self.in_flight = [other for other in self.in_flight if not other.done]
+        operation.stages = [lambda: barrier, begin, *stages[1:], partial(end, self.in_flight if self.is_over else ())]
+        if self.is_over:
+            operation.stages.append(partial(TimesExchange, channel, self, operation))
+            self.last = operation
+        else:
+            self.in_flight.append(operation)
+        return operation
+
+    def follow(self, channel: Channel, operation: Operation) -> Operation:
+        """Have an operation, not launched yet, wait until this rank knows the outcome, and go by it."""
+        last, under_way, start = self.last, operation.keep, operation.stages[0]
+        assert last is not None and isinstance(under_way, ActiveCall)
+
+        def begin() -> Stage:
+            if self.agreed is not None:
+                operation.choice = _go_by(channel, under_way.call, self.agreed)
+            return start()
+
+        operation.stages[:1] = [lambda: Until([last]), begin]
+        return operation
+
+
+def _go_by(channel: Channel, call: Call, rule: Rule) -> Choice:
+    """Prepare a call again by a rule, and return the choice."""
+    choice = replace(call.prepared.choice, algorithm=rule.algorithm, chunk_bytes=rule.chunk_bytes, window=rule.window)
+    choice = replace(choice, why=rule.why, rule=rule.why, measured=True)
+    call.prepared = prepare_by(channel, call, choice, is_in_place(call))
+    return choice
+
+
+class Until:
+    """A stage: operations that must be done first."""
+
+    over, progress = True, (0, 0, 0)
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self.operations = operations
+
+    def advance(self, seconds: float) -> bool:
+        """Return whether they are done; their queue advances them."""
+        return all(operation.done for operation in self.operations)
+
+    def describe(self) -> list[str]:
+        """Return which they are."""
+        waiting = [operation for operation in self.operations if not operation.done]
+        return [f"waits for {operation.call_id}, which must be done first" for operation in waiting]
+
+    def waited_for(self) -> tuple[int, ...]:
+        """Return the ranks that they wait for."""
+        return tuple({rank for operation in self.operations for rank in operation.waited_for()})
+
+
+class TimesExchange(NumbersExchange):
+    """A stage after the last turn: all ranks learn how long the turns took on the slowest of them."""
+
+    def __init__(self, channel: Channel, lesson: OverlappingLesson, operation: Operation) -> None:
+        self.lesson, us = lesson, lesson.measured()
+        self.shape, mine = us.shape, np.append(us, lesson.is_in_doubt)
+        super().__init__(channel.comm, operation.sequence, operation.choice.engine, mine)
+
+    def received(self) -> None:
+        """Keep what follows, if no rank doubts its times."""
+        *us, is_in_doubt = self.all.max(axis=0)
+        if not is_in_doubt:
+            self.lesson.agreed = self.lesson.rule(np.reshape(us, self.shape))

@@ -68,8 +68,8 @@ def run(
     program, except where the program itself says other by comm.using(). It must suit the ranks of COMM_WORLD; a call
     on a communicator whose ranks an algorithm does not suit raises PreconditionError.
 
-    With --learn the first blocking calls of a size take turns among algorithms that give the same bits, and later ones
-    use the fastest; MPICOLL_TUNING names the file in which that is kept for the next run.
+    With --learn the first calls of a size take turns among algorithms that give the same bits, and later ones use the
+    fastest; MPICOLL_TUNING names the file in which that is kept for the next run.
 
     With --timeline rank 0 writes, as the program ends, what the collectives of all ranks did, and when; `mpicoll
     timeline FILE` says where the time went.

@@ -65,7 +65,7 @@ class Choosing(MPI.Intracomm):
         most of each block in one message; window how many chunks are in flight; engine "auto", "mpi4py" or
         "compiled"; stochastic a seed, with which reductions of float16, bfloat16 and float8 round at random, up or down
         by how near either is; accumulate "float32", with which their sums are rounded once, at the end, or "none", at
-        every fold. With learn=True or "bits", blocking calls take turns among algorithms that give the same bits, and
+        every reduction. With learn=True or "bits", calls take turns among algorithms that give the same bits, and
         later ones of about the size use the fastest; with "any", among all; "no": without. What is forced never
         falls back. Raises UnknownAlgorithm, ParameterError, PreconditionError for an algorithm that this number of
         ranks does not suit, ArgumentError, EngineError.

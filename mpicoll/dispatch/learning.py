@@ -96,8 +96,7 @@ def _kinds(channel: Channel, call: Call) -> tuple[Kind, ...]:
         or not (plain and call.commutative)
         or call.collective in UNKNOWN_TO_ALL
         or call.invocation.method is methods.REDUCE_SCATTER  # whose recvcounts a rank may leave out
-        or channel.settings.check
-        or channel.compared_until
+        or channel.compares(channel.sequence + 1)
         or (overrides.chunk_bytes or overrides.window or overrides.engine or overrides.seed is not None)
     ):
         return ()

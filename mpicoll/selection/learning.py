@@ -47,7 +47,7 @@ def size_class(nbytes: int) -> tuple[int, int]:
 
 
 class Kind(NamedTuple):
-    """What a lesson is of: a collective, the least bytes of the class, what is learned from, and which calls."""
+    """The calls that a lesson is of: a collective, the least bytes of the class, and what is learned from."""
 
     collective: str
     least: int

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
+import weakref
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -25,6 +26,7 @@ from ..dispatch import check_mode
 from ..dispatch.methods import Method
 from ..errors import CommError, MessageLengthError, MismatchError, MpicollError, StallError
 from ..schedules.collectives import BLOCKING, NONBLOCKING
+from ..selection.select import Choice
 from . import profiling
 from .futures import Lane, current_lane
 from .messages import Message, monitored_barrier
@@ -141,7 +143,8 @@ class Calls:
             algorithm, accumulate = getattr(self.local, "forced", ("", None))
             chosen: Any = {method.collective: algorithm} if algorithm else {}
             with self.comm.using(accumulate=accumulate, **chosen) if algorithm or accumulate else nullcontext():
-                kind = self._count(what, method, tensor, op, form, algorithm)
+                learns = self.channel.overrides.learns and not (algorithm or accumulate)
+                kind = self._count(what, method, tensor, op, form, algorithm, learns)
                 operation = self.comm.begin(form, method, send, recv, op, root)
             if operation is not None:
                 work = Work(self.channel, operation, result, finish)
@@ -179,13 +182,20 @@ class Calls:
         return work
 
     def _count(
-        self, what: str, method: Method, tensor: Tensor | None, op: MPI.Op | None, form: str, algorithm: str
+        self,
+        what: str,
+        method: Method,
+        tensor: Tensor | None,
+        op: MPI.Op | None,
+        form: str,
+        algorithm: str,
+        learns: bool,
     ) -> Kind:
         nbytes, bucket = tensor.nbytes if tensor is not None else 0, None
         if form == NONBLOCKING and what == "allreduce" and tensor is not None:
             bucket = TALLY.bucket(self.name, tensor.data_ptr(), nbytes)
         kind = Kind(self.name, what, _name(tensor.dtype) if tensor is not None else "-", nbytes, bucket, algorithm)
-        TALLY.add(kind, functools.partial(self.comm.explain, method.collective, nbytes, op or MPI.SUM))
+        TALLY.add(kind, functools.partial(_explain, weakref.ref(self), method, nbytes, op or MPI.SUM), learns)
         if self.logs:
             log(kind, self.channel.sequence + 1)
         return kind
@@ -240,6 +250,12 @@ class Calls:
 @functools.cache
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def _explain(calls: weakref.ref[Calls], method: Method, nbytes: int, op: MPI.Op) -> Choice | None:
+    """Return what runs such a call of a group; None if that is gone."""
+    alive = calls()
+    return alive.comm.explain(method.collective, nbytes, op) if alive is not None else None
 
 
 def collective(function: Function) -> Function:

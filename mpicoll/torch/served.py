@@ -57,18 +57,24 @@ class Tally:
     def __init__(self) -> None:
         self.kinds: Counter[Kind] = Counter()
         self.choices: dict[Kind, Choice | None] = {}
+        self.choosers: dict[Kind, Callable[[], Choice | None]] = {}  # of groups that still are
         self.buckets: dict[tuple[str, int, int], int] = {}
         self.watching: list[Counter[str]] = []
         self.lock = threading.Lock()
 
-    def add(self, kind: Kind, choose: Callable[[], Choice | None]) -> None:
-        """Count one operation; for the first of its kind, choose() returns the algorithm that runs it."""
+    def add(self, kind: Kind, choose: Callable[[], Choice | None], may_change: bool = False) -> None:
+        """Count one operation; for the first of its kind, choose() returns the algorithm that runs it.
+
+        It may_change where calls learn: then it is asked again when it is shown, and as the group ends.
+        """
         with self.lock:
             if len(self.kinds) >= MOST and kind not in self.kinds:
                 kind = kind._replace(group=OTHERS, nbytes=1 << max(0, kind.nbytes - 1).bit_length(), bucket=None)
             self.kinds[kind] += 1
             if kind not in self.choices:
                 self.choices[kind] = choose()
+                if may_change:
+                    self.choosers[kind] = choose
             for counter in self.watching:
                 counter[kind.operation] += 1
 
@@ -79,9 +85,15 @@ class Tally:
         number: int = self.buckets.setdefault((group, address, nbytes), len(self.buckets))
         return number
 
+    def refresh(self) -> None:
+        """Ask again which algorithms run what may have changed."""
+        self.choices.update({kind: choose() or self.choices[kind] for kind, choose in self.choosers.items()})
+
     def forget(self, group: str) -> None:
-        """Forget the memory of a group that is gone."""
+        """Forget the memory of a group that ends, and what says which algorithms it uses."""
         with self.lock:
+            self.refresh()
+            self.choosers = {kind: choose for kind, choose in self.choosers.items() if kind.group != group}
             self.buckets = {key: number for key, number in self.buckets.items() if key[0] != group}
 
 
@@ -94,6 +106,7 @@ def explain() -> list[Served]:
     Each is printed as a line: for one in mpicoll.torch.explain(): print(one).
     """
     with TALLY.lock:
+        TALLY.refresh()
         kinds = TALLY.kinds.most_common()
     return [Served(kind, calls, TALLY.choices.get(kind)) for kind, calls in kinds]
 

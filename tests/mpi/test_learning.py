@@ -182,6 +182,10 @@ def test_nothing_is_learned_of_nonblocking_calls_that_a_rank_ran_without_compile
         over = (UNTIMED + TIMED) * len(lesson.candidates)
         checks.equal({record.algorithm for record in records[over:]}, {records[0].algorithm})
         checks.that(lesson_of(ours, "allreduce", overlapping=True) is None and lesson.agreed is None)
+        for _ in range(4):  # they take no turns any more, and do not take those of blocking calls
+            ours.Iallreduce(x, total).Wait()
+            ours.Allreduce(x, total)
+        checks.equal(lesson_of(ours, "allreduce").calls, 4)
 
 
 def test_averages_take_turns_too(comm, ours):

@@ -474,6 +474,33 @@ def test_repeated_calls_take_the_fast_path(world, ranks):
     assert [record.fast_path for record in records] == [True]
 
 
+@pytest.mark.mpi(min_size=2)
+def test_calls_learn_where_the_environment_says_so(monkeypatch, world, ranks):
+    """Of a group whose first calls are no longer compared; six in flight, in blocking and asynchronous calls."""
+    monkeypatch.setenv("MPICOLL_LEARN", "any")
+    group = dist.new_group()
+    comm, name = group.comm, group.group_name
+    with comm.trace() as records:
+        for i in range(40):
+            values = [torch.full((40,), float(j)) for j in range(7)]
+            works = [dist.all_reduce(value, async_op=True, group=group) for value in values[:-1]]
+            dist.all_reduce(values[-1], group=group)
+            for j, work in enumerate(works):
+                work.wait()
+                assert values[j].tolist() == [j * ranks] * 40, i
+            assert values[-1].tolist() == [6 * ranks] * 40, i
+        for _ in range(4):
+            dist.all_reduce(torch.ones(40), group=group)
+    ran = [record.algorithm for record in records]
+    assert len(set(ran)) > 1 and len(set(ran[-20:])) == 1
+    assert comm.explain("allreduce", 160).measured and "learned" in comm.explain("allreduce", 160).why
+    assert records[-1].fast_path
+    for end in (lambda: None, lambda: dist.destroy_process_group(group)):
+        end()
+        (served,) = [one for one in mpicoll.torch.explain() if one.kind.group == name]
+        assert (served.calls, served.choice.algorithm) == (284, ran[-1]) and "learned" in served.choice.why
+
+
 def test_many_sizes_and_groups_are_counted_in_bounded_memory(monkeypatch):
     monkeypatch.setattr(tallies, "MOST", 100)
     tally, asked = tallies.Tally(), []

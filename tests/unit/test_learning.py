@@ -17,6 +17,7 @@ from mpicoll.selection.learning import (
     TIMED,
     UNTIMED,
     Candidate,
+    Kind,
     Lesson,
     candidates,
     overlaid,
@@ -32,12 +33,16 @@ NET = network("infiniband")
 THREE = (Candidate("ring", None, 2), Candidate("tree", 4096, 2), Candidate(NATIVE, None, 1))
 
 
+def lesson_of(nbytes, what=THREE):
+    return Lesson(Kind("allreduce", size_class(nbytes)[0], "any", overlapping=False), what)
+
+
 def taught(seconds, what=THREE, nbytes=1000):
     """A lesson in which each candidate took so long, and ten times as long at first."""
-    lesson = Lesson("allreduce", nbytes, what)
+    lesson = lesson_of(nbytes, what)
     while not lesson.is_over:
         at = what.index(lesson.current)
-        lesson.add(seconds[at] * (10 if lesson.calls < UNTIMED * len(what) else 1))
+        lesson.note(lesson.take_turn(), seconds[at] * (10 if lesson.calls <= UNTIMED * len(what) else 1))
     return lesson
 
 
@@ -45,13 +50,13 @@ def taught(seconds, what=THREE, nbytes=1000):
 
 
 def test_candidates_take_turns_and_the_first_turns_do_not_count():
-    lesson = Lesson("allreduce", 8, THREE)
+    lesson = lesson_of(8)
     order = []
     while not lesson.is_over:
         order.append(lesson.current)
-        lesson.add(1.0 if lesson.calls >= UNTIMED * 3 else 1e9)
+        turn = lesson.take_turn()
+        lesson.note(turn, 1.0 if turn >= UNTIMED * 3 else 1e9)
     assert order == [*THREE] * (UNTIMED + TIMED)
-    assert [len(times) for times in lesson.times] == [TIMED] * 3
     assert lesson.measured() == pytest.approx(np.full((3, TIMED), 1e6))
 
 
@@ -77,7 +82,7 @@ def test_the_fastest_wins_unless_what_auto_chooses_is_as_fast(seconds, wins):
 
 def test_one_slow_call_changes_nothing():
     lesson = taught((2e-6, 3e-6, 4e-6))
-    lesson.times[0][0] = lesson.times[0][1] = 1.0
+    lesson.seconds[0, UNTIMED : UNTIMED + 2] = 1.0
     assert lesson.rule(lesson.measured()).algorithm == "ring"
 
 
@@ -85,9 +90,9 @@ def test_another_must_be_faster_in_most_rounds():
     """Where the machine was busy for some rounds the medians alone would say nothing."""
     lesson = taught((3e-6, 2e-6, 4e-6))
     for i in range(TIMED - SURE):
-        lesson.times[1][i] = 9e-6
+        lesson.seconds[1, UNTIMED + i] = 9e-6
     assert lesson.rule(lesson.measured()).algorithm == "tree"
-    lesson.times[1][TIMED - SURE] = 9e-6
+    lesson.seconds[1, UNTIMED + TIMED - SURE] = 9e-6
     assert lesson.rule(lesson.measured()).algorithm == "ring"
 
 
@@ -95,7 +100,8 @@ def test_a_lesson_begins_again():
     lesson = taught((2e-6, 3e-6, 4e-6))
     lesson.is_in_doubt = True
     lesson.begin()
-    assert not (lesson.is_over or lesson.is_in_doubt or any(lesson.times)) and lesson.current == THREE[0]
+    assert lesson.current == THREE[0]
+    assert not (lesson.is_over or lesson.is_in_doubt or np.isfinite(lesson.seconds).any())
 
 
 @pytest.mark.parametrize(

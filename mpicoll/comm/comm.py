@@ -22,7 +22,7 @@ from ..runtime.topology import check_neighbours
 from ..schedules.collectives import BLOCKING, NONBLOCKING, PERSISTENT
 from ..selection.learning import Lesson
 from ..selection.select import native_choice
-from . import persistent
+from . import persistent, persistent_turns
 from .choosing import Choosing
 from .failures import Survivors
 from .lifetime import attach, check_usable, detach
@@ -121,7 +121,7 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
 
     def _take_turn(self, channel: Channel, lesson: Lesson, method: Method, *arguments: Any) -> None:
         """Run a call by the candidate whose turn it is, and time it. The last turn of a lesson ends it."""
-        with learning.turn(channel, lesson):
+        with learning.turn(channel, lesson, lesson.current):
             learning.meet(channel)
             began = MPI.Wtime()
             if self._fast_call(method, *arguments):
@@ -156,8 +156,9 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
             return None
         if lesson.is_over:
             return lesson.follow(channel, execute.operation(channel, self._prepare(channel, form, method, *arguments)))
-        with learning.turn(channel, lesson):
-            return lesson.turn(channel, execute.operation(channel, self._prepare(channel, form, method, *arguments)))
+        with learning.turn(channel, lesson, lesson.current):
+            call = self._prepare(channel, form, method, *arguments)
+        return lesson.turn(execute.operation(channel, call), channel.follows_kernels)
 
     @_calling_errhandler
     def begin(self, form: str, method: Method, *arguments: Any) -> Operation | None:
@@ -183,6 +184,12 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
     def _init(self, info: MPI.Info, method: Method, *arguments: Any) -> MPI.Prequest:
         """Return a request that carries out a call at every Start."""
         channel = self._open()
+        if (lesson := learning.lesson_of_request(channel, Invocation(method, *arguments))) is not None:
+            calls = []
+            for candidate in lesson.candidates:
+                with learning.turn(channel, lesson, candidate):
+                    calls.append(self._prepare(channel, PERSISTENT, method, *arguments))
+            return persistent_turns.prepare_turns(channel, lesson, calls)
         return persistent.prepare(channel, self, self._prepare(channel, PERSISTENT, method, *arguments), info)
 
     def _prepare(self, channel: Channel, form: str, method: Method, *arguments: Any) -> Call:

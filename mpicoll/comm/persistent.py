@@ -32,6 +32,7 @@ from .requests import CollectiveRequest, keep_buffers_alive
 
 if TYPE_CHECKING:
     from ..fastpath.start import CompiledFastStart
+    from .persistent_turns import PersistentTurns
 
 
 class Prequest(CollectiveRequest, MPI.Prequest):
@@ -41,13 +42,13 @@ class Prequest(CollectiveRequest, MPI.Prequest):
     list use mpicoll.Prequest.Startall; MPI.Prequest.Startall knows nothing of plans.
     """
 
-    _persistent: PersistentCall | None = None
+    _persistent: PersistentCall | PersistentTurns | None = None
     _freed: Callable[[], Any]
     _fast_call: Callable[[Prequest], int] = staticmethod(lambda request: 1)
     _finish: Callable[[Prequest], int] = staticmethod(lambda request: 1)
 
     @classmethod
-    def prepare(cls, channel: Channel, persistent: PersistentCall) -> Prequest:
+    def prepare(cls, channel: Channel, persistent: PersistentCall | PersistentTurns) -> Prequest:
         """Return an inactive request."""
         request = cls()
         request._channel, request._persistent = channel, persistent
@@ -56,7 +57,7 @@ class Prequest(CollectiveRequest, MPI.Prequest):
         freed.atexit = False
         return request
 
-    def _use_fast_start(self, persistent: PersistentCall) -> None:
+    def _use_fast_start(self, persistent: PersistentCall | PersistentTurns) -> None:
         if persistent.fast_start is not None:
             self._fast_call, self._finish = persistent.fast_start.fast_call, persistent.fast_start.finish
 
@@ -82,7 +83,7 @@ class Prequest(CollectiveRequest, MPI.Prequest):
         else:
             self._begin(self._channel, operation)
 
-    def _started(self, persistent: PersistentCall) -> Operation | None:
+    def _started(self, persistent: PersistentCall | PersistentTurns) -> Operation | None:
         if self._is_under_way():
             raise RequestError("the request is under way; wait for it before it is started again")
         if self._channel.freed:
@@ -301,7 +302,9 @@ class PersistentCall(ActiveCall):
     def _scratch(self, nbytes: int) -> np.ndarray | None:
         return self.own_scratch
 
-    def _comm(self) -> MPI.Comm:
+    @property
+    def comm(self) -> MPI.Comm:
+        """The communicator of its messages, on which no other call has its tags."""
         comm: MPI.Comm = self.slot.comm
         return comm
 

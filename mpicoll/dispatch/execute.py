@@ -145,7 +145,7 @@ class ActiveCall:
     def tell(self) -> Stage:
         """Return the stage after the plan: learn whether another rank met NaN or infinity."""
         assert self.params is not None
-        return NonFiniteExchange(self._comm(), self.tags, self.call, self.params)
+        return NonFiniteExchange(self.comm, self.tags, self.call, self.params)
 
     def finish(self) -> None:
         """Complete the call after its last stage."""
@@ -176,7 +176,9 @@ class ActiveCall:
     def _scratch(self, nbytes: int) -> np.ndarray | None:
         return self.channel.scratch.take(nbytes) if nbytes else None
 
-    def _comm(self) -> MPI.Comm:
+    @property
+    def comm(self) -> MPI.Comm:
+        """The communicator of its messages."""
         return self.channel.comm
 
     def _execution(self) -> Execution:

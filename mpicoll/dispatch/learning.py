@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,7 +21,8 @@ from ..progress.operation import Operation
 from ..progress.stages import RequestStage
 from ..runtime.calibrate import UNKNOWN
 from ..runtime.channel import Channel
-from ..selection.learning import Kind, Lesson, candidates, size_class
+from ..schedules.collectives import BLOCKING, PERSISTENT
+from ..selection.learning import Candidate, Kind, Lesson, candidates, size_class
 from ..selection.rules import UNKNOWN_TO_ALL, Rule
 from ..selection.select import BITS, NATIVE, WHOLE, choose, native_choice
 from ..selection.tables import layout, library, row, write
@@ -40,16 +41,8 @@ def lesson(channel: Channel, invocation: Invocation, overlapping: bool = False) 
     The answer is the same on every rank. What the ranks of overlapping calls have agreed on is adopted here, in the
     order of calls, for which a blocking call waits; their lesson is_over where this rank does not know it yet.
     """
-    if not channel.overrides.learns:
-        return None
-    invocation = invocation.snapshot()
-    try:
-        parsed = invocation.method.parse(channel, invocation.send, invocation.recv, invocation.root)
-        call = describe(invocation, parsed)
-        kinds = _kinds(channel, call)
-    except MpicollError:
-        return None
-    if not kinds:
+    call, kinds = _describe(channel, invocation, BLOCKING)
+    if call is None or not kinds:
         return None
     pending = channel.lessons.under_way.get(kinds[True])
     if isinstance(pending, OverlappingLesson) and pending.last is not None:
@@ -65,10 +58,30 @@ def lesson(channel: Channel, invocation: Invocation, overlapping: bool = False) 
     return _lesson(channel, kinds[overlapping], call.nbytes(channel.size))
 
 
+def lesson_of_request(channel: Channel, invocation: Invocation) -> OverlappingLesson | None:
+    """Return a new lesson for the starts of a persistent request; None where they take no turns."""
+    call, kinds = _describe(channel, invocation, PERSISTENT)
+    lesson = _new_lesson(channel, kinds[True], call.nbytes(channel.size), ()) if call is not None and kinds else None
+    return lesson if isinstance(lesson, OverlappingLesson) else None
+
+
+def _describe(channel: Channel, invocation: Invocation, form: str) -> tuple[Call | None, tuple[Kind, ...]]:
+    """Return a call and its kinds of lessons; None and none where nothing is learned, or the arguments are wrong."""
+    if channel.overrides.learns:
+        invocation = invocation.snapshot()
+        try:
+            parsed = invocation.method.parse(channel, invocation.send, invocation.recv, invocation.root)
+            call = describe(invocation, parsed, form)
+            return call, _kinds(channel, call)
+        except MpicollError:
+            pass
+    return None, ()
+
+
 @contextmanager
-def turn(channel: Channel, lesson: Lesson) -> Iterator[None]:
-    """Have a call be carried out by the candidate whose turn it is."""
-    candidate, before = lesson.current, channel.overrides
+def turn(channel: Channel, lesson: Lesson, candidate: Candidate) -> Iterator[None]:
+    """Have a call be prepared for, and carried out by, a candidate."""
+    before = channel.overrides
     algorithm = {lesson.kind.collective: candidate.algorithm}
     channel.override(before.merged(algorithm, candidate.chunk_bytes or WHOLE, candidate.window, None, learn=False))
     try:
@@ -101,7 +114,7 @@ def _kinds(channel: Channel, call: Call) -> tuple[Kind, ...]:
     ):
         return ()
     nbytes = call.nbytes(channel.size)
-    choice = select(channel, call.collective, nbytes, True)
+    choice = select(channel, call.collective, nbytes, True, form=call.form)
     if choice.forced or choice.measured:
         return ()
     of = call.collective, size_class(nbytes)[0], overrides.learn or BITS
@@ -115,19 +128,19 @@ def _lesson(channel: Channel, kind: Kind, nbytes: int) -> Lesson | None:
     """
     lessons = channel.lessons.under_way
     if kind not in lessons:
-        agreed, typical = channel.agreed, sum(size_class(nbytes)) // 2
-        net, table = agreed.network or network(UNKNOWN), agreed.measured(kind.collective)
-        overrides, size, nodes = channel.overrides, channel.size, agreed.nodes
-        choice = choose(kind.collective, typical, size, True, overrides, agreed.engine, nodes, table, agreed.network)
-        what = candidates(choice, typical, size, nodes, net, kind.learns, kind.overlapping)
-        make = OverlappingLesson if kind.overlapping else Lesson
-        lessons[kind] = make(kind, what) if len(what) > 1 and not _is_native(kind, choice.algorithm) else None
+        lessons[kind] = _new_lesson(channel, kind, nbytes, channel.agreed.measured(kind.collective))
     return lessons[kind]
 
 
-def _is_native(kind: Kind, algorithm: str) -> bool:
-    """Return whether overlapping calls run MPI's own collective, which takes no turns with others."""
-    return kind.overlapping and algorithm == NATIVE
+def _new_lesson(channel: Channel, kind: Kind, nbytes: int, table: Sequence[Rule]) -> Lesson | None:
+    agreed, typical = channel.agreed, sum(size_class(nbytes)) // 2
+    overrides, size, nodes, net = channel.overrides, channel.size, agreed.nodes, agreed.network
+    choice = choose(kind.collective, typical, size, True, overrides, agreed.engine, nodes, table, net)
+    if kind.overlapping and choice.algorithm == NATIVE:  # which takes no turns with others
+        return None
+    what = candidates(choice, typical, size, nodes, net or network(UNKNOWN), kind.learns, kind.overlapping)
+    make = OverlappingLesson if kind.overlapping else Lesson
+    return make(kind, what) if len(what) > 1 else None
 
 
 def end(channel: Channel, over: Lesson) -> None:

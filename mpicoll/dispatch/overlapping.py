@@ -1,9 +1,9 @@
-"""The turns of calls that return before they are complete: nonblocking ones, and those of torch.
+"""The turns of calls that return before they are complete: nonblocking and persistent ones, and those of torch.
 
 Several may be in flight, and none may wait for another rank before it returns. So a turn is an operation that begins
 with a barrier, and the last one ends with an exchange of all times. Which call uses which algorithm must not depend on
-when a rank learned of the outcome: a call that begins before this rank knows it waits for that exchange, as a stage,
-and its plan is chosen then.
+when a rank learned of the outcome: a nonblocking call that begins before this rank knows it waits for that exchange, as
+a stage, and its plan is chosen then. A persistent call has turns of its own, and starts only when it is complete.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..progress.operation import Operation
-from ..progress.stages import RequestStage, Stage
+from ..progress.stages import Stage
 from ..runtime.channel import Channel
 from ..selection.learning import Lesson
 from ..selection.rules import Rule
@@ -28,9 +28,9 @@ from .prepare import is_in_place, prepare_by
 
 
 class OverlappingLesson(Lesson):
-    """The turns of such calls; last is the operation of the last turn, agreed what the ranks agreed on in it.
+    """The turns of such calls; last is the operation of the last turn, and best the candidate that was agreed on in it.
 
-    agreed stays None where a rank ran a turn without its compiled kernels: then auto's choice stays.
+    agreed is the rule for it. Where a rank ran a turn without its compiled kernels it is None, and auto's choice stays.
     """
 
     def begin(self) -> None:
@@ -39,11 +39,11 @@ class OverlappingLesson(Lesson):
         self.in_flight: list[Operation] = []
         self.last: Operation | None = None
         self.agreed: Rule | None = None
+        self.best = 0
 
-    def turn(self, channel: Channel, operation: Operation) -> Operation:
+    def turn(self, operation: Operation, is_in_doubt: bool) -> Operation:
         """Have an operation, not launched yet, be the next turn: of the candidate with which it was prepared."""
-        turn, start, stages = self.take_turn(channel.follows_kernels), 0.0, operation.stages
-        barrier = RequestStage(channel.comm.Ibarrier(), "the other ranks, to time this call")  # in the order of calls
+        turn, start, stages, under_way = self.take_turn(is_in_doubt), 0.0, operation.stages, operation.keep
 
         def begin() -> Stage:
             nonlocal start
@@ -55,9 +55,10 @@ class OverlappingLesson(Lesson):
             return Until(earlier)
 
         self.in_flight = [other for other in self.in_flight if not other.done]
-        operation.stages = [lambda: barrier, begin, *stages[1:], partial(end, self.in_flight if self.is_over else ())]
+        barrier = partial(Barrier, under_way)
+        operation.stages = [barrier, begin, *stages[1:], partial(end, self.in_flight if self.is_over else ())]
         if self.is_over:
-            operation.stages.append(partial(TimesExchange, channel, self, operation))
+            operation.stages.append(partial(TimesExchange, under_way, self))
             self.last = operation
         else:
             self.in_flight.append(operation)
@@ -107,16 +108,27 @@ class Until:
         return tuple({rank for operation in self.operations for rank in operation.waited_for()})
 
 
+class Barrier(NumbersExchange):
+    """A stage before a turn: all ranks have begun the call. Its messages have the call's tags, so any order will do."""
+
+    def __init__(self, under_way: ActiveCall) -> None:
+        super().__init__(under_way.comm, under_way.tags, under_way.call.prepared.choice.engine, np.zeros(1, np.int64))
+
+    def received(self) -> None:
+        """Nothing but the time is of interest."""
+
+
 class TimesExchange(NumbersExchange):
     """A stage after the last turn: all ranks learn how long the turns took on the slowest of them."""
 
-    def __init__(self, channel: Channel, lesson: OverlappingLesson, operation: Operation) -> None:
+    def __init__(self, under_way: ActiveCall, lesson: OverlappingLesson) -> None:
         self.lesson, us = lesson, lesson.measured()
         self.shape, mine = us.shape, np.append(us, lesson.is_in_doubt)
-        super().__init__(channel.comm, operation.sequence, operation.choice.engine, mine)
+        super().__init__(under_way.comm, under_way.tags, under_way.call.prepared.choice.engine, mine)
 
     def received(self) -> None:
         """Keep what follows, if no rank doubts its times."""
         *us, is_in_doubt = self.all.max(axis=0)
         if not is_in_doubt:
+            self.lesson.best = self.lesson.fastest(np.reshape(us, self.shape))
             self.lesson.agreed = self.lesson.rule(np.reshape(us, self.shape))

@@ -91,15 +91,19 @@ class Lesson:
         """Return the µs of every timed turn on this rank, a line for each candidate."""
         return 1e6 * self.seconds[:, UNTIMED:]
 
-    def rule(self, us: np.ndarray) -> Rule:
-        """Return the rule of the fastest candidate, by the µs of the slowest rank in every turn.
+    def fastest(self, us: np.ndarray) -> int:
+        """Return which candidate is the fastest, by the µs of the slowest rank in every turn.
 
-        The first candidate stays unless another is faster by the median, and in most rounds.
+        The first stays unless another is faster by the median, and in most rounds.
         """
         medians = np.median(us, axis=1)
         sure = (us < us[0]).sum(axis=1) >= SURE
         faster = [i for i in range(len(us)) if sure[i] and MARGIN * medians[i] < medians[0]]
-        best = min(faster, key=lambda i: medians[i], default=0)
+        return min(faster, key=lambda i: medians[i], default=0)
+
+    def rule(self, us: np.ndarray) -> Rule:
+        """Return the rule of the fastest candidate, by the µs of the slowest rank in every turn."""
+        medians, best = np.median(us, axis=1), self.fastest(us)
         algorithm, chunk, window = self.candidates[best]
         native = [medians[i] for i, other in enumerate(self.candidates) if other.algorithm == NATIVE]
         beside = f", native's {native[0]:.3g}" if native else ""

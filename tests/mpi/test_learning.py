@@ -92,8 +92,7 @@ def test_sums_have_the_same_bits_in_every_turn(comm, ours):
 @pytest.fixture
 def last_wins(monkeypatch):
     """Lessons end with the last candidate, which auto does not choose."""
-    judge = Lesson.rule
-    monkeypatch.setattr(Lesson, "rule", lambda self, us: judge(self, us * np.r_[[9.0] * (len(us) - 1), 0.0][:, None]))
+    monkeypatch.setattr(Lesson, "fastest", lambda self, us: len(us) - 1)
 
 
 def test_nonblocking_calls_take_turns(comm, ours, last_wins):
@@ -166,6 +165,54 @@ def test_calls_in_flight_when_the_lesson_ends(comm, ours, last_wins, collective,
         checks.equal(len(ran), number + 2)
         last = sorted(ran)[-1]
         checks.that(ran[last] != ran[min(ran)] and ran[last] == ran[sorted(ran)[-21]], ran)
+
+
+@pytest.mark.parametrize("learn", ["bits", "any"])
+def test_starts_of_a_persistent_request_take_turns(comm, ours, last_wins, learn):
+    """Requests start in any order, another on each rank; in the end all starts have one algorithm and the fast path."""
+    if comm.size == 1:
+        return
+    p, starts = comm.size, TURNS + 4
+    x, sums, every = np.zeros(40), np.zeros(40), np.zeros(40 * p)
+    with ours.using(learn=learn):
+        requests = [ours.Allreduce_init(x, sums), ours.Allgather_init(x, every)]
+    with ours.trace() as records, Checks() as checks:
+        for i in range(starts):
+            x[:], sums[:], every[:] = np.arange(40) * (comm.rank + 1) + i, 0, 0
+            for request in requests[:: 1 - 2 * (comm.rank % 2)]:
+                request.Start()
+            MPI.Request.Waitall(requests)
+            checks.equal(sums, np.arange(40.0) * (p * (p + 1) // 2) + p * i, i)
+            checks.equal(every, np.concatenate([np.arange(40.0) * (rank + 1) + i for rank in range(p)]), i)
+        by_name = [[r for r in records if r.collective == name] for name in ("allreduce", "allgather")]
+        ran = [[(r.algorithm, r.chunk_bytes) for r in of] for of in by_name]
+        checks.equal(comm.allgather(ran), [ran] * p)
+        for one, of in zip(ran, by_name):
+            checks.equal({r.form for r in of}, {"persistent"})
+            turns = one[: one.index(one[0], 1)] if one[0] in one[1:] else one
+            over = (UNTIMED + TIMED) * len(turns)
+            checks.equal(one, turns * (UNTIMED + TIMED) + [turns[-1]] * (starts - over))
+            checks.that(len(turns) > 1 or learn == "bits", turns)
+            checks.that(of[-1].fast_path and (len(turns) == 1 or not any(r.fast_path for r in of[:over])))
+    for request in requests:
+        request.Free()
+    checks.that(not any(used.any() for used in ours._open().persistent.used))
+
+
+def test_a_persistent_request_that_is_freed_before_its_last_turn(comm, ours):
+    x, total = np.arange(40.0), np.zeros(40)
+    with ours.using(learn="any"):
+        for starts in (0, 1, 5):
+            request = ours.Allreduce_init(x, total)
+            for _ in range(starts):
+                total[:] = 0
+                request.Start()
+                request.Wait()
+                assert (total == comm.size * x).all()
+            request.Free()
+            with pytest.raises(MpicollError):
+                request.Start()
+    assert not any(used.any() for used in ours._open().persistent.used)
 
 
 def test_nothing_is_learned_of_nonblocking_calls_that_a_rank_ran_without_compiled_kernels(comm, ours, last_wins):

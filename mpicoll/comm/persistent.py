@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from mpi4py import MPI
@@ -32,7 +32,31 @@ from .requests import CollectiveRequest, keep_buffers_alive
 
 if TYPE_CHECKING:
     from ..fastpath.start import CompiledFastStart
-    from .persistent_turns import PersistentTurns
+
+
+class Startable(Protocol):
+    """A persistent call, as its request sees it."""
+
+    @property
+    def sequence(self) -> int:
+        """The number of the call."""
+
+    @property
+    def name(self) -> str:
+        """The method that was called."""
+
+    @property
+    def fast_start(self) -> CompiledFastStart | None:
+        """The fast path of its starts."""
+
+    def update_kernels(self) -> bool:
+        """Use what serves the starts from now on; return whether a fast start is there now that was not before."""
+
+    def next_start(self) -> Operation | None:
+        """Return an operation for one start; None if the fast path completed it."""
+
+    def free(self) -> None:
+        """Free what the call holds, now or when its start in flight completes."""
 
 
 class Prequest(CollectiveRequest, MPI.Prequest):
@@ -42,13 +66,13 @@ class Prequest(CollectiveRequest, MPI.Prequest):
     list use mpicoll.Prequest.Startall; MPI.Prequest.Startall knows nothing of plans.
     """
 
-    _persistent: PersistentCall | PersistentTurns | None = None
+    _persistent: Startable | None = None
     _freed: Callable[[], Any]
     _fast_call: Callable[[Prequest], int] = staticmethod(lambda request: 1)
     _finish: Callable[[Prequest], int] = staticmethod(lambda request: 1)
 
     @classmethod
-    def prepare(cls, channel: Channel, persistent: PersistentCall | PersistentTurns) -> Prequest:
+    def prepare(cls, channel: Channel, persistent: Startable) -> Prequest:
         """Return an inactive request."""
         request = cls()
         request._channel, request._persistent = channel, persistent
@@ -57,7 +81,7 @@ class Prequest(CollectiveRequest, MPI.Prequest):
         freed.atexit = False
         return request
 
-    def _use_fast_start(self, persistent: PersistentCall | PersistentTurns) -> None:
+    def _use_fast_start(self, persistent: Startable) -> None:
         if persistent.fast_start is not None:
             self._fast_call, self._finish = persistent.fast_start.fast_call, persistent.fast_start.finish
 
@@ -83,7 +107,7 @@ class Prequest(CollectiveRequest, MPI.Prequest):
         else:
             self._begin(self._channel, operation)
 
-    def _started(self, persistent: PersistentCall | PersistentTurns) -> Operation | None:
+    def _started(self, persistent: Startable) -> Operation | None:
         if self._is_under_way():
             raise RequestError("the request is under way; wait for it before it is started again")
         if self._channel.freed:

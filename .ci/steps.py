@@ -233,27 +233,31 @@ def tests() -> list[Step]:
     def suite(name: str, arguments: str, *words: str, **given: Any) -> Step:
         return make(name, *words, "test", f"TEST_ARGS={arguments}", **given)
 
-    tools = "" if tools_changed() else " --smoke-tools"
+    tools, newest = "" if tools_changed() else " --smoke-tools", interpreter(NEWEST)
+    # Kernels are compiled first, on one core: no test waits for the compiler. With a cache of its own no environment
+    # waits for the compiler of another.
+    oldest = {"environment": {"NUMBA_CACHE_DIR": str(ROOT / "build" / "kernels-oldest")}}
     steps = [
-        Step("warm", [".venv/bin/mpicoll", "warm"], 600),   # kernels: no test waits for the compiler
-        suite("oldest-unit", "--suites unit --sample-unit 0.05 -- -n 0", "VENV=.venv-oldest", cores=1),
+        Step("warm", [".venv/bin/mpicoll", "warm"], 600, 1),
+        suite("oldest-unit", "--suites unit --sample-unit 0.05 -- -n 0", "VENV=.venv-oldest", cores=1, **oldest),
         make("lint", "lint", cores=1),
         make("site", "site", cores=1),
+        *([Step("warm-newest", [".venv-newest/bin/mpicoll", "warm"], 600, 1)] if newest else ()),
         suite("mpich-unit", f"--suites unit{tools}"),
         suite("mpich-mpi", f"--thorough --suites mpi --sample 0.03{tools}", limit=1800),
         suite("mpich-launch", f"--thorough --suites launch --sample-launch 0.25{tools}", limit=1500),
-        suite("oldest-mpi", "--suites mpi --ranks 2 --sample 0.05", "VENV=.venv-oldest"),
+        suite("oldest-mpi", "--suites mpi --ranks 2 --sample 0.05", "VENV=.venv-oldest", **oldest),
     ]
-    for mpi in ("openmpi", "intel"):
-        portable = f"--suites launch,mpi --ranks 2,3 --sample-launch 0.25 --files {PORTABLE} -- -m 'not once'"
+    for mpi, ranks in (("openmpi", 3), ("intel", 2)):
+        portable = f"--suites launch,mpi --ranks {ranks} --sample-launch 0.25 --files {PORTABLE} -- -m 'not once'"
         steps.append(suite(mpi, portable, f"MPI={mpi}"))
-    arguments = f"TORCH_ARGS=--ranks 3 --sample-launch 0.5{tools}", "TORCH_SUITE_ARGS=--ranks 3"
+    arguments = f"TORCH_ARGS=--ranks 3 --sample-launch 0.3{tools}", "TORCH_SUITE_ARGS=--ranks 3"
     steps.append(make("torch-mpich", "test-torch", *arguments))
     for mpi in ("openmpi", "intel"):
         python = f".venv-torch-{mpi}/bin/python"
         steps.append(Step(f"torch-{mpi}", [python, "tests/run.py", "--suites", "torch", "--ranks", "2",
                                            "--files", "operations,data_parallel"]))
-    if interpreter(NEWEST):
+    if newest:
         steps.append(Step("newest", [".venv-newest/bin/python", "tests/run.py", "--suites", "unit,mpi", "--ranks", "2",
                                      "--files", "exports,harness,many_ranks", "--", "-n", "0"]))
     return steps

@@ -253,10 +253,10 @@ def tests() -> list[Step]:
         steps.append(suite(mpi, portable, f"MPI={mpi}"))
     arguments = f"TORCH_ARGS=--ranks 3 --sample-launch 0.3{tools}", "TORCH_SUITE_ARGS=--ranks 3"
     steps.append(make("torch-mpich", "test-torch", *arguments))
-    for mpi in ("openmpi", "intel"):
+    for mpi, suites in (("openmpi", "torch_programs,torch"), ("intel", "torch")):
         python = f".venv-torch-{mpi}/bin/python"
-        steps.append(Step(f"torch-{mpi}", [python, "tests/run.py", "--suites", "torch", "--ranks", "2",
-                                           "--files", "operations,data_parallel"]))
+        steps.append(Step(f"torch-{mpi}", [python, "tests/run.py", "--suites", suites, "--ranks", "2",
+                                           "--files", "operations,data_parallel,shrink"]))
     if newest:
         steps.append(Step("newest", [".venv-newest/bin/python", "tests/run.py", "--suites", "unit,mpi", "--ranks", "2",
                                      "--files", "exports,harness,many_ranks", "--", "-n", "0"]))

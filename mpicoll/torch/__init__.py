@@ -3,7 +3,8 @@
 import mpicoll.torch
 torch.distributed.init_process_group("mpicoll")      # rank and size from MPI: mpiexec or srun, no MASTER_ADDR
 
-start       how ranks find each other, and a group gets its communicator; meeting: an error of one is raised on all
+start       how ranks find each other; ranks: a group gets its communicator; stores: and its store
+meeting     an error of one rank is raised on all; shrinking: smaller groups, of the ranks that have not failed
 group       the process group: torch's operations as collectives; base: its rank, size and names; arguments: checked
 calls       how it makes a call: in which order, counted, waited for
 tensors     the memory of tensors; operators: torch's operators as MPI's; sparse: sums of sparse tensors
@@ -24,8 +25,9 @@ except ImportError as error:
 from . import hooks
 from .group import ProcessGroup
 from .served import count, explain
+from .shrinking import shrink
 from .start import alias, register
 
-__all__ = ["ProcessGroup", "alias", "count", "explain", "hooks"]
+__all__ = ["ProcessGroup", "alias", "count", "explain", "hooks", "shrink"]
 
 register()

@@ -23,7 +23,7 @@ class Group(TorchProcessGroup):  # type: ignore[misc]
     supports_splitting = False
     supports_coalescing = False
     supports_time_estimate = False
-    supports_shrinking = False
+    supports_shrinking = True
 
     def __init__(
         self, comm: Comm, store: Any = None, timeout: timedelta = dist.default_pg_timeout, name: str = ""

@@ -228,7 +228,7 @@ class Calls:
             for follower in self.followers:
                 follower.close()
             TALLY.forget(self.name)
-            if not self.channel.queue.in_flight:
+            if not (self.channel.queue.in_flight or self.channel.rank_failure.is_known):
                 self.comm.Free()
 
     @contextmanager

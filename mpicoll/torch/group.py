@@ -16,8 +16,10 @@ from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import Work as TorchWork
 
+from ..comm.comm import Comm
 from ..dispatch import methods
-from . import arguments, messages, sparse, tensors
+from ..runtime.fault_tolerance import failed_ranks, missing
+from . import arguments, messages, ranks, sparse, stores, tensors
 from .arguments import Lists
 from .base import Group
 from .calls import collective
@@ -27,6 +29,28 @@ from .work import Several
 
 class ProcessGroup(Group):
     """A process group: every operation of torch.distributed."""
+
+    survivors: Comm | None = None  # the ranks that have not failed, where they have met to shrink the group
+
+    def shrink(self, ranks_to_exclude: Sequence[int], shrink_flags: int = 0, opts: Any = None) -> ProcessGroup:
+        """Return a group of the other ranks, which alone may call; torch.distributed.shrink_group asks for it.
+
+        Where ranks of the group have failed, these are excluded and no others.
+        """
+        excluded, name = {*ranks_to_exclude}, f"{self.group_name} without {sorted(ranks_to_exclude)}"
+        if self.survivors is None and (self.calls.channel.rank_failure.is_known or excluded & {*self._failed()}):
+            self.survivors = self.comm.Shrink()
+        if self.survivors is None:
+            numbers = ranks.translated(self.comm, ranks.of_default_group())
+            comm = ranks.communicator_of([rank for i, rank in enumerate(numbers) if i not in excluded], name)
+        else:
+            comm, self.survivors = self.survivors, None
+            comm.Set_errhandler(MPI.ERRORS_RETURN)
+        store = stores.store(MPI.Intracomm(comm), self.calls.timeout)
+        return ProcessGroup(comm, store, self.calls.timeout, name)
+
+    def _failed(self) -> list[int]:
+        return [] if missing() else failed_ranks(self.comm)
 
     # -- one tensor -----------------------------------------------------------------------------------------
 

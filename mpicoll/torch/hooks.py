@@ -26,8 +26,6 @@ from torch import Tensor
 from torch import distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import Work as TorchWork
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.fsdp._fully_shard import _fsdp_api
 
 from ..compression.codecs import LEVELS, Codec, parse
 from ..compression.feedback import Allreduce
@@ -159,7 +157,10 @@ def averaged(accumulate: str = FLOAT32) -> Callable[[Any, dist.GradBucket], torc
 
 
 class _Encoded:
-    """The base of both communication classes of fully_shard: a codec, memory, and how a group's method is called."""
+    """The base of both communication classes for fully_shard: a codec, memory, and how a group's method is called.
+
+    They have the methods of torch's classes, and not these as bases: importing fully_shard takes 4 s.
+    """
 
     collective = ""
 
@@ -176,7 +177,7 @@ class _Encoded:
         return group.calls.forced(algorithm, self.accumulate)
 
 
-class ReduceScatter(_Encoded, _fsdp_api.ReduceScatter):  # type: ignore[misc]
+class ReduceScatter(_Encoded):
     """Reduces float32 gradients of a module of fully_shard encoded, as in ZeRO++ (2023).
 
     Without a codec it reduces gradients of any type as they are; accumulate="float32" rounds sums of less than 32 bits
@@ -230,7 +231,7 @@ class ReduceScatter(_Encoded, _fsdp_api.ReduceScatter):  # type: ignore[misc]
         return op
 
 
-class AllGather(_Encoded, _fsdp_api.AllGather):  # type: ignore[misc]
+class AllGather(_Encoded):
     """Gathers weights of fully_shard encoded. Ranks keep float32, and compute with what the codec leaves."""
 
     def __call__(
@@ -257,6 +258,8 @@ def encode(
 
     error_feedback, accumulate: of gradients, see ReduceScatter. Raises ArgumentError where no module is sharded.
     """
+    from torch.distributed.fsdp import FSDPModule
+
     modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if not modules:
         raise ArgumentError("no module of the model is sharded; call torch.distributed.fsdp.fully_shard before")

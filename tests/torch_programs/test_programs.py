@@ -51,6 +51,13 @@ def test_one_line_is_enough(tmp_path):
     assert status == 0 and said.count("2.0") == 2
 
 
+def test_what_takes_long_to_import_is_left_to_who_uses_it():
+    heavy = ("sympy", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor", "rich", "pandas")
+    text = f"import sys, mpicoll.torch; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=LIMIT)
+    assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
 def test_an_unmodified_program_of_gloo(tmp_path):
     run = ["-m", "mpicoll", "run", "--torch", "--summary", "--using", "allreduce=ring"]
     said, status = ran(tmp_path, GLOO, 3, run, {"COLUMNS": "150"})

@@ -184,7 +184,7 @@ MUTATIONS = [
     Mutation("mpicoll/dispatch/overlapping.py", "all(operation.done for operation in self.operations)", "True",
              "mpi/test_learning.py"),
     Mutation("mpicoll/dispatch/overlapping.py", "if self.agreed is not None:", "if False:", "mpi/test_learning.py"),
-    Mutation("mpicoll/dispatch/learning.py", "channel.queue.advance_until_done(pending.last)", "pass",
+    Mutation("mpicoll/dispatch/learning.py", "channel.queue.advance_until_done(pending.last)", "channel.queue.poll()",
              "mpi/test_learning.py"),
     Mutation("mpicoll/cost/simulation.py", "max(self._free[out], begun) + transfer", "begun + transfer",
              "unit/test_simulation.py"),

@@ -154,11 +154,11 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
         lesson = learning.lesson(channel, Invocation(method, *arguments), overlapping=True)
         if not isinstance(lesson, OverlappingLesson):
             return None
-        if lesson.is_over:
-            return lesson.follow(channel, execute.operation(channel, self._prepare(channel, form, method, *arguments)))
         with learning.turn(channel, lesson, lesson.current):
-            call = self._prepare(channel, form, method, *arguments)
-        return lesson.turn(execute.operation(channel, call), channel.follows_kernels)
+            operation = execute.operation(channel, self._prepare(channel, form, method, *arguments))
+        if lesson.is_over:
+            return lesson.follow(channel, operation)
+        return lesson.turn(operation, channel.follows_kernels)
 
     @_calling_errhandler
     def begin(self, form: str, method: Method, *arguments: Any) -> Operation | None:

@@ -50,7 +50,7 @@ def lesson(channel: Channel, invocation: Invocation, overlapping: bool = False) 
             channel.queue.advance_until_done(pending.last)
         if not pending.last.done:
             return pending
-        if pending.agreed is None:
+        if pending.agreed is None:  # the call failed
             channel.lessons.under_way[pending.kind] = None
         else:
             _adopt(channel, pending, pending.agreed)
@@ -160,7 +160,7 @@ def _adopt(channel: Channel, over: Lesson, rule: Rule) -> None:
     """Go by a rule that all ranks know."""
     channel.lessons.end(over, rule)
     channel.forget()
-    if channel.rank == 0:
+    if channel.rank == 0 and not over.is_in_doubt:
         LOG.info("%s: %s: %s", over.kind.collective, rule.algorithm, rule.why)
         _write(channel, over.kind.collective)
 

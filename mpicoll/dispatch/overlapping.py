@@ -30,7 +30,7 @@ from .prepare import is_in_place, prepare_by
 class OverlappingLesson(Lesson):
     """The turns of such calls; last is the operation of the last turn, and best the candidate that was agreed on in it.
 
-    agreed is the rule for it. Where a rank ran a turn without its compiled kernels it is None, and auto's choice stays.
+    agreed is the rule for it: of what auto chose, the first, where a rank ran a turn without its compiled kernels.
     """
 
     def begin(self) -> None:
@@ -127,8 +127,14 @@ class TimesExchange(NumbersExchange):
         super().__init__(under_way.comm, under_way.tags, under_way.call.prepared.choice.engine, mine)
 
     def received(self) -> None:
-        """Keep what follows, if no rank doubts its times."""
-        *us, is_in_doubt = self.all.max(axis=0)
-        if not is_in_doubt:
-            self.lesson.best = self.lesson.fastest(np.reshape(us, self.shape))
-            self.lesson.agreed = self.lesson.rule(np.reshape(us, self.shape))
+        """Keep what follows."""
+        *slowest, is_in_doubt = self.all.max(axis=0)
+        us = np.reshape(slowest, self.shape)
+        lesson = self.lesson
+        lesson.is_in_doubt = bool(is_in_doubt)
+        if lesson.is_in_doubt:
+            us[1:] = np.inf
+        lesson.best, lesson.agreed = lesson.fastest(us), lesson.rule(us)
+        if lesson.is_in_doubt:
+            why = "kernels were compiled while calls took turns, so auto's choice stays"
+            lesson.agreed = lesson.agreed._replace(why=why)

@@ -69,7 +69,7 @@ class Lesson:
 
     @property
     def current(self) -> Candidate:
-        """Return the candidate whose turn it is."""
+        """Return the candidate whose turn it is; the first when the lesson is over."""
         return self.candidates[self.calls % len(self.candidates)]
 
     @property

@@ -11,6 +11,7 @@ from mpi4py import MPI
 from support.cases import WHOLE, Case, Checks
 
 import mpicoll
+from mpicoll.dispatch import learning
 from mpicoll.errors import ArgumentError, MpicollError
 from mpicoll.selection import tables
 from mpicoll.selection.learning import TIMED, UNTIMED, Lesson
@@ -92,7 +93,8 @@ def test_sums_have_the_same_bits_in_every_turn(comm, ours):
 @pytest.fixture
 def last_wins(monkeypatch):
     """Lessons end with the last candidate, which auto does not choose."""
-    monkeypatch.setattr(Lesson, "fastest", lambda self, us: len(us) - 1)
+    note = Lesson.note
+    monkeypatch.setattr(Lesson, "note", lambda self, turn, _: note(self, turn, 9 - turn % len(self.candidates)))
 
 
 def test_nonblocking_calls_take_turns(comm, ours, last_wins):
@@ -121,6 +123,31 @@ def test_nonblocking_calls_take_turns(comm, ours, last_wins):
         checks.equal({(record.algorithm, record.chunk_bytes) for record in records[over:]}, {turns[-1]})
         checks.that(records[-2].fast_path and records[-1].fast_path)
         checks.that("learned" in ours.explain("allreduce", 400).why)
+
+
+class Nonblocking:
+    """A communicator whose blocking collectives are nonblocking ones that are waited for."""
+
+    def __init__(self, comm):
+        self.comm, self.rank, self.size = comm, comm.rank, comm.size
+
+    def __getattr__(self, name):
+        start = getattr(self.comm, f"I{name.lower()}")
+        return lambda *arguments: start(*arguments).Wait()
+
+
+@pytest.mark.parametrize("collective", [*COLLECTIVES, "scatter", "exscan"])
+def test_every_nonblocking_collective_takes_turns(comm, ours, collective):
+    case = Case(collective, 24)
+    wanted, nonblocking = case.run(comm).result, Nonblocking(ours)
+    with ours.using(learn="any"), ours.trace() as records, Checks() as checks:
+        for i in range(TURNS + 4):
+            result = case.run(nonblocking).result
+            checks.that((comm.rank == 0 and collective == "exscan") or np.array_equal(result, wanted), i, result, wanted)
+        ran = [(record.algorithm, record.chunk_bytes) for record in records]
+        checks.equal(comm.allgather(ran), [ran] * comm.size)
+        checks.that(comm.size == 1 or len({*ran}) > 1, ran)
+        checks.equal(len({*ran[-4:]}), 1)
 
 
 def begun(comm, collective, number):
@@ -228,11 +255,23 @@ def test_nothing_is_learned_of_nonblocking_calls_that_a_rank_ran_without_compile
                 lesson.is_in_doubt = comm.rank == comm.size - 1
         over = (UNTIMED + TIMED) * len(lesson.candidates)
         checks.equal({record.algorithm for record in records[over:]}, {records[0].algorithm})
-        checks.that(lesson_of(ours, "allreduce", overlapping=True) is None and lesson.agreed is None)
-        for _ in range(4):  # they take no turns any more, and do not take those of blocking calls
+        checks.that(lesson_of(ours, "allreduce", overlapping=True) is None and records[-1].fast_path)
+        checks.that("kernels were compiled" in ours.explain("allreduce", 400).why)
+
+
+def test_calls_without_a_choice_do_not_take_the_turns_of_blocking_ones(comm, ours, monkeypatch):
+    """Nor does the fast path serve blocking calls because nonblocking ones of the kind could take it."""
+    if comm.size == 1:
+        return
+    of_all = learning.candidates
+    monkeypatch.setattr(learning, "candidates", lambda *given: of_all(*given)[: 1 if given[-1] else None])
+    x, total = np.arange(50.0), np.zeros(50)
+    with ours.using(learn="any"), ours.trace() as records:
+        for _ in range(5):
             ours.Iallreduce(x, total).Wait()
             ours.Allreduce(x, total)
-        checks.equal(lesson_of(ours, "allreduce").calls, 4)
+        assert lesson_of(ours, "allreduce").calls == 5 and lesson_of(ours, "allreduce", overlapping=True) is None
+        assert len({record.algorithm for record in records[::2]}) == 1 < len({record.algorithm for record in records})
 
 
 def test_averages_take_turns_too(comm, ours):

@@ -143,7 +143,8 @@ def test_every_nonblocking_collective_takes_turns(comm, ours, collective):
     with ours.using(learn="any"), ours.trace() as records, Checks() as checks:
         for i in range(TURNS + 4):
             result = case.run(nonblocking).result
-            checks.that((comm.rank == 0 and collective == "exscan") or np.array_equal(result, wanted), i, result, wanted)
+            if comm.rank or collective != "exscan":  # which leaves rank 0's as it is
+                checks.equal(result, wanted, i)
         ran = [(record.algorithm, record.chunk_bytes) for record in records]
         checks.equal(comm.allgather(ran), [ran] * comm.size)
         checks.that(comm.size == 1 or len({*ran}) > 1, ran)

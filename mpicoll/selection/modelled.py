@@ -44,14 +44,16 @@ def modelled_rules(
 ) -> tuple[Rule, ...]:
     """Return the rules of a collective on p ranks, which lie on these nodes.
 
-    Where ranks know only their own counts they cannot agree on a size, so the fixed rule stays.
+    Where ranks know only their own counts they cannot agree on a size, so the fixed rule stays. So do fixed rules that
+    are nearly as fast on a network measured in passing; not where ranks take turns, of which these rules know nothing.
     """
     if collective in UNKNOWN_TO_ALL:
         return RULES[collective]
     lines = costs(network, collective, p, commutative, nodes, SIZES)
     times = np.array([us for *_, us in lines])
     least = times.min(axis=0)
-    usual = _usual(network, collective, p, commutative, nodes) if network.rough else []
+    prefers_usual = network.rough and not _is_crowded(network, nodes)
+    usual = _usual(network, collective, p, commutative, nodes) if prefers_usual else []
     chosen: list[Rule] = []
     current = -1
     for i, size in enumerate(SIZES.tolist()):
@@ -128,12 +130,16 @@ def model_us(
     window: ArrayLike = 1,
 ) -> np.ndarray:
     """Return the µs that the model gives an algorithm for calls of nbytes; see `cost`."""
-    steps, most = profile(collective, spec, p, nodes, commutative), max(map(len, nodes or [()]))
-    if nodes is None or not network.cores or most <= network.cores:
+    steps = profile(collective, spec, p, nodes, commutative)
+    if nodes is None or not _is_crowded(network, nodes):
         return cost(steps, network, nbytes, chunk_bytes, window)
-    return crowded_cost(
-        steps, load(collective, spec, p, nodes, commutative), most, network, nbytes, chunk_bytes, window
-    )
+    work, most = load(collective, spec, p, nodes, commutative), max(map(len, nodes))
+    return crowded_cost(steps, work, most, network, nbytes, chunk_bytes, window)
+
+
+def _is_crowded(network: Network, nodes: Partition | None) -> bool:
+    """Return whether a node has more ranks than processors, so that they take turns."""
+    return nodes is not None and 0 < network.cores < max(map(len, nodes))
 
 
 def candidates(collective: str, p: int, commutative: bool, nodes: Partition | None) -> list[str]:

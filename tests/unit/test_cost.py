@@ -221,7 +221,7 @@ def test_as_many_processors_as_ranks_are_enough():
 @pytest.mark.parametrize(("p", "size", "commutes"), [(2, 2, True), (8, 8, True), (8, 1, True), (12, 4, False)])
 @pytest.mark.parametrize("collective", sorted(RULES))
 def test_small_differences_leave_the_fixed_rules(collective, p, size, commutes):
-    """The fixed rule serves where the model gives it at most ROUGHLY the least time, and nowhere else."""
+    """The fixed rule serves where the model gives it at most ROUGHLY the least time, but not where ranks take turns."""
     if not commutes and collective not in ("allreduce", "reduce", "reduce_scatter", "scan", "exscan"):
         return
     nodes, net = by_blocks(p, size), replace(network("infiniband"), rough=True, cores=4, turn=5.0)
@@ -236,7 +236,7 @@ def test_small_differences_leave_the_fixed_rules(collective, p, size, commutes):
                        usual.chunk_bytes or WHOLE, usual.window)[0]
         least = min(us[i] for *_, us in lines)
         rule = next(r for r in reversed(chosen) if r.fits(nbytes, p))
-        if own <= ROUGHLY * least:
+        if own <= ROUGHLY * least and size <= net.cores:
             assert (rule.algorithm, rule.chunk_bytes, rule.window, rule.why) == (*usual[1:3], usual.window, usual.why)
         else:
             us = next(us[i] for name, chunk, window, us in lines if (name, chunk, window) == (*rule[1:3], rule.window))

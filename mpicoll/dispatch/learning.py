@@ -189,7 +189,8 @@ def _write(channel: Channel, collective: str) -> None:
     tuning = channel.settings.tuning
     if tuning is None:
         return
-    rules = [row(rule) for rule in channel.measured(collective)]
+    usual = channel.agreed.measured(collective)
+    rules = [row(rule) for rule in channel.lessons.to_keep(collective, channel.overrides.learn, usual)]
     table = {"mpi": library(MPI), "nodes": list(layout(channel.agreed.nodes)), "rules": {collective: rules}}
     path = Path(tuning.path)
     try:

@@ -117,22 +117,29 @@ class Lessons:
 
     - under_way: what takes turns, by kind; None where there is no choice.
     - learned: rules by the least bytes of their classes, by collective and by what was learned from.
+    - sure: those of them that are not in doubt.
     """
 
     def __init__(self) -> None:
         self.under_way: dict[Kind, Lesson | None] = {}
         self.learned: dict[tuple[str, str], dict[int, Rule]] = {}
+        self.sure: dict[tuple[str, str], dict[int, Rule]] = {}
 
     def measured(self, collective: str, learns: str | None, table: Sequence[Rule]) -> Sequence[Rule]:
         """Return the rules of a table, and what was learned in their place."""
         learned = self.learned.get((collective, learns or NO))
         return overlaid(table, learned) if learned else table
 
+    def to_keep(self, collective: str, learns: str | None, table: Sequence[Rule]) -> Sequence[Rule]:
+        """Return the same for later runs: without what is in doubt."""
+        return overlaid(table, self.sure.get((collective, learns or NO), {}))
+
     def end(self, lesson: Lesson, rule: Rule) -> None:
         """End a lesson with its rule."""
         kind = lesson.kind
         del self.under_way[kind]
-        self.learned.setdefault((kind.collective, kind.learns), {})[kind.least] = rule
+        for rules in (self.learned, *([] if lesson.is_in_doubt else [self.sure])):
+            rules.setdefault((kind.collective, kind.learns), {})[kind.least] = rule
 
 
 def overlaid(table: Sequence[Rule], learned: Mapping[int, Rule]) -> tuple[Rule, ...]:

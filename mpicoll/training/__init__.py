@@ -8,6 +8,7 @@ Any communicator with mpi4py's collectives will do. What is in which module:
 
     data_parallel      whole models, gradients in buckets: DataParallel
     zero               optimizer state, gradients, parameters cut among ranks (FSDP): Zero
+    checkpoint         its state in the memory of the ranks, for when one fails: Checkpoint
     tensor_parallel    what stands between layers that are cut among ranks: Copied, Reduced, Gathered, Scattered
     parameter_server   parameters kept by some ranks: ParameterServer
     batch_norm         statistics of all ranks' samples: BatchNorm
@@ -21,6 +22,7 @@ Any communicator with mpi4py's collectives will do. What is in which module:
 from __future__ import annotations
 
 from .batch_norm import BatchNorm
+from .checkpoint import Checkpoint
 from .data_parallel import DataParallel
 from .exchange import to_features, to_samples, transpose
 from .experts import Experts
@@ -34,6 +36,7 @@ from .zero import Zero
 __all__ = [
     "Adam",
     "BatchNorm",
+    "Checkpoint",
     "DataParallel",
     "Experts",
     "Grid",

@@ -9,7 +9,7 @@ parameters, a rank sends and receives 2 n (p - 1) / p per step in stages 1 and 2
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -150,6 +150,27 @@ class Zero:
             sharded.request.Wait()
         self.steps += 1
         return finite(float(sums[0] / sums[1]), self.steps)
+
+    def rows(self) -> list[Array]:
+        """Return for each unit copies of this rank's share: the parameters, then what the optimizer keeps of them."""
+        return [np.vstack([unit.share, *self.optimizer.rows(unit, unit.share)]) for unit in self.units]
+
+    def lengths(self) -> list[int]:
+        """Return how many parameters each unit has."""
+        return [unit.flat.bounds[-1][1] if unit.flat.bounds else 0 for unit in self.units]
+
+    def optimizer_steps(self) -> list[int]:
+        """Return how often the optimizer has updated each unit."""
+        return [self.optimizer.steps.get(unit, 0) for unit in self.units]
+
+    def load(self, rows: Sequence[Array], steps: int, optimizer_steps: Sequence[int]) -> None:
+        """Go on from such copies. Collective."""
+        self.steps = steps
+        for unit, (share, *state), updates in zip(self.units, rows, optimizer_steps):
+            unit.share[:] = share
+            self.optimizer.load(unit, np.array(state), updates)
+            if unit.values is not None:
+                self.comm.Allgather(MPI.IN_PLACE, unit.values)
 
     def _prefetch(self, number: int) -> None:
         if self.prefetch and 0 <= number < len(self.units):

@@ -129,6 +129,14 @@ def test_training_goes_on(tmp_path):
     assert said.count("trained on 3 ranks") == 3, said
 
 
+def test_sharded_training_goes_on(tmp_path):
+    """With the losses of a run in which no rank is killed."""
+    runs = [run(f"import sys; sys.argv.append({word!r})\n{PROGRAMS[2]}", tmp_path) for word in ("", "kill")]
+    losses = [re.findall(r"loss after (\d+) steps on (\d) ranks: (\S+)", said) for said in runs]
+    assert [[ranks for _, ranks, _ in of] for of in losses] == [["4"] * 4, ["4", "4", "3", "3"]], runs
+    assert [loss for *_, loss in losses[1]] == [loss for *_, loss in losses[0]] and len({*losses[0]}) == 4, runs
+
+
 @pytest.mark.parametrize(("kills", "ends"), [
     ({2: (3, "before")}, dict.fromkeys((0, 1, 3), ([4] * 3 + [3] * 5, [[2]]))),
     ({1: (2, "after"), 3: (5, "before")}, dict.fromkeys((0, 2))),

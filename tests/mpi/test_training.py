@@ -239,6 +239,60 @@ def test_fully_sharded_ranks_hold_their_part_and_two_units(comm, ours):
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("make", [lambda: training.Adam(0.01), lambda: training.Sgd(0.1), lambda: training.Sgd(0.1, 0)],
+                         ids=["adam", "momentum", "plain"])
+def test_sharded_training_goes_on_without_a_rank(ours, stage, make):
+    """Ranks leave one after the other, from a step that is made again; losses are those of all ranks to the end."""
+    x, labels = X[:24], Y[:24]
+
+    def losses(comm, zero, checkpoint, leave):
+        found = []
+        while len(found) < 8:
+            part = slice(comm.rank, None, comm.size)
+            loss = zero.step(x[part], labels[part])
+            if leave and len(found) in (3, 4) and comm.size > 1:       # after the step, which is not agreed on
+                leaver = 1 if len(found) == 3 else 0
+                if len(found) == 4:
+                    checkpoint.save(zero)
+                comm = comm.Split(MPI.UNDEFINED if comm.rank == leaver else 0, comm.rank)
+                if comm == MPI.COMM_NULL:
+                    return found
+                zero = training.Zero(comm, models.mlp(float, 8, 2), make(), stage=stage)
+                checkpoint.load(zero, len(found))
+                leave = len(found) == 3
+                part = slice(comm.rank, None, comm.size)
+                loss = zero.step(x[part], labels[part])
+            checkpoint.save(zero)
+            found.append(loss)
+        return found
+
+    def run(leave):
+        zero, checkpoint = training.Zero(ours, models.mlp(float, 8, 2), make(), stage=stage), training.Checkpoint()
+        checkpoint.save(zero)
+        return losses(ours, zero, checkpoint, leave)
+
+    whole, found = run(False), run(True)
+    assert found == pytest.approx(whole[: len(found)], rel=1e-12)
+    assert len(found) in (3, 4, 8)
+
+
+@pytest.mark.mpi(min_size=3)
+def test_what_is_lost_of_a_checkpoint(ours):
+    zero, checkpoint = training.Zero(ours, models.mlp(float, 8, 2), training.Sgd()), training.Checkpoint()
+    checkpoint.save(zero)
+    lost = "the state after {} steps is lost: {}"
+    for steps, gone, words in ((5, (), lost.format(5, "no rank, or not every one, has saved it")),
+                               (0, (1, 2), lost.format(0, r"rank 1 of \d has failed, and so has rank 2,"))):
+        comm = ours.Split(MPI.UNDEFINED if ours.rank in gone else 0, ours.rank)
+        if comm != MPI.COMM_NULL:
+            other = training.Zero(comm, models.mlp(float, 8, 2), training.Sgd())
+            with pytest.raises(TrainingError, match=words):
+                checkpoint.load(other, steps)
+            comm.Free()
+
+
 def test_bytes_by_pattern(comm, work):
     """Stage 3 sends half as much again; a server sends what p - 1 others need."""
     gc.collect()

@@ -239,7 +239,6 @@ def test_fully_sharded_ranks_hold_their_part_and_two_units(comm, ours):
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize("make", [lambda: training.Adam(0.01), lambda: training.Sgd(0.1), lambda: training.Sgd(0.1, 0)],
                          ids=["adam", "momentum", "plain"])
@@ -293,6 +292,7 @@ def test_what_is_lost_of_a_checkpoint(ours):
             comm.Free()
 
 
+@pytest.mark.mpi(min_size=2)
 def test_bytes_by_pattern(comm, work):
     """Stage 3 sends half as much again; a server sends what p - 1 others need."""
     gc.collect()

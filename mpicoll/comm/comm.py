@@ -11,7 +11,6 @@ from mpi4py import MPI
 from ..dispatch import check_mode, execute, learning, prepare
 from ..dispatch.call import Call, describe
 from ..dispatch.methods import Invocation, Method
-from ..dispatch.overlapping import OverlappingLesson
 from ..errors import CommError, MismatchError, MpicollError
 from ..kernels import background
 from ..progress.operation import CallId, Operation
@@ -112,7 +111,7 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
             if operation is not None:
                 channel.queue.run(operation)
             return
-        if (lesson := learning.lesson(channel, Invocation(method, *arguments))) is not None:
+        if channel.overrides.learns and (lesson := learning.lesson(channel, Invocation(method, *arguments))):
             self._take_turn(channel, lesson, method, *arguments)
             return
         call = self._prepare(channel, BLOCKING, method, *arguments)
@@ -151,8 +150,10 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
 
     def _turn_of_operation(self, channel: Channel, form: str, method: Method, *arguments: Any) -> Operation | None:
         """Return the operation of a call that takes its turn, or waits for the outcome; None if it does neither."""
-        lesson = learning.lesson(channel, Invocation(method, *arguments), overlapping=True)
-        if not isinstance(lesson, OverlappingLesson):
+        if not channel.overrides.learns:
+            return None
+        lesson = learning.overlapping_lesson(channel, Invocation(method, *arguments))
+        if lesson is None:
             return None
         with learning.turn(channel, lesson, lesson.current):
             operation = execute.operation(channel, self._prepare(channel, form, method, *arguments))
@@ -184,7 +185,9 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
     def _init(self, info: MPI.Info, method: Method, *arguments: Any) -> MPI.Prequest:
         """Return a request that carries out a call at every Start."""
         channel = self._open()
-        if (lesson := learning.lesson_of_request(channel, Invocation(method, *arguments))) is not None:
+        if channel.overrides.learns and (
+            lesson := learning.lesson_of_request(channel, Invocation(method, *arguments))
+        ):
             calls = []
             for candidate in lesson.candidates:
                 with learning.turn(channel, lesson, candidate):

@@ -35,10 +35,15 @@ def counts_are_local(call: Call) -> bool:
 
 
 class NumbersExchange(Running):
-    """A stage that allgathers a few numbers of 8 bytes, by the tags of a call; `all` has a row for every rank."""
+    """A stage that allgathers a few numbers of 8 bytes and passes an array with a row for every rank to on_numbers.
 
-    def __init__(self, comm: MPI.Comm, tags: int, engine: str, mine: np.ndarray) -> None:
-        self.mine, self.all = mine, np.empty((comm.size, len(mine)), mine.dtype)
+    Its messages have the tags of the call it belongs to. It raises what on_numbers raises.
+    """
+
+    def __init__(
+        self, comm: MPI.Comm, tags: int, engine: str, mine: np.ndarray, on_numbers: Callable[[np.ndarray], None]
+    ) -> None:
+        self.mine, self.all, self.on_numbers = mine, np.empty((comm.size, len(mine)), mine.dtype), on_numbers
         plan = plan_of_numbers(comm.size, comm.rank, len(mine))
         self.scratch = np.empty(plan.scratch_bytes + ALIGN, np.uint8)
         at = [MPI.Get_address(x) for x in (self.mine, self.all, self.scratch)]
@@ -46,37 +51,28 @@ class NumbersExchange(Running):
         self.execution.bind(tags, (at[0], at[1], -(-at[2] // ALIGN) * ALIGN))
 
     def advance(self, seconds: float) -> bool:
-        """Progress for at most so many seconds; return whether it is complete. Raises what `received` raises."""
+        """Progress for at most so many seconds; return whether it is complete."""
         if not self.execution.advance(seconds):
             return False
         self.over = True
-        self.received()
+        self.on_numbers(self.all)
         return True
 
-    def received(self) -> None:
-        """Use the numbers of all ranks."""
-        raise NotImplementedError
 
-
-class CountExchange(NumbersExchange):
-    """A stage that allgathers the counts and passes those of every block to `on_counts`, in the order of blocks.
+def exchange_counts(
+    channel: Channel, call: Call, sequence: int, on_counts: Callable[[tuple[int, ...]], None]
+) -> NumbersExchange:
+    """Return a stage that allgathers the counts and passes those of every block to on_counts, in the order of blocks.
 
     In check mode ranks also send the counts that they expect, and every rank raises MismatchError if they differ.
     Otherwise a rank that expects another count raises CountMismatch.
     """
-
-    def __init__(
-        self, channel: Channel, call: Call, sequence: int, on_counts: Callable[[tuple[int, ...]], None]
-    ) -> None:
-        assert isinstance(call.counts, Shares)
-        self.call, self.rank, self.on_counts, self.check = call, channel.rank, on_counts, channel.compares(sequence)
-        graph = channel.graph if is_of_neighbours(call.collective) else None
-        row = np.array(_row(call, channel.rank, channel.size, self.check, graph), np.int64)
-        super().__init__(channel.comm, sequence, call.prepared.choice.engine, row)
-
-    def received(self) -> None:
-        """Pass on the counts. Raises MismatchError, CountMismatch."""
-        self.on_counts(_validate(self.call, self.rank, self.all, self.check))
+    rank, check = channel.rank, channel.compares(sequence)
+    graph = channel.graph if is_of_neighbours(call.collective) else None
+    row = np.array(_row(call, rank, channel.size, check, graph), np.int64)
+    engine = call.prepared.choice.engine
+    use = lambda rows: on_counts(_validate(call, rank, rows, check))
+    return NumbersExchange(channel.comm, sequence, engine, row, use)
 
 
 @lru_cache(maxsize=64)

@@ -29,7 +29,7 @@ from ..schedules.collectives import BLOCKING, NONBLOCKING
 from . import count_exchange
 from .call import Call
 from .check_mode import Exchange, signature
-from .nonfinite import NonFiniteExchange, needs_nonfinite_exchange
+from .nonfinite import exchange_nonfinite, needs_nonfinite_exchange
 from .prepare import resolve
 from .staging import Memory, divide, place
 
@@ -119,7 +119,7 @@ class ActiveCall:
 
     def ask(self) -> Stage:
         """Return a stage that exchanges counts, and then chooses the plan."""
-        return count_exchange.CountExchange(self.channel, self.call, self.sequence, self._told)
+        return count_exchange.exchange_counts(self.channel, self.call, self.sequence, self._told)
 
     def _told(self, every: tuple[int, ...]) -> None:
         if self.call.prepared.needs_counts:
@@ -145,7 +145,7 @@ class ActiveCall:
     def tell(self) -> Stage:
         """Return the stage after the plan: learn whether another rank met NaN or infinity."""
         assert self.params is not None
-        return NonFiniteExchange(self.comm, self.tags, self.call, self.params)
+        return exchange_nonfinite(self.comm, self.tags, self.call, self.params)
 
     def finish(self) -> None:
         """Complete the call after its last stage."""

@@ -35,47 +35,60 @@ from .prepare import select
 LOG = logging.getLogger("mpicoll")
 
 
-def lesson(channel: Channel, invocation: Invocation, overlapping: bool = False) -> Lesson | None:
-    """Return the lesson in which such a call takes its turn; None if it takes none, or its arguments are wrong.
+def lesson(channel: Channel, invocation: Invocation) -> Lesson | None:
+    """Return the lesson in which a blocking call takes its turn; None if it takes none, or its arguments are wrong.
 
-    The answer is the same on every rank. What the ranks of overlapping calls have agreed on is adopted here, in the
-    order of calls, for which a blocking call waits; their lesson is_over where this rank does not know it yet.
+    The answer is the same on every rank. If overlapping calls have had all their turns, it waits for their outcome.
     """
-    call, kinds = _describe(channel, invocation, BLOCKING)
-    if call is None or not kinds:
+    if (call := _learning_call(channel, invocation, BLOCKING)) is None:
         return None
-    pending = channel.lessons.under_way.get(kinds[True])
-    if isinstance(pending, OverlappingLesson) and pending.last is not None:
-        if not overlapping:
-            channel.queue.advance_until_done(pending.last)
-        if not pending.last.done:
-            return pending
-        if pending.agreed is None:  # the call failed
-            channel.lessons.under_way[pending.kind] = None
-        else:
-            _adopt(channel, pending, pending.agreed)
+    pending = _overlapping(channel, call)
+    if pending is not None and pending.last is not None:
+        channel.queue.advance_until_done(pending.last)
+        _settle(channel, pending)
         return None
-    return _lesson(channel, kinds[overlapping], call.nbytes(channel.size))
+    return _lesson(channel, _kind(channel, call, overlapping=False))
+
+
+def overlapping_lesson(channel: Channel, invocation: Invocation) -> OverlappingLesson | None:
+    """Return the same for a call that may return before it is complete.
+
+    The lesson is_over where the turns have been taken, and this rank does not know the outcome yet.
+    """
+    if (call := _learning_call(channel, invocation, BLOCKING)) is None:
+        return None
+    lesson = _overlapping(channel, call)
+    if lesson is None or lesson.last is None or not lesson.last.done:
+        return lesson
+    _settle(channel, lesson)
+    return None
 
 
 def lesson_of_request(channel: Channel, invocation: Invocation) -> OverlappingLesson | None:
     """Return a new lesson for the starts of a persistent request; None where they take no turns."""
-    call, kinds = _describe(channel, invocation, PERSISTENT)
-    lesson = _new_lesson(channel, kinds[True], call.nbytes(channel.size), ()) if call is not None and kinds else None
+    if (call := _learning_call(channel, invocation, PERSISTENT)) is None:
+        return None
+    lesson = _new_lesson(channel, _kind(channel, call, overlapping=True), ())
     return lesson if isinstance(lesson, OverlappingLesson) else None
 
 
-def _describe(channel: Channel, invocation: Invocation, form: str) -> tuple[Call | None, tuple[Kind, ...]]:
-    """Return a call and its kinds of lessons; None and none where nothing is learned, or the arguments are wrong."""
-    if channel.overrides.learns:
-        invocation = invocation.snapshot()
-        try:
-            parsed = invocation.method.parse(channel, invocation.send, invocation.recv, invocation.root)
-            call = describe(invocation, parsed, form)
-            return call, _kinds(channel, call)
-        except MpicollError:
-            pass
-    return None, ()
+def _settle(channel: Channel, lesson: OverlappingLesson) -> None:
+    """Go by what the ranks have agreed on, from the next call on."""
+    if lesson.agreed is None:  # the call failed
+        channel.lessons.under_way[lesson.kind] = None
+    else:
+        _adopt(channel, lesson, lesson.agreed)
+
+
+def _learning_call(channel: Channel, invocation: Invocation, form: str) -> Call | None:
+    """Return a call that may belong to a lesson; None if it does not, or its arguments are wrong."""
+    invocation = invocation.snapshot()
+    try:
+        parsed = invocation.method.parse(channel, invocation.send, invocation.recv, invocation.root)
+        call = describe(invocation, parsed, form)
+        return call if _takes_turns(channel, call) else None
+    except MpicollError:
+        return None
 
 
 @contextmanager
@@ -92,48 +105,52 @@ def turn(channel: Channel, lesson: Lesson, candidate: Candidate) -> Iterator[Non
 
 def is_under_way(channel: Channel, call: Call) -> bool:
     """Return whether calls of this kind take turns, so that the fast path must not serve them yet."""
-    nbytes = call.nbytes(channel.size)
-    return any(_lesson(channel, kind, nbytes) is not None for kind in _kinds(channel, call))
+    if not channel.overrides.learns or not _takes_turns(channel, call):
+        return False
+    kinds = [_kind(channel, call, overlapping) for overlapping in (False, True)]
+    return any(_lesson(channel, kind) is not None for kind in kinds)
 
 
-def _kinds(channel: Channel, call: Call) -> tuple[Kind, ...]:
-    """Return the kinds of lessons that a call may belong to, of blocking calls and of overlapping ones.
-
-    They are those of calls of which all ranks know the bytes, and for which nothing says what is to run.
-    """
+def _takes_turns(channel: Channel, call: Call) -> bool:
+    """Return whether calls like this may take turns: all ranks know the bytes, and nothing says what is to run."""
     kernel, overrides = call.operator, channel.overrides
     plain = kernel is None or not (call.missing or kernel.is_low or sums.are_float32(channel, kernel))
     if (
-        not overrides.learns
-        or channel.size == 1
+        channel.size == 1
         or not (plain and call.commutative)
         or call.collective in UNKNOWN_TO_ALL
         or call.invocation.method is methods.REDUCE_SCATTER  # whose recvcounts a rank may leave out
         or channel.compares(channel.sequence + 1)
         or (overrides.chunk_bytes or overrides.window or overrides.engine or overrides.seed is not None)
     ):
-        return ()
-    nbytes = call.nbytes(channel.size)
-    choice = select(channel, call.collective, nbytes, True, form=call.form)
-    if choice.forced or choice.measured:
-        return ()
-    of = call.collective, size_class(nbytes)[0], overrides.learn or BITS
-    return Kind(*of, overlapping=False), Kind(*of, overlapping=True)
+        return False
+    choice = select(channel, call.collective, call.nbytes(channel.size), True, form=call.form)
+    return not (choice.forced or choice.measured)
 
 
-def _lesson(channel: Channel, kind: Kind, nbytes: int) -> Lesson | None:
-    """Return the lesson of a kind; None where there is nothing to choose from.
+def _kind(channel: Channel, call: Call, overlapping: bool) -> Kind:
+    """Return the kind of lesson that a call belongs to."""
+    least, _ = size_class(call.nbytes(channel.size))
+    return Kind(call.collective, least, channel.overrides.learn or BITS, overlapping)
 
-    It depends on the size class alone, not on which call is the first to ask.
-    """
+
+def _overlapping(channel: Channel, call: Call) -> OverlappingLesson | None:
+    """Return the lesson of overlapping calls like this; None where there is nothing to choose from."""
+    lesson = _lesson(channel, _kind(channel, call, overlapping=True))
+    return lesson if isinstance(lesson, OverlappingLesson) else None
+
+
+def _lesson(channel: Channel, kind: Kind) -> Lesson | None:
+    """Return the lesson of a kind; None where there is nothing to choose from."""
     lessons = channel.lessons.under_way
     if kind not in lessons:
-        lessons[kind] = _new_lesson(channel, kind, nbytes, channel.agreed.measured(kind.collective))
+        lessons[kind] = _new_lesson(channel, kind, channel.agreed.measured(kind.collective))
     return lessons[kind]
 
 
-def _new_lesson(channel: Channel, kind: Kind, nbytes: int, table: Sequence[Rule]) -> Lesson | None:
-    agreed, typical = channel.agreed, sum(size_class(nbytes)) // 2
+def _new_lesson(channel: Channel, kind: Kind, table: Sequence[Rule]) -> Lesson | None:
+    """Return a new lesson. It depends on the size class alone, not on which call is the first to ask."""
+    agreed, typical = channel.agreed, sum(size_class(kind.least)) // 2
     overrides, size, nodes, net = channel.overrides, channel.size, agreed.nodes, agreed.network
     choice = choose(kind.collective, typical, size, True, overrides, agreed.engine, nodes, table, net)
     if kind.overlapping and choice.algorithm == NATIVE:  # which takes no turns with others

@@ -17,13 +17,10 @@ def needs_nonfinite_exchange(call: Call) -> bool:
     return call.prepared.codec is not None and call.collective in _RESULTS_DIFFER
 
 
-class NonFiniteExchange(NumbersExchange):
-    """A stage after the plan, on its communicator and tags. It ORs the first word of params over all ranks."""
+def exchange_nonfinite(comm: MPI.Comm, tags: int, call: Call, params: np.ndarray) -> NumbersExchange:
+    """Return a stage after the plan, on its communicator and tags, that ORs the first word of params over all ranks."""
 
-    def __init__(self, comm: MPI.Comm, tags: int, call: Call, params: np.ndarray) -> None:
-        self.params = params
-        super().__init__(comm, tags, call.prepared.choice.engine, params[PROBLEMS : PROBLEMS + 1].copy())
+    def set_flag(flags: np.ndarray) -> None:
+        params[PROBLEMS] = flags.any()
 
-    def received(self) -> None:
-        """Set the flag where any rank has set it."""
-        self.params[PROBLEMS] = self.all.any()
+    return NumbersExchange(comm, tags, call.prepared.choice.engine, params[PROBLEMS : PROBLEMS + 1].copy(), set_flag)

@@ -8,7 +8,7 @@ a stage, and its plan is chosen then. A persistent call has turns of its own, an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -24,7 +24,7 @@ from ..selection.select import Choice
 from .call import Call
 from .count_exchange import NumbersExchange
 from .execute import ActiveCall
-from .prepare import is_in_place, prepare_by
+from .prepare import prepare_by
 
 
 class OverlappingLesson(Lesson):
@@ -45,6 +45,9 @@ class OverlappingLesson(Lesson):
         """Have an operation, not launched yet, be the next turn: of the candidate with which it was prepared."""
         turn, start, stages, under_way = self.take_turn(is_in_doubt), 0.0, operation.stages, operation.keep
 
+        def barrier() -> Stage:
+            return _exchange(under_way, np.zeros(1, np.int64), lambda every: None)
+
         def begin() -> Stage:
             nonlocal start
             start = MPI.Wtime()
@@ -55,14 +58,27 @@ class OverlappingLesson(Lesson):
             return Until(earlier)
 
         self.in_flight = [other for other in self.in_flight if not other.done]
-        barrier = partial(Barrier, under_way)
         operation.stages = [barrier, begin, *stages[1:], partial(end, self.in_flight if self.is_over else ())]
         if self.is_over:
-            operation.stages.append(partial(TimesExchange, under_way, self))
+            operation.stages.append(partial(self._exchange_times, under_way))
             self.last = operation
         else:
             self.in_flight.append(operation)
         return operation
+
+    def _exchange_times(self, under_way: ActiveCall) -> Stage:
+        return _exchange(under_way, np.append(self.measured(), self.is_in_doubt), self._agree)
+
+    def _agree(self, every: np.ndarray) -> None:
+        """Decide by the times of the slowest rank, which all ranks know now."""
+        *slowest, is_in_doubt = every.max(axis=0)
+        us, self.is_in_doubt = np.reshape(slowest, (len(self.candidates), -1)), bool(is_in_doubt)
+        if self.is_in_doubt:
+            us[1:] = np.inf
+        self.best, self.agreed = self.fastest(us), self.rule(us)
+        if self.is_in_doubt:
+            why = "kernels were compiled while calls took turns, so auto's choice stays"
+            self.agreed = self.agreed._replace(why=why)
 
     def follow(self, channel: Channel, operation: Operation) -> Operation:
         """Have an operation, not launched yet, wait until this rank knows the outcome, and go by it."""
@@ -78,11 +94,17 @@ class OverlappingLesson(Lesson):
         return operation
 
 
+def _exchange(under_way: ActiveCall, mine: np.ndarray, on_numbers: Callable[[np.ndarray], None]) -> NumbersExchange:
+    """Return a stage that exchanges numbers by the tags of a call, so that calls may start in any order."""
+    engine = under_way.call.prepared.choice.engine
+    return NumbersExchange(under_way.comm, under_way.tags, engine, mine, on_numbers)
+
+
 def _go_by(channel: Channel, call: Call, rule: Rule) -> Choice:
     """Prepare a call again by a rule, and return the choice."""
     choice = replace(call.prepared.choice, algorithm=rule.algorithm, chunk_bytes=rule.chunk_bytes, window=rule.window)
     choice = replace(choice, why=rule.why, rule=rule.why, measured=True)
-    call.prepared = prepare_by(channel, call, choice, is_in_place(call))
+    call.prepared = prepare_by(channel, call, choice)
     return choice
 
 
@@ -106,35 +128,3 @@ class Until:
     def waited_for(self) -> tuple[int, ...]:
         """Return the ranks that they wait for."""
         return tuple({rank for operation in self.operations for rank in operation.waited_for()})
-
-
-class Barrier(NumbersExchange):
-    """A stage before a turn: all ranks have begun the call. Its messages have the call's tags, so any order will do."""
-
-    def __init__(self, under_way: ActiveCall) -> None:
-        super().__init__(under_way.comm, under_way.tags, under_way.call.prepared.choice.engine, np.zeros(1, np.int64))
-
-    def received(self) -> None:
-        """Nothing but the time is of interest."""
-
-
-class TimesExchange(NumbersExchange):
-    """A stage after the last turn: all ranks learn how long the turns took on the slowest of them."""
-
-    def __init__(self, under_way: ActiveCall, lesson: OverlappingLesson) -> None:
-        self.lesson, us = lesson, lesson.measured()
-        self.shape, mine = us.shape, np.append(us, lesson.is_in_doubt)
-        super().__init__(under_way.comm, under_way.tags, under_way.call.prepared.choice.engine, mine)
-
-    def received(self) -> None:
-        """Keep what follows."""
-        *slowest, is_in_doubt = self.all.max(axis=0)
-        us = np.reshape(slowest, self.shape)
-        lesson = self.lesson
-        lesson.is_in_doubt = bool(is_in_doubt)
-        if lesson.is_in_doubt:
-            us[1:] = np.inf
-        lesson.best, lesson.agreed = lesson.fastest(us), lesson.rule(us)
-        if lesson.is_in_doubt:
-            why = "kernels were compiled while calls took turns, so auto's choice stays"
-            lesson.agreed = lesson.agreed._replace(why=why)

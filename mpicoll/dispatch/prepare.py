@@ -96,7 +96,7 @@ def prepare(channel: Channel, call: Call) -> None:
     )
     prepared = channel.prepared.get(key)
     if prepared is None:
-        prepared = _prepare(channel, call, in_place)
+        prepared = _prepare(channel, call)
         channel.remember(key, prepared, prepared.nbytes_kept(call.counts))
     if prepared.keeps_residual:
         _check_writable(call)
@@ -126,15 +126,15 @@ def _check_writable(call: Call) -> None:
         )
 
 
-def _prepare(channel: Channel, call: Call, in_place: bool) -> Prepared:
+def _prepare(channel: Channel, call: Call) -> Prepared:
     nbytes, wide = call.nbytes(channel.size), sums.are_float32(channel, call.operator)
     choice = select(channel, call.collective, nbytes, call.commutative, call.missing, call.form, wide)
-    return prepare_by(channel, call, choice, in_place)
+    return prepare_by(channel, call, choice)
 
 
-def prepare_by(channel: Channel, call: Call, choice: Choice, in_place: bool) -> Prepared:
+def prepare_by(channel: Channel, call: Call, choice: Choice) -> Prepared:
     """Return what serves a call by a choice, newly made. Raises PreconditionError, CodecError, ValueError."""
-    nbytes, wide = call.nbytes(channel.size), sums.are_float32(channel, call.operator)
+    nbytes, in_place, wide = call.nbytes(channel.size), is_in_place(call), sums.are_float32(channel, call.operator)
     if choice.algorithm == NATIVE:
         return Prepared(choice, nbytes)
     chosen = chosen_schedule(channel, call, choice)

@@ -219,8 +219,8 @@ def test_native_and_auto(ours, collective):
 def test_who_needs_no_counts_asks_for_none(comm, monkeypatch, collective):
     """Auto takes what needs none; and asking is what the others do."""
     ours, asked = mpicoll.Comm(comm), []
-    asking = count_exchange.CountExchange
-    monkeypatch.setattr(count_exchange, "CountExchange", lambda *given: asked.append(given) or asking(*given))
+    asking = count_exchange.exchange_counts
+    monkeypatch.setattr(count_exchange, "exchange_counts", lambda *given: asked.append(given) or asking(*given))
     for spec in ("auto", *vectors.names(collective)):
         asked.clear()
         with ours.using(**{collective: spec}):

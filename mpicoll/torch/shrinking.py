@@ -32,17 +32,20 @@ def shrink(group: Any = None) -> ProcessGroup:
     return smaller
 
 
-def create_shrunk(torchs: Callable[..., Any], backend: Any, left: list[int], facts: Any, is_default: bool) -> Any:
-    """As torch's own function, which makes a group around a backend; mpicoll's are groups, with a store of their own.
+def create_shrunk(
+    original: Callable[..., Any], backend: Any, remaining_ranks: list[int], metadata: Any, is_default: bool
+) -> Any:
+    """Do what torch's _create_shrunk_process_group does, the original: make a process group around a new backend.
 
-    left are the ranks as the old group's. torch keeps them for the new group, where the default one is numbered anew.
+    mpicoll's backend is a process group itself, with a store of its own. torch takes store and ranks from metadata and
+    remaining_ranks afterwards; the latter are numbers in the old group, and those of a new default group begin at 0.
     """
     if not isinstance(backend, ProcessGroup):
-        return torchs(backend, left, facts, is_default)
-    facts["store"] = backend.get_group_store()
-    backend.setGroupName(facts["new_group_name"])
-    backend.setGroupDesc("default:shrunken" if is_default else f"{facts['original_group_name']}:shrunk")
+        return original(backend, remaining_ranks, metadata, is_default)
+    metadata["store"] = backend.get_group_store()
+    backend.setGroupName(metadata["new_group_name"])
+    backend.setGroupDesc("default:shrunken" if is_default else f"{metadata['original_group_name']}:shrunk")
     if is_default:
         ranks.renumber(backend.comm)
-        left[:] = range(len(left))
+        remaining_ranks[:] = range(len(remaining_ranks))
     return backend

@@ -34,8 +34,8 @@ def register() -> None:
         module.monitored_barrier = _monitored_barrier
     distributed_c10d._new_process_group_helper = functools.partial(meeting.call, _torchs_new_process_group)
     if hasattr(distributed_c10d, "shrink_group"):
-        torchs = distributed_c10d._create_shrunk_process_group
-        distributed_c10d._create_shrunk_process_group = functools.partial(create_shrunk, torchs)
+        original = distributed_c10d._create_shrunk_process_group
+        distributed_c10d._create_shrunk_process_group = functools.partial(create_shrunk, original)
     Join.notify_join_context = staticmethod(_notify_join_context)
 
 

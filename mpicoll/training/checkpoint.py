@@ -1,9 +1,9 @@
 """A checkpoint of sharded training in the memory of the ranks: each keeps its shares, and those of the rank before it.
 
-If a rank fails, the next one has its shares, and the ranks that are left cut the whole anew. It is lost if a rank and
-the next one fail together (Zheng, Shi, Kalé, FTC-Charm++: an in-memory checkpoint-based fault tolerant runtime for
-Charm++ and MPI, 2004). Of n bytes of parameters and optimizer state, a rank sends, receives and keeps n / p in a save,
-and keeps twice that for each of the last saves.
+If a rank fails, the next one has its shares, and the ranks that are left divide the whole among them. Shares are lost
+if a rank and the next one fail together (Zheng, Shi, Kalé, FTC-Charm++: an in-memory checkpoint-based fault tolerant
+runtime for Charm++ and MPI, 2004). Of n bytes of parameters and optimizer state a rank sends and receives n / p in a
+save, and keeps 2 n / p of each of the last three.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ from ..errors import TrainingError
 from .modules import Array
 from .zero import Zero
 
-Of = tuple[int, int]  # what shares that were saved together have in common: the steps, and the number of ranks
+SaveId = tuple[int, int]  # of a save, the same on all its ranks: the steps before it, and the number of ranks
 KEPT = 3  # the last saves: before and after a step, and on the ranks that were left
 
 
 @dataclass(frozen=True)
 class Saved:
-    """The shares of one rank of some, after so many steps, and those of the rank before it: for each unit its rows."""
+    """One rank's part of a save: for each unit its own rows (see Zero.rows), and those of the rank before it."""
 
     steps: int
     size: int
     rank: int
     own: list[Array]
     before: list[Array]
-    optimizer_steps: list[int]
 
     @property
-    def of(self) -> Of:
-        """The steps and the ranks, which these shares have in common with those that were saved together with them."""
+    def save_id(self) -> SaveId:
+        """The id of the save."""
         return self.steps, self.size
 
 
@@ -55,8 +54,8 @@ class Checkpoint:
         before = [np.empty_like(rows) for rows in own]
         for mine, theirs in zip(own, before):
             comm.Sendrecv(mine, (comm.rank + 1) % comm.size, recvbuf=theirs, source=(comm.rank - 1) % comm.size)
-        now = Saved(zero.steps, comm.size, comm.rank, own, before, zero.optimizer_steps())
-        self.saved = [now, *(saved for saved in self.saved if saved.of != now.of)][:KEPT]
+        now = Saved(zero.steps, comm.size, comm.rank, own, before)
+        self.saved = [now, *(saved for saved in self.saved if saved.save_id != now.save_id)][:KEPT]
 
     def load(self, zero: Zero, steps: int) -> None:
         """Give a Zero on fewer ranks the shares after so many steps, and save them there. Collective.
@@ -64,11 +63,11 @@ class Checkpoint:
         Raises TrainingError where they are lost.
         """
         comm = zero.comm
-        everyone = comm.allgather([(saved.of, saved.rank) for saved in self.saved])
+        everyone = comm.allgather([(saved.save_id, saved.rank) for saved in self.saved])
         chosen, why = _choose(everyone, steps)
         if chosen is None:
             raise TrainingError(f"the state after {steps} steps is lost: {why}")
-        saved = next(saved for saved in self.saved if saved.of == chosen)
+        saved = next(saved for saved in self.saved if saved.save_id == chosen)
         ranks = [dict(saves)[chosen] for saves in everyone]
         holders = [ranks.index(rank if rank in ranks else (rank + 1) % saved.size) for rank in range(saved.size)]
         held = {saved.rank: saved.own}
@@ -77,33 +76,33 @@ class Checkpoint:
         units = []
         for i, length in enumerate(zero.lengths()):
             shares = [{rank: rows[i][j] for rank, rows in held.items()} for j in range(len(saved.own[i]))]
-            units.append(np.array([_cut_anew(comm, of_row, holders, length) for of_row in shares]))
-        zero.load(units, steps, saved.optimizer_steps)
+            units.append(np.array([_reshard(comm, row, holders, length) for row in shares]))
+        zero.load(units, steps)
         self.save(zero)
 
 
-def _choose(everyone: Sequence[Sequence[tuple[Of, int]]], steps: int) -> tuple[Of | None, str]:
-    """Return the save of the fewest ranks that all have and of which nothing is lost; else None, and why."""
-    common = set.intersection(*({of for of, _ in saves} for saves in everyone))
+def _choose(everyone: Sequence[Sequence[tuple[SaveId, int]]], steps: int) -> tuple[SaveId | None, str]:
+    """Return the save after so many steps of which nothing is lost, that of the fewest ranks; else None, and why."""
+    common = set.intersection(*({save_id for save_id, _ in saves} for saves in everyone))
     why = "no rank, or not every one, has saved it"
-    for of in sorted(of for of in common if of[0] == steps):
-        size, ranks = of[1], {dict(saves)[of] for saves in everyone}
+    for save_id in sorted(save_id for save_id in common if save_id[0] == steps):
+        size, ranks = save_id[1], {dict(saves)[save_id] for saves in everyone}
         lost = [rank for rank in range(size) if not {rank, (rank + 1) % size} & ranks]
         if not lost:
-            return of, ""
+            return save_id, ""
         why = f"rank {lost[0]} of {size} has failed, and so has rank {(lost[0] + 1) % size}, which kept its shares"
     return None, why
 
 
-def _cut_anew(comm: Any, held: Mapping[int, Array], holders: Sequence[int], length: int) -> Array:
-    """Return this rank's share of a vector, of which ranks hold the shares of before. Collective.
+def _reshard(comm: Any, held: Mapping[int, Array], holders: Sequence[int], length: int) -> Array:
+    """Return this rank's share of a vector that was divided into other equal shares before. Collective.
 
-    held: what this rank holds, by the number of the share; holders: the rank that holds each; length: of the vector.
+    held: the old shares that this rank has, by their numbers; holders: the rank that has each; length: of the vector.
     """
     old, new = len(next(iter(held.values()))), -(-length // comm.size)
 
     def overlap(share: int, rank: int, origin: int) -> slice:
-        """Return what a share of before and the new one of a rank have in common, counted from an origin."""
+        """Return what an old share and the new one of a rank have in common, counted from an origin."""
         first, end = max(share * old, rank * new), min((share + 1) * old, (rank + 1) * new, length)
         return slice(first - origin, max(first, end) - origin)
 

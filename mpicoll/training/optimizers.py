@@ -12,51 +12,40 @@ from . import memory
 
 
 class Optimizer(Protocol):
-    """The interface of an optimizer that the patterns use."""
-
-    steps: dict[Hashable, int]
+    """The interface of an optimizer that the patterns use; rows and load are for checkpoints alone."""
 
     def update(self, key: Hashable, value: np.ndarray, gradient: np.ndarray) -> None:
         """Update a value in place; the key identifies the optimizer's state of that value."""
 
     def rows(self, key: Hashable, value: np.ndarray) -> np.ndarray:
-        """Return the state of a value: an array of so many numbers for each element, along the first axis."""
+        """Return the state of a value: arrays of its shape, along the first axis."""
 
     def load(self, key: Hashable, rows: np.ndarray, steps: int) -> None:
-        """Go on from such a state of a value, which was updated so often."""
+        """Take rows() of a value that was updated `steps` times."""
 
 
-class _Stateful:
-    """An optimizer's state: so many numbers for each element of a value, and how often it was updated."""
-
-    numbers = 0
-    state: dict[Hashable, np.ndarray]
-    steps: dict[Hashable, int]
-
-    def rows(self, key: Hashable, value: np.ndarray) -> np.ndarray:
-        """Return the state of a value: an array of so many numbers for each element, along the first axis."""
-        if key not in self.state:
-            self.state[key] = memory.array(memory.OPTIMIZER, (self.numbers, *value.shape), value.dtype)
-        return self.state[key]
-
-    def load(self, key: Hashable, rows: np.ndarray, steps: int) -> None:
-        """Go on from such a state of a value, which was updated so often."""
-        self.state[key], self.steps[key] = memory.track(memory.OPTIMIZER, rows), steps
+def _rows(state: dict[Hashable, np.ndarray], number: int, key: Hashable, value: np.ndarray) -> np.ndarray:
+    """Return the state of a value, `number` arrays of its shape: zeros at first."""
+    if key not in state:
+        state[key] = memory.array(memory.OPTIMIZER, (number, *value.shape), value.dtype)
+    return state[key]
 
 
 @dataclass
-class Sgd(_Stateful):
+class Sgd:
     """Gradient descent with momentum: one number of state for each parameter, none without momentum."""
 
     rate: float = 0.1
     momentum: float = 0.9
     state: dict[Hashable, np.ndarray] = field(default_factory=dict)
-    steps: dict[Hashable, int] = field(default_factory=dict)
 
-    @property
-    def numbers(self) -> int:  # type: ignore[override]
-        """The numbers of state of an element: its velocity, if there is momentum."""
-        return int(bool(self.momentum))
+    def rows(self, key: Hashable, value: np.ndarray) -> np.ndarray:
+        """Return the velocity, if there is momentum."""
+        return _rows(self.state, int(bool(self.momentum)), key, value)
+
+    def load(self, key: Hashable, rows: np.ndarray, steps: int) -> None:
+        """Take the velocity of a value."""
+        self.state[key] = memory.track(memory.OPTIMIZER, rows)
 
     def update(self, key: Hashable, value: np.ndarray, gradient: np.ndarray) -> None:
         """Add the velocity, from which the gradient has been taken."""
@@ -70,7 +59,7 @@ class Sgd(_Stateful):
 
 
 @dataclass
-class Adam(_Stateful):
+class Adam:
     """Adam: two numbers of state for each parameter (Kingma, Ba, Adam, 2014)."""
 
     rate: float = 1e-3
@@ -78,7 +67,14 @@ class Adam(_Stateful):
     epsilon: float = 1e-8
     state: dict[Hashable, np.ndarray] = field(default_factory=dict)
     steps: dict[Hashable, int] = field(default_factory=dict)
-    numbers = 2
+
+    def rows(self, key: Hashable, value: np.ndarray) -> np.ndarray:
+        """Return the mean of the gradients, and of their squares."""
+        return _rows(self.state, 2, key, value)
+
+    def load(self, key: Hashable, rows: np.ndarray, steps: int) -> None:
+        """Take both means of a value that was updated `steps` times."""
+        self.state[key], self.steps[key] = memory.track(memory.OPTIMIZER, rows), steps
 
     def update(self, key: Hashable, value: np.ndarray, gradient: np.ndarray) -> None:
         """Go against the mean gradient, divided by the root of its mean square."""

@@ -152,23 +152,19 @@ class Zero:
         return finite(float(sums[0] / sums[1]), self.steps)
 
     def rows(self) -> list[Array]:
-        """Return for each unit copies of this rank's share: the parameters, then what the optimizer keeps of them."""
+        """Return for each unit a copy of this rank's share: a row of parameters, then rows of optimizer state."""
         return [np.vstack([unit.share, *self.optimizer.rows(unit, unit.share)]) for unit in self.units]
 
     def lengths(self) -> list[int]:
         """Return how many parameters each unit has."""
         return [unit.flat.bounds[-1][1] if unit.flat.bounds else 0 for unit in self.units]
 
-    def optimizer_steps(self) -> list[int]:
-        """Return how often the optimizer has updated each unit."""
-        return [self.optimizer.steps.get(unit, 0) for unit in self.units]
-
-    def load(self, rows: Sequence[Array], steps: int, optimizer_steps: Sequence[int]) -> None:
-        """Go on from such copies. Collective."""
+    def load(self, rows: Sequence[Array], steps: int) -> None:
+        """Take such copies, as they were after so many steps. Collective."""
         self.steps = steps
-        for unit, (share, *state), updates in zip(self.units, rows, optimizer_steps):
-            unit.share[:] = share
-            self.optimizer.load(unit, np.array(state), updates)
+        for unit, own in zip(self.units, rows):
+            unit.share[:] = own[0]
+            self.optimizer.load(unit, own[1:].copy(), steps)
             if unit.values is not None:
                 self.comm.Allgather(MPI.IN_PLACE, unit.values)
 

@@ -260,8 +260,8 @@ def test_nothing_is_learned_of_nonblocking_calls_that_a_rank_ran_without_compile
         checks.that("kernels were compiled" in ours.explain("allreduce", 400).why)
 
 
-def test_calls_without_a_choice_do_not_take_the_turns_of_blocking_ones(comm, ours, monkeypatch):
-    """Nor does the fast path serve blocking calls because nonblocking ones of the kind could take it."""
+def test_calls_without_a_choice_do_not_take_the_turns_of_blocking_ones(comm, ours, monkeypatch, last_wins):
+    """Nor does the fast path serve blocking calls because nonblocking ones could take it; then all use the winner."""
     if comm.size == 1:
         return
     of_all = learning.candidates
@@ -273,6 +273,10 @@ def test_calls_without_a_choice_do_not_take_the_turns_of_blocking_ones(comm, our
             ours.Allreduce(x, total)
         assert lesson_of(ours, "allreduce").calls == 5 and lesson_of(ours, "allreduce", overlapping=True) is None
         assert len({record.algorithm for record in records[::2]}) == 1 < len({record.algorithm for record in records})
+        for _ in range(TURNS):
+            ours.Allreduce(x, total)
+        ours.Iallreduce(x, total).Wait()
+        assert {record.algorithm for record in records[-2:]} == {NATIVE} != {records[0].algorithm}
 
 
 def test_averages_take_turns_too(comm, ours):

@@ -8,18 +8,16 @@ from typing import Any, TypeVar, cast
 
 from mpi4py import MPI
 
-from ..dispatch import check_mode, execute, learning, prepare
-from ..dispatch.call import Call, describe
-from ..dispatch.methods import Invocation, Method
-from ..errors import CommError, MismatchError, MpicollError
+from ..dispatch import calls
+from ..dispatch.methods import Method
+from ..errors import CommError
 from ..kernels import background
 from ..progress.operation import CallId, Operation
 from ..progress.stages import RequestStage
 from ..runtime import duplicate
 from ..runtime.channel import Channel
 from ..runtime.topology import check_neighbours
-from ..schedules.collectives import BLOCKING, NONBLOCKING, PERSISTENT
-from ..selection.learning import Lesson
+from ..schedules.collectives import NONBLOCKING, PERSISTENT
 from ..selection.select import native_choice
 from . import persistent, persistent_turns
 from .choosing import Choosing
@@ -102,64 +100,18 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
     @_calling_errhandler
     def _call(self, method: Method, *arguments: Any) -> None:
         """Run a call that the fast path did not serve, or did not complete."""
-        self._run(method, *arguments)
-
-    def _run(self, method: Method, *arguments: Any) -> None:
-        channel = self._open()
-        begun, operation = channel.fast_path.resume(method, BLOCKING)
-        if begun:
-            if operation is not None:
-                channel.queue.run(operation)
-            return
-        if channel.overrides.learns and (lesson := learning.lesson(channel, Invocation(method, *arguments))):
-            self._take_turn(channel, lesson, method, *arguments)
-            return
-        call = self._prepare(channel, BLOCKING, method, *arguments)
-        execute.run(channel, self, call)
-        channel.fast_path.insert(call)
-
-    def _take_turn(self, channel: Channel, lesson: Lesson, method: Method, *arguments: Any) -> None:
-        """Run a call by the candidate whose turn it is, and time it. The last turn of a lesson ends it."""
-        with learning.turn(channel, lesson, lesson.current):
-            learning.meet(channel)
-            began = MPI.Wtime()
-            if self._fast_call(method, *arguments):
-                self._run(method, *arguments)
-            seconds = MPI.Wtime() - began
-        lesson.note(lesson.take_turn(channel.follows_kernels), seconds)
-        if lesson.is_over:
-            learning.end(channel, lesson)
+        calls.run(self._open(), self, method, *arguments)
 
     @_calling_errhandler
     def _start(self, method: Method, *arguments: Any) -> MPI.Request:
         """Start such a call, and return its request."""
         channel = self._open()
-        begun, operation = channel.fast_path.resume(method, NONBLOCKING)
-        if begun:
-            return Request.of_nothing() if operation is None else Request.launch(channel, operation)
-        if (operation := self._turn_of_operation(channel, NONBLOCKING, method, *arguments)) is not None:
-            return Request.launch(channel, operation)
-        call = self._prepare(channel, NONBLOCKING, method, *arguments)
-        started = execute.start(channel, self, call)
+        started = calls.begin(channel, self, NONBLOCKING, method, *arguments)
+        if started is None:
+            return Request.of_nothing()
         if isinstance(started, Operation):
-            request: MPI.Request = Request.launch(channel, started)
-        else:
-            request = keep_buffers_alive(call, started)
-        channel.fast_path.insert(call)
-        return request
-
-    def _turn_of_operation(self, channel: Channel, form: str, method: Method, *arguments: Any) -> Operation | None:
-        """Return the operation of a call that takes its turn, or waits for the outcome; None if it does neither."""
-        if not channel.overrides.learns:
-            return None
-        lesson = learning.overlapping_lesson(channel, Invocation(method, *arguments))
-        if lesson is None:
-            return None
-        with learning.turn(channel, lesson, lesson.current):
-            operation = execute.operation(channel, self._prepare(channel, form, method, *arguments))
-        if lesson.is_over:
-            return lesson.follow(channel, operation)
-        return lesson.turn(operation, channel.follows_kernels)
+            return Request.launch(channel, started)
+        return keep_buffers_alive(started.call, started.request)
 
     @_calling_errhandler
     def begin(self, form: str, method: Method, *arguments: Any) -> Operation | None:
@@ -173,49 +125,16 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
             if request is not None:
                 MPI.Request.Wait(request)  # it is complete
             return None
-        begun, operation = channel.fast_path.resume(method, form)
-        if not begun and (operation := self._turn_of_operation(channel, form, method, *arguments)) is None:
-            call = self._prepare(channel, form, method, *arguments)
-            is_native = call.prepared.is_native
-            operation = execute.native_operation(channel, self, call) if is_native else execute.operation(channel, call)
-            channel.fast_path.insert(call)
-        return operation
+        operation = calls.begin(channel, self, form, method, *arguments, only_operations=True)
+        return cast(Operation | None, operation)
 
     @_calling_errhandler
     def _init(self, info: MPI.Info, method: Method, *arguments: Any) -> MPI.Prequest:
         """Return a request that carries out a call at every Start."""
         channel = self._open()
-        if channel.overrides.learns and (
-            lesson := learning.lesson_of_request(channel, Invocation(method, *arguments))
-        ):
-            calls = []
-            for candidate in lesson.candidates:
-                with learning.turn(channel, lesson, candidate):
-                    calls.append(self._prepare(channel, PERSISTENT, method, *arguments))
-            return persistent_turns.prepare_turns(channel, lesson, calls)
-        return persistent.prepare(channel, self, self._prepare(channel, PERSISTENT, method, *arguments), info)
-
-    def _prepare(self, channel: Channel, form: str, method: Method, *arguments: Any) -> Call:
-        """Check arguments, select, and plan; send no data. Raises MpicollError, and reports it to the other ranks."""
-        invocation = Invocation(method, *arguments).snapshot()
-        try:
-            channel.rank_failure.check()
-            parsed = method.parse(channel, invocation.send, invocation.recv, invocation.root)
-            if parsed is not None and parsed.unsettled:
-                check_mode.gather_recvcounts(channel, parsed, method.spelled(form))
-            call = describe(invocation, parsed, form)
-            prepare.prepare(channel, call)
-            if form != PERSISTENT and not call.prepared.is_native:
-                channel.check_tags()
-                if not (learning.is_under_way(channel, call) or channel.compares(channel.sequence + 1)):
-                    call.key = channel.fast_path.key(call)
-            return call
-        except MismatchError:
-            raise
-        except MpicollError as error:
-            error.rank = channel.rank
-            check_mode.refuse(channel, error, form, method.spelled(form))
-            raise
+        if (turns := calls.check_turns(channel, method, *arguments)) is not None:
+            return persistent_turns.prepare_turns(channel, *turns)
+        return persistent.prepare(channel, self, calls.check(channel, PERSISTENT, method, *arguments), info)
 
     # -- communicators out of this one ------------------------------------------------------------------
 

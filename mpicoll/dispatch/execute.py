@@ -64,11 +64,6 @@ def run(channel: Channel, comm: MPI.Intracomm, call: Call) -> None:
         channel.queue.run(under_way.operation([lambda: running]))
 
 
-def start(channel: Channel, comm: MPI.Intracomm, call: Call) -> MPI.Request | Operation:
-    """Return the operation that runs a call, not launched yet, or a request of MPI's own."""
-    return _start_native(channel, comm, call) if call.prepared.is_native else operation(channel, call)
-
-
 def operation(channel: Channel, call: Call) -> Operation:
     """Return the operation that runs a call; it is not launched yet.
 
@@ -246,10 +241,13 @@ def is_watched(channel: Channel) -> bool:
     return channel.settings.watched or channel.compares(channel.sequence + 1)
 
 
-def _start_native(channel: Channel, comm: MPI.Intracomm, call: Call) -> MPI.Request | Operation:
-    """Start MPI's own nonblocking collective. Return its request, or an operation if it is watched or averages."""
-    if is_watched(channel) or call.averages or RECORDING.users:  # a timeline shows when it ends
-        return native_operation(channel, comm, call)
+def needs_operation(channel: Channel, call: Call) -> bool:
+    """Return whether MPI's own nonblocking collective must be an operation: it is watched, averages, or is drawn."""
+    return is_watched(channel) or call.averages or bool(RECORDING.users)  # a timeline shows when it ends
+
+
+def start_native(channel: Channel, comm: MPI.Intracomm, call: Call) -> MPI.Request:
+    """Start MPI's own nonblocking collective, which no operation follows, and return its request."""
     channel.say_once(call.prepared.choice)
     channel.record(record(call, channel.next_sequence()))
     request: MPI.Request = call.native(NONBLOCKING, comm)

@@ -14,7 +14,7 @@ import pytest
 from mpi4py import MPI
 from support.cases import AGAIN
 
-from mpicoll.comm import comm as module
+from mpicoll.dispatch import calls
 from mpicoll.dispatch.methods import Invocation
 from mpicoll.fastpath import dispatch
 from mpicoll.schedules.collectives import BLOCKING, NONBLOCKING
@@ -31,7 +31,7 @@ def at(point, change, monkeypatch):
         while pending:
             pending.pop()()
 
-    snapshot, parse, insert = Invocation.snapshot, module.Comm._prepare, dispatch.CompiledFastPath.insert
+    snapshot, parse, insert = Invocation.snapshot, calls.check, dispatch.CompiledFastPath.insert
 
     def taken(invocation):
         made = snapshot(invocation)
@@ -51,7 +51,7 @@ def at(point, change, monkeypatch):
         insert(*arguments)
 
     monkeypatch.setattr(Invocation, "snapshot", taken)
-    monkeypatch.setattr(module.Comm, "_prepare", prepare)
+    monkeypatch.setattr(calls, "check", prepare)
     monkeypatch.setattr(dispatch.CompiledFastPath, "insert", inserts)
 
 

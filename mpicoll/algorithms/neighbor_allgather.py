@@ -3,9 +3,10 @@
 from ..schedules.graphs import line, mixed, several, torus
 from ..schedules.grids import over
 from ..schedules.ir import Steps
-from ..schedules.parameters import TOPOLOGY, Neighbourhood
+from ..schedules.parameters import TOPOLOGY, Neighbourhood, StencilNeighbourhood
 from ..schedules.registry import algorithm
-from .neighbor_alltoall import along_edges
+from ..schedules.stencils import bounded_moore, far, moore
+from .neighbor_alltoall import along_dimensions, along_edges
 
 
 @algorithm("neighbor_allgather", direct=True, grid=[over(graph=(line, mixed, torus, several))])
@@ -23,3 +24,17 @@ def direct(p: int, rank: int, *, graph: Neighbourhood = TOPOLOGY) -> Steps:
     [('Recv', 0), ('Recv', 2), ('Send', 0), ('Send', 2)]
     """
     return along_edges(graph, rank)
+
+
+@algorithm("neighbor_allgather", grid=[over(graph=(moore, bounded_moore, far))])
+def combining(p: int, rank: int, *, graph: StencilNeighbourhood = TOPOLOGY) -> Steps:
+    """Send blocks along one dimension of the grid after the other, all that go the same way in one message.
+
+    Steps: at most dimensions(graph)
+    Bytes per rank: at most n * hops(graph)
+    Scratch: at most 3 * n * hops(graph) / 2
+    Cost: dimensions(graph) α + n hops(graph) β
+    Source: Träff, Hunold, Cartesian collective communication, 2019
+    Excess: a copy for each neighbour beyond the same rank, where the source sends one and copies it there
+    """
+    return along_dimensions(graph, rank)

@@ -1,10 +1,14 @@
 """Neighbor_alltoall: a block from every rank to each of its neighbours in a graph."""
 
-from ..schedules.graphs import Graph, line, mixed, several, torus
+from collections import defaultdict
+from collections.abc import Iterator
+
+from ..schedules.graphs import Edge, Graph, line, mixed, several, torus
 from ..schedules.grids import over
 from ..schedules.ir import Recv, Send, Step, Steps
-from ..schedules.parameters import TOPOLOGY, Neighbourhood
+from ..schedules.parameters import TOPOLOGY, Neighbourhood, StencilNeighbourhood
 from ..schedules.registry import algorithm
+from ..schedules.stencils import Stencil, bounded_moore, far, moore
 
 
 @algorithm("neighbor_alltoall", direct=True, grid=[over(graph=(line, mixed, torus, several))])
@@ -33,3 +37,38 @@ def along_edges(graph: Graph, rank: int) -> Steps:
         *(Send(edge[1], (edge,)) for edge in graph.leaving(rank) if edge[1] != rank),
     )
     return [step] if step else []
+
+
+@algorithm("neighbor_alltoall", grid=[over(graph=(moore, bounded_moore, far))])
+def combining(p: int, rank: int, *, graph: StencilNeighbourhood = TOPOLOGY) -> Steps:
+    """Send blocks along one dimension of the grid after the other, all that go the same way in one message.
+
+    Steps: at most dimensions(graph)
+    Bytes per rank: at most n * hops(graph)
+    Scratch: at most 3 * n * hops(graph) / 2
+    Cost: dimensions(graph) α + n hops(graph) β
+    Source: Träff, Hunold, Cartesian collective communication, 2019
+
+    >>> from mpicoll.schedules.stencils import moore
+    >>> for step in combining(9, 4, graph=moore(9))[0]:
+    ...     print([(op.peer, len(op.blocks)) for op in step if isinstance(op, Send)])
+    [(1, 3), (7, 3)]
+    [(3, 3), (5, 3)]
+    """
+    return along_dimensions(graph, rank)
+
+
+def along_dimensions(stencil: Stencil, rank: int) -> Iterator[Step]:
+    """Yield a step for each dimension of the grid, in which every block makes its way in that dimension."""
+    for d in range(len(stencil.dims)):
+        sends, receives = defaultdict[int, list[Edge]](list), defaultdict[int, list[Edge]](list)
+        for blocks, dimensions in ((sends, d), (receives, d + 1)):
+            for i, edge in stencil.passing(rank, dimensions):
+                if shift := stencil.shift(d, stencil.offsets[i][d]):
+                    blocks[shift].append(edge)
+        step: Step = (
+            *(Recv(stencil.along(rank, d, -shift), tuple(blocks)) for shift, blocks in receives.items()),
+            *(Send(stencil.along(rank, d, shift), tuple(blocks)) for shift, blocks in sends.items()),
+        )
+        if step:
+            yield step

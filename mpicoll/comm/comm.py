@@ -16,8 +16,9 @@ from ..progress.operation import CallId, Operation
 from ..progress.stages import RequestStage
 from ..runtime import duplicate
 from ..runtime.channel import Channel
-from ..runtime.topology import check_neighbours
+from ..runtime.topology import check_neighbours, stencil_of
 from ..schedules.collectives import NONBLOCKING, PERSISTENT
+from ..schedules.stencils import Stencil
 from ..selection.select import native_choice
 from . import persistent, persistent_turns
 from .choosing import Choosing
@@ -148,11 +149,11 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
         detach(self)
         super().Disconnect()
 
-    def _child(self, kind: type[Kind], comm: Any) -> Kind:
+    def _child(self, kind: type[Kind], comm: Any, stencil: Stencil | None = None) -> Kind:
         """Return a communicator made from this one, as a class of ours; its ranks have agreed as this one's."""
         if comm != MPI.COMM_NULL:
             try:
-                attach(comm, self._open())
+                attach(comm, self._open()).stencil = stencil
             except CommError:  # too many: the program has no handle to free this one by
                 comm.Free()
                 raise
@@ -278,6 +279,20 @@ class Cartcomm(NeighborCollectives, MPI.Cartcomm, Comm):
         """Grids of fewer dimensions, of this class."""
         return self._same_class(super().Sub(remain_dims))
 
+    def Create_stencil(self, offsets: Sequence[Sequence[int]], info: MPI.Info = MPI.INFO_NULL) -> Distgraphcomm:
+        """Return a graph of these ranks in which every rank sends to those at the same offsets in the grid.
+
+        Collective; every rank passes the same offsets, a sequence of as many integers as the grid has dimensions for
+        each neighbour. Blocks are in their order: the i-th goes to the rank at offsets[i] from this one, and the i-th
+        that arrives is from the rank at the opposite. Neighbours beyond the border of a dimension that is not periodic
+        have no block. Equal blocks of several neighbours may travel in one message, see "combining". Raises
+        ArgumentError for other offsets than integers of every dimension, MismatchError if the ranks' offsets differ.
+        """
+        stencil = stencil_of(self, offsets)
+        sources, destinations = stencil.lists(self.rank)
+        comm = MPI.Intracomm.Create_dist_graph_adjacent(self, sources, destinations, info=info)
+        return self._child(Distgraphcomm, comm, stencil)
+
 
 class Graphcomm(NeighborCollectives, MPI.Graphcomm, Comm):
     """An MPI.Graphcomm whose collectives are mpicoll's. Graphcomm(comm) is collective as Comm(comm) is."""
@@ -285,3 +300,6 @@ class Graphcomm(NeighborCollectives, MPI.Graphcomm, Comm):
 
 class Distgraphcomm(NeighborCollectives, MPI.Distgraphcomm, Comm):
     """An MPI.Distgraphcomm whose collectives are mpicoll's. Distgraphcomm(comm) is collective as Comm(comm) is."""
+
+    def _same_class(self, comm: MPI.Comm) -> Any:
+        return self._child(type(self), comm, self._open().stencil)

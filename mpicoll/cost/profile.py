@@ -60,16 +60,22 @@ def profile(collective: str, spec: str, p: int, nodes: Partition | None = None, 
     steps = float(entry.claims.evaluate(entry.claims.steps, p, 1, **schedule.resolved))
     if p > WHOLE_UP_TO and steps >= p // 2 and "groups" not in entry.parameters and _per_node(nodes) is not None:
         return _scaled(collective, spec, p, nodes, steps, commutative)
+    one_way = schedule.collective.rooted or (
+        schedule.collective.name in ("scan", "exscan")
+        and not _goes_back(Schedule(entry, min(p, FEW_RANKS), commutative=commutative, **dict(parameters)))
+    )
+    return profile_of(schedule, nodes, steps, one_way)
+
+
+def profile_of(schedule: Schedule, nodes: Partition | None, steps: float, one_way: bool) -> Profile:
+    """Return the profile of a schedule, whose longest chain of messages is known; see Profile.waits for one_way."""
+    p = schedule.p
     home = homes(nodes) if nodes is not None else {rank: rank for rank in range(p)}
     looked_at = sorted({0, 1 % p, p // 2, p - 1})
     tables = {rank: _steps(schedule, rank, home) for rank in looked_at}
     using = {home[rank] for rank in looked_at if nodes and tables[rank][:, [FAR_SENT, FAR_RECEIVED]].any()}
     by_node = {node: _sharing(schedule, nodes[node], home, tables) for node in using} if nodes else {}
     ranks, sharing = _different([(*_distinct(tables[rank]), by_node.get(home[rank], 1.0)) for rank in looked_at])
-    one_way = schedule.collective.rooted or (
-        schedule.collective.name in ("scan", "exscan")
-        and not _goes_back(Schedule(entry, min(p, FEW_RANKS), commutative=commutative, **dict(parameters)))
-    )
     return Profile(ranks, sharing, steps, not one_way, 1 / blocks_of(schedule))
 
 
@@ -80,7 +86,11 @@ def load(collective: str, spec: str, p: int, nodes: Partition, commutative: bool
     Of a node with many ranks a few are looked at, and stand for the others.
     """
     entry, parameters = parse_spec(collective, spec)
-    schedule = Schedule(entry, p, commutative=commutative, nodes=nodes, **dict(parameters))
+    return load_of(Schedule(entry, p, commutative=commutative, nodes=nodes, **dict(parameters)), nodes)
+
+
+def load_of(schedule: Schedule, nodes: Partition) -> np.ndarray:
+    """Return the same for a schedule."""
     home = homes(nodes)
     ranks = max(nodes, key=len)
     some = ranks if len(ranks) <= EVERY_UP_TO else ranks[:: -(-len(ranks) // EVERY_UP_TO)]

@@ -100,12 +100,13 @@ class Call:
     def nbytes(self, p: int) -> int:
         """Return the bytes selection looks at: the whole vector, or one rank's send buffer for alltoall.
 
-        For neighbourhood collectives it is what this rank sends to all its neighbours.
-
+        For neighbourhood collectives they are what one neighbour gets, or all of them where blocks differ.
         Where ranks know only their own blocks: of those. No rule may look at them then.
         """
         if isinstance(self.counts, Shares):
             sent = sum(self.counts.sends)
+            if self.collective in NEIGHBORHOOD:
+                return max((*self.counts.sends, *self.counts.receives), default=0)
             base = base_collective(self.collective)
             return sent if base in ("alltoall", *NEIGHBORHOOD) else max(sent, sum(self.counts.receives))
         if isinstance(self.counts, tuple):
@@ -197,4 +198,5 @@ def describe(invocation: Invocation, arguments: Arguments | None, form: str = BL
 
 def _numbers(shares: Shares) -> int:
     """Return how many counts and places there are."""
-    return sum(map(len, (shares.sends, shares.receives, shares.send_at, shares.recv_at, shares.every or ())))
+    every = shares.every if isinstance(shares.every, tuple) else ()
+    return sum(map(len, (shares.sends, shares.receives, shares.send_at, shares.recv_at, every)))

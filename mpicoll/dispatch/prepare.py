@@ -15,11 +15,11 @@ from ..engines.load import engine_named
 from ..errors import BufferAccessError, CodecError, PreconditionError
 from ..plans import float32_sums
 from ..plans.lowering import Lowering, lower
-from ..plans.plan import Shares, is_staged
+from ..plans.plan import Counts, Shares, is_staged
 from ..plans.rolled import RolledPlan, rolled
 from ..plans.template import Template
 from ..runtime.channel import Channel
-from ..schedules.collectives import BLOCKING, PERSISTENT, is_of_neighbours
+from ..schedules.collectives import BLOCKING, NEIGHBORHOOD, PERSISTENT, base_collective, is_of_neighbours
 from ..schedules.registry import parse_spec
 from ..schedules.schedule import Schedule, schedule
 from ..selection.select import NATIVE, Choice, choose, native_choice
@@ -53,6 +53,7 @@ def select(
         channel.agreed.nodes,
         channel.measured(collective) if form != PERSISTENT and not float32_sums else (),
         channel.agreed.network,
+        channel.graph if is_of_neighbours(collective) else None,
     )
     if float32_sums and choice.algorithm == NATIVE:
         raise PreconditionError(
@@ -142,8 +143,18 @@ def prepare_by(channel: Channel, call: Call, choice: Choice) -> Prepared:
         what = call.facts.name if call.facts is not None else "nothing"
         raise CodecError(f"{chosen.title} encodes float32, and the buffers are of {what}; convert them")
     staged = in_place and is_staged(chosen, channel.rank)
-    needs_counts = isinstance(call.counts, Shares) and call.counts.every is None and not chosen.algorithm.direct
-    plan = None if needs_counts else _lowered(channel, call, chosen, choice, in_place, staged, wide)
+    counts, needs_counts = call.counts, False
+    if isinstance(counts, Shares) and counts.every is None and not chosen.algorithm.direct:
+        if call.collective in NEIGHBORHOOD:
+            counts = replace(counts, every=nbytes)
+        elif is_of_neighbours(call.collective):
+            raise PreconditionError(
+                f"{chosen.title} forwards blocks, and in {call.collective} a rank does not know how long those of "
+                f"others are; choose direct or auto, or call {base_collective(call.collective)}"
+            )
+        else:
+            needs_counts = True
+    plan = None if needs_counts else _lowered(channel, call, chosen, choice, counts, in_place, staged, wide)
     keeps_residual = chosen.parameters.get("feedback") == "yes"
     seed = channel.overrides.seed if call.operator is not None and call.operator.is_low else None
     engine = engine_named(choice.engine)
@@ -159,7 +170,7 @@ def resolve(channel: Channel, call: Call) -> None:
     serves = channel.prepared.get(key)
     if serves is None:
         chosen = chosen_schedule(channel, call, choice)
-        plan = _lowered(channel, call, chosen, choice, arguments.in_place, asked.staged)
+        plan = _lowered(channel, call, chosen, choice, call.counts, arguments.in_place, asked.staged)
         serves = Prepared(choice, asked.nbytes, plan, asked.staged, asked.engine, codec=asked.codec)
         channel.remember(key, serves, serves.nbytes_kept(call.counts))
     call.prepared = serves
@@ -201,11 +212,11 @@ def _lowered(
     call: Call,
     chosen: Schedule,
     choice: Choice,
+    counts: Counts,
     in_place: bool,
     staged: bool,
     wide: bool = False,
 ) -> RolledPlan:
-    counts = call.counts
     if staged and isinstance(counts, Shares):
         counts = _staged(counts, channel.rank)
     unit = call.unit

@@ -20,7 +20,7 @@ from ..plans.plan import MAX_MESSAGE, MAX_WINDOW, WHOLE, Shares
 from ..plans.rolled import RolledPlan, once
 from ..plans.template import SLICE, Binding, Template, bind
 from ..runtime.channel import Channel
-from ..schedules.collectives import NEIGHBORHOOD, Block
+from ..schedules.collectives import NEIGHBORHOOD, Block, is_of_neighbours
 from ..schedules.schedule import Schedule
 from ..selection.select import same_choice
 from . import rebind
@@ -41,6 +41,8 @@ class AnyCounts:
         types_differ = call.invocation.method in (ALLTOALLW, NEIGHBOR_ALLTOALLW)
         if call.prepared.float32_sums or call.arguments is None or types_differ:
             raise UnknownCounts("there are none, or types differ")
+        if is_of_neighbours(call.collective) and channel.graph.is_alike:
+            raise UnknownCounts("the choice of algorithm goes by the bytes of one block")
         if isinstance(call.counts, tuple) or not call.arguments.contiguous or integers.words != len(details):
             raise UnknownCounts("they stand beside the buffers")
         sides = (

@@ -42,6 +42,7 @@ import numpy as np
 
 from ..schedules import blocks as parts
 from ..schedules.collectives import NEIGHBORHOOD, Block, at_namesake
+from ..schedules.graphs import Graph
 from ..schedules.ir import INPUT, REST, Local
 from ..schedules.schedule import Schedule
 
@@ -73,15 +74,15 @@ class Shares:
 
     sends and receives are the sizes of the blocks it starts and ends with, in the order of Schedule.starts and
     .ends, send_at and recv_at their places in input and output. every has the sizes of all blocks, in the order
-    of Schedule.blocks, and is equal on all ranks; None where this rank knows its own alone, which is enough for
-    direct algorithms.
+    of Schedule.blocks, or the one size of all, and is equal on all ranks; None where this rank knows its own alone,
+    which is enough for direct algorithms.
     """
 
     sends: tuple[int, ...]
     receives: tuple[int, ...]
     send_at: tuple[int, ...]
     recv_at: tuple[int, ...]
-    every: tuple[int, ...] | None = None
+    every: tuple[int, ...] | int | None = None
 
 
 Counts = int | tuple[int, ...] | Shares
@@ -140,18 +141,16 @@ def layout(schedule: Schedule, counts: Counts, itemsize: int, in_place: bool, ra
 
 def _layout_of_shares(schedule: Schedule, shares: Shares, in_place: bool, rank: int) -> Layout:
     starts, ends = schedule.starts(rank), schedule.ends(rank)
+    input_at, output_at = dict(zip(starts, shares.send_at, strict=True)), dict(zip(ends, shares.recv_at, strict=True))
+    if isinstance(shares.every, int):
+        of_all = shares.every
+        return Layout(lambda b: of_all, input_at.__getitem__, output_at.__getitem__, of_all, of_all, in_place)
     if shares.every is None:
         known = {**dict(zip(ends, shares.receives, strict=True)), **dict(zip(starts, shares.sends, strict=True))}
     else:
         known = dict(zip(schedule.blocks, shares.every, strict=True))
-    return Layout(
-        known.__getitem__,
-        dict(zip(starts, shares.send_at, strict=True)).__getitem__,
-        dict(zip(ends, shares.recv_at, strict=True)).__getitem__,
-        max(known.values(), default=0),
-        sum(known.values()),
-        in_place,
-    )
+    largest, total = max(known.values(), default=0), sum(known.values())
+    return Layout(known.__getitem__, input_at.__getitem__, output_at.__getitem__, largest, total, in_place)
 
 
 class Coding(Protocol):
@@ -258,6 +257,9 @@ def cut(
         total, most = memory.largest, 1  # a message has the one block that two ranks share
     elif schedule.collective.naming == "pair":  # on its way a message may carry the pairs of many ranks
         total, most = memory.total * (1 if isinstance(counts, Shares) else schedule.p), schedule.p**2
+    elif isinstance(schedule.blocks, Graph):
+        most = schedule.blocks.most_forwarded
+        total = memory.largest * most
     else:
         total, most = memory.total, len(schedule.blocks)
     return lanes_of(memory.largest, total, itemsize, most, chunk_bytes, MAX_MESSAGE // widest)

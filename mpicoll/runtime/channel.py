@@ -25,6 +25,7 @@ from ..progress.operation import CallId, Operation
 from ..progress.queue import Queue, needing_python
 from ..schedules.collectives import PERSISTENT
 from ..schedules.graphs import Graph
+from ..schedules.stencils import Stencil
 from ..selection.learning import Lessons
 from ..selection.rules import Rule
 from ..selection.select import NATIVE, Choice, Overrides
@@ -95,6 +96,7 @@ class Channel:
         self.compared = MPI.Intracomm(None)
         if self.settings.check:
             self.compared = MPI.Intracomm(own[1]) if own[1:] else with_topology(self.comm, comm)
+        self.stencil: Stencil | None = None  # the offsets of neighbours, where the program said them
         self.entered = 0  # threads that begin a call, which is counted and perhaps not in flight yet
         self.compared_until = 0  # the calls up to this one are compared without check mode, too
         self.any_form = False  # whether ranks may make a call in different forms
@@ -163,7 +165,7 @@ class Channel:
     @cached_property
     def graph(self) -> Graph:
         """The graph of neighbourhood collectives. Raises CommError for a communicator without a topology."""
-        return graph_of(MPI.Intracomm.fromhandle(self.user_handle))
+        return graph_of(MPI.Intracomm.fromhandle(self.user_handle)) if self.stencil is None else self.stencil
 
     # -- what calls need --------------------------------------------------------------------------------
 

@@ -6,11 +6,17 @@ Of a grid and of a Graphcomm every rank knows all edges; of a Distgraphcomm it k
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 
+import numpy as np
 from mpi4py import MPI
 
-from ..errors import ArgumentError, CommError, RankError, spans
+from ..errors import ArgumentError, CommError, MismatchError, RankError, spans
+from ..kernels.digest import digest
 from ..schedules.graphs import ABSENT, Ends, Graph, cartesian, listed, numbered
+from ..schedules.stencils import Stencil
+
+LONG = 200  # characters of a rank's offsets in an error
 
 
 def graph_of(comm: MPI.Comm) -> Graph:
@@ -29,6 +35,29 @@ def graph_of(comm: MPI.Comm) -> Graph:
         sources, destinations, _ = MPI.Distgraphcomm(of).Get_dist_neighbors()
         return _of_lists(comm.rank, comm.size, sources, destinations)
     raise CommError("the communicator has no topology; make one with Create_cart or Create_dist_graph_adjacent")
+
+
+def stencil_of(comm: MPI.Cartcomm, offsets: Sequence[Sequence[int]]) -> Stencil:
+    """Return the stencil of a grid. Collective. Raises ArgumentError, MismatchError if the ranks' offsets differ."""
+    dims, periods, _ = MPI.Cartcomm.Get_topo(comm)
+    checked: tuple[tuple[int, ...], ...] = ()
+    wrong: object = None
+    try:
+        checked = tuple(tuple(map(index, offset)) for offset in offsets)
+        wrong = next((offset for offset in checked if len(offset) != len(dims)), None)
+    except TypeError:
+        wrong = offsets
+    words = repr(checked) if wrong is None else "offsets that it refuses"
+    own, digests = np.frombuffer(digest(words.encode(), 8), np.int64), np.empty(comm.size, np.int64)
+    comm.Allgather(own, digests)
+    values = MPI.Intracomm.allgather(comm, words) if (digests != own).any() else []
+    if wrong is not None:
+        raise ArgumentError(
+            f"offsets have {wrong!r:.60}; each must be a sequence of {len(dims)} integers, one for every dimension"
+        )
+    if values:
+        raise MismatchError("offsets", [value[:LONG] for value in values])
+    return Stencil(dims, list(map(bool, periods)), checked)
 
 
 def with_topology(own: MPI.Intracomm, comm: MPI.Comm) -> MPI.Intracomm:

@@ -29,6 +29,8 @@ The first three are Python expressions over p, n, the algorithm's parameters, le
                                          where n bytes are b equal units and a block is a whole number of them
     largest(groups)                      the number of ranks of the largest group
     degree(graph)                        the most messages that a rank sends, or receives, along the edges of a graph
+    dimensions(graph), hops(graph)       of a stencil: the dimensions of its grid; the dimensions in which neighbours
+                                         are away, summed over all neighbours
 
 A formula that begins with "at most" is an upper bound; any other is exact.
 
@@ -108,6 +110,8 @@ class Claims:
             "len": len,
             "largest": lambda groups: max(len(group) for group in groups),
             "degree": lambda graph: graph.degree,
+            "dimensions": lambda graph: len(graph.dims),
+            "hops": lambda graph: sum(sum(map(bool, offset)) for offset in graph.offsets),
             "sum": sum,
             "min": min,
             "max": max,

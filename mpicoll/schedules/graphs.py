@@ -60,6 +60,16 @@ class Graph(Sequence[Block]):
                 most = max(most, sum(source != destination for source, destination, _ in edges))
         return most
 
+    @property
+    def is_alike(self) -> bool:
+        """Return whether all ranks' neighbours are at the same offsets, so that all blocks are equally long."""
+        return False
+
+    @property
+    def most_forwarded(self) -> int:
+        """Return the most blocks that a message can carry."""
+        return len(self)
+
     def __len__(self) -> int:
         return sum(len(self.leaving(rank)) for rank in range(self.p))
 

@@ -19,6 +19,7 @@ from ..compression import codecs
 from ..errors import ParameterError, spans
 from .graphs import Graph, ring
 from .grouping import Partition, by_blocks
+from .stencils import Stencil, row
 
 NODES = "nodes"
 TOPOLOGY = "topology"
@@ -150,6 +151,20 @@ class Neighbours(Kind):
         return value
 
 
+@dataclass(frozen=True)
+class StencilNeighbours(Neighbours):
+    """The same where every rank's neighbours are at the same offsets."""
+
+    range = "the topology of a communicator of Create_stencil, with an offset of 1 along every dimension"
+
+    def resolve(self, value: Any, p: int, nodes: Partition | None) -> Graph:
+        """Return the graph; both neighbours on a ring of all ranks where no communicator says which."""
+        graph = row(p) if value == TOPOLOGY else super().resolve(value, p, nodes)
+        if not (isinstance(graph, Stencil) and graph.is_alike):
+            raise ValueError(f"it must be {self.range}")
+        return graph
+
+
 class Parameter(NamedTuple):
     """One parameter of an algorithm: what it is when not given, and its kind."""
 
@@ -171,6 +186,7 @@ Fanout = Annotated[int, Whole(1)]
 Share = Annotated[int, Whole(1, up_to_p=True)]
 Grouping = Annotated[Any, Groups()]
 Neighbourhood = Annotated[Any, Neighbours()]
+StencilNeighbourhood = Annotated[Any, StencilNeighbours()]
 Codec = Annotated[Any, Encoding()]
 GroupSize = Annotated[Any, Group()]
 YesOrNo = Annotated[str, OneOf(("no", "yes"))]

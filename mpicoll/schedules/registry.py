@@ -238,8 +238,8 @@ def algorithm(
         if blocks != 1 and COLLECTIVES[collective].naming != "vector":
             raise ValueError(f"{collective} {own} declares blocks, and {collective} has those by what it means")
         parameters = _parameters(f"{collective} {own}", body)
-        if COLLECTIVES[collective].naming == "edge" and not (direct and "graph" in parameters):
-            raise ValueError(f"{collective} {own} needs direct=True and a parameter graph: Neighbourhood = TOPOLOGY")
+        if COLLECTIVES[collective].naming == "edge" and "graph" not in parameters:
+            raise ValueError(f"{collective} {own} needs a parameter graph: Neighbourhood = TOPOLOGY")
         share = blocks if callable(blocks) else lambda p, **_: blocks
         entry = Algorithm(
             COLLECTIVES[collective],

@@ -52,7 +52,7 @@ def modelled_rules(
     lines = costs(network, collective, p, commutative, nodes, SIZES)
     times = np.array([us for *_, us in lines])
     least = times.min(axis=0)
-    prefers_usual = network.rough and not _is_crowded(network, nodes)
+    prefers_usual = network.rough and not is_crowded(network, nodes)
     usual = _usual(network, collective, p, commutative, nodes) if prefers_usual else []
     chosen: list[Rule] = []
     current = -1
@@ -131,13 +131,13 @@ def model_us(
 ) -> np.ndarray:
     """Return the µs that the model gives an algorithm for calls of nbytes; see `cost`."""
     steps = profile(collective, spec, p, nodes, commutative)
-    if nodes is None or not _is_crowded(network, nodes):
+    if nodes is None or not is_crowded(network, nodes):
         return cost(steps, network, nbytes, chunk_bytes, window)
     work, most = load(collective, spec, p, nodes, commutative), max(map(len, nodes))
     return crowded_cost(steps, work, most, network, nbytes, chunk_bytes, window)
 
 
-def _is_crowded(network: Network, nodes: Partition | None) -> bool:
+def is_crowded(network: Network, nodes: Partition | None) -> bool:
     """Return whether a node has more ranks than processors, so that they take turns."""
     return nodes is not None and 0 < network.cores < max(map(len, nodes))
 

@@ -13,11 +13,14 @@ from dataclasses import dataclass, replace
 from ..cost.network import Network
 from ..errors import ArgumentError
 from ..plans.plan import WINDOW
-from ..schedules.collectives import canonical_name
+from ..schedules.collectives import NEIGHBORHOOD, canonical_name
+from ..schedules.graphs import Graph
 from ..schedules.grouping import Partition
 from ..schedules.registry import Chosen, check_order, find, parse_spec
+from ..schedules.stencils import Stencil
 from .modelled import modelled_rules
 from .rules import MOVES_AS_CODES, RULES, Rule, rule_of, rules
+from .stencils import stencil_rules
 
 NATIVE, AUTO = "native", "auto"
 FLOAT32 = "float32"
@@ -143,10 +146,12 @@ def choose(
     nodes: Partition | None = None,
     measured: Sequence[Rule] = (),
     network: Network | None = None,
+    graph: Graph | None = None,
 ) -> Choice:
     """Return the choice for a call of nbytes (see Claims for whose bytes).
 
-    measured: what a tuning table says of it; network: what it is modelled on, where no table says anything.
+    measured: what a tuning table says of it; network: what it is modelled on, where no table says anything; graph: of
+    neighbourhood collectives.
     Raises PreconditionError when what is forced cannot serve.
     """
     spec = dict(overrides.algorithms).get(collective, AUTO)
@@ -155,7 +160,7 @@ def choose(
     if spec == AUTO:
         measured_rule = _measured(collective, nbytes, p, commutative, overrides, nodes, measured)
         rule = measured_rule or next(
-            r for r in reversed(_rules(network, collective, p, commutative, nodes)) if r.fits(nbytes, p)
+            r for r in reversed(_rules(network, collective, p, commutative, nodes, graph)) if r.fits(nbytes, p)
         )
         by = NATIVE if rule.algorithm == NATIVE else engine
         why = f"{nbytes} bytes on {p} ranks: {rule.why}"
@@ -186,11 +191,12 @@ def same_choice(
     nodes: Partition | None = None,
     measured: Sequence[Rule] = (),
     network: Network | None = None,
+    graph: Graph | None = None,
 ) -> tuple[int, int]:
     """Return the least and the most bytes of calls for which choose() returns what it does for nbytes."""
     if dict(overrides.algorithms).get(collective, AUTO) != AUTO:
         return 0, sys.maxsize
-    every = *_rules(network, collective, p, commutative, nodes), *measured
+    every = *_rules(network, collective, p, commutative, nodes, graph), *measured
     steps = {rule.least(p) for rule in every} | {TOO_LARGE}
     return max((step for step in steps if step <= nbytes), default=0), min(
         (step - 1 for step in steps if step > nbytes), default=sys.maxsize
@@ -198,10 +204,17 @@ def same_choice(
 
 
 def _rules(
-    network: Network | None, collective: str, p: int, commutative: bool, nodes: Partition | None
+    network: Network | None,
+    collective: str,
+    p: int,
+    commutative: bool,
+    nodes: Partition | None,
+    graph: Graph | None = None,
 ) -> tuple[Rule, ...]:
     if network is None:
         return rules(collective, p, commutative, nodes)
+    if isinstance(graph, Stencil) and graph.is_alike and collective in NEIGHBORHOOD:
+        return stencil_rules(network, collective, graph, nodes)
     return modelled_rules(network, collective, p, commutative, nodes)
 
 

@@ -14,9 +14,9 @@ from mpicoll.schedules import registry
 from mpicoll.schedules.collectives import COLLECTIVES
 from mpicoll.schedules.graphs import cartesian, line, mixed, several, torus
 from mpicoll.schedules.ir import Recv, Send
-from mpicoll.schedules.parameters import TOPOLOGY, Neighbourhood
 from mpicoll.schedules.registry import Algorithm
 from mpicoll.schedules.schedule import Schedule, schedule
+from mpicoll.schedules.stencils import Stencil, bounded_moore, far, moore
 
 GRIDS = [((1,), (True,)), ((2,), (True,)), ((3, 1), (True, True)), ((2, 2, 2), (True, False, True)), ((4,), (False,))]
 
@@ -32,7 +32,7 @@ def test_what_goes_one_way_arrives_from_the_other(dims, periods):
                 assert graph.ends(edge[0]).sends[place ^ 1] == edge
 
 
-@pytest.mark.parametrize("make", [line, mixed, torus, several])
+@pytest.mark.parametrize("make", [line, mixed, torus, several, moore, bounded_moore, far])
 @pytest.mark.parametrize("p", [1, 2, 3, 4, 5, 8, 12])
 def test_every_edge_has_two_ends(make, p):
     """What ranks send is what ranks receive, each edge once."""
@@ -40,6 +40,16 @@ def test_every_edge_has_two_ends(make, p):
     sent = [edge for rank in range(p) for edge in graph.leaving(rank)]
     received = [edge for rank in range(p) for edge in graph.entering(rank)]
     assert len(set(sent)) == len(sent) == len(graph) and sorted(sent) == sorted(received)
+
+
+@pytest.mark.parametrize(("offsets", "alike"), [
+    ([(1, 0), (0, -1)], True), ([(1, 0), (1, 1)], False), ([(1, 1), (-1, -1)], False), ([(2, 0), (0, 1)], False),
+    ([], False),
+])  # fmt: skip
+def test_which_stencils_have_equal_blocks(offsets, alike):
+    """Those with a nearest neighbour along every dimension, which connects all ranks."""
+    assert Stencil((3, 4), (True, False), offsets).is_alike == alike
+    assert Stencil((1, 1), (True, False), offsets).is_alike
 
 
 def test_receives_must_be_in_the_order_of_sends():
@@ -76,10 +86,10 @@ def test_the_graph_is_the_communicators():
         schedule("neighbor_alltoall", "direct", 4, graph=line(5))
 
 
-def test_an_algorithm_needs_the_graph(monkeypatch):
-    """And handles its own blocks only, since a rank knows no others' counts."""
+def test_an_algorithm_needs_the_graph():
+    """Without it, it would not know between which ranks blocks travel."""
 
-    def body(p: int, rank: int, *, graph: Neighbourhood = TOPOLOGY):
+    def body(p: int, rank: int):
         """Nothing.
 
         Steps: 0
@@ -90,5 +100,5 @@ def test_an_algorithm_needs_the_graph(monkeypatch):
         """
         return [Recv(0, ())]
 
-    with pytest.raises(ValueError, match="needs direct=True and a parameter graph"):
+    with pytest.raises(ValueError, match="needs a parameter graph"):
         mpicoll.algorithm("neighbor_alltoall", name="strange")(body)

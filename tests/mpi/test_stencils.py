@@ -1,0 +1,181 @@
+"""Stencils: neighbours at the same offsets everywhere, whose equal blocks may travel in fewer messages."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from support.cases import Checks
+from support.in_form import FORMS
+from support.neighbors import NAMES, Exchange
+
+import mpicoll
+from mpicoll.dispatch.methods import NEIGHBOR_METHODS
+from mpicoll.errors import ArgumentError, MismatchError, ParameterError, PreconditionError
+
+each = pytest.mark.parametrize
+EQUAL = [name for name in NAMES if name[-1] not in "vw"]
+
+
+def around(dimensions):
+    """The offsets of all ranks around one."""
+    return [offset for offset in product((-1, 0, 1), repeat=dimensions) if any(offset)]
+
+
+# periods, and offsets in a grid of as many dimensions
+STENCILS = {
+    "9 points, periodic": ((True, True), around(2)),
+    "9 points, bounded": ((False, False), around(2)),
+    "27 points, partly periodic": ((True, False, True), around(3)),
+    "far, repeated, itself": ((True, False), [(1, 0), (2, -1), (0, 1), (0, 0), (2, -1), (-1, 1)]),
+    "one way": ((True,), [(1,)]),
+}
+
+
+def stencil(comm, name):
+    """A communicator of that stencil, on a grid of all ranks."""
+    periods, offsets = STENCILS[name]
+    grid = comm.Create_cart(MPI.Compute_dims(comm.size, len(periods)), periods)
+    made = grid.Create_stencil(offsets)
+    grid.Free()
+    return made
+
+
+@each("form", FORMS)
+@each("algorithm", ["direct", "combining"])
+@each("name", STENCILS)
+def test_every_algorithm(ours, engine, name, algorithm, form):
+    """Of no elements, of one and of many, whole and in chunks; the fourth call is on the fast path, if there is one."""
+    made = stencil(ours, name)
+    with Checks() as checks:
+        for method, n, chunk in product(EQUAL, (0, 1, 700), (None, 64)):
+            call = Exchange(made, method, n)
+            chosen = {method.lower(): algorithm}
+            with made.using(engine=engine, chunk_bytes=chunk, **chosen), made.trace() as records:
+                call.run(made, method, form, 4)
+            checks.equal(call.recv.tolist(), call.want.tolist(), method, n, chunk)
+            ran = {(r.collective, r.algorithm, r.engine, r.name) for r in records}
+            checks.equal(ran, {(method.lower(), algorithm, engine, NEIGHBOR_METHODS[method].spelled(form))})
+    made.Free()
+
+
+@each("name", STENCILS)
+def test_blocks_travel_in_few_messages(ours, name):
+    """One is sent and one received for each way along each dimension, where direct has them for each neighbour."""
+    made = stencil(ours, name)
+    sent = {}
+    for algorithm in ("direct", "combining"):
+        call = Exchange(made, "Neighbor_alltoall", 3)
+        with made.using(neighbor_alltoall=algorithm), made.trace() as records:
+            call.run(made, "Neighbor_alltoall", "blocking")
+        sent[algorithm] = records[0].messages
+    periods, offsets = STENCILS[name]
+    ways = sum(len({offset[d] for offset in offsets} - {0}) for d in range(len(periods)))
+    assert sent["combining"] <= 2 * ways
+    if ours.size == 8 and len(offsets) > 6 and any(periods):
+        assert 2 * sent["combining"] < sent["direct"], sent
+    made.Free()
+
+
+@each("name", STENCILS)
+def test_equals_the_builtin(ours, name):
+    """What auto chooses and the two algorithms; Open MPI 5.0.11 raises ERR_TRUNCATE where degrees differ."""
+    if MPI.get_vendor()[0] == "Open MPI" and ours.size > 1:
+        pytest.skip("the builtin is wrong here")
+    made = stencil(ours, name)
+    with Checks() as checks:
+        for method, algorithm in product(EQUAL, ("auto", "direct", "combining")):
+            call, native = Exchange(made, method, 5), Exchange(made, method, 5)
+            with made.using(**{method.lower(): algorithm}):
+                call.run(made, method, "blocking")
+            with made.using(**{method.lower(): "native"}):
+                native.run(made, method, "blocking")
+            checks.equal(call.recv.tolist(), native.recv.tolist(), method, algorithm)
+    made.Free()
+
+
+@each("method", [name for name in NAMES if name not in EQUAL])
+def test_blocks_of_other_lengths_go_directly(ours, method):
+    """By auto; combining is refused on every rank, before any message."""
+    made = stencil(ours, "9 points, periodic")
+    call = Exchange(made, method, 4)
+    with made.trace() as records:
+        call.run(made, method, "blocking")
+    assert call.recv.tolist() == call.want.tolist() and {r.algorithm for r in records} == {"direct"}
+    with made.using(**{method.lower(): "combining"}), pytest.raises(PreconditionError, match="forwards blocks"):
+        call.run(made, method, "blocking")
+    made.Free()
+
+
+def test_auto_goes_by_the_network(comm, monkeypatch):
+    """Small blocks are combined, large ones go directly; explain says what runs."""
+    monkeypatch.setenv("MPICOLL_NETWORK", "infiniband")
+    made = stencil(mpicoll.Comm(comm), "27 points, partly periodic")
+    ran = {}
+    for n in (1, 1 << 14):
+        call = Exchange(made, "Neighbor_alltoall", n)
+        with made.trace() as records:
+            call.run(made, "Neighbor_alltoall", "blocking", 4)
+        ran[n] = {record.algorithm for record in records}
+        assert ran[n] == {made.explain("neighbor_alltoall", 8 * n).algorithm}
+        assert call.recv.tolist() == call.want.tolist()
+    if comm.size == 8:
+        assert ran == {1: {"combining"}, 1 << 14: {"direct"}}
+    made.Free()
+
+
+def test_a_duplicate_is_a_stencil_too(ours):
+    """And other graphs are none."""
+    made = stencil(ours, "9 points, bounded")
+    copy = made.Dup()
+    call = Exchange(copy, "Neighbor_alltoall", 2)
+    with copy.using(neighbor_alltoall="combining"):
+        call.run(copy, "Neighbor_alltoall", "blocking")
+    assert call.recv.tolist() == call.want.tolist()
+    plain = ours.Create_dist_graph_adjacent([ours.rank], [ours.rank])
+    with plain.using(neighbor_alltoall="combining"), pytest.raises(ParameterError, match="Create_stencil"):
+        plain.Neighbor_alltoall(np.zeros(1), np.zeros(1))
+    for comm in (copy, made, plain):
+        comm.Free()
+
+
+def test_a_stencil_without_nearest_neighbours_is_not_combined(ours):
+    """A rank that has no neighbour would not know how long the blocks are that it forwards."""
+    grid = ours.Create_cart([ours.size], [False])
+    made = grid.Create_stencil([(2,)])
+    call = Exchange(made, "Neighbor_alltoall", 2)
+    call.run(made, "Neighbor_alltoall", "blocking")
+    assert call.recv.tolist() == call.want.tolist()
+    if ours.size > 1:
+        with made.using(neighbor_alltoall="combining"), pytest.raises(ParameterError, match="along every dimension"):
+            call.run(made, "Neighbor_alltoall", "blocking")
+    for comm in (made, grid):
+        comm.Free()
+
+
+@each("offsets", [[(1,)], [(1, 0), (0, 1, 0)], [(1, 0.5)], [1, 2], 7])
+def test_offsets_that_are_none(ours, offsets):
+    """On every rank, or on one, where the others say so."""
+    grid = ours.Create_cart([ours.size, 1], [True, True])
+    with pytest.raises(ArgumentError, match="each must be a sequence of 2 integers"):
+        grid.Create_stencil(offsets)
+    if ours.size > 1:
+        error = ArgumentError if ours.rank == 0 else MismatchError
+        with pytest.raises(error, match="offsets"):
+            grid.Create_stencil(offsets if ours.rank == 0 else [(1, 0)])
+        with pytest.raises(MismatchError, match="the ranks differ in offsets"):
+            grid.Create_stencil([(ours.rank, 0)])
+    grid.Free()
+
+
+def test_check_mode(comm, monkeypatch):
+    """Counts of neighbours are compared, and combined blocks arrive."""
+    monkeypatch.setenv("MPICOLL_CHECK", "1")
+    made = stencil(mpicoll.Comm(comm), "9 points, periodic")
+    for method in EQUAL:
+        call = Exchange(made, method, 2)
+        with made.using(**{method.lower(): "combining"}):
+            call.run(made, method, "blocking")
+        assert call.recv.tolist() == call.want.tolist()

@@ -167,6 +167,12 @@ MUTATIONS = [
     Mutation(
         "mpicoll/fastpath/any_counts.py", "            channel.agreed.network,\n", "", "mpi/test_tuning.py"
     ),
+    Mutation("mpicoll/schedules/stencils.py", "== 1 for d, x", "> 0 for d, x", "unit/test_graphs.py"),
+    Mutation("mpicoll/selection/stencils.py", "times[0] <= margin * times.min(axis=0)", "times[0] < 0",
+             "unit/test_select.py"),
+    Mutation("mpicoll/fastpath/any_counts.py", "channel.graph.is_alike", "False", "mpi/test_stencils.py"),
+    Mutation("mpicoll/comm/comm.py", "self._child(type(self), comm, self._open().stencil)",
+             "self._child(type(self), comm)", "mpi/test_stencils.py"),
     Mutation("mpicoll/cost/model.py", "waits + work / network.cores", "waits", "unit/test_cost.py"),
     Mutation("mpicoll/cost/model.py", "network.turn * ranks / network.cores", "network.turn", "unit/test_cost.py"),
     Mutation("mpicoll/cost/profile.py", "total * (len(ranks) / len(some))", "total", "unit/test_cost.py"),
@@ -196,8 +202,8 @@ MUTATIONS = [
     # selection
     Mutation(
         "mpicoll/selection/select.py",
-        "reversed(_rules(network, collective, p, commutative, nodes))",
-        "iter(_rules(network, collective, p, commutative, nodes))",
+        "reversed(_rules(network, collective, p, commutative, nodes, graph))",
+        "iter(_rules(network, collective, p, commutative, nodes, graph))",
         "unit/test_select.py",
     ),
     Mutation(

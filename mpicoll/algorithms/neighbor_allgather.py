@@ -35,6 +35,10 @@ def combining(p: int, rank: int, *, graph: StencilNeighbourhood = TOPOLOGY) -> S
     Scratch: at most 3 * n * hops(graph) / 2
     Cost: dimensions(graph) α + n hops(graph) β
     Source: Träff, Hunold, Cartesian collective communication, 2019
-    Excess: a copy for each neighbour beyond the same rank, where the source sends one and copies it there
+    Excess: a copy for each neighbour, where the source sends one to a rank that copies it for those behind
+
+    >>> from mpicoll.schedules.stencils import moore
+    >>> [[(op.peer, len(op.blocks)) for op in step] for step in combining(9, 4, graph=moore(9))[0]]
+    [[(7, 3), (1, 3), (1, 3), (7, 3)], [(5, 3), (3, 3), (3, 3), (5, 3)]]
     """
     return along_dimensions(graph, rank)

@@ -41,7 +41,8 @@ def _us(network: Network, collective: str, name: str, graph: Stencil, nodes: Par
     """Return the µs that the model gives an algorithm for blocks of SIZES bytes."""
     planned = schedule(collective, name, graph.p, graph=graph)
     claims = planned.algorithm.claims
-    steps = profile_of(planned, nodes, float(claims.evaluate(claims.steps, graph.p, 1, **planned.resolved)), one_way=True)
+    chain = float(claims.evaluate(claims.steps, graph.p, 1, **planned.resolved))
+    steps = profile_of(planned, nodes, chain, one_way=True)
     if nodes is None or not is_crowded(network, nodes):
         return cost(steps, network, SIZES)
     return crowded_cost(steps, load_of(planned, nodes), max(map(len, nodes)), network, SIZES)

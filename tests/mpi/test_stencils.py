@@ -126,6 +126,21 @@ def test_auto_goes_by_the_network(comm, monkeypatch):
     made.Free()
 
 
+@each("algorithm", ["auto", "combining"])
+def test_other_counts_in_every_call(comm, monkeypatch, algorithm):
+    """What serves calls of any counts on the fast path must not take these over; some are small, some are not."""
+    monkeypatch.setenv("MPICOLL_NETWORK", "fugaku")
+    made = stencil(mpicoll.Comm(comm), "one way" if comm.size < 4 else "9 points, periodic")
+    with Checks() as checks, made.using(neighbor_alltoall=algorithm, neighbor_allgather=algorithm):
+        for method, n in product(EQUAL, (*range(1, 9), 5000, 3, 6000, 4)):
+            call = Exchange(made, method, n)
+            with made.trace() as records:
+                call.run(made, method, "blocking")
+            checks.equal(call.recv.tolist(), call.want.tolist(), method, n)
+            checks.equal([r.algorithm for r in records], [made.explain(method.lower(), 8 * n).algorithm], method, n)
+    made.Free()
+
+
 def test_a_duplicate_is_a_stencil_too(ours):
     """And other graphs are none."""
     made = stencil(ours, "9 points, bounded")

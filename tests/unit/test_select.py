@@ -9,12 +9,15 @@ from itertools import pairwise
 import pytest
 from unit.every import EVERY, REDUCING
 
+from mpicoll.cost.network import network
 from mpicoll.errors import ArgumentError, ParameterError, PreconditionError, UnknownAlgorithm
 from mpicoll.schedules.collectives import COLLECTIVES
 from mpicoll.schedules.registry import list_algorithms, parse_spec, registered
 from mpicoll.schedules.schedule import Schedule
+from mpicoll.schedules.stencils import Stencil
 from mpicoll.selection.rules import HOST_RULES, LINK_RULES, MOVES_AS_CODES, ORDERED_RULES, RULES, WINDOW, Rule
 from mpicoll.selection.select import NATIVE, Overrides, choose, native_choice, same_choice
+from mpicoll.selection.stencils import stencil_rules
 
 BYTES = sorted(
     {0, 1, 8, 1 << 40}
@@ -280,3 +283,20 @@ def test_inner_overrides_lie_over_outer_ones():
 def test_chunk_and_window_reach_the_choice():
     choice = chosen("allreduce", chunk_bytes=1, window=7)
     assert (choice.chunk_bytes, choice.window) == (1, 7)
+
+
+def test_small_blocks_of_a_stencil_are_combined():
+    """Where messages take long; and where a network was measured in passing, not for a small gain."""
+    grid = Stencil((2, 2, 2), (True,) * 3, [(i, j, k) for i in (-1, 0, 1) for j in (-1, 0, 1) for k in (-1, 0, 1)])
+    slow, alone = network("fugaku"), tuple((rank,) for rank in range(8))
+    rules = stencil_rules(slow, "neighbor_alltoall", grid, alone)
+    assert [rule.algorithm for rule in rules] == ["combining", "direct"] and rules[0].above == 0 < rules[1].above
+    rough = stencil_rules(replace(slow, rough=True), "neighbor_alltoall", grid, alone)
+    assert 0 < rough[1].above < rules[1].above
+    overrides = Overrides()
+    few, many = (
+        choose("neighbor_alltoall", nbytes, 8, True, overrides, "mpi4py", alone, (), slow, grid).algorithm
+        for nbytes in (8, 1 << 20)
+    )
+    assert (few, many) == ("combining", "direct")
+    assert choose("neighbor_alltoallv", 8, 8, True, overrides, "mpi4py", alone, (), slow, grid).algorithm == "direct"

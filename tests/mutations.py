@@ -170,7 +170,6 @@ MUTATIONS = [
     Mutation("mpicoll/schedules/stencils.py", "== 1 for d, x", "> 0 for d, x", "unit/test_graphs.py"),
     Mutation("mpicoll/selection/stencils.py", "times[0] <= margin * times.min(axis=0)", "times[0] < 0",
              "unit/test_select.py"),
-    Mutation("mpicoll/fastpath/any_counts.py", "channel.graph.is_alike", "False", "mpi/test_stencils.py"),
     Mutation("mpicoll/comm/comm.py", "self._child(type(self), comm, self._open().stencil)",
              "self._child(type(self), comm)", "mpi/test_stencils.py"),
     Mutation("mpicoll/cost/model.py", "waits + work / network.cores", "waits", "unit/test_cost.py"),

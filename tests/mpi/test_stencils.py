@@ -31,6 +31,7 @@ STENCILS = {
     "27 points, partly periodic": ((True, False, True), around(3)),
     "far, repeated, itself": ((True, False), [(1, 0), (2, -1), (0, 1), (0, 0), (2, -1), (-1, 1)]),
     "one way": ((True,), [(1,)]),
+    "upwind, bounded": ((False, False), [(1, 0), (1, 1), (0, 1)]),
 }
 
 
@@ -127,10 +128,11 @@ def test_auto_goes_by_the_network(comm, monkeypatch):
 
 
 @each("algorithm", ["auto", "combining"])
-def test_other_counts_in_every_call(comm, monkeypatch, algorithm):
-    """What serves calls of any counts on the fast path must not take these over; some are small, some are not."""
+@each("name", STENCILS)
+def test_other_counts_in_every_call(comm, monkeypatch, algorithm, name):
+    """What serves calls of any counts on the fast path must not take these over: a rank forwards blocks of others."""
     monkeypatch.setenv("MPICOLL_NETWORK", "fugaku")
-    made = stencil(mpicoll.Comm(comm), "one way" if comm.size < 4 else "9 points, periodic")
+    made = stencil(mpicoll.Comm(comm), name)
     with Checks() as checks, made.using(neighbor_alltoall=algorithm, neighbor_allgather=algorithm):
         for method, n in product(EQUAL, (*range(1, 9), 5000, 3, 6000, 4)):
             call = Exchange(made, method, n)

@@ -94,8 +94,7 @@ class FlightRecord:
 
     def open(self) -> None:
         """Make the file, the first time. It is the user's alone."""
-        directory = base()
-        if self.process or directory is None:
+        if self.process or (directory := base()) is None:
             return
         self.process = os.getpid()
         is_named = bool(os.environ.get(VARIABLE))

@@ -530,7 +530,7 @@ MUTATIONS = [
         "mpicoll/plans/rows.py",
         "(with_codes or a[0] != CODED) and ",
         "",
-        "mpi/test_compression.py",
+        "unit/test_plan.py",
     ),
     Mutation(
         "mpicoll/proofs/encodings.py",

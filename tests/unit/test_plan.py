@@ -11,6 +11,7 @@ from unit.mutants import messages, of_ranks
 from mpicoll.plans.lowering import lower
 from mpicoll.plans.plan import (
     ALIGN,
+    CODED,
     IN,
     MAX_MESSAGE,
     MAX_STRANDS,
@@ -28,6 +29,7 @@ from mpicoll.plans.plan import (
     layout,
     tag,
 )
+from mpicoll.plans.rows import merged
 from mpicoll.proofs.cases import OneCell
 from mpicoll.proofs.check_plan import Case, check_tables, lower_all
 from mpicoll.proofs.check_schedule import verify
@@ -324,3 +326,10 @@ def test_more_strands_than_there_are_tags_for():
     one, other = (parallel(*([op] for _ in range(MAX_STRANDS + 1))) for op in (Send(1, ()), Recv(0, ())))
     with pytest.raises(ValueError, match=f"has {MAX_STRANDS + 1} strands; there are tags for {MAX_STRANDS}"):
         lower(of_ranks("bcast", one, other), 0, 1, 1)
+
+
+@pytest.mark.parametrize(("base", "with_codes", "rows"), [(SCRATCH, False, 1), (CODED, False, 2), (CODED, True, 1)])
+def test_codes_of_two_blocks_are_not_those_of_one(base, with_codes, rows):
+    """Rows that follow on are one row, but for codes of several elements together."""
+    decode = [(REDUCE, 0, [(OUT, at, 1), (base, at, 1)], -1) for at in (0, 1)]
+    assert len(merged(decode, with_codes)) == rows

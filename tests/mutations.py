@@ -466,7 +466,7 @@ MUTATIONS = [
         "unit/test_progress.py",
     ),
     Mutation(
-        "mpicoll/runtime/fault_tolerance.py",
+        "mpicoll/diagnostics/fault_tolerance.py",
         "if not isinstance(error, MPI.Exception) or missing():",
         "if not isinstance(error, MPI.Exception):",
         "mpi/test_survivors.py",
@@ -478,7 +478,7 @@ MUTATIONS = [
         "unit/test_algorithms.py",
     ),
     Mutation(
-        "mpicoll/runtime/peer_status.py",
+        "mpicoll/diagnostics/peer_status.py",
         "return not self.pending and not self.sent_unasked",
         "return True",
         "mpi/test_making_communicators.py",
@@ -653,14 +653,14 @@ MUTATIONS = [
         "unit/test_timeline.py",
     ),
     Mutation("mpicoll/timeline/recorder.py", "starts[sink][record.sequence] -= 1", "pass", "mpi/test_timeline.py"),
-    Mutation("mpicoll/runtime/flight.py", "self.ended or ended", "ended", "unit/test_flight_record.py"),
+    Mutation("mpicoll/diagnostics/flight.py", "self.ended or ended", "ended", "unit/test_flight_record.py"),
     Mutation(
-        "mpicoll/runtime/flight.py",
+        "mpicoll/diagnostics/flight.py",
         "1 - int(self.words[VALID])",
         "int(self.words[VALID])",
         "unit/test_flight_record.py",
     ),
-    Mutation("mpicoll/runtime/status.py", "    del frame", "    pass", "launch/test_lifetime.py"),
+    Mutation("mpicoll/diagnostics/status.py", "    del frame", "    pass", "launch/test_lifetime.py"),
     # pages
     Mutation(
         "mpicoll/describe/explore/record.py",

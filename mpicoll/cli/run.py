@@ -16,7 +16,7 @@ from .program import STDIN, Program, own_frames
 from .start import MODULE, WhenInitialized
 
 if TYPE_CHECKING:
-    from ..runtime.trace import Tally
+    from ..diagnostics.trace import Tally
     from ..selection.select import Overrides
 
 INTERRUPTED = 130
@@ -142,8 +142,8 @@ def _prepare(program: Program, overrides: Overrides, summary: bool, with_torch: 
         from ..comm import world
     except (ImportError, RuntimeError) as error:
         raise click.ClickException(f"MPI does not start: {error}") from None
+    from ..diagnostics.trace import Tally
     from ..errors import MpicollError
-    from ..runtime.trace import Tally
 
     trouble = program.trouble()
     try:
@@ -196,7 +196,7 @@ def _abort_at_exit(error: BaseException, status: Any) -> None:
     from mpi4py.run import set_abort_status
 
     from ..comm.world import COMM_WORLD
-    from ..runtime.status_thread import STATUS_THREAD
+    from ..diagnostics.status_thread import STATUS_THREAD
 
     if COMM_WORLD.size > 1:
         set_abort_status(status)

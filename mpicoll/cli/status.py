@@ -37,8 +37,8 @@ def status(directories: tuple[str, ...], job: str | None, wait: float, as_json: 
     import mpi4py
 
     mpi4py.rc.initialize = False  # only modules that import it are needed
+    from ..diagnostics.flight import base
     from ..doctor import flight
-    from ..runtime.flight import base
 
     with asking():
         try:

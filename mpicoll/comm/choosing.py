@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from mpi4py import MPI
 
+from ..diagnostics.record import Record
 from ..dispatch import prepare, sums
 from ..errors import ArgumentError
 from ..runtime.channel import Channel
-from ..runtime.record import Record
 from ..schedules.collectives import base_collective, canonical_name
 from ..schedules.registry import find
 from ..selection.modelled import costs, model_us, ranking

@@ -6,9 +6,9 @@ from typing import Any
 
 from mpi4py import MPI
 
+from ..diagnostics.fault_tolerance import await_others, missing
 from ..errors import FaultToleranceError
 from ..runtime.channel import Channel
-from ..runtime.fault_tolerance import await_others, missing
 
 
 def check(method: str) -> None:

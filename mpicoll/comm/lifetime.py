@@ -25,17 +25,17 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ..diagnostics import watchdog
+from ..diagnostics.flight import RECORD
+from ..diagnostics.status import ending
+from ..diagnostics.status_thread import STATUS_THREAD
+from ..diagnostics.trace import Log
 from ..errors import CommError
 from ..fastpath.opening import open_fast_path
 from ..kernels import cache
 from ..progress.faults import attempt, contained
 from ..progress.thread import THREAD, ProgressThread
-from ..runtime import watchdog
 from ..runtime.channel import LEAKED, LIVE, OPENED, Channel
-from ..runtime.flight import RECORD
-from ..runtime.status import ending
-from ..runtime.status_thread import STATUS_THREAD
-from ..runtime.trace import Log
 from ..timeline.timeline import OF_PROGRAM
 from . import release
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from mpi4py import MPI
 
+from ..diagnostics.fault_tolerance import is_rank_failure, missing
 from ..errors import FaultToleranceError, ProcFailedError, RevokedError, StepError
-from ..runtime.fault_tolerance import is_rank_failure, missing
 from .comm import Comm
 from .lifetime import detach
 

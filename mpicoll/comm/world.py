@@ -10,10 +10,10 @@ from typing import Any
 from mpi4py import MPI
 from mpi4py.MPI import COMM_SELF, COMM_WORLD  # pickle finds the plain ones here, by these names
 
+from ..diagnostics.trace import Tally
 from ..dispatch import prepare
 from ..errors import ParameterError, PreconditionError
 from ..runtime.channel import OPENED, Channel
-from ..runtime.trace import Tally
 from ..selection.select import Overrides
 from .comm import Comm
 from .lifetime import attach
@@ -55,7 +55,7 @@ def replace(overrides: Overrides, tally: Tally | None) -> None:
     def opened(channel: Channel) -> None:
         _begin_with(channel, overrides)
         if tally is not None:
-            tally.watch(channel)
+            channel.trace(tally.sink())
 
     MPI.Prequest = _Prequest  # type: ignore[misc]
     for name, plain in _PLAIN.items():

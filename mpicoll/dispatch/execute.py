@@ -13,6 +13,7 @@ from mpi4py import MPI
 
 from ..buffers.operators import USER
 from ..compression.codecs import check_finite
+from ..diagnostics.record import Record
 from ..engines.events import RECORDING
 from ..engines.kernel_args import NO_KERNELS, KernelArgs
 from ..engines.protocol import Execution
@@ -24,7 +25,6 @@ from ..progress.queue import SPIN, anything_in_flight
 from ..progress.stages import RequestStage, Running, Stage
 from ..progress.times import Clock, Times
 from ..runtime.channel import Channel
-from ..runtime.record import Record
 from ..schedules.collectives import BLOCKING, NONBLOCKING
 from . import count_exchange
 from .call import Call

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ..diagnostics.record import Record
 from ..engines.load import engine_named
 from ..engines.protocol import Execution
 from ..errors import ArgumentError, DatatypeError, MessageSpecError, RankError, spans
@@ -27,7 +28,6 @@ from ..progress.operation import Operation
 from ..progress.stages import Running, Stage
 from ..runtime.channel import Channel
 from ..runtime.inbox import Arrival
-from ..runtime.record import Record
 from ..schedules.schedule import schedule
 from ..selection.select import Choice
 from .call import Prepared

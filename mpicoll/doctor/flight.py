@@ -1,6 +1,6 @@
 """Read the flight records of a run's processes, and say where its ranks are and which of them others wait for.
 
-The records are those of runtime/flight.py. A process may run, hang, or be gone; reading takes nothing from it.
+The records are those of diagnostics/flight.py. A process may run, hang, or be gone; reading takes nothing from it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from ..diagnostics import flight
+from ..diagnostics.counters import CALLS, NUMBERS
+from ..diagnostics.status import Answer, find
 from ..errors import spans
-from ..runtime import flight
-from ..runtime.counters import CALLS, NUMBERS
-from ..runtime.status import Answer, find
 from ..selection.tables import members
 
 TRIES = 3  # to read a record

@@ -74,7 +74,7 @@ def affinity() -> list[int] | None:
 
 
 def _mpi(mpi: Any) -> dict[str, Any]:
-    from ..runtime.fault_tolerance import missing
+    from ..diagnostics.fault_tolerance import missing
 
     return {
         "library": library(mpi),

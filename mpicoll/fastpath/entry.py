@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from ..diagnostics import counters
+from ..diagnostics.counters import BROKEN, CALLS, IN_FLIGHT, NUMBERS, TRACES
 from ..engines import compiled
 from ..engines.compiled import (
     BYTE,
@@ -38,8 +40,6 @@ from ..kernels.deferred import njit
 from ..kernels.memory import call_int, call_long, line, load, table
 from ..plans import plan
 from ..progress import table as progress
-from ..runtime import counters
-from ..runtime.counters import BROKEN, CALLS, IN_FLIGHT, NUMBERS, TRACES
 from . import context as field
 from . import outcome, pack, rebind, recipe, recipe_table, signature, spin
 from .signature import (

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..buffers.operators import Operator
+from ..diagnostics.record import Record
 from ..dispatch.call import Prepared
 from ..dispatch.methods import Method
 from ..engines import compiled
-from ..runtime.record import Record
 from ..selection.select import Choice
 from . import entry, signature
 from .any_counts import AnyCounts

@@ -57,7 +57,7 @@ WHOLE = 1 << 62  # the slice of a plan with one lane, longer than any segment
 WINDOW = 2  # the default number of chunks in flight: the engine reduces one while the next arrives
 MAX_WINDOW, MAX_STRANDS, SEQUENCES = 32, 8, 127
 TAGS = 1 << 15  # the smallest tag space MPI promises
-NOTE_TAGS = range(SEQUENCES * MAX_STRANDS * MAX_WINDOW, TAGS)  # no plan uses these: see runtime/peer_status.py
+NOTE_TAGS = range(SEQUENCES * MAX_STRANDS * MAX_WINDOW, TAGS)  # no plan uses these: see diagnostics/peer_status.py
 
 
 def tag(sequence: int, strand: int, slot: int) -> int:

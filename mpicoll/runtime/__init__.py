@@ -1,1 +1,1 @@
-"""Keep and advance what is in flight on a communicator; watch it and report stalls."""
+"""Keep for a communicator what its calls need: settings that all ranks agreed on, caches, tags, scratch."""

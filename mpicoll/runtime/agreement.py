@@ -11,6 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..cost.network import Network
+from ..diagnostics.peer_status import AGREEMENT
 from ..engines import selftest
 from ..errors import EngineError, spans
 from ..kernels.background import NotCompiled
@@ -22,7 +23,6 @@ from ..selection.settings import Settings, read
 from ..selection.tables import READ, Table, library, node
 from .calibrate import measure
 from .kept_network import kept_network
-from .peer_status import AGREEMENT
 
 LOG = logging.getLogger("mpicoll")
 COMPILING = "compiling kernels in the background, once per machine; using NumPy meanwhile"

@@ -17,8 +17,8 @@ import numpy as np
 from mpi4py import MPI
 
 from ..cost.network import Level, Network, network
+from ..diagnostics.peer_status import CALIBRATION
 from ..schedules.grouping import Partition
-from .peer_status import CALIBRATION
 
 SHORT, LONG = (8, 4096, 16384), (65536, 262144, 1 << 20)  # bytes of short messages, and of long ones
 TOGETHER = 8  # messages at once, for the gap

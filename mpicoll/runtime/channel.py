@@ -16,6 +16,13 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ..diagnostics import watchdog
+from ..diagnostics.counters import BROKEN, CALLS, IN_FLIGHT, TRACES
+from ..diagnostics.fault_tolerance import RankFailure, await_others, is_rank_failure
+from ..diagnostics.flight import RECORD
+from ..diagnostics.peer_status import PeerStatus
+from ..diagnostics.record import Record, Sink
+from ..diagnostics.status import RECENT, Failure, describe
 from ..engines import selftest
 from ..errors import CommError, EngineError, MpicollError
 from ..kernels import background
@@ -29,19 +36,13 @@ from ..schedules.stencils import Stencil
 from ..selection.learning import Lessons
 from ..selection.rules import Rule
 from ..selection.select import NATIVE, Choice, Overrides
-from . import duplicate, watchdog
+from . import duplicate
 from .agreement import COMPILING, Agreed, agree, inherited, with_compiled_kernels
 from .cache import Cache
-from .counters import BROKEN, CALLS, IN_FLIGHT, TRACES
 from .fast_path import FastPath
-from .fault_tolerance import RankFailure, await_others, is_rank_failure
-from .flight import RECORD
 from .free_barrier import FreeBarrier
 from .inbox import Inbox
-from .peer_status import PeerStatus
-from .record import Record, Sink
 from .scratch import Scratch
-from .status import RECENT, Failure, describe
 from .tags import TagPool
 from .topology import graph_of, with_topology
 

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from mpi4py import MPI
 
+from ..diagnostics.fault_tolerance import is_rank_failure
 from ..errors import CommError
-from .fault_tolerance import is_rank_failure
 
 Kind = TypeVar("Kind", bound=MPI.Intracomm)
 _NO_ROOM = (MPI.ERR_OTHER, MPI.ERR_NO_MEM, MPI.ERR_INTERN)  # MPICH's is the first

@@ -8,13 +8,13 @@ from collections import Counter, deque
 import numpy as np
 from mpi4py import MPI
 
+from ..diagnostics.groups import world_ranks
+from ..diagnostics.record import Record
 from ..engines import events
 from ..engines.events import COLUMNS, RECORDING, Events
 from ..errors import spans as ranges
 from ..plans.rolled import RolledPlan
 from ..runtime.channel import LIVE, OPENED, Channel
-from ..runtime.groups import world_ranks
-from ..runtime.record import Record
 from ..schedules.collectives import PERSISTENT
 from ..selection.select import NATIVE
 from .clock import Correction

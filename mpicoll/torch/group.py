@@ -17,8 +17,8 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import Work as TorchWork
 
 from ..comm.comm import Comm
+from ..diagnostics.fault_tolerance import failed_ranks, missing
 from ..dispatch import methods
-from ..runtime.fault_tolerance import failed_ranks, missing
 from . import arguments, messages, ranks, sparse, stores, tensors
 from .arguments import Lists
 from .base import Group

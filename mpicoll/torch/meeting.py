@@ -15,8 +15,8 @@ from typing import Any
 from mpi4py import MPI
 from torch import distributed as dist
 
+from ..diagnostics.status import describe
 from ..errors import CommError, StallError
-from ..runtime.status import describe
 
 LINGER = timedelta(seconds=5)
 _local = threading.local()

@@ -11,8 +11,8 @@ from typing import Any
 from mpi4py import MPI
 from torch import distributed as dist
 
+from ..diagnostics.status import describe
 from ..errors import CommError
-from ..runtime.status import describe
 
 
 @contextmanager

@@ -18,7 +18,8 @@ from typing import Any
 
 from mpi4py import MPI
 
-from mpicoll.runtime import channel, watchdog
+from mpicoll.diagnostics import watchdog
+from mpicoll.runtime import channel
 
 from .play import Player
 from .program import Program

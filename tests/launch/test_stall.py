@@ -363,7 +363,7 @@ def test_a_rank_that_is_long_in_coming_is_not_told_of(run, what, engine):
 def test_questions_are_few(run):
     """A call that stands still is asked after at growing intervals; one that does not is not asked after at all."""
     done = run("""
-        from mpicoll.runtime.peer_status import PeerStatus
+        from mpicoll.diagnostics.peer_status import PeerStatus
         asked, ask = [0], PeerStatus.ask
         def counted(self, now):
             asked[0] += 1

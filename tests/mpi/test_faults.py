@@ -22,15 +22,15 @@ from support.calls import is_ended
 
 import mpicoll
 from mpicoll.comm import lifetime, proxies, release
+from mpicoll.diagnostics import peer_status, status_thread, watchdog
+from mpicoll.diagnostics.peer_status import PeerStatus
+from mpicoll.diagnostics.status_thread import STATUS_THREAD
 from mpicoll.errors import StallError
 from mpicoll.progress import faults
 from mpicoll.progress import thread as progress
 from mpicoll.progress.queue import Queue, anything_in_flight
 from mpicoll.progress.thread import THREAD
-from mpicoll.runtime import peer_status, status_thread, watchdog
 from mpicoll.runtime.channel import LIVE, Channel
-from mpicoll.runtime.peer_status import PeerStatus
-from mpicoll.runtime.status_thread import STATUS_THREAD
 
 pytestmark = [
     pytest.mark.mpi(min_size=2, max_size=3),

@@ -11,10 +11,10 @@ from support.cases import Checks
 
 import mpicoll
 from mpicoll.benchmarks import communicators
+from mpicoll.diagnostics.status import Answer
 from mpicoll.errors import CommError
 from mpicoll.runtime import agreement
 from mpicoll.runtime.channel import Channel
-from mpicoll.runtime.status import Answer
 
 
 class Counting:

@@ -6,8 +6,8 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
+from mpicoll.diagnostics.fault_tolerance import is_rank_failure, missing
 from mpicoll.errors import FaultToleranceError
-from mpicoll.runtime.fault_tolerance import is_rank_failure, missing
 
 CALLS = {
     "Shrink": (),

@@ -14,8 +14,8 @@ from support import command as by_hand
 
 from mpicoll.cli.program import Program
 from mpicoll.cli.run import parse_using
-from mpicoll.runtime.record import Record
-from mpicoll.runtime.trace import Tally
+from mpicoll.diagnostics.record import Record
+from mpicoll.diagnostics.trace import Tally
 from mpicoll.selection.select import Overrides
 
 command = import_module("mpicoll.cli.run")
@@ -236,8 +236,8 @@ def shown(tally):
 
 def test_a_tally_counts_over_communicators():
     tally, one, other = Tally(), Channel(), Channel()
-    tally.watch(one)
-    tally.watch(other)
+    one.traces.append(tally.sink())
+    other.traces.append(tally.sink())
     one.ran("bcast", "chain", "long")
     for _ in range(1500):
         one.ran("allreduce", "ring", "why not")

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NEED_MPI = {"AVG", "Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "Request", "resilient"}
 WITHOUT_MPI = (
     "algorithms", "buffers.typemap", "cli.program", "describe.generate", "describe.svg", "describe.text", "errors",
-    "kernels", "plans.lowering", "proofs.check_plan", "proofs.prove", "runtime.trace", "schedules.nested",
+    "kernels", "plans.lowering", "proofs.check_plan", "proofs.prove", "diagnostics.trace", "schedules.nested",
     "selection.select", "selection.settings", "selection.tables",
 )
 PROMISED = {"Comm", "algorithm", "draw", "list_algorithms", "schedule", "verify"}

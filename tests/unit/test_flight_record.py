@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from support import command
 
+from mpicoll.diagnostics import flight
+from mpicoll.diagnostics.counters import CALLS
+from mpicoll.diagnostics.flight import FlightRecord, Place
+from mpicoll.diagnostics.status import Answer, Failure
 from mpicoll.doctor import flight as reader
 from mpicoll.doctor.flight import Verdict
 from mpicoll.progress.operation import CallId
-from mpicoll.runtime import flight
-from mpicoll.runtime.counters import CALLS
-from mpicoll.runtime.flight import FlightRecord, Place
-from mpicoll.runtime.status import Answer, Failure
 
 ALL = "ranks 0-2"
 

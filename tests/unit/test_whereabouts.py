@@ -8,8 +8,7 @@ import time
 
 import pytest
 
-from mpicoll.errors import CountMismatch
-from mpicoll.runtime.status import (
+from mpicoll.diagnostics.status import (
     LINES,
     LONG,
     MANY,
@@ -23,6 +22,7 @@ from mpicoll.runtime.status import (
     location,
     tell,
 )
+from mpicoll.errors import CountMismatch
 
 MINE = CallId(7, 0, "Allreduce")
 STARTED = CallId(3, 2, "Allreduce_init")

@@ -11,8 +11,7 @@ from ..selection.select import NATIVE
 from ..stderr import say
 
 if TYPE_CHECKING:
-    from .channel import Channel
-    from .record import Record
+    from .record import Record, Sink
 
 
 class Log:
@@ -53,15 +52,15 @@ class Count:
 
 
 class Tally:
-    """Counts the records of every channel it watches."""
+    """Counts the records of all communicators that have a sink of it."""
 
     def __init__(self) -> None:
         self.counts: dict[Kind, Count] = {}
         self.lock = threading.Lock()  # communicators may be used from different threads
 
-    def watch(self, channel: Channel) -> None:
-        """Count what runs on it from now on."""
-        channel.trace(_Counted(self))
+    def sink(self) -> Sink:
+        """Return what counts the records of one communicator."""
+        return _Counted(self)
 
     def table(self) -> Any:
         """Return a table for a rich console, the most calls first within each collective."""
@@ -84,7 +83,7 @@ class Tally:
 
 
 class _Counted:
-    """Counts one communicator's records; it is freed with the channel."""
+    """Counts one communicator's records; it is freed with the communicator."""
 
     def __init__(self, tally: Tally) -> None:
         self.tally = tally

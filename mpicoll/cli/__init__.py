@@ -39,6 +39,7 @@ for command in (list_, show, verify, info, run, status, timeline, warm):
     main.add_command(command)
 for command in (
     Later("explore", "cli.explore:explore", "One page on which algorithms are played step by step."),
+    Later("export", "cli.export:export", "Write an algorithm as GOAL text, which LogGOPSim plays."),
     Later("bench", "benchmarks.bench.cli:bench", "Time algorithms beside MPI's, under mpiexec.", uses_mpi=True),
     Later("tune", "benchmarks.tune.cli:tune", "Measure what auto is to choose, under mpiexec.", uses_mpi=True),
     Later("calibrate", "benchmarks.calibrate:calibrate", "Measure the network, under mpiexec.", uses_mpi=True),

@@ -242,7 +242,8 @@ def check_messages(schedule: Schedule, lanes: int, verb: str = "simulated") -> N
     )
     if most * schedule.p * lanes > MOST_MESSAGES:
         chunks = f" in {lanes:,} chunks" if lanes > 1 else ""
+        instead = "fewer ranks, or `mpicoll choose` for the closed form" if verb == "simulated" else "fewer ranks"
         raise ArgumentError(
             f"{schedule.title} on {schedule.p} ranks{chunks} has up to {most * schedule.p * lanes:,} messages, and "
-            f"{MOST_MESSAGES:,} are {verb} at most; take fewer ranks, or `mpicoll choose` for the closed form"
+            f"{MOST_MESSAGES:,} are {verb} at most; take {instead}"
         )

@@ -28,11 +28,17 @@ Choose = Callable[[str, int, int, Partition], Choice | None]  # of collective, b
 
 
 def choices(name: str) -> tuple[str, Choose]:
-    """Return fixed rules in words, and the function that chooses by them. Raises ValueError for an unknown name."""
+    """Return fixed rules in words, and the function that chooses by them.
+
+    Raises ValueError for an unknown name, and MpicollError for parameters that no algorithm of the name takes.
+    """
     if name in (RULES, MPICH):
         return name, by_rules if name == RULES else mpich
     base = name.partition("(")[0].strip()
-    if all(base not in names for names in list_algorithms().values()):
+    having = [collective for collective, names in list_algorithms().items() if base in names]
+    if having:
+        parse_spec(having[0], name)
+    else:
         known = sorted({*(name for names in list_algorithms().values() for name in names), RULES, MPICH})
         raise ValueError(str(UnknownAlgorithm("choice", name, known)))
     return f"always {name}", lambda collective, nbytes, p, nodes: _always(name, collective, p, nodes)

@@ -15,7 +15,7 @@ from mpicoll.cost.network import Network, in_words
 from mpicoll.errors import UnknownAlgorithm
 from mpicoll.schedules.collectives import base_collective
 from mpicoll.schedules.grouping import Partition, by_blocks
-from mpicoll.selection.modelled import costs, model_us, ranking
+from mpicoll.selection.modelled import CHUNKS, costs, model_us, ranking
 from mpicoll.selection.rules import UNKNOWN_TO_ALL
 
 from ..cases.contenders import NATIVE
@@ -100,21 +100,20 @@ def _rows(net: Network, area: Area, name: str = "", choose: Choose | None = None
     lines = costs(net, area.collective, p, True, nodes, np.array(nbytes))
     place = p, len(nodes)
     for i, (size, n) in enumerate(zip(area.sizes, nbytes, strict=True)):
-        times = {algorithm: us for us, algorithm in ranking(lines, i) if us < np.inf}
-        for algorithm, us in times.items():
-            yield Row(setting, size, algorithm, None, *place, paired=True, median_us=us, statistic=BY_MODEL)
-        if choose is not None and (choice := choose(base_collective(area.collective), n, p, nodes)) is not None:
-            us = times.get(choice.algorithm, np.inf) if choice.in_best_chunks else _us(net, area, n, choice)
-            ran = {"algorithm": choice.algorithm}
+        for us, algorithm in ranking(lines, i):
             if us < np.inf:
-                yield Row(setting, size, name, None, *place, ran, True, median_us=us, statistic=BY_MODEL, fixed=True)
+                yield Row(setting, size, algorithm, None, *place, paired=True, median_us=us, statistic=BY_MODEL)
+        if choose is not None and (choice := choose(base_collective(area.collective), n, p, nodes)) is not None:
+            us, ran = _us(net, area, n, choice), {"algorithm": choice.algorithm}
+            yield Row(setting, size, name, None, *place, ran, True, median_us=us, statistic=BY_MODEL, fixed=True)
 
 
 def _us(net: Network, area: Area, nbytes: int, choice: Choice) -> float:
-    base, chunk = base_collective(area.collective), choice.chunk_bytes or WHOLE
-    return float(
-        model_us(net, base, choice.algorithm, area.p, True, area.nodes, np.array([nbytes]), chunk, choice.window)[0]
-    )
+    """Return the µs of a choice, in its chunks or in the best ones."""
+    base, nodes = base_collective(area.collective), area.nodes
+    ways = CHUNKS if choice.in_best_chunks else ((choice.chunk_bytes or WHOLE, choice.window),)
+    n, (chunks, windows) = np.full(len(ways), nbytes), zip(*ways)
+    return float(model_us(net, base, choice.algorithm, area.p, True, nodes, n, chunks, windows).min())
 
 
 def _setting(net: Network, collective: str) -> Setting:

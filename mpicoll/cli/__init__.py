@@ -47,6 +47,6 @@ for command in (
     Later("simulate", "benchmarks.simulate:simulate", "Simulate algorithms on a network, without MPI."),
     Later("train", "benchmarks.train.cli:train", "Train by the patterns of distributed training.", uses_mpi=True),
     Later("jobs", "jobs.cli:jobs", "Scaling runs under Slurm, from script to report."),
-    Later("report", "benchmarks.report.cli:report", "Show, compare and draw what was timed."),
+    Later("report", "benchmarks.report.cli:report", "Show, compare and draw what was timed; maps by a model."),
 ):
     main.add_command(command)

@@ -135,6 +135,12 @@ def test_reductions_and_copies_are_calculations():
     assert {op.size for operations in ranks for op in operations if op.kind != "calc"} == {1000}
 
 
+def test_many_messages_of_a_step_do_not_make_many_more_lines():
+    """A calculation of no time joins them: the next chunk requires that, and not every message."""
+    goal = Goal(schedule("alltoall", "linear", 13), NET, 13e5, 25000, 2)
+    assert goal.chunks == 4 and len(list(goal.lines())) < 4 * 2 * goal.messages
+
+
 def test_empty_messages_have_a_byte():
     sizes = {op.size for operations in read(text_of(Goal(schedule("barrier", "dissemination", 5), NET, 0.0)))
              for op in operations if op.kind != "calc"}  # fmt: skip

@@ -62,6 +62,11 @@ def test_one_algorithm_everywhere():
     found_cells = tiles(modelled.areas(["allreduce"], [8], 1, [8, 1 << 22]), "ring")
     small, large = found_cells["allreduce", 8, 8], found_cells["allreduce", 8, 1 << 22]
     assert small["against"] == "always ring: ring" and small["ratio"] > 5 > large["ratio"] >= 1
+    lines = costs(NET, "allreduce", 8, True, by_blocks(8, 1), np.array([1 << 22]))
+    ring, least = min(us[0] for name, *_, us in lines if name == "ring"), min(us[0] for *_, us in lines)
+    assert large["ratio"] == pytest.approx(ring / least)        # in its best chunks
+    own = tiles(modelled.areas(["bcast"], [8], 1, [8]), "knomial(k=3)")["bcast", 8, 8]
+    assert own["against"] == "always knomial(k=3): knomial(k=3)" and own["ratio"] > 1
     none = tiles(modelled.areas(["bcast"], [8], 1, [8]), "ring")["bcast", 8, 8]
     assert none["against"] == "" and none["ratio"] is None
 
@@ -157,6 +162,7 @@ def test_a_network_that_is_slow_elsewhere_has_another_map():
     (["--ranks", "4", "FILE"], "--ranks: of the maps that --network NAME draws"),
     (["--network", "nowhere"], "presets are fugaku"),
     (["--network", "leonardo", "--against", "rinng"], "did you mean 'ring'"),
+    (["--network", "leonardo", "--against", "ring(depth=3)"], "depth"),
     (["--network", "leonardo", "--against", "native"], "needs a FILE with native's times"),
     (["--network", "leonardo", "--ranks", "0"], "--ranks has 0"),
     (["--network", "leonardo", "--ranks", "few"], "'few' is not a size"),

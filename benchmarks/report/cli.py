@@ -35,8 +35,8 @@ MAPS = ("ranks", "ranks_per_node", "sizes", "against")  # options of maps by the
 @click.option("--ranks-per-node", type=click.IntRange(1), help="Of the maps, placed by blocks.  [default: 1]")
 @click.option("--sizes", metavar="LIST", help="Of the maps: bytes, as for mpicoll bench.  [default: 8:8M:8]")
 @click.option("--against", metavar="NAME",
-              help="Compare the model's best with: rules (mpicoll's fixed ones), mpich (its defaults), an algorithm, "
-              "or native, as FILEs have it.  [default: native with FILEs, else rules]")
+              help="Compare the model's best with: rules (mpicoll's fixed ones), mpich or openmpi (as they choose), an "
+              "algorithm, or native, as FILEs have it.  [default: native with FILEs, else rules]")
 @click.option("--compare", "comparing", is_flag=True, help="Compare two files, the old and the new, row by row.")
 @click.option("--fail-if-slower", is_flag=True, help="With --compare: exit status 1 if any row got slower, or wrong.")
 @click.option(

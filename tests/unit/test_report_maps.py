@@ -38,7 +38,7 @@ def tiles(areas, against):
     return {(g.setting.collective, g.place.ranks, cell["size"]): cell for g in groups for cell in cells(g)}
 
 
-@pytest.mark.parametrize("against", ["rules", "mpich"])
+@pytest.mark.parametrize("against", ["rules", "mpich", "openmpi"])
 def test_a_tile_has_the_least_time_and_the_price_of_the_other_choice(against):
     areas = modelled.areas(["allreduce", "bcast"], [4, 16, 60], 4, [8, 65536, 1 << 22])
     found_cells = tiles(areas, against)
@@ -90,6 +90,27 @@ def test_what_mpich_chooses_can_be_run(p):
     ]  # fmt: skip
     assert [choose["alltoall"](n * p, p) for n in (256, 257, 32768, 32769)][1:] == ["linear", "linear", "pairwise"]
     assert fixed.mpich("scan", 8, p, by_blocks(p, 1)) is None
+
+
+@pytest.mark.parametrize("p", [2, 3, 8, 13, 64])
+def test_what_openmpi_chooses_can_be_run(p):
+    for collective in fixed.OF_OPENMPI:
+        for nbytes in (0, 8, 2048, 1 << 14, 370728, 1 << 20, 1 << 26):
+            choice = fixed.openmpi(collective, nbytes, p, by_blocks(p, 1))
+            schedule(collective, choice.algorithm, p).program(0)
+    choose = fixed.OF_OPENMPI
+    assert [choose["bcast"](n, 64)[:2] for n in (2047, 2048, 370727, 370728, 1 << 24, 1 << 25, 1 << 26)] == [
+        ("binomial", None), ("split_binary", 1024), ("split_binary", 1024), ("chain", 8192), ("chain", 8192),
+        ("chain", 65536), ("chain", 131072),
+    ]  # fmt: skip
+    assert [choose["reduce"](n, 16)[:2] for n in (8, 4096, 1 << 16, 1 << 18, 1 << 20, 1 << 24)] == [
+        ("binomial", None), ("binomial", 1024), ("chain", 1024), ("binary_tree", 32768), ("chain", 32768),
+        ("chain", 65536),
+    ]  # fmt: skip
+    assert [choose["allreduce"](n, 8)[:2] for n in (9999, 10000, 1 << 24)] == [
+        ("recursive_doubling", None), ("ring", None), ("ring", 1 << 20),
+    ]  # fmt: skip
+    assert fixed.openmpi("scan", 8, p, by_blocks(p, 1)) is None
 
 
 def test_the_fixed_rules_are_those_of_auto():

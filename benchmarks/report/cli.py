@@ -12,19 +12,31 @@ from typing import Any, TypeVar
 import click
 
 from mpicoll.cli.group import FAILED, alone, asking
+from mpicoll.cli.names import canonical
+from mpicoll.cli.sizes import parse_sizes
 
-from . import terminal
+from ..cases.contenders import NATIVE
+from ..command.checks import listed
+from . import fixed, terminal
 from .groups import gather
 from .model import Run
 from .read import read
 
 Made = TypeVar("Made")
 EXTRA = "pip install 'mpicoll[report]'"
+MAPS = ("ranks", "ranks_per_node", "sizes", "against")  # options of maps by the model
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("paths", nargs=-1, required=True, metavar="FILE...")
+@click.argument("paths", nargs=-1, metavar="FILE...")
 @click.option("--collectives", metavar="NAME,NAME", help="Only these.")
+@click.option("--network", metavar="NAME", help="Maps by the cost model, on a network's file or a preset.")
+@click.option("--ranks", metavar="LIST", help="Of the maps: numbers and ranges FIRST:LAST[:FACTOR].  [default: 4:1024]")
+@click.option("--ranks-per-node", type=click.IntRange(1), help="Of the maps, placed by blocks.  [default: 1]")
+@click.option("--sizes", metavar="LIST", help="Of the maps: bytes, as for mpicoll bench.  [default: 8:8M:8]")
+@click.option("--against", metavar="NAME",
+              help="Compare the model's best with: rules (mpicoll's fixed ones), mpich or openmpi (as they choose), an "
+              "algorithm, or native, as FILEs have it.  [default: native with FILEs, else rules]")
 @click.option("--compare", "comparing", is_flag=True, help="Compare two files, the old and the new, row by row.")
 @click.option("--fail-if-slower", is_flag=True, help="With --compare: exit status 1 if any row got slower, or wrong.")
 @click.option(
@@ -39,11 +51,16 @@ def report(paths: tuple[str, ...], collectives: str | None, comparing: bool, **o
 
     A FILE is of `mpicoll bench --json`, or the output of the OSU micro-benchmarks or Intel's IMB-MPI1; its
     content says which. Without options, tables are printed.
+
+    With --network also the fastest algorithm by the cost model, over size and ranks, and what another choice costs:
+    its time over the least. FILEs may then be left out.
     """
     alone()
     check(paths, comparing, **options)
     with asking():
         runs = [only(read(path), collectives) for path in paths]
+        if options["network"] is not None:
+            runs.append(model(runs, collectives, **options))
     for run in runs:
         click.echo(run.description, err=comparing or not _writes(options))
     if comparing:
@@ -60,8 +77,36 @@ def _writes(options: dict[str, Any]) -> list[str]:
     return [name for name in ("output", "png", "svg") if options[name] is not None]
 
 
+def model(
+    runs: Sequence[Run], collectives: str | None, *, network: str, ranks: str | None, ranks_per_node: int | None,
+    sizes: str | None, against: str | None, **_: Any,
+) -> Run:  # fmt: skip
+    """Return the times of the cost model. Raises ValueError and ArgumentError, which say what is wrong."""
+    from mpicoll.cost import network as networks
+
+    from . import modelled
+
+    net = networks.network(network)
+    if (against or (NATIVE if runs else fixed.RULES)) == NATIVE:
+        if not runs:
+            raise ValueError("--against native needs a FILE with native's times, of mpicoll bench --json")
+        if ranks or ranks_per_node or sizes:
+            raise ValueError("--against native has the ranks and sizes of the FILEs; leave out those of the maps")
+        return modelled.beside_native(net, runs)
+    names = [canonical(name) for name in listed("--collectives", collectives or ",".join(modelled.USUAL))]
+    numbers, places = parse_sizes(sizes or "8:8M:8"), parse_sizes(ranks or "4:1024")
+    return modelled.run(net, modelled.areas(names, places, ranks_per_node or 1, numbers), against or fixed.RULES)
+
+
 def check(paths: Sequence[str], comparing: bool, **options: Any) -> None:
     """Raise UsageError for options that do not go together."""
+    if not paths and options["network"] is None:
+        raise click.UsageError("Missing argument 'FILE...', or --network NAME for maps by the cost model")
+    if options["network"] is None and (wrong := [name for name in MAPS if options[name] is not None]):
+        words = ", ".join(f"--{name.replace('_', '-')}" for name in wrong)
+        raise click.UsageError(f"{words}: of the maps that --network NAME draws")
+    if comparing and options["network"] is not None:
+        raise click.UsageError("--compare compares two files, and goes without --network")
     if comparing and len(paths) != 2:
         raise click.UsageError(f"--compare takes two files, the old one and the new one; {len(paths)} given")
     if comparing and _writes(options):
@@ -92,9 +137,13 @@ def show(runs: Sequence[Run]) -> None:
     from ..command.console import console
 
     to, groups = console(), gather(runs)
-    for group in groups:
+    measured = [group for group in groups if not group.is_modelled]
+    for group in measured:
         to.print(terminal.table(group))
-    to.print(terminal.legend(groups))
+    if measured:
+        to.print(terminal.legend(measured))
+    for setting in dict.fromkeys(group.setting for group in groups if group.is_modelled):
+        to.print(terminal.fastest([group for group in groups if group.setting == setting]))
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from .lines import KIND
-from .model import Place, Row, Run, Setting
+from .model import BY_MODEL, MODEL, Place, Row, Run, Setting
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,11 @@ class Group:
         return [row for row in self.rows if row.size == size]
 
     @property
+    def is_modelled(self) -> bool:
+        """Return whether times are those of the cost model."""
+        return any(row.statistic == BY_MODEL for row in self.rows)
+
+    @property
     def title(self) -> str:
         """The group in words."""
         return f"{self.setting.title}: {self.place.title}"
@@ -49,7 +54,7 @@ def gather(runs: Sequence[Run]) -> list[Group]:
     for run, where in zip(runs, wheres(runs)):
         stem = PurePath(run.name).stem
         for row in run.rows:
-            if run.kind == KIND:
+            if run.kind in (KIND, MODEL):
                 by_key[row.setting, Place(row.ranks, row.hosts, where)].append(row)
             else:
                 guests.append((row, stem))

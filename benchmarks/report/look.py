@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ..cases.contenders import AUTO, NATIVE
 from .groups import Group
 
-NEUTRAL, CHOICE = "#8a8f98", "#0a84c6"  # of native, and of auto
+NEUTRAL, CHOICE = "#8a8f98", "#0a84c6"  # of native and fixed rules, and of auto
 # Told apart with red-green blindness too, and neither too light for white nor too dark for near-black.
 COLOURS = (
     "#a80c90",
@@ -53,8 +53,9 @@ def looks(groups: Sequence[Group]) -> dict[str, Look]:
     """
     pictures = [[label for row in group.rows for label in (row.contender, row.counts_as)] for group in groups]
     names = _meetings([{name_of(label) for label in picture} for picture in pictures])
-    others = {name: met for name, met in names.items() if name not in (NATIVE, AUTO)}
-    colours = {NATIVE: NEUTRAL, AUTO: CHOICE} | _dealt(others, COLOURS, {})
+    fixed = {row.algorithm for group in groups for row in group.rows if row.fixed}
+    others = {name: met for name, met in names.items() if name not in (NATIVE, AUTO, *fixed)}
+    colours = {NATIVE: NEUTRAL, AUTO: CHOICE, **dict.fromkeys(fixed, NEUTRAL)} | _dealt(others, COLOURS, {})
     met = _meetings([set(picture) for picture in pictures])
     every = contenders(label for picture in pictures for label in picture)
     own = {contender: colours[name_of(contender)] for contender in every}

@@ -23,7 +23,8 @@ _TOOLTIP = [
     alt.Tooltip("next:N", title="next"),
     alt.Tooltip("margin:Q", title="next's time over it", format=".2f"),
     alt.Tooltip("ours:N", title="our fastest"),
-    alt.Tooltip("ratio:Q", title="times native's speed", format=".2f"),
+    alt.Tooltip("against:N", title="against"),
+    alt.Tooltip("ratio:Q", title="times the speed of native or of fixed rules", format=".2f"),
     alt.Tooltip("verdict:N", title="verdict"),
 ]
 
@@ -43,6 +44,15 @@ def best(looks: Mapping[str, Look]) -> alt.LayerChart:
 
 def glance() -> alt.LayerChart:
     """Return how our fastest stands against native, by collective and size: slower is orange, faster blue."""
+    return _ratios("setting", "ours_words", lines=2)
+
+
+def price() -> alt.LayerChart:
+    """Return the time of fixed rules, or of native, over the least, by size and place: the price of their choice."""
+    return _ratios("place", "price_words")
+
+
+def _ratios(down: str, words: str, lines: int = 1) -> alt.LayerChart:
     colour = alt.Color("ratio:Q", legend=None).scale(
         type="log", domain=[0.4, 1, 2.5], range=[SLOWER, SAME, FASTER], clamp=True, interpolate="rgb"
     )
@@ -50,11 +60,11 @@ def glance() -> alt.LayerChart:
         alt.Chart(alt.NamedData(CELLS))
         .transform_filter("isValid(datum.ratio)")
         .transform_calculate(distance="abs(log(datum.ratio))")
-        .encode(x=_size(), y=_down("setting", lines=2), tooltip=_TOOLTIP)
+        .encode(x=_size(), y=_down(down, lines=lines), tooltip=_TOOLTIP)
     )
     strength = alt.Opacity("distance:Q", legend=None).scale(domain=[0, 0.9], range=[0.1, 0.62], clamp=True)
     tiles = base.mark_rect(cornerRadius=5).encode(color=colour, opacity=strength)
-    layers = alt.layer(tiles, *_words(base, "ours_words"))
+    layers = alt.layer(tiles, *_words(base, words))
     chart: alt.LayerChart = layers.properties(width="container", autosize=FIT, height=alt.Step(LOW))
     return chart
 

@@ -16,6 +16,8 @@ from ..cases.contenders import AUTO, NATIVE, Contender
 MEDIAN_OF_LONGEST = "median over rounds of the longest time over ranks"
 MEAN_OF_SLOWEST = "mean over calls, of the slowest rank"
 MEAN_OF_ALL = "mean over calls and ranks"
+BY_MODEL = "by the cost model"
+MODEL = "the cost model"  # the kind of a run
 
 
 class Setting(NamedTuple):
@@ -98,7 +100,8 @@ class Row:
     median_us: the row's time, what kind of which is said by statistic; None: not timed, the note says why.
     ratio: native's time over this one's. samples_us: a value a round, or percentiles of them if sketched.
     paired: whether its rounds alternated with native's. base: of which size, in words, this one is what it came to on
-    so many ranks, where sizes grew or shrank with these.
+    so many ranks, where sizes grew or shrank with these. fixed: whether the algorithm is that of fixed rules, which the
+    others are compared with; ran has its name.
     """
 
     setting: Setting
@@ -127,6 +130,7 @@ class Row:
     samples_us: tuple[float, ...] = ()
     sketched: bool = False
     base: str = ""
+    fixed: bool = False
 
     @property
     def contender(self) -> str:
@@ -135,12 +139,12 @@ class Row:
 
     @property
     def chose(self) -> str | None:
-        """Return the algorithm that auto chose, if the file records it; None for other algorithms."""
-        return self.ran.get("algorithm") or None if self.algorithm == AUTO else None
+        """Return the algorithm that auto or fixed rules chose, if the file records it; None for other algorithms."""
+        return self.ran.get("algorithm") or None if self.fixed or self.algorithm == AUTO else None
 
     @property
     def counts_as(self) -> str:
-        """Return the label to compare algorithms by: for auto, that of the algorithm it chose."""
+        """Return the label to compare algorithms by: for auto and fixed rules, that of the algorithm chosen."""
         return Contender(self.chose or self.algorithm, self.engine, None).label
 
     @property
@@ -151,13 +155,18 @@ class Row:
 
     @property
     def label(self) -> str:
-        """Return the contender's label and, for auto, the algorithm that it chose."""
+        """Return the contender's label and, for auto and fixed rules, the algorithm chosen."""
         return f"{self.contender}: {self.chose}" if self.chose else self.contender
 
     @property
     def native(self) -> bool:
         """Return whether the algorithm is MPI's own."""
         return self.algorithm == NATIVE
+
+    @property
+    def is_reference(self) -> bool:
+        """Return whether the others are compared with this row."""
+        return self.native or self.fixed
 
     @property
     def right(self) -> bool:

@@ -203,13 +203,15 @@
       const cells = setting.places.filter((each) => each.cells.length).length;
       this.find(".best").hidden = !cells;
       this.find(".map").style.minHeight = `${60 * cells + 40}px`;
+      this.find(".dear").hidden = !this.priced.length;
+      this.find(".price").style.minHeight = `${56 * cells + 40}px`;
       this.find(".growth").hidden = !setting.families.length;
       this.find(".curves").classList.toggle("short", this.sizes < 2);
     }
 
     async draw() {
       this.frame();
-      await Promise.all([this.curves(), this.map(), this.scaling()]);
+      await Promise.all([this.curves(), this.map(), this.price(), this.scaling()]);
     }
 
     legend() {
@@ -234,6 +236,13 @@
     map() {
       const cells = this.setting.places.flatMap((place) => place.cells);
       return cells.length && draw(fit(this.find(".map"), cells, 180), data.specs.best, "cells", cells);
+    }
+
+    /** What a fixed choice costs, of what the model says. */
+    get priced() { return this.setting.places.flatMap((place) => place.cells).filter((cell) => cell.against); }
+
+    price() {
+      return this.priced.length && draw(fit(this.find(".price"), this.priced, 180), data.specs.price, "cells", this.priced);
     }
 
     scaling() {

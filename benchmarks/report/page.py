@@ -22,7 +22,7 @@ from mpicoll import __version__
 from .charts import AXES, MEASURES, curves, dots
 from .groups import Group, gather
 from .look import DARK, LIGHT, Look, contenders, looks
-from .maps import best, glance
+from .maps import best, glance, price
 from .model import Run
 from .points import Record, cells, records
 from .scaling import families
@@ -74,6 +74,7 @@ def specs(look: Mapping[str, Look]) -> Record:
         "dots": {m: dots(m, look).to_dict() for m in MEASURES},
         "best": best(look).to_dict(),
         "glance": glance().to_dict(),
+        "price": price().to_dict(),
     }
 
 

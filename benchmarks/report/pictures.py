@@ -14,7 +14,7 @@ import vl_convert
 from .charts import MEASURES, ROWS, curves, dots
 from .groups import Group, gather
 from .look import PAPER, Look, contenders, looks
-from .maps import CELLS, STEP, best
+from .maps import CELLS, STEP, best, price
 from .model import Run
 from .points import Record, cells, records
 from .scaling import families
@@ -51,6 +51,8 @@ def charts(groups: Sequence[Group]) -> Iterator[tuple[str, dict[str, Any]]]:
         same = [group for group in groups if group.setting == setting]
         if fastest := [cell for group in same for cell in cells(group)]:
             yield _name(setting.title, "best"), _whole(best(look), CELLS, fastest, setting.title)
+            if priced := [cell for cell in fastest if cell.get("against")]:
+                yield _name(setting.title, "price"), _whole(price(), CELLS, priced, setting.title)
         yield from _scaling(same, look)
 
 

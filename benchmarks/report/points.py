@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,7 +61,7 @@ def kind(row: Row) -> str:
 
     Native has a way of its own, others whole, and broken what was not measured in its rounds.
     """
-    return "native" if row.native else "paired" if row.paired else "unpaired"
+    return "native" if row.is_reference else "paired" if row.paired else "unpaired"
 
 
 def cells(group: Group) -> list[Record]:
@@ -69,13 +69,13 @@ def cells(group: Group) -> list[Record]:
 
     Rows by which the same ran, such as auto's and that of the algorithm it chose, count once, by the faster. next: the
     fastest by which another ran, if any. margin: its time over the fastest's. tie: their intervals overlap. ratio:
-    native's time over our fastest one's.
+    the time of native, or of fixed rules, over our fastest one's. against: the fixed rules, and what they choose.
     """
     size_cells = []
     for size in group.sizes:
         rows = [row for row in group.at(size) if row.right and row.paired]
         ranked = sorted(rows, key=lambda row: row.median_us or 0.0)
-        if len(ranked) > 1 and not all(row.native for row in ranked):
+        if len(ranked) > 1 and not all(row.is_reference for row in ranked):
             size_cells.append(_cell(group, size, ranked))
     return size_cells
 
@@ -83,15 +83,17 @@ def cells(group: Group) -> list[Record]:
 def _cell(group: Group, size: int, ranked: Sequence[Row]) -> Record:
     best = ranked[0]
     second = next((row for row in ranked if row.ran_as != best.ran_as), ranked[1])
-    ours = next(row for row in ranked if not row.native)
-    native = next((row for row in ranked if row.native), None)
+    ours = next(row for row in ranked if not row.is_reference)
+    reference = next((row for row in ranked if row.is_reference), None)
     ratio = ours.ratio or (
-        native.median_us / ours.median_us if native and native.median_us and ours.median_us else None
+        reference.median_us / ours.median_us if reference and reference.median_us and ours.median_us else None
     )
     margin = (second.median_us or 0.0) / (best.median_us or 1.0)
     tie = bool(best.interval_us and second.interval_us and best.interval_us[1] >= second.interval_us[0])
-    beside = f"{margin:.2f}× the next" if best.native or ratio is None else f"{ratio:.2f}× native"
-    return {
+    against = reference.label if reference else ""
+    other = reference.contender if reference else ""
+    beside = f"{margin:.2f}× the next" if best.is_reference or ratio is None else f"{ratio:.2f}× {other}"
+    cell = {
         "size": size,
         "bytes": format_size(size),
         "order": size or LAST,
@@ -108,6 +110,11 @@ def _cell(group: Group, size: int, ranked: Sequence[Row]) -> Record:
         "ratio": ratio,
         "verdict": ours.verdict or "",
     }
+    return cell | {"against": against, "price_words": _price_words(ratio, reference)} if group.is_modelled else cell
+
+
+def _price_words(ratio: float | None, reference: Row | None) -> str:
+    return "\n".join([f"{ratio:.2f}×" if ratio else "", *_lines(reference.label if reference else "")])
 
 
 def _lines(name: str) -> list[str]:
@@ -116,5 +123,9 @@ def _lines(name: str) -> list[str]:
     >>> _lines("auto: recursive_multiplying(k=5) @compiled")
     ['auto: recursive_', 'multiplying(k=5)', '@compiled']
     """
-    lines = textwrap.wrap(name.replace("_", "_ "), NARROW)
-    return [line.replace("_ ", "_") for line in lines]
+    lines = [""]
+    for part in re.split(r"(?<=[_=])|(?=[( ])", name):
+        if lines[-1] and len(lines[-1] + part) > NARROW:
+            lines.append("")
+        lines[-1] += part if lines[-1] else part.lstrip()
+    return lines

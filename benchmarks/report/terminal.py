@@ -10,11 +10,14 @@ from rich.text import Text
 
 from mpicoll.cli.sizes import format_size
 
+from ..cases.contenders import NATIVE
 from ..results.text import STYLES, WRONG, microseconds, rate
+from . import points
 from .groups import Group
 from .model import MEDIAN_OF_LONGEST, Row
 
 COLUMNS = ("time µs", "[95 %]", "ratio", "[95 %]", "verdict", "bus bandwidth", "of limit", "overlap", "")
+DEAR = 1.25  # times the least: a price in red
 LEGEND = (
     "time: {statistic}. ratio: native's time over this one's, paired by round; above 1 is faster.\n"
     "[95 %]: where the median lies with 95 % confidence. bus bandwidth: as nccl-tests defines it.\n"
@@ -50,6 +53,39 @@ def table(group: Group) -> Table:
             style = "bold" if best else ""
             rich_table.add_row(first, row.label, *(cells[at] for at in used), style=style, end_section=row is rows[-1])
     return rich_table
+
+
+def fastest(groups: Sequence[Group]) -> Table:
+    """Return the map of one setting: for every size and place the fastest algorithm, and the price of another choice.
+
+    The price is the time of native or of fixed rules over the least.
+    """
+    every = {(group.place, cell["size"]): cell for group in groups for cell in points.cells(group)}
+    against = next((cell["against"].partition(":")[0] for cell in every.values() if cell["against"]), "")
+    runs = "" if against == NATIVE else f", and what {against} runs"
+    beside = f"; the time of {against} over its{runs}" if against else ""
+    title = f"{groups[0].setting.title}: the fastest{beside}"
+    rich_table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    rich_table.add_column("size", justify="right", no_wrap=True)
+    for group in groups:
+        rich_table.add_column(group.place.title, overflow="fold")
+    for size in sorted({size for group in groups for size in group.sizes}):
+        tiles = [_tile(every.get((group.place, size))) for group in groups]
+        rich_table.add_row(format_size(size), *tiles)
+    return rich_table
+
+
+def _tile(cell: points.Record | None) -> Text:
+    """Return the fastest algorithm, the price, and the choice that has it, if it is another."""
+    if cell is None:
+        return Text()
+    tile = Text(cell["fastest"])
+    if cell["ratio"]:
+        other = cell["against"].partition(": ")[2]
+        same = other == cell["contender"]
+        style = "red" if cell["ratio"] > DEAR else "dim"
+        tile.append(f" {cell['ratio']:.2f}" + f" {other}" * (not same), style)
+    return tile
 
 
 def _cells(row: Row) -> list[str | Text]:

@@ -34,13 +34,19 @@ class Tune(SpmdCommand):
 @click.command(cls=Tune, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 @click.option("--collectives", default=ALL, help="A list of names; or all whose ranks know the bytes of a call.")
 @click.option("--sizes", default="8:16M:8", help="Bytes, as for mpicoll bench: a list and ranges FIRST:LAST[:FACTOR].")
-@click.option("--seconds", default=120.0, help="Time to spend in all, apart from checking and warming up.")
+@click.option("--seconds", default=120.0, help="Time to spend at most, apart from checking and warming up.")
+@click.option("--all", "measures_all", is_flag=True, help="Measure also what the model puts far from its best.")
 @click.option("--memory", default="1G", help="Leave out sizes that need more for buffers on a rank.")
 @click.option("--seed", default=0, help="Of the order within a round.")
 @click.option("-o", "--output", "path", default="tuning.json", metavar="FILE",
               help="Where the table goes, beside those of other MPIs and layouts that are there.")
-def tune(collectives: str, sizes: str, seconds: float, memory: str, seed: int, path: str) -> None:
+def tune(
+    collectives: str, sizes: str, seconds: float, measures_all: bool, memory: str, seed: int, path: str
+) -> None:  # fmt: skip
     """Measure which algorithm serves which bytes on these ranks: start it under mpiexec as the program will be.
+
+    Algorithms that the cost model puts at more than 3 times its best are left out, and so are those that send the same
+    messages as another, so that it takes about half of --seconds.
 
     MPICOLL_TUNING=FILE then makes auto go by it, on communicators whose ranks lie on nodes as these do, with the same
     MPI library. The file is JSON, to be read and edited.
@@ -56,7 +62,7 @@ def tune(collectives: str, sizes: str, seconds: float, memory: str, seed: int, p
     from ..bench.harness import Harness
 
     with Harness({}, seed=seed, memory=limit) as harness:
-        tuner = Tuner(harness)
+        tuner = Tuner(harness, measures_all=measures_all)
         choices = tuner.run(shapes, wanted, seconds)
         if tuner.wrong:
             harness.say(f"wrong answers, so nothing is written: {', '.join(tuner.wrong)}")

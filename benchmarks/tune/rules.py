@@ -17,7 +17,8 @@ from ..cases.contenders import AUTO
 class Found:
     """The choice for a call of `nbytes`, as comm.explain() counts them; times in seconds.
 
-    algorithm: auto where the rules' own choice stays, and rule names the algorithm that they choose.
+    algorithm: auto where the rules' own choice stays, and rule names the algorithm that they choose. tried, of: how
+    many algorithms were measured, of those that serve these ranks.
     """
 
     nbytes: int
@@ -28,6 +29,8 @@ class Found:
     by_rule: float
     rule: str = ""
     window: int = WINDOW
+    tried: int = 0
+    of: int = 0
 
     def is_as(self, other: Found) -> bool:
         """Return whether both sizes have the same choice."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,12 +24,14 @@ from ..measure.rounds import Timing
 from ..measure.stats import estimate, ratio
 from ..results.environment import commit, now
 from .rules import Found, rules
+from .shortlist import NEAR, Shortlist, distinct
 
 SURE = 0.99  # of being faster, for each that is tried
 GAIN = 1.03  # times as fast as what the rules say, at least
 BEST = 3  # that are measured again
 CHUNKS = (32 << 10, 128 << 10, 512 << 10)
-FIRST = 0.4  # of the time, for the round of all
+FIRST = 0.4  # of the time, for the first round
+BEHIND = 1.3  # times the fastest of the first round: what takes longer is not measured again
 
 
 @dataclass(frozen=True)
@@ -43,20 +45,24 @@ class Candidate:
 
 
 class Tuner:
-    """Measures on a harness's communicators. Collective, and finds the same on every rank."""
+    """Measures on a harness's communicators. Collective, and finds the same on every rank.
 
-    def __init__(self, harness: Any) -> None:
+    measures_all: whether candidates that the model puts far from its best are measured too.
+    """
+
+    def __init__(self, harness: Any, *, measures_all: bool = False) -> None:
         from mpi4py import MPI
 
         import mpicoll
 
-        self.harness, self.mpi = harness, MPI
+        self.harness, self.mpi, self.measures_all = harness, MPI, measures_all
         self.p, self.rank = harness.control.size, harness.control.rank
         self.ours = harness.ours
         self._goes_by(self.ours, None)  # what is measured here is not chosen by an older table
         self.natives = mpicoll.Comm(MPI.COMM_WORLD.Dup())
         always: dict[str, tuple[Rule, ...]] = {name: (Rule(0, NATIVE, None, "tuning"),) for name in list_algorithms()}
-        self.nodes = self.ours._open().agreed.nodes
+        agreed = self.ours._open().agreed
+        self.nodes, self.network = agreed.nodes, None if measures_all else agreed.network
         self._goes_by(self.natives, Table(library(MPI), layout(self.nodes), always))
         self.wrong: list[str] = []
 
@@ -84,6 +90,7 @@ class Tuner:
                     choices.setdefault(name, []).append(self.size(job.shape, size, seconds / parts))
                     progress.end()
                 self.harness.say(_table(name, choices.get(name, [])))
+        self.harness.say(describe_left_out(row for rows in choices.values() for row in rows))
         self.natives.Free()
         return choices
 
@@ -92,26 +99,51 @@ class Tuner:
         nbytes = shape.bytes_of_call(size, self.p)
         rule = self.ours.explain(shape.collective, nbytes)
         names = [name for name in exact_algorithms(shape.collective) if find(shape.collective, name).serves(self.p)]
-        native, auto = Contender(NATIVE, None, self.harness.plain), self._ours(shape, AUTO)
-        always = [
-            Candidate(AUTO, None, WINDOW, auto),
-            Candidate(NATIVE, None, WINDOW, Contender(NATIVE, None, self.natives)),
-        ]
-        everyone = [self._candidate(shape, name) for name in names]
+        plain = Contender(NATIVE, None, self.harness.plain)
+        auto = Candidate(AUTO, None, WINDOW, self._ours(shape, AUTO))
+        native = Candidate(NATIVE, None, WINDOW, Contender(NATIVE, None, self.natives))
+        choice = Candidate(rule.algorithm, rule.chunk_bytes, rule.window, auto.contender)
+        shortlist = Shortlist(self.network, shape.collective, self.p, self.nodes, nbytes)
+        near = [self._candidate(shape, name) for name in names if shortlist.is_near(name)]
+        first = self._without_doubles(shape, choice, near)
         cases = Cases(shape, size, self.rank, self.p)
-        timings = self._measure(cases, native, [*always, *everyone], seconds * FIRST)[1 + len(always) :]
-        order = sorted(zip(timings, range(len(everyone))), key=lambda pair: (_median(pair[0]), pair[1]))
-        best = [everyone[i] for timing, i in order[:BEST] if math.isfinite(_median(timing))]
+        share = (3 + len(first)) / (3 + len(names))
+        timings = self._measure(cases, plain, [auto, native, *first], seconds * FIRST * share)
+        limit = math.inf if self.measures_all else BEHIND * min(map(_median, timings[1:]))
+        best = self._best([choice, *first], [timings[1], *timings[3:]], limit)
         chunks = [chunk for chunk in CHUNKS if 4 * chunk <= nbytes]
-        best += [self._candidate(shape, winner.algorithm, chunk) for winner in best[: BEST - 1] for chunk in chunks]
-        final = [*always, *best]
-        timings = self._measure(cases, native, final, seconds * (1 - FIRST))
-        which = decide(timings[1:])
+        best += [
+            self._candidate(shape, winner.algorithm, chunk)
+            for winner in best[: BEST - 1] for chunk in chunks if shortlist.is_near_in(winner.algorithm, chunk)
+        ]  # fmt: skip
+        challengers = [native] * (_median(timings[2]) <= limit) + self._without_doubles(shape, choice, best)
+        if challengers:
+            most = 3 + min(BEST, len(names)) + min(BEST - 1, len(names)) * len(chunks)
+            share = (2 + len(challengers)) / most
+            timings = self._measure(cases, plain, [auto, *challengers], seconds * (1 - FIRST) * share)
+        final = [auto, *challengers]
+        which = decide(timings[1 : 1 + len(final)])
         chosen, timing = final[which], timings[1 + which]
         seconds, alone, by_rule = map(_median, (timing, timings[0], timings[1]))
         return Found(
-            nbytes, chosen.algorithm, chosen.chunk_bytes, seconds, alone, by_rule, rule.algorithm, chosen.window
-        )
+            nbytes, chosen.algorithm, chosen.chunk_bytes, seconds, alone, by_rule, rule.algorithm, chosen.window,
+            tried=len(first) + (not self.measures_all), of=len(names),
+        )  # fmt: skip
+
+    def _without_doubles(self, shape: Shape, choice: Candidate, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates that are the same as neither auto's choice nor another; all if all are measured."""
+        if self.measures_all:
+            return [candidate for candidate in candidates if candidate is not choice]
+        return distinct(shape.collective, self.p, self.nodes, [choice, *candidates])[1:]
+
+    def _best(self, candidates: Sequence[Candidate], timings: Sequence[Timing], limit: float) -> list[Candidate]:
+        """Return the fastest of the first round, the fastest first, without those that took longer than the limit.
+
+        The first candidate is auto's choice, which goes by the time of auto.
+        """
+        medians = [_median(timing) for timing in timings]
+        order = sorted(range(self.measures_all, len(candidates)), key=lambda i: (medians[i], i))
+        return [candidates[i] for i in order[:BEST] if math.isfinite(medians[i]) and medians[i] <= limit]
 
     def entry(self, choices: dict[str, list[Found]]) -> dict[str, Any]:
         """Return the table for a file."""
@@ -143,6 +175,17 @@ class Tuner:
         return timings
 
 
+def describe_left_out(choices: Iterable[Found]) -> str:
+    """Return how many candidates were not measured, and why."""
+    tried, of = (sum(numbers) for numbers in zip((0, 0), *((choice.tried, choice.of) for choice in choices)))
+    if tried == of:
+        return f"all {of} candidates were measured"
+    return (
+        f"{of - tried} of {of} candidates were left out: the model puts them at more than {NEAR:g} times its best, or "
+        "they send the same messages as another; --all measures them"
+    )
+
+
 def decide(timings: Sequence[Timing]) -> int:
     """Return which one: the first, which the rules chose, unless others are faster beyond doubt.
 
@@ -169,11 +212,11 @@ def _table(name: str, choices: Sequence[Found]) -> Any:
     from rich.table import Table as Drawn
 
     rich_table = Drawn(title=name, box=box.SIMPLE_HEAD, title_justify="left")
-    for column in ("bytes", "algorithm", "chunks", "µs", "by the rules", "native"):
+    for column in ("bytes", "algorithm", "chunks", "µs", "by the rules", "native", "tried"):
         rich_table.add_column(column, justify="left" if column == "algorithm" else "right", no_wrap=True)
     for choice in choices:
         times = (f"{seconds * 1e6:.4g}" for seconds in (choice.seconds, choice.by_rule, choice.native))
         chunk = "" if choice.chunk_bytes is None else format_size(choice.chunk_bytes)
         name = f"{AUTO}: {choice.rule}" if choice.algorithm == AUTO else choice.algorithm
-        rich_table.add_row(format_size(choice.nbytes), name, chunk, *times)
+        rich_table.add_row(format_size(choice.nbytes), name, chunk, *times, f"{choice.tried} of {choice.of}")
     return rich_table

@@ -39,6 +39,7 @@ for command in (list_, show, verify, info, run, status, timeline, warm):
     main.add_command(command)
 for command in (
     Later("explore", "cli.explore:explore", "One page on which algorithms are played step by step."),
+    Later("export", "cli.export:export", "Write an algorithm as GOAL text, which LogGOPSim plays."),
     Later("bench", "benchmarks.bench.cli:bench", "Time algorithms beside MPI's, under mpiexec.", uses_mpi=True),
     Later("tune", "benchmarks.tune.cli:tune", "Measure what auto is to choose, under mpiexec.", uses_mpi=True),
     Later("calibrate", "benchmarks.calibrate:calibrate", "Measure the network, under mpiexec.", uses_mpi=True),
@@ -46,6 +47,6 @@ for command in (
     Later("simulate", "benchmarks.simulate:simulate", "Simulate algorithms on a network, without MPI."),
     Later("train", "benchmarks.train.cli:train", "Train by the patterns of distributed training.", uses_mpi=True),
     Later("jobs", "jobs.cli:jobs", "Scaling runs under Slurm, from script to report."),
-    Later("report", "benchmarks.report.cli:report", "Show, compare and draw what was timed."),
+    Later("report", "benchmarks.report.cli:report", "Show, compare and draw what was timed; maps by a model."),
 ):
     main.add_command(command)

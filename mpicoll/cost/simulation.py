@@ -3,20 +3,22 @@
 Every rank carries out its steps one after the other, strands side by side, chunks as many at once as the window says.
 A short message leaves when its sender begins the step, a long one when its receiver has begun its own too. Messages
 between nodes go one after the other through the link of a node, those inside a node one after the other through that of
-a rank, in either direction on its own. Between two messages of one step a rank leaves the gap.
+a rank, in either direction on its own. Between two messages of one step a rank leaves the gap. A rank reduces and
+copies one chunk after the other, while messages move.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import ArgumentError
 from ..schedules.grouping import Partition, homes
-from ..schedules.ir import Local, Send
+from ..schedules.ir import Local, Send, Step
 from ..schedules.schedule import Schedule
 from .network import Level, Network
 from .profile import blocks_of, reduced_and_copied
@@ -29,9 +31,13 @@ Name = tuple[int, int, int, int, int]  # of a message: sender, receiver, strand,
 class Message:
     """A message that its sender or receiver has posted, or both; times in µs."""
 
-    begun: dict[bool, float] = field(default_factory=dict)  # by whether the side sends
-    lanes: dict[bool, Lane] = field(default_factory=dict)
+    sender: int
+    receiver: int
+    nbytes: float
+    lanes: dict[bool, Lane] = field(default_factory=dict)  # by whether the side sends
     place: dict[bool, int] = field(default_factory=dict)  # how many of its step came before it
+    left: float = math.nan  # when its first byte left
+    arrived: float = math.nan
 
 
 @dataclass(slots=True)
@@ -43,7 +49,7 @@ class Progress:
     local: float
 
 
-MOST_MESSAGES = 3_000_000  # of all ranks and chunks: about half a minute
+MOST_MESSAGES = 3_000_000  # of all ranks and chunks: about 45 seconds
 SENDS, RECEIVES, COMPUTES = "sends", "receives", "computes"
 
 
@@ -76,10 +82,9 @@ class Simulation:
     ) -> None:
         self.spans: list[Span] | None = [] if record else None
         self.network, self.p = network, schedule.p
-        block = nbytes / blocks_of(schedule)
-        self.lanes = max(1, ceil(block / chunk_bytes)) if chunk_bytes else 1
-        self.block, self.window = block / self.lanes, window
-        _check_messages(schedule, self.lanes)
+        self.block, self.lanes = cut(schedule, nbytes, chunk_bytes)
+        self.window = window
+        check_messages(schedule, self.lanes)
         self.home = homes(nodes) if nodes is not None else {rank: rank for rank in range(self.p)}
         self.programs = [schedule.program(rank) for rank in range(self.p)]
         self.ends = [0.0] * self.p
@@ -90,7 +95,9 @@ class Simulation:
         self._numbers: dict[tuple[int, int, int, int], list[int]] = defaultdict(lambda: [0, 0])
         self._current: dict[Lane, Progress] = {}
         self._at: dict[Lane, int] = defaultdict(int)
-        self._events: list[tuple[float, Lane]] = []
+        self._busy = [0.0] * self.p  # until when a rank reduces or copies, in µs
+        self._events: list[tuple[float, int, int, Callable[[float, Any], None], Any]] = []
+        self._pushed = 0
         self._run()
 
     @property
@@ -102,12 +109,20 @@ class Simulation:
         for rank, strands in enumerate(self.programs):
             for strand in range(len(strands)):
                 for lane in range(min(self.lanes, self.window)):
-                    heappush(self._events, (0.0, (rank, strand, lane)))
+                    self._push(0.0, self._begin, (rank, strand, lane))
         while self._events:
-            self._begin(*heappop(self._events))
-        stuck = sum(progress.missing for progress in self._current.values())
-        if stuck:
-            raise RuntimeError(f"{stuck} messages of the schedule have no other side")
+            at, *_, act, what = heappop(self._events)
+            act(at, what)
+        if self._open:
+            raise RuntimeError(f"{len(self._open)} messages of the schedule have no other side")
+
+    def _push(self, at: float, act: Callable[[float, Any], None], what: Lane | Message, place: int = -1) -> None:
+        """Call act at a time, so that links and processors serve in the order of time.
+
+        Messages that leave at the same time leave in the order of their places in a step.
+        """
+        self._pushed += 1
+        heappush(self._events, (at, place, self._pushed, act, what))
 
     def _begin(self, at: float, lane: Lane) -> None:
         """Begin a lane's next step, or end it; another chunk begins where one has ended."""
@@ -116,85 +131,119 @@ class Simulation:
         if self._at[lane] == len(steps):
             self.ends[rank] = max(self.ends[rank], at)
             if number + self.window < self.lanes:
-                heappush(self._events, (at, (rank, strand, number + self.window)))
+                self._push(at, self._begin, (rank, strand, number + self.window))
             return
         step = steps[self._at[lane]]
         self._at[lane] += 1
         messages = [op for op in step if not isinstance(op, Local)]
-        reduced, copied = reduced_and_copied(step)
-        local = self.block * (reduced / self.network.fold_rate + copied / self.network.copy_rate)
-        self._current[lane] = Progress(len(messages), at, local)
+        self._current[lane] = Progress(len(messages), at, local_us(step, self.block, self.network))
         places = [0, 0]
         for op in messages:
             sends = isinstance(op, Send)
             self._post(at, lane, sends, op.peer, len(op.blocks) * self.block, places[sends])
             places[sends] += 1
         if not messages:
-            self._end(lane)
+            self._push(at, self._compute, lane)
 
     def _post(self, at: float, lane: Lane, sends: bool, peer: int, nbytes: float, place: int) -> None:
-        """Note that one side of a message has begun; carry it where nothing is missing."""
+        """Post one side of a message: a short one leaves with its sender, a long one when both sides are posted."""
         rank, strand, number = lane
         pair = (rank, peer) if sends else (peer, rank)
         count = self._numbers[pair[0], pair[1], strand, number]
         name = pair[0], pair[1], strand, number, count[sends]
         count[sends] += 1
-        message = self._open.setdefault(name, Message())
-        message.begun[sends], message.lanes[sends], message.place[sends] = at, lane, place
-        if len(message.begun) == 2:
-            del self._open[name]
-            self._carry(pair, message, nbytes)
+        if (message := self._open.pop(name, None)) is None:
+            message = self._open[name] = Message(*pair, nbytes)
+        message.lanes[sends], message.place[sends] = lane, place
+        if len(message.lanes) == 2 if nbytes > self.network.short_bytes else sends:
+            if message.place[True]:
+                self._push(at, self._leave, message, message.place[True])
+            else:
+                self._leave(at, message)
+        elif message.arrived >= 0:
+            self._done(lane, message.arrived)
 
-    def _carry(self, pair: tuple[int, int], message: Message, nbytes: float) -> None:
-        """Find out when both sides are done with a message."""
-        sender, receiver = pair
-        far = self.home[sender] != self.home[receiver]
-        level: Level = self.network.links if far else self.network.node
-        long = nbytes > self.network.short_bytes
-        transfer = nbytes / (level.rate if long else level.short_rate)
-        begun = max(message.begun.values()) if long else message.begun[True]
-        out = far, True, self.home[sender] if far else sender
-        into = far, False, self.home[receiver] if far else receiver
-        latency = level.latency + (level.rendezvous if long else 0.0)
-        self._free[out] = max(self._free[out], begun) + transfer
-        left = max(self._free[out], self._after(sender, True, message, level) + transfer)
-        self._free[into] = max(self._free[into], left - transfer + latency) + transfer
-        arrived = max(self._free[into], self._after(receiver, False, message, level) + transfer)
-        self._last[sender, True], self._last[receiver, False] = left, arrived
+    def _leave(self, at: float, message: Message) -> None:
+        """Send a message through the link of its sender."""
+        far, level, long, transfer = self._cost(message)
+        out = far, True, self.home[message.sender] if far else message.sender
+        self._free[out] = max(self._free[out], at) + transfer
+        left = max(self._free[out], self._after(message, True, level) + transfer)
+        self._last[message.sender, True], message.left = left, left - transfer
         self.messages += 1
         if self.spans is not None:
-            self.spans.append(Span(sender, SENDS, left - transfer, left))
-            self.spans.append(Span(receiver, RECEIVES, arrived - transfer, arrived))
-        self._done(message.lanes[True], arrived if long else left)
-        self._done(message.lanes[False], arrived)
+            self.spans.append(Span(message.sender, SENDS, message.left, left))
+        latency = level.latency + (level.rendezvous if long else 0.0)
+        self._push(message.left + latency, self._arrive, message)
+        if not long:
+            self._done(message.lanes[True], left)
 
-    def _after(self, rank: int, sends: bool, message: Message, level: Level) -> float:
+    def _arrive(self, at: float, message: Message) -> None:
+        """Receive a message, whose first byte is there, through the link of its receiver."""
+        far, level, long, transfer = self._cost(message)
+        into = far, False, self.home[message.receiver] if far else message.receiver
+        self._free[into] = max(self._free[into], at) + transfer
+        arrived = max(self._free[into], self._after(message, False, level) + transfer)
+        self._last[message.receiver, False] = message.arrived = arrived
+        if self.spans is not None:
+            self.spans.append(Span(message.receiver, RECEIVES, arrived - transfer, arrived))
+        for sends, lane in message.lanes.items():
+            if long or not sends:
+                self._done(lane, arrived)
+
+    def _cost(self, message: Message) -> tuple[bool, Level, bool, float]:
+        """Return whether a message goes between nodes, its level, whether it is long, and the µs of its bytes."""
+        far = self.home[message.sender] != self.home[message.receiver]
+        level = self.network.links if far else self.network.node
+        long = message.nbytes > self.network.short_bytes
+        return far, level, long, message.nbytes / (level.rate if long else level.short_rate)
+
+    def _after(self, message: Message, sends: bool, level: Level) -> float:
         """Return when a rank may send or receive a message that is not the first of a step."""
-        return self._last[rank, sends] + level.gap if message.place[sends] else 0.0
+        rank = message.sender if sends else message.receiver
+        return self._last[rank, sends] + level.gap if message.place.get(sends) else 0.0
 
     def _done(self, lane: Lane, at: float) -> None:
         progress = self._current[lane]
         progress.missing -= 1
         progress.end = max(progress.end, at)
         if not progress.missing:
-            self._end(lane)
+            self._push(progress.end, self._compute, lane)
 
-    def _end(self, lane: Lane) -> None:
-        progress = self._current.pop(lane)
-        if self.spans is not None and progress.local:
-            self.spans.append(Span(lane[0], COMPUTES, progress.end, progress.end + progress.local))
-        heappush(self._events, (progress.end + progress.local, lane))
+    def _compute(self, at: float, lane: Lane) -> None:
+        """Reduce and copy what a step received, after the other chunks and strands that the rank is busy with."""
+        rank, local = lane[0], self._current.pop(lane).local
+        end = at
+        if local:
+            end = self._busy[rank] = max(self._busy[rank], at) + local
+            if self.spans is not None:
+                self.spans.append(Span(rank, COMPUTES, end - local, end))
+        self._push(end, self._begin, lane)
 
 
-def _check_messages(schedule: Schedule, lanes: int) -> None:
-    """Raise ArgumentError for a schedule of more messages than can be simulated in reasonable time."""
+def cut(schedule: Schedule, nbytes: float, chunk_bytes: int | None) -> tuple[float, int]:
+    """Return the bytes of a block's chunk, and into how many chunks every block is cut; None leaves blocks whole."""
+    block = nbytes / blocks_of(schedule)
+    chunks = max(1, math.ceil(block / chunk_bytes)) if chunk_bytes else 1
+    return block / chunks, chunks
+
+
+def local_us(step: Step, block: float, network: Network) -> float:
+    """Return the µs for which a step reduces, copies and packs blocks of so many bytes."""
+    reduced, copied = reduced_and_copied(step)
+    return block * (reduced / network.fold_rate + copied / network.copy_rate)
+
+
+def check_messages(schedule: Schedule, lanes: int, verb: str = "simulated") -> None:
+    """Raise ArgumentError for a schedule of more messages than can be simulated, or written, in reasonable time."""
     most = max(
         sum(not isinstance(op, Local) for strand in schedule.program(rank) for step in strand for op in step)
         for rank in {0, schedule.p - 1}
     )
     if most * schedule.p * lanes > MOST_MESSAGES:
         chunks = f" in {lanes:,} chunks" if lanes > 1 else ""
+        instead = "fewer ranks, or `mpicoll choose` for the closed form" if verb == "simulated" else "fewer ranks"
         raise ArgumentError(
             f"{schedule.title} on {schedule.p} ranks{chunks} has up to {most * schedule.p * lanes:,} messages, and "
-            f"{MOST_MESSAGES:,} are simulated at most; take fewer ranks, or `mpicoll choose` for the closed form"
+            f"{MOST_MESSAGES:,} are {verb} at most; take {instead}"
         )

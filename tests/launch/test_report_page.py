@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from support.browser import DESKTOP, PHONE, Visit
 from unit.report_data import result, results, write
 
+from mpicoll.benchmarks.report import modelled
 from mpicoll.benchmarks.report.read import read
+from mpicoll.cost.network import network
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 IMB = Path(__file__).parents[1] / "unit" / "data" / "imb-4.txt"
@@ -159,3 +162,19 @@ def test_theme_changes_colours(opened):
     before = page.evaluate("getComputedStyle(document.body).backgroundColor")
     opened.redrawn("allreduce", "curves", page.locator("#theme").click)
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+
+
+def test_maps_by_the_model_are_drawn(browser, tmp_path):
+    """The fastest and the price: a tile for each size and number of ranks."""
+    from mpicoll.benchmarks.report.page import build
+
+    page = tmp_path / "map.html"
+    areas = modelled.areas(["allreduce"], [4, 16, 64], 4, [8, 4096, 1 << 20])
+    page.write_text(build([modelled.run(network("leonardo"), areas, "mpich")], "Maps"), encoding="utf-8")
+    with closing(Opened(browser, page, DESKTOP, "light")) as opened:
+        for kind in ("map", "price"):
+            opened.chart("allreduce", kind)
+            opened.has_marks("allreduce", kind, "n === 9")
+        assert "mpich:" in opened.page.locator("#allreduce .price").inner_text()
+        opened.page.locator("#glance").scroll_into_view_if_needed()
+        assert opened.page.evaluate("window.reportFailures") == []

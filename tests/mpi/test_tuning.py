@@ -13,9 +13,13 @@ from support.cases import Case, Checks
 
 import mpicoll
 from mpicoll.benchmarks.cases.patterns import PATTERNS, Shape
+from mpicoll.benchmarks.measure.rounds import Timing
+from mpicoll.benchmarks.tune.shortlist import Shortlist
 from mpicoll.cost.network import network
 from mpicoll.errors import ArgumentError, TuningError
 from mpicoll.runtime import agreement
+from mpicoll.schedules.registry import exact_algorithms, find
+from mpicoll.schedules.schedule import schedule
 from mpicoll.selection import tables
 from mpicoll.selection.modelled import modelled_rules
 from mpicoll.selection.rules import UNKNOWN_TO_ALL
@@ -217,3 +221,84 @@ def test_a_network_that_rank_0_cannot_read_is_an_error_everywhere(comm, monkeypa
     monkeypatch.setenv("MPICOLL_NETWORK", "nowhere" if comm.rank == 0 else "")
     with pytest.raises(ArgumentError, match="presets are"):
         mpicoll.Comm(comm.Dup())
+
+
+@pytest.fixture
+def tuner(comm):
+    """Make a tuner; what it measures is kept, and every contender takes what `times` says, in µs."""
+    from mpicoll.benchmarks.bench.harness import Harness
+    from mpicoll.benchmarks.tune.tuner import Tuner
+
+    harnesses = []
+
+    def make(times, **how):
+        harnesses.append(Harness({}, world=comm))
+        tuner = Tuner(harnesses[-1], **how)
+        tuner.rounds, tuner.seconds = [], 0.0
+
+        def measure(cases, native, candidates, seconds):
+            timings = []
+            for contender in (native, *(candidate.contender for candidate in candidates)):
+                us = times.get(contender.algorithm, 50.0)
+                timings.append(Timing(contender, rounds=[[us * 1e-6 * (1 + i / 1e4)] for i in range(40)]))
+            tuner.rounds.append([candidate.algorithm for candidate in candidates])
+            tuner.seconds += seconds
+            return timings
+
+        tuner._measure = measure
+        return tuner
+
+    yield make
+    for harness in harnesses:
+        harness.__exit__(None)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("winner", ["algorithm", "native", "auto"])
+def test_tune_finds_the_same_winner_among_fewer(comm, tuner, monkeypatch, winner):
+    """What the model of a network puts far from its best is not measured, and the same messages are measured once."""
+    monkeypatch.setenv("MPICOLL_NETWORK", "infiniband")
+    times = {"native": 20.0, "auto": 20.0, "tree": 25.0}
+    some, every = tuner(times), tuner(times, measures_all=True)
+    choice = some.ours.explain("allreduce", 1 << 20).algorithm
+    shortlist = Shortlist(some.network, "allreduce", comm.size, some.nodes, 1 << 20)
+    near = [name for name in ALGORITHMS if shortlist.is_near(name) and not is_same(name, choice, comm.size)]
+    fast = [name for name in ALGORITHMS if is_same(name, near[-1], comm.size)] if winner == "algorithm" else [winner]
+    times |= dict.fromkeys(fast, 10.0)
+    few, full = (each.size(Shape("allreduce"), 1 << 20, 10.0) for each in (some, every))
+    assert full.algorithm in fast and few.algorithm in fast
+    assert some.rounds[0][:2] == every.rounds[0][:2] == ["auto", "native"]
+    assert few.tried < few.of == full.tried == len(every.rounds[0]) - 2
+    assert some.seconds < 0.9 * every.seconds and every.seconds == 10.0
+    assert comm.allgather((few, full)) == [(few, full)] * comm.size
+
+
+ALGORITHMS = exact_algorithms("allreduce")
+
+
+def is_same(name, other, p):
+    programs = ([schedule("allreduce", each, p, nodes=(tuple(range(p)),)).program(rank) for rank in range(p)]
+                for each in (name, other))  # fmt: skip
+    return next(programs) == next(programs)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_tune_measures_no_second_time_where_nothing_is_near(comm, tuner, monkeypatch):
+    monkeypatch.setenv("MPICOLL_NETWORK", "infiniband")
+    made = tuner({"auto": 10.0})
+    choice = made.size(Shape("allreduce"), 8, 10.0)
+    assert choice.algorithm == "auto" and len(made.rounds) == 1 and made.seconds < 4.0
+    assert (choice.seconds, choice.native) == (pytest.approx(1e-5, rel=0.01), pytest.approx(5e-5, rel=0.01))
+
+
+@pytest.mark.mpi(min_size=2)
+def test_tune_goes_by_no_model_without_a_network(comm, tuner, monkeypatch):
+    """What is left out sends the same messages as another, or as auto."""
+    monkeypatch.setenv("MPICOLL_NETWORK", "none")
+    made = tuner({})
+    row = made.size(Shape("allreduce"), 8, 10.0)
+    measured = [row.rule, *made.rounds[0][2:]]
+    assert row.tried == len(measured)
+    for name in ALGORITHMS:
+        if find("allreduce", name).serves(comm.size):
+            assert any(is_same(name, other, comm.size) for other in measured)

@@ -117,6 +117,23 @@ def test_two_ranks_of_a_node_send_one_after_the_other():
     assert sorted(ends[2:]) == pytest.approx([before + n / 2 / RATE, before + n / RATE])
 
 
+def test_a_rank_reduces_one_chunk_after_the_other():
+    """The root of a linear reduction reduces 7 vectors, however many chunks are in flight."""
+    slow = replace(PLAIN, fold_rate=50.0)
+    for window in (1, 2, 4):
+        us = Simulation(schedule("reduce", "linear", 8), slow, 8e5, None, 1e4, window).us
+        assert us > 7 * 8e5 / 50
+
+
+@pytest.mark.parametrize("rate", [RATE, 10 * RATE])
+@pytest.mark.parametrize("short_bytes", [1.0, 1e9])
+def test_a_link_serves_messages_in_the_order_of_time(rate, short_bytes):
+    """In a linear alltoall every rank receives from another one at any time, so no message waits for a link."""
+    net = replace(PLAIN, short_bytes=short_bytes, links=replace(PLAIN.links, rate=rate, short_rate=rate))
+    us = Simulation(schedule("alltoall", "linear", 8), net, 8e5).us
+    assert us == pytest.approx(ALPHA + 7 * 1e5 / rate)
+
+
 @pytest.mark.parametrize(("collective", "algorithm"), [("allreduce", "double_tree"), ("allreduce", "reduce_bcast"),
                                                        ("bcast", "double_tree"), ("reduce", "chain")])
 def test_chunks_take_in_closed_form_what_they_take_simulated(collective, algorithm):

@@ -6,13 +6,21 @@ import json
 import os
 import random
 
+import numpy as np
 import pytest
 
+from mpicoll import algorithm
 from mpicoll.benchmarks.cases.contenders import Contender
 from mpicoll.benchmarks.measure.rounds import Timing
 from mpicoll.benchmarks.tune import cli
 from mpicoll.benchmarks.tune.rules import Found, rules
-from mpicoll.benchmarks.tune.tuner import decide
+from mpicoll.benchmarks.tune.shortlist import NEAR, NEAR_IN_CHUNKS, Shortlist, distinct
+from mpicoll.benchmarks.tune.tuner import Candidate, decide, describe_left_out
+from mpicoll.cost.network import network
+from mpicoll.schedules.grouping import by_blocks
+from mpicoll.schedules.ir import Recv, Send
+from mpicoll.schedules.registry import exact_algorithms
+from mpicoll.selection.modelled import costs
 from mpicoll.selection.tables import SCHEMA, parse, write
 
 
@@ -107,3 +115,73 @@ def test_what_is_asked_wrongly():
     for text, said in (("bcasts", "'bcasts'"), ("gatherv", "only their own counts"), ("", "must name something")):
         with pytest.raises((ValueError, LookupError), match=said):
             cli._names(text)
+
+
+NET, NODES = network("infiniband"), by_blocks(13, 4)
+
+
+@pytest.mark.parametrize("nbytes", [8, 4096, 1 << 20])
+@pytest.mark.parametrize("collective", ["allreduce", "bcast", "allgather"])
+def test_what_the_model_puts_far_from_its_best_is_left_out(collective, nbytes):
+    shortlist = Shortlist(NET, collective, 13, NODES, nbytes)
+    times: dict[str, float] = {}
+    for name, _, _, us in costs(NET, collective, 13, True, NODES, np.array([nbytes])):
+        times[name] = min(times.get(name, np.inf), us[0])
+    least = min(times.values())
+    names = exact_algorithms(collective)
+    near = [name for name in names if shortlist.is_near(name)]
+    assert near == [name for name in names if times.get(name, np.inf) <= NEAR * least]
+    assert 1 < len(near) < len(names)
+
+
+def test_chunks_in_which_the_model_finds_an_algorithm_slow_are_left_out():
+    shortlist = Shortlist(NET, "allreduce", 13, NODES, 1 << 20)
+    lines = costs(NET, "allreduce", 13, True, NODES, np.array([1 << 20]))
+    own = {chunk: us[0] for name, chunk, _, us in lines if name == "ring"}
+    for chunk in (8192, 32768):
+        assert shortlist.is_near_in("ring", chunk) == (own.get(chunk, np.inf) <= NEAR_IN_CHUNKS * min(own.values()))
+    assert not shortlist.is_near_in("ring", 1 << 30)         # which cut no block
+    assert not Shortlist(NET, "bcast", 2, by_blocks(2, 1), 1 << 20).is_near_in("chain", 8192)
+
+
+def test_without_a_network_nothing_is_left_out():
+    shortlist = Shortlist(None, "allreduce", 13, NODES, 8)
+    assert all(shortlist.is_near(name) and shortlist.is_near_in(name, 32768) for name in exact_algorithms("allreduce"))
+
+
+def test_an_algorithm_of_a_program_is_never_left_out(registry):
+    @algorithm("bcast")
+    def slow(p, rank):
+        """Send the vector along a line of ranks.
+
+        Steps: p - 1
+        Bytes per rank: n
+        Scratch: 0
+        Cost: none
+        Source: none
+        """
+        if rank:
+            yield Recv(rank - 1, (0,))
+        if rank + 1 < p:
+            yield Send(rank + 1, (0,))
+
+    shortlist = Shortlist(NET, "bcast", 13, NODES, 8)
+    assert shortlist.is_near("slow") and shortlist.is_near_in("slow", 8192) and not shortlist.is_near("chain")
+
+
+def candidate(algorithm, chunk=None, window=2):
+    return Candidate(algorithm, chunk, window, Contender(algorithm, None, None))
+
+
+def test_what_sends_the_same_messages_is_measured_once():
+    """On two ranks a chain is a binomial tree, but not in chunks, and on eight ranks it is another thing."""
+    names = [candidate("binomial"), candidate("chain"), candidate("chain", 4096), candidate("split_binary")]
+    assert distinct("bcast", 2, by_blocks(2, 2), names) == [names[0], *names[2:]]
+    assert distinct("bcast", 8, by_blocks(8, 8), names) == names
+    assert distinct("bcast", 64, by_blocks(64, 8), [names[0]] * 2) == [names[0]] * 2     # not compared any more
+
+
+def test_how_many_were_left_out_is_said():
+    rows = [Found(8, "a", None, 1.0, 1.0, 1.0, tried=2, of=9), Found(64, "a", None, 1.0, 1.0, 1.0, tried=4, of=9)]
+    assert describe_left_out(rows).startswith("12 of 18 candidates were left out: the model puts them at more than 3")
+    assert describe_left_out([]) == "all 0 candidates were measured"

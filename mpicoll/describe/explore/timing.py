@@ -24,21 +24,18 @@ class TimedSimulation(Simulation):
 
     def __init__(self, *arguments: Any) -> None:
         self.step_ends: dict[StepId, float] = {}
-        self.legs: dict[StepId, list[tuple[float, float]]] = defaultdict(list)  # by sender, receiver, strand
+        self.legs: dict[StepId, list[Posted]] = defaultdict(list)  # by sender, receiver, strand
         super().__init__(*arguments, record=True)
 
-    def _end(self, lane: Lane) -> None:
-        progress, (rank, strand, _) = self._current[lane], lane
-        self.step_ends[rank, strand, self._at[lane] - 1] = progress.end + progress.local
-        super()._end(lane)
+    def _begin(self, at: float, lane: Lane) -> None:
+        rank, strand, _ = lane
+        if self._at[lane]:
+            self.step_ends[rank, strand, self._at[lane] - 1] = at
+        super()._begin(at, lane)
 
-    def _carry(self, pair: tuple[int, int], message: Posted, nbytes: float) -> None:
-        assert self.spans is not None
-        before, strand = len(self.spans), message.lanes[True][1]
-        super()._carry(pair, message, nbytes)
-        sent, received = self.spans[before : before + 2]
-        leg: StepId = (*pair, strand)
-        self.legs[leg].append((sent.begin, received.end))
+    def _leave(self, at: float, message: Posted) -> None:
+        self.legs[message.sender, message.receiver, message.lanes[True][1]].append(message)
+        super()._leave(at, message)
 
 
 @dataclass(frozen=True)
@@ -73,11 +70,12 @@ def times(simulation: TimedSimulation, messages: list[StepId], writes: list[Step
 
     messages: sender, receiver and strand of each, in order; writes: the step of each, None for what is there at first.
     """
-    legs = {name: iter(pairs) for name, pairs in simulation.legs.items()}
+    legs = {name: iter(sent) for name, sent in simulation.legs.items()}
+    legs_in_order = [next(legs[name]) for name in messages]
     assert simulation.spans is not None
     return {
         "us": short(simulation.us),
-        "messages": [list(map(short, next(legs[name]))) for name in messages],
+        "messages": [[short(leg.left), short(leg.arrived)] for leg in legs_in_order],
         "writes": [0.0 if step is None else short(simulation.step_ends[step]) for step in writes],
         "computes": [[x.rank, short(x.begin), short(x.end)] for x in simulation.spans if x.what == COMPUTES],
     }

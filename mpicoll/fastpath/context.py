@@ -14,6 +14,7 @@ from mpi4py import MPI
 from ..engines.compiled import advance, handle_of
 from ..progress import driver
 from ..progress.thread import THREAD
+from ..runtime.flight import RECORD
 from . import recipe_table
 
 OPEN, BUSY, NUMBERS, TABLE, OUTCOME, ROW, HELD_SEND, HELD_RECV, KEY = range(9)
@@ -26,7 +27,9 @@ LIST_SIZE, LIST_ITEM, TUPLE_SIZE, TUPLE_ITEM, ADVANCE, WAIT, CONTROL, ANY_ROW = 
 TYPE_HANDLE, TYPE_NULL, GET_ATTR, KEYVAL, ATTRIBUTE, PREDEFINED, OP_NULL = range(58, 65)
 ENVELOPE, CONTENTS, TYPE_FREE, MPI_PACK, IS_LARGE, RECIPES, RECIPE, CONTENTS_AT = range(65, 73)
 NAMED, F90_REAL, F90_COMPLEX, F90_INTEGER, OWN_KEYVAL, HAS_OWN_OP = range(73, 79)
-CONTEXT = 79
+HISTORY, CLOCK_GETTIME, LAST_ROW = range(79, 82)
+ROW_WORDS = 82  # of a persistent call: four, those of history.RowWords
+CONTEXT = 86
 PLACES = 1024  # of the table of predefined datatypes and operators
 DATATYPES = {id(datatype): datatype for datatype in vars(MPI).values() if isinstance(datatype, MPI.Datatype)}
 _OBJECTS = {
@@ -47,6 +50,7 @@ def new(busy: np.ndarray, numbers: np.ndarray, details: np.ndarray) -> np.ndarra
     words of counters.py for this communicator; details are words for what lists say, as many as there are.
     """
     context: np.ndarray = _common().copy()
+    context[HISTORY] = RECORD.history.address
     context[[BUSY, NUMBERS, DETAILS]] = [MPI.Get_address(array) for array in (busy, numbers, details)]
     context[CAPACITY] = len(details)
     return context
@@ -78,6 +82,7 @@ def _common() -> np.ndarray:
     driver.prepare()
     context[[ADVANCE, WAIT, CONTROL]] = advance.address, driver.wait.address, THREAD.table.at
     context[[PROC_NULL, COMM_SELF]] = MPI.PROC_NULL, handle_of(MPI.COMM_SELF)
+    context[CLOCK_GETTIME] = ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value or 0
     request = MPI.Request()
     wide = MPI._sizeof(request) == 8
     null = (ctypes.c_int64 if wide else ctypes.c_int32).from_address(MPI._addressof(request)).value

@@ -14,6 +14,7 @@ from ..kernels.background import NotCompiled
 from ..progress.operation import Operation
 from ..runtime.agreement import COMPILING
 from ..runtime.fast_path import FastPath
+from ..runtime.history import RowWords
 from ..selection.select import Overrides
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class ClosedFastPath:
     def insert(self, call: Call) -> None:
         """Accept the call; nothing is cached here."""
 
-    def open_start(self, execution: Any, started: np.ndarray, nbytes: int) -> None:
+    def open_start(self, execution: Any, started: np.ndarray, words: RowWords) -> None:
         """Return None: starts take the slow path."""
 
     def share_scratch(self, scratch: np.ndarray) -> bool:

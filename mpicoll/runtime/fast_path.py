@@ -9,6 +9,7 @@ import numpy as np
 
 from ..progress.operation import Operation
 from ..selection.select import Overrides
+from .history import RowWords
 
 
 class FastPath(Protocol):
@@ -31,7 +32,7 @@ class FastPath(Protocol):
     def insert(self, call: Any) -> None:
         """Serve calls of this kind from now on, if it has a key, and the same served the last one."""
 
-    def open_start(self, execution: Any, started: np.ndarray, nbytes: int) -> Any:
+    def open_start(self, execution: Any, started: np.ndarray, words: RowWords) -> Any:
         """Return the fast path of a persistent collective's starts, None where they take the slow path."""
 
     def activate(self, overrides: Overrides) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from itertools import pairwise
 
 import launcher
 import pytest
@@ -65,6 +66,12 @@ HOW = {
     "raises": ("stalled", NOT_MADE + "ended with ValueError: no data"),
     "moves": ("moving", "calls begin and end"),
 }
+FIRST = "call 8 on ranks 0-2 is the first in which ranks differ: "
+REASONS = {
+    "calls another": f"{FIRST}ranks 0, 2 made Allreduce of 80 bytes, SUM, by ring, at program.py, line 35, "
+    "in <module>; rank 1 made Bcast of 80 bytes, root 2, by linear, at program.py, line 24, in differ",
+    "is killed": "; last in Allreduce (call 7 on ranks 0-2, done), at program.py, line 9, in <module>",
+}
 
 
 @pytest.fixture
@@ -93,7 +100,8 @@ def started(tmp_path):
 def status(tmp_path):
     """What the command says, and with which exit status."""
     directories = list((tmp_path / "records").glob("*")) if (tmp_path / "records").exists() else []
-    command = [sys.executable, "-m", "mpicoll", "status", "--json", "--wait", "0.7", *map(str, directories)]
+    command = [sys.executable, "-m", "mpicoll", "status", "--json", "--wait", "0.7"]
+    command += [*map(str, directories), "--history", "2000"]
     done = subprocess.run(command, env=launcher.environment({}), capture_output=True, text=True, timeout=30)
     content = json.loads(done.stdout) if directories and done.stdout.startswith("{") else {"verdict": "", "reasons": []}
     return done.returncode, content
@@ -112,6 +120,38 @@ def test_status_names_the_rank(started, tmp_path, how):
     assert code == ["moving", "stalled", "mismatch", "dead"].index(verdict)
     assert verdict == "dead" or {rank["is_alive"] for rank in content["ranks"]} == {True}
     assert len(content["ranks"]) == 3
+    assert any(REASONS.get(how, "") in line for line in content["reasons"]), content
+    calls = {rank["rank"]: [call["method"] for call in rank["history"]] for rank in content["ranks"]}
+    assert how == "moves" or calls[0] == calls[2] == ["Allreduce"] * 8
+    assert how == "moves" or calls[1] == ["Allreduce"] * 7 + ["Bcast"] * (how == "calls another")
+    states = {call["state"] for rank in content["ranks"] for call in rank["history"][:7]}
+    assert states == {"done"} or how == "moves"
+
+
+def test_calls_that_no_interpreter_was_at(started, tmp_path):
+    """A rank that is killed within compiled code leaves the call that it was in, the newest last."""
+    started("moves fast")
+    deadline = time.monotonic() + 30
+    while True:
+        code, content = status(tmp_path)
+        calls = [rank["history"][-1]["call"] for rank in content.get("ranks", [])]
+        if len(calls) == 3 and min(calls) > 2000:
+            break
+        assert time.monotonic() < deadline, content
+    os.kill(content["ranks"][1]["process"], signal.SIGKILL)
+    while content["verdict"] != "dead":
+        code, content = status(tmp_path)
+        assert time.monotonic() < deadline, content
+    assert code == 3
+    for rank in content["ranks"]:
+        numbers = [call["call"] for call in rank["history"]]
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers))) and len(numbers) > 1000
+        assert {call["state"] for call in rank["history"][:-1]} == {"done"}
+        assert {call["location"] for call in rank["history"]} == {"program.py, line 35, in <module>"}
+        assert all(earlier["began"] < later["began"] for earlier, later in pairwise(rank["history"]))
+    last = [rank["history"][-1]["call"] for rank in content["ranks"]]
+    assert max(last) - min(last) <= 1  # a ring moves on together
+    assert not any("differ" in line for line in content["reasons"])
 
 
 def test_a_run_that_ends_leaves_no_record(mpiexec, tmp_path):

@@ -15,7 +15,7 @@ from ..engines.compiled import advance, handle_of
 from ..progress import driver
 from ..progress.thread import THREAD
 from ..runtime.flight import RECORD
-from . import recipe_table
+from . import frames, recipe_table
 
 OPEN, BUSY, NUMBERS, TABLE, OUTCOME, ROW, HELD_SEND, HELD_RECV, KEY = range(9)
 NONE, IN_PLACE, NDARRAY, SAVE, RESTORE, INCREF, NUMBER = range(17, 24)
@@ -29,7 +29,8 @@ ENVELOPE, CONTENTS, TYPE_FREE, MPI_PACK, IS_LARGE, RECIPES, RECIPE, CONTENTS_AT 
 NAMED, F90_REAL, F90_COMPLEX, F90_INTEGER, OWN_KEYVAL, HAS_OWN_OP = range(73, 79)
 HISTORY, CLOCK_GETTIME, LAST_ROW = range(79, 82)
 ROW_WORDS = 82  # of a persistent call: four, those of history.RowWords
-CONTEXT = 86
+THREAD_STATE, STATE_FRAME, THROUGH, PREVIOUS_FRAME, FRAME_INSTRUCTION, KNOWN_SITES, UNKNOWN = range(86, 93)
+CONTEXT = 93
 PLACES = 1024  # of the table of predefined datatypes and operators
 DATATYPES = {id(datatype): datatype for datatype in vars(MPI).values() if isinstance(datatype, MPI.Datatype)}
 _OBJECTS = {
@@ -56,6 +57,8 @@ def new(busy: np.ndarray, numbers: np.ndarray, details: np.ndarray) -> np.ndarra
     return context
 
 
+SITES, SITE_COLUMNS = 1024, 2
+SITE_TABLE = np.zeros((SITES, SITE_COLUMNS), np.int64)  # what sites.py knows of instructions
 _attribute = np.zeros(2, np.int64)  # where MPI puts an attribute, and whether there is one
 
 
@@ -83,6 +86,10 @@ def _common() -> np.ndarray:
     context[[ADVANCE, WAIT, CONTROL]] = advance.address, driver.wait.address, THREAD.table.at
     context[[PROC_NULL, COMM_SELF]] = MPI.PROC_NULL, handle_of(MPI.COMM_SELF)
     context[CLOCK_GETTIME] = ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value or 0
+    if (where := frames.layout()) is not None:
+        context[THREAD_STATE] = ctypes.cast(ctypes.pythonapi.PyThreadState_Get, ctypes.c_void_p).value or 0
+        context[STATE_FRAME : FRAME_INSTRUCTION + 1] = where
+    context[KNOWN_SITES] = MPI.Get_address(SITE_TABLE)
     request = MPI.Request()
     wide = MPI._sizeof(request) == 8
     null = (ctypes.c_int64 if wide else ctypes.c_int32).from_address(MPI._addressof(request)).value

@@ -31,7 +31,7 @@ from ..runtime.history import FAILED, RowWords
 from ..schedules.collectives import BLOCKING
 from ..selection.select import Overrides
 from . import context as field
-from . import entry, kinds, signature
+from . import entry, kinds, signature, sites
 from .described import Integers, UnknownCounts
 from .outcome import Outcome
 from .packs import are_packable
@@ -173,6 +173,7 @@ class CompiledFastPath:
         outcome = self.context.item(field.OUTCOME)
         if outcome == Outcome.NOT_SERVED:
             return False, None
+        sites.KNOWN.note(self.context)
         at = int(self.context[field.ROW])
         kind_and_row = self.table.kinds.get(at)
         # the function began another call, which was interrupted on its way here

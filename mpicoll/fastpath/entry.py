@@ -41,7 +41,7 @@ from ..progress import table as progress
 from ..runtime import counters, history
 from ..runtime.counters import BROKEN, CALLS, IN_FLIGHT, NUMBERS, TRACES
 from . import context as field
-from . import outcome, pack, rebind, recipe, recipe_table, rows, signature, spin
+from . import outcome, pack, rebind, recipe, recipe_table, rows, signature, sites, spin
 from .signature import (
     DATA,
     KEYS,
@@ -157,6 +157,8 @@ def end(context, tables, code, request, errors):  # type: ignore[no-untyped-def]
     context[field.OUTCOME] = COMPLETED if code == DONE else UNDER_WAY if code == WAITING else code
     if code != DONE or load(context[field.NUMBERS] + 8 * TRACES) != 0 or (errors != 0 and load(errors) != 0):
         return False
+    if context[field.UNKNOWN] != 0:
+        return False
     context[field.OUTCOME] = NOT_SERVED
     context[field.OVER], context[field.SCRATCH_SHARED] = 1, 0
     if request != 0:  # a send to PROC_NULL completes at once and leaves a request that is not null, as Waitany needs
@@ -229,7 +231,7 @@ def fast_call(this, arguments, n):  # type: ignore[no-untyped-def]  # noqa: C901
     numbers[CALLS] += 1
     call[TAG] = tag(numbers[CALLS], 0, 0)
     ids = row[ROW_IDS if n == 5 else ROW_IDS_NONBLOCKING]
-    rows.begin(context, ids, numbers[CALLS] + row[ROW_COMM], row[ROW_ROOT], row[ROW_BYTES])
+    rows.begin(context, ids, numbers[CALLS] + row[ROW_COMM], row[ROW_ROOT], row[ROW_BYTES], 1 if n == 5 else 2)
     call_long(context[field.INCREF], (send,))  # another thread may remove them from the caller's list meanwhile
     call_long(context[field.INCREF], (recv,))
     code = run(context, row[TABLES], NANOSECONDS if n == 5 else row[SPIN_NS], n > 5)
@@ -258,7 +260,7 @@ def fast_start(this, arguments, n):  # type: ignore[no-untyped-def]
     tables, started = table(context[field.TABLE], compiled.START + 1, 2), line(context[field.STARTED], 1)
     started[0] += 1
     ids, sequence, root, nbytes = field.ROW_WORDS, field.ROW_WORDS + 1, field.ROW_WORDS + 2, field.ROW_WORDS + 3
-    rows.begin(context, context[ids], context[sequence], context[root] + started[0], context[nbytes])
+    rows.begin(context, context[ids], context[sequence], context[root] + started[0], context[nbytes], 1)
     code = run(context, context[field.TABLE], context[field.SPIN_NS], True)
     if code == DONE:
         rows.end(context)
@@ -296,7 +298,7 @@ _defining = threading.Lock()  # threads may come first together, and Python goes
 def _definition(function: Callable[..., Any]) -> _Definition:
     with _defining:
         if function not in _defined:
-            own = field, outcome, pack, rebind, recipe, recipe_table, rows, signature, spin
+            own = field, outcome, pack, rebind, recipe, recipe_table, rows, signature, sites, spin
             modules = *own, compiled, counters, history, plan, memory, progress
             sources = [str(module.__file__) for module in modules]
             with instead_of(Request(__name__, "prepare")):

@@ -26,6 +26,7 @@ from ..runtime.history import (
     IDS,
     LAST_NS,
     LAST_TICKS,
+    LOCATION_SHIFT,
     NBYTES,
     NEXT_TICKS,
     ROWS,
@@ -35,6 +36,7 @@ from ..runtime.history import (
     TIMESPEC,
 )
 from . import context as field
+from . import sites
 
 HAS_COUNTER = platform.machine() in ("x86_64", "AMD64")
 FEW, MANY = 1 << 16, 1 << 28  # ticks between two pairs: few at first, so that a short run has two
@@ -80,9 +82,15 @@ def note_pair(words, now, ns):  # type: ignore[no-untyped-def]
 
 
 @njit
-def begin(context, ids, sequence, start, nbytes):  # type: ignore[no-untyped-def]
-    """Write the row of a call that begins, and keep its serial in LAST_ROW; 0 if nothing is recorded."""
+def begin(context, ids, sequence, start, nbytes, calls):  # type: ignore[no-untyped-def]
+    """Write the row of a call that begins, and keep its serial in LAST_ROW; 0 if nothing is recorded.
+
+    calls: how many frames of ours there are between the program's and this function.
+    """
     if context[field.HISTORY] != 0:
+        location = sites.location(context, calls)
+        if location != 0:
+            ids = (ids & ((1 << LOCATION_SHIFT) - 1)) | location
         words, now = line(context[field.HISTORY], HEADER), ticks(context)
         if now >= words[NEXT_TICKS]:
             ns = nanoseconds(context)

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from ..engines import compiled
 from . import context as field
-from . import entry
+from . import entry, sites
 from .outcome import Outcome
 from .spin import spin_budget_ns
 
@@ -56,5 +56,6 @@ class CompiledFastStart:
     def outcome(self) -> int:
         """Return the outcome of the last start, and reset it."""
         outcome = int(self.context[field.OUTCOME])
+        sites.KNOWN.note(self.context)
         self.context[field.OUTCOME] = Outcome.NOT_SERVED
         return outcome

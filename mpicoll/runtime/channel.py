@@ -36,7 +36,7 @@ from .fast_path import FastPath
 from .fault_tolerance import RankFailure, await_others, is_rank_failure
 from .flight import RECORD
 from .free_barrier import FreeBarrier
-from .history import COMM_SHIFT, FAILED, LOCATION_SHIFT, NUMBER_SHIFT, caller_location, with_root
+from .history import COMM_SHIFT, FAILED, NUMBER_SHIFT, with_root
 from .inbox import Inbox
 from .peer_status import PeerStatus
 from .record import Record, Sink
@@ -229,7 +229,7 @@ class Channel:
         if self.history.memory is None:
             return 0
         kind = self.history.intern((name, form, algorithm, operator))
-        return kind | self.comm_id | self.history.intern(caller_location()) << LOCATION_SHIFT
+        return kind | self.comm_id | self.history.intern_caller()
 
     def note_call(self, sequence: int, name: str, form: str, algorithm: str, passed: Passed, start: int = 0) -> int:
         """Write the row of a call that this thread begins, and return its serial for history.end()."""

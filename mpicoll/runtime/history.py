@@ -18,6 +18,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .status import OWN_FILES, at_line
@@ -30,6 +31,7 @@ BYTES = 8 * (HEADER + ROWS * COLUMNS) + WORDS
 FAILED, HANDED_OVER = 1, 2  # in the place of the end: an error ended the call; MPI's own request, whose end is not seen
 COMM_SHIFT, LOCATION_SHIFT, ID = 16, 32, 0xFFFF  # three ids in a word; that of the kind of call comes first
 ROOT_SHIFT = 40  # above the number of the start of a persistent call: the root plus 1, 0 where there is none
+MOST_ROOTS = (1 << 22) - 1
 NUMBER_SHIFT = 40  # above the number of the call: which communicator of its ranks it is on
 _MASK, _SIGN = (1 << 64) - 1, 1 << 63
 _ROW = struct.Struct(f"{COLUMNS}q")
@@ -54,9 +56,14 @@ def checksum(serial: Any, ids: Any, sequence: Any, start: Any, nbytes: Any, bega
     return serial * 668265263 + ids * 374761393 + sequence * 1274126177 + start * 69069 + nbytes * 1664525 + began
 
 
+def _signed(number: int) -> int:
+    """Return the word for an integer modulo 2**64."""
+    return (number & _MASK) - ((number & _SIGN) << 1)
+
+
 def with_root(start: int, root: int) -> int:
     """Return the word for the start of a persistent call, 0 for another call, and the root, -1 for none."""
-    return start + (min(root + 1, (1 << 22) - 1) << ROOT_SHIFT)
+    return start + ((root + 1 if root < MOST_ROOTS else MOST_ROOTS) << ROOT_SHIFT)
 
 
 class History:
@@ -69,15 +76,23 @@ class History:
         self.ids: dict[Any, int] = {}
         self.end_of_words, self.lines, self.lock = 0, 0, threading.Lock()
 
-    def intern(self, content: Any, part: int = 1) -> int:
-        """Return the id of a JSON text, which is 0 if less than all but a part of the room is left."""
+    def intern(self, content: Any, part: int = 1, words: Callable[..., str] | None = None) -> int:
+        """Return the id of a JSON text, 0 if there is no room in this part of all, half of it for 2.
+
+        words makes the text of content where it is not JSON.
+        """
         number = self.ids.get(content)
         if number is None and self.memory is not None:
+            text = json.dumps(words(*content) if words is not None else content).encode() + b"\n"
             with self.lock:
                 number = self.ids.get(content)
                 if number is None:
-                    number = self.ids[content] = self._add(json.dumps(content).encode() + b"\n", WORDS // part)
+                    number = self.ids[content] = self._add(text, WORDS // part)
         return number or 0
+
+    def intern_caller(self) -> int:
+        """Return the bits in a row for the line of the program that called mpicoll, in this thread."""
+        return self.intern(caller_line(), words=at_line) << LOCATION_SHIFT
 
     def _add(self, text: bytes, room: int) -> int:
         if self.end_of_words + len(text) > room or len(self.ids) >= ID:
@@ -97,11 +112,17 @@ class History:
         serial: int = self.words[HEAD] + 1  # no other thread runs between this and the next line: nothing is called
         self.words[HEAD] = serial
         began = time.time_ns()
-        check = checksum(serial, ids, sequence, start, nbytes, began) & _MASK
+        check = _signed(checksum(serial, ids, sequence, start, nbytes, began))
         at = self.begin + 8 * (HEADER + (serial - 1) % ROWS * COLUMNS)
-        signed = check - (check & _SIGN) * 2
-        _ROW.pack_into(self.memory, at, serial, ids, sequence, start, nbytes, began, 0, signed)
+        _ROW.pack_into(self.memory, at, serial, ids, sequence, start, nbytes, began, 0, check)
         return serial
+
+    def set_location(self, serial: int, bits: int) -> None:
+        """Set the line in a row that was written without; not if its row has another call by now."""
+        at = HEADER + (serial - 1) % ROWS * COLUMNS
+        if serial and self.words[at + SERIAL] == serial:
+            self.words[at + IDS] = self.words[at + IDS] & ((1 << LOCATION_SHIFT) - 1) | bits
+            self.words[at + CHECK] = _signed(checksum(*self.words[at : at + ENDED]))
 
     def end(self, serial: int, how: int = 0) -> None:
         """Note that the call of a row has ended, now, or how; not if its row has another call by now."""
@@ -111,13 +132,31 @@ class History:
                 self.words[at + ENDED] = how or time.time_ns()
 
 
-def caller_location() -> str:
-    """Return the line of the program that called mpicoll, in this thread; torch's own lines are passed over."""
-    torch = sys.modules.get("torch")
-    libraries = (*OWN_FILES, (torch.__file__ or "").removesuffix("__init__.py")) if torch is not None else OWN_FILES
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(libraries):
-        frame = frame.f_back
-    line = at_line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
-    del frame
+class Libraries:
+    """Tells the files of mpicoll, mpi4py and torch from those of the program."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, bool] = {}
+
+    def has(self, file: str) -> bool:
+        """Return whether a file is a library's."""
+        torch = sys.modules.get("torch")
+        folders = (*OWN_FILES, (torch.__file__ or "").removesuffix("__init__.py")) if torch is not None else OWN_FILES
+        answer = self.known[file] = file.startswith(folders)
+        return answer
+
+
+LIBRARIES = Libraries()
+
+
+def caller_line() -> tuple[str, int, str]:
+    """Return file, line and function of the program that called mpicoll, in this thread."""
+    known, frame = LIBRARIES.known, sys._getframe(1)
+    while (back := frame.f_back) is not None:
+        file = frame.f_code.co_filename
+        if not (known[file] if file in known else LIBRARIES.has(file)):
+            break
+        frame = back
+    line = frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+    del frame, back
     return line

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+import threading
 import time
 
 import numpy as np
@@ -14,6 +16,7 @@ from support.cases import AGAIN
 import mpicoll
 from mpicoll.buffers import operators
 from mpicoll.doctor import history
+from mpicoll.fastpath import context as field
 from mpicoll.runtime import flight
 from mpicoll.runtime.flight import RECORD
 from mpicoll.runtime.history import ROWS
@@ -49,6 +52,64 @@ def test_blocking_calls(ours):
     assert [row.serial for row in calls] == [calls[0].serial + i for i in range(5)]
     assert all(0 <= later.began - row.began < 60 for row, later in zip(calls, [*calls[1:], bcast]))
     assert (bcast.method, bcast.root, bcast.operator, bcast.nbytes) == ("Bcast", ours.size - 1, "", 8)
+
+
+def first_line(function):
+    """The line of a lambda, or the last of a function."""
+    return f"line {function.__code__.co_firstlineno}, in {function.__name__}"
+
+
+@pytest.mark.parametrize("form", ["blocking", "nonblocking", "late", "persistent"])
+def test_every_call_has_its_own_line(ours, comm, form):
+    """Calls of one kind come from two lines in turn, and after some calls from a third."""
+    x, y = np.ones(10), np.empty(10)
+    request = ours.Allreduce_init(x, y)
+    if form == "blocking":
+        one = lambda: ours.Allreduce(x, y)
+        other = lambda: ours.Allreduce(y, x)
+        third = lambda: ours.Allreduce(x, y)
+    elif form == "persistent":
+        one = lambda: (request.Start(), request.Wait())
+        other = lambda: (request.Start(), request.Wait())
+        third = lambda: (request.Start(), request.Wait())
+    else:
+        one = lambda: ours.Iallreduce(x, y).Wait()
+        other = lambda: ours.Iallreduce(y, x).Wait()
+        third = lambda: ours.Iallreduce(x, y).Wait()
+    calls = [one, other] * 6 + [third, one]
+    for call in calls:
+        comm.Barrier()
+        if form == "late" and ours.rank == 0:
+            time.sleep(0.002)  # so that operations complete the calls of others
+        call()
+    where = [row.location for row in last(ours, len(calls))]
+    assert where == [f"test_history.py, {first_line(call)}" for call in calls]
+
+
+def test_lines_where_the_interpreter_is_not_known(ours):
+    """Rows have the line that made the call when the fast path began to serve it."""
+    x, y = np.ones(10), np.empty(10)
+    if ours._channel.fast_path.closed:
+        pytest.skip(ours._channel.fast_path.closed)
+    ours._channel.fast_path.context[field.THREAD_STATE] = 0
+    one, other = lambda: ours.Allreduce(x, y), lambda: ours.Allreduce(x, y)
+    for call in [one] * 5 + [other]:
+        call()
+    assert {row.location for row in last(ours, 6)} == {f"test_history.py, {first_line(one)}"}
+
+
+def test_calls_from_nowhere(ours):
+    """The method is the outermost frame of its thread, or what calls it is not Python."""
+    for _ in range(4):
+        thread = threading.Thread(target=ours.Barrier)
+        thread.run = ours.Barrier
+        thread.start()
+        thread.join()
+    for _ in range(4):
+        functools.partial(type(ours).Barrier, ours)()
+        ours.Barrier(*[])
+        next(map(type(ours).Barrier, [ours]))
+    assert [row.call for row in last(ours, 12)] == list(range(5, 17))
 
 
 def test_calls_of_any_counts(ours):

@@ -170,11 +170,14 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
         """
         channel, request = self._open(), Request() if form == NONBLOCKING else None
         if not self._fast_call(method, *arguments, *([request] if request is not None else [])):
+            channel.fast_path.note_line()
             if request is not None:
                 MPI.Request.Wait(request)  # it is complete
             return None
         begun, operation = channel.fast_path.resume(method, form)
-        if not begun and (operation := self._turn_of_operation(channel, form, method, *arguments)) is None:
+        if begun:
+            channel.fast_path.note_line()
+        elif (operation := self._turn_of_operation(channel, form, method, *arguments)) is None:
             call = self._prepare(channel, form, method, *arguments)
             is_native = call.prepared.is_native
             operation = execute.native_operation(channel, self, call) if is_native else execute.operation(channel, call)

@@ -201,6 +201,11 @@ class CompiledFastPath:
             raise error
         return True, self._operation(at, kind, row, form)
 
+    def note_line(self) -> None:
+        """Note the program's line of the last call in its row, where other libraries are between it and the method."""
+        if row := self.context.item(field.LAST_ROW):
+            self.channel.history.set_location(row, self.channel.history.intern_caller())
+
     def _operation(self, at: int, kind: Kind, row: np.ndarray, form: str) -> Operation:
         """Return the operation that completes the call of a kind that the function began."""
         table, sequence = self.table, self.channel.sequence

@@ -64,6 +64,9 @@ class ClosedFastPath:
         """Return (False, None): no call was begun here."""
         return False, None
 
+    def note_line(self) -> None:
+        """Note nothing: no call was begun here."""
+
     def key(self, call: Call) -> None:
         """Return None: no kind of call is served."""
 

@@ -26,6 +26,9 @@ class FastPath(Protocol):
     def resume(self, method: Any, form: str) -> tuple[bool, Operation | None]:
         """Return whether the function began this call, and the operation that completes it, None if it is complete."""
 
+    def note_line(self) -> None:
+        """Note the program's line of the last call in its row, where other libraries are between it and the method."""
+
     def key(self, call: Any) -> Any:
         """Compute the key of a kind of call; return None if the function cannot serve such calls."""
 

@@ -334,6 +334,21 @@ MUTATIONS = [
         "_output(memory, recv, arguments.in_place, read_back",
         "mpi/test_neighbor.py",
     ),
+    # the history of calls
+    *(
+        Mutation(f"mpicoll/{name}.py", before, after, f"{tests}/test_history.py")
+        for name, before, after, tests in (
+            ("doctor/history", " == check)\n", " == check) | (serial > 0)\n", "unit"),
+            ("doctor/history", " and (seconds is None or seconds > -INEXACT)", "", "unit"),
+            ("runtime/history", "if self.words[at + SERIAL] == serial:", "if True:", "unit"),
+            ("runtime/history", "> room or", "> WORDS or", "unit"),
+            ("fastpath/entry", "        rows.end(context)\n    served", "        pass\n    served", "mpi"),
+            ("fastpath/entry", "1 if n == 5 else 2)", "1)", "mpi"),
+            ("fastpath/rows", "row[BEGAN], row[ENDED] = -now, 0", "row[BEGAN] = -now", "mpi"),
+            ("fastpath/sites", "            return site[LOCATION]\n", "            return 0\n", "mpi"),
+            ("fastpath/dispatch", "= True, clock, row_in_history", "= True, clock, 0", "mpi"),
+        )
+    ),
     # the fast path
     Mutation(
         "mpicoll/fastpath/entry.py",
@@ -375,7 +390,7 @@ MUTATIONS = [
             ("fastpath/signature", "else alike_of(context, handle)\n", "else thing\n", "holes"),
             ("fastpath/recipe", "slot[LENGTH] != 0 and is_committed(context, handle)", "slot[LENGTH] != 0", "holes"),
             ("fastpath/dispatch", "if kind.packs is not None and scratch is not None:", "if False:", "holes"),
-            ("fastpath/entry", "    if code == DONE and row[PACKS] != 0:", "    if False:", "holes"),
+            ("fastpath/entry", "        if row[PACKS] != 0:", "        if False:", "holes"),
             ("fastpath/signature", "handle_of(context, op) == context[field.OP_NULL]", "False", "user_operators"),
             ("fastpath/signature", "not is_predefined(context, op)", "0 != 0", "user_operators"),
             ("fastpath/entry", "(errors != 0 and load(errors) != 0)", "False", "user_operators"),

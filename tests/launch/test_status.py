@@ -158,3 +158,17 @@ def test_a_run_that_ends_leaves_no_record(mpiexec, tmp_path):
     code = "import mpicoll; from mpi4py import MPI; mpicoll.Comm(MPI.COMM_WORLD).Barrier()"
     done = mpiexec(3, "python", "-c", code, env={"MPICOLL_RECORD": str(tmp_path / "records")})
     assert done.status == 0 and not list((tmp_path / "records").iterdir()), done.output
+
+
+def test_without_records_nothing_is_noted(mpiexec):
+    code = (
+        "import mpicoll, numpy as np; from mpi4py import MPI; from mpicoll.runtime.flight import RECORD\n"
+        "from mpicoll.fastpath import context as field\n"
+        "comm = mpicoll.Comm(MPI.COMM_WORLD); x, y = np.ones(4), np.empty(4)\n"
+        "for _ in range(9): comm.Allreduce(x, y); comm.Iallreduce(x, y).Wait()\n"
+        "request = comm.Allreduce_init(x, y); request.Start(); request.Wait()\n"
+        "words = comm._channel.fast_path.context[[field.HISTORY, field.LAST_ROW, field.UNKNOWN]].tolist()\n"
+        "print(comm.gather((y.tolist()[0], words, RECORD.memory, RECORD.history.ids)) or '', end='')\n"
+    )
+    done = mpiexec(2, "python", "-c", code, env={"MPICOLL_RECORD": "0"})
+    assert done.output == "[(2.0, [0, 0, 0], None, {}), (2.0, [0, 0, 0], None, {})]", done.output

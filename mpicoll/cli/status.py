@@ -19,8 +19,12 @@ from .group import asking
 @click.option("--wait", default=1.0, show_default=True, help="Seconds between two looks, which show what moves.")
 @click.option("--history", "calls", type=int, is_flag=False, flag_value=10, default=0, metavar="[N]",
               help="Print the last N calls of each rank too, 10 without N.")  # fmt: skip
+@click.option("--torch", "folder", type=click.Path(path_type=Path), metavar="FOLDER",
+              help="Write the last calls as torch's flight recorder does, for torchfrtrace FOLDER.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the same as JSON, for supervisors.")
-def status(directories: tuple[str, ...], job: str | None, wait: float, calls: int, as_json: bool) -> None:
+def status(
+    directories: tuple[str, ...], job: str | None, wait: float, calls: int, folder: Path | None, as_json: bool
+) -> None:
     """Say where the ranks of a run are: moving, stalled, in different calls, or gone.
 
     \b
@@ -39,7 +43,7 @@ def status(directories: tuple[str, ...], job: str | None, wait: float, calls: in
     import mpi4py
 
     mpi4py.rc.initialize = False  # only modules that import it are needed
-    from ..doctor import flight, history
+    from ..doctor import flight, history, torch_dump
     from ..runtime.flight import base
 
     with asking():
@@ -48,8 +52,11 @@ def status(directories: tuple[str, ...], job: str | None, wait: float, calls: in
             before = flight.read(places)
             time.sleep(wait)
             report = flight.judge(before, flight.read(places))
+            histories = {process.rank: process.history for process in report.processes}
+            if folder is not None:
+                torch_dump.write(histories, folder)
         except OSError as error:
-            raise ValueError(f"{error.filename} cannot be read: {error.strerror}") from None
+            raise ValueError(f"{error.filename} cannot be used: {error.strerror}") from None
     if as_json:
         ranks = [
             {"rank": p.rank, "host": p.host, "process": p.pid, "is_alive": p.is_alive, "ended": p.ended}
@@ -65,7 +72,7 @@ def status(directories: tuple[str, ...], job: str | None, wait: float, calls: in
         for line in report.lines[1:]:
             click.echo(f"  {line}")
         if calls > 0:
-            click.echo("\n".join(history.table({p.rank: p.history for p in report.processes}, calls)))
+            click.echo("\n".join(history.table(histories, calls)))
     click.get_current_context().exit(int(report.verdict))
 
 

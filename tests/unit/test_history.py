@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import socket
 import struct
 
@@ -13,6 +14,7 @@ from support import command
 
 from mpicoll.doctor import flight as reader
 from mpicoll.doctor import history as read
+from mpicoll.doctor import torch_dump
 from mpicoll.doctor.flight import Verdict
 from mpicoll.doctor.history import Row
 from mpicoll.runtime import flight, history
@@ -271,3 +273,50 @@ def test_status_shows_the_history(run):
     content = json.loads(command.run("status", "--wait", "0", "--json", name, "--history", "2").output)
     assert [[row["method"] for row in rank["history"]] for rank in content["ranks"]] == [["Bcast", "Barrier"]] * 3
     assert content["ranks"][0]["history"][1]["location"] == "barrier.py, line 3, in f"
+
+
+# -- for torch's analyser ---------------------------------------------------------------------------------
+
+
+def test_a_dump_for_torch(run, tmp_path):
+    for number in range(3):
+        run(number, "Bcast", "Scan", "Iallgather", "Neighbor_allgather", "Allreduce_init")
+    folder = tmp_path / "new" / "dumps"
+    assert command.run("status", "--wait", "0", str(run.directory), "--torch", str(folder)).exit_code == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["rank_0", "rank_1", "rank_2"]
+    dump = pickle.loads((folder / "rank_1").read_bytes())
+    assert dump["pg_config"] == {"ranks 0-2": {"name": "ranks 0-2", "desc": "undefined", "ranks": "[0, 1, 2]"}}
+    entries = dump["entries"]
+    assert [entry["profiling_name"] for entry in entries] == [
+        "gloo:broadcast", "gloo:_all_gather_base", "gloo:all_reduce",
+    ]  # fmt: skip
+    assert [entry["collective_seq_id"] for entry in entries] == [1, 2, 3]
+    assert [entry["state"] for entry in entries] == ["completed", "completed", "started"]
+    assert (entries[1]["input_sizes"], entries[1]["output_sizes"]) == ([[80 // 3]], [[80]])
+    assert entries[0]["frames"] == [{"filename": "bcast.py", "line": 3, "name": "f"}]
+
+
+def test_a_dump_begins_where_all_histories_do(tmp_path):
+    """Of every communicator: a rank that made more calls on others has fewer of this one left."""
+    calls = [ROW._replace(call=call, serial=call) for call in range(1, 9)]
+    others = [ROW._replace(call=call, communicator="ranks 0-1", serial=call + 8) for call in range(1, 4)]
+    torch_dump.write({0: calls[4:] + others, 1: calls + others, 2: calls[2:]}, tmp_path)
+    numbers = []
+    for rank in range(3):
+        entries = pickle.loads((tmp_path / f"rank_{rank}").read_bytes())["entries"]
+        numbers.append([entry["process_group"][0] for entry in entries].count("ranks 0-2"))
+        assert [entry["record_id"] for entry in entries] == list(range(len(entries)))
+    assert numbers == [4, 4, 4]
+
+
+def test_a_folder_that_cannot_be_written(run, tmp_path):
+    run(0, "Bcast")
+    (tmp_path / "file").write_text("")
+    shown = command.run("status", "--wait", "0", str(run.directory), "--torch", str(tmp_path / "file"))
+    assert shown.exit_code == 2 and f"{tmp_path / 'file'} cannot be used" in shown.output
+
+
+def test_making_a_persistent_request_is_no_operation_of_torch():
+    init = ROW._replace(method="Allreduce_init", form="persistent")
+    entries = torch_dump.dump([init, init._replace(start=1), init._replace(start=2)], {})["entries"]
+    assert [entry["collective_seq_id"] for entry in entries] == [1, 2]

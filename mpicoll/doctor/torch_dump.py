@@ -1,8 +1,8 @@
 """Write the histories of ranks as torch's flight recorder does, so that `torchfrtrace` reads them.
 
 Its analyser (PyTorch 2.13) takes one pickle a rank, and names of operations that begin with a backend that it knows, as
-"gloo:all_reduce" does: no other name is taken for mpicoll. It knows neither scans nor neighbours; these calls are left out, on all ranks alike. A record
-has no element types, so sizes are in bytes.
+"gloo:all_reduce" does: no other name is taken for mpicoll. It knows neither scans nor neighbours; these calls are left
+out, on all ranks alike. A record has no element types, so sizes are in bytes.
 """
 
 from __future__ import annotations

@@ -233,10 +233,13 @@ class Channel:
 
     def note_call(self, sequence: int, name: str, form: str, algorithm: str, passed: Passed, start: int = 0) -> int:
         """Write the row of a call that this thread begins, and return its serial for history.end()."""
-        if self.history.memory is None:
+        history = self.history
+        if history.memory is None:
             return 0
-        ids = self.row_ids(name, form, algorithm, passed.operator)
-        return self.history.write(ids, sequence | self.comm_number, with_root(start, passed.root), passed.nbytes)
+        nbytes, root, operator = passed
+        kind = name, form, algorithm, operator
+        ids = (history.ids.get(kind) or history.intern(kind)) | self.comm_id | history.intern_caller()
+        return history.write(ids, sequence | self.comm_number, with_root(start, root), nbytes)
 
     # -- what its queue tells it: see progress/queue.py ---------------------------------------------------
 

@@ -92,7 +92,8 @@ class History:
 
     def intern_caller(self) -> int:
         """Return the bits in a row for the line of the program that called mpicoll, in this thread."""
-        return self.intern(caller_line(), words=at_line) << LOCATION_SHIFT
+        line = caller_line()
+        return (self.ids.get(line) or self.intern(line, words=at_line)) << LOCATION_SHIFT
 
     def _add(self, text: bytes, room: int) -> int:
         if self.end_of_words + len(text) > room or len(self.ids) >= ID:
@@ -151,7 +152,7 @@ LIBRARIES = Libraries()
 
 def caller_line() -> tuple[str, int, str]:
     """Return file, line and function of the program that called mpicoll, in this thread."""
-    known, frame = LIBRARIES.known, sys._getframe(1)
+    known, frame = LIBRARIES.known, sys._getframe(2)
     while (back := frame.f_back) is not None:
         file = frame.f_code.co_filename
         if not (known[file] if file in known else LIBRARIES.has(file)):

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,12 @@ class Process:
     is_alive: bool | None
     answers: dict[str, Answer] = field(default_factory=dict)  # by communicator
     waited_for: dict[str, list[int]] = field(default_factory=dict)  # by the first call in flight, if it has stalled
-    history: list[Row] = field(default_factory=list)
+    content: bytes = b""  # of the record
+
+    @cached_property
+    def history(self) -> list[Row]:
+        """The last calls, the oldest first."""
+        return history.rows(self.content[flight.CALLS :])
 
     @property
     def is_dead(self) -> bool:
@@ -137,7 +143,7 @@ def _read_once(path: Path) -> Process | None:
     place = int(words[flight.RANK]), int(words[flight.SIZE]), pid, host
     says = facts.get("program", ""), facts.get("location", ""), facts.get("ended", "")
     is_alive = flight.started(pid) == int(words[flight.STARTED]) if host == socket.gethostname() else None
-    process = Process(path, *place, *says, age, is_alive, history=history.rows(content[flight.CALLS :]))
+    process = Process(path, *place, *says, age, is_alive, content=content)
     for communicator in facts.get("communicators", ()):
         answer = Answer.unpack(json.dumps(communicator["answer"]).encode())
         if communicator["slot"] >= 0:  # the number is newer than the text

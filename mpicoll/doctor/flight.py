@@ -171,7 +171,7 @@ def judge(before: Sequence[Process], after: Sequence[Process]) -> Report:
         return Report(Verdict.DEAD, [f"{who} gone", *differences, *lines], [*after])
     moved = {p.rank: p.calls for p in before} != {p.rank: p.calls for p in after}
     if moved:
-        return Report(Verdict.MOVING, ["calls begin and end", *lines], [*after])
+        return Report(Verdict.MOVING, ["calls begin and end", *first, *lines], [*after])
     if mismatch:
         return Report(Verdict.MISMATCH, ["the ranks made different calls", *differences, *lines], [*after])
     if any(answer.under_way for process in after for answer in process.answers.values()):

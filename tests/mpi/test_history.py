@@ -17,6 +17,7 @@ import mpicoll
 from mpicoll.buffers import operators
 from mpicoll.doctor import history
 from mpicoll.fastpath import context as field
+from mpicoll.fastpath import frames
 from mpicoll.runtime import flight
 from mpicoll.runtime.flight import RECORD
 from mpicoll.runtime.history import HANDED_OVER, ROWS
@@ -83,19 +84,22 @@ def test_every_call_has_its_own_line(ours, comm, form):
             time.sleep(0.002)  # so that operations complete the calls of others
         call()
     where = [row.location for row in last(ours, len(calls))]
-    assert where == [f"test_history.py, {first_line(call)}" for call in calls]
+    lines = [f"test_history.py, {first_line(call)}" for call in calls]
+    assert where == lines or (frames.layout() is None and set(where) < set(lines))
+    assert frames.layout() is not None or sys.version_info < (3, 11)
 
 
 def test_lines_where_the_interpreter_is_not_known(ours):
     """Rows have the line that made the call when the fast path began to serve it."""
     x, y = np.ones(10), np.empty(10)
-    if ours._channel.fast_path.closed:
-        pytest.skip(ours._channel.fast_path.closed)
-    ours._channel.fast_path.context[field.THREAD_STATE] = 0
+    closed = ours._channel.fast_path.closed
+    if not closed:
+        ours._channel.fast_path.context[field.THREAD_STATE] = 0
     one, other = lambda: ours.Allreduce(x, y), lambda: ours.Allreduce(x, y)
     for call in [one] * 5 + [other]:
         call()
-    assert {row.location for row in last(ours, 6)} == {f"test_history.py, {first_line(one)}"}
+    lines = [f"test_history.py, {first_line(call)}" for call in [one] * 5 + [one, other][bool(closed) :][:1]]
+    assert [row.location for row in last(ours, 6)] == lines
 
 
 def test_calls_from_nowhere(ours):

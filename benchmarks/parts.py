@@ -26,7 +26,7 @@ from mpicoll.cli.group import OneLineCommand, asking
 from mpicoll.dispatch import execute, methods, prepare
 from mpicoll.dispatch.call import describe
 from mpicoll.dispatch.methods import Invocation
-from mpicoll.fastpath import entry
+from mpicoll.fastpath import context, entry
 from mpicoll.schedules.collectives import COLLECTIVES, base_collective
 
 from .command.checks import listed, positive
@@ -93,29 +93,31 @@ def timed(name: str, seconds: float) -> Iterator[Part]:
     """Yield the parts of a method's call with 8 bytes, as often as there is time for."""
     method, arguments = methods.METHODS[name], _arguments(name)
     op = MPI.SUM if COLLECTIVES[base_collective(method.collective)].reduces else None
-    short, refused, closed = three = [mpicoll.Comm(MPI.COMM_SELF.Dup()) for _ in range(3)]
-    for comm in three:
+    short, refused, closed, unrecorded = comms = [mpicoll.Comm(MPI.COMM_SELF.Dup()) for _ in range(4)]
+    for comm in comms:
         for _ in range(LEARNT):
             getattr(comm, name)(*arguments)
     works: dict[tuple[str, str], Callable[[], Any]] = {}
     send, recv, root = (*arguments, 0)[:3] if len(arguments) > 1 else (None, *arguments, 0)
     invocation = Invocation(method, send, recv, op, root)
-    fast_path: list[Any] = [candidate for comm in three if not (candidate := comm._open().fast_path).closed]
+    fast_path: list[Any] = [candidate for comm in comms if not (candidate := comm._open().fast_path).closed]
     if fast_path:
         fast_path[1].table.rows[:, entry.NEEDED] = NEVER
         fast_path[2].close()
+        fast_path[3].context[[context.HISTORY, context.LAST_ROW]] = 0
         works |= {
             ("short", "the function: called, and back"): lambda: closed._fast_call(*invocation),
             ("short", "the function: with arguments read, the kind found"): lambda: refused._fast_call(*invocation),
             ("short", "the function: with buffers bound, the plan walked"): lambda: short._fast_call(*invocation),
             ("short", "the method with the function"): lambda: getattr(short, name)(*arguments),
+            ("short", "the same, without a row in the history of calls"): lambda: getattr(unrecorded, name)(*arguments),
         }
     works |= {("long", part): work for part, work in _long(closed, invocation).items()}
     works["long", "the method, all of it"] = lambda: getattr(closed, name)(*arguments)
     works["MPI's own", "mpi4py's method"] = lambda: getattr(MPI.COMM_SELF, name)(*arguments)
     for (way, part), times in zip(works, interleaved(list(works.values()), seconds)):
         yield Part(name, way, part, estimate(times))
-    for comm in three:
+    for comm in comms:
         comm.Free()
 
 

@@ -191,11 +191,11 @@ MUTATIONS = [
     Mutation("mpicoll/dispatch/overlapping.py", "if self.agreed is not None:", "if False:", "mpi/test_learning.py"),
     Mutation("mpicoll/dispatch/learning.py", "channel.queue.advance_until_done(pending.last)", "channel.queue.poll()",
              "mpi/test_learning.py"),
-    Mutation("mpicoll/cost/simulation.py", "max(self._free[out], begun) + transfer", "begun + transfer",
+    Mutation("mpicoll/cost/simulation.py", "max(self._free[out], at) + transfer", "at + transfer",
              "unit/test_simulation.py"),
     Mutation("mpicoll/cost/simulation.py", "number + self.window < self.lanes", "number < 0",
              "unit/test_simulation.py"),
-    Mutation("mpicoll/cost/simulation.py", "max(message.begun.values()) if long", "0.0 if long",
+    Mutation("mpicoll/cost/simulation.py", "max(self._busy[rank], at) + local", "at + local",
              "unit/test_simulation.py"),
     Mutation("mpicoll/cost/profile.py", "steps, not one_way", "steps, False", "unit/test_simulation.py"),
     # selection
@@ -339,6 +339,21 @@ MUTATIONS = [
         "_output(memory, recv, arguments.in_place, read_back",
         "mpi/test_neighbor.py",
     ),
+    # the history of calls
+    *(
+        Mutation(f"mpicoll/{name}.py", before, after, f"{tests}/test_history.py")
+        for name, before, after, tests in (
+            ("doctor/history", " == check)\n", " == check) | (serial > 0)\n", "unit"),
+            ("doctor/history", " and (seconds is None or seconds > -INEXACT)", "", "unit"),
+            ("diagnostics/history", "if self.words[at + SERIAL] == serial:", "if True:", "unit"),
+            ("diagnostics/history", "> room or", "> WORDS or", "unit"),
+            ("fastpath/entry", "        rows.end(context)\n    served", "        pass\n    served", "mpi"),
+            ("fastpath/entry", "1 if n == 5 else 2)", "1)", "mpi"),
+            ("fastpath/rows", "row[BEGAN], row[ENDED] = -now, 0", "row[BEGAN] = -now", "mpi"),
+            ("fastpath/sites", "            return site[LOCATION]\n", "            return 0\n", "mpi"),
+            ("fastpath/dispatch", "= True, clock, row_in_history", "= True, clock, 0", "mpi"),
+        )
+    ),
     # the fast path
     Mutation(
         "mpicoll/fastpath/entry.py",
@@ -380,7 +395,7 @@ MUTATIONS = [
             ("fastpath/signature", "else alike_of(context, handle)\n", "else thing\n", "holes"),
             ("fastpath/recipe", "slot[LENGTH] != 0 and is_committed(context, handle)", "slot[LENGTH] != 0", "holes"),
             ("fastpath/dispatch", "if kind.packs is not None and scratch is not None:", "if False:", "holes"),
-            ("fastpath/entry", "    if code == DONE and row[PACKS] != 0:", "    if False:", "holes"),
+            ("fastpath/entry", "        if row[PACKS] != 0:", "        if False:", "holes"),
             ("fastpath/signature", "handle_of(context, op) == context[field.OP_NULL]", "False", "user_operators"),
             ("fastpath/signature", "not is_predefined(context, op)", "0 != 0", "user_operators"),
             ("fastpath/entry", "(errors != 0 and load(errors) != 0)", "False", "user_operators"),
@@ -622,7 +637,7 @@ MUTATIONS = [
         "mpi/test_sparse.py",
     ),
     Mutation("mpicoll/runtime/inbox.py", "self.comm.Issend", "self.comm.Isend", "mpi/test_sparse.py"),
-    Mutation("mpicoll/cost/simulation.py", "SENDS, left - transfer, left", "SENDS, left, left",
+    Mutation("mpicoll/cost/simulation.py", "SENDS, message.left, left", "SENDS, left, left",
              "unit/test_simulation.py"),
     # algorithms, and what they are proved on; the proofs hold every schedule against what it should do
     Mutation("mpicoll/algorithms/circulant.py", "limit = met", "limit = 2 * p", "unit/test_circulant.py"),
@@ -682,8 +697,8 @@ MUTATIONS = [
     ),
     Mutation(
         "mpicoll/describe/explore/timing.py",
-        "progress.end + progress.local",
-        "progress.end",
+        "self._at[lane] - 1] = at",
+        "self._at[lane] - 1] = 0.0",
         "unit/test_explore.py",
     ),
 ]

@@ -17,8 +17,14 @@ from .group import asking
 @click.argument("directories", nargs=-1, metavar="[DIRECTORY]...")
 @click.option("--job", help="The run of this job's number or launcher's process; else the last one on this host.")
 @click.option("--wait", default=1.0, show_default=True, help="Seconds between two looks, which show what moves.")
+@click.option("--history", "calls", type=int, is_flag=False, flag_value=10, default=0, metavar="[N]",
+              help="Print the last N calls of each rank too, 10 without N.")  # fmt: skip
+@click.option("--torch", "folder", type=click.Path(path_type=Path), metavar="FOLDER",
+              help="Write the last calls as torch's flight recorder does, for torchfrtrace FOLDER.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the same as JSON, for supervisors.")
-def status(directories: tuple[str, ...], job: str | None, wait: float, as_json: bool) -> None:
+def status(
+    directories: tuple[str, ...], job: str | None, wait: float, calls: int, folder: Path | None, as_json: bool
+) -> None:
     """Say where the ranks of a run are: moving, stalled, in different calls, or gone.
 
     \b
@@ -28,8 +34,8 @@ def status(directories: tuple[str, ...], job: str | None, wait: float, as_json: 
 
     Every process that uses mpicoll keeps a record in memory, in a file of the host's /dev/shm that its user alone can
     read, and removes it as it ends. It says how many calls the rank has begun on each communicator, which are in
-    flight, and which line its program is at; a rank that is killed or stuck leaves it as it was. MPICOLL_RECORD=0
-    turns it off.
+    flight, which line its program is at, and what its last 1,024 calls were; a rank that is killed or stuck leaves it
+    as it was. MPICOLL_RECORD=0 turns it off.
 
     Exit status: 0 if calls move or none is in flight, 1 if they have stalled, 2 if the ranks made different calls, 3 if
     a rank is gone.
@@ -38,7 +44,7 @@ def status(directories: tuple[str, ...], job: str | None, wait: float, as_json: 
 
     mpi4py.rc.initialize = False  # only modules that import it are needed
     from ..diagnostics.flight import base
-    from ..doctor import flight
+    from ..doctor import flight, history, torch_dump
 
     with asking():
         try:
@@ -46,12 +52,16 @@ def status(directories: tuple[str, ...], job: str | None, wait: float, as_json: 
             before = flight.read(places)
             time.sleep(wait)
             report = flight.judge(before, flight.read(places))
+            histories = {process.rank: process.history for process in report.processes}
+            if folder is not None:
+                torch_dump.write(histories, folder)
         except OSError as error:
-            raise ValueError(f"{error.filename} cannot be read: {error.strerror}") from None
+            raise ValueError(f"{error.filename} cannot be used: {error.strerror}") from None
     if as_json:
         ranks = [
             {"rank": p.rank, "host": p.host, "process": p.pid, "is_alive": p.is_alive, "ended": p.ended}
             | {"location": p.location, "seconds_ago": round(p.age, 3), "calls": p.calls}
+            | ({"history": [row._asdict() for row in p.history[-calls:]]} if calls > 0 else {})
             for p in report.processes
         ]
         content = {"verdict": report.verdict.name.lower(), "status": int(report.verdict), "reasons": report.lines}
@@ -61,6 +71,8 @@ def status(directories: tuple[str, ...], job: str | None, wait: float, as_json: 
         click.echo(f"{where}: {report.verdict.name.lower()}: {report.lines[0]}")
         for line in report.lines[1:]:
             click.echo(f"  {line}")
+        if calls > 0:
+            click.echo("\n".join(history.table(histories, calls)))
     click.get_current_context().exit(int(report.verdict))
 
 

@@ -123,6 +123,7 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
         """
         channel, request = self._open(), Request() if form == NONBLOCKING else None
         if not self._fast_call(method, *arguments, *([request] if request is not None else [])):
+            channel.fast_path.note_line()
             if request is not None:
                 MPI.Request.Wait(request)  # it is complete
             return None

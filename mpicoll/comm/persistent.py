@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 from mpi4py import MPI
 
+from ..diagnostics.history import HANDED_OVER, RowWords, with_root
 from ..dispatch.call import Call
 from ..dispatch.check_mode import comparison, signature
-from ..dispatch.execute import ActiveCall, may_take_the_fast_path, needs_counts, record
+from ..dispatch.execute import ActiveCall, may_take_the_fast_path, needs_counts, note_call, record
 from ..dispatch.nonfinite import needs_nonfinite_exchange
 from ..dispatch.prepare import prepare_again
 from ..dispatch.staging import divide
@@ -197,9 +198,10 @@ class PersistentCall(ActiveCall):
             return None
         self.start()  # binds it
         started = self.channel.queue.started[self.sequence]
-        fast_start: CompiledFastStart | None = self.channel.fast_path.open_start(
-            self.own_execution, started, self.call.prepared.nbytes
-        )
+        call, passed = self.call, self.call.passed
+        ids = self.channel.row_ids(call.name, call.form, call.prepared.choice.algorithm, passed.operator)
+        words = RowWords(ids, self.sequence | self.channel.comm_number, with_root(0, passed.root), passed.nbytes)
+        fast_start: CompiledFastStart | None = self.channel.fast_path.open_start(self.own_execution, started, words)
         return fast_start
 
     def update_kernels(self) -> bool:
@@ -242,6 +244,7 @@ class PersistentCall(ActiveCall):
         stages: list[Callable[[], Stage]] = [self._begun(outcome)]
         if self.native is None and needs_nonfinite_exchange(self.call):
             stages.append(self.tell)
+        self.row = self.fast_start.row if self.fast_start is not None and self.fast_path else 0
         self.in_flight = self.operation(stages)
         self.in_flight.is_begun = self.fast_path
         return self.in_flight
@@ -350,6 +353,7 @@ def prepare(channel: Channel, comm: MPI.Intracomm, call: Call, info: MPI.Info) -
     """Return a request that runs a call at every Start. Collective."""
     release.run_deferred_frees()
     sequence = channel.next_sequence()
+    channel.history.end(note_call(channel, call, sequence), HANDED_OVER)
     compare(channel, call, sequence)
     if not call.prepared.is_native:
         return Prequest.prepare(channel, PersistentCall(channel, call, sequence))

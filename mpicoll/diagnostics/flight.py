@@ -8,6 +8,7 @@ Two places take turns, so that one of them is whole at any time. `mpicoll status
                      in ns, when the process started in ticks
     then             for each of SLOTS communicators the words of counters.py
     then             two texts of TEXT bytes, JSON
+    then             the history: the last calls, which history.py has the layout of
 """
 
 from __future__ import annotations
@@ -31,16 +32,20 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import spans
+from ..kernels.memory import address_of
+from . import history
 from .counters import NUMBERS
 from .groups import world_ranks
+from .history import History
 from .status import Answer
 
 LOG = logging.getLogger("mpicoll")
-MAGIC, FORMAT = 0x6D7069636F6C6C21, 1
+MAGIC, FORMAT = 0x6D7069636F6C6C21, 2
 PROCESS, RANK, SIZE, VALID, LENGTHS, WRITTEN, STARTED = 2, 3, 4, 5, 6, 8, 9  # words; LENGTHS has two
 HEADER, SLOTS, TEXT = 16, 8, 1 << 13
 TEXTS = 8 * (HEADER + SLOTS * NUMBERS)
-BYTES = TEXTS + 2 * TEXT
+CALLS = TEXTS + 2 * TEXT  # where the history begins
+BYTES = CALLS + history.BYTES
 INTERVAL = 0.1  # seconds between two texts at least
 OLD, MANY = 3600.0, 16  # seconds after which the record of a run that ended is removed; how many such runs may stay
 VARIABLE = "MPICOLL_RECORD"
@@ -48,11 +53,15 @@ RUNS = ("SLURM_JOB_ID", "PMIX_NAMESPACE", "PBS_JOBID", "LSB_JOBID")  # by which 
 
 
 class Place(NamedTuple):
-    """A communicator's name, the same on all its ranks, those as ranks of COMM_WORLD, and its slot, -1 if none."""
+    """A communicator's name, the same on all its ranks, those as ranks of COMM_WORLD, and its slot, -1 if none.
+
+    number: which communicator of these ranks it is, from 1 on.
+    """
 
     name: str
     ranks: str | list[int]
     slot: int
+    number: int = 1
 
 
 class Placed(Protocol):
@@ -87,6 +96,7 @@ class FlightRecord:
         self.words = np.zeros(HEADER, np.int64)
         self.lock = threading.Lock()  # of the thread that writes: the status thread, or one that waits
         self.process = 0  # that opened it: a child of this process writes nothing
+        self.history = History()
         self.slots = 0
         self.names: Counter[str] = Counter()
         self.text, self.written, self.ended = b"", 0.0, ""
@@ -120,6 +130,7 @@ class FlightRecord:
             return
         self.about = {"host": socket.gethostname(), "program": " ".join(sys.argv)[:200]}  # both are gone at exit
         self.words = np.frombuffer(self.memory, np.int64, HEADER)
+        self.history = History(self.memory, CALLS, address_of(self.words) + CALLS)
         self.words[[1, PROCESS, RANK, SIZE, STARTED]] = FORMAT, self.process, rank, size, started(self.process)
         self.words[0] = MAGIC
 
@@ -137,9 +148,8 @@ class FlightRecord:
         ranks = world_ranks(comm)
         name = spans(ranks)
         self.names[name] += 1  # ranks make communicators of the same ranks in the same order
-        number = f" ({self.names[name]})" if self.names[name] > 1 else ""
-        is_sorted = ranks == tuple(sorted(ranks))
-        return Place(f"ranks {name}{number}", name if is_sorted else list(ranks), slot)
+        number, is_sorted = self.names[name], ranks == tuple(sorted(ranks))
+        return Place(history.numbered(f"ranks {name}", number), name if is_sorted else list(ranks), slot, number)
 
     def is_due(self) -> bool:
         """Return whether the record is old enough to be written anew."""

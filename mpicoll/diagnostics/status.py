@@ -27,7 +27,7 @@ MANY = 64  # calls under way in an answer
 RECENT = 8  # errors in an answer
 LINES = 8  # of a report on other ranks
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_OURS = _PACKAGE, os.path.dirname(os.path.abspath(mpi4py.__file__)) + os.sep
+OWN_FILES = _PACKAGE, os.path.dirname(os.path.abspath(mpi4py.__file__)) + os.sep
 _ENTRANCES = tuple(
     os.path.join(_PACKAGE, *module)
     for module in (("comm", "methods.py"), ("comm", "requests.py"), ("comm", "persistent.py"), ("torch", "calls.py"))
@@ -141,9 +141,14 @@ def describe(error: BaseException) -> str:
 def _innermost(frames: Iterable[tuple[str, int | None, str]]) -> str:
     """Return the first of these frames that is neither mpicoll's nor mpi4py's."""
     for file, line, name in frames:
-        if not file.startswith(_OURS):
-            return f"{os.path.basename(file)}, line {line}, in {name}"
+        if not file.startswith(OWN_FILES):
+            return at_line(file, line, name)
     return ""
+
+
+def at_line(file: str, line: int | None, name: str) -> str:
+    """Return the words for a line of the program."""
+    return f"{os.path.basename(file)}, line {line}, in {name}"
 
 
 # -- reports on the other ranks ---------------------------------------------------------------------------

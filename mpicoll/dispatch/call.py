@@ -18,6 +18,7 @@ from ..engines.protocol import Execution
 from ..errors import ArgumentError, CommError, OperatorError
 from ..plans.plan import Counts, Shares
 from ..plans.rolled import RolledPlan
+from ..progress.operation import Passed
 from ..progress.times import now
 from ..schedules.collectives import BLOCKING, COLLECTIVES, NEIGHBORHOOD, base_collective, everybody, is_of_neighbours
 from ..selection.select import Choice
@@ -81,6 +82,12 @@ class Call:
     def name(self) -> str:
         """The method that the user called."""
         return self.invocation.method.spelled(self.form)
+
+    @property
+    def passed(self) -> Passed:
+        """The arguments in which ranks may differ, once it is prepared."""
+        root = self.root if "root" in self.invocation.method.takes else -1
+        return Passed(self.prepared.nbytes, root, self.operator.name if self.operator is not None else "")
 
     def native(self, form: str, comm: MPI.Intracomm, *more: Any) -> Any:
         """Call MPI's own method in a form on the same arguments; more is what that form takes besides."""

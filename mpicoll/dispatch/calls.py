@@ -55,6 +55,8 @@ def begin(
     """
     begun, operation = channel.fast_path.resume(method, form)
     if begun:
+        if only_operations:  # a library is between the program and this call
+            channel.fast_path.note_line()
         return operation
     if (operation := _turn_of_operation(channel, form, method, *arguments)) is not None:
         return operation

@@ -13,6 +13,7 @@ from mpi4py import MPI
 
 from ..buffers.operators import USER
 from ..compression.codecs import check_finite
+from ..diagnostics.history import FAILED, HANDED_OVER
 from ..diagnostics.record import Record
 from ..engines.events import RECORDING
 from ..engines.kernel_args import NO_KERNELS, KernelArgs
@@ -46,10 +47,12 @@ def run(channel: Channel, comm: MPI.Intracomm, call: Call) -> None:
         channel.queue.run(operation(channel, call))
         return
     under_way = ActiveCall(channel, call, channel.next_sequence())
+    under_way.row = note_call(channel, call, under_way.sequence)
     running = under_way.start()
     try:
         done = running.execution.advance(SPIN)
     except BaseException as error:  # Ctrl-C too: MPI may still write to this memory, so it must stay
+        channel.history.end(under_way.row, FAILED)
         channel.leak(under_way, under_way.sequence)
         call_id = CallId(under_way.sequence, 0, under_way.name)
         channel.fail(call_id, error)
@@ -59,7 +62,9 @@ def run(channel: Channel, comm: MPI.Intracomm, call: Call) -> None:
         try:
             under_way.finish()
         except Raised as raised:
+            channel.history.end(under_way.row, FAILED)
             raise raised.error from None
+        channel.history.end(under_way.row)
     else:
         channel.queue.run(under_way.operation([lambda: running]))
 
@@ -87,10 +92,16 @@ def needs_counts(channel: Channel, call: Call, sequence: int) -> bool:
     return call.prepared.needs_counts or (channel.compares(sequence) and count_exchange.counts_are_local(call))
 
 
+def note_call(channel: Channel, call: Call, sequence: int) -> int:
+    """Write a call's row into the history of calls, and return its serial."""
+    return channel.note_call(sequence, call.name, call.form, call.prepared.choice.algorithm, call.passed)
+
+
 class ActiveCall:
     """A call in progress: its stages, and the state that one stage leaves for the next."""
 
     fast_path = False  # whether it began on the fast path
+    row = 0  # the serial of its row in the history of calls, 0 if its operation writes that
 
     def __init__(self, channel: Channel, call: Call, sequence: int) -> None:
         self.channel, self.call = channel, call
@@ -104,7 +115,7 @@ class ActiveCall:
         """Return an operation of these stages, which ends as the call does."""
         choice, form = self.call.prepared.choice, self.call.form
         operation = Operation(choice, self.sequence, stages, self.finish, self, form, self.name)
-        operation.clock = self.clock
+        operation.clock, operation.passed, operation.row = self.clock, self.call.passed, self.row
         return operation
 
     @property
@@ -228,9 +239,11 @@ def _run_native(channel: Channel, comm: MPI.Intracomm, call: Call) -> None:
     """
     if call.prepared.choice.forced and not is_watched(channel):
         sequence, clock = channel.next_sequence(), Clock(call.began, is_blocking=True)
+        row = note_call(channel, call, sequence)
         call.native(BLOCKING, comm)
         if call.averages:
             divide(call, channel)
+        channel.history.end(row)
         channel.record(record(call, sequence, times=clock.times()))
     else:
         channel.queue.run(native_operation(channel, comm, call))
@@ -249,8 +262,11 @@ def needs_operation(channel: Channel, call: Call) -> bool:
 def start_native(channel: Channel, comm: MPI.Intracomm, call: Call) -> MPI.Request:
     """Start MPI's own nonblocking collective, which no operation follows, and return its request."""
     channel.say_once(call.prepared.choice)
-    channel.record(record(call, channel.next_sequence()))
+    sequence = channel.next_sequence()
+    channel.record(record(call, sequence))
+    row = note_call(channel, call, sequence)
     request: MPI.Request = call.native(NONBLOCKING, comm)
+    channel.history.end(row, HANDED_OVER)
     return request
 
 
@@ -272,7 +288,7 @@ def native_operation(channel: Channel, comm: MPI.Intracomm, call: Call) -> Opera
 
     def begun(stages: list[Callable[[], Stage]]) -> Operation:
         operation = Operation(choice, sequence, stages, finish, call, call.form, call.name)
-        operation.clock = clock
+        operation.clock, operation.passed = clock, call.passed
         return operation
 
     if not channel.compares(sequence):

@@ -36,7 +36,9 @@ class Method(NamedTuple):
         >>> [ALLREDUCE.spelled(form) for form in ("blocking", "nonblocking", "persistent")]
         ['Allreduce', 'Iallreduce', 'Allreduce_init']
         """
-        return {BLOCKING: self.name, NONBLOCKING: f"I{self.name.lower()}"}.get(form, f"{self.name}_init")
+        if form == BLOCKING:
+            return self.name
+        return f"I{self.name.lower()}" if form == NONBLOCKING else f"{self.name}_init"
 
 
 class Invocation(NamedTuple):

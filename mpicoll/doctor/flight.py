@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from ..diagnostics.counters import CALLS, NUMBERS
 from ..diagnostics.status import Answer, find
 from ..errors import spans
 from ..selection.tables import members
+from . import history
+from .history import Row
 
 TRIES = 3  # to read a record
 FRESH = 2.0  # seconds after which a status that is not written anew is said to be old
@@ -53,6 +56,12 @@ class Process:
     is_alive: bool | None
     answers: dict[str, Answer] = field(default_factory=dict)  # by communicator
     waited_for: dict[str, list[int]] = field(default_factory=dict)  # by the first call in flight, if it has stalled
+    content: bytes = b""  # of the record
+
+    @cached_property
+    def history(self) -> list[Row]:
+        """The last calls, the oldest first."""
+        return history.rows(self.content[flight.CALLS :])
 
     @property
     def is_dead(self) -> bool:
@@ -67,7 +76,8 @@ class Process:
     def doing(self) -> str:
         """Return what the rank does, in words."""
         if self.is_dead:
-            return f"is gone: process {self.pid} on {self.host} was killed, or ended without MPI_Finalize"
+            gone = f"is gone: process {self.pid} on {self.host} was killed, or ended without MPI_Finalize"
+            return "; ".join(filter(None, (gone, history.last_call(self.history))))
         if self.ended:
             return self.ended
         where = f"at {self.location}" if self.location else "somewhere"
@@ -133,7 +143,7 @@ def _read_once(path: Path) -> Process | None:
     place = int(words[flight.RANK]), int(words[flight.SIZE]), pid, host
     says = facts.get("program", ""), facts.get("location", ""), facts.get("ended", "")
     is_alive = flight.started(pid) == int(words[flight.STARTED]) if host == socket.gethostname() else None
-    process = Process(path, *place, *says, age, is_alive)
+    process = Process(path, *place, *says, age, is_alive, content=content)
     for communicator in facts.get("communicators", ()):
         answer = Answer.unpack(json.dumps(communicator["answer"]).encode())
         if communicator["slot"] >= 0:  # the number is newer than the text
@@ -154,12 +164,14 @@ def judge(before: Sequence[Process], after: Sequence[Process]) -> Report:
     lines = [*_groups(after), *_absent(after)]
     dead = [process.rank for process in after if process.is_dead]
     differences, mismatch = _differences(after)
+    first = history.differences({process.rank: process.history for process in after})
+    differences, mismatch = first + differences, mismatch or bool(first)
     if dead:
         who = "all ranks are" if len(dead) == len(after) > 1 else _who(dead)
         return Report(Verdict.DEAD, [f"{who} gone", *differences, *lines], [*after])
     moved = {p.rank: p.calls for p in before} != {p.rank: p.calls for p in after}
     if moved:
-        return Report(Verdict.MOVING, ["calls begin and end", *lines], [*after])
+        return Report(Verdict.MOVING, ["calls begin and end", *first, *lines], [*after])
     if mismatch:
         return Report(Verdict.MISMATCH, ["the ranks made different calls", *differences, *lines], [*after])
     if any(answer.under_way for process in after for answer in process.answers.values()):

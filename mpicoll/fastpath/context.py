@@ -11,10 +11,11 @@ from functools import cache
 import numpy as np
 from mpi4py import MPI
 
+from ..diagnostics.flight import RECORD
 from ..engines.compiled import advance, handle_of
 from ..progress import driver
 from ..progress.thread import THREAD
-from . import recipe_table
+from . import frames, recipe_table
 
 OPEN, BUSY, NUMBERS, TABLE, OUTCOME, ROW, HELD_SEND, HELD_RECV, KEY = range(9)
 NONE, IN_PLACE, NDARRAY, SAVE, RESTORE, INCREF, NUMBER = range(17, 24)
@@ -26,7 +27,10 @@ LIST_SIZE, LIST_ITEM, TUPLE_SIZE, TUPLE_ITEM, ADVANCE, WAIT, CONTROL, ANY_ROW = 
 TYPE_HANDLE, TYPE_NULL, GET_ATTR, KEYVAL, ATTRIBUTE, PREDEFINED, OP_NULL = range(58, 65)
 ENVELOPE, CONTENTS, TYPE_FREE, MPI_PACK, IS_LARGE, RECIPES, RECIPE, CONTENTS_AT = range(65, 73)
 NAMED, F90_REAL, F90_COMPLEX, F90_INTEGER, OWN_KEYVAL, HAS_OWN_OP = range(73, 79)
-CONTEXT = 79
+HISTORY, CLOCK_GETTIME, LAST_ROW = range(79, 82)
+ROW_WORDS = 82  # of a persistent call: four, those of history.RowWords
+THREAD_STATE, STATE_FRAME, THROUGH, PREVIOUS_FRAME, FRAME_INSTRUCTION, KNOWN_SITES, UNKNOWN = range(86, 93)
+CONTEXT = 93
 PLACES = 1024  # of the table of predefined datatypes and operators
 DATATYPES = {id(datatype): datatype for datatype in vars(MPI).values() if isinstance(datatype, MPI.Datatype)}
 _OBJECTS = {
@@ -47,11 +51,14 @@ def new(busy: np.ndarray, numbers: np.ndarray, details: np.ndarray) -> np.ndarra
     words of counters.py for this communicator; details are words for what lists say, as many as there are.
     """
     context: np.ndarray = _common().copy()
+    context[HISTORY] = RECORD.history.address
     context[[BUSY, NUMBERS, DETAILS]] = [MPI.Get_address(array) for array in (busy, numbers, details)]
     context[CAPACITY] = len(details)
     return context
 
 
+SITES, SITE_COLUMNS = 1024, 2
+SITE_TABLE = np.zeros((SITES, SITE_COLUMNS), np.int64)  # what sites.py knows of instructions
 _attribute = np.zeros(2, np.int64)  # where MPI puts an attribute, and whether there is one
 
 
@@ -78,6 +85,11 @@ def _common() -> np.ndarray:
     driver.prepare()
     context[[ADVANCE, WAIT, CONTROL]] = advance.address, driver.wait.address, THREAD.table.at
     context[[PROC_NULL, COMM_SELF]] = MPI.PROC_NULL, handle_of(MPI.COMM_SELF)
+    context[CLOCK_GETTIME] = ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value or 0
+    if (where := frames.layout()) is not None:
+        context[THREAD_STATE] = ctypes.cast(ctypes.pythonapi.PyThreadState_Get, ctypes.c_void_p).value or 0
+        context[STATE_FRAME : FRAME_INSTRUCTION + 1] = where
+    context[KNOWN_SITES] = MPI.Get_address(SITE_TABLE)
     request = MPI.Request()
     wide = MPI._sizeof(request) == 8
     null = (ctypes.c_int64 if wide else ctypes.c_int32).from_address(MPI._addressof(request)).value

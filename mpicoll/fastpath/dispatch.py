@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
+from ..diagnostics.history import FAILED, RowWords
 from ..dispatch import execute
 from ..dispatch.call import Call
 from ..dispatch.methods import Method
@@ -30,7 +31,7 @@ from ..runtime import cache
 from ..schedules.collectives import BLOCKING
 from ..selection.select import Overrides
 from . import context as field
-from . import entry, kinds, signature
+from . import entry, kinds, signature, sites
 from .described import Integers, UnknownCounts
 from .outcome import Outcome
 from .packs import are_packable
@@ -172,6 +173,7 @@ class CompiledFastPath:
         outcome = self.context.item(field.OUTCOME)
         if outcome == Outcome.NOT_SERVED:
             return False, None
+        sites.KNOWN.note(self.context)
         at = int(self.context[field.ROW])
         kind_and_row = self.table.kinds.get(at)
         # the function began another call, which was interrupted on its way here
@@ -185,6 +187,7 @@ class CompiledFastPath:
             self.context[field.SCRATCH_SHARED] = 0
             self._held()
             if (error := kind.error()) is not None:
+                self.channel.history.end(self.context.item(field.LAST_ROW), FAILED)
                 raise error
             self._record(kind, form, sequence, Clock(is_blocking=True))  # the program was in it to its end
             return True, None
@@ -192,14 +195,21 @@ class CompiledFastPath:
             self._leak()
             call_id = CallId(sequence, 0, method.spelled(form))
             error = kind.execution.error(-outcome)
+            self.channel.history.end(self.context.item(field.LAST_ROW), FAILED)
             self.channel.fail(call_id, error)
             self.channel.raise_if_ranks_failed(error, call_id, kind.choice)
             raise error
         return True, self._operation(at, kind, row, form)
 
+    def note_line(self) -> None:
+        """Note the program's line of the last call in its row, where other libraries are between it and the method."""
+        if row := self.context.item(field.LAST_ROW):
+            self.channel.history.set_location(row, self.channel.history.intern_caller())
+
     def _operation(self, at: int, kind: Kind, row: np.ndarray, form: str) -> Operation:
         """Return the operation that completes the call of a kind that the function began."""
         table, sequence = self.table, self.channel.sequence
+        row_in_history = self.context.item(field.LAST_ROW)
         # first: after an interrupt, everything that MPI may write to must be kept
         buffers: list[Any] = [self.channel.scratch.array]
         try:
@@ -229,7 +239,7 @@ class CompiledFastPath:
 
         stages = [lambda: Running(kind.execution)]
         operation = Operation(kind.choice, sequence, stages, finish, (kind, buffers), form, kind.method.spelled(form))
-        operation.is_begun, operation.clock = True, clock
+        operation.is_begun, operation.clock, operation.row = True, clock, row_in_history
         return operation
 
     def leak(self) -> None:
@@ -246,10 +256,12 @@ class CompiledFastPath:
         self.channel.leak(((kind_and_row, self._lent()), self._held()), self.channel.sequence)
         self.context[field.OUTCOME] = Outcome.NOT_SERVED
 
-    def open_start(self, execution: compiled.Execution, started: np.ndarray, nbytes: int) -> CompiledFastStart | None:
+    def open_start(
+        self, execution: compiled.Execution, started: np.ndarray, words: RowWords
+    ) -> CompiledFastStart | None:
         """Return the fast path of a persistent collective's starts; None until its functions are compiled."""
         try:
-            return CompiledFastStart(self.channel, execution, started, nbytes)
+            return CompiledFastStart(self.channel, execution, started, words)
         except background.NotCompiled:
             return None
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..diagnostics import counters
+from ..diagnostics import counters, history
 from ..diagnostics.counters import BROKEN, CALLS, IN_FLIGHT, NUMBERS, TRACES
 from ..engines import compiled
 from ..engines.compiled import (
@@ -41,7 +41,7 @@ from ..kernels.memory import call_int, call_long, line, load, table
 from ..plans import plan
 from ..progress import table as progress
 from . import context as field
-from . import outcome, pack, rebind, recipe, recipe_table, signature, spin
+from . import outcome, pack, rebind, recipe, recipe_table, rows, signature, sites, spin
 from .signature import (
     DATA,
     KEYS,
@@ -60,7 +60,9 @@ SEND_BYTES, RECV_BYTES, SEND_OFFSET, RECV_OFFSET, SPIN_NS, NEEDED, TABLES, KNOWN
 VARIES = KEYS + 8  # the address of what rebind.py takes, 0 where counts are part of the kind
 PACKS = KEYS + 9  # of what pack.py takes, 0 where nothing is to be packed
 ERRORS = KEYS + 10  # of a word that is 1 if the function of a user's operator raised, 0 for other operators
-COLUMNS = KEYS + 11
+# of its row in the history of calls
+ROW_IDS, ROW_IDS_NONBLOCKING, ROW_COMM, ROW_ROOT, ROW_BYTES = range(KEYS + 11, KEYS + 16)
+COLUMNS = KEYS + 16
 _METH_FASTCALL = 0x80
 NOT_SERVED, UNDER_WAY, COMPLETED, ABANDONED = map(int, outcome.Outcome)  # plain numbers, for numba
 tag = njit(plan.tag)
@@ -118,7 +120,7 @@ def bind_counts(context, row):  # type: ignore[no-untyped-def]
         nbytes = context[field.KEY + (RECV_COUNT if s else SEND_COUNT)] * words[side + rebind.ITEMSIZE]
         row[SEND_BYTES + s] = nbytes if words[side + rebind.IS_USED] else 0
         row[SEND_OFFSET + s] = words[side + rebind.OFFSET]
-    row[SPIN_NS] = spin.spin_budget(words[rebind.NBYTES])
+    row[SPIN_NS], row[ROW_BYTES] = spin.spin_budget(words[rebind.NBYTES]), words[rebind.NBYTES]
     geometry = line(words[rebind.GEOMETRY], rebind.LANE_SCRATCH + 1)
     row[NEEDED] = geometry[rebind.LANE_SCRATCH] * min(geometry[rebind.LANES], words[rebind.WINDOW])
 
@@ -154,6 +156,8 @@ def end(context, tables, code, request, errors):  # type: ignore[no-untyped-def]
     """Store the outcome. Return True, with the request complete, if the call completed and Python need not know."""
     context[field.OUTCOME] = COMPLETED if code == DONE else UNDER_WAY if code == WAITING else code
     if code != DONE or load(context[field.NUMBERS] + 8 * TRACES) != 0 or (errors != 0 and load(errors) != 0):
+        return False
+    if context[field.UNKNOWN] != 0:
         return False
     context[field.OUTCOME] = NOT_SERVED
     context[field.OVER], context[field.SCRATCH_SHARED] = 1, 0
@@ -226,11 +230,15 @@ def fast_call(this, arguments, n):  # type: ignore[no-untyped-def]  # noqa: C901
         pack.pack(row[PACKS], context[field.SCRATCH], from_, to, bases)
     numbers[CALLS] += 1
     call[TAG] = tag(numbers[CALLS], 0, 0)
+    ids = row[ROW_IDS if n == 5 else ROW_IDS_NONBLOCKING]
+    rows.begin(context, ids, numbers[CALLS] + row[ROW_COMM], row[ROW_ROOT], row[ROW_BYTES], 1 if n == 5 else 2)
     call_long(context[field.INCREF], (send,))  # another thread may remove them from the caller's list meanwhile
     call_long(context[field.INCREF], (recv,))
     code = run(context, row[TABLES], NANOSECONDS if n == 5 else row[SPIN_NS], n > 5)
-    if code == DONE and row[PACKS] != 0:
-        pack.unpack(row[PACKS])
+    if code == DONE:
+        if row[PACKS] != 0:
+            pack.unpack(row[PACKS])
+        rows.end(context)
     served = end(context, tables, code, 0 if n == 5 else load(arguments + 40), row[ERRORS])
     context[field.HELD_SEND], context[field.HELD_RECV] = send, recv
     if served:  # else Python releases them when MPI no longer uses this memory
@@ -251,7 +259,11 @@ def fast_start(this, arguments, n):  # type: ignore[no-untyped-def]
         return call_long(context[field.NUMBER], (1,))
     tables, started = table(context[field.TABLE], compiled.START + 1, 2), line(context[field.STARTED], 1)
     started[0] += 1
+    ids, sequence, root, nbytes = field.ROW_WORDS, field.ROW_WORDS + 1, field.ROW_WORDS + 2, field.ROW_WORDS + 3
+    rows.begin(context, context[ids], context[sequence], context[root] + started[0], context[nbytes], 1)
     code = run(context, context[field.TABLE], context[field.SPIN_NS], True)
+    if code == DONE:
+        rows.end(context)
     return call_long(context[field.NUMBER], (0 if end(context, tables, code, load(arguments), 0) else 1,))
 
 
@@ -286,8 +298,8 @@ _defining = threading.Lock()  # threads may come first together, and Python goes
 def _definition(function: Callable[..., Any]) -> _Definition:
     with _defining:
         if function not in _defined:
-            own = field, outcome, pack, rebind, recipe, recipe_table, signature, spin
-            modules = *own, compiled, counters, plan, memory, progress
+            own = field, outcome, pack, rebind, recipe, recipe_table, rows, signature, sites, spin
+            modules = *own, compiled, counters, history, plan, memory, progress
             sources = [str(module.__file__) for module in modules]
             with instead_of(Request(__name__, "prepare")):
                 address = native(function, ["int64"] * 3, "int64", also=sources)

@@ -12,11 +12,13 @@ from mpi4py import MPI
 from ..buffers.buffer import Buffer
 from ..buffers.datatypes import facts, recipe
 from ..buffers.operators import USER
+from ..diagnostics.history import with_root
 from ..dispatch import execute
 from ..dispatch.call import Call
 from ..dispatch.methods import Invocation
 from ..engines import compiled
 from ..runtime.channel import Channel
+from ..schedules.collectives import BLOCKING, NONBLOCKING
 from . import recipe_table
 from .any_counts import AnyCounts
 from .context import DATATYPES
@@ -42,16 +44,17 @@ def exact(channel: Channel, call: Call, sides: Sides) -> tuple[Kind, np.ndarray]
         channel.scratch.give(channel.scratch.take(needed))  # on the slow path calls pack into memory of their own
     sizes, offsets = zip(*sides)
     bound = *sizes, *offsets, spin_budget_ns(call.prepared.nbytes), needed
-    return _made(call, call.key.words, bound, execution, plan.nbytes, packs=packs)
+    return _made(channel, call, call.key.words, bound, execution, plan.nbytes, packs=packs)
 
 
 def of_any_counts(channel: Channel, call: Call, integers: Integers) -> tuple[Kind, np.ndarray]:
     """Return the kind of calls like this one with any counts, and its row. Raises UnknownCounts."""
     any_counts = AnyCounts(channel, call, integers, call.key.details)
-    return _made(call, call.key.any_words, UNBOUND, any_counts.execution, any_counts.nbytes, any_counts)
+    return _made(channel, call, call.key.any_words, UNBOUND, any_counts.execution, any_counts.nbytes, any_counts)
 
 
 def _made(
+    channel: Channel,
     call: Call,
     words: np.ndarray,
     bound: Iterable[int],
@@ -65,7 +68,13 @@ def _made(
     operator = call.operator if call.operator is not None and call.operator.name == USER else None
     addresses = (part.at if part is not None else 0 for part in (any_counts, packs))
     own = *addresses, operator.errors.at if operator is not None and operator.errors is not None else 0
-    row = np.array([*words, *bound, *map(MPI.Get_address, (execution.table, details)), *own], np.int64)
+    passed, method = call.passed, invocation.method
+    of_history = *(
+        channel.row_ids(method.spelled(form), form, choice.algorithm, passed.operator)
+        for form in (BLOCKING, NONBLOCKING)
+    ), channel.comm_number, with_root(0, passed.root), passed.nbytes
+    tables = map(MPI.Get_address, (execution.table, details))
+    row = np.array([*words, *bound, *tables, *own, *of_history], np.int64)
     leaves = _leaves((invocation.send, invocation.recv, invocation.counts))
     kept = invocation.op, [_kept(leaf) for leaf in leaves if isinstance(leaf, (str, MPI.Datatype))]
     if any_counts is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..diagnostics.history import RowWords
 from ..dispatch.call import Call
 from ..dispatch.methods import Method
 from ..kernels.background import NotCompiled
@@ -63,13 +64,16 @@ class ClosedFastPath:
         """Return (False, None): no call was begun here."""
         return False, None
 
+    def note_line(self) -> None:
+        """Note nothing: no call was begun here."""
+
     def key(self, call: Call) -> None:
         """Return None: no kind of call is served."""
 
     def insert(self, call: Call) -> None:
         """Accept the call; nothing is cached here."""
 
-    def open_start(self, execution: Any, started: np.ndarray, nbytes: int) -> None:
+    def open_start(self, execution: Any, started: np.ndarray, words: RowWords) -> None:
         """Return None: starts take the slow path."""
 
     def share_scratch(self, scratch: np.ndarray) -> bool:

@@ -9,11 +9,12 @@ from mpi4py import MPI
 
 from ..engines import compiled
 from . import context as field
-from . import entry
+from . import entry, sites
 from .outcome import Outcome
 from .spin import spin_budget_ns
 
 if TYPE_CHECKING:
+    from ..diagnostics.history import RowWords
     from ..runtime.channel import Channel
 
 
@@ -23,16 +24,22 @@ class CompiledFastStart:
     `fast_call` starts and completes it; `finish` makes it inactive again.
     """
 
-    def __init__(self, channel: Channel, execution: compiled.Execution, started: np.ndarray, nbytes: int) -> None:
-        """For an execution that is bound for good, of a call of nbytes; started is where the number of starts is."""
+    def __init__(self, channel: Channel, execution: compiled.Execution, started: np.ndarray, words: RowWords) -> None:
+        """For an execution that is bound for good; started is where the number of starts is."""
         self.keep = execution, started, channel.needing_python, channel.numbers, np.empty(0, np.int64)
         self.context = field.new(*self.keep[2:])
         self.tables = execution.table
         self.context[field.TABLE], self.context[field.STARTED] = map(MPI.Get_address, (self.tables, started))
-        self.context[field.SPIN_NS] = spin_budget_ns(nbytes)
+        self.context[field.SPIN_NS] = spin_budget_ns(words.nbytes)
+        self.context[field.ROW_WORDS : field.ROW_WORDS + len(words)] = words
         self.context[field.OPEN] = True
         self.fast_call = entry.bound_to(self.context, entry.fast_start)
         self.finish = entry.bound_to(self.context, entry.finish)
+
+    @property
+    def row(self) -> int:
+        """The serial of the row that the last start has in the history of calls."""
+        return int(self.context[field.LAST_ROW])
 
     def open(self) -> None:
         """Serve starts again."""
@@ -49,5 +56,6 @@ class CompiledFastStart:
     def outcome(self) -> int:
         """Return the outcome of the last start, and reset it."""
         outcome = int(self.context[field.OUTCOME])
+        sites.KNOWN.note(self.context)
         self.context[field.OUTCOME] = Outcome.NOT_SERVED
         return outcome

@@ -34,6 +34,14 @@ class CallId(NamedTuple):
         return f"{self.name} (call {self.call}{f', start {self.start}' if self.start else ''})"
 
 
+class Passed(NamedTuple):
+    """The arguments of a call in which ranks may differ: bytes as selection counts them, root or -1, operator."""
+
+    nbytes: int = 0
+    root: int = -1
+    operator: str = ""
+
+
 class Explaining(Protocol):
     """A communicator, which knows what an error of MPI means."""
 
@@ -61,6 +69,8 @@ class Operation:
         self.choice, self.sequence, self.keep, self.form = choice, sequence, keep, form
         self.name = name or choice.collective
         self.clock = Clock()
+        self.passed = Passed()
+        self.row = 0  # the serial of its row in the history of calls, 0 before it is written
         self.start = 0  # which start of a persistent collective
         self.is_begun = False  # whether its messages were posted before it was an operation
         self.stages = list(stages)

@@ -42,6 +42,9 @@ def advance_all(but: Queue | None = None) -> None:
 class Owner(Explaining, Protocol):
     """The communicator's side of a queue."""
 
+    def operation_begins(self, operation: Operation) -> None:
+        """Record that an operation is put in flight, in the thread that called it."""
+
     def operation_ended(self, operation: Operation) -> None:
         """Record how an operation ended; it leaves the queue then."""
 
@@ -82,6 +85,7 @@ class Queue:
                 operation.after = operation.after or self.slots.get(slot)
                 self.slots[slot] = operation
                 self.tags_in_flight[slot] = True
+            self.owner.operation_begins(operation)
             self.in_flight.append(operation)
             self.is_busy(True)
 

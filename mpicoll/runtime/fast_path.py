@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..diagnostics.history import RowWords
 from ..progress.operation import Operation
 from ..selection.select import Overrides
 
@@ -25,13 +26,16 @@ class FastPath(Protocol):
     def resume(self, method: Any, form: str) -> tuple[bool, Operation | None]:
         """Return whether the function began this call, and the operation that completes it, None if it is complete."""
 
+    def note_line(self) -> None:
+        """Note the program's line of the last call in its row, where other libraries are between it and the method."""
+
     def key(self, call: Any) -> Any:
         """Compute the key of a kind of call; return None if the function cannot serve such calls."""
 
     def insert(self, call: Any) -> None:
         """Serve calls of this kind from now on, if it has a key, and the same served the last one."""
 
-    def open_start(self, execution: Any, started: np.ndarray, nbytes: int) -> Any:
+    def open_start(self, execution: Any, started: np.ndarray, words: RowWords) -> Any:
         """Return the fast path of a persistent collective's starts, None where they take the slow path."""
 
     def activate(self, overrides: Overrides) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from itertools import pairwise
 
 import launcher
 import pytest
@@ -44,16 +45,25 @@ def differ(how):
         comm.recv(source=0)
     if how == "raises":
         raise ValueError("no data")
+    if how == "another root":
+        comm.Bcast(x, root=1)
+    if how == "another operator":
+        comm.Allreduce(x, y, MPI.MAX)
 
 
 with comm.using(allreduce="ring", bcast="linear"):
     if comm.rank == 1:
         differ(sys.argv[1])
+    elif sys.argv[1] == "another root":
+        comm.Bcast(x, root=0)
+    elif sys.argv[1] == "another operator":
+        comm.Allreduce(x, y)
     while True:
         comm.Allreduce(x, y)
-        if sys.argv[1] == "moves":
+        if sys.argv[1] in ("moves", "another root", "another operator"):
             time.sleep(0.1)
 """
+FIRST = "call 8 on ranks 0-2 is the first in which ranks differ: "
 NOT_MADE = "rank 1 has not made this call: "
 HOW = {
     "sleeps": ("stalled", NOT_MADE + "now at program.py, line 15, in differ"),
@@ -64,6 +74,17 @@ HOW = {
     "receives": ("stalled", NOT_MADE + "now at program.py, line 26, in differ"),
     "raises": ("stalled", NOT_MADE + "ended with ValueError: no data"),
     "moves": ("moving", "calls begin and end"),
+    "another root": ("moving", FIRST),
+    "another operator": ("moving", FIRST),
+}
+REASONS = {
+    "another root": f"{FIRST}ranks 0, 2 made Bcast of 80 bytes, root 0, by linear, at program.py, line 39, "
+    "in <module>; rank 1 made Bcast of 80 bytes, root 1, by linear, at program.py, line 30, in differ",
+    "another operator": f"{FIRST}ranks 0, 2 made Allreduce of 80 bytes, SUM, by ring, at program.py, line 41, "
+    "in <module>; rank 1 made Allreduce of 80 bytes, MAX, by ring, at program.py, line 32, in differ",
+    "calls another": f"{FIRST}ranks 0, 2 made Allreduce of 80 bytes, SUM, by ring, at program.py, line 43, "
+    "in <module>; rank 1 made Bcast of 80 bytes, root 2, by linear, at program.py, line 24, in differ",
+    "is killed": "; last in Allreduce (call 7 on ranks 0-2, done), at program.py, line 9, in <module>",
 }
 
 
@@ -93,7 +114,8 @@ def started(tmp_path):
 def status(tmp_path):
     """What the command says, and with which exit status."""
     directories = list((tmp_path / "records").glob("*")) if (tmp_path / "records").exists() else []
-    command = [sys.executable, "-m", "mpicoll", "status", "--json", "--wait", "0.7", *map(str, directories)]
+    command = [sys.executable, "-m", "mpicoll", "status", "--json", "--wait", "0.7"]
+    command += [*map(str, directories), "--history", "2000"]
     done = subprocess.run(command, env=launcher.environment({}), capture_output=True, text=True, timeout=30)
     content = json.loads(done.stdout) if directories and done.stdout.startswith("{") else {"verdict": "", "reasons": []}
     return done.returncode, content
@@ -112,9 +134,55 @@ def test_status_names_the_rank(started, tmp_path, how):
     assert code == ["moving", "stalled", "mismatch", "dead"].index(verdict)
     assert verdict == "dead" or {rank["is_alive"] for rank in content["ranks"]} == {True}
     assert len(content["ranks"]) == 3
+    assert any(REASONS.get(how, "") in line for line in content["reasons"]), content
+    calls = {rank["rank"]: [call["method"] for call in rank["history"]] for rank in content["ranks"]}
+    assert verdict == "moving" or calls[0] == calls[2] == ["Allreduce"] * 8
+    assert verdict == "moving" or calls[1] == ["Allreduce"] * 7 + ["Bcast"] * (how == "calls another")
+    states = {call["state"] for rank in content["ranks"] for call in rank["history"][:7]}
+    assert states == {"done"} or verdict == "moving"
+
+
+def test_calls_that_no_interpreter_was_at(started, tmp_path):
+    """A rank that is killed within compiled code leaves the call that it was in, the newest last."""
+    started("moves fast")
+    deadline = time.monotonic() + 30
+    while True:
+        code, content = status(tmp_path)
+        calls = [rank["history"][-1]["call"] for rank in content.get("ranks", [])]
+        if len(calls) == 3 and min(calls) > 2000:
+            break
+        assert time.monotonic() < deadline, content
+    os.kill(content["ranks"][1]["process"], signal.SIGKILL)
+    while content["verdict"] != "dead":
+        code, content = status(tmp_path)
+        assert time.monotonic() < deadline, content
+    assert code == 3
+    for rank in content["ranks"]:
+        numbers = [call["call"] for call in rank["history"]]
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers))) and len(numbers) > 1000
+        assert {call["state"] for call in rank["history"][:-1]} == {"done"}
+        assert {call["location"] for call in rank["history"]} == {"program.py, line 43, in <module>"}
+        assert all(earlier["began"] < later["began"] for earlier, later in pairwise(rank["history"]))
+    last = [rank["history"][-1]["call"] for rank in content["ranks"]]
+    assert max(last) - min(last) <= 1  # a ring moves on together
+    assert not any("differ" in line for line in content["reasons"])
 
 
 def test_a_run_that_ends_leaves_no_record(mpiexec, tmp_path):
     code = "import mpicoll; from mpi4py import MPI; mpicoll.Comm(MPI.COMM_WORLD).Barrier()"
     done = mpiexec(3, "python", "-c", code, env={"MPICOLL_RECORD": str(tmp_path / "records")})
     assert done.status == 0 and not list((tmp_path / "records").iterdir()), done.output
+
+
+def test_without_records_nothing_is_noted(mpiexec):
+    code = (
+        "import mpicoll, numpy as np; from mpi4py import MPI; from mpicoll.diagnostics.flight import RECORD\n"
+        "from mpicoll.fastpath import context as field\n"
+        "comm = mpicoll.Comm(MPI.COMM_WORLD); x, y = np.ones(4), np.empty(4)\n"
+        "for _ in range(9): comm.Allreduce(x, y); comm.Iallreduce(x, y).Wait()\n"
+        "request = comm.Allreduce_init(x, y); request.Start(); request.Wait()\n"
+        "words = comm._channel.fast_path.context[[field.HISTORY, field.LAST_ROW, field.UNKNOWN]].tolist()\n"
+        "print(comm.gather((y.tolist()[0], words, RECORD.memory, RECORD.history.ids)) or '', end='')\n"
+    )
+    done = mpiexec(2, "python", "-c", code, env={"MPICOLL_RECORD": "0"})
+    assert done.output == "[(2.0, [0, 0, 0], None, {}), (2.0, [0, 0, 0], None, {})]", done.output

@@ -171,7 +171,7 @@ def test_the_command(run):
 @pytest.mark.parametrize(("change", "words"), [
     (lambda path: path.write_bytes(b"x" * 100), "is no flight record"),
     (lambda path: path.write_bytes(path.read_bytes()[:-1]), "is no flight record"),
-    (lambda path: set_word(path, 1, 99), "is of format 99; this mpicoll reads format 1"),
+    (lambda path: set_word(path, 1, 99), "is of format 99; this mpicoll reads format 2"),
 ], ids=["no record", "cut off", "another version"])  # fmt: skip
 def test_files_that_cannot_be_read(run, change, words):
     record, _ = run(0, 7)

@@ -1,0 +1,115 @@
+"""Rows of the history of calls, written by compiled code: diagnostics/history.py has the layout.
+
+A call takes two looks at the clock. The processor's own counter takes half of the time of clock_gettime (10 and 23 ns
+where it was measured), so rows have ticks of that, and now and then a pair of both is noted, by which a reader converts
+them. Where the counter is not known to be readable and steady, ticks are nanoseconds.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from typing import Any
+
+from ..diagnostics import history
+from ..diagnostics.history import (
+    BEGAN,
+    CHECK,
+    COLUMNS,
+    ENDED,
+    FIRST_NS,
+    FIRST_TICKS,
+    HEAD,
+    HEADER,
+    IDS,
+    LAST_NS,
+    LAST_TICKS,
+    LOCATION_SHIFT,
+    NBYTES,
+    NEXT_TICKS,
+    ROWS,
+    SEQUENCE,
+    SERIAL,
+    START,
+    TIMESPEC,
+)
+from ..kernels.deferred import intrinsic, njit
+from ..kernels.memory import call_int, line
+from . import context as field
+from . import sites
+
+HAS_COUNTER = platform.machine() in ("x86_64", "AMD64")
+FEW, MANY = 1 << 16, 1 << 28  # ticks between two pairs: few at first, so that a short run has two
+
+
+def _counter(typing: Any) -> Any:
+    from llvmlite import ir
+    from numba import types
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        kind = ir.FunctionType(ir.IntType(64), [])
+        return builder.call(builder.module.declare_intrinsic("llvm.readcyclecounter", (), kind), [])
+
+    return types.int64(), generate
+
+
+counter = intrinsic(_counter, time.perf_counter_ns)
+checksum = njit(history.checksum)
+
+
+@njit
+def nanoseconds(context):  # type: ignore[no-untyped-def]
+    """Return the time since 1970."""
+    at = context[field.HISTORY] + 8 * TIMESPEC
+    call_int(context[field.CLOCK_GETTIME], (0, at))
+    timespec = line(at, 2)
+    return timespec[0] * 1_000_000_000 + timespec[1]
+
+
+@njit
+def ticks(context):  # type: ignore[no-untyped-def]
+    """Return the time in ticks."""
+    return counter() if HAS_COUNTER else nanoseconds(context)
+
+
+@njit
+def note_pair(words, now, ns):  # type: ignore[no-untyped-def]
+    """Note the ticks and the nanoseconds of one moment, and from when on the next pair is due."""
+    if words[FIRST_TICKS] == 0:
+        words[FIRST_TICKS], words[FIRST_NS] = now, ns
+    words[LAST_TICKS], words[LAST_NS] = now, ns
+    words[NEXT_TICKS] = now + min(max(now - words[FIRST_TICKS], FEW), MANY)
+
+
+@njit
+def begin(context, ids, sequence, start, nbytes, calls):  # type: ignore[no-untyped-def]
+    """Write the row of a call that begins, and keep its serial in LAST_ROW; 0 if nothing is recorded.
+
+    calls: how many frames of ours there are between the program's and this function.
+    """
+    if context[field.HISTORY] != 0:
+        location = sites.location(context, calls)
+        if location != 0:
+            ids = (ids & ((1 << LOCATION_SHIFT) - 1)) | location
+        words, now = line(context[field.HISTORY], HEADER), ticks(context)
+        if now >= words[NEXT_TICKS]:
+            ns = nanoseconds(context)
+            now = ticks(context)
+            note_pair(words, now, ns)
+        serial = words[HEAD] + 1
+        words[HEAD] = serial
+        row = line(context[field.HISTORY] + 8 * (HEADER + ((serial - 1) & (ROWS - 1)) * COLUMNS), COLUMNS)
+        row[SERIAL], row[IDS], row[SEQUENCE], row[START], row[NBYTES] = serial, ids, sequence, start, nbytes
+        row[BEGAN], row[ENDED] = -now, 0
+        row[CHECK] = checksum(serial, ids, sequence, start, nbytes, -now)
+        context[field.LAST_ROW] = serial
+
+
+@njit
+def end(context):  # type: ignore[no-untyped-def]
+    """Note that the call of the last row has ended, unless its row has another call by now."""
+    serial = context[field.LAST_ROW]
+    if serial != 0:
+        row = line(context[field.HISTORY] + 8 * (HEADER + ((serial - 1) & (ROWS - 1)) * COLUMNS), COLUMNS)
+        if row[SERIAL] == serial:
+            row[ENDED] = -ticks(context)

@@ -199,8 +199,9 @@ class PersistentCall(ActiveCall):
         self.start()  # binds it
         started = self.channel.queue.started[self.sequence]
         call, passed = self.call, self.call.passed
-        ids = self.channel.row_ids(call.name, call.form, call.prepared.choice.algorithm, passed.operator)
-        words = RowWords(ids, self.sequence | self.channel.comm_number, with_root(0, passed.root), passed.nbytes)
+        history = self.channel.history
+        ids = history.ids(call.name, call.form, call.prepared.choice.algorithm, passed.operator)
+        words = RowWords(ids, self.sequence | history.number, with_root(0, passed.root), passed.nbytes)
         fast_start: CompiledFastStart | None = self.channel.fast_path.open_start(self.own_execution, started, words)
         return fast_start
 

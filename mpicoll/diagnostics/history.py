@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ..progress.operation import Passed
 from .status import OWN_FILES, at_line
 
 ROWS, COLUMNS, WORDS = 1024, 8, 1 << 15
@@ -33,6 +34,7 @@ COMM_SHIFT, LOCATION_SHIFT, ID = 16, 32, 0xFFFF  # three ids in a word; that of 
 ROOT_SHIFT = 40  # above the number of the start of a persistent call: the root plus 1, 0 where there is none
 MOST_ROOTS = (1 << 22) - 1
 NUMBER_SHIFT = 40  # above the number of the call: which communicator of its ranks it is on
+MOST_COMMUNICATORS = (1 << 23) - 1
 _MASK, _SIGN = (1 << 64) - 1, 1 << 63
 _ROW = struct.Struct(f"{COLUMNS}q")
 
@@ -131,6 +133,41 @@ class History:
             at = HEADER + (serial - 1) % ROWS * COLUMNS
             if self.words[at + SERIAL] == serial:
                 self.words[at + ENDED] = how or time.time_ns()
+
+
+class CommHistory:
+    """The rows of one communicator's calls.
+
+    bits: the id of its ranks, for the word of ids; number: which communicator of its ranks it is, for the sequence.
+    """
+
+    def __init__(self, history: History, name: str, number: int) -> None:
+        """For a communicator as its Place names it: half of the room for words is left to calls and lines."""
+        self.history = history
+        self.bits = history.intern(name.partition(" (")[0], 2) << COMM_SHIFT
+        self.number = min(number, MOST_COMMUNICATORS) << NUMBER_SHIFT
+
+    def ids(self, name: str, form: str, algorithm: str, operator: str = "") -> int:
+        """Return the word of a row that says which kind of call this thread makes, and where."""
+        history, kind = self.history, (name, form, algorithm, operator)
+        if history.memory is None:
+            return 0
+        return (history.ids.get(kind) or history.intern(kind)) | self.bits | history.intern_caller()
+
+    def begin(self, sequence: int, name: str, form: str, algorithm: str, passed: Passed, start: int = 0) -> int:
+        """Write the row of a call that this thread begins, and return its serial."""
+        if self.history.memory is None:
+            return 0
+        ids = self.ids(name, form, algorithm, passed.operator)
+        return self.history.write(ids, sequence | self.number, with_root(start, passed.root), passed.nbytes)
+
+    def end(self, serial: int, how: int = 0) -> None:
+        """Note that the call of a row has ended."""
+        self.history.end(serial, how)
+
+    def set_line(self, serial: int) -> None:
+        """Set the line in a row to the one that called mpicoll in this thread."""
+        self.history.set_location(serial, self.history.intern_caller())
 
 
 class Libraries:

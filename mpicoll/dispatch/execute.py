@@ -94,7 +94,7 @@ def needs_counts(channel: Channel, call: Call, sequence: int) -> bool:
 
 def note_call(channel: Channel, call: Call, sequence: int) -> int:
     """Write a call's row into the history of calls, and return its serial."""
-    return channel.note_call(sequence, call.name, call.form, call.prepared.choice.algorithm, call.passed)
+    return channel.history.begin(sequence, call.name, call.form, call.prepared.choice.algorithm, call.passed)
 
 
 class ActiveCall:

@@ -204,7 +204,7 @@ class CompiledFastPath:
     def note_line(self) -> None:
         """Note the program's line of the last call in its row, where other libraries are between it and the method."""
         if row := self.context.item(field.LAST_ROW):
-            self.channel.history.set_location(row, self.channel.history.intern_caller())
+            self.channel.history.set_line(row)
 
     def _operation(self, at: int, kind: Kind, row: np.ndarray, form: str) -> Operation:
         """Return the operation that completes the call of a kind that the function began."""

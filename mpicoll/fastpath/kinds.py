@@ -70,9 +70,9 @@ def _made(
     own = *addresses, operator.errors.at if operator is not None and operator.errors is not None else 0
     passed, method = call.passed, invocation.method
     of_history = *(
-        channel.row_ids(method.spelled(form), form, choice.algorithm, passed.operator)
+        channel.history.ids(method.spelled(form), form, choice.algorithm, passed.operator)
         for form in (BLOCKING, NONBLOCKING)
-    ), channel.comm_number, with_root(0, passed.root), passed.nbytes
+    ), channel.history.number, with_root(0, passed.root), passed.nbytes
     tables = map(MPI.Get_address, (execution.table, details))
     row = np.array([*words, *bound, *tables, *own, *of_history], np.int64)
     leaves = _leaves((invocation.send, invocation.recv, invocation.counts))

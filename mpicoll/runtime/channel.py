@@ -20,7 +20,7 @@ from ..diagnostics import watchdog
 from ..diagnostics.counters import BROKEN, CALLS, IN_FLIGHT, TRACES
 from ..diagnostics.fault_tolerance import RankFailure, await_others, is_rank_failure
 from ..diagnostics.flight import RECORD
-from ..diagnostics.history import COMM_SHIFT, FAILED, NUMBER_SHIFT, with_root
+from ..diagnostics.history import FAILED, CommHistory
 from ..diagnostics.peer_status import PeerStatus
 from ..diagnostics.record import Record, Sink
 from ..diagnostics.status import RECENT, Failure, describe
@@ -29,7 +29,7 @@ from ..errors import CommError, EngineError, MpicollError
 from ..kernels import background
 from ..plans.plan import SEQUENCES
 from ..progress.faults import attempt, contained
-from ..progress.operation import CallId, Operation, Passed
+from ..progress.operation import CallId, Operation
 from ..progress.queue import Queue, needing_python
 from ..schedules.collectives import PERSISTENT
 from ..schedules.graphs import Graph
@@ -76,7 +76,6 @@ class Channel:
         self.settings = self.agreed.settings
         self.cache, self.lessons = Cache(), Lessons()
         RECORD.open()
-        self.history = RECORD.history
         self.numbers: np.ndarray
         (self.numbers, slot), self.needing_python = RECORD.numbers(), needing_python
         self.open_fast_path, self.kernels = open_fast_path, background.state.generation
@@ -106,10 +105,7 @@ class Channel:
         self.last_compared: Operation | None = None
         self.waited_for: tuple[int, ...] = ()  # the ranks that the first call in flight waits for, if it has stalled
         self.place = RECORD.place(self.comm, slot)
-        self.comm_id = self.comm_number = 0
-        if self.place is not None:  # half of the room for words is left to calls and lines
-            self.comm_id = self.history.intern(self.place.name.partition(" (")[0], 2) << COMM_SHIFT
-            self.comm_number = min(self.place.number, (1 << 23) - 1) << NUMBER_SHIFT
+        self.history = CommHistory(RECORD.history, *(self.place.name, self.place.number) if self.place else ("", 0))
         if not own:
             await_others(self.comm)  # from here on, a rank may revoke the communicator
 
@@ -225,38 +221,13 @@ class Channel:
                 f"{self.sequence + 1} would use the same tags; use another communicator, such as comm.Dup()"
             )
 
-    # -- the history of calls, in the flight record -------------------------------------------------------
-
-    def row_ids(self, name: str, form: str, algorithm: str, operator: str = "") -> int:
-        """Return the word of a row that says which kind of call is made on this communicator, and where."""
-        if self.history.memory is None:
-            return 0
-        kind = self.history.intern((name, form, algorithm, operator))
-        return kind | self.comm_id | self.history.intern_caller()
-
-    def note_call(self, sequence: int, name: str, form: str, algorithm: str, passed: Passed, start: int = 0) -> int:
-        """Write the row of a call that this thread begins, and return its serial for history.end()."""
-        history = self.history
-        if history.memory is None:
-            return 0
-        nbytes, root, operator = passed
-        kind = name, form, algorithm, operator
-        ids = (history.ids.get(kind) or history.intern(kind)) | self.comm_id | history.intern_caller()
-        return history.write(ids, sequence | self.comm_number, with_root(start, root), nbytes)
-
     # -- what its queue tells it: see progress/queue.py ---------------------------------------------------
 
     def operation_begins(self, operation: Operation) -> None:
         """Write the row of a call, unless it was written when the call began."""
         if not operation.row and not operation.is_message:
-            operation.row = self.note_call(
-                operation.sequence,
-                operation.name,
-                operation.form,
-                operation.choice.algorithm,
-                operation.passed,
-                operation.start,
-            )
+            how, start = (operation.name, operation.form, operation.choice.algorithm), operation.start
+            operation.row = self.history.begin(operation.sequence, *how, operation.passed, start)
 
     def operation_ended(self, operation: Operation) -> None:
         """Keep the memory of an operation that broke off, and its error for other ranks."""

@@ -140,15 +140,15 @@ def _arguments(name: str) -> tuple[Any, ...]:
 
 def _long(comm: Any, invocation: Invocation) -> dict[str, Callable[[], Any]]:
     """Time function by function, each on what the one before it made."""
-    channel, method = comm._channel, invocation.method
-    arguments = method.parse(channel, invocation.send, invocation.recv, invocation.root)
+    state, method = comm._state, invocation.method
+    arguments = method.parse(state, invocation.send, invocation.recv, invocation.root)
     call = describe(invocation, arguments)
-    prepare.prepare(channel, call)
+    prepare.prepare(state, call)
     return {
-        "arguments parsed, checked": lambda: method.parse(channel, invocation.send, invocation.recv, invocation.root),
+        "arguments parsed, checked": lambda: method.parse(state, invocation.send, invocation.recv, invocation.root),
         "the call described": lambda: describe(invocation, arguments),
-        "what serves it found": lambda: prepare.prepare(channel, call),
-        "bound, run, ended": lambda: execute.run(channel, comm, call),
+        "what serves it found": lambda: prepare.prepare(state, call),
+        "bound, run, ended": lambda: execute.run(state, comm, call),
     }
 
 

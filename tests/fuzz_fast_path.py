@@ -164,7 +164,7 @@ class Changer(threading.Thread):
             if message:
                 message[0] = self.draw.choice(spares)
                 self.changes["an equal array"] += 1
-        if site.comm._channel.sequence > self.begun:
+        if site.comm._state.sequence > self.begun:
             self.spoil(site)
 
     def spoil(self, site: Site) -> None:
@@ -199,7 +199,7 @@ def play(comm: mpicoll.Comm, arguments: argparse.Namespace) -> bool:
             late, traced = draw.random() < 0.002, draw.random() < 0.01
             if late and comm.rank == made % comm.size:
                 time.sleep(0.012)               # the others' calls leave the fast path
-            changer.watch(site if draw.random() < 0.1 else None, comm._channel.sequence)
+            changer.watch(site if draw.random() < 0.1 else None, comm._state.sequence)
             if traced:
                 with comm.trace() as records:
                     site.call()

@@ -162,10 +162,10 @@ MUTATIONS = [
     Mutation("mpicoll/selection/modelled.py", "MOST_SCRATCH * n + FREE_SCRATCH]", "np.inf]", "unit/test_cost.py"),
     Mutation("mpicoll/selection/modelled.py", "times[:, i].argmin()", "times[:, i].argmax()", "unit/test_cost.py"),
     Mutation(
-        "mpicoll/dispatch/prepare.py", "        channel.agreed.network,\n", "", "mpi/test_tuning.py"
+        "mpicoll/dispatch/prepare.py", "        state.agreed.network,\n", "", "mpi/test_tuning.py"
     ),
     Mutation(
-        "mpicoll/fastpath/any_counts.py", "            channel.agreed.network,\n", "", "mpi/test_tuning.py"
+        "mpicoll/fastpath/any_counts.py", "            state.agreed.network,\n", "", "mpi/test_tuning.py"
     ),
     Mutation("mpicoll/schedules/stencils.py", "== 1 for d, x", "> 0 for d, x", "unit/test_graphs.py"),
     Mutation("mpicoll/selection/stencils.py", "times[0] <= margin * times.min(axis=0)", "times[0] < 0",
@@ -182,14 +182,14 @@ MUTATIONS = [
              "unit/test_learning.py"),
     Mutation("mpicoll/selection/learning.py", ".sum(axis=1) >= SURE", ".sum(axis=1) >= 0", "unit/test_learning.py"),
     Mutation("mpicoll/selection/learning.py", "frozenset(map(made_of, parts))", "0", "unit/test_learning.py"),
-    Mutation("mpicoll/dispatch/learning.py", "channel.forget()", "pass", "mpi/test_learning.py"),
+    Mutation("mpicoll/dispatch/learning.py", "state.forget()", "pass", "mpi/test_learning.py"),
     Mutation("mpicoll/dispatch/learning.py", "    if in_doubt:", "    if False:", "mpi/test_learning.py"),
-    Mutation("mpicoll/dispatch/calls.py", "learning.is_under_way(channel, call) or channel.compares",
-             "channel.compares", "mpi/test_learning.py"),
+    Mutation("mpicoll/dispatch/calls.py", "learning.is_under_way(state, call) or state.compares",
+             "state.compares", "mpi/test_learning.py"),
     Mutation("mpicoll/dispatch/overlapping.py", "all(operation.done for operation in self.operations)", "True",
              "mpi/test_learning.py"),
     Mutation("mpicoll/dispatch/overlapping.py", "if self.agreed is not None:", "if False:", "mpi/test_learning.py"),
-    Mutation("mpicoll/dispatch/learning.py", "channel.queue.advance_until_done(pending.last)", "channel.queue.poll()",
+    Mutation("mpicoll/dispatch/learning.py", "state.queue.advance_until_done(pending.last)", "state.queue.poll()",
              "mpi/test_learning.py"),
     Mutation("mpicoll/cost/simulation.py", "max(self._free[out], at) + transfer", "at + transfer",
              "unit/test_simulation.py"),
@@ -287,7 +287,7 @@ MUTATIONS = [
         "mpi/test_counters_that_wrap.py",
     ),
     Mutation(
-        "mpicoll/runtime/channel.py",
+        "mpicoll/runtime/comm_state.py",
         "            self.numbers[BROKEN + sequence % SEQUENCES] = sequence\n",
         "            pass\n",
         "mpi/test_counters_that_wrap.py",

@@ -68,8 +68,8 @@ class Tuner:
 
     def _goes_by(self, comm: Any, table: Table | None) -> None:
         """Put a table in the place of the one that it found when it was made."""
-        channel = comm._open()
-        channel.agreed = replace(channel.agreed, table=table)
+        state = comm._open()
+        state.agreed = replace(state.agreed, table=table)
 
     def run(self, shapes: Sequence[Shape], sizes: Sequence[int], seconds: float) -> dict[str, list[Found]]:
         """Return what serves each collective at each size that fits in memory."""

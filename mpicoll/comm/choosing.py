@@ -14,7 +14,7 @@ from mpi4py import MPI
 from ..diagnostics.record import Record
 from ..dispatch import prepare, sums
 from ..errors import ArgumentError
-from ..runtime.channel import Channel
+from ..runtime.comm_state import CommState
 from ..schedules.collectives import base_collective, canonical_name
 from ..schedules.registry import find
 from ..selection.modelled import costs, model_us, ranking
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-def _by_the_model(channel: Channel, choice: Choice, nbytes: int, commutative: bool) -> str:
+def _by_the_model(state: CommState, choice: Choice, nbytes: int, commutative: bool) -> str:
     """Return what the model gives a choice of auto and the next fastest algorithms; empty where it has no part."""
-    net, nodes, p = channel.agreed.network, channel.agreed.nodes, channel.size
+    net, nodes, p = state.agreed.network, state.agreed.nodes, state.size
     if net is None or choice.forced or choice.algorithm == NATIVE or choice.collective in UNKNOWN_TO_ALL:
         return ""
     base, whole = base_collective(choice.collective), choice.chunk_bytes or WHOLE
@@ -44,7 +44,7 @@ def _by_the_model(channel: Channel, choice: Choice, nbytes: int, commutative: bo
 class Choosing(MPI.Intracomm):
     """The choice of algorithms and engines on one communicator."""
 
-    _open: Callable[[], Channel]
+    _open: Callable[[], CommState]
     Barrier: Callable[[], None]
 
     @contextmanager
@@ -70,19 +70,19 @@ class Choosing(MPI.Intracomm):
         falls back. Raises UnknownAlgorithm, ParameterError, PreconditionError for an algorithm that this number of
         ranks does not suit, ArgumentError, EngineError.
         """
-        channel = self._open()
+        state = self._open()
         if engine not in (None, *ENGINES):
             raise ArgumentError(f"engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
-        before = channel.overrides
+        before = state.overrides
         after = before.merged(algorithms, chunk_bytes, window, engine, stochastic, accumulate, learn)
-        prepare.check_choices(channel, algorithms)
+        prepare.check_choices(state, algorithms)
         if engine is not None:
-            channel.use_engine(engine)
-        channel.override(after)
+            state.use_engine(engine)
+        state.override(after)
         try:
             yield self
         finally:
-            channel.override(before)
+            state.override(before)
 
     def explain(
         self, collective: str, nbytes: int = 0, op: MPI.Op = MPI.SUM, datatype: MPI.Datatype | str | None = None
@@ -93,29 +93,29 @@ class Choosing(MPI.Intracomm):
         Raises UnknownAlgorithm, OperatorError for a pair that MPI does not take, DatatypeError, TypecodeError, and for
         a neighbourhood collective CommError if the communicator has no topology.
         """
-        channel, collective = self._open(), canonical_name(collective)
+        state, collective = self._open(), canonical_name(collective)
         if collective not in RULES:
             find(collective, "")
-        prepare.graph_of(channel, collective)
+        prepare.graph_of(state, collective)
         reducing = sums.reducing(collective, op, datatype)
         missing = reducing.missing if reducing else ""
-        wide = sums.are_float32(channel, reducing)
-        choice = prepare.select(channel, collective, nbytes, op.Is_commutative(), missing, float32_sums=wide)
+        wide = sums.are_float32(state, reducing)
+        choice = prepare.select(state, collective, nbytes, op.Is_commutative(), missing, float32_sums=wide)
         if wide and reducing is not None:
-            choice = sums.with_cost(channel, choice, nbytes, reducing)
-        learns = channel.overrides.learns and not (choice.forced or choice.measured or collective in UNKNOWN_TO_ALL)
-        model = _by_the_model(channel, choice, nbytes, op.Is_commutative())
-        return replace(choice, model=model, slow=channel.fast_path.closed or "calls take turns at first" * learns)
+            choice = sums.with_cost(state, choice, nbytes, reducing)
+        learns = state.overrides.learns and not (choice.forced or choice.measured or collective in UNKNOWN_TO_ALL)
+        model = _by_the_model(state, choice, nbytes, op.Is_commutative())
+        return replace(choice, model=model, slow=state.fast_path.closed or "calls take turns at first" * learns)
 
     @contextmanager
     def trace(self) -> Iterator[list[Record]]:
         """Within the block, collect a Record of every collective that ran to its end."""
-        channel, records = self._open(), list[Record]()
-        channel.trace(records)
+        state, records = self._open(), list[Record]()
+        state.trace(records)
         try:
             yield records
         finally:
-            channel.untrace(records)
+            state.untrace(records)
 
     @contextmanager
     def timeline(self, path: str | Path | None = None) -> Iterator[Timeline]:

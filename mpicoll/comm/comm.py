@@ -15,7 +15,7 @@ from ..kernels import background
 from ..progress.operation import CallId, Operation
 from ..progress.stages import RequestStage
 from ..runtime import duplicate
-from ..runtime.channel import Channel
+from ..runtime.comm_state import CommState
 from ..runtime.topology import check_neighbours, stencil_of
 from ..schedules.collectives import NONBLOCKING, PERSISTENT
 from ..schedules.stencils import Stencil
@@ -42,11 +42,11 @@ def _calling_errhandler(method: Any) -> Any:
         try:
             return method(self, *arguments)
         except MPI.Exception as error:
-            channel = self._channel
-            if channel is not None:
-                channel.call_errhandler(error)
+            state = self._state
+            if state is not None:
+                state.call_errhandler(error)
                 name = next((part.name for part in arguments if isinstance(part, Method)), method.__name__)
-                channel.raise_if_ranks_failed(error, CallId(channel.sequence, 0, name), native_choice(name, ""))
+                state.raise_if_ranks_failed(error, CallId(state.sequence, 0, name), native_choice(name, ""))
             raise
 
     return calling
@@ -61,7 +61,7 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
     than 2**31 bytes and elements. Several threads may be in calls at once, each on communicators of its own.
     """
 
-    _channel: Channel | None = None
+    _state: CommState | None = None
 
     def __new__(cls, comm: MPI.Intracomm | None = None) -> Comm:
         """Return a new handle on the same communicator."""
@@ -74,22 +74,22 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
         if self != MPI.COMM_NULL:
             self._use(attach(self))
 
-    def _open(self) -> Channel:
-        """Return the channel. Raises CommError where there can be none."""
-        channel = self._channel
-        if channel is None or channel.freed or self == MPI.COMM_NULL:
+    def _open(self) -> CommState:
+        """Return the state. Raises CommError where there can be none."""
+        state = self._state
+        if state is None or state.freed or self == MPI.COMM_NULL:
             check_usable(self)
-            channel = attach(self)
-            self._use(channel)
-        if background.state.pending or channel.kernels != background.state.generation:
-            channel.update_kernels()
-        if self._fast_call is not channel.fast_path.fast_call:
-            self._use(channel)
-        return channel
+            state = attach(self)
+            self._use(state)
+        if background.state.pending or state.kernels != background.state.generation:
+            state.update_kernels()
+        if self._fast_call is not state.fast_path.fast_call:
+            self._use(state)
+        return state
 
-    def _use(self, channel: Channel) -> None:
-        self._channel = channel
-        self._fast_call = channel.fast_path.fast_call
+    def _use(self, state: CommState) -> None:
+        self._state = state
+        self._fast_call = state.fast_path.fast_call
 
     def free(self) -> None:
         """As Free, except for COMM_NULL, COMM_WORLD and COMM_SELF, which stay as they are."""
@@ -106,37 +106,37 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
     @_calling_errhandler
     def _start(self, method: Method, *arguments: Any) -> MPI.Request:
         """Start such a call, and return its request."""
-        channel = self._open()
-        started = calls.begin(channel, self, NONBLOCKING, method, *arguments)
+        state = self._open()
+        started = calls.begin(state, self, NONBLOCKING, method, *arguments)
         if started is None:
             return Request.of_nothing()
         if isinstance(started, Operation):
-            return Request.launch(channel, started)
+            return Request.launch(state, started)
         return keep_buffers_alive(started.call, started.request)
 
     @_calling_errhandler
     def begin(self, form: str, method: Method, *arguments: Any) -> Operation | None:
         """Begin a call as its blocking or nonblocking form would, for callers that wait for it in another way.
 
-        Return the operation that the channel is to launch, None if the call is complete. arguments: send buffer,
+        Return the operation that the state is to launch, None if the call is complete. arguments: send buffer,
         receive buffer, operator, root or recvcounts. Raises what the method raises before it sends anything.
         """
-        channel, request = self._open(), Request() if form == NONBLOCKING else None
+        state, request = self._open(), Request() if form == NONBLOCKING else None
         if not self._fast_call(method, *arguments, *([request] if request is not None else [])):
-            channel.fast_path.note_line()
+            state.fast_path.note_line()
             if request is not None:
                 MPI.Request.Wait(request)  # it is complete
             return None
-        operation = calls.begin(channel, self, form, method, *arguments, only_operations=True)
+        operation = calls.begin(state, self, form, method, *arguments, only_operations=True)
         return cast(Operation | None, operation)
 
     @_calling_errhandler
     def _init(self, info: MPI.Info, method: Method, *arguments: Any) -> MPI.Prequest:
         """Return a request that carries out a call at every Start."""
-        channel = self._open()
-        if (turns := calls.check_turns(channel, method, *arguments)) is not None:
-            return persistent_turns.prepare_turns(channel, *turns)
-        return persistent.prepare(channel, self, calls.check(channel, PERSISTENT, method, *arguments), info)
+        state = self._open()
+        if (turns := calls.check_turns(state, method, *arguments)) is not None:
+            return persistent_turns.prepare_turns(state, *turns)
+        return persistent.prepare(state, self, calls.check(state, PERSISTENT, method, *arguments), info)
 
     # -- communicators out of this one ------------------------------------------------------------------
 
@@ -185,14 +185,14 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
 
     def _completing(self, copy: MPI.Intracomm, request: MPI.Request) -> tuple[Any, Request]:
         """Return a copy under way and a request that completes when it has all that it needs."""
-        channel = self._open()
-        own = channel.begin_copies()
+        state = self._open()
+        own = state.begin_copies()
         polled = [RequestStage(mpi_request, "a communicator") for mpi_request in (request, *(r for _, r in own))]
         stages = [lambda stage=stage: stage for stage in polled]
-        finish = lambda: cast(Comm, copy)._use(attach(copy, channel, [comm for comm, _ in own]))
+        finish = lambda: cast(Comm, copy)._use(attach(copy, state, [comm for comm, _ in own]))
         choice = native_choice("idup", "making a communicator")
-        operation = Operation(choice, channel.next_sequence(), stages, finish, own, NONBLOCKING, name="Idup")
-        return copy, Request.launch(channel, operation)
+        operation = Operation(choice, state.next_sequence(), stages, finish, own, NONBLOCKING, name="Idup")
+        return copy, Request.launch(state, operation)
 
     def Clone(self) -> Any:
         """Return a duplicate without attributes, of this class."""

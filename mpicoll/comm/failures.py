@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 from ..diagnostics.fault_tolerance import await_others, missing
 from ..errors import FaultToleranceError
-from ..runtime.channel import Channel
+from ..runtime.comm_state import CommState
 
 
 def check(method: str) -> None:
@@ -20,7 +20,7 @@ def check(method: str) -> None:
 class Survivors(MPI.Intracomm):
     """The methods for a communicator after a rank has failed. They raise where mpi4py has only stand-ins."""
 
-    _channel: Channel | None
+    _state: CommState | None
     _part: Any
 
     def Shrink(self) -> Any:
@@ -66,9 +66,9 @@ class Survivors(MPI.Intracomm):
         """Have every rank's calls on this communicator fail. Raises FaultToleranceError."""
         check("Revoke")
         super().Revoke()
-        channel = self._channel
-        if channel is not None and not channel.queue.closed:
-            channel.rank_failure.revoke()  # so that collectives in flight fail, too
+        state = self._state
+        if state is not None and not state.queue.closed:
+            state.rank_failure.revoke()  # so that collectives in flight fail, too
 
     def Is_revoked(self) -> bool:
         """Return whether the communicator was revoked. Raises FaultToleranceError."""

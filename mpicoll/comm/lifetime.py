@@ -1,10 +1,10 @@
-"""The lifetime of a channel: an MPI attribute of the user's communicator, from the first Comm to its end.
+"""The lifetime of a CommState: an MPI attribute of the user's communicator, from the first Comm to its end.
 
-Every handle on the communicator shares the channel, which ends with the communicator, at the latest with the program.
+Every handle on the communicator shares the state, which ends with the communicator, at the latest with the program.
 
 MPI may delete the attribute in the middle of another call: MPICH frees a communicator within MPI_Request_free, if a
 persistent request was the last that kept it, and fails if an object is freed in that moment. So the delete callback
-only puts the channel into LEFT. Its private communicators are freed at a later chance, once no rank can have a note on
+only puts the state into LEFT. Its private communicators are freed at a later chance, once no rank can have a note on
 its way to another: MPI may give their context to a communicator of fewer ranks, the program's own, where the note of a
 rank that is not in it would be found by MPI_Iprobe.
 """
@@ -35,12 +35,12 @@ from ..fastpath.opening import open_fast_path
 from ..kernels import cache
 from ..progress.faults import attempt, contained
 from ..progress.thread import THREAD, ProgressThread
-from ..runtime.channel import LEAKED, LIVE, OPENED, Channel
+from ..runtime.comm_state import LEAKED, LIVE, OPENED, CommState
 from ..timeline.timeline import OF_PROGRAM
 from . import release
 
 _keyval: int | None = None
-LEFT: deque[Channel] = deque()  # channels of freed communicators, whose private ones are still to be freed
+LEFT: deque[CommState] = deque()  # of freed communicators, whose private ones are still to be freed
 LAST = 0.2  # seconds that the end of the program waits for ranks that come to leave
 MANY = 64  # of them may wait for ranks that have not left; the private communicators of older ones are given up
 # One thread at a time may touch attributes. mpi4py holds Python's lock when it asks for one. Some MPIs hold a lock of
@@ -50,58 +50,58 @@ _attributes = threading.RLock()
 _process = os.getpid()
 
 
-def attach(comm: MPI.Intracomm, parent: Channel | None = None, own: Sequence[MPI.Intracomm] = ()) -> Channel:
-    """Return the channel of a communicator. Where there is none yet, make one, which is collective (see Channel)."""
-    channel = _attribute(comm)
-    if channel is None:
+def attach(comm: MPI.Intracomm, parent: CommState | None = None, own: Sequence[MPI.Intracomm] = ()) -> CommState:
+    """Return the state of a communicator. Where there is none yet, make one, which is collective (see CommState)."""
+    state = _attribute(comm)
+    if state is None:
         _give_back()
         cache.show_progress = MPI.COMM_WORLD.rank == 0
-        channel = Channel(comm, open_fast_path, parent, own)
+        state = CommState(comm, open_fast_path, parent, own)
         with _attributes:
-            comm.Set_attr(_keyval, channel)  # type: ignore[arg-type]
-        LIVE[id(channel)] = channel
-        if channel.settings.log and channel.rank == 0:
-            channel.trace(Log(channel.size))
+            comm.Set_attr(_keyval, state)  # type: ignore[arg-type]
+        LIVE[id(state)] = state
+        if state.settings.log and state.rank == 0:
+            state.trace(Log(state.size))
         for opened in OPENED:
-            opened(channel)
-        OF_PROGRAM.opened(channel, comm)
-        if channel.settings.progress and ProgressThread.possible():
+            opened(state)
+        OF_PROGRAM.opened(state, comm)
+        if state.settings.progress and ProgressThread.possible():
             STATUS_THREAD.start(lambda: list(LIVE.values()))
-    return channel
+    return state
 
 
 def detach(comm: MPI.Comm) -> None:
-    """Free the channel of a communicator that is about to be freed, from outside of MPI."""
+    """Free the state of a communicator that is about to be freed, from outside of MPI."""
     _give_back()
-    channel = _attribute(comm) if comm not in (MPI.COMM_NULL, MPI.COMM_WORLD, MPI.COMM_SELF) else None
-    if channel is not None:
-        channel.queue.drain()
+    state = _attribute(comm) if comm not in (MPI.COMM_NULL, MPI.COMM_WORLD, MPI.COMM_SELF) else None
+    if state is not None:
+        state.queue.drain()
         with _attributes:
             comm.Delete_attr(_keyval)  # type: ignore[arg-type]
         _give_back()
 
 
-def _attribute(comm: MPI.Comm) -> Channel | None:
+def _attribute(comm: MPI.Comm) -> CommState | None:
     global _keyval
     with _attributes:
         if _keyval is None:
             _keyval = MPI.Comm.Create_keyval(delete_fn=_deleted)
             MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=_finalizing), True)
         attribute: Any = comm.Get_attr(_keyval)
-        channel: Channel | None = attribute
-        return channel
+        state: CommState | None = attribute
+        return state
 
 
-def _deleted(comm: MPI.Comm, keyval: int, channel: Channel) -> None:
-    """Leave the channel of a communicator that MPI is freeing, without calling MPI."""
-    if not channel.freed:
-        LEFT.append(channel)
+def _deleted(comm: MPI.Comm, keyval: int, state: CommState) -> None:
+    """Leave a communicator that MPI is freeing, without calling MPI."""
+    if not state.freed:
+        LEFT.append(state)
         with contained("leaving a communicator", in_callback=True):
-            channel.leave()
+            state.leave()
 
 
 def _give_back(seconds: float = 0.0) -> None:
-    """Free the private communicators of channels that every rank has left, with nothing under way on them.
+    """Free the private communicators of states that every rank has left, with nothing under way on them.
 
     It waits so long at most for ranks that come to leave.
     """
@@ -110,18 +110,18 @@ def _give_back(seconds: float = 0.0) -> None:
     while True:
         for _ in range(len(LEFT)):
             with suppress(IndexError):  # another thread gives back too
-                channel = LEFT.popleft()
-                if not attempt("freeing a private communicator", partial(_is_freed, channel), False):
-                    LEFT.append(channel)
+                state = LEFT.popleft()
+                if not attempt("freeing a private communicator", partial(_is_freed, state), False):
+                    LEFT.append(state)
         if not LEFT or time.monotonic() >= until:
             return
         time.sleep(1e-4)
 
 
-def _is_freed(channel: Channel) -> bool:
-    """Free the private communicators of a channel that is quiet, and return whether they are freed."""
-    if channel.is_quiet() or (len(LEFT) >= MANY and not channel.queue.in_flight):
-        channel.free()
+def _is_freed(state: CommState) -> bool:
+    """Free the private communicators of a state that is quiet, and return whether they are freed."""
+    if state.is_quiet() or (len(LEFT) >= MANY and not state.queue.in_flight):
+        state.free()
         return True
     return False
 
@@ -130,9 +130,9 @@ def _finalizing(comm: MPI.Comm, keyval: int, value: Any) -> None:
     """Close everything, since the program has called MPI_Finalize, which begins by deleting COMM_SELF's attributes."""
     _end()
     if os.getpid() == _process:
-        for channel in [*LIVE.values(), *LEFT]:
+        for state in [*LIVE.values(), *LEFT]:
             with contained("freeing a private communicator"):
-                channel.free(drain=False)
+                state.free(drain=False)
 
 
 @atexit.register
@@ -154,10 +154,10 @@ def _end() -> None:
         if all_have_ended:
             RECORD.remove()
         _give_back(LAST)  # MPIs complain of a barrier that did not end
-        for channel in [*LIVE.values(), *LEFT]:
-            LEAKED.append(channel)
+        for state in [*LIVE.values(), *LEFT]:
+            LEAKED.append(state)
             with contained("freeing persistent requests"):
-                channel.persistent.free_requests()
+                state.persistent.free_requests()
         _import_parts_of_numpy()
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(LEAKED))
 

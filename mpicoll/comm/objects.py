@@ -8,7 +8,7 @@ from typing import Any
 from mpi4py import MPI
 
 from ..dispatch import check_mode
-from ..runtime.channel import Channel
+from ..runtime.comm_state import CommState
 
 NAMES = ("bcast", "gather", "scatter", "allgather", "alltoall", "reduce", "allreduce", "scan", "exscan")
 
@@ -16,7 +16,7 @@ NAMES = ("bcast", "gather", "scatter", "allgather", "alltoall", "reduce", "allre
 class Objects(MPI.Intracomm):
     """Collectives of objects that are pickled."""
 
-    _channel: Channel | None
+    _state: CommState | None
 
     def barrier(self) -> None:
         """Barrier: MPI has one for both, so some ranks may call this and others that."""
@@ -28,9 +28,9 @@ def _compared(name: str) -> Any:
 
     @wraps(native)
     def method(self: Objects, *arguments: Any, **options: Any) -> Any:
-        channel = self._channel
-        if channel is not None and channel.settings.check and not channel.freed:
-            check_mode.compare_objects(channel, name)
+        state = self._state
+        if state is not None and state.settings.check and not state.freed:
+            check_mode.compare_objects(state, name)
         return native(self, *arguments, **options)
 
     return method

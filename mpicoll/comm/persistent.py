@@ -25,7 +25,7 @@ from ..progress.faults import contained
 from ..progress.operation import CallId, Operation, Raised
 from ..progress.stages import Failed, RequestStage, Running, Stage
 from ..progress.times import Clock, now
-from ..runtime.channel import Channel
+from ..runtime.comm_state import CommState
 from ..runtime.tags import TagSlot
 from ..schedules.collectives import PERSISTENT
 from . import release
@@ -73,10 +73,10 @@ class Prequest(CollectiveRequest, MPI.Prequest):
     _finish: Callable[[Prequest], int] = staticmethod(lambda request: 1)
 
     @classmethod
-    def prepare(cls, channel: Channel, persistent: Startable) -> Prequest:
+    def prepare(cls, state: CommState, persistent: Startable) -> Prequest:
         """Return an inactive request."""
         request = cls()
-        request._channel, request._persistent = channel, persistent
+        request._state, request._persistent = state, persistent
         request._use_fast_start(persistent)
         request._freed = freed = weakref.finalize(request, persistent.free)
         freed.atexit = False
@@ -97,23 +97,23 @@ class Prequest(CollectiveRequest, MPI.Prequest):
         try:
             operation = self._started(self._persistent)
         except MpicollError as error:
-            starts = self._channel.queue.started.get(self._persistent.sequence, (0,))
+            starts = self._state.queue.started.get(self._persistent.sequence, (0,))
             call_id = CallId(self._persistent.sequence, int(starts[0]) + 1, self._persistent.name)
-            self._channel.fail(call_id, error, was_made=False)
+            self._state.fail(call_id, error, was_made=False)
             if isinstance(error, MPI.Exception):
-                self._channel.call_errhandler(error)
+                self._state.call_errhandler(error)
             raise
         if operation is None:
             self._be_complete()
         else:
-            self._begin(self._channel, operation)
+            self._begin(self._state, operation)
 
     def _started(self, persistent: Startable) -> Operation | None:
         if self._is_under_way():
             raise RequestError("the request is under way; wait for it before it is started again")
-        if self._channel.freed:
+        if self._state.freed:
             raise CommError("the communicator of this request was freed")
-        self._channel.rank_failure.check()
+        self._state.rank_failure.check()
         if persistent.update_kernels():
             self._use_fast_start(persistent)
         return persistent.next_start()
@@ -163,8 +163,8 @@ class PersistentCall(ActiveCall):
     for a lock, and leaves calls of MPI to release.py. The fast path is open while no start is in flight.
     """
 
-    def __init__(self, channel: Channel, call: Call, sequence: int, native: MPI.Prequest | None = None) -> None:
-        super().__init__(channel, call, sequence)
+    def __init__(self, state: CommState, call: Call, sequence: int, native: MPI.Prequest | None = None) -> None:
+        super().__init__(state, call, sequence)
         self.native, self.fast_start = native, None
         self.in_flight: Operation | None = None
         self.unwanted = False
@@ -173,48 +173,48 @@ class PersistentCall(ActiveCall):
         self.once = threading.Lock()
         if native is None:
             self._claim()
-        channel.queue.started[sequence] = np.zeros(1, np.int64)
+        state.queue.started[sequence] = np.zeros(1, np.int64)
         if native is None and may_take_the_fast_path(self.call):
             self.fast_start = self._open_fast_start()
-        channel.persistent.owners.add(self)  # once it is whole
+        state.persistent.owners.add(self)  # once it is whole
 
     def _claim(self) -> None:
         """Allocate tags, execution and scratch for the plan. Collective."""
-        channel = self.channel
-        if needs_counts(channel, self.call, 0):
+        state = self.state
+        if needs_counts(state, self.call, 0):
             asking = Operation(self.call.prepared.choice, self.sequence, [self.ask], lambda: None, self, name=self.name)
-            channel.queue.run(asking)
+            state.queue.run(asking)
         plan = self.call.prepared.plan
         assert plan is not None
-        self.slot: TagSlot = channel.persistent.take(self)
+        self.slot: TagSlot = state.persistent.take(self)
         self.tags = self.slot.sequence
-        self.kernels, self.follows_engine = background.state.generation, channel.follows_kernels
+        self.kernels, self.follows_engine = background.state.generation, state.follows_kernels
         self.own_execution: Any = self.call.prepared.engine.Execution(plan, self.slot.comm, repeated=True)
-        self.own_scratch = channel.scratch.take(plan.scratch_bytes) if plan.scratch_bytes else None
+        self.own_scratch = state.scratch.take(plan.scratch_bytes) if plan.scratch_bytes else None
 
     def _open_fast_start(self) -> CompiledFastStart | None:
         """Return the fast path of its starts; all stays as it is from one to the next."""
-        if self.channel.fast_path.closed or background.state.pending:
+        if self.state.fast_path.closed or background.state.pending:
             return None
         self.start()  # binds it
-        started = self.channel.queue.started[self.sequence]
+        started = self.state.queue.started[self.sequence]
         call, passed = self.call, self.call.passed
-        history = self.channel.history
+        history = self.state.history
         ids = history.ids(call.name, call.form, call.prepared.choice.algorithm, passed.operator)
         words = RowWords(ids, self.sequence | history.number, with_root(0, passed.root), passed.nbytes)
-        fast_start: CompiledFastStart | None = self.channel.fast_path.open_start(self.own_execution, started, words)
+        fast_start: CompiledFastStart | None = self.state.fast_path.open_start(self.own_execution, started, words)
         return fast_start
 
     def update_kernels(self) -> bool:
         """Use compiled kernels that have arrived since the last start; return whether a fast start is there now."""
         if self.native is not None or self.fast_start is not None or self.in_flight is not None:
             return False
-        self.channel.update_kernels()
+        self.state.update_kernels()
         if self.kernels == background.state.generation:
             return False
         self.kernels = background.state.generation
         choice = self.call.prepared.choice
-        prepare_again(self.call, self.channel.agreed.engine if self.follows_engine else choice.engine)
+        prepare_again(self.call, self.state.agreed.engine if self.follows_engine else choice.engine)
         prepared = self.call.prepared
         self.own_execution.free()
         self.own_execution = prepared.engine.Execution(prepared.plan, self.slot.comm, repeated=True)
@@ -239,7 +239,7 @@ class PersistentCall(ActiveCall):
             self.fast_start.close()  # refuse further starts, in case this one leaves messages posted
         if outcome == Outcome.ABANDONED:  # an interrupt came before anything progressed it
             self.broken = True
-            self.channel.leak(self, None)
+            self.state.leak(self, None)
         if self.broken:
             raise RequestError("the last start was interrupted before it was under way; make another request")
         stages: list[Callable[[], Stage]] = [self._begun(outcome)]
@@ -273,13 +273,13 @@ class PersistentCall(ActiveCall):
                 raise
         elif self.undivided:
             self.undivided = False  # once, though an interrupt may have this called again
-            divide(self.call, self.channel)
+            divide(self.call, self.state)
         self._land()
 
     def _land(self) -> None:
         """Note that no start is in flight: reopen the fast path, and free the call if its request is gone."""
         self.in_flight = None
-        if self.fast_start is not None and not self.channel.freed:
+        if self.fast_start is not None and not self.state.freed:
             self.fast_start.open()
         if self.unwanted:
             self._give_up()
@@ -289,7 +289,7 @@ class PersistentCall(ActiveCall):
         # an interrupt may have come before anything progressed the last start
         if self.fast_start is not None and self.fast_start.is_under_way():
             self.broken = True
-            self.channel.leak(self, None)
+            self.state.leak(self, None)
         self.unwanted = True
         if not self.broken and (self.in_flight is None or (self.in_flight.done and not self.in_flight.broke_off)):
             self._give_up()
@@ -298,11 +298,11 @@ class PersistentCall(ActiveCall):
         """Free what the call holds, once."""
         if not self.once.acquire(blocking=False):
             return
-        self.channel.queue.started.pop(self.sequence, None)
+        self.state.queue.started.pop(self.sequence, None)
         if self.native is not None:
             release.defer_free(self.native.Free)
             return
-        steps: list[Callable[[], None]] = [self.slot.free, lambda: self.channel.scratch.give(self.own_scratch)]
+        steps: list[Callable[[], None]] = [self.slot.free, lambda: self.state.scratch.give(self.own_scratch)]
         if self.fast_start is not None:
             steps.insert(0, self.fast_start.close)
         release.defer_free(self.own_execution.free)
@@ -344,23 +344,23 @@ class PersistentCall(ActiveCall):
         """Keep everything for the next start."""
 
 
-def compare(channel: Channel, call: Call, sequence: int) -> None:
+def compare(state: CommState, call: Call, sequence: int) -> None:
     """Compare the ranks' requests in check mode. Raises MismatchError where they differ."""
-    if channel.settings.check:
-        channel.queue.run(comparison(channel, signature(call, sequence), call.name))
+    if state.settings.check:
+        state.queue.run(comparison(state, signature(call, sequence), call.name))
 
 
-def prepare(channel: Channel, comm: MPI.Intracomm, call: Call, info: MPI.Info) -> MPI.Prequest:
+def prepare(state: CommState, comm: MPI.Intracomm, call: Call, info: MPI.Info) -> MPI.Prequest:
     """Return a request that runs a call at every Start. Collective."""
     release.run_deferred_frees()
-    sequence = channel.next_sequence()
-    channel.history.end(note_call(channel, call, sequence), HANDED_OVER)
-    compare(channel, call, sequence)
+    sequence = state.next_sequence()
+    state.history.end(note_call(state, call, sequence), HANDED_OVER)
+    compare(state, call, sequence)
     if not call.prepared.is_native:
-        return Prequest.prepare(channel, PersistentCall(channel, call, sequence))
-    channel.say_once(call.prepared.choice)
-    channel.record(record(call, sequence))
+        return Prequest.prepare(state, PersistentCall(state, call, sequence))
+    state.say_once(call.prepared.choice)
+    state.record(record(call, sequence))
     request: MPI.Prequest = call.native(PERSISTENT, comm, info)
-    if not (call.averages or channel.settings.watched):
+    if not (call.averages or state.settings.watched):
         return keep_buffers_alive(call, request)
-    return Prequest.prepare(channel, PersistentCall(channel, call, sequence, request))
+    return Prequest.prepare(state, PersistentCall(state, call, sequence, request))

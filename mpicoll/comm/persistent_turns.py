@@ -10,7 +10,7 @@ from mpi4py import MPI
 from ..dispatch.call import Call
 from ..dispatch.overlapping import OverlappingLesson
 from ..progress.operation import Operation
-from ..runtime.channel import Channel
+from ..runtime.comm_state import CommState
 from . import release
 from .persistent import PersistentCall, Prequest
 
@@ -60,7 +60,7 @@ class PersistentTurns:
         self.call = self.calls[self.lesson.calls % len(self.calls)]
         operation = self.call.next_start()
         assert operation is not None  # the fast path is not open yet
-        return self.lesson.turn(operation, self.call.channel.follows_kernels)
+        return self.lesson.turn(operation, self.call.state.follows_kernels)
 
     def free(self) -> None:
         """As PersistentCall's."""
@@ -74,8 +74,8 @@ class PersistentTurns:
         self.calls = [self.call]
 
 
-def prepare_turns(channel: Channel, lesson: OverlappingLesson, calls: Sequence[Call]) -> MPI.Prequest:
+def prepare_turns(state: CommState, lesson: OverlappingLesson, calls: Sequence[Call]) -> MPI.Prequest:
     """Return a request that takes turns among a call as prepared by each candidate. Collective."""
     release.run_deferred_frees()
-    persistent = [PersistentCall(channel, call, channel.next_sequence()) for call in calls]
-    return Prequest.prepare(channel, PersistentTurns(lesson, persistent))
+    persistent = [PersistentCall(state, call, state.next_sequence()) for call in calls]
+    return Prequest.prepare(state, PersistentTurns(lesson, persistent))

@@ -20,7 +20,7 @@ from ..errors import RequestError
 from ..progress.operation import Operation
 from ..progress.queue import advance_all
 from ..progress.thread import THREAD
-from ..runtime.channel import Channel
+from ..runtime.comm_state import CommState
 from . import release
 from .proxies import CompletionRequest
 
@@ -33,17 +33,17 @@ Handle = TypeVar("Handle", bound=MPI.Request)
 class CollectiveRequest(MPI.Request):
     """Completion of what was started by mpicoll. Wait and Test raise what the collective raised."""
 
-    _channel: Channel
+    _state: CommState
     _operation: Operation | None = None
     _since: float  # when it was started
 
-    def _begin(self, channel: Channel, operation: Operation) -> None:
+    def _begin(self, state: CommState, operation: Operation) -> None:
         """Launch an operation, and make this the handle of a request that completes with it."""
         completion = CompletionRequest(operation)
         ctypes.memmove(MPI._addressof(self), MPI._addressof(completion.request), MPI._sizeof(MPI.Request))
-        self._channel, self._operation = channel, operation
+        self._state, self._operation = state, operation
         operation.on_done = completion.complete
-        self._since = channel.queue.begin(operation)
+        self._since = state.queue.begin(operation)
         release.run_deferred_frees()
 
     def _be_complete(self) -> None:
@@ -58,7 +58,7 @@ class CollectiveRequest(MPI.Request):
         if operation is not None and self._is_under_way():
             THREAD.wait_begins(self._since)
             try:
-                self._channel.queue.wait(operation)
+                self._state.queue.wait(operation)
             finally:
                 THREAD.leave()
                 if operation.done:  # else it was interrupted, and goes on
@@ -80,7 +80,7 @@ class CollectiveRequest(MPI.Request):
         if not operation.done:
             return False
         self._take_in(operation, status)
-        self._channel.queue.tell(operation)
+        self._state.queue.tell(operation)
         return True
 
     def Get_status(self, status: MPI.Status | None = None) -> bool:
@@ -98,7 +98,7 @@ class CollectiveRequest(MPI.Request):
     def _announce(self, operation: Operation) -> None:
         """Complete MPI's request, if that failed when the operation ended. Raises the error if it fails again."""
         if operation.done and operation.on_done is not None:
-            with self._channel.queue.lock:
+            with self._state.queue.lock:
                 operation.announce()
 
     def _take_in(self, operation: Operation, status: MPI.Status | None) -> None:
@@ -266,10 +266,10 @@ class Request(CollectiveRequest):
         return request
 
     @classmethod
-    def launch(cls, channel: Channel, operation: Operation) -> Request:
+    def launch(cls, state: CommState, operation: Operation) -> Request:
         """Launch an operation, and return the request that completes with it."""
         request = cls()
-        request._begin(channel, operation)
+        request._begin(state, operation)
         return request
 
     def Free(self) -> None:

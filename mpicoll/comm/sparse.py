@@ -11,7 +11,7 @@ from mpi4py import MPI
 from ..dispatch import check_mode, sparse_exchange
 from ..errors import MpicollError
 from ..progress.operation import Operation
-from ..runtime.channel import Channel
+from ..runtime.comm_state import CommState
 from ..schedules.collectives import BLOCKING, NONBLOCKING
 from .requests import Request
 
@@ -24,7 +24,7 @@ NAMES = {BLOCKING: "Sparse_alltoall", NONBLOCKING: "Isparse_alltoall"}
 class Sparse(MPI.Intracomm):
     """Exchanges whose receivers do not know who sends to them."""
 
-    _open: Callable[[], Channel]
+    _open: Callable[[], CommState]
 
     def Sparse_alltoall(self, parts: Mapping[int, ArrayLike]) -> dict[int, np.ndarray]:
         """Send an array to each of some ranks; return the arrays that ranks sent to this one. Collective.
@@ -39,8 +39,8 @@ class Sparse(MPI.Intracomm):
         Source: Hoefler, Siebert, Lumsdaine, Scalable communication protocols for dynamic sparse data exchange, 2010.
         """
         received: dict[int, np.ndarray] = {}
-        channel = self._open()
-        channel.queue.run(self._exchange(channel, parts, received, BLOCKING))
+        state = self._open()
+        state.queue.run(self._exchange(state, parts, received, BLOCKING))
         return received
 
     def Isparse_alltoall(self, parts: Mapping[int, ArrayLike]) -> tuple[dict[int, np.ndarray], Request]:
@@ -50,17 +50,17 @@ class Sparse(MPI.Intracomm):
         exchanges may be in flight on one communicator.
         """
         received: dict[int, np.ndarray] = {}
-        channel = self._open()
-        return received, Request.launch(channel, self._exchange(channel, parts, received, NONBLOCKING))
+        state = self._open()
+        return received, Request.launch(state, self._exchange(state, parts, received, NONBLOCKING))
 
     def _exchange(
-        self, channel: Channel, parts: Mapping[int, ArrayLike], received: dict[int, np.ndarray], form: str
+        self, state: CommState, parts: Mapping[int, ArrayLike], received: dict[int, np.ndarray], form: str
     ) -> Operation:
         try:
-            arrays = sparse_exchange.checked(parts, channel.size)
+            arrays = sparse_exchange.checked(parts, state.size)
         except MpicollError as error:
-            error.rank = channel.rank
-            check_mode.refuse(channel, error, form, NAMES[form])
+            error.rank = state.rank
+            check_mode.refuse(state, error, form, NAMES[form])
             raise
-        channel.check_tags()
-        return sparse_exchange.operation(channel, arrays, received, form, NAMES[form])
+        state.check_tags()
+        return sparse_exchange.operation(state, arrays, received, form, NAMES[form])

@@ -13,7 +13,7 @@ from mpi4py.MPI import COMM_SELF, COMM_WORLD  # pickle finds the plain ones here
 from ..diagnostics.trace import Tally
 from ..dispatch import prepare
 from ..errors import ParameterError, PreconditionError
-from ..runtime.channel import OPENED, Channel
+from ..runtime.comm_state import OPENED, CommState
 from ..selection.select import Overrides
 from .comm import Comm
 from .lifetime import attach
@@ -52,10 +52,10 @@ def replace(overrides: Overrides, tally: Tally | None) -> None:
     """
     prepare.check_choices(attach(COMM_WORLD), dict(overrides.algorithms))
 
-    def opened(channel: Channel) -> None:
-        _begin_with(channel, overrides)
+    def opened(state: CommState) -> None:
+        _begin_with(state, overrides)
         if tally is not None:
-            channel.trace(tally.sink())
+            state.trace(tally.sink())
 
     MPI.Prequest = _Prequest  # type: ignore[misc]
     for name, plain in _PLAIN.items():
@@ -65,12 +65,12 @@ def replace(overrides: Overrides, tally: Tally | None) -> None:
     copyreg.pickle(Comm, _reduced)
 
 
-def _begin_with(channel: Channel, overrides: Overrides) -> None:
+def _begin_with(state: CommState, overrides: Overrides) -> None:
     """Put them in force. An algorithm that does not suit these ranks raises when it is called, which may be never."""
     for collective, algorithm in overrides.algorithms:
         with contextlib.suppress(ParameterError, PreconditionError):
-            prepare.check_choices(channel, {collective: algorithm})  # learns which ranks share a node, if need be
-    channel.override(dataclasses.replace(overrides, learn=overrides.learn or channel.settings.learn))
+            prepare.check_choices(state, {collective: algorithm})  # learns which ranks share a node, if need be
+    state.override(dataclasses.replace(overrides, learn=overrides.learn or state.settings.learn))
 
 
 def named(name: str) -> MPI.Intracomm:

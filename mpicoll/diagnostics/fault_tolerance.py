@@ -96,8 +96,8 @@ def failed_ranks(comm: MPI.Intracomm) -> list[int]:
         all_ranks.Free()
 
 
-class CommState(Protocol):
-    """The channel whose ranks may fail."""
+class Communicator(Protocol):
+    """The communicator whose ranks may fail."""
 
     comm: MPI.Intracomm
     user_handle: int
@@ -115,8 +115,8 @@ class RankFailure:
     communicators, after which every rank's messages on them fail.
     """
 
-    def __init__(self, channel: CommState) -> None:
-        self.channel: CommState = weakref.proxy(channel)  # no cycle
+    def __init__(self, state: Communicator) -> None:
+        self.state: Communicator = weakref.proxy(state)  # no cycle
         self.is_known = False
         self.call = ""  # the first call that a failure ended here, in words
 
@@ -124,7 +124,7 @@ class RankFailure:
         """Revoke the private communicators, once: the calls in flight end on all ranks."""
         if not self.is_known:
             self.is_known = True
-            for comm in self.channel.private_communicators():
+            for comm in self.state.private_communicators():
                 if comm != MPI.COMM_NULL:
                     with suppress(MPI.Exception):
                         MPI.Intracomm.Revoke(comm)
@@ -137,9 +137,9 @@ class RankFailure:
         self.call = self.call or call
         until = time.monotonic() + DETECTION
         while True:
-            if failed := failed_ranks(self.channel.comm):
+            if failed := failed_ranks(self.state.comm):
                 return ProcFailedError(call, failed)
-            if not self.channel.freed and MPI.Intracomm.fromhandle(self.channel.user_handle).Is_revoked():
+            if not self.state.freed and MPI.Intracomm.fromhandle(self.state.user_handle).Is_revoked():
                 return RevokedError(call)
             if time.monotonic() > until:
                 return ProcFailedError(call, ())
@@ -157,7 +157,7 @@ class RankFailure:
         try:
             yield
         except MPI.Exception as error:
-            if not is_rank_failure(error, self.channel.comm):
+            if not is_rank_failure(error, self.state.comm):
                 raise
             self.revoke()
 

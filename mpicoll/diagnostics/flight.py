@@ -65,7 +65,7 @@ class Place(NamedTuple):
 
 
 class Placed(Protocol):
-    """A channel, as its record needs it."""
+    """A communicator, as its record needs it."""
 
     place: Place | None
     waited_for: tuple[int, ...]
@@ -167,11 +167,11 @@ class FlightRecord:
     def _write(self, memory: mmap.mmap, where: str, answers: Iterable[tuple[Placed, Answer]], ended: str) -> None:
         self.written, self.ended = time.monotonic(), self.ended or ended
         communicators = []
-        for channel, answer in answers:
-            if channel.place is not None:
+        for state, answer in answers:
+            if state.place is not None:
                 facts = asdict(answer) | {"location": ""}  # once for all
-                waits = {"waited_for": list(channel.waited_for)}
-                communicators.append(channel.place._asdict() | {"answer": facts} | waits)
+                waits = {"waited_for": list(state.waited_for)}
+                communicators.append(state.place._asdict() | {"answer": facts} | waits)
         content: dict[str, Any] = self.about | {"location": where, "ended": self.ended, "communicators": communicators}
         text = json.dumps(content).encode()
         while len(text) > TEXT and communicators:

@@ -30,7 +30,7 @@ MAX_SLEEP = 0.01  # seconds between two polls at exit
 
 
 class Peer(Protocol):
-    """A communicator whose ranks get answers: a channel."""
+    """A communicator whose ranks get answers."""
 
     comm: MPI.Intracomm
     queue: Queue
@@ -67,15 +67,15 @@ class ExitBarrier:
             self.requests = [self.comm.Isend(nothing, to, EXIT_TAG), self.comm.Irecv(nothing, by, EXIT_TAG)]
 
 
-def _has_passed(channel: Peer, barrier: ExitBarrier) -> bool:
+def _has_passed(state: Peer, barrier: ExitBarrier) -> bool:
     """Return whether a barrier is complete, or never will be, since a rank has failed."""
-    with channel.rank_failure.noticed():
+    with state.rank_failure.noticed():
         return barrier.advance()
     return True
 
 
 class StatusThread:
-    """It answers for every channel of the process: in a thread, and in wait_for_peers() at exit."""
+    """It answers for every communicator of the process: in a thread, and in wait_for_peers() at exit."""
 
     def __init__(self) -> None:
         self.thread: threading.Thread | None = None
@@ -83,10 +83,10 @@ class StatusThread:
         self.is_exiting = False  # whether the program of this rank has ended
         self.fatal: BaseException | None = None  # the error that ended it and is to end the run
 
-    def start(self, channels: Callable[[], Iterable[Peer]]) -> None:
+    def start(self, states: Callable[[], Iterable[Peer]]) -> None:
         """Start the thread, unless it runs or was stopped."""
         if (self.thread is None or not self.thread.is_alive()) and not self.stopping.is_set():
-            thread = threading.Thread(target=self._run, args=(channels,), name="mpicoll-status", daemon=True)
+            thread = threading.Thread(target=self._run, args=(states,), name="mpicoll-status", daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:  # the system has no more threads: only ranks in calls of mpicoll answer then
@@ -94,12 +94,12 @@ class StatusThread:
             else:
                 self.thread = thread
 
-    def _run(self, channels: Callable[[], Iterable[Peer]]) -> None:
+    def _run(self, states: Callable[[], Iterable[Peer]]) -> None:
         while not self.stopping.wait(POLL_INTERVAL):
             with contained("answering other ranks"):
-                for channel in channels():
+                for state in states():
                     with contained("answering other ranks"):
-                        channel.respond()
+                        state.respond()
 
     def stop(self) -> None:
         """Stop the thread; before MPI_Finalize."""
@@ -118,32 +118,32 @@ class StatusThread:
         by_mpi4py = main is not None and main.name in ("mpi4py.__main__", "mpi4py.run")
         return self.fatal is not None or (by_mpi4py and self.error is not None)
 
-    def wait_for_peers(self, channels: Iterable[Peer]) -> bool:
-        """Wait until the programs of each channel's ranks have ended, for EXIT_WAIT seconds or a little more.
+    def wait_for_peers(self, states: Iterable[Peer]) -> bool:
+        """Wait until the programs of each communicator's ranks have ended, for EXIT_WAIT seconds or a little more.
 
         Return whether they have.
 
         Some may never come: MPI may have freed a communicator there and not here, where a request of its own kept it.
         """
         self.is_exiting, began, notified = True, time.monotonic(), False
-        left = {channel: ExitBarrier(channel.comm) for channel in channels if not channel.rank_failure.is_known}
-        # a channel whose barrier fails is left out: its ranks wait no longer than EXIT_WAIT
+        left = {state: ExitBarrier(state.comm) for state in states if not state.rank_failure.is_known}
+        # a communicator whose barrier fails is left out: its ranks wait no longer than EXIT_WAIT
         while left := {
-            channel: barrier
-            for channel, barrier in left.items()
-            if not attempt("a barrier", partial(_has_passed, channel, barrier), True)
+            state: barrier
+            for state, barrier in left.items()
+            if not attempt("a barrier", partial(_has_passed, state, barrier), True)
         }:
-            for channel in left:
+            for state in left:
                 with contained("advancing what is in flight"):
-                    channel.queue.poll()
-                channel.respond()
+                    state.queue.poll()
+                state.respond()
             seconds = time.monotonic() - began
             if not notified and (seconds > EXIT_WAIT or self.error is not None):
                 notified = True
-                for channel in left:
+                for state in left:
                     with contained("telling other ranks of the end"):
-                        channel.notify_exit()
-            if seconds > EXIT_WAIT and (self._ends_the_run() or not any(channel.is_watched() for channel in left)):
+                        state.notify_exit()
+            if seconds > EXIT_WAIT and (self._ends_the_run() or not any(state.is_watched() for state in left)):
                 break
             os.sched_yield()
             time.sleep(min(MAX_SLEEP, seconds / 10))

@@ -34,7 +34,7 @@ HASTE = 0.5  # the least seconds of a stall that is reported, even if waiting ca
 
 
 class Watched(Protocol):
-    """A channel, as the watchdog needs it."""
+    """A communicator, as the watchdog needs it."""
 
     rank: int
     settings: Settings
@@ -54,40 +54,40 @@ class Watched(Protocol):
         """The number of the last call."""
 
 
-def findings(operation: Operation, channel: Watched, ranks: Iterable[int]) -> dict[int, Finding]:
+def findings(operation: Operation, state: Watched, ranks: Iterable[int]) -> dict[int, Finding]:
     """Return which of these ranks are not in this call, and why, by their answers."""
-    answers = channel.peer_status.answers
+    answers = state.peer_status.answers
     if operation.is_message:  # other ranks know nothing of it; but one that has ended sends and takes nothing more
         ended = {rank: answers[rank].ended for rank in ranks if rank in answers and answers[rank].ended}
         waited_for = operation.waited_for()
         return {rank: Finding(how, rank in waited_for) for rank, how in ended.items()}
-    return find(operation.call_id, ranks, operation.waited_for(), answers, channel.failures)
+    return find(operation.call_id, ranks, operation.waited_for(), answers, state.failures)
 
 
-def report(operation: Operation, channel: Watched, seconds: float, ranks: Iterable[int] | None = None) -> str:
+def report(operation: Operation, state: Watched, seconds: float, ranks: Iterable[int] | None = None) -> str:
     """Return one rank's report on one call; it names the missing ranks among `ranks`, all others if None."""
-    lines = words(operation, channel, f"has not moved for {seconds:.0f} s", ranks)
-    return "\n".join(f"mpicoll: rank {channel.rank}: {line}" for line in lines)
+    lines = words(operation, state, f"has not moved for {seconds:.0f} s", ranks)
+    return "\n".join(f"mpicoll: rank {state.rank}: {line}" for line in lines)
 
 
-def words(operation: Operation, channel: Watched, what: str, ranks: Iterable[int] | None = None) -> list[str]:
+def words(operation: Operation, state: Watched, what: str, ranks: Iterable[int] | None = None) -> list[str]:
     """Return the lines of a report on a call; `what` ends the first."""
     choice, call_id = operation.choice, operation.call_id
     how = choice.why if choice.algorithm == NATIVE else f"{choice.algorithm}, {choice.engine} engine"
     start = f", start {call_id.start}" if call_id.start else ""
     which = how if operation.is_message else f"call {call_id.call}{start}, {how}"
     waits: list[str] = attempt(REPORT, operation.describe, [])
-    others: list[str] = attempt(REPORT, lambda: _missing(operation, channel, ranks), [])
+    others: list[str] = attempt(REPORT, lambda: _missing(operation, state, ranks), [])
     return [f"{call_id.name} ({which}) {what}", *(f"  {line}" for line in (*waits, *others))]
 
 
-def _missing(operation: Operation, channel: Watched, ranks: Iterable[int] | None) -> list[str]:
+def _missing(operation: Operation, state: Watched, ranks: Iterable[int] | None) -> list[str]:
     """Return the lines of a report on the other ranks."""
-    missing = findings(operation, channel, channel.peer_status.others if ranks is None else ranks)
+    missing = findings(operation, state, state.peer_status.others if ranks is None else ranks)
     return tell(missing) if missing or not operation.is_message else []
 
 
-def record(channels: Mapping[int, Watched], waiting: Watched | None = None, ended: str = "") -> None:
+def record(states: Mapping[int, Watched], waiting: Watched | None = None, ended: str = "") -> None:
     """Write the status of this rank into its flight record, if that is due, or if its program has ended.
 
     waiting: the communicator on which the caller waits, whose lock it holds.
@@ -98,120 +98,120 @@ def record(channels: Mapping[int, Watched], waiting: Watched | None = None, ende
                 first = waiting.queue.in_flight[:1]
                 waiting.waited_for = first[0].waited_for() if first and first[0].still > STILL else ()
             where = location()
-            answers = [(channel, answer(channel, where)) for channel in list(channels.values())[:SLOTS]]
+            answers = [(state, answer(state, where)) for state in list(states.values())[:SLOTS]]
             RECORD.write(where[0], answers, ended)
 
 
-def answer(channel: Watched, known: tuple[str, bool] | None = None) -> Answer:
+def answer(state: Watched, known: tuple[str, bool] | None = None) -> Answer:
     """Return the status of this rank, for a rank that asks; known: what location() returned just now."""
     where, inside = known or location()
-    inside = inside or channel.entered > 0
+    inside = inside or state.entered > 0
     return Answer(
-        channel.sequence,
-        [operation.call_id for operation in channel.queue.in_flight[:MANY]],
-        {call: int(starts[0]) for call, starts in channel.queue.started.copy().items()},
-        channel.failures,
+        state.sequence,
+        [operation.call_id for operation in state.queue.in_flight[:MANY]],
+        {call: int(starts[0]) for call, starts in state.queue.started.copy().items()},
+        state.failures,
         where,
         inside,
         ending(STATUS_THREAD.error) if STATUS_THREAD.is_exiting else "",
     )
 
 
-def respond(channel: Watched) -> None:
-    """Answer the status questions of other ranks, unless another thread holds the channel. Log errors of MPI."""
-    if channel.queue.lock.acquire(blocking=False):
+def respond(state: Watched) -> None:
+    """Answer the status questions of other ranks, unless another thread advances its calls. Log errors of MPI."""
+    if state.queue.lock.acquire(blocking=False):
         try:
-            with contained(NOTES), channel.rank_failure.noticed():
-                if not channel.queue.closed and not channel.rank_failure.is_known:
-                    channel.peer_status.exchange(lambda: answer(channel))
+            with contained(NOTES), state.rank_failure.noticed():
+                if not state.queue.closed and not state.rank_failure.is_known:
+                    state.peer_status.exchange(lambda: answer(state))
         finally:
-            channel.queue.lock.release()
+            state.queue.lock.release()
 
 
-def notify_exit(channel: Watched) -> None:
+def notify_exit(state: Watched) -> None:
     """Send all other ranks a last status: the program of this rank has ended, and it will answer no more."""
-    with channel.queue.lock, channel.rank_failure.noticed():
-        channel.peer_status.tell(channel.peer_status.others, answer(channel))
+    with state.queue.lock, state.rank_failure.noticed():
+        state.peer_status.tell(state.peer_status.others, answer(state))
 
 
-def notify_error(channel: Watched) -> None:
+def notify_error(state: Watched) -> None:
     """Send the ranks that have asked a new status: this rank has raised an error since."""
-    with channel.queue.lock, contained(NOTES), channel.rank_failure.noticed():
-        if channel.peer_status.askers and not channel.queue.closed and not channel.rank_failure.is_known:
-            channel.peer_status.tell(channel.peer_status.askers, answer(channel))
-            channel.peer_status.askers.clear()
+    with state.queue.lock, contained(NOTES), state.rank_failure.noticed():
+        if state.peer_status.askers and not state.queue.closed and not state.rank_failure.is_known:
+            state.peer_status.tell(state.peer_status.askers, answer(state))
+            state.peer_status.askers.clear()
 
 
-def watch(channel: Watched, now: float) -> None:
+def watch(state: Watched, now: float) -> None:
     """Report stalled operations, once each; abort the run if MPICOLL_TIMEOUT says so.
 
     The ranks ask each other for their status before a report. The abort comes a little after it, so that the other
     stuck ranks can print theirs. An operation that gives up ends where waiting cannot help, or at its deadline.
     """
-    settings, peer_status = channel.settings, channel.peer_status
+    settings, peer_status = state.settings, state.peer_status
     if now - peer_status.looked < POLL_INTERVAL:
         return
     peer_status.looked = now
-    still = {operation: operation.stalled(now) for operation in channel.queue.in_flight}
+    still = {operation: operation.stalled(now) for operation in state.queue.in_flight}
     waiting = {operation: seconds for operation, seconds in still.items() if not operation.reported}
     ended = waiting.keys() | {operation for operation in still if operation.gives_up}
-    hopeless = {operation for operation in ended if peer_status.answers and cannot_complete(operation, channel)}
+    hopeless = {operation for operation in ended if peer_status.answers and cannot_complete(operation, state)}
     if hopeless or any(is_due(operation, seconds, settings, now) for operation, seconds in waiting.items()):
-        with contained(NOTES), channel.rank_failure.noticed():
+        with contained(NOTES), state.rank_failure.noticed():
             peer_status.ask(now)
             for operation, seconds in waiting.items():
                 operation.asked = seconds
-    with contained(NOTES), channel.rank_failure.noticed():
-        peer_status.exchange(lambda: answer(channel))
+    with contained(NOTES), state.rank_failure.noticed():
+        peer_status.exchange(lambda: answer(state))
     heard = peer_status.all_answered()
     after = settings.timeout + (0.0 if heard else PATIENCE)
     late: dict[Operation, Iterable[int] | None] = {
         late_operation: None for late_operation, seconds in waiting.items() if seconds > after
     }
     if heard or now - peer_status.began > EARLY_PATIENCE:
-        sure = [operation for operation in hopeless if still[operation] > HASTE and cannot_complete(operation, channel)]
+        sure = [operation for operation in hopeless if still[operation] > HASTE and cannot_complete(operation, state)]
         late |= {operation: peer_status.answers for operation in sure if operation.gives_up or operation not in late}
-    reports = _told(channel, {late_operation: (still[late_operation], ranks) for late_operation, ranks in late.items()})
+    reports = _told(state, {late_operation: (still[late_operation], ranks) for late_operation, ranks in late.items()})
     if reports:
         with contained(REPORT):
             say("\n".join(reports))
     for operation in still:
         if now > operation.deadline and not operation.done:
-            _abandon(operation, channel, "did not end before its timeout was over")
+            _abandon(operation, state, "did not end before its timeout was over")
     if settings.abort and max(still.values(), default=0.0) > settings.timeout + grace(settings):
         with contained(REPORT):
-            last_words(f"mpicoll: rank {channel.rank}: MPICOLL_TIMEOUT={settings.timeout:g} is over, aborting")
+            last_words(f"mpicoll: rank {state.rank}: MPICOLL_TIMEOUT={settings.timeout:g} is over, aborting")
         MPI.COMM_WORLD.Abort(86)
 
 
-def _told(channel: Watched, late: Mapping[Operation, tuple[float, Iterable[int] | None]]) -> list[str]:
+def _told(state: Watched, late: Mapping[Operation, tuple[float, Iterable[int] | None]]) -> list[str]:
     """Return reports on stalled operations, each given its seconds and ranks; abandon those that give up."""
     reports = []
     for operation, (seconds, ranks) in late.items():
         operation.reported = True
         if operation.gives_up and ranks is not None:
-            _abandon(operation, channel, f"was given up after {seconds:.0f} s", ranks)
+            _abandon(operation, state, f"was given up after {seconds:.0f} s", ranks)
         else:
-            reports.append(report(operation, channel, seconds, ranks))
+            reports.append(report(operation, state, seconds, ranks))
     return reports
 
 
-def _abandon(operation: Operation, channel: Watched, what: str, ranks: Iterable[int] | None = None) -> None:
-    operation.abandon(StallError("\n".join(words(operation, channel, what, ranks))))
+def _abandon(operation: Operation, state: Watched, what: str, ranks: Iterable[int] | None = None) -> None:
+    operation.abandon(StallError("\n".join(words(operation, state, what, ranks))))
 
 
-def cannot_complete(operation: Operation, channel: Watched) -> bool:
+def cannot_complete(operation: Operation, state: Watched) -> bool:
     """Return whether the answers so far prove that waiting cannot help.
 
     Where ranks compare the call, only a rank that has ended proves it, since a mismatch raises on every other rank.
     Messages that a rank sent before it answered have been polled for since.
     """
-    answers = channel.peer_status.answers
+    answers = state.peer_status.answers
     rank_findings: dict[int, Finding] = attempt(
-        NOTES, lambda: findings(operation, channel, channel.peer_status.others), {}
+        NOTES, lambda: findings(operation, state, state.peer_status.others), {}
     )
     return any(
-        finding.certain and (not channel.compares(operation.sequence) or answers[rank].ended)
+        finding.certain and (not state.compares(operation.sequence) or answers[rank].ended)
         for rank, finding in rank_findings.items()
     )
 

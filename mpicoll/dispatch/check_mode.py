@@ -19,7 +19,7 @@ from ..kernels.digest import digest
 from ..plans.plan import Shares
 from ..progress.operation import CallId, Operation
 from ..progress.stages import Gathering
-from ..runtime.channel import Channel
+from ..runtime.comm_state import CommState
 from ..schedules.collectives import COLLECTIVES, NONBLOCKING
 from ..selection.select import FLOAT32, native_choice
 from .call import Call
@@ -105,43 +105,43 @@ def signature(call: Call, sequence: int, any_form: bool = False) -> dict[str, An
     }
 
 
-def gather_recvcounts(channel: Channel, arguments: Arguments, name: str) -> None:
+def gather_recvcounts(state: CommState, arguments: Arguments, name: str) -> None:
     """Reduce_scatter without recvcounts: ask all ranks for theirs. In check mode, first whether all of them ask."""
     assert arguments.recv is not None
-    if channel.compares(channel.sequence + 1):
-        sequence = channel.next_sequence()
+    if state.compares(state.sequence + 1):
+        sequence = state.next_sequence()
         mine = {"sequence": sequence, "collective": "reduce_scatter", "recvcounts": "left out"}
-        channel.queue.run(comparison(channel, mine, name))
-    counts = Gathering(channel.comm, np.array([arguments.recv.count], np.int64))
+        state.queue.run(comparison(state, mine, name))
+    counts = Gathering(state.comm, np.array([arguments.recv.count], np.int64))
     choice = native_choice("reduce_scatter", "asking for recvcounts")
-    channel.queue.run(Operation(choice, channel.next_sequence(), [lambda: counts], lambda: None, None, name=name))
-    set_counts(arguments, counts.all[:, 0].tolist(), channel.rank)
+    state.queue.run(Operation(choice, state.next_sequence(), [lambda: counts], lambda: None, None, name=name))
+    set_counts(arguments, counts.all[:, 0].tolist(), state.rank)
 
 
-def compare_objects(channel: Channel, name: str) -> None:
+def compare_objects(state: CommState, name: str) -> None:
     """Before a collective of objects: compare that all ranks make it. Raises MismatchError."""
-    mine = {"sequence": channel.next_sequence(), "collective": f"{name} of objects"}
-    channel.queue.run(comparison(channel, mine, name))
+    mine = {"sequence": state.next_sequence(), "collective": f"{name} of objects"}
+    state.queue.run(comparison(state, mine, name))
 
 
-def refuse(channel: Channel, error: MpicollError, form: str, name: str) -> None:
+def refuse(state: CommState, error: MpicollError, form: str, name: str) -> None:
     """Tell of wrong arguments on this rank: in check mode to all others, so that they raise too; else to who asks.
 
     No form waits longer than it would have: that of a nonblocking call goes on in the background.
     """
-    channel.fail(CallId(channel.sequence + 1, 0, name), error, was_made=False)
-    if channel.compares(channel.sequence + 1) and not channel.rank_failure.is_known:
-        sequence = channel.next_sequence()
-        operation = comparison(channel, {"sequence": sequence, "error": str(error)}, "a call with wrong arguments")
+    state.fail(CallId(state.sequence + 1, 0, name), error, was_made=False)
+    if state.compares(state.sequence + 1) and not state.rank_failure.is_known:
+        sequence = state.next_sequence()
+        operation = comparison(state, {"sequence": sequence, "error": str(error)}, "a call with wrong arguments")
         if form == NONBLOCKING:
-            channel.queue.begin(operation)
+            state.queue.begin(operation)
         else:
             with suppress(MismatchError):  # this rank raises its own error
-                channel.queue.run(operation)
+                state.queue.run(operation)
 
 
-def comparison(channel: Channel, mine: Signature, name: str) -> Operation:
+def comparison(state: CommState, mine: Signature, name: str) -> Operation:
     """Return an operation that exchanges signatures and nothing else; it raises MismatchError."""
-    exchange = Exchange(channel.comm, mine)
+    exchange = Exchange(state.comm, mine)
     choice = native_choice(mine.get("collective", "a call"), "comparing signatures")
     return Operation(choice, mine["sequence"], [lambda: exchange], lambda: None, None, name=name)

@@ -20,7 +20,7 @@ from ..plans.lowering import lower
 from ..plans.plan import ALIGN, Shares
 from ..plans.rolled import RolledPlan, rolled
 from ..progress.stages import Running
-from ..runtime.channel import Channel
+from ..runtime.comm_state import CommState
 from ..schedules.collectives import base_collective, is_of_neighbours
 from ..schedules.graphs import Graph
 from ..schedules.schedule import schedule
@@ -60,19 +60,19 @@ class NumbersExchange(Running):
 
 
 def exchange_counts(
-    channel: Channel, call: Call, sequence: int, on_counts: Callable[[tuple[int, ...]], None]
+    state: CommState, call: Call, sequence: int, on_counts: Callable[[tuple[int, ...]], None]
 ) -> NumbersExchange:
     """Return a stage that allgathers the counts and passes those of every block to on_counts, in the order of blocks.
 
     In check mode ranks also send the counts that they expect, and every rank raises MismatchError if they differ.
     Otherwise a rank that expects another count raises CountMismatch.
     """
-    rank, check = channel.rank, channel.compares(sequence)
-    graph = channel.graph if is_of_neighbours(call.collective) else None
-    row = np.array(_row(call, rank, channel.size, check, graph), np.int64)
+    rank, check = state.rank, state.compares(sequence)
+    graph = state.graph if is_of_neighbours(call.collective) else None
+    row = np.array(_row(call, rank, state.size, check, graph), np.int64)
     engine = call.prepared.choice.engine
     use = lambda rows: on_counts(_validate(call, rank, rows, check))
-    return NumbersExchange(channel.comm, sequence, engine, row, use)
+    return NumbersExchange(state.comm, sequence, engine, row, use)
 
 
 @lru_cache(maxsize=64)

@@ -25,7 +25,7 @@ from ..progress.operation import CallId, Operation, Raised
 from ..progress.queue import SPIN, anything_in_flight
 from ..progress.stages import RequestStage, Running, Stage
 from ..progress.times import Clock, Times
-from ..runtime.channel import Channel
+from ..runtime.comm_state import CommState
 from ..schedules.collectives import BLOCKING, NONBLOCKING
 from . import count_exchange
 from .call import Call
@@ -37,64 +37,64 @@ from .staging import Memory, divide, place
 _ODD = 0x9E3779B1  # spreads the seeds of calls, whose numbers follow each other
 
 
-def run(channel: Channel, comm: MPI.Intracomm, call: Call) -> None:
+def run(state: CommState, comm: MPI.Intracomm, call: Call) -> None:
     """Run a call and return when it is done; a call that completes at once never becomes an operation."""
     if call.prepared.is_native:
-        _run_native(channel, comm, call)
+        _run_native(state, comm, call)
         return
-    compared = channel.compares(channel.sequence + 1)
+    compared = state.compares(state.sequence + 1)
     if anything_in_flight() or compared or call.prepared.plan is None or needs_nonfinite_exchange(call):
-        channel.queue.run(operation(channel, call))
+        state.queue.run(operation(state, call))
         return
-    under_way = ActiveCall(channel, call, channel.next_sequence())
-    under_way.row = note_call(channel, call, under_way.sequence)
+    under_way = ActiveCall(state, call, state.next_sequence())
+    under_way.row = note_call(state, call, under_way.sequence)
     running = under_way.start()
     try:
         done = running.execution.advance(SPIN)
     except BaseException as error:  # Ctrl-C too: MPI may still write to this memory, so it must stay
-        channel.history.end(under_way.row, FAILED)
-        channel.leak(under_way, under_way.sequence)
+        state.history.end(under_way.row, FAILED)
+        state.leak(under_way, under_way.sequence)
         call_id = CallId(under_way.sequence, 0, under_way.name)
-        channel.fail(call_id, error)
-        channel.raise_if_ranks_failed(error, call_id, call.prepared.choice, running.describe)
+        state.fail(call_id, error)
+        state.raise_if_ranks_failed(error, call_id, call.prepared.choice, running.describe)
         raise
     if done:
         try:
             under_way.finish()
         except Raised as raised:
-            channel.history.end(under_way.row, FAILED)
+            state.history.end(under_way.row, FAILED)
             raise raised.error from None
-        channel.history.end(under_way.row)
+        state.history.end(under_way.row)
     else:
-        channel.queue.run(under_way.operation([lambda: running]))
+        state.queue.run(under_way.operation([lambda: running]))
 
 
-def operation(channel: Channel, call: Call) -> Operation:
+def operation(state: CommState, call: Call) -> Operation:
     """Return the operation that runs a call; it is not launched yet.
 
     Its first stage exchanges counts if the plan, or a check, needs those of other ranks.
     """
-    under_way = ActiveCall(channel, call, channel.next_sequence())
+    under_way = ActiveCall(state, call, state.next_sequence())
     stages: list[Callable[[], Stage]] = [under_way.start]
-    if needs_counts(channel, call, under_way.sequence):
+    if needs_counts(state, call, under_way.sequence):
         stages.insert(0, under_way.ask)
     if needs_nonfinite_exchange(call):
         stages.append(under_way.tell)
-    if channel.compares(under_way.sequence):
+    if state.compares(under_way.sequence):
         # now, in the order of calls
-        exchange = Exchange(channel.comm, signature(call, under_way.sequence, channel.any_form))
+        exchange = Exchange(state.comm, signature(call, under_way.sequence, state.any_form))
         stages.insert(0, lambda: exchange)
     return under_way.operation(stages)
 
 
-def needs_counts(channel: Channel, call: Call, sequence: int) -> bool:
+def needs_counts(state: CommState, call: Call, sequence: int) -> bool:
     """Return whether the ranks must exchange counts first, in the call of that number."""
-    return call.prepared.needs_counts or (channel.compares(sequence) and count_exchange.counts_are_local(call))
+    return call.prepared.needs_counts or (state.compares(sequence) and count_exchange.counts_are_local(call))
 
 
-def note_call(channel: Channel, call: Call, sequence: int) -> int:
+def note_call(state: CommState, call: Call, sequence: int) -> int:
     """Write a call's row into the history of calls, and return its serial."""
-    return channel.history.begin(sequence, call.name, call.form, call.prepared.choice.algorithm, call.passed)
+    return state.history.begin(sequence, call.name, call.form, call.prepared.choice.algorithm, call.passed)
 
 
 class ActiveCall:
@@ -103,8 +103,8 @@ class ActiveCall:
     fast_path = False  # whether it began on the fast path
     row = 0  # the serial of its row in the history of calls, 0 if its operation writes that
 
-    def __init__(self, channel: Channel, call: Call, sequence: int) -> None:
-        self.channel, self.call = channel, call
+    def __init__(self, state: CommState, call: Call, sequence: int) -> None:
+        self.state, self.call = state, call
         self.sequence = self.tags = sequence
         self.clock = Clock(call.began, call.form == BLOCKING)
         self.memory: Memory | None = None
@@ -125,19 +125,19 @@ class ActiveCall:
 
     def ask(self) -> Stage:
         """Return a stage that exchanges counts, and then chooses the plan."""
-        return count_exchange.exchange_counts(self.channel, self.call, self.sequence, self._told)
+        return count_exchange.exchange_counts(self.state, self.call, self.sequence, self._told)
 
     def _told(self, every: tuple[int, ...]) -> None:
         if self.call.prepared.needs_counts:
             assert isinstance(self.call.counts, Shares)
             self.call.counts = replace(self.call.counts, every=every)
-            resolve(self.channel, self.call)
+            resolve(self.state, self.call)
 
     def start(self) -> Running:
         """Return the stage that runs the plan."""
         plan = self.call.prepared.plan
         assert plan is not None
-        self.memory = place(self.call, self.channel, self._scratch(plan.scratch_bytes))
+        self.memory = place(self.call, self.state, self._scratch(plan.scratch_bytes))
         self.execution = self._execution()
         bases = self.memory.source, self.memory.target, self.memory.scratch_address
         prepared = self.call.prepared
@@ -145,7 +145,7 @@ class ActiveCall:
             self.params = prepared.codec.params(prepared.keeps_residual)
         elif prepared.seed is not None:
             self.params = np.array([(prepared.seed * _ODD + self.sequence) & 0xFFFFFFFF], np.int64)
-        self.execution.bind(self.tags, bases, kernel_args(self.call, self.channel.size, self.params))
+        self.execution.bind(self.tags, bases, kernel_args(self.call, self.state.size, self.params))
         return Running(self.execution)
 
     def tell(self) -> Stage:
@@ -173,28 +173,28 @@ class ActiveCall:
                 raise Raised(error) from None
 
     def _record(self) -> None:
-        if self.channel.traces:
+        if self.state.traces:
             assert self.execution is not None
             times = self.clock.times(self.execution.events())
             call_record = record(self.call, self.sequence, self.execution.progress, times)
-            self.channel.record(replace(call_record, fast_path=self.fast_path))
+            self.state.record(replace(call_record, fast_path=self.fast_path))
 
     def _scratch(self, nbytes: int) -> np.ndarray | None:
-        return self.channel.scratch.take(nbytes) if nbytes else None
+        return self.state.scratch.take(nbytes) if nbytes else None
 
     @property
     def comm(self) -> MPI.Comm:
         """The communicator of its messages."""
-        return self.channel.comm
+        return self.state.comm
 
     def _execution(self) -> Execution:
-        return self.call.prepared.take(self.channel.comm)
+        return self.call.prepared.take(self.state.comm)
 
     def _give_back(self) -> None:
         assert self.memory is not None and self.execution is not None
         execution, self.execution = self.execution, None
         self.call.prepared.give(execution)
-        self.channel.scratch.give(self.memory.scratch)
+        self.state.scratch.give(self.memory.scratch)
 
 
 def may_take_the_fast_path(call: Call) -> bool:
@@ -232,75 +232,75 @@ def kernel_args(call: Call, size: int, params: np.ndarray | None = None) -> Kern
 # -- MPI's own collectives ------------------------------------------------------------------------------
 
 
-def _run_native(channel: Channel, comm: MPI.Intracomm, call: Call) -> None:
+def _run_native(state: CommState, comm: MPI.Intracomm, call: Call) -> None:
     """Run MPI's own collective, and divide the result if the call averages.
 
     Call the blocking form only if forced and unwatched, since no mpicoll operation progresses meanwhile.
     """
-    if call.prepared.choice.forced and not is_watched(channel):
-        sequence, clock = channel.next_sequence(), Clock(call.began, is_blocking=True)
-        row = note_call(channel, call, sequence)
+    if call.prepared.choice.forced and not is_watched(state):
+        sequence, clock = state.next_sequence(), Clock(call.began, is_blocking=True)
+        row = note_call(state, call, sequence)
         call.native(BLOCKING, comm)
         if call.averages:
-            divide(call, channel)
-        channel.history.end(row)
-        channel.record(record(call, sequence, times=clock.times()))
+            divide(call, state)
+        state.history.end(row)
+        state.record(record(call, sequence, times=clock.times()))
     else:
-        channel.queue.run(native_operation(channel, comm, call))
+        state.queue.run(native_operation(state, comm, call))
 
 
-def is_watched(channel: Channel) -> bool:
+def is_watched(state: CommState) -> bool:
     """Return whether a stall of the next call must be reported, even in MPI's own collective."""
-    return channel.settings.watched or channel.compares(channel.sequence + 1)
+    return state.settings.watched or state.compares(state.sequence + 1)
 
 
-def needs_operation(channel: Channel, call: Call) -> bool:
+def needs_operation(state: CommState, call: Call) -> bool:
     """Return whether MPI's own nonblocking collective must be an operation: it is watched, averages, or is drawn."""
-    return is_watched(channel) or call.averages or bool(RECORDING.users)  # a timeline shows when it ends
+    return is_watched(state) or call.averages or bool(RECORDING.users)  # a timeline shows when it ends
 
 
-def start_native(channel: Channel, comm: MPI.Intracomm, call: Call) -> MPI.Request:
+def start_native(state: CommState, comm: MPI.Intracomm, call: Call) -> MPI.Request:
     """Start MPI's own nonblocking collective, which no operation follows, and return its request."""
-    channel.say_once(call.prepared.choice)
-    sequence = channel.next_sequence()
-    channel.record(record(call, sequence))
-    row = note_call(channel, call, sequence)
+    state.say_once(call.prepared.choice)
+    sequence = state.next_sequence()
+    state.record(record(call, sequence))
+    row = note_call(state, call, sequence)
     request: MPI.Request = call.native(NONBLOCKING, comm)
-    channel.history.end(row, HANDED_OVER)
+    state.history.end(row, HANDED_OVER)
     return request
 
 
-def native_operation(channel: Channel, comm: MPI.Intracomm, call: Call) -> Operation:
+def native_operation(state: CommState, comm: MPI.Intracomm, call: Call) -> Operation:
     """Return MPI's own nonblocking collective as an operation.
 
     In check mode it starts after the ranks have compared the call. Such collectives have a communicator of their own
     and run one after the other, so their order is the same on every rank, and this call does not block.
     """
     choice = call.prepared.choice
-    channel.say_once(choice)
-    sequence, what = channel.next_sequence(), "MPI's own collective"
+    state.say_once(choice)
+    sequence, what = state.next_sequence(), "MPI's own collective"
     averages, clock = [call.averages], Clock(call.began, call.form == BLOCKING)
 
     def finish() -> None:
         if averages and averages.pop():  # once, though an interrupt may have it called again
-            divide(call, channel)
-        channel.record(record(call, sequence, times=clock.times()))
+            divide(call, state)
+        state.record(record(call, sequence, times=clock.times()))
 
     def begun(stages: list[Callable[[], Stage]]) -> Operation:
         operation = Operation(choice, sequence, stages, finish, call, call.form, call.name)
         operation.clock, operation.passed = clock, call.passed
         return operation
 
-    if not channel.compares(sequence):
+    if not state.compares(sequence):
         polled = RequestStage(call.native(NONBLOCKING, comm), what)
         return begun([lambda: polled])
-    exchange = Exchange(channel.comm, signature(call, sequence, channel.any_form))
+    exchange = Exchange(state.comm, signature(call, sequence, state.any_form))
     stages: list[Callable[[], Stage]] = [
         lambda: exchange,
-        lambda: RequestStage(call.native(NONBLOCKING, channel.compared), what),
+        lambda: RequestStage(call.native(NONBLOCKING, state.compared), what),
     ]
     operation = begun(stages)
-    operation.after, channel.last_compared = channel.last_compared, operation
+    operation.after, state.last_compared = state.last_compared, operation
     return operation
 
 

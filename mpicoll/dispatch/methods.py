@@ -22,7 +22,7 @@ from ..schedules.graphs import Ends
 class Method(NamedTuple):
     """A collective as a method: mpi4py's name of the blocking form, what it takes in mpi4py's order, what reads that.
 
-    parse gets (channel, send buffer, receive buffer, root), with the recvcounts of Reduce_scatter for a root.
+    parse gets (state, send buffer, receive buffer, root), with the recvcounts of Reduce_scatter for a root.
     """
 
     name: str

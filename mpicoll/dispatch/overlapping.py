@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 from ..progress.operation import Operation
 from ..progress.stages import Stage
-from ..runtime.channel import Channel
+from ..runtime.comm_state import CommState
 from ..selection.learning import Lesson
 from ..selection.rules import Rule
 from ..selection.select import Choice
@@ -80,14 +80,14 @@ class OverlappingLesson(Lesson):
             why = "kernels were compiled while calls took turns, so auto's choice stays"
             self.agreed = self.agreed._replace(why=why)
 
-    def follow(self, channel: Channel, operation: Operation) -> Operation:
+    def follow(self, state: CommState, operation: Operation) -> Operation:
         """Have an operation, not launched yet, wait until this rank knows the outcome, and go by it."""
         last, under_way, start = self.last, operation.keep, operation.stages[0]
         assert last is not None and isinstance(under_way, ActiveCall)
 
         def begin() -> Stage:
             if self.agreed is not None:
-                operation.choice = _go_by(channel, under_way.call, self.agreed)
+                operation.choice = _go_by(state, under_way.call, self.agreed)
             return start()
 
         operation.stages[:1] = [lambda: Until([last]), begin]
@@ -100,11 +100,11 @@ def _exchange(under_way: ActiveCall, mine: np.ndarray, on_numbers: Callable[[np.
     return NumbersExchange(under_way.comm, under_way.tags, engine, mine, on_numbers)
 
 
-def _go_by(channel: Channel, call: Call, rule: Rule) -> Choice:
+def _go_by(state: CommState, call: Call, rule: Rule) -> Choice:
     """Prepare a call again by a rule, and return the choice."""
     choice = replace(call.prepared.choice, algorithm=rule.algorithm, chunk_bytes=rule.chunk_bytes, window=rule.window)
     choice = replace(choice, why=rule.why, rule=rule.why, measured=True)
-    call.prepared = prepare_by(channel, call, choice)
+    call.prepared = prepare_by(state, call, choice)
     return choice
 
 

@@ -18,7 +18,7 @@ from ..plans.lowering import Lowering, lower
 from ..plans.plan import Counts, Shares, is_staged
 from ..plans.rolled import RolledPlan, rolled
 from ..plans.template import Template
-from ..runtime.channel import Channel
+from ..runtime.comm_state import CommState
 from ..schedules.collectives import BLOCKING, NEIGHBORHOOD, PERSISTENT, base_collective, is_of_neighbours
 from ..schedules.registry import parse_spec
 from ..schedules.schedule import Schedule, schedule
@@ -30,7 +30,7 @@ FLOAT_BYTES = 4
 
 
 def select(
-    channel: Channel,
+    state: CommState,
     collective: str,
     nbytes: int,
     commutative: bool,
@@ -46,22 +46,22 @@ def select(
     choice = choose(
         collective,
         nbytes,
-        channel.size,
+        state.size,
         commutative,
-        channel.overrides,
-        channel.engine,
-        channel.agreed.nodes,
-        channel.measured(collective) if form != PERSISTENT and not float32_sums else (),
-        channel.agreed.network,
-        channel.graph if is_of_neighbours(collective) else None,
+        state.overrides,
+        state.engine,
+        state.agreed.nodes,
+        state.measured(collective) if form != PERSISTENT and not float32_sums else (),
+        state.agreed.network,
+        state.graph if is_of_neighbours(collective) else None,
     )
     if float32_sums and choice.algorithm == NATIVE:
         raise PreconditionError(
             f"native was chosen by using() for {collective}, and MPI's own collectives round at every reduction; "
             'choose an algorithm or auto, or using(accumulate="none")'
         )
-    if channel.agreed.untuned and not choice.forced:
-        choice = replace(choice, why=f"{choice.why} ({channel.agreed.untuned})")
+    if state.agreed.untuned and not choice.forced:
+        choice = replace(choice, why=f"{choice.why} ({state.agreed.untuned})")
     if missing and choice.algorithm != NATIVE:
         if choice.forced:
             raise PreconditionError(f"{choice.algorithm} was chosen by using(), but there is {missing}; choose native")
@@ -69,21 +69,21 @@ def select(
     return choice
 
 
-def check_choices(channel: Channel, algorithms: Mapping[str, str]) -> None:
+def check_choices(state: CommState, algorithms: Mapping[str, str]) -> None:
     """Check that each algorithm suits the ranks here. Raises ParameterError, PreconditionError."""
     for collective, spec in algorithms.items():
         if spec not in (NATIVE, "auto"):
             entry, parameters = parse_spec(collective, spec)
-            Schedule(entry, channel.size, nodes=channel.agreed.nodes, **dict(parameters))
+            Schedule(entry, state.size, nodes=state.agreed.nodes, **dict(parameters))
 
 
-def graph_of(channel: Channel, collective: str) -> dict[str, Any]:
+def graph_of(state: CommState, collective: str) -> dict[str, Any]:
     """Return the parameter of neighbourhood collectives: the graph of the communicator. Raises CommError."""
-    return {"graph": channel.graph} if is_of_neighbours(collective) else {}
+    return {"graph": state.graph} if is_of_neighbours(collective) else {}
 
 
-def prepare(channel: Channel, call: Call) -> None:
-    """Set call.prepared, from the channel's cache or newly made.
+def prepare(state: CommState, call: Call) -> None:
+    """Set call.prepared, from the communicator's cache or newly made.
 
     Raises PreconditionError, CodecError, BufferAccessError, ValueError.
     """
@@ -93,12 +93,12 @@ def prepare(channel: Channel, call: Call) -> None:
         call.form == PERSISTENT,
         call.is_float32,
         call.operator is not None and call.operator.is_low,
-        sums.are_float32(channel, call.operator),
+        sums.are_float32(state, call.operator),
     )
-    prepared = channel.prepared.get(key)
+    prepared = state.prepared.get(key)
     if prepared is None:
-        prepared = _prepare(channel, call)
-        channel.remember(key, prepared, prepared.nbytes_kept(call.counts))
+        prepared = _prepare(state, call)
+        state.remember(key, prepared, prepared.nbytes_kept(call.counts))
     if prepared.keeps_residual:
         _check_writable(call)
     call.prepared = prepared
@@ -127,22 +127,22 @@ def _check_writable(call: Call) -> None:
         )
 
 
-def _prepare(channel: Channel, call: Call) -> Prepared:
-    nbytes, wide = call.nbytes(channel.size), sums.are_float32(channel, call.operator)
-    choice = select(channel, call.collective, nbytes, call.commutative, call.missing, call.form, wide)
-    return prepare_by(channel, call, choice)
+def _prepare(state: CommState, call: Call) -> Prepared:
+    nbytes, wide = call.nbytes(state.size), sums.are_float32(state, call.operator)
+    choice = select(state, call.collective, nbytes, call.commutative, call.missing, call.form, wide)
+    return prepare_by(state, call, choice)
 
 
-def prepare_by(channel: Channel, call: Call, choice: Choice) -> Prepared:
+def prepare_by(state: CommState, call: Call, choice: Choice) -> Prepared:
     """Return what serves a call by a choice, newly made. Raises PreconditionError, CodecError, ValueError."""
-    nbytes, in_place, wide = call.nbytes(channel.size), is_in_place(call), sums.are_float32(channel, call.operator)
+    nbytes, in_place, wide = call.nbytes(state.size), is_in_place(call), sums.are_float32(state, call.operator)
     if choice.algorithm == NATIVE:
         return Prepared(choice, nbytes)
-    chosen = chosen_schedule(channel, call, choice)
+    chosen = chosen_schedule(state, call, choice)
     if chosen.codec is not None and not call.is_float32:
         what = call.facts.name if call.facts is not None else "nothing"
         raise CodecError(f"{chosen.title} encodes float32, and the buffers are of {what}; convert them")
-    staged = in_place and is_staged(chosen, channel.rank)
+    staged = in_place and is_staged(chosen, state.rank)
     counts, needs_counts = call.counts, False
     if isinstance(counts, Shares) and counts.every is None and not chosen.algorithm.direct:
         if call.collective in NEIGHBORHOOD:
@@ -154,53 +154,53 @@ def prepare_by(channel: Channel, call: Call, choice: Choice) -> Prepared:
             )
         else:
             needs_counts = True
-    plan = None if needs_counts else _lowered(channel, call, chosen, choice, counts, in_place, staged, wide)
+    plan = None if needs_counts else _lowered(state, call, chosen, choice, counts, in_place, staged, wide)
     keeps_residual = chosen.parameters.get("feedback") == "yes"
-    seed = channel.overrides.seed if call.operator is not None and call.operator.is_low else None
+    seed = state.overrides.seed if call.operator is not None and call.operator.is_low else None
     engine = engine_named(choice.engine)
     return Prepared(choice, nbytes, plan, staged, engine, needs_counts, chosen.codec, keeps_residual, seed, wide)
 
 
-def resolve(channel: Channel, call: Call) -> None:
+def resolve(state: CommState, call: Call) -> None:
     """Set call.prepared after a count exchange, now that the counts of all ranks are known."""
     asked = call.prepared
     choice, arguments = asked.choice, call.arguments
     assert arguments is not None
     key = (choice, call.counts, call.root, arguments.in_place)  # other overrides may be in force by now
-    serves = channel.prepared.get(key)
+    serves = state.prepared.get(key)
     if serves is None:
-        chosen = chosen_schedule(channel, call, choice)
-        plan = _lowered(channel, call, chosen, choice, call.counts, arguments.in_place, asked.staged)
+        chosen = chosen_schedule(state, call, choice)
+        plan = _lowered(state, call, chosen, choice, call.counts, arguments.in_place, asked.staged)
         serves = Prepared(choice, asked.nbytes, plan, asked.staged, asked.engine, codec=asked.codec)
-        channel.remember(key, serves, serves.nbytes_kept(call.counts))
+        state.remember(key, serves, serves.nbytes_kept(call.counts))
     call.prepared = serves
 
 
-def chosen_schedule(channel: Channel, call: Call, choice: Choice) -> Schedule:
+def chosen_schedule(state: CommState, call: Call, choice: Choice) -> Schedule:
     """Return the schedule of the algorithm that was chosen for a call."""
     return schedule(
         call.collective,
         choice.algorithm,
-        channel.size,
+        state.size,
         call.root,
         commutative=call.commutative,
-        nodes=channel.agreed.nodes,
-        **graph_of(channel, call.collective),
+        nodes=state.agreed.nodes,
+        **graph_of(state, call.collective),
     )
 
 
-def template_of_any_counts(channel: Channel, call: Call) -> tuple[Schedule, Template]:
+def template_of_any_counts(state: CommState, call: Call) -> tuple[Schedule, Template]:
     """Return the schedule of a prepared call, and the template of plans for it and for calls of other counts.
 
     In the template of a vector form blocks have places of their own, even where they lie one behind the other here.
     """
     prepared = call.prepared
     assert prepared.plan is not None
-    chosen = chosen_schedule(channel, call, prepared.choice)
-    has_places, averages = isinstance(call.counts, Shares), call.averages and channel.size > 1
+    chosen = chosen_schedule(state, call, prepared.choice)
+    has_places, averages = isinstance(call.counts, Shares), call.averages and state.size > 1
     how = is_in_place(call) and not prepared.staged, has_places, prepared.plan.lanes == 1, averages, False
     key = *_key_of_schedule(call, prepared.choice), Lowering, *how
-    return chosen, _template(channel, key, lambda: Lowering(chosen, channel.rank, *how).template())
+    return chosen, _template(state, key, lambda: Lowering(chosen, state.rank, *how).template())
 
 
 def _key_of_schedule(call: Call, choice: Choice) -> tuple[Hashable, ...]:
@@ -208,7 +208,7 @@ def _key_of_schedule(call: Call, choice: Choice) -> tuple[Hashable, ...]:
 
 
 def _lowered(
-    channel: Channel,
+    state: CommState,
     call: Call,
     chosen: Schedule,
     choice: Choice,
@@ -218,7 +218,7 @@ def _lowered(
     wide: bool = False,
 ) -> RolledPlan:
     if staged and isinstance(counts, Shares):
-        counts = _staged(counts, channel.rank)
+        counts = _staged(counts, state.rank)
     unit = call.unit
     if chosen.codec is not None and unit == 1:  # counted in bytes, since nothing is reduced
         counts, unit = counts // FLOAT_BYTES if isinstance(counts, int) else counts, FLOAT_BYTES
@@ -228,16 +228,16 @@ def _lowered(
         "chunk_bytes": choice.chunk_bytes,
         "window": choice.window,
         "averaged": call.averages,
-        "remember": lambda key, make: _template(channel, (*of_schedule, *key), make),
+        "remember": lambda key, make: _template(state, (*of_schedule, *key), make),
     }
     if wide:
-        return rolled(float32_sums.lower(chosen, channel.rank, counts, unit, **how))
-    return rolled(lower(chosen, channel.rank, counts, unit, codec=chosen.codec, **how))
+        return rolled(float32_sums.lower(chosen, state.rank, counts, unit, **how))
+    return rolled(lower(chosen, state.rank, counts, unit, codec=chosen.codec, **how))
 
 
-def _template(channel: Channel, key: Hashable, make: Callable[[], Template]) -> Template:
+def _template(state: CommState, key: Hashable, make: Callable[[], Template]) -> Template:
     """Return a template that plans of calls with other counts were bound from, or a new one."""
-    cache = channel.cache
+    cache = state.cache
     template: Template | None = cache.templates.get(key)
     if template is None:
         template = make()

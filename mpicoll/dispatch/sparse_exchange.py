@@ -26,7 +26,7 @@ from ..plans.plan import WINDOW
 from ..plans.rolled import rolled
 from ..progress.operation import Operation
 from ..progress.stages import Running, Stage
-from ..runtime.channel import Channel
+from ..runtime.comm_state import CommState
 from ..runtime.inbox import Arrival
 from ..schedules.schedule import schedule
 from ..selection.select import Choice
@@ -69,8 +69,8 @@ def checked(parts: Mapping[Any, Any], size: int) -> Arrays:
 class SparseExchange:
     """A stage of an operation: send these arrays, and receive those of others until no rank has any more."""
 
-    def __init__(self, channel: Channel, sequence: int, parts: Arrays, barrier: Execution) -> None:
-        self.inbox, self.sequence, self.parts = channel.inbox, sequence, parts
+    def __init__(self, state: CommState, sequence: int, parts: Arrays, barrier: Execution) -> None:
+        self.inbox, self.sequence, self.parts = state.inbox, sequence, parts
         self.sends: dict[int, list[MPI.Request]] | None = (
             None  # of the ranks that have not received theirs, once posted
         )
@@ -120,35 +120,35 @@ class SparseExchange:
         return tuple(sorted(self.sends or ())) or self.barrier.waited_for()
 
 
-def operation(channel: Channel, parts: Arrays, received: Arrays, form: str, name: str) -> Operation:
+def operation(state: CommState, parts: Arrays, received: Arrays, form: str, name: str) -> Operation:
     """Return the operation that sends parts, and fills received when it is complete. It is not launched yet."""
-    sequence, prepared = channel.next_sequence(), _prepared(channel)
-    choice, barriers = prepared.choice, [prepared.take(channel.comm)]
-    exchange = SparseExchange(channel, sequence, parts, barriers[0])
+    sequence, prepared = state.next_sequence(), _prepared(state)
+    choice, barriers = prepared.choice, [prepared.take(state.comm)]
+    exchange = SparseExchange(state, sequence, parts, barriers[0])
 
     def finish() -> None:
-        if sequence in channel.inbox.arrivals:  # else an interrupt came later than this, or there were none
-            received.update(channel.inbox.take(sequence))
-        if channel.traces:
+        if sequence in state.inbox.arrivals:  # else an interrupt came later than this, or there were none
+            received.update(state.inbox.take(sequence))
+        if state.traces:
             (messages, nbytes, _), incoming = exchange.progress, sum(array.nbytes for array in received.values())
             numbers = nbytes, choice.chunk_bytes, 1, messages, nbytes, sequence
-            channel.record(Record(COLLECTIVE, form, ALGORITHM, choice.engine, *numbers, choice.why, received=incoming))
+            state.record(Record(COLLECTIVE, form, ALGORITHM, choice.engine, *numbers, choice.why, received=incoming))
         while barriers:  # once, though an interrupt may have this called again
             prepared.give(barriers.pop())
 
     stages: list[Callable[[], Stage]] = [lambda: exchange]
-    if channel.compares(sequence):  # now, in the order of calls
-        compared = Exchange(channel.comm, {"sequence": sequence, "collective": COLLECTIVE})
+    if state.compares(sequence):  # now, in the order of calls
+        compared = Exchange(state.comm, {"sequence": sequence, "collective": COLLECTIVE})
         stages.insert(0, lambda: compared)
     return Operation(choice, sequence, stages, finish, exchange, form, name)
 
 
-def _prepared(channel: Channel) -> Prepared:
+def _prepared(state: CommState) -> Prepared:
     """Return what serves all exchanges: the choice, and the plan of the barrier."""
-    prepared: Prepared | None = channel.prepared.get(COLLECTIVE)
+    prepared: Prepared | None = state.prepared.get(COLLECTIVE)
     if prepared is None:
-        plan = rolled(lower(schedule("barrier", "dissemination", channel.size), channel.rank, 0, 1))
-        choice = Choice(COLLECTIVE, ALGORITHM, None, WINDOW, channel.engine, "the only algorithm")
+        plan = rolled(lower(schedule("barrier", "dissemination", state.size), state.rank, 0, 1))
+        choice = Choice(COLLECTIVE, ALGORITHM, None, WINDOW, state.engine, "the only algorithm")
         prepared = Prepared(choice, 0, plan, engine=engine_named(choice.engine))
-        channel.remember(COLLECTIVE, prepared, prepared.nbytes_kept(0))
+        state.remember(COLLECTIVE, prepared, prepared.nbytes_kept(0))
     return prepared

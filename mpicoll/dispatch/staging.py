@@ -16,7 +16,7 @@ from ..buffers.buffer import Buffer
 from ..buffers.vector import Vector
 from ..kernels import reference
 from ..plans.plan import ALIGN, Shares
-from ..runtime.channel import Channel
+from ..runtime.comm_state import CommState
 from .call import Call
 
 
@@ -32,7 +32,7 @@ class Memory:
         self.scratch: np.ndarray | None = None
 
 
-def place(call: Call, channel: Channel, scratch: np.ndarray | None) -> Memory:
+def place(call: Call, state: CommState, scratch: np.ndarray | None) -> Memory:
     """Return the memory of a call, with scratch for its plan; packs what has to be packed."""
     memory, arguments = Memory(), call.arguments
     memory.scratch = scratch
@@ -46,19 +46,19 @@ def place(call: Call, channel: Channel, scratch: np.ndarray | None) -> Memory:
         if isinstance(recv, Vector):
             _stage_blocks(memory, recv)
         else:
-            _stage(memory, recv, _result_bytes(call, channel.rank))
-        if _has_no_result(call, channel.rank):
+            _stage(memory, recv, _result_bytes(call, state.rank))
+        if _has_no_result(call, state.rank):
             memory.after = None
     elif call.collective == "bcast":
         assert recv is not None
-        _output(memory, recv, with_data=True, read_back=channel.rank != call.root)
+        _output(memory, recv, with_data=True, read_back=state.rank != call.root)
     else:
         if send is not None:
             memory.source = send.address if send.contiguous else _packed(memory, send)
         if recv is not None and recv.contiguous:
             memory.target = recv.address
         elif recv is not None:
-            _output(memory, recv, call.keeps_output, read_back=not _has_no_result(call, channel.rank))
+            _output(memory, recv, call.keeps_output, read_back=not _has_no_result(call, state.rank))
     return memory
 
 
@@ -80,15 +80,15 @@ def _result_bytes(call: Call, rank: int) -> int:
     return call.unit * (counts[rank] if isinstance(counts, tuple) else counts)
 
 
-def divide(call: Call, channel: Channel) -> None:
+def divide(call: Call, state: CommState) -> None:
     """Make averages of the sums that MPI's own collective has left on this rank."""
     recv = call.arguments.recv if call.arguments is not None else None
-    nbytes = _result_bytes(call, channel.rank)
+    nbytes = _result_bytes(call, state.rank)
     if recv is None or not nbytes:
         return
     assert call.operator is not None
     result = np.frombuffer(MPI.buffer.fromaddress(recv.address, nbytes), call.operator.dtype)  # type: ignore[call-overload]
-    reference.divide(result, result, channel.size)
+    reference.divide(result, result, state.size)
 
 
 def _packed(memory: Memory, buffer: Buffer) -> int:

@@ -12,7 +12,7 @@ from ..buffers.parse import named_type
 from ..plans import float32_sums
 from ..plans.lowering import lower
 from ..plans.rolled import rolled
-from ..runtime.channel import Channel
+from ..runtime.comm_state import CommState
 from ..schedules.collectives import COLLECTIVES, base_collective
 from ..schedules.schedule import schedule
 from ..selection.select import FLOAT32, Choice
@@ -28,24 +28,24 @@ def reducing(collective: str, op: MPI.Op, datatype: MPI.Datatype | str | None) -
     return operator(op, named_type(datatype))
 
 
-def are_float32(channel: Channel, op: Operator | None) -> bool:
+def are_float32(state: CommState, op: Operator | None) -> bool:
     """Return whether partial sums are kept in float32: the operator's reductions round, and the user asked for it."""
-    how = channel.overrides.accumulate or channel.settings.accumulate
+    how = state.overrides.accumulate or state.settings.accumulate
     return how == FLOAT32 and op is not None and op.rounds
 
 
-def with_cost(channel: Channel, choice: Choice, nbytes: int, op: Operator) -> Choice:
+def with_cost(state: CommState, choice: Choice, nbytes: int, op: Operator) -> Choice:
     """Add to a choice how many bytes this rank receives with float32 partial sums, and how many without."""
     assert op.dtype is not None
     counts, itemsize = nbytes // op.dtype.itemsize, op.dtype.itemsize
     if COLLECTIVES[choice.collective].naming == "rank":
-        counts //= channel.size
-    chosen = schedule(choice.collective, choice.algorithm, channel.size, nodes=channel.agreed.nodes)
+        counts //= state.size
+    chosen = schedule(choice.collective, choice.algorithm, state.size, nodes=state.agreed.nodes)
     if chosen.codec is not None:  # which the call refuses, since it encodes float32
         return choice
     how: dict[str, Any] = {"chunk_bytes": choice.chunk_bytes, "window": choice.window, "averaged": op.averages}
     narrow, wide = (
-        rolled(lowering(chosen, channel.rank, counts, itemsize, **how)).received_bytes
+        rolled(lowering(chosen, state.rank, counts, itemsize, **how)).received_bytes
         for lowering in (lower, float32_sums.lower)
     )
     what = "partial sums travel in float32 and are rounded once, at the end"

@@ -19,7 +19,7 @@ from ..kernels.memory import address_of, addresses
 from ..plans.plan import MAX_MESSAGE, MAX_WINDOW, WHOLE, Shares
 from ..plans.rolled import RolledPlan, once
 from ..plans.template import SLICE, Binding, Template, bind
-from ..runtime.channel import Channel
+from ..runtime.comm_state import CommState
 from ..schedules.collectives import NEIGHBORHOOD, Block, is_of_neighbours
 from ..schedules.schedule import Schedule
 from ..selection.select import same_choice
@@ -37,11 +37,11 @@ class AnyCounts:
     Raises UnknownCounts for a call whose counts compiled code cannot tell.
     """
 
-    def __init__(self, channel: Channel, call: Call, integers: Integers, details: np.ndarray) -> None:
+    def __init__(self, state: CommState, call: Call, integers: Integers, details: np.ndarray) -> None:
         types_differ = call.invocation.method in (ALLTOALLW, NEIGHBOR_ALLTOALLW)
         if call.prepared.float32_sums or call.arguments is None or types_differ:
             raise UnknownCounts("there are none, or types differ")
-        if is_of_neighbours(call.collective) and channel.graph.is_alike:
+        if is_of_neighbours(call.collective) and state.graph.is_alike:
             raise UnknownCounts("the choice of algorithm goes by the bytes of one block")
         if isinstance(call.counts, tuple) or not call.arguments.contiguous or integers.words != len(details):
             raise UnknownCounts("they stand beside the buffers")
@@ -50,14 +50,14 @@ class AnyCounts:
             side_of(call.invocation.recv, call.arguments.recv, integers.recv),
         )
         self.words = np.zeros(WORDS + 2 * rebind.ARRAYS, np.int64)
-        schedule, template = prepare.template_of_any_counts(channel, call)
+        schedule, template = prepare.template_of_any_counts(state, call)
         self._set_sides(sides)
         if isinstance(call.counts, Shares):
-            numbers = self._set_vectors(schedule, channel.rank, call.counts, sides, details)
+            numbers = self._set_vectors(schedule, state.rank, call.counts, sides, details)
         else:
             numbers = self._set_equal(schedule, call.counts * call.unit, template, sides, details)
-        self._set_range(channel, call)
-        self._set_execution(channel, call, template)
+        self._set_range(state, call)
+        self._set_execution(state, call, template)
         self._set_arrays(template, sides, integers.mask(), *numbers)
         self.at = address_of(self.words)
         self.settled = (0, 0, -1)  # chunks, their scratch and the bytes of the call that the execution's plan says
@@ -150,28 +150,28 @@ class AnyCounts:
         self.words[rebind.HAS_VECTORS] = 1
         return {**numbers[1], **numbers[0]}, numbers[0], numbers[1]
 
-    def _set_range(self, channel: Channel, call: Call) -> None:
+    def _set_range(self, state: CommState, call: Call) -> None:
         """Set for which calls the choice and the template are what the slow path would take."""
-        prepared, overrides = call.prepared, channel.overrides
+        prepared, overrides = call.prepared, state.overrides
         assert prepared.plan is not None
         least, most = same_choice(
             call.collective,
             prepared.nbytes,
-            channel.size,
+            state.size,
             call.commutative,
             overrides,
-            channel.agreed.nodes,
-            channel.measured(call.collective),
-            channel.agreed.network,
+            state.agreed.nodes,
+            state.measured(call.collective),
+            state.agreed.network,
         )
-        self.words[[rebind.LEAST, rebind.MOST]] = least, min(most, MAX_MESSAGE // channel.size)
+        self.words[[rebind.LEAST, rebind.MOST]] = least, min(most, MAX_MESSAGE // state.size)
         chunk = prepared.choice.chunk_bytes
         whole = WHOLE if chunk is None else max(call.unit, chunk // call.unit * call.unit)
         in_chunks = prepared.plan.lanes > 1
         self.words[[rebind.SMALLEST, rebind.LARGEST]] = (whole + 1, WHOLE) if in_chunks else (0, whole)
         self.words[[rebind.SLICE, rebind.UNIT]] = prepared.plan.slice, call.unit
 
-    def _set_execution(self, channel: Channel, call: Call, template: Template) -> None:
+    def _set_execution(self, state: CommState, call: Call, template: Template) -> None:
         prepared = call.prepared
         assert prepared.plan is not None
         self.binding = Binding(template)
@@ -188,8 +188,8 @@ class AnyCounts:
             most_messages=template.most_messages,
             itemsize=call.unit,
         )
-        self.execution = compiled.Execution(plan, channel.comm)
-        self.execution.bind(0, (0, 0, 0), execute.kernel_args(call, channel.size))
+        self.execution = compiled.Execution(plan, state.comm)
+        self.execution.bind(0, (0, 0, 0), execute.kernel_args(call, state.size))
         self.binding.scalars[SLICE] = plan.slice
         self.words[[rebind.BIND, rebind.BINDING]] = bind.address, self.binding.at
         self.words[[rebind.GEOMETRY, rebind.WINDOW]] = address_of(self.execution.geometry), window

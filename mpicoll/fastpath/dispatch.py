@@ -39,7 +39,7 @@ from .start import CompiledFastStart
 from .table import Key, Kind, Stats, Table
 
 if TYPE_CHECKING:
-    from ..runtime.channel import Channel
+    from ..runtime.comm_state import CommState
 
 LARGEST = 256 << 10  # bytes of a plan that is kept for one kind
 MOST = 8 << 20  # and for all
@@ -52,11 +52,11 @@ class CompiledFastPath:
 
     closed = ""
 
-    def __init__(self, channel: Channel) -> None:
-        self.channel: Channel = weakref.proxy(channel)  # no cycle: what a channel has goes when it does
-        room = min(signature.MAX_CAPACITY, 64 + 16 * channel.size)  # counts, displacements and datatypes of both sides
+    def __init__(self, state: CommState) -> None:
+        self.state: CommState = weakref.proxy(state)  # no cycle: it ends with the communicator
+        room = min(signature.MAX_CAPACITY, 64 + 16 * state.size)  # counts, displacements and datatypes of both sides
         self.details = np.empty(room, np.int64)
-        self.keep = channel.needing_python, channel.numbers, self.details
+        self.keep = state.needing_python, state.numbers, self.details
         self.context = field.new(*self.keep)
         first = MPI.Get_address(self.context)
         held = field.HELD_SEND, field.HELD_RECV
@@ -135,7 +135,7 @@ class CompiledFastPath:
         sides = kinds.sides(call)
         if not self.table.was_seen(key, (weakref.ref(prepared), sides)):
             return
-        self._put(key.row, *kinds.exact(self.channel, call, sides))
+        self._put(key.row, *kinds.exact(self.state, call, sides))
 
     def _insert_any_counts(self, call: Call, key: Key) -> bool:
         """Serve calls like this one whatever their counts, if the last one had others. Return whether it does."""
@@ -146,7 +146,7 @@ class CompiledFastPath:
         if not self.table.varies(alike, key):
             return False
         try:
-            kind, row = kinds.of_any_counts(self.channel, call, integers)
+            kind, row = kinds.of_any_counts(self.state, call, integers)
         except UnknownCounts:
             self.table.give_up(alike)
             return False
@@ -181,13 +181,13 @@ class CompiledFastPath:
             self._leak()
             return False, None
         kind, row = kind_and_row
-        sequence = self.channel.sequence
+        sequence = self.state.sequence
         if outcome == Outcome.COMPLETED:
             self.context[field.OUTCOME] = Outcome.NOT_SERVED
             self.context[field.SCRATCH_SHARED] = 0
             self._held()
             if (error := kind.error()) is not None:
-                self.channel.history.end(self.context.item(field.LAST_ROW), FAILED)
+                self.state.history.end(self.context.item(field.LAST_ROW), FAILED)
                 raise error
             self._record(kind, form, sequence, Clock(is_blocking=True))  # the program was in it to its end
             return True, None
@@ -195,23 +195,23 @@ class CompiledFastPath:
             self._leak()
             call_id = CallId(sequence, 0, method.spelled(form))
             error = kind.execution.error(-outcome)
-            self.channel.history.end(self.context.item(field.LAST_ROW), FAILED)
-            self.channel.fail(call_id, error)
-            self.channel.raise_if_ranks_failed(error, call_id, kind.choice)
+            self.state.history.end(self.context.item(field.LAST_ROW), FAILED)
+            self.state.fail(call_id, error)
+            self.state.raise_if_ranks_failed(error, call_id, kind.choice)
             raise error
         return True, self._operation(at, kind, row, form)
 
     def note_line(self) -> None:
         """Note the program's line of the last call in its row, where other libraries are between it and the method."""
         if row := self.context.item(field.LAST_ROW):
-            self.channel.history.set_line(row)
+            self.state.history.set_line(row)
 
     def _operation(self, at: int, kind: Kind, row: np.ndarray, form: str) -> Operation:
         """Return the operation that completes the call of a kind that the function began."""
-        table, sequence = self.table, self.channel.sequence
+        table, sequence = self.table, self.state.sequence
         row_in_history = self.context.item(field.LAST_ROW)
         # first: after an interrupt, everything that MPI may write to must be kept
-        buffers: list[Any] = [self.channel.scratch.array]
+        buffers: list[Any] = [self.state.scratch.array]
         try:
             table.take(at)
             kind.settle()
@@ -219,7 +219,7 @@ class CompiledFastPath:
             scratch = self._lent()
             self.context[field.OUTCOME] = Outcome.NOT_SERVED
         except BaseException:  # Ctrl-C
-            self.channel.leak((kind, buffers), sequence)
+            self.state.leak((kind, buffers), sequence)
             raise
 
         clock = Clock(is_blocking=form == BLOCKING)
@@ -233,7 +233,7 @@ class CompiledFastPath:
             if at not in table.kinds:  # of these overrides, though others may be in force by now
                 table.put(at, kind, row)
             array, scratch = scratch, None  # last, and once, as in ActiveCall.finish
-            self.channel.scratch.give(array)
+            self.state.scratch.give(array)
             if error is not None:
                 raise Raised(error)
 
@@ -253,7 +253,7 @@ class CompiledFastPath:
 
     def _leak(self) -> None:
         kind_and_row = self.table.take(int(self.context[field.ROW]))
-        self.channel.leak(((kind_and_row, self._lent()), self._held()), self.channel.sequence)
+        self.state.leak(((kind_and_row, self._lent()), self._held()), self.state.sequence)
         self.context[field.OUTCOME] = Outcome.NOT_SERVED
 
     def open_start(
@@ -261,7 +261,7 @@ class CompiledFastPath:
     ) -> CompiledFastStart | None:
         """Return the fast path of a persistent collective's starts; None until its functions are compiled."""
         try:
-            return CompiledFastStart(self.channel, execution, started, words)
+            return CompiledFastStart(self.state, execution, started, words)
         except background.NotCompiled:
             return None
 
@@ -285,7 +285,7 @@ class CompiledFastPath:
 
     def _lent(self) -> np.ndarray | None:
         """Return the scratch of a call that the function began; no other call may use it before that call ends."""
-        return self.channel.scratch.take(0, lent=True) if self.context.item(field.SCRATCH_SHARED) else None
+        return self.state.scratch.take(0, lent=True) if self.context.item(field.SCRATCH_SHARED) else None
 
     def _held(self) -> list[Any]:
         """Return the buffers to which the function holds references; the list takes these over."""
@@ -298,9 +298,9 @@ class CompiledFastPath:
         return buffers
 
     def _record(self, kind: Kind, form: str, sequence: int, clock: Clock) -> None:
-        if self.channel.traces:
+        if self.state.traces:
             kind.settle()
             messages, nbytes, _ = kind.execution.progress
             times = clock.times(kind.execution.events())
             did = {"sequence": sequence, "messages": messages, "bytes": nbytes, "times": times}
-            self.channel.record(kind.record_of_call(form=form, name=kind.method.spelled(form), **did))
+            self.state.record(kind.record_of_call(form=form, name=kind.method.spelled(form), **did))

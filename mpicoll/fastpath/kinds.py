@@ -17,7 +17,7 @@ from ..dispatch import execute
 from ..dispatch.call import Call
 from ..dispatch.methods import Invocation
 from ..engines import compiled
-from ..runtime.channel import Channel
+from ..runtime.comm_state import CommState
 from ..schedules.collectives import BLOCKING, NONBLOCKING
 from . import recipe_table
 from .any_counts import AnyCounts
@@ -31,30 +31,30 @@ Sides = tuple[tuple[int, int], tuple[int, int]]
 UNBOUND = (0,) * 6  # what follows from counts, in a row of a kind of any counts
 
 
-def exact(channel: Channel, call: Call, sides: Sides) -> tuple[Kind, np.ndarray]:
+def exact(state: CommState, call: Call, sides: Sides) -> tuple[Kind, np.ndarray]:
     """Return the kind of calls with the counts of this one, and its row."""
     plan, packs = call.prepared.plan, None
     assert plan is not None
-    execution = compiled.Execution(plan, channel.comm)
-    execution.bind(0, (0, 0, 0), execute.kernel_args(call, channel.size))
+    execution = compiled.Execution(plan, state.comm)
+    execution.bind(0, (0, 0, 0), execute.kernel_args(call, state.size))
     needed = plan.scratch_bytes
     if call.arguments is not None and not call.arguments.contiguous:
-        packs = Packs(call, channel.rank, needed)
+        packs = Packs(call, state.rank, needed)
         needed = packs.nbytes
-        channel.scratch.give(channel.scratch.take(needed))  # on the slow path calls pack into memory of their own
+        state.scratch.give(state.scratch.take(needed))  # on the slow path calls pack into memory of their own
     sizes, offsets = zip(*sides)
     bound = *sizes, *offsets, spin_budget_ns(call.prepared.nbytes), needed
-    return _made(channel, call, call.key.words, bound, execution, plan.nbytes, packs=packs)
+    return _made(state, call, call.key.words, bound, execution, plan.nbytes, packs=packs)
 
 
-def of_any_counts(channel: Channel, call: Call, integers: Integers) -> tuple[Kind, np.ndarray]:
+def of_any_counts(state: CommState, call: Call, integers: Integers) -> tuple[Kind, np.ndarray]:
     """Return the kind of calls like this one with any counts, and its row. Raises UnknownCounts."""
-    any_counts = AnyCounts(channel, call, integers, call.key.details)
-    return _made(channel, call, call.key.any_words, UNBOUND, any_counts.execution, any_counts.nbytes, any_counts)
+    any_counts = AnyCounts(state, call, integers, call.key.details)
+    return _made(state, call, call.key.any_words, UNBOUND, any_counts.execution, any_counts.nbytes, any_counts)
 
 
 def _made(
-    channel: Channel,
+    state: CommState,
     call: Call,
     words: np.ndarray,
     bound: Iterable[int],
@@ -70,9 +70,9 @@ def _made(
     own = *addresses, operator.errors.at if operator is not None and operator.errors is not None else 0
     passed, method = call.passed, invocation.method
     of_history = *(
-        channel.history.ids(method.spelled(form), form, choice.algorithm, passed.operator)
+        state.history.ids(method.spelled(form), form, choice.algorithm, passed.operator)
         for form in (BLOCKING, NONBLOCKING)
-    ), channel.history.number, with_root(0, passed.root), passed.nbytes
+    ), state.history.number, with_root(0, passed.root), passed.nbytes
     tables = map(MPI.Get_address, (execution.table, details))
     row = np.array([*words, *bound, *tables, *own, *of_history], np.int64)
     leaves = _leaves((invocation.send, invocation.recv, invocation.counts))

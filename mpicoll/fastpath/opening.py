@@ -18,30 +18,30 @@ from ..runtime.fast_path import FastPath
 from ..selection.select import Overrides
 
 if TYPE_CHECKING:
-    from ..runtime.channel import Channel
+    from ..runtime.comm_state import CommState
 
 LOG = logging.getLogger("mpicoll")
 _logged: set[str] = set()  # the unknown layouts of objects that were logged
 
 
-def open_fast_path(channel: Channel) -> FastPath:
+def open_fast_path(state: CommState) -> FastPath:
     """Return the fast path of a communicator: one that serves nothing where every call takes the slow path.
 
     Rank 0 logs an unknown layout of Python objects, once.
     """
-    if channel.settings.check:
+    if state.settings.check:
         return ClosedFastPath("check mode compares every call")
-    if channel.agreed.engine_why == COMPILING:
+    if state.agreed.engine_why == COMPILING:
         return ClosedFastPath(COMPILING)
-    if channel.agreed.engine != "compiled":
-        return ClosedFastPath(f"the {channel.agreed.engine} engine runs the plans")
+    if state.agreed.engine != "compiled":
+        return ClosedFastPath(f"the {state.agreed.engine} engine runs the plans")
     if why := unknown_layout():
-        if channel.rank == 0 and why not in _logged:
+        if state.rank == 0 and why not in _logged:
             _logged.add(why)
             LOG.warning("every call takes the slow path: %s", why)
         return ClosedFastPath(why)
     try:
-        fast_path: FastPath = _loaded().CompiledFastPath(channel)
+        fast_path: FastPath = _loaded().CompiledFastPath(state)
         return fast_path
     except NotCompiled:
         return ClosedFastPath(COMPILING)

@@ -15,7 +15,7 @@ from .spin import spin_budget_ns
 
 if TYPE_CHECKING:
     from ..diagnostics.history import RowWords
-    from ..runtime.channel import Channel
+    from ..runtime.comm_state import CommState
 
 
 class CompiledFastStart:
@@ -24,9 +24,9 @@ class CompiledFastStart:
     `fast_call` starts and completes it; `finish` makes it inactive again.
     """
 
-    def __init__(self, channel: Channel, execution: compiled.Execution, started: np.ndarray, words: RowWords) -> None:
+    def __init__(self, state: CommState, execution: compiled.Execution, started: np.ndarray, words: RowWords) -> None:
         """For an execution that is bound for good; started is where the number of starts is."""
-        self.keep = execution, started, channel.needing_python, channel.numbers, np.empty(0, np.int64)
+        self.keep = execution, started, state.needing_python, state.numbers, np.empty(0, np.int64)
         self.context = field.new(*self.keep[2:])
         self.tables = execution.table
         self.context[field.TABLE], self.context[field.STARTED] = map(MPI.Get_address, (self.tables, started))

@@ -1,4 +1,4 @@
-"""The protocol of a channel's fast path, which is in a package above this one."""
+"""The protocol of a communicator's fast path, which is in a package above this one."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ class FastStart(Protocol):
         """Serve no more starts."""
 
 
-class CommState(Protocol):
-    """The channel that slots belong to."""
+class Communicator(Protocol):
+    """The communicator that slots belong to."""
 
     comm: MPI.Intracomm
     queue: Queue
@@ -70,10 +70,10 @@ class TagSlot(NamedTuple):
 
 
 class TagPool:
-    """The communicators that a channel has for persistent collectives, and which of their tags this rank uses."""
+    """The communicators that one has beside it for persistent collectives, and which of their tags this rank uses."""
 
-    def __init__(self, channel: CommState) -> None:
-        self.channel: Any = weakref.proxy(channel)
+    def __init__(self, state: Communicator) -> None:
+        self.state: Any = weakref.proxy(state)
         self.comms: list[MPI.Intracomm] = []
         self.used: list[np.ndarray] = []
         self.owners: weakref.WeakSet[TagOwner] = weakref.WeakSet()
@@ -81,7 +81,7 @@ class TagPool:
     def take(self, owner: TagOwner) -> TagSlot:
         """Return a slot that is free on every rank. Collective; operations in flight progress meanwhile."""
         mine = np.concatenate([np.zeros(1, np.uint8), *self.used])  # one more: of no bytes, MPICH's waits for no rank
-        gathered = self._wait(lambda: Gathering(self.channel.comm, mine, "the tags in use"), owner.name)
+        gathered = self._wait(lambda: Gathering(self.state.comm, mine, "the tags in use"), owner.name)
         free = np.flatnonzero(~gathered.all[:, 1:].any(axis=0))
         if not len(free):
             self._add(owner.name)
@@ -91,7 +91,7 @@ class TagPool:
         return TagSlot(self.comms[which], sequence, self.used[which])
 
     def _add(self, name: str) -> None:
-        copy = duplicate.Duplicate(self.channel.comm)
+        copy = duplicate.Duplicate(self.state.comm)
         self._wait(lambda: RequestStage(copy, "a communicator"), name)
         comm = copy.comm
         comm.Set_errhandler(MPI.ERRORS_RETURN)
@@ -101,8 +101,8 @@ class TagPool:
     def _wait(self, begin: Callable[[], Any], name: str) -> Any:
         stage: Stage = begin()  # now, in the order of calls
         choice = native_choice("a persistent collective", "finding tags for it")
-        sequence = self.channel.next_sequence()
-        self.channel.queue.run(Operation(choice, sequence, [lambda: stage], lambda: None, stage, name=name))
+        sequence = self.state.next_sequence()
+        self.state.queue.run(Operation(choice, sequence, [lambda: stage], lambda: None, stage, name=name))
         return stage
 
     def close(self) -> None:
@@ -121,6 +121,6 @@ class TagPool:
         for owner in list(self.owners):
             owner.close()
         for comm in self.comms:
-            with suppress(MPI.Exception):  # as in Channel.free
+            with suppress(MPI.Exception):  # as in CommState.free
                 comm.Free()
         self.comms.clear()

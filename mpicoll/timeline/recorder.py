@@ -14,7 +14,7 @@ from ..engines import events
 from ..engines.events import COLUMNS, RECORDING, Events
 from ..errors import spans as ranges
 from ..plans.rolled import RolledPlan
-from ..runtime.channel import LIVE, OPENED, Channel
+from ..runtime.comm_state import LIVE, OPENED, CommState
 from ..schedules.collectives import PERSISTENT
 from ..selection.select import NATIVE
 from .clock import Correction
@@ -35,36 +35,36 @@ class Recorder:
         self.calls: deque[tuple[Sink, Record]] = deque()
         self.spans: list[Span] = []
         self.messages = self.dropped = 0
-        self.sinks: weakref.WeakKeyDictionary[Channel, Sink] = weakref.WeakKeyDictionary()
+        self.sinks: weakref.WeakKeyDictionary[CommState, Sink] = weakref.WeakKeyDictionary()
         self.made: Counter[tuple[int, ...]] = Counter()
 
     def start(self) -> None:
         """Record from now on, on the communicators that exist and on those that are made."""
         RECORDING.begin()
         SINKS.append(self.spans)
-        for channel in list(LIVE.values()):
-            self.watch(channel)
+        for state in list(LIVE.values()):
+            self.watch(state)
         OPENED.append(self.watch)
 
     def stop(self) -> None:
         """Record no more."""
         OPENED.remove(self.watch)
-        for channel, sink in self.sinks.items():
-            channel.untrace(sink)
+        for state, sink in self.sinks.items():
+            state.untrace(sink)
         self.sinks.clear()
         SINKS[:] = [spans for spans in SINKS if spans is not self.spans]
         RECORDING.end()
 
-    def watch(self, channel: Channel) -> None:
+    def watch(self, state: CommState) -> None:
         """Record the calls on a communicator, if all its ranks are those of the timeline."""
-        ranks = world_ranks(channel.comm)
+        ranks = world_ranks(state.comm)
         # Ranks make communicators of the same ranks in the same order, so that this names it on all of them.
         self.made[tuple(sorted(ranks))] += 1
         count = self.made[tuple(sorted(ranks))]
         if self.members.issuperset(ranks):
             number = f" ({count})" if count > 1 else ""
-            self.sinks[channel] = sink = Sink(self, f"ranks {ranges(ranks)}{number}", ranks)
-            channel.trace(sink)
+            self.sinks[state] = sink = Sink(self, f"ranks {ranges(ranks)}{number}", ranks)
+            state.trace(sink)
 
     def add(self, sink: Sink, record: Record) -> None:
         """Keep a call, and drop the oldest ones if their messages are too many."""

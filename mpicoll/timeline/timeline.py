@@ -9,7 +9,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..runtime.channel import Channel
+from ..runtime.comm_state import CommState
 from ..runtime.duplicate import without_attributes
 from ..stderr import say
 from . import clock, trace_events
@@ -60,10 +60,10 @@ class OfProgram:
         self.timeline: Timeline | None = None
         self.path = ""
 
-    def opened(self, channel: Channel, comm: MPI.Intracomm) -> None:
+    def opened(self, state: CommState, comm: MPI.Intracomm) -> None:
         """Begin with the first communicator of all ranks, if the settings ask for a timeline."""
-        if channel.settings.timeline and not self.path and comm.size == MPI.COMM_WORLD.size:
-            self.path = channel.settings.timeline
+        if state.settings.timeline and not self.path and comm.size == MPI.COMM_WORLD.size:
+            self.path = state.settings.timeline
             self.timeline = Timeline(comm)
 
     def end(self) -> None:

@@ -35,11 +35,11 @@ class Group(TorchProcessGroup):  # type: ignore[misc]
 
     def getRank(self) -> int:
         """Return the rank of this process in the group."""
-        return self.calls.channel.rank
+        return self.calls.state.rank
 
     def getSize(self) -> int:
         """Return the number of ranks in the group."""
-        return self.calls.channel.size
+        return self.calls.state.size
 
     rank, size = getRank, getSize
 
@@ -114,7 +114,7 @@ class Group(TorchProcessGroup):  # type: ignore[misc]
         """Accept the call: mpicoll numbers calls from the first on."""
 
     def _get_sequence_number_for_group(self) -> int:
-        return self.calls.channel.sequence
+        return self.calls.state.sequence
 
     def _enable_collectives_timing(self) -> None:
         """Accept the call: nothing is timed."""

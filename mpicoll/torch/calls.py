@@ -46,10 +46,10 @@ class Calls:
         self.comm, self.name, self.timeout = comm, name, timeout
         self.lock, self.local = threading.Lock(), threading.local()
         self.followers: list[Calls] = []  # which end with this group
-        self.channel = comm._open()
+        self.state = comm._open()
         debugs = os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL"
-        self.channel.compare_first(_ALL if debugs else COMPARED)
-        self.logs = self.channel.settings.log and comm.rank == 0
+        self.state.compare_first(_ALL if debugs else COMPARED)
+        self.logs = self.state.settings.log and comm.rank == 0
         self.over = False
         self.of_lanes: dict[str, Calls] = {}  # those that callbacks make, by their lane
         self.where = ""  # of these calls, in errors
@@ -86,7 +86,7 @@ class Calls:
         largest: Any = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
         tag = zlib.crc32(lane.name.encode()) % (largest // 2)
         try:
-            monitored_barrier(self.channel.compared, self.timeout.total_seconds(), True, (2 * tag, 2 * tag + 1))
+            monitored_barrier(self.state.compared, self.timeout.total_seconds(), True, (2 * tag, 2 * tag + 1))
         except RuntimeError as error:
             raise StallError(f"a collective in {lane.name}: {error}") from None
         group = self.comm.Get_group()
@@ -143,11 +143,11 @@ class Calls:
             algorithm, accumulate = getattr(self.local, "forced", ("", None))
             chosen: Any = {method.collective: algorithm} if algorithm else {}
             with self.comm.using(accumulate=accumulate, **chosen) if algorithm or accumulate else nullcontext():
-                learns = self.channel.overrides.learns and not (algorithm or accumulate)
+                learns = self.state.overrides.learns and not (algorithm or accumulate)
                 kind = self._count(what, method, tensor, op, form, algorithm, learns)
                 operation = self.comm.begin(form, method, send, recv, op, root)
             if operation is not None:
-                work = Work(self.channel, operation, result, finish)
+                work = Work(self.state, operation, result, finish)
                 work.end_range, work.lane = end_range, self.lane
                 work.describe = functools.partial(self._describe, kind, operation.sequence)
                 work.launch(self.seconds(options.timeout))
@@ -197,7 +197,7 @@ class Calls:
         kind = Kind(self.name, what, _name(tensor.dtype) if tensor is not None else "-", nbytes, bucket, algorithm)
         TALLY.add(kind, functools.partial(_explain, weakref.ref(self), method, nbytes, op or MPI.SUM), learns)
         if self.logs:
-            log(kind, self.channel.sequence + 1)
+            log(kind, self.state.sequence + 1)
         return kind
 
     def _describe(self, kind: Kind, sequence: int) -> str:
@@ -216,8 +216,8 @@ class Calls:
         with self.lock:
             made_it = isinstance(error, (MismatchError, MessageLengthError))  # it went wrong later, on other ranks too
             if error.rank is None and not made_it and not self.over:
-                error.rank = self.channel.rank
-                check_mode.refuse(self.channel, error, NONBLOCKING, name)
+                error.rank = self.state.rank
+                check_mode.refuse(self.state, error, NONBLOCKING, name)
 
     def close(self) -> None:
         """Make no more calls, and free the communicator unless something is under way on it, which then stays."""
@@ -228,7 +228,7 @@ class Calls:
             for follower in self.followers:
                 follower.close()
             TALLY.forget(self.name)
-            if not (self.channel.queue.in_flight or self.channel.rank_failure.is_known):
+            if not (self.state.queue.in_flight or self.state.rank_failure.is_known):
                 self.comm.Free()
 
     @contextmanager
@@ -240,11 +240,11 @@ class Calls:
         with self.lock:
             if self.over:
                 raise CommError(f"process group {self.name} was destroyed")
-            self.channel.entered += 1
+            self.state.entered += 1
             try:
                 yield
             finally:
-                self.channel.entered -= 1
+                self.state.entered -= 1
 
 
 @functools.cache

@@ -38,7 +38,7 @@ class ProcessGroup(Group):
         Where ranks of the group have failed, these are excluded and no others.
         """
         excluded, name = {*ranks_to_exclude}, f"{self.group_name} without {sorted(ranks_to_exclude)}"
-        if self.survivors is None and (self.calls.channel.rank_failure.is_known or excluded & {*self._failed()}):
+        if self.survivors is None and (self.calls.state.rank_failure.is_known or excluded & {*self._failed()}):
             self.survivors = self.comm.Shrink()
         if self.survivors is None:
             numbers = ranks.translated(self.comm, ranks.of_default_group())

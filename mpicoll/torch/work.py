@@ -20,7 +20,7 @@ from ..errors import MessageLengthError, MismatchError
 from ..progress.operation import Operation
 from ..progress.queue import advance_all
 from ..progress.thread import THREAD, ProgressThread
-from ..runtime.channel import Channel
+from ..runtime.comm_state import CommState
 from . import profiling
 from .callers import is_backward
 from .futures import DEFAULT, Future
@@ -74,15 +74,15 @@ SYNCHRONOUS = Done([])
 
 
 class Work(TorchWork):  # type: ignore[misc]
-    """An operation under way on a channel; finish is what is left to do on this rank when it is over."""
+    """An operation under way on a communicator; finish is what is left to do on this rank when it is over."""
 
     is_synchronous = False
     lane = DEFAULT
     describe: Callable[[], str] | None = None  # names the call in errors
 
-    def __init__(self, channel: Channel, operation: Operation, result: list[Tensor], finish: Finish | None) -> None:
+    def __init__(self, state: CommState, operation: Operation, result: list[Tensor], finish: Finish | None) -> None:
         super().__init__()
-        self._channel, self._operation, self._result, self._finish = channel, operation, result, finish
+        self._state, self._operation, self._result, self._finish = state, operation, result, finish
         self._error: BaseException | None = None
         self._futures: list[Future] = []  # that wait for the end
         self._once = threading.RLock()
@@ -94,7 +94,7 @@ class Work(TorchWork):  # type: ignore[misc]
         operation = self._operation
         operation.gives_up, operation.deadline = True, time.monotonic() + seconds
         operation.on_done = self._end
-        self._channel.queue.begin(operation)
+        self._state.queue.begin(operation)
         return self
 
     def _end(self) -> None:
@@ -128,7 +128,7 @@ class Work(TorchWork):  # type: ignore[misc]
         if not self._over:
             if timeout > _NO_TIMEOUT:
                 operation.deadline = min(operation.deadline, time.monotonic() + timeout.total_seconds())
-            self._channel.queue.advance_until_done(operation)
+            self._state.queue.advance_until_done(operation)
             self._end()
         self.end_range()  # that of a synchronous call, if another thread saw the end
         if self._error is not None:
@@ -165,7 +165,7 @@ class Work(TorchWork):  # type: ignore[misc]
                 self._tell(future)
             else:
                 self._futures.append(future)
-        if not (self._channel.settings.progress and ProgressThread.possible()):  # no other thread would complete it
+        if not (self._state.settings.progress and ProgressThread.possible()):  # no other thread would complete it
             with contextlib.suppress(Exception):
                 self.wait()
         elif not self._over:

@@ -19,7 +19,7 @@ from typing import Any
 from mpi4py import MPI
 
 from mpicoll.diagnostics import watchdog
-from mpicoll.runtime import channel
+from mpicoll.runtime import comm_state
 
 from .play import Player
 from .program import Program
@@ -112,7 +112,7 @@ def _watch(program: Program, rank: int, patience: float, players: Sequence[Playe
     lines = [repr(program), f"took more than {patience:g} s"]
     lines += [player.label + player.doing for player in players] or ["making communicators"]
     lines += _wrong(players)
-    for live in list(channel.LIVE.values()):
+    for live in list(comm_state.LIVE.values()):
         lines += [watchdog.report(operation, live, patience) for operation in live.queue.in_flight]
     frames = sys._current_frames()
     for thread in threading.enumerate():

@@ -297,7 +297,7 @@ def test_ends_in_silence(mpiexec, tmp_path, ending):
     assert not leftovers(script)
 
 
-IMPORTS = "from mpicoll.progress import queue\nfrom mpicoll.runtime import channel"
+IMPORTS = "from mpicoll.progress import queue\nfrom mpicoll.runtime import comm_state"
 CYCLES = """
 comm, x, y = mpicoll.Comm(world), np.ones(3), np.zeros(3)
 def resident():
@@ -314,14 +314,14 @@ def cycle(i):
         request.Wait()
         request.Free()
     part.Free()
-live, levels = len(channel.LIVE), []
+live, levels = len(comm_state.LIVE), []
 gc.disable()                                      # what is freed must go without it
 for i in range(4000):
     cycle(i)
     if i % 1000 == 999:
         levels.append(resident())
 assert (y == p).all()
-assert len(channel.LIVE) == live and not queue._busy
+assert len(comm_state.LIVE) == live and not queue._busy
 assert levels[-1] - levels[0] < 2 << 20, levels
 """
 

@@ -28,7 +28,7 @@ def each(*parameters):
 def both(comm):
     """A communicator of ours, and one on which every call takes the slow path."""
     quick, slow = mpicoll.Comm(comm.Dup()), mpicoll.Comm(comm.Dup())
-    slow._channel.fast_path.close()
+    slow._state.fast_path.close()
     return quick, slow
 
 
@@ -267,13 +267,13 @@ def test_other_operators_and_types_are_others(ours, comm):
 
 def test_memory_stays_flat(ours):
     """However many counts there were."""
-    fast_path = ours._channel.fast_path
+    fast_path = ours._state.fast_path
     for n in (700, 600, 500):
         ours.Allreduce(np.ones(n), np.zeros(n))
-    before = fast_path.stats(), ours._channel.cache.nbytes
+    before = fast_path.stats(), ours._state.cache.nbytes
     for n in range(700):
         ours.Allreduce(np.ones(n), np.zeros(n))
-    assert (fast_path.stats(), ours._channel.cache.nbytes) == before
+    assert (fast_path.stats(), ours._state.cache.nbytes) == before
 
 
 def test_a_failed_kind_is_not_tried_again(ours, monkeypatch):

@@ -141,10 +141,10 @@ def test_by_another_thread_while_the_call_waits(ours, comm):
     message = [first, 4]
     ours.Allreduce(message, got)
     if rank == 0:
-        begun = ours._channel.sequence
+        begun = ours._state.sequence
 
         def change():
-            while ours._channel.sequence == begun:
+            while ours._state.sequence == begun:
                 time.sleep(0.001)
             message[0] = second
 

@@ -29,7 +29,7 @@ works = partial(all_works, algorithms=("ring", "auto", "native"))
 def checked(comm, check_mode):
     """A Comm in check mode."""
     made = mpicoll.Comm(comm)
-    assert made._channel.settings.check
+    assert made._state.settings.check
     return made
 
 

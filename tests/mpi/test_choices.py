@@ -23,8 +23,8 @@ each = pytest.mark.parametrize
 
 def as_if_on(ours, nodes):
     """As if the ranks were on these."""
-    channel = ours._open()
-    channel.agreed = replace(channel.agreed, nodes=nodes)
+    state = ours._open()
+    state.agreed = replace(state.agreed, nodes=nodes)
 
 
 def as_if_on_two_nodes(ours):

@@ -14,7 +14,7 @@ from support.in_form import FORMS, in_form
 
 import mpicoll
 from mpicoll.errors import CommError
-from mpicoll.runtime import channel as channels
+from mpicoll.runtime import comm_state
 
 each = pytest.mark.parametrize
 
@@ -50,11 +50,11 @@ def test_pickled_methods_and_messages_still_work(ours):
     assert ours.sendrecv(rank, (rank + 1) % p, source=(rank - 1) % p) == (rank - 1) % p
 
 
-def test_two_objects_on_one_communicator_share_their_channel(comm):
+def test_two_objects_on_one_communicator_share_their_state(comm):
     """So what one says by using() holds for the communicator."""
-    first, live = mpicoll.Comm(comm), len(channels.LIVE)
+    first, live = mpicoll.Comm(comm), len(comm_state.LIVE)
     second = mpicoll.Comm(comm)
-    assert first._channel is second._channel and len(channels.LIVE) == live
+    assert first._state is second._state and len(comm_state.LIVE) == live
     with first.trace() as records, first.using(allreduce="naive"):
         works(second)
     assert records[0].algorithm == "naive"
@@ -104,7 +104,7 @@ def info():
 def test_copies(ours, info, how):
     copy = COPIES[how](ours, info)
     assert type(copy) is type(ours) and MPI.Comm.Compare(copy, ours) == MPI.CONGRUENT
-    assert copy._channel is not ours._channel
+    assert copy._state is not ours._state
     works(copy)
     copy.Free()
     works(ours)
@@ -267,7 +267,7 @@ def test_plain_topologies_can_be_made_ours(comm, made):
     plain = make(comm)
     ring, without = getattr(mpicoll, name)(plain), mpicoll.Comm(plain)
     assert ring == plain == without and edges(ring) == edges(plain) and not isinstance(without, MPI.Topocomm)
-    assert ring._channel is without._channel
+    assert ring._state is without._state
     works(ring)
     for other in {"Cartcomm", "Graphcomm", "Distgraphcomm"} - {name}:
         with pytest.raises(TypeError):
@@ -348,15 +348,15 @@ def test_a_null_communicator_is_refused(comm):
 
 
 def test_another_object_of_a_freed_communicator_is_refused(comm):
-    """The other handle does not know; the channel does, and gives what it has of MPI's back a little later."""
+    """The other handle does not know; the state does, and gives what it has of MPI's back a little later."""
     first = comm.Dup()
     second = mpicoll.Comm(first)
-    channel = second._channel
+    state = second._state
     first.Free()
-    assert channel.freed
+    assert state.freed
     assert second._fast_call(mpicoll.dispatch.methods.BARRIER, None, None, None, 0) == 1
     mpicoll.Comm(comm.Dup()).Free()
-    assert channel.queue.closed and channel.comm == MPI.COMM_NULL
+    assert state.queue.closed and state.comm == MPI.COMM_NULL
 
 
 def test_a_communicator_that_goes_with_its_last_request(comm):
@@ -367,13 +367,13 @@ def test_a_communicator_that_goes_with_its_last_request(comm):
         native = ours.Bcast_init(np.ones(3))
     with ours.using(engine="mpi4py"):
         messages = ours.Allreduce_init(np.ones(3), np.zeros(3))     # has requests of MPI's
-    short, channel = ours.Scan_init(np.ones(3), np.zeros(3)), ours._channel
+    short, state = ours.Scan_init(np.ones(3), np.zeros(3)), ours._state
     for request in (native, messages, short):
         complete(request)
     under_way = ours.Iallreduce(np.ones(3), result)
     plain.Free()
     native.Free()
-    assert channel.freed and not channel.queue.closed
+    assert state.freed and not state.queue.closed
     for request in (messages, short):
         with pytest.raises(CommError):
             request.Start()
@@ -381,7 +381,7 @@ def test_a_communicator_that_goes_with_its_last_request(comm):
     assert (result == comm.size).all()
     messages.Free()
     mpicoll.Comm(comm.Dup()).Free()
-    assert channel.queue.closed and channel.comm == MPI.COMM_NULL
+    assert state.queue.closed and state.comm == MPI.COMM_NULL
     short.Free()
 
 
@@ -390,21 +390,21 @@ def test_what_is_in_flight_on_a_communicator_that_goes(comm):
     """It goes on in the background, and whoever makes another communicator meanwhile does not wait for it."""
     plain, result = comm.Dup(), np.zeros(3)
     ours = mpicoll.Comm(plain)
-    channel = ours._channel
+    state = ours._state
     if comm.rank:
         comm.recv(source=0)     # this rank begins when rank 0 has done all that
     request = ours.Iallreduce(np.ones(3), result)
     plain.Free()
     other = mpicoll.Comm(MPI.COMM_SELF.Dup())
     if comm.rank == 0:
-        assert channel.freed and not channel.queue.closed
+        assert state.freed and not state.queue.closed
         for rank in range(1, comm.size):
             comm.send(None, rank)
     MPI.Request.Waitall([request])
     assert (result == comm.size).all()
     other.Free()
     mpicoll.Comm(comm.Dup()).Free()
-    assert channel.queue.closed
+    assert state.queue.closed
 
 
 @pytest.mark.mpi(min_size=2)
@@ -423,7 +423,7 @@ def test_intercommunicators_are_refused(comm):
 
 def test_cycles_leave_nothing_behind(comm):
     """More of them than there can be communicators: MPICH has 2,046."""
-    ours, live = mpicoll.Comm(comm), len(channels.LIVE)
+    ours, live = mpicoll.Comm(comm), len(comm_state.LIVE)
     for _ in range(1_100 if ours.size < 5 else 300):
         copy = ours.Dup()
         copy.Free()
@@ -431,16 +431,16 @@ def test_cycles_leave_nothing_behind(comm):
         copy = ours.Dup()
         works(copy)
         copy.Free()
-    assert len(channels.LIVE) == live
+    assert len(comm_state.LIVE) == live
 
 
 def test_cycles_of_the_users_own_communicator(comm):
-    live = len(channels.LIVE)
+    live = len(comm_state.LIVE)
     for _ in range(50):
         plain = comm.Dup()
         works(mpicoll.Comm(plain))
         plain.Free()
-    assert len(channels.LIVE) == live
+    assert len(comm_state.LIVE) == live
 
 
 # -- the program's attributes

@@ -72,7 +72,7 @@ def test_a_fast_call_does_not_take_the_tags_of_one_in_flight(comm):
     slow = np.full(400_000, comm.rank + 1.0)
     with ours.using(allreduce="ring", chunk_bytes=512, window=1):
         request = ours.Iallreduce(slow, np.zeros_like(slow))
-    number = ours._channel.sequence
+    number = ours._state.sequence
     with ours.trace() as records:
         for call in range(number + 1, number + SEQUENCES + 2):
             begun_alone = is_ended(request)
@@ -121,7 +121,7 @@ def test_an_interrupted_wait_keeps_its_tag(comm, monkeypatch):
     standing = Standing(ours)
     if standing.request is not None:
         with monkeypatch.context() as patch:
-            patch.setattr(standing.request._channel.queue, "turn", interrupted)
+            patch.setattr(standing.request._state.queue, "turn", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 standing.request.Wait()
     others = [Standing(ours.Dup()) for _ in range(5)]
@@ -182,7 +182,7 @@ def test_the_tags_of_a_call_that_broke_off_are_not_used_again(ours, engine):
         return
     with pair.using(engine=engine, allreduce="recursive_doubling"):
         n = 8 if pair.rank else 4
-        broke_off = pair._channel.sequence + 1
+        broke_off = pair._state.sequence + 1
         with pytest.raises(MessageLengthError):
             pair.Allreduce(np.ones(n), np.zeros(n))
         for i in range(SEQUENCES - 1):

@@ -30,7 +30,7 @@ from mpicoll.fastpath import context as field
 from mpicoll.fastpath import dispatch, entry, signature, spin
 from mpicoll.plans import plan
 from mpicoll.runtime import cache
-from mpicoll.runtime.channel import LEAKED
+from mpicoll.runtime.comm_state import LEAKED
 from mpicoll.schedules.collectives import BLOCKING, NONBLOCKING, PERSISTENT
 
 
@@ -108,7 +108,7 @@ def test_every_kind_of_call_has_its_own(ours, comm, other):
                 ours.Bcast(shape, root)
                 assert (shape == n + 1).all()
                 kinds += turn == 0 and 2
-    stats = ours._channel.fast_path.stats()
+    stats = ours._state.fast_path.stats()
     assert kinds > signature.ROWS - 20
     assert 0 < stats.kinds <= 2 * signature.ROWS and 0 < stats.nbytes <= dispatch.MOST
 
@@ -118,7 +118,7 @@ def test_a_row_of_another_kind_is_not_taken(ours, column):
     """Where two kinds fall on one row."""
     call = lambda: ours.Reduce(np.ones(5), np.zeros(5), MPI.SUM, 0)
     teach(call, AGAIN)
-    fast_path = ours._channel.fast_path
+    fast_path = ours._state.fast_path
     (row,) = fast_path.table.kinds
     fast_path.table.rows[row, column] += 1
     assert not goes_short(ours, call)
@@ -129,7 +129,7 @@ def test_kinds_that_fall_on_one_row(ours):
     """There is room for some more beside it, and when that is full one of them goes."""
     call = lambda: ours.Reduce(np.ones(5), np.zeros(5), MPI.SUM, 0)
     teach(call, AGAIN)
-    fast_path = ours._channel.fast_path
+    fast_path = ours._state.fast_path
     (row,) = fast_path.table.kinds
     kind, words = fast_path.table.take(row)
     foreign = words.copy()
@@ -160,7 +160,7 @@ def test_much_is_forgotten(ours, monkeypatch):
         for op in (MPI.SUM, MPI.MAX, MPI.MIN):
             teach(lambda dtype=dtype, op=op: allreduce(ours, np.ones(9, dtype), op=op))
             teach(lambda dtype=dtype, op=op: allreduce(ours, np.ones(8, dtype), op=op))
-            assert ours._channel.fast_path.stats().nbytes <= 30_000
+            assert ours._state.fast_path.stats().nbytes <= 30_000
     monkeypatch.setattr(dispatch, "LARGEST", 10)
     for n in (98, 99, 99, 99):
         assert not goes_short(ours, lambda n=n: allreduce(ours, np.ones(n)))
@@ -175,9 +175,9 @@ def test_large_vectors_share_the_scratch(ours, comm):
         teach(large, AGAIN)
         teach(small, AGAIN)
         assert goes_short(ours, large) and goes_short(ours, small)
-        kinds = ours._channel.fast_path.table.kinds
+        kinds = ours._state.fast_path.table.kinds
         before = {at: kind for at, (kind, _) in kinds.items()}
-        address = None if ours._channel.scratch.array is None else ours._channel.scratch.array.ctypes.data
+        address = None if ours._state.scratch.array is None else ours._state.scratch.array.ctypes.data
         repeated = ours.Allreduce_init(np.full(n, 1.0), np.zeros(n))     # takes it
         assert goes_short(ours, large) == (p == 1)
         assert goes_short(ours, large) and (large() == right).all() and (small() == right).all()
@@ -186,7 +186,7 @@ def test_large_vectors_share_the_scratch(ours, comm):
         repeated.Wait()
         repeated.Free()
         assert (large() == right).all()
-        assert p == 1 or ours._channel.scratch.array.ctypes.data != address
+        assert p == 1 or ours._state.scratch.array.ctypes.data != address
 
 
 @pytest.mark.mpi(min_size=2)
@@ -196,13 +196,13 @@ def test_scratch_that_a_call_uses_stays(ours, comm, form):
     n = 40_000
     with ours.using(allreduce="ring"):
         teach(lambda: allreduce(ours, np.ones(n)), AGAIN)
-        channel, given = ours._channel, [np.full(k << 20, 7, np.uint8) for k in range(1, 41)]
+        state, given = ours._state, [np.full(k << 20, 7, np.uint8) for k in range(1, 41)]
         got = np.zeros(n)
 
         def gives():
             for array in given:
                 time.sleep(0.001)
-                channel.scratch.give(array)
+                state.scratch.give(array)
 
         thread = threading.Thread(target=gives)
         thread.start()
@@ -211,24 +211,24 @@ def test_scratch_that_a_call_uses_stays(ours, comm, form):
         thread.join()
         if request is not None:
             request.Wait()
-        assert (got == comm.size).all() and not channel.fast_path.context[field.SCRATCH_SHARED]
+        assert (got == comm.size).all() and not state.fast_path.context[field.SCRATCH_SHARED]
         assert (allreduce(ours, np.ones(n)) == comm.size).all()
 
 
 def test_scratch_is_replaced_only_where_nobody_uses_it(ours):
-    channel = ours._channel
-    context, (first, second) = channel.fast_path.context, (np.zeros(n << 20, np.uint8) for n in (1, 2))
-    channel.scratch.give(first)
+    state = ours._state
+    context, (first, second) = state.fast_path.context, (np.zeros(n << 20, np.uint8) for n in (1, 2))
+    state.scratch.give(first)
     context[field.SCRATCH_SHARED] = 1
-    channel.scratch.give(second)
-    assert channel.scratch.array is first and context[field.SCRATCH_BYTES] == len(first) - plan.ALIGN
-    assert channel.scratch.take(1) is not first and channel.scratch.array is first
+    state.scratch.give(second)
+    assert state.scratch.array is first and context[field.SCRATCH_BYTES] == len(first) - plan.ALIGN
+    assert state.scratch.take(1) is not first and state.scratch.array is first
     context[field.SCRATCH_SHARED] = 0
-    channel.scratch.give(second)
-    assert channel.scratch.array is second and context[field.SCRATCH_BYTES] == len(second) - plan.ALIGN
+    state.scratch.give(second)
+    assert state.scratch.array is second and context[field.SCRATCH_BYTES] == len(second) - plan.ALIGN
     assert 0 <= context[field.SCRATCH] - second.ctypes.data < plan.ALIGN
     context[field.SCRATCH_SHARED] = 1
-    assert channel.scratch.take(1, lent=True) is second and channel.scratch.array is None
+    assert state.scratch.take(1, lent=True) is second and state.scratch.array is None
     assert not context[field.SCRATCH_SHARED] and context[field.SCRATCH_BYTES] == 0
 
 
@@ -369,7 +369,7 @@ def test_choices_that_are_kept(ours, monkeypatch):
             teach(call, AGAIN)
             assert goes_short(ours, call)
         assert goes_short(ours, call)  # without a choice, as after each of the others
-        stats = ours._channel.fast_path.stats()
+        stats = ours._state.fast_path.stats()
         assert stats.overrides <= 3 and stats.kinds == 1
     for window, short in ((5, True), (4, False)):
         with ours.using(window=window):
@@ -463,7 +463,7 @@ def test_a_message_that_does_not_fit(two):
     with pytest.raises(MessageLengthError) as caught:   # too long on rank 0, too short on rank 1
         allreduce(two, np.ones(n))
     assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
-    assert len(two._channel.leaked) == 1
+    assert len(two._state.leaked) == 1
 
 
 @pytest.mark.mpi(min_size=2)
@@ -524,7 +524,7 @@ def test_a_caller_who_was_interrupted_before_he_could_look(two):
     assert sys.getrefcount(send) == counted + (two.rank == 0)
     assert (allreduce(two, np.full(6, two.rank + 1.0)) == 3).all()
     if two.rank == 0:
-        ((_, buffers),) = two._channel.leaked
+        ((_, buffers),) = two._state.leaked
         assert buffers[0] is send and buffers[1] is receive
         assert sys.getrefcount(send) == counted + 1
     teach(lambda: allreduce(two, np.ones(6)), AGAIN)
@@ -644,7 +644,7 @@ def test_long_calls_are_begun_and_left(ours, comm):
     for length, short in ((n, True), (n + 1, False), (n, True)):  # a kind of one length, and then of any
         teach(lambda length=length: ours.Bcast(np.ones(length)), AGAIN)
         assert goes_short(ours, lambda length=length: ours.Bcast(np.ones(length)))
-        fast_path = ours._channel.fast_path
+        fast_path = ours._state.fast_path
         row = fast_path.table.rows[fast_path.context[field.ROW]]
         assert row[entry.SPIN_NS] == (spin.spin_budget_ns(8 * length) if short else 0)
         with ours.trace() as records:
@@ -707,7 +707,7 @@ def test_a_start_that_was_interrupted(two, again):
             assert request._fast_call(request) == 1 and persistent.own_execution.progress == posted
         request.Free()
         assert slot.used[slot.sequence] and request._persistent is None
-        assert again or persistent in two._channel.leaked
+        assert again or persistent in two._state.leaked
     two.Barrier()
 
 
@@ -717,10 +717,10 @@ def test_a_caller_who_was_interrupted_and_frees_the_communicator(two):
     if two is None:
         return
     other, receive, kept = two.Dup(), np.zeros(6), len(LEAKED)
-    channel = other._channel
+    state = other._state
     begun_and_left(other, np.full(6, 3.0), receive)
     other.Free()
-    while not two.allreduce(int(channel.queue.closed), MPI.MIN):     # its end comes when both ranks have left it
+    while not two.allreduce(int(state.queue.closed), MPI.MIN):     # its end comes when both ranks have left it
         two.Dup().Free()
     assert two.rank or any(buffer is receive for _, buffers in LEAKED[kept:] for buffer in buffers)
     two.Barrier()
@@ -739,8 +739,8 @@ def test_a_trace_of_a_call_that_another_overtook(two):
         second = two.Ibcast(np.zeros(5))
         first.Wait()
         second.Wait()
-    assert sorted(record.sequence for record in records) == [two._channel.sequence - 1, two._channel.sequence]
-    assert {record.collective: record.sequence for record in records}["allreduce"] == two._channel.sequence - 1
+    assert sorted(record.sequence for record in records) == [two._state.sequence - 1, two._state.sequence]
+    assert {record.collective: record.sequence for record in records}["allreduce"] == two._state.sequence - 1
 
 
 def test_a_persistent_request_that_is_given_up(ours):
@@ -762,7 +762,7 @@ def test_what_was_interrupted_is_not_taken_for_another_call(two, then):
         return
     with two.using(window=3):
         begun_and_left(two, np.full(6, 3.0), np.zeros(6))
-        broken = list(two._channel.fast_path.table.kinds)
+        broken = list(two._state.fast_path.table.kinds)
         if then == "another method":
             gathered = np.zeros(4)
             two.Allgatherv(np.full(2, two.rank + 1.0), gathered)
@@ -770,7 +770,7 @@ def test_what_was_interrupted_is_not_taken_for_another_call(two, then):
     assert (allreduce(two, np.full(6, two.rank + 1.0)) == 3).all()
     with two.using(window=3):
         if two.rank == 0:
-            assert len(two._channel.leaked) == 1 and len(broken) > len(two._channel.fast_path.table.kinds)
+            assert len(two._state.leaked) == 1 and len(broken) > len(two._state.fast_path.table.kinds)
         for _ in range(AGAIN):
             assert (allreduce(two, np.full(6, two.rank + 1.0)) == 3).all()
 

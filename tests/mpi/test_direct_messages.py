@@ -262,7 +262,7 @@ def test_in_place(ours, comm, in_place):
 def test_details_have_room_of_a_certain_size(ours, comm):
     """What does not fit goes the slow path, and nothing is written behind it."""
     p = comm.size
-    fast_path = ours._channel.fast_path
+    fast_path = ours._state.fast_path
     call = lambda: ours.Allgatherv(np.ones(2), [np.zeros(2 * p), np.full(p, 2)])
     teach(call, AGAIN)
     (kind,) = [kind for kind, _ in fast_path.table.kinds.values()]
@@ -292,7 +292,7 @@ def test_details_of_another_kind_are_not_taken(ours, comm, column):
     p = comm.size
     call = lambda: ours.Allgatherv(np.ones(2), [np.zeros(2 * p), [2] * p])
     teach(call, AGAIN)
-    ((kind, _),) = ours._channel.fast_path.table.kinds.values()
+    ((kind, _),) = ours._state.fast_path.table.kinds.values()
     kind.details[column] += 1
     assert not goes_short(ours, call)
     assert goes_short(ours, call)
@@ -300,7 +300,7 @@ def test_details_of_another_kind_are_not_taken(ours, comm, column):
 
 def test_details_of_another_kind_in_all_rows_that_it_may_have(ours, comm):
     """One of them goes."""
-    p, fast_path = comm.size, ours._channel.fast_path
+    p, fast_path = comm.size, ours._state.fast_path
 
     def call(shift):
         ours.Allgatherv(np.ones(1), [np.zeros(9 * p), [1] * p, [r + shift for r in range(p)], MPI.DOUBLE])

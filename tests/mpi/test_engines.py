@@ -76,7 +76,7 @@ def broken(monkeypatch):
 
 def test_auto_falls_back_where_the_self_test_fails(comm, broken):
     ours = mpicoll.Comm(comm)
-    assert "broken for this test" in ours._channel.agreed.engine_why
+    assert "broken for this test" in ours._state.agreed.engine_why
     works(ours, "mpi4py")
 
 
@@ -167,7 +167,7 @@ def test_a_report_leaves_messages_as_they_are(comm):
     with ours.using(engine="mpi4py", allreduce="ring"):
         request = ours.Allreduce_init(np.ones(3), y)
         for _ in range(3):
-            with ours._channel.queue.lock:  # keeps the progress thread away
+            with ours._state.queue.lock:  # keeps the progress thread away
                 request.Start()
                 comm.Barrier()
                 time.sleep(0.02)
@@ -237,7 +237,7 @@ def test_an_interrupt_is_seen_at_once(comm, engine):
         comm.Barrier()
         if comm.rank == 0:
             ours.Bcast(buffer)
-        ours._channel.queue.drain()       # on the others it has gone on
+        ours._state.queue.drain()       # on the others it has gone on
         works(ours, engine)
 
 

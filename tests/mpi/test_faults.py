@@ -30,7 +30,7 @@ from mpicoll.progress import faults
 from mpicoll.progress import thread as progress
 from mpicoll.progress.queue import Queue, anything_in_flight
 from mpicoll.progress.thread import THREAD
-from mpicoll.runtime.channel import LIVE, Channel
+from mpicoll.runtime.comm_state import LIVE, CommState
 
 pytestmark = [
     pytest.mark.mpi(min_size=2, max_size=3),
@@ -261,7 +261,7 @@ def test_an_error_of_a_callback_in_the_thread(comm, quick, error):
                 raise error
 
     sink = Sink()
-    ours._channel.trace(sink)
+    ours._state.trace(sink)
     with ours.using(allreduce="ring"):
         if comm.rank:
             time.sleep(0.05)  # so that the thread advances the collective of rank 0
@@ -271,7 +271,7 @@ def test_an_error_of_a_callback_in_the_thread(comm, quick, error):
             time.sleep(0.001)
         with pytest.raises(error) if raised else nullcontext():
             request.Wait()
-        ours._channel.untrace(sink)
+        ours._state.untrace(sink)
         assert raised or comm.rank
         y = np.zeros(3)
         MPI.Request.Waitall([ours.Iallreduce(np.ones(3), y)])
@@ -296,7 +296,7 @@ def test_a_finalizer_of_a_persistent_request_that_fails(comm, quick, monkeypatch
         request = ours.Allreduce_init(np.ones(3000), np.zeros(3000))
     persistent, given = request._persistent, []
     monkeypatch.setattr(type(persistent.slot), "free", refuse)
-    monkeypatch.setattr(ours._channel.scratch, "give", given.append)
+    monkeypatch.setattr(ours._state.scratch, "give", given.append)
     request.Free()
     assert len(given) == 1
 
@@ -307,19 +307,19 @@ def test_a_thread_that_ended_begins_again(comm, quick):
     THREAD.thread = threading.Thread(target=int)
     THREAD.thread.start()
     THREAD.thread.join()
-    THREAD.watch(mpicoll.Comm(comm)._channel.queue)
+    THREAD.watch(mpicoll.Comm(comm)._state.queue)
     assert THREAD.thread.is_alive()
 
 
 def test_a_communicator_that_is_left_whatever_fails(comm, quick, monkeypatch):
     """A callback of MPI's that meets an error keeps the private communicator for a later chance."""
     ours = mpicoll.Comm(comm.Dup())
-    channel = ours._channel
+    state = ours._state
     with monkeypatch.context() as patch:
-        patch.setattr(Channel, "leave", refuse)
+        patch.setattr(CommState, "leave", refuse)
         MPI.Intracomm(ours).Free()
-    assert channel in lifetime.LEFT or channel.queue.closed
+    assert state in lifetime.LEFT or state.queue.closed
     with monkeypatch.context() as patch:
-        patch.setattr(Channel, "is_quiet", refuse)
+        patch.setattr(CommState, "is_quiet", refuse)
         lifetime._give_back()
-    assert channel in lifetime.LEFT or channel.queue.closed
+    assert state in lifetime.LEFT or state.queue.closed

@@ -28,7 +28,7 @@ def last(comm, count):
     if RECORD.memory is None:
         pytest.skip("no flight record is kept here")
     rows = history.rows(RECORD.memory[flight.CALLS :])
-    return [row for row in rows if row.communicator == comm._channel.place.name][-count:]
+    return [row for row in rows if row.communicator == comm._state.place.name][-count:]
 
 
 def line():
@@ -44,7 +44,7 @@ def test_blocking_calls(ours):
     where = line()
     ours.Bcast(z, root=ours.size - 1)
     *calls, bcast = last(ours, 6)
-    assert goes_short(ours, lambda: ours.Allreduce(x, y, MPI.MAX)) or ours._channel.fast_path.closed
+    assert goes_short(ours, lambda: ours.Allreduce(x, y, MPI.MAX)) or ours._state.fast_path.closed
     for number, row in enumerate(calls, 1):
         assert (row.call, row.start, row.method, row.form) == (number, 0, "Allreduce", "blocking")
         assert (row.nbytes, row.root, row.operator, row.state) == (80, -1, "MAX", "done")
@@ -92,9 +92,9 @@ def test_every_call_has_its_own_line(ours, comm, form):
 def test_lines_where_the_interpreter_is_not_known(ours):
     """Rows have the line that made the call when the fast path began to serve it."""
     x, y = np.ones(10), np.empty(10)
-    closed = ours._channel.fast_path.closed
+    closed = ours._state.fast_path.closed
     if not closed:
-        ours._channel.fast_path.context[field.THREAD_STATE] = 0
+        ours._state.fast_path.context[field.THREAD_STATE] = 0
     one, other = lambda: ours.Allreduce(x, y), lambda: ours.Allreduce(x, y)
     for call in [one] * 5 + [other]:
         call()
@@ -227,7 +227,7 @@ def test_communicators_have_the_same_names_on_all_ranks(ours):
         copy.Free()
 
 
-def test_a_channel_without_a_record(comm, monkeypatch):
+def test_a_state_without_a_record(comm, monkeypatch):
     from mpicoll.diagnostics.history import History
 
     monkeypatch.setattr(RECORD, "history", History())

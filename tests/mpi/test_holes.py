@@ -197,7 +197,7 @@ def test_the_facts_of_a_kind_stay(ours, column):
     """Other datatypes cannot be taken for it while its row is there."""
     for turn in range(AGAIN):
         bcast(ours, BLOCKING, column, turn)
-    kinds = ours._channel.fast_path.table.kinds
+    kinds = ours._state.fast_path.table.kinds
     ((kind, _),) = kinds.values()
     assert kind.packs is not None and [type(known) for known, _ in kind.keep[1]] == [TypeFacts]
 

@@ -137,11 +137,11 @@ def test_failed_calls_keep_no_buffer(comm, monkeypatch, form, why):
     try:
         with cases.Checks() as checks, monkeypatch.context() as patch, ours.trace():
             if why == "end":
-                patch.setattr("mpicoll.runtime.channel.Channel.record", fail)
+                patch.setattr("mpicoll.runtime.comm_state.CommState.record", fail)
             watched = attempt()
             checks.that(watched is not None, "it did not fail")
             checks.that(watched and all(x() is None for x in watched), why, [x() is None for x in watched or ()])
-            checks.that(not ours._channel.leaked, "kept as if messages were still posted")
+            checks.that(not ours._state.leaked, "kept as if messages were still posted")
     finally:
         gc.enable()
 
@@ -152,7 +152,7 @@ def test_failed_calls_keep_no_buffer(comm, monkeypatch, form, why):
 def test_plans_are_limited_in_number(ours, monkeypatch):
     """By number: more sizes, roots and choices than are kept, and every call is right."""
     monkeypatch.setattr(cache, "LIMIT", 40)
-    memory = ours._channel.cache
+    memory = ours._state.cache
     with cases.Checks() as checks:
         for n in range(1, 60):
             got = np.full(n, float(ours.rank))
@@ -167,7 +167,7 @@ def test_plans_are_limited_in_number(ours, monkeypatch):
 
 def test_plans_are_limited_in_bytes(ours, monkeypatch):
     monkeypatch.setattr(cache, "LIMIT_BYTES", 200_000)
-    memory, most = ours._channel.cache, 0
+    memory, most = ours._state.cache, 0
     with cases.Checks() as checks:
         for n in range(1, 120):
             counts = [n] * ours.size
@@ -202,7 +202,7 @@ def test_an_override_that_is_left_does_not_leave_its_choice(ours):
 def test_idle_executions_are_limited(ours):
     """Many in flight at once leave a few for the next calls; large ones fewer."""
     mpicoll.Request.Waitall([ours.Iallreduce(np.ones(7), np.zeros(7)) for _ in range(30)])
-    served = [x for table in ours._channel.cache.tables.values() for x in table.values() if x.plan is not None]
+    served = [x for table in ours._state.cache.tables.values() for x in table.values() if x.plan is not None]
     assert served and max(len(x.idle) for x in served) <= IDLE
     assert any(x.idle for x in served)
     for x in served:
@@ -216,11 +216,11 @@ def test_large_scratch_is_not_kept(ours, monkeypatch):
         request = ours.Allreduce_init(np.ones(100_000), np.zeros(100_000))
         complete(request)
         request.Free()
-    kept = ours._channel.scratch.array
+    kept = ours._state.scratch.array
     assert kept is None or len(kept) <= 1 << 12
     with ours.using(allreduce="ring"):
         ours.Allreduce(np.ones(100), np.zeros(100))
-    assert ours.size == 1 or ours._channel.scratch.array is not None
+    assert ours.size == 1 or ours._state.scratch.array is not None
 
 
 def test_a_trace_ends_its_own(ours):

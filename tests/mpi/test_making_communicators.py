@@ -14,7 +14,7 @@ from mpicoll.benchmarks import communicators
 from mpicoll.diagnostics.status import Answer
 from mpicoll.errors import CommError
 from mpicoll.runtime import agreement
-from mpicoll.runtime.channel import Channel
+from mpicoll.runtime.comm_state import CommState
 
 
 class Counting:
@@ -58,7 +58,7 @@ def test_nodes_are_in_the_order_of_their_first_ranks(comm, monkeypatch, name):
 def test_a_note_that_was_left_on_a_freed_communicator(comm, monkeypatch):
     """No communicator gets its context, on any rank: not one of fewer ranks either, without the one that sent it."""
     ours = mpicoll.Comm(comm)
-    monkeypatch.setattr(Channel, "respond", lambda self: None)  # nobody takes the note in
+    monkeypatch.setattr(CommState, "respond", lambda self: None)  # nobody takes the note in
     asker, left = comm.size - 1, []
     asks, tells = lambda known: known.ask(1.0), lambda known: known.tell([0], Answer(7))
     for send in (asks, tells):
@@ -75,7 +75,7 @@ def test_a_note_that_was_left_on_a_freed_communicator(comm, monkeypatch):
                 works(mpicoll.Comm(new))
                 new.Free()
     monkeypatch.undo()
-    freed = lambda: all(channel.comm == MPI.COMM_NULL for channel in left)
+    freed = lambda: all(state.comm == MPI.COMM_NULL for state in left)
     if comm.size > 1:
         assert not freed()
         make_and_free_until(lambda: left[0].comm == MPI.COMM_NULL, ours)   # the question is answered now

@@ -322,11 +322,11 @@ def break_off(*arguments):
 def test_an_error_on_the_way_surfaces_when_it_completes(ours, monkeypatch, how):
     """What goes wrong at the end of an operation is told to whoever waits for it; the next is as if nothing were."""
     with monkeypatch.context() as patch, ours.trace():
-        patch.setattr("mpicoll.runtime.channel.Channel.record", break_off)
+        patch.setattr("mpicoll.runtime.comm_state.CommState.record", break_off)
         second = ours.Iallreduce(np.zeros(3), np.zeros(3))
         until = time.monotonic() + 20
         while not second._operation.done and time.monotonic() < until:
-            ours._channel.queue.poll()
+            ours._state.queue.poll()
     third = Operation(ours)
     with pytest.raises(Broken, match="on the way"):
         complete(second, how)

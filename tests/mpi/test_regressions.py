@@ -9,7 +9,7 @@ from fuzzing.program import Call, Program
 FOUND = {
     "Request.Waitall went by MPICH's Testall, which fails on persistent collectives of MPICH's own": Program(
         comms=((0,),), calls=(Call(method="Barrier", algorithm="native", form="persistent"),), progress=False),
-    "A channel freed in an attribute's callback probed for notes, where MPICH held a lock": Program(
+    "A state freed in an attribute's callback probed for notes, where MPICH held a lock": Program(
         comms=((0, 1),), skew=77, check=True,
         calls=(Call(method="Scatter", algorithm="native", type="DOUBLE", root=1, form="persistent"),)),
 }

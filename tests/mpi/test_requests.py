@@ -19,7 +19,7 @@ from support.cases import Checks
 import mpicoll
 from mpicoll.errors import CommError, RequestError
 from mpicoll.runtime import duplicate
-from mpicoll.runtime.channel import Channel
+from mpicoll.runtime.comm_state import CommState
 from mpicoll.schedules.collectives import COLLECTIVES, NONBLOCKING, PERSISTENT
 
 each = pytest.mark.parametrize
@@ -402,13 +402,13 @@ def test_buffers_of_a_request_that_is_dropped_go_with_it(ours):
 
 def test_garbage_that_is_found_while_mpi_frees_a_communicator(ours, comm, form, monkeypatch):
     """MPICH holds a lock there that MPI_Request_free takes. Whatever is found calls no MPI before MPI has returned."""
-    found, leave = [], Channel.leave
+    found, leave = [], CommState.leave
 
-    def leaving(channel):
+    def leaving(state):
         found.append(gc.collect())
-        leave(channel)
+        leave(state)
 
-    monkeypatch.setattr(Channel, "leave", leaving)
+    monkeypatch.setattr(CommState, "leave", leaving)
     gc.freeze()     # what earlier tests left, so that collecting takes no time
     for _ in range(3):
         plain, cycle, other = MPI.Intracomm(comm.Dup()), [], ours.Dup()
@@ -434,7 +434,7 @@ def test_more_alive_at_once_than_there_are_tags(ours):
         assert all((buffer == i * ours.size).all() for i, buffer in enumerate(buffers))
         for i in np.random.default_rng(ours.rank).permutation(number):
             requests[i].Free()
-    assert len(ours._channel.persistent.comms) <= 3
+    assert len(ours._state.persistent.comms) <= 3
 
 
 def test_dropped_while_under_way(ours, form):
@@ -444,7 +444,7 @@ def test_dropped_while_under_way(ours, form):
     works(ours)
     until = time.monotonic() + 20
     while not (got == ours.size).all() and time.monotonic() < until:
-        ours._channel.queue.poll()
+        ours._state.queue.poll()
     assert (got == ours.size).all()
     works(ours)
 
@@ -533,8 +533,8 @@ def test_tags_of_a_freed_request_are_given_back(comm, started):
     ours = mpicoll.Comm(comm)
     for _ in range(3):
         request = ours.Allreduce_init(np.ones(5), np.zeros(5))
-        taken = sum(int(used.sum()) for used in ours._channel.persistent.used)
+        taken = sum(int(used.sum()) for used in ours._state.persistent.used)
         if started:
             complete(request)
         request.Free()
-        assert taken == 1 and not any(used.any() for used in ours._channel.persistent.used)
+        assert taken == 1 and not any(used.any() for used in ours._state.persistent.used)

@@ -16,7 +16,7 @@ from support.calls import LIMIT, together
 
 import mpicoll
 from mpicoll.comm import proxies
-from mpicoll.runtime import channel as channels
+from mpicoll.runtime import comm_state
 
 THREADED = MPI.Query_thread() == MPI.THREAD_MULTIPLE
 pytestmark = pytest.mark.skipif(not THREADED, reason="needs MPI_THREAD_MULTIPLE")
@@ -103,7 +103,7 @@ def test_requests_are_waited_for_in_another_thread(ours):
 
 def test_communicators_come_and_go_while_another_is_busy(ours):
     """Dup, Split, Free and garbage in two threads, calls in a third."""
-    live = len(channels.LIVE)
+    live = len(comm_state.LIVE)
     busy, *parents = [ours, ours.Dup(), ours.Dup()]
 
     def cycles(parent):
@@ -125,7 +125,7 @@ def test_communicators_come_and_go_while_another_is_busy(ours):
     together(mixed_calls(busy, 2_000, 30), *map(cycles, parents))
     for parent in parents:
         parent.Free()
-    assert len(channels.LIVE) == live
+    assert len(comm_state.LIVE) == live
 
 
 @pytest.mark.mpi(min_size=2)

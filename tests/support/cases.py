@@ -261,7 +261,7 @@ def check(checks: Checks, comm: mpicoll.Comm, plain: MPI.Intracomm, case: Case, 
                  [(case.collective, spec, engine)] * getattr(comm, "times", times), *said, "trace")
     for record in records:
         check_record(checks, record, case, comm.size, said)
-    if is_direct(case, comm) and engine == "compiled" and times == AGAIN and not comm._channel.settings.check:
+    if is_direct(case, comm) and engine == "compiled" and times == AGAIN and not comm._state.settings.check:
         checks.equal([r.fast_path for r in records], [False] * (AGAIN - 1) + [True], *said, "the short way")
 
 

@@ -218,7 +218,7 @@ def test_what_cannot_be_opened():
 # -- what ran ---------------------------------------------------------------------------------------------
 
 
-class Channel:
+class CommState:
     def __init__(self):
         self.traces = []
         self.trace = self.traces.append
@@ -235,7 +235,7 @@ def shown(tally):
 
 
 def test_a_tally_counts_over_communicators():
-    tally, one, other = Tally(), Channel(), Channel()
+    tally, one, other = Tally(), CommState(), CommState()
     one.traces.append(tally.sink())
     other.traces.append(tally.sink())
     one.ran("bcast", "chain", "long")

@@ -118,9 +118,9 @@ class Interrupts:
 @pytest.mark.parametrize("where", ["after", "record"])
 def test_an_interrupted_end_gives_back_once(where):
     given, interrupted = [], Interrupts()
-    channel = SimpleNamespace(next_sequence=lambda: 1, traces=[], scratch=SimpleNamespace(give=given.append))
+    state = SimpleNamespace(next_sequence=lambda: 1, traces=[], scratch=SimpleNamespace(give=given.append))
     prepared = SimpleNamespace(give=given.append, choice=None)
-    under_way = ActiveCall(channel, SimpleNamespace(operator=None, prepared=prepared, began=0.0, form="blocking"), 1)
+    under_way = ActiveCall(state, SimpleNamespace(operator=None, prepared=prepared, began=0.0, form="blocking"), 1)
     under_way.execution = "execution"
     under_way.memory = SimpleNamespace(after=interrupted if where == "after" else None, scratch="scratch")
     if where == "record":

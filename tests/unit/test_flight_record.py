@@ -23,7 +23,7 @@ ALL = "ranks 0-2"
 
 
 @dataclass
-class Channel:
+class CommState:
     """A communicator of three ranks, as its record knows it."""
 
     place: Place
@@ -44,7 +44,7 @@ def run(tmp_path, monkeypatch):
         if pid is not None:
             record.words[flight.PROCESS] = pid
         answer = Answer(calls, [CallId(call, 0, name) for call, name in under_way], failures=list(failures))
-        record.write(at, [(Channel(Place(ALL, "0-2", slot), waited_for), answer)], ended)
+        record.write(at, [(CommState(Place(ALL, "0-2", slot), waited_for), answer)], ended)
         numbers[CALLS] = calls
         record.path = record.path.rename(directory / f"{socket.gethostname()}-{number + 1}-{os.getpid()}")
         return record, numbers
@@ -249,7 +249,7 @@ def test_many_communicators(run):
     record, _ = run(0, 7)
     slots = [record.numbers()[1] for _ in range(flight.SLOTS + 1)]
     assert slots == [*range(1, flight.SLOTS), -1, -1]
-    many = [(Channel(Place(f"ranks {i}", "0-2", -1)), Answer(i)) for i in range(1000)]
+    many = [(CommState(Place(f"ranks {i}", "0-2", -1)), Answer(i)) for i in range(1000)]
     record.write("here", many)
     assert 0 < len(reader.read([run.directory])[0].answers) < 1000
 

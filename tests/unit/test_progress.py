@@ -1,4 +1,4 @@
-"""The progress threads: what they learn from a program, and how they advance plans and channels."""
+"""The progress threads: what they learn from a program, and how they advance plans and communicators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mpicoll.progress.thread import ProgressThread
 LIMIT = 20.0  # seconds that the thread has to do what it does in milliseconds
 
 
-class Channel:
+class CommState:
     """Something in flight that takes a number of passes."""
 
     def __init__(self, passes, is_driven=False):
@@ -83,16 +83,16 @@ def test_a_start_wakes_who_advances_it_where_the_program_works_on(thread, works_
     monkeypatch.setattr(thread, "start", lambda: None)
     thread.works_on = works_on
     thread.control[table.SLEEP] = table.RESTS
-    thread.watch(Channel(1, is_driven))
+    thread.watch(CommState(1, is_driven))
     assert thread.wake.is_set() == (works_on and not is_driven)
     assert thread.wake_driver.is_set() == works_on
 
 
 def test_the_thread_advances_a_queue_without_a_waiter_and_learns_that_it_was_needed(thread):
-    channel = Channel(50)
-    thread.watch(channel)
-    assert channel.done.wait(LIMIT) and thread.works_on
-    other = Channel(3)
+    state = CommState(50)
+    thread.watch(state)
+    assert state.done.wait(LIMIT) and thread.works_on
+    other = CommState(3)
     thread.watch(other)
     assert other.done.wait(LIMIT)
     thread.stop()
@@ -100,27 +100,27 @@ def test_the_thread_advances_a_queue_without_a_waiter_and_learns_that_it_was_nee
 
 
 def test_the_thread_leaves_queues_to_a_thread_that_waits(thread):
-    channel = Channel(1000)
+    state = CommState(1000)
     thread.add_waiter()
-    thread.watch(channel)
+    thread.watch(state)
     time.sleep(0.1)
-    assert len(channel.in_flight) == 1000
-    channel.in_flight = [1]
+    assert len(state.in_flight) == 1000
+    state.in_flight = [1]
     thread.remove_waiter()
-    assert channel.done.wait(LIMIT)
+    assert state.done.wait(LIMIT)
 
 
 def test_a_waiter_wakes_the_sleeping_thread_for_a_plan_that_it_has_ended(thread):
     """A thread that waits for one plan ends others in compiled code, while the thread sleeps since all were driven."""
-    channel = Channel(1, is_driven=True)
-    thread.watch(channel)
+    state = CommState(1, is_driven=True)
+    thread.watch(state)
     until = time.monotonic() + LIMIT
     while not thread.asleep and time.monotonic() < until:
         time.sleep(1e-3)
     thread.add_waiter()
-    channel.is_driven = False       # it has ended
+    state.is_driven = False       # it has ended
     thread.remove_waiter()
-    assert channel.done.wait(LIMIT)
+    assert state.done.wait(LIMIT)
 
 
 # -- plans that compiled code advances
@@ -188,7 +188,7 @@ def test_a_sleeping_driver_is_woken_by_a_plan(thread, until_when, program_works)
     thread.works_on = True      # so that it sleeps until it is woken
     assert eventually(lambda: thread.asleep and thread.control[table.SLEEP] == table.SLEEPS)
     thread.works_on = program_works
-    (plan, made), row, queue = countdown(5, 1), thread.row(), Channel(1, is_driven=True)
+    (plan, made), row, queue = countdown(5, 1), thread.row(), CommState(1, is_driven=True)
     if until_when != "never":
         thread.add_waiter()
     thread.put(row, plan.step)

@@ -280,7 +280,7 @@ class Unfinished:
 
 
 @dataclass
-class Channel:
+class CommState:
     """A communicator whose settings name a file."""
 
     settings: SimpleNamespace
@@ -291,8 +291,8 @@ def test_the_timeline_of_a_program_begins_once(monkeypatch):
     begun = []
     monkeypatch.setattr(timeline, "Timeline", begun.append)
     program = timeline.OfProgram()
-    comms = [Channel(SimpleNamespace(timeline=path)) for path in ("", "a.json", "", "b.json")]
-    comms.insert(1, Channel(SimpleNamespace(timeline="a.json"), size=MPI.COMM_WORLD.size + 1))
+    comms = [CommState(SimpleNamespace(timeline=path)) for path in ("", "a.json", "", "b.json")]
+    comms.insert(1, CommState(SimpleNamespace(timeline="a.json"), size=MPI.COMM_WORLD.size + 1))
     for comm in comms:
         program.opened(comm, comm)
     assert begun == [comms[2]] and program.path == "a.json"

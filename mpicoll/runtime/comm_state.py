@@ -1,7 +1,7 @@
-"""The channel: all that mpicoll keeps for one communicator of the user's.
+"""The state of a communicator: all that mpicoll keeps for one of the user's.
 
 That is a private communicator for its messages, settings that all ranks agree on, the plans of earlier calls, and the
-operations in flight. Every handle on the communicator shares one channel (see comm/lifetime.py).
+operations in flight. Every handle on the communicator shares one state (see comm/lifetime.py).
 """
 
 from __future__ import annotations
@@ -48,25 +48,25 @@ from .tags import TagPool
 from .topology import graph_of, with_topology
 
 LOG = logging.getLogger("mpicoll")
-LIVE: dict[int, Channel] = {}  # the channels that are not freed, by id()
-OPENED: list[Callable[[Channel], None]] = []  # called with every new channel, on all its ranks
+LIVE: dict[int, CommState] = {}  # of the communicators that are not freed, by id()
+OPENED: list[Callable[[CommState], None]] = []  # called for every new communicator, on all its ranks
 LEAKED: list[Any] = []  # memory to which MPI may write until the end of the process
-OpenFastPath = Callable[["Channel"], FastPath]
+OpenFastPath = Callable[["CommState"], FastPath]
 
 
-class Channel:
-    """The private side of one communicator."""
+class CommState:
+    """The state of one communicator, of which the user has handles."""
 
     def __init__(
         self,
         comm: MPI.Intracomm,
         open_fast_path: OpenFastPath,
-        parent: Channel | None = None,
+        parent: CommState | None = None,
         own: Sequence[MPI.Intracomm] = (),
     ) -> None:
         """Set up for a communicator. Collective, unless it is given private communicators that were made before.
 
-        parent: the channel of the communicator that this one was made from; settings and engine are then the same.
+        parent: the state of the communicator that this one was made from; settings and engine are then the same.
         """
         self.comm = own[0] if own else duplicate.without_attributes(comm)
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
@@ -124,7 +124,7 @@ class Channel:
         return self.settings.check or 0 < sequence <= self.compared_until
 
     def begin_copies(self) -> list[tuple[MPI.Intracomm, MPI.Request]]:
-        """Start making the communicators that a channel like this one has for itself. Collective."""
+        """Start making the communicators that a duplicate of this one has for itself. Collective."""
         return [duplicate.begin(self.comm) for _ in range(1 + self.settings.check)]
 
     def _agree(self) -> Agreed:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from ..progress.operation import Passed
 from .status import OWN_FILES, at_line
 
-ROWS, COLUMNS, WORDS = 1024, 8, 1 << 15
+ROWS, COLUMNS, WORDS = 1024, 8, 1 << 17
 HEADER = 16
 HEAD, WORDS_END, FIRST_TICKS, FIRST_NS, LAST_TICKS, LAST_NS, NEXT_TICKS, TIMESPEC = range(8)  # TIMESPEC has two words
 SERIAL, IDS, SEQUENCE, START, NBYTES, BEGAN, ENDED, CHECK = range(COLUMNS)

@@ -57,7 +57,7 @@ def new(busy: np.ndarray, numbers: np.ndarray, details: np.ndarray) -> np.ndarra
     return context
 
 
-SITES, SITE_COLUMNS = 1024, 2
+SITES, SITE_COLUMNS = 4096, 2
 SITE_TABLE = np.zeros((SITES, SITE_COLUMNS), np.int64)  # what sites.py knows of instructions
 _attribute = np.zeros(2, np.int64)  # where MPI puts an attribute, and whether there is one
 

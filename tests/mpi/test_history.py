@@ -12,6 +12,7 @@ import pytest
 from mpi4py import MPI
 from support.calls import goes_short
 from support.cases import AGAIN
+from support.history import make_room
 
 import mpicoll
 from mpicoll.buffers import operators
@@ -21,6 +22,11 @@ from mpicoll.diagnostics.history import HANDED_OVER, ROWS
 from mpicoll.doctor import history
 from mpicoll.fastpath import context as field
 from mpicoll.fastpath import frames
+
+
+@pytest.fixture(autouse=True)
+def _room():
+    make_room()
 
 
 def last(comm, count):

@@ -7,12 +7,18 @@ import sys
 import pytest
 import torch
 import torch.distributed as dist
+from support.history import make_room
 from torch.distributed.flight_recorder import fr_trace
 
 from mpicoll.diagnostics import flight
 from mpicoll.diagnostics.flight import RECORD
 from mpicoll.doctor import history, torch_dump
 from mpicoll.doctor.history import Row
+
+
+@pytest.fixture(autouse=True)
+def _room():
+    make_room()
 
 
 @pytest.mark.parametrize("is_asynchronous", [False, True])

@@ -1,7 +1,7 @@
-"""From the arguments of a collective with counts for every rank to checked memory: as arguments.py, for the v-forms.
+"""Parse and check the arguments of the v-forms (Gatherv, Alltoallw, ...), as arguments.py does for other collectives.
 
-What these know of their blocks is a Shares: their sizes in bytes and where they lie. It is this rank's own: other
-ranks may have other datatypes, displacements and, where only the root says them, no counts at all.
+Their counts are a Shares: sizes and offsets of this rank's blocks, in bytes. Other ranks may have other datatypes and
+displacements. If only the root passes counts, the others have none.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ _IN_PLACE = MPI.IN_PLACE
 
 
 def parse_gatherv(sendbuf: Any, recvbuf: Any, root: int, rank: int, size: int) -> Arguments:
-    """Off the root there is only `send`, and nothing looks at `recvbuf`."""
+    """Parse a gatherv: ranks other than the root have only `send` and ignore `recvbuf`."""
     if check_root(root, size) == rank:
-        return _gathered(sendbuf, recvbuf, rank, size)
+        return _receive_blocks(sendbuf, recvbuf, rank, size)
     send = buffer(sendbuf)
     return Arguments(send, None, False, Shares((send.size,), (), (0,), ()))
 
 
 def parse_allgatherv(sendbuf: Any, recvbuf: Any, rank: int, size: int) -> Arguments:
-    """`recv` has a block for every rank, and every rank says the same counts; in place the own block is there."""
-    arguments = _gathered(sendbuf, recvbuf, rank, size)
-    known = arguments.counts
-    assert isinstance(known, Shares)
-    arguments.counts = Shares(known.sends, known.receives, known.send_at, known.recv_at, every=known.receives)
+    """Parse an allgatherv: `recv` has a block per rank, with equal counts on all; in place it contains this rank's."""
+    arguments = _receive_blocks(sendbuf, recvbuf, rank, size)
+    shares = arguments.counts
+    assert isinstance(shares, Shares)
+    arguments.counts = Shares(shares.sends, shares.receives, shares.send_at, shares.recv_at, every=shares.receives)
     return arguments
 
 
-def _gathered(sendbuf: Any, recvbuf: Any, rank: int, size: int) -> Arguments:
+def _receive_blocks(sendbuf: Any, recvbuf: Any, rank: int, size: int) -> Arguments:
     recv = vector(recvbuf, True, size)
     in_place = sendbuf is _IN_PLACE or sendbuf is None
     send = None if in_place else buffer(sendbuf)
@@ -47,35 +47,35 @@ def _gathered(sendbuf: Any, recvbuf: Any, rank: int, size: int) -> Arguments:
 
 
 def parse_scatterv(sendbuf: Any, recvbuf: Any, root: int, rank: int, size: int) -> Arguments:
-    """Off the root there is only `recv`.  At the root `recvbuf` may be in place: its own block stays put."""
+    """Parse a scatterv: ranks other than the root have only `recv`; in place the root keeps its own block in `send`."""
     if check_root(root, size) != rank:
         recv = buffer(recvbuf, True)
         return Arguments(None, recv, False, Shares((), (recv.size,), (), (0,)))
     send = vector(sendbuf, False, size)
     own = send.sizes[rank]
-    known = Shares(send.sizes, (own,), send.at, (0,))
+    shares = Shares(send.sizes, (own,), send.at, (0,))
     if recvbuf is _IN_PLACE or recvbuf is None:
-        return Arguments(send, None, True, known)
+        return Arguments(send, None, True, shares)
     recv = buffer(recvbuf, True)
     _check_own(send, own, recv, recv.size, rank)
-    return Arguments(send, recv, False, known)
+    return Arguments(send, recv, False, shares)
 
 
 def parse_alltoallv(sendbuf: Any, recvbuf: Any, rank: int, size: int) -> Arguments:
-    """Return the arguments of an alltoallv: both sides have a block for every rank; in place `recv` says both."""
+    """Parse an alltoallv: both sides have a block per rank; in place `recv` describes both."""
     recv = vector(recvbuf, True, size)
     in_place = sendbuf is _IN_PLACE or sendbuf is None
-    return _exchanged(None if in_place else vector(sendbuf, False, size), recv, rank)
+    return _exchange_blocks(None if in_place else vector(sendbuf, False, size), recv, rank)
 
 
 def parse_alltoallw(sendbuf: Any, recvbuf: Any, rank: int, size: int) -> Arguments:
-    """As parse_alltoallv, with a datatype for every block and displacements in bytes."""
+    """Parse an alltoallw: as an alltoallv, with a datatype per block and displacements in bytes."""
     recv = vector_of_types(recvbuf, True, size)
     in_place = sendbuf is _IN_PLACE or sendbuf is None
-    return _exchanged(None if in_place else vector_of_types(sendbuf, False, size), recv, rank)
+    return _exchange_blocks(None if in_place else vector_of_types(sendbuf, False, size), recv, rank)
 
 
-def _exchanged(send: Vector | None, recv: Vector, rank: int) -> Arguments:
+def _exchange_blocks(send: Vector | None, recv: Vector, rank: int) -> Arguments:
     if send is None:
         return Arguments(None, recv, True, Shares(recv.sizes, recv.sizes, recv.at, recv.at))
     _check_own(send, send.sizes[rank], recv, recv.sizes[rank], rank)
@@ -83,7 +83,7 @@ def _exchanged(send: Vector | None, recv: Vector, rank: int) -> Arguments:
 
 
 def _check_own(send: Buffer, sent: int, recv: Buffer, received: int, rank: int) -> None:
-    """Check that what a rank sends to itself is what it receives from itself, and lies elsewhere."""
+    """Check that the block a rank sends to itself has the length of the one it receives, and no buffers overlap."""
     if sent != received:
         raise errors.CountMismatch(
             f"rank {rank} sends {sent} bytes to itself and receives {received} bytes from itself; "

@@ -57,7 +57,7 @@ class Call:
         self.root, self.operator = invocation.root_rank, operator
         self.key: Any = None
         self.commutative = operator is None or operator.commutative
-        self.missing = "" if operator is None else operator.missing
+        self.missing = "" if operator is None else operator.no_kernel_reason
         self.averages = operator is not None and operator.averages
         self.began = now()
 
@@ -89,7 +89,7 @@ class Call:
                 "in check mode MPI's own neighbourhood collectives do not run on a communicator of Idup; make it by "
                 "Dup, or use an algorithm of mpicoll"
             )
-        buffer = self.arguments.one if self.arguments is not None else None
+        buffer = self.arguments.shared_buffer if self.arguments is not None else None
         try:
             return self.invocation.native(buffer, self.facts, form, comm, *more)
         except MPI.Exception as error:

@@ -76,7 +76,7 @@ def check(channel: Channel, form: str, method: Method, *arguments: Any) -> Call:
     try:
         channel.rank_failure.check()
         parsed = method.parse(channel, invocation.send, invocation.recv, invocation.root)
-        if parsed is not None and parsed.unsettled:
+        if parsed is not None and parsed.lacks_counts:
             check_mode.gather_recvcounts(channel, parsed, method.spelled(form))
         call = describe(invocation, parsed, form)
         prepare.prepare(channel, call)

@@ -360,7 +360,7 @@ def test_overlap_is_of_bytes_that_hold_data():
 @pytest.mark.parametrize("code", "?bhilqBHILQefdgFDG")
 def test_the_short_way_and_the_long_way_agree(code):
     a = np.ones(6, code)
-    short, long = parse.buffer(a, True, 2), parse._described(a, True, 2, False)
+    short, long = parse.buffer(a, True, 2), parse._parse_any(a, True, 2, False)
     for name in ("address", "count", "blocks", "nbytes", "contiguous", "facts", "size"):
         assert getattr(short, name) == getattr(long, name), name
 

@@ -137,7 +137,7 @@ def test_too_many_runs_are_packed_by_mpi(monkeypatch):
 def test_a_million_rows_are_one_run_and_a_loop():
     column = MPI.DOUBLE.Create_vector(1 << 20, 1, 1 << 20).Commit()
     facts = datatypes.facts(column)
-    assert facts.runs.number == 1 << 20 and facts.runs.offsets.size == 1
+    assert facts.runs.run_count == 1 << 20 and facts.runs.offsets.size == 1
     column.Free()
 
 

@@ -21,7 +21,7 @@ from mpi4py import MPI
 from .. import errors
 from ..plans.plan import Shares
 from .buffer import Buffer
-from .parse import buffer, integers, kind
+from .parse import describe_type, parse_buffer, parse_integers
 
 _IN_PLACE = MPI.IN_PLACE
 _INTS = range(-(1 << 31), 1 << 31)  # the values of a C int
@@ -61,16 +61,16 @@ class Arguments:
 def parse_bcast(buf: Any, root: int, rank: int, size: int) -> Arguments:
     """Parse a bcast: `send` and `recv` are one buffer, which may be read-only at the root."""
     root = check_root(root, size)
-    payload = buffer(buf, rank != root)
+    payload = parse_buffer(buf, rank != root)
     return Arguments(payload, payload, False)
 
 
 def parse_allreduce(sendbuf: Any, recvbuf: Any) -> Arguments:
     """Parse an allreduce: both sides have one datatype and count."""
-    recv = buffer(recvbuf, True, 1, True)
+    recv = parse_buffer(recvbuf, True, 1, True)
     if sendbuf is _IN_PLACE or sendbuf is None:
         return Arguments(None, recv, True)
-    send = buffer(sendbuf, False, 1, True)
+    send = parse_buffer(sendbuf, False, 1, True)
     if _is_one_buffer(send, recv):
         return _one_buffer_in_place(recv, recvbuf)
     _check_same(send, recv)
@@ -81,17 +81,17 @@ def parse_reduce(sendbuf: Any, recvbuf: Any, root: int, rank: int, size: int) ->
     """Parse a reduce: ranks other than the root have only `send` and ignore `recvbuf`."""
     if check_root(root, size) == rank:
         return parse_allreduce(sendbuf, recvbuf)
-    return Arguments(buffer(sendbuf, False, 1, True), None, False)
+    return Arguments(parse_buffer(sendbuf, False, 1, True), None, False)
 
 
 def parse_reduce_scatter_block(sendbuf: Any, recvbuf: Any, size: int) -> Arguments:
     """Parse a reduce_scatter_block: `send` has `size` blocks and `recv` one; in place `recv` has all."""
     if sendbuf is _IN_PLACE or sendbuf is None:
-        return Arguments(None, buffer(recvbuf, True, size, True), True)
-    recv = buffer(recvbuf, True, 1, True)
-    send = buffer(sendbuf, False, size, True)
+        return Arguments(None, parse_buffer(recvbuf, True, size, True), True)
+    recv = parse_buffer(recvbuf, True, 1, True)
+    send = parse_buffer(sendbuf, False, size, True)
     if _is_one_buffer(send, recv):
-        return _one_buffer_in_place(buffer(sendbuf, True, size, True), sendbuf)
+        return _one_buffer_in_place(parse_buffer(sendbuf, True, size, True), sendbuf)
     _check_same(send, recv)
     return Arguments(send, recv, False)
 
@@ -100,10 +100,10 @@ def parse_reduce_scatter(
     sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None, rank: int, size: int
 ) -> Arguments:
     """Parse a reduce_scatter; if the result lacks counts, exchange `recv.count` and call `set_counts`."""
-    recv = buffer(recvbuf, True, 1, True)
+    recv = parse_buffer(recvbuf, True, 1, True)
     if sendbuf is _IN_PLACE or sendbuf is None:
         arguments = Arguments(None, recv, True)
-    elif _is_one_buffer(send := buffer(sendbuf, False, 1, True), recv):
+    elif _is_one_buffer(send := parse_buffer(sendbuf, False, 1, True), recv):
         arguments = _one_buffer_in_place(recv, recvbuf)
     else:
         arguments = Arguments(send, recv, False)
@@ -113,7 +113,7 @@ def parse_reduce_scatter(
     if recvcounts is None and not arguments.in_place:
         arguments.lacks_counts = True
         return arguments
-    return set_counts(arguments, integers(recvcounts, size, "recvcounts"), rank)
+    return set_counts(arguments, parse_integers(recvcounts, size, "recvcounts"), rank)
 
 
 def set_counts(arguments: Arguments, counts: Sequence[int], rank: int) -> Arguments:
@@ -139,10 +139,10 @@ def set_counts(arguments: Arguments, counts: Sequence[int], rank: int) -> Argume
 
 def parse_allgather(sendbuf: Any, recvbuf: Any, size: int) -> Arguments:
     """Parse an allgather: `recv` has `size` blocks and `send` one; in place `recv` already contains it."""
-    recv = buffer(recvbuf, True, size)
+    recv = parse_buffer(recvbuf, True, size)
     if sendbuf is _IN_PLACE or sendbuf is None:
         return Arguments(None, recv, True)
-    send = buffer(sendbuf)
+    send = parse_buffer(sendbuf)
     _check_fit(send, recv)
     return Arguments(send, recv, False)
 
@@ -151,27 +151,27 @@ def parse_gather(sendbuf: Any, recvbuf: Any, root: int, rank: int, size: int) ->
     """Parse a gather: ranks other than the root have only `send` and ignore `recvbuf`."""
     if check_root(root, size) == rank:
         return parse_allgather(sendbuf, recvbuf, size)
-    return Arguments(buffer(sendbuf), None, False)
+    return Arguments(parse_buffer(sendbuf), None, False)
 
 
 def parse_scatter(sendbuf: Any, recvbuf: Any, root: int, rank: int, size: int) -> Arguments:
     """Parse a scatter: ranks other than the root have only `recv`; in place the root keeps its own block in `send`."""
     if check_root(root, size) != rank:
-        return Arguments(None, buffer(recvbuf, True), False)
-    send = buffer(sendbuf, False, size)
+        return Arguments(None, parse_buffer(recvbuf, True), False)
+    send = parse_buffer(sendbuf, False, size)
     if recvbuf is _IN_PLACE or recvbuf is None:
         return Arguments(send, None, True)
-    recv = buffer(recvbuf, True)
+    recv = parse_buffer(recvbuf, True)
     _check_fit(send, recv)
     return Arguments(send, recv, False)
 
 
 def parse_alltoall(sendbuf: Any, recvbuf: Any, size: int) -> Arguments:
     """Parse an alltoall: both sides have `size` blocks."""
-    recv = buffer(recvbuf, True, size)
+    recv = parse_buffer(recvbuf, True, size)
     if sendbuf is _IN_PLACE or sendbuf is None:
         return Arguments(None, recv, True)
-    send = buffer(sendbuf, False, size)
+    send = parse_buffer(sendbuf, False, size)
     _check_fit(send, recv)
     return Arguments(send, recv, False)
 
@@ -184,7 +184,7 @@ def check_root(root: Any, size: int) -> int:
     number: int | None = root if type(root) is int else _integer(root)
     if number is None:
         raise errors.ArgumentError(
-            f"root is {root!r}, {kind(root)}; pass a rank, an integer from 0 to {size - 1}"
+            f"root is {root!r}, {describe_type(root)}; pass a rank, an integer from 0 to {size - 1}"
         )
     if 0 <= number < size:
         return number

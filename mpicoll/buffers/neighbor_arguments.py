@@ -16,8 +16,8 @@ from ..plans.plan import Shares
 from ..schedules.graphs import Edge, Ends
 from .arguments import Arguments
 from .buffer import Buffer
-from .parse import buffer
-from .vector import Vector, check_apart, vector, vector_of_types
+from .parse import parse_buffer
+from .vector import Vector, check_apart, parse_typed_vector, parse_vector
 
 Block = tuple[int, int]  # bytes, offset
 
@@ -25,14 +25,14 @@ Block = tuple[int, int]  # bytes, offset
 def parse_neighbor_allgather(sendbuf: Any, recvbuf: Any, ends: Ends) -> Arguments:
     """Parse a neighbor_allgather: one block to send, and one to receive from each neighbour."""
     _check_not_in_place(sendbuf, recvbuf)
-    recv, send = _equal_buffer(recvbuf, True, len(ends.receives)), buffer(sendbuf)
+    recv, send = _equal_buffer(recvbuf, True, len(ends.receives)), parse_buffer(sendbuf)
     return _exchange_blocks(send, _repeat_block(send, ends), recv, _equal_blocks(recv, ends.receives), ends)
 
 
 def parse_neighbor_allgatherv(sendbuf: Any, recvbuf: Any, ends: Ends) -> Arguments:
     """Parse a neighbor_allgatherv: as neighbor_allgather, with counts and displacements to receive."""
     _check_not_in_place(sendbuf, recvbuf)
-    recv, send = vector(recvbuf, True, len(ends.receives), "neighbour"), buffer(sendbuf)
+    recv, send = parse_vector(recvbuf, True, len(ends.receives), "neighbour"), parse_buffer(sendbuf)
     return _exchange_blocks(send, _repeat_block(send, ends), recv, _vector_blocks(recv), ends)
 
 
@@ -46,16 +46,16 @@ def parse_neighbor_alltoall(sendbuf: Any, recvbuf: Any, ends: Ends) -> Arguments
 def parse_neighbor_alltoallv(sendbuf: Any, recvbuf: Any, ends: Ends) -> Arguments:
     """Parse a neighbor_alltoallv: both sides have counts and displacements."""
     _check_not_in_place(sendbuf, recvbuf)
-    recv = vector(recvbuf, True, len(ends.receives), "neighbour")
-    send = vector(sendbuf, False, len(ends.sends), "neighbour")
+    recv = parse_vector(recvbuf, True, len(ends.receives), "neighbour")
+    send = parse_vector(sendbuf, False, len(ends.sends), "neighbour")
     return _exchange_blocks(send, _vector_blocks(send), recv, _vector_blocks(recv), ends)
 
 
 def parse_neighbor_alltoallw(sendbuf: Any, recvbuf: Any, ends: Ends) -> Arguments:
     """Parse a neighbor_alltoallw: as neighbor_alltoallv, with a datatype per block and displacements in bytes."""
     _check_not_in_place(sendbuf, recvbuf)
-    recv = vector_of_types(recvbuf, True, len(ends.receives), "neighbour")
-    send = vector_of_types(sendbuf, False, len(ends.sends), "neighbour")
+    recv = parse_typed_vector(recvbuf, True, len(ends.receives), "neighbour")
+    send = parse_typed_vector(sendbuf, False, len(ends.sends), "neighbour")
     return _exchange_blocks(send, _vector_blocks(send), recv, _vector_blocks(recv), ends)
 
 
@@ -66,7 +66,7 @@ def _check_not_in_place(*messages: Any) -> None:
 
 def _equal_buffer(message: Any, writable: bool, blocks: int) -> Buffer:
     """Return a buffer of equal blocks; without neighbours it is one block, which no message uses."""
-    return buffer(message, writable, max(1, blocks))
+    return parse_buffer(message, writable, max(1, blocks))
 
 
 def _repeat_block(send: Buffer, ends: Ends) -> list[Block]:

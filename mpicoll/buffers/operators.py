@@ -211,13 +211,13 @@ def _predefined_operator(name: str, facts: TypeFacts) -> Operator | str:
             return Operator(name, True, address(name, facts.dtype), dtype=facts.dtype)
     if _mpi_accepts(getattr(MPI, name), facts.datatype):
         return Operator(name, True, 0, no_kernel_reason=f"no kernel for {name} on {facts.name}")
-    able = [n for n in _NAMES if _standard_allows(n, facts) or _mpi_accepts(getattr(MPI, n), facts.datatype)]
-    takes = (
-        f"operators for it are {', '.join(able)}"
-        if able
+    accepted = [n for n in _NAMES if _standard_allows(n, facts) or _mpi_accepts(getattr(MPI, n), facts.datatype)]
+    advice = (
+        f"operators for it are {', '.join(accepted)}"
+        if accepted
         else "no predefined operator takes it, make one with MPI.Op.Create"
     )
-    return f"MPI.{name} does not take {facts.name} ({facts.kind}); {takes}"
+    return f"MPI.{name} does not take {facts.name} ({facts.kind}); {advice}"
 
 
 def _standard_allows(name: str, facts: TypeFacts) -> bool:

@@ -35,7 +35,7 @@ _facts_by_dtype_id: dict[int, TypeFacts] = {
 }
 
 
-def buffer(message: Any, writable: bool = False, blocks: int = 1, reducing: bool = False) -> Buffer:
+def parse_buffer(message: Any, writable: bool = False, blocks: int = 1, reducing: bool = False) -> Buffer:
     """Parse a buffer argument of `blocks` blocks, with a fast path for an ordinary NumPy array."""
     if type(message) is _ndarray:
         type_facts = _facts_by_dtype_id.get(id(message.dtype)) or facts_of_dtype(message.dtype)
@@ -117,7 +117,7 @@ def memory_of(obj: Any, typed: bool, writable: bool) -> tuple[Any, int, int, str
         if isinstance(obj, np.ndarray):
             format = low(obj.dtype)
         if not ((typed or format) and isinstance(obj, np.ndarray) and obj.flags.forc):
-            raise errors.BufferAccessError(f"the buffer, {kind(obj)}, cannot be read: {error}") from None
+            raise errors.BufferAccessError(f"the buffer, {describe_type(obj)}, cannot be read: {error}") from None
         view = obj.ravel(order="K").view(np.uint8).data
     if not view.contiguous:
         raise _not_contiguous(obj)
@@ -131,15 +131,15 @@ def _foreign_memory(obj: Any, typed: bool, writable: bool) -> tuple[Any, int, in
     dlpack, cuda = hasattr(obj, "__dlpack__"), hasattr(obj, "__cuda_array_interface__")
     if not (dlpack or cuda):
         raise errors.NotABufferError(
-            f"the buffer is {obj!r:.60}, {kind(obj)}; pass an object with the buffer interface, or a list "
+            f"the buffer is {obj!r:.60}, {describe_type(obj)}; pass an object with the buffer interface, or a list "
             f"[buffer, count, displacement, datatype] or a shorter form of it"
         )
     try:
         holder = MPI.buffer.frombuffer(obj, readonly=not writable)
     except (BufferError, ValueError) as error:
-        raise errors.BufferAccessError(f"the buffer, {kind(obj)}, cannot be used: {error}") from None
+        raise errors.BufferAccessError(f"the buffer, {describe_type(obj)}, cannot be used: {error}") from None
     if obj.__dlpack_device__()[0] not in _ON_CPU if dlpack else not _readable(holder):
-        raise errors.BufferAccessError(f"the buffer, {kind(obj)}, is not in CPU memory; copy it there first")
+        raise errors.BufferAccessError(f"the buffer, {describe_type(obj)}, is not in CPU memory; copy it there first")
     return holder, holder.address, holder.nbytes, None if typed else _foreign_format(obj, dlpack)
 
 
@@ -173,7 +173,9 @@ def find_type(spec: Any, format: str | None, obj: Any) -> MPI.Datatype:
     if isinstance(spec, str) and (type_facts := low_facts(spec)) is not None:
         return type_facts.datatype
     if not isinstance(spec, (str, bytes, int, float)) and spec.__hash__ is None:
-        raise errors.ArgumentError(f"the datatype is {spec!r}, {kind(spec)}; pass an MPI.Datatype or a typecode")
+        raise errors.ArgumentError(
+            f"the datatype is {spec!r}, {describe_type(spec)}; pass an MPI.Datatype or a typecode"
+        )
     try:
         return MPI.Datatype.fromcode(spec)
     except (TypeError, ValueError):
@@ -195,7 +197,7 @@ def for_mpi(message: Any) -> Any:
     return [view, *(rest if named else [*rest, type_facts.datatype])]
 
 
-def named_type(spec: MPI.Datatype | str) -> TypeFacts:
+def parse_datatype(spec: MPI.Datatype | str) -> TypeFacts:
     """Return the facts on a datatype or typecode that the caller named without a buffer."""
     datatype = find_type(spec, None, spec)
     if datatype == MPI.DATATYPE_NULL:
@@ -254,7 +256,7 @@ def _offset(displacement: object, type_facts: TypeFacts, length: int) -> int:
     """Return the bytes before the first element, of a displacement in elements."""
     if displacement is None:
         return 0
-    displacement = integer(displacement, "displacement")
+    displacement = parse_integer(displacement, "displacement")
     if displacement < 0:
         raise errors.MessageSpecError(f"the displacement is {displacement}; pass 0 or more")
     if displacement == 0:
@@ -275,7 +277,7 @@ def _offset(displacement: object, type_facts: TypeFacts, length: int) -> int:
 def _count(count: object, obj: Any, type_facts: TypeFacts, length: int, blocks: int) -> int:
     """Return the elements of one block: the count passed, or else an equal part of the memory."""
     if count is not None:
-        count = integer(count, "count")
+        count = parse_integer(count, "count")
         if count < 0:
             raise errors.MessageSpecError(f"the count is {count}; pass 0 or more")
         if count > 0 and obj is None:
@@ -322,7 +324,7 @@ def _check_room(obj: Any, type_facts: TypeFacts, elements: int, address: int, le
     return type_facts.extent * elements <= length - offset
 
 
-def integers(values: Any, size: int, what: str) -> list[int]:
+def parse_integers(values: Any, size: int, what: str) -> list[int]:
     """Return one integer per rank."""
     if type(values) in (list, tuple) and len(values) == size:
         with suppress(TypeError):
@@ -331,35 +333,35 @@ def integers(values: Any, size: int, what: str) -> list[int]:
         items = [values[i] for i in range(len(values))]
     except TypeError:
         raise errors.ArgumentError(
-            f"{what} is {values!r:.60}, {kind(values)}; pass one integer per rank, {size} in all"
+            f"{what} is {values!r:.60}, {describe_type(values)}; pass one integer per rank, {size} in all"
         ) from None
-    numbers = [integer(value, f"item of {what}") for value in items]
+    numbers = [parse_integer(value, f"item of {what}") for value in items]
     if len(numbers) != size:
         raise errors.MessageSpecError(f"{what} has {len(numbers)} items; pass one per rank, {size} in all")
     return numbers
 
 
-def integer(value: Any, what: str) -> int:
+def parse_integer(value: Any, what: str) -> int:
     """Return a value as an int. Raises ArgumentError if it is not an integer."""
     try:
         return index(value)
     except TypeError:
-        raise errors.ArgumentError(f"a {what} is {value!r:.60}, {kind(value)}; pass an integer") from None
+        raise errors.ArgumentError(f"a {what} is {value!r:.60}, {describe_type(value)}; pass an integer") from None
 
 
 def _not_contiguous(obj: Any) -> errors.BufferAccessError:
     return errors.BufferAccessError(
-        f"the buffer, {kind(obj)}, is not contiguous; pass a contiguous one (numpy.ascontiguousarray "
+        f"the buffer, {describe_type(obj)}, is not contiguous; pass a contiguous one (numpy.ascontiguousarray "
         f"returns a copy), or the whole memory with a vector datatype"
     )
 
 
 def _read_only(obj: Any) -> errors.BufferAccessError:
     return errors.BufferAccessError(
-        f"the buffer, {kind(obj)}, is read-only and this rank receives into it; pass a writable one"
+        f"the buffer, {describe_type(obj)}, is read-only and this rank receives into it; pass a writable one"
     )
 
 
-def kind(value: object) -> str:
+def describe_type(value: object) -> str:
     """Return the phrase that names a value's type in an error."""
     return f"of type {type(value).__name__}"

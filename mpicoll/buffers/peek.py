@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 
 
 def peek(address: int, nbytes: int) -> bytes | None:
-    """Return the bytes at an address; None where this process may not read them.
+    """Return the bytes at an address; None if this process may not read them.
 
     The kernel copies them into a pipe, and returns an error for memory that is not mapped. An address out of range
     returns None, too. nbytes: at most 4 KiB, the smallest capacity of a pipe.

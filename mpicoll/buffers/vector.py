@@ -20,7 +20,7 @@ from .buffer import Buffer, bytes_at
 from .datatypes import TypeFacts, facts
 from .owner import reach
 from .packing import packer
-from .parse import check_type, find_type, in_place_error, integers, kind, memory_of, null_error
+from .parse import check_type, describe_type, find_type, in_place_error, memory_of, null_error, parse_integers
 
 BYTE = facts(MPI.BYTE)
 CACHE_LIMIT = 256  # vectors
@@ -108,7 +108,7 @@ _COPIED_SLOTS = tuple(name for name in (*Buffer.__slots__, *Vector.__slots__) if
 _valid_vectors: dict[Hashable, Vector] = {}  # of predefined datatypes only, which are never freed
 
 
-def vector(message: Any, writable: bool, blocks: int, peer: str = "rank") -> Vector:
+def parse_vector(message: Any, writable: bool, blocks: int, peer: str = "rank") -> Vector:
     """Parse a buffer of `blocks` blocks with counts and displacements in elements, as in mpi4py's v-forms.
 
     peer: the word in errors for the rank of a block, "rank" or "neighbour".
@@ -122,29 +122,31 @@ def vector(message: Any, writable: bool, blocks: int, peer: str = "rank") -> Vec
     if counts is None:
         block_counts = _equal_counts(length, type_facts, blocks)
     else:
-        block_counts = [index(counts)] * blocks if _is_integer(counts) else integers(counts, blocks, "counts")
+        block_counts = [index(counts)] * blocks if _is_integer(counts) else parse_integers(counts, blocks, "counts")
     _check_not_negative(block_counts)
     if displacements is None:
         at = list(accumulate(block_counts, initial=0))[:-1]
     elif _is_integer(displacements):
         at = [index(displacements) * i for i in range(blocks)]
     else:
-        at = integers(displacements, blocks, "displacements")
+        at = parse_integers(displacements, blocks, "displacements")
     types, offsets = [type_facts] * blocks, [x * type_facts.extent for x in at]
     return _checked_vector(obj, holder, address, length, block_counts, types, offsets, writable, peer)
 
 
-def vector_of_types(message: Any, writable: bool, blocks: int, peer: str = "rank") -> Vector:
+def parse_typed_vector(message: Any, writable: bool, blocks: int, peer: str = "rank") -> Vector:
     """Parse a buffer of `blocks` blocks with a datatype each and displacements in bytes, as in Alltoallw.
 
-    peer: as in vector().
+    peer: as in parse_vector().
     """
     if message is MPI.IN_PLACE:
         raise in_place_error()
     if hasattr(message, "__len__") and len(message) not in (2, 3, 4):
-        raise errors.MessageSpecError(f"the buffer is {kind(message)}, of {len(message)} items; {_FORMS_OF_TYPES}")
+        raise errors.MessageSpecError(
+            f"the buffer is {describe_type(message)}, of {len(message)} items; {_FORMS_OF_TYPES}"
+        )
     if not isinstance(message, (list, tuple)):
-        raise errors.NotABufferError(f"the buffer is {message!r:.60}, {kind(message)}; {_FORMS_OF_TYPES}")
+        raise errors.NotABufferError(f"the buffer is {message!r:.60}, {describe_type(message)}; {_FORMS_OF_TYPES}")
     counts: Any
     displacements: Any
     if len(message) == 2:
@@ -159,7 +161,8 @@ def vector_of_types(message: Any, writable: bool, blocks: int, peer: str = "rank
     if counts is None and displacements is None:
         block_counts, at = [1] * blocks, [0] * blocks
     else:
-        block_counts, at = integers(counts, blocks, "counts"), integers(displacements, blocks, "displacements")
+        block_counts = parse_integers(counts, blocks, "counts")
+        at = parse_integers(displacements, blocks, "displacements")
     _check_not_negative(block_counts)
     holder, address, length, _ = memory_of(obj, True, writable)
     block_types = _facts_of_blocks(types, block_counts, blocks, peer)
@@ -200,7 +203,9 @@ def _split_pair(pair: Any) -> tuple[Any, Any]:
     try:
         counts, displacements = pair
     except TypeError:
-        raise errors.ArgumentError(f"(counts, displacements) is {pair!r:.60}, {kind(pair)}; pass a tuple") from None
+        raise errors.ArgumentError(
+            f"(counts, displacements) is {pair!r:.60}, {describe_type(pair)}; pass a tuple"
+        ) from None
     except ValueError:
         raise errors.MessageSpecError(
             f"(counts, displacements) has 2 items, {pair!r:.60} has {len(pair)}; pass counts alone as a list"
@@ -232,14 +237,14 @@ def _facts_of_blocks(types: Any, counts: Sequence[int], blocks: int, peer: str) 
         datatypes = [types[i] for i in range(len(types))]
     except TypeError:
         raise errors.ArgumentError(
-            f"datatypes is {types!r:.60}, {kind(types)}; pass one MPI.Datatype per {peer}, {blocks} in all"
+            f"datatypes is {types!r:.60}, {describe_type(types)}; pass one MPI.Datatype per {peer}, {blocks} in all"
         ) from None
     if len(datatypes) != blocks:
         raise errors.MessageSpecError(f"datatypes has {len(datatypes)} items; pass one per {peer}, {blocks} in all")
     for i, datatype in enumerate(datatypes):
         if not isinstance(datatype, MPI.Datatype):
             raise errors.ArgumentError(
-                f"datatypes[{i}] is {datatype!r:.60}, {kind(datatype)}; pass an MPI.Datatype, not its typecode"
+                f"datatypes[{i}] is {datatype!r:.60}, {describe_type(datatype)}; pass an MPI.Datatype, not its typecode"
             )
         if counts[i] and datatype == MPI.DATATYPE_NULL:
             raise errors.DatatypeError(
@@ -281,7 +286,7 @@ def _checked_vector(
         )
     buffer = Vector(holder, address, counts, types, offsets)
     if writable:
-        check_once(buffer)
+        check_disjoint(buffer)
     if holder is not None and all(type_facts.predefined for type_facts in types):
         if len(_valid_vectors) >= CACHE_LIMIT:
             _valid_vectors.clear()
@@ -304,7 +309,7 @@ def _check_inside(obj: Any, peer: str, n: int, type_facts: TypeFacts, offset: in
         )
 
 
-def check_once(buffer: Vector) -> None:
+def check_disjoint(buffer: Vector) -> None:
     """Raise OverlapError if blocks share memory, so that one receive would overwrite another."""
     end = -1
     for start, stop in sorted(buffer.spans()):

@@ -14,8 +14,8 @@ from .. import errors
 from ..plans.plan import Shares
 from .arguments import Arguments, check_root
 from .buffer import Buffer
-from .parse import buffer
-from .vector import Vector, check_apart, vector, vector_of_types
+from .parse import parse_buffer
+from .vector import Vector, check_apart, parse_typed_vector, parse_vector
 
 _IN_PLACE = MPI.IN_PLACE
 
@@ -24,7 +24,7 @@ def parse_gatherv(sendbuf: Any, recvbuf: Any, root: int, rank: int, size: int) -
     """Parse a gatherv: ranks other than the root have only `send` and ignore `recvbuf`."""
     if check_root(root, size) == rank:
         return _receive_blocks(sendbuf, recvbuf, rank, size)
-    send = buffer(sendbuf)
+    send = parse_buffer(sendbuf)
     return Arguments(send, None, False, Shares((send.size,), (), (0,), ()))
 
 
@@ -38,9 +38,9 @@ def parse_allgatherv(sendbuf: Any, recvbuf: Any, rank: int, size: int) -> Argume
 
 
 def _receive_blocks(sendbuf: Any, recvbuf: Any, rank: int, size: int) -> Arguments:
-    recv = vector(recvbuf, True, size)
+    recv = parse_vector(recvbuf, True, size)
     in_place = sendbuf is _IN_PLACE or sendbuf is None
-    send = None if in_place else buffer(sendbuf)
+    send = None if in_place else parse_buffer(sendbuf)
     if send is not None:
         _check_own(send, send.size, recv, recv.sizes[rank], rank)
     return Arguments(send, recv, in_place, Shares((recv.sizes[rank],), recv.sizes, (0,), recv.at))
@@ -49,30 +49,30 @@ def _receive_blocks(sendbuf: Any, recvbuf: Any, rank: int, size: int) -> Argumen
 def parse_scatterv(sendbuf: Any, recvbuf: Any, root: int, rank: int, size: int) -> Arguments:
     """Parse a scatterv: ranks other than the root have only `recv`; in place the root keeps its own block in `send`."""
     if check_root(root, size) != rank:
-        recv = buffer(recvbuf, True)
+        recv = parse_buffer(recvbuf, True)
         return Arguments(None, recv, False, Shares((), (recv.size,), (), (0,)))
-    send = vector(sendbuf, False, size)
+    send = parse_vector(sendbuf, False, size)
     own = send.sizes[rank]
     shares = Shares(send.sizes, (own,), send.at, (0,))
     if recvbuf is _IN_PLACE or recvbuf is None:
         return Arguments(send, None, True, shares)
-    recv = buffer(recvbuf, True)
+    recv = parse_buffer(recvbuf, True)
     _check_own(send, own, recv, recv.size, rank)
     return Arguments(send, recv, False, shares)
 
 
 def parse_alltoallv(sendbuf: Any, recvbuf: Any, rank: int, size: int) -> Arguments:
     """Parse an alltoallv: both sides have a block per rank; in place `recv` describes both."""
-    recv = vector(recvbuf, True, size)
+    recv = parse_vector(recvbuf, True, size)
     in_place = sendbuf is _IN_PLACE or sendbuf is None
-    return _exchange_blocks(None if in_place else vector(sendbuf, False, size), recv, rank)
+    return _exchange_blocks(None if in_place else parse_vector(sendbuf, False, size), recv, rank)
 
 
 def parse_alltoallw(sendbuf: Any, recvbuf: Any, rank: int, size: int) -> Arguments:
     """Parse an alltoallw: as an alltoallv, with a datatype per block and displacements in bytes."""
-    recv = vector_of_types(recvbuf, True, size)
+    recv = parse_typed_vector(recvbuf, True, size)
     in_place = sendbuf is _IN_PLACE or sendbuf is None
-    return _exchange_blocks(None if in_place else vector_of_types(sendbuf, False, size), recv, rank)
+    return _exchange_blocks(None if in_place else parse_typed_vector(sendbuf, False, size), recv, rank)
 
 
 def _exchange_blocks(send: Vector | None, recv: Vector, rank: int) -> Arguments:

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from ..buffers.arguments import Arguments
 from ..buffers.datatypes import TypeFacts
 from ..buffers.operators import Operator, name_of, operator
-from ..buffers.parse import kind
+from ..buffers.parse import describe_type
 from ..compression.codecs import Codec
 from ..engines.protocol import Execution
 from ..errors import ArgumentError, CommError, OperatorError
@@ -183,7 +183,7 @@ def describe(invocation: Invocation, arguments: Arguments | None, form: str = BL
             return Call(invocation, arguments, arguments.counts, form=form)
         return Call(invocation, arguments, buffer.packed_nbytes // buffer.blocks, form=form)
     if not isinstance(op, MPI.Op):
-        raise ArgumentError(f"op is {op!r:.60}, {kind(op)}; pass an MPI.Op, such as MPI.SUM")
+        raise ArgumentError(f"op is {op!r:.60}, {describe_type(op)}; pass an MPI.Op, such as MPI.SUM")
     if COLLECTIVES[collective].covers is not everybody and name_of(op) == "AVG":
         raise OperatorError(
             f"mpicoll.AVG does not {collective}: each rank's result is of another number of ranks; "

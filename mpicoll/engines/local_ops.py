@@ -128,7 +128,7 @@ def spread(segments, geometry, bases, first, end, stage, lane, slot, turn):  # t
 
 @njit
 def reduce(segments, geometry, bases, first, end, lane, slot, turn, kernel_args, divides):  # type: ignore[no-untyped-def]
-    """Reduce the operands from left to right into the destination, and divide if asked; one operand is copied.
+    """Reduce the operands from left to right into the destination, then divide if `divides`; one operand is copied.
 
     A reduction of several steps goes strip by strip, so that the result stays in the cache between them.
     """

@@ -139,21 +139,21 @@ def name_of(op: MPI.Op) -> str:
 def operator(op: MPI.Op, facts: TypeFacts) -> Operator:
     """Return the operator for elements of a datatype, with its kernel if there is one.
 
-    Raises OperatorError for a pair that this MPI rejects. The result is the same on every rank: it depends on the
-    arguments and the MPI library only.
+    Raises OperatorError for a pair that this MPI rejects. Whether there is a kernel depends only on the
+    arguments and the libraries, so it is the same on every rank.
     """
     name = name_of(op)
     if name == USER:
         return _user_operator(op, facts)
     key = name, facts, background.state.generation
-    known = _cache.get(key) if facts.predefined else None
-    if known is None:
-        known = _average_operator(facts) if name == "AVG" else _predefined_operator(name, facts)
+    result = _cache.get(key) if facts.predefined else None
+    if result is None:
+        result = _average_operator(facts) if name == "AVG" else _predefined_operator(name, facts)
         if facts.predefined:
-            _cache[key] = known
-    if isinstance(known, str):
-        raise OperatorError(known)
-    return known
+            _cache[key] = result
+    if isinstance(result, str):
+        raise OperatorError(result)
+    return result
 
 
 def native(op: MPI.Op, facts: TypeFacts) -> MPI.Op:
@@ -243,7 +243,8 @@ def _mpi_accepts(op: MPI.Op, datatype: MPI.Datatype) -> bool:
 def _errors_return() -> Iterator[None]:
     """Make MPI raise errors, whatever error handlers the program has set.
 
-    MPIs call either COMM_WORLD's or COMM_SELF's handler for a local reduction. The lock lets one thread restore them.
+    MPIs call either COMM_WORLD's or COMM_SELF's handler for a local reduction. The lock keeps other threads from
+    restoring them meanwhile.
     """
     with _errhandler_lock:
         before = [(comm, comm.Get_errhandler()) for comm in (MPI.COMM_WORLD, MPI.COMM_SELF)]

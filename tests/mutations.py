@@ -406,7 +406,7 @@ MUTATIONS = [
     Mutation("mpicoll/fastpath/signature.py", "& WRITEABLE == 0:", "& 0 != 0:", "mpi/test_direct.py"),
     Mutation(
         "mpicoll/fastpath/dispatch.py",
-        "if call.arguments and call.arguments.one is not None and not",
+        "if call.arguments and call.arguments.shared_buffer is not None and not",
         "if False and not",
         "mpi/test_one_buffer.py",
     ),

@@ -16,9 +16,9 @@ _address_of = MPI.Get_address
 class Buffer:
     """`blocks` blocks of `count` elements of one datatype, at an address.
 
-    `nbytes` is their span, extent times elements, and `size` the bytes of data in it.  Where `contiguous`,
-    the span holds the elements in order and engines may work on it.  Elsewhere `pack` and `unpack` go between
-    the memory and `packed_nbytes` bytes laid out as on every other rank.  `obj` keeps the memory alive.
+    `nbytes` is their span, extent times elements, and `size` the bytes of data in it. If `contiguous`, engines work on
+    the span directly. Otherwise `pack` and `unpack` copy between the memory and `packed_nbytes` bytes, whose layout is
+    the same on all ranks. `obj` keeps the memory alive.
     """
 
     __slots__ = ("address", "blocks", "contiguous", "count", "facts", "nbytes", "obj")
@@ -51,16 +51,16 @@ class Buffer:
         return self.nbytes
 
     def pack(self) -> np.ndarray:
-        """Return the data, as a new array of bytes."""
+        """Return a packed copy of the data, as an array of bytes."""
         data: np.ndarray = bytes_at(self.address, self.nbytes).copy()
         return data
 
     def unpack(self, packed: np.ndarray) -> None:
-        """Put the bytes of `pack` in their places; what lies between stays as it is."""
+        """Copy packed bytes back to the memory; bytes in holes keep their values."""
         bytes_at(self.address, self.nbytes)[:] = packed
 
     def spans(self) -> list[tuple[int, int]]:
-        """(address, end) of memory that holds data and nothing else; none where there are holes, or no data."""
+        """Return (address, end) of each contiguous stretch of data; nothing for a layout with holes."""
         return [(self.address, self.address + self.nbytes)] if self.contiguous and self.nbytes else []
 
     def __repr__(self) -> str:
@@ -69,7 +69,7 @@ class Buffer:
 
 
 class ScatteredBuffer(Buffer):
-    """Elements with holes. The user may free the datatype before the call is done: the packer does not need it."""
+    """Elements with holes. The user may free the datatype before the call completes: the packer does not need it."""
 
     __slots__ = ("packer",)
 
@@ -91,27 +91,27 @@ class ScatteredBuffer(Buffer):
 
 
 class ShortBuffer(Buffer):
-    """Padded pairs (DOUBLE_INT) whose memory ends before the last one's padding."""
+    """Padded pairs (DOUBLE_INT) in memory that ends before the padding of the last pair."""
 
     __slots__ = ()
 
-    def _owned(self) -> np.ndarray:
+    def _memory(self) -> np.ndarray:
         return bytes_at(self.address, self.nbytes - self.facts.extent + self.facts.true_extent)
 
     def pack(self) -> np.ndarray:
         packed = np.zeros(self.nbytes, np.uint8)
-        owned = self._owned()
-        packed[: owned.size] = owned
+        memory = self._memory()
+        packed[: memory.size] = memory
         return packed
 
     def unpack(self, packed: np.ndarray) -> None:
-        owned = self._owned()
-        owned[:] = packed[: owned.size]
+        memory = self._memory()
+        memory[:] = packed[: memory.size]
 
 
 def bytes_at(address: int, nbytes: int) -> np.ndarray:
-    """Memory as an array."""
+    """Return memory as an array, which does not keep it alive."""
     if not nbytes:
         return np.empty(0, np.uint8)
-    memory: Any = MPI.buffer.fromaddress(address, nbytes)
-    return np.frombuffer(memory, np.uint8)
+    view: Any = MPI.buffer.fromaddress(address, nbytes)
+    return np.frombuffer(view, np.uint8)

@@ -1,7 +1,7 @@
-"""The facts on an MPI datatype that mpicoll needs, looked up once.
+"""Describe MPI datatypes, and cache the descriptions.
 
-The facts on predefined datatypes are found by their handles, which live as long as MPI does. The handle of a derived
-one can be given to another type after `Free`, so its facts are an attribute of the datatype and go with it.
+Facts on predefined datatypes are cached by handle, which stays valid as long as MPI runs. MPI may reuse the handle of a
+derived datatype after `Free`, so its facts are cached as an attribute of the datatype.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .typemap import Part, Typemap, derived
 
 __all__ = ["TypeFacts", "facts", "facts_of_dtype", "low_facts", "remember", "remembered", "signature"]
 
-MOST_RECIPES = 512  # that are kept
-MOST_NUMBERS = 24  # in one
+RECIPE_LIMIT = 512  # cached recipes
+NUMBER_LIMIT = 24  # numbers in a recipe
 _REGISTERED = 2  # isbuiltin of a dtype that a package has added to NumPy
-_LOW = [name for name, dtype in LOW.items() if dtype.names]  # NumPy and MPI have float16
+_LOW = [name for name, dtype in LOW.items() if dtype.names]  # without float16, which NumPy and MPI have
 
 # The groups of the MPI standard's table of reduction operators ("Predefined Reduction Operations").
 # A name missing from this MPI (None, DATATYPE_NULL or size 0) is skipped.
@@ -46,7 +46,7 @@ _GROUPS = {
 }
 _KINDS = {"C integer": "integer", "Fortran integer": "integer", "multi-language": "integer"}
 
-# REAL16 is IEEE quadruple, which NumPy has only where long double is; bfloat16 it does not have.
+# REAL16 is IEEE quadruple, which NumPy has only if that is its long double. NumPy has no bfloat16.
 _NOT_NUMPY = {"BFLOAT16_T"} | (set() if np.finfo(np.longdouble).nmant == 112 else {"REAL16", "COMPLEX32"})
 
 # value and index types of the pairs, by name
@@ -65,16 +65,17 @@ _PAIRS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TypeFacts:
-    """The facts on one datatype.  Sizes are in bytes.
+    """The facts on one datatype. Sizes are in bytes.
 
-    `kind` is integer, floating, complex, logical, byte, pair or other, and `group` the standard's finer name
-    ("Fortran integer" takes fewer operators than "C integer").  `dtype` is what a NumPy kernel would use, or
-    None.  `dense`: memory holds the data in order with nothing between, so moving bytes moves the data.
-    `contiguous`: dense, or a predefined pair, whose padding is harmless where every rank uses the same type.
-    `basic` and `nbasic` are the type signature where it is one predefined type repeated, else None and 0.
-    `runs` says where the bytes lie, None where only MPI knows. `datatype` is valid only while the user's is:
-    an object that may outlive a call works on `runs`, or calls `keep_alive`. `alike`: the facts on the first datatype
-    that was made by the same recipe, which stay.
+    - `kind`: integer, floating, complex, logical, byte, pair or other. `group`: the standard's finer name
+      ("Fortran integer" accepts fewer operators than "C integer").
+    - `dtype`: the NumPy dtype of an element, or None.
+    - `dense`: the data is in order without holes, so that copying bytes copies the data.
+    - `contiguous`: dense, or a predefined pair, whose padding is harmless if every rank uses the same type.
+    - `basic`, `nbasic`: the type signature if it is one predefined type repeated, else None and 0.
+    - `runs`: the offsets of the bytes; None if only MPI knows them.
+    - `datatype`: valid only while the user's is. An object that may outlive a call uses `runs`, or calls `keep_alive`.
+    - `alike`: the facts on the first datatype with the same recipe, which are cached for the whole run.
     """
 
     datatype: MPI.Datatype
@@ -96,11 +97,9 @@ class TypeFacts:
     alike: TypeFacts | None = None
 
     def span(self, n: int, at: int = 0) -> tuple[int, int]:
-        """Return the first and the end byte of n elements that are said to be at a byte.
+        """Return the first and the end byte of n elements at offset `at`; (0, 0) if they have no data.
 
-        They are (0, 0) where they have no data.
-
-        What MPI says of the bounds of a datatype without data means nothing: some are the largest integer there is.
+        MPI's bounds of a datatype without data are meaningless: some are the largest integer.
         """
         if not n * self.size:
             return 0, 0
@@ -109,9 +108,9 @@ class TypeFacts:
 
 
 def keep_alive(datatype: MPI.Datatype, holder: Any) -> None:
-    """Keep MPI's object alive for as long as a Python object is, though the program frees the datatype.
+    """Keep MPI's datatype alive as long as `holder`, though the program may free its handle.
 
-    A datatype made of it does so. A duplicate would too, and call the copy functions of the program's attributes.
+    A datatype derived from it does so. A duplicate would also call the copy functions of the program's attributes.
     """
     weakref.finalize(holder, _free, datatype.Create_contiguous(1)).atexit = False
 
@@ -122,10 +121,10 @@ def _free(datatype: MPI.Datatype) -> None:
 
 
 def facts(datatype: MPI.Datatype) -> TypeFacts:
-    """Return the facts on any datatype but the null one."""
-    known = remembered(datatype)
-    if known is not None:
-        return known
+    """Return the facts on a datatype other than MPI.DATATYPE_NULL, from the cache if possible."""
+    type_facts = remembered(datatype)
+    if type_facts is not None:
+        return type_facts
     alike = _by_recipe.get(recipe(datatype) or ())
     if alike is None:
         return _describe(datatype)
@@ -134,12 +133,12 @@ def facts(datatype: MPI.Datatype) -> TypeFacts:
 
 
 def recipe(datatype: MPI.Datatype) -> tuple[int, ...] | None:
-    """Return what MPI says of how a datatype was made of one of MPI's own: equal only for equal layouts.
+    """Return how a datatype was derived from one predefined datatype, as a key that is equal only for equal layouts.
 
-    None for other datatypes. The numbers are those of MPI_Type_get_envelope and MPI_Type_get_contents.
+    Its numbers are those of MPI_Type_get_envelope and MPI_Type_get_contents. None for other datatypes.
     """
     *numbers, parts, combiner = datatype.Get_envelope()
-    if parts != 1 or sum(numbers) > MOST_NUMBERS:
+    if parts != 1 or sum(numbers) > NUMBER_LIMIT:
         return None
     *contents, (part,) = datatype.Get_contents()
     if not part.is_named:
@@ -150,41 +149,41 @@ def recipe(datatype: MPI.Datatype) -> tuple[int, ...] | None:
 
 
 def remembered(datatype: MPI.Datatype) -> TypeFacts | None:
-    """Return the facts on a predefined datatype, or on one that was given to `remember`."""
-    known = _by_id.get(id(datatype)) or _by_handle.get(MPI._handleof(datatype))
-    return known if known is not None else datatype.Get_attr(KEYVAL)  # type: ignore[return-value]
+    """Return the cached facts on a predefined datatype, or on one passed to `remember`; else None."""
+    type_facts = _by_id.get(id(datatype)) or _by_handle.get(MPI._handleof(datatype))
+    return type_facts if type_facts is not None else datatype.Get_attr(KEYVAL)  # type: ignore[return-value]
 
 
-def remember(datatype: MPI.Datatype, known: TypeFacts) -> None:
-    """Keep the facts for as long as the datatype lives. Dup does not copy them: they hold a handle."""
-    if known.predefined:
-        _by_handle[MPI._handleof(datatype)] = known
+def remember(datatype: MPI.Datatype, type_facts: TypeFacts) -> None:
+    """Cache the facts as long as the datatype lives. Dup does not copy them, since they contain the handle."""
+    if type_facts.predefined:
+        _by_handle[MPI._handleof(datatype)] = type_facts
         return
-    datatype.Set_attr(KEYVAL, known)
-    if known.alike is None and len(_by_recipe) < MOST_RECIPES and (made_by := recipe(datatype)) is not None:
-        _by_recipe[made_by] = known
-    datatype.Set_attr(ALIKE, known.alike or known)
+    datatype.Set_attr(KEYVAL, type_facts)
+    if type_facts.alike is None and len(_by_recipe) < RECIPE_LIMIT and (made_by := recipe(datatype)) is not None:
+        _by_recipe[made_by] = type_facts
+    datatype.Set_attr(ALIKE, type_facts.alike or type_facts)
 
 
 def signature(datatype: MPI.Datatype) -> tuple[str | None, int]:
-    """(name of the predefined type, how many of them), or (None, 0) where the signature mixes types."""
-    known = facts(datatype)
-    return known.basic, known.nbasic
+    """Return (name of the predefined type, its count), or (None, 0) if the type signature mixes types."""
+    type_facts = facts(datatype)
+    return type_facts.basic, type_facts.nbasic
 
 
 def facts_of_dtype(dtype: np.dtype[Any]) -> TypeFacts | None:
-    """Return the facts on the MPI datatype mpi4py finds for arrays of this dtype, or None: take the slow path."""
-    known = _by_dtype_num.get(dtype.num) if dtype.isnative else None
-    return known if known is not None or dtype.isbuiltin != _REGISTERED else _low_dtype(dtype)
+    """Return the facts on the MPI datatype that mpi4py chooses for this dtype; None if only `parse.find_type` knows."""
+    type_facts = _by_dtype_num.get(dtype.num) if dtype.isnative else None
+    return type_facts if type_facts is not None or dtype.isbuiltin != _REGISTERED else _low_dtype(dtype)
 
 
 def low_facts(name: str) -> TypeFacts | None:
-    """Return the facts on a type of less than 32 bits that no MPI has, by its name (bfloat16); None for other names."""
+    """Return the facts on a type with fewer than 32 bits that no MPI has, by name (bfloat16); None for other names."""
     if name not in _LOW:
         return None
     if name not in _by_low_name:
         dtype = LOW[name]
-        datatype = (MPI.UINT16_T if dtype.itemsize == 2 else MPI.UINT8_T).Dup()  # stays, as MPI's own do
+        datatype = (MPI.UINT16_T if dtype.itemsize == 2 else MPI.UINT8_T).Dup()  # never freed, like MPI's own
         datatype.Set_name(name)
         type_facts = replace(
             _describe(datatype), name=name, predefined=True, kind="floating", group="floating", dtype=dtype
@@ -195,11 +194,11 @@ def low_facts(name: str) -> TypeFacts | None:
 
 
 def _low_dtype(dtype: np.dtype[Any]) -> TypeFacts | None:
-    """Return the facts on a dtype of ml_dtypes', which are found by its number from then on."""
-    known = low_facts(low(dtype) or "")
-    if known is not None:
-        _by_dtype_num[dtype.num] = known
-    return known
+    """Return the facts on a dtype of ml_dtypes, and cache them by its number."""
+    type_facts = low_facts(low(dtype) or "")
+    if type_facts is not None:
+        _by_dtype_num[dtype.num] = type_facts
+    return type_facts
 
 
 def _describe(datatype: MPI.Datatype, name: str = "", group: str = "") -> TypeFacts:
@@ -207,11 +206,11 @@ def _describe(datatype: MPI.Datatype, name: str = "", group: str = "") -> TypeFa
     true_lb, true_extent = datatype.Get_true_extent()
     size = datatype.Get_size()
     group = group or _group_by_combiner(datatype)
-    runs, basic, nbasic = Typemap(_runs(datatype, name), name, 1) if name else _typemap(datatype)
-    whole = size == 0 or (runs is not None and runs.solid and runs.offsets[0] == 0)
+    runs, basic, nbasic = Typemap(_predefined_runs(datatype, name), name, 1) if name else _typemap(datatype)
+    whole = size == 0 or (runs is not None and runs.is_solid and runs.offsets[0] == 0)
     dense = whole and (lb, extent) == (0, size)
     return TypeFacts(
-        datatype=MPI.Datatype(datatype),  # an object of our own: Free makes the user's the null one
+        datatype=MPI.Datatype(datatype),  # a copy of the handle: Free sets the user's to MPI.DATATYPE_NULL
         name=name or datatype.Get_name() or "a derived datatype",
         predefined=bool(datatype.is_predefined),
         kind=_KINDS.get(group, group),
@@ -231,7 +230,7 @@ def _describe(datatype: MPI.Datatype, name: str = "", group: str = "") -> TypeFa
 
 
 def _group_by_combiner(datatype: MPI.Datatype) -> str:
-    """Return the group of a type that is not in the table: only Create_f90_* make such a predefined type."""
+    """Return the group of a type outside the table; only Create_f90_* return such a predefined type."""
     parametrised = {
         MPI.COMBINER_F90_INTEGER: "Fortran integer",
         MPI.COMBINER_F90_REAL: "floating",
@@ -255,25 +254,25 @@ def _numpy_dtype(datatype: MPI.Datatype, name: str, group: str) -> np.dtype[Any]
 
 
 def _typemap(datatype: MPI.Datatype) -> Typemap:
-    """Read a derived datatype's recipe, and those of its parts."""
-    known = _by_handle.get(MPI._handleof(datatype))
-    if known is not None:
-        return Typemap(known.runs, known.basic, known.nbasic)
+    """Decode a derived datatype and its parts."""
+    type_facts = _by_handle.get(MPI._handleof(datatype))
+    if type_facts is not None:
+        return Typemap(type_facts.runs, type_facts.basic, type_facts.nbasic)
     if datatype.is_predefined:
-        return Typemap(_runs(datatype, ""), datatype.Get_name(), 1)
+        return Typemap(_predefined_runs(datatype, ""), datatype.Get_name(), 1)
     base, combiner, parameters = datatype.decode()
-    parts = parameters.get("datatypes", [base])  # a struct may have none
+    parts = parameters.get("datatypes", [base])  # empty for a struct without members
     try:
         inner = [Part(_typemap(part), part.Get_extent()[1]) for part in parts]
         return derived(combiner, inner, parameters, fortran=parameters.get("order") == MPI.ORDER_FORTRAN)
     finally:
-        for part in parts:  # decode() made new handles of derived ones
+        for part in parts:  # decode() returns new handles of derived datatypes
             if not part.is_predefined:
                 part.Free()
 
 
-def _runs(datatype: MPI.Datatype, name: str) -> Runs | None:
-    """Return those of a predefined datatype: one, or in a pair the value and the index at its end."""
+def _predefined_runs(datatype: MPI.Datatype, name: str) -> Runs | None:
+    """Return the runs of a predefined datatype: one, or for a pair its value and the index at its end."""
     size, (lb, extent) = datatype.Get_size(), datatype.Get_true_extent()
     if name in _PAIRS:
         value, index = (getattr(MPI, part).Get_size() for part in _PAIRS[name])
@@ -281,27 +280,27 @@ def _runs(datatype: MPI.Datatype, name: str) -> Runs | None:
     return Runs.of([lb], [size]) if size == extent else None
 
 
-def _present(name: str) -> MPI.Datatype | None:
-    """Return the predefined type of this name, or None where this MPI lacks it (Open MPI: size 0)."""
+def _predefined_type(name: str) -> MPI.Datatype | None:
+    """Return the predefined type of this name; None if this MPI lacks it (Open MPI: size 0)."""
     datatype: MPI.Datatype | None = getattr(MPI, name, None)
     if datatype is None or datatype == MPI.DATATYPE_NULL or datatype.Get_size() == 0:
         return None
     return datatype
 
 
-def _table() -> dict[int, TypeFacts]:
-    """Handle to facts, for every predefined type; where two names share a handle the first wins."""
+def _facts_by_handle() -> dict[int, TypeFacts]:
+    """Return facts on all predefined types by handle; if two names share a handle, the first wins."""
     table: dict[int, TypeFacts] = {}
     for group, names in _GROUPS.items():
         for name in names.split():
-            datatype = _present(name)
+            datatype = _predefined_type(name)
             if datatype is not None and MPI._handleof(datatype) not in table:
                 table[MPI._handleof(datatype)] = _describe(datatype, name, group)
     return table
 
 
-def _discovered() -> dict[int, TypeFacts]:
-    """NumPy type number to facts, for the dtypes mpi4py maps by their buffer format."""
+def _facts_by_dtype_num() -> dict[int, TypeFacts]:
+    """Return facts by NumPy type number, for the dtypes whose buffer format mpi4py maps to a datatype."""
     facts_by_number: dict[int, TypeFacts] = {}
     for code in "?bhilqBHILQefdgFDG":
         dtype = np.dtype(code)
@@ -313,16 +312,16 @@ def _discovered() -> dict[int, TypeFacts]:
 
 
 KEYVAL = MPI.Datatype.Create_keyval()
-ALIKE = MPI.Datatype.Create_keyval()  # of the attribute that is the facts on the first datatype alike
+ALIKE = MPI.Datatype.Create_keyval()  # its attribute: the facts on the first datatype with the same recipe
 _by_recipe: dict[tuple[int, ...], TypeFacts] = {}
 _by_id: dict[int, TypeFacts] = {}
 _by_handle: dict[int, TypeFacts] = {}
-_by_handle.update(_table())
-# mpi4py's own datatype objects are never freed, so their identity is as good as the handle, and cheaper.
+_by_handle.update(_facts_by_handle())
+# mpi4py never frees its predefined datatype objects, so their id identifies them, and is cheaper than the handle.
 _by_id.update(
     (id(value), _by_handle[MPI._handleof(value)])
     for value in vars(MPI).values()
     if isinstance(value, MPI.Datatype) and MPI._handleof(value) in _by_handle
 )
-_by_dtype_num: dict[int, TypeFacts] = _discovered()
+_by_dtype_num: dict[int, TypeFacts] = _facts_by_dtype_num()
 _by_low_name: dict[str, TypeFacts] = {}

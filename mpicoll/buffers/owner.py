@@ -1,4 +1,4 @@
-"""The memory that a view is a part of: datatypes with holes may reach beyond the view, as in mpi4py."""
+"""Find the bounds of the memory that a view belongs to: datatypes with holes may exceed the view, as in mpi4py."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from .datatypes import TypeFacts
 
 
 def reach(
-    obj: Any, known: TypeFacts, n: int, at: int, address: int, length: int
+    obj: Any, facts: TypeFacts, n: int, at: int, address: int, length: int
 ) -> tuple[float, float, float, float]:
-    """Return the first byte and the end of n elements placed at a byte of a buffer, and the bounds for both.
+    """Return the first byte and the end of n elements at offset `at` of a buffer, and the bounds for both.
 
-    A datatype with holes may reach beyond a view, as far as the memory of the view's owner goes. The end of what
-    MPI.buffer.fromaddress makes is unknown: its length is that of the data, and the datatype says where the data lies.
+    A datatype with holes may exceed a view, within the memory of the view's owner. A buffer of MPI.buffer.fromaddress
+    has no facts bounds: its length counts bytes of data, which the datatype may spread over more memory.
     """
-    if not known.contiguous and isinstance(obj, MPI.buffer) and obj.obj is None:
-        return at, at + n * known.size, at, at + length
-    begin, end = known.span(n, at)
+    if not facts.contiguous and isinstance(obj, MPI.buffer) and obj.obj is None:
+        return at, at + n * facts.size, at, at + length
+    begin, end = facts.span(n, at)
     inside = begin >= 0 and end <= length
-    return begin, end, *((0, length) if inside or known.contiguous else limits(obj, address))
+    return begin, end, *((0, length) if inside or facts.contiguous else limits(obj, address))
 
 
 def limits(obj: Any, address: int) -> tuple[float, float]:
-    """Return where the memory of a buffer's owner begins and ends, in bytes from the buffer's first.
+    """Return begin and end of the memory of a buffer's owner, in bytes from the buffer's first.
 
-    The owner of x[2:] is x. That of a tensor, or of memory that C code wrapped, is unknown: both are infinite then.
+    The owner of x[2:] is x. The bounds are infinite if the owner is unknown: a tensor, or memory that C code wrapped.
     """
     owner = _owner(obj)
     if isinstance(owner, np.ndarray):
@@ -46,7 +46,7 @@ def limits(obj: Any, address: int) -> tuple[float, float]:
 
 
 def _owner(obj: Any) -> Any:
-    """Return the object that a chain of arrays, memoryviews and MPI's buffers ends with."""
+    """Return the last object in a chain of arrays, memoryviews and MPI buffers."""
     while True:
         is_view = isinstance(obj, (memoryview, MPI.buffer))
         inner = obj.base if isinstance(obj, np.ndarray) else obj.obj if is_view else None

@@ -1,4 +1,4 @@
-"""Pack a layout with holes: by our kernels where the runs of its datatype are known, else by the datatype's Pack."""
+"""Pack layouts with holes: by mpicoll's kernels if the datatype's runs are known, else by MPI_Pack."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ByMPI", "ByRuns", "Packer", "packer"]
 
 
 class Packer(Protocol):
-    """Between `n` elements of a datatype at the address `base` and their bytes in order at the address `packed`."""
+    """Copies between `n` elements of a datatype at address `base` and their packed bytes at address `packed`."""
 
     def pack(self, packed: int, base: int, n: int) -> None: ...
 
@@ -25,12 +25,12 @@ class Packer(Protocol):
 
 
 def packer(facts: TypeFacts) -> Packer:
-    """Return one that works until it is let go, whether or not the user's datatype is freed before."""
+    """Return a packer that stays valid after the user frees the datatype."""
     return ByMPI(facts) if facts.runs is None else ByRuns(facts.runs, facts.extent)
 
 
 class ByRuns:
-    """Kernels, on runs of memory."""
+    """A packer that runs mpicoll's kernels on runs of memory."""
 
     __slots__ = ("extent", "runs")
 
@@ -45,7 +45,7 @@ class ByRuns:
 
 
 class ByMPI:
-    """The datatype's own Pack."""
+    """A packer that calls the Pack and Unpack of the datatype."""
 
     __slots__ = ("__weakref__", "datatype", "size")
 
@@ -65,10 +65,10 @@ class ByMPI:
 
     @contextmanager
     def _as_one(self, base: int, n: int) -> Iterator[tuple[MPI.Datatype, MPI.buffer]]:
-        """Provide the elements as one of a temporary datatype, and one byte to hang it on.
+        """Provide a temporary datatype of which all n elements are one, and a buffer of one byte to pack it from.
 
-        mpi4py's Pack counts elements by the length of its buffer, which extents that are zero, negative or beyond the
-        end, and absolute addresses (MPI.BOTTOM), would mislead.
+        mpi4py's Pack divides the length of its buffer by the extent. The quotient is wrong for extents that are zero,
+        negative or larger than the buffer, and for absolute addresses (MPI.BOTTOM).
         """
         own = np.empty(1, np.uint8)
         anchor = base or MPI.Get_address(own)

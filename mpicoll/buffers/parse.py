@@ -1,7 +1,7 @@
-"""One buffer argument, in any of mpi4py 4.1's forms, to checked memory.
+"""Parse and check one buffer argument, in any of mpi4py 4.1's forms.
 
-A form is an object, `[object, count, displacement, datatype]` or one of its shorter forms. Elements must lie
-within the object that was passed, which is stricter than mpi4py; of datatypes with holes see owner.reach.
+A form is an object, `[object, count, displacement, datatype]` or one of its shorter forms. Elements must not exceed the
+object passed, which is stricter than mpi4py. For datatypes with holes see owner.reach.
 """
 
 from __future__ import annotations
@@ -26,57 +26,55 @@ errors.join_mpi(MPI.Exception)
 
 _ndarray = np.ndarray
 _address_of = MPI.Get_address
-_nothing = np.empty(0, np.uint8)
+_empty = np.empty(0, np.uint8)
 _ON_CPU = (1, 3, 11, 13)  # DLPack device types: CPU, pinned by CUDA or ROCm, managed
 
-# NumPy shares one dtype object per built-in type, so most arrays are known by its identity; unpickled arrays
-# are not.
-_known_dtypes: dict[int, TypeFacts] = {
-    id(dtype): known for dtype in map(np.dtype, "?bhilqBHILQefdgFDG") if (known := facts_of_dtype(dtype))
+# NumPy shares one dtype object per built-in type, so its id identifies most arrays' types; unpickled ones have copies.
+_facts_by_dtype_id: dict[int, TypeFacts] = {
+    id(dtype): type_facts for dtype in map(np.dtype, "?bhilqBHILQefdgFDG") if (type_facts := facts_of_dtype(dtype))
 }
 
 
-def buffer(message: Any, writable: bool = False, blocks: int = 1, reducing: bool = False) -> Buffer:
-    """Return a buffer argument in `blocks` blocks.  The way of an ordinary NumPy array is kept short."""
+def parse_buffer(message: Any, writable: bool = False, blocks: int = 1, reducing: bool = False) -> Buffer:
+    """Parse a buffer argument of `blocks` blocks, with a fast path for an ordinary NumPy array."""
     if type(message) is _ndarray:
-        known = _known_dtypes.get(id(message.dtype)) or facts_of_dtype(message.dtype)
-        if known is not None and (not writable or message.flags.writeable):
+        type_facts = _facts_by_dtype_id.get(id(message.dtype)) or facts_of_dtype(message.dtype)
+        if type_facts is not None and (not writable or message.flags.writeable):
             try:
                 address = _address_of(message)
             except (BufferError, ValueError):
                 raise _not_contiguous(message) from None
             if blocks == 1:
-                return Buffer(message, address, message.size, 1, known, message.nbytes, True)
+                return Buffer(message, address, message.size, 1, type_facts, message.nbytes, True)
             count, rest = divmod(message.size, blocks)
             if not rest:
-                return Buffer(message, address, count, blocks, known, message.nbytes, True)
-    return _described(message, writable, blocks, reducing)
+                return Buffer(message, address, count, blocks, type_facts, message.nbytes, True)
+    return _parse_any(message, writable, blocks, reducing)
 
 
-def _described(message: Any, writable: bool, blocks: int, reducing: bool) -> Buffer:
-    """Any buffer argument, in the order in which mpi4py looks at its parts."""
+def _parse_any(message: Any, writable: bool, blocks: int, reducing: bool) -> Buffer:
+    """Parse any buffer argument; check its parts in mpi4py's order, to raise the same error."""
     obj, count, displacement, spec = _unpack(message)
-    held, address, length, format = memory_of(obj, spec is not None, writable)
+    holder, address, length, format = memory_of(obj, spec is not None, writable)
     datatype = find_type(spec, format, obj)
-    null = datatype == MPI.DATATYPE_NULL
-    if null and (count is not None or not length):
-        raise _null()
-    if null:
+    if datatype == MPI.DATATYPE_NULL:
+        if count is not None or not length:
+            raise null_error()
         raise errors.MessageSpecError("the datatype is MPI.DATATYPE_NULL and there is no count; pass both")
-    known = check_type(datatype)
-    offset = _offset(displacement, known, length)
-    count = _count(count, obj, known, length - offset, blocks)
+    type_facts = check_type(datatype)
+    offset = _offset(displacement, type_facts, length)
+    count = _count(count, obj, type_facts, length - offset, blocks)
     elements = count * blocks
-    contiguous = known.contiguous if reducing else known.dense
-    fits = _check_room(obj, known, elements, address, length, offset)
-    kind = ScatteredBuffer if not contiguous else Buffer if fits else ShortBuffer
-    return kind(held, address + offset, count, blocks, known, known.extent * elements, contiguous and fits)
+    contiguous = type_facts.contiguous if reducing else type_facts.dense
+    fits = _check_room(obj, type_facts, elements, address, length, offset)
+    make = ScatteredBuffer if not contiguous else Buffer if fits else ShortBuffer
+    return make(holder, address + offset, count, blocks, type_facts, type_facts.extent * elements, contiguous and fits)
 
 
 def _unpack(message: Any) -> tuple[Any, Any, Any, Any]:
-    """(object, count, displacement, datatype), None where not given."""
+    """Return (object, count, displacement, datatype), with None for missing items."""
     if message is MPI.IN_PLACE:
-        raise errors.InPlaceError("MPI.IN_PLACE stands where MPI needs a buffer; it may stand for the other one")
+        raise in_place_error()
     if not isinstance(message, (list, tuple)):
         if message is None:
             raise errors.NotABufferError("the buffer is None, and this rank needs one here; pass a buffer")
@@ -97,13 +95,15 @@ def _unpack(message: Any) -> tuple[Any, Any, Any, Any]:
         )
     if isinstance(count, (list, tuple)):
         if len(count) != 2:
-            raise errors.MessageSpecError(f"(count, displacement) has 2 items, {count!r} has {len(count)}")
+            raise errors.MessageSpecError(
+                f"(count, displacement) has 2 items, {count!r} has {len(count)}; pass a count alone, or a pair"
+            )
         count, displacement = count
     return obj, count, displacement, spec
 
 
 def memory_of(obj: Any, typed: bool, writable: bool) -> tuple[Any, int, int, str | None]:
-    """Return (what holds the memory, its address, its length in bytes, the format of its items)."""
+    """Return (holder of the memory, its address, its length in bytes, the format of its items)."""
     if obj is None or obj is MPI.BOTTOM:
         return None, 0, 0, None
     if obj is MPI.IN_PLACE:
@@ -113,11 +113,11 @@ def memory_of(obj: Any, typed: bool, writable: bool) -> tuple[Any, int, int, str
         view = memoryview(obj)
     except TypeError:
         return _foreign_memory(obj, typed, writable)
-    except (BufferError, ValueError) as error:  # dates, and ml_dtypes' numbers, for which there is no format
+    except (BufferError, ValueError) as error:  # NumPy has no format for dates and ml_dtypes' numbers
         if isinstance(obj, np.ndarray):
             format = low(obj.dtype)
         if not ((typed or format) and isinstance(obj, np.ndarray) and obj.flags.forc):
-            raise errors.BufferAccessError(f"the buffer, {kind(obj)}, cannot be read: {error}") from None
+            raise errors.BufferAccessError(f"the buffer, {describe_type(obj)}, cannot be read: {error}") from None
         view = obj.ravel(order="K").view(np.uint8).data
     if not view.contiguous:
         raise _not_contiguous(obj)
@@ -127,24 +127,24 @@ def memory_of(obj: Any, typed: bool, writable: bool) -> tuple[Any, int, int, str
 
 
 def _foreign_memory(obj: Any, typed: bool, writable: bool) -> tuple[Any, int, int, str | None]:
-    """Memory of an object that has no Python buffer, but DLPack or the CUDA array interface."""
+    """Return memory_of() an object with DLPack or the CUDA array interface, and without a Python buffer."""
     dlpack, cuda = hasattr(obj, "__dlpack__"), hasattr(obj, "__cuda_array_interface__")
     if not (dlpack or cuda):
         raise errors.NotABufferError(
-            f"the buffer is {obj!r:.60}, {kind(obj)}; pass an object with the buffer interface, or a list "
+            f"the buffer is {obj!r:.60}, {describe_type(obj)}; pass an object with the buffer interface, or a list "
             f"[buffer, count, displacement, datatype] or a shorter form of it"
         )
     try:
-        held = MPI.buffer.frombuffer(obj, readonly=not writable)
+        holder = MPI.buffer.frombuffer(obj, readonly=not writable)
     except (BufferError, ValueError) as error:
-        raise errors.BufferAccessError(f"the buffer, {kind(obj)}, cannot be used: {error}") from None
-    if obj.__dlpack_device__()[0] not in _ON_CPU if dlpack else not _readable(held):
-        raise errors.BufferAccessError(f"the buffer, {kind(obj)}, is not in CPU memory; copy it there first")
-    return held, held.address, held.nbytes, None if typed else _foreign_format(obj, dlpack)
+        raise errors.BufferAccessError(f"the buffer, {describe_type(obj)}, cannot be used: {error}") from None
+    if obj.__dlpack_device__()[0] not in _ON_CPU if dlpack else not _readable(holder):
+        raise errors.BufferAccessError(f"the buffer, {describe_type(obj)}, is not in CPU memory; copy it there first")
+    return holder, holder.address, holder.nbytes, None if typed else _foreign_format(obj, dlpack)
 
 
 def _foreign_format(obj: Any, dlpack: bool) -> str | None:
-    """None, as in mpi4py, for item types that have no format (bfloat16): these travel as bytes."""
+    """Return the format of items; None for types without one (bfloat16), which are sent as bytes, as in mpi4py."""
     if dlpack:
         return item_format(obj)
     try:
@@ -153,25 +153,29 @@ def _foreign_format(obj: Any, dlpack: bool) -> str | None:
         return None
 
 
-def _readable(held: MPI.buffer) -> bool:
-    """Return whether this processor can read the memory, which the CUDA interface does not say."""
-    return held.nbytes == 0 or peek(held.address, 1) is not None
+def _readable(holder: MPI.buffer) -> bool:
+    """Return whether the CPU can read the memory; the CUDA array interface does not name the device."""
+    return holder.nbytes == 0 or peek(holder.address, 1) is not None
 
 
 def find_type(spec: Any, format: str | None, obj: Any) -> MPI.Datatype:
-    """Return the datatype that was named, or else found by the format."""
+    """Return the datatype that the caller named, or else the one of the format."""
     if isinstance(spec, MPI.Datatype):
         return spec
     if spec is None:
         if obj is None or obj is MPI.BOTTOM:
-            raise errors.TypecodeError("there is no memory to find the datatype by; name the datatype")
+            raise errors.TypecodeError(
+                "the buffer has no memory, so its datatype is unknown; name it, as in [buffer, count, MPI.BYTE]"
+            )
         if format is None:
             return MPI.BYTE
         spec = _native_format(format)
-    if isinstance(spec, str) and (known := low_facts(spec)) is not None:
-        return known.datatype
+    if isinstance(spec, str) and (type_facts := low_facts(spec)) is not None:
+        return type_facts.datatype
     if not isinstance(spec, (str, bytes, int, float)) and spec.__hash__ is None:
-        raise errors.ArgumentError(f"the datatype is {spec!r}, {kind(spec)}; pass an MPI.Datatype or a typecode")
+        raise errors.ArgumentError(
+            f"the datatype is {spec!r}, {describe_type(spec)}; pass an MPI.Datatype or a typecode"
+        )
     try:
         return MPI.Datatype.fromcode(spec)
     except (TypeError, ValueError):
@@ -181,48 +185,59 @@ def find_type(spec: Any, format: str | None, obj: Any) -> MPI.Datatype:
 
 
 def for_mpi(message: Any) -> Any:
-    """Return a buffer argument as mpi4py can read it: arrays of ml_dtypes' as unsigned integers of a named datatype."""
+    """Return a buffer argument that mpi4py can read: arrays of ml_dtypes become unsigned integers with a datatype."""
     obj = message[0] if isinstance(message, (list, tuple)) and message else message
-    if not isinstance(obj, np.ndarray) or (known := low_facts(low(obj.dtype) or "")) is None:
+    if not isinstance(obj, np.ndarray) or (type_facts := low_facts(low(obj.dtype) or "")) is None:
         return message
     view = obj.view(f"u{obj.itemsize}")
     if obj is message:
-        return [view, known.datatype]
+        return [view, type_facts.datatype]
     rest = list(message[1:])
     named = len(rest) > 1 or (rest and isinstance(rest[0], (MPI.Datatype, str)))
-    return [view, *(rest if named else [*rest, known.datatype])]
+    return [view, *(rest if named else [*rest, type_facts.datatype])]
 
 
-def named_type(spec: MPI.Datatype | str) -> TypeFacts:
-    """Return the facts on a datatype that was named without a buffer."""
+def parse_datatype(spec: MPI.Datatype | str) -> TypeFacts:
+    """Return the facts on a datatype or typecode that the caller named without a buffer."""
     datatype = find_type(spec, None, spec)
     if datatype == MPI.DATATYPE_NULL:
-        raise _null()
+        raise null_error()
     return check_type(datatype)
 
 
-def _null() -> errors.DatatypeError:
+def in_place_error() -> errors.InPlaceError:
+    """Return the error of a call that passes MPI.IN_PLACE for an argument that cannot be in place."""
+    return errors.InPlaceError(
+        "MPI.IN_PLACE is passed where MPI needs a buffer; pass a buffer, or MPI.IN_PLACE as the other argument"
+    )
+
+
+def null_error() -> errors.DatatypeError:
+    """Return the error of a call that passes MPI.DATATYPE_NULL."""
     return errors.DatatypeError("the datatype is MPI.DATATYPE_NULL; pass one that is alive and committed")
 
 
 def check_type(datatype: MPI.Datatype) -> TypeFacts:
-    """Return the facts on a datatype that is not null. Raises DatatypeError where it is not committed."""
-    known = remembered(datatype)
-    if known is None:
-        known = facts(datatype)
-        if not known.predefined:
-            _check_committed(known)
-        remember(datatype, known)  # a datatype once committed stays so
-    return known
+    """Return the facts on a datatype, and cache them. Raises DatatypeError if it is not committed."""
+    type_facts = remembered(datatype)
+    if type_facts is None:
+        type_facts = facts(datatype)
+        if not type_facts.predefined:
+            _check_committed(type_facts)
+        remember(datatype, type_facts)  # also that it is committed, which does not change
+    return type_facts
 
 
-def _check_committed(known: TypeFacts) -> None:
-    """Packing nothing is how to ask: MPI has no question for it."""
-    if known.extent > 0:
+def _check_committed(type_facts: TypeFacts) -> None:
+    """Raise DatatypeError if MPI refuses to pack no elements: MPI has no query for whether a type is committed.
+
+    mpi4py's Pack divides by the extent, and an extent of 0 kills the process.
+    """
+    if type_facts.extent > 0:
         try:
-            known.datatype.Pack(b"", _nothing, 0, MPI.COMM_SELF)
+            type_facts.datatype.Pack(b"", _empty, 0, MPI.COMM_SELF)
         except MPI.Exception:
-            raise errors.DatatypeError(f"{known.name} is not committed; call its Commit()") from None
+            raise errors.DatatypeError(f"{type_facts.name} is not committed; call its Commit()") from None
 
 
 def _native_format(format: str) -> str:
@@ -237,44 +252,45 @@ def _native_format(format: str) -> str:
     return format[1:]
 
 
-def _offset(displacement: object, known: TypeFacts, length: int) -> int:
-    """Bytes before the first element; displacements are in elements."""
+def _offset(displacement: object, type_facts: TypeFacts, length: int) -> int:
+    """Return the bytes before the first element, of a displacement in elements."""
     if displacement is None:
         return 0
-    displacement = integer(displacement, "displacement")
+    displacement = parse_integer(displacement, "displacement")
     if displacement < 0:
-        raise errors.MessageSpecError(f"the displacement is {displacement}; it must not be negative")
+        raise errors.MessageSpecError(f"the displacement is {displacement}; pass 0 or more")
     if displacement == 0:
         return 0
-    if known.extent <= 0:
+    if type_facts.extent <= 0:
         raise errors.MessageSpecError(
-            f"the displacement is {displacement}, of a datatype with extent {known.extent}; "
+            f"the displacement is {displacement}, of a datatype with extent {type_facts.extent}; "
             f"slice the buffer, or give the datatype a positive extent"
         )
-    if displacement * known.extent > length:
+    if displacement * type_facts.extent > length:
         raise errors.MessageSpecError(
-            f"the displacement is {displacement} and the buffer has only {length // known.extent} elements"
+            f"the displacement is {displacement} and the buffer has only {length // type_facts.extent} elements; "
+            f"pass a smaller one, or a larger buffer"
         )
-    return displacement * known.extent
+    return displacement * type_facts.extent
 
 
-def _count(count: object, obj: Any, known: TypeFacts, length: int, blocks: int) -> int:
-    """Elements of one block: as given, or what the memory holds."""
+def _count(count: object, obj: Any, type_facts: TypeFacts, length: int, blocks: int) -> int:
+    """Return the elements of one block: the count passed, or else an equal part of the memory."""
     if count is not None:
-        count = integer(count, "count")
+        count = parse_integer(count, "count")
         if count < 0:
-            raise errors.MessageSpecError(f"the count is {count}; it must not be negative")
+            raise errors.MessageSpecError(f"the count is {count}; pass 0 or more")
         if count > 0 and obj is None:
             raise errors.MessageSpecError(f"the count is {count} and the buffer is None; pass a buffer or count 0")
         return count
     if length == 0:
         return 0
-    if known.extent <= 0 or length % known.extent:
+    if type_facts.extent <= 0 or length % type_facts.extent:
         raise errors.MessageSpecError(
-            f"the buffer has {length} bytes, no multiple of the extent {known.extent} of {known.name}; "
+            f"the buffer has {length} bytes, no multiple of the extent {type_facts.extent} of {type_facts.name}; "
             f"pass a count, or a buffer of whole elements"
         )
-    elements = length // known.extent
+    elements = length // type_facts.extent
     if elements % blocks:
         raise errors.MessageSpecError(
             f"the buffer has {elements} elements, which {blocks} ranks cannot share equally; "
@@ -283,31 +299,32 @@ def _count(count: object, obj: Any, known: TypeFacts, length: int, blocks: int) 
     return elements // blocks
 
 
-def _check_room(obj: Any, known: TypeFacts, elements: int, address: int, length: int, offset: int) -> bool:
-    """Return whether the whole span lies in the memory; an error where even the data does not."""
+def _check_room(obj: Any, type_facts: TypeFacts, elements: int, address: int, length: int, offset: int) -> bool:
+    """Return whether the memory contains the whole span. Raises BufferTooSmallError if it lacks bytes of data."""
     if elements == 0:
         return True
     if obj is MPI.BOTTOM:
-        if known.predefined:
+        if type_facts.predefined:
             raise errors.BufferTooSmallError(
-                f"{elements} of {known.name} at MPI.BOTTOM are at address 0; pass a datatype made of absolute addresses"
+                f"{elements} of {type_facts.name} at MPI.BOTTOM are at address 0; "
+                f"pass a datatype of absolute addresses"
             )
         return False
-    begin, end, first, last = reach(obj, known, elements, offset, address, length)
+    begin, end, first, last = reach(obj, type_facts, elements, offset, address, length)
     if end > last:
         raise errors.BufferTooSmallError(
-            f"{elements} elements of {known.name} need {end - offset} bytes and the buffer has {last - offset}; "
+            f"{elements} elements of {type_facts.name} need {end - offset} bytes and the buffer has {last - offset}; "
             f"pass a smaller count or a larger buffer"
         )
     if begin < first:
         raise errors.BufferTooSmallError(
-            f"{elements} elements of {known.name} begin {first - begin} bytes before the buffer; "
-            f"pass a displacement that leaves them room"
+            f"{elements} elements of {type_facts.name} begin {first - begin} bytes before the buffer; "
+            f"pass a larger displacement"
         )
-    return known.extent * elements <= length - offset
+    return type_facts.extent * elements <= length - offset
 
 
-def integers(values: Any, size: int, what: str) -> list[int]:
+def parse_integers(values: Any, size: int, what: str) -> list[int]:
     """Return one integer per rank."""
     if type(values) in (list, tuple) and len(values) == size:
         with suppress(TypeError):
@@ -316,35 +333,35 @@ def integers(values: Any, size: int, what: str) -> list[int]:
         items = [values[i] for i in range(len(values))]
     except TypeError:
         raise errors.ArgumentError(
-            f"{what} is {values!r:.60}, {kind(values)}; pass one integer per rank, {size} in all"
+            f"{what} is {values!r:.60}, {describe_type(values)}; pass one integer per rank, {size} in all"
         ) from None
-    numbers = [integer(value, f"item of {what}") for value in items]
+    numbers = [parse_integer(value, f"item of {what}") for value in items]
     if len(numbers) != size:
         raise errors.MessageSpecError(f"{what} has {len(numbers)} items; pass one per rank, {size} in all")
     return numbers
 
 
-def integer(value: Any, what: str) -> int:
-    """Return a value as an int. Raises ArgumentError."""
+def parse_integer(value: Any, what: str) -> int:
+    """Return a value as an int. Raises ArgumentError if it is not an integer."""
     try:
         return index(value)
     except TypeError:
-        raise errors.ArgumentError(f"a {what} is {value!r:.60}, {kind(value)}; pass an integer") from None
+        raise errors.ArgumentError(f"a {what} is {value!r:.60}, {describe_type(value)}; pass an integer") from None
 
 
 def _not_contiguous(obj: Any) -> errors.BufferAccessError:
     return errors.BufferAccessError(
-        f"the buffer, {kind(obj)}, is not contiguous; pass a contiguous one (numpy.ascontiguousarray "
-        f"makes a copy), or all of the memory with a vector datatype"
+        f"the buffer, {describe_type(obj)}, is not contiguous; pass a contiguous one (numpy.ascontiguousarray "
+        f"returns a copy), or the whole memory with a vector datatype"
     )
 
 
 def _read_only(obj: Any) -> errors.BufferAccessError:
     return errors.BufferAccessError(
-        f"the buffer, {kind(obj)}, is read-only and this rank receives into it; pass a writable one"
+        f"the buffer, {describe_type(obj)}, is read-only and this rank receives into it; pass a writable one"
     )
 
 
-def kind(value: object) -> str:
-    """Return what a value is, for the text of an error."""
+def describe_type(value: object) -> str:
+    """Return the phrase that names a value's type in an error."""
     return f"of type {type(value).__name__}"

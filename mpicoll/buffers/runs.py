@@ -1,8 +1,7 @@
-"""The bytes of a datatype as runs of memory, in the order in which they are packed.
+"""Describe the bytes of a datatype as runs of memory, in packing order.
 
-A few runs (offset, length) are the pattern; loops around them repeat it, so that a column of a million rows and a
-box of a cube are one run and a loop or two. Offsets are in bytes from the address an element is said to be at, and
-may be negative, or absolute addresses.
+Loops repeat a pattern of runs (offset, length). So a column of a million rows is one run in one loop, and a box of a
+cube is one run in two. Offsets are in bytes from an element's address; they may be negative, or absolute addresses.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from ..kernels.pack import Layout
 
 __all__ = ["LIMIT", "Runs"]
 
-LIMIT = 1 << 18  # runs of one pattern, 16 bytes each
+LIMIT = 1 << 18  # runs in a pattern, 16 bytes each
 
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """`lengths[i]` bytes at `offsets[i]`, for i in order, and this for each turn of the loops (count, stride in bytes).
+    """Runs of `lengths[i]` bytes at `offsets[i]`, repeated by loops of (count, stride in bytes), outermost first.
 
-    The outermost loop is the first. Runs that touch are one run, and empty ones left out.
+    No run is empty.
     """
 
     offsets: np.ndarray
@@ -35,7 +34,7 @@ class Runs:
 
     @classmethod
     def of(cls, offsets: Any, lengths: Any) -> Runs:
-        """Any list of runs. Those of one length at one distance become one run and a loop."""
+        """Return runs without empty ones, and with adjacent ones joined; equal runs at one stride become a loop."""
         offsets, lengths = np.asarray(offsets, np.int64), np.asarray(lengths, np.int64)
         offsets, lengths = offsets[lengths > 0], lengths[lengths > 0]
         if offsets.size > 1:
@@ -47,8 +46,8 @@ class Runs:
         return cls(offsets, lengths)
 
     @property
-    def number(self) -> int:
-        """Of runs, loops unrolled."""
+    def run_count(self) -> int:
+        """Return the run_count of runs with the loops unrolled."""
         return self.offsets.size * prod(count for count, _ in self.loops)
 
     @property
@@ -56,13 +55,13 @@ class Runs:
         return int(self.lengths.sum()) * prod(count for count, _ in self.loops)
 
     @property
-    def solid(self) -> bool:
-        """Return whether this is a single run without loops."""
+    def is_solid(self) -> bool:
+        """Return whether this is one run without loops."""
         return self.offsets.size == 1 and not self.loops
 
     @cached_property
     def layout(self) -> Layout:
-        """Return the arrays that the kernels take."""
+        """Return the arrays that kernels read."""
         counts, strides = np.array(self.loops, np.int64).reshape(-1, 2).T
         return Layout(*map(np.ascontiguousarray, (counts, strides, self.offsets, self.lengths)))
 
@@ -73,8 +72,8 @@ class Runs:
             offsets = (stride * np.arange(count)[:, None] + offsets).ravel()
         return offsets, np.tile(self.lengths, offsets.size // max(self.lengths.size, 1))
 
-    def shifted(self, by: int) -> Runs:
-        return Runs(self.offsets + by, self.lengths, self.loops) if by else self
+    def shifted(self, offset: int) -> Runs:
+        return Runs(self.offsets + offset, self.lengths, self.loops) if offset else self
 
     def repeated(self, count: int, stride: int) -> Runs:
         """Return the runs repeated `count` times, `stride` bytes apart."""
@@ -82,39 +81,39 @@ class Runs:
             return Runs.of([], [])
         if count == 1:
             return self
-        if self.solid and stride == self.lengths[0]:
+        if self.is_solid and stride == self.lengths[0]:
             return Runs(self.offsets, self.lengths * count)
         if self.loops and stride == prod(self.loops[0]):
             return Runs(self.offsets, self.lengths, ((count * self.loops[0][0], self.loops[0][1]), *self.loops[1:]))
         return Runs(self.offsets, self.lengths, ((count, stride), *self.loops))
 
     def placed(self, starts: np.ndarray) -> Runs | None:
-        """Once from each start. None where that makes too many runs."""
+        """Return the runs repeated at each start; None for more than LIMIT runs."""
         if not starts.size or not self.offsets.size:
             return Runs.of([], [])
         if (stride := _step(starts)) is not None:
             return self.shifted(int(starts[0])).repeated(starts.size, stride)
-        if self.number * starts.size > LIMIT:
+        if self.run_count * starts.size > LIMIT:
             return None
         offsets, lengths = self.flat()
         return Runs.of((starts[:, None] + offsets).ravel(), np.tile(lengths, starts.size))
 
     def blocks(self, extent: int, lengths: Sequence[int], displacements: Sequence[int]) -> Runs | None:
-        """`lengths[i]` times, `extent` bytes apart, from displacements[i] bytes on. None where it is too many runs."""
+        """Return `lengths[i]` repetitions, `extent` bytes apart, at each `displacements[i]`; None above LIMIT runs."""
         times, starts = np.asarray(lengths, np.int64), np.asarray(displacements, np.int64)
         times, starts = times[times > 0], starts[times > 0]
         if times.size and (times == times[0]).all():
             return self.repeated(int(times[0]), extent).placed(starts)
-        if self.solid and extent == self.lengths[0]:
+        if self.is_solid and extent == self.lengths[0]:
             return Runs.of(starts + self.offsets[0], times * extent) if times.size <= LIMIT else None
-        if (total := int(times.sum())) * self.number > LIMIT:
+        if (total := int(times.sum())) * self.run_count > LIMIT:
             return None
         within = np.arange(total) - np.repeat(np.cumsum(times) - times, times)
         return self.placed(np.repeat(starts, times) + within * extent)
 
 
 def join(parts: Iterable[Runs | None]) -> Runs | None:
-    """Return one behind the other in what is packed. None where one is None, or they are too many runs."""
+    """Return the runs of all parts, in packing order; None if any part is None, or above LIMIT runs."""
     nonempty_parts: list[Runs] = []
     for part in parts:
         if part is None:
@@ -123,7 +122,7 @@ def join(parts: Iterable[Runs | None]) -> Runs | None:
             nonempty_parts.append(part)
     if len(nonempty_parts) == 1:
         return nonempty_parts[0]
-    if sum(part.number for part in nonempty_parts) > LIMIT:
+    if sum(part.run_count for part in nonempty_parts) > LIMIT:
         return None
     flat = [part.flat() for part in nonempty_parts]
     empty = np.empty(0, np.int64)
@@ -131,7 +130,7 @@ def join(parts: Iterable[Runs | None]) -> Runs | None:
 
 
 def _step(values: np.ndarray) -> int | None:
-    """Return the distance of each to the next, where it is the same for all."""
+    """Return the difference of neighbours if it is the same for all (0 for a single value), else None."""
     if values.size == 1:
         return 0
     steps = np.diff(values)

@@ -1,4 +1,4 @@
-"""Snapshots of a call's arguments, so that they cannot change while the call reads them more than once.
+"""Copy a call's arguments, so that they cannot change while the call reads them more than once.
 
 The caller owns its lists and arrays. Another thread, a signal handler or a finaliser may change a list, or reshape an
 array, whenever Python code runs.
@@ -14,10 +14,10 @@ import numpy as np
 def snapshot(send: Any, recv: Any) -> tuple[Any, Any]:
     """Return equal buffer arguments on the same memory, in new lists, tuples and arrays.
 
-    If send and recv are one object, so are the results. Other objects than lists, tuples and arrays are returned as is.
+    If send and recv are one object, so are the results. Other objects are returned unchanged.
     """
-    taken = _message(send)
-    return taken, taken if recv is send else _message(recv)
+    sent = _message(send)
+    return sent, sent if recv is send else _message(recv)
 
 
 def _message(message: Any) -> Any:
@@ -32,7 +32,7 @@ def _message(message: Any) -> Any:
 
 
 def values(part: Any) -> Any:
-    """Return a copy of counts, displacements, datatypes, and lists of them."""
+    """Copy counts, displacements or datatypes, and lists of them."""
     if type(part) is np.ndarray:
         return part.copy()
     return _like(part, tuple(map(values, part))) if isinstance(part, (list, tuple)) else part

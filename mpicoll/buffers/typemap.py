@@ -1,6 +1,6 @@
-"""The typemap of a derived datatype, worked out from the recipe it was made by: `MPI.Datatype.decode`.
+"""Compute the typemap of a derived datatype from what `MPI.Datatype.decode` returns.
 
-Pure functions of what was decoded; MPI itself is asked in `datatypes`.
+These functions do not call MPI; `datatypes` does.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ __all__ = ["Part", "Typemap", "derived"]
 
 
 class Typemap(NamedTuple):
-    """The runs of one element (None: only MPI's own Pack knows them), and its type signature.
+    """The runs of one element (None: only MPI knows them), and its type signature.
 
-    That is `nbasic` elements of the predefined type `basic`, or None and 0 where it mixes types.
+    The signature is `nbasic` elements of the predefined type `basic`, or 0 and None if it mixes types.
     """
 
     runs: Runs | None
@@ -24,15 +24,15 @@ class Typemap(NamedTuple):
     nbasic: int
 
     def repeated(self, count: int, stride: int) -> Typemap:
-        """`count` times, each `stride` bytes behind the one before."""
+        """Return the typemap repeated `count` times, `stride` bytes apart."""
         return Typemap(self.runs and self.runs.repeated(count, stride), self.basic, self.nbasic * count)
 
-    def shifted(self, by: int) -> Typemap:
-        return Typemap(self.runs and self.runs.shifted(by), self.basic, self.nbasic)
+    def shifted(self, offset: int) -> Typemap:
+        return Typemap(self.runs and self.runs.shifted(offset), self.basic, self.nbasic)
 
 
 class Part(NamedTuple):
-    """A datatype that another one is made of; its extent is in bytes."""
+    """A datatype that another is derived from; its extent is in bytes."""
 
     typemap: Typemap
     extent: int
@@ -42,11 +42,9 @@ UNKNOWN = Typemap(None, None, 0)
 
 
 def derived(combiner: str, parts: Sequence[Part], parameters: dict[str, Any], fortran: bool = False) -> Typemap:
-    """Return the typemap of what `combiner` makes of `parts`, with decode's parameters.
+    """Return the typemap of a datatype with this combiner, parts and decoded parameters.
 
-    It is UNKNOWN for darrays and new combiners.
-
-    `fortran` says which order a subarray's dimensions are in.
+    Return UNKNOWN for darrays and new combiners. fortran: whether a subarray's dimensions are in Fortran order.
     """
     if combiner == "STRUCT":
         return _struct(parts, parameters)
@@ -78,18 +76,18 @@ def _indexed(part: Part, parameters: dict[str, Any]) -> Typemap:
 
 def _hindexed(part: Part, parameters: dict[str, Any]) -> Typemap:
     (runs, basic, nbasic), displacements = part.typemap, parameters["displacements"]
-    lengths = parameters["blocklengths"] if "blocklengths" in parameters else _lengths(parameters)
+    lengths = parameters["blocklengths"] if "blocklengths" in parameters else _repeat_blocklength(parameters)
     return Typemap(runs and runs.blocks(part.extent, lengths, displacements), basic, nbasic * sum(lengths))
 
 
-def _lengths(parameters: dict[str, Any]) -> list[int]:
+def _repeat_blocklength(parameters: dict[str, Any]) -> list[int]:
     return [parameters["blocklength"]] * len(parameters["displacements"])
 
 
 def _struct(parts: Sequence[Part], parameters: dict[str, Any]) -> Typemap:
-    members = [x for x in zip(parts, parameters["blocklengths"], parameters["displacements"]) if x[1]]
-    maps = [part.typemap.repeated(n, part.extent).shifted(place) for part, n, place in members]
-    basics = {x.basic for x in maps if x.runs is None or x.runs.nbytes}  # of none has no type
+    members = zip(parts, parameters["blocklengths"], parameters["displacements"])
+    maps = [part.typemap.repeated(n, part.extent).shifted(place) for part, n, place in members if n]
+    basics = {x.basic for x in maps if x.runs is None or x.runs.nbytes}  # members without data have no type
     basic = basics.pop() if len(basics) == 1 else None
     return Typemap(join(x.runs for x in maps), basic, sum(x.nbasic for x in maps) if basic else 0)
 

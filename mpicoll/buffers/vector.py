@@ -1,8 +1,8 @@
-"""One argument of a collective with counts of its own (Gatherv, Alltoallw, …), in any of mpi4py 4.1's forms.
+"""Parse and check one buffer argument of a v-form (Gatherv, Alltoallw, …), in any of mpi4py 4.1's forms.
 
-`[object, counts, displacements, datatype]` and its shorter forms; of Alltoallw `[object, counts, displacements,
-datatypes]`, with displacements in bytes. Blocks must lie within the object that was passed, and what is received must
-not be laid in one place twice: stricter than mpi4py.
+A form is `[object, counts, displacements, datatype]` or a shorter one; for Alltoallw `[object, counts, displacements,
+datatypes]`, with displacements in bytes. Two checks are stricter than mpi4py's: blocks must not exceed the object
+passed, and received blocks must not overlap.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .buffer import Buffer, bytes_at
 from .datatypes import TypeFacts, facts
 from .owner import reach
 from .packing import packer
-from .parse import check_type, find_type, integers, kind, memory_of
+from .parse import check_type, describe_type, find_type, in_place_error, memory_of, null_error, parse_integers
 
 BYTE = facts(MPI.BYTE)
-RIGHT_LIMIT = 256  # kinds of blocks
+CACHE_LIMIT = 256  # vectors
 _FORMS_OF_TYPES = (
     "pass [buffer, counts, displacements in bytes, datatypes], [buffer, (counts, displacements), datatypes] "
     "or [buffer, datatypes]"
@@ -31,31 +31,30 @@ _FORMS_OF_TYPES = (
 
 
 class Vector(Buffer):
-    """Blocks of any size and place: `counts[i]` elements of `types[i]`, `places[i]` bytes from `address`.
+    """Blocks of any size and offset: `counts[i]` elements of `types[i]`, `offsets[i]` bytes from `address`.
 
-    `sizes` are the bytes of data in each. `pack` and `unpack` go between the memory and the blocks one behind the
-    other, in the order of ranks; `at` says where each lies for a plan, which works on the memory where `contiguous`,
-    else on what was packed.
+    `sizes` are the bytes of data in each. `pack` and `unpack` copy between the memory and packed blocks, in the order
+    of ranks. `at` has the offsets that a plan uses: in the memory if `contiguous`, else in the packed blocks.
     """
 
-    __slots__ = ("at", "counts", "packers", "places", "sizes", "types")
+    __slots__ = ("at", "counts", "offsets", "packers", "sizes", "types")
 
     def __init__(
-        self, obj: Any, address: int, counts: Sequence[int], types: Sequence[TypeFacts], places: Sequence[int]
+        self, obj: Any, address: int, counts: Sequence[int], types: Sequence[TypeFacts], offsets: Sequence[int]
     ) -> None:
-        self.counts, self.types, self.places = counts, types, places
-        self.sizes = tuple([n * known.size for n, known in zip(counts, types)])
-        contiguous = all(known.dense for n, known in zip(self.sizes, types) if n)
+        self.counts, self.types, self.offsets = counts, types, offsets
+        self.sizes = tuple([n * type_facts.size for n, type_facts in zip(counts, types)])
+        contiguous = all(type_facts.dense for n, type_facts in zip(self.sizes, types) if n)
         super().__init__(obj, address, sum(counts), 1, types[0] if types else BYTE, sum(self.sizes), contiguous)
         packed = tuple(accumulate(self.sizes, initial=0))[:-1]
-        self.at = tuple([place if n else 0 for place, n in zip(places, self.sizes)]) if contiguous else packed
-        used = {} if contiguous else {id(known): known for n, known in zip(self.sizes, types) if n}
-        self.packers = {key: packer(known) for key, known in used.items()}
+        self.at = tuple([offset if n else 0 for offset, n in zip(offsets, self.sizes)]) if contiguous else packed
+        used = {} if contiguous else {id(type_facts): type_facts for n, type_facts in zip(self.sizes, types) if n}
+        self.packers = {key: packer(type_facts) for key, type_facts in used.items()}
 
-    def moved(self, obj: Any, address: int) -> Vector:
-        """Return the same blocks in other memory."""
+    def at_memory(self, obj: Any, address: int) -> Vector:
+        """Return a copy with the same blocks in other memory."""
         copy = Vector.__new__(Vector)
-        for name in _ALIKE:
+        for name in _COPIED_SLOTS:
             setattr(copy, name, getattr(self, name))
         copy.obj, copy.address = obj, address
         return copy
@@ -67,115 +66,118 @@ class Vector(Buffer):
     def pack(self) -> np.ndarray:
         packed = np.empty(self.nbytes, np.uint8)
         if self.contiguous:
-            for there, here in self._pairs(packed):
-                here[:] = there
+            for block, packed_block in self._pairs(packed):
+                packed_block[:] = block
         else:
-            for known, *block in self._blocks(packed):
-                self.packers[known].pack(*block)
+            for key, *addresses in self._blocks(packed):
+                self.packers[key].pack(*addresses)
         return packed
 
     def unpack(self, packed: np.ndarray) -> None:
         if self.contiguous:
-            for there, here in self._pairs(packed):
-                there[:] = here
+            for block, packed_block in self._pairs(packed):
+                block[:] = packed_block
         else:
-            for known, *block in self._blocks(packed):
-                self.packers[known].unpack(*block)
+            for key, *addresses in self._blocks(packed):
+                self.packers[key].unpack(*addresses)
 
     def _pairs(self, packed: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return each block in the memory, and in what is packed."""
+        """Return each block that is not empty: in the memory, and in `packed`."""
         ends = list(accumulate(self.sizes))
         return [
-            (bytes_at(self.address + place, size), packed[end - size : end])
-            for place, size, end in zip(self.places, self.sizes, ends)
+            (bytes_at(self.address + offset, size), packed[end - size : end])
+            for offset, size, end in zip(self.offsets, self.sizes, ends)
             if size
         ]
 
     def _blocks(self, packed: np.ndarray) -> list[tuple[int, int, int, int]]:
-        """Return each block: the key of its packer, its address in what is packed and in the memory, its elements."""
+        """Return (packer's key, address in `packed`, address in the memory, count) of each block that is not empty."""
         to, base = MPI.Get_address(packed), self.address
-        blocks = zip(self.types, self.at, self.places, self.counts, self.sizes)
-        return [(id(known), to + at, base + place, n) for known, at, place, n, size in blocks if size]
+        blocks = zip(self.types, self.at, self.offsets, self.counts, self.sizes)
+        return [(id(type_facts), to + at, base + offset, n) for type_facts, at, offset, n, size in blocks if size]
 
     def spans(self) -> list[tuple[int, int]]:
-        """(address, end) of every block that is not empty; none where there are holes in them."""
+        """Return (address, end) of each block that is not empty; nothing if any block has holes."""
         if not self.contiguous:
             return []
         at = self.address
-        return [(at + place, at + place + size) for place, size in zip(self.places, self.sizes) if size]
+        return [(at + offset, at + offset + size) for offset, size in zip(self.offsets, self.sizes) if size]
 
 
-_ALIKE = tuple(name for name in (*Buffer.__slots__, *Vector.__slots__) if name not in ("obj", "address"))
-_right: dict[Hashable, Vector] = {}  # what was found to be so, of predefined datatypes, which outlive it
+_COPIED_SLOTS = tuple(name for name in (*Buffer.__slots__, *Vector.__slots__) if name not in ("obj", "address"))
+_valid_vectors: dict[Hashable, Vector] = {}  # of predefined datatypes only, which are never freed
 
 
-def vector(message: Any, writable: bool, blocks: int, whose: str = "rank") -> Vector:
-    """Return a buffer of `blocks` blocks with counts and displacements in elements, as mpi4py's v-forms describe it.
+def parse_vector(message: Any, writable: bool, blocks: int, peer: str = "rank") -> Vector:
+    """Parse a buffer of `blocks` blocks with counts and displacements in elements, as in mpi4py's v-forms.
 
-    whose: what errors call the owners of blocks, which are numbered.
+    peer: the word in errors for the rank of a block, "rank" or "neighbour".
     """
     obj, counts, displacements, spec = _unpack(message)
-    held, address, length, format = memory_of(obj, spec is not None, writable)
+    holder, address, length, format = memory_of(obj, spec is not None, writable)
     datatype = find_type(spec, format, obj)
     if datatype == MPI.DATATYPE_NULL:
-        raise errors.DatatypeError("the datatype is MPI.DATATYPE_NULL; pass one that is alive and committed")
-    known = check_type(datatype)
+        raise null_error()
+    type_facts = check_type(datatype)
     if counts is None:
-        block_counts = _shared_out(length, known, blocks)
+        block_counts = _equal_counts(length, type_facts, blocks)
     else:
-        block_counts = [index(counts)] * blocks if _is_integer(counts) else integers(counts, blocks, "counts")
+        block_counts = [index(counts)] * blocks if _is_integer(counts) else parse_integers(counts, blocks, "counts")
     _check_not_negative(block_counts)
     if displacements is None:
         at = list(accumulate(block_counts, initial=0))[:-1]
     elif _is_integer(displacements):
         at = [index(displacements) * i for i in range(blocks)]
     else:
-        at = integers(displacements, blocks, "displacements")
-    types, places = [known] * blocks, [x * known.extent for x in at]
-    return _made(obj, held, address, length, block_counts, types, places, writable, whose)
+        at = parse_integers(displacements, blocks, "displacements")
+    types, offsets = [type_facts] * blocks, [x * type_facts.extent for x in at]
+    return _checked_vector(obj, holder, address, length, block_counts, types, offsets, writable, peer)
 
 
-def vector_of_types(message: Any, writable: bool, blocks: int, whose: str = "rank") -> Vector:
-    """Return a buffer of `blocks` blocks, each with a datatype of its own, and displacements in bytes.
+def parse_typed_vector(message: Any, writable: bool, blocks: int, peer: str = "rank") -> Vector:
+    """Parse a buffer of `blocks` blocks with a datatype each and displacements in bytes, as in Alltoallw.
 
-    This is Alltoallw's form. whose: what errors call the owners of blocks, which are numbered.
+    peer: as in parse_vector().
     """
     if message is MPI.IN_PLACE:
-        raise errors.InPlaceError("MPI.IN_PLACE stands where MPI needs a buffer; it may stand for the other one")
+        raise in_place_error()
     if hasattr(message, "__len__") and len(message) not in (2, 3, 4):
-        raise errors.MessageSpecError(f"the buffer is {kind(message)}, of {len(message)} items; {_FORMS_OF_TYPES}")
+        raise errors.MessageSpecError(
+            f"the buffer is {describe_type(message)}, of {len(message)} items; {_FORMS_OF_TYPES}"
+        )
     if not isinstance(message, (list, tuple)):
-        raise errors.NotABufferError(f"the buffer is {message!r:.60}, {kind(message)}; {_FORMS_OF_TYPES}")
+        raise errors.NotABufferError(f"the buffer is {message!r:.60}, {describe_type(message)}; {_FORMS_OF_TYPES}")
     counts: Any
     displacements: Any
     if len(message) == 2:
         (obj, types), counts, displacements = message, None, None
     elif len(message) == 3:
-        obj, both, types = message
-        counts, displacements = _two(both)
+        obj, pair, types = message
+        counts, displacements = _split_pair(pair)
     else:
         obj, counts, displacements, types = message
     if (obj is None or obj is MPI.BOTTOM) and (counts is None or displacements is None):
-        raise errors.MessageSpecError("there is no memory; pass counts and displacements with MPI.BOTTOM")
+        raise errors.MessageSpecError("the buffer is None or MPI.BOTTOM, without counts and displacements; pass both")
     if counts is None and displacements is None:
         block_counts, at = [1] * blocks, [0] * blocks
     else:
-        block_counts, at = integers(counts, blocks, "counts"), integers(displacements, blocks, "displacements")
+        block_counts = parse_integers(counts, blocks, "counts")
+        at = parse_integers(displacements, blocks, "displacements")
     _check_not_negative(block_counts)
-    held, address, length, _ = memory_of(obj, True, writable)
-    block_types = _types(types, block_counts, blocks, whose)
-    return _made(obj, held, address, length, block_counts, block_types, at, writable, whose)
+    holder, address, length, _ = memory_of(obj, True, writable)
+    block_types = _facts_of_blocks(types, block_counts, blocks, peer)
+    return _checked_vector(obj, holder, address, length, block_counts, block_types, at, writable, peer)
 
 
-# -- the parts of a description
+# -- parts of a description
 
 
 def _unpack(message: Any) -> tuple[Any, Any, Any, Any]:
-    """(object, counts, displacements, datatype), None where not given."""
+    """Return (object, counts, displacements, datatype), with None for missing items."""
     if message is None or message is MPI.IN_PLACE:
         if message is None:
             raise errors.NotABufferError("the buffer is None, and this rank needs one here; pass a buffer")
-        raise errors.InPlaceError("MPI.IN_PLACE stands where MPI needs a buffer; it may stand for the other one")
+        raise in_place_error()
     if not isinstance(message, (list, tuple)):
         return message, None, None, None
     counts = displacements = spec = None
@@ -192,58 +194,62 @@ def _unpack(message: Any) -> tuple[Any, Any, Any, Any]:
             f"a buffer given as a list has 2 to 4 items, this one has {len(message)}; "
             f"pass [buffer, counts, displacements, datatype] or a shorter form"
         )
-    if isinstance(counts, tuple):  # a list is counts alone
-        counts, displacements = _two(counts)
+    if isinstance(counts, tuple):  # as in mpi4py, a list is counts without displacements
+        counts, displacements = _split_pair(counts)
     return obj, counts, displacements, spec
 
 
-def _two(both: Any) -> tuple[Any, Any]:
+def _split_pair(pair: Any) -> tuple[Any, Any]:
     try:
-        counts, displacements = both
+        counts, displacements = pair
     except TypeError:
-        raise errors.ArgumentError(f"(counts, displacements) is {both!r:.60}, {kind(both)}; pass a tuple") from None
+        raise errors.ArgumentError(
+            f"(counts, displacements) is {pair!r:.60}, {describe_type(pair)}; pass a tuple"
+        ) from None
     except ValueError:
         raise errors.MessageSpecError(
-            f"(counts, displacements) has 2 items, {both!r:.60} has {len(both)}; pass counts alone as a list"
+            f"(counts, displacements) has 2 items, {pair!r:.60} has {len(pair)}; pass counts alone as a list"
         ) from None
     return counts, displacements
 
 
 def _is_integer(value: Any) -> bool:
-    """Return what mpi4py takes as one number for all blocks: NumPy's too, and arrays of no dimension."""
+    """Return whether mpi4py accepts a value as one number for all blocks: also NumPy's numbers and 0-d arrays."""
     return hasattr(value, "__index__") and getattr(value, "ndim", 0) == 0
 
 
-def _shared_out(length: int, known: TypeFacts, blocks: int) -> list[int]:
-    """Without counts: all elements, the first ranks getting one more where they do not come out even."""
+def _equal_counts(length: int, type_facts: TypeFacts, blocks: int) -> list[int]:
+    """Return counts that share all elements equally; the first blocks get one more if there is a remainder."""
     if length == 0 or not blocks:
         return [0] * blocks
-    if known.extent <= 0 or length % known.extent:
+    if type_facts.extent <= 0 or length % type_facts.extent:
         raise errors.MessageSpecError(
-            f"the buffer has {length} bytes, no multiple of the extent {known.extent} of {known.name}; "
+            f"the buffer has {length} bytes, no multiple of the extent {type_facts.extent} of {type_facts.name}; "
             f"pass counts, or a buffer of whole elements"
         )
-    share, rest = divmod(length // known.extent, blocks)
+    share, rest = divmod(length // type_facts.extent, blocks)
     return [share + (i < rest) for i in range(blocks)]
 
 
-def _types(types: Any, counts: Sequence[int], blocks: int, whose: str) -> list[TypeFacts]:
-    """Return the facts on every block's datatype; those of empty blocks do not matter."""
+def _facts_of_blocks(types: Any, counts: Sequence[int], blocks: int, peer: str) -> list[TypeFacts]:
+    """Return the facts on every block's datatype; an empty block, whose datatype may be null, gets those on BYTE."""
     try:
         datatypes = [types[i] for i in range(len(types))]
     except TypeError:
         raise errors.ArgumentError(
-            f"datatypes is {types!r:.60}, {kind(types)}; pass one MPI.Datatype per {whose}, {blocks} in all"
+            f"datatypes is {types!r:.60}, {describe_type(types)}; pass one MPI.Datatype per {peer}, {blocks} in all"
         ) from None
     if len(datatypes) != blocks:
-        raise errors.MessageSpecError(f"datatypes has {len(datatypes)} items; pass one per {whose}, {blocks} in all")
+        raise errors.MessageSpecError(f"datatypes has {len(datatypes)} items; pass one per {peer}, {blocks} in all")
     for i, datatype in enumerate(datatypes):
         if not isinstance(datatype, MPI.Datatype):
             raise errors.ArgumentError(
-                f"datatypes[{i}] is {datatype!r:.60}, {kind(datatype)}; pass an MPI.Datatype, not its typecode"
+                f"datatypes[{i}] is {datatype!r:.60}, {describe_type(datatype)}; pass an MPI.Datatype, not its typecode"
             )
         if counts[i] and datatype == MPI.DATATYPE_NULL:
-            raise errors.DatatypeError(f"datatypes[{i}] is MPI.DATATYPE_NULL and its count {counts[i]}; pass one")
+            raise errors.DatatypeError(
+                f"datatypes[{i}] is MPI.DATATYPE_NULL and counts[{i}] is {counts[i]}; pass a datatype"
+            )
     return [check_type(datatype) if n else BYTE for datatype, n in zip(datatypes, counts)]
 
 
@@ -252,77 +258,77 @@ def _check_not_negative(counts: Sequence[int]) -> None:
         raise errors.CountMismatch(f"counts are {counts!r:.200}; none may be negative")
 
 
-# -- together with its memory
+# -- checks against the memory
 
 
-def _made(
+def _checked_vector(
     obj: Any,
-    held: Any,
+    holder: Any,
     address: int,
     length: int,
     counts: Sequence[int],
     types: Sequence[TypeFacts],
-    places: Sequence[int],
+    offsets: Sequence[int],
     writable: bool,
-    whose: str,
+    peer: str,
 ) -> Vector:
-    key = (*counts, *types, *places, length, writable)
-    if held is not None and (right := _right.get(key)) is not None:
-        return right.moved(held, address)
+    key = (*counts, *types, *offsets, length, writable)
+    if holder is not None and (valid := _valid_vectors.get(key)) is not None:
+        return valid.at_memory(holder, address)
     if obj is None and any(counts):
         raise errors.MessageSpecError(f"the buffer is None and counts are {counts!r:.90}; pass a buffer or counts of 0")
     if obj is not None and obj is not MPI.BOTTOM:
-        for i, (n, known, place) in enumerate(zip(counts, types, places)):
-            _check_room(obj, f"{whose} {i}", n, known, place, address, length)
-    elif any(n and known.predefined for n, known in zip(counts, types)):
+        for i, (n, type_facts, offset) in enumerate(zip(counts, types, offsets)):
+            _check_inside(obj, f"{peer} {i}", n, type_facts, offset, address, length)
+    elif any(n and type_facts.predefined for n, type_facts in zip(counts, types)):
         raise errors.BufferTooSmallError(
-            "blocks of a predefined datatype at MPI.BOTTOM are at address 0; pass datatypes made of absolute addresses"
+            "blocks of a predefined datatype at MPI.BOTTOM are at address 0; pass datatypes of absolute addresses"
         )
-    buffer = Vector(held, address, counts, types, places)
+    buffer = Vector(holder, address, counts, types, offsets)
     if writable:
-        check_once(buffer)
-    if held is not None and all(known.predefined for known in types):
-        if len(_right) >= RIGHT_LIMIT:
-            _right.clear()
-        _right[key] = buffer.moved(None, 0)
+        check_disjoint(buffer)
+    if holder is not None and all(type_facts.predefined for type_facts in types):
+        if len(_valid_vectors) >= CACHE_LIMIT:
+            _valid_vectors.clear()
+        _valid_vectors[key] = buffer.at_memory(None, 0)
     return buffer
 
 
-def _check_room(obj: Any, whose: str, n: int, known: TypeFacts, place: int, address: int, length: int) -> None:
-    """Check that one block lies in the memory."""
-    begin, end, first, last = reach(obj, known, n, place, address, length)
+def _check_inside(obj: Any, peer: str, n: int, type_facts: TypeFacts, offset: int, address: int, length: int) -> None:
+    """Raise BufferTooSmallError unless the memory contains a block."""
+    begin, end, first, last = reach(obj, type_facts, n, offset, address, length)
     if end > last:
         raise errors.BufferTooSmallError(
-            f"the block of {whose}, {n} of {known.name}, ends at byte {end} and the buffer has {last}; "
+            f"the block of {peer}, {n} of {type_facts.name}, ends at byte {end} and the buffer has {last}; "
             f"pass a smaller count or displacement, or a larger buffer"
         )
     if begin < first:
         raise errors.BufferTooSmallError(
-            f"the block of {whose}, {n} of {known.name}, begins {first - begin} bytes before the buffer; "
+            f"the block of {peer}, {n} of {type_facts.name}, begins {first - begin} bytes before the buffer; "
             f"pass a larger displacement"
         )
 
 
-def check_once(buffer: Vector) -> None:
-    """Check that what is received is not laid in one place twice."""
+def check_disjoint(buffer: Vector) -> None:
+    """Raise OverlapError if blocks share memory, so that one receive would overwrite another."""
     end = -1
     for start, stop in sorted(buffer.spans()):
         if start < end:
             raise errors.OverlapError(
                 f"blocks of the receive buffer share {min(end, stop) - start} bytes: they have "
-                f"{list(buffer.sizes)!r:.90} bytes and begin at {list(buffer.places)!r:.90}; "
+                f"{list(buffer.sizes)!r:.90} bytes and begin at {list(buffer.offsets)!r:.90}; "
                 f"give every block a place of its own"
             )
         end = stop
 
 
 def check_apart(sent: Sequence[tuple[int, int]], received: Sequence[tuple[int, int]]) -> None:
-    """Check that what is sent and received shares no memory, though one may lie in the gaps of the other."""
+    """Raise OverlapError if sent and received spans share memory; spans of one may lie between those of the other."""
     if not sent or not received:
         return
     if max(e for _, e in sent) <= min(s for s, _ in received) or max(e for _, e in received) <= min(s for s, _ in sent):
         return
-    end = [-1, -1]  # of what is sent and received so far
+    end = [-1, -1]  # of the spans so far: sent, received
     for start, stop, side in sorted([(s, e, 0) for s, e in sent] + [(s, e, 1) for s, e in received]):
         if start < end[1 - side]:
             raise errors.OverlapError(

@@ -98,7 +98,7 @@ class Choosing(MPI.Intracomm):
             find(collective, "")
         prepare.graph_of(state, collective)
         reducing = sums.reducing(collective, op, datatype)
-        missing = reducing.missing if reducing else ""
+        missing = reducing.no_kernel_reason if reducing else ""
         wide = sums.are_float32(state, reducing)
         choice = prepare.select(state, collective, nbytes, op.Is_commutative(), missing, float32_sums=wide)
         if wide and reducing is not None:

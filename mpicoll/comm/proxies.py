@@ -10,7 +10,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..engines.selftest import oneself
+from ..engines.selftest import create_self_comm
 from ..progress.operation import Operation
 
 _TAGS = 1 << 15  # the smallest tag space MPI promises
@@ -66,7 +66,7 @@ class Tags:
         """Return the communicator of that number, the same one to threads that want it at once."""
         with self._making:
             while len(self._comms) <= which:
-                self._comms.append(oneself())
+                self._comms.append(create_self_comm())
         return self._comms[which]
 
 

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from mpi4py import MPI
 
-from ..engines.selftest import oneself
+from ..engines.selftest import create_self_comm
 from ..errors import ProcFailedError, RevokedError
 
 _FUNCTIONS = ("MPI_Comm_shrink", "MPIX_Comm_shrink")
@@ -164,7 +164,7 @@ class RankFailure:
 
 @cache
 def _itself() -> MPI.Intracomm:
-    return oneself()
+    return create_self_comm()
 
 
 def _progress() -> None:

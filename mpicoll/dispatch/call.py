@@ -12,7 +12,7 @@ from mpi4py import MPI
 from ..buffers.arguments import Arguments
 from ..buffers.datatypes import TypeFacts
 from ..buffers.operators import Operator, name_of, operator
-from ..buffers.parse import kind
+from ..buffers.parse import describe_type
 from ..compression.codecs import Codec
 from ..engines.protocol import Execution
 from ..errors import ArgumentError, CommError, OperatorError
@@ -32,14 +32,16 @@ COUNT_BYTES = 40  # of one count in a tuple, and the place it takes there
 class Call:
     """One call as every rank describes it: counts of `unit` bytes (see plan.layout), root and operator.
 
-    commutative says whether operands may be combined in any order, missing why no kernel serves the operator (empty
-    where one does), averages whether results are divided by the number of ranks. prepare() sets prepared, what serves
-    the call; key is how the fast path finds what serves calls of its kind, None where it serves none of them.
+    - commutative: whether operands may be combined in any order; averages: whether results are divided by the number
+      of ranks.
+    - no_kernel_reason: why no kernel serves the operator; empty if one does.
+    - prepared: what serves the call, which prepare() sets.
+    - key: how the fast path finds what serves calls of this kind; None if it serves none of them.
     """
 
     __slots__ = (
         *("arguments", "averages", "began", "collective", "commutative", "counts", "form", "invocation", "key"),
-        *("missing", "operator", "prepared", "root", "unit"),
+        *("no_kernel_reason", "operator", "prepared", "root", "unit"),
     )
     invocation: Invocation
     prepared: Prepared
@@ -58,7 +60,7 @@ class Call:
         self.root, self.operator = invocation.root_rank, operator
         self.key: Any = None
         self.commutative = operator is None or operator.commutative
-        self.missing = "" if operator is None else operator.missing
+        self.no_kernel_reason = "" if operator is None else operator.no_kernel_reason
         self.averages = operator is not None and operator.averages
         self.began = now()
 
@@ -96,7 +98,7 @@ class Call:
                 "in check mode MPI's own neighbourhood collectives do not run on a communicator of Idup; make it by "
                 "Dup, or use an algorithm of mpicoll"
             )
-        buffer = self.arguments.one if self.arguments is not None else None
+        buffer = self.arguments.shared_buffer if self.arguments is not None else None
         try:
             return self.invocation.native(buffer, self.facts, form, comm, *more)
         except MPI.Exception as error:
@@ -190,7 +192,7 @@ def describe(invocation: Invocation, arguments: Arguments | None, form: str = BL
             return Call(invocation, arguments, arguments.counts, form=form)
         return Call(invocation, arguments, buffer.packed_nbytes // buffer.blocks, form=form)
     if not isinstance(op, MPI.Op):
-        raise ArgumentError(f"op is {op!r:.60}, {kind(op)}; pass an MPI.Op, such as MPI.SUM")
+        raise ArgumentError(f"op is {op!r:.60}, {describe_type(op)}; pass an MPI.Op, such as MPI.SUM")
     if COLLECTIVES[collective].covers is not everybody and name_of(op) == "AVG":
         raise OperatorError(
             f"mpicoll.AVG does not {collective}: each rank's result is of another number of ranks; "

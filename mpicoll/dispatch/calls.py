@@ -78,7 +78,7 @@ def check(state: CommState, form: str, method: Method, *arguments: Any) -> Call:
     try:
         state.rank_failure.check()
         parsed = method.parse(state, invocation.send, invocation.recv, invocation.root)
-        if parsed is not None and parsed.unsettled:
+        if parsed is not None and parsed.lacks_counts:
             check_mode.gather_recvcounts(state, parsed, method.spelled(form))
         call = describe(invocation, parsed, form)
         prepare.prepare(state, call)

@@ -114,7 +114,7 @@ def is_under_way(state: CommState, call: Call) -> bool:
 def _takes_turns(state: CommState, call: Call) -> bool:
     """Return whether calls like this may take turns: all ranks know the bytes, and nothing says what is to run."""
     kernel, overrides = call.operator, state.overrides
-    plain = kernel is None or not (call.missing or kernel.is_low or sums.are_float32(state, kernel))
+    plain = kernel is None or not (call.no_kernel_reason or kernel.is_low or sums.are_float32(state, kernel))
     if (
         state.size == 1
         or not (plain and call.commutative)

@@ -89,7 +89,8 @@ def prepare(state: CommState, call: Call) -> None:
     """
     in_place = is_in_place(call)
     key = (
-        *(call.collective, call.counts, call.unit, call.root, call.commutative, call.averages, call.missing, in_place),
+        *(call.collective, call.counts, call.unit, call.root, call.commutative, call.averages, in_place),
+        call.no_kernel_reason,
         call.form == PERSISTENT,
         call.is_float32,
         call.operator is not None and call.operator.is_low,
@@ -129,7 +130,7 @@ def _check_writable(call: Call) -> None:
 
 def _prepare(state: CommState, call: Call) -> Prepared:
     nbytes, wide = call.nbytes(state.size), sums.are_float32(state, call.operator)
-    choice = select(state, call.collective, nbytes, call.commutative, call.missing, call.form, wide)
+    choice = select(state, call.collective, nbytes, call.commutative, call.no_kernel_reason, call.form, wide)
     return prepare_by(state, call, choice)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from mpi4py import MPI
 
 from ..buffers.operators import Operator, operator
-from ..buffers.parse import named_type
+from ..buffers.parse import parse_datatype
 from ..plans import float32_sums
 from ..plans.lowering import lower
 from ..plans.rolled import rolled
@@ -25,7 +25,7 @@ def reducing(collective: str, op: MPI.Op, datatype: MPI.Datatype | str | None) -
     """
     if datatype is None or not COLLECTIVES[base_collective(collective)].reduces:
         return None
-    return operator(op, named_type(datatype))
+    return operator(op, parse_datatype(datatype))
 
 
 def are_float32(state: CommState, op: Operator | None) -> bool:

@@ -1,6 +1,6 @@
-"""Events of plans in progress: when an engine posted each message, when its step's messages arrived, and were reduced.
+"""Record when an engine posts each message, when its step's messages arrive, and when its local work ends.
 
-Engines record events only while a timeline is recorded. A row of a table is one message, or a step that has none.
+Engines record events only while a timeline is recorded. A row of a table is a message, or a step without messages.
 """
 
 from __future__ import annotations
@@ -17,49 +17,49 @@ from ..plans.rolled import RolledPlan
 KIND, PEER, NBYTES, STRAND, SLOT, CHUNK, STEP, TURN, POSTED, ARRIVED, ENDED = range(11)
 COLUMNS = 11
 NO_MESSAGE = -1  # the kind of a step without messages
-MOST = 1 << 16  # rows of one call that are kept
+MAX_EVENTS = 1 << 16  # recorded rows of one call
 
 
 class Events(NamedTuple):
-    """The events of one call on this rank, and how many did not fit."""
+    """The events of one call on this rank, and the number that did not fit in the table."""
 
     plan: RolledPlan
     rows: np.ndarray
     lost: int
-    tag: int  # of the call's first message, by which other ranks' events match
+    tag: int  # of the call's first message; equal on all ranks, so that their events can be matched
 
 
-class Recorded(Protocol):
-    """An execution, which records events if it is asked."""
+class Recorder(Protocol):
+    """The method of an execution that starts and stops recording."""
 
     def record_events(self, on: bool) -> None:
-        """Record events from now on, or no more."""
+        """Start or stop recording events."""
 
 
 class Recording:
-    """A switch: engines record events while at least one timeline needs them."""
+    """A switch that all executions obey: they record events while at least one timeline needs them."""
 
     def __init__(self) -> None:
         self.users = 0
-        self.executions: weakref.WeakSet[Recorded] = weakref.WeakSet()
+        self.executions: weakref.WeakSet[Recorder] = weakref.WeakSet()
 
-    def add(self, execution: Recorded) -> None:
-        """Have an execution that was just made record events as all others do."""
+    def add(self, execution: Recorder) -> None:
+        """Apply the switch to a new execution, now and whenever it changes."""
         self.executions.add(execution)
         if self.users:
             execution.record_events(True)
 
     def begin(self) -> None:
-        """Have all executions record events."""
+        """Make all executions record events, until the matching end()."""
         self.users += 1
-        self._tell()
+        self._apply()
 
     def end(self) -> None:
-        """Take back one begin()."""
+        """Undo one begin(); after the last, executions stop recording."""
         self.users -= 1
-        self._tell()
+        self._apply()
 
-    def _tell(self) -> None:
+    def _apply(self) -> None:
         for execution in list(self.executions):
             execution.record_events(self.users > 0)
 
@@ -67,6 +67,6 @@ class Recording:
 RECORDING = Recording()
 
 
-def room(plan: RolledPlan) -> int:
-    """Return how many rows a call of this plan is given; with other counts it may have more chunks."""
-    return min(MOST, max(1024, plan.all_rows * plan.lanes))
+def capacity(plan: RolledPlan) -> int:
+    """Return the rows to allocate for a call of this plan, with spare ones: other counts may need more chunks."""
+    return min(MAX_EVENTS, max(1024, plan.all_rows * plan.lanes))

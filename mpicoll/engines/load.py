@@ -8,11 +8,11 @@ from typing import Any
 from . import mpi4py as reference
 
 
-@cache  # it is asked for while Python ends, too, when nothing can be imported
+@cache  # also called while Python exits, when imports fail
 def engine_named(name: str) -> Any:
-    """Return the engine of that name, as its module."""
+    """Return the module of an engine by its name: "mpi4py", or any other for the compiled one."""
     if name == reference.name:
         return reference
-    from . import compiled  # here, since it need not load where it is not used
+    from . import compiled  # not at the top: a process with the other engine need not import it
 
     return compiled

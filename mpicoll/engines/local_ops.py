@@ -1,4 +1,4 @@
-"""The local work of a plan's rows, jitted and GIL-free: locate, pack, unpack and reduce segments.
+"""Do the local work of a plan's rows in jitted, GIL-free code: locate, pack, unpack and reduce segments.
 
 Both engines run these functions; only the code that posts messages differs. A plan's geometry is the int64 array
 [slice, lanes, window, lane_scratch, itemsize, group, group_bytes, code_slice], bases the addresses of input, output and
@@ -36,23 +36,23 @@ from .kernel_args import (
     WIDEN,
 )
 
-# sources whose code is compiled into what is jitted here
+# sources whose functions numba inlines into those of this module
 _KERNELS = (str(Path(kernels.__path__[0]) / name) for name in ("pack.py", "reduce.py"))
 INLINED = (*_KERNELS, *(str(module.__file__) for module in (plan, rolled, args_module)))
-STRIP = 16 << 10  # bytes: with an operand's, well within a first-level cache
-# the arrays of a row's local work
-ROWS, SEGMENTS, GEOMETRY, BASES, WORK, MESSAGE = range(6)
+STRIP = 16 << 10  # bytes: the strips of a result and an operand fit in a first-level cache
+# the arrays of Tables
+ROWS, SEGMENTS, GEOMETRY, BASES, KERNEL_ARGS, MESSAGE = range(6)
 WIDE_STRIP = 4096  # elements: a strip of float32, of which a group of any codec is a part
 
 
 def geometry(plan: PlanTables) -> np.ndarray:
-    """Return the numbers of a plan that place a segment in a lane."""
+    """Return the numbers of a plan that determine the address of a segment in a lane."""
     coding = plan.group, plan.group_bytes or plan.itemsize, plan.code_slice
     return np.array([plan.slice, plan.lanes, plan.window, plan.lane_scratch, plan.itemsize, *coding], np.int64)
 
 
 def _wide_strip(typing: Any) -> Any:
-    """Inside jitted code: the address of a strip of float32 on the stack, another for each place in the code."""
+    """In jitted code, return the address of a strip of float32 on the stack; each call site has its own."""
     from llvmlite import ir
     from numba import types
     from numba.core import cgutils
@@ -65,7 +65,7 @@ def _wide_strip(typing: Any) -> Any:
 
 
 def _wide_strip_in_python() -> int:
-    """Return the address of a strip that outlives the reduction, also if many threads reduce at once."""
+    """Return the address of a strip that the next 255 calls leave alive, for reductions of other threads."""
     _strips.append(strip := np.empty(WIDE_STRIP, np.float32))
     return address_of(strip)
 
@@ -76,7 +76,7 @@ wide_strip = intrinsic(_wide_strip, _wide_strip_in_python)
 
 @njit
 def place(segments, geometry, bases, s, lane, slot, turn):  # type: ignore[no-untyped-def]
-    """Return the address of segment s in a lane, in a turn of the loop that its step is in."""
+    """Return the address of segment s in a lane, in a turn of its step's loop."""
     base = segments[s, 0]
     shift = slot * geometry[3] if base >= SCRATCH else lane * geometry[0]
     return bases[min(base, SCRATCH)] + segments[s, 1] + segments[s, OFFSET_STRIDE] * turn + shift
@@ -100,13 +100,13 @@ def total(segments, geometry, first, end, lane):  # type: ignore[no-untyped-def]
 
 @njit
 def is_posted(rows, r, n):  # type: ignore[no-untyped-def]
-    """Return whether row r is a message of n bytes, and not local work or a part of a block that has ended."""
+    """Return whether row r posts a message of n bytes in this lane; local work and empty slices do not."""
     return rows[r, 0] != REDUCE and (rows[r, 2] == rows[r, 3] or n > 0)
 
 
 @njit
 def pack(segments, geometry, bases, first, end, stage, lane, slot, turn):  # type: ignore[no-untyped-def]
-    """Copy the segments of a message into its contiguous stage."""
+    """Copy the segments of a message to its contiguous stage."""
     at = stage
     for s in range(first, end):
         n = length(segments, geometry, s, lane)
@@ -128,9 +128,9 @@ def spread(segments, geometry, bases, first, end, stage, lane, slot, turn):  # t
 
 @njit
 def reduce(segments, geometry, bases, first, end, lane, slot, turn, kernel_args, divides):  # type: ignore[no-untyped-def]
-    """Reduce the operands from left to right into the destination, and divide if asked; one operand is copied.
+    """Reduce the operands from left to right into the destination, then divide if `divides`; one operand is copied.
 
-    A result that is read again is made strip by strip, so that it stays in the cache: each operand is read once.
+    A reduction of several steps goes strip by strip, so that the result stays in the cache between them.
     """
     if kernel_args[WIDEN] != 0 and is_wide(segments, first, end, kernel_args, divides):
         reduce_wide(segments, geometry, bases, first, end, lane, slot, turn, kernel_args, divides)
@@ -159,7 +159,7 @@ def reduce(segments, geometry, bases, first, end, lane, slot, turn, kernel_args,
 
 @njit
 def is_wide(segments, first, end, kernel_args, divides):  # type: ignore[no-untyped-def]
-    """Return whether to reduce in float32: if an operand is coded, or narrow elements would be rounded twice."""
+    """Return whether to reduce in float32: for codes, or if elements would be rounded twice or lack a kernel."""
     coded = False
     for s in range(first, end):
         coded |= segments[s, 0] == CODED
@@ -221,7 +221,7 @@ def reduce_wide(segments, geometry, bases, first, end, lane, slot, turn, kernel_
 
 @njit
 def reduce_strip(segments, geometry, bases, first, end, lane, slot, turn, kernel, at, elements):  # type: ignore[no-untyped-def]
-    """Reduce some elements, `at` bytes into the segments."""
+    """Reduce `elements` elements at byte offset `at` of the segments."""
     to = place(segments, geometry, bases, first, lane, slot, turn) + at
     left = place(segments, geometry, bases, first + 1, lane, slot, turn) + at
     into = to
@@ -264,7 +264,7 @@ def prepare(rows, segments, geometry, bases, r, lane, slot, turn, kernel_args): 
 
 
 class Tables:
-    """The arrays of a plan and of its memory, passed by `address` to the two functions below.
+    """The arrays of a plan and of its memory, by `address` for finish_step and prepare_row.
 
     prepare_row writes the address and the bytes of a row's message to `message`.
     """
@@ -279,24 +279,24 @@ class Tables:
 
 
 @njit
-def unpacked(tables):  # type: ignore[no-untyped-def]
-    """Return rows, segments, geometry, bases and kernel_args of Tables at an address."""
+def unpack_tables(tables):  # type: ignore[no-untyped-def]
+    """Return rows, segments, geometry, bases and kernel_args of the Tables at an address."""
     at = table(tables, MESSAGE, 2)
     rows, segments = table(at[ROWS, 0], at[ROWS, 1], 6), table(at[SEGMENTS, 0], at[SEGMENTS, 1], 4)
     geometry, bases = line(at[GEOMETRY, 0], at[GEOMETRY, 1]), line(at[BASES, 0], at[BASES, 1])
-    return rows, segments, geometry, bases, line(at[WORK, 0], at[WORK, 1])
+    return rows, segments, geometry, bases, line(at[KERNEL_ARGS, 0], at[KERNEL_ARGS, 1])
 
 
 @jit(f"void({', '.join(['int64'] * 7)})", also=INLINED)
 def finish_step(tables, first, posts, end, lane, slot, turn):  # type: ignore[no-untyped-def]
     """Call finish() for the Python engine."""
-    rows, segments, geometry, bases, kernel_args = unpacked(tables)
+    rows, segments, geometry, bases, kernel_args = unpack_tables(tables)
     finish(rows, segments, geometry, bases, first, posts, end, lane, slot, turn, kernel_args)
 
 
 @jit(f"void({', '.join(['int64'] * 5)})", also=INLINED)
 def prepare_row(tables, r, lane, slot, turn):  # type: ignore[no-untyped-def]
     """Call prepare() for the Python engine."""
-    rows, segments, geometry, bases, kernel_args = unpacked(tables)
+    rows, segments, geometry, bases, kernel_args = unpack_tables(tables)
     message = line(table(tables, MESSAGE + 1, 2)[MESSAGE, 0], 2)
     message[0], message[1] = prepare(rows, segments, geometry, bases, r, lane, slot, turn, kernel_args)

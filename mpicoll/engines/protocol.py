@@ -1,4 +1,4 @@
-"""The protocol of engines: an engine runs plans, and engines alone post messages.
+"""Define the protocol of engines, which run plans; only engines post messages.
 
 An engine is a module with `name` and `Execution`, one plan in progress. Executions are resumable: advance()
 progresses as far as it can without blocking, so blocking, nonblocking and concurrent calls are the same code.
@@ -22,10 +22,10 @@ join_mpi(MPI.Exception)
 
 
 class CompiledStep(NamedTuple):
-    """A plan for compiled code: the addresses of function(argument, nanoseconds), and of three counters.
+    """A plan for compiled code: the addresses of function(argument, nanoseconds) and of three counters.
 
-    The function returns 0 until the plan has ended, then 1, or minus an error code, for which `error` returns the
-    exception. The sum of the counters grows when anything moves.
+    The function returns 1 when the plan is done, 0 before, or minus an error code; `error` returns its exception. The
+    sum of the counters grows whenever anything moves.
     """
 
     function: int
@@ -34,7 +34,7 @@ class CompiledStep(NamedTuple):
     error: Callable[[int], Exception]
 
 
-class Waiting(NamedTuple):
+class PendingMessages(NamedTuple):
     """The ranks whose messages one lane has yet to receive, and those that have yet to receive its messages."""
 
     strand: int
@@ -44,22 +44,24 @@ class Waiting(NamedTuple):
     sends: tuple[int, ...]
 
 
-def waiting(plan: RolledPlan, strand: int, lane: int, step: int, turn: int, ended: Sequence[bool]) -> Waiting:
-    """Return what a lane waits for; ended: whether each message of its step is complete, in the order of posting."""
+def pending_messages(
+    plan: RolledPlan, strand: int, lane: int, step: int, turn: int, completed: Sequence[bool]
+) -> PendingMessages:
+    """Return a lane's incomplete messages; completed: whether each message of its step is, in the order of posting."""
     first, posts = plan.steps[step, :2].tolist()
     posted = [
         (row[0], row[1] + turn * row[PEER_STRIDE])
         for row in plan.rows[first:posts].tolist()
         if _is_posted(plan, row[0], row[2], row[3], lane)
     ]
-    left = [who for who, over in zip(posted, ended, strict=True) if not over]
-    return Waiting(strand, lane, plan.number(strand, step, turn), _peers(left, RECV), _peers(left, SEND))
+    pending = [message for message, is_complete in zip(posted, completed, strict=True) if not is_complete]
+    return PendingMessages(strand, lane, plan.number(strand, step, turn), _peers(pending, RECV), _peers(pending, SEND))
 
 
-def refused(code: int, in_statuses: Iterable[int] = ()) -> Exception:
-    """Return the error of a code of MPI's, or of those in statuses where it says that it is in one of them.
+def mpi_error(code: int, in_statuses: Iterable[int] = ()) -> Exception:
+    """Return the exception for an MPI error code; in_statuses: the codes to use if it is ERR_IN_STATUS.
 
-    ERR_TRUNCATE stands for a message that is too short, too.
+    Engines use ERR_TRUNCATE also for a message that is too short.
     """
     if MPI.Get_error_class(code) == MPI.ERR_IN_STATUS:
         code = next((error for error in in_statuses if error not in (MPI.SUCCESS, MPI.ERR_PENDING)), code)
@@ -83,32 +85,35 @@ def _peers(messages: Sequence[tuple[int, int]], kind: int) -> tuple[int, ...]:
 
 
 class Execution(Protocol):
-    """One plan under way."""
+    """One plan in progress."""
 
     def __init__(self, plan: RolledPlan, comm: MPI.Comm, repeated: bool = False) -> None:
-        """Set up for a plan and a communicator. Repeated: it will often be bound to the same memory and tags."""
+        """Allocate what a plan needs. repeated: bind() will often get the same memory and tags."""
 
     def bind(self, sequence: int, bases: tuple[int, int, int], kernel_args: KernelArgs = NO_KERNELS) -> None:
-        """Make ready to run: addresses of input, output and scratch, and what to compute with. Not while under way."""
+        """Prepare to run with these addresses of input, output and scratch. Do not call while in progress."""
 
     def advance(self, seconds: float) -> bool:
-        """Progress for at most `seconds` (0: without waiting). Return True when done. Raises MPI.Exception."""
+        """Progress until done, or until nothing moves and `seconds` have passed; return True when done.
+
+        Raises MPI.Exception.
+        """
 
     def compiled_step(self) -> CompiledStep | None:
-        """Return this plan for compiled code; None if only Python advances it."""
+        """Return the addresses by which compiled code advances this plan; None if only Python can."""
 
-    def waiting(self) -> list[Waiting]:
-        """Return what each unfinished lane waits for."""
+    def pending(self) -> list[PendingMessages]:
+        """Return each unfinished lane's incomplete messages."""
 
     def record_events(self, on: bool) -> None:
-        """Record events from the next message on, or no more."""
+        """Start or stop recording events, from the next message on."""
 
     def events(self) -> Events | None:
-        """Return the events of the call, which is over; None if they are not recorded."""
+        """Return the events of the completed call; None if they are not recorded."""
 
     def free(self) -> None:
-        """Give up what is held for the next time. Not while under way."""
+        """Free persistent requests. Do not call while in progress."""
 
     @property
     def progress(self) -> tuple[int, int, int]:
-        """(messages posted, bytes sent, steps finished) so far."""
+        """Return (messages posted, bytes sent, steps finished) so far."""

@@ -1,4 +1,4 @@
-"""Test the compiled engine on this MPI before it is used, by messages that the rank sends to itself."""
+"""Test the compiled engine on this MPI before it is used, with messages of a rank to itself."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ..plans.rolled import RolledPlan, rolled
 from .kernel_args import KernelArgs
 from .load import engine_named
 
-_PATIENCE = 5.0  # seconds
-_making = threading.Lock()
+_TIMEOUT = 5.0  # seconds
+_comm_lock = threading.Lock()
 
 
 def _plan(rows: list[tuple[int, ...]], segments: list[tuple[int, ...]], posts: int) -> RolledPlan:
@@ -37,9 +37,9 @@ def _plan(rows: list[tuple[int, ...]], segments: list[tuple[int, ...]], posts: i
 
 
 def check(wait: bool = True) -> str | None:
-    """Return None when the engine works, else the reason.
+    """Return None if the engine works, else why it does not.
 
-    Raises NotCompiled instead of compiling the engine, unless told to wait for that.
+    wait: compile the engine if necessary; otherwise raise NotCompiled.
     """
     if not wait:
         try:
@@ -49,7 +49,7 @@ def check(wait: bool = True) -> str | None:
         except NotCompiled:
             raise
         except Exception as error:
-            serving.address("SUM", np.dtype(float))  # so that serving.why_plain() has the reason too
+            serving.address("SUM", np.dtype(float))  # sets the reason of serving.why_plain(), too
             return f"it does not load: {error}"
     return _check()
 
@@ -59,24 +59,28 @@ def _check() -> str | None:
     """Test the engine, once per process, in about a millisecond once it is compiled."""
     try:
         compiled = engine_named("compiled")
-    except Exception as error:  # a numba or a C library that does not fit
+    except Exception as error:  # an incompatible numba or C library
         return f"it does not load: {error}"
-    comm = oneself()
+    comm = create_self_comm()
     try:
-        return _exchange(compiled, comm) or _refuses(compiled, comm, 16, 8) or _refuses(compiled, comm, 8, 16)
+        return (
+            _check_exchange(compiled, comm)
+            or _check_length_error(compiled, comm, 16, 8)
+            or _check_length_error(compiled, comm, 8, 16)
+        )
     except Exception as error:
         return f"its self-test raised {type(error).__name__}: {error}"
     finally:
         comm.Free()
 
 
-def oneself() -> MPI.Intracomm:
+def create_self_comm() -> MPI.Intracomm:
     """Return a new communicator of this rank alone that returns errors.
 
-    One thread at a time, since that is collective.
+    The lock is needed since Split is collective: only one thread may call it on COMM_SELF at a time.
     """
-    with _making:
-        comm = MPI.Intracomm(MPI.Intracomm.Split(MPI.COMM_SELF))  # a plain one, whatever the program made of COMM_SELF
+    with _comm_lock:
+        comm = MPI.Intracomm(MPI.Intracomm.Split(MPI.COMM_SELF))  # without attributes of COMM_SELF, which a Dup copies
         comm.Set_errhandler(MPI.ERRORS_RETURN)
         return comm
 
@@ -89,8 +93,8 @@ def _start(compiled, plan: RolledPlan, comm: MPI.Comm, send: np.ndarray, receive
     return execution, scratch
 
 
-def _exchange(compiled, comm: MPI.Comm) -> str | None:  # type: ignore[no-untyped-def]
-    """Send two numbers to oneself and add them to what was sent."""
+def _check_exchange(compiled, comm: MPI.Comm) -> str | None:  # type: ignore[no-untyped-def]
+    """Send two numbers from this rank to itself, and add what arrives to what was sent."""
     plan = _plan(
         [(RECV, 0, 0, 1, -1), (SEND, 0, 1, 2, -1), (REDUCE, 0, 2, 5, -1)],
         [(SCRATCH, 0, 16), (IN, 0, 16), (OUT, 0, 16), (SCRATCH, 0, 16), (IN, 0, 16)],
@@ -98,28 +102,28 @@ def _exchange(compiled, comm: MPI.Comm) -> str | None:  # type: ignore[no-untype
     )
     send, receive = np.array([3.0, 4.0]), np.zeros(2)
     execution, _scratch = _start(compiled, plan, comm, send, receive, serving.address("SUM", send.dtype))
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + _TIMEOUT
     while not execution.advance(0.01):
         if time.monotonic() > until:
-            return "a message to oneself did not arrive"
+            return "a message of the rank to itself did not arrive"
     if receive.tolist() != [6.0, 8.0] or execution.progress != (2, 16, 1):
-        return f"a message to oneself gave {receive.tolist()} and {execution.progress}"
+        return f"a message of the rank to itself gave {receive.tolist()} and {execution.progress}"
     return None
 
 
-def _refuses(compiled, comm: MPI.Comm, sent: int, wanted: int) -> str | None:  # type: ignore[no-untyped-def]
-    """Check that a message of another number of bytes than its receive raises instead of passing.
+def _check_length_error(compiled, comm: MPI.Comm, sent: int, expected: int) -> str | None:  # type: ignore[no-untyped-def]
+    """Check that a message that is longer or shorter than its receive raises an error.
 
-    The send comes first: Open MPI overlooks the truncation of a message to oneself that finds its receive posted.
+    The send is posted first: Open MPI misses the truncation of a rank's message to itself if the receive is posted.
     """
-    plan = _plan([(SEND, 0, 0, 1, -1), (RECV, 0, 1, 2, -1)], [(IN, 0, sent), (OUT, 0, wanted)], posts=2)
+    plan = _plan([(SEND, 0, 0, 1, -1), (RECV, 0, 1, 2, -1)], [(IN, 0, sent), (OUT, 0, expected)], posts=2)
     send, receive = np.zeros(2), np.zeros(2)
     execution, _scratch = _start(compiled, plan, comm, send, receive, 0)
-    what, until = f"a message of {sent} bytes where {wanted} were expected", time.monotonic() + _PATIENCE
+    case, until = f"a message of {sent} bytes where {expected} were expected", time.monotonic() + _TIMEOUT
     try:
         while not execution.advance(0.01):
             if time.monotonic() > until:
-                return f"{what} neither arrived nor raised"
+                return f"{case} neither arrived nor raised"
     except MPI.Exception as error:
-        return None if error.Get_error_class() == MPI.ERR_TRUNCATE else f"{what} raised {error}"
-    return f"{what} passed unseen"
+        return None if error.Get_error_class() == MPI.ERR_TRUNCATE else f"{case} raised {error}"
+    return f"{case} raised no error"

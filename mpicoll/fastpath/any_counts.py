@@ -17,7 +17,7 @@ from ..dispatch.methods import ALLTOALLW, NEIGHBOR_ALLTOALLW
 from ..engines import compiled
 from ..kernels.memory import address_of, addresses
 from ..plans.plan import MAX_MESSAGE, MAX_WINDOW, WHOLE, Shares
-from ..plans.rolled import RolledPlan, once
+from ..plans.rolled import RolledPlan, add_loop_columns
 from ..plans.template import SLICE, Binding, Template, bind
 from ..runtime.comm_state import CommState
 from ..schedules.collectives import NEIGHBORHOOD, Block, is_of_neighbours
@@ -179,7 +179,7 @@ class AnyCounts:
         plan = RolledPlan(
             self.binding.rows,
             self.binding.segments,
-            once(template.steps),
+            add_loop_columns(template.steps),
             template.strands,
             slice=prepared.plan.slice,
             lanes=WHOLE,  # strands without steps have none of them

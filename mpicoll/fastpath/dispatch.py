@@ -126,7 +126,7 @@ class CompiledFastPath:
             return
         plan = prepared.plan
         assert plan is not None
-        if call.arguments and call.arguments.one is not None and not key.words[signature.SAME]:
+        if call.arguments and call.arguments.shared_buffer is not None and not key.words[signature.SAME]:
             return  # other arrays of this key are not in place
         if plan.nbytes > LARGEST or not kinds.are_single(invocation):
             return

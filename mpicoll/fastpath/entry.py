@@ -26,10 +26,10 @@ from ..engines.compiled import (
     DONE,
     FLAG,
     ISEND,
+    STATE_COLUMNS,
     STATUSES,
     TAG,
     TESTALL,
-    UNIT,
     WAITING,
     line_of,
 )
@@ -134,7 +134,8 @@ def run(context, at, nanoseconds, goes_on):  # type: ignore[no-untyped-def]
     """
     tables = table(at, compiled.START + 1, 2)
     units = tables[compiled.STATE, 1]
-    state, begin = table(tables[compiled.STATE, 0], units, UNIT), table(tables[compiled.START, 0], units, UNIT)
+    state = table(tables[compiled.STATE, 0], units, STATE_COLUMNS)
+    begin = table(tables[compiled.START, 0], units, STATE_COLUMNS)
     line_of(tables, compiled.PROGRESS)[:] = 0
     state[:] = begin
     walk = context[field.ADVANCE], at, tables[compiled.PROGRESS, 0]

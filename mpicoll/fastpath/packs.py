@@ -59,7 +59,7 @@ class Packs:
         first = buffer.address - MPI.Get_address(array)
         listed: list[tuple[int, int, int, Any]]  # the last is a ByRuns
         if isinstance(buffer, Vector):
-            known = zip(buffer.at, buffer.places, buffer.counts, buffer.types, buffer.sizes)
+            known = zip(buffer.at, buffer.offsets, buffer.counts, buffer.types, buffer.sizes)
             listed = [(at, place, n, buffer.packers[id(facts)]) for at, place, n, facts, size in known if size]
         else:
             assert isinstance(buffer, ScatteredBuffer)

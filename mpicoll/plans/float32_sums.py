@@ -1,7 +1,7 @@
-"""Lower reductions of elements of less than 32 bits so that partial sums stay in float32, and are rounded once.
+"""Lower reductions of elements with fewer than 32 bits so that partial sums stay in float32 and are rounded once.
 
-Partial sums are kept in the scratch that other plans use for codes, and are sent from there. Contributions and complete
-sums are elements. The schedule fixes which blocks of a message are partial sums (see schedules/partial_sums.py).
+Partial sums use the scratch that other plans use for codes. Contributions and complete sums are elements. The schedule
+determines which blocks of a message are partial sums (see schedules/partial_sums.py).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from .rows import Row, merged
 def lower(
     schedule: Schedule, rank: int, counts: Counts, itemsize: int, *, sums: Coding | None = None, **options: Any
 ) -> Plan:
-    """Return the plan of one rank, as lowering.lower does; sums: the bytes of partial sums, of float32 if not said."""
-    return lowering.lower(schedule, rank, counts, itemsize, codec=sums or Float32(), how=SumsInFloat32, **options)
+    """Return the plan of one rank, as lowering.lower does; sums: the format of partial sums (default: Float32)."""
+    return lowering.lower(schedule, rank, counts, itemsize, codec=sums or Float32(), kind=SumsInFloat32, **options)
 
 
 class SumsInFloat32(Lowering):
@@ -34,10 +34,10 @@ class SumsInFloat32(Lowering):
         super().__init__(*arguments)
         self.sums = partial_sums(self.schedule)
         self.strands = 0
-        self.received: dict[int, int] = {}  # of this strand, by peer: messages
+        self.received: dict[int, int] = {}  # by peer: index of the last message in this strand
 
     def _due(self, strand: Strand) -> dict[int, list[Place]]:
-        """Return the steps that end with results being rounded, and divided for an average.
+        """Return the results to round (and for an average, divide) at the end of each step of a strand.
 
         The reduction that completes a sum rounds it. A sum received or forwarded in float32 is rounded after its last
         use.
@@ -69,29 +69,29 @@ class SumsInFloat32(Lowering):
 
     def _reduce(self, op: Reduce) -> None:
         src, dst = self.homes[op.src], self.homes.get(op.dst)
-        self._put(op.dst, [src] if dst is None else [src, dst] if op.side == "left" else [dst, src])
+        self._store(op.dst, [src] if dst is None else [src, dst] if op.side == "left" else [dst, src])
 
     def _copy(self, op: Copy) -> None:
-        self._put(op.dst, [self.homes[op.src]])
+        self._store(op.dst, [self.homes[op.src]])
 
-    def _put(self, place: Place, sources: list[Home]) -> None:
-        """Leave a sum, or the copy of a block, in a place."""
+    def _store(self, place: Place, sources: list[Home]) -> None:
+        """Write a sum, or a copy of a block, to a place."""
         if len(sources) > 1 or sources[0][0] == CODED:
             self._write(place, sources, self._in_float32(place))
         else:
             was_sum = self.homes.get(place, (OUT,))[0] == CODED and place not in self.kept
-            self._write(place, sources, self._room(place[1]) if was_sum else self._target(place))
+            self._write(place, sources, self._allocate_block(place[1]) if was_sum else self._target(place))
 
     def _in_float32(self, place: Place) -> Home:
-        """Return the scratch for a partial sum."""
-        known = self.homes.get(place)
-        return known if known is not None and known[0] == CODED else self._room(place[1], True)
+        """Return the scratch of a partial sum; allocate it if the place has none."""
+        home = self.homes.get(place)
+        return home if home is not None and home[0] == CODED else self._allocate_block(place[1], True)
 
     def _merged(self, rows: list[Row]) -> list[Row]:
         return merged(rows, with_codes=True) if self.single else rows
 
     def _divide(self, places: Sequence[Place], local: Sequence[Local]) -> None:
-        """Round what is still in float32, and divide what is rounded in this step."""
+        """Round results that are still in float32; for an average, divide all that this step rounds."""
         kind = REDUCE_SCALE if self.averaged else REDUCE
         for place in places:
             home, row = self.homes[place], self.wrote.get(place)

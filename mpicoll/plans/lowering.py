@@ -1,6 +1,6 @@
-"""Lowers one rank's program to a plan: where every block is at every step, and the rows that follow from it.
+"""Lower one rank's program to a plan: track where each block is at each step, and write the rows of the tables.
 
-Lowering makes a template, in which blocks have no sizes yet (see template.py); `lower` binds it to counts.
+Lowering produces a template, in which blocks have no sizes yet (see template.py). `lower` binds it to counts.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from .plan import (
     layout,
 )
 from .rows import Row, Segment, Tables, joined, merged
-from .template import GIVEN, STRAND, Template, bound, most_messages
+from .template import FREED, STRAND, Template, bound, most_messages
 
-Remember = Callable[[Hashable, Callable[[], Template]], Template]  # returns what is cached, or caches what it makes
+Remember = Callable[[Hashable, Callable[[], Template]], Template]  # cached template of a key, or a new one
 
 
 def lower(
@@ -50,16 +50,20 @@ def lower(
     window: int = WINDOW,
     averaged: bool = False,
     codec: Coding | None = None,
-    how: type[Lowering] | None = None,
+    kind: type[Lowering] | None = None,
     remember: Remember | None = None,
 ) -> Plan:
     """Return the plan of one rank.
 
-    in_place: the contribution lies in the output buffer, at the block's own place (for scatter: the root
-    keeps its block where it is). chunk_bytes: the most of each block that one message carries; None: all.
-    window: how many chunks are in flight. averaged: results are divided by the number of
-    ranks. codec: what encodes blocks, where the schedule has codes; how: the kind of lowering, where it is another.
-    remember: a cache of templates. Raises ValueError for a chunk or window of zero or less.
+    - in_place: the output buffer contains the contribution (for scatter: the root keeps its block in the input).
+    - chunk_bytes: the most bytes of a block in one message; None: all.
+    - window: the number of chunks in flight.
+    - averaged: whether to divide results by the number of ranks.
+    - codec: encodes blocks; required if the schedule has codes.
+    - kind: the class that lowers.
+    - remember: a cache of templates.
+
+    Raises ValueError unless chunk_bytes and window are integers of at least 1.
     """
     if not all(isinstance(x, int) and x > 0 for x in (window, 1 if chunk_bytes is None else chunk_bytes)):
         raise ValueError(f"chunk_bytes is {chunk_bytes} and window {window}; both must be whole numbers of at least 1")
@@ -68,7 +72,7 @@ def lower(
     if codec is not None:
         widest = max(1, -(-codec.nbytes(codec.group) // group))
     slice_, lanes = cut(schedule, memory, counts, group, chunk_bytes, widest)
-    make, averages = how or Lowering, averaged and schedule.p > 1
+    make, averages = kind or Lowering, averaged and schedule.p > 1
     key = in_place, is_apart(counts), lanes == 1, averages, codec is not None
 
     def new() -> Template:
@@ -81,8 +85,9 @@ def lower(
 class Lowering:
     """The state of one lowering: where each block is, and the rows so far.
 
-    apart: blocks do not lie one behind the other in input and output; single: there is one lane, so that no chunk cuts
-    a block; coded: there is a codec.
+    - apart: blocks are not adjacent in input and output.
+    - single: the plan has one lane, so that no chunk splits a block.
+    - coded: there is a codec.
     """
 
     def __init__(
@@ -94,7 +99,7 @@ class Lowering:
         self.places = Places(schedule, rank)
         self.tables = Tables()
         self.numbers: dict[Block, int] = {}
-        self.entries: list[tuple[int, bool]] = []  # of scratch: number of the block, whether its codes lie there
+        self.entries: list[tuple[int, bool]] = []  # of scratch: number of the block, whether it contains its codes
         self.events: list[tuple[int, int]] = []
         self.read: dict[int, Block] = {}  # by entry of the input
         self.written: dict[int, Block] = {}  # by entry of the output
@@ -120,12 +125,12 @@ class Lowering:
         return OUT, entry, None
 
     def template(self) -> Template:
-        """Lower every strand and lay the tables out."""
+        """Return the template: lower every strand, and number the entries."""
         program = self.schedule.program(self.rank)
         if len(program) > MAX_STRANDS:
             raise ValueError(f"{self.schedule.title} has {len(program)} strands; there are tags for {MAX_STRANDS}")
         last_writes = [last(strand, written) for strand in program] or [{}]
-        copies = self._untouched(last_writes)
+        copies = self._copies_to_output(last_writes)
         for strand, self.last_write in zip(program or [()], last_writes):
             self._strand(strand or ((),) * bool(copies), copies)
             self.tables.end_strand()
@@ -162,20 +167,20 @@ class Lowering:
             {inputs + entry: block for entry, block in self.written.items()},
         )
 
-    def _untouched(self, last_writes: Sequence[Mapping[Place, int]]) -> list[Row]:
-        """Return the rows that copy results from input to output: blocks that end here and that no strand writes."""
+    def _copies_to_output(self, last_writes: Sequence[Mapping[Place, int]]) -> list[Row]:
+        """Return rows that copy to the output the results that no strand writes."""
         written_places = set().union(*last_writes)
         ends = () if self.in_place else self.schedule.ends(self.rank)
-        untouched = [block for block in ends if (VALUE, block) not in written_places]
+        unwritten = [block for block in ends if (VALUE, block) not in written_places]
         rows: list[Row] = [
-            (REDUCE, 0, [segment(self._output(block)), segment(self.homes[VALUE, block])], -1) for block in untouched
+            (REDUCE, 0, [segment(self._output(block)), segment(self.homes[VALUE, block])], -1) for block in unwritten
         ]
         return self._merged(rows)
 
     # -- strands and steps ------------------------------------------------------------------------------
 
     def _strand(self, strand: Strand, copies: list[Row]) -> None:
-        """Lower a strand, which takes scratch of its own. `copies` join the first step."""
+        """Lower a strand, which has its own scratch; `copies` are rows for its first step."""
         self.events.append((0, STRAND))
         self.last_read = last(strand, read)
         self.expiring: dict[int, list[Place]] = {}  # by step: places in scratch that no later step reads
@@ -184,9 +189,9 @@ class Lowering:
             self.index = index
             self.released: list[Region] = []
             self.finish: list[Row] = []
-            self.wrote: dict[Place, int] = {}  # the last of these rows that writes a place
+            self.wrote: dict[Place, int] = {}  # index in finish of the last row that writes a place
             self.operands: dict[Place, list[Home]] = {}
-            self.whole: set[Place] = set()  # of these: reduced from messages of which this rank keeps all blocks
+            self.whole: set[Place] = set()  # operands from messages of which this rank keeps all blocks
             post: list[Row] = []
             sends: list[Send] = []
             local: list[Local] = []
@@ -209,13 +214,13 @@ class Lowering:
             copies = []
 
     def _due(self, strand: Strand) -> dict[int, list[Place]]:
-        """Return the steps of a strand that end with a division of results, and which."""
+        """Return the results to divide at the end of each step of a strand."""
         results = self.last_write if self.averaged else ()
         kept = [place for place in results if place in self.kept]
         return due(kept, self.last_read, self.last_write, self.early)
 
     def _move(self, place: Place, home: Home) -> None:
-        """Note that the block is in `home` from the end of this step on."""
+        """Record that a block is in `home` from the end of this step on."""
         old, region = self.homes.get(place), home[2]
         if old is not None and old[2] is not None:
             self.released.append(old[2])
@@ -234,31 +239,31 @@ class Lowering:
         for region in self.released:
             region.refs -= 1
             if region.refs <= 0:
-                self.events.append((region.entry, GIVEN))
+                self.events.append((region.entry, FREED))
 
-    def _borrow(self, blocks: Sequence[tuple[Block, bool]]) -> Region:
-        """Return scratch for blocks, or for codes of them, that is freed after this step, unless a block moves in."""
+    def _allocate(self, blocks: Sequence[tuple[Block, bool]]) -> Region:
+        """Allocate scratch for blocks, or for codes of them; it is freed after this step unless a block moves there."""
         if not self.coded and any(is_coded for _, is_coded in blocks):
-            raise ValueError(f"{self.schedule.title} has codes, and there is no codec")
+            raise ValueError(f"{self.schedule.title} has codes, and there is no codec; pass one")
         region = Region(len(self.entries))
         self.entries += [(self._number(block), is_coded) for block, is_coded in blocks]
         self.events.append((region.entry, len(self.entries)))
-        self.entries.append((0, False))  # of no region: what follows is not next to it
+        self.entries.append((0, False))  # a gap, so that blocks of two regions are never joined
         self.released.append(region)
         return region
 
     # -- messages ---------------------------------------------------------------------------------------
 
     def _message(self, kind: int, peer: int, segments: list[Segment], stage: int) -> Row:
-        """Return the row of a message, which needs a stage only for several segments."""
+        """Return the row of a message; only one of several segments needs a stage."""
         return kind, peer, segments, stage if len(segments) > 1 else -1
 
     def _joined(self, segments: list[Segment]) -> list[Segment]:
-        """Return these segments; neighbours are one where no chunk cuts them."""
+        """Return the segments, with adjacent ones joined if no chunk splits them."""
         return joined(segments) if self.single else segments
 
     def _coded(self, op: Recv | RecvReduce) -> Sequence[bool]:
-        """Return for each block of a message whether codes of it arrive."""
+        """Return whether a message contains codes, for each of its blocks."""
         coded = op.coded if isinstance(op, RecvReduce) else op.buffer in CODED_BUFFERS
         return [coded] * len(op.blocks)
 
@@ -266,7 +271,7 @@ class Lowering:
         homes = [self.homes[op.buffer, block] for block in op.blocks]
         segments, stage = self._joined([segment(home) for home in homes]), -1
         if len(segments) > 1:
-            stage = self._borrow([(block, home[0] == CODED) for block, home in zip(op.blocks, homes)]).entry
+            stage = self._allocate([(block, home[0] == CODED) for block, home in zip(op.blocks, homes)]).entry
         return self._message(SEND, op.peer, segments, stage)
 
     def _receive(self, op: Recv) -> Row:
@@ -288,8 +293,8 @@ class Lowering:
         return row
 
     def _landing(self, peer: int, blocks: Sequence[Block], coded: Sequence[bool]) -> tuple[Row, list[Home]]:
-        """Receive blocks, or codes of them, one behind the other in scratch."""
-        region = self._borrow(list(zip(blocks, coded)))
+        """Return the row that receives blocks or codes into new, contiguous scratch, and their homes."""
+        region = self._allocate(list(zip(blocks, coded)))
         homes: list[Home] = [
             (CODED if is_coded else SCRATCH, region.entry + i, region) for i, is_coded in enumerate(coded)
         ]
@@ -316,7 +321,7 @@ class Lowering:
         else:
             own = self.homes[place]
             landed = next((h for h in sources if h[0] == SCRATCH and h is not own), None)
-            self._write(place, sources, landed or self._room(place[1]))
+            self._write(place, sources, landed or self._allocate_block(place[1]))
 
     def _reduce(self, op: Reduce) -> None:
         src, dst = self.homes[op.src], self.homes.get(op.dst)
@@ -327,18 +332,18 @@ class Lowering:
         self._write(op.dst, [self.homes[op.src]], self._target(op.dst))
 
     def _target(self, place: Place) -> Home:
-        """Return where local work puts a block."""
+        """Return the home to which local work writes a block."""
         buffer, block = place
         known = self.homes.get(place)
         if place in self.kept:
             return self._output(block)
         if buffer == REST:
             return self._own_home(block)
-        return known if known is not None and known[2] else self._room(block, buffer in CODED_BUFFERS)
+        return known if known is not None and known[2] else self._allocate_block(block, buffer in CODED_BUFFERS)
 
-    def _room(self, block: Block, coded: bool = False) -> Home:
-        """Return new scratch for a block, or for codes of it."""
-        region = self._borrow([(block, coded)])
+    def _allocate_block(self, block: Block, coded: bool = False) -> Home:
+        """Allocate scratch for a block, or for codes of it."""
+        region = self._allocate([(block, coded)])
         return CODED if coded else SCRATCH, region.entry, region
 
     def _write(self, place: Place, sources: list[Home], home: Home) -> None:
@@ -347,16 +352,16 @@ class Lowering:
         self._move(place, home)
 
     def _merged(self, rows: list[Row]) -> list[Row]:
-        """Return the rows with those as one whose segments all follow on, where no chunk cuts them."""
+        """Return the rows, with those joined whose segments are all adjacent, if no chunk splits them."""
         return merged(rows) if self.single else rows
 
     def _divide(self, places: Sequence[Place], local: Sequence[Local]) -> None:
-        """Make the rows that write these results divide them too, or add rows that do; see liveness.due."""
+        """Divide results in the rows that write them, or in additional rows; see liveness.due."""
         read = {op.src for op in local}
         for place in places:
             row = self.wrote.get(place)
             if self.early and (row is None or len(self.finish[row][2]) == 2):
-                continue  # received, or copied from where it was received: by then it is divided
+                continue  # received, or copied after it was received: already divided by its sender
             if row is not None and (self.early or place not in read):
                 self.finish[row] = (REDUCE_SCALE, *self.finish[row][1:])
             else:

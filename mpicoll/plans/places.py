@@ -1,6 +1,6 @@
-"""The home of a block while a plan is lowered: an entry of the input, of the output, or of a region of scratch.
+"""Describe where blocks are while a plan is lowered: in entries of the input, the output or a region of scratch.
 
-See template.py for entries: places for one block, numbered in the order of memory.
+See template.py for entries.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .rows import Segment
 
 
 class Region:
-    """A piece of scratch, by its first entry; refs counts the blocks in it, and it is free at 0."""
+    """A region of scratch, by its first entry. It is freed when refs is 0: the blocks in it, and 1 during its step."""
 
     __slots__ = ("entry", "refs")
 
@@ -22,11 +22,11 @@ class Region:
         self.entry, self.refs = entry, 1
 
 
-Home = tuple[int, int, Region | None]  # where a block is now: base, entry, and the scratch that it is in
+Home = tuple[int, int, Region | None]  # of a block: base, entry, region of scratch
 
 
 class Places:
-    """At which index in one rank's input and output a block lies, in the order of memory."""
+    """The indices of blocks in one rank's input and output, in the order of memory."""
 
     def __init__(self, schedule: Schedule, rank: int) -> None:
         collective, p = schedule.collective, schedule.p
@@ -56,12 +56,12 @@ class Places:
 
 
 def segment(home: Home) -> Segment:
-    """Return the segment that is one block where it is."""
+    """Return the segment of one block in its home."""
     return home[0], home[1], 1
 
 
 def is_apart(counts: Counts) -> bool:
-    """Return whether blocks do not lie one behind the other."""
+    """Return whether blocks of the input or output are not adjacent, or not in order."""
     if not isinstance(counts, Shares):
         return False
     sides = (counts.sends, counts.send_at), (counts.receives, counts.recv_at)

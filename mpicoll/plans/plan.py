@@ -1,35 +1,35 @@
-"""The plan: the flat tables by which an engine runs one rank's part of a collective.
+"""Define plans: the flat tables by which an engine runs one rank's part of a collective.
 
-A plan is made once per (schedule, rank, counts, element size, in place or not, chunk, window), from a template that is
-without counts (see template.py), and cached. Its rows say which messages to post and which blocks to reduce.
-A lane is one chunk of every block. The offsets in the tables are those of lane 0; those of any other lane follow:
+A plan is computed once per (schedule, rank, counts, element size, in place or not, chunk, window) from a template
+without counts (see template.py), and cached. Its rows are the messages to post and the blocks to reduce.
+A lane is one chunk of every block. The tables contain the offsets of lane 0; those of other lanes are:
 
-    INPUT, OUTPUT   offset + lane * slice
-    SCRATCH         offset + slot * lane_scratch,  slot = lane mod window
-    CODED           as SCRATCH, which it is; what lies there is encoded
+    IN, OUT   offset + lane * slice
+    SCRATCH   offset + slot * lane_scratch,  slot = lane mod window
+    CODED     as SCRATCH, for encoded blocks
 
-The last lanes of a block are shorter or empty, where the block is no multiple of the slice. A block is read from the
-input until it is first written, so that nothing is copied without need. It is written to the output if this rank keeps
-it, else to scratch, which it has from its first receive to its last use.
+If a block is no multiple of the slice, its last lanes are shorter or empty. To avoid copies, a block is read from the
+input until it is first written. It is written to the output if this rank keeps it, else to scratch, which it occupies
+from its first receive to its last use.
 
 Tables (int64):
     rows     kind, peer, first segment, end segment, stage
     segments base, offset, length
     steps    first row, end of the rows to post, end row
     strands  first step, end step
-A SEND or RECV of several segments goes through a contiguous stage in scratch; `stage` is its offset there, else -1. The
-segments of such a RECV are where its blocks lie in the stage when all chunks are whole. Shorter chunks arrive closer
-together, and are moved to those places on arrival.
+A SEND or RECV of several segments uses a contiguous stage in scratch; `stage` is its offset there, else -1. The
+segments of such a RECV are the places of its blocks in the stage if all chunks are whole. Shorter chunks arrive packed,
+and are moved to those places on arrival.
 
 The first segment of a REDUCE is the destination; the others are its operands from left to right. With one operand it
 is a copy. It may overwrite its first operand if that is in scratch. REDUCE_SCALE is a REDUCE whose result is divided by
 the number of ranks; with one operand it is a division, perhaps in place. Only plans of averages have REDUCE_SCALE rows.
 
-CODED blocks and their slices have as many bytes as the codec makes of them. A REDUCE decodes its coded operands, and
-encodes its result if its destination is coded. `group` elements are encoded together, into group_bytes.
+The codec determines the bytes of CODED blocks and of their slices. A REDUCE decodes its coded operands, and encodes its
+result if its destination is coded. `group` elements are encoded together, into group_bytes.
 
-Where partial sums are float32 (see schedules/partial_sums.py) they are what is CODED, and all else is elements of fewer
-bits: a REDUCE with a plain destination rounds, and no other does.
+If partial sums are float32 (see schedules/partial_sums.py), they are the CODED blocks, and all others are elements with
+fewer bits. A REDUCE whose destination is not coded rounds, and no other does.
 """
 
 from __future__ import annotations
@@ -49,33 +49,31 @@ from ..schedules.schedule import Schedule
 SEND, RECV, REDUCE, REDUCE_SCALE = range(4)
 IN, OUT, SCRATCH, CODED = range(4)
 ALIGN = 64
-REQUEST_BYTES = 32  # about what a message in flight takes: its request and its status
-OBJECT_BYTES = 4096  # about what the objects of a plan take beside the tables
+REQUEST_BYTES = 32  # approximate size of the request and status of a message
+OBJECT_BYTES = 4096  # approximate size of the objects of a plan, without the tables
 MAX_MESSAGE = 1 << 30
-ALONE = ("scatter", "gather", "alltoall", *NEIGHBORHOOD)  # what sends one block a message where it is direct
+# collectives whose direct algorithms send one block per message
+ONE_BLOCK_MESSAGES = ("scatter", "gather", "alltoall", *NEIGHBORHOOD)
 WHOLE = 1 << 62  # the slice of a plan with one lane, longer than any segment
-WINDOW = 2  # the default number of chunks in flight: the engine reduces one while the next arrives
+WINDOW = 2  # default number of chunks in flight: the engine reduces one while the next arrives
 MAX_WINDOW, MAX_STRANDS, SEQUENCES = 32, 8, 127
-TAGS = 1 << 15  # the smallest tag space MPI promises
+TAGS = 1 << 15  # the smallest tag space that MPI allows
 NOTE_TAGS = range(SEQUENCES * MAX_STRANDS * MAX_WINDOW, TAGS)  # no plan uses these: see diagnostics/peer_status.py
 
 
 def tag(sequence: int, strand: int, slot: int) -> int:
-    """Return the tag of the lanes of one slot.
-
-    The lanes of a slot run one after the other, so their messages match in the order in which they were sent.
-    """
+    """Return the tag of the lanes of one slot; they run one after the other, so their messages match in order."""
     return ((sequence % SEQUENCES) * MAX_STRANDS + strand) * MAX_WINDOW + slot
 
 
 @dataclass(frozen=True)
 class Shares:
-    """One rank's blocks where they have sizes and places of their own, in bytes.
+    """The sizes and offsets of one rank's blocks, in bytes, for collectives in which they vary.
 
-    sends and receives are the sizes of the blocks it starts and ends with, in the order of Schedule.starts and
-    .ends, send_at and recv_at their places in input and output. every has the sizes of all blocks, in the order
-    of Schedule.blocks, or the one size of all, and is equal on all ranks; None where this rank knows its own alone,
-    which is enough for direct algorithms.
+    - sends, receives: the sizes of the blocks it starts and ends with, in the order of Schedule.starts and .ends.
+    - send_at, recv_at: their offsets in input and output.
+    - every: the sizes of all blocks in the order of Schedule.blocks, or one size for all; equal on all ranks. None if
+      this rank knows only its own blocks, which is enough for direct algorithms.
     """
 
     sends: tuple[int, ...]
@@ -101,11 +99,11 @@ class Layout:
 
 
 def layout(schedule: Schedule, counts: Counts, itemsize: int, in_place: bool, rank: int = 0) -> Layout:
-    """Return where one rank's blocks lie in its buffers.
+    """Return the sizes and offsets of one rank's blocks in its buffers.
 
-    counts are elements of itemsize bytes: of the whole vector where blocks are parts of it; of each rank's share (one
-    number for all, or a tuple) where blocks are named after ranks; of one pair in an alltoall; of one edge between
-    neighbours. A rank's Shares are in bytes instead. Only they differ from rank to rank.
+    counts are in elements of itemsize bytes: of the whole vector if blocks are parts of it; of each rank's block (one
+    number for all, or a tuple) if blocks are named after ranks; of one pair in an alltoall; of one edge between
+    neighbours. Shares are in bytes, and the only counts that differ from rank to rank.
     """
     naming, p = schedule.collective.naming, schedule.p
     if isinstance(counts, Shares):
@@ -154,19 +152,19 @@ def _layout_of_shares(schedule: Schedule, shares: Shares, in_place: bool, rank: 
 
 
 class Coding(Protocol):
-    """The interface of a codec that plans need: elements encoded together, and bytes of codes."""
+    """The part of a codec's interface that plans need."""
 
     @property
     def group(self) -> int:
-        """Return how many elements are encoded together; the codes of whole groups are contiguous."""
+        """Return the number of elements encoded together; the codes of whole groups are contiguous."""
 
     def nbytes(self, n: int) -> int:
-        """Return the bytes of codes of n elements."""
+        """Return the bytes of the codes of n elements."""
 
 
 @dataclass(frozen=True)
 class Float32:
-    """Partial sums in float32, which take the place of codes, for elements with fewer than 32 bits."""
+    """The format of partial sums in float32, which replace codes in plans for elements with fewer than 32 bits."""
 
     group: int = 1
 
@@ -177,7 +175,7 @@ class Float32:
 
 @dataclass(frozen=True, eq=False)
 class PlanTables:
-    """The fields that both forms of a plan share: tables, and the sizes needed to run them."""
+    """The tables of a plan and the sizes that engines need, common to Plan and RolledPlan."""
 
     rows: np.ndarray
     segments: np.ndarray
@@ -210,28 +208,28 @@ class PlanTables:
 
     @property
     def scratch_bytes(self) -> int:
-        """Return the scratch memory that the plan needs beside the user's buffers."""
+        """Return the scratch memory that the plan needs besides the user's buffers."""
         return self.window * self.lane_scratch
 
     @property
     def nbytes(self) -> int:
-        """Return the memory of the plan itself; an execution takes about as much again."""
+        """Return the approximate memory of the plan and the requests of its execution."""
         lanes = len(self.strands) * self.window * max(1, self.most_messages) * REQUEST_BYTES
         return OBJECT_BYTES + self.rows.nbytes + self.segments.nbytes + self.steps.nbytes + lanes
 
 
 @dataclass(frozen=True, eq=False)
 class Plan(PlanTables):
-    """The plan of one rank for some counts and an element size, step by step. Engines run its rolled form."""
+    """The plan of one rank, with a row of `steps` for every step. Engines run its rolled form."""
 
 
-def wider(table: np.ndarray) -> np.ndarray:
-    """Return a table with a column of zeros behind the others: in the form that engines run (see rolled.py)."""
+def add_stride_column(table: np.ndarray) -> np.ndarray:
+    """Return a table with a last column of zeros, the strides that engines expect (see rolled.py)."""
     return np.hstack([table, np.zeros((len(table), 1), np.int64)])
 
 
 def is_staged(schedule: Schedule, rank: int) -> bool:
-    """Return whether a call in place needs separate memory, since its result would overwrite unread input.
+    """Return whether an in-place call needs separate memory, since its result would overwrite unread input.
 
     reduce_scatter and alltoall write their results across their input, and some programs reread their contribution.
     """
@@ -247,15 +245,15 @@ def is_staged(schedule: Schedule, rank: int) -> bool:
 def cut(
     schedule: Schedule, memory: Layout, counts: Counts, itemsize: int, chunk_bytes: int | None, widest: int = 1
 ) -> tuple[int, int]:
-    """Return (slice in bytes, number of lanes) of a plan, whose messages may have `widest` times a block's bytes.
+    """Return (slice in bytes, number of lanes) of a plan; codes may be `widest` times as long as their elements.
 
-    See lanes_of; lanes_of_own is for ranks that know only their own counts.
+    See lanes_of. Ranks that know only their own counts use lanes_of_own.
     """
     if isinstance(counts, Shares) and counts.every is None:
         return lanes_of_own(memory.largest, chunk_bytes)
-    if schedule.algorithm.direct and schedule.collective.name in ALONE:
-        total, most = memory.largest, 1  # a message has the one block that two ranks share
-    elif schedule.collective.naming == "pair":  # on its way a message may carry the pairs of many ranks
+    if schedule.algorithm.direct and schedule.collective.name in ONE_BLOCK_MESSAGES:
+        total, most = memory.largest, 1  # a message contains the one block that its two ranks share
+    elif schedule.collective.naming == "pair":  # a forwarded message may contain the pairs of many ranks
         total, most = memory.total * (1 if isinstance(counts, Shares) else schedule.p), schedule.p**2
     elif isinstance(schedule.blocks, Graph):
         most = schedule.blocks.most_forwarded
@@ -268,9 +266,9 @@ def cut(
 def lanes_of_own(largest: int, chunk_bytes: int | None) -> tuple[int, int]:
     """Return (slice in bytes, number of lanes) for a rank of a direct algorithm that knows only its own blocks.
 
-    The slice does not depend on counts, so that all ranks have the same. The number of lanes may differ between ranks,
-    which does no harm: a message carries one block, whose chunks are the same lanes at its sender and its receiver;
-    and they have the same tags there, since lane mod min(window, lanes) = lane mod window for every lane < lanes.
+    The slice does not depend on counts, so it is equal on all ranks. The number of lanes may differ, which is harmless.
+    A message contains one block, whose chunks are the same lanes on its sender and its receiver. They have equal tags
+    there, since lane mod min(window, lanes) = lane mod window for every lane < lanes.
     """
     slice_ = min(chunk_bytes or MAX_MESSAGE, MAX_MESSAGE)
     lanes = parts.chunks(largest, slice_)
@@ -280,10 +278,9 @@ def lanes_of_own(largest: int, chunk_bytes: int | None) -> tuple[int, int]:
 def lanes_of(
     largest: int, total: int, itemsize: int, blocks: int, chunk_bytes: int | None, most: int = MAX_MESSAGE
 ) -> tuple[int, int]:
-    """Return (slice in bytes, number of lanes), the same on every rank, such that no message exceeds `most` bytes.
+    """Return (slice in bytes, number of lanes), equal on every rank, such that no message exceeds `most` bytes.
 
-    total is the most bytes that a message of whole blocks carries, blocks the most blocks, largest the size in bytes
-    of the longest one.
+    A message of whole blocks has at most `total` bytes and `blocks` blocks. The longest block has `largest` bytes.
     """
     wanted = largest if chunk_bytes is None else chunk_bytes
     if total > most:

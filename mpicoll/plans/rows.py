@@ -1,4 +1,4 @@
-"""Rows and segments while a template is made: which of them become one, and the tables they end in."""
+"""Join adjacent rows and segments of a template, and write them to tables."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ Row = tuple[int, int, list[Segment], int]  # kind, peer, segments, stage
 
 
 def joined(segments: Sequence[Segment]) -> list[Segment]:
-    """Return the segments, with neighbours in memory as one."""
+    """Return the segments, with adjacent ones joined."""
     out: list[Segment] = []
-    at = first = end = -1  # of the last one: base, offset and the byte behind it
-    for base, offset, length in segments:
-        if base == at and offset == end:
-            end += length
+    last_base = first = end = -1  # of the last segment
+    for base, entry, count in segments:
+        if base == last_base and entry == end:
+            end += count
             out[-1] = (base, first, end - first)
         else:
-            out.append((base, offset, length))
-            at, first, end = base, offset, offset + length
+            out.append((base, entry, count))
+            last_base, first, end = base, entry, entry + count
     return out
 
 
 def merged(rows: Sequence[Row], with_codes: bool = False) -> list[Row]:
-    """Return the local rows with those as one whose every segment follows on.
+    """Return the local rows, with those joined whose segments are all adjacent.
 
-    Not those of codes, unless elements are encoded one by one: the codes of two blocks are not the codes of one.
+    with_codes: also join segments of codes. That is valid only if elements are encoded one by one.
     """
     out: list[Row] = []
     for row in rows:
-        alike = out and out[-1][0] == row[0] and len(out[-1][2]) == len(row[2])
-        if alike and all(_follows(a, b, with_codes) for a, b in zip(out[-1][2], row[2])):
+        is_similar = out and out[-1][0] == row[0] and len(out[-1][2]) == len(row[2])
+        if is_similar and all(_follows(a, b, with_codes) for a, b in zip(out[-1][2], row[2])):
             segments = [(a[0], a[1], a[2] + b[2]) for a, b in zip(out[-1][2], row[2], strict=True)]
             out[-1] = (row[0], 0, segments, -1)
         else:
@@ -44,15 +44,15 @@ def merged(rows: Sequence[Row], with_codes: bool = False) -> list[Row]:
 
 
 class Tables:
-    """The tables of a plan while they are written, step after step: numbers in a row, which take little memory."""
+    """The tables of a plan while steps are added, as flat arrays of numbers, which need little memory."""
 
     def __init__(self) -> None:
         self.rows, self.segments, self.steps, self.strands = (array("q") for _ in range(4))
         self.n_rows = self.n_segments = self.n_steps = 0
-        self.begun = 0
+        self.strand_begin = 0
 
     def add_step(self, post: Sequence[Row], finish: Sequence[Row]) -> None:
-        """Add a step: rows to post, and rows to finish with."""
+        """Add a step: rows to post, and rows of local work after them."""
         first, posts = self.n_rows, self.n_rows + len(post)
         for kind, peer, pieces, stage in (*post, *finish):
             begin = self.n_segments
@@ -65,9 +65,9 @@ class Tables:
         self.steps.extend((first, posts, self.n_rows))
 
     def end_strand(self) -> None:
-        """End a strand with the last step that was added."""
-        self.strands.extend((self.begun, self.n_steps))
-        self.begun = self.n_steps
+        """End a strand after the last step added."""
+        self.strands.extend((self.strand_begin, self.n_steps))
+        self.strand_begin = self.n_steps
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return rows, segments, steps and strands."""

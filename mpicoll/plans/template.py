@@ -1,16 +1,16 @@
-"""The template of a plan: what one rank's part of a collective is before counts are known, and how it is bound to them.
+"""Bind templates to counts: a template is a plan in which blocks have no sizes yet.
 
-A template has the rows and steps of a plan. Its segments say which blocks they hold, as entries: places for one block
-in the input, in the output or in scratch, numbered in the order of memory. `bind` is compiled code that computes from
-the sizes of blocks where each entry lies, in time linear in the entries that this rank uses; so calls whose counts
-differ share one template.
+A template has the rows and steps of a plan. Its segments are ranges of entries. An entry is the place of one block in
+the input, the output or scratch; entries are numbered in the order of memory. `bind` is compiled code that computes the
+offset of each entry from the sizes of blocks, in time linear in the entries. So calls with different counts share one
+template.
 
 Tables (int64):
     rows     kind, peer, first segment, end segment, entry of the stage or -1
     segments base, first entry, number of entries
-    entries  number of the block, whether its codes lie there; those of input and output come first
-    events   first and end entry of a region of scratch that is taken, (first entry, GIVEN) where it is given back,
-             (0, STRAND) where a strand begins
+    entries  number of the block, whether it contains its codes; those of input and output come first
+    events   (first entry, end entry) allocates a region of scratch, (first entry, FREED) frees it, (0, STRAND) begins a
+             strand
     steps, strands   as in a plan
 """
 
@@ -25,22 +25,23 @@ from ..kernels.deferred import njit
 from ..kernels.memory import address_of, addresses, line, table
 from ..schedules.collectives import Block
 from . import plan
-from .plan import ALIGN, OBJECT_BYTES, RECV, WHOLE, Coding, Layout, Plan, wider
+from .plan import ALIGN, OBJECT_BYTES, RECV, WHOLE, Coding, Layout, Plan, add_stride_column
 
-GIVEN, STRAND = -1, -2
+FREED, STRAND = -1, -2
 NUMBER, IS_CODED = range(2)  # columns of entries
-SLICE, CODE_SLICE = range(2)  # places in `scalars`
-# the arrays of a binding in its order
-(ROWS, SEGMENTS, ENTRIES, EVENTS, SIZES, CODES, PLACES, BOUND_ROWS, BOUND_SEGMENTS, AT, ROOM, FREE, SCALARS) = range(13)
+SLICE, CODE_SLICE = range(2)  # indices in `scalars`
+# the arrays of a binding, in order
+ROWS, SEGMENTS, ENTRIES, EVENTS, SIZES, CODES, PLACES = range(7)
+BOUND_ROWS, BOUND_SEGMENTS, AT, REGION_SIZES, FREE, SCALARS = range(7, 13)
 SOURCES = (__file__, str(plan.__file__))
 
 
 @dataclass(frozen=True, eq=False)
 class Template:
-    """The tables of a template; blocks has the names of blocks by their numbers.
+    """The tables of a template.
 
-    The first entries, as many as `places` says, are of the input, as many as `inputs` says, and then of the output;
-    input_blocks and output_blocks have the block of each that is used.
+    `blocks` are the names of blocks by number. The first `inputs` entries are of the input, the entries from there to
+    `places` of the output. input_blocks and output_blocks map those in use to their blocks.
     """
 
     rows: np.ndarray
@@ -55,10 +56,10 @@ class Template:
     inputs: int
     input_blocks: dict[int, Block]
     output_blocks: dict[int, Block]
-    idle: list[Binding] = field(default_factory=list)  # for the next plans
+    idle: list[Binding] = field(default_factory=list)  # reused by the next plans
 
-    def take(self) -> Binding:
-        """Return a binding that no other thread uses; put it into idle afterwards."""
+    def take_binding(self) -> Binding:
+        """Return a binding that no other thread uses; append it to idle afterwards."""
         try:
             return self.idle.pop()
         except IndexError:
@@ -66,40 +67,40 @@ class Template:
 
     @property
     def nbytes(self) -> int:
-        """Return about the memory of the tables and of a binding."""
+        """Return the approximate memory of the tables and of a binding."""
         tables = self.rows, self.segments, self.entries, self.events, self.steps, self.strands
         return OBJECT_BYTES + 3 * sum(array.nbytes for array in tables)
 
 
 class Binding:
-    """The arrays that a template is bound in: rows and segments of a plan, in the form that engines run.
+    """The arrays that bind() reads and writes: rows and segments of a plan, in the form that engines run.
 
-    Set sizes (and codes, where there are codes) by the numbers of blocks, and places, then `bind`.
+    Set `sizes` (and `codes`, with a codec) by number of block, and `places` by entry, then call `bind`.
     """
 
     def __init__(self, template: Template) -> None:
         self.sizes = np.zeros(len(template.blocks), np.int64)
         self.codes = np.zeros(len(template.blocks), np.int64)
         self.places = np.zeros(template.places, np.int64)
-        self.rows, self.segments = wider(template.rows), wider(template.segments)
+        self.rows, self.segments = add_stride_column(template.rows), add_stride_column(template.segments)
         self.scalars = np.full(2, WHOLE, np.int64)
         entries = len(template.entries)
         self._work = np.zeros(entries, np.int64), np.zeros(entries, np.int64), np.zeros((entries + 1, 2), np.int64)
-        # its tables, and not the template: that would be a cycle
+        # the tables and not the template, which would be a reference cycle
         self._tables = template.rows, template.segments, template.entries, template.events
         bound = self.sizes, self.codes, self.places, self.rows, self.segments
         self._arrays = addresses(*self._tables, *bound, *self._work, self.scalars)
         self.at = address_of(self._arrays)
 
     def bind(self, slice_: int, code_slice: int) -> int:
-        """Compute rows and segments, and return the bytes of scratch that a lane takes."""
+        """Compute rows and segments, and return the bytes of scratch per lane."""
         self.scalars[:] = slice_, code_slice
-        return int(bind(self.at))   # without numba it is a number of NumPy
+        return int(bind(self.at))  # without numba, bind returns a NumPy integer
 
 
 @njit
-def take(free, n, peak, size):  # type: ignore[no-untyped-def]
-    """Take a region of so many bytes, first fit: return its offset, the number of free regions, and the peak."""
+def allocate(free, n, peak, size):  # type: ignore[no-untyped-def]
+    """Allocate `size` bytes, first fit: return their offset, the number of free regions, and the peak."""
     for i in range(n):
         if free[i, 1] >= size:
             offset = free[i, 0]
@@ -117,8 +118,8 @@ def take(free, n, peak, size):  # type: ignore[no-untyped-def]
 
 
 @njit
-def give(free, n, offset, size):  # type: ignore[no-untyped-def]
-    """Make a region free again, joined with its neighbours, and return the number of free regions."""
+def release(free, n, offset, size):  # type: ignore[no-untyped-def]
+    """Free a region, joined with free neighbours, and return the number of free regions."""
     i = n
     while i > 0 and free[i - 1, 0] > offset:
         i -= 1
@@ -149,7 +150,7 @@ def size_of(entries, sizes, codes, e):  # type: ignore[no-untyped-def]
 
 @njit
 def bind_segments(segments, bound, entries, sizes, codes, at):  # type: ignore[no-untyped-def]
-    """Compute offsets and lengths of segments from where entries lie."""
+    """Compute offsets and lengths of segments from the offsets of entries."""
     for s in range(len(segments)):
         first = segments[s, 1]
         last = first + segments[s, 2] - 1
@@ -159,12 +160,12 @@ def bind_segments(segments, bound, entries, sizes, codes, at):  # type: ignore[n
 
 @njit
 def bind_tables(arrays):  # type: ignore[no-untyped-def]
-    """Compute where entries lie, and from that rows and segments; return the bytes of scratch that a lane takes."""
+    """Compute the offsets of entries, then rows and segments; return the bytes of scratch per lane."""
     entries, events = table(arrays[ENTRIES, 0], arrays[ENTRIES, 1], 2), table(arrays[EVENTS, 0], arrays[EVENTS, 1], 2)
     sizes, codes = line(arrays[SIZES, 0], arrays[SIZES, 1]), line(arrays[CODES, 0], arrays[CODES, 1])
     places, at = line(arrays[PLACES, 0], arrays[PLACES, 1]), line(arrays[AT, 0], arrays[AT, 1])
-    room, free = line(arrays[ROOM, 0], arrays[ROOM, 1]), table(arrays[FREE, 0], arrays[FREE, 1], 2)
-    scalars = line(arrays[SCALARS, 0], 2)
+    region_sizes, scalars = line(arrays[REGION_SIZES, 0], arrays[REGION_SIZES, 1]), line(arrays[SCALARS, 0], 2)
+    free = table(arrays[FREE, 0], arrays[FREE, 1], 2)
     peak, n = 0, 0
     for e in range(len(places)):
         at[e] = places[e]
@@ -172,15 +173,15 @@ def bind_tables(arrays):  # type: ignore[no-untyped-def]
         first, end = events[i, 0], events[i, 1]
         if end == STRAND:
             n = 0
-        elif end == GIVEN:
-            if room[first] > 0:
-                n = give(free, n, at[first], room[first])
+        elif end == FREED:
+            if region_sizes[first] > 0:
+                n = release(free, n, at[first], region_sizes[first])
         else:
             total = 0
             for e in range(first, end):
                 total += min(size_of(entries, sizes, codes, e), scalars[CODE_SLICE if entries[e, IS_CODED] else SLICE])
-            room[first] = (total + ALIGN - 1) // ALIGN * ALIGN
-            offset, n, peak = take(free, n, peak, room[first])
+            region_sizes[first] = (total + ALIGN - 1) // ALIGN * ALIGN
+            offset, n, peak = allocate(free, n, peak, region_sizes[first])
             for e in range(first, end):
                 at[e] = offset
                 most = scalars[CODE_SLICE if entries[e, IS_CODED] else SLICE]
@@ -199,7 +200,7 @@ def bind_tables(arrays):  # type: ignore[no-untyped-def]
 
 @jit("int64(int64)", also=SOURCES)
 def bind(at):  # type: ignore[no-untyped-def]
-    """bind_tables() on the arrays whose addresses lie at an address; the fast path calls this too, by its address."""
+    """Call bind_tables() on the arrays of the Binding with this `at`; the fast path also calls this, by its address."""
     return bind_tables(table(at, SCALARS + 1, 2))
 
 
@@ -212,9 +213,9 @@ def bound(
     itemsize: int,
     codec: Coding | None,
 ) -> Plan:
-    """Return the plan that a template is for these sizes and places of blocks."""
+    """Return the plan of a template for these sizes and offsets of blocks."""
     code_slice, coding = WHOLE, (1, 0)
-    binding = template.take()
+    binding = template.take_binding()
     binding.sizes[:] = lengths = list(map(memory.size, template.blocks))
     if codec is not None:
         binding.codes[:] = [codec.nbytes(size // itemsize) for size in lengths]
@@ -238,9 +239,9 @@ def bound(
 def _without_empty_blocks(
     rows: np.ndarray, segments: np.ndarray, steps: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return tables without segments that hold nothing, and without rows that have no others.
+    """Return the tables without empty segments, and without rows that had only those.
 
-    A message without any segment, which is a token, stays.
+    A message that never had a segment, which is a token, remains.
     """
     full = segments[:, 2] > 0
     before = np.append(0, np.cumsum(full))
@@ -251,6 +252,6 @@ def _without_empty_blocks(
 
 
 def most_messages(rows: np.ndarray, steps: np.ndarray) -> int:
-    """Return the most messages of any step."""
+    """Return the largest number of messages in a step."""
     before = np.append(0, np.cumsum(rows[:, 0] <= RECV))
     return int((before[steps[:, 1]] - before[steps[:, 0]]).max(initial=0))

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from mpi4py import MPI
 
-from ..engines.protocol import Execution, Waiting
+from ..engines.protocol import Execution, PendingMessages
 from ..errors import spans
 from .table import UNDER_WAY, Row
 from .thread import THREAD
@@ -132,17 +132,17 @@ class Running:
         """(messages posted, bytes sent, steps finished) so far."""
         return self.execution.progress
 
-    def _waiting(self) -> list[Waiting]:
+    def _pending(self) -> list[PendingMessages]:
         with self.row.held() if self.row is not None and self.is_driven else nullcontext():
-            return self.execution.waiting()
+            return self.execution.pending()
 
     def describe(self) -> list[str]:
         """Return what each lane waits for."""
-        return [_line(w) for w in self._waiting()]
+        return [_line(lane) for lane in self._pending()]
 
     def waited_for(self) -> tuple[int, ...]:
         """Return the peers of all lanes."""
-        return tuple({peer for w in self._waiting() for peer in (*w.receives, *w.sends)})
+        return tuple({peer for lane in self._pending() for peer in (*lane.receives, *lane.sends)})
 
 
 class Failed(Running):
@@ -158,10 +158,13 @@ class Failed(Running):
         raise self.error
 
 
-def _line(w: Waiting) -> str:
+def _line(pending: PendingMessages) -> str:
     parts = [
         f"{what} rank{'s' * (len(peers) > 1)} {spans(peers)}"
-        for what, peers in (("to receive from", w.receives), ("to send to", w.sends))
+        for what, peers in (("to receive from", pending.receives), ("to send to", pending.sends))
         if peers
     ]
-    return f"step {w.step} of chunk {w.chunk}, strand {w.strand}, waits {' and '.join(parts) or 'for its turn'}"
+    return (
+        f"step {pending.step} of chunk {pending.chunk}, strand {pending.strand}, "
+        f"waits {' and '.join(parts) or 'for its turn'}"
+    )

@@ -283,7 +283,7 @@ def test_a_buffer_is_taken_as_mpi4py_takes_it(form):
     ((0, 64, 1), "LONG", 4), ((6, 8, 1), "C_BOOL", 4), ((4, 16, 1), "BYTE", 8)])
 def test_items_of_dlpack_are_known_by_their_type(given, name, count):
     """Also where NumPy does not take them; bfloat16, which has no format, travels as bytes."""
-    buffer = parse.buffer(Tensor(*given))
+    buffer = parse.parse_buffer(Tensor(*given))
     assert (buffer.datatype, buffer.count) == (getattr(MPI, name), count)
 
 
@@ -342,7 +342,7 @@ def test_a_buffer_means_what_mpi4py_makes_of_it(form):
 
 def test_memory_of_a_device_is_refused():
     with pytest.raises(errors.BufferAccessError):
-        parse.buffer(Cuda(z(4), 8))
+        parse.parse_buffer(Cuda(z(4), 8))
 
 
 def test_overlap_is_of_bytes_that_hold_data():
@@ -360,14 +360,14 @@ def test_overlap_is_of_bytes_that_hold_data():
 @pytest.mark.parametrize("code", "?bhilqBHILQefdgFDG")
 def test_the_short_way_and_the_long_way_agree(code):
     a = np.ones(6, code)
-    short, long = parse.buffer(a, True, 2), parse._described(a, True, 2, False)
+    short, long = parse.parse_buffer(a, True, 2), parse._parse_any(a, True, 2, False)
     for name in ("address", "count", "blocks", "nbytes", "contiguous", "facts", "size"):
         assert getattr(short, name) == getattr(long, name), name
 
 
 def test_a_buffer_keeps_its_memory():
     held = bytearray(16)
-    buffer = parse.buffer(held, True)
+    buffer = parse.parse_buffer(held, True)
     with pytest.raises(BufferError):
         held.extend(b"more")
     del buffer

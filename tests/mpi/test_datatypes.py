@@ -117,11 +117,11 @@ def test_what_has_no_runs_is_packed_by_mpi():
     facts = datatypes.facts(datatype)
     assert facts.runs is None and not facts.dense and type(packing.packer(facts)) is ByMPI
     matrix = np.arange(24.0)
-    buffer = parse.buffer([matrix, 1, datatype])
+    buffer = parse.parse_buffer([matrix, 1, datatype])
     wanted = matrix.reshape(4, 6)[::2, 1::2].ravel()
     assert buffer.pack().view("d").tolist() == wanted.tolist()
     blank = np.zeros(24)
-    parse.buffer([blank, 1, datatype], True).unpack(buffer.pack())
+    parse.parse_buffer([blank, 1, datatype], True).unpack(buffer.pack())
     assert blank.tolist() == np.where(np.isin(matrix, wanted), matrix, 0).tolist()
     datatype.Free()
 
@@ -137,7 +137,7 @@ def test_too_many_runs_are_packed_by_mpi(monkeypatch):
 def test_a_million_rows_are_one_run_and_a_loop():
     column = MPI.DOUBLE.Create_vector(1 << 20, 1, 1 << 20).Commit()
     facts = datatypes.facts(column)
-    assert facts.runs.number == 1 << 20 and facts.runs.offsets.size == 1
+    assert facts.runs.run_count == 1 << 20 and facts.runs.offsets.size == 1
     column.Free()
 
 
@@ -146,9 +146,9 @@ def test_far_apart():
     memory = np.zeros((2 << 30) + (1 << 20), np.uint8)
     memory[:: 1 << 30] = 1, 2, 3
     datatype = MPI.BYTE.Create_hvector(3, 1, 1 << 30).Commit()
-    packed = parse.buffer([memory, 1, datatype]).pack()
+    packed = parse.parse_buffer([memory, 1, datatype]).pack()
     assert packed.tolist() == [1, 2, 3]
-    parse.buffer([memory, 1, datatype], True).unpack(packed[::-1].copy())
+    parse.parse_buffer([memory, 1, datatype], True).unpack(packed[::-1].copy())
     assert memory[:: 1 << 30].tolist() == [3, 2, 1]
     datatype.Free()
 
@@ -247,16 +247,16 @@ def test_blocks_of_several_kinds(own_packs):
     kinds = [MPI.DOUBLE.Dup().Commit(), types.make(KINDS["indexed"]), types.darray()]
     memory, places, counts = np.arange(100.0), [0, 160, 400], [3, 2, 1]
     message = [memory, counts, places, kinds]
-    made = vector.vector_of_types(message, True, 3)
+    made = vector.parse_typed_vector(message, True, 3)
     packed = made.pack()
-    parts = [parse.buffer([memory[at // 8 :], n, kind]).pack() for n, at, kind in zip(counts, places, kinds)]
+    parts = [parse.parse_buffer([memory[at // 8 :], n, kind]).pack() for n, at, kind in zip(counts, places, kinds)]
     assert packed.tobytes() == b"".join(part.tobytes() for part in parts)
     del own_packs[:]
     memory_before = memory.copy()
     memory[:] = 0
     made.unpack(packed)
     assert own_packs == ["unpack"]
-    assert vector.vector_of_types(message, True, 3).pack().tobytes() == packed.tobytes()
+    assert vector.parse_typed_vector(message, True, 3).pack().tobytes() == packed.tobytes()
     assert set(memory) - {0.0} == set(packed.view("d")) - {0.0} and np.isin(memory, [0.0, *memory_before]).all()
     for datatype in kinds:
         datatype.Free()
@@ -277,10 +277,10 @@ def described(monkeypatch):
 def test_facts_are_worked_out_once(described):
     memory = np.zeros(20)
     with made(KINDS["vector"]) as datatype:
-        found = {id(parse.buffer([memory, 1, datatype]).facts) for _ in range(5)}
-        found.add(id(parse.buffer([memory, 1, MPI.Datatype(datatype)]).facts))      # another object, one handle
-        found.add(id(vector.vector([memory, [1, 1], datatype], False, 2).facts))
-        found.update(id(known) for known in vector.vector_of_types([memory, [datatype] * 2], False, 2).types)
+        found = {id(parse.parse_buffer([memory, 1, datatype]).facts) for _ in range(5)}
+        found.add(id(parse.parse_buffer([memory, 1, MPI.Datatype(datatype)]).facts))      # another object, one handle
+        found.add(id(vector.parse_vector([memory, [1, 1], datatype], False, 2).facts))
+        found.update(id(known) for known in vector.parse_typed_vector([memory, [datatype] * 2], False, 2).types)
         assert len(found) == 1
         assert described == ["_describe", "_check_committed"]
 
@@ -288,12 +288,12 @@ def test_facts_are_worked_out_once(described):
 def test_facts_are_not_those_of_a_duplicate(described):
     memory = np.zeros(20)
     with made(KINDS["vector"]) as datatype:
-        first = parse.buffer([memory, 1, datatype]).facts
+        first = parse.parse_buffer([memory, 1, datatype]).facts
         copy = datatype.Dup()
-        second = parse.buffer([memory, 1, copy]).facts
+        second = parse.parse_buffer([memory, 1, copy]).facts
         assert first is not second and first.datatype == datatype and second.datatype == copy
         copy.Free()
-        assert parse.buffer([memory, 1, datatype]).facts is first
+        assert parse.parse_buffer([memory, 1, datatype]).facts is first
 
 
 @each("kind", ["vector", "darray"])
@@ -301,12 +301,12 @@ def test_facts_outlive_the_object_they_were_found_by(kind):
     """A datatype lives on in those made of it, and decode hands it out again."""
     memory = np.arange(60.0)
     datatype = types.make(KINDS["vector"]) if kind == "vector" else types.darray()
-    packed = parse.buffer([memory, 1, datatype]).pack()
+    packed = parse.parse_buffer([memory, 1, datatype]).pack()
     outer = datatype.Create_contiguous(2)
     datatype.Free()
     again = outer.decode()[0]
     again.Commit()
-    buffer = parse.buffer([memory, 1, again])
+    buffer = parse.parse_buffer([memory, 1, again])
     assert buffer.datatype == again and buffer.pack().tobytes() == packed.tobytes()
     again.Free()
     outer.Free()
@@ -318,10 +318,10 @@ def test_what_is_not_committed_is_asked_again(described):
     vector.Free()
     for _ in range(2):
         with pytest.raises(errors.DatatypeError, match="not committed"):
-            parse.buffer([np.zeros(5), 1, datatype])
+            parse.parse_buffer([np.zeros(5), 1, datatype])
     datatype.Commit()
     for _ in range(2):
-        parse.buffer([np.zeros(5), 1, datatype])
+        parse.parse_buffer([np.zeros(5), 1, datatype])
     assert described == ["_describe", "_check_committed"] * 3
     datatype.Free()
 
@@ -330,7 +330,7 @@ def test_what_is_not_committed_is_asked_again(described):
 def test_a_handle_used_again_has_facts_of_its_own(kind):
     for n in range(1, 50):
         datatype = MPI.DOUBLE.Create_vector(n, 1, 2).Commit() if kind == "vector" else types.darray()
-        assert parse.buffer([np.zeros(100), 1, datatype]).size == datatype.Get_size()
+        assert parse.parse_buffer([np.zeros(100), 1, datatype]).size == datatype.Get_size()
         datatype.Free()
 
 
@@ -339,7 +339,7 @@ def test_a_datatype_freed_before_the_call_is_done(kind):
     """And its handle given to others, as in a nonblocking call of blocks with types of their own."""
     memory = np.arange(100.0)
     datatype = types.make(KINDS["vector"]) if kind == "vector" else types.darray()
-    buffer = vector.vector_of_types([memory, [1, 1], [0, 400], [datatype] * 2], True, 2)
+    buffer = vector.parse_typed_vector([memory, [1, 1], [0, 400], [datatype] * 2], True, 2)
     packed = buffer.pack()
     datatype.Free()
     others = [MPI.INT.Create_contiguous(n + 1).Commit() for n in range(20)]
@@ -385,8 +385,8 @@ def test_many_datatypes_leave_nothing(kind):
 
     def cycle():
         datatype = types.darray() if kind == "darray" else types.make(recipe)
-        parse.buffer([memory, 1, datatype], True).unpack(parse.buffer([memory, 1, datatype]).pack())
-        vector.vector([memory, [1], datatype], True, 1).pack()
+        parse.parse_buffer([memory, 1, datatype], True).unpack(parse.parse_buffer([memory, 1, datatype]).pack())
+        vector.parse_vector([memory, [1], datatype], True, 1).pack()
         datatype.Free()
 
     def held():
@@ -409,5 +409,5 @@ def test_threads_that_meet_a_datatype_for_the_first_time():
     for _ in range(50):
         with made(KINDS["indexed of vectors"]) as datatype:
             message = [memory, 1, datatype]
-            together(*[lambda message=message: sizes.append(parse.buffer(message).pack().size)] * 4)
+            together(*[lambda message=message: sizes.append(parse.parse_buffer(message).pack().size)] * 4)
     assert sizes == [72] * 200

@@ -210,12 +210,12 @@ def test_facts(kind):
         assert into.tolist() == [0, 2]
     with types.made(EMPTY[kind]) as empty:
         assert datatypes.facts(empty).span(3, 8) == (0, 0)
-        assert parse.buffer([memory, 3, empty]).pack().size == 0
-        assert vector.vector_of_types([memory, [2], [8000], [empty]], True, 1).pack().size == 0
+        assert parse.parse_buffer([memory, 3, empty]).pack().size == 0
+        assert vector.parse_typed_vector([memory, [2], [8000], [empty]], True, 1).pack().size == 0
 
 
 def test_data_beside_nothing_keeps_its_bounds():
     with types.made(WIDE) as empty, types.made(COLUMN) as column:
         for place in (-8, 8):
             with pytest.raises(BufferTooSmallError):
-                vector.vector_of_types([np.zeros(3), [1, 1], [10_000, place], [empty, column]], True, 2)
+                vector.parse_typed_vector([np.zeros(3), [1, 1], [10_000, place], [empty, column]], True, 2)

@@ -39,9 +39,9 @@ class Freed:
 def test_persistent_messages_are_freed_once():
     execution = mpi4py_engine.Execution.__new__(mpi4py_engine.Execution)
     requests = [Freed(execution), Freed(execution)]
-    execution.kept = {(0, 0, 0): requests[:1], (0, 0, 1): requests[1:]}
+    execution.persistent = {(0, 0, 0): requests[:1], (0, 0, 1): requests[1:]}
     execution.free()
-    assert [request.times for request in requests] == [1, 1] and not execution.kept
+    assert [request.times for request in requests] == [1, 1] and not execution.persistent
 
 
 def test_self_test_passes_on_this_mpi():
@@ -108,14 +108,14 @@ def test_forced_by_the_environment_and_broken_on_one_rank(comm, monkeypatch):
         mpicoll.Comm(comm)
 
 
-@each("part", ["_exchange", "_refuses"])
+@each("part", ["_check_exchange", "_check_length_error"])
 def test_self_test_says_what_is_wrong(monkeypatch, part):
     monkeypatch.setattr(selftest, part, lambda compiled, comm, *lengths: f"{part} fails")
     assert selftest._check.__wrapped__() == f"{part} fails"
 
 
 def test_self_test_survives_an_exception(monkeypatch):
-    monkeypatch.setattr(selftest, "_exchange", lambda compiled, comm: 1 / 0)
+    monkeypatch.setattr(selftest, "_check_exchange", lambda compiled, comm: 1 / 0)
     assert "ZeroDivisionError" in selftest._check.__wrapped__()
 
 

@@ -29,9 +29,9 @@ def test_the_data_is_where_the_datatype_says():
     memory = np.arange(1.0 * ROWS * COLUMNS).reshape(ROWS, COLUMNS)
     with types.made(ELEMENT) as datatype:
         said = column(memory, 1, ROWS)
-        for parsed in (parse.buffer([said, ROWS, datatype]),
-                       vector.vector([said, [1, 3], [0, 1], datatype], False, 2),
-                       vector.vector_of_types([said, [1, 3], [0, 8 * COLUMNS], [datatype] * 2], False, 2)):
+        for parsed in (parse.parse_buffer([said, ROWS, datatype]),
+                       vector.parse_vector([said, [1, 3], [0, 1], datatype], False, 2),
+                       vector.parse_typed_vector([said, [1, 3], [0, 8 * COLUMNS], [datatype] * 2], False, 2)):
             assert parsed.pack().view("d").tolist() == memory[:, 1].tolist()
 
 
@@ -39,10 +39,11 @@ def test_more_data_than_was_said_is_refused():
     memory = np.zeros((ROWS, COLUMNS))
     with types.made(ELEMENT) as datatype:
         said = column(memory, 1, 2)
-        parse.buffer([said, 2, datatype])
-        vector.vector([said, [2], [1], datatype], False, 1)
-        for refused in (lambda: parse.buffer([said, 3, datatype]), lambda: parse.buffer([said, 3, MPI.DOUBLE]),
-                        lambda: vector.vector([said, [3], [0], datatype], False, 1)):
+        parse.parse_buffer([said, 2, datatype])
+        vector.parse_vector([said, [2], [1], datatype], False, 1)
+        for refused in (lambda: parse.parse_buffer([said, 3, datatype]),
+                        lambda: parse.parse_buffer([said, 3, MPI.DOUBLE]),
+                        lambda: vector.parse_vector([said, [3], [0], datatype], False, 1)):
             with pytest.raises(BufferTooSmallError):
                 refused()
 
@@ -53,6 +54,6 @@ def test_an_object_has_an_end():
     with types.made(ELEMENT) as datatype:
         for obj in (memory, MPI.buffer.frombuffer(memory), bytearray(16)):
             with pytest.raises(BufferTooSmallError):
-                parse.buffer([obj, 2, datatype])
+                parse.parse_buffer([obj, 2, datatype])
             with pytest.raises(BufferTooSmallError):
-                vector.vector([obj, [2], [0], datatype], False, 1)
+                vector.parse_vector([obj, [2], [0], datatype], False, 1)

@@ -195,7 +195,7 @@ def test_wrong_buffers(ours, method):
     """On every rank, before any message."""
     made = ours.Create_cart([ours.size], [True])
     call, x = getattr(made, method), np.zeros(4)
-    with pytest.raises(InPlaceError, match="no form in place"):
+    with pytest.raises(InPlaceError, match="no in-place form"):
         call(MPI.IN_PLACE, x)
     with pytest.raises(BufferTooSmallError):
         call(np.zeros(4), [x, 3, MPI.DOUBLE])

@@ -13,6 +13,7 @@ from support.cases import Case
 from support.trace_events import check_format
 
 import mpicoll
+from mpicoll.engines import mpi4py as reference
 from mpicoll.engines.events import RECORDING
 from mpicoll.timeline import read, recorder, waits
 from mpicoll.timeline.path import critical_path
@@ -49,6 +50,18 @@ def test_every_message_of_every_algorithm(comm, ours, engine, collective):
         assert len(calls) == 4 * P * len(names) and {call["args"]["engine"] for call in calls} == {engine}
         if collective == "allreduce" and engine == "compiled":
             assert any(call["args"]["fast_path"] for call in calls)
+
+
+def test_messages_that_are_too_many_are_counted(comm, ours, monkeypatch):
+    """On the reference engine, whose table is a list; compiled code counts what does not fit into its array."""
+    monkeypatch.setattr(reference, "MAX_EVENTS", 4)
+    x, y = np.arange(100.0), np.empty(100)
+    forced = ours.using(engine="mpi4py", allreduce="ring", chunk_bytes=64)
+    with forced, ours.trace() as records, ours.timeline() as whole:
+        ours.Allreduce(x, y)
+    posted = comm.reduce(records[0].messages)
+    if comm.rank == 0 and P > 1:
+        assert 0 < whole.trace["otherData"]["lost_messages"] < posted
 
 
 def test_forms_communicators_and_native_calls(comm, ours, engine, tmp_path):

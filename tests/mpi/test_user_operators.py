@@ -137,7 +137,7 @@ def test_an_error_behind_the_function_is_raised_once(ours, comm, monkeypatch):
 
         return fold
 
-    monkeypatch.setattr(operators, "_apply", apply)
+    monkeypatch.setattr(operators, "_apply_function", apply)
     op = MPI.Op.Create(largest, True)
     for turn in range(AGAIN + 6):
         failing[:] = [True] * (turn in (1, AGAIN, AGAIN + 2))

@@ -304,10 +304,10 @@ def test_the_same_blocks_in_other_memory(comm, engine):
 
 
 def test_few_kinds_of_blocks_are_known(comm, monkeypatch):
-    monkeypatch.setattr(parsed, "RIGHT_LIMIT", 5)
-    monkeypatch.setattr(parsed, "_right", {})
+    monkeypatch.setattr(parsed, "CACHE_LIMIT", 5)
+    monkeypatch.setattr(parsed, "_valid_vectors", {})
     ours = mpicoll.Comm(comm)
     for n in range(20):
         got = np.zeros(n * comm.size)
         ours.Allgatherv(np.full(n, 3.0), [got, [n] * comm.size, MPI.DOUBLE])
-        assert (got == 3).all() and 0 < len(parsed._right) <= 5
+        assert (got == 3).all() and 0 < len(parsed._valid_vectors) <= 5

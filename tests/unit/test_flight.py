@@ -139,7 +139,7 @@ def test_the_reference_engine_does_not_go_on_where_messages_were_lost():
     execution.lanes, execution._post = [reference._Lane(0, 0, 0, 1)], Interrupts()
     with pytest.raises(KeyboardInterrupt):
         execution.advance(0.0)
-    with pytest.raises(RequestError, match="an interrupt came while messages were posted"):
+    with pytest.raises(RequestError, match="interrupted this call while it posted messages"):
         execution.advance(0.0)
 
 

@@ -39,7 +39,7 @@ def test_any_recipe(recipe, n):
     one, (layout, basic, nbasic) = recipes.meaning(recipe), typemap(recipe)
     assert places(layout) == one.places
     assert layout is not None and layout.nbytes == len(one.places) and (layout.lengths > 0).all()
-    assert layout.number == layout.flat()[0].size
+    assert layout.run_count == layout.flat()[0].size
     if one.places and len(set(leaves(recipe))) == 1:
         assert (basic, nbasic) == (leaves(recipe)[0], len(one.places) // recipes.SIZES[leaves(recipe)[0]])
     _hold_kernels_to(recipes.elements(one, n), n, one.extent, layout)
@@ -94,8 +94,8 @@ def test_the_shortest_form(recipe, pattern, loops):
 def test_regular_layouts_have_no_limit_and_others_do(monkeypatch):
     monkeypatch.setattr(runs, "LIMIT", 6)
     row = typemap(ROW).runs
-    assert row is not None and row.number == 3
-    assert row.repeated(1000, 500).number == 3000
+    assert row is not None and row.run_count == 3
+    assert row.repeated(1000, 500).run_count == 3000
     assert row.placed(np.array([0, 100])) is not None
     assert row.placed(np.array([0, 100, 200, 300])) is not None
     assert row.placed(np.array([0, 100, 300])) is None

@@ -101,7 +101,7 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled loop
     Return DONE, WAITING, or minus an MPI error code.
     """
     lanes, window = geometry[1], geometry[2]
-    until, idle, sleeps, contended = -1.0, 0, False, False
+    until, idle, sleeps = -1.0, 0, False
     while True:
         moved, alive = False, False
         for unit in range(state.shape[0]):
@@ -181,15 +181,12 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled loop
         if sleeps:
             call_int(library[USLEEP], (patience.SLEEP,))
         elif idle > patience.PASSES:
-            before = call_double(library[WTIME], (0,))
             call_int(library[YIELD], (0,))
-            contended |= call_double(library[WTIME], (0,)) - before > patience.CONTENDED * 1e-9
         if sleeps or idle % patience.CLOCK_PASSES == 0:
             now = call_double(library[WTIME], (0,))
             if progress[IDLE_SINCE] == 0:
                 progress[IDLE_SINCE] = int(now * 1e6)
-            spin = patience.SPIN_CONTENDED if contended else patience.SPIN
-            sleeps = now * 1e9 - progress[IDLE_SINCE] * 1e3 > spin
+            sleeps = now * 1e9 - progress[IDLE_SINCE] * 1e3 > patience.SPIN
             if until < 0.0:
                 until = now + seconds
             elif now >= until:

@@ -161,7 +161,7 @@ def wait(control_at, function, argument, counters, nanoseconds):  # type: ignore
     control = line(control_at, CONTROL)
     if function != 0 and pass_over(control, False)[0] == 0:
         return call_long(function, (argument, nanoseconds))
-    until, passes, sleeps, contended, code = now(control) + nanoseconds, 0, False, False, UNDER_WAY
+    until, passes, sleeps, code = now(control) + nanoseconds, 0, False, UNDER_WAY
     since = 0 if function != 0 else control[IDLE_SINCE]
     while True:
         before = 0
@@ -185,14 +185,12 @@ def wait(control_at, function, argument, counters, nanoseconds):  # type: ignore
         if sleeps:
             call_int(control[USLEEP], (patience.SLEEP,))
         elif passes > patience.PASSES:
-            before = now(control)
             call_int(control[YIELD], (0,))
-            contended |= now(control) - before > patience.CONTENDED
         if sleeps or function != 0 or passes % patience.CLOCK_PASSES == 0:
             at = now(control)
             if since == 0:
                 since = at
-            sleeps = at - since > (patience.SPIN_CONTENDED if contended else patience.SPIN)
+            sleeps = at - since > patience.SPIN
             if at >= until:
                 if function == 0:
                     control[IDLE_SINCE] = since

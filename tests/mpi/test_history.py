@@ -195,7 +195,7 @@ def test_calls_that_fail(ours, comm, monkeypatch, late):
 
         return fold
 
-    monkeypatch.setattr(operators, "_apply", apply)
+    monkeypatch.setattr(operators, "_apply_function", apply)
     op = MPI.Op.Create(lambda a, b, datatype: None, commute=True)
     x, y = np.ones(10), np.empty(10)
     for turn in range(AGAIN + 2):

@@ -71,14 +71,16 @@ def wanted(collectives: Sequence[str] = (), specs: Sequence[str] = ()) -> list[W
 
 
 def schedules(algorithms: Sequence[Wanted], ranks: Sequence[int]) -> Iterator[tuple[Key, Schedule]]:
-    """Yield every schedule of the algorithms on these numbers of ranks, with its key."""
+    """Yield every schedule of the algorithms on these numbers of ranks, with its key; of a graph, if it has edges."""
     for entry, given_parameters in algorithms:
         for p in ranks:
             choices = [given_parameters] if given_parameters is not None else _choices(entry, p)
             for number, parameters in enumerate(choices):
                 roots = _roots(p) if entry.collective.rooted and (not number or len(choices) == 1) else (0,)
                 for root in roots:
-                    yield from _orders(entry, p, root, parameters)
+                    for key, schedule in _orders(entry, p, root, parameters):
+                        if entry.collective.naming != "edge" or schedule.blocks:
+                            yield key, schedule
 
 
 def with_tours(algorithms: Sequence[Wanted], ranks: Sequence[int]) -> list[tuple[Key, Schedule]]:

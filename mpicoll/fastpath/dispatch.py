@@ -92,8 +92,8 @@ class CompiledFastPath:
         self.table.clear()
 
     def stats(self) -> Stats:
-        """Return what it holds for calls of the kinds that it serves."""
-        kinds = [kind for table in self.tables.values() for kind, _ in table.kinds.values()]
+        """Return what it holds for calls of the kinds that it serves. Other threads may change it meanwhile."""
+        kinds = [kind for table in list(self.tables.values()) for kind, _ in list(table.kinds.values())]
         return Stats(len(self.table.kinds), len(kinds), len(self.tables), sum(kind.nbytes for kind in kinds))
 
     def key(self, call: Call) -> Key | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import faulthandler
 import gc
 import queue
+import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -245,3 +247,28 @@ def test_an_operator_in_python_holds_no_lock_of_mpi(comm, engine):
         together(reduce, ask)
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+def test_kinds_are_counted_while_another_thread_completes_calls(ours):
+    """A thread that completes an operation puts its kind back into the table of the fast path."""
+    fast_path = ours._state.fast_path
+    if fast_path.closed:
+        return
+    kinds, over = fast_path.table.kinds, threading.Event()
+
+    def put_and_take():
+        while not over.is_set():
+            for at in range(64):
+                kinds[-1 - at] = SimpleNamespace(nbytes=8), None
+            for at in range(64):
+                del kinds[-1 - at]
+
+    thread, interval = threading.Thread(target=put_and_take), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        assert all(fast_path.stats().kinds <= 64 for _ in range(5000))
+    finally:
+        over.set()
+        thread.join()
+        sys.setswitchinterval(interval)

@@ -88,7 +88,9 @@ for backend in (None, "gloo"):
 
 
 def test_gloo_itself_meets_by_mpi_too(tmp_path):
-    said, status = ran(tmp_path, "import mpicoll.torch\n" + GLOO)
+    """Without DDP, after which torch 2.13 on Gloo aborts at its exit now and then, also without mpicoll."""
+    plain = "".join(line for line in GLOO.splitlines(keepends=True) if "model" not in line)
+    said, status = ran(tmp_path, "import mpicoll.torch\n" + plain)
     assert status == 0 and said.count("sum 3.0 gloo") == 2 and "mpicoll.torch" not in said
 
 

@@ -59,7 +59,7 @@ def combining(p: int, rank: int, *, graph: StencilNeighbourhood = TOPOLOGY) -> S
 
 
 def along_dimensions(stencil: Stencil, rank: int) -> Iterator[Step]:
-    """Yield a step for each dimension of the grid, in which every block makes its way in that dimension."""
+    """Yield a step for each dimension of the grid, which moves every block by its offset in that dimension."""
     for d in range(len(stencil.dims)):
         sends, receives = defaultdict[int, list[Edge]](list), defaultdict[int, list[Edge]](list)
         for blocks, dimensions in ((sends, d), (receives, d + 1)):

@@ -10,11 +10,11 @@ from ..schedules.registry import algorithm
 
 
 def ways(p: int, most: int) -> Iterator[tuple[int, range]]:
-    """Yield for every step of the reductions how far sums go, and how far they then are still from their roots, + that.
+    """Yield (distance to the receiver, distances to the roots) of each step of the reductions.
 
-    The rank x behind a root sends it the sum of the ranks below by way of the rank x & -x before, so the tree is
-    binomial. Trees that differ in the highest bits of x alone go side by side; in the others they are taken depth
-    first, so that few sums are open at a time.
+    The rank at distance x from a root sends its partial sum to the rank at distance x - (x & -x), so the tree of each
+    root is binomial. Distances that differ in their highest bits alone share a message. The other bits are traversed
+    depth first, so that few partial sums are in progress at a time.
 
     >>> [(distance, [*backs]) for distance, backs in ways(8, 2)]
     [(1, [3, 7]), (2, [2, 6]), (1, [1, 5]), (4, [4])]

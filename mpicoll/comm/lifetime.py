@@ -101,7 +101,7 @@ def _deleted(comm: MPI.Comm, keyval: int, state: CommState) -> None:
 
 
 def _give_back(seconds: float = 0.0) -> None:
-    """Free the private communicators of states that every rank has left, with nothing under way on them.
+    """Free the private communicators of states that every rank has left and on which nothing is in flight.
 
     It waits so long at most for ranks that come to leave.
     """

@@ -41,7 +41,7 @@ class AnyCounts:
         types_differ = call.invocation.method in (ALLTOALLW, NEIGHBOR_ALLTOALLW)
         if call.prepared.float32_sums or call.arguments is None or types_differ:
             raise UnknownCounts("there are none, or types differ")
-        if is_of_neighbours(call.collective) and state.graph.is_alike:
+        if is_of_neighbours(call.collective) and state.graph.has_equal_blocks:
             raise UnknownCounts("the choice of algorithm goes by the bytes of one block")
         if isinstance(call.counts, tuple) or not call.arguments.contiguous or integers.words != len(details):
             raise UnknownCounts("they stand beside the buffers")

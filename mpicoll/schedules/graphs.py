@@ -61,7 +61,7 @@ class Graph(Sequence[Block]):
         return most
 
     @property
-    def is_alike(self) -> bool:
+    def has_equal_blocks(self) -> bool:
         """Return whether all ranks' neighbours are at the same offsets, so that all blocks are equally long."""
         return False
 

@@ -160,7 +160,7 @@ class StencilNeighbours(Neighbours):
     def resolve(self, value: Any, p: int, nodes: Partition | None) -> Graph:
         """Return the graph; both neighbours on a ring of all ranks where no communicator says which."""
         graph = row(p) if value == TOPOLOGY else super().resolve(value, p, nodes)
-        if not (isinstance(graph, Stencil) and graph.is_alike):
+        if not (isinstance(graph, Stencil) and graph.has_equal_blocks):
             raise ValueError(f"it must be {self.range}")
         return graph
 

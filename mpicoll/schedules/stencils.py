@@ -6,7 +6,7 @@ Every rank knows all edges, so that it can forward the blocks of others.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 
 from .graphs import KEPT, Edge, Graph, numbered
@@ -60,10 +60,7 @@ class Stencil(Graph):
         return rank + ((here + shift) % n - here) * stride
 
     def passing(self, rank: int, dimensions: int) -> Iterator[tuple[int, Edge]]:
-        """Yield (number of the offset, edge) of the blocks that are at a rank when they have made their way so far.
-
-        That is in the first dimensions of the grid, of which the number is given.
-        """
+        """Yield (index of the offset, edge) of each block that a rank holds after steps in so many dimensions."""
         rest = (0,) * (len(self.dims) - dimensions)
         for i, offset in enumerate(self.offsets):
             source = self.at(rank, (*(-x for x in offset[:dimensions]), *rest))
@@ -81,8 +78,8 @@ class Stencil(Graph):
         there = [i for i, offset in enumerate(self.offsets) if self.at(rank, offset) is not None]
         return dict(zip(there, self.leaving(rank), strict=True))
 
-    @property
-    def is_alike(self) -> bool:
+    @cached_property
+    def has_equal_blocks(self) -> bool:
         """Return whether each rank has the next rank of every dimension as a neighbour, on one side or the other.
 
         Then equal blocks of a call are equally long everywhere, since MPI wants equal counts at both ends of an edge.

@@ -191,12 +191,11 @@ def same_choice(
     nodes: Partition | None = None,
     measured: Sequence[Rule] = (),
     network: Network | None = None,
-    graph: Graph | None = None,
 ) -> tuple[int, int]:
     """Return the least and the most bytes of calls for which choose() returns what it does for nbytes."""
     if dict(overrides.algorithms).get(collective, AUTO) != AUTO:
         return 0, sys.maxsize
-    every = *_rules(network, collective, p, commutative, nodes, graph), *measured
+    every = *_rules(network, collective, p, commutative, nodes), *measured
     steps = {rule.least(p) for rule in every} | {TOO_LARGE}
     return max((step for step in steps if step <= nbytes), default=0), min(
         (step - 1 for step in steps if step > nbytes), default=sys.maxsize
@@ -213,7 +212,7 @@ def _rules(
 ) -> tuple[Rule, ...]:
     if network is None:
         return rules(collective, p, commutative, nodes)
-    if isinstance(graph, Stencil) and graph.is_alike and collective in NEIGHBORHOOD:
+    if isinstance(graph, Stencil) and graph.has_equal_blocks and collective in NEIGHBORHOOD:
         return stencil_rules(network, collective, graph, nodes)
     return modelled_rules(network, collective, p, commutative, nodes)
 

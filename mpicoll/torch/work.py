@@ -74,7 +74,7 @@ SYNCHRONOUS = Done([])
 
 
 class Work(TorchWork):  # type: ignore[misc]
-    """An operation under way on a communicator; finish is what is left to do on this rank when it is over."""
+    """An operation in flight on a communicator; finish completes it on this rank."""
 
     is_synchronous = False
     lane = DEFAULT

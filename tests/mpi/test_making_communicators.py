@@ -58,7 +58,7 @@ def test_nodes_are_in_the_order_of_their_first_ranks(comm, monkeypatch, name):
 def test_a_note_that_was_left_on_a_freed_communicator(comm, monkeypatch):
     """No communicator gets its context, on any rank: not one of fewer ranks either, without the one that sent it."""
     ours = mpicoll.Comm(comm)
-    monkeypatch.setattr(CommState, "respond", lambda self: None)  # nobody takes the note in
+    monkeypatch.setattr(CommState, "respond", lambda self: None)  # no rank receives the note
     asker, left = comm.size - 1, []
     asks, tells = lambda known: known.ask(1.0), lambda known: known.tell([0], Answer(7))
     for send in (asks, tells):

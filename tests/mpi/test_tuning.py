@@ -256,7 +256,7 @@ def tuner(comm):
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("winner", ["algorithm", "native", "auto"])
 def test_tune_finds_the_same_winner_among_fewer(comm, tuner, monkeypatch, winner):
-    """What the model of a network puts far from its best is not measured, and the same messages are measured once."""
+    """Algorithms far from the model's best are not measured, and those that send the same messages only once."""
     monkeypatch.setenv("MPICOLL_NETWORK", "infiniband")
     times = {"native": 20.0, "auto": 20.0, "tree": 25.0}
     some, every = tuner(times), tuner(times, measures_all=True)
@@ -293,7 +293,7 @@ def test_tune_measures_no_second_time_where_nothing_is_near(comm, tuner, monkeyp
 
 @pytest.mark.mpi(min_size=2)
 def test_tune_goes_by_no_model_without_a_network(comm, tuner, monkeypatch):
-    """What is left out sends the same messages as another, or as auto."""
+    """Algorithms that are left out send the same messages as another, or as auto."""
     monkeypatch.setenv("MPICOLL_NETWORK", "none")
     made = tuner({})
     row = made.size(Shape("allreduce"), 8, 10.0)

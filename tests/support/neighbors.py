@@ -12,9 +12,9 @@ NAMES = sorted(NEIGHBOR_METHODS)
 
 
 def edges(comm):
-    """What arrives at this rank: for each place of the receive buffer (sender, place in its send buffer), or None.
+    """Return the source of each block that this rank receives: (sender, place in its send buffer), or None.
 
-    Of grids it is found by Shift, of other graphs from the lists of all ranks.
+    For grids it is computed by Shift, for other graphs from the lists of all ranks.
     """
     if comm.Get_topology() == MPI.CART:
         found = []

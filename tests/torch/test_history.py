@@ -44,7 +44,7 @@ def test_every_operation_has_its_own_line(ours, is_asynchronous):
 
 
 def analysed(tmp_path, caplog, rows):
-    """What torch's analyser says of the histories of ranks."""
+    """Return what torch's analyser prints about the histories of ranks."""
     torch_dump.write(rows, tmp_path)
     fr_trace.main([str(tmp_path), "-p", torch_dump.PREFIX])
     return caplog.text

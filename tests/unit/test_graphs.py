@@ -48,8 +48,8 @@ def test_every_edge_has_two_ends(make, p):
 ])  # fmt: skip
 def test_which_stencils_have_equal_blocks(offsets, alike):
     """Those with a nearest neighbour along every dimension, which connects all ranks."""
-    assert Stencil((3, 4), (True, False), offsets).is_alike == alike
-    assert Stencil((1, 1), (True, False), offsets).is_alike
+    assert Stencil((3, 4), (True, False), offsets).has_equal_blocks == alike
+    assert Stencil((1, 1), (True, False), offsets).has_equal_blocks
 
 
 def test_receives_must_be_in_the_order_of_sends():

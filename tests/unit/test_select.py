@@ -286,7 +286,7 @@ def test_chunk_and_window_reach_the_choice():
 
 
 def test_small_blocks_of_a_stencil_are_combined():
-    """Where messages take long; and where a network was measured in passing, not for a small gain."""
+    """On a slow network; on one that was measured only roughly, a small gain is not enough."""
     grid = Stencil((2, 2, 2), (True,) * 3, [(i, j, k) for i in (-1, 0, 1) for j in (-1, 0, 1) for k in (-1, 0, 1)])
     slow, alone = network("fugaku"), tuple((rank,) for rank in range(8))
     rules = stencil_rules(slow, "neighbor_alltoall", grid, alone)

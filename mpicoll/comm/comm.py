@@ -290,8 +290,11 @@ class Cartcomm(NeighborCollectives, MPI.Cartcomm, Comm):
         ArgumentError for other offsets than integers of every dimension, MismatchError if the ranks' offsets differ.
         """
         stencil = stencil_of(self, offsets)
-        sources, destinations = stencil.lists(self.rank)
-        comm = MPI.Intracomm.Create_dist_graph_adjacent(self, sources, destinations, info=info)
+        without_grid = duplicate.without_attributes(self)  # Open MPI 5.0.11 makes a grid of a grid's graph
+        try:
+            comm = without_grid.Create_dist_graph_adjacent(*stencil.lists(self.rank), info=info)
+        finally:
+            without_grid.Free()
         return self._child(Distgraphcomm, comm, stencil)
 
 

@@ -82,7 +82,7 @@ def test_blocks_travel_in_few_messages(ours, name):
 
 @each("name", STENCILS)
 def test_equals_the_builtin(ours, name):
-    """By auto and both algorithms. Open MPI 5.0.11 raises ERR_TRUNCATE if degrees differ: compare with the definition."""
+    """By auto and both. Open MPI 5.0.11 raises ERR_TRUNCATE if degrees differ: compare with what MPI says."""
     has_builtin = MPI.get_vendor()[0] != "Open MPI" or ours.size == 1
     made = stencil(ours, name)
     with Checks() as checks:

@@ -22,47 +22,56 @@ from .interpreter import Machine, is_in_place_rank
 from .wellformed import faults
 
 FEW = 5  # ranks up to which tables are proved with every root, on all cases, in place and not
-MANY = 16  # ranks up to which they are proved for every p, on fewer cases, and their form is checked
-LARGE = (23, 32, 33, 47, 64)  # more ranks on which they are proved, on one case
+SEVERAL = 8  # ranks up to which they are proved with four roots, on fewer cases
+MANY = 16  # ranks up to which they are proved for every p, with two roots on two cases, and their form is checked
+LARGE = (23, 32, 33, 64)  # more ranks on which they are proved, on one case
 LARGE_SUMS = (23, 32)  # of these, those with averages and with float32 sums
 
 
 def wanted(p: int, root: int) -> bool:
-    """Return whether a schedule's tables are to be proved: all up to FEW ranks, four roots up to MANY, two on LARGE.
+    """Return whether a schedule's tables are to be proved: with all roots up to FEW ranks, with two beyond SEVERAL.
 
     Lowering knows of a root only which rank's blocks are where, and of p nothing at all.
     """
-    return p <= FEW or root in ((0, 1, p // 2, p - 1) if p <= MANY else (0, p // 2) if p in LARGE else ())
+    if p <= SEVERAL:
+        return p <= FEW or root in (0, 1, p // 2, p - 1)
+    return (p <= MANY or p in LARGE) and root in (0, p - 1)
 
 
 def cases(schedule: Schedule) -> Iterator[Case]:
-    """Yield the counts and chunkings a schedule's tables are proved on: most up to FEW ranks, fewest beyond MANY."""
+    """Yield the counts and chunkings a schedule's tables are proved on: most up to FEW ranks, one or more beyond MANY.
+
+    Between SEVERAL and MANY they are the case without chunks, and another one, which changes with p.
+    """
     p, naming = schedule.p, schedule.collective.naming
     k = max(1, len(schedule.blocks)) if naming == "vector" else 1
     if naming == "none":
         yield Case(0, 1, None, 4)
     elif p > MANY:
-        case = Case(2 * k + 1, 1, 2, 2) if p % 2 else Case(k + 1, 1, None, 4)
-        yield case
-        if p in LARGE_SUMS:
-            if averages(schedule):
-                yield replace(case, averaged=True)
-            yield from sums(schedule, replace(case, float32_sums=True))
+        yield from _cases_of_large(schedule, Case(2 * k + 1, 1, 2, 2) if p % 2 else Case(k + 1, 1, None, 4))
     else:
         yield Case(k + 1, 2, None, 4)
-        yield Case(5 * k + 2, 2, 4, 2)
-        if averages(schedule):
-            yield Case(3 * k + 1, 2, 4, 2, averaged=True)
-        yield from sums(schedule, Case(k + 1, 2, None, 4, averages(schedule), float32_sums=True))
-        yield from blocks_of_many_sizes(schedule, 6, 2)
+        others = [
+            Case(5 * k + 2, 2, 4, 2),
+            *averaged(schedule, Case(3 * k + 1, 2, 4, 2, averaged=True)),
+            *sums(schedule, Case(k + 1, 2, None, 4, averages(schedule), float32_sums=True)),
+            *blocks_of_many_sizes(schedule, 6, 2),
+        ]
+        yield from others if p <= SEVERAL else (others[p % len(others)],)
         if p <= FEW:
             yield Case(0, 1, None, 4)
             yield Case(1, 3, None, 4)
             yield Case(5 * k + 2, 2, 4, 1)  # one chunk after the other, as rules have it for rings inside a host
-            if averages(schedule):
-                yield Case(k + 1, 1, None, 4, averaged=True)
+            yield from averaged(schedule, Case(k + 1, 1, None, 4, averaged=True))
             yield from sums(schedule, Case(3 * k + 2, 2, 4, 2, float32_sums=True))
             yield from blocks_of_many_sizes(schedule, 4, None)
+
+
+def _cases_of_large(schedule: Schedule, case: Case) -> Iterator[Case]:
+    yield case
+    if schedule.p in LARGE_SUMS:
+        yield from averaged(schedule, replace(case, averaged=True))
+        yield from sums(schedule, replace(case, float32_sums=True))
 
 
 def blocks_of_many_sizes(schedule: Schedule, most: int, chunk_bytes: int | None) -> Iterator[Case]:
@@ -78,6 +87,12 @@ def sums(schedule: Schedule, *cases: Case) -> Iterator[Case]:
     """Yield cases with partial sums in float32 where a schedule has such: operators that round commute."""
     if schedule.collective.reduces and schedule.codec is None and schedule.commutative:
         yield from cases
+
+
+def averaged(schedule: Schedule, case: Case) -> Iterator[Case]:
+    """Yield a case of an average where a schedule has such."""
+    if averages(schedule):
+        yield case
 
 
 def averages(schedule: Schedule) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import VerifyError
 from ..schedules.ir import REST, VALUE, Loc, Local
 from ..schedules.schedule import Schedule
-from .encodings import Encodings
+from .encodings import encodings_of
 from .symbolic import Trace, execute
 from .values import Interval, Value, mask, show
 
@@ -136,7 +136,7 @@ def _check_encodings(schedule: Schedule) -> None:
 
     The root of a broadcast keeps its own block, so rooted collectives are left out.
     """
-    claims, encodings = schedule.algorithm.claims, Encodings(schedule)
+    claims, encodings = schedule.algorithm.claims, encodings_of(schedule)
     for block in schedule.blocks if not schedule.collective.rooted else ():
         counts = {rank: encodings.of(rank, block) for rank in range(schedule.p) if block in schedule.ends(rank)}
         odd = [rank for rank in counts if counts[rank] != counts[min(counts)]]

@@ -5,6 +5,8 @@ A schedule is executed on counts: for each rank, how often its contribution was 
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from ..schedules.ir import CODED, VALUE, Copy, Loc
 from ..schedules.schedule import Schedule
 from .symbolic import SymbolicExecution
@@ -53,3 +55,9 @@ class Encodings(SymbolicExecution):
         schedule = self.schedule
         ends = ((rank, block) for rank in range(schedule.p) for block in schedule.ends(rank))
         return max((times for rank, block in ends for _, times in self.of(rank, block)), default=0)
+
+
+@lru_cache(maxsize=1)
+def encodings_of(schedule: Schedule) -> Encodings:
+    """Return the encodings of a schedule, counted once for all proofs that follow each other."""
+    return Encodings(schedule)

@@ -22,7 +22,7 @@ from ..schedules import blocks as parts
 from ..schedules.collectives import Block, everywhere
 from ..schedules.schedule import Schedule
 from .cases import Case, Spread
-from .encodings import Encodings
+from .encodings import encodings_of
 from .values import Interval, mask
 
 # identity of an element, then (mask, DIVIDED + DECODED) or (first, end) of the contributions in it
@@ -54,7 +54,7 @@ class Machine:
 
     def __init__(self, schedule: Schedule, case: Case, in_place: bool, lowered: list[Plan]) -> None:
         self.schedule, self.case, self.in_place, self.plans = schedule, case, in_place, lowered
-        self.encodings = Encodings(schedule) if schedule.codec is not None else None
+        self.encodings = encodings_of(schedule) if schedule.codec is not None else None
         self.ordered = schedule.collective.reduces and not schedule.commutative and not case.averaged
         self.layouts = [
             plans.layout(schedule, case.of(schedule, r), case.itemsize, in_place and is_in_place_rank(schedule, r), r)

@@ -11,11 +11,8 @@ Values = Sequence[Any] | Callable[[int], Sequence[Any]]
 
 
 def every_root(p: int) -> Sequence[int]:
-    """Return all roots up to 16 ranks.
-
-    Beyond, where moving the root is but a renaming, the first, the last and two more.
-    """
-    return range(p) if p <= 16 else (0, 1, p // 2, p - 1)
+    """Return all roots up to 16 ranks; beyond, where moving the root is but a renaming, the first and the last."""
+    return range(p) if p <= 16 else two_roots(p)
 
 
 def two_roots(p: int) -> Sequence[int]:

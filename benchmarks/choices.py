@@ -16,7 +16,8 @@ import json
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
@@ -37,6 +38,7 @@ UNNAMED = {  # algorithms of rows whose column `mpicoll` is empty, by (collectiv
     ("reduce", "bine_lat_over"): "bine",
 }
 FITTED = 5  # a network is fitted on one case in so many
+PORTS = (1, 2, 3)  # of the links, of which the fit takes the best
 
 
 class Case(NamedTuple):
@@ -145,26 +147,30 @@ def slowdowns(cases: Cases, some: Iterable[Case], choice: Choose) -> list[float]
 
 
 def fitted(machine: str, cases: Cases) -> Network:
-    """Fit a network to a fifth of the cases, which a checksum of their names selects."""
+    """Fit a network to a fifth of the cases, which a checksum of their names selects, with the best number of ports."""
     from scipy.optimize import least_squares
 
     some = [case for case in cases if zlib.crc32(repr(case[1:]).encode()) % FITTED == 0]
     times = [(case, name, us) for case in some for name, us in cases[case].items()]
-
-    def errors(numbers: np.ndarray) -> list[float]:
-        net, start = _network(machine, np.exp(numbers[:-1])), np.exp(numbers[-1])
-        return [float(np.log((predicted(case, name, net) + start) / us)) for case, name, us in times]
-
     first = np.log([3.0, 5.0, 0.5, 3e3, 1e4, 0.5, 3.0, 0.3, 3e3, 8e3, 5e3, 5e3, 1.0])
     prior = 0.05  # the weight that holds numbers which no measurement determines near their start
-    best = least_squares(
-        lambda x: [*errors(x), *(prior * (x - first))], first, loss="soft_l1", f_scale=0.3, max_nfev=40
-    )
-    return _network(machine, [float(f"{value:.3g}") for value in np.exp(best.x)])
+
+    def errors(numbers: np.ndarray, ports: int) -> list[float]:
+        net, start = _network(machine, np.exp(numbers[:-1]), ports), np.exp(numbers[-1])
+        return [float(np.log((predicted(case, name, net) + start) / us)) for case, name, us in times]
+
+    def fit(ports: int) -> Any:
+        residuals = lambda x: [*errors(x, ports), *(prior * (x - first))]
+        return least_squares(residuals, first, loss="soft_l1", f_scale=0.3, max_nfev=40)
+
+    fits = {ports: fit(ports) for ports in PORTS}
+    ports = min(PORTS, key=lambda ports: float(fits[ports].cost))
+    return _network(machine, [float(f"{value:.3g}") for value in np.exp(fits[ports].x)], ports)
 
 
-def _network(name: str, numbers: Sequence[float] | np.ndarray) -> Network:
-    return Network(name, Level(*numbers[5:10]), Level(*numbers[:5]), 16384.0, *numbers[10:12])
+def _network(name: str, numbers: Sequence[float] | np.ndarray, ports: int) -> Network:
+    links, node = (Level(*numbers[at : at + 5]) for at in (0, 5))
+    return Network(name, node, replace(links, ports=ports), 16384.0, *numbers[10:12])
 
 
 def _print(machine: str, name: str, ratios: Sequence[float]) -> None:

@@ -127,5 +127,6 @@ def _messages(
     nbytes = shares * n
     long = nbytes / np.maximum(numbers, 1) > network.short_bytes
     latency = np.where(numbers > 0, level.latency + long * level.rendezvous, 0.0).max(axis=0)
-    transfer = nbytes * sharing / np.where(long, level.rate, level.short_rate)
+    at_once = np.clip(numbers * sharing, 1, level.ports)
+    transfer = nbytes * sharing / (at_once * np.where(long, level.rate, level.short_rate))
     return latency, np.maximum(numbers - 1, 0) * level.gap + transfer

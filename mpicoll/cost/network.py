@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from importlib.abc import Traversable
 
 SUFFIX = ".json"
-TURNS = ("cores", "turn")  # what a network's file may leave out
+TURNS, PORTS = ("cores", "turn"), "ports"  # what a network's file may leave out
 NOT_KEPT = ("name", "rough")  # what it does not hold
 
 
@@ -34,6 +34,8 @@ class Level:
     - rendezvous: µs that a long message takes beyond that.
     - gap: µs for every further message that a rank sends or receives at once.
     - short_rate, rate: bytes per µs of short and of long messages.
+    - ports: the messages of which each has that rate where several are sent or received at once (the k-ported model of
+      Bruck et al., Efficient algorithms for all-to-all communications in multiport message-passing systems, 1997).
     """
 
     latency: float
@@ -41,6 +43,7 @@ class Level:
     gap: float
     short_rate: float
     rate: float
+    ports: int = 1
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ def in_words(described: Network) -> tuple[str, ...]:
         levels["between nodes"] = described.links
     lines = [
         f"{name}: {level.latency:g} µs, long messages {level.rendezvous:g} more, others at once {level.gap:g}; "
-        f"{level.short_rate:g} and {level.rate:g} MB/s"
+        f"{level.short_rate:g} and {level.rate:g} MB/s{f', {level.ports} at once' * (level.ports > 1)}"
         for name, level in levels.items()
     ]
     lines.append(f"reduces {described.fold_rate:g} MB/s, copies {described.copy_rate:g} MB/s")
@@ -127,11 +130,14 @@ def in_words(described: Network) -> tuple[str, ...]:
 
 
 def _level(content: Any, where: str) -> Level:
-    names = {field.name for field in fields(Level)}
-    _check_names(content, names, where)
+    names = {field.name for field in fields(Level)} - {PORTS}
+    _check_names(content, names, where, {PORTS})
     rates = {name: _positive(content[name], f"{where}.{name}") for name in ("short_rate", "rate")}
     times = {name: _number(content[name], f"{where}.{name}", 0.0) for name in names - rates.keys()}
-    return Level(**times, **rates)
+    ports = _number(content.get(PORTS, 1), f"{where}.{PORTS}", 1.0)
+    if not ports.is_integer():
+        raise ArgumentError(f"{where}.{PORTS} is {ports:g}; it must be a whole number")
+    return Level(**times, **rates, ports=int(ports))
 
 
 def _check_names(content: Any, wanted: set[str], where: str, optional: set[str] = frozenset()) -> None:  # type: ignore[assignment]

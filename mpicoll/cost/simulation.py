@@ -3,14 +3,15 @@
 Every rank carries out its steps one after the other, strands side by side, chunks as many at once as the window says.
 A short message leaves when its sender begins the step, a long one when its receiver has begun its own too. Messages
 between nodes go one after the other through the link of a node, those inside a node one after the other through that of
-a rank, in either direction on its own. Between two messages of one step a rank leaves the gap. A rank reduces and
+a rank, in either direction on its own; as many at once as the level has ports. Between two messages of one step a rank
+leaves the gap. A rank reduces and
 copies one chunk after the other, while messages move.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -89,8 +90,10 @@ class Simulation:
         self.programs = [schedule.program(rank) for rank in range(self.p)]
         self.ends = [0.0] * self.p
         self.messages = 0
-        self._free: dict[tuple[bool, bool, int], float] = defaultdict(float)  # (is far, sends, whose): µs
-        self._last: dict[tuple[int, bool], float] = defaultdict(float)  # (rank, sends): µs
+        self._free: dict[tuple[bool, bool, int], list[float]] = {}  # (is far, sends, whose): µs, by port
+        most = max(network.node.ports, network.links.ports)
+        # (rank, sends): when the last messages began and ended
+        self._last: dict[tuple[int, bool], deque[tuple[float, float]]] = defaultdict(lambda: deque(maxlen=most))
         self._open: dict[Name, Message] = {}
         self._numbers: dict[tuple[int, int, int, int], list[int]] = defaultdict(lambda: [0, 0])
         self._current: dict[Lane, Progress] = {}
@@ -167,9 +170,9 @@ class Simulation:
         """Send a message through the link of its sender."""
         far, level, long, transfer = self._cost(message)
         out = far, True, self.home[message.sender] if far else message.sender
-        self._free[out] = max(self._free[out], at) + transfer
-        left = max(self._free[out], self._after(message, True, level) + transfer)
-        self._last[message.sender, True], message.left = left, left - transfer
+        left = max(self._through(out, level, at, transfer), self._after(message, True, level) + transfer)
+        message.left = left - transfer
+        self._last[message.sender, True].append((message.left, left))
         self.messages += 1
         if self.spans is not None:
             self.spans.append(Span(message.sender, SENDS, message.left, left))
@@ -182,9 +185,9 @@ class Simulation:
         """Receive a message, whose first byte is there, through the link of its receiver."""
         far, level, long, transfer = self._cost(message)
         into = far, False, self.home[message.receiver] if far else message.receiver
-        self._free[into] = max(self._free[into], at) + transfer
-        arrived = max(self._free[into], self._after(message, False, level) + transfer)
-        self._last[message.receiver, False] = message.arrived = arrived
+        arrived = max(self._through(into, level, at, transfer), self._after(message, False, level) + transfer)
+        message.arrived = arrived
+        self._last[message.receiver, False].append((arrived - transfer, arrived))
         if self.spans is not None:
             self.spans.append(Span(message.receiver, RECEIVES, arrived - transfer, arrived))
         for sends, lane in message.lanes.items():
@@ -198,10 +201,20 @@ class Simulation:
         long = message.nbytes > self.network.short_bytes
         return far, level, long, message.nbytes / (level.rate if long else level.short_rate)
 
+    def _through(self, link: tuple[bool, bool, int], level: Level, at: float, transfer: float) -> float:
+        """Return when a message that is there is through a link: through the port that is free first."""
+        ports = self._free.setdefault(link, [0.0] * level.ports)
+        first = min(range(level.ports), key=ports.__getitem__)
+        ports[first] = max(ports[first], at) + transfer
+        return ports[first]
+
     def _after(self, message: Message, sends: bool, level: Level) -> float:
-        """Return when a rank may send or receive a message that is not the first of a step."""
-        rank = message.sender if sends else message.receiver
-        return self._last[rank, sends] + level.gap if message.place.get(sends) else 0.0
+        """Return when a rank may begin to send or receive a message that is not the first of a step."""
+        last = self._last[message.sender if sends else message.receiver, sends]
+        if not message.place.get(sends) or not last:
+            return 0.0
+        ended = last[-level.ports][1] if len(last) >= level.ports else 0.0
+        return max(last[-1][0], ended) + level.gap
 
     def _done(self, lane: Lane, at: float) -> None:
         progress = self._current[lane]

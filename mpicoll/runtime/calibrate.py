@@ -157,7 +157,8 @@ def level_of(pairs: Sequence[Times]) -> Level | None:
     rendezvous = max(0.0, us[long] - us[small] - long / rate)
     together = float(np.median([times.together for times in pairs]))
     gap = max(0.0, (together - us[small]) / (TOGETHER - 1))
-    return Level(*(_rounded(x) for x in (us[small], rendezvous, gap, short_rate, rate)))
+    latency, rendezvous, gap, short_rate, rate = map(_rounded, (us[small], rendezvous, gap, short_rate, rate))
+    return Level(latency, rendezvous, gap, short_rate, rate)
 
 
 def _rate(nbytes: float, us: float) -> float:

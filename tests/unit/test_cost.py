@@ -65,6 +65,8 @@ def test_a_file(tmp_path):
         (json.dumps(described(copy_rate=True)), "x.json: copy_rate is True"),
         (json.dumps(described(fold_rate=float("inf"))), "x.json: fold_rate is inf"),
         (json.dumps(described(links={**described()["links"], "gap": -1})), "x.json: links.gap is -1; it must be"),
+        (json.dumps(described(links={**described()["links"], "ports": 0})), "x.json: links.ports is 0; it must be"),
+        (json.dumps(described(links={**described()["links"], "ports": 1.5})), "links.ports is 1.5; it must be a whole"),
     ],
 )
 def test_what_is_no_network_is_refused_in_words(content, said):

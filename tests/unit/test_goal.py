@@ -150,8 +150,8 @@ def test_empty_messages_have_a_byte():
 def test_the_options_are_of_the_longest_message():
     net = network("infiniband")
     short, long = (Goal(schedule("bcast", "linear", 4), net, nbytes).arguments(net.links) for nbytes in (8, 1 << 20))
-    assert (short.L, short.G) == (2_700_000, 250) and (long.L, long.G) == (7_200_000, 100)
-    assert str(short) == "-L 2700000 -o 0 -g 100000 -G 250 -S 16384"
+    assert (short.L, short.G) == (2_700_000, 250) and (long.L, long.G) == (5_100_000, 125)
+    assert str(short) == "-L 2700000 -o 0 -g 300000 -G 250 -S 16384"
 
 
 @pytest.mark.parametrize("broken", ["tag", "size", "lost"])
@@ -194,7 +194,7 @@ def test_the_command_writes_a_file_that_can_be_played(tmp_path):
     title = "allreduce ring, p = 4, 64 KiB in chunks of 4 KiB, 3 in flight, infiniband"
     assert done.output.startswith(f"{out}: {title}: 96 messages\ntxt2bin -i {out} -o {out}.bin && LogGOPSim -L ")
     text = out.read_text()
-    options = "-L 2700000 -o 0 -g 100000 -G 250 -S 16384"
+    options = "-L 2700000 -o 0 -g 300000 -G 250 -S 16384"
     assert text.startswith(f"// {title}\n// LogGOPSim {options}, times in picoseconds\n")
     goal = Goal(schedule("allreduce", "ring", 4), network("infiniband"), 1 << 16, 4096, 3)
     assert "".join(line for line in text.splitlines(True) if not line.startswith("//")) == text_of(goal)

@@ -12,7 +12,7 @@ from unit.test_cost import ALPHA, FORMULAS, PLAIN, RATE
 
 from mpicoll.cli import main
 from mpicoll.cost.model import cost
-from mpicoll.cost.network import network
+from mpicoll.cost.network import in_words, network
 from mpicoll.cost.profile import profile
 from mpicoll.cost.simulation import COMPUTES, RECEIVES, SENDS, Simulation
 from mpicoll.describe import times
@@ -132,6 +132,25 @@ def test_a_link_serves_messages_in_the_order_of_time(rate, short_bytes):
     net = replace(PLAIN, short_bytes=short_bytes, links=replace(PLAIN.links, rate=rate, short_rate=rate))
     us = Simulation(schedule("alltoall", "linear", 8), net, 8e5).us
     assert us == pytest.approx(ALPHA + 7 * 1e5 / rate)
+
+
+@pytest.mark.parametrize(("ports", "rounds"), [(1, 4), (2, 2), (4, 1), (6, 1)])
+@pytest.mark.parametrize("nodes", [None, by_blocks(5, 5)], ids=["links", "node"])
+def test_as_many_messages_at_once_as_there_are_ports(ports, rounds, nodes):
+    """The root of a linear broadcast sends four messages; by closed form and simulation."""
+    level = replace(PLAIN.links, ports=ports)
+    net, n = replace(PLAIN, links=level, node=level), 1e5
+    us = ALPHA + rounds * n / RATE
+    assert Simulation(schedule("bcast", "linear", 5), net, n, nodes).us == pytest.approx(us)
+    assert cost(profile("bcast", "linear", 5, nodes), net, np.array([n]))[0] == pytest.approx(us)
+    assert (f"MB/s, {ports} at once" in in_words(net)[0]) == (ports > 1)
+
+
+@pytest.mark.parametrize(("nbytes", "us"), [(8.0, 3 * 3.0 + 8.0 / RATE), (1e5, 2 * (3.0 + 1e5 / RATE))])
+def test_a_gap_is_between_messages_of_all_ports(nbytes, us):
+    """Four short messages begin a gap apart. Of four long ones two are sent at once, each a gap after another."""
+    net = replace(PLAIN, links=replace(PLAIN.links, gap=3.0, ports=2))
+    assert Simulation(schedule("bcast", "linear", 5), net, nbytes).us == pytest.approx(ALPHA + us)
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), [("allreduce", "double_tree"), ("allreduce", "reduce_bcast"),

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from mpicoll.cli.group import FAILED, alone, asking
+from mpicoll.cli.group import FAILED, alone, asking, extra
 from mpicoll.cli.names import canonical
 from mpicoll.cli.sizes import parse_sizes
 
@@ -23,7 +22,6 @@ from .model import Run
 from .read import read
 
 Made = TypeVar("Made")
-EXTRA = "pip install 'mpicoll[report]'"
 MAPS = ("ranks", "ranks_per_node", "sizes", "against")  # options of maps by the model
 
 
@@ -144,15 +142,6 @@ def show(runs: Sequence[Run]) -> None:
         to.print(terminal.legend(measured))
     for setting in dict.fromkeys(group.setting for group in groups if group.is_modelled):
         to.print(terminal.fastest([group for group in groups if group.setting == setting]))
-
-
-@contextmanager
-def extra(needs: str) -> Iterator[None]:
-    """Turn a missing package that only this command wants into an error of one line."""
-    try:
-        yield
-    except ImportError as error:
-        raise click.ClickException(f"{needs} needs {error.name or error}, which is not installed: {EXTRA}") from None
 
 
 def compare(old: Run, new: Run, fail: bool, tolerance: float) -> None:

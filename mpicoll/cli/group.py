@@ -15,6 +15,7 @@ from ..errors import MpicollError, UnknownAlgorithm
 from ..launcher import rank
 
 FAILED, USAGE = 1, 2
+REPORT = "pip install 'mpicoll[report]'"
 
 
 class MpiCommand(click.Command):
@@ -93,6 +94,8 @@ def _say(error: click.ClickException) -> None:
     click.echo(f"{where}: {' '.join(error.format_message().split())}", err=True)
 
 
+
+
 @contextlib.contextmanager
 def asking() -> Iterator[None]:
     """Turn an error about the arguments into a usage error."""
@@ -100,6 +103,15 @@ def asking() -> Iterator[None]:
         yield
     except (MpicollError, ValueError) as error:
         raise click.UsageError(str(error), click.get_current_context()) from None
+
+
+@contextlib.contextmanager
+def extra(needs: str) -> Iterator[None]:
+    """Turn a missing package of the extra `report`, which an option needs, into an error of one line."""
+    try:
+        yield
+    except ImportError as error:
+        raise click.ClickException(f"{needs} needs {error.name or error}, which is not installed: {REPORT}") from None
 
 
 def refuse(trouble: str, together: bool = False) -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from .group import alone, asking, console
+from .explore import write
+from .group import alone, asking, console, extra
 from .sizes import format_size
 
 if TYPE_CHECKING:
     from ..timeline.path import Link
     from ..timeline.read import Part, TimelineFile
+    from ..timeline.waits import Straggler, Sum
 
 ROWS = 12  # of a table
 
@@ -22,12 +26,14 @@ ROWS = 12  # of a table
 @click.argument("file")
 @click.option("--call", type=click.IntRange(1), help="The critical path of this call; else of the slowest.")
 @click.option("--json", "as_json", is_flag=True, help="Print the same as JSON, with all rows.")
-def timeline(file: str, call: int | None, as_json: bool) -> None:
+@click.option("-o", "--output", metavar="PAGE", help="Write the same as a page with pictures, with all rows.")
+def timeline(file: str, call: int | None, as_json: bool, output: str | None) -> None:
     """Say where the time in collectives went, of a FILE that MPICOLL_TIMELINE or `mpicoll run --timeline` wrote.
 
     \b
         mpiexec -n 4 mpicoll run --timeline run.json train.py
         mpicoll timeline run.json
+        mpicoll timeline run.json -o page.html
 
     By collective and size: the time inside, of which a rank waited for ranks that began later, and what was hidden
     behind the program's own work, as means over ranks; the fastest such call; and what the calls took beyond its pace.
@@ -35,6 +41,7 @@ def timeline(file: str, call: int | None, as_json: bool) -> None:
     is in the Trace Event Format, which viewers such as Perfetto read.
     """
     alone()
+    from ..describe.picture import many
     from ..timeline import path, read, waits
 
     with asking():
@@ -43,29 +50,56 @@ def timeline(file: str, call: int | None, as_json: bool) -> None:
         except OSError as error:
             raise ValueError(f"{file} cannot be read: {error.strerror}") from None
         slowest = waits.slowest(recorded, call)
-    links = path.critical_path(slowest, recorded.steps.get(slowest[0].key, []))
+    steps = recorded.steps.get(slowest[0].key, [])
+    links = path.critical_path(slowest, steps)
     sums, late = waits.sums(recorded), waits.stragglers(recorded)
     if as_json:
         rows = [vars(total) | {"algorithms": sorted(total.algorithms), "beyond": total.beyond} for total in sums]
         content = {"facts": recorded.facts, "collectives": rows, "stragglers": [vars(rank) for rank in late]}
         click.echo(json.dumps(content | {"path": [link._asdict() for link in links]}, indent=1))
         return
+    headline, described = _headline(recorded), _described(slowest, call is None)
+    of_path = "its critical path:" if links else "its messages are MPI's own, so nothing is known of its path"
+    tables = _of_collectives(sums), _of_stragglers(late), _of_path(links)
+    if output is not None:
+        with extra("--output"):
+            from ..describe import timeline_page as page
+        pictures = [page.of_collectives(sums), page.of_stragglers(late), page.of_call(slowest, steps, links)]
+        shown = [table for table in tables if table.rows]
+        title = f"Where the time of {Path(recorded.path).name} went"
+        write(output, page.build(title, [headline, described], shown, pictures), many(len(pictures), "picture"))
+        return
     to = console()
-    to.print(_headline(recorded), markup=False, soft_wrap=True)
-    total = _table("collective", "bytes", "calls", "inside", "late ranks", "hidden", "fastest", "beyond", "algorithms")
-    for row in sums[:ROWS]:
+    to.print(headline, markup=False, soft_wrap=True)
+    for table, words in zip(tables, ("", "", f"{described}; {of_path}")):
+        if words:
+            to.print(words, markup=False, soft_wrap=True)
+        if table.rows:
+            to.print(_printed(table))
+
+
+class Table(NamedTuple):
+    """A title, the names of columns, and rows of text."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def _of_collectives(sums: Sequence[Sum]) -> Table:
+    columns = ("collective", "bytes", "calls", "inside", "late ranks", "hidden", "fastest", "beyond", "algorithms")
+    rows = []
+    for row in sums:
         times = map(_time, (row.inside, row.late, row.hidden, row.fastest, row.beyond))
-        size, names = format_size(row.nbytes), ", ".join(sorted(row.algorithms))
-        total.add_row(row.name, size, f"{row.calls:,}", *times, names)
-    to.print(total)
-    if late:
-        table = _table("rank", "began last", "others waited", "longest", "in")
-        for rank in late[:ROWS]:
-            table.add_row(str(rank.rank), f"{rank.times:,}", _time(rank.waited), _time(rank.worst), rank.where)
-        to.print(table)
-    to.print(_described(slowest, links, call is None), markup=False, soft_wrap=True)
-    if links:
-        to.print(_of_path(links))
+        names = ", ".join(sorted(row.algorithms))
+        rows.append((row.name, format_size(row.nbytes), f"{row.calls:,}", *times, names))
+    return Table("Collectives", columns, rows)
+
+
+def _of_stragglers(late: Sequence[Straggler]) -> Table:
+    columns = ("rank", "began last", "others waited", "longest", "in")
+    rows = [(str(r.rank), f"{r.times:,}", _time(r.waited), _time(r.worst), r.where) for r in late]
+    return Table("Late ranks", columns, rows)
 
 
 def _headline(recorded: TimelineFile) -> str:
@@ -85,35 +119,37 @@ def _headline(recorded: TimelineFile) -> str:
     return "; ".join(words)
 
 
-def _described(parts: list[Part], links: list[Link], is_slowest: bool) -> str:
+def _described(parts: list[Part], is_slowest: bool) -> str:
     first, facts = parts[0], parts[0].facts
     took = max(part.ended for part in parts) - min(part.began for part in parts)
     start = f", start {facts['start']}" if facts["start"] else ""
     name = f"{first.name} (call {facts['call']}{start}) of {format_size(facts['bytes'])} on {facts['communicator']}"
-    path = "its critical path:" if links else "its messages are MPI's own, so nothing is known of its path"
-    return f"{'The slowest call' if is_slowest else 'The call'} is {name}, {facts['algorithm']}, {_time(took)}; {path}"
+    return f"{'The slowest call' if is_slowest else 'The call'} is {name}, {facts['algorithm']}, {_time(took)}"
 
 
-def _of_path(links: list[Link]) -> Any:
+def _of_path(links: list[Link]) -> Table:
     """Return a table of a critical path: a row sums up the links of a kind on a rank, the most time first."""
-    table = _table("rank", "what", "from rank", "times", "time")
-    rows: dict[tuple[int, str, int | None], list[float]] = defaultdict(list)
+    sums: dict[tuple[int, str, int | None], list[float]] = defaultdict(list)
     for link in links:
-        rows[link.rank, link.what, link.source].append(link.ended - link.began)
-    for (rank, what, source), times in sorted(rows.items(), key=lambda item: -sum(item[1]))[:ROWS]:
-        table.add_row(str(rank), what, "" if source is None else str(source), str(len(times)), _time(sum(times)))
-    return table
+        sums[link.rank, link.what, link.source].append(link.ended - link.began)
+    rows = []
+    for (rank, what, source), times in sorted(sums.items(), key=lambda item: -sum(item[1])):
+        rows.append((str(rank), what, "" if source is None else str(source), str(len(times)), _time(sum(times))))
+    return Table("Critical path", ("rank", "what", "from rank", "times", "time"), rows)
 
 
-def _table(*names: str) -> Any:
+def _printed(table: Table) -> Any:
+    """Return the first rows of a table for the terminal."""
     from rich import box
-    from rich.table import Table
+    from rich.table import Table as Printed
 
-    table = Table(box=box.SIMPLE_HEAD)
-    for name in names:
+    printed = Printed(box=box.SIMPLE_HEAD)
+    for name in table.columns:
         words = name in ("collective", "algorithms", "what", "in")
-        table.add_column(name, justify="left" if words else "right", no_wrap=name != "algorithms")
-    return table
+        printed.add_column(name, justify="left" if words else "right", no_wrap=name != "algorithms")
+    for row in table.rows[:ROWS]:
+        printed.add_row(*row)
+    return printed
 
 
 def _time(microseconds: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -15,6 +16,8 @@ from mpi4py import MPI
 from support import command
 from support.trace_events import check_format
 
+from mpicoll import describe
+from mpicoll.describe.timeline_page import BEYOND, COLOURS, INSIDE, LATE, MESSAGES, PACE, PATH
 from mpicoll.engines.events import NO_MESSAGE
 from mpicoll.errors import TimelineError
 from mpicoll.plans.plan import RECV, SEND
@@ -253,6 +256,43 @@ def test_the_command_says_where_time_went(tmp_path):
     assert content["stragglers"][0]["rank"] == 1 and content["path"][0]["what"] == "late"
     refused = command.run("timeline", str(tmp_path / "t.json"), "--call", "7")
     assert refused.exit_code == 2 and "has no call 7; its calls are 1 to 1" in refused.output
+
+
+def test_the_page_has_what_the_terminal_says_and_pictures(tmp_path):
+    """All rows, a bar for each part of the time, and names with markup in them as they are."""
+    late = exchange(late=100)
+    for rank in late:
+        rank.calls[0].facts["algorithm"] = "<b>ring</b>"
+    saved(tmp_path / "t.json", late)
+    page = tmp_path / "page.html"
+    done = command.run("timeline", str(tmp_path / "t.json"), "-o", str(page))
+    assert done.exit_code == 0 and done.output.startswith(f"{page}: 3 pictures, 0.")
+    text = page.read_text()
+    ring = "&lt;b&gt;ring&lt;/b&gt;"
+    for words in ("t.json went</h1>", "clocks agree to 1 µs", f"ranks 0-1, {ring}, 113 µs</p>", f"{ring}</td>"):
+        assert words in text
+    assert "<b>ring" not in text and "<script" not in text and "src=" not in text
+    assert text.count("<svg") == 6, "three pictures in two themes"
+    for part in (LATE, PACE, INSIDE, MESSAGES, PATH):
+        assert text.count(f'fill="{COLOURS[part]}"') >= 2, part
+    assert COLOURS[BEYOND] in text
+    refused = command.run("timeline", str(tmp_path / "t.json"), "-o", str(tmp_path / "no" / "page.html"))
+    assert refused.exit_code == 1 and "cannot write" in refused.output
+
+
+def test_the_page_of_a_call_of_mpis_own(tmp_path):
+    saved(tmp_path / "t.json", [of(0, call(0, 4, algorithm="native")), of(1, call(0, 4, algorithm="native"))])
+    done = command.run("timeline", str(tmp_path / "t.json"), "-o", "-")
+    assert done.exit_code == 0 and COLOURS[PATH] not in done.output and COLOURS[INSIDE] in done.output
+
+
+def test_a_page_without_what_draws_it_says_what_to_install(tmp_path, monkeypatch):
+    saved(tmp_path / "t.json", exchange())
+    monkeypatch.delitem(sys.modules, "mpicoll.describe.timeline_page", raising=False)
+    monkeypatch.delattr(describe, "timeline_page", raising=False)
+    monkeypatch.setitem(sys.modules, "altair", None)
+    refused = command.run("timeline", str(tmp_path / "t.json"), "-o", str(tmp_path / "page.html"))
+    assert refused.exit_code == 1 and "--output needs altair" in refused.output and "mpicoll[report]" in refused.output
 
 
 # -- of a whole program

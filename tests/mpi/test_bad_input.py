@@ -375,6 +375,7 @@ SETTINGS = {
     "no groups": ({"allreduce": "hierarchical(groups=0)"}, errors.ParameterError, ValueError, "at least 1"),
     "groups": ({"allreduce": "hierarchical(groups=((1000,),))"}, errors.ParameterError, ValueError, "names 1000"),
     "form": ({"allreduce": "halving_doubling(form=other)"}, errors.ParameterError, ValueError, "fold binary_blocks"),
+    "torus": ({"allreduce": "torus(dims=(1000, 2))"}, errors.PreconditionError, ValueError, "multiply (1000, 2)"),
     "syntax": ({"allreduce": "reduce_bcast(reduce="}, ValueError, ValueError, "name(key=value"),
     "parameter of a parameter": ({"allreduce": "reduce_bcast(reduce=chian)"}, errors.ParameterError, ValueError,
                                  "'chian' 'chain'"),

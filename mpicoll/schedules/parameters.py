@@ -23,6 +23,7 @@ from .stencils import Stencil, row
 
 NODES = "nodes"
 TOPOLOGY = "topology"
+ALL = "all"
 OWN = "own"  # of a codec: the group that it has by itself
 STAND_IN = 4  # ranks of a node where no communicator says which ranks share one
 
@@ -59,6 +60,22 @@ class Whole(Kind):
         if type(value) is not int or value < self.low or (self.up_to_p and value > p):
             raise ValueError(f"it must be {self.range}" + (f" = {p}" if self.up_to_p else ""))
         return value
+
+
+@dataclass(frozen=True)
+class AtOnce(Whole):
+    """A number of messages that a rank sends at once, ALL where nothing bounds it."""
+
+    low: int = 1
+
+    @property
+    def range(self) -> str:  # type: ignore[override]
+        """The range in words."""
+        return f"{ALL}, or {super().range}"
+
+    def resolve(self, value: Any, p: int, nodes: Partition | None) -> int:
+        """Return the number; p, which no rank has as many peers as, for ALL."""
+        return p if value == ALL else super().resolve(value, p, nodes)
 
 
 @dataclass(frozen=True)
@@ -198,6 +215,7 @@ class Parameter(NamedTuple):
 
 Radix = Annotated[int, Whole(2)]
 Fanout = Annotated[int, Whole(1)]
+Ports = Annotated[Any, AtOnce()]
 Share = Annotated[int, Whole(1, up_to_p=True)]
 Grouping = Annotated[Any, Groups()]
 Grid = Annotated[Any, Dimensions()]

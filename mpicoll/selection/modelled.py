@@ -28,7 +28,7 @@ MOST_SCRATCH, FREE_SCRATCH = 4, 1 << 20  # times the vector, and bytes beyond: a
 OWN = "mpicoll.algorithms."  # where mpicoll's own algorithms are
 VARIANTS = {  # of algorithms whose parameters matter, beside the defaults
     "knomial": ("k=8",),
-    "bruck": ("k=4",),
+    "bruck": ("k=4", "k=8, ports=1"),
     "recursive_multiplying": ("k=8",),
     "dissemination": ("k=4",),
     "scatter_allgather": ("allgather=recursive_doubling", "allgather=bruck"),

@@ -9,7 +9,7 @@ from ..schedules.grids import over
 from ..schedules.grouping import dealt, leaders, uneven
 from ..schedules.ir import Recv, Send, Steps
 from ..schedules.nested import Alltoalling, Gathering, Scattering
-from ..schedules.parameters import ALL, NODES, Fanout, Grouping, Ports, Radix
+from ..schedules.parameters import ALL, NODES, AtMost, Fanout, Grouping, Radix
 from ..schedules.registry import algorithm, every
 
 
@@ -58,7 +58,7 @@ def pairwise(p: int, rank: int) -> Steps:
         over((3, 5, 8, 11, 16, 27, 31), k=(4, 64), ports=(1, 2)),
     ],
 )
-def bruck(p: int, rank: int, *, k: Radix = 2, ports: Ports = ALL) -> Steps:
+def bruck(p: int, rank: int, *, k: Radix = 2, ports: AtMost = ALL) -> Steps:
     """A block i ranks from home travels by the digits of i in base k: few large messages in the place of many.
 
     The messages of a digit, k - 1 or fewer, travel at once, or as many of them as there are ports. With ports=1 this

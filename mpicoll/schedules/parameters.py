@@ -63,8 +63,8 @@ class Whole(Kind):
 
 
 @dataclass(frozen=True)
-class AtOnce(Whole):
-    """A number of messages that a rank sends at once, ALL where nothing bounds it."""
+class Bound(Whole):
+    """The most messages at once, ranks of a group or the like: a number of at least `low`, or ALL for no bound."""
 
     low: int = 1
 
@@ -74,7 +74,7 @@ class AtOnce(Whole):
         return f"{ALL}, or {super().range}"
 
     def resolve(self, value: Any, p: int, nodes: Partition | None) -> int:
-        """Return the number; p, which no rank has as many peers as, for ALL."""
+        """Return the number; p for ALL, since there are no more peers or ranks."""
         return p if value == ALL else super().resolve(value, p, nodes)
 
 
@@ -215,7 +215,7 @@ class Parameter(NamedTuple):
 
 Radix = Annotated[int, Whole(2)]
 Fanout = Annotated[int, Whole(1)]
-Ports = Annotated[Any, AtOnce()]
+AtMost = Annotated[Any, Bound()]
 Share = Annotated[int, Whole(1, up_to_p=True)]
 Grouping = Annotated[Any, Groups()]
 Grid = Annotated[Any, Dimensions()]

@@ -377,6 +377,7 @@ SETTINGS = {
     "form": ({"allreduce": "halving_doubling(form=other)"}, errors.ParameterError, ValueError, "fold binary_blocks"),
     "radix": ({"alltoall": "bruck(k=1)"}, errors.ParameterError, ValueError, "k 1 at least 2"),
     "ports": ({"alltoall": "bruck(ports=0)"}, errors.ParameterError, ValueError, "ports 0 all at least 1"),
+    "leaders": ({"alltoall": "split_rail(leaders=0)"}, errors.ParameterError, ValueError, "leaders 0 all at least 1"),
     "torus": ({"allreduce": "torus(dims=(1000, 2))"}, errors.PreconditionError, ValueError, "multiply (1000, 2)"),
     "syntax": ({"allreduce": "reduce_bcast(reduce="}, ValueError, ValueError, "name(key=value"),
     "parameter of a parameter": ({"allreduce": "reduce_bcast(reduce=chian)"}, errors.ParameterError, ValueError,

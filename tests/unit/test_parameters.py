@@ -15,7 +15,7 @@ from mpicoll.schedules.collectives import COLLECTIVES
 from mpicoll.schedules.grids import Grid, every_root, over
 from mpicoll.schedules.grouping import dealt, uneven
 from mpicoll.schedules.nested import Of
-from mpicoll.schedules.parameters import Fanout, Grouping, Groups, Parameter, Ports, Radix, Share, Whole
+from mpicoll.schedules.parameters import AtMost, Fanout, Grouping, Groups, Parameter, Radix, Share, Whole
 from mpicoll.schedules.registry import Algorithm, Chosen, Requirement, algorithm, every, find, list_algorithms
 from mpicoll.schedules.schedule import Schedule, schedule
 
@@ -68,12 +68,12 @@ def test_no_number_at_all(kind, value):
 
 @pytest.mark.parametrize(("value", "p", "number"), [("all", 6, 6), ("all", 1, 1), (1, 6, 1), (1000, 6, 1000)])
 def test_messages_at_once(value, p, number):
-    assert resolved(Ports, value, p) == number
+    assert resolved(AtMost, value, p) == number
 
 
 @pytest.mark.parametrize("value", [0, -1, True, 1.0, "ALL", "2", None, (1,)])
 def test_no_messages_at_once(value):
-    assert refused(Ports, value) == "it must be all, or a whole number of at least 1"
+    assert refused(AtMost, value) == "it must be all, or a whole number of at least 1"
 
 
 # -- grids of ranks -----------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ VARIANTS = {  # of algorithms whose parameters matter, beside the defaults
     "recursive_multiplying": ("k=8",),
     "dissemination": ("k=4",),
     "scatter_allgather": ("allgather=recursive_doubling", "allgather=bruck"),
-    "circulant": ("segments=32",),
+    "circulant": ("k=4", "segments=32"),
     "split_rail": ("middle=recursive_doubling", "middle=rabenseifner", "middle=circulant", "middle=bruck"),
     "torus": ("dims=3", "form=swing"),
     "hierarchical": ("middle=chain", "middle=ring", "middle=recursive_doubling", "middle=rabenseifner"),

@@ -54,6 +54,8 @@ def ring(p: int, rank: int) -> Strands:
 def bruck(p: int, rank: int, *, k: Radix = 2) -> Steps:
     """In round i get from the ranks k^i, 2 k^i … further on all they have, so that what one has grows k-fold.
 
+    k - 1 messages travel at once: this is the source's algorithm for that many ports.
+
     Steps: lg(p, k)
     Bytes per rank: n * (p - 1) / p
     Scratch: n / p * max([0] + [m[0] + sum(m) for i in range(lg(p, k))

@@ -9,7 +9,7 @@ from ..schedules.grids import over
 from ..schedules.grouping import dealt, leaders, uneven
 from ..schedules.ir import Recv, Send, Steps
 from ..schedules.nested import Alltoalling, Gathering, Scattering
-from ..schedules.parameters import NODES, Fanout, Grouping, Radix
+from ..schedules.parameters import ALL, NODES, AtMost, Fanout, Grouping, Radix
 from ..schedules.registry import algorithm, every
 
 
@@ -50,30 +50,49 @@ def pairwise(p: int, rank: int) -> Steps:
         yield Send(to, ((rank, to),)), Recv(source, ((source, rank),))
 
 
-@algorithm("alltoall", grid=[over(range(1, 17), k=(3, 5, 8)), over((27, 31), k=(3, 8))])
-def bruck(p: int, rank: int, *, k: Radix = 2) -> Steps:
+@algorithm(
+    "alltoall",
+    grid=[
+        over(range(1, 17), k=(3, 5, 8)),
+        over((27, 31), k=(3, 8)),
+        over((3, 5, 8, 11, 16, 27, 31), k=(4, 64), ports=(1, 2)),
+    ],
+)
+def bruck(p: int, rank: int, *, k: Radix = 2, ports: AtMost = ALL) -> Steps:
     """A block i ranks from home travels by the digits of i in base k: few large messages in the place of many.
 
-    Steps: lg(p, k)
+    The messages of a digit, k - 1 or fewer, travel at once, or as many of them as there are ports. With ports=1 this
+    is TuNA, a message for each digit and value. A block is in scratch only where a rank forwards it: the first rank
+    sends it from its input, the last receives it in its place. As alltoallv it has two phases, as TuNA has: ranks
+    exchange the counts of all blocks, then the blocks.
+
+    Steps: sum(-(-min(k - 1, (p - 1) // k**i) // ports) for i in range(lg(p, k)))
     Bytes per rank: n / p * sum(p - digit(k, i, 0) for i in range(lg(p, k)))
-    Scratch: n / p * max([0] + [sum(digit(k, j, z) for j in range(i) for z in range(1, k) if z * k**j + k**i < p)
-        + 2 * sum(m for z in range(1, k) if (m := digit(k, i, z)) > 1) for i in range(lg(p, k))])
-    Cost: lg(p, k) α + n (k - 1)/k lg(p, k) β
-    Source: Bruck et al., Efficient algorithms for all-to-all communications in multiport message-passing systems, 1997
+    Scratch: n / p * max([0] + [sum(digit(k, j, z) for j in range(i) for z in range(1, k) if z * k**j + x * k**i < p)
+        + sum(digit(k, i, z) for z in range(1, x) if z * k**i + k**(i + 1) < p)
+        + 2 * sum(m for z in range(x, min(x + ports, k)) if (m := digit(k, i, z)) > 1)
+        for i in range(lg(p, k)) for x in range(1, k, ports)])
+    Cost: lg(p, k) ⌈(k - 1)/ports⌉ α + n (k - 1)/k lg(p, k) β
+    Source: Bruck et al., Efficient algorithms for all-to-all communications in multiport message-passing systems, \
+1997; with ports=1 Fan et al., Configurable non-uniform all-to-all algorithms, 2024
 
     >>> [op.blocks for step in bruck(4, 0)[0] for op in step if isinstance(op, Send)]
     [((0, 1), (0, 3)), ((0, 2), (3, 2))]
+    >>> [[op.peer for op in step if isinstance(op, Send)] for step in bruck(9, 0, k=4, ports=2)[0]]
+    [[1, 2], [3], [4, 8]]
     """
     reach = 1
     while reach < p:
-        hops = range(reach, min(k * reach, p), reach)
 
         def carried(holder: int, hop: int, reach: int = reach) -> tuple[tuple[int, int], ...]:
             away = [i for i in range(p) if i % (k * reach) // reach * reach == hop]
             return tuple(((holder - i % reach) % p, (holder - i % reach + i) % p) for i in away)
 
-        sends = [Send((rank + hop) % p, carried(rank, hop)) for hop in hops]
-        yield *sends, *(Recv((rank - hop) % p, carried((rank - hop) % p, hop)) for hop in hops)
+        hops = range(reach, min(k * reach, p), reach)
+        for first in range(0, len(hops), ports):
+            window = hops[first : first + ports]
+            sends = [Send((rank + hop) % p, carried(rank, hop)) for hop in window]
+            yield *sends, *(Recv((rank - hop) % p, carried((rank - hop) % p, hop)) for hop in window)
         reach *= k
 
 

@@ -6,19 +6,19 @@ from itertools import pairwise
 from ..schedules.combinators import mirror, then
 from ..schedules.grids import over
 from ..schedules.ir import RecvReduce, Send, Steps, Strands
-from ..schedules.parameters import Fanout
+from ..schedules.parameters import Fanout, Radix
 from ..schedules.registry import algorithm
 
 
-def skips(p: int) -> list[int]:
-    """Return p, ⌈p/2⌉, ⌈p/4⌉ … 1.
+def skips(p: int, k: int = 2) -> list[int]:
+    """Return p, ⌈p/k⌉, ⌈p/k²⌉ … 1.
 
-    >>> skips(13)
-    [13, 7, 4, 2, 1]
+    >>> skips(13), skips(13, 3)
+    ([13, 7, 4, 2, 1], [13, 5, 2, 1])
     """
     out = [p]
     while out[-1] > 1:
-        out.append(-(-out[-1] // 2))
+        out.append(-(-out[-1] // k))
     return out
 
 
@@ -32,57 +32,69 @@ def runs(p: int, first: int, count: int) -> list[tuple[int, ...]]:
     return [part for part in (tuple(range(first, min(first + count, p))), tuple(range(first + count - p))) if part]
 
 
-@algorithm("reduce_scatter", name="circulant")
-def reduce_scatter(p: int, rank: int) -> Steps:
+PORTS = [over(range(3, 14), k=(3, 4)), over((27, 31, 64), k=(3, 8))]
+
+
+@algorithm("reduce_scatter", name="circulant", grid=PORTS)
+def reduce_scatter(p: int, rank: int, *, k: Radix = 2) -> Steps:
     """Half of the blocks go half the ranks further on and are reduced there, then half of the rest, for any p.
 
-    Steps: lg(p)
+    With k > 2 there are k - 1 messages at once, and a k-th of the blocks is left for the next round.
+
+    Steps: lg(p, k)
     Bytes per rank: n * (p - 1) / p
     Scratch: at most n
-    Cost: lg(p) α + n (p - 1)/p (β + γ)
-    Source: Träff, Optimal, non-pipelined reduce-scatter and allreduce algorithms, 2024
+    Cost: lg(p, k) α + n (p - 1)/p (β + γ)
+    Source: Träff, Optimal, non-pipelined reduce-scatter and allreduce algorithms, 2024; for k > 2 Bruck et al., \
+Efficient algorithms for all-to-all communications in multiport message-passing systems, 1997
 
     >>> [(op.peer, op.blocks) for step in reduce_scatter(5, 0)[0] for op in step if isinstance(op, Send)]
     [(3, (3, 4)), (2, (2,)), (1, (1,))]
+    >>> [[op.peer for op in step if isinstance(op, Send)] for step in reduce_scatter(9, 0, k=3)[0]]
+    [[3, 6], [1, 2]]
     """
-    ends = skips(p)
-    for end, skip in pairwise(ends):
+    for end, skip in pairwise(skips(p, k)):
+        counts = [(hop, min(skip, end - hop)) for hop in range(skip, end, skip)]
         yield (
-            *(Send((rank + skip) % p, run) for run in runs(p, rank + skip, end - skip)),
-            *(RecvReduce((rank - skip) % p, run, "left") for run in runs(p, rank, end - skip)),
+            *(Send((rank + hop) % p, run) for hop, count in counts for run in runs(p, rank + hop, count)),
+            *(RecvReduce((rank - hop) % p, run, "left") for hop, count in counts for run in runs(p, rank, count)),
         )
 
 
-@algorithm("allgather", name="circulant")
-def allgather(p: int, rank: int) -> Strands:
-    """Every round about doubles the blocks that a rank has: reduce_scatter's circulant reversed in time.
+@algorithm("allgather", name="circulant", grid=PORTS)
+def allgather(p: int, rank: int, *, k: Radix = 2) -> Strands:
+    """Every round about doubles the blocks that a rank has, with k > 2 k-fold: reduce_scatter's reversed in time.
 
-    Steps: lg(p)
+    Steps: lg(p, k)
     Bytes per rank: n * (p - 1) / p
-    Scratch: n / p * (p // 2) * (p > 3)
-    Cost: lg(p) α + n (p - 1)/p β
-    Source: Träff, Optimal, non-pipelined reduce-scatter and allreduce algorithms, 2024
+    Scratch: n / p * sum(m for s in [-(-p // k)] for z in range(s, p, s) if (m := min(s, p - z)) > 1)
+    Cost: lg(p, k) α + n (p - 1)/p β
+    Source: Träff, Optimal, non-pipelined reduce-scatter and allreduce algorithms, 2024; for k > 2 Bruck et al., \
+Efficient algorithms for all-to-all communications in multiport message-passing systems, 1997
 
     >>> [(step[0].peer, step[1].peer, step[0].blocks) for step in allgather(5, 0)[0]]
     [(1, 4, (1,)), (2, 3, (2,)), (3, 2, (3, 4))]
     """
-    return mirror(reduce_scatter(p, rank))
+    return mirror(reduce_scatter(p, rank, k=k))
 
 
-@algorithm("allreduce", name="circulant", blocks=lambda p: p, divides_at_owner=True)
-def allreduce(p: int, rank: int) -> Strands:
+@algorithm("allreduce", name="circulant", blocks=lambda p, k: p, divides_at_owner=True, grid=PORTS)
+def allreduce(p: int, rank: int, *, k: Radix = 2) -> Strands:
     """Reduce-scatter and allgather on the circulant graph: the least bytes in 2 lg p steps, for any p.
 
-    Steps: 2 * lg(p)
+    With k > 2 it takes 2 lg_k p steps, of k - 1 messages at once each.
+
+    Steps: 2 * lg(p, k)
     Bytes per rank: 2 * n * (p - 1) / p
-    Scratch: n / p * (1 if p == 3 else (p + (p % 4 == 3)) // 2)
-    Cost: 2 lg(p) α + 2 n (p - 1)/p β + n (p - 1)/p γ
-    Source: Träff, Optimal, non-pipelined reduce-scatter and allreduce algorithms, 2024
+    Scratch: n / p * (p - -(-p // k) + (k == 2 and p % 4 == 3 and p > 3))
+    Cost: 2 lg(p, k) α + 2 n (p - 1)/p β + n (p - 1)/p γ
+    Source: Träff, Optimal, non-pipelined reduce-scatter and allreduce algorithms, 2024; for k > 2 Bruck et al., \
+Efficient algorithms for all-to-all communications in multiport message-passing systems, 1997
 
     >>> [len(step[0].blocks) for step in allreduce(13, 0)[0]]
     [6, 3, 2, 1, 1, 2, 3, 6]
     """
-    return then(reduce_scatter(p, rank), allgather(p, rank))
+    return then(reduce_scatter(p, rank, k=k), allgather(p, rank, k=k))
 
 
 # -- segments one behind the other --------------------------------------------------------------------------

@@ -1,12 +1,21 @@
-"""Allreduces that split: the ranks into two trees, or the vector among the ranks of every node."""
+"""Algorithms that split: the ranks into two trees, or the data among the ranks of every node."""
 
+from collections.abc import Sequence
+from functools import partial
+from itertools import product
+from math import prod
+from typing import Annotated
+
+from ..schedules.blocks import power_of_two_floor
 from ..schedules.combinators import Layer, then
 from ..schedules.grids import over
-from ..schedules.grouping import Partition, dealt, in_order, uneven
+from ..schedules.grouping import Partition, dealt, in_order, itself, uneven
 from ..schedules.ir import Recv, RecvReduce, Send, Step, Strands
-from ..schedules.nested import Allgathering, Allreducing, ReduceScattering
-from ..schedules.parameters import NODES, Grouping
-from ..schedules.registry import Chosen, algorithm, every
+from ..schedules.nested import Allgathering, Allreducing, Alltoalling, ReduceScattering
+from ..schedules.parameters import ALL, NODES, AtMost, Grid, Grouping, OneOf
+from ..schedules.registry import Chosen, Requirement, algorithm, every
+from . import swing
+from .allreduce import ring
 
 
 def post_order(ranks: range, rank: int, parent: int) -> tuple[list[int], int]:
@@ -85,8 +94,8 @@ def split_rail(
     """Reduce-scatter inside every node, allreduce each share among the ranks that hold it, allgather inside every node.
 
     Every rank drives a rail between nodes, where `hierarchical` has one rank of each do so. With middle=ring and as
-    many ranks in every group it is the two-dimensional torus, with middle=split_rail(groups=k) one of three dimensions.
-    As many ranks of each group have a share as the smallest group has.
+    many ranks in every group it is the torus of two dimensions, which has a name: `torus`. As many ranks of each group
+    have a share as the smallest group has.
 
     Steps: at most max(steps(inner, len(g)) + steps(allgather, len(g)) for g in groups) + steps(middle, len(groups))
     Bytes per rank: at most max(moved(inner, len(g), m * len(g)) + moved(allgather, len(g), m * len(g)) for g in groups
@@ -108,3 +117,108 @@ minutes, 2018
     inside = [inner.layer(group, blocks) for group in groups]
     between = [middle.layer(line, lambda b, i=i: (i * share + b,)) for i, line in enumerate(lines)]
     return [*inside, *between, *(allgather.layer(group, blocks) for group in groups)]
+
+
+def _is_torus(p: int, dims: tuple[int, ...], form: str) -> bool:
+    return prod(dims) == p and (form == "bucket" or all(size == power_of_two_floor(size) for size in dims))
+
+
+@algorithm(
+    "allreduce",
+    layered=True,
+    blocks=lambda p, dims, form: p,
+    divides_at_owner=True,
+    requires=Requirement("dims that multiply to p, all powers of two with form=swing", _is_torus),
+    grid=[
+        over((2, 4, 6, 8, 12, 24, 30, 64), dims=(2, 3), form=("bucket", "swing")),
+        over((16,), dims=((2, 8), (2, 2, 4)), form=("bucket", "swing")),
+    ],
+)
+def torus(p: int, *, dims: Grid = 2, form: Annotated[str, OneOf(("bucket", "swing"))] = "bucket") -> list[Layer]:
+    """Reduce-scatter along every dimension of a grid of the ranks, then allgather along the same in reverse order.
+
+    form=bucket: a ring along the last dimension, then rings of what is left along the one before: as many bytes as one
+    ring in far fewer steps. form=swing: halves go to a peer 1, 1, 3, 5 … away, and the dimensions take turns.
+
+    Steps: 2 * (sum(size - 1 for size in dims) if form == "bucket" else lg(p))
+    Bytes per rank: 2 * n * (p - 1) / p
+    Scratch: n / (dims[-1] if form == "bucket" else 2) * (p > 1)
+    Cost: 2 Σ(d - 1) α, or 2 lg(p) α with form=swing, + 2 n (p - 1)/p β + n (p - 1)/p γ for dimensions d
+    Source: Jain, Sabharwal, Optimal bucket algorithms for large MPI collectives on torus interconnects, 2010; for \
+form=swing De Sensi et al., Swing: short-cutting rings for higher bandwidth allreduce, 2024
+
+    >>> [(step[0].peer, len(step[0].blocks)) for step in torus(6, 0, dims=(3, 2))[0]]
+    [(1, 3), (2, 1), (2, 1), (2, 1), (2, 1), (1, 3)]
+    """
+    if form == "swing":
+        return [Layer(lambda _, rank: swing.there_and_back(dims, rank), range(p), itself)]
+    if len(dims) == 1:
+        return [Layer(ring, range(p), itself)]
+    parts = {"inner": "ring", "middle": f"torus(dims={dims[:-1]})", "allgather": "ring", "groups": dims[-1]}
+    layers: list[Layer] = split_rail.body(p, **split_rail.resolve(p, **parts))
+    return layers
+
+
+@algorithm(
+    "alltoall",
+    name="split_rail",
+    layered=True,
+    grid=[
+        over(range(1, 14), groups=(2, uneven, dealt), leaders=(ALL, 2)),
+        over((5, 6, 7), paired=True, inner=every("alltoall"), middle=every("alltoall"), groups=(uneven, 3)),
+    ],
+)
+def alltoall_split_rail(
+    p: int,
+    *,
+    inner: Alltoalling = "pairwise",
+    middle: Alltoalling = "pairwise",
+    groups: Grouping = NODES,
+    leaders: AtMost = ALL,
+) -> list[Layer]:
+    """Swap blocks inside every node by the rank that sends them on, then swap with that rank's peers on other nodes.
+
+    The i-th leaders of all nodes are a rail: they carry the blocks to the i-th ranks. There are as many leaders as the
+    smallest node has ranks, or fewer: with leaders=1 one rank of each node sends between nodes. Leaders hand the blocks
+    for other ranks of their node on at the end. Blocks for the own node go straight there.
+
+    Steps: at most max(steps(inner, len(g)) * (1 + (len(g) > m)) for g in groups
+        for m in [min(leaders, min(len(g) for g in groups))]) + steps(middle, len(groups))
+    Bytes per rank: at most max(moved(inner, len(g), n / p * len(g) * (sum(-(-len(g) // m) for g in groups)
+        + (p - len(g)) * (len(g) > m))) + moved(middle, len(groups), n / p * len(groups) * largest(groups)
+        * -(-largest(groups) // m)) for g in groups for m in [min(leaders, min(len(g) for g in groups))])
+    Scratch: at most 2 * max(moved(inner, len(g), n / p * len(g) * (sum(-(-len(g) // m) for g in groups)
+        + (p - len(g)) * (len(g) > m))) + moved(middle, len(groups), n / p * len(groups) * largest(groups)
+        * -(-largest(groups) // m)) for g in groups for m in [min(leaders, min(len(g) for g in groups))])
+    Cost: that of the parts; for h nodes of m ranks, all leaders, (m + h - 2) α + n ((m - 1)/m + (h - 1)/h) β
+    Source: Träff, Hunold, Decomposing MPI collectives for exploiting multi-lane communication, 2020
+
+    >>> [op.blocks for step in alltoall_split_rail(4, 0, groups=2)[0] for op in step if isinstance(op, Send)]
+    [((0, 1), (0, 3)), ((0, 2), (1, 2))]
+    """
+    rails = min(leaders, *map(len, groups))
+    layers = [inner.layer(group, partial(_to_rails, groups, rails, group)) for group in groups]
+    for rail in range(rails):
+        line = [group[rail] for group in groups]
+        layers.append(middle.layer(line, partial(_between, groups, rails, rail)))
+    return [*layers, *(inner.layer(group, partial(_from_rails, p, rails, group)) for group in groups)]
+
+
+def _to_rails(groups: Partition, rails: int, group: Sequence[int], pair: tuple[int, int]) -> list[tuple[int, int]]:
+    """Return what the rank at a place of its group sends one at another: what that keeps, and what its rail carries."""
+    source, leader = pair
+    onward = [to for other in groups if other is not group for to in other[leader::rails]] if leader < rails else []
+    return [(group[source], to) for to in (group[leader], *onward)]
+
+
+def _between(groups: Partition, rails: int, rail: int, pair: tuple[int, int]) -> list[tuple[int, int]]:
+    """Return what a rail carries from one group to another."""
+    return list(product(groups[pair[0]], groups[pair[1]][rail::rails]))
+
+
+def _from_rails(p: int, rails: int, group: Sequence[int], pair: tuple[int, int]) -> list[tuple[int, int]]:
+    """Return what the leader at a place of its group hands on to a rank that is none."""
+    leader, place = pair
+    if leader == place or leader != place % rails:
+        return []
+    return [(source, group[place]) for source in range(p) if source not in group]

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import zip_longest
+from math import prod
 
 from ..schedules.blocks import power_of_two_floor, powers_of_two
 from ..schedules.combinators import fold, mirror, then
@@ -29,51 +31,66 @@ def peer(p: int, rank: int, distance: int) -> int:
     return (rank - distance if rank & 1 else rank + distance) % p
 
 
-@lru_cache(maxsize=256)
-def offsets(far: tuple[int, ...]) -> tuple[int, ...]:
-    """Return how far the ranks are that `reach` names for an even rank; for an odd one they are as far back.
+def moves(dims: Sequence[int]) -> list[tuple[int, int]]:
+    """Return (dimension, distance) of a torus's steps: dimensions take turns, so the far peers get the least data.
 
-    >>> offsets((-1, 3))
-    (0, 3, -1, -4)
+    >>> moves((8, 2))
+    [(0, 1), (1, 1), (0, -1), (0, 3)]
     """
-    if not far:
-        return (0,)
-    rest = offsets(far[1:])
-    return (*rest, *(far[0] - offset for offset in rest))
+    columns = ([(axis, distance) for distance in distances(size)] for axis, size in enumerate(dims))
+    return [move for turn in zip_longest(*columns) for move in turn if move]
 
 
-def reach(p: int, rank: int, far: Sequence[int]) -> list[int]:
-    """Return the ranks that a rank reaches by steps to peers at these distances, in this order, each taken or not.
+def along(dims: Sequence[int], rank: int, axis: int, distance: int) -> int:
+    """Return the peer at a distance in a dimension, consecutive ranks along the last one.
 
-    >>> reach(8, 0, (-1, 3)), reach(8, 3, (-1, 3))
+    >>> [along((4, 2), rank, 0, 1) for rank in range(8)]
+    [2, 3, 0, 1, 6, 7, 4, 5]
+    """
+    stride, size = prod(dims[axis + 1 :]), dims[axis]
+    place = rank // stride % size
+    return rank + (peer(size, place, distance) - place) * stride
+
+
+def reach(dims: Sequence[int], rank: int, steps: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the ranks that a rank reaches by these moves, in this order, each taken or not.
+
+    >>> reach((8,), 0, [(0, -1), (0, 3)]), reach((8,), 3, [(0, -1), (0, 3)])
     ([0, 3, 7, 4], [3, 0, 4, 7])
     """
-    sign = -1 if rank & 1 else 1
-    return [(rank + sign * offset) % p for offset in offsets(tuple(far))]
+    ranks = [rank]
+    for move in steps:
+        ranks = [place for start in ranks for place in (start, along(dims, start, *move))]
+    return ranks
 
 
-def core(p: int, rank: int, place: Callable[[int], int] = int) -> Steps:
-    """Yield the power-of-two core: swap halves with a peer at each distance, reduce, and repeat in the own half."""
-    far = distances(p)
-    for i, distance in enumerate(far):
-        other, rest = peer(p, rank, distance), far[i + 1 :]
-        sent, kept = (tuple(sorted(map(place, reach(p, x, rest)))) for x in (other, rank))
+def halving(dims: Sequence[int], rank: int, place: Callable[[int], int] = int) -> Steps:
+    """Yield the core, dimensions being powers of two: swap halves with a peer, reduce, and repeat in the own half."""
+    steps = moves(dims)
+    for i, move in enumerate(steps):
+        other, rest = along(dims, rank, *move), steps[i + 1 :]
+        sent, kept = (tuple(sorted(map(place, reach(dims, x, rest)))) for x in (other, rank))
         yield Send(other, sent), RecvReduce(other, kept, "left" if other < rank else "right")
 
 
 @lru_cache(maxsize=64)
-def places(p: int) -> dict[int, int]:
+def places(dims: tuple[int, ...]) -> dict[int, int]:
     """Return every block's place in an order in which the blocks of each message are contiguous.
 
-    >>> places(8)
+    >>> places((8,))
     {0: 0, 3: 1, 7: 2, 4: 3, 1: 4, 6: 5, 2: 6, 5: 7}
     """
-    return {block: place for place, block in enumerate(reach(p, 0, distances(p)))}
+    return {block: place for place, block in enumerate(reach(dims, 0, moves(dims)))}
 
 
-def _there_and_back(p: int, rank: int) -> Strands:
-    there = strands(core(p, rank, places(p).__getitem__))
+def there_and_back(dims: tuple[int, ...], rank: int) -> Strands:
+    """Return the steps of an allreduce on a torus: halving, then the same reversed in time."""
+    there = strands(halving(dims, rank, places(dims).__getitem__))
     return then(there, mirror(there))
+
+
+def _core(p: int, rank: int) -> Steps:
+    return halving((p,), rank)
 
 
 @algorithm("reduce_scatter", name="swing")
@@ -89,7 +106,7 @@ def reduce_scatter(p: int, rank: int) -> Strands:
     >>> [(op.peer, op.blocks) for step in reduce_scatter(8, 0)[0] for op in step if isinstance(op, Send)]
     [(1, (1, 2, 5, 6)), (7, (4, 7)), (3, (3,))]
     """
-    return scattering.folded(core, p, rank)
+    return scattering.folded(_core, p, rank)
 
 
 @algorithm("allgather", name="swing")
@@ -106,7 +123,7 @@ def allgather(p: int, rank: int) -> Strands:
     >>> [op.blocks for step in allgather(8, 0)[0] for op in step if isinstance(op, Send)]
     [(0,), (0, 3), (0, 3, 4, 7)]
     """
-    return mirror(scattering.folded(core, p, rank))
+    return mirror(scattering.folded(_core, p, rank))
 
 
 @algorithm("allreduce", name="swing", blocks=power_of_two_floor, divides_at_owner=True)
@@ -122,7 +139,7 @@ def allreduce(p: int, rank: int) -> Strands:
     >>> [op.peer for step in allreduce(8, 0)[0] for op in step if isinstance(op, Send)]
     [1, 7, 3, 3, 7, 1]
     """
-    return fold(_there_and_back, p, rank, range(power_of_two_floor(p)))
+    return fold(lambda p, rank: there_and_back((p,), rank), p, rank, range(power_of_two_floor(p)))
 
 
 # -- Bine trees: swing's peers, the farthest first ------------------------------------------------------------

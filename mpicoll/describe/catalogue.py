@@ -137,6 +137,6 @@ def _row(values: Values) -> str:
 def _word(value: Any) -> str:
     if callable(value):
         return value.__name__ if value.__name__.isidentifier() else f"{_word(value(USUAL))} at p = {USUAL}"
-    if isinstance(value, tuple):
+    if isinstance(value, tuple) and isinstance(value[0], tuple):
         return f"groups of {', '.join(str(len(group)) for group in value)}"
     return str(value)

@@ -24,6 +24,8 @@ def pretty(expression: str) -> str:
     ('2 n (p − 1) / p', 'at most lg q + 2 [p > q]')
     >>> pretty("max(a - m for g in groups for m in [n * len(g)])")
     'max(a − m for g in groups where m = n len(g))'
+    >>> pretty("sum(len(g) for i in range(1, k, ports))")
+    'sum(len(g) for i from 1 to below k in steps of ports)'
     >>> pretty("2 * -(-(p - 1) // k)"), pretty("n / 2 * (p > 1)"), pretty("n if p > q else 0")
     ('2 ⌈(p − 1) / k⌉', '(n / 2) [p > 1]', 'n if p > q, else 0')
     >>> pretty("n / p * max([0] + [2 * m - 1 for i in range(lg(p)) if (m := min(2**i, p - 2**i)) > 1])")
@@ -133,5 +135,5 @@ class _Writer:
     def _over(self, node: ast.expr) -> str:
         if isinstance(node, ast.Call) and self.write(node.func) == "range":
             first, *end = map(self.write, node.args)
-            return f"from {first} to below {end[0]}" if end else f"< {first}"
+            return f"from {first} to below {' in steps of '.join(end)}" if end else f"< {first}"
         return f"in {self.write(node)}"

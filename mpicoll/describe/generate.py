@@ -24,7 +24,7 @@ from .picture import Picture, many, share
 from .svg import svg
 
 MEASURED = (8, 13)  # ranks for which numbers are given
-PICTURED = {"halving_doubling": 13}  # ranks of a picture, where the rule below would not show the point
+PICTURED = {"halving_doubling": 13, "torus": 8}  # ranks of a picture, where the rule below would not show the point
 FEW, MESSAGES = 5, 40  # ranks of any other picture, unless it has more messages than fit
 BEGIN, END = "<!-- algorithms, written by make docs -->", "<!-- end of algorithms -->"
 HEAD = """\

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from math import isqrt
 from typing import Any
 
 Partition = tuple[tuple[int, ...], ...]  # groups of ranks, each in ascending order, the group of rank 0 first
@@ -90,3 +92,16 @@ def dealt(p: int, groups: int = 3) -> Partition:
     ((0, 3), (1, 4), (2,))
     """
     return tuple(tuple(range(first, p, groups)) for first in range(min(groups, p)))
+
+
+@lru_cache(maxsize=256)
+def balanced(p: int, dimensions: int) -> tuple[int, ...]:
+    """Return the sizes of a grid of p ranks whose largest dimension is as small as can be, the larger ones first.
+
+    >>> balanced(12, 2), balanced(24, 3), balanced(5, 2)
+    ((4, 3), (4, 3, 2), (5, 1))
+    """
+    if dimensions == 1:
+        return (p,)
+    least = (size for size in range(1, isqrt(p) + 1) if p % size == 0)
+    return min(tuple(sorted((size, *balanced(p // size, dimensions - 1)), reverse=True)) for size in least)

@@ -18,11 +18,12 @@ from typing import Annotated, Any, NamedTuple
 from ..compression import codecs
 from ..errors import ParameterError, spans
 from .graphs import Graph, ring
-from .grouping import Partition, by_blocks
+from .grouping import Partition, balanced, by_blocks
 from .stencils import Stencil, row
 
 NODES = "nodes"
 TOPOLOGY = "topology"
+ALL = "all"
 OWN = "own"  # of a codec: the group that it has by itself
 STAND_IN = 4  # ranks of a node where no communicator says which ranks share one
 
@@ -62,6 +63,22 @@ class Whole(Kind):
 
 
 @dataclass(frozen=True)
+class Bound(Whole):
+    """The most messages at once, ranks of a group or the like: a number of at least `low`, or ALL for no bound."""
+
+    low: int = 1
+
+    @property
+    def range(self) -> str:  # type: ignore[override]
+        """The range in words."""
+        return f"{ALL}, or {super().range}"
+
+    def resolve(self, value: Any, p: int, nodes: Partition | None) -> int:
+        """Return the number; p for ALL, since there are no more peers or ranks."""
+        return p if value == ALL else super().resolve(value, p, nodes)
+
+
+@dataclass(frozen=True)
 class Groups(Kind):
     """A partition of the ranks: "nodes" (those that share memory), ranks per group, or the groups themselves."""
 
@@ -90,6 +107,21 @@ class Groups(Kind):
     def turned(self, resolved: Partition, p: int, by: int) -> Partition:
         """Return the same groups under the ranks' new names."""
         return tuple(sorted(tuple(sorted((rank - by) % p for rank in group)) for group in resolved))
+
+
+@dataclass(frozen=True)
+class Dimensions(Kind):
+    """The sizes of a grid of ranks, consecutive ones along the last dimension, or how many dimensions it has."""
+
+    range = "the sizes of a grid of all ranks, such as (4, 2), or how many dimensions it has (at least 1)"
+
+    def resolve(self, value: Any, p: int, nodes: Partition | None) -> tuple[int, ...]:
+        """Return the sizes above 1; the most balanced ones of p ranks where only their number is given."""
+        sizes = (value,) if type(value) is int else value
+        if not isinstance(sizes, tuple) or not sizes or any(type(size) is not int or size < 1 for size in sizes):
+            raise ValueError(f"it must be {self.range}")
+        sizes = balanced(p, value) if type(value) is int else sizes
+        return tuple(size for size in sizes if size > 1) or (1,)
 
 
 @dataclass(frozen=True)
@@ -183,8 +215,10 @@ class Parameter(NamedTuple):
 
 Radix = Annotated[int, Whole(2)]
 Fanout = Annotated[int, Whole(1)]
+AtMost = Annotated[Any, Bound()]
 Share = Annotated[int, Whole(1, up_to_p=True)]
 Grouping = Annotated[Any, Groups()]
+Grid = Annotated[Any, Dimensions()]
 Neighbourhood = Annotated[Any, Neighbours()]
 StencilNeighbourhood = Annotated[Any, StencilNeighbours()]
 Codec = Annotated[Any, Encoding()]

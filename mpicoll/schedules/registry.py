@@ -88,7 +88,8 @@ class Algorithm:
             for name, parameter in self.parameters.items()
         }
         if self.requires and not self.requires.holds(p, **resolved):
-            raise PreconditionError(f"{self.title} needs {self.requires.words}, and p is {p}")
+            values = "".join(f", {name} is {value!r}" for name, value in parameters.items())
+            raise PreconditionError(f"{self.title} needs {self.requires.words}, and p is {p}{values}")
         return resolved
 
     def codec(self, resolved: dict[str, Any]) -> Codec | None:

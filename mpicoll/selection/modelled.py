@@ -28,12 +28,13 @@ MOST_SCRATCH, FREE_SCRATCH = 4, 1 << 20  # times the vector, and bytes beyond: a
 OWN = "mpicoll.algorithms."  # where mpicoll's own algorithms are
 VARIANTS = {  # of algorithms whose parameters matter, beside the defaults
     "knomial": ("k=8",),
-    "bruck": ("k=4",),
+    "bruck": ("k=4", "k=8, ports=1"),
     "recursive_multiplying": ("k=8",),
     "dissemination": ("k=4",),
     "scatter_allgather": ("allgather=recursive_doubling", "allgather=bruck"),
-    "circulant": ("segments=32",),
-    "split_rail": ("middle=recursive_doubling", "middle=rabenseifner", "middle=circulant"),
+    "circulant": ("k=4", "segments=32"),
+    "split_rail": ("middle=recursive_doubling", "middle=rabenseifner", "middle=circulant", "middle=bruck"),
+    "torus": ("dims=3", "form=swing"),
     "hierarchical": ("middle=chain", "middle=ring", "middle=recursive_doubling", "middle=rabenseifner"),
 }
 

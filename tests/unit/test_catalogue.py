@@ -41,6 +41,7 @@ def test_what_does_not_suit_is_not_measured(registry):
     [
         (over(k=(2, 3)), "k = 2, 3 for p = 1-64"),
         (over((6, 11), groups=(4, dealt)), "groups = 4, dealt for p = 6, 11"),
+        (over((8,), dims=((4, 2), 3)), "dims = (4, 2), 3 for p = 8"),
         (over((1, 2), groups=(((0,), (1, 2)), "nodes")), "groups = groups of 1, 2, nodes for p = 1-2"),
         (over((8,), k=lambda p: (1, p)), "k = 1, 8 for p = 8"),
         (over((8,), k=(1, lambda p: p - 1)), "k = 1, 7 at p = 8 for p = 8"),

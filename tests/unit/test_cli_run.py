@@ -86,7 +86,7 @@ def test_using():
         (("--using",), "Option '--using' requires an argument."),
         (("--using", "ring", "a.py"), "--using 'ring' is not NAME=VALUE; write allreduce=ring or engine=mpi4py"),
         (("--using", "allreduce=", "a.py"), "--using 'allreduce=' is not NAME=VALUE"),
-        (("--using", "allreduce=rung", "a.py"), "no allreduce algorithm is called 'rung'; did you mean 'ring'?"),
+        (("--using", "allreduce=rung", "a.py"), "no allreduce algorithm is called 'rung'; did you mean 'ring' or"),
         (("--using", "allreduse=ring", "a.py"), "no collective is called 'allreduse'; did you mean"),
         (("--using", "engine=fast", "a.py"), "engine is 'fast'; it must be one of auto, mpi4py, compiled"),
         (("--using", "chunk_bytes=1K", "a.py"), "chunk_bytes is '1K'; it must be an integer of at least 1"),

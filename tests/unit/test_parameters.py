@@ -10,12 +10,12 @@ from unit.mutants import NOTHING, documented
 from mpicoll.errors import ParameterError, PreconditionError, UnknownAlgorithm
 from mpicoll.proofs.check_schedule import verify
 from mpicoll.proofs.prove import prove, schedules
-from mpicoll.schedules import nested
+from mpicoll.schedules import nested, parameters
 from mpicoll.schedules.collectives import COLLECTIVES
 from mpicoll.schedules.grids import Grid, every_root, over
 from mpicoll.schedules.grouping import dealt, uneven
 from mpicoll.schedules.nested import Of
-from mpicoll.schedules.parameters import Fanout, Grouping, Groups, Parameter, Radix, Share, Whole
+from mpicoll.schedules.parameters import AtMost, Fanout, Grouping, Groups, Parameter, Radix, Share, Whole
 from mpicoll.schedules.registry import Algorithm, Chosen, Requirement, algorithm, every, find, list_algorithms
 from mpicoll.schedules.schedule import Schedule, schedule
 
@@ -64,6 +64,51 @@ def test_a_number_out_of_range(kind, value, p, range_):
 @pytest.mark.parametrize("kind", [Radix, Fanout, Share])
 def test_no_number_at_all(kind, value):
     assert refused(kind, value).startswith("it must be a whole number ")
+
+
+@pytest.mark.parametrize(("value", "p", "number"), [("all", 6, 6), ("all", 1, 1), (1, 6, 1), (1000, 6, 1000)])
+def test_messages_at_once(value, p, number):
+    assert resolved(AtMost, value, p) == number
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 1.0, "ALL", "2", None, (1,)])
+def test_no_messages_at_once(value):
+    assert refused(AtMost, value) == "it must be all, or a whole number of at least 1"
+
+
+# -- grids of ranks -----------------------------------------------------------------------------------------
+
+DIMS = next(iter(parameters.Grid.__metadata__))
+
+
+@pytest.mark.parametrize(
+    ("value", "p", "dims"),
+    [
+        ((4, 2), 8, (4, 2)),
+        ((2, 1, 3, 1), 6, (2, 3)),
+        ((1, 1), 1, (1,)),
+        (1, 12, (12,)),
+        (2, 12, (4, 3)),
+        (3, 12, (3, 2, 2)),
+        (3, 36, (4, 3, 3)),
+        (2, 7, (7,)),
+        (3, 1, (1,)),
+    ],
+)
+def test_dimensions(value, p, dims):
+    assert DIMS.resolve(value, p, None) == dims
+
+
+@pytest.mark.parametrize("value", [0, -2, 2.0, True, "4x2", (), (4, 0), (4, 2.0), (True, 6), [3, 2], None])
+def test_no_dimensions(value):
+    assert refused(parameters.Grid, value) == f"it must be {DIMS.range}"
+
+
+@pytest.mark.parametrize(("p", "spec"), [(6, "dims=(2, 2)"), (7, "dims=(3, 2)"), (6, "form='swing'")])
+def test_a_torus_has_all_ranks(p, spec):
+    words = "needs dims that multiply to p, all powers of two with form=swing, and p is"
+    with pytest.raises(PreconditionError, match=rf"^allreduce torus {words} {p}, {spec.split('=')[0]} is "):
+        schedule("allreduce", f"torus({spec})", p)
 
 
 # -- groups -------------------------------------------------------------------------------------------------
@@ -270,7 +315,8 @@ def test_an_algorithm_may_need_a_number_of_ranks(registry):
     assert [entry.serves(p) for p in (1, 2, 3, 4)] == [False, True, False, True]
     assert issubclass(PreconditionError, ValueError)
     for p, given in ((3, {}), (1, {}), (4, {"k": 5})):
-        said = f"^bcast pairs needs an even number of ranks, more than k, and p is {p}$"
+        values = "".join(f", {name} is {value}" for name, value in given.items())
+        said = f"^bcast pairs needs an even number of ranks, more than k, and p is {p}{values}$"
         for use in (entry.resolve, lambda p, **given: Schedule(entry, p, **given), lambda p, **k: entry(p, 0, **k)):
             with pytest.raises(PreconditionError, match=said):
                 use(p, **given)

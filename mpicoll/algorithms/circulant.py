@@ -1,4 +1,8 @@
-"""Algorithms on the circulant graph: rank r sends to r + s for the skips s = ⌈p/2⌉, ⌈p/4⌉ … 1, whatever p is."""
+"""Algorithms on the circulant graph: rank r sends to r + s for the skips s = ⌈p/2⌉, ⌈p/4⌉ … 1, whatever p is.
+
+The reductions are for operators that commute. From 3 ranks on each of them combines sums of ranks that do not follow
+each other, so that no choice of sides would keep the order of operands. `butterfly` keeps it.
+"""
 
 from functools import lru_cache
 from itertools import pairwise
@@ -113,9 +117,9 @@ def alltoall(p: int, rank: int) -> Steps:
 
 # -- segments one behind the other --------------------------------------------------------------------------
 #
-# The broadcasts of all ranks at once are an allgather in segments - 1 + lg p rounds, and reversed a reduce_scatter. Both
-# move as many bytes as those above, which need lg p rounds only. So there are none here: they would help where a rank
-# has most of the bytes of an allgatherv.
+# The broadcasts of all ranks at once are an allgather in segments - 1 + lg p rounds, and reversed a reduce_scatter.
+# Both move the bytes that those above move in lg p rounds. So neither is here: segments would only help an
+# allgatherv where a rank has most of the bytes.
 
 PROVED = [over(range(1, 17), segments=(1, 3)), over((31, 33, 64), segments=(5,))]
 

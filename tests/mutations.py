@@ -327,12 +327,15 @@ MUTATIONS = [
     Mutation("mpicoll/dispatch/check_mode.py", '        "root",\n', "", "mpi/test_check_mode.py"),
     Mutation(
         "mpicoll/dispatch/count_exchange.py",
-        "        if n != expected:",
-        "        if n > expected:",
+        "    if n != expected:",
+        "    if n > expected:",
         "mpi/test_vectors.py",
     ),
     # neighbourhoods
     Mutation("mpicoll/schedules/graphs.py", ".sends[i ^ 1]", ".sends[i]", "unit/test_graphs.py"),
+    Mutation("mpicoll/dispatch/count_exchange.py", "_check_count(call, rank, edge[0], every[edge], expected)", "pass",
+             "mpi/test_stencils.py"),
+    Mutation("mpicoll/proofs/wellformed.py", "if base == OUT:\n", "if base == SEND:\n", "unit/test_tables.py"),
     Mutation(
         "mpicoll/dispatch/staging.py",
         "_output(memory, recv, call.keeps_output, read_back",

@@ -1,15 +1,18 @@
 """Neighbor_allgather: the block of every rank to each of its neighbours in a graph."""
 
-from ..schedules.graphs import line, mixed, several, torus
+from collections import defaultdict
+from functools import partial
+
+from ..schedules.graphs import Edge, line, mixed, several, torus
 from ..schedules.grids import over
-from ..schedules.ir import Steps
+from ..schedules.ir import VALUE, Copy, Loc, Recv, Steps
 from ..schedules.parameters import TOPOLOGY, Neighbourhood, StencilNeighbourhood
 from ..schedules.registry import algorithm
-from ..schedules.stencils import bounded_moore, far, moore
-from .neighbor_alltoall import along_dimensions, along_edges
+from ..schedules.stencils import Stencil, bounded_moore, far, moore
+from .neighbor_alltoall import SAMPLE, along_dimensions, along_edges
 
 
-@algorithm("neighbor_allgather", direct=True, grid=[over(graph=(line, mixed, torus, several))])
+@algorithm("neighbor_allgather", direct=True, grid=[over(SAMPLE, graph=(line, mixed, torus, several))])
 def direct(p: int, rank: int, *, graph: Neighbourhood = TOPOLOGY) -> Steps:
     """Send the own block to each neighbour and receive a block from each, all at once.
 
@@ -26,19 +29,37 @@ def direct(p: int, rank: int, *, graph: Neighbourhood = TOPOLOGY) -> Steps:
     return along_edges(graph, rank)
 
 
-@algorithm("neighbor_allgather", grid=[over(graph=(moore, bounded_moore, far))])
+@algorithm("neighbor_allgather", grid=[over(SAMPLE, graph=(moore, bounded_moore, far))])
 def combining(p: int, rank: int, *, graph: StencilNeighbourhood = TOPOLOGY) -> Steps:
-    """Send blocks along one dimension of the grid after the other, all that go the same way in one message.
+    """Send blocks along one dimension of the grid after the other, one copy for all neighbours that lie that way.
+
+    A block goes along each edge of a tree once. A rank that receives it copies it to its own place, and sends it on.
 
     Steps: at most dimensions(graph)
-    Bytes per rank: at most n * hops(graph)
-    Scratch: at most 3 * n * hops(graph) / 2
-    Cost: dimensions(graph) α + n hops(graph) β
+    Bytes per rank: at most n * branches(graph)
+    Scratch: at most 2 * n * branches(graph)
+    Cost: dimensions(graph) α + n branches(graph) β
     Source: Träff, Hunold, Cartesian collective communication, 2019
-    Excess: a copy for each neighbour, where the source sends one to a rank that copies it for those behind
 
     >>> from mpicoll.schedules.stencils import moore
-    >>> [[(op.peer, len(op.blocks)) for op in step] for step in combining(9, 4, graph=moore(9))[0]]
-    [[(7, 3), (1, 3), (1, 3), (7, 3)], [(5, 3), (3, 3), (3, 3), (5, 3)]]
+    >>> for step in combining(9, 4, graph=moore(9))[0]:
+    ...     print([(op.peer, len(op.blocks)) for op in step if type(op).__name__ == "Send"])
+    [(1, 1), (7, 1)]
+    [(3, 3), (5, 3)]
     """
-    return along_dimensions(graph, rank)
+    ends = defaultdict[int, list[Edge]](list)
+    for edge in graph.entering(rank):
+        ends[edge[0]].append(edge)
+    for step in along_dimensions(graph, rank, partial(first_hop, graph)):
+        came = [block for op in step if isinstance(op, Recv) for block in op.blocks]
+        copies = [(edge, block) for block in came for edge in ends[block[0]] if edge != block]  # type: ignore[index]
+        yield *step, *(Copy(Loc(VALUE, edge), Loc(VALUE, block)) for edge, block in copies)
+
+
+def first_hop(stencil: Stencil, edge: Edge, receiver: int) -> Edge:
+    """Return the block that stands for all blocks of a sender on the way to a receiver.
+
+    It is the one for the rank to which the sender itself sends, if that is a neighbour, and so received in its place.
+    """
+    hop, own = stencil.towards(edge[0], receiver), stencil.leaving(edge[0])
+    return next((block for block in own if block[1] == hop), own[0])

@@ -1,7 +1,7 @@
 """Exchange the counts of all ranks, as a stage before a plan that needs them or to check a call.
 
 In gatherv and scatterv a rank knows its own count, and the root knows all. In alltoallv and alltoallw a rank knows its
-row and its column, in neighbourhood collectives those of its edges. Counts are in bytes, since datatypes may differ.
+row and its column, in neighbourhood collectives the counts of its edges. They are in bytes, since datatypes may differ.
 They travel by a plan of their own with the tags of the call: a rank completes it before it posts a message of the call,
 and MPI matches messages of one tag in order.
 """
@@ -71,7 +71,7 @@ def exchange_counts(
     graph = state.graph if is_of_neighbours(call.collective) else None
     row = np.array(_row(call, rank, state.size, check, graph), np.int64)
     engine = call.prepared.choice.engine
-    use = lambda rows: on_counts(_validate(call, rank, rows, check))
+    use = lambda rows: on_counts(_validate(call, rank, rows, check, graph))
     return NumbersExchange(state.comm, sequence, engine, row, use)
 
 
@@ -82,24 +82,27 @@ def plan_of_numbers(p: int, rank: int, width: int) -> RolledPlan:
 
 
 def _row(call: Call, rank: int, p: int, check: bool, graph: Graph | None = None) -> list[int]:
-    """Return the counts that a rank sends: of its row in an alltoall, else of its own block.
+    """Return the counts that a rank sends: of its row in an alltoall, of its edges in a graph, else of its own block.
 
-    With check, the counts that it expects of others follow. Neighbourhood collectives have a graph, and only a check.
+    With check, the counts that it expects of others are there too.
     """
     shares = call.counts
     assert isinstance(shares, Shares)
     collective = base_collective(call.collective)
-    if is_of_neighbours(collective):
-        return _row_of_edges(shares, rank, p, graph)
+    if graph is not None:
+        compared = _row_of_edges(shares, rank, p, graph) if check else []
+        if not call.prepared.needs_counts:
+            return compared
+        most = max(len(graph.leaving(other)) for other in range(p))
+        return [*compared, *shares.sends, *[0] * (most - len(shares.sends))]
     if collective == "alltoall":
         return [*shares.sends, *shares.receives] if check else [*shares.sends]
     own, others = (shares.sends, shares.receives) if collective == "gather" else (shares.receives, shares.sends)
     return [own[0], *(others if rank == call.root else [0] * p)] if check else [own[0]]
 
 
-def _row_of_edges(shares: Shares, rank: int, p: int, graph: Graph | None) -> list[int]:
+def _row_of_edges(shares: Shares, rank: int, p: int, graph: Graph) -> list[int]:
     """Return for every rank how many blocks and bytes this one sends it, then how many it expects of it."""
-    assert graph is not None
     row = np.zeros((4, p), np.int64)
     for first, end, edges, sizes in (
         (0, 1, graph.leaving(rank), shares.sends),
@@ -111,7 +114,22 @@ def _row_of_edges(shares: Shares, rank: int, p: int, graph: Graph | None) -> lis
     return numbers
 
 
-def _validate_edges(rows: np.ndarray) -> None:
+def _counts_of_edges(call: Call, rank: int, rows: np.ndarray, check: bool, graph: Graph) -> tuple[int, ...]:
+    """Return the bytes of every block of a graph if the plan needs them. Raises MismatchError, CountMismatch."""
+    shares, p = call.counts, len(rows)
+    assert isinstance(shares, Shares)
+    if check:
+        _compare_edges(rows[:, : 4 * p])
+    if not call.prepared.needs_counts:
+        return ()
+    own = rows[:, 4 * p * check :].tolist()
+    every = {edge: n for sender in range(p) for edge, n in zip(graph.leaving(sender), own[sender])}
+    for edge, expected in zip(graph.entering(rank), shares.receives):
+        _check_count(call, rank, edge[0], every[edge], expected)
+    return tuple(every.values())
+
+
+def _compare_edges(rows: np.ndarray) -> None:
     """Check that ranks send each other as much as they expect. Raises MismatchError."""
     p = len(rows)
     blocks, nbytes, blocks_expected, bytes_expected = rows.reshape(p, 4, p).transpose(1, 0, 2)
@@ -123,11 +141,10 @@ def _validate_edges(rows: np.ndarray) -> None:
             raise MismatchError(what, [_describe_mismatch_of_pairs(r, sent, expected) for r in range(p)])
 
 
-def _validate(call: Call, rank: int, rows: np.ndarray, check: bool) -> tuple[int, ...]:
+def _validate(call: Call, rank: int, rows: np.ndarray, check: bool, graph: Graph | None) -> tuple[int, ...]:
     """Return the bytes of every block, from the rows of all ranks. Raises MismatchError, CountMismatch."""
-    if is_of_neighbours(call.collective):
-        _validate_edges(rows)
-        return ()
+    if graph is not None:
+        return _counts_of_edges(call, rank, rows, check, graph)
     shares, p, pairs = call.counts, len(rows), base_collective(call.collective) == "alltoall"
     assert isinstance(shares, Shares)
     every = rows[:, :p] if pairs else rows[:, 0]
@@ -150,12 +167,16 @@ def _check_own(call: Call, rank: int, every: np.ndarray, shares: Shares) -> None
     known = shares.sends if collective == "scatter" else shares.receives
     counts = (every[:, rank] if collective == "alltoall" else every).tolist()
     for other, (n, expected) in enumerate(zip(counts, known)):
-        if n != expected:
-            verb = "receives" if collective == "scatter" else "sends"
-            raise CountMismatch(
-                f"{call.collective}: rank {other} {verb} {n} bytes and rank {rank} has {expected} for it; "
-                f"the counts of both must be equal"
-            )
+        _check_count(call, rank, other, n, expected)
+
+
+def _check_count(call: Call, rank: int, other: int, n: int, expected: int) -> None:
+    if n != expected:
+        verb = "receives" if base_collective(call.collective) == "scatter" else "sends"
+        raise CountMismatch(
+            f"{call.collective}: rank {other} {verb} {n} bytes and rank {rank} has {expected} for it; "
+            f"the counts of both must be equal"
+        )
 
 
 def _describe_mismatch(call: Call, rank: int, every: np.ndarray, expected: np.ndarray) -> str:

@@ -19,7 +19,7 @@ from ..plans.plan import Counts, Shares, is_staged
 from ..plans.rolled import RolledPlan, rolled
 from ..plans.template import Template
 from ..runtime.comm_state import CommState
-from ..schedules.collectives import BLOCKING, NEIGHBORHOOD, PERSISTENT, base_collective, is_of_neighbours
+from ..schedules.collectives import BLOCKING, NEIGHBORHOOD, PERSISTENT, is_of_neighbours
 from ..schedules.registry import parse_spec
 from ..schedules.schedule import Schedule, schedule
 from ..selection.select import NATIVE, Choice, choose, native_choice
@@ -148,11 +148,6 @@ def prepare_by(state: CommState, call: Call, choice: Choice) -> Prepared:
     if isinstance(counts, Shares) and counts.every is None and not chosen.algorithm.direct:
         if call.collective in NEIGHBORHOOD:
             counts = replace(counts, every=nbytes)
-        elif is_of_neighbours(call.collective):
-            raise PreconditionError(
-                f"{chosen.title} forwards blocks, and in {call.collective} a rank does not know how long those of "
-                f"others are; choose direct or auto, or call {base_collective(call.collective)}"
-            )
         else:
             needs_counts = True
     plan = None if needs_counts else _lowered(state, call, chosen, choice, counts, in_place, staged, wide)

@@ -68,7 +68,9 @@ class Case:
 
 def uneven(schedule: Schedule, most: int) -> Spread:
     """Return blocks of 0 to most bytes, some of each; ranks of direct algorithms (but allgather) get only their own."""
-    sizes = tuple((3 * i + 2 * (i // most)) % (most + 1) for i in range(len(schedule.blocks)))
+    contents = list(map(schedule.collective.content, schedule.blocks))
+    numbers = {content: i for i, content in enumerate(dict.fromkeys(contents))}
+    sizes = tuple((3 * i + 2 * (i // most)) % (most + 1) for i in map(numbers.__getitem__, contents))
     return Spread(sizes, not (schedule.algorithm.direct and schedule.collective.name != "allgather"))
 
 

@@ -65,7 +65,7 @@ class Machine:
         self.segments: list[Pieces] = [[tuple(x) for x in plan.segments.tolist()] for plan in lowered]
         self.rows = [plan.rows.tolist() for plan in lowered]
         self.steps = [plan.steps.tolist() for plan in lowered]
-        self.places = {block: i for i, block in enumerate(schedule.blocks)}
+        self.places = {schedule.collective.content(block): i for i, block in enumerate(schedule.blocks)}
         self.memory = [self._memory(r) for r in range(schedule.p)]
         self.known = [1 << r for r in range(schedule.p)]  # the ranks each rank has heard from, as a bit mask
         self.sends: dict[_Message, deque[tuple[_Lane, Pieces, list[Cell], int]]] = defaultdict(deque)
@@ -81,8 +81,8 @@ class Machine:
     # -- memory -----------------------------------------------------------------------------------------
 
     def _cells(self, block: Block, first: int, second: int) -> list[Cell]:
-        """Return a block's elements, named the same on every rank and differently in every block."""
-        start = self.places[block] << 32
+        """Return a block's elements, named the same on every rank and differently in blocks that hold others."""
+        start = self.places[self.schedule.collective.content(block)] << 32
         return [(start + i, first, second) for i in range(self.size(block))]
 
     def _contribution(self, block: Block, rank: int) -> list[Cell]:

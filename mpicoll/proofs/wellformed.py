@@ -47,12 +47,31 @@ def faults(plan: Plan) -> list[str]:
             "only the input is copied before the messages of a step are in",
         )
         expect(plan.most_messages == max(map(len, messages(plan)), default=0), "room for the messages of a step")
+        expect(_strands_are_apart(plan, rows, segments, steps), "strands apart in the output, as they do not wait")
     return violations
 
 
 def consecutive(pairs: Sequence[Sequence[int]], total: int) -> bool:
     """Return whether (first, end) pairs follow each other and cover 0..total."""
     return [0, *(end for _, end in pairs)] == [*(first for first, _ in pairs), total] and all(a <= b for a, b in pairs)
+
+
+def _strands_are_apart(
+    plan: Plan, rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]], steps: Sequence[Sequence[int]]
+) -> bool:
+    """Return whether no strand touches a byte of the output that another strand writes."""
+    if len(plan.strands) < 2:
+        return True
+    used: set[tuple[int, int, int, bool]] = set()  # strand, first byte, end, and whether it writes there
+    for strand, (first, end) in enumerate(plan.strands.tolist()):
+        for kind, _, begin, stop, _ in rows[steps[first][0] : steps[end - 1][2]] if first < end else ():
+            written = range(begin, stop if kind == RECV else begin if kind == SEND else begin + 1)
+            for i in range(begin, stop):
+                base, at, length = segments[i]
+                if base == OUT:
+                    used.add((strand, at, at + length, i in written))
+    writes = [(strand, at, end) for strand, at, end, is_written in used if is_written]
+    return not any(s != t and a < d and c < b for s, a, b in writes for t, c, d, _ in used)
 
 
 def messages(plan: Plan) -> list[list[int]]:

@@ -31,6 +31,8 @@ The first three are Python expressions over p, n, the algorithm's parameters, le
     degree(graph)                        the most messages that a rank sends, or receives, along the edges of a graph
     dimensions(graph), hops(graph)       of a stencil: the dimensions of its grid; the dimensions in which neighbours
                                          are away, summed over all neighbours
+    branches(graph)                      of a stencil: the ranks that a block passes on its ways to all neighbours,
+                                         along one dimension after the other, each counted once
 
 A formula that begins with "at most" is an upper bound; any other is exact.
 
@@ -112,6 +114,7 @@ class Claims:
             "degree": lambda graph: graph.degree,
             "dimensions": lambda graph: len(graph.dims),
             "hops": lambda graph: sum(sum(map(bool, offset)) for offset in graph.offsets),
+            "branches": lambda graph: len({o[:d] for o in graph.offsets for d in range(1, len(o) + 1) if o[d - 1]}),
             "sum": sum,
             "min": min,
             "max": max,

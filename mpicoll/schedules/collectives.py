@@ -103,6 +103,7 @@ class Collective:
     naming: what a block is: a part of the "vector", a "rank"'s share, a (source, destination) "pair", an "edge" of the
     graph that is a parameter of the algorithm, or "none".
     reduces: whether the blocks at the end hold ranks' contributions, combined; covers says whose.
+    repeats: whether all blocks that a rank starts with hold the same, and are one place of its send buffer.
     """
 
     name: str
@@ -112,6 +113,7 @@ class Collective:
     rooted: bool = False
     reduces: bool = False
     covers: Whose = everybody
+    repeats: bool = False
 
     def blocks(self, p: int, share: int) -> Sequence[Block]:
         """Return every block's name; share is how many blocks a vector has."""
@@ -130,6 +132,10 @@ class Collective:
             return root
         return block[0] if self.naming in ("pair", "edge") else block  # type: ignore[index, return-value]
 
+    def content(self, block: Block) -> Block:
+        """Return a name for what a block holds: the rank it comes from where all of a rank's blocks hold the same."""
+        return block[0] if self.repeats else block  # type: ignore[index]
+
 
 COLLECTIVES: dict[str, Collective] = {
     c.name: c
@@ -145,9 +151,9 @@ COLLECTIVES: dict[str, Collective] = {
         Collective("scan", "vector", everywhere, everywhere, reduces=True, covers=up_to_itself),
         Collective("exscan", "vector", everywhere, but_first, reduces=True, covers=before_itself),
         Collective("alltoall", "pair", at_source, at_destination),
-        # All blocks that a rank sends in a neighbor_allgather are one place of its send buffer. No plan writes there,
-        # so a proof with a place for each block holds for one place too.
-        Collective("neighbor_allgather", "edge", leaving, entering),
+        # No plan writes to the send buffer of a neighbor_allgather, so a proof with a place for each block holds for
+        # one place too.
+        Collective("neighbor_allgather", "edge", leaving, entering, repeats=True),
         Collective("neighbor_alltoall", "edge", leaving, entering),
     )
 }

@@ -59,6 +59,17 @@ class Stencil(Graph):
         here = rank // stride % n
         return rank + ((here + shift) % n - here) * stride
 
+    def towards(self, rank: int, other: int) -> int:
+        """Return the first other rank on the way from a rank to another, along one dimension after the other.
+
+        >>> Stencil((2, 3), (True, True), ((1, 0),)).towards(0, 5)
+        3
+        """
+        for n, stride in zip(self.dims, self.strides, strict=True):
+            if apart := other // stride % n - rank // stride % n:
+                return rank + apart * stride
+        return rank
+
     def passing(self, rank: int, dimensions: int) -> Iterator[tuple[int, Edge]]:
         """Yield (index of the offset, edge) of each block that a rank holds after steps in so many dimensions."""
         rest = (0,) * (len(self.dims) - dimensions)

@@ -29,6 +29,7 @@ OWN = "mpicoll.algorithms."  # where mpicoll's own algorithms are
 VARIANTS = {  # of algorithms whose parameters matter, beside the defaults
     "knomial": ("k=8",),
     "bruck": ("k=4", "k=8, ports=1"),
+    "recursive_doubling": ("k=2",),
     "recursive_multiplying": ("k=8",),
     "dissemination": ("k=4",),
     "scatter_allgather": ("allgather=recursive_doubling", "allgather=bruck"),

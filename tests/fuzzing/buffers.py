@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,15 +11,17 @@ from support.vectors import packed, strewn
 
 from . import kinds
 from .memory import Area
-from .program import GATHERING, PAIRWISE, PARTS, SCATTERING, WITH_COUNTS, Call
+from .program import GATHERING, NEIGHBOURING, PAIRWISE, PARTS, SCATTERING, TYPED, WITH_COUNTS, Call
 
+Edge = tuple[int, int]                      # a block's sender, and its place in the send buffer
+Edges = tuple[list["Edge | None"], int]     # of the blocks that a rank receives, and how many places it sends from
 SIDED = {"both": (True, True), "send": (True, False), "receive": (False, True)}
 
 
 class Block(NamedTuple):
-    """What goes to, or comes from, one rank: `count` elements from `at` bytes on."""
+    """What goes to, or comes from, one rank, or along one edge: `count` elements from `at` bytes on."""
 
-    peer: int
+    peer: Any
     at: int
     count: int
     layout: str
@@ -28,26 +30,26 @@ class Block(NamedTuple):
 class Side:
     """A send or a receive buffer: blocks in memory, and how MPI is told of them."""
 
-    def __init__(self, call: Call, blocks: Iterable[tuple[int, int, str]], wide: bool) -> None:
-        """Blocks are (peer, elements of the call's layout, how they lie)."""
+    def __init__(self, call: Call, blocks: Iterable[tuple[Any, int, str]], wide: bool) -> None:
+        """Blocks are (peer, elements of the call's layout, how they lie); peer is None where nothing is sent."""
         each = [(peer, n * _numbers(call.layout) // _numbers(lies), lies) for peer, n, lies in blocks]
         size = kinds.DTYPES[call.type].itemsize
         widths = [kinds.LAYOUTS[lies].width for _, _, lies in each]
         with_counts = wide and call.method in WITH_COUNTS
         order = strewn if call.strewn and with_counts else packed
-        if call.method == "Alltoallw":
+        if call.method in TYPED:
             at = order([n * width for (_, n, _), width in zip(each, widths)])
             self.displacements = [x * size for x in at]
             self.types: Any = [kinds.datatype(call.type, lies) for _, _, lies in each]
             places = self.displacements
         else:
             self.displacements = order([n for _, n, _ in each])
-            self.types = kinds.datatype(call.type, each[0][2])
+            self.types = kinds.datatype(call.type, each[0][2] if each else "plain")
             places = [x * width * size for x, width in zip(self.displacements, widths)]
         self.blocks = [Block(peer, at, n, lies) for (peer, n, lies), at in zip(each, places)]
         ends = [b.at + b.count * width * size for b, width in zip(self.blocks, widths)]
-        self.area = Area(max(ends), call.type)
-        self.counts = [b.count for b in self.blocks] if with_counts else self.blocks[0].count
+        self.area = Area(max(ends, default=0), call.type)
+        self.counts = [b.count for b in self.blocks] if with_counts else self.blocks[0].count if self.blocks else 0
 
     @property
     def argument(self) -> list[Any]:
@@ -56,16 +58,17 @@ class Side:
             return [self.area.view, self.counts, self.displacements, self.types]
         return [self.area.view, self.counts, self.types]
 
-    def put(self, data: Callable[[int], np.ndarray], only: int | None = None) -> None:
+    def put(self, data: Callable[[Any], np.ndarray], only: int | None = None) -> None:
         """Fill in what belongs to each peer, or to one only."""
         for block in self.blocks:
             if only in (None, block.peer):
                 self.area.put(block.at, kinds.LAYOUTS[block.layout], data(block.peer))
 
-    def expect(self, data: Callable[[int], np.ndarray]) -> None:
+    def expect(self, data: Callable[[Any], np.ndarray]) -> None:
         """What must have come from each peer."""
         for block in self.blocks:
-            self.area.expect(block.at, kinds.LAYOUTS[block.layout], data(block.peer))
+            if block.peer is not None:
+                self.area.expect(block.at, kinds.LAYOUTS[block.layout], data(block.peer))
 
 
 def _numbers(layout: str) -> int:
@@ -98,12 +101,12 @@ class Moving:
         elif self.in_place:
             self.send = None
 
-    def _side(self, blocks: list[tuple[int, int]], which: int, wide: bool) -> Side:
+    def _side(self, blocks: Sequence[tuple[Any, int]], which: int, wide: bool) -> Side:
         call = self.call
         if call.side == "odd":              # an affair of each rank
             derived = [self.rank % 2 == 1] * len(blocks)
         elif call.side == "each":           # an affair of each block
-            derived = [(peer + self.rank) % 2 == 1 for peer, _ in blocks]
+            derived = [(i + self.rank) % 2 == 1 for i in range(len(blocks))]
         else:
             derived = [SIDED[call.side][which]] * len(blocks)
         lies = [call.layout if is_derived else "plain" for is_derived in derived]
@@ -142,6 +145,25 @@ class Moving:
         """What is not as it must be."""
         sides = {"the send buffer": self.send, "the result": self.receive}
         return "; ".join(f"{name}: {said}" for name, side in sides.items() if side and (said := side.area.wrong()))
+
+
+class Neighbouring(Moving):
+    """A call that moves blocks along the edges of a graph."""
+
+    def __init__(self, call: Call, rank: int, edges: Edges) -> None:
+        self.call, self.rank, self.in_place = call, rank, False
+        arriving, places = edges
+        to_all = call.method in GATHERING
+        sent = [(rank, i) for i in range(1 if to_all else places)]
+        self.send = self._side([(edge, call.count(*edge)) for edge in sent], 0, not to_all)
+        self.receive = self._side([(edge, call.count(*(edge or (rank, 0)))) for edge in arriving], 1, True)
+
+    def load(self, salt: int) -> None:
+        """Fill the memory."""
+        for side in (self.send, self.receive):
+            side.area.clear()           # type: ignore[union-attr]
+        self.send.put(lambda edge: self._data(*edge, salt))             # type: ignore[union-attr]
+        self.receive.expect(lambda edge: self._data(*edge, salt))       # type: ignore[union-attr]
 
 
 class Reducing:
@@ -220,8 +242,10 @@ class Nothing:
 Buffers = Moving | Reducing | Nothing
 
 
-def buffers(call: Call, p: int, rank: int) -> Buffers:
-    """The memory of a call on one rank."""
+def buffers(call: Call, p: int, rank: int, edges: Edges) -> Buffers:
+    """The memory of a call on one rank, which has these edges if the call is of neighbours."""
     if call.method == "Barrier":
         return Nothing()
+    if call.method in NEIGHBOURING:
+        return Neighbouring(call, rank, edges)
     return (Reducing if call.reduces else Moving)(call, p, rank)

@@ -10,15 +10,14 @@ from hypothesis import strategies as st
 from mpi4py import MPI
 from support.cases import drawn, spelled
 
-from mpicoll.dispatch.methods import METHODS
 from mpicoll.engines import selftest
 from mpicoll.errors import MpicollError
 from mpicoll.schedules.collectives import FORMS, base_collective
 from mpicoll.schedules.registry import parse_spec, registered
 from mpicoll.schedules.schedule import Schedule
 
-from . import faults, kinds
-from .program import IN_PLACE, NATIVE, WITH_COUNTS, Call, Program
+from . import faults, graphs, kinds
+from .program import IN_PLACE, METHODS, NATIVE, NEIGHBOURING, TYPED, WITH_COUNTS, Call, Program
 
 CALLS, COMMS, ROUNDS = 6, 3, 3          # the most of each
 THREADS = [1, 1, 1, 1, 2, 3]
@@ -57,6 +56,8 @@ def calls(draw: Any, comms: tuple[tuple[int, ...], ...], threads: int) -> Call:
     on = draw(st.integers(0, len(comms) - 1))
     p = len(comms[on])
     given: dict[str, Any] = {"on": on, "form": draw(st.sampled_from(FORMS))}
+    if method in NEIGHBOURING:
+        given["graph"] = draw(st.sampled_from([*graphs.NAMES, "stencil"]))      # which has two algorithms
     bare = Call(method)
     if method != "Barrier":
         given |= draw(elements(method))
@@ -88,7 +89,7 @@ def elements(draw: Any, method: str) -> dict[str, Any]:
     plain_only = kinds.DTYPES[name].names or draw(st.booleans())
     if plain_only:
         return {"type": name}
-    sides = ["both", "send", "receive", "odd", *["each"] * (method == "Alltoallw")]
+    sides = ["both", "send", "receive", "odd", *["each"] * (method in TYPED)]
     layouts = [layout for layout in kinds.LAYOUTS if layout != "plain"]
     return {"type": name, "layout": draw(st.sampled_from(layouts)), "side": draw(st.sampled_from(sides))}
 
@@ -102,7 +103,7 @@ def _room(method: str, given: dict[str, Any], p: int) -> int:
     """The most elements of a block."""
     item = kinds.DTYPES[given["type"]].itemsize * kinds.LAYOUTS[given.get("layout", "plain")].width
     slow = given.get("op") in kinds.USER
-    blocks = 1 if method in ("Bcast", "Reduce", "Allreduce", "Scan", "Exscan") else p
+    blocks = 1 if method in ("Bcast", "Reduce", "Allreduce", "Scan", "Exscan") else max(p, len(graphs.OFFSETS))
     return max(1, LARGEST // (20 if slow else 1) // item // blocks)
 
 
@@ -138,31 +139,34 @@ def algorithms(call: Call, p: int, threads: int) -> st.SearchStrategy[str]:
     least = st.sampled_from(["auto"] if faults.known(call, p, threads) else ["auto", NATIVE])
     if call.reduces and not kinds.served(call.type):
         return least
-    names, variants = specs(base_collective(call.collective), p, not kinds.commutes(call.op))
+    names, variants = specs(base_collective(call.collective), p, not kinds.commutes(call.op), call.graph)
     more = [st.sampled_from(some) for some in (names, names, variants) if some]     # twice as often without parameters
     return st.one_of(least, *more)
 
 
 @cache
-def specs(collective: str, p: int, ordered: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Algorithms by name, and with parameters, that serve p ranks, and operands in order where that is needed."""
+def specs(collective: str, p: int, ordered: bool, graph: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Algorithms by name, and with parameters, that serve p ranks, and operands in order where that is needed.
+
+    A graph is that of the communicator, and no parameter that a call could say.
+    """
     names, variants = [], []
     for entry in registered():
         if entry.collective.name != collective or not entry.is_exact or not entry.serves(p):
             continue
         names.append(entry.name)
-        rows = [row for grid in entry.grid for row in grid.rows(p)]
+        rows = [] if graph else [row for grid in entry.grid for row in grid.rows(p)]
         made = [spelled(entry.name, row) for row in (*rows[:: max(1, len(rows) // 8)], *drawn(entry, p, 6)) if row]
         variants += dict.fromkeys(made)
-    able = lambda spec: _serves(collective, spec, p, ordered)
+    able = lambda spec: _serves(collective, spec, p, ordered, {"graph": graphs.graph(graph, p)} if graph else {})
     return tuple(filter(able, names)), tuple(filter(able, variants))
 
 
-def _serves(collective: str, spec: str, p: int, ordered: bool) -> bool:
+def _serves(collective: str, spec: str, p: int, ordered: bool, graph: dict[str, Any]) -> bool:
     nodes = (tuple(range(p)),)                  # the ranks share one machine
     entry, given = parse_spec(collective, spec)
     try:
-        Schedule(entry, p, nodes=nodes, **dict(given))
+        Schedule(entry, p, nodes=nodes, **dict(given), **graph)
     except MpicollError:
         return False
     return not ordered or entry.keeps_order(p, nodes, **dict(given))

@@ -6,8 +6,9 @@ from functools import cache
 
 from mpi4py import MPI
 
-from mpicoll.schedules.collectives import PERSISTENT
+from mpicoll.schedules.collectives import BLOCKING, PERSISTENT
 
+from . import graphs
 from .program import Call
 
 
@@ -22,6 +23,8 @@ def known(call: Call, p: int, threads: int) -> bool:
     derived = call.layout != "plain"
     if threads > 1 and asks_for_counts(call):
         return True
+    if call.graph and _known_of_graphs(call, p):
+        return True
     if vendor() in ("MPICH", "Intel MPI") and call.method == "Gather" and call.in_place and p & (p - 1):
         return True     # its tree counts what it passes on in the root's send type, which is null
     if vendor() == "MPICH" and call.method == "Gather" and p > 3 and _is_padded(call.type):
@@ -31,6 +34,13 @@ def known(call: Call, p: int, threads: int) -> bool:
             return True
         return derived and call.method in ("Gather", "Allgather")           # Gather: on 7 and 8 ranks
     return vendor() == "Intel MPI" and _known_of_intel(call, p, threads)
+
+
+def _known_of_graphs(call: Call, p: int) -> bool:
+    if vendor() == "Open MPI" and call.graph in ("lists", "stencil") and p > 1:
+        return True         # ERR_TRUNCATE where ranks have different numbers of neighbours
+    exchanges = vendor() == "Intel MPI" or (vendor() == "Open MPI" and call.form != BLOCKING)
+    return exchanges and graphs.names_twice(call.graph, p)      # the blocks of both neighbours that are one rank
 
 
 def _known_of_intel(call: Call, p: int, threads: int) -> bool:

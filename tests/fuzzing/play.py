@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from mpi4py import MPI
+from support.neighbors import edges
 
 import mpicoll
-from mpicoll.dispatch.methods import METHODS
 from mpicoll.schedules.collectives import NONBLOCKING, PERSISTENT
 
-from . import faults, kinds
-from .buffers import Buffers, Nothing, Reducing, buffers
-from .program import NATIVE, Call, Program
+from . import faults, graphs, kinds
+from .buffers import Buffers, Edges, Nothing, Reducing, buffers
+from .program import METHODS, NATIVE, Call, Program, Where
 
 DELAY = 0.005           # the most seconds of one delay
 
@@ -50,11 +50,14 @@ class Player:
         self.draw = random.Random(f"{program.skew} {world.rank}" + f" {thread}" * (thread > 0))
         self.pending: list[Pending] = []
         self.persistent: dict[int, tuple[MPI.Prequest, Buffers]] = {}
-        self.plain = [_part(world, members) for members in program.comms]
+        self.plain: dict[Where, MPI.Intracomm] = {}
+        self.ours: dict[Where, mpicoll.Comm] = {}
+        self.edges: dict[Where, Edges] = {}
         with _variables(MPICOLL_CHECK=str(int(program.check)), MPICOLL_PROGRESS=str(int(program.progress))):
-            self.ours = [mpicoll.Comm(comm) for comm in self.plain]
+            for where in program.places:
+                self._make_communicator(where)
         self.in_background = program.progress and MPI.Query_thread() == MPI.THREAD_MULTIPLE
-        self.mine = [i for i, call in enumerate(program.calls) if self.plain[call.on] != MPI.COMM_NULL]
+        self.mine = [i for i, call in enumerate(program.calls) if self.plain[call.where] != MPI.COMM_NULL]
 
     @property
     def label(self) -> str:
@@ -71,6 +74,15 @@ class Player:
             self._ask_builtin(i)
         self._free_requests()
         self.doing = "over"
+
+    def _make_communicator(self, where: Where) -> None:
+        on, graph = where
+        base = self.plain[on, ""] if graph else _part(self.world, self.program.comms[on])
+        if not graph or base == MPI.COMM_NULL:
+            self.plain[where], self.ours[where], self.edges[where] = base, mpicoll.Comm(base), ([], 0)
+        else:
+            self.plain[where], self.ours[where] = graphs.made(base, graph)
+            self.edges[where] = edges(self.plain[where])
 
     # -- what runs ---------------------------------------------------------------------------------------
 
@@ -143,7 +155,7 @@ class Player:
 
     def _carry_out(self, i: int, make: Callable[[Any], Any]) -> Any:
         call = self.program.calls[i]
-        comm = self.ours[call.on]
+        comm = self.ours[call.where]
         self.doing = f"call {i}: {call}"
         try:
             with comm.using(**call.choices):
@@ -156,7 +168,7 @@ class Player:
         return [*memory.arguments, *[call.root] * call.rooted]
 
     def _memory(self, call: Call) -> Buffers:
-        return buffers(call, self.program.size(call), self.plain[call.on].rank)
+        return buffers(call, self.program.size(call), self.plain[call.where].rank, self.edges[call.where])
 
     def _salt(self, i: int, number: int) -> int:
         """What makes the data of each call differ from that of others, and of the same call in other threads."""
@@ -239,8 +251,8 @@ class Player:
         if not self.program.skew:
             return list(stretch)
         order = self.draw.sample(stretch, len(stretch))
-        for on in range(len(self.program.comms)):
-            places = [k for k, i in enumerate(order) if self.program.calls[i].on == on and self._keeps_order(i)]
+        for where in self.plain:
+            places = [k for k, i in enumerate(order) if self.program.calls[i].where == where and self._keeps_order(i)]
             for k, i in zip(places, sorted(order[k] for k in places)):
                 order[k] = i
         return order
@@ -260,21 +272,21 @@ class Player:
 
     def _check_records(self, records: Sequence[list[Any]]) -> None:
         """Whether what ran is what was asked for."""
-        for on, found in enumerate(records):
-            calls = [self.program.calls[i] for i in self.mine if self.program.calls[i].on == on]
+        for where, found in zip(self.ours, records, strict=True):
+            calls = [self.program.calls[i] for i in self.mine if self.program.calls[i].where == where]
             forced = Counter((c.collective, c.form, c.algorithm) for c in calls * self.program.rounds
                              if c.algorithm not in ("auto", NATIVE))
             ran = Counter((r.collective, r.form, r.algorithm) for r in found)
             if missing := forced - ran:
-                self.wrong.append(f"the trace of communicator {on} lacks {dict(missing)}")
+                self.wrong.append(f"the trace of communicator {where} lacks {dict(missing)}")
             engines = Counter((c.collective, c.form, c.engine) for c in calls * self.program.rounds
                               if c.engine and not _may_be_native(c))
             if missing := engines - Counter((r.collective, r.form, r.engine) for r in found):
-                self.wrong.append(f"the trace of communicator {on} lacks {dict(missing)}")
+                self.wrong.append(f"the trace of communicator {where} lacks {dict(missing)}")
             want = sum(self.program.rounds for c in calls if not _may_be_native(c))
             native = sum(_may_be_native(c) for c in calls)          # told when made, or every time
             if not want + native <= len(found) <= want + native * self.program.rounds:
-                self.wrong.append(f"the trace of communicator {on} has {len(found)} calls, not {want} and {native}")
+                self.wrong.append(f"the trace of communicator {where} has {len(found)} calls, not {want} and {native}")
 
     def _ask_builtin(self, i: int) -> None:
         """The MPI's own collective must give the same, where it can be trusted."""
@@ -286,7 +298,7 @@ class Player:
         memory.load(self._salt(i, 0))
         self.doing = f"the MPI's own for call {i}: {call}"
         try:
-            getattr(self.plain[call.on], call.method)(*self._arguments(call, memory))
+            getattr(self.plain[call.where], call.method)(*self._arguments(call, memory))
         except Exception as error:
             self._note(i, f"the MPI's own collective raised {type(error).__name__}: {error}")
         if not unsaid and (said := memory.wrong()):
@@ -298,9 +310,9 @@ class Player:
     def _traced(self) -> Iterator[list[list[Any]]]:
         """The records of every communicator."""
         records: list[list[Any]] = []
-        traces = [comm.trace() for comm in self.ours if comm != MPI.COMM_NULL]
+        traces = [comm.trace() for comm in self.ours.values() if comm != MPI.COMM_NULL]
         found = iter([trace.__enter__() for trace in traces])
-        records = [next(found) if comm != MPI.COMM_NULL else [] for comm in self.ours]
+        records = [next(found) if comm != MPI.COMM_NULL else [] for comm in self.ours.values()]
         yield records
         for trace in traces:
             trace.__exit__(None, None, None)
@@ -319,7 +331,7 @@ class Player:
     def free(self) -> None:
         """Free the communicators, on which nothing may be left. Collective, once every thread of this rank is over."""
         self.doing = "freeing communicators"
-        for comm in self.plain:
+        for comm in self.plain.values():
             if comm != MPI.COMM_NULL:
                 if comm.Iprobe():
                     self.wrong.append("a message was left on the user's communicator")

@@ -7,16 +7,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from mpicoll.dispatch.methods import METHODS
+from mpicoll.dispatch import methods
 from mpicoll.schedules.collectives import BLOCKING, COLLECTIVES, NONBLOCKING, PERSISTENT, base_collective
 
 NATIVE = "native"
-GATHERING = ("Gather", "Gatherv", "Allgather", "Allgatherv")
+METHODS = {**methods.METHODS, **methods.NEIGHBOR_METHODS}
+NEIGHBOURING = tuple(methods.NEIGHBOR_METHODS)
+GATHERING = ("Gather", "Gatherv", "Allgather", "Allgatherv", "Neighbor_allgather", "Neighbor_allgatherv")
 SCATTERING = ("Scatter", "Scatterv")
-PAIRWISE = ("Alltoall", "Alltoallv", "Alltoallw")
+TYPED = ("Alltoallw", "Neighbor_alltoallw")
+PAIRWISE = ("Alltoall", "Alltoallv", "Neighbor_alltoall", "Neighbor_alltoallv", *TYPED)
 PARTS = ("Reduce_scatter", "Reduce_scatter_block")
-WITH_COUNTS = ("Scatterv", "Gatherv", "Allgatherv", "Alltoallv", "Alltoallw", "Reduce_scatter")
-IN_PLACE = tuple(name for name in METHODS if name not in ("Barrier", "Bcast"))
+WITH_COUNTS = ("Scatterv", "Gatherv", "Allgatherv", "Alltoallv", "Reduce_scatter", "Neighbor_allgatherv",
+               "Neighbor_alltoallv", *TYPED)
+IN_PLACE = tuple(name for name in methods.METHODS if name not in ("Barrier", "Bcast"))
+Where = tuple[int, str]         # number of a communicator, and the name of a graph of its ranks, if any
 
 
 class Short:
@@ -36,6 +41,7 @@ class Call(Short):
     layout: how the elements lie (see kinds.LAYOUTS), on the `side` that is named; the other side is plain.
     strewn: blocks with counts of their own lie in reverse order, with gaps.
     told: Reduce_scatter is given recvcounts.
+    graph: of a neighbourhood collective, on a communicator of its own: a name in graphs.NAMES.
     """
 
     method: str
@@ -54,6 +60,12 @@ class Call(Short):
     engine: str | None = None
     form: str = BLOCKING
     on: int = 0
+    graph: str = ""
+
+    @property
+    def where(self) -> Where:
+        """The communicator."""
+        return self.on, self.graph
 
     @property
     def collective(self) -> str:
@@ -83,7 +95,10 @@ class Call(Short):
         return {name: value for name, value in given.items() if value is not None}
 
     def count(self, source: int, destination: int) -> int:
-        """The elements of the block between two ranks; in place, as many there as back."""
+        """The elements of the block between two ranks; in place, as many there as back.
+
+        In a graph: of the block of a rank that is so many places on in its send buffer.
+        """
         if self.method in PAIRWISE and self.in_place:
             source, destination = sorted((source, destination))
         which = {"Scatterv": destination, "Reduce_scatter": destination}.get(self.method, source)
@@ -114,6 +129,12 @@ class Program(Short):
     def size(self, call: Call) -> int:
         """The ranks of a call."""
         return len(self.comms[call.on])
+
+    @property
+    def places(self) -> list[Where]:
+        """The communicators: those of given ranks, then those of graphs."""
+        of_graphs = {call.where for call in self.calls if call.graph}
+        return [*((on, "") for on in range(len(self.comms))), *sorted(of_graphs)]
 
     @property
     def ranks(self) -> int:

@@ -7,14 +7,19 @@ it, to be played again by tests/fuzz.py --play and to be kept in test_regression
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
-from fuzzing import drive
+from fuzzing import drive, graphs
+from fuzzing import play as play_module
 from fuzzing.drive import OUTPUT, PATIENCE, fuzz, play
 from fuzzing.play import Player
-from fuzzing.program import Call, Program, programs_of
+from fuzzing.program import NEIGHBOURING, WITH_COUNTS, Call, Program, programs_of
 from mpi4py import MPI
 from support.harness import PLUGIN
+from support.neighbors import edges
+
+from mpicoll.schedules.collectives import FORMS
 
 FEW = 40        # of so many programs some have several threads
 THREADED = MPI.Query_thread() == MPI.THREAD_MULTIPLE
@@ -37,6 +42,40 @@ def test_random_programs(comm, request, capsys):
     assert outcome.threaded or not THREADED or number < FEW
 
 
+@pytest.mark.parametrize("graph", graphs.NAMES)
+def test_neighbours(comm, graph):
+    """Every method in every form by every algorithm, of equal blocks and of others, with ranks that are late."""
+    algorithms = ("direct", *["combining"] * (graph == "stencil"))
+    calls = tuple(
+        Call(method, algorithm, (3, 0, 40), "INT", layout, side, form=form, strewn=method in WITH_COUNTS, graph=graph)
+        if method in WITH_COUNTS else Call(method, algorithm, (3,), "INT", layout, side, form=form, graph=graph)
+        for algorithm in algorithms for method in NEIGHBOURING for form in FORMS
+        for layout, side in (("plain", "both"), ("indexed", "odd"))
+    )
+    members = tuple(range(comm.size))
+    assert play(Program((members, members[::-1]), calls, rounds=2, skew=3), comm) == []
+    some = tuple(replace(call, on=1) for call in calls[::7])
+    assert play(Program((members, members[::-1]), some, check=True, progress=False), comm) == []
+
+
+@pytest.mark.parametrize("graph", graphs.NAMES)
+def test_a_block_in_the_place_of_another_is_noticed(comm, graph, monkeypatch):
+    """On every rank that has two blocks to receive, and is told with the call."""
+    received = []
+
+    def backwards(of):
+        arriving, places = edges(of)
+        received.append(arriving)
+        return arriving[::-1], places
+
+    monkeypatch.setattr(play_module, "edges", backwards)
+    wrong = play(Program((tuple(range(comm.size)),), (Call("Neighbor_alltoall", graph=graph), Call("Bcast"))), comm)
+    differs = comm.allgather(received[0] != received[0][::-1])
+    assert {line.partition(":")[0] for line in wrong} == {f"rank {rank}" for rank in range(comm.size) if differs[rank]}
+    assert any(differs) or (graph == "lists" and comm.size < 3)
+    assert all(": call 0, Neighbor_alltoall: " in line for line in wrong)
+
+
 @needs_threads
 def test_threads_play_at_once(comm, monkeypatch):
     """On communicators and with data of their own; what goes wrong is told with the thread's number."""
@@ -46,7 +85,7 @@ def test_threads_play_at_once(comm, monkeypatch):
         meet.wait()                         # each waits until all are there
         memory = player._memory(CALLS[0])
         memory.load(player._salt(0, 0))
-        seen.add((threading.get_ident(), player.ours[0].handle, bytes(memory.send.view)))
+        seen.add((threading.get_ident(), player.ours[0, ""].handle, bytes(memory.send.view)))
         carry_out(player)
         if player.thread == 2:
             player._note(1, "as seeded")

@@ -9,7 +9,7 @@ import pytest
 from mpi4py import MPI
 from support.cases import Checks
 from support.in_form import FORMS
-from support.neighbors import NAMES, Exchange
+from support.neighbors import NAMES, Exchange, lists
 
 import mpicoll
 from mpicoll.dispatch.methods import NEIGHBOR_METHODS
@@ -36,12 +36,6 @@ def grids():
     for dims in sorted(shapes):
         ways = {(True,) * len(dims), (False,) * len(dims), tuple(d % 2 == 0 for d in range(len(dims)))}
         yield from ((dims, periods) for periods in sorted(ways))
-
-
-def lists(rank, p):
-    """(sources, destinations) of a graph with self-loops, repeated neighbours, and a rank that sends to none."""
-    to = [[] if r == p - 1 else [(r + 1) % p, r, (r + 1) % p, (r * r + 2) % p, r][: 2 + r % 4] for r in range(p)]
-    return [r for r in reversed(range(p)) for other in to[r] if other == rank], to[rank]
 
 
 TOPOLOGIES = {

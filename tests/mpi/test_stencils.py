@@ -1,4 +1,4 @@
-"""Stencils: neighbours at the same offsets everywhere, whose equal blocks may travel in fewer messages."""
+"""Stencils: neighbours at the same offsets everywhere, whose blocks may travel in fewer messages."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from support.neighbors import NAMES, Exchange
 
 import mpicoll
 from mpicoll.dispatch.methods import NEIGHBOR_METHODS
-from mpicoll.errors import ArgumentError, MismatchError, ParameterError, PreconditionError
+from mpicoll.errors import ArgumentError, CountMismatch, MismatchError, ParameterError
 
 each = pytest.mark.parametrize
 EQUAL = [name for name in NAMES if name[-1] not in "vw"]
+OTHER = [name for name in NAMES if name not in EQUAL]
 
 
 def around(dimensions):
@@ -51,7 +52,7 @@ def test_every_algorithm(ours, engine, name, algorithm, form):
     """Of no elements, of one and of many, whole and in chunks; the fourth call is on the fast path, if there is one."""
     made = stencil(ours, name)
     with Checks() as checks:
-        for method, n, chunk in product(EQUAL, (0, 1, 700), (None, 64)):
+        for method, n, chunk in product(NAMES, (0, 1, 700), (None, 64)):
             call = Exchange(made, method, n)
             chosen = {method.lower(): algorithm}
             with made.using(engine=engine, chunk_bytes=chunk, **chosen), made.trace() as records:
@@ -86,7 +87,7 @@ def test_equals_the_builtin(ours, name):
     has_builtin = MPI.get_vendor()[0] != "Open MPI" or ours.size == 1
     made = stencil(ours, name)
     with Checks() as checks:
-        for method, algorithm in product(EQUAL, ("auto", "direct", "combining")):
+        for method, algorithm in product(NAMES, ("auto", "direct", "combining")):
             call, native = Exchange(made, method, 5), Exchange(made, method, 5)
             with made.using(**{method.lower(): algorithm}):
                 call.run(made, method, "blocking")
@@ -98,16 +99,43 @@ def test_equals_the_builtin(ours, name):
     made.Free()
 
 
-@each("method", [name for name in NAMES if name not in EQUAL])
+@each("method", OTHER)
 def test_blocks_of_other_lengths_go_directly(ours, method):
-    """By auto; combining is refused on every rank, before any message."""
+    """By auto, which exchanges no counts."""
     made = stencil(ours, "9 points, periodic")
     call = Exchange(made, method, 4)
     with made.trace() as records:
         call.run(made, method, "blocking")
     assert call.recv.tolist() == call.want.tolist() and {r.algorithm for r in records} == {"direct"}
-    with made.using(**{method.lower(): "combining"}), pytest.raises(PreconditionError, match="forwards blocks"):
-        call.run(made, method, "blocking")
+    made.Free()
+
+
+@each("method", OTHER)
+def test_other_lengths_in_every_call_are_exchanged(ours, engine, method):
+    """Blocks of a rank, of no bytes too, pass others that learn how long they are in each call."""
+    made = stencil(ours, "27 points, partly periodic")
+    with Checks() as checks, made.using(engine=engine, **{method.lower(): "combining"}):
+        for n in (3, 0, 50, 3, 4, 3):
+            call = Exchange(made, method, n)
+            call.run(made, method, "blocking")
+            checks.equal(call.recv.tolist(), call.want.tolist(), method, n)
+    made.Free()
+
+
+@each("check", ["0", "1"])
+@each("algorithm", ["direct", "combining"])
+def test_counts_that_differ_at_the_ends_of_an_edge(comm, monkeypatch, algorithm, check):
+    """A rank that expects other counts raises, and every rank with MPICOLL_CHECK=1; blocks are not forwarded before."""
+    monkeypatch.setenv("MPICOLL_CHECK", check)
+    made = stencil(mpicoll.Comm(comm), "one way")
+    if comm.size > 1 and (algorithm == "combining" or check == "1"):
+        arguments = [np.zeros(2), [2]], [np.zeros(3), [3]]
+        error = MismatchError if check == "1" else CountMismatch
+        with made.using(neighbor_alltoallv=algorithm), pytest.raises(error, match="sends"):
+            made.Neighbor_alltoallv(*arguments)
+    call = Exchange(made, "Neighbor_alltoallv", 4)
+    call.run(made, "Neighbor_alltoallv", "blocking")
+    assert call.recv.tolist() == call.want.tolist()
     made.Free()
 
 
@@ -192,7 +220,7 @@ def test_check_mode(comm, monkeypatch):
     """Counts of neighbours are compared, and combined blocks arrive."""
     monkeypatch.setenv("MPICOLL_CHECK", "1")
     made = stencil(mpicoll.Comm(comm), "9 points, periodic")
-    for method in EQUAL:
+    for method in NAMES:
         call = Exchange(made, method, 2)
         with made.using(**{method.lower(): "combining"}):
             call.run(made, method, "blocking")

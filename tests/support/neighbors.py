@@ -28,6 +28,12 @@ def edges(comm):
     return [(source, taken[source].pop(0)) for source in comm.inedges], len(comm.outedges)
 
 
+def lists(rank, p):
+    """(sources, destinations) of a graph with self-loops, repeated neighbours, and a rank that sends to none."""
+    to = [[] if r == p - 1 else [(r + 1) % p, r, (r + 1) % p, (r * r + 2) % p, r][: 2 + r % 4] for r in range(p)]
+    return [r for r in reversed(range(p)) for other in to[r] if other == rank], to[rank]
+
+
 def length(name, n, sender, place):
     """Elements of a block: of every rank as many, or of each rank, or of each block its own."""
     if name.endswith(("alltoallv", "alltoallw")):

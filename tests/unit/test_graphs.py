@@ -52,6 +52,20 @@ def test_which_stencils_have_equal_blocks(offsets, alike):
     assert Stencil((1, 1), (True, False), offsets).has_equal_blocks
 
 
+@pytest.mark.parametrize(("make", "p"), [(moore, 25), (bounded_moore, 45), (far, 15)])
+def test_a_block_for_all_neighbours_reaches_every_rank_once(make, p):
+    """In a neighbor_allgather; on grids that are large enough, with as many bytes as there are ranks to pass."""
+    made = schedule("neighbor_allgather", "combining", p, graph=make(p))
+    received = [
+        (rank, block[0])
+        for rank in range(p) for step in made.program(rank)[0] for op in step if isinstance(op, Recv)
+        for block in op.blocks
+    ]  # fmt: skip
+    assert len(set(received)) == len(received)
+    most = max(sum(to == rank for to, _ in received) for rank in range(p))
+    assert most == made.algorithm.claims.evaluate("branches(graph)", p, graph=made.blocks)
+
+
 def test_receives_must_be_in_the_order_of_sends():
     """Two blocks between one pair of ranks: the proof fails where the receiver takes the second for the first."""
     direct = registry.find("neighbor_alltoall", "direct")

@@ -140,6 +140,14 @@ def test_lanes_that_meet_in_the_output():
     assert faults(changed(plan, "segments", (dead, 0), OUT)) == ["blocks apart, so that lanes are"]
 
 
+def test_strands_that_meet_in_the_output():
+    """A strand that reads its input where another strand copies it is found, whichever is faster."""
+    plan = lower_all(schedule("scan", "double_tree", 3, commutative=False), Case(3, 2, None, 4), False)[0]
+    assert faults(plan) == []
+    read = plan.segments.tolist().index([IN, 4, 2])
+    assert faults(changed(plan, "segments", (read, 0), OUT)) == ["strands apart in the output, as they do not wait"]
+
+
 def test_nobody_writes_the_input():
     """Not even what is there already."""
     (plan,) = lower_all(schedule("allreduce", "ring", 1), Case(4, 2, None, 4), False)

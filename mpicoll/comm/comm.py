@@ -16,7 +16,7 @@ from ..progress.operation import CallId, Operation
 from ..progress.stages import RequestStage
 from ..runtime import duplicate
 from ..runtime.comm_state import CommState
-from ..runtime.topology import check_neighbours, stencil_of
+from ..runtime.topology import check_neighbour_ranks, stencil_of
 from ..schedules.collectives import NONBLOCKING, PERSISTENT
 from ..schedules.stencils import Stencil
 from ..selection.select import native_choice
@@ -177,7 +177,7 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
 
     def Idup(self, info: MPI.Info | None = None) -> Any:
         """Return (a duplicate of this class, the request it is complete with); it has the settings of this one."""
-        return self._completing(*duplicate.begin(self, info))
+        return self._completing(*duplicate.begin_dup(self, info))
 
     def Idup_with_info(self, info: MPI.Info) -> Any:
         """As Idup, with hints of its own."""
@@ -186,7 +186,7 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
     def _completing(self, copy: MPI.Intracomm, request: MPI.Request) -> tuple[Any, Request]:
         """Return a copy under way and a request that completes when it has all that it needs."""
         state = self._open()
-        own = state.begin_copies()
+        own = state.begin_private_duplicates()
         polled = [RequestStage(mpi_request, "a communicator") for mpi_request in (request, *(r for _, r in own))]
         stages = [lambda stage=stage: stage for stage in polled]
         finish = lambda: cast(Comm, copy)._use(attach(copy, state, [comm for comm, _ in own]))
@@ -239,7 +239,7 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
 
         Raises RankError for an edge to a rank that the communicator does not have.
         """
-        check_neighbours("edges", edges, self.size)
+        check_neighbour_ranks("edges", edges, self.size)
         return self._child(Graphcomm, super().Create_graph(index, edges, reorder))
 
     def Create_dist_graph_adjacent(
@@ -252,8 +252,8 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
         reorder: bool = False,
     ) -> Distgraphcomm:
         """Return a graph of these ranks, of which each gives its own edges. Raises RankError for a rank not in here."""
-        check_neighbours("sources", sources, self.size)
-        check_neighbours("destinations", destinations, self.size)
+        check_neighbour_ranks("sources", sources, self.size)
+        check_neighbour_ranks("destinations", destinations, self.size)
         arguments = sources, destinations, sourceweights, destweights, info, reorder
         return self._child(Distgraphcomm, super().Create_dist_graph_adjacent(*arguments))
 
@@ -267,8 +267,8 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
         reorder: bool = False,
     ) -> Distgraphcomm:
         """Return a graph of these ranks, of which each gives any edges. Raises RankError for a rank not in here."""
-        check_neighbours("sources", sources, self.size)
-        check_neighbours("destinations", destinations, self.size)
+        check_neighbour_ranks("sources", sources, self.size)
+        check_neighbour_ranks("destinations", destinations, self.size)
         arguments = sources, degrees, destinations, weights, info, reorder
         return self._child(Distgraphcomm, super().Create_dist_graph(*arguments))
 
@@ -290,7 +290,7 @@ class Cartcomm(NeighborCollectives, MPI.Cartcomm, Comm):
         ArgumentError for other offsets than integers of every dimension, MismatchError if the ranks' offsets differ.
         """
         stencil = stencil_of(self, offsets)
-        without_grid = duplicate.without_attributes(self)  # Open MPI 5.0.11 makes a grid of a grid's graph
+        without_grid = duplicate.dup_without_attributes(self)  # Open MPI 5.0.11 makes a grid of a grid's graph
         try:
             comm = without_grid.Create_dist_graph_adjacent(*stencil.lists(self.rank), info=info)
         finally:

@@ -50,13 +50,15 @@ _attributes = threading.RLock()
 _process = os.getpid()
 
 
-def attach(comm: MPI.Intracomm, parent: CommState | None = None, own: Sequence[MPI.Intracomm] = ()) -> CommState:
+def attach(
+    comm: MPI.Intracomm, parent: CommState | None = None, private_comms: Sequence[MPI.Intracomm] = ()
+) -> CommState:
     """Return the state of a communicator. Where there is none yet, make one, which is collective (see CommState)."""
     state = _attribute(comm)
     if state is None:
         _give_back()
         cache.show_progress = MPI.COMM_WORLD.rank == 0
-        state = CommState(comm, open_fast_path, parent, own)
+        state = CommState(comm, open_fast_path, parent, private_comms)
         with _attributes:
             comm.Set_attr(_keyval, state)  # type: ignore[arg-type]
         LIVE[id(state)] = state
@@ -97,7 +99,7 @@ def _deleted(comm: MPI.Comm, keyval: int, state: CommState) -> None:
     if not state.freed:
         LEFT.append(state)
         with contained("leaving a communicator", in_callback=True):
-            state.leave()
+            state.close()
 
 
 def _give_back(seconds: float = 0.0) -> None:
@@ -157,7 +159,7 @@ def _end() -> None:
         for state in [*LIVE.values(), *LEFT]:
             LEAKED.append(state)
             with contained("freeing persistent requests"):
-                state.persistent.free_requests()
+                state.tag_pool.free_requests()
         _import_parts_of_numpy()
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(LEAKED))
 

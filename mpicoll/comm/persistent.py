@@ -176,7 +176,7 @@ class PersistentCall(ActiveCall):
         state.queue.started[sequence] = np.zeros(1, np.int64)
         if native is None and may_take_the_fast_path(self.call):
             self.fast_start = self._open_fast_start()
-        state.persistent.owners.add(self)  # once it is whole
+        state.tag_pool.owners.add(self)  # once it is whole
 
     def _claim(self) -> None:
         """Allocate tags, execution and scratch for the plan. Collective."""
@@ -186,7 +186,7 @@ class PersistentCall(ActiveCall):
             state.queue.run(asking)
         plan = self.call.prepared.plan
         assert plan is not None
-        self.slot: TagSlot = state.persistent.take(self)
+        self.slot: TagSlot = state.tag_pool.take(self)
         self.tags = self.slot.sequence
         self.kernels, self.follows_engine = background.state.generation, state.follows_kernels
         self.own_execution: Any = self.call.prepared.engine.Execution(plan, self.slot.comm, repeated=True)
@@ -358,7 +358,7 @@ def prepare(state: CommState, comm: MPI.Intracomm, call: Call, info: MPI.Info) -
     compare(state, call, sequence)
     if not call.prepared.is_native:
         return Prequest.prepare(state, PersistentCall(state, call, sequence))
-    state.say_once(call.prepared.choice)
+    state.warn_native_once(call.prepared.choice)
     state.record(record(call, sequence))
     request: MPI.Prequest = call.native(PERSISTENT, comm, info)
     if not (call.averages or state.settings.watched):

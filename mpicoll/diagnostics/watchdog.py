@@ -46,7 +46,7 @@ class Watched(Protocol):
     place: Place | None
     waited_for: tuple[int, ...]
 
-    def compares(self, sequence: int) -> bool:
+    def is_checked(self, sequence: int) -> bool:
         """Return whether the ranks compare that call."""
 
     @property
@@ -211,7 +211,7 @@ def cannot_complete(operation: Operation, state: Watched) -> bool:
         NOTES, lambda: findings(operation, state, state.peer_status.others), {}
     )
     return any(
-        finding.certain and (not state.compares(operation.sequence) or answers[rank].ended)
+        finding.certain and (not state.is_checked(operation.sequence) or answers[rank].ended)
         for rank, finding in rank_findings.items()
     )
 

@@ -84,7 +84,7 @@ def check(state: CommState, form: str, method: Method, *arguments: Any) -> Call:
         prepare.prepare(state, call)
         if form != PERSISTENT and not call.prepared.is_native:
             state.check_tags()
-            if not (learning.is_under_way(state, call) or state.compares(state.sequence + 1)):
+            if not (learning.is_under_way(state, call) or state.is_checked(state.sequence + 1)):
                 call.key = state.fast_path.key(call)
         return call
     except MismatchError:

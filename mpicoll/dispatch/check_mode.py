@@ -108,7 +108,7 @@ def signature(call: Call, sequence: int, any_form: bool = False) -> dict[str, An
 def gather_recvcounts(state: CommState, arguments: Arguments, name: str) -> None:
     """Reduce_scatter without recvcounts: ask all ranks for theirs. In check mode, first whether all of them ask."""
     assert arguments.recv is not None
-    if state.compares(state.sequence + 1):
+    if state.is_checked(state.sequence + 1):
         sequence = state.next_sequence()
         mine = {"sequence": sequence, "collective": "reduce_scatter", "recvcounts": "left out"}
         state.queue.run(comparison(state, mine, name))
@@ -130,7 +130,7 @@ def refuse(state: CommState, error: MpicollError, form: str, name: str) -> None:
     No form waits longer than it would have: that of a nonblocking call goes on in the background.
     """
     state.fail(CallId(state.sequence + 1, 0, name), error, was_made=False)
-    if state.compares(state.sequence + 1) and not state.rank_failure.is_known:
+    if state.is_checked(state.sequence + 1) and not state.rank_failure.is_known:
         sequence = state.next_sequence()
         operation = comparison(state, {"sequence": sequence, "error": str(error)}, "a call with wrong arguments")
         if form == NONBLOCKING:

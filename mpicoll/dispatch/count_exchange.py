@@ -67,7 +67,7 @@ def exchange_counts(
     In check mode ranks also send the counts that they expect, and every rank raises MismatchError if they differ.
     Otherwise a rank that expects another count raises CountMismatch.
     """
-    rank, check = state.rank, state.compares(sequence)
+    rank, check = state.rank, state.is_checked(sequence)
     graph = state.graph if is_of_neighbours(call.collective) else None
     row = np.array(_row(call, rank, state.size, check, graph), np.int64)
     engine = call.prepared.choice.engine

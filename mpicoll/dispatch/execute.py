@@ -42,7 +42,7 @@ def run(state: CommState, comm: MPI.Intracomm, call: Call) -> None:
     if call.prepared.is_native:
         _run_native(state, comm, call)
         return
-    compared = state.compares(state.sequence + 1)
+    compared = state.is_checked(state.sequence + 1)
     if anything_in_flight() or compared or call.prepared.plan is None or needs_nonfinite_exchange(call):
         state.queue.run(operation(state, call))
         return
@@ -80,7 +80,7 @@ def operation(state: CommState, call: Call) -> Operation:
         stages.insert(0, under_way.ask)
     if needs_nonfinite_exchange(call):
         stages.append(under_way.tell)
-    if state.compares(under_way.sequence):
+    if state.is_checked(under_way.sequence):
         # now, in the order of calls
         exchange = Exchange(state.comm, signature(call, under_way.sequence, state.any_form))
         stages.insert(0, lambda: exchange)
@@ -89,7 +89,7 @@ def operation(state: CommState, call: Call) -> Operation:
 
 def needs_counts(state: CommState, call: Call, sequence: int) -> bool:
     """Return whether the ranks must exchange counts first, in the call of that number."""
-    return call.prepared.needs_counts or (state.compares(sequence) and count_exchange.counts_are_local(call))
+    return call.prepared.needs_counts or (state.is_checked(sequence) and count_exchange.counts_are_local(call))
 
 
 def note_call(state: CommState, call: Call, sequence: int) -> int:
@@ -251,7 +251,7 @@ def _run_native(state: CommState, comm: MPI.Intracomm, call: Call) -> None:
 
 def is_watched(state: CommState) -> bool:
     """Return whether a stall of the next call must be reported, even in MPI's own collective."""
-    return state.settings.watched or state.compares(state.sequence + 1)
+    return state.settings.watched or state.is_checked(state.sequence + 1)
 
 
 def needs_operation(state: CommState, call: Call) -> bool:
@@ -261,7 +261,7 @@ def needs_operation(state: CommState, call: Call) -> bool:
 
 def start_native(state: CommState, comm: MPI.Intracomm, call: Call) -> MPI.Request:
     """Start MPI's own nonblocking collective, which no operation follows, and return its request."""
-    state.say_once(call.prepared.choice)
+    state.warn_native_once(call.prepared.choice)
     sequence = state.next_sequence()
     state.record(record(call, sequence))
     row = note_call(state, call, sequence)
@@ -277,7 +277,7 @@ def native_operation(state: CommState, comm: MPI.Intracomm, call: Call) -> Opera
     and run one after the other, so their order is the same on every rank, and this call does not block.
     """
     choice = call.prepared.choice
-    state.say_once(choice)
+    state.warn_native_once(choice)
     sequence, what = state.next_sequence(), "MPI's own collective"
     averages, clock = [call.averages], Clock(call.began, call.form == BLOCKING)
 
@@ -291,16 +291,16 @@ def native_operation(state: CommState, comm: MPI.Intracomm, call: Call) -> Opera
         operation.clock, operation.passed = clock, call.passed
         return operation
 
-    if not state.compares(sequence):
+    if not state.is_checked(sequence):
         polled = RequestStage(call.native(NONBLOCKING, comm), what)
         return begun([lambda: polled])
     exchange = Exchange(state.comm, signature(call, sequence, state.any_form))
     stages: list[Callable[[], Stage]] = [
         lambda: exchange,
-        lambda: RequestStage(call.native(NONBLOCKING, state.compared), what),
+        lambda: RequestStage(call.native(NONBLOCKING, state.check_comm), what),
     ]
     operation = begun(stages)
-    operation.after, state.last_compared = state.last_compared, operation
+    operation.after, state.last_checked = state.last_checked, operation
     return operation
 
 

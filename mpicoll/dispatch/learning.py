@@ -19,7 +19,7 @@ from ..cost.network import network
 from ..errors import MpicollError
 from ..progress.operation import Operation
 from ..progress.stages import RequestStage
-from ..runtime.calibrate import UNKNOWN
+from ..runtime.calibrate import FALLBACK_PRESET
 from ..runtime.comm_state import CommState
 from ..schedules.collectives import BLOCKING, PERSISTENT
 from ..selection.learning import Candidate, Kind, Lesson, candidates, size_class
@@ -120,7 +120,7 @@ def _takes_turns(state: CommState, call: Call) -> bool:
         or not (plain and call.commutative)
         or call.collective in UNKNOWN_TO_ALL
         or call.invocation.method is methods.REDUCE_SCATTER  # whose recvcounts a rank may leave out
-        or state.compares(state.sequence + 1)
+        or state.is_checked(state.sequence + 1)
         or (overrides.chunk_bytes or overrides.window or overrides.engine or overrides.seed is not None)
     ):
         return False
@@ -155,7 +155,7 @@ def _new_lesson(state: CommState, kind: Kind, table: Sequence[Rule]) -> Lesson |
     choice = choose(kind.collective, typical, size, True, overrides, agreed.engine, nodes, table, net)
     if kind.overlapping and choice.algorithm == NATIVE:  # which takes no turns with others
         return None
-    what = candidates(choice, typical, size, nodes, net or network(UNKNOWN), kind.learns, kind.overlapping)
+    what = candidates(choice, typical, size, nodes, net or network(FALLBACK_PRESET), kind.learns, kind.overlapping)
     make = OverlappingLesson if kind.overlapping else Lesson
     return make(kind, what) if len(what) > 1 else None
 

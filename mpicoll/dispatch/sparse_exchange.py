@@ -137,7 +137,7 @@ def operation(state: CommState, parts: Arrays, received: Arrays, form: str, name
             prepared.give(barriers.pop())
 
     stages: list[Callable[[], Stage]] = [lambda: exchange]
-    if state.compares(sequence):  # now, in the order of calls
+    if state.is_checked(sequence):  # now, in the order of calls
         compared = Exchange(state.comm, {"sequence": sequence, "collective": COLLECTIVE})
         stages.insert(0, lambda: compared)
     return Operation(choice, sequence, stages, finish, exchange, form, name)

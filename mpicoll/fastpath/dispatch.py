@@ -56,7 +56,7 @@ class CompiledFastPath:
         self.state: CommState = weakref.proxy(state)  # no cycle: it ends with the communicator
         room = min(signature.MAX_CAPACITY, 64 + 16 * state.size)  # counts, displacements and datatypes of both sides
         self.details = np.empty(room, np.int64)
-        self.keep = state.needing_python, state.numbers, self.details
+        self.keep = state.needing_python, state.counters, self.details
         self.context = field.new(*self.keep)
         first = MPI.Get_address(self.context)
         held = field.HELD_SEND, field.HELD_RECV
@@ -78,7 +78,7 @@ class CompiledFastPath:
             self.tables[overrides] = Table()
         self.tables.move_to_end(overrides)
         self.table = self.tables[overrides]
-        if len(self.tables) > cache.OVERRIDES:
+        if len(self.tables) > cache.MAX_OVERRIDES:
             self.tables.popitem(last=False)[1].clear()
         self.context[field.TABLE] = MPI.Get_address(self.table.rows)
 
@@ -273,11 +273,11 @@ class CompiledFastPath:
         self.context[field.SCRATCH_BYTES] = len(scratch) - ALIGN
         return True
 
-    def reclaim_scratch(self, lent: bool = False) -> bool:
-        """Stop fast calls from using the scratch. Return False if one uses it, unless lent: its operation takes it."""
+    def reclaim_scratch(self, in_use: bool = False) -> bool:
+        """Stop fast calls from using the scratch. Return False if a fast call in flight uses it, unless in_use."""
         before = self.context.item(field.SCRATCH_BYTES)
         self.context[field.SCRATCH_BYTES] = 0  # first, so that no call begins to use it meanwhile
-        if self.context.item(field.SCRATCH_SHARED) and not lent:
+        if self.context.item(field.SCRATCH_SHARED) and not in_use:
             self.context[field.SCRATCH_BYTES] = before
             return False
         self.context[field.SCRATCH_SHARED] = 0
@@ -285,7 +285,7 @@ class CompiledFastPath:
 
     def _lent(self) -> np.ndarray | None:
         """Return the scratch of a call that the function began; no other call may use it before that call ends."""
-        return self.state.scratch.take(0, lent=True) if self.context.item(field.SCRATCH_SHARED) else None
+        return self.state.scratch.take(0, in_use=True) if self.context.item(field.SCRATCH_SHARED) else None
 
     def _held(self) -> list[Any]:
         """Return the buffers to which the function holds references; the list takes these over."""

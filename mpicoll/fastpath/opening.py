@@ -80,7 +80,7 @@ class ClosedFastPath:
         """Return True: no fast call uses other scratch."""
         return True
 
-    def reclaim_scratch(self, lent: bool = False) -> bool:
+    def reclaim_scratch(self, in_use: bool = False) -> bool:
         """Return True: no fast call uses the scratch."""
         return True
 

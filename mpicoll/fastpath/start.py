@@ -26,7 +26,7 @@ class CompiledFastStart:
 
     def __init__(self, state: CommState, execution: compiled.Execution, started: np.ndarray, words: RowWords) -> None:
         """For an execution that is bound for good; started is where the number of starts is."""
-        self.keep = execution, started, state.needing_python, state.numbers, np.empty(0, np.int64)
+        self.keep = execution, started, state.needing_python, state.counters, np.empty(0, np.int64)
         self.context = field.new(*self.keep[2:])
         self.tables = execution.table
         self.context[field.TABLE], self.context[field.STARTED] = map(MPI.Get_address, (self.tables, started))

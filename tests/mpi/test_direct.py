@@ -228,7 +228,7 @@ def test_scratch_is_replaced_only_where_nobody_uses_it(ours):
     assert state.scratch.array is second and context[field.SCRATCH_BYTES] == len(second) - plan.ALIGN
     assert 0 <= context[field.SCRATCH] - second.ctypes.data < plan.ALIGN
     context[field.SCRATCH_SHARED] = 1
-    assert state.scratch.take(1, lent=True) is second and state.scratch.array is None
+    assert state.scratch.take(1, in_use=True) is second and state.scratch.array is None
     assert not context[field.SCRATCH_SHARED] and context[field.SCRATCH_BYTES] == 0
 
 
@@ -361,7 +361,7 @@ def test_a_call_that_ends_under_another_choice(ours, comm):
 
 def test_choices_that_are_kept(ours, monkeypatch):
     """So many; then the one goes that was not in force for the longest."""
-    monkeypatch.setattr(cache, "OVERRIDES", 3)
+    monkeypatch.setattr(cache, "MAX_OVERRIDES", 3)
     call = lambda: allreduce(ours, np.ones(5))
     teach(call, AGAIN)
     for window in (1, 2, 3, 4, 5, 1):

@@ -434,7 +434,7 @@ def test_more_alive_at_once_than_there_are_tags(ours):
         assert all((buffer == i * ours.size).all() for i, buffer in enumerate(buffers))
         for i in np.random.default_rng(ours.rank).permutation(number):
             requests[i].Free()
-    assert len(ours._state.persistent.comms) <= 3
+    assert len(ours._state.tag_pool.comms) <= 3
 
 
 def test_dropped_while_under_way(ours, form):
@@ -533,8 +533,8 @@ def test_tags_of_a_freed_request_are_given_back(comm, started):
     ours = mpicoll.Comm(comm)
     for _ in range(3):
         request = ours.Allreduce_init(np.ones(5), np.zeros(5))
-        taken = sum(int(used.sum()) for used in ours._state.persistent.used)
+        taken = sum(int(used.sum()) for used in ours._state.tag_pool.used)
         if started:
             complete(request)
         request.Free()
-        assert taken == 1 and not any(used.any() for used in ours._state.persistent.used)
+        assert taken == 1 and not any(used.any() for used in ours._state.tag_pool.used)

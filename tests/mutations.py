@@ -282,8 +282,8 @@ MUTATIONS = [
     ),
     Mutation(
         "mpicoll/progress/queue.py",
-        "operation.after = operation.after or self.slots.get(slot)",
-        "operation.after = operation.after",
+        "operation.predecessor = operation.predecessor or self.slots.get(slot)",
+        "operation.predecessor = operation.predecessor",
         "mpi/test_counters_that_wrap.py",
     ),
     Mutation(
@@ -294,8 +294,8 @@ MUTATIONS = [
     ),
     Mutation(
         "mpicoll/progress/operation.py",
-        "self.still += min(now - self.looked, GLANCE)",
-        "self.still += now - self.looked",
+        "self.stalled_for += min(now - self.polled_at, MAX_POLL_GAP)",
+        "self.stalled_for += now - self.polled_at",
         "unit/test_flight.py",
     ),
     Mutation("mpicoll/runtime/cache.py", "len(self.order) > MAX_ENTRIES or ", "", "mpi/test_kept.py"),
@@ -425,7 +425,7 @@ MUTATIONS = [
     # comm
     Mutation(
         "mpicoll/comm/persistent.py",
-        "if self.in_flight is not None and self.in_flight.broke_off:",
+        "if self.in_flight is not None and self.in_flight.was_aborted:",
         "if False:",
         "mpi/test_direct.py",
     ),
@@ -464,19 +464,19 @@ MUTATIONS = [
     ),
     Mutation(
         "mpicoll/progress/driver.py",
-        "            control[TAKEN_UNTIL] = at + _REMEMBERED\n",
+        "            control[CONTENDED_UNTIL] = at + _CONTENDED_FOR\n",
         "            pass\n",
         "unit/test_progress.py",
     ),
     Mutation(
         "mpicoll/progress/thread.py",
-        "self.works_on = self.worked > started",
-        "self.works_on = False",
+        "self.computes = self.computed_at > started",
+        "self.computes = False",
         "unit/test_progress.py",
     ),
     Mutation(
         "mpicoll/progress/thread.py",
-        "if not self.asleep or self._is_needed():  # what",
+        "if not self.asleep or self._is_needed():  # this",
         "if not self.asleep:  # what",
         "unit/test_progress.py",
     ),
@@ -606,7 +606,7 @@ MUTATIONS = [
     Mutation("mpicoll/torch/calls.py", "_ALL if debugs else COMPARED", "COMPARED", "torch/test_failures.py"),
     Mutation(
         "mpicoll/torch/work.py",
-        "operation.gives_up, operation.deadline = True, time.monotonic() + seconds",
+        "operation.raises_on_stall, operation.deadline = True, time.monotonic() + seconds",
         "operation.gives_up = True",
         "torch/test_failures.py",
     ),

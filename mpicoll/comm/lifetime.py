@@ -67,7 +67,7 @@ def attach(
         for opened in OPENED:
             opened(state)
         OF_PROGRAM.opened(state, comm)
-        if state.settings.progress and ProgressThread.possible():
+        if state.settings.progress and ProgressThread.is_supported():
             STATUS_THREAD.start(lambda: list(LIVE.values()))
     return state
 

@@ -23,7 +23,7 @@ from ..fastpath.outcome import Outcome
 from ..kernels import background
 from ..progress.faults import contained
 from ..progress.operation import CallId, Operation, Raised
-from ..progress.stages import Failed, RequestStage, Running, Stage
+from ..progress.stages import FailedStage, PlanStage, RequestStage, Stage
 from ..progress.times import Clock, now
 from ..runtime.comm_state import CommState
 from ..runtime.tags import TagSlot
@@ -198,7 +198,7 @@ class PersistentCall(ActiveCall):
             return None
         self.start()  # binds it
         started = self.state.queue.started[self.sequence]
-        call, passed = self.call, self.call.passed
+        call, passed = self.call, self.call.recorded_arguments
         history = self.state.history
         ids = history.ids(call.name, call.form, call.prepared.choice.algorithm, passed.operator)
         words = RowWords(ids, self.sequence | history.number, with_root(0, passed.root), passed.nbytes)
@@ -228,7 +228,7 @@ class PersistentCall(ActiveCall):
         Return None if the fast path completed it. Raises RequestError if an earlier start left messages posted.
         """
         outcome = self.fast_start.outcome() if self.fast_start is not None else Outcome.NOT_SERVED
-        if self.in_flight is not None and self.in_flight.broke_off:  # its messages are still posted
+        if self.in_flight is not None and self.in_flight.was_aborted:  # its messages are still posted
             raise RequestError("the last start failed with messages under way; make another request")
         self.fast_path = outcome != Outcome.NOT_SERVED
         self.clock = Clock(0.0 if self.fast_path else now(), is_blocking=outcome == Outcome.COMPLETED)
@@ -247,7 +247,7 @@ class PersistentCall(ActiveCall):
             stages.append(self.tell)
         self.row = self.fast_start.row if self.fast_start is not None and self.fast_path else 0
         self.in_flight = self.operation(stages)
-        self.in_flight.is_begun = self.fast_path
+        self.in_flight.is_posted = self.fast_path
         return self.in_flight
 
     def _begun(self, outcome: int) -> Callable[[], Stage]:
@@ -259,9 +259,9 @@ class PersistentCall(ActiveCall):
             return lambda: polled
         if outcome == Outcome.NOT_SERVED:
             return self.start
-        if outcome == Outcome.UNDER_WAY:
-            return lambda: Running(self.own_execution)
-        return lambda: Failed(self.own_execution, -outcome)
+        if outcome == Outcome.IN_PROGRESS:
+            return lambda: PlanStage(self.own_execution)
+        return lambda: FailedStage(self.own_execution, -outcome)
 
     def finish(self) -> None:
         """Complete a start after its last stage."""
@@ -291,7 +291,7 @@ class PersistentCall(ActiveCall):
             self.broken = True
             self.state.leak(self, None)
         self.unwanted = True
-        if not self.broken and (self.in_flight is None or (self.in_flight.done and not self.in_flight.broke_off)):
+        if not self.broken and (self.in_flight is None or (self.in_flight.done and not self.in_flight.was_aborted)):
             self._give_up()
 
     def _give_up(self) -> None:

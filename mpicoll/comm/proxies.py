@@ -104,5 +104,5 @@ def _query(status: MPI.Status, operation: Operation) -> None:
     mpi4py would print the traceback of what this raises.
     """
     error = operation.error
-    if error is not None and not operation.told:
+    if error is not None and not operation.error_raised:
         status.error = error.Get_error_code() if isinstance(error, MPI.Exception) else MPI.ERR_OTHER

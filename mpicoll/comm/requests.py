@@ -80,7 +80,7 @@ class CollectiveRequest(MPI.Request):
         if not operation.done:
             return False
         self._take_in(operation, status)
-        self._state.queue.tell(operation)
+        self._state.queue.raise_error(operation)
         return True
 
     def Get_status(self, status: MPI.Status | None = None) -> bool:
@@ -107,7 +107,7 @@ class CollectiveRequest(MPI.Request):
         If another thread ended the operation, the request may complete a little later, so this polls: on Intel MPI
         two threads in Wait may sleep for ever.
         """
-        operation.told = True
+        operation.error_raised = True
         self._announce(operation)
         with suppress(MPI.Exception):  # the operation's error: Wait and Test raise the original
             while not super().Test(status):
@@ -122,7 +122,7 @@ class CollectiveRequest(MPI.Request):
         """
         operation = self._operation
         if operation is not None and not sys.is_finalizing() and self._is_under_way() and not MPI.Is_finalized():
-            operation.told = True
+            operation.error_raised = True
             release.defer_free(MPI.Request(self).Free)
 
     def wait(self, status: MPI.Status | None = None) -> None:

@@ -18,7 +18,7 @@ from ..engines.protocol import Execution
 from ..errors import ArgumentError, CommError, OperatorError
 from ..plans.plan import Counts, Shares
 from ..plans.rolled import RolledPlan
-from ..progress.operation import Passed
+from ..progress.operation import RecordedArguments
 from ..progress.times import now
 from ..schedules.collectives import BLOCKING, COLLECTIVES, NEIGHBORHOOD, base_collective, everybody, is_of_neighbours
 from ..selection.select import Choice
@@ -86,10 +86,10 @@ class Call:
         return self.invocation.method.spelled(self.form)
 
     @property
-    def passed(self) -> Passed:
+    def recorded_arguments(self) -> RecordedArguments:
         """The arguments in which ranks may differ, once it is prepared."""
         root = self.root if "root" in self.invocation.method.takes else -1
-        return Passed(self.prepared.nbytes, root, self.operator.name if self.operator is not None else "")
+        return RecordedArguments(self.prepared.nbytes, root, self.operator.name if self.operator is not None else "")
 
     def native(self, form: str, comm: MPI.Intracomm, *more: Any) -> Any:
         """Call MPI's own method in a form on the same arguments; more is what that form takes besides."""

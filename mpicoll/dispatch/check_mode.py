@@ -18,7 +18,7 @@ from ..errors import MismatchError, MpicollError
 from ..kernels.digest import digest
 from ..plans.plan import Shares
 from ..progress.operation import CallId, Operation
-from ..progress.stages import Gathering
+from ..progress.stages import AllgatherStage
 from ..runtime.comm_state import CommState
 from ..schedules.collectives import COLLECTIVES, NONBLOCKING
 from ..selection.select import FLOAT32, native_choice
@@ -29,7 +29,7 @@ LONG = 300  # bytes of one value; ten of them and their names must fit
 Signature = dict[str, Any]
 
 
-class Exchange(Gathering):
+class Exchange(AllgatherStage):
     """A stage: the signatures of all ranks, compared when they are in."""
 
     def __init__(self, comm: MPI.Comm, signature: Signature) -> None:
@@ -112,7 +112,7 @@ def gather_recvcounts(state: CommState, arguments: Arguments, name: str) -> None
         sequence = state.next_sequence()
         mine = {"sequence": sequence, "collective": "reduce_scatter", "recvcounts": "left out"}
         state.queue.run(comparison(state, mine, name))
-    counts = Gathering(state.comm, np.array([arguments.recv.count], np.int64))
+    counts = AllgatherStage(state.comm, np.array([arguments.recv.count], np.int64))
     choice = native_choice("reduce_scatter", "asking for recvcounts")
     state.queue.run(Operation(choice, state.next_sequence(), [lambda: counts], lambda: None, None, name=name))
     set_counts(arguments, counts.all[:, 0].tolist(), state.rank)

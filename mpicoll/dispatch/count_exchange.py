@@ -19,7 +19,7 @@ from ..errors import CountMismatch, MismatchError
 from ..plans.lowering import lower
 from ..plans.plan import ALIGN, Shares
 from ..plans.rolled import RolledPlan, rolled
-from ..progress.stages import Running
+from ..progress.stages import PlanStage
 from ..runtime.comm_state import CommState
 from ..schedules.collectives import base_collective, is_of_neighbours
 from ..schedules.graphs import Graph
@@ -34,7 +34,7 @@ def counts_are_local(call: Call) -> bool:
     return isinstance(call.counts, Shares) and call.counts.every is None
 
 
-class NumbersExchange(Running):
+class NumbersExchange(PlanStage):
     """A stage that allgathers a few numbers of 8 bytes and passes an array with a row for every rank to on_numbers.
 
     Its messages have the tags of the call it belongs to. It raises what on_numbers raises.
@@ -54,7 +54,7 @@ class NumbersExchange(Running):
         """Progress for at most so many seconds; return whether it is complete."""
         if not self.execution.advance(seconds):
             return False
-        self.over = True
+        self.is_over = True
         self.on_numbers(self.all)
         return True
 

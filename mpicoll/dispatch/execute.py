@@ -23,7 +23,7 @@ from ..kernels.serving import narrow_address
 from ..plans.plan import Shares
 from ..progress.operation import CallId, Operation, Raised
 from ..progress.queue import SPIN, anything_in_flight
-from ..progress.stages import RequestStage, Running, Stage
+from ..progress.stages import PlanStage, RequestStage, Stage
 from ..progress.times import Clock, Times
 from ..runtime.comm_state import CommState
 from ..schedules.collectives import BLOCKING, NONBLOCKING
@@ -94,7 +94,7 @@ def needs_counts(state: CommState, call: Call, sequence: int) -> bool:
 
 def note_call(state: CommState, call: Call, sequence: int) -> int:
     """Write a call's row into the history of calls, and return its serial."""
-    return state.history.begin(sequence, call.name, call.form, call.prepared.choice.algorithm, call.passed)
+    return state.history.begin(sequence, call.name, call.form, call.prepared.choice.algorithm, call.recorded_arguments)
 
 
 class ActiveCall:
@@ -115,7 +115,8 @@ class ActiveCall:
         """Return an operation of these stages, which ends as the call does."""
         choice, form = self.call.prepared.choice, self.call.form
         operation = Operation(choice, self.sequence, stages, self.finish, self, form, self.name)
-        operation.clock, operation.passed, operation.row = self.clock, self.call.passed, self.row
+        operation.clock, operation.row = self.clock, self.row
+        operation.recorded_arguments = self.call.recorded_arguments
         return operation
 
     @property
@@ -133,7 +134,7 @@ class ActiveCall:
             self.call.counts = replace(self.call.counts, every=every)
             resolve(self.state, self.call)
 
-    def start(self) -> Running:
+    def start(self) -> PlanStage:
         """Return the stage that runs the plan."""
         plan = self.call.prepared.plan
         assert plan is not None
@@ -146,7 +147,7 @@ class ActiveCall:
         elif prepared.seed is not None:
             self.params = np.array([(prepared.seed * _ODD + self.sequence) & 0xFFFFFFFF], np.int64)
         self.execution.bind(self.tags, bases, kernel_args(self.call, self.state.size, self.params))
-        return Running(self.execution)
+        return PlanStage(self.execution)
 
     def tell(self) -> Stage:
         """Return the stage after the plan: learn whether another rank met NaN or infinity."""
@@ -288,7 +289,7 @@ def native_operation(state: CommState, comm: MPI.Intracomm, call: Call) -> Opera
 
     def begun(stages: list[Callable[[], Stage]]) -> Operation:
         operation = Operation(choice, sequence, stages, finish, call, call.form, call.name)
-        operation.clock, operation.passed = clock, call.passed
+        operation.clock, operation.recorded_arguments = clock, call.recorded_arguments
         return operation
 
     if not state.is_checked(sequence):
@@ -300,7 +301,7 @@ def native_operation(state: CommState, comm: MPI.Intracomm, call: Call) -> Opera
         lambda: RequestStage(call.native(NONBLOCKING, state.check_comm), what),
     ]
     operation = begun(stages)
-    operation.after, state.last_checked = state.last_checked, operation
+    operation.predecessor, state.last_checked = state.last_checked, operation
     return operation
 
 

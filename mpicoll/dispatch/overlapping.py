@@ -111,7 +111,7 @@ def _go_by(state: CommState, call: Call, rule: Rule) -> Choice:
 class Until:
     """A stage: operations that must be done first."""
 
-    over, progress = True, (0, 0, 0)
+    is_over, progress = True, (0, 0, 0)
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         self.operations = operations

@@ -25,7 +25,7 @@ from ..plans.lowering import lower
 from ..plans.plan import WINDOW
 from ..plans.rolled import rolled
 from ..progress.operation import Operation
-from ..progress.stages import Running, Stage
+from ..progress.stages import PlanStage, Stage
 from ..runtime.comm_state import CommState
 from ..runtime.inbox import Arrival
 from ..schedules.schedule import schedule
@@ -76,7 +76,7 @@ class SparseExchange:
         )
         self.messages, self.bytes = 0, sum(array.nbytes for array in parts.values())
         barrier.bind(sequence, (0, 0, 0))
-        self.barrier, self.barrier_is_over, self.over = Running(barrier), False, False
+        self.barrier, self.barrier_is_over, self.is_over = PlanStage(barrier), False, False
 
     def advance(self, seconds: float) -> bool:
         """Progress for at most so many seconds; return True when done. Raises RequestError where messages were lost."""
@@ -85,7 +85,7 @@ class SparseExchange:
             if time.monotonic() >= until:
                 return False
             os.sched_yield()
-        self.over = True
+        self.is_over = True
         return True
 
     def _is_complete(self) -> bool:

@@ -25,7 +25,7 @@ from ..engines import compiled
 from ..kernels import background
 from ..plans.plan import ALIGN
 from ..progress.operation import CallId, Operation, Raised
-from ..progress.stages import Running
+from ..progress.stages import PlanStage
 from ..progress.times import Clock
 from ..runtime import cache
 from ..schedules.collectives import BLOCKING
@@ -191,7 +191,7 @@ class CompiledFastPath:
                 raise error
             self._record(kind, form, sequence, Clock(is_blocking=True))  # the program was in it to its end
             return True, None
-        if outcome != Outcome.UNDER_WAY:
+        if outcome != Outcome.IN_PROGRESS:
             self._leak()
             call_id = CallId(sequence, 0, method.spelled(form))
             error = kind.execution.error(-outcome)
@@ -237,9 +237,9 @@ class CompiledFastPath:
             if error is not None:
                 raise Raised(error)
 
-        stages = [lambda: Running(kind.execution)]
+        stages = [lambda: PlanStage(kind.execution)]
         operation = Operation(kind.choice, sequence, stages, finish, (kind, buffers), form, kind.method.spelled(form))
-        operation.is_begun, operation.clock, operation.row = True, clock, row_in_history
+        operation.is_posted, operation.clock, operation.row = True, clock, row_in_history
         return operation
 
     def leak(self) -> None:

@@ -64,7 +64,7 @@ ERRORS = KEYS + 10  # of a word that is 1 if the function of a user's operator r
 ROW_IDS, ROW_IDS_NONBLOCKING, ROW_COMM, ROW_ROOT, ROW_BYTES = range(KEYS + 11, KEYS + 16)
 COLUMNS = KEYS + 16
 _METH_FASTCALL = 0x80
-NOT_SERVED, UNDER_WAY, COMPLETED, ABANDONED = map(int, outcome.Outcome)  # plain numbers, for numba
+NOT_SERVED, IN_PROGRESS, COMPLETED, ABANDONED = map(int, outcome.Outcome)  # plain numbers, for numba
 tag = njit(plan.tag)
 
 
@@ -142,7 +142,7 @@ def run(context, at, nanoseconds, goes_on):  # type: ignore[no-untyped-def]
     thread, moved = call_long(context[field.SAVE], ()), 0
     code = call_long(context[field.WAIT], (context[field.CONTROL], *walk, nanoseconds))
     control = line(context[field.CONTROL], progress.CONTROL)
-    is_hidden = control[progress.BEGUN] != 0 and control[progress.WORKS_ON] != 0 and control[progress.CONTENDED] == 0
+    is_hidden = control[progress.BEGUN] != 0 and control[progress.COMPUTES] != 0 and control[progress.CONTENDED] == 0
     while code == WAITING and goes_on and not is_hidden:
         before, moved = moved, progress.moves(tables[compiled.PROGRESS, 0])
         if moved == before:
@@ -155,7 +155,7 @@ def run(context, at, nanoseconds, goes_on):  # type: ignore[no-untyped-def]
 @njit
 def end(context, tables, code, request, errors):  # type: ignore[no-untyped-def]
     """Store the outcome. Return True, with the request complete, if the call completed and Python need not know."""
-    context[field.OUTCOME] = COMPLETED if code == DONE else UNDER_WAY if code == WAITING else code
+    context[field.OUTCOME] = COMPLETED if code == DONE else IN_PROGRESS if code == WAITING else code
     if code != DONE or load(context[field.NUMBERS] + 8 * TRACES) != 0 or (errors != 0 and load(errors) != 0):
         return False
     if context[field.UNKNOWN] != 0:

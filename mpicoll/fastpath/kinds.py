@@ -68,7 +68,7 @@ def _made(
     operator = call.operator if call.operator is not None and call.operator.name == USER else None
     addresses = (part.at if part is not None else 0 for part in (any_counts, packs))
     own = *addresses, operator.errors.at if operator is not None and operator.errors is not None else 0
-    passed, method = call.passed, invocation.method
+    passed, method = call.recorded_arguments, invocation.method
     of_history = *(
         state.history.ids(method.spelled(form), form, choice.algorithm, passed.operator)
         for form in (BLOCKING, NONBLOCKING)

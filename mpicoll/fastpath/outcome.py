@@ -9,6 +9,6 @@ class Outcome(IntEnum):
     """The outcome of the last call of the compiled function. Negative numbers are MPI's error codes."""
 
     NOT_SERVED = 0  # the call takes the slow path
-    UNDER_WAY = 1  # the function posted messages, and the slow path completes them
+    IN_PROGRESS = 1  # the function posted messages, and the slow path completes them
     COMPLETED = 2
     ABANDONED = 3  # the function posted messages, and an interrupt came before anything progressed them

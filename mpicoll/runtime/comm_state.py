@@ -228,11 +228,11 @@ class CommState:
         """Write the row of a call into the history, unless that was done when the call began."""
         if not operation.row and not operation.is_message:
             how, start = (operation.name, operation.form, operation.choice.algorithm), operation.start
-            operation.row = self.history.begin(operation.sequence, *how, operation.passed, start)
+            operation.row = self.history.begin(operation.sequence, *how, operation.recorded_arguments, start)
 
     def operation_ended(self, operation: Operation) -> None:
         """Record the end of an operation: its row, its error for other ranks, and its memory if it was aborted."""
-        if operation.broke_off:
+        if operation.was_aborted:
             has_own_tags = operation.form == PERSISTENT or operation.choice.algorithm == NATIVE
             self.leak(operation, None if has_own_tags else operation.sequence)
         self.history.end(operation.row, FAILED if operation.error is not None else 0)
@@ -364,7 +364,7 @@ class CommState:
         with self.queue.lock:
             self.close()
             self.queue.closed = True
-            self.queue.is_busy(False)
+            self.queue.mark_busy(False)
             self.fast_path.leak()
             self.fast_path.clear()
             self.cache.clear()

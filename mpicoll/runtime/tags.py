@@ -18,7 +18,7 @@ from mpi4py import MPI
 from ..plans.plan import SEQUENCES
 from ..progress.operation import Operation
 from ..progress.queue import Queue
-from ..progress.stages import Gathering, RequestStage, Stage
+from ..progress.stages import AllgatherStage, RequestStage, Stage
 from ..selection.select import native_choice
 from . import duplicate
 
@@ -82,7 +82,7 @@ class TagPool:
     def take(self, owner: TagOwner) -> TagSlot:
         """Return a slot that is free on every rank. Collective; operations in flight progress meanwhile."""
         mine = np.concatenate([np.zeros(1, np.uint8), *self.used])  # not empty: MPICH would wait for no rank
-        gathered = self._wait(lambda: Gathering(self.state.comm, mine, "the tags in use"), owner.name)
+        gathered = self._wait(lambda: AllgatherStage(self.state.comm, mine, "the tags in use"), owner.name)
         free = np.flatnonzero(~gathered.all[:, 1:].any(axis=0))
         if not len(free):
             self._add_communicator(owner.name)

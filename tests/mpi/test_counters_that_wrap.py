@@ -121,7 +121,7 @@ def test_an_interrupted_wait_keeps_its_tag(comm, monkeypatch):
     standing = Standing(ours)
     if standing.request is not None:
         with monkeypatch.context() as patch:
-            patch.setattr(standing.request._state.queue, "turn", interrupted)
+            patch.setattr(standing.request._state.queue, "advance_once", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 standing.request.Wait()
     others = [Standing(ours.Dup()) for _ in range(5)]
@@ -182,7 +182,7 @@ def test_the_tags_of_a_call_that_broke_off_are_not_used_again(ours, engine):
         return
     with pair.using(engine=engine, allreduce="recursive_doubling"):
         n = 8 if pair.rank else 4
-        broke_off = pair._state.sequence + 1
+        was_aborted = pair._state.sequence + 1
         with pytest.raises(MessageLengthError):
             pair.Allreduce(np.ones(n), np.zeros(n))
         for i in range(SEQUENCES - 1):
@@ -190,7 +190,7 @@ def test_the_tags_of_a_call_that_broke_off_are_not_used_again(ours, engine):
             pair.Allreduce(np.full(3, float(i)), y)
             assert (y == 2 * i).all()
         for call in (pair.Allreduce, pair.Iallreduce):
-            with pytest.raises(CommError, match=f"call {broke_off} .* was aborted .* call {broke_off + SEQUENCES}"):
+            with pytest.raises(CommError, match=f"call {was_aborted} .* was aborted .* call {was_aborted + SEQUENCES}"):
                 call(np.ones(3), np.zeros(3))
         again, y = pair.Dup(), np.zeros(1)
         again.Allreduce(np.ones(1), y)

@@ -118,9 +118,9 @@ def scenario(comm, late: bool):
     for x, y, engine in zip(send, received, ("mpi4py", "compiled")):
         with ours.using(allreduce="ring", engine=engine):
             requests.append(ours.Iallreduce(x, y))
-    THREAD.hurry()
+    THREAD.poll_now()
     for request in requests:
-        request._operation.gives_up, request._operation.deadline = True, time.monotonic() + SECONDS
+        request._operation.raises_on_stall, request._operation.deadline = True, time.monotonic() + SECONDS
     until = time.monotonic() + 0.2
     while not all(map(is_ended, requests)) and time.monotonic() < until:
         time.sleep(0.002)  # the progress thread alone advances them
@@ -167,7 +167,7 @@ def test_an_error_at_any_call_of_a_thread(comm, quick, caplog):
 def test_an_error_behind_the_last_operation(comm, quick, monkeypatch):
     """Nothing counts as under way for ever, which would keep all calls off the fast path."""
     restarted()
-    ours, own, failed = mpicoll.Comm(comm), Queue.is_busy, []
+    ours, own, failed = mpicoll.Comm(comm), Queue.mark_busy, []
 
     def once(queue, busy):
         if not busy and not failed and threading.current_thread() is not threading.main_thread():
@@ -175,7 +175,7 @@ def test_an_error_behind_the_last_operation(comm, quick, monkeypatch):
             raise Injected
         own(queue, busy)
 
-    monkeypatch.setattr(Queue, "is_busy", once)
+    monkeypatch.setattr(Queue, "mark_busy", once)
     y, deadline, turn = np.zeros(3), time.monotonic() + SECONDS, 0
     while not comm.allreduce(bool(failed), MPI.LAND):  # the calling thread may have ended a call as it began
         turn += 1
@@ -183,7 +183,7 @@ def test_an_error_behind_the_last_operation(comm, quick, monkeypatch):
             time.sleep(0.02)  # so that the thread ends the calls of the others
         with ours.using(allreduce="ring"):
             request = ours.Iallreduce(np.ones(3), y)
-            THREAD.hurry()
+            THREAD.poll_now()
             while (not is_ended(request) or anything_in_flight()) and time.monotonic() < deadline:
                 time.sleep(0.001)
             assert not anything_in_flight()
@@ -206,7 +206,7 @@ def test_notes_that_always_fail(comm, quick, monkeypatch, method):
     if comm.rank == 0:
         with ours.using(allreduce="ring"):
             request = ours.Iallreduce(np.ones(3), np.zeros(3))
-        request._operation.gives_up, request._operation.deadline = True, time.monotonic() + 0.3
+        request._operation.raises_on_stall, request._operation.deadline = True, time.monotonic() + 0.3
         with pytest.raises(StallError):
             request.Wait()
     comm.Barrier()
@@ -266,7 +266,7 @@ def test_an_error_of_a_callback_in_the_thread(comm, quick, error):
         if comm.rank:
             time.sleep(0.05)  # so that the thread advances the collective of rank 0
         request = ours.Iallreduce(np.ones(3), np.zeros(3))
-        THREAD.hurry()
+        THREAD.poll_now()
         while not is_ended(request):
             time.sleep(0.001)
         with pytest.raises(error) if raised else nullcontext():
@@ -316,7 +316,7 @@ def test_a_communicator_that_is_left_whatever_fails(comm, quick, monkeypatch):
     ours = mpicoll.Comm(comm.Dup())
     state = ours._state
     with monkeypatch.context() as patch:
-        patch.setattr(CommState, "leave", refuse)
+        patch.setattr(CommState, "close", refuse)
         MPI.Intracomm(ours).Free()
     assert state in lifetime.LEFT or state.queue.closed
     with monkeypatch.context() as patch:

@@ -408,7 +408,7 @@ def test_garbage_that_is_found_while_mpi_frees_a_communicator(ours, comm, form, 
         found.append(gc.collect())
         leave(state)
 
-    monkeypatch.setattr(CommState, "leave", leaving)
+    monkeypatch.setattr(CommState, "close", leaving)
     gc.freeze()     # what earlier tests left, so that collecting takes no time
     for _ in range(3):
         plain, cycle, other = MPI.Intracomm(comm.Dup()), [], ours.Dup()

@@ -96,13 +96,13 @@ class Choosing(MPI.Intracomm):
         state, collective = self._open(), canonical_name(collective)
         if collective not in RULES:
             find(collective, "")
-        prepare.graph_of(state, collective)
-        reducing = sums.reducing(collective, op, datatype)
+        prepare.graph_parameter(state, collective)
+        reducing = sums.reduction_operator(collective, op, datatype)
         missing = reducing.no_kernel_reason if reducing else ""
-        wide = sums.are_float32(state, reducing)
+        wide = sums.uses_float32_sums(state, reducing)
         choice = prepare.select(state, collective, nbytes, op.Is_commutative(), missing, float32_sums=wide)
         if wide and reducing is not None:
-            choice = sums.with_cost(state, choice, nbytes, reducing)
+            choice = sums.with_received_bytes(state, choice, nbytes, reducing)
         learns = state.overrides.learns and not (choice.forced or choice.measured or collective in UNKNOWN_TO_ALL)
         model = _by_the_model(state, choice, nbytes, op.Is_commutative())
         return replace(choice, model=model, slow=state.fast_path.closed or "calls take turns at first" * learns)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 from mpi4py import MPI
 
-from ..dispatch import calls
+from ..dispatch import slow_path
 from ..dispatch.methods import Method
 from ..errors import CommError
 from ..kernels import background
@@ -101,13 +101,13 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
     @_calling_errhandler
     def _call(self, method: Method, *arguments: Any) -> None:
         """Run a call that the fast path did not serve, or did not complete."""
-        calls.run(self._open(), self, method, *arguments)
+        slow_path.run(self._open(), self, method, *arguments)
 
     @_calling_errhandler
     def _start(self, method: Method, *arguments: Any) -> MPI.Request:
         """Start such a call, and return its request."""
         state = self._open()
-        started = calls.begin(state, self, NONBLOCKING, method, *arguments)
+        started = slow_path.begin(state, self, NONBLOCKING, method, *arguments)
         if started is None:
             return Request.of_nothing()
         if isinstance(started, Operation):
@@ -127,16 +127,16 @@ class Comm(Collectives, Objects, Sparse, Choosing, Survivors):
             if request is not None:
                 MPI.Request.Wait(request)  # it is complete
             return None
-        operation = calls.begin(state, self, form, method, *arguments, only_operations=True)
+        operation = slow_path.begin(state, self, form, method, *arguments, only_operations=True)
         return cast(Operation | None, operation)
 
     @_calling_errhandler
     def _init(self, info: MPI.Info, method: Method, *arguments: Any) -> MPI.Prequest:
         """Return a request that carries out a call at every Start."""
         state = self._open()
-        if (turns := calls.check_turns(state, method, *arguments)) is not None:
+        if (turns := slow_path.prepare_candidates(state, method, *arguments)) is not None:
             return persistent_turns.prepare_turns(state, *turns)
-        return persistent.prepare(state, self, calls.check(state, PERSISTENT, method, *arguments), info)
+        return persistent.prepare(state, self, slow_path.prepare_call(state, PERSISTENT, method, *arguments), info)
 
     # -- communicators out of this one ------------------------------------------------------------------
 

@@ -13,10 +13,10 @@ from mpi4py import MPI
 from ..diagnostics.history import HANDED_OVER, RowWords, with_root
 from ..dispatch.call import Call
 from ..dispatch.check_mode import comparison, signature
-from ..dispatch.execute import ActiveCall, may_take_the_fast_path, needs_counts, note_call, record
+from ..dispatch.execute import ActiveCall, can_take_fast_path, needs_counts, note_call, record
 from ..dispatch.nonfinite import needs_nonfinite_exchange
-from ..dispatch.prepare import prepare_again
-from ..dispatch.staging import divide
+from ..dispatch.prepare import switch_engine
+from ..dispatch.staging import divide_result
 from ..engines.protocol import Execution
 from ..errors import CommError, MpicollError, RequestError
 from ..fastpath.outcome import Outcome
@@ -174,7 +174,7 @@ class PersistentCall(ActiveCall):
         if native is None:
             self._claim()
         state.queue.started[sequence] = np.zeros(1, np.int64)
-        if native is None and may_take_the_fast_path(self.call):
+        if native is None and can_take_fast_path(self.call):
             self.fast_start = self._open_fast_start()
         state.tag_pool.owners.add(self)  # once it is whole
 
@@ -182,8 +182,8 @@ class PersistentCall(ActiveCall):
         """Allocate tags, execution and scratch for the plan. Collective."""
         state = self.state
         if needs_counts(state, self.call, 0):
-            asking = Operation(self.call.prepared.choice, self.sequence, [self.ask], lambda: None, self, name=self.name)
-            state.queue.run(asking)
+            choice, stages = self.call.prepared.choice, [self.exchange_counts]
+            state.queue.run(Operation(choice, self.sequence, stages, lambda: None, self, name=self.name))
         plan = self.call.prepared.plan
         assert plan is not None
         self.slot: TagSlot = state.tag_pool.take(self)
@@ -214,11 +214,11 @@ class PersistentCall(ActiveCall):
             return False
         self.kernels = background.state.generation
         choice = self.call.prepared.choice
-        prepare_again(self.call, self.state.agreed.engine if self.follows_engine else choice.engine)
+        switch_engine(self.call, self.state.agreed.engine if self.follows_engine else choice.engine)
         prepared = self.call.prepared
         self.own_execution.free()
         self.own_execution = prepared.engine.Execution(prepared.plan, self.slot.comm, repeated=True)
-        if may_take_the_fast_path(self.call):
+        if can_take_fast_path(self.call):
             self.fast_start = self._open_fast_start()
         return self.fast_start is not None
 
@@ -244,7 +244,7 @@ class PersistentCall(ActiveCall):
             raise RequestError("the last start was interrupted before it was under way; make another request")
         stages: list[Callable[[], Stage]] = [self._begun(outcome)]
         if self.native is None and needs_nonfinite_exchange(self.call):
-            stages.append(self.tell)
+            stages.append(self.exchange_nonfinite)
         self.row = self.fast_start.row if self.fast_start is not None and self.fast_path else 0
         self.in_flight = self.operation(stages)
         self.in_flight.is_posted = self.fast_path
@@ -273,7 +273,7 @@ class PersistentCall(ActiveCall):
                 raise
         elif self.undivided:
             self.undivided = False  # once, though an interrupt may have this called again
-            divide(self.call, self.state)
+            divide_result(self.call, self.state)
         self._land()
 
     def _land(self) -> None:
@@ -287,7 +287,7 @@ class PersistentCall(ActiveCall):
     def free(self) -> None:
         """Free what the call holds, now or when its start in flight completes. An interrupted start keeps it."""
         # an interrupt may have come before anything progressed the last start
-        if self.fast_start is not None and self.fast_start.is_under_way():
+        if self.fast_start is not None and self.fast_start.is_in_progress():
             self.broken = True
             self.state.leak(self, None)
         self.unwanted = True
@@ -302,7 +302,7 @@ class PersistentCall(ActiveCall):
         if self.native is not None:
             release.defer_free(self.native.Free)
             return
-        steps: list[Callable[[], None]] = [self.slot.free, lambda: self.state.scratch.give(self.own_scratch)]
+        steps: list[Callable[[], None]] = [self.slot.free, lambda: self.state.scratch.give_back(self.own_scratch)]
         if self.fast_start is not None:
             steps.insert(0, self.fast_start.close)
         release.defer_free(self.own_execution.free)
@@ -340,7 +340,7 @@ class PersistentCall(ActiveCall):
         execution: Execution = self.own_execution
         return execution
 
-    def _give_back(self) -> None:
+    def _give_back_memory(self) -> None:
         """Keep everything for the next start."""
 
 

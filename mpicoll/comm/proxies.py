@@ -58,7 +58,7 @@ class Tags:
             which, tag = divmod(next(self._new), _TAGS)
             return self._communicator(which), tag
 
-    def give(self, back: Iterator[tuple[MPI.Intracomm, int]]) -> None:
+    def give_back(self, back: Iterator[tuple[MPI.Intracomm, int]]) -> None:
         """Take back the pair that an iterator still has."""
         self._free.extend(back)
 
@@ -89,7 +89,7 @@ class SelfMessageProxy:
         """
         failed = int(self.operation.error is not None)
         _once(partial(self.comm.Send, [_something, failed, MPI.BYTE], 0), self.tag, self._done)
-        self.tags.give(self._back)
+        self.tags.give_back(self._back)
 
 
 # Open MPI takes any message from oneself for right, so no error would come out. Elsewhere messages are better: MPICH

@@ -57,10 +57,10 @@ class Sparse(MPI.Intracomm):
         self, state: CommState, parts: Mapping[int, ArrayLike], received: dict[int, np.ndarray], form: str
     ) -> Operation:
         try:
-            arrays = sparse_exchange.checked(parts, state.size)
+            arrays = sparse_exchange.check_parts(parts, state.size)
         except MpicollError as error:
             error.rank = state.rank
-            check_mode.refuse(state, error, form, NAMES[form])
+            check_mode.report_refusal(state, error, form, NAMES[form])
             raise
         state.check_tags()
         return sparse_exchange.operation(state, arrays, received, form, NAMES[form])

@@ -44,7 +44,7 @@ class Scratch:
             return kept
         return np.empty(allocation_size(nbytes) + ALIGN, np.uint8)
 
-    def give(self, array: np.ndarray | None) -> None:
+    def give_back(self, array: np.ndarray | None) -> None:
         """Give back an array: keep the larger of it and the kept array for the next call.
 
         Garbage collection calls this too, in any thread and at any time, even within another call of this method. So

@@ -206,7 +206,7 @@ class Calls:
             f"{self.where}"
         )
 
-    def refuse(self, error: MpicollError, name: str) -> None:
+    def report_refusal(self, error: MpicollError, name: str) -> None:
         """Tell the other ranks that this one has raised an error instead of making a call."""
         if not self.over and not isinstance(error, StallError):
             with suppress(StallError):  # the others do not come either
@@ -217,7 +217,7 @@ class Calls:
             made_it = isinstance(error, (MismatchError, MessageLengthError))  # it went wrong later, on other ranks too
             if error.rank is None and not made_it and not self.over:
                 error.rank = self.state.rank
-                check_mode.refuse(self.state, error, NONBLOCKING, name)
+                check_mode.report_refusal(self.state, error, NONBLOCKING, name)
 
     def close(self) -> None:
         """Make no more calls, and free the communicator unless something is under way on it, which then stays."""

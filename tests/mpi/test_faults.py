@@ -93,7 +93,7 @@ def quick(monkeypatch):
         (watchdog, "EARLY_PATIENCE", 0.05),
         (status_thread, "POLL_INTERVAL", 0.01),
         (peer_status, "ASK_INTERVAL", 0.02),
-        (progress, "WORK", 0.0),
+        (progress, "MIN_COMPUTE", 0.0),
     ):
         monkeypatch.setattr(module, name, value)
     faults._logged.clear()
@@ -296,7 +296,7 @@ def test_a_finalizer_of_a_persistent_request_that_fails(comm, quick, monkeypatch
         request = ours.Allreduce_init(np.ones(3000), np.zeros(3000))
     persistent, given = request._persistent, []
     monkeypatch.setattr(type(persistent.slot), "free", refuse)
-    monkeypatch.setattr(ours._state.scratch, "give", given.append)
+    monkeypatch.setattr(ours._state.scratch, "give_back", given.append)
     request.Free()
     assert len(given) == 1
 

@@ -13,7 +13,7 @@ from support import cases
 from support.calls import complete
 
 import mpicoll
-from mpicoll.dispatch.call import IDLE, IDLE_BYTES
+from mpicoll.dispatch.call import MAX_IDLE, MAX_IDLE_BYTES
 from mpicoll.errors import MismatchError, MpicollError
 from mpicoll.runtime import cache, scratch
 
@@ -203,10 +203,10 @@ def test_idle_executions_are_limited(ours):
     """Many in flight at once leave a few for the next calls; large ones fewer."""
     mpicoll.Request.Waitall([ours.Iallreduce(np.ones(7), np.zeros(7)) for _ in range(30)])
     served = [x for table in ours._state.cache.tables.values() for x in table.values() if x.plan is not None]
-    assert served and max(len(x.idle) for x in served) <= IDLE
+    assert served and max(len(x.idle) for x in served) <= MAX_IDLE
     assert any(x.idle for x in served)
     for x in served:
-        assert len(x.idle) <= max(1, IDLE_BYTES // x.plan.nbytes)
+        assert len(x.idle) <= max(1, MAX_IDLE_BYTES // x.plan.nbytes)
 
 
 def test_large_scratch_is_not_kept(ours, monkeypatch):

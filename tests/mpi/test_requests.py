@@ -402,13 +402,13 @@ def test_buffers_of_a_request_that_is_dropped_go_with_it(ours):
 
 def test_garbage_that_is_found_while_mpi_frees_a_communicator(ours, comm, form, monkeypatch):
     """MPICH holds a lock there that MPI_Request_free takes. Whatever is found calls no MPI before MPI has returned."""
-    found, leave = [], CommState.leave
+    found, close = [], CommState.close
 
-    def leaving(state):
+    def closing(state):
         found.append(gc.collect())
-        leave(state)
+        close(state)
 
-    monkeypatch.setattr(CommState, "close", leaving)
+    monkeypatch.setattr(CommState, "close", closing)
     gc.freeze()     # what earlier tests left, so that collecting takes no time
     for _ in range(3):
         plain, cycle, other = MPI.Intracomm(comm.Dup()), [], ours.Dup()

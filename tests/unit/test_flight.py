@@ -118,11 +118,11 @@ class Interrupts:
 @pytest.mark.parametrize("where", ["after", "record"])
 def test_an_interrupted_end_gives_back_once(where):
     given, interrupted = [], Interrupts()
-    state = SimpleNamespace(next_sequence=lambda: 1, traces=[], scratch=SimpleNamespace(give=given.append))
-    prepared = SimpleNamespace(give=given.append, choice=None)
+    state = SimpleNamespace(next_sequence=lambda: 1, traces=[], scratch=SimpleNamespace(give_back=given.append))
+    prepared = SimpleNamespace(give_back=given.append, choice=None)
     under_way = ActiveCall(state, SimpleNamespace(operator=None, prepared=prepared, began=0.0, form="blocking"), 1)
     under_way.execution = "execution"
-    under_way.memory = SimpleNamespace(after=interrupted if where == "after" else None, scratch="scratch")
+    under_way.memory = SimpleNamespace(copy_result=interrupted if where == "after" else None, scratch="scratch")
     if where == "record":
         under_way._record = interrupted
     with pytest.raises(KeyboardInterrupt):

@@ -20,13 +20,13 @@ def scratch() -> Scratch:
 def test_what_may_be_kept_is(nbytes):
     kept = scratch()
     array = kept.take(nbytes)
-    kept.give(array)
+    kept.give_back(array)
     assert kept.take(nbytes) is array
 
 
 def test_what_is_larger_is_not():
     kept = scratch()
-    kept.give(kept.take(MAX_KEPT + 1))
+    kept.give_back(kept.take(MAX_KEPT + 1))
     assert kept.array is None
 
 
@@ -35,5 +35,5 @@ def test_sizes_that_grow_need_few_arrays():
     for nbytes in range(1, 1 << 14, 7):
         array = kept.take(nbytes)
         arrays.add(len(array))
-        kept.give(array)
+        kept.give_back(array)
     assert len(arrays) <= 15

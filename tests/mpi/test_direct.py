@@ -110,7 +110,7 @@ def test_every_kind_of_call_has_its_own(ours, comm, other):
                 kinds += turn == 0 and 2
     stats = ours._state.fast_path.stats()
     assert kinds > signature.ROWS - 20
-    assert 0 < stats.kinds <= 2 * signature.ROWS and 0 < stats.nbytes <= compiled_path.MOST
+    assert 0 < stats.kinds <= 2 * signature.ROWS and 0 < stats.nbytes <= compiled_path.MAX_BYTES
 
 
 @pytest.mark.parametrize("column", range(signature.KEYS))

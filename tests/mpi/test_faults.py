@@ -307,7 +307,7 @@ def test_a_thread_that_ended_begins_again(comm, quick):
     THREAD.thread = threading.Thread(target=int)
     THREAD.thread.start()
     THREAD.thread.join()
-    THREAD.watch(mpicoll.Comm(comm)._state.queue)
+    THREAD.add_queue(mpicoll.Comm(comm)._state.queue)
     assert THREAD.thread.is_alive()
 
 

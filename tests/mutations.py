@@ -432,8 +432,8 @@ MUTATIONS = [
     Mutation("mpicoll/comm/persistent.py", "= [self.slot.free, lambda", "= [lambda", "mpi/test_requests.py"),
     Mutation(
         "mpicoll/comm/requests.py",
-        "                if operation.done:  # else it was",
-        "                if True:  # else it was",
+        "                if operation.done:  # else an interrupt",
+        "                if True:  # else an interrupt",
         "mpi/test_requests.py",
     ),
     Mutation("mpicoll/comm/requests.py", "    owner.call = call,", "    owner.call = None,", "mpi/test_requests.py"),

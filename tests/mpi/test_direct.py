@@ -495,7 +495,7 @@ def test_a_message_that_does_not_fit_a_persistent_collective(two, sent):
         request.Wait()
     assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
     for _ in range(2):
-        with pytest.raises(RequestError, match="failed with messages under way"):
+        with pytest.raises(RequestError, match="failed with messages in flight"):
             request.Start()
     slot = request._persistent.slot
     request.Free()

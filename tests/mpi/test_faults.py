@@ -215,7 +215,7 @@ def test_notes_that_always_fail(comm, quick, monkeypatch, method):
 @pytest.mark.parametrize("waitall", [mpicoll.Request.Waitall, MPI.Request.Waitall])
 def test_completing_a_request_fails_once(comm, quick, monkeypatch, waitall):
     """It is tried again, so that MPI's own Waitall ends too."""
-    ours, own, failed = mpicoll.Comm(comm), proxies._once, []
+    ours, own, failed = mpicoll.Comm(comm), proxies._call_once, []
 
     def once(*arguments):
         if not failed:
@@ -223,7 +223,7 @@ def test_completing_a_request_fails_once(comm, quick, monkeypatch, waitall):
             raise MPI.Exception(MPI.ERR_OTHER)
         own(*arguments)
 
-    monkeypatch.setattr(proxies, "_once", once)
+    monkeypatch.setattr(proxies, "_call_once", once)
     y = np.zeros(3)
     with ours.using(allreduce="ring"):
         waitall([ours.Iallreduce(np.ones(3), y)])
@@ -234,7 +234,7 @@ def test_completing_a_request_always_fails(comm, quick, monkeypatch):
     """Wait raises the error."""
     ours = mpicoll.Comm(comm)
     with monkeypatch.context() as patch:
-        patch.setattr(proxies, "_once", refuse)
+        patch.setattr(proxies, "_call_once", refuse)
         with ours.using(allreduce="ring"):
             request = ours.Iallreduce(np.ones(3), np.zeros(3))
         with pytest.raises(MPI.Exception):
@@ -286,7 +286,7 @@ def test_what_finalizers_give_back_whatever_one_of_them_meets(caplog):
         release.defer_free(give_back)
     release.run_deferred_frees()
     assert given[-2:] == [1, 2]
-    assert caplog.text.count("giving back to MPI failed") == 1
+    assert caplog.text.count("freeing an MPI object failed") == 1
 
 
 def test_a_finalizer_of_a_persistent_request_that_fails(comm, quick, monkeypatch):
@@ -318,8 +318,8 @@ def test_a_communicator_that_is_left_whatever_fails(comm, quick, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(CommState, "close", refuse)
         MPI.Intracomm(ours).Free()
-    assert state in lifetime.LEFT or state.queue.closed
+    assert state in lifetime.FREED or state.queue.closed
     with monkeypatch.context() as patch:
         patch.setattr(CommState, "is_quiet", refuse)
-        lifetime._give_back()
-    assert state in lifetime.LEFT or state.queue.closed
+        lifetime._free_private_comms()
+    assert state in lifetime.FREED or state.queue.closed

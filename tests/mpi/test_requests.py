@@ -288,12 +288,12 @@ def test_misuse(ours, form):
     misused(request.Cancel, "cannot be cancelled Wait")
     misused(request.cancel, "cannot be cancelled Wait")
     if form == NONBLOCKING:
-        misused(request.Free, "under way cannot be freed Wait")
+        misused(request.Free, "in flight cannot be freed Wait")
         request.Wait()
         misused(request.Free, "complete nothing to free")
     else:
-        misused(request.Start, "under way wait")
-        misused(lambda: mpicoll.Prequest.Startall([request]), "under way wait")
+        misused(request.Start, "in flight wait")
+        misused(lambda: mpicoll.Prequest.Startall([request]), "in flight wait")
         request.Free()          # while it is under way: completes it
         assert (got == ours.size).all()
         request.Free()

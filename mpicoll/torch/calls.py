@@ -206,7 +206,7 @@ class Calls:
             f"{self.where}"
         )
 
-    def report_refusal(self, error: MpicollError, name: str) -> None:
+    def refuse(self, error: MpicollError, name: str) -> None:
         """Tell the other ranks that this one has raised an error instead of making a call."""
         if not self.over and not isinstance(error, StallError):
             with suppress(StallError):  # the others do not come either

@@ -177,7 +177,7 @@ MUTATIONS = [
     Mutation("mpicoll/cost/profile.py", "total * (len(ranks) / len(some))", "total", "unit/test_cost.py"),
     Mutation("mpicoll/selection/modelled.py", "<= ROUGHLY * least[i]", "<= least[i]", "unit/test_cost.py"),
     Mutation("mpicoll/runtime/network_cache.py", "if agree(cached, measured, max(map(len, nodes))):", "if True:",
-             "unit/test_kept_network.py"),
+             "unit/test_network_cache.py"),
     Mutation("mpicoll/selection/learning.py", "self.seconds[:, UNTIMED:]", "self.seconds",
              "unit/test_learning.py"),
     Mutation("mpicoll/selection/learning.py", ".sum(axis=1) >= SURE", ".sum(axis=1) >= 0", "unit/test_learning.py"),

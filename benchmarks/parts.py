@@ -24,7 +24,7 @@ from rich.table import Table
 import mpicoll
 from mpicoll.cli.group import OneLineCommand, asking
 from mpicoll.dispatch import execute, methods, prepare
-from mpicoll.dispatch.call import describe
+from mpicoll.dispatch.call import describe_call
 from mpicoll.dispatch.methods import Invocation
 from mpicoll.fastpath import context, entry
 from mpicoll.schedules.collectives import COLLECTIVES, base_collective
@@ -102,7 +102,7 @@ def timed(name: str, seconds: float) -> Iterator[Part]:
     invocation = Invocation(method, send, recv, op, root)
     fast_path: list[Any] = [candidate for comm in comms if not (candidate := comm._open().fast_path).closed]
     if fast_path:
-        fast_path[1].table.rows[:, entry.NEEDED] = NEVER
+        fast_path[1].table.rows[:, entry.SCRATCH_NEEDED] = NEVER
         fast_path[2].close()
         fast_path[3].context[[context.HISTORY, context.LAST_ROW]] = 0
         works |= {
@@ -142,11 +142,11 @@ def _long(comm: Any, invocation: Invocation) -> dict[str, Callable[[], Any]]:
     """Time function by function, each on what the one before it made."""
     state, method = comm._state, invocation.method
     arguments = method.parse(state, invocation.send, invocation.recv, invocation.root)
-    call = describe(invocation, arguments)
+    call = describe_call(invocation, arguments)
     prepare.prepare(state, call)
     return {
         "arguments parsed, checked": lambda: method.parse(state, invocation.send, invocation.recv, invocation.root),
-        "the call described": lambda: describe(invocation, arguments),
+        "the call described": lambda: describe_call(invocation, arguments),
         "what serves it found": lambda: prepare.prepare(state, call),
         "bound, run, ended": lambda: execute.run(state, comm, call),
     }

@@ -17,7 +17,7 @@ from ..kernels.rules import LOW, low
 from .runs import Runs
 from .typemap import Part, Typemap, derived
 
-__all__ = ["TypeFacts", "facts", "facts_of_dtype", "low_facts", "remember", "remembered", "signature"]
+__all__ = ["TypeFacts", "facts", "facts_of_dtype", "low_facts", "remember", "remembered"]
 
 RECIPE_LIMIT = 512  # cached recipes
 NUMBER_LIMIT = 24  # numbers in a recipe
@@ -163,12 +163,6 @@ def remember(datatype: MPI.Datatype, type_facts: TypeFacts) -> None:
     if type_facts.alike is None and len(_by_recipe) < RECIPE_LIMIT and (made_by := recipe(datatype)) is not None:
         _by_recipe[made_by] = type_facts
     datatype.Set_attr(ALIKE, type_facts.alike or type_facts)
-
-
-def signature(datatype: MPI.Datatype) -> tuple[str | None, int]:
-    """Return (name of the predefined type, its count), or (None, 0) if the type signature mixes types."""
-    type_facts = facts(datatype)
-    return type_facts.basic, type_facts.nbasic
 
 
 def facts_of_dtype(dtype: np.dtype[Any]) -> TypeFacts | None:

@@ -7,6 +7,7 @@ object passed, which is stricter than mpi4py. For datatypes with holes see owner
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from operator import index
 from typing import Any
@@ -54,7 +55,7 @@ def parse_buffer(message: Any, writable: bool = False, blocks: int = 1, reducing
 
 def _parse_any(message: Any, writable: bool, blocks: int, reducing: bool) -> Buffer:
     """Parse any buffer argument; check its parts in mpi4py's order, to raise the same error."""
-    obj, count, displacement, spec = _unpack(message)
+    obj, count, displacement, spec = unpack(message, "count, displacement", _split_pair)
     holder, address, length, format = memory_of(obj, spec is not None, writable)
     datatype = find_type(spec, format, obj)
     if datatype == MPI.DATATYPE_NULL:
@@ -71,35 +72,43 @@ def _parse_any(message: Any, writable: bool, blocks: int, reducing: bool) -> Buf
     return make(holder, address + offset, count, blocks, type_facts, type_facts.extent * elements, contiguous and fits)
 
 
-def _unpack(message: Any) -> tuple[Any, Any, Any, Any]:
-    """Return (object, count, displacement, datatype), with None for missing items."""
+def unpack(message: Any, names: str, split: Callable[[Any], tuple[Any, Any]]) -> tuple[Any, Any, Any, Any]:
+    """Return (object, counts, displacements, datatype) of a message, with None for missing items.
+
+    split separates the second item of two or three into counts and displacements, which errors call `names`.
+    """
     if message is MPI.IN_PLACE:
         raise in_place_error()
+    if message is None:
+        raise errors.NotABufferError("the buffer is None, and this rank needs one here; pass a buffer")
     if not isinstance(message, (list, tuple)):
-        if message is None:
-            raise errors.NotABufferError("the buffer is None, and this rank needs one here; pass a buffer")
         return message, None, None, None
-    count = displacement = spec = None
+    counts = spec = None
     if len(message) == 2:
-        obj, count = message
-        if isinstance(count, (MPI.Datatype, str)):
-            return obj, None, None, count
+        obj, counts = message
+        if isinstance(counts, (MPI.Datatype, str)):
+            return obj, None, None, counts
     elif len(message) == 3:
-        obj, count, spec = message
+        obj, counts, spec = message
     elif len(message) == 4:
         return tuple(message)
     else:
         raise errors.MessageSpecError(
             f"a buffer given as a list has 2 to 4 items, this one has {len(message)}; "
-            f"pass [buffer, count, displacement, datatype] or a shorter form"
+            f"pass [buffer, {names}, datatype] or a shorter form"
         )
-    if isinstance(count, (list, tuple)):
-        if len(count) != 2:
-            raise errors.MessageSpecError(
-                f"(count, displacement) has 2 items, {count!r} has {len(count)}; pass a count alone, or a pair"
-            )
-        count, displacement = count
-    return obj, count, displacement, spec
+    return obj, *split(counts), spec
+
+
+def _split_pair(count: Any) -> tuple[Any, Any]:
+    """Return (count, displacement) from a list or tuple of both, or from a count alone."""
+    if not isinstance(count, (list, tuple)):
+        return count, None
+    if len(count) != 2:
+        raise errors.MessageSpecError(
+            f"(count, displacement) has 2 items, {count!r} has {len(count)}; pass a count alone, or a pair"
+        )
+    return tuple(count)
 
 
 def memory_of(obj: Any, typed: bool, writable: bool) -> tuple[Any, int, int, str | None]:

@@ -20,7 +20,7 @@ from .buffer import Buffer, bytes_at
 from .datatypes import TypeFacts, facts
 from .owner import reach
 from .packing import packer
-from .parse import check_type, describe_type, find_type, in_place_error, memory_of, null_error, parse_integers
+from .parse import check_type, describe_type, find_type, in_place_error, memory_of, null_error, parse_integers, unpack
 
 BYTE = facts(MPI.BYTE)
 CACHE_LIMIT = 256  # vectors
@@ -113,7 +113,7 @@ def parse_vector(message: Any, writable: bool, blocks: int, peer: str = "rank") 
 
     peer: the word in errors for the rank of a block, "rank" or "neighbour".
     """
-    obj, counts, displacements, spec = _unpack(message)
+    obj, counts, displacements, spec = unpack(message, "counts, displacements", _split_counts)
     holder, address, length, format = memory_of(obj, spec is not None, writable)
     datatype = find_type(spec, format, obj)
     if datatype == MPI.DATATYPE_NULL:
@@ -172,31 +172,9 @@ def parse_typed_vector(message: Any, writable: bool, blocks: int, peer: str = "r
 # -- parts of a description
 
 
-def _unpack(message: Any) -> tuple[Any, Any, Any, Any]:
-    """Return (object, counts, displacements, datatype), with None for missing items."""
-    if message is None or message is MPI.IN_PLACE:
-        if message is None:
-            raise errors.NotABufferError("the buffer is None, and this rank needs one here; pass a buffer")
-        raise in_place_error()
-    if not isinstance(message, (list, tuple)):
-        return message, None, None, None
-    counts = displacements = spec = None
-    if len(message) == 2:
-        obj, counts = message
-        if isinstance(counts, (MPI.Datatype, str)):
-            return obj, None, None, counts
-    elif len(message) == 3:
-        obj, counts, spec = message
-    elif len(message) == 4:
-        return tuple(message)
-    else:
-        raise errors.MessageSpecError(
-            f"a buffer given as a list has 2 to 4 items, this one has {len(message)}; "
-            f"pass [buffer, counts, displacements, datatype] or a shorter form"
-        )
-    if isinstance(counts, tuple):  # as in mpi4py, a list is counts without displacements
-        counts, displacements = _split_pair(counts)
-    return obj, counts, displacements, spec
+def _split_counts(counts: Any) -> tuple[Any, Any]:
+    """Return counts and displacements from a tuple of both; as in mpi4py, a list is counts alone."""
+    return _split_pair(counts) if isinstance(counts, tuple) else (counts, None)
 
 
 def _split_pair(pair: Any) -> tuple[Any, Any]:

@@ -1,1 +1,1 @@
-"""The communicator, its methods and requests: what stands in the place of mpi4py's classes."""
+"""Replace mpi4py's communicators and requests by subclasses whose collectives are mpicoll's."""

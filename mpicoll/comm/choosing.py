@@ -1,4 +1,4 @@
-"""Choose, explain and record how the collectives of a communicator run: using, explain, trace."""
+"""Choose, explain and record how the collectives of a communicator run: using, explain, trace, timeline."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from ..selection.select import NATIVE, WHOLE, Choice
 from ..selection.settings import ENGINES
 from ..timeline.timeline import Timeline
 
-FASTEST = 3  # algorithms that explain() names with their times by the model, what was chosen among them
+MAX_TIMES = 3  # times of the cost model in explain(), that of the choice included
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-def _by_the_model(state: CommState, choice: Choice, nbytes: int, commutative: bool) -> str:
-    """Return what the model gives a choice of auto and the next fastest algorithms; empty where it has no part."""
+def _model_times(state: CommState, choice: Choice, nbytes: int, commutative: bool) -> str:
+    """Return the model's times of auto's choice and of the next fastest algorithms; "" if it did not choose."""
     net, nodes, p = state.agreed.network, state.agreed.nodes, state.size
     if net is None or choice.forced or choice.algorithm == NATIVE or choice.collective in UNKNOWN_TO_ALL:
         return ""
     base, whole = base_collective(choice.collective), choice.chunk_bytes or WHOLE
     own = model_us(net, base, choice.algorithm, p, commutative, nodes, [nbytes], whole, choice.window)[0]
     lines = costs(net, choice.collective, p, commutative, nodes, np.array([nbytes]))
-    others = [(us, name) for us, name in ranking(lines, 0) if name != choice.algorithm][: FASTEST - 1]
+    others = [(us, name) for us, name in ranking(lines, 0) if name != choice.algorithm][: MAX_TIMES - 1]
     return ", ".join(f"{name} {us:.3g} µs" for us, name in [(float(own), choice.algorithm), *others])
 
 
-class Choosing(MPI.Intracomm):
-    """The choice of algorithms and engines on one communicator."""
+class Selection(MPI.Intracomm):
+    """Methods that choose and record algorithms and engines on a communicator."""
 
     _open: Callable[[], CommState]
     Barrier: Callable[[], None]
@@ -59,16 +59,21 @@ class Choosing(MPI.Intracomm):
         learn: str | bool | None = None,
         **algorithms: str,
     ) -> Iterator[Self]:
-        """Within the block, run collectives as said: comm.using(allreduce="ring", chunk_bytes=1 << 18).
+        """Within the block, run collectives with these choices: comm.using(allreduce="ring", chunk_bytes=1 << 18).
 
-        Every rank must say the same. An algorithm is a name, "name(key=value)", "native" or "auto"; chunk_bytes the
-        most of each block in one message; window how many chunks are in flight; engine "auto", "mpi4py" or
-        "compiled"; stochastic a seed, with which reductions of float16, bfloat16 and float8 round at random, up or down
-        by how near either is; accumulate "float32", with which their sums are rounded once, at the end, or "none", at
-        every reduction. With learn=True or "bits", calls take turns among algorithms that give the same bits, and
-        later ones of about the size use the fastest; with "any", among all; "no": without. What is forced never
-        falls back. Raises UnknownAlgorithm, ParameterError, PreconditionError for an algorithm that this number of
-        ranks does not suit, ArgumentError, EngineError.
+        Every rank must pass the same values. A call that a chosen algorithm cannot serve raises.
+
+        - algorithms: by collective, a name, "name(key=value)", "native" or "auto".
+        - chunk_bytes: the most bytes of a block in one message. window: how many chunks are in flight.
+        - engine: "auto", "mpi4py" or "compiled".
+        - stochastic: a seed, with which reductions of float16, bfloat16 and float8 round up or down at random, with
+          probabilities by the distances.
+        - accumulate: "float32" to round their sums once, at the end; "none" to round at every reduction.
+        - learn: True or "bits" to let calls take turns among algorithms that give the same bits, so that later calls of
+          about the same size use the fastest; "any" for all algorithms; False or "no" to choose without trials.
+
+        Raises UnknownAlgorithm, ParameterError, PreconditionError for an algorithm that does not suit this number of
+        ranks, ArgumentError, EngineError.
         """
         state = self._open()
         if engine not in (None, *ENGINES):
@@ -87,29 +92,29 @@ class Choosing(MPI.Intracomm):
     def explain(
         self, collective: str, nbytes: int = 0, op: MPI.Op = MPI.SUM, datatype: MPI.Datatype | str | None = None
     ) -> Choice:
-        """Return what would run for a call of nbytes, and why. See Claims for whose bytes.
+        """Return the choice for a call of nbytes, and the reason. See Claims for the meaning of nbytes.
 
-        A reduction of a datatype for which its operator has no kernel runs native; None stands for one that has.
-        Raises UnknownAlgorithm, OperatorError for a pair that MPI does not take, DatatypeError, TypecodeError, and for
-        a neighbourhood collective CommError if the communicator has no topology.
+        A reduction whose operator has no kernel for the datatype runs native; datatype None is one with a kernel.
+        Raises UnknownAlgorithm, OperatorError for an operator that MPI does not allow for the datatype, DatatypeError,
+        TypecodeError, and CommError for a neighbourhood collective on a communicator without a topology.
         """
         state, collective = self._open(), canonical_name(collective)
         if collective not in RULES:
             find(collective, "")
-        prepare.graph_of(state, collective)
-        reducing = sums.reducing(collective, op, datatype)
-        missing = reducing.no_kernel_reason if reducing else ""
-        wide = sums.are_float32(state, reducing)
-        choice = prepare.select(state, collective, nbytes, op.Is_commutative(), missing, float32_sums=wide)
-        if wide and reducing is not None:
-            choice = sums.with_cost(state, choice, nbytes, reducing)
+        prepare.graph_parameter(state, collective)
+        operator = sums.reduction_operator(collective, op, datatype)
+        no_kernel_reason = operator.no_kernel_reason if operator else ""
+        wide = sums.uses_float32_sums(state, operator)
+        choice = prepare.select(state, collective, nbytes, op.Is_commutative(), no_kernel_reason, float32_sums=wide)
+        if wide and operator is not None:
+            choice = sums.with_received_bytes(state, choice, nbytes, operator)
         learns = state.overrides.learns and not (choice.forced or choice.measured or collective in UNKNOWN_TO_ALL)
-        model = _by_the_model(state, choice, nbytes, op.Is_commutative())
+        model = _model_times(state, choice, nbytes, op.Is_commutative())
         return replace(choice, model=model, slow=state.fast_path.closed or "calls take turns at first" * learns)
 
     @contextmanager
     def trace(self) -> Iterator[list[Record]]:
-        """Within the block, collect a Record of every collective that ran to its end."""
+        """Within the block, collect a Record of every collective that completes without an error."""
         state, records = self._open(), list[Record]()
         state.trace(records)
         try:
@@ -119,11 +124,11 @@ class Choosing(MPI.Intracomm):
 
     @contextmanager
     def timeline(self, path: str | Path | None = None) -> Iterator[Timeline]:
-        """Within the block, record when the collectives of these ranks ran, message by message. Collective.
+        """Within the block, record when the collectives of these ranks and their messages ran. Collective.
 
-        At its end rank 0 has a trace in the Trace Event Format, as timeline.trace, and writes it to path; compressed
-        if that ends in .gz. Calls on other communicators of some of these ranks are recorded too. If the block raises,
-        nothing is gathered. Raises OSError on rank 0 for a path that cannot be written.
+        At the end of the block, rank 0 gathers a trace in the Trace Event Format as timeline.trace, and writes it to
+        path, compressed if that ends in .gz. Calls of these ranks on other communicators are recorded too. If the block
+        raises, nothing is gathered. Raises OSError on rank 0 if path cannot be written.
         """
         self._open()
         timeline = Timeline(self)

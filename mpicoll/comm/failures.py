@@ -1,4 +1,4 @@
-"""The methods of a communicator for what follows the failure of a rank. They raise where no rank may fail."""
+"""Define a communicator's methods for use after ranks have failed: those of ULFM."""
 
 from __future__ import annotations
 
@@ -11,66 +11,66 @@ from ..errors import FaultToleranceError
 from ..runtime.comm_state import CommState
 
 
-def check(method: str) -> None:
-    """Raise FaultToleranceError where a method for ranks that failed would only seem to work."""
+def check_supported(method: str) -> None:
+    """Raise FaultToleranceError if MPI does not survive failures, where mpi4py's methods would return wrong results."""
     if why := missing():
         raise FaultToleranceError(f"{method} does not work here after a rank has failed: {why}")
 
 
-class Survivors(MPI.Intracomm):
-    """The methods for a communicator after a rank has failed. They raise where mpi4py has only stand-ins."""
+class FaultTolerance(MPI.Intracomm):
+    """The methods of ULFM. They raise FaultToleranceError if MPI does not survive the failure of a rank."""
 
     _state: CommState | None
-    _part: Any
+    _of_class_without_topology: Any
 
     def Shrink(self) -> Any:
-        """Return the ranks that have not failed, of the class that Split gives. Raises FaultToleranceError."""
-        check("Shrink")
+        """Return a communicator of the ranks that have not failed, of the class that Split returns."""
+        check_supported("Shrink")
         comm: Any = super().Shrink()
         await_others(comm)
         try:
-            return self._part(comm)
+            return self._of_class_without_topology(comm)
         except MPI.Exception:
-            comm.Revoke()  # a rank has failed meanwhile, and others may wait for this one
+            comm.Revoke()  # another rank has failed meanwhile, and others may wait for this rank
             raise
 
     def Ishrink(self) -> Any:
-        """Return (the ranks that have not failed, the request it is complete with); a plain MPI.Intracomm.
+        """Return (a communicator of the ranks that have not failed, the request that completes when it is usable).
 
-        Comm() makes one of this class of it, once the request is complete. Raises FaultToleranceError.
+        It is a plain MPI.Intracomm; pass it to Comm() once the request is complete.
         """
-        check("Ishrink")
+        check_supported("Ishrink")
         return super().Ishrink()
 
     def Agree(self, flag: int) -> int:
-        """Agree on a flag with the ranks that have not failed. Raises FaultToleranceError."""
-        check("Agree")
+        """Return the bitwise AND of the flags of all ranks that have not failed."""
+        check_supported("Agree")
         return super().Agree(flag)
 
     def Iagree(self, flag: Any) -> MPI.Request:
-        """Start Agree. Raises FaultToleranceError."""
-        check("Iagree")
+        """Start Agree."""
+        check_supported("Iagree")
         return super().Iagree(flag)
 
     def Get_failed(self) -> MPI.Group:
-        """Return the ranks that failed. Raises FaultToleranceError."""
-        check("Get_failed")
+        """Return the group of ranks that failed."""
+        check_supported("Get_failed")
         return super().Get_failed()
 
     def Ack_failed(self, num_to_ack: int | None = None) -> int:
-        """Acknowledge ranks that failed. Raises FaultToleranceError."""
-        check("Ack_failed")
+        """Acknowledge ranks that failed."""
+        check_supported("Ack_failed")
         return super().Ack_failed(num_to_ack)
 
     def Revoke(self) -> None:
-        """Have every rank's calls on this communicator fail. Raises FaultToleranceError."""
-        check("Revoke")
+        """Revoke the communicator: calls on it fail on every rank."""
+        check_supported("Revoke")
         super().Revoke()
         state = self._state
         if state is not None and not state.queue.closed:
-            state.rank_failure.revoke()  # so that collectives in flight fail, too
+            state.rank_failure.revoke()  # so that collectives in flight fail too
 
     def Is_revoked(self) -> bool:
-        """Return whether the communicator was revoked. Raises FaultToleranceError."""
-        check("Is_revoked")
+        """Return whether the communicator was revoked."""
+        check_supported("Is_revoked")
         return super().Is_revoked()

@@ -1,12 +1,13 @@
-"""The lifetime of a CommState: an MPI attribute of the user's communicator, from the first Comm to its end.
+"""Manage the lifetime of a CommState, an MPI attribute of the user's communicator.
 
-Every handle on the communicator shares the state, which ends with the communicator, at the latest with the program.
+The first Comm of a communicator makes the state, and all handles share it. The state ends with the communicator, at the
+latest with the program.
 
-MPI may delete the attribute in the middle of another call: MPICH frees a communicator within MPI_Request_free, if a
-persistent request was the last that kept it, and fails if an object is freed in that moment. So the delete callback
-only puts the state into LEFT. Its private communicators are freed at a later chance, once no rank can have a note on
-its way to another: MPI may give their context to a communicator of fewer ranks, the program's own, where the note of a
-rank that is not in it would be found by MPI_Iprobe.
+MPI may delete the attribute in the middle of another call: MPICH frees a communicator within MPI_Request_free if a
+persistent request was its last user, and fails if an object is freed at that moment. So the delete callback only
+appends the state to FREED. Its private communicators are freed later, once no status message of any rank can be in
+flight. Until then MPI must not reuse their context: if a smaller communicator of the program got it, MPI_Iprobe on that
+would find the message of a rank that is not in it.
 """
 
 from __future__ import annotations
@@ -40,23 +41,25 @@ from ..timeline.timeline import OF_PROGRAM
 from . import release
 
 _keyval: int | None = None
-LEFT: deque[CommState] = deque()  # of freed communicators, whose private ones are still to be freed
-LAST = 0.2  # seconds that the end of the program waits for ranks that come to leave
-MANY = 64  # of them may wait for ranks that have not left; the private communicators of older ones are given up
-# One thread at a time may touch attributes. mpi4py holds Python's lock when it asks for one. Some MPIs hold a lock of
-# their own for all attributes while a callback runs, which waits for Python's lock: two threads could wait for each
-# other. For the same reason nothing that holds this lock waits for another rank.
+FREED: deque[CommState] = deque()  # states of freed communicators whose private communicators are not freed yet
+EXIT_WAIT = 0.2  # seconds at the end of the program to wait until other ranks have freed communicators too
+MAX_FREED = 64  # states in FREED that wait for other ranks; beyond, the oldest are freed without waiting
+# One thread at a time may use attributes. mpi4py calls MPI with the GIL held. Some MPIs hold a lock for all attributes
+# while a callback runs, and the callback waits for the GIL: two threads would deadlock. For the same reason code that
+# holds this lock never waits for another rank.
 _attributes = threading.RLock()
 _process = os.getpid()
 
 
-def attach(comm: MPI.Intracomm, parent: CommState | None = None, own: Sequence[MPI.Intracomm] = ()) -> CommState:
-    """Return the state of a communicator. Where there is none yet, make one, which is collective (see CommState)."""
-    state = _attribute(comm)
+def attach(
+    comm: MPI.Intracomm, parent: CommState | None = None, private_comms: Sequence[MPI.Intracomm] = ()
+) -> CommState:
+    """Return the state of a communicator; make it if there is none yet, which is collective (see CommState)."""
+    state = _get_state(comm)
     if state is None:
-        _give_back()
+        _free_private_comms()
         cache.show_progress = MPI.COMM_WORLD.rank == 0
-        state = CommState(comm, open_fast_path, parent, own)
+        state = CommState(comm, open_fast_path, parent, private_comms)
         with _attributes:
             comm.Set_attr(_keyval, state)  # type: ignore[arg-type]
         LIVE[id(state)] = state
@@ -65,87 +68,87 @@ def attach(comm: MPI.Intracomm, parent: CommState | None = None, own: Sequence[M
         for opened in OPENED:
             opened(state)
         OF_PROGRAM.opened(state, comm)
-        if state.settings.progress and ProgressThread.possible():
+        if state.settings.progress and ProgressThread.is_supported():
             STATUS_THREAD.start(lambda: list(LIVE.values()))
     return state
 
 
 def detach(comm: MPI.Comm) -> None:
-    """Free the state of a communicator that is about to be freed, from outside of MPI."""
-    _give_back()
-    state = _attribute(comm) if comm not in (MPI.COMM_NULL, MPI.COMM_WORLD, MPI.COMM_SELF) else None
+    """Complete the operations of a communicator that is about to be freed, and close its state."""
+    _free_private_comms()
+    state = _get_state(comm) if comm not in (MPI.COMM_NULL, MPI.COMM_WORLD, MPI.COMM_SELF) else None
     if state is not None:
         state.queue.drain()
         with _attributes:
             comm.Delete_attr(_keyval)  # type: ignore[arg-type]
-        _give_back()
+        _free_private_comms()
 
 
-def _attribute(comm: MPI.Comm) -> CommState | None:
+def _get_state(comm: MPI.Comm) -> CommState | None:
     global _keyval
     with _attributes:
         if _keyval is None:
-            _keyval = MPI.Comm.Create_keyval(delete_fn=_deleted)
-            MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=_finalizing), True)
+            _keyval = MPI.Comm.Create_keyval(delete_fn=_on_delete)
+            MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=_on_finalize), True)
         attribute: Any = comm.Get_attr(_keyval)
         state: CommState | None = attribute
         return state
 
 
-def _deleted(comm: MPI.Comm, keyval: int, state: CommState) -> None:
-    """Leave a communicator that MPI is freeing, without calling MPI."""
+def _on_delete(comm: MPI.Comm, keyval: int, state: CommState) -> None:
+    """Close the state of a communicator that MPI is freeing, without calling MPI."""
     if not state.freed:
-        LEFT.append(state)
-        with contained("leaving a communicator", in_callback=True):
-            state.leave()
+        FREED.append(state)
+        with contained("closing a communicator", in_callback=True):
+            state.close()
 
 
-def _give_back(seconds: float = 0.0) -> None:
-    """Free the private communicators of states that every rank has left and on which nothing is in flight.
+def _free_private_comms(seconds: float = 0.0) -> None:
+    """Free the private communicators of states in FREED that are quiet on every rank.
 
-    It waits so long at most for ranks that come to leave.
+    Wait at most so many seconds for other ranks.
     """
     release.run_deferred_frees()
     until = time.monotonic() + seconds
     while True:
-        for _ in range(len(LEFT)):
-            with suppress(IndexError):  # another thread gives back too
-                state = LEFT.popleft()
-                if not attempt("freeing a private communicator", partial(_is_freed, state), False):
-                    LEFT.append(state)
-        if not LEFT or time.monotonic() >= until:
+        for _ in range(len(FREED)):
+            with suppress(IndexError):  # another thread does the same
+                state = FREED.popleft()
+                if not attempt("freeing a private communicator", partial(_free_if_quiet, state), False):
+                    FREED.append(state)
+        if not FREED or time.monotonic() >= until:
             return
         time.sleep(1e-4)
 
 
-def _is_freed(state: CommState) -> bool:
-    """Free the private communicators of a state that is quiet, and return whether they are freed."""
-    if state.is_quiet() or (len(LEFT) >= MANY and not state.queue.in_flight):
+def _free_if_quiet(state: CommState) -> bool:
+    """Free the private communicators of a state if it is quiet or FREED is full. Return whether they are freed."""
+    if state.is_quiet() or (len(FREED) >= MAX_FREED and not state.queue.in_flight):
         state.free()
         return True
     return False
 
 
-def _finalizing(comm: MPI.Comm, keyval: int, value: Any) -> None:
-    """Close everything, since the program has called MPI_Finalize, which begins by deleting COMM_SELF's attributes."""
+def _on_finalize(comm: MPI.Comm, keyval: int, value: Any) -> None:
+    """Free all states: MPI_Finalize begins by deleting the attributes of COMM_SELF."""
     _end()
     if os.getpid() == _process:
-        for state in [*LIVE.values(), *LEFT]:
+        for state in [*LIVE.values(), *FREED]:
             with contained("freeing a private communicator"):
                 state.free(drain=False)
 
 
 @atexit.register
 def _end() -> None:
-    """End what must have ended before MPI_Finalize: threads that call MPI, and waiting for other ranks.
+    """Stop the threads and wait for other ranks, before MPI_Finalize.
 
-    Communicators stay, for what the program may still do with them while Python ends, with all memory that MPI may
-    write to until the end of the process.
+    Communicators stay usable while Python exits, and all memory to which MPI may write stays allocated until the
+    process ends.
     """
     THREAD.stop()
     STATUS_THREAD.stop()
     if MPI.Is_initialized() and not MPI.Is_finalized() and not STATUS_THREAD.is_exiting and os.getpid() == _process:
-        _give_back()
+        _free_private_comms()
         watchdog.record(LIVE, ended=ending(STATUS_THREAD.error))
         wait = partial(STATUS_THREAD.wait_for_peers, LIVE.values())
         all_have_ended = attempt("waiting for the other ranks' ends", wait, False)
@@ -153,17 +156,17 @@ def _end() -> None:
             OF_PROGRAM.end()
         if all_have_ended:
             RECORD.remove()
-        _give_back(LAST)  # MPIs complain of a barrier that did not end
-        for state in [*LIVE.values(), *LEFT]:
+        _free_private_comms(EXIT_WAIT)  # MPIs complain about an incomplete barrier
+        for state in [*LIVE.values(), *FREED]:
             LEAKED.append(state)
             with contained("freeing persistent requests"):
-                state.persistent.free_requests()
-        _import_parts_of_numpy()
+                state.tag_pool.free_requests()
+        _preload_numpy()
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(LEAKED))
 
 
-def _import_parts_of_numpy() -> None:
-    """Have NumPy import what it imports when it is first used, since nothing can be imported while Python ends."""
+def _preload_numpy() -> None:
+    """Make NumPy import the modules that it imports at first use, since imports fail while Python exits."""
     numbers = np.zeros(1, np.int64)
     for method in ("sum", "prod", "max", "min", "any", "all", "mean"):
         getattr(numbers, method)()

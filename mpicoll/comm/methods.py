@@ -1,9 +1,9 @@
-"""Every collective method of MPI.Intracomm, with mpi4py's signatures, in its three forms.
+"""Define every collective method of MPI.Intracomm with mpi4py's signature, in three forms.
 
-Each says only what was asked for: `_call` carries a method out, `_start` begins it and returns its request, `_init`
-returns a request that can be started again and again. `_fast_call` is tried first: it returns 0 if it has carried the
-call out, by what it knows from before, and made the request complete. Comm has these four. All get a method and its
-arguments in one order: send buffer, receive buffer, operator, root (the recvcounts of Reduce_scatter).
+A method first tries `_fast_call`, which returns 0 if it completed the call, with a request that it made complete. Else
+`_call` runs a blocking call, and `_start` begins a nonblocking one and returns its request. `_init` returns a
+persistent request. Comm defines these four. All take a method and its arguments in the same order: send buffer,
+receive buffer, operator, root (for Reduce_scatter: recvcounts).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from .requests import Request
 class Collectives(MPI.Intracomm):
     """The collectives of an intracommunicator.
 
-    The nonblocking forms (Iallreduce) return at once; the buffers are mpicoll's until the request completes. The
-    persistent ones (Allreduce_init) return a request that is not started; making one is collective, and whatever the
-    buffers hold at each Start is what travels. Errors are mpicoll.errors, raised before anything is sent.
+    A nonblocking method (Iallreduce) returns a request at once; the buffers must not be used until it completes. A
+    persistent method (Allreduce_init) returns an inactive request, and is collective; every Start reads the buffers
+    anew. Wrong arguments raise classes of mpicoll.errors before any data is sent.
     """
 
     _fast_call: Callable[..., int] = staticmethod(lambda *arguments: 1)
@@ -32,7 +32,7 @@ class Collectives(MPI.Intracomm):
     _init: Callable[..., MPI.Prequest]
 
     def _begin(self, method: Method, send: Any, recv: Any, op: MPI.Op | None, root: Any) -> MPI.Request:
-        """Begin a method, on the fast path if that serves it."""
+        """Begin a nonblocking call and return its request, which is complete if the fast path served the call."""
         request = Request()
         if self._fast_call(method, send, recv, op, root, request):
             return self._start(method, send, recv, op, root)
@@ -48,7 +48,7 @@ class Collectives(MPI.Intracomm):
         return self._begin(methods.BARRIER, None, None, None, 0)
 
     def Barrier_init(self, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
-        """Barrier, to be started repeatedly."""
+        """Return a persistent request for Barrier. Collective."""
         return self._init(info, methods.BARRIER, None, None, None, 0)
 
     def Bcast(self, buf: Any, root: int = 0) -> None:
@@ -61,7 +61,7 @@ class Collectives(MPI.Intracomm):
         return self._begin(methods.BCAST, None, buf, None, root)
 
     def Bcast_init(self, buf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
-        """Bcast, to be started repeatedly."""
+        """Return a persistent request for Bcast. Collective."""
         return self._init(info, methods.BCAST, None, buf, None, root)
 
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
@@ -74,7 +74,7 @@ class Collectives(MPI.Intracomm):
         return self._begin(methods.SCATTER, sendbuf, recvbuf, None, root)
 
     def Scatter_init(self, sendbuf: Any, recvbuf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
-        """Scatter, to be started repeatedly."""
+        """Return a persistent request for Scatter. Collective."""
         return self._init(info, methods.SCATTER, sendbuf, recvbuf, None, root)
 
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
@@ -87,11 +87,11 @@ class Collectives(MPI.Intracomm):
         return self._begin(methods.GATHER, sendbuf, recvbuf, None, root)
 
     def Gather_init(self, sendbuf: Any, recvbuf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
-        """Gather, to be started repeatedly."""
+        """Return a persistent request for Gather. Collective."""
         return self._init(info, methods.GATHER, sendbuf, recvbuf, None, root)
 
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Gather one block of every rank everywhere."""
+        """Gather one block of every rank at all ranks."""
         if self._fast_call(methods.ALLGATHER, sendbuf, recvbuf, None, 0):
             self._call(methods.ALLGATHER, sendbuf, recvbuf, None, 0)
 
@@ -100,7 +100,7 @@ class Collectives(MPI.Intracomm):
         return self._begin(methods.ALLGATHER, sendbuf, recvbuf, None, 0)
 
     def Allgather_init(self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
-        """Allgather, to be started repeatedly."""
+        """Return a persistent request for Allgather. Collective."""
         return self._init(info, methods.ALLGATHER, sendbuf, recvbuf, None, 0)
 
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
@@ -113,7 +113,7 @@ class Collectives(MPI.Intracomm):
         return self._begin(methods.ALLTOALL, sendbuf, recvbuf, None, 0)
 
     def Alltoall_init(self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
-        """Alltoall, to be started repeatedly."""
+        """Return a persistent request for Alltoall. Collective."""
         return self._init(info, methods.ALLTOALL, sendbuf, recvbuf, None, 0)
 
     def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
@@ -126,7 +126,7 @@ class Collectives(MPI.Intracomm):
         return self._begin(methods.SCATTERV, sendbuf, recvbuf, None, root)
 
     def Scatterv_init(self, sendbuf: Any, recvbuf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
-        """Scatterv, to be started repeatedly."""
+        """Return a persistent request for Scatterv. Collective."""
         return self._init(info, methods.SCATTERV, sendbuf, recvbuf, None, root)
 
     def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
@@ -139,11 +139,11 @@ class Collectives(MPI.Intracomm):
         return self._begin(methods.GATHERV, sendbuf, recvbuf, None, root)
 
     def Gatherv_init(self, sendbuf: Any, recvbuf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
-        """Gatherv, to be started repeatedly."""
+        """Return a persistent request for Gatherv. Collective."""
         return self._init(info, methods.GATHERV, sendbuf, recvbuf, None, root)
 
     def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Gather one block of every rank everywhere, of any sizes and to any places."""
+        """Gather one block of every rank at all ranks, of any sizes and to any places."""
         if self._fast_call(methods.ALLGATHERV, sendbuf, recvbuf, None, 0):
             self._call(methods.ALLGATHERV, sendbuf, recvbuf, None, 0)
 
@@ -152,7 +152,7 @@ class Collectives(MPI.Intracomm):
         return self._begin(methods.ALLGATHERV, sendbuf, recvbuf, None, 0)
 
     def Allgatherv_init(self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
-        """Allgatherv, to be started repeatedly."""
+        """Return a persistent request for Allgatherv. Collective."""
         return self._init(info, methods.ALLGATHERV, sendbuf, recvbuf, None, 0)
 
     def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
@@ -165,7 +165,7 @@ class Collectives(MPI.Intracomm):
         return self._begin(methods.ALLTOALLV, sendbuf, recvbuf, None, 0)
 
     def Alltoallv_init(self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
-        """Alltoallv, to be started repeatedly."""
+        """Return a persistent request for Alltoallv. Collective."""
         return self._init(info, methods.ALLTOALLV, sendbuf, recvbuf, None, 0)
 
     def Alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
@@ -178,11 +178,11 @@ class Collectives(MPI.Intracomm):
         return self._begin(methods.ALLTOALLW, sendbuf, recvbuf, None, 0)
 
     def Alltoallw_init(self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
-        """Alltoallw, to be started repeatedly."""
+        """Return a persistent request for Alltoallw. Collective."""
         return self._init(info, methods.ALLTOALLW, sendbuf, recvbuf, None, 0)
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
-        """Combine everybody's vectors at the root."""
+        """Reduce the vectors of all ranks; the root gets the result."""
         if self._fast_call(methods.REDUCE, sendbuf, recvbuf, op, root):
             self._call(methods.REDUCE, sendbuf, recvbuf, op, root)
 
@@ -193,11 +193,11 @@ class Collectives(MPI.Intracomm):
     def Reduce_init(
         self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0, info: MPI.Info = MPI.INFO_NULL
     ) -> MPI.Prequest:
-        """Reduce, to be started repeatedly."""
+        """Return a persistent request for Reduce. Collective."""
         return self._init(info, methods.REDUCE, sendbuf, recvbuf, op, root)
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        """Combine everybody's vectors everywhere."""
+        """Reduce the vectors of all ranks; every rank gets the result."""
         if self._fast_call(methods.ALLREDUCE, sendbuf, recvbuf, op, 0):
             self._call(methods.ALLREDUCE, sendbuf, recvbuf, op, 0)
 
@@ -208,11 +208,11 @@ class Collectives(MPI.Intracomm):
     def Allreduce_init(
         self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, info: MPI.Info = MPI.INFO_NULL
     ) -> MPI.Prequest:
-        """Allreduce, to be started repeatedly."""
+        """Return a persistent request for Allreduce. Collective."""
         return self._init(info, methods.ALLREDUCE, sendbuf, recvbuf, op, 0)
 
     def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        """Combine everybody's vectors, a block of the result at every rank; blocks are equal."""
+        """Reduce the vectors of all ranks; every rank gets an equal block of the result."""
         if self._fast_call(methods.REDUCE_SCATTER_BLOCK, sendbuf, recvbuf, op, 0):
             self._call(methods.REDUCE_SCATTER_BLOCK, sendbuf, recvbuf, op, 0)
 
@@ -223,13 +223,13 @@ class Collectives(MPI.Intracomm):
     def Reduce_scatter_block_init(
         self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, info: MPI.Info = MPI.INFO_NULL
     ) -> MPI.Prequest:
-        """Reduce_scatter_block, to be started repeatedly."""
+        """Return a persistent request for Reduce_scatter_block. Collective."""
         return self._init(info, methods.REDUCE_SCATTER_BLOCK, sendbuf, recvbuf, op, 0)
 
     def Reduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None = None, op: MPI.Op = MPI.SUM
     ) -> None:
-        """Combine everybody's vectors, recvcounts[r] elements of the result at rank r."""
+        """Reduce the vectors of all ranks; rank r gets recvcounts[r] elements of the result."""
         if self._fast_call(methods.REDUCE_SCATTER, sendbuf, recvbuf, op, recvcounts):
             self._call(methods.REDUCE_SCATTER, sendbuf, recvbuf, op, recvcounts)
 
@@ -247,11 +247,11 @@ class Collectives(MPI.Intracomm):
         op: MPI.Op = MPI.SUM,
         info: MPI.Info = MPI.INFO_NULL,
     ) -> MPI.Prequest:
-        """Reduce_scatter, to be started repeatedly."""
+        """Return a persistent request for Reduce_scatter. Collective."""
         return self._init(info, methods.REDUCE_SCATTER, sendbuf, recvbuf, op, recvcounts)
 
     def Scan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        """Combine the vectors of the ranks up to this one."""
+        """Reduce the vectors of the ranks up to this one."""
         if self._fast_call(methods.SCAN, sendbuf, recvbuf, op, 0):
             self._call(methods.SCAN, sendbuf, recvbuf, op, 0)
 
@@ -262,11 +262,11 @@ class Collectives(MPI.Intracomm):
     def Scan_init(
         self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, info: MPI.Info = MPI.INFO_NULL
     ) -> MPI.Prequest:
-        """Scan, to be started repeatedly."""
+        """Return a persistent request for Scan. Collective."""
         return self._init(info, methods.SCAN, sendbuf, recvbuf, op, 0)
 
     def Exscan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        """Combine the vectors of the ranks before this one; rank 0's receive buffer stays as it is."""
+        """Reduce the vectors of the ranks before this one; rank 0's receive buffer stays as it is."""
         if self._fast_call(methods.EXSCAN, sendbuf, recvbuf, op, 0):
             self._call(methods.EXSCAN, sendbuf, recvbuf, op, 0)
 
@@ -277,5 +277,5 @@ class Collectives(MPI.Intracomm):
     def Exscan_init(
         self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, info: MPI.Info = MPI.INFO_NULL
     ) -> MPI.Prequest:
-        """Exscan, to be started repeatedly."""
+        """Return a persistent request for Exscan. Collective."""
         return self._init(info, methods.EXSCAN, sendbuf, recvbuf, op, 0)

@@ -1,8 +1,7 @@
-"""The collectives of neighbourhoods, with mpi4py's signatures, in three forms, as methods.py has the others.
+"""Define the neighbourhood collectives with mpi4py's signatures, in three forms, as methods.py does for the others.
 
-They are methods of communicators with a topology. A block goes along every edge of its graph: to and from each
-neighbour, in the order in which MPI's inquiries name neighbours. A place of a buffer whose neighbour is MPI.PROC_NULL,
-at the border of a grid, stays as it is.
+They are methods of communicators with a topology. Every edge of the graph carries a block, in the order in which MPI's
+inquiry functions list neighbours. A block whose neighbour is MPI.PROC_NULL, at the border of a grid, does not change.
 """
 
 from __future__ import annotations
@@ -18,10 +17,11 @@ from ..dispatch import methods
 class NeighborCollectives:
     """The neighbourhood collectives of a communicator with a topology.
 
-    What a rank of a grid sends one way arrives from the other way, in periodic dimensions of 1 and 2 ranks too, where
-    both neighbours are one rank. In other graphs the k-th block from one rank to another is the k-th that it receives
-    from there. Errors are mpicoll.errors, raised before anything is sent. This is a class without a base, since the
-    __new__ of MPI.Topocomm would take the place of that of MPI.Cartcomm, which checks the topology.
+    In a grid, the block that a rank sends in one direction is received from the opposite direction; also in periodic
+    dimensions of 1 and 2 ranks, in which both neighbours are the same rank. In other graphs, the k-th block that a rank
+    sends to another is the k-th block that the other receives from it. Wrong arguments raise classes of mpicoll.errors
+    before any data is sent. The class has no base: with MPI.Topocomm as base, its __new__ would replace the __new__ of
+    MPI.Cartcomm, which checks the topology.
     """
 
     _fast_call: Callable[..., int]
@@ -41,7 +41,7 @@ class NeighborCollectives:
     def Neighbor_allgather_init(
         self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL
     ) -> MPI.Prequest:
-        """Neighbor_allgather, to be started repeatedly."""
+        """Return a persistent request for Neighbor_allgather. Collective."""
         return self._init(info, methods.NEIGHBOR_ALLGATHER, sendbuf, recvbuf, None, 0)
 
     def Neighbor_allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
@@ -56,7 +56,7 @@ class NeighborCollectives:
     def Neighbor_allgatherv_init(
         self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL
     ) -> MPI.Prequest:
-        """Neighbor_allgatherv, to be started repeatedly."""
+        """Return a persistent request for Neighbor_allgatherv. Collective."""
         return self._init(info, methods.NEIGHBOR_ALLGATHERV, sendbuf, recvbuf, None, 0)
 
     def Neighbor_alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
@@ -71,7 +71,7 @@ class NeighborCollectives:
     def Neighbor_alltoall_init(
         self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL
     ) -> MPI.Prequest:
-        """Neighbor_alltoall, to be started repeatedly."""
+        """Return a persistent request for Neighbor_alltoall. Collective."""
         return self._init(info, methods.NEIGHBOR_ALLTOALL, sendbuf, recvbuf, None, 0)
 
     def Neighbor_alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
@@ -86,7 +86,7 @@ class NeighborCollectives:
     def Neighbor_alltoallv_init(
         self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL
     ) -> MPI.Prequest:
-        """Neighbor_alltoallv, to be started repeatedly."""
+        """Return a persistent request for Neighbor_alltoallv. Collective."""
         return self._init(info, methods.NEIGHBOR_ALLTOALLV, sendbuf, recvbuf, None, 0)
 
     def Neighbor_alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
@@ -101,5 +101,5 @@ class NeighborCollectives:
     def Neighbor_alltoallw_init(
         self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL
     ) -> MPI.Prequest:
-        """Neighbor_alltoallw, to be started repeatedly."""
+        """Return a persistent request for Neighbor_alltoallw. Collective."""
         return self._init(info, methods.NEIGHBOR_ALLTOALLW, sendbuf, recvbuf, None, 0)

@@ -1,4 +1,4 @@
-"""The lowercase collectives, of Python objects: mpi4py's own, in check mode compared with the calls of the others."""
+"""Define the lowercase collectives of Python objects: mpi4py's own, compared between ranks in check mode."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ NAMES = ("bcast", "gather", "scatter", "allgather", "alltoall", "reduce", "allre
 
 
 class Objects(MPI.Intracomm):
-    """Collectives of objects that are pickled."""
+    """The lowercase collectives, which pickle objects."""
 
     _state: CommState | None
 
     def barrier(self) -> None:
-        """Barrier: MPI has one for both, so some ranks may call this and others that."""
+        """Call Barrier, so that some ranks may call barrier and others Barrier."""
         self.Barrier()
 
 

@@ -1,4 +1,4 @@
-"""Persistent collectives: everything but the messages is done once, and Start sends them again and again."""
+"""Define persistent collectives: a request is prepared once, and Start only sends the messages."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from mpi4py import MPI
 from ..diagnostics.history import HANDED_OVER, RowWords, with_root
 from ..dispatch.call import Call
 from ..dispatch.check_mode import comparison, signature
-from ..dispatch.execute import ActiveCall, may_take_the_fast_path, needs_counts, note_call, record
+from ..dispatch.execute import ActiveCall, can_take_fast_path, needs_counts, note_call, record
 from ..dispatch.nonfinite import needs_nonfinite_exchange
-from ..dispatch.prepare import prepare_again
-from ..dispatch.staging import divide
+from ..dispatch.prepare import switch_engine
+from ..dispatch.staging import divide_result
 from ..engines.protocol import Execution
 from ..errors import CommError, MpicollError, RequestError
 from ..fastpath.outcome import Outcome
 from ..kernels import background
 from ..progress.faults import contained
 from ..progress.operation import CallId, Operation, Raised
-from ..progress.stages import Failed, RequestStage, Running, Stage
+from ..progress.stages import FailedStage, PlanStage, RequestStage, Stage
 from ..progress.times import Clock, now
 from ..runtime.comm_state import CommState
 from ..runtime.tags import TagSlot
@@ -36,35 +36,35 @@ if TYPE_CHECKING:
 
 
 class Startable(Protocol):
-    """A persistent call, as its request sees it."""
+    """A persistent call, as its request uses it."""
 
     @property
     def sequence(self) -> int:
-        """The number of the call."""
+        """Return the number of the call."""
 
     @property
     def name(self) -> str:
-        """The method that was called."""
+        """Return the name of the method that was called."""
 
     @property
     def fast_start(self) -> CompiledFastStart | None:
-        """The fast path of its starts."""
+        """Return the fast path of its starts, None if they take the slow path."""
 
     def update_kernels(self) -> bool:
-        """Use what serves the starts from now on; return whether a fast start is there now that was not before."""
+        """Use kernels that have been compiled meanwhile. Return whether the fast path of starts has opened."""
 
     def next_start(self) -> Operation | None:
-        """Return an operation for one start; None if the fast path completed it."""
+        """Return the operation of one start; None if the fast path completed it."""
 
     def free(self) -> None:
-        """Free what the call holds, now or when its start in flight completes."""
+        """Free the call's resources, now or when its start in flight completes."""
 
 
 class Prequest(CollectiveRequest, MPI.Prequest):
-    """An MPI.Prequest: a persistent collective. Start begins it, once what was started before is complete.
+    """An MPI.Prequest for a persistent collective. Start begins it; the previous start must be complete.
 
-    While it is under way it is a handle as a Request is, so that MPI's own Waitall takes it. To start a
-    list use mpicoll.Prequest.Startall; MPI.Prequest.Startall knows nothing of plans.
+    While a start is in flight, MPI's own Waitall accepts the request, as it accepts a Request. To start a list, use
+    mpicoll.Prequest.Startall: MPI.Prequest.Startall cannot start plans.
     """
 
     _persistent: Startable | None = None
@@ -95,7 +95,7 @@ class Prequest(CollectiveRequest, MPI.Prequest):
         if self._persistent is None:
             raise RequestError("the request was freed; make another")
         try:
-            operation = self._started(self._persistent)
+            operation = self._next_operation(self._persistent)
         except MpicollError as error:
             starts = self._state.queue.started.get(self._persistent.sequence, (0,))
             call_id = CallId(self._persistent.sequence, int(starts[0]) + 1, self._persistent.name)
@@ -104,13 +104,13 @@ class Prequest(CollectiveRequest, MPI.Prequest):
                 self._state.call_errhandler(error)
             raise
         if operation is None:
-            self._be_complete()
+            self._set_complete()
         else:
             self._begin(self._state, operation)
 
-    def _started(self, persistent: Startable) -> Operation | None:
-        if self._is_under_way():
-            raise RequestError("the request is under way; wait for it before it is started again")
+    def _next_operation(self, persistent: Startable) -> Operation | None:
+        if self._is_active():
+            raise RequestError("the request is in flight; wait for it before starting it again")
         if self._state.freed:
             raise CommError("the communicator of this request was freed")
         self._state.rank_failure.check()
@@ -119,21 +119,21 @@ class Prequest(CollectiveRequest, MPI.Prequest):
         return persistent.next_start()
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        """Wait for the collective. Raises what it raised."""
+        """Wait until the collective is complete. Raises the errors of the collective."""
         return True if status is None and not self._finish(self) else super().Wait(status)
 
     @classmethod
     def Startall(cls, requests: Sequence[MPI.Prequest]) -> None:
-        """Start each, mpicoll's and MPI's own mixed."""
+        """Start requests in order; mpicoll's and MPI's own may be mixed."""
         for request in requests:
             request.Start()
 
     def Free(self) -> None:
-        """Free the request, after its start in flight completes. A second call is harmless."""
-        if self._is_under_way():
+        """Wait for the start in flight, and free the request. A second call is harmless."""
+        if self._is_active():
             self.Wait()
         self._persistent = None
-        for function in ("_fast_call", "_finish"):  # they use memory that goes
+        for function in ("_fast_call", "_finish"):  # they use memory that is freed
             vars(self).pop(function, None)
         self._freed()
         release.run_deferred_frees()
@@ -144,10 +144,10 @@ class Prequest(CollectiveRequest, MPI.Prequest):
         return self._persistent is not None
 
     def __eq__(self, other: object) -> bool:
-        """Compare handles; an inactive request equals no other, the null request least of all, as in MPI."""
+        """Compare handles. As in MPI, an inactive request equals no other, not even the null request."""
         if not isinstance(other, MPI.Request):
             return NotImplemented
-        return self is other or (super().__eq__(other) and (self._is_under_way() or not self))
+        return self is other or (super().__eq__(other) and (self._is_active() or not self))
 
     def __ne__(self, other: object) -> bool:
         return NotImplemented if not isinstance(other, MPI.Request) else not self == other
@@ -156,49 +156,49 @@ class Prequest(CollectiveRequest, MPI.Prequest):
 
 
 class PersistentCall(ActiveCall):
-    """A call that is started repeatedly: by its plan, or by MPI's own request where that is watched or averages.
+    """A call that is started repeatedly: by its plan, or by MPI's own request if that is watched or averages.
 
-    It owns its execution, its scratch and its tags. They are freed once the request is gone and no start is in flight,
-    whichever comes last. free() may run in any thread at any time, since garbage collection calls it: it never waits
-    for a lock, and leaves calls of MPI to release.py. The fast path is open while no start is in flight.
+    It owns an execution, scratch and tags. They are freed once the request is gone and no start is in flight. free()
+    may run in any thread at any time, since garbage collection calls it. So free() never waits for a lock, and defers
+    calls of MPI (release.py). The fast path is open while no start is in flight.
     """
 
     def __init__(self, state: CommState, call: Call, sequence: int, native: MPI.Prequest | None = None) -> None:
         super().__init__(state, call, sequence)
-        self.native, self.fast_start = native, None
+        self.native_request, self.fast_start = native, None
         self.in_flight: Operation | None = None
-        self.unwanted = False
-        self.undivided = False  # whether MPI's own request leaves a sum that is still to be divided
-        self.broken = False  # whether messages of an interrupted start may be in flight
-        self.once = threading.Lock()
+        self.is_freed = False
+        self.needs_division = False  # whether the sum of MPI's own request must still be divided
+        self.was_interrupted = False  # whether an interrupted start may have messages in flight
+        self.free_lock = threading.Lock()
         if native is None:
-            self._claim()
+            self._allocate()
         state.queue.started[sequence] = np.zeros(1, np.int64)
-        if native is None and may_take_the_fast_path(self.call):
+        if native is None and can_take_fast_path(self.call):
             self.fast_start = self._open_fast_start()
-        state.persistent.owners.add(self)  # once it is whole
+        state.tag_pool.owners.add(self)  # last, when the object is complete
 
-    def _claim(self) -> None:
+    def _allocate(self) -> None:
         """Allocate tags, execution and scratch for the plan. Collective."""
         state = self.state
         if needs_counts(state, self.call, 0):
-            asking = Operation(self.call.prepared.choice, self.sequence, [self.ask], lambda: None, self, name=self.name)
-            state.queue.run(asking)
+            choice, stages = self.call.prepared.choice, [self.exchange_counts]
+            state.queue.run(Operation(choice, self.sequence, stages, lambda: None, self, name=self.name))
         plan = self.call.prepared.plan
         assert plan is not None
-        self.slot: TagSlot = state.persistent.take(self)
+        self.slot: TagSlot = state.tag_pool.take(self)
         self.tags = self.slot.sequence
         self.kernels, self.follows_engine = background.state.generation, state.follows_kernels
         self.own_execution: Any = self.call.prepared.engine.Execution(plan, self.slot.comm, repeated=True)
         self.own_scratch = state.scratch.take(plan.scratch_bytes) if plan.scratch_bytes else None
 
     def _open_fast_start(self) -> CompiledFastStart | None:
-        """Return the fast path of its starts; all stays as it is from one to the next."""
+        """Return the fast path of its starts, after binding the execution for all of them; None if it is closed."""
         if self.state.fast_path.closed or background.state.pending:
             return None
-        self.start()  # binds it
+        self.start()  # binds the execution
         started = self.state.queue.started[self.sequence]
-        call, passed = self.call, self.call.passed
+        call, passed = self.call, self.call.recorded_arguments
         history = self.state.history
         ids = history.ids(call.name, call.form, call.prepared.choice.algorithm, passed.operator)
         words = RowWords(ids, self.sequence | history.number, with_root(0, passed.root), passed.nbytes)
@@ -206,120 +206,122 @@ class PersistentCall(ActiveCall):
         return fast_start
 
     def update_kernels(self) -> bool:
-        """Use compiled kernels that have arrived since the last start; return whether a fast start is there now."""
-        if self.native is not None or self.fast_start is not None or self.in_flight is not None:
+        """Use kernels that were compiled since the last start. Return whether the fast path of starts has opened."""
+        if self.native_request is not None or self.fast_start is not None or self.in_flight is not None:
             return False
         self.state.update_kernels()
         if self.kernels == background.state.generation:
             return False
         self.kernels = background.state.generation
         choice = self.call.prepared.choice
-        prepare_again(self.call, self.state.agreed.engine if self.follows_engine else choice.engine)
+        switch_engine(self.call, self.state.agreed.engine if self.follows_engine else choice.engine)
         prepared = self.call.prepared
         self.own_execution.free()
         self.own_execution = prepared.engine.Execution(prepared.plan, self.slot.comm, repeated=True)
-        if may_take_the_fast_path(self.call):
+        if can_take_fast_path(self.call):
             self.fast_start = self._open_fast_start()
         return self.fast_start is not None
 
     def next_start(self) -> Operation | None:
-        """Return an operation for one start, or for the rest of a start that the fast path began.
+        """Return the operation of one start, or one that completes a start of the fast path; None if it is complete.
 
-        Return None if the fast path completed it. Raises RequestError if an earlier start left messages posted.
+        Raises RequestError if an earlier start was aborted with messages posted.
         """
         outcome = self.fast_start.outcome() if self.fast_start is not None else Outcome.NOT_SERVED
-        if self.in_flight is not None and self.in_flight.broke_off:  # its messages are still posted
-            raise RequestError("the last start failed with messages under way; make another request")
+        if self.in_flight is not None and self.in_flight.was_aborted:  # its messages are still posted
+            raise RequestError("the last start failed with messages in flight; make another request")
         self.fast_path = outcome != Outcome.NOT_SERVED
         self.clock = Clock(0.0 if self.fast_path else now(), is_blocking=outcome == Outcome.COMPLETED)
         if outcome == Outcome.COMPLETED:
             self._record()
             return None
         if self.fast_start is not None:
-            self.fast_start.close()  # refuse further starts, in case this one leaves messages posted
-        if outcome == Outcome.ABANDONED:  # an interrupt came before anything progressed it
-            self.broken = True
+            self.fast_start.close()  # until this start ends
+        if outcome == Outcome.ABANDONED:  # an interrupt came after the fast path had posted messages
+            self.was_interrupted = True
             self.state.leak(self, None)
-        if self.broken:
-            raise RequestError("the last start was interrupted before it was under way; make another request")
-        stages: list[Callable[[], Stage]] = [self._begun(outcome)]
-        if self.native is None and needs_nonfinite_exchange(self.call):
-            stages.append(self.tell)
+        if self.was_interrupted:
+            raise RequestError("the last start was interrupted while it posted messages; make another request")
+        stages: list[Callable[[], Stage]] = [self._make_stage(outcome)]
+        if self.native_request is None and needs_nonfinite_exchange(self.call):
+            stages.append(self.exchange_nonfinite)
         self.row = self.fast_start.row if self.fast_start is not None and self.fast_path else 0
         self.in_flight = self.operation(stages)
-        self.in_flight.is_begun = self.fast_path
+        self.in_flight.is_posted = self.fast_path
         return self.in_flight
 
-    def _begun(self, outcome: int) -> Callable[[], Stage]:
-        """Return a function that makes the stage of a start; outcome says how far the fast path took it."""
-        if self.native is not None:
-            self.native.Start()
-            self.undivided = self.call.averages
-            polled = RequestStage(self.native, "MPI's own collective")
+    def _make_stage(self, outcome: int) -> Callable[[], Stage]:
+        """Return a function that makes the stage of a start, which the fast path left with this outcome."""
+        if self.native_request is not None:
+            self.native_request.Start()
+            self.needs_division = self.call.averages
+            polled = RequestStage(self.native_request, "MPI's own collective")
             return lambda: polled
         if outcome == Outcome.NOT_SERVED:
             return self.start
-        if outcome == Outcome.UNDER_WAY:
-            return lambda: Running(self.own_execution)
-        return lambda: Failed(self.own_execution, -outcome)
+        if outcome == Outcome.IN_PROGRESS:
+            return lambda: PlanStage(self.own_execution)
+        return lambda: FailedStage(self.own_execution, -outcome)
 
     def finish(self) -> None:
         """Complete a start after its last stage."""
-        if self.native is None:
+        if self.native_request is None:
             try:
                 super().finish()
             except Raised:
-                self._land()
+                self._end_start()
                 raise
-        elif self.undivided:
-            self.undivided = False  # once, though an interrupt may have this called again
-            divide(self.call, self.state)
-        self._land()
+        elif self.needs_division:
+            self.needs_division = False  # once: after an interrupt finish() is called again
+            divide_result(self.call, self.state)
+        self._end_start()
 
-    def _land(self) -> None:
-        """Note that no start is in flight: reopen the fast path, and free the call if its request is gone."""
+    def _end_start(self) -> None:
+        """Record that no start is in flight: reopen the fast path, and free the call if its request is gone."""
         self.in_flight = None
         if self.fast_start is not None and not self.state.freed:
             self.fast_start.open()
-        if self.unwanted:
-            self._give_up()
+        if self.is_freed:
+            self._free()
 
     def free(self) -> None:
-        """Free what the call holds, now or when its start in flight completes. An interrupted start keeps it."""
-        # an interrupt may have come before anything progressed the last start
-        if self.fast_start is not None and self.fast_start.is_under_way():
-            self.broken = True
+        """Free the resources, now or when the start in flight completes; never after an interrupted start."""
+        # an interrupt may have come after the fast path had posted messages
+        if self.fast_start is not None and self.fast_start.is_in_progress():
+            self.was_interrupted = True
             self.state.leak(self, None)
-        self.unwanted = True
-        if not self.broken and (self.in_flight is None or (self.in_flight.done and not self.in_flight.broke_off)):
-            self._give_up()
+        self.is_freed = True
+        operation = self.in_flight
+        is_idle = operation is None or (operation.done and not operation.was_aborted)
+        if is_idle and not self.was_interrupted:
+            self._free()
 
-    def _give_up(self) -> None:
-        """Free what the call holds, once."""
-        if not self.once.acquire(blocking=False):
+    def _free(self) -> None:
+        """Free the resources, once."""
+        if not self.free_lock.acquire(blocking=False):
             return
         self.state.queue.started.pop(self.sequence, None)
-        if self.native is not None:
-            release.defer_free(self.native.Free)
+        if self.native_request is not None:
+            release.defer_free(self.native_request.Free)
             return
-        steps: list[Callable[[], None]] = [self.slot.free, lambda: self.state.scratch.give(self.own_scratch)]
+        steps: list[Callable[[], None]] = [self.slot.free, lambda: self.state.scratch.give_back(self.own_scratch)]
         if self.fast_start is not None:
             steps.insert(0, self.fast_start.close)
         release.defer_free(self.own_execution.free)
-        for step in steps:  # each, whatever another raises: a finalizer has no caller
+        for step in steps:  # all, even if one raises: a finalizer has no caller
             with contained("a finalizer of a persistent request", in_callback=True):
                 step()
 
     def free_requests(self) -> None:
-        """Free MPI's persistent requests; the next start makes those of messages again, not MPI's own collective's."""
-        if self.native is None:
+        """Free MPI's persistent requests. A plan makes those of its messages again at its next start."""
+        if self.native_request is None:
             self.own_execution.free()
         else:
             self.close()
 
     def close(self) -> None:
-        """Free the persistent requests of messages, or MPI's own request, before their communicator is freed."""
-        if self.native is not None:
+        """Free MPI's persistent requests before their communicator is freed, and close the fast path."""
+        if self.native_request is not None:
             self.free()
             release.run_deferred_frees()
             return
@@ -332,7 +334,7 @@ class PersistentCall(ActiveCall):
 
     @property
     def comm(self) -> MPI.Comm:
-        """The communicator of its messages, on which no other call has its tags."""
+        """Return the communicator of its messages, on which no other call has its tags."""
         comm: MPI.Comm = self.slot.comm
         return comm
 
@@ -340,12 +342,12 @@ class PersistentCall(ActiveCall):
         execution: Execution = self.own_execution
         return execution
 
-    def _give_back(self) -> None:
-        """Keep everything for the next start."""
+    def _give_back_memory(self) -> None:
+        """Keep execution and scratch for the next start."""
 
 
-def compare(state: CommState, call: Call, sequence: int) -> None:
-    """Compare the ranks' requests in check mode. Raises MismatchError where they differ."""
+def compare_requests(state: CommState, call: Call, sequence: int) -> None:
+    """In check mode, compare the ranks' requests. Raises MismatchError if they differ."""
     if state.settings.check:
         state.queue.run(comparison(state, signature(call, sequence), call.name))
 
@@ -355,10 +357,10 @@ def prepare(state: CommState, comm: MPI.Intracomm, call: Call, info: MPI.Info) -
     release.run_deferred_frees()
     sequence = state.next_sequence()
     state.history.end(note_call(state, call, sequence), HANDED_OVER)
-    compare(state, call, sequence)
+    compare_requests(state, call, sequence)
     if not call.prepared.is_native:
         return Prequest.prepare(state, PersistentCall(state, call, sequence))
-    state.say_once(call.prepared.choice)
+    state.warn_native_once(call.prepared.choice)
     state.record(record(call, sequence))
     request: MPI.Prequest = call.native(PERSISTENT, comm, info)
     if not (call.averages or state.settings.watched):

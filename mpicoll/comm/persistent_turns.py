@@ -1,4 +1,4 @@
-"""Persistent requests that learn, by their first starts, which algorithm is the fastest."""
+"""Define persistent requests that find the fastest algorithm by their first starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PersistentTurns:
-    """A persistent call that takes turns: a PersistentCall for each candidate, of which the fastest stays."""
+    """A persistent call that takes turns among candidates, one PersistentCall for each; then it keeps the fastest."""
 
     def __init__(self, lesson: OverlappingLesson, calls: Sequence[PersistentCall]) -> None:
         self.lesson, self.calls, self.call = lesson, calls, calls[0]
@@ -27,21 +27,21 @@ class PersistentTurns:
 
     @property
     def sequence(self) -> int:
-        """The number of the call that was started last."""
+        """Return the number of the call that was started last."""
         return self.call.sequence
 
     @property
     def name(self) -> str:
-        """The method that was called."""
+        """Return the name of the method that was called."""
         return self.call.name
 
     @property
     def fast_start(self) -> CompiledFastStart | None:
-        """The fast path of starts, once there are no turns any more."""
+        """Return the fast path of starts; None until the turns are over."""
         return self.call.fast_start if self.is_settled else None
 
     def update_kernels(self) -> bool:
-        """As PersistentCall's; the first start after the last turn settles which call stays."""
+        """Use newly compiled kernels. The first start after the last turn frees all calls but the fastest."""
         if self.is_settled:
             return self.call.update_kernels()
         if not self.lesson.is_over:
@@ -54,16 +54,16 @@ class PersistentTurns:
         return self.call.fast_start is not None
 
     def next_start(self) -> Operation | None:
-        """As PersistentCall's."""
+        """Return the operation of one start, of the candidate whose turn it is; None if it is complete."""
         if self.is_settled:
             return self.call.next_start()
         self.call = self.calls[self.lesson.calls % len(self.calls)]
         operation = self.call.next_start()
-        assert operation is not None  # the fast path is not open yet
+        assert operation is not None  # the request does not use the fast path yet
         return self.lesson.turn(operation, self.call.state.follows_kernels)
 
     def free(self) -> None:
-        """As PersistentCall's."""
+        """Free all calls, now or when their starts in flight complete."""
         self._free_others()
         self.call.free()
 
@@ -75,7 +75,7 @@ class PersistentTurns:
 
 
 def prepare_turns(state: CommState, lesson: OverlappingLesson, calls: Sequence[Call]) -> MPI.Prequest:
-    """Return a request that takes turns among a call as prepared by each candidate. Collective."""
+    """Return a request that takes turns among calls prepared with the candidates of a lesson. Collective."""
     release.run_deferred_frees()
     persistent = [PersistentCall(state, call, state.next_sequence()) for call in calls]
     return Prequest.prepare(state, PersistentTurns(lesson, persistent))

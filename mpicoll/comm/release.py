@@ -1,7 +1,7 @@
 """Deferred frees: finalizers may run inside MPI calls that hold locks, so they only queue their work here.
 
-MPICH, for one, calls back into Python with a lock held where it frees a communicator within MPI_Request_free. If Python
-collects garbage there and frees another request, MPICH takes that lock again and aborts the run.
+For example, MPICH calls back into Python with a lock held when it frees a communicator within MPI_Request_free. If
+Python collects garbage there and frees another request, MPICH takes the lock again and aborts the run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def defer_free(free: Callable[[], object]) -> None:
 def run_deferred_frees() -> None:
     """Call the queued functions: when a request is made, started or freed, when a communicator is freed, and at exit.
 
-    An interrupt may raise here, so callers come here before they begin anything.
+    An interrupt may raise here, so callers call this before they begin anything else.
     """
     while _waiting:
         try:
@@ -32,5 +32,5 @@ def run_deferred_frees() -> None:
         except IndexError:  # another thread took it
             return
         if not MPI.Is_finalized():
-            with contained("giving back to MPI"):  # an error here does not belong to the caller
+            with contained("freeing an MPI object"):  # the caller has nothing to do with its errors
                 free()

@@ -1,4 +1,4 @@
-"""Run the steps of a program again, on the ranks that are left, when a rank has failed."""
+"""Run the steps of a program again, on the surviving ranks, when a rank has failed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .comm import Comm
 from .lifetime import detach
 
 LOG = logging.getLogger("mpicoll")
-DONE, SOUND = 1, 2  # flags of a step on a rank: it was completed; it raised no error of its own
-MAX_IDLE_RECOVERIES = 2  # recoveries in a row that found no failed rank: the step would fail for ever
+DONE, SOUND = 1, 2  # flags of a step on a rank: it completed; it raised no error of its own
+MAX_IDLE_RECOVERIES = 2  # consecutive recoveries without a failed rank, after which the step's error is raised
 Result = TypeVar("Result")
 Restore = Callable[[Comm, Sequence[int]], object]
 
@@ -31,22 +31,23 @@ class Outcome(NamedTuple):
 
 
 class resilient:
-    """Run steps on a communicator, and where a rank fails, again on a communicator of the ranks that are left.
+    """Run steps on a communicator; if a rank fails, run the step again on a communicator of the surviving ranks.
 
         @mpicoll.resilient(comm, restore)
         def step(comm, i):
             ...
 
-    Making it is collective, since it duplicates the communicator. Every rank calls step(i). When a step ends, the ranks
-    agree on whether it was completed on each of them that is left. If it was, it returns on all. Otherwise they shrink
-    the communicator, call restore(comm, failed) with the ranks of the first communicator that have failed since the
-    last time, and run the step again. So every rank returns from the same steps. A failure that comes after a step was
-    completed is met in the next. `step.resilient.comm` is the current communicator.
+    The constructor is collective, since it duplicates the communicator. Every rank calls step(i). When a step ends, the
+    surviving ranks agree on whether it completed on all of them. If so, step(i) returns. Otherwise the ranks shrink the
+    communicator, call restore(comm, failed) with the ranks of the first communicator that have failed since the last
+    restore, and run the step again. So every rank returns from the same steps. A failure after a step has completed is
+    handled in the next step. `step.resilient.comm` is the current communicator.
 
-    A step that raises an error of its own on a rank ends on all: there the error is raised, elsewhere StepError.
+    If a step raises an error of its own on a rank, it ends on all ranks: that rank raises the error, the others raise
+    StepError.
 
-    Where the MPI does not survive a failure, steps run as they are, without agreement; with `required` the constructor
-    raises FaultToleranceError instead. The operations are those of ULFM (Bland et al., 2013).
+    If MPI does not survive failures, steps run without agreement; with `required` the constructor raises
+    FaultToleranceError instead. The operations are those of ULFM (Bland et al., 2013).
     """
 
     def __init__(self, comm: MPI.Intracomm, restore: Restore | None = None, required: bool = False) -> None:
@@ -59,11 +60,11 @@ class resilient:
         self.comm: Comm = first.Dup() if self.survives else first  # the program's own is never revoked
         self.first = first.Get_group()
         self.restore = restore
-        self.failed = set[int]()  # of which restore does not know yet, as ranks of the first communicator
+        self.failed = set[int]()  # ranks of the first communicator that were not passed to restore yet
         self.idle_recoveries = 0
 
     def __call__(self, step: Callable[..., Result]) -> Callable[..., Result]:
-        """Return a function that runs a step by run()."""
+        """Return a function that calls run() with this step."""
 
         @wraps(step)
         def running(*arguments: Any, **named: Any) -> Result:
@@ -73,10 +74,10 @@ class resilient:
         return running
 
     def run(self, step: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
-        """Return step(comm, ...), run until it is completed on every rank that is left. Collective.
+        """Return step(comm, ...), run until it completes on every surviving rank. Collective.
 
-        Raises StepError where another rank's step raised an error of its own; and the error of a step that fails again
-        though no further rank has.
+        Raises StepError if another rank's step raised an error of its own, and the error of a step that fails
+        repeatedly although no further rank fails.
         """
         if not self.survives:
             return step(self.comm, *arguments, **named)
@@ -97,7 +98,7 @@ class resilient:
                     del outcome  # as in _try
 
     def _restore(self) -> None:
-        """Call restore until it is completed on every rank that is left."""
+        """Call restore until it completes on every surviving rank."""
         while self.restore is not None:
             if self._try(partial(self.restore, self.comm, sorted(self.failed))).agreed & DONE:
                 break
@@ -105,12 +106,12 @@ class resilient:
         self.failed.clear()
 
     def _shrink(self) -> None:
-        """Replace the communicator by one of the ranks that are left."""
+        """Replace the communicator by one of the surviving ranks."""
         while True:
             smaller: Comm | None = None
             try:
                 smaller = self.comm.Shrink()
-            except MPI.Exception as error:  # a rank has failed in it: not every rank need have met that
+            except MPI.Exception as error:  # a rank failed during Shrink, which may have succeeded elsewhere
                 if not isinstance(error, (ProcFailedError, RevokedError)) and not is_rank_failure(error, self.comm):
                     raise
             if self._agree(DONE if smaller is not None else 0) & DONE and smaller is not None:
@@ -121,28 +122,28 @@ class resilient:
         self.comm = smaller
 
     def _note_failed(self, before: Comm, after: Comm) -> None:
-        """Add the ranks that are not there any more."""
+        """Add the ranks of `before` that are not in `after` to the failed ranks."""
         groups = before.Get_group(), after.Get_group()
-        gone = MPI.Group.Difference(*groups)
-        if gone.size:
-            self.failed.update(MPI.Group.Translate_ranks(gone, None, self.first))
-        for group in (*groups, gone):
+        lost = MPI.Group.Difference(*groups)
+        if lost.size:
+            self.failed.update(MPI.Group.Translate_ranks(lost, None, self.first))
+        for group in (*groups, lost):
             if group not in (MPI.GROUP_EMPTY, MPI.GROUP_NULL):
                 group.Free()
 
     def _try(self, function: Callable[[], Any]) -> Outcome:
-        """Call a function, and agree on how it ended. Raises its own error, or StepError, on a new communicator."""
+        """Call a function, and agree on its outcome. Raises the function's error or StepError, after shrinking."""
         flags, result = DONE | SOUND, None
         error: BaseException | None = None
         try:
             result = function()
-            self.comm._open().queue.drain()  # what it left in flight: other ranks may need this one for it
+            self.comm._open().queue.drain()  # operations that the step left in flight: other ranks may wait for them
         except (ProcFailedError, RevokedError) as failure:
             flags, error = SOUND, failure
-        except BaseException as raised:  # Ctrl-C and sys.exit() too: the others would wait for this rank
+        except BaseException as raised:  # Ctrl-C and sys.exit() too: other ranks would wait for this one
             flags, error = SOUND if is_rank_failure(raised, self.comm) else 0, raised
         if not flags & DONE:
-            self.comm.Revoke()  # ranks that wait for this one in the step leave it
+            self.comm.Revoke()  # so that ranks that wait for this one leave the step
         agreed = self._agree(flags)
         if not agreed & SOUND:
             self._shrink()
@@ -151,15 +152,15 @@ class resilient:
                     raise StepError("another rank raised an error of its own in this step")
                 raise error
             finally:
-                del error  # its traceback holds this frame, and so the step's arguments
+                del error  # its traceback refers to this frame, and so to the step's arguments
         return Outcome(agreed, result, error)
 
     def _agree(self, flags: int) -> int:
-        """Return the flags that all ranks which are left have set."""
+        """Return the flags that all surviving ranks have set."""
         while True:
             self.comm.Ack_failed()
             try:
                 return self.comm.Agree(flags)
-            except MPI.Exception as error:  # a rank has failed meanwhile: this error is the same on every rank
+            except MPI.Exception as error:  # a rank failed meanwhile, and every rank gets this error
                 if not is_rank_failure(error, self.comm):
                     raise

@@ -1,4 +1,4 @@
-"""The sparse exchange of a communicator: each rank names only the ranks that it sends to."""
+"""Define the sparse exchange of a communicator: a rank names only the ranks to which it sends."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ NAMES = {BLOCKING: "Sparse_alltoall", NONBLOCKING: "Isparse_alltoall"}
 
 
 class Sparse(MPI.Intracomm):
-    """Exchanges whose receivers do not know who sends to them."""
+    """Exchanges in which a rank does not know from which ranks it receives."""
 
     _open: Callable[[], CommState]
 
     def Sparse_alltoall(self, parts: Mapping[int, ArrayLike]) -> dict[int, np.ndarray]:
-        """Send an array to each of some ranks; return the arrays that ranks sent to this one. Collective.
+        """Send arrays to some ranks, and return the arrays that other ranks sent to this one. Collective.
 
-        parts: arrays of any dtype without objects, and of any shape, by destination rank; MPI.PROC_NULL is left out.
-        An array for this rank itself is copied. The result has the arrays by source rank, in rank order, with dtype
-        and shape as they were sent; they are new arrays. No rank needs to know who sends to it, or how much: a rank
-        sends only to its own destinations and takes part in one barrier, whose steps grow with the logarithm of the
-        number of ranks.
+        parts: arrays of any shape, and of any dtype without objects, by destination rank; MPI.PROC_NULL is ignored. An
+        array for this rank itself is copied. The result has new arrays by source rank, in rank order, with their dtypes
+        and shapes. No rank needs to know its sources, or the lengths of arrays. A rank sends to its own destinations
+        only, and takes part in one barrier of O(log p) steps.
 
         Raises ArgumentError, RankError, MessageSpecError or DatatypeError before anything is sent.
         Source: Hoefler, Siebert, Lumsdaine, Scalable communication protocols for dynamic sparse data exchange, 2010.
@@ -44,7 +43,7 @@ class Sparse(MPI.Intracomm):
         return received
 
     def Isparse_alltoall(self, parts: Mapping[int, ArrayLike]) -> tuple[dict[int, np.ndarray], Request]:
-        """As Sparse_alltoall, nonblocking: return (the dict of results, its request).
+        """Start Sparse_alltoall; return (the dict of results, its request).
 
         The dict is empty until the request is complete. Until then the arrays in parts must not change. Several
         exchanges may be in flight on one communicator.
@@ -57,10 +56,10 @@ class Sparse(MPI.Intracomm):
         self, state: CommState, parts: Mapping[int, ArrayLike], received: dict[int, np.ndarray], form: str
     ) -> Operation:
         try:
-            arrays = sparse_exchange.checked(parts, state.size)
+            arrays = sparse_exchange.check_parts(parts, state.size)
         except MpicollError as error:
             error.rank = state.rank
-            check_mode.refuse(state, error, form, NAMES[form])
+            check_mode.report_refusal(state, error, form, NAMES[form])
             raise
         state.check_tags()
         return sparse_exchange.operation(state, arrays, received, form, NAMES[form])

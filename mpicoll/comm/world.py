@@ -1,4 +1,4 @@
-"""MPI.COMM_WORLD and MPI.COMM_SELF made mpicoll's, for a program that does not know of it."""
+"""Replace MPI.COMM_WORLD and MPI.COMM_SELF by mpicoll's, for programs that do not import mpicoll."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import dataclasses
 from typing import Any
 
 from mpi4py import MPI
-from mpi4py.MPI import COMM_SELF, COMM_WORLD  # pickle finds the plain ones here, by these names
+from mpi4py.MPI import COMM_SELF, COMM_WORLD  # pickle imports mpi4py's from here
 
 from ..diagnostics.trace import Tally
 from ..dispatch import prepare
@@ -19,13 +19,13 @@ from .comm import Comm
 from .lifetime import attach
 from .persistent import Prequest
 
-__all__ = ["COMM_SELF", "COMM_WORLD", "check", "named", "replace"]
+__all__ = ["COMM_SELF", "COMM_WORLD", "check", "predefined", "replace"]
 
-_PLAIN = {"COMM_WORLD": COMM_WORLD, "COMM_SELF": COMM_SELF}
+_MPI4PY = {"COMM_WORLD": COMM_WORLD, "COMM_SELF": COMM_SELF}
 
 
 class _AnyPrequest(type):
-    """Of mpi4py's own requests, too, it says that they are instances."""
+    """A metaclass that makes mpi4py's own persistent requests instances too."""
 
     plain = MPI.Prequest
 
@@ -34,52 +34,53 @@ class _AnyPrequest(type):
 
 
 class _Prequest(Prequest, metaclass=_AnyPrequest):
-    """MPI.Prequest for the program: its Startall takes mpicoll's."""
+    """MPI.Prequest for the program: its Startall starts mpicoll's requests."""
 
 
 def check(overrides: Overrides) -> None:
-    """Check that this rank can run what is chosen; collective. Raises EngineError, on this rank perhaps alone.
+    """Check that this rank can run the engine in overrides. Collective, since it makes the state of COMM_WORLD.
 
-    And what making a Comm raises, on every rank.
+    Raises EngineError, perhaps on this rank alone, and on every rank the errors of making a Comm.
     """
     attach(COMM_WORLD).use_engine(overrides.engine or "auto")
 
 
 def replace(overrides: Overrides, tally: Tally | None) -> None:
-    """Replace them, collectively; every communicator starts with these overrides, and is counted in the tally.
+    """Replace MPI.COMM_WORLD, MPI.COMM_SELF and MPI.Prequest. Collective.
 
-    Raises PreconditionError and ParameterError, on every rank, for an algorithm that does not suit the world's.
+    Every communicator starts with these overrides, and is counted in the tally. Raises PreconditionError and
+    ParameterError, on every rank, for an algorithm that does not suit COMM_WORLD.
     """
     prepare.check_choices(attach(COMM_WORLD), dict(overrides.algorithms))
 
     def opened(state: CommState) -> None:
-        _begin_with(state, overrides)
+        _override(state, overrides)
         if tally is not None:
             state.trace(tally.sink())
 
     MPI.Prequest = _Prequest  # type: ignore[misc]
-    for name, plain in _PLAIN.items():
+    for name, plain in _MPI4PY.items():
         setattr(MPI, name, Comm(plain))
         opened(attach(plain))
     OPENED.append(opened)
-    copyreg.pickle(Comm, _reduced)
+    copyreg.pickle(Comm, _reduce)
 
 
-def _begin_with(state: CommState, overrides: Overrides) -> None:
-    """Put them in force. An algorithm that does not suit these ranks raises when it is called, which may be never."""
+def _override(state: CommState, overrides: Overrides) -> None:
+    """Put overrides in force. An algorithm that does not suit a communicator raises only when it is called."""
     for collective, algorithm in overrides.algorithms:
         with contextlib.suppress(ParameterError, PreconditionError):
-            prepare.check_choices(state, {collective: algorithm})  # learns which ranks share a node, if need be
+            prepare.check_choices(state, {collective: algorithm})  # may find out which ranks share a node
     state.override(dataclasses.replace(overrides, learn=overrides.learn or state.settings.learn))
 
 
-def named(name: str) -> MPI.Intracomm:
-    """COMM_WORLD or COMM_SELF of the process that asks, mpicoll's or not."""
+def predefined(name: str) -> MPI.Intracomm:
+    """Return COMM_WORLD or COMM_SELF of this process by name, mpicoll's or mpi4py's."""
     comm: MPI.Intracomm = getattr(MPI, name)
     return comm
 
 
-def _reduced(comm: Comm) -> Any:
-    """Pickle the two by name, as mpi4py pickles its own: what comes back is the same object."""
-    name = next((name for name in _PLAIN if named(name) is comm), None)
-    return (named, (name,)) if name else comm.__reduce__()
+def _reduce(comm: Comm) -> Any:
+    """Pickle COMM_WORLD and COMM_SELF by name, as mpi4py does, so that unpickling returns the same object."""
+    name = next((name for name in _MPI4PY if predefined(name) is comm), None)
+    return (predefined, (name,)) if name else comm.__reduce__()

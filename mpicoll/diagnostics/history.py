@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..progress.operation import Passed
+from ..progress.operation import RecordedArguments
 from .status import OWN_FILES, at_line
 
 ROWS, COLUMNS, WORDS = 1024, 8, 1 << 17
@@ -154,7 +154,9 @@ class CommHistory:
             return 0
         return (history.ids.get(kind) or history.intern(kind)) | self.bits | history.intern_caller()
 
-    def begin(self, sequence: int, name: str, form: str, algorithm: str, passed: Passed, start: int = 0) -> int:
+    def begin(
+        self, sequence: int, name: str, form: str, algorithm: str, passed: RecordedArguments, start: int = 0
+    ) -> int:
         """Write the row of a call that this thread begins, and return its serial."""
         if self.history.memory is None:
             return 0

@@ -46,7 +46,7 @@ class Watched(Protocol):
     place: Place | None
     waited_for: tuple[int, ...]
 
-    def compares(self, sequence: int) -> bool:
+    def is_checked(self, sequence: int) -> bool:
         """Return whether the ranks compare that call."""
 
     @property
@@ -96,7 +96,7 @@ def record(states: Mapping[int, Watched], waiting: Watched | None = None, ended:
         with contained("writing the flight record"):
             if waiting is not None:  # another thread may complete requests of the other communicators meanwhile
                 first = waiting.queue.in_flight[:1]
-                waiting.waited_for = first[0].waited_for() if first and first[0].still > STILL else ()
+                waiting.waited_for = first[0].waited_for() if first and first[0].stalled_for > STILL else ()
             where = location()
             answers = [(state, answer(state, where)) for state in list(states.values())[:SLOTS]]
             RECORD.write(where[0], answers, ended)
@@ -154,13 +154,13 @@ def watch(state: Watched, now: float) -> None:
     peer_status.looked = now
     still = {operation: operation.stalled(now) for operation in state.queue.in_flight}
     waiting = {operation: seconds for operation, seconds in still.items() if not operation.reported}
-    ended = waiting.keys() | {operation for operation in still if operation.gives_up}
+    ended = waiting.keys() | {operation for operation in still if operation.raises_on_stall}
     hopeless = {operation for operation in ended if peer_status.answers and cannot_complete(operation, state)}
     if hopeless or any(is_due(operation, seconds, settings, now) for operation, seconds in waiting.items()):
         with contained(NOTES), state.rank_failure.noticed():
             peer_status.ask(now)
             for operation, seconds in waiting.items():
-                operation.asked = seconds
+                operation.asked_after = seconds
     with contained(NOTES), state.rank_failure.noticed():
         peer_status.exchange(lambda: answer(state))
     heard = peer_status.all_answered()
@@ -170,7 +170,8 @@ def watch(state: Watched, now: float) -> None:
     }
     if heard or now - peer_status.began > EARLY_PATIENCE:
         sure = [operation for operation in hopeless if still[operation] > HASTE and cannot_complete(operation, state)]
-        late |= {operation: peer_status.answers for operation in sure if operation.gives_up or operation not in late}
+        ending = [operation for operation in sure if operation.raises_on_stall or operation not in late]
+        late |= dict.fromkeys(ending, peer_status.answers)
     reports = _told(state, {late_operation: (still[late_operation], ranks) for late_operation, ranks in late.items()})
     if reports:
         with contained(REPORT):
@@ -189,7 +190,7 @@ def _told(state: Watched, late: Mapping[Operation, tuple[float, Iterable[int] | 
     reports = []
     for operation, (seconds, ranks) in late.items():
         operation.reported = True
-        if operation.gives_up and ranks is not None:
+        if operation.raises_on_stall and ranks is not None:
             _abandon(operation, state, f"was given up after {seconds:.0f} s", ranks)
         else:
             reports.append(report(operation, state, seconds, ranks))
@@ -211,7 +212,7 @@ def cannot_complete(operation: Operation, state: Watched) -> bool:
         NOTES, lambda: findings(operation, state, state.peer_status.others), {}
     )
     return any(
-        finding.certain and (not state.compares(operation.sequence) or answers[rank].ended)
+        finding.certain and (not state.is_checked(operation.sequence) or answers[rank].ended)
         for rank, finding in rank_findings.items()
     )
 
@@ -219,7 +220,7 @@ def cannot_complete(operation: Operation, state: Watched) -> bool:
 def is_due(operation: Operation, seconds: float, settings: Settings, now: float) -> bool:
     """Return whether to ask the other ranks now: early, at growing intervals, before a report and before a deadline."""
     late = seconds > settings.timeout - lead(settings) or (now > operation.deadline - PATIENCE and seconds > 0)
-    return late or seconds > max(EARLY, 2 * operation.asked)
+    return late or seconds > max(EARLY, 2 * operation.asked_after)
 
 
 def lead(settings: Settings) -> float:

@@ -1,4 +1,4 @@
-"""One call: its arguments as every rank describes them, and what serves it once that is prepared."""
+"""Describe a call by its checked arguments, and by the choice and plan that serve it."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from ..engines.protocol import Execution
 from ..errors import ArgumentError, CommError, OperatorError
 from ..plans.plan import Counts, Shares
 from ..plans.rolled import RolledPlan
-from ..progress.operation import Passed
+from ..progress.operation import RecordedArguments
 from ..progress.times import now
 from ..schedules.collectives import BLOCKING, COLLECTIVES, NEIGHBORHOOD, base_collective, everybody, is_of_neighbours
 from ..selection.select import Choice
 from .methods import Invocation
 
-IDLE = 8  # executions kept for the next calls of a kind
-IDLE_BYTES = 1 << 20  # the most that more than one of them may take
-COUNT_BYTES = 40  # of one count in a tuple, and the place it takes there
+MAX_IDLE = 8  # executions kept for the next calls with equal arguments
+MAX_IDLE_BYTES = 1 << 20  # of them, if there is more than one
+COUNT_BYTES = 40  # of an int and its reference in a tuple
 
 
 class Call:
-    """One call as every rank describes it: counts of `unit` bytes (see plan.layout), root and operator.
+    """One call: counts of `unit` bytes (see plan.layout), root and operator.
 
-    - commutative: whether operands may be combined in any order; averages: whether results are divided by the number
-      of ranks.
-    - no_kernel_reason: why no kernel serves the operator; empty if one does.
-    - prepared: what serves the call, which prepare() sets.
-    - key: how the fast path finds what serves calls of this kind; None if it serves none of them.
+    - commutative: whether operands may be combined in any order.
+    - averages: whether results are divided by the number of ranks.
+    - no_kernel_reason: why the operator has no kernel; empty if it has one.
+    - prepared: the choice and plan, set by prepare().
+    - key: the key of such calls on the fast path; None if that cannot serve them.
     """
 
     __slots__ = (
@@ -66,51 +66,51 @@ class Call:
 
     @property
     def is_float32(self) -> bool:
-        """Return whether the elements are float32, which codecs encode."""
+        """Return whether the elements are float32, the only type that codecs encode."""
         return self.facts is not None and self.facts.dtype == np.float32
 
     @property
     def keeps_output(self) -> bool:
-        """Return whether some of what the receive buffer holds must stay: input, or places of absent neighbours."""
+        """Return whether data in the receive buffer is used or must stay: input, or blocks of absent neighbours."""
         return self.arguments is not None and (self.arguments.in_place or is_of_neighbours(self.collective))
 
     @property
     def facts(self) -> TypeFacts | None:
-        """Return the facts about the elements' type, None if the call has no buffers."""
+        """Return the facts about the datatype; None if the call has no buffers."""
         buffer = (self.arguments.send or self.arguments.recv) if self.arguments is not None else None
         return buffer.facts if buffer is not None else None
 
     @property
     def name(self) -> str:
-        """The method that the user called."""
+        """Return the name of the method that the user called."""
         return self.invocation.method.spelled(self.form)
 
     @property
-    def passed(self) -> Passed:
-        """The arguments in which ranks may differ, once it is prepared."""
+    def recorded_arguments(self) -> RecordedArguments:
+        """Return the arguments for the call's history row, once it is prepared."""
         root = self.root if "root" in self.invocation.method.takes else -1
-        return Passed(self.prepared.nbytes, root, self.operator.name if self.operator is not None else "")
+        return RecordedArguments(self.prepared.nbytes, root, self.operator.name if self.operator is not None else "")
 
     def native(self, form: str, comm: MPI.Intracomm, *more: Any) -> Any:
-        """Call MPI's own method in a form on the same arguments; more is what that form takes besides."""
+        """Call MPI's own method in a form with the same arguments; `more` are further arguments of that form."""
         if is_of_neighbours(self.collective) and comm.Get_topology() == MPI.UNDEFINED:
             raise CommError(
-                "in check mode MPI's own neighbourhood collectives do not run on a communicator of Idup; make it by "
-                "Dup, or use an algorithm of mpicoll"
+                "in check mode MPI's own neighbourhood collectives do not run on a communicator made by Idup; use Dup, "
+                "or use an algorithm of mpicoll"
             )
         buffer = self.arguments.shared_buffer if self.arguments is not None else None
         try:
             return self.invocation.native(buffer, self.facts, form, comm, *more)
         except MPI.Exception as error:
-            # MPI has called the error handler, unless the communicator is a private one, which are mpi4py's plain class
+            # MPI has called the error handler, except on a private communicator: those are of mpi4py's plain class
             error.is_handled = type(comm) is not MPI.Intracomm  # type: ignore[attr-defined]
             raise
 
     def nbytes(self, p: int) -> int:
-        """Return the bytes selection looks at: the whole vector, or one rank's send buffer for alltoall.
+        """Return the bytes by which selection chooses: of the whole vector; for alltoall, of a rank's send buffer.
 
-        For neighbourhood collectives they are what one neighbour gets, or all of them where blocks differ.
-        Where ranks know only their own blocks: of those. No rule may look at them then.
+        For neighbourhood collectives, of the block for a neighbour, or of all blocks if their sizes differ. If a rank
+        knows only its own blocks, of those; then ranks differ, and no rule may use the number.
         """
         if isinstance(self.counts, Shares):
             sent = sum(self.counts.sends)
@@ -129,10 +129,11 @@ class Prepared:
     """The choice for calls with equal arguments, its plan, and idle executions for reuse.
 
     - plan: None if MPI's own collective runs (is_native), or if the plan needs the counts of other ranks
-      (needs_counts): then each call looks up another Prepared by all ranks' counts.
-    - staged: whether the result is computed in memory of its own and copied.
+      (needs_counts): then every call gets another Prepared by all ranks' counts, see prepare_with_counts().
+    - staged: whether the result is computed in separate memory and copied to the receive buffer.
     - is_compiled: whether compiled code can run the plan on the caller's buffers.
-    - codec: what encodes messages; keeps_residual: whether the call leaves what the codes lack in the send buffer.
+    - codec: the codec of messages, None for none.
+    - keeps_residual: whether the call writes the error of its codes to the send buffer.
     - seed: the seed of stochastic rounding, None for rounding to nearest.
     - float32_sums: whether partial sums are float32.
     """
@@ -156,31 +157,31 @@ class Prepared:
         self.is_compiled = self.plan is not None and self.choice.engine == "compiled" and not self.staged
 
     def take(self, comm: MPI.Comm) -> Execution:
-        """Return an execution to bind."""
+        """Return an idle execution, or a new one, for the caller to bind."""
         assert self.plan is not None
         return self.idle.pop() if self.idle else self.engine.Execution(self.plan, comm)
 
-    def give(self, execution: Execution) -> None:
+    def give_back(self, execution: Execution) -> None:
         """Keep an execution for the next call."""
-        if len(self.idle) < self.most_idle:
+        if len(self.idle) < self.max_idle:
             self.idle.append(execution)
 
     @cached_property
-    def most_idle(self) -> int:
-        """Return how many executions are kept."""
-        return 0 if self.plan is None else max(1, min(IDLE, IDLE_BYTES // self.plan.nbytes))
+    def max_idle(self) -> int:
+        """Return how many idle executions may be kept."""
+        return 0 if self.plan is None else max(1, min(MAX_IDLE, MAX_IDLE_BYTES // self.plan.nbytes))
 
     def nbytes_kept(self, counts: Counts) -> int:
-        """Return the memory it takes while it is kept, found by these counts."""
-        shares = 0 if isinstance(counts, int) else len(counts) if isinstance(counts, tuple) else _numbers(counts)
-        plan = 0 if self.plan is None else self.plan.nbytes * (1 + self.most_idle)
+        """Return the bytes that a cache entry takes, with these counts in its key."""
+        shares = 0 if isinstance(counts, int) else len(counts) if isinstance(counts, tuple) else _count_numbers(counts)
+        plan = 0 if self.plan is None else self.plan.nbytes * (1 + self.max_idle)
         return plan + shares * COUNT_BYTES
 
 
-def describe(invocation: Invocation, arguments: Arguments | None, form: str = BLOCKING) -> Call:
-    """Return a call from its arguments, as they were passed and as they were parsed.
+def describe_call(invocation: Invocation, arguments: Arguments | None, form: str = BLOCKING) -> Call:
+    """Return the call of an invocation and its parsed arguments.
 
-    Raises OperatorError for an operator the datatype does not allow, ArgumentError.
+    Raises OperatorError for an operator that the datatype does not allow, ArgumentError for one that is no MPI.Op.
     """
     op, collective = invocation.op, invocation.method.collective
     if arguments is None:
@@ -200,12 +201,12 @@ def describe(invocation: Invocation, arguments: Arguments | None, form: str = BL
         )
     facts = buffer.facts
     counts = buffer.count if arguments.counts is None else arguments.counts
-    if not facts.size:  # elements without data, of whatever extent, are none
+    if not facts.size:  # elements of size 0 have no data, whatever their extent
         counts = tuple([0] * len(counts)) if isinstance(counts, tuple) else 0
     return Call(invocation, arguments, counts, facts.extent if facts.size else 1, operator(op, facts), form)
 
 
-def _numbers(shares: Shares) -> int:
-    """Return how many counts and places there are."""
+def _count_numbers(shares: Shares) -> int:
+    """Return how many counts and displacements Shares contain."""
     every = shares.every if isinstance(shares.every, tuple) else ()
     return sum(map(len, (shares.sends, shares.receives, shares.send_at, shares.recv_at, every)))

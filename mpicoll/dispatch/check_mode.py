@@ -1,7 +1,7 @@
-"""Check mode: before a call runs, the ranks compare what they are about to do.
+"""Compare the ranks' calls before they run: check mode.
 
-Each rank gives a signature of its call; where they differ, every rank raises, naming who differs in what.
-A rank whose own arguments are wrong gives its error instead, so that the others do not wait for it.
+Every rank sends a signature of its call. If signatures differ, every rank raises MismatchError, which names the ranks
+and their values. A rank that refuses its own arguments sends its error instead, so that the others do not wait for it.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from ..errors import MismatchError, MpicollError
 from ..kernels.digest import digest
 from ..plans.plan import Shares
 from ..progress.operation import CallId, Operation
-from ..progress.stages import Gathering
+from ..progress.stages import AllgatherStage
 from ..runtime.comm_state import CommState
 from ..schedules.collectives import COLLECTIVES, NONBLOCKING
 from ..selection.select import FLOAT32, native_choice
 from .call import Call
 
-SIZE = 2048  # bytes of a signature, pickled
-LONG = 300  # bytes of one value; ten of them and their names must fit
+SIGNATURE_BYTES = 2048  # bytes of a signature, pickled
+MAX_VALUE_BYTES = 300  # of one value; ten of them and their names must fit
 Signature = dict[str, Any]
 
 
-class Exchange(Gathering):
-    """A stage: the signatures of all ranks, compared when they are in."""
+class SignatureExchange(AllgatherStage):
+    """A stage that gathers the signatures of all ranks, and compares them."""
 
     def __init__(self, comm: MPI.Comm, signature: Signature) -> None:
-        data = pickle.dumps({what: _short(value) for what, value in signature.items()})
-        super().__init__(comm, np.frombuffer(data.ljust(SIZE, b"\0"), np.uint8), "the signatures")
+        data = pickle.dumps({field: _shortened(value) for field, value in signature.items()})
+        super().__init__(comm, np.frombuffer(data.ljust(SIGNATURE_BYTES, b"\0"), np.uint8), "the signatures")
 
     def advance(self, seconds: float) -> bool:
-        """Poll; when all are in, compare. Raises MismatchError."""
+        """Poll for at most so many seconds; compare the signatures once they have arrived. Raises MismatchError."""
         if not super().advance(seconds):
             return False
         compare([pickle.loads(row.tobytes()) for row in self.all])
@@ -45,8 +45,8 @@ class Exchange(Gathering):
 
 
 def compare(signatures: list[Signature]) -> None:
-    """Raise MismatchError for the first thing the ranks differ in; what a rank leaves None is not compared."""
-    for what in (
+    """Raise MismatchError for the first field in which ranks differ. A rank's None is not compared."""
+    for field in (
         "error",
         "sequence",
         "collective",
@@ -61,34 +61,34 @@ def compare(signatures: list[Signature]) -> None:
         "algorithm",
         "chunk_bytes",
     ):
-        values = [s.get(what) for s in signatures]
-        if what == "error":
+        values = [s.get(field) for s in signatures]
+        if field == "error":
             if any(values):
                 raise MismatchError("the arguments: a rank refused its own", [v or "fine" for v in values])
             continue
         distinct_values = {v for v in values if v is not None}
         if len(distinct_values) > 1:
-            raise MismatchError(what, values)
+            raise MismatchError(field, values)
 
 
-def _short(value: Any) -> Any:
-    """Return a value, or what stands for it where it is long: its beginning and a digest of all of it."""
+def _shortened(value: Any) -> Any:
+    """Return a value; of a long value, its beginning and a digest of all of it."""
     text = repr(value)
-    if len(text.encode()) <= LONG:
+    if len(text.encode()) <= MAX_VALUE_BYTES:
         return value
-    of_all = digest(text.encode(), 6).hex()
-    return f"{text.encode()[: LONG - 40].decode(errors='ignore')}… ({len(text)} characters, {of_all})"
+    text_digest = digest(text.encode(), 6).hex()
+    return f"{text.encode()[: MAX_VALUE_BYTES - 40].decode(errors='ignore')}… ({len(text)} characters, {text_digest})"
 
 
-# -- at the calls ---------------------------------------------------------------------------------------
+# -- signatures of calls --------------------------------------------------------------------------------
 
 
 def signature(call: Call, sequence: int, any_form: bool = False) -> dict[str, Any]:
-    """Return what all ranks must agree on, for check mode; None where this rank cannot know, or may differ in form."""
+    """Return the fields in which all ranks must agree; None for a field that this rank does not know or may choose."""
     arguments = call.arguments
     buffer = (arguments.send or arguments.recv) if arguments is not None else None
     shares = call.counts if isinstance(call.counts, Shares) else None
-    has_types = call.collective.endswith("alltoallw")  # of its own for each block
+    has_types = call.collective.endswith("alltoallw")  # one for every block
     return {
         "sequence": sequence,
         "collective": call.collective,
@@ -106,31 +106,32 @@ def signature(call: Call, sequence: int, any_form: bool = False) -> dict[str, An
 
 
 def gather_recvcounts(state: CommState, arguments: Arguments, name: str) -> None:
-    """Reduce_scatter without recvcounts: ask all ranks for theirs. In check mode, first whether all of them ask."""
+    """Gather all ranks' recvcounts for a Reduce_scatter without them. In check mode, first compare the calls."""
     assert arguments.recv is not None
-    if state.compares(state.sequence + 1):
+    if state.is_checked(state.sequence + 1):
         sequence = state.next_sequence()
-        mine = {"sequence": sequence, "collective": "reduce_scatter", "recvcounts": "left out"}
-        state.queue.run(comparison(state, mine, name))
-    counts = Gathering(state.comm, np.array([arguments.recv.count], np.int64))
-    choice = native_choice("reduce_scatter", "asking for recvcounts")
+        own = {"sequence": sequence, "collective": "reduce_scatter", "recvcounts": "left out"}
+        state.queue.run(comparison(state, own, name))
+    counts = AllgatherStage(state.comm, np.array([arguments.recv.count], np.int64))
+    choice = native_choice("reduce_scatter", "gathering recvcounts")
     state.queue.run(Operation(choice, state.next_sequence(), [lambda: counts], lambda: None, None, name=name))
     set_counts(arguments, counts.all[:, 0].tolist(), state.rank)
 
 
 def compare_objects(state: CommState, name: str) -> None:
-    """Before a collective of objects: compare that all ranks make it. Raises MismatchError."""
-    mine = {"sequence": state.next_sequence(), "collective": f"{name} of objects"}
-    state.queue.run(comparison(state, mine, name))
+    """Check that all ranks make the same collective call of objects. Raises MismatchError if they do not."""
+    own = {"sequence": state.next_sequence(), "collective": f"{name} of objects"}
+    state.queue.run(comparison(state, own, name))
 
 
-def refuse(state: CommState, error: MpicollError, form: str, name: str) -> None:
-    """Tell of wrong arguments on this rank: in check mode to all others, so that they raise too; else to who asks.
+def report_refusal(state: CommState, error: MpicollError, form: str, name: str) -> None:
+    """Report that this rank refused its arguments: in check mode to all ranks, so that they raise too.
 
-    No form waits longer than it would have: that of a nonblocking call goes on in the background.
+    Otherwise only ranks that ask for this rank's status learn of it. The exchange of a nonblocking call continues in
+    the background, so that the call does not block.
     """
     state.fail(CallId(state.sequence + 1, 0, name), error, was_made=False)
-    if state.compares(state.sequence + 1) and not state.rank_failure.is_known:
+    if state.is_checked(state.sequence + 1) and not state.rank_failure.is_known:
         sequence = state.next_sequence()
         operation = comparison(state, {"sequence": sequence, "error": str(error)}, "a call with wrong arguments")
         if form == NONBLOCKING:
@@ -140,8 +141,8 @@ def refuse(state: CommState, error: MpicollError, form: str, name: str) -> None:
                 state.queue.run(operation)
 
 
-def comparison(state: CommState, mine: Signature, name: str) -> Operation:
-    """Return an operation that exchanges signatures and nothing else; it raises MismatchError."""
-    exchange = Exchange(state.comm, mine)
-    choice = native_choice(mine.get("collective", "a call"), "comparing signatures")
-    return Operation(choice, mine["sequence"], [lambda: exchange], lambda: None, None, name=name)
+def comparison(state: CommState, own: Signature, name: str) -> Operation:
+    """Return an operation that only compares signatures. It ends with MismatchError if they differ."""
+    exchange = SignatureExchange(state.comm, own)
+    choice = native_choice(own.get("collective", "a call"), "comparing signatures")
+    return Operation(choice, own["sequence"], [lambda: exchange], lambda: None, None, name=name)

@@ -1,9 +1,9 @@
-"""Exchange the counts of all ranks, as a stage before a plan that needs them or to check a call.
+"""Exchange the counts of all ranks in a stage, before a plan that needs them or to check a call.
 
 In gatherv and scatterv a rank knows its own count, and the root knows all. In alltoallv and alltoallw a rank knows its
-row and its column, in neighbourhood collectives the counts of its edges. They are in bytes, since datatypes may differ.
-They travel by a plan of their own with the tags of the call: a rank completes it before it posts a message of the call,
-and MPI matches messages of one tag in order.
+row and its column, in neighbourhood collectives the counts of its edges. Counts are in bytes, since datatypes may
+differ. The exchange is a plan with the tags of the call. That is safe, since a rank completes the exchange before it
+posts a message of the call, and MPI matches messages with the same tag in order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..errors import CountMismatch, MismatchError
 from ..plans.lowering import lower
 from ..plans.plan import ALIGN, Shares
 from ..plans.rolled import RolledPlan, rolled
-from ..progress.stages import Running
+from ..progress.stages import PlanStage
 from ..runtime.comm_state import CommState
 from ..schedules.collectives import base_collective, is_of_neighbours
 from ..schedules.graphs import Graph
@@ -30,14 +30,14 @@ WIDTH = 8  # bytes of a count
 
 
 def counts_are_local(call: Call) -> bool:
-    """Return whether each rank knows only the counts of its own blocks."""
+    """Return whether a rank knows only the counts of its own blocks."""
     return isinstance(call.counts, Shares) and call.counts.every is None
 
 
-class NumbersExchange(Running):
-    """A stage that allgathers a few numbers of 8 bytes and passes an array with a row for every rank to on_numbers.
+class NumbersExchange(PlanStage):
+    """A stage that allgathers a few 8-byte numbers, and passes an array with a row for every rank to on_numbers.
 
-    Its messages have the tags of the call it belongs to. It raises what on_numbers raises.
+    Its messages have the tags of its call. The stage raises the errors of on_numbers.
     """
 
     def __init__(
@@ -46,15 +46,15 @@ class NumbersExchange(Running):
         self.mine, self.all, self.on_numbers = mine, np.empty((comm.size, len(mine)), mine.dtype), on_numbers
         plan = plan_of_numbers(comm.size, comm.rank, len(mine))
         self.scratch = np.empty(plan.scratch_bytes + ALIGN, np.uint8)
-        at = [MPI.Get_address(x) for x in (self.mine, self.all, self.scratch)]
+        source, target, scratch = (MPI.Get_address(x) for x in (self.mine, self.all, self.scratch))
         super().__init__(engine_named(engine).Execution(plan, comm))
-        self.execution.bind(tags, (at[0], at[1], -(-at[2] // ALIGN) * ALIGN))
+        self.execution.bind(tags, (source, target, -(-scratch // ALIGN) * ALIGN))
 
     def advance(self, seconds: float) -> bool:
-        """Progress for at most so many seconds; return whether it is complete."""
+        """Progress for at most so many seconds. Return True when done. Raises the errors of on_numbers."""
         if not self.execution.advance(seconds):
             return False
-        self.over = True
+        self.is_over = True
         self.on_numbers(self.all)
         return True
 
@@ -62,29 +62,29 @@ class NumbersExchange(Running):
 def exchange_counts(
     state: CommState, call: Call, sequence: int, on_counts: Callable[[tuple[int, ...]], None]
 ) -> NumbersExchange:
-    """Return a stage that allgathers the counts and passes those of every block to on_counts, in the order of blocks.
+    """Return a stage that allgathers the counts, and passes the count of every block to on_counts.
 
-    In check mode ranks also send the counts that they expect, and every rank raises MismatchError if they differ.
-    Otherwise a rank that expects another count raises CountMismatch.
+    In check mode ranks also send the counts that they expect; every rank raises MismatchError if any differs. Otherwise
+    a rank that expects another count raises CountMismatch.
     """
-    rank, check = state.rank, state.compares(sequence)
+    rank, check = state.rank, state.is_checked(sequence)
     graph = state.graph if is_of_neighbours(call.collective) else None
     row = np.array(_row(call, rank, state.size, check, graph), np.int64)
     engine = call.prepared.choice.engine
-    use = lambda rows: on_counts(_validate(call, rank, rows, check, graph))
-    return NumbersExchange(state.comm, sequence, engine, row, use)
+    on_rows = lambda rows: on_counts(_validate(call, rank, rows, check, graph))
+    return NumbersExchange(state.comm, sequence, engine, row, on_rows)
 
 
 @lru_cache(maxsize=64)
 def plan_of_numbers(p: int, rank: int, width: int) -> RolledPlan:
-    """Return the plan of an allgather of width numbers."""
+    """Return the plan of an allgather of `width` numbers."""
     return rolled(lower(schedule("allgather", "bruck", p), rank, width, WIDTH))
 
 
 def _row(call: Call, rank: int, p: int, check: bool, graph: Graph | None = None) -> list[int]:
-    """Return the counts that a rank sends: of its row in an alltoall, of its edges in a graph, else of its own block.
+    """Return the counts that a rank contributes: its row in an alltoall, of its edges in a graph, else of its block.
 
-    With check, the counts that it expects of others are there too.
+    With check, the counts that it expects from others are there too.
     """
     shares = call.counts
     assert isinstance(shares, Shares)
@@ -102,7 +102,7 @@ def _row(call: Call, rank: int, p: int, check: bool, graph: Graph | None = None)
 
 
 def _row_of_edges(shares: Shares, rank: int, p: int, graph: Graph) -> list[int]:
-    """Return for every rank how many blocks and bytes this one sends it, then how many it expects of it."""
+    """Return the blocks and the bytes that this rank sends to every rank, then those that it expects from it."""
     row = np.zeros((4, p), np.int64)
     for first, end, edges, sizes in (
         (0, 1, graph.leaving(rank), shares.sends),
@@ -119,7 +119,7 @@ def _counts_of_edges(call: Call, rank: int, rows: np.ndarray, check: bool, graph
     shares, p = call.counts, len(rows)
     assert isinstance(shares, Shares)
     if check:
-        _compare_edges(rows[:, : 4 * p])
+        _validate_edges(rows[:, : 4 * p])
     if not call.prepared.needs_counts:
         return ()
     own = rows[:, 4 * p * check :].tolist()
@@ -129,16 +129,16 @@ def _counts_of_edges(call: Call, rank: int, rows: np.ndarray, check: bool, graph
     return tuple(every.values())
 
 
-def _compare_edges(rows: np.ndarray) -> None:
-    """Check that ranks send each other as much as they expect. Raises MismatchError."""
+def _validate_edges(rows: np.ndarray) -> None:
+    """Check that ranks send the blocks and bytes that their neighbours expect. Raises MismatchError."""
     p = len(rows)
     blocks, nbytes, blocks_expected, bytes_expected = rows.reshape(p, 4, p).transpose(1, 0, 2)
-    for what, sent, expected in (
+    for quantity, sent, expected in (
         ("the blocks they send each other", blocks, blocks_expected.T),
         ("the bytes they send each other", nbytes, bytes_expected.T),
     ):
         if (sent != expected).any():
-            raise MismatchError(what, [_describe_mismatch_of_pairs(r, sent, expected) for r in range(p)])
+            raise MismatchError(quantity, [_describe_mismatch_of_pairs(r, sent, expected) for r in range(p)])
 
 
 def _validate(call: Call, rank: int, rows: np.ndarray, check: bool, graph: Graph | None) -> tuple[int, ...]:
@@ -160,7 +160,7 @@ def _validate(call: Call, rank: int, rows: np.ndarray, check: bool, graph: Graph
 
 
 def _check_own(call: Call, rank: int, every: np.ndarray, shares: Shares) -> None:
-    """Check that this rank expects the counts that others send: else they would write over other memory."""
+    """Check that this rank expects the counts that others send; else a message would write over other memory."""
     collective = base_collective(call.collective)
     if collective != "alltoall" and rank != call.root:
         return
@@ -180,7 +180,7 @@ def _check_count(call: Call, rank: int, other: int, n: int, expected: int) -> No
 
 
 def _describe_mismatch(call: Call, rank: int, every: np.ndarray, expected: np.ndarray) -> str:
-    """Return in words how a rank's counts differ from those of the first rank that disagrees; "fine" if none does."""
+    """Describe how a rank's counts differ from those that another rank expects; "fine" if they do not."""
     if every.ndim == 1:
         if every[rank] == expected[rank]:
             return "fine"
@@ -190,7 +190,7 @@ def _describe_mismatch(call: Call, rank: int, every: np.ndarray, expected: np.nd
 
 
 def _describe_mismatch_of_pairs(rank: int, every: np.ndarray, expected: np.ndarray) -> str:
-    """Return in words which rank expects another count of this one; "fine" if none does."""
+    """Name a rank that expects another count from this one; "fine" if there is none."""
     other = next((i for i, x in enumerate(every[rank] != expected[rank]) if x), None)
     if other is None:
         return "fine"

@@ -1,7 +1,4 @@
-"""Run a call: directly if it completes at once, else as an operation.
-
-staging.py resolves what concerns one rank only: a layout with holes, MPI.IN_PLACE at the root.
-"""
+"""Run a prepared call: directly if it completes at once, else as an operation."""
 
 from __future__ import annotations
 
@@ -23,85 +20,86 @@ from ..kernels.serving import narrow_address
 from ..plans.plan import Shares
 from ..progress.operation import CallId, Operation, Raised
 from ..progress.queue import SPIN, anything_in_flight
-from ..progress.stages import RequestStage, Running, Stage
+from ..progress.stages import PlanStage, RequestStage, Stage
 from ..progress.times import Clock, Times
 from ..runtime.comm_state import CommState
 from ..schedules.collectives import BLOCKING, NONBLOCKING
 from . import count_exchange
 from .call import Call
-from .check_mode import Exchange, signature
+from .check_mode import SignatureExchange, signature
 from .nonfinite import exchange_nonfinite, needs_nonfinite_exchange
-from .prepare import resolve
-from .staging import Memory, divide, place
+from .prepare import prepare_with_counts
+from .staging import Memory, divide_result, place_buffers
 
-_ODD = 0x9E3779B1  # spreads the seeds of calls, whose numbers follow each other
+_SEED_FACTOR = 0x9E3779B1  # spreads the seeds of consecutive calls
 
 
 def run(state: CommState, comm: MPI.Intracomm, call: Call) -> None:
-    """Run a call and return when it is done; a call that completes at once never becomes an operation."""
+    """Run a blocking call to its end. A call that completes at once never becomes an operation."""
     if call.prepared.is_native:
         _run_native(state, comm, call)
         return
-    compared = state.compares(state.sequence + 1)
+    compared = state.is_checked(state.sequence + 1)
     if anything_in_flight() or compared or call.prepared.plan is None or needs_nonfinite_exchange(call):
         state.queue.run(operation(state, call))
         return
-    under_way = ActiveCall(state, call, state.next_sequence())
-    under_way.row = note_call(state, call, under_way.sequence)
-    running = under_way.start()
+    active_call = ActiveCall(state, call, state.next_sequence())
+    active_call.row = note_call(state, call, active_call.sequence)
+    running = active_call.start()
     try:
         done = running.execution.advance(SPIN)
-    except BaseException as error:  # Ctrl-C too: MPI may still write to this memory, so it must stay
-        state.history.end(under_way.row, FAILED)
-        state.leak(under_way, under_way.sequence)
-        call_id = CallId(under_way.sequence, 0, under_way.name)
+    except BaseException as error:  # Ctrl-C too: the memory must stay, since MPI may still write to it
+        state.history.end(active_call.row, FAILED)
+        state.leak(active_call, active_call.sequence)
+        call_id = CallId(active_call.sequence, 0, active_call.name)
         state.fail(call_id, error)
         state.raise_if_ranks_failed(error, call_id, call.prepared.choice, running.describe)
         raise
     if done:
         try:
-            under_way.finish()
+            active_call.finish()
         except Raised as raised:
-            state.history.end(under_way.row, FAILED)
+            state.history.end(active_call.row, FAILED)
             raise raised.error from None
-        state.history.end(under_way.row)
+        state.history.end(active_call.row)
     else:
-        state.queue.run(under_way.operation([lambda: running]))
+        state.queue.run(active_call.operation([lambda: running]))
 
 
 def operation(state: CommState, call: Call) -> Operation:
-    """Return the operation that runs a call; it is not launched yet.
+    """Return the operation that runs a call, not launched yet.
 
-    Its first stage exchanges counts if the plan, or a check, needs those of other ranks.
+    Its stages: compare signatures in check mode; exchange counts if the plan or a check needs them; run the plan;
+    exchange a NaN/Inf flag if the codec needs it.
     """
-    under_way = ActiveCall(state, call, state.next_sequence())
-    stages: list[Callable[[], Stage]] = [under_way.start]
-    if needs_counts(state, call, under_way.sequence):
-        stages.insert(0, under_way.ask)
+    active_call = ActiveCall(state, call, state.next_sequence())
+    stages: list[Callable[[], Stage]] = [active_call.start]
+    if needs_counts(state, call, active_call.sequence):
+        stages.insert(0, active_call.exchange_counts)
     if needs_nonfinite_exchange(call):
-        stages.append(under_way.tell)
-    if state.compares(under_way.sequence):
-        # now, in the order of calls
-        exchange = Exchange(state.comm, signature(call, under_way.sequence, state.any_form))
+        stages.append(active_call.exchange_nonfinite)
+    if state.is_checked(active_call.sequence):
+        # made here, since all ranks must begin it in the order of calls
+        exchange = SignatureExchange(state.comm, signature(call, active_call.sequence, state.any_form))
         stages.insert(0, lambda: exchange)
-    return under_way.operation(stages)
+    return active_call.operation(stages)
 
 
 def needs_counts(state: CommState, call: Call, sequence: int) -> bool:
-    """Return whether the ranks must exchange counts first, in the call of that number."""
-    return call.prepared.needs_counts or (state.compares(sequence) and count_exchange.counts_are_local(call))
+    """Return whether the ranks must exchange counts before the plan of the call with this number."""
+    return call.prepared.needs_counts or (state.is_checked(sequence) and count_exchange.counts_are_local(call))
 
 
 def note_call(state: CommState, call: Call, sequence: int) -> int:
-    """Write a call's row into the history of calls, and return its serial."""
-    return state.history.begin(sequence, call.name, call.form, call.prepared.choice.algorithm, call.passed)
+    """Write a row for a call into the history, and return its serial."""
+    return state.history.begin(sequence, call.name, call.form, call.prepared.choice.algorithm, call.recorded_arguments)
 
 
 class ActiveCall:
-    """A call in progress: its stages, and the state that one stage leaves for the next."""
+    """A call in progress: its stages, and the state that they share."""
 
-    fast_path = False  # whether it began on the fast path
-    row = 0  # the serial of its row in the history of calls, 0 if its operation writes that
+    fast_path = False  # whether the call began on the fast path
+    row = 0  # the serial of its row in the history; 0 if the operation will write it
 
     def __init__(self, state: CommState, call: Call, sequence: int) -> None:
         self.state, self.call = state, call
@@ -109,63 +107,65 @@ class ActiveCall:
         self.clock = Clock(call.began, call.form == BLOCKING)
         self.memory: Memory | None = None
         self.execution: Execution | None = None
-        self.params: np.ndarray | None = None  # of the codec, or the seed of rounding at random
+        self.params: np.ndarray | None = None  # parameters of the codec, or the seed of stochastic rounding
 
     def operation(self, stages: list[Callable[[], Stage]]) -> Operation:
-        """Return an operation of these stages, which ends as the call does."""
+        """Return an operation of these stages, which completes the call after the last."""
         choice, form = self.call.prepared.choice, self.call.form
         operation = Operation(choice, self.sequence, stages, self.finish, self, form, self.name)
-        operation.clock, operation.passed, operation.row = self.clock, self.call.passed, self.row
+        operation.clock, operation.row = self.clock, self.row
+        operation.recorded_arguments = self.call.recorded_arguments
         return operation
 
     @property
     def name(self) -> str:
-        """The method that was called."""
+        """Return the name of the method that was called."""
         return self.call.name
 
-    def ask(self) -> Stage:
-        """Return a stage that exchanges counts, and then chooses the plan."""
-        return count_exchange.exchange_counts(self.state, self.call, self.sequence, self._told)
+    def exchange_counts(self) -> Stage:
+        """Return a stage that exchanges counts and sets the plan for them."""
+        return count_exchange.exchange_counts(self.state, self.call, self.sequence, self._on_counts)
 
-    def _told(self, every: tuple[int, ...]) -> None:
+    def _on_counts(self, every: tuple[int, ...]) -> None:
+        """Set the plan for the counts of all blocks."""
         if self.call.prepared.needs_counts:
             assert isinstance(self.call.counts, Shares)
             self.call.counts = replace(self.call.counts, every=every)
-            resolve(self.state, self.call)
+            prepare_with_counts(self.state, self.call)
 
-    def start(self) -> Running:
-        """Return the stage that runs the plan."""
+    def start(self) -> PlanStage:
+        """Place the buffers, bind an execution, and return the stage that runs the plan."""
         plan = self.call.prepared.plan
         assert plan is not None
-        self.memory = place(self.call, self.state, self._scratch(plan.scratch_bytes))
+        self.memory = place_buffers(self.call, self.state, self._scratch(plan.scratch_bytes))
         self.execution = self._execution()
         bases = self.memory.source, self.memory.target, self.memory.scratch_address
         prepared = self.call.prepared
         if prepared.codec is not None:
             self.params = prepared.codec.params(prepared.keeps_residual)
         elif prepared.seed is not None:
-            self.params = np.array([(prepared.seed * _ODD + self.sequence) & 0xFFFFFFFF], np.int64)
+            self.params = np.array([(prepared.seed * _SEED_FACTOR + self.sequence) & 0xFFFFFFFF], np.int64)
         self.execution.bind(self.tags, bases, kernel_args(self.call, self.state.size, self.params))
-        return Running(self.execution)
+        return PlanStage(self.execution)
 
-    def tell(self) -> Stage:
-        """Return the stage after the plan: learn whether another rank met NaN or infinity."""
+    def exchange_nonfinite(self) -> Stage:
+        """Return a stage after the plan that learns whether another rank met NaN or infinity."""
         assert self.params is not None
         return exchange_nonfinite(self.comm, self.tags, self.call, self.params)
 
     def finish(self) -> None:
         """Complete the call after its last stage."""
-        if self.memory is None or self.execution is None:  # an interrupt came after the last of it
+        if self.memory is None or self.execution is None:  # a repetition after an interrupt
             return
         if self.call.operator is not None and self.call.operator.errors:
             error = Raised(self.call.operator.errors[0])
             self.call.operator.errors.clear()
-            self._give_back()
+            self._give_back_memory()
             raise error
-        if self.memory.after is not None:
-            self.memory.after()
+        if self.memory.copy_result is not None:
+            self.memory.copy_result()
         self._record()
-        self._give_back()  # last, and once: an interrupt may repeat the steps before it
+        self._give_back_memory()  # after an interrupt the lines above run again, this does not
         if self.params is not None and self.call.prepared.codec is not None:
             try:
                 check_finite(self.call.prepared.codec, self.params)
@@ -184,38 +184,38 @@ class ActiveCall:
 
     @property
     def comm(self) -> MPI.Comm:
-        """The communicator of its messages."""
+        """Return the communicator of the call's messages."""
         return self.state.comm
 
     def _execution(self) -> Execution:
         return self.call.prepared.take(self.state.comm)
 
-    def _give_back(self) -> None:
+    def _give_back_memory(self) -> None:
         assert self.memory is not None and self.execution is not None
         execution, self.execution = self.execution, None
-        self.call.prepared.give(execution)
-        self.state.scratch.give(self.memory.scratch)
+        self.call.prepared.give_back(execution)
+        self.state.scratch.give_back(self.memory.scratch)
 
 
-def may_take_the_fast_path(call: Call) -> bool:
-    """Return whether the call needs only messages and reductions: no copies, and no Python code."""
+def can_take_fast_path(call: Call) -> bool:
+    """Return whether the call needs no copies and no Python code, only messages and kernels."""
     calls_python = call.operator is not None and call.operator.name == USER
-    return is_run_by_compiled_code(call) and not calls_python and (call.arguments is None or call.arguments.contiguous)
+    return runs_in_compiled_code(call) and not calls_python and (call.arguments is None or call.arguments.contiguous)
 
 
-def is_run_by_compiled_code(call: Call) -> bool:
-    """Return whether compiled code can run the call, once what leaves holes is packed.
+def runs_in_compiled_code(call: Call) -> bool:
+    """Return whether compiled code can run the plan, on contiguous or packed buffers.
 
-    A user's operator is a function that it calls.
+    A user's operator counts as compiled: the plan calls its function.
     """
     prepared = call.prepared
-    return prepared.is_compiled and prepared.codec is None and prepared.seed is None  # parameters differ in every call
+    return prepared.is_compiled and prepared.codec is None and prepared.seed is None  # else it has parameters per call
 
 
 def kernel_args(call: Call, size: int, params: np.ndarray | None = None) -> KernelArgs:
-    """Return the kernels with which a call's plan reduces, divides and encodes.
+    """Return the kernels with which the plan of a call reduces, divides and encodes.
 
-    params are the codec's parameters, or the seed of stochastic rounding.
+    params: the codec's parameters, or the seed of stochastic rounding.
     """
     args = call.operator.kernel_args(size, call.prepared.float32_sums) if call.operator is not None else NO_KERNELS
     codec = call.prepared.codec
@@ -235,14 +235,15 @@ def kernel_args(call: Call, size: int, params: np.ndarray | None = None) -> Kern
 def _run_native(state: CommState, comm: MPI.Intracomm, call: Call) -> None:
     """Run MPI's own collective, and divide the result if the call averages.
 
-    Call the blocking form only if forced and unwatched, since no mpicoll operation progresses meanwhile.
+    The blocking form is called only if using() forces native and the call is unwatched, since no mpicoll operation
+    progresses meanwhile.
     """
     if call.prepared.choice.forced and not is_watched(state):
         sequence, clock = state.next_sequence(), Clock(call.began, is_blocking=True)
         row = note_call(state, call, sequence)
         call.native(BLOCKING, comm)
         if call.averages:
-            divide(call, state)
+            divide_result(call, state)
         state.history.end(row)
         state.record(record(call, sequence, times=clock.times()))
     else:
@@ -250,18 +251,18 @@ def _run_native(state: CommState, comm: MPI.Intracomm, call: Call) -> None:
 
 
 def is_watched(state: CommState) -> bool:
-    """Return whether a stall of the next call must be reported, even in MPI's own collective."""
-    return state.settings.watched or state.compares(state.sequence + 1)
+    """Return whether the watchdog or check mode must see the next call, even if MPI's own collective runs."""
+    return state.settings.watched or state.is_checked(state.sequence + 1)
 
 
 def needs_operation(state: CommState, call: Call) -> bool:
-    """Return whether MPI's own nonblocking collective must be an operation: it is watched, averages, or is drawn."""
+    """Return whether MPI's own nonblocking collective must be an operation: watched, averaging, or in a timeline."""
     return is_watched(state) or call.averages or bool(RECORDING.users)  # a timeline shows when it ends
 
 
 def start_native(state: CommState, comm: MPI.Intracomm, call: Call) -> MPI.Request:
-    """Start MPI's own nonblocking collective, which no operation follows, and return its request."""
-    state.say_once(call.prepared.choice)
+    """Start MPI's own nonblocking collective without an operation, and return its request."""
+    state.warn_native_once(call.prepared.choice)
     sequence = state.next_sequence()
     state.record(record(call, sequence))
     row = note_call(state, call, sequence)
@@ -271,43 +272,41 @@ def start_native(state: CommState, comm: MPI.Intracomm, call: Call) -> MPI.Reque
 
 
 def native_operation(state: CommState, comm: MPI.Intracomm, call: Call) -> Operation:
-    """Return MPI's own nonblocking collective as an operation.
+    """Return an operation that runs MPI's own nonblocking collective.
 
-    In check mode it starts after the ranks have compared the call. Such collectives have a communicator of their own
-    and run one after the other, so their order is the same on every rank, and this call does not block.
+    In check mode the collective starts after the ranks have compared the call. Such collectives have a communicator of
+    their own and run one after the other, so that their order is the same on every rank although no call blocks.
     """
     choice = call.prepared.choice
-    state.say_once(choice)
+    state.warn_native_once(choice)
     sequence, what = state.next_sequence(), "MPI's own collective"
     averages, clock = [call.averages], Clock(call.began, call.form == BLOCKING)
 
     def finish() -> None:
-        if averages and averages.pop():  # once, though an interrupt may have it called again
-            divide(call, state)
+        if averages and averages.pop():  # once: after an interrupt finish() is called again
+            divide_result(call, state)
         state.record(record(call, sequence, times=clock.times()))
 
-    def begun(stages: list[Callable[[], Stage]]) -> Operation:
+    def make_operation(stages: list[Callable[[], Stage]]) -> Operation:
         operation = Operation(choice, sequence, stages, finish, call, call.form, call.name)
-        operation.clock, operation.passed = clock, call.passed
+        operation.clock, operation.recorded_arguments = clock, call.recorded_arguments
         return operation
 
-    if not state.compares(sequence):
+    if not state.is_checked(sequence):
         polled = RequestStage(call.native(NONBLOCKING, comm), what)
-        return begun([lambda: polled])
-    exchange = Exchange(state.comm, signature(call, sequence, state.any_form))
+        return make_operation([lambda: polled])
+    exchange = SignatureExchange(state.comm, signature(call, sequence, state.any_form))
     stages: list[Callable[[], Stage]] = [
         lambda: exchange,
-        lambda: RequestStage(call.native(NONBLOCKING, state.compared), what),
+        lambda: RequestStage(call.native(NONBLOCKING, state.check_comm), what),
     ]
-    operation = begun(stages)
-    operation.after, state.last_compared = state.last_compared, operation
+    operation = make_operation(stages)
+    operation.predecessor, state.last_checked = state.last_checked, operation
     return operation
 
 
-def record(
-    call: Call, sequence: int, progress: tuple[int, int, int] = (0, 0, 0), times: Times | None = None
-) -> Record:
-    """Return the record of a call, for traces."""
+def record(call: Call, sequence: int, progress: tuple[int, int, int] = (0, 0, 0), times: Times | None = None) -> Record:
+    """Return the record of a call for traces."""
     prepared, choice = call.prepared, call.prepared.choice
     return Record(
         choice.collective,

@@ -1,4 +1,4 @@
-"""The collective methods of MPI.Intracomm and MPI.Topocomm: their names in each form, how their arguments are read."""
+"""List the collective methods of MPI.Intracomm and MPI.Topocomm: names in every form, and parsers of arguments."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from ..schedules.graphs import Ends
 
 
 class Method(NamedTuple):
-    """A collective as a method: mpi4py's name of the blocking form, what it takes in mpi4py's order, what reads that.
+    """A collective method.
 
-    parse gets (state, send buffer, receive buffer, root), with the recvcounts of Reduce_scatter for a root.
+    - name: of the blocking form, as mpi4py spells it.
+    - takes: its parameters in mpi4py's order.
+    - parse: called with (state, send buffer, receive buffer, root); Reduce_scatter has recvcounts in place of a root.
     """
 
     name: str
@@ -42,7 +44,7 @@ class Method(NamedTuple):
 
 
 class Invocation(NamedTuple):
-    """A method and its arguments, in the order in which the fast path takes them."""
+    """A method and its arguments, in the order of the fast path."""
 
     method: Method
     send: Any
@@ -52,32 +54,33 @@ class Invocation(NamedTuple):
 
     @property
     def counts(self) -> Any:
-        """The recvcounts of Reduce_scatter, which stand where others have a root."""
+        """Return the recvcounts of Reduce_scatter, which are in the place of a root."""
         return self.root
 
     @property
     def root_rank(self) -> int:
-        """The root, 0 where the collective has none."""
+        """Return the root; 0 if the collective has none."""
         return int(self.root) if "root" in self.method.takes else 0
 
     def snapshot(self) -> Invocation:
-        """Return a copy that stays the same while the call reads it more than once; see buffers/snapshot.py."""
+        """Return a copy that other threads cannot change while the call reads it; see buffers/snapshot.py."""
         send, recv = snapshot(self.send, self.recv)
         return Invocation(self.method, send, recv, self.op, self.root if type(self.root) is int else values(self.root))
 
     def native(self, shared_buffer: Any, facts: TypeFacts | None, form: str, comm: MPI.Intracomm, *more: Any) -> Any:
-        """Call MPI's own method in a form. `shared_buffer` is the buffer of both sides where they are one, else None.
+        """Call MPI's own method in a form.
 
-        facts: on the elements, where there are any.
+        shared_buffer: the buffer, if send and receive buffer are the same; else None. facts: on the datatype, None if
+        the method has no buffers.
         """
         to_mpi = self if shared_buffer is None else self._replace(send=MPI.IN_PLACE, recv=shared_buffer)
         to_mpi = to_mpi._replace(send=for_mpi(to_mpi.send), recv=for_mpi(to_mpi.recv))
         if self.op is not None and facts is not None:
             to_mpi = to_mpi._replace(op=native(self.op, facts))
         of_neighbours = is_of_neighbours(self.method.collective)
-        own = getattr(MPI.Topocomm if of_neighbours else MPI.Intracomm, self.method.spelled(form))
+        mpi_method = getattr(MPI.Topocomm if of_neighbours else MPI.Intracomm, self.method.spelled(form))
         arguments = (getattr(to_mpi, name) for name in self.method.takes.split())
-        return own(MPI.Topocomm(comm) if of_neighbours else comm, *arguments, *more)
+        return mpi_method(MPI.Topocomm(comm) if of_neighbours else comm, *arguments, *more)
 
 
 BARRIER = Method("Barrier", "barrier", "", lambda c, s, r, root: None)
@@ -129,7 +132,7 @@ METHODS: dict[str, Method] = {m.name: m for m in list(vars().values()) if isinst
 
 
 def _of_neighbours(name: str, parse: Callable[[Any, Any, Ends], Arguments]) -> Method:
-    """Return a method of MPI.Topocomm; its parser takes the buffers and the edges of this rank."""
+    """Return a method of MPI.Topocomm whose parser takes the buffers and the edges of this rank."""
     return Method(name, name.lower(), "send recv", lambda c, s, r, root: parse(s, r, c.graph.ends(c.rank)))
 
 

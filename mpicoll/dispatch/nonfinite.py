@@ -13,7 +13,7 @@ _RESULTS_DIFFER = ("reduce_scatter", "alltoall", "alltoallv", "alltoallw")  # fr
 
 
 def needs_nonfinite_exchange(call: Call) -> bool:
-    """Return whether a call needs the exchange. In other collectives the codes carry the flag to every rank."""
+    """Return whether a call needs the exchange. In other collectives every rank receives codes with the flag."""
     return call.prepared.codec is not None and call.collective in _RESULTS_DIFFER
 
 

@@ -1,6 +1,6 @@
-"""Choose an algorithm and a plan for checked arguments, and cache them for the next call of its kind.
+"""Choose an algorithm and make a plan for a checked call, and cache both for later calls with equal arguments.
 
-Only values that are equal on every rank decide what is sent: collective, bytes, operator, root.
+The choice depends only on values that are equal on every rank: collective, bytes, operator, root, agreed settings.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def select(
     collective: str,
     nbytes: int,
     commutative: bool,
-    missing: str = "",
+    no_kernel_reason: str = "",
     form: str = BLOCKING,
     float32_sums: bool = False,
 ) -> Choice:
-    """Return what runs such a call. Raises PreconditionError where what using() forced cannot.
+    """Return the choice for a call. Raises PreconditionError if a choice forced by using() cannot run it.
 
-    Persistent collectives go by the rules, not by a table: not every MPI's own are right, or there. So do sums in
-    float32, for MPI's own collectives round at every reduction.
+    No table applies to persistent collectives, since MPI's own may be missing or wrong. Nor does a table apply to sums
+    in float32, since MPI's own collectives round at every reduction.
     """
     choice = choose(
         collective,
@@ -62,28 +62,29 @@ def select(
         )
     if state.agreed.untuned and not choice.forced:
         choice = replace(choice, why=f"{choice.why} ({state.agreed.untuned})")
-    if missing and choice.algorithm != NATIVE:
+    if no_kernel_reason and choice.algorithm != NATIVE:
         if choice.forced:
-            raise PreconditionError(f"{choice.algorithm} was chosen by using(), but there is {missing}; choose native")
-        return native_choice(collective, missing)
+            why = f"{choice.algorithm} was chosen by using(), but there is {no_kernel_reason}"
+            raise PreconditionError(f"{why}; choose native")
+        return native_choice(collective, no_kernel_reason)
     return choice
 
 
 def check_choices(state: CommState, algorithms: Mapping[str, str]) -> None:
-    """Check that each algorithm suits the ranks here. Raises ParameterError, PreconditionError."""
+    """Check that these algorithms suit the number of ranks and the nodes. Raises ParameterError, PreconditionError."""
     for collective, spec in algorithms.items():
         if spec not in (NATIVE, "auto"):
             entry, parameters = parse_spec(collective, spec)
             Schedule(entry, state.size, nodes=state.agreed.nodes, **dict(parameters))
 
 
-def graph_of(state: CommState, collective: str) -> dict[str, Any]:
-    """Return the parameter of neighbourhood collectives: the graph of the communicator. Raises CommError."""
+def graph_parameter(state: CommState, collective: str) -> dict[str, Any]:
+    """Return {"graph": graph} for a neighbourhood collective, else {}. Raises CommError without a topology."""
     return {"graph": state.graph} if is_of_neighbours(collective) else {}
 
 
 def prepare(state: CommState, call: Call) -> None:
-    """Set call.prepared, from the communicator's cache or newly made.
+    """Set call.prepared, from the cache if it has an entry for equal arguments.
 
     Raises PreconditionError, CodecError, BufferAccessError, ValueError.
     """
@@ -94,11 +95,11 @@ def prepare(state: CommState, call: Call) -> None:
         call.form == PERSISTENT,
         call.is_float32,
         call.operator is not None and call.operator.is_low,
-        sums.are_float32(state, call.operator),
+        sums.uses_float32_sums(state, call.operator),
     )
     prepared = state.prepared.get(key)
     if prepared is None:
-        prepared = _prepare(state, call)
+        prepared = _choose_and_plan(state, call)
         state.remember(key, prepared, prepared.nbytes_kept(call.counts))
     if prepared.keeps_residual:
         _check_writable(call)
@@ -106,12 +107,12 @@ def prepare(state: CommState, call: Call) -> None:
 
 
 def is_in_place(call: Call) -> bool:
-    """Return whether contributions lie in the memory of results."""
+    """Return whether contributions are in the memory of the results."""
     return call.arguments is not None and (call.arguments.in_place or call.collective == "bcast")
 
 
-def prepare_again(call: Call, engine: str) -> None:
-    """Have a persistent call use another engine, and the kernel that serves now; its plan stays."""
+def switch_engine(call: Call, engine: str) -> None:
+    """Have a persistent call use another engine, and the operator's current kernel; its plan stays."""
     op = call.invocation.op
     if call.operator is not None and call.operator.name != USER and call.facts is not None and op is not None:
         call.operator = operator(op, call.facts)
@@ -120,29 +121,29 @@ def prepare_again(call: Call, engine: str) -> None:
 
 
 def _check_writable(call: Call) -> None:
-    """Raise BufferAccessError for a read-only send buffer, which the residual cannot be written to."""
+    """Raise BufferAccessError if the send buffer is read-only, since the call writes a residual to it."""
     send = call.arguments.send if call.arguments is not None else None
     if send is not None and send.obj is not None and memoryview(send.obj).readonly:
         raise BufferAccessError(
-            "with feedback=yes the send buffer is left as what codes lack, and it is read-only; pass a writable one"
+            "feedback=yes writes the residual to the send buffer, which is read-only; pass a writable buffer"
         )
 
 
-def _prepare(state: CommState, call: Call) -> Prepared:
-    nbytes, wide = call.nbytes(state.size), sums.are_float32(state, call.operator)
+def _choose_and_plan(state: CommState, call: Call) -> Prepared:
+    nbytes, wide = call.nbytes(state.size), sums.uses_float32_sums(state, call.operator)
     choice = select(state, call.collective, nbytes, call.commutative, call.no_kernel_reason, call.form, wide)
-    return prepare_by(state, call, choice)
+    return prepare_with(state, call, choice)
 
 
-def prepare_by(state: CommState, call: Call, choice: Choice) -> Prepared:
-    """Return what serves a call by a choice, newly made. Raises PreconditionError, CodecError, ValueError."""
-    nbytes, in_place, wide = call.nbytes(state.size), is_in_place(call), sums.are_float32(state, call.operator)
+def prepare_with(state: CommState, call: Call, choice: Choice) -> Prepared:
+    """Return a new Prepared for a call with this choice. Raises PreconditionError, CodecError, ValueError."""
+    nbytes, in_place, wide = call.nbytes(state.size), is_in_place(call), sums.uses_float32_sums(state, call.operator)
     if choice.algorithm == NATIVE:
         return Prepared(choice, nbytes)
     chosen = chosen_schedule(state, call, choice)
     if chosen.codec is not None and not call.is_float32:
-        what = call.facts.name if call.facts is not None else "nothing"
-        raise CodecError(f"{chosen.title} encodes float32, and the buffers are of {what}; convert them")
+        datatype = call.facts.name if call.facts is not None else "nothing"
+        raise CodecError(f"{chosen.title} encodes float32, and the buffers are of {datatype}; convert them")
     staged = in_place and is_staged(chosen, state.rank)
     counts, needs_counts = call.counts, False
     if isinstance(counts, Shares) and counts.every is None and not chosen.algorithm.direct:
@@ -150,30 +151,30 @@ def prepare_by(state: CommState, call: Call, choice: Choice) -> Prepared:
             counts = replace(counts, every=nbytes)
         else:
             needs_counts = True
-    plan = None if needs_counts else _lowered(state, call, chosen, choice, counts, in_place, staged, wide)
+    plan = None if needs_counts else _lower(state, call, chosen, choice, counts, in_place, staged, wide)
     keeps_residual = chosen.parameters.get("feedback") == "yes"
     seed = state.overrides.seed if call.operator is not None and call.operator.is_low else None
     engine = engine_named(choice.engine)
     return Prepared(choice, nbytes, plan, staged, engine, needs_counts, chosen.codec, keeps_residual, seed, wide)
 
 
-def resolve(state: CommState, call: Call) -> None:
-    """Set call.prepared after a count exchange, now that the counts of all ranks are known."""
-    asked = call.prepared
-    choice, arguments = asked.choice, call.arguments
+def prepare_with_counts(state: CommState, call: Call) -> None:
+    """Set call.prepared again, after a count exchange has set the counts of all ranks."""
+    before = call.prepared
+    choice, arguments = before.choice, call.arguments
     assert arguments is not None
-    key = (choice, call.counts, call.root, arguments.in_place)  # other overrides may be in force by now
-    serves = state.prepared.get(key)
-    if serves is None:
+    key = (choice, call.counts, call.root, arguments.in_place)  # the choice: other overrides may be in force by now
+    prepared = state.prepared.get(key)
+    if prepared is None:
         chosen = chosen_schedule(state, call, choice)
-        plan = _lowered(state, call, chosen, choice, call.counts, arguments.in_place, asked.staged)
-        serves = Prepared(choice, asked.nbytes, plan, asked.staged, asked.engine, codec=asked.codec)
-        state.remember(key, serves, serves.nbytes_kept(call.counts))
-    call.prepared = serves
+        plan = _lower(state, call, chosen, choice, call.counts, arguments.in_place, before.staged)
+        prepared = Prepared(choice, before.nbytes, plan, before.staged, before.engine, codec=before.codec)
+        state.remember(key, prepared, prepared.nbytes_kept(call.counts))
+    call.prepared = prepared
 
 
 def chosen_schedule(state: CommState, call: Call, choice: Choice) -> Schedule:
-    """Return the schedule of the algorithm that was chosen for a call."""
+    """Return the schedule of a choice for a call."""
     return schedule(
         call.collective,
         choice.algorithm,
@@ -181,14 +182,14 @@ def chosen_schedule(state: CommState, call: Call, choice: Choice) -> Schedule:
         call.root,
         commutative=call.commutative,
         nodes=state.agreed.nodes,
-        **graph_of(state, call.collective),
+        **graph_parameter(state, call.collective),
     )
 
 
 def template_of_any_counts(state: CommState, call: Call) -> tuple[Schedule, Template]:
-    """Return the schedule of a prepared call, and the template of plans for it and for calls of other counts.
+    """Return the schedule of a prepared call, and the template of its plan for any counts.
 
-    In the template of a vector form blocks have places of their own, even where they lie one behind the other here.
+    The template of a vector form places every block independently, even if the blocks of this call are contiguous.
     """
     prepared = call.prepared
     assert prepared.plan is not None
@@ -203,7 +204,7 @@ def _key_of_schedule(call: Call, choice: Choice) -> tuple[Hashable, ...]:
     return call.collective, choice.algorithm, call.root, call.commutative
 
 
-def _lowered(
+def _lower(
     state: CommState,
     call: Call,
     chosen: Schedule,
@@ -214,9 +215,9 @@ def _lowered(
     wide: bool = False,
 ) -> RolledPlan:
     if staged and isinstance(counts, Shares):
-        counts = _staged(counts, state.rank)
+        counts = _staged_shares(counts, state.rank)
     unit = call.unit
-    if chosen.codec is not None and unit == 1:  # counted in bytes, since nothing is reduced
+    if chosen.codec is not None and unit == 1:  # counts are in bytes if the collective does not reduce
         counts, unit = counts // FLOAT_BYTES if isinstance(counts, int) else counts, FLOAT_BYTES
     of_schedule = _key_of_schedule(call, choice)
     how: dict[str, Any] = {
@@ -232,7 +233,7 @@ def _lowered(
 
 
 def _template(state: CommState, key: Hashable, make: Callable[[], Template]) -> Template:
-    """Return a template that plans of calls with other counts were bound from, or a new one."""
+    """Return the cached template for a key, or make and cache it. Plans of calls with other counts share it."""
     cache = state.cache
     template: Template | None = cache.templates.get(key)
     if template is None:
@@ -241,7 +242,7 @@ def _template(state: CommState, key: Hashable, make: Callable[[], Template]) -> 
     return template
 
 
-def _staged(shares: Shares, rank: int) -> Shares:
-    """Input where the receive buffer has it, output one block behind the other in memory of its own."""
+def _staged_shares(shares: Shares, rank: int) -> Shares:
+    """Return shares whose input is in the receive buffer, and whose output blocks are contiguous in other memory."""
     own = shares.recv_at if len(shares.sends) == len(shares.receives) else shares.recv_at[rank : rank + 1]
     return replace(shares, send_at=own, recv_at=tuple(accumulate(shares.receives, initial=0))[:-1])

@@ -25,25 +25,25 @@ from ..plans.lowering import lower
 from ..plans.plan import WINDOW
 from ..plans.rolled import rolled
 from ..progress.operation import Operation
-from ..progress.stages import Running, Stage
+from ..progress.stages import PlanStage, Stage
 from ..runtime.comm_state import CommState
 from ..runtime.inbox import Arrival
 from ..schedules.schedule import schedule
 from ..selection.select import Choice
 from .call import Prepared
-from .check_mode import Exchange
+from .check_mode import SignatureExchange
 
 COLLECTIVE, ALGORITHM = "sparse_alltoall", "nbx"
 Arrays = dict[int, np.ndarray]
 
 
-def checked(parts: Mapping[Any, Any], size: int) -> Arrays:
-    """Return what a rank sends, as contiguous arrays by rank.
+def check_parts(parts: Mapping[Any, Any], size: int) -> Arrays:
+    """Return the arrays to send, contiguous, by destination rank.
 
-    Raises ArgumentError, RankError, MessageSpecError and DatatypeError.
+    Raises ArgumentError, RankError, MessageSpecError or DatatypeError for a wrong argument.
     """
     if not isinstance(parts, Mapping):
-        raise ArgumentError(f"a dict of arrays by the ranks they go to is needed, not {type(parts).__name__}")
+        raise ArgumentError(f"parts is of {type(parts).__name__}; pass a dict of arrays by destination rank")
     arrays = {}
     for key, part in parts.items():
         try:
@@ -59,7 +59,7 @@ def checked(parts: Mapping[Any, Any], size: int) -> Arrays:
         try:
             array = np.asarray(part, order="C")
         except (TypeError, ValueError) as error:  # a ragged list
-            raise MessageSpecError(f"what goes to rank {rank} is no array: {error}") from None
+            raise MessageSpecError(f"the value for rank {rank} is no array: {error}") from None
         if array.dtype.hasobject:
             raise DatatypeError(f"the array for rank {rank} holds Python objects; send arrays of numbers")
         arrays[rank] = array
@@ -67,7 +67,7 @@ def checked(parts: Mapping[Any, Any], size: int) -> Arrays:
 
 
 class SparseExchange:
-    """A stage of an operation: send these arrays, and receive those of others until no rank has any more."""
+    """A stage that sends arrays, and receives those of other ranks until no rank has more for this one."""
 
     def __init__(self, state: CommState, sequence: int, parts: Arrays, barrier: Execution) -> None:
         self.inbox, self.sequence, self.parts = state.inbox, sequence, parts
@@ -76,16 +76,16 @@ class SparseExchange:
         )
         self.messages, self.bytes = 0, sum(array.nbytes for array in parts.values())
         barrier.bind(sequence, (0, 0, 0))
-        self.barrier, self.barrier_is_over, self.over = Running(barrier), False, False
+        self.barrier, self.barrier_is_over, self.is_over = PlanStage(barrier), False, False
 
     def advance(self, seconds: float) -> bool:
-        """Progress for at most so many seconds; return True when done. Raises RequestError where messages were lost."""
+        """Progress for at most so many seconds. Return True when done. Raises RequestError: see Inbox.check()."""
         until = time.monotonic() + seconds
         while not self._is_complete():
             if time.monotonic() >= until:
                 return False
             os.sched_yield()
-        self.over = True
+        self.is_over = True
         return True
 
     def _is_complete(self) -> bool:
@@ -104,47 +104,47 @@ class SparseExchange:
 
     @property
     def progress(self) -> tuple[int, int, int]:
-        """(messages posted, bytes of this rank's arrays, arrays received and sent)."""
+        """Return (messages posted, bytes of this rank's arrays, arrays received and sent)."""
         moved = len(self._arrivals()) + len(self.parts) - len(self.parts if self.sends is None else self.sends)
         return self.messages + self.barrier.progress[0], self.bytes, moved
 
     def describe(self) -> list[str]:
-        """Return what it waits for, a line each."""
+        """Describe what the exchange waits for, one item per line."""
         if self.sends:
             ranks = sorted(self.sends)
             return [f"waits for rank{'s' * (len(ranks) > 1)} {spans(ranks)} to receive an array"]
         return self.barrier.describe()
 
     def waited_for(self) -> tuple[int, ...]:
-        """Return the ranks that have not received what this one sends them, else those that it meets in the barrier."""
+        """Return the ranks that have not received this rank's arrays; if all have, its peers in the barrier."""
         return tuple(sorted(self.sends or ())) or self.barrier.waited_for()
 
 
 def operation(state: CommState, parts: Arrays, received: Arrays, form: str, name: str) -> Operation:
-    """Return the operation that sends parts, and fills received when it is complete. It is not launched yet."""
+    """Return the operation, not launched yet, that sends `parts` and fills `received` when it completes."""
     sequence, prepared = state.next_sequence(), _prepared(state)
     choice, barriers = prepared.choice, [prepared.take(state.comm)]
     exchange = SparseExchange(state, sequence, parts, barriers[0])
 
     def finish() -> None:
-        if sequence in state.inbox.arrivals:  # else an interrupt came later than this, or there were none
+        if sequence in state.inbox.arrivals:  # else none arrived, or an interrupt came after this line
             received.update(state.inbox.take(sequence))
         if state.traces:
             (messages, nbytes, _), incoming = exchange.progress, sum(array.nbytes for array in received.values())
             numbers = nbytes, choice.chunk_bytes, 1, messages, nbytes, sequence
             state.record(Record(COLLECTIVE, form, ALGORITHM, choice.engine, *numbers, choice.why, received=incoming))
-        while barriers:  # once, though an interrupt may have this called again
-            prepared.give(barriers.pop())
+        while barriers:  # once: after an interrupt finish() is called again
+            prepared.give_back(barriers.pop())
 
     stages: list[Callable[[], Stage]] = [lambda: exchange]
-    if state.compares(sequence):  # now, in the order of calls
-        compared = Exchange(state.comm, {"sequence": sequence, "collective": COLLECTIVE})
+    if state.is_checked(sequence):  # made here, since all ranks must begin it in the order of calls
+        compared = SignatureExchange(state.comm, {"sequence": sequence, "collective": COLLECTIVE})
         stages.insert(0, lambda: compared)
     return Operation(choice, sequence, stages, finish, exchange, form, name)
 
 
 def _prepared(state: CommState) -> Prepared:
-    """Return what serves all exchanges: the choice, and the plan of the barrier."""
+    """Return the choice for all sparse exchanges, with the plan of their barrier."""
     prepared: Prepared | None = state.prepared.get(COLLECTIVE)
     if prepared is None:
         plan = rolled(lower(schedule("barrier", "dissemination", state.size), state.rank, 0, 1))

@@ -1,7 +1,7 @@
-"""The memory of one call: where its plan finds input and leaves output, and how the user's data gets there and back.
+"""Stage the memory of a call: the input, output and scratch of its plan, and copies from and to the user's buffers.
 
-Contiguous buffers are used as they are. A layout with holes is packed before and unpacked after.
-A result in place that would lie across its own input goes to memory of its own, and is copied back at the end.
+A plan uses contiguous buffers directly. Buffers with holes are packed before the plan runs and unpacked afterwards. An
+in-place result that would overwrite its own input goes to separate memory, and is copied back at the end.
 """
 
 from __future__ import annotations
@@ -21,19 +21,22 @@ from .call import Call
 
 
 class Memory:
-    """Addresses of input, output and scratch; `after` brings results home, `keep` holds what must stay alive."""
+    """The addresses of input, output and scratch.
 
-    __slots__ = ("after", "keep", "scratch", "scratch_address", "source", "target")
+    copy_result copies the output to the user's buffer, None if that is not needed; keep refers to arrays in use.
+    """
+
+    __slots__ = ("copy_result", "keep", "scratch", "scratch_address", "source", "target")
 
     def __init__(self) -> None:
         self.source = self.target = self.scratch_address = 0
-        self.after: Callable[[], None] | None = None
+        self.copy_result: Callable[[], None] | None = None
         self.keep: list[Any] | None = None
         self.scratch: np.ndarray | None = None
 
 
-def place(call: Call, state: CommState, scratch: np.ndarray | None) -> Memory:
-    """Return the memory of a call, with scratch for its plan; packs what has to be packed."""
+def place_buffers(call: Call, state: CommState, scratch: np.ndarray | None) -> Memory:
+    """Return the memory of a call, with scratch for its plan, after packing input with holes."""
     memory, arguments = Memory(), call.arguments
     memory.scratch = scratch
     if scratch is not None:
@@ -46,9 +49,9 @@ def place(call: Call, state: CommState, scratch: np.ndarray | None) -> Memory:
         if isinstance(recv, Vector):
             _stage_blocks(memory, recv)
         else:
-            _stage(memory, recv, _result_bytes(call, state.rank))
+            _stage_result(memory, recv, _result_bytes(call, state.rank))
         if _has_no_result(call, state.rank):
-            memory.after = None
+            memory.copy_result = None
     elif call.collective == "bcast":
         assert recv is not None
         _output(memory, recv, with_data=True, read_back=state.rank != call.root)
@@ -63,12 +66,12 @@ def place(call: Call, state: CommState, scratch: np.ndarray | None) -> Memory:
 
 
 def aligned(scratch: np.ndarray) -> int:
-    """Return the first aligned address in an array that has room for it."""
+    """Return the first aligned address in an array, which must be ALIGN bytes longer than its use."""
     return -(-MPI.Get_address(scratch) // ALIGN) * ALIGN
 
 
 def _has_no_result(call: Call, rank: int) -> bool:
-    """Return whether the receive buffer must stay as it is."""
+    """Return whether the receive buffer of this rank must not change."""
     return call.collective == "exscan" and rank == 0
 
 
@@ -80,8 +83,8 @@ def _result_bytes(call: Call, rank: int) -> int:
     return call.unit * (counts[rank] if isinstance(counts, tuple) else counts)
 
 
-def divide(call: Call, state: CommState) -> None:
-    """Make averages of the sums that MPI's own collective has left on this rank."""
+def divide_result(call: Call, state: CommState) -> None:
+    """Divide the sums that MPI's own collective has written on this rank by the number of ranks."""
     recv = call.arguments.recv if call.arguments is not None else None
     nbytes = _result_bytes(call, state.rank)
     if recv is None or not nbytes:
@@ -105,31 +108,31 @@ def _output(memory: Memory, buffer: Buffer, with_data: bool, read_back: bool = T
     memory.keep = [*(memory.keep or ()), packed]
     memory.target = MPI.Get_address(packed)
     if read_back:
-        memory.after = lambda: buffer.unpack(packed)
+        memory.copy_result = lambda: buffer.unpack(packed)
 
 
-def _stage(memory: Memory, buffer: Buffer, nbytes: int) -> None:
-    """Take the receive buffer for the input; the output is an array of nbytes, copied to its beginning in the end."""
+def _stage_result(memory: Memory, buffer: Buffer, nbytes: int) -> None:
+    """Use the receive buffer as input; the output is an array of nbytes, copied to the buffer's beginning at last."""
     result = np.empty(nbytes, np.uint8)
     packed = None if buffer.contiguous else buffer.pack()
     memory.keep = [result, packed]
     memory.source = buffer.address if packed is None else MPI.Get_address(packed)
     memory.target = MPI.Get_address(result)
 
-    def back() -> None:
+    def copy_back() -> None:
         if packed is None:
             np.frombuffer(MPI.buffer.fromaddress(buffer.address, nbytes), np.uint8)[:] = result  # type: ignore[call-overload]
         else:
             packed[:nbytes] = result
             buffer.unpack(packed)
 
-    memory.after = back
+    memory.copy_result = copy_back
 
 
 def _stage_blocks(memory: Memory, buffer: Vector) -> None:
-    """Take the receive buffer for the input; the output is an array of all blocks, copied to its places at last."""
+    """Use the receive buffer as input. The output is an array of all blocks, copied to their places at the end."""
     result = np.empty(buffer.nbytes, np.uint8)
     memory.keep = [result]
     memory.source = buffer.address if buffer.contiguous else _packed(memory, buffer)
     memory.target = MPI.Get_address(result)
-    memory.after = lambda: buffer.unpack(result)
+    memory.copy_result = lambda: buffer.unpack(result)

@@ -1,4 +1,4 @@
-"""Partial sums in float32: whether a call has them, and what they cost."""
+"""Decide whether a call keeps partial sums in float32, and compute the bytes that they cost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..schedules.schedule import schedule
 from ..selection.select import FLOAT32, Choice
 
 
-def reducing(collective: str, op: MPI.Op, datatype: MPI.Datatype | str | None) -> Operator | None:
+def reduction_operator(collective: str, op: MPI.Op, datatype: MPI.Datatype | str | None) -> Operator | None:
     """Return the operator of a reduction of this datatype; None if the collective does not reduce or has no datatype.
 
     Raises OperatorError, DatatypeError.
@@ -28,20 +28,20 @@ def reducing(collective: str, op: MPI.Op, datatype: MPI.Datatype | str | None) -
     return operator(op, parse_datatype(datatype))
 
 
-def are_float32(state: CommState, op: Operator | None) -> bool:
-    """Return whether partial sums are kept in float32: the operator's reductions round, and the user asked for it."""
+def uses_float32_sums(state: CommState, op: Operator | None) -> bool:
+    """Return whether partial sums are float32: if the user requested that, and the operator's reductions round."""
     how = state.overrides.accumulate or state.settings.accumulate
     return how == FLOAT32 and op is not None and op.rounds
 
 
-def with_cost(state: CommState, choice: Choice, nbytes: int, op: Operator) -> Choice:
-    """Add to a choice how many bytes this rank receives with float32 partial sums, and how many without."""
+def with_received_bytes(state: CommState, choice: Choice, nbytes: int, op: Operator) -> Choice:
+    """Add to a choice the bytes that this rank receives with float32 partial sums, and without."""
     assert op.dtype is not None
     counts, itemsize = nbytes // op.dtype.itemsize, op.dtype.itemsize
     if COLLECTIVES[choice.collective].naming == "rank":
         counts //= state.size
     chosen = schedule(choice.collective, choice.algorithm, state.size, nodes=state.agreed.nodes)
-    if chosen.codec is not None:  # which the call refuses, since it encodes float32
+    if chosen.codec is not None:  # the call raises, since codecs encode only float32
         return choice
     how: dict[str, Any] = {"chunk_bytes": choice.chunk_bytes, "window": choice.window, "averaged": op.averages}
     narrow, wide = (

@@ -232,7 +232,8 @@ def settings(mpi: Any, ranks: Sequence[Rank]) -> dict[str, str | None]:
     if read.tuning is None:
         return {"refused": None, "untuned": None}
     if read.engine != "auto":
-        return {"refused": None, "untuned": f"MPICOLL_ENGINE chooses, and {read.tuning.path} was measured without"}
+        untuned = f"{read.tuning.path} is ignored: it was measured with the default engine, but MPICOLL_ENGINE is set"
+        return {"refused": None, "untuned": untuned}
     places: dict[str, list[int]] = {}
     for rank in ranks:
         places.setdefault(rank["node"], []).append(rank["rank"])

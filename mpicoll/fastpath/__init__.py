@@ -1,1 +1,1 @@
-"""Serve a call that was made before by compiled code, without Python between the call and its messages."""
+"""Serve calls like earlier ones in compiled code, without Python between the call and its messages."""

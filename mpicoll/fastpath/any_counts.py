@@ -1,7 +1,7 @@
-"""Kinds of calls that are served whatever their counts: what is made of one call, for compiled code to bind anew.
+"""Make the execution of a kind of call with any counts, and the words by which compiled code binds it to a call.
 
-How sizes and places of blocks follow from the arguments of such a call is found in described.py, and checked against
-what was parsed of that call. rebind.py has what the words and arrays are that are set here.
+count_sources.py finds where the arguments of a call say sizes and offsets of blocks, and checks that against the
+parsed arguments. rebind.py defines the words and arrays that are set here.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from ..schedules.collectives import NEIGHBORHOOD, Block, is_of_neighbours
 from ..schedules.schedule import Schedule
 from ..selection.select import same_choice
 from . import rebind
-from .described import Integers, Side, UnknownCounts, side_of
+from .count_sources import Integers, Side, UnknownCounts, side_of
 from .rebind import NONE, SIDE, SIDES, WORDS
 
-Number = dict[Block, int]
+BlockNumbers = dict[Block, int]
 Sides = tuple[Side | None, Side | None]  # to send and to receive
 
 
 class AnyCounts:
-    """An execution of a plan that compiled code binds to the counts of every call, and what rebind.py needs for that.
+    """An execution that compiled code binds to the counts of every call, with the words for rebind.py.
 
-    Raises UnknownCounts for a call whose counts compiled code cannot tell.
+    Raises UnknownCounts for a call whose counts compiled code cannot read.
     """
 
     def __init__(self, state: CommState, call: Call, integers: Integers, details: np.ndarray) -> None:
         types_differ = call.invocation.method in (ALLTOALLW, NEIGHBOR_ALLTOALLW)
         if call.prepared.float32_sums or call.arguments is None or types_differ:
-            raise UnknownCounts("there are none, or types differ")
+            raise UnknownCounts("the call has no counts, or a datatype for every block")
         if is_of_neighbours(call.collective) and state.graph.has_equal_blocks:
-            raise UnknownCounts("the choice of algorithm goes by the bytes of one block")
+            raise UnknownCounts("the choice of algorithm depends on the bytes of one block")
         if isinstance(call.counts, tuple) or not call.arguments.contiguous or integers.words != len(details):
-            raise UnknownCounts("they stand beside the buffers")
+            raise UnknownCounts("counts are an argument of their own, or buffers have holes")
         sides = (
             side_of(call.invocation.send, call.arguments.send, integers.send),
             side_of(call.invocation.recv, call.arguments.recv, integers.recv),
@@ -60,11 +60,11 @@ class AnyCounts:
         self._set_execution(state, call, template)
         self._set_arrays(template, sides, integers.mask(), *numbers)
         self.at = address_of(self.words)
-        self.settled = (0, 0, -1)  # chunks, their scratch and the bytes of the call that the execution's plan says
+        self.described = (0, 0, -1)  # (chunks, scratch of a chunk, bytes of the call) in execution.plan
 
     @property
     def nbytes(self) -> int:
-        """Return about how much memory it takes."""
+        """Return roughly how many bytes this object takes."""
         return 3 * self.execution.plan.nbytes + sum(array.nbytes for array in self.arrays)
 
     @property
@@ -72,13 +72,13 @@ class AnyCounts:
         """Return the bytes of the call that was bound last, as selection counts them."""
         return int(self.words[rebind.NBYTES])
 
-    def settle(self) -> None:
-        """Have the execution's plan say what was bound last, for what looks at a call that left the fast path."""
+    def update_plan(self) -> None:
+        """Update execution.plan to the call that was bound last, for a call that leaves the fast path."""
         lanes, scratch = self.execution.geometry[[rebind.LANES, rebind.LANE_SCRATCH]].tolist()
         bound = lanes, scratch, self.call_bytes
-        if bound != self.settled or self.words[rebind.HAS_VECTORS]:
+        if bound != self.described or self.words[rebind.HAS_VECTORS]:
             self.execution.plan = replace(self.execution.plan, lanes=lanes, lane_scratch=scratch)
-            self.settled = bound
+            self.described = bound
 
     def _set_sides(self, sides: Sides) -> None:
         first = 0
@@ -98,12 +98,12 @@ class AnyCounts:
         template: Template,
         sides: Sides,
         details: np.ndarray,
-    ) -> tuple[Number, Number, Number]:
-        """Return for the blocks of the template which part of the vector they are; and those of input and output."""
+    ) -> tuple[BlockNumbers, BlockNumbers, BlockNumbers]:
+        """Set the words for equal blocks. Return the vector part of every template block, input and output block."""
         for side in filter(None, sides):
             if side.is_vector:
-                raise UnknownCounts("blocks are equal, and counts are many")
-            side.check(details, [nbytes] * side.blocks, [i * nbytes for i in range(side.blocks)])
+                raise UnknownCounts("equal blocks have a list of counts")
+            side.check_blocks(details, [nbytes] * side.blocks, [i * nbytes for i in range(side.blocks)])
         is_cut = schedule.collective.naming == "vector"
         self.words[[rebind.PARTS, rebind.SHARES]] = (len(schedule.blocks), 1) if is_cut else (1, schedule.p)
         parts = {block: block if is_cut else 0 for block in template.blocks}
@@ -118,11 +118,14 @@ class AnyCounts:
         shares: Shares,
         sides: Sides,
         details: np.ndarray,
-    ) -> tuple[Number, Number, Number]:
-        """Return for the blocks of the template which of both sides' blocks they are; and those of input and output."""
+    ) -> tuple[BlockNumbers, BlockNumbers, BlockNumbers]:
+        """Set the words for vector forms. Return the index of every template block, input and output block.
+
+        Indices count the blocks of the send side, then those of the receive side.
+        """
         if shares.every not in (None, shares.receives):
-            raise UnknownCounts("other ranks say them")
-        numbers: list[Number] = [{}, {}]
+            raise UnknownCounts("only other ranks know some counts")
+        numbers: list[BlockNumbers] = [{}, {}]
         first = 0
         for number, side, blocks, sizes, places in zip(
             numbers,
@@ -133,8 +136,8 @@ class AnyCounts:
         ):
             if side is not None:
                 if side.blocks != len(blocks):
-                    raise UnknownCounts("there is not one for each block")
-                side.check(details, list(sizes), list(places))
+                    raise UnknownCounts("there is not one count for every block")
+                side.check_blocks(details, list(sizes), list(places))
                 number.update({block: first + i for i, block in enumerate(blocks)})
                 first += side.blocks
         if any(side is not None and not side.is_vector and side.blocks > 1 for side in sides):
@@ -151,10 +154,10 @@ class AnyCounts:
         return {**numbers[1], **numbers[0]}, numbers[0], numbers[1]
 
     def _set_range(self, state: CommState, call: Call) -> None:
-        """Set for which calls the choice and the template are what the slow path would take."""
+        """Set the range of bytes for which the slow path would use the same choice and template."""
         prepared, overrides = call.prepared, state.overrides
         assert prepared.plan is not None
-        least, most = same_choice(
+        min_bytes, max_bytes = same_choice(
             call.collective,
             prepared.nbytes,
             state.size,
@@ -164,11 +167,11 @@ class AnyCounts:
             state.measured(call.collective),
             state.agreed.network,
         )
-        self.words[[rebind.LEAST, rebind.MOST]] = least, min(most, MAX_MESSAGE // state.size)
+        self.words[[rebind.MIN_BYTES, rebind.MAX_BYTES]] = min_bytes, min(max_bytes, MAX_MESSAGE // state.size)
         chunk = prepared.choice.chunk_bytes
         whole = WHOLE if chunk is None else max(call.unit, chunk // call.unit * call.unit)
         in_chunks = prepared.plan.lanes > 1
-        self.words[[rebind.SMALLEST, rebind.LARGEST]] = (whole + 1, WHOLE) if in_chunks else (0, whole)
+        self.words[[rebind.MIN_BLOCK, rebind.MAX_BLOCK]] = (whole + 1, WHOLE) if in_chunks else (0, whole)
         self.words[[rebind.SLICE, rebind.UNIT]] = prepared.plan.slice, call.unit
 
     def _set_execution(self, state: CommState, call: Call, template: Template) -> None:
@@ -182,7 +185,7 @@ class AnyCounts:
             add_loop_columns(template.steps),
             template.strands,
             slice=prepared.plan.slice,
-            lanes=WHOLE,  # strands without steps have none of them
+            lanes=WHOLE,  # more than any call has: a call sets its own; strands without steps have no lanes
             window=window,
             lane_scratch=0,
             most_messages=template.most_messages,
@@ -200,12 +203,12 @@ class AnyCounts:
         template: Template,
         sides: Sides,
         mask: np.ndarray,
-        blocks: Number,
-        inputs: Number,
-        outputs: Number,
+        blocks: BlockNumbers,
+        inputs: BlockNumbers,
+        outputs: BlockNumbers,
     ) -> None:
         if not blocks.keys() >= set(template.blocks):
-            raise UnknownCounts("other ranks say them")
+            raise UnknownCounts("only other ranks know some counts")
         used = [side for side in sides if side is not None]
         where: list[list[int]] = [[], []]
         for side in used:

@@ -1,6 +1,6 @@
-"""The words that the function of the fast path is bound to: what it knows of Python, of MPI and of a communicator.
+"""Define the context of fast_call: an int64 array with words about Python, MPI and a communicator.
 
-One array of int64 per communicator, and one per persistent request.
+Every communicator has one, and so has every persistent request. This module names the indices.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ..progress import driver
 from ..progress.thread import THREAD
 from . import frames, recipe_table
 
-OPEN, BUSY, NUMBERS, TABLE, OUTCOME, ROW, HELD_SEND, HELD_RECV, KEY = range(9)
+OPEN, NEEDS_PYTHON, NUMBERS, TABLE, OUTCOME, ROW, HELD_SEND, HELD_RECV, KEY = range(9)
 NONE, IN_PLACE, NDARRAY, SAVE, RESTORE, INCREF, NUMBER = range(17, 24)
-HANDLE, WIDE, NULL, PROC_NULL, COMM_SELF, STARTED, OVER, TURN = range(24, 32)
+HANDLE, HANDLE_IS_64_BIT, NULL, PROC_NULL, COMM_SELF, STARTED, FINISHED, INSERTIONS = range(24, 32)
 SCRATCH, SCRATCH_BYTES, SCRATCH_SHARED, SPIN_NS = range(32, 36)
 LIST, TUPLE, INTEGER, STRING, DATATYPE, LONGS, INTS, VALUE, ERR_CLEAR, DECREF = range(36, 46)
 DETAILS, CAPACITY, SEND_ARRAY, RECV_ARRAY = range(46, 50)
@@ -28,10 +28,10 @@ TYPE_HANDLE, TYPE_NULL, GET_ATTR, KEYVAL, ATTRIBUTE, PREDEFINED, OP_NULL = range
 ENVELOPE, CONTENTS, TYPE_FREE, MPI_PACK, IS_LARGE, RECIPES, RECIPE, CONTENTS_AT = range(65, 73)
 NAMED, F90_REAL, F90_COMPLEX, F90_INTEGER, OWN_KEYVAL, HAS_OWN_OP = range(73, 79)
 HISTORY, CLOCK_GETTIME, LAST_ROW = range(79, 82)
-ROW_WORDS = 82  # of a persistent call: four, those of history.RowWords
-THREAD_STATE, STATE_FRAME, THROUGH, PREVIOUS_FRAME, FRAME_INSTRUCTION, KNOWN_SITES, UNKNOWN = range(86, 93)
+ROW_WORDS = 82  # the first of four words of a persistent call: history.RowWords
+THREAD_STATE, STATE_FRAME, STATE_INDIRECT, PREVIOUS_FRAME, FRAME_INSTRUCTION, KNOWN_SITES, UNKNOWN_SITE = range(86, 93)
 CONTEXT = 93
-PLACES = 1024  # of the table of predefined datatypes and operators
+HASH_SLOTS = 1024  # of the hash table of predefined datatypes and operators
 DATATYPES = {id(datatype): datatype for datatype in vars(MPI).values() if isinstance(datatype, MPI.Datatype)}
 _OBJECTS = {
     NONE: None, IN_PLACE: MPI.IN_PLACE, NDARRAY: np.ndarray, LIST: list, TUPLE: tuple, INTEGER: int, STRING: str,
@@ -44,39 +44,40 @@ _FUNCTIONS = {
 }  # fmt: skip
 
 
-def new(busy: np.ndarray, numbers: np.ndarray, details: np.ndarray) -> np.ndarray:
-    """Return a context that serves nothing yet.
+def new_context(busy: np.ndarray, numbers: np.ndarray, details: np.ndarray) -> np.ndarray:
+    """Return a context that serves no call yet.
 
-    busy is a word that is not 0 while something is in flight in this process that only Python advances; numbers are the
-    words of counters.py for this communicator; details are words for what lists say, as many as there are.
+    - busy: a word that is not 0 while Python must advance an operation of this process.
+    - numbers: the words of diagnostics/counters.py for this communicator.
+    - details: an array for the details of a call's key (see signature.py).
     """
     context: np.ndarray = _common().copy()
     context[HISTORY] = RECORD.history.address
-    context[[BUSY, NUMBERS, DETAILS]] = [MPI.Get_address(array) for array in (busy, numbers, details)]
+    context[[NEEDS_PYTHON, NUMBERS, DETAILS]] = [MPI.Get_address(array) for array in (busy, numbers, details)]
     context[CAPACITY] = len(details)
     return context
 
 
 SITES, SITE_COLUMNS = 4096, 2
-SITE_TABLE = np.zeros((SITES, SITE_COLUMNS), np.int64)  # what sites.py knows of instructions
-_attribute = np.zeros(2, np.int64)  # where MPI puts an attribute, and whether there is one
+SITE_TABLE = np.zeros((SITES, SITE_COLUMNS), np.int64)  # the table of sites.py
+_attribute = np.zeros(2, np.int64)  # MPI writes an attribute here, and whether it is set
 
 
 @cache
 def _predefined() -> np.ndarray:
-    """Return a hash table of the addresses of MPI's own datatypes and operators; see signature.is_predefined."""
-    table = np.zeros(PLACES, np.int64)
+    """Return a hash table with the addresses of predefined datatypes and operators; see signature.is_predefined."""
+    table = np.zeros(HASH_SLOTS, np.int64)
     for thing in (*DATATYPES, *(id(op) for op in vars(MPI).values() if isinstance(op, MPI.Op))):
         at = thing >> 4
-        while table[at % PLACES] not in (0, thing):
+        while table[at % HASH_SLOTS] not in (0, thing):
             at += 1
-        table[at % PLACES] = thing
+        table[at % HASH_SLOTS] = thing
     return table
 
 
 @cache
 def _common() -> np.ndarray:
-    """Return the words that are the same in every context of this process; the others are 0."""
+    """Return a context with the words that are equal in all contexts of this process; the others are 0."""
     context = np.zeros(CONTEXT, np.int64)
     for field, thing in _OBJECTS.items():
         context[field] = id(thing)
@@ -93,15 +94,15 @@ def _common() -> np.ndarray:
     request = MPI.Request()
     wide = MPI._sizeof(request) == 8
     null = (ctypes.c_int64 if wide else ctypes.c_int32).from_address(MPI._addressof(request)).value
-    context[[HANDLE, WIDE, NULL]] = MPI._addressof(request) - id(request), wide, null
+    context[[HANDLE, HANDLE_IS_64_BIT, NULL]] = MPI._addressof(request) - id(request), wide, null
     context[OP_NULL] = handle_of(MPI.OP_NULL)
     context[[TYPE_HANDLE, TYPE_NULL]] = MPI._addressof(MPI.BYTE) - id(MPI.BYTE), handle_of(MPI.DATATYPE_NULL)
     context[[ATTRIBUTE, PREDEFINED]] = MPI.Get_address(_attribute), MPI.Get_address(_predefined())
-    from ..buffers import datatypes  # here, since kernels are compiled before MPI starts
+    from ..buffers import datatypes  # not at the top: the compiler process imports this module without MPI
 
     context[[KEYVAL, OWN_KEYVAL]] = datatypes.ALIKE, datatypes.KEYVAL
     mpi = ctypes.CDLL(MPI.__file__)
-    large = "_c" if hasattr(mpi, "MPI_Type_get_contents_c") else ""  # which MPI needs for what mpi4py makes by such
+    large = "_c" if hasattr(mpi, "MPI_Type_get_contents_c") else ""  # as mpi4py does to make datatypes
     for at, name in (
         (GET_ATTR, "Type_get_attr"),
         (ENVELOPE, f"Type_get_envelope{large}"),

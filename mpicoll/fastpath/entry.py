@@ -1,12 +1,12 @@
-"""A function in C's calling convention that Python calls as one of its own: looks a call up, binds it, walks its plan.
+"""Compile the function that a collective method tries first: find the call's row, bind buffers, run the plan.
 
-Between a collective of a kind that was served before and its first message there is then no Python but the method
-itself. The function takes METH_FASTCALL arguments, which are part of Python's stable interface. It is compiled by
-numba, like kernels.
+For a kind of call that was served before, only the method itself is Python between the call and its first message. The
+function has C's calling convention with METH_FASTCALL arguments, which are part of Python's stable interface. It is
+compiled by numba, like kernels.
 
-It is called with (method, send buffer, receive buffer, operator, root), or recvcounts for a root, and knows objects by
-their addresses; signature.py has how it tells one kind of call from another. `context` is the int64 array that the
-function is bound to, one per communicator; a row of its table holds one kind of call.
+Its arguments are (method, send buffer, receive buffer, operator, root), with recvcounts in place of the root for
+Reduce_scatter. It identifies objects by their addresses; signature.py computes the key of a call. `context` is the
+int64 array to which the function is bound, one per communicator (context.py). A row of its table is one kind of call.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from ..kernels.memory import call_int, call_long, line, load, table
 from ..plans import plan
 from ..progress import table as progress
 from . import context as field
-from . import outcome, pack, rebind, recipe, recipe_table, rows, signature, sites, spin
+from . import history_rows, outcome, pack, rebind, recipe, recipe_table, signature, sites, spin
 from .signature import (
     DATA,
     KEYS,
@@ -50,69 +50,69 @@ from .signature import (
     RECV_COUNT,
     ROWS,
     SEND_COUNT,
-    find,
+    compute_key,
 )
 
-NANOSECONDS = 10_000_000  # in the walker before signals, stalls and other operations are looked after
-WAYS = 4  # rows that a kind may be in, one behind the other
+MAX_BLOCKING_NS = 10_000_000  # that a blocking call runs before signals, stalls and other operations are handled
+WAYS = 4  # consecutive rows in which a kind of call may be
 # columns of a row, which begins with its key
-SEND_BYTES, RECV_BYTES, SEND_OFFSET, RECV_OFFSET, SPIN_NS, NEEDED, TABLES, KNOWN_DETAILS = range(KEYS, KEYS + 8)
-VARIES = KEYS + 8  # the address of what rebind.py takes, 0 where counts are part of the kind
-PACKS = KEYS + 9  # of what pack.py takes, 0 where nothing is to be packed
-ERRORS = KEYS + 10  # of a word that is 1 if the function of a user's operator raised, 0 for other operators
-# of its row in the history of calls
+SEND_BYTES, RECV_BYTES, SEND_OFFSET, RECV_OFFSET, SPIN_NS, SCRATCH_NEEDED, TABLES, ROW_DETAILS = range(KEYS, KEYS + 8)
+ANY_COUNTS = KEYS + 8  # the address of the words of rebind.py, 0 if the row is for fixed counts
+PACKS = KEYS + 9  # the address of the words of pack.py, 0 if no buffer has holes
+ERRORS = KEYS + 10  # the address of a word that is 1 if a user's operator raised, 0 for other operators
+# words for the call's row in the history
 ROW_IDS, ROW_IDS_NONBLOCKING, ROW_COMM, ROW_ROOT, ROW_BYTES = range(KEYS + 11, KEYS + 16)
 COLUMNS = KEYS + 16
 _METH_FASTCALL = 0x80
-NOT_SERVED, UNDER_WAY, COMPLETED, ABANDONED = map(int, outcome.Outcome)  # plain numbers, for numba
+NOT_SERVED, IN_PROGRESS, COMPLETED, ABANDONED = map(int, outcome.Outcome)  # plain numbers, for numba
 tag = njit(plan.tag)
 
 
 @njit
-def is_kind(context, row):  # type: ignore[no-untyped-def]
-    """Return whether a row serves the call: as it is, or with these counts too."""
-    varies = row[VARIES]
+def matches(context, row):  # type: ignore[no-untyped-def]
+    """Return whether a row serves the call whose key is in context."""
+    any_counts = row[ANY_COUNTS]
     for i in range(KEYS):
-        asked, known = context[field.KEY + i], row[i]
-        if varies != 0 and i in (SEND_COUNT, RECV_COUNT):
-            asked, known = min(asked, 0), min(known, 0)
-        if asked != known:
+        word, row_word = context[field.KEY + i], row[i]
+        if any_counts != 0 and i in (SEND_COUNT, RECV_COUNT):
+            word, row_word = min(word, 0), min(row_word, 0)
+        if word != row_word:
             return False
     length = row[LENGTH]
     if length > 0:
-        details, kept = line(context[field.DETAILS], length), line(row[KNOWN_DETAILS], length)
+        details, kept = line(context[field.DETAILS], length), line(row[ROW_DETAILS], length)
         for i in range(length):
-            if details[i] != kept[i] and (varies == 0 or line(load(varies + 8 * rebind.MASK), length)[i] == 0):
+            if details[i] != kept[i] and (any_counts == 0 or line(load(any_counts + 8 * rebind.MASK), length)[i] == 0):
                 return False
-    return varies == 0 or rebind.fits(context, varies)
+    return any_counts == 0 or rebind.fits(context, any_counts)
 
 
 @njit
-def look_up(context, where):  # type: ignore[no-untyped-def]
-    """Return whether a row from the one that context names at `where` serves the call.
+def find_row(context, where):  # type: ignore[no-untyped-def]
+    """Search WAYS rows, beginning with the one in context[where], for a row that serves the call.
 
-    context names that row then; else one that the call may be put in.
+    Return whether there is one, and store its number in context[where]; else store a row to insert the call in.
     """
     first, free = context[where], -1
-    begin = first & ROWS  # rows of kinds with any counts begin behind the others
-    for way in range(WAYS):
-        at = begin + ((first + way) & (ROWS - 1))
+    begin = first & ROWS  # rows for any counts follow those for fixed counts
+    for offset in range(WAYS):
+        at = begin + ((first + offset) & (ROWS - 1))
         row = line(context[field.TABLE] + 8 * COLUMNS * at, COLUMNS)
         if row[METHOD] == 0:
             free = at if free < 0 else free
-        elif is_kind(context, row):
+        elif matches(context, row):
             context[where] = at
             return True
-    if free < 0:  # one that was there must go: not always the same
-        free = begin + ((first + context[field.TURN] % WAYS) & (ROWS - 1))
+    if free < 0:  # replace a row, not always the same
+        free = begin + ((first + context[field.INSERTIONS] % WAYS) & (ROWS - 1))
     context[where] = free
     return False
 
 
 @njit
 def bind_counts(context, row):  # type: ignore[no-untyped-def]
-    """Bind the plan of a row to the counts of the call, and set what follows from them in the row."""
-    at = row[VARIES]
+    """Bind the plan of a row to the counts of the call, and set the columns that depend on them."""
+    at = row[ANY_COUNTS]
     rebind.rebind(at)
     words = line(at, rebind.WORDS)
     for s in range(2):
@@ -122,15 +122,15 @@ def bind_counts(context, row):  # type: ignore[no-untyped-def]
         row[SEND_OFFSET + s] = words[side + rebind.OFFSET]
     row[SPIN_NS], row[ROW_BYTES] = spin.spin_budget(words[rebind.NBYTES]), words[rebind.NBYTES]
     geometry = line(words[rebind.GEOMETRY], rebind.LANE_SCRATCH + 1)
-    row[NEEDED] = geometry[rebind.LANE_SCRATCH] * min(geometry[rebind.LANES], words[rebind.WINDOW])
+    row[SCRATCH_NEEDED] = geometry[rebind.LANE_SCRATCH] * min(geometry[rebind.LANES], words[rebind.WINDOW])
 
 
 @njit
-def run(context, at, nanoseconds, goes_on):  # type: ignore[no-untyped-def]
-    """Walk the bound tables at an address from the start: DONE, WAITING or minus an error code of MPI's.
+def run_plan(context, at, nanoseconds, continues):  # type: ignore[no-untyped-def]
+    """Run the bound tables at an address from the start. Return DONE, WAITING or minus an error code of MPI's.
 
-    It advances all other plans in flight, too. goes_on: continue as long as anything moves, unless the program works
-    meanwhile and the driver has a processor of its own.
+    All other plans in flight are advanced too. continues: run as long as anything moves, unless the program computes
+    meanwhile and the driver has a processor to itself.
     """
     tables = table(at, compiled.START + 1, 2)
     units = tables[compiled.STATE, 1]
@@ -142,8 +142,8 @@ def run(context, at, nanoseconds, goes_on):  # type: ignore[no-untyped-def]
     thread, moved = call_long(context[field.SAVE], ()), 0
     code = call_long(context[field.WAIT], (context[field.CONTROL], *walk, nanoseconds))
     control = line(context[field.CONTROL], progress.CONTROL)
-    is_hidden = control[progress.BEGUN] != 0 and control[progress.WORKS_ON] != 0 and control[progress.CONTENDED] == 0
-    while code == WAITING and goes_on and not is_hidden:
+    is_hidden = control[progress.BEGUN] != 0 and control[progress.COMPUTES] != 0 and control[progress.CONTENDED] == 0
+    while code == WAITING and continues and not is_hidden:
         before, moved = moved, progress.moves(tables[compiled.PROGRESS, 0])
         if moved == before:
             break
@@ -153,16 +153,16 @@ def run(context, at, nanoseconds, goes_on):  # type: ignore[no-untyped-def]
 
 
 @njit
-def end(context, tables, code, request, errors):  # type: ignore[no-untyped-def]
-    """Store the outcome. Return True, with the request complete, if the call completed and Python need not know."""
-    context[field.OUTCOME] = COMPLETED if code == DONE else UNDER_WAY if code == WAITING else code
+def store_outcome(context, tables, code, request, errors):  # type: ignore[no-untyped-def]
+    """Store the outcome. Return True, with a complete request, if the call is complete and needs no Python."""
+    context[field.OUTCOME] = COMPLETED if code == DONE else IN_PROGRESS if code == WAITING else code
     if code != DONE or load(context[field.NUMBERS] + 8 * TRACES) != 0 or (errors != 0 and load(errors) != 0):
         return False
-    if context[field.UNKNOWN] != 0:
+    if context[field.UNKNOWN_SITE] != 0:
         return False
     context[field.OUTCOME] = NOT_SERVED
-    context[field.OVER], context[field.SCRATCH_SHARED] = 1, 0
-    if request != 0:  # a send to PROC_NULL completes at once and leaves a request that is not null, as Waitany needs
+    context[field.FINISHED], context[field.SCRATCH_SHARED] = 1, 0
+    if request != 0:  # a send to PROC_NULL: complete, but not null, as Waitany needs
         library = line_of(tables, compiled.LIBRARY)
         nothing = context[field.PROC_NULL], 0, context[field.COMM_SELF], request + context[field.HANDLE]
         call_int(library[ISEND], (0, 0, library[BYTE], *nothing))
@@ -171,7 +171,7 @@ def end(context, tables, code, request, errors):  # type: ignore[no-untyped-def]
 
 @njit
 def release_buffers(context):  # type: ignore[no-untyped-def]
-    """Release the references to both buffers, last of all: that may run Python finalizers."""
+    """Release the references to both buffers. Call this last, since it may run Python finalizers."""
     send, recv = context[field.HELD_SEND], context[field.HELD_RECV]
     context[field.HELD_SEND] = context[field.HELD_RECV] = 0
     if send != 0:
@@ -181,37 +181,39 @@ def release_buffers(context):  # type: ignore[no-untyped-def]
 
 
 def fast_call(this, arguments, n):  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled function
-    """Carry out a collective and return Python's 0; return 1 if the slow path must, with the progress in OUTCOME.
+    """Run a collective and return Python's 0; return 1 if the slow path must run or complete it: see OUTCOME.
 
-    With a null request as the sixth argument it spins for a limited time, and returns 0 if the request is complete.
-    With seven arguments it only computes the call's key and the rows that it may be put in; 0 if a row serves it.
+    With a null request as sixth argument, spin for a limited time, and return 0 if the request is complete. With seven
+    arguments, only compute the call's key and the rows for it; return 0 if a row serves the call already.
     """
     context = line(load(this + DATA), field.CONTEXT)
     context[field.KEY + METHOD] = 0
     if n > 6:
         known = False
-        if context[field.OPEN] != 0 and find(context, arguments):
-            known = look_up(context, field.ROW)
-            known |= look_up(context, field.ANY_ROW)
+        if context[field.OPEN] != 0 and compute_key(context, arguments):
+            known = find_row(context, field.ROW)
+            known |= find_row(context, field.ANY_ROW)
         return call_long(context[field.NUMBER], (0 if known else 1,))
-    if context[field.OUTCOME] == COMPLETED:  # the previous caller was interrupted before it recorded its call
+    if context[field.OUTCOME] == COMPLETED:  # an interrupt came before the previous call was recorded
         context[field.OUTCOME], context[field.SCRATCH_SHARED] = NOT_SERVED, 0
         release_buffers(context)
-    if context[field.OUTCOME] != NOT_SERVED:  # or before it could progress it
+    if context[field.OUTCOME] != NOT_SERVED:  # or before it was resumed
         context[field.OUTCOME] = ABANDONED
         return call_long(context[field.NUMBER], (1,))
-    if context[field.OPEN] == 0 or n < 5 or load(context[field.BUSY]) != 0 or not find(context, arguments):
+    is_closed = context[field.OPEN] == 0 or n < 5 or load(context[field.NEEDS_PYTHON]) != 0
+    if is_closed or not compute_key(context, arguments):
         return call_long(context[field.NUMBER], (1,))
-    if not look_up(context, field.ROW):
-        if not look_up(context, field.ANY_ROW):
+    if not find_row(context, field.ROW):
+        if not find_row(context, field.ANY_ROW):
             return call_long(context[field.NUMBER], (1,))
         context[field.ROW] = context[field.ANY_ROW]
     row = line(context[field.TABLE] + 8 * COLUMNS * context[field.ROW], COLUMNS)
-    if row[VARIES] != 0:
+    if row[ANY_COUNTS] != 0:
         bind_counts(context, row)
     numbers = line(context[field.NUMBERS], NUMBERS)
     tags = (numbers[CALLS] + 1) % plan.SEQUENCES
-    if row[NEEDED] > context[field.SCRATCH_BYTES] or numbers[BROKEN + tags] != 0 or numbers[IN_FLIGHT + tags] != 0:
+    in_use = numbers[BROKEN + tags] != 0 or numbers[IN_FLIGHT + tags] != 0
+    if in_use or row[SCRATCH_NEEDED] > context[field.SCRATCH_BYTES]:
         return call_long(context[field.NUMBER], (1,))
     send, recv = context[field.SEND_ARRAY], context[field.RECV_ARRAY]
     if row[SEND_BYTES] > 0 and row[RECV_BYTES] > 0:
@@ -224,7 +226,7 @@ def fast_call(this, arguments, n):  # type: ignore[no-untyped-def]  # noqa: C901
         bases[0] = load(send + DATA) + row[SEND_OFFSET]
     if row[RECV_COUNT] >= 0:
         bases[1] = load(recv + DATA) + row[RECV_OFFSET]
-    bases[2], context[field.SCRATCH_SHARED] = context[field.SCRATCH], 1 if row[NEEDED] > 0 else 0
+    bases[2], context[field.SCRATCH_SHARED] = context[field.SCRATCH], 1 if row[SCRATCH_NEEDED] > 0 else 0
     if row[PACKS] != 0:
         from_ = load(send + DATA) if row[SEND_COUNT] >= 0 else 0
         to = load(recv + DATA) if row[RECV_COUNT] >= 0 else 0
@@ -232,48 +234,48 @@ def fast_call(this, arguments, n):  # type: ignore[no-untyped-def]  # noqa: C901
     numbers[CALLS] += 1
     call[TAG] = tag(numbers[CALLS], 0, 0)
     ids = row[ROW_IDS if n == 5 else ROW_IDS_NONBLOCKING]
-    rows.begin(context, ids, numbers[CALLS] + row[ROW_COMM], row[ROW_ROOT], row[ROW_BYTES], 1 if n == 5 else 2)
-    call_long(context[field.INCREF], (send,))  # another thread may remove them from the caller's list meanwhile
+    history_rows.begin(context, ids, numbers[CALLS] + row[ROW_COMM], row[ROW_ROOT], row[ROW_BYTES], 1 if n == 5 else 2)
+    call_long(context[field.INCREF], (send,))  # another thread may remove them from the caller's list
     call_long(context[field.INCREF], (recv,))
-    code = run(context, row[TABLES], NANOSECONDS if n == 5 else row[SPIN_NS], n > 5)
+    code = run_plan(context, row[TABLES], MAX_BLOCKING_NS if n == 5 else row[SPIN_NS], n > 5)
     if code == DONE:
         if row[PACKS] != 0:
             pack.unpack(row[PACKS])
-        rows.end(context)
-    served = end(context, tables, code, 0 if n == 5 else load(arguments + 40), row[ERRORS])
+        history_rows.end(context)
+    served = store_outcome(context, tables, code, 0 if n == 5 else load(arguments + 40), row[ERRORS])
     context[field.HELD_SEND], context[field.HELD_RECV] = send, recv
-    if served:  # else Python releases them when MPI no longer uses this memory
+    if served:  # else Python releases them when MPI has finished with their memory
         release_buffers(context)
     return call_long(context[field.NUMBER], (0 if served else 1,))
 
 
 def fast_start(this, arguments, n):  # type: ignore[no-untyped-def]
-    """Start a persistent collective, as `fast_call` does a call. The argument is its inactive request."""
+    """Start a persistent collective, as fast_call runs a call. The argument is its inactive request."""
     context = line(load(this + DATA), field.CONTEXT)
-    context[field.OVER] = 0
+    context[field.FINISHED] = 0
     if context[field.OUTCOME] != NOT_SERVED:
         context[field.OUTCOME] = ABANDONED
         return call_long(context[field.NUMBER], (1,))
     handle = load(arguments) + context[field.HANDLE]
     active = recipe.handle_at(context, handle) != context[field.NULL]
-    if context[field.OPEN] == 0 or load(context[field.BUSY]) != 0 or active:
+    if context[field.OPEN] == 0 or load(context[field.NEEDS_PYTHON]) != 0 or active:
         return call_long(context[field.NUMBER], (1,))
     tables, started = table(context[field.TABLE], compiled.START + 1, 2), line(context[field.STARTED], 1)
     started[0] += 1
     ids, sequence, root, nbytes = field.ROW_WORDS, field.ROW_WORDS + 1, field.ROW_WORDS + 2, field.ROW_WORDS + 3
-    rows.begin(context, context[ids], context[sequence], context[root] + started[0], context[nbytes], 1)
-    code = run(context, context[field.TABLE], context[field.SPIN_NS], True)
+    history_rows.begin(context, context[ids], context[sequence], context[root] + started[0], context[nbytes], 1)
+    code = run_plan(context, context[field.TABLE], context[field.SPIN_NS], True)
     if code == DONE:
-        rows.end(context)
-    return call_long(context[field.NUMBER], (0 if end(context, tables, code, load(arguments), 0) else 1,))
+        history_rows.end(context)
+    return call_long(context[field.NUMBER], (0 if store_outcome(context, tables, code, load(arguments), 0) else 1,))
 
 
 def finish(this, arguments, n):  # type: ignore[no-untyped-def]
-    """Return Python's 0 if the request that `fast_start` completed is inactive again, else 1."""
+    """Make the request that fast_start completed inactive again. Return Python's 0, or 1 if it was not complete."""
     context = line(load(this + DATA), field.CONTEXT)
-    if context[field.OVER] == 0:
+    if context[field.FINISHED] == 0:
         return call_long(context[field.NUMBER], (1,))
-    context[field.OVER] = 0
+    context[field.FINISHED] = 0
     tables = table(context[field.TABLE], compiled.START + 1, 2)
     library, call = line_of(tables, compiled.LIBRARY), line_of(tables, compiled.CALL)
     handle = load(arguments) + context[field.HANDLE]
@@ -293,18 +295,18 @@ class _Definition(ctypes.Structure):
 
 
 _defined: dict[Callable[..., Any], _Definition] = {}
-_defining = threading.Lock()  # threads may come first together, and Python goes on using the one it was given
+_lock = threading.Lock()  # two threads must not make two definitions: Python keeps using the first
 
 
 def _definition(function: Callable[..., Any]) -> _Definition:
-    with _defining:
+    with _lock:
         if function not in _defined:
-            own = field, outcome, pack, rebind, recipe, recipe_table, rows, signature, sites, spin
+            own = field, outcome, pack, rebind, recipe, recipe_table, history_rows, signature, sites, spin
             modules = *own, compiled, counters, history, plan, memory, progress
             sources = [str(module.__file__) for module in modules]
             with instead_of(Request(__name__, "prepare")):
                 address = native(function, ["int64"] * 3, "int64", also=sources)
-            docstring = b"0 where it carried out the collective"
+            docstring = b"Return 0 if the collective is complete."
             _defined[function] = _Definition(function.__name__.encode(), address, _METH_FASTCALL, docstring)
     return _defined[function]
 
@@ -315,8 +317,8 @@ def prepare() -> None:
         _definition(function)
 
 
-def bound_to(context: np.ndarray, function: Callable[..., Any] = fast_call) -> Callable[..., int]:
-    """Return the function, for calls under this context, which it keeps alive."""
+def bind_to(context: np.ndarray, function: Callable[..., Any] = fast_call) -> Callable[..., int]:
+    """Return the function bound to a context, which it keeps alive."""
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
     bound_function: Callable[..., int] = make(ctypes.addressof(_definition(function)), context, None)

@@ -1,6 +1,6 @@
-"""Find where the interpreter has its frames: the way from a thread to the instruction that a frame is at.
+"""Find the offsets by which compiled code gets from a thread's state to its frames and their instructions.
 
-It differs between versions of Python, so it is searched for once, in frames that are known, by reads that cannot fail.
+They differ between versions of Python, so layout() searches known frames for them once, by reads that cannot fail.
 """
 
 from __future__ import annotations
@@ -13,12 +13,17 @@ from typing import NamedTuple
 
 from ..buffers.peek import peek
 
-_FRAME = 24  # bytes from the beginning of a frame object to the address of the interpreter's frame
-_WORDS = 32  # of a thread's state that are looked at
+_FRAME = 24  # offset in a frame object of the pointer to the interpreter's frame
+_WORDS = 32  # of a thread's state that are searched
 
 
 class Layout(NamedTuple):
-    """Offsets in bytes: in a thread's state, behind the pointer that is there (-1: it is the frame), in a frame."""
+    """Byte offsets.
+
+    - state: in a thread's state, of a pointer to the current frame, or to a structure that has that pointer.
+    - through: in that structure, of the pointer to the frame; -1 if there is no structure.
+    - previous, instruction: in a frame, of the caller's frame and of the current instruction.
+    """
 
     state: int
     through: int
@@ -28,7 +33,7 @@ class Layout(NamedTuple):
 
 @cache
 def layout() -> Layout | None:
-    """Return where the interpreter has its frames; None where they are not found."""
+    """Return the offsets for this interpreter; None if they are not found."""
     return _layout() if sys.version_info >= (3, 11) and sys.implementation.name == "cpython" else None
 
 
@@ -48,7 +53,7 @@ def _layout() -> Layout | None:
     if not (own and callers and previous and instruction):
         return None
     state = ctypes.PYFUNCTYPE(ctypes.c_void_p)(("PyThreadState_Get", ctypes.pythonapi))()
-    words = list((ctypes.c_int64 * _WORDS).from_address(state))  # no Python function may be called for this
+    words = list((ctypes.c_int64 * _WORDS).from_address(state))  # without a Python call, which would change the frame
     if own in words:
         return Layout(8 * words.index(own), -1, previous[0], instruction[0])
     for i, word in enumerate(words):
@@ -65,5 +70,5 @@ def _word(at: int) -> int | None:
 
 
 def is_within(code: CodeType, instruction: int) -> bool:
-    """Return whether an address is that of an instruction of this code."""
+    """Return whether an address is within the memory of a code object."""
     return id(code) < instruction < id(code) + sys.getsizeof(code)

@@ -1,4 +1,4 @@
-"""Open the fast path of a communicator, or say why every call takes the slow one."""
+"""Open the fast path of a communicator, or record why every call takes the slow path."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from ..runtime.comm_state import CommState
 
 LOG = logging.getLogger("mpicoll")
-_logged: set[str] = set()  # the unknown layouts of objects that were logged
+_logged: set[str] = set()  # unknown layouts of objects that were logged
 
 
 def open_fast_path(state: CommState) -> FastPath:
-    """Return the fast path of a communicator: one that serves nothing where every call takes the slow path.
+    """Return the fast path of a communicator; a ClosedFastPath if every call takes the slow path.
 
     Rank 0 logs an unknown layout of Python objects, once.
     """
@@ -50,7 +50,7 @@ def open_fast_path(state: CommState) -> FastPath:
 
 
 class ClosedFastPath:
-    """The fast path of a communicator whose calls all take the slow path."""
+    """The fast path of a communicator whose calls all take the slow path; `closed` is the reason."""
 
     def __init__(self, why: str) -> None:
         self.closed = why
@@ -65,13 +65,13 @@ class ClosedFastPath:
         return False, None
 
     def note_line(self) -> None:
-        """Note nothing: no call was begun here."""
+        """Write nothing: no call was begun here."""
 
     def key(self, call: Call) -> None:
         """Return None: no kind of call is served."""
 
     def insert(self, call: Call) -> None:
-        """Accept the call; nothing is cached here."""
+        """Ignore the call: nothing is cached here."""
 
     def open_start(self, execution: Any, started: np.ndarray, words: RowWords) -> None:
         """Return None: starts take the slow path."""
@@ -80,12 +80,12 @@ class ClosedFastPath:
         """Return True: no fast call uses other scratch."""
         return True
 
-    def reclaim_scratch(self, lent: bool = False) -> bool:
+    def reclaim_scratch(self, in_use: bool = False) -> bool:
         """Return True: no fast call uses the scratch."""
         return True
 
     def activate(self, overrides: Overrides) -> None:
-        """Accept the overrides; no call is served under any."""
+        """Ignore the overrides: no call is served under any."""
 
     def close(self) -> None:
         """Stay closed."""
@@ -94,24 +94,24 @@ class ClosedFastPath:
         """Leak nothing; no call was begun here."""
 
     def clear(self) -> None:
-        """Remove nothing; nothing is cached here."""
+        """Remove nothing: nothing is cached here."""
 
     def forget(self) -> None:
-        """Remove nothing."""
+        """Remove nothing: nothing is cached here."""
 
 
 @cache  # called while Python exits, too, when imports fail
 def _loaded() -> Any:
     """Return the module of the compiled fast path."""
-    from . import dispatch  # here, since the compiled engine need not load
+    from . import compiled_path  # not at the top: the compiled engine may fail to load
 
-    return dispatch
+    return compiled_path
 
 
 def unknown_layout() -> str | None:
-    """Return why compiled code cannot read the arguments of calls, None where it can.
+    """Return why compiled code cannot read the arguments of calls; None if it can.
 
-    Raises ImportError where the compiled engine does not load.
+    Raises ImportError if the compiled engine does not load.
     """
-    why: str | None = _loaded().signature.check()
+    why: str | None = _loaded().signature.check_layouts()
     return why

@@ -1,4 +1,4 @@
-"""Outcomes of a call in the compiled function of the fast path."""
+"""Define the outcomes of a call in the compiled function of the fast path."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import IntEnum
 class Outcome(IntEnum):
     """The outcome of the last call of the compiled function. Negative numbers are MPI's error codes."""
 
-    NOT_SERVED = 0  # the call takes the slow path
-    UNDER_WAY = 1  # the function posted messages, and the slow path completes them
-    COMPLETED = 2
-    ABANDONED = 3  # the function posted messages, and an interrupt came before anything progressed them
+    NOT_SERVED = 0  # the function did not begin the call, or nothing is left to do
+    IN_PROGRESS = 1  # the function posted messages, and Python must complete the call
+    COMPLETED = 2  # the call is complete, and Python must record it
+    ABANDONED = 3  # the function posted messages, and an interrupt came before Python resumed the call

@@ -1,12 +1,12 @@
-"""Bind the plan of a kind of call to the counts of one call, in compiled code.
+"""Bind the plan of a cached call with any counts to the counts of one call, in compiled code.
 
-A row of the fast path's table that serves calls of any counts has words, which say how sizes and places of blocks
-follow from a call: from the lengths of its arrays, or from counts and displacements among its details (see
-signature.py). any_counts.py makes them, from a call that the slow path served.
+A row of the fast path's table for any counts has words that say how sizes and offsets of blocks follow from a call:
+from the lengths of its arrays, or from counts and displacements among its details (see signature.py). any_counts.py
+makes the words, from a call that the slow path served.
 
-A side is the send or the receive buffer. It has equal blocks, whose size is that of the array or a count, or blocks of
-its own sizes, as in the vector forms. A vector is divided into parts of whole units: see plan.layout. Lengths are the
-bytes of blocks, and offsets are bytes from where an array begins.
+A side is the send or the receive buffer. It has equal blocks, whose size follows from the array's length or a count, or
+blocks of different sizes, as in the vector forms. A vector is divided into parts of whole units: see plan.layout.
+Lengths are bytes of blocks, and offsets are bytes from the beginning of an array.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from ..kernels.memory import call_long, line, table
 from . import context as field
 from .signature import RECV_COUNT, SEND_COUNT
 
-# words: of both sides, then of either, from SIDES on
-(MASK, HAS_VECTORS, IS_SENT_ONLY, UNIT, PARTS, SHARES, LEAST, MOST, SMALLEST, LARGEST, SLICE, WINDOW) = range(12)
-(NBYTES, LONGEST, UNITS, BOUND, GEOMETRY, BIND, BINDING, OWN_SENT, OWN_RECEIVED, SIDES) = range(12, 22)
+# words of the call; then, from SIDES on, SIDE words for the send side and SIDE words for the receive side
+(MASK, HAS_VECTORS, IS_SENT_ONLY, UNIT, PARTS, SHARES, MIN_BYTES, MAX_BYTES, MIN_BLOCK, MAX_BLOCK) = range(10)
+(SLICE, WINDOW, NBYTES, LONGEST, UNITS, BOUND, GEOMETRY, BIND, BINDING, OWN_SENT, OWN_RECEIVED, SIDES) = range(10, 22)
 IS_USED, IS_VECTOR, ITEMSIZE, EXTENT, BLOCKS, FIRST, COUNT_AT, PLACE_AT, OFFSET, SIZE, SIDE = range(11)
 WORDS = SIDES + 2 * SIDE
-# arrays, as (address, length), from WORDS on. Of all blocks of both sides: where in the details counts and
-# displacements are, lengths, offsets. Of the template: sizes, places, entries of blocks that the plan uses, and for
-# every size and every such entry, which block of both sides or which part of the vector it is
+# arrays, as (address, length), from WORDS on. For all blocks of both sides: indices of counts and of displacements in
+# the details, lengths, offsets. For the template: sizes, places, entries of the blocks that the plan uses; then, for
+# every size and every such entry, the index of its block among both sides' blocks, or of its part of the vector
 (COUNTS_AT, PLACES_AT, LENGTHS, OFFSETS, SIZES, PLACES, ENTRIES, SIZE_FROM, PLACE_FROM) = range(9)
 ARRAYS = 9
-LANES, LANE_SCRATCH = 1, 3  # places in a plan's geometry (see engines/local_ops.py)
-MOST_COMPARED = 64  # blocks to receive, where they are not in order
-NONE = -1  # for a count: that of the array; for a displacement: blocks lie one behind the other
+LANES, LANE_SCRATCH = 1, 3  # indices in a plan's geometry (see engines/local_ops.py)
+MAX_COMPARED = 64  # blocks to receive that are compared for overlap if they are not in order
+NONE = -1  # no integer: the count follows from the array; blocks without displacements are contiguous
 
 
 @njit
-def has_equal(words, side, nbytes, details):  # type: ignore[no-untyped-def]
-    """Set SIZE and OFFSET of a side with equal blocks; return False unless they lie in its array of nbytes."""
+def locate_equal_blocks(words, side, nbytes, details):  # type: ignore[no-untyped-def]
+    """Set SIZE and OFFSET of a side with equal blocks; return whether the blocks are within its array of nbytes."""
     extent, blocks = words[side + EXTENT], words[side + BLOCKS]
     words[side + OFFSET] = 0
     if words[side + COUNT_AT] == NONE:
@@ -50,8 +50,8 @@ def has_equal(words, side, nbytes, details):  # type: ignore[no-untyped-def]
 
 
 @njit
-def has_vector(words, side, arrays, nbytes, details):  # type: ignore[no-untyped-def]
-    """Set lengths and offsets of a side with counts of its own; return False unless they lie in its array."""
+def locate_vector(words, side, arrays, nbytes, details):  # type: ignore[no-untyped-def]
+    """Set lengths and offsets of a side with blocks of different sizes; return whether they are within its array."""
     first, extent, end = words[side + FIRST], words[side + EXTENT], 0
     most = nbytes // extent
     counts_at, places_at = line_of(arrays, COUNTS_AT), line_of(arrays, PLACES_AT)
@@ -74,12 +74,12 @@ def has_vector(words, side, arrays, nbytes, details):  # type: ignore[no-untyped
 
 
 @njit
-def are_apart(lengths, offsets, first, end):  # type: ignore[no-untyped-def]
-    """Return whether blocks share no memory: in order, or so few that each is compared with all before it."""
+def are_disjoint(lengths, offsets, first, end):  # type: ignore[no-untyped-def]
+    """Return whether blocks share no memory; False for many blocks that are not in order, which are not compared."""
     behind = 0
     for i in range(first, end):
         if lengths[i] > 0 and offsets[i] < behind:
-            if end - first > MOST_COMPARED:
+            if end - first > MAX_COMPARED:
                 return False
             for j in range(first, i):
                 if lengths[j] > 0 and offsets[i] < offsets[j] + lengths[j] and offsets[j] < offsets[i] + lengths[i]:
@@ -90,7 +90,7 @@ def are_apart(lengths, offsets, first, end):  # type: ignore[no-untyped-def]
 
 @njit
 def fits(context, at):  # type: ignore[no-untyped-def]
-    """Compute sizes and places from a call; return False unless it is right and its plan would be this one."""
+    """Compute sizes and offsets from a call; return whether they are valid and the slow path would use this plan."""
     words, arrays = line(at, WORDS), table(at + 8 * WORDS, ARRAYS, 2)
     details = line(context[field.DETAILS], context[field.CAPACITY])
     for s in range(2):
@@ -98,22 +98,22 @@ def fits(context, at):  # type: ignore[no-untyped-def]
         if words[side + IS_USED]:
             nbytes = context[field.KEY + (RECV_COUNT if s else SEND_COUNT)] * words[side + ITEMSIZE]
             if words[side + IS_VECTOR]:
-                right = has_vector(words, side, arrays, nbytes, details)
+                right = locate_vector(words, side, arrays, nbytes, details)
             else:
-                right = has_equal(words, side, nbytes, details)
+                right = locate_equal_blocks(words, side, nbytes, details)
             if not right:
                 return False
     if words[HAS_VECTORS]:
-        right = sum_up(words, arrays)
+        right = total_vectors(words, arrays)
     else:
-        right = share_out(words)
+        right = divide_equal_blocks(words)
     nbytes, longest = words[NBYTES], words[LONGEST]
-    return right and words[LEAST] <= nbytes <= words[MOST] and words[SMALLEST] <= longest <= words[LARGEST]
+    return right and words[MIN_BYTES] <= nbytes <= words[MAX_BYTES] and words[MIN_BLOCK] <= longest <= words[MAX_BLOCK]
 
 
 @njit
-def share_out(words):  # type: ignore[no-untyped-def]
-    """Set how many units equal blocks have, and what follows; return False where the sides differ."""
+def divide_equal_blocks(words):  # type: ignore[no-untyped-def]
+    """Set UNITS, LONGEST and NBYTES for equal blocks; return False if the sides' blocks differ."""
     send, recv = SIDES, SIDES + SIDE
     size = words[send + SIZE] if words[send + IS_USED] else words[recv + SIZE]
     if words[recv + IS_USED] and words[recv + SIZE] != size:
@@ -125,10 +125,10 @@ def share_out(words):  # type: ignore[no-untyped-def]
 
 
 @njit
-def sum_up(words, arrays):  # type: ignore[no-untyped-def]
-    """Set the bytes of blocks of own sizes; return False where they are wrong.
+def total_vectors(words, arrays):  # type: ignore[no-untyped-def]
+    """Set LONGEST and NBYTES for blocks of different sizes; return whether the blocks are valid.
 
-    That is where blocks to receive share memory, or a rank sends itself more or less than it receives.
+    They are not if blocks to receive overlap, or if the block that a rank sends to itself has two sizes.
     """
     lengths, offsets = line_of(arrays, LENGTHS), line_of(arrays, OFFSETS)
     totals, longest = (0, 0), 0
@@ -145,7 +145,7 @@ def sum_up(words, arrays):  # type: ignore[no-untyped-def]
     recv = SIDES + SIDE
     if words[recv + IS_VECTOR]:
         first = words[recv + FIRST]
-        if not are_apart(lengths, offsets, first, first + words[recv + BLOCKS]):
+        if not are_disjoint(lengths, offsets, first, first + words[recv + BLOCKS]):
             return False
     words[LONGEST] = longest
     words[NBYTES] = totals[0] if words[IS_SENT_ONLY] else max(totals[0], totals[1])
@@ -153,8 +153,8 @@ def sum_up(words, arrays):  # type: ignore[no-untyped-def]
 
 
 @njit
-def place_equal(words, arrays):  # type: ignore[no-untyped-def]
-    """Set the template's sizes and places of equal blocks."""
+def set_equal_blocks(words, arrays):  # type: ignore[no-untyped-def]
+    """Set the template's sizes and places for equal blocks."""
     sizes, places, entries = line_of(arrays, SIZES), line_of(arrays, PLACES), line_of(arrays, ENTRIES)
     size_from, place_from = line_of(arrays, SIZE_FROM), line_of(arrays, PLACE_FROM)
     share, rest, unit = words[UNITS] // words[PARTS], words[UNITS] % words[PARTS], words[UNIT]
@@ -165,8 +165,8 @@ def place_equal(words, arrays):  # type: ignore[no-untyped-def]
 
 
 @njit
-def place_vectors(arrays):  # type: ignore[no-untyped-def]
-    """Set the template's sizes and places of blocks of own sizes."""
+def set_vectors(arrays):  # type: ignore[no-untyped-def]
+    """Set the template's sizes and places for blocks of different sizes."""
     sizes, places, entries = line_of(arrays, SIZES), line_of(arrays, PLACES), line_of(arrays, ENTRIES)
     size_from, place_from = line_of(arrays, SIZE_FROM), line_of(arrays, PLACE_FROM)
     lengths, offsets = line_of(arrays, LENGTHS), line_of(arrays, OFFSETS)
@@ -178,14 +178,14 @@ def place_vectors(arrays):  # type: ignore[no-untyped-def]
 
 @njit
 def rebind(at):  # type: ignore[no-untyped-def]
-    """Bind the plan to what `fits` computed."""
+    """Bind the plan to the sizes and offsets that fits() computed."""
     words, arrays = line(at, WORDS), table(at + 8 * WORDS, ARRAYS, 2)
     if words[HAS_VECTORS]:
-        place_vectors(arrays)
+        set_vectors(arrays)
     elif words[BOUND] == words[UNITS]:
         return
     else:
-        place_equal(words, arrays)
+        set_equal_blocks(words, arrays)
     geometry = line(words[GEOMETRY], LANE_SCRATCH + 1)
     geometry[LANES] = max(1, (words[LONGEST] + words[SLICE] - 1) // words[SLICE])
     geometry[LANE_SCRATCH] = call_long(words[BIND], (words[BINDING],))

@@ -1,15 +1,16 @@
-"""Compute the key of a call from its arguments where they lie in memory, as words that are compared with a row's.
+"""Compute the key of a call in compiled code, by reading its arguments in memory; rows are compared with the key.
 
-A buffer is None, MPI.IN_PLACE, an aligned contiguous numpy.ndarray, or a list or tuple of mpi4py's forms that begins
-with one: `[array, count, displacement, datatype]`, `[array, counts, displacements, datatype]` or a shorter one. An
-array is known by its dtype object and number of elements, and two by whether they begin at one address too: a
-reduction is in place then. What else a list holds are the details: integers and arrays of integers by their values, so
-that a list whose counts have changed is another kind; typecodes and MPI's own datatypes by their addresses, and
-datatypes that a program has made by the addresses of their facts (see buffers/datatypes.py). Nothing here runs
-Python's code: what would have to (other sequences, other numbers) is no kind.
+A buffer is None, MPI.IN_PLACE, an aligned contiguous numpy.ndarray, or one of mpi4py's lists or tuples that begin with
+such an array: `[array, count, displacement, datatype]`, `[array, counts, displacements, datatype]` or a shorter one.
+The key has an array's dtype object and number of elements, and whether both arrays begin at the same address, since a
+reduction is then in place.
 
-A row may also be of a kind with any counts: then neither the number of elements nor the integers among the details
-are compared.
+The other items of a list are the details of the key. Integers and arrays of integers are represented by their values,
+so a list whose counts have changed has another key. Typecodes and MPI's predefined datatypes are represented by their
+addresses, other datatypes by the addresses of their facts (see buffers/datatypes.py). Nothing here runs Python code:
+arguments that would need it, such as other sequences and numbers, have no key.
+
+In a row for any counts, neither numbers of elements nor integers among the details are compared.
 """
 
 from __future__ import annotations
@@ -26,29 +27,29 @@ from ..buffers.peek import peek
 from ..kernels.deferred import njit
 from ..kernels.memory import call_int, call_long, line, load, load_short
 from . import context as field
-from .recipe import alike_of, handle_at
+from .recipe import facts_of_recipe, handle_at
 
-ROWS = 256  # of kinds with counts of their own, and as many behind them of kinds with any counts
-# places in a key
-METHOD, OPERATOR, ROOT, SEND, SEND_COUNT, RECV, RECV_COUNT, SAME, LENGTH = range(9)
+ROWS = 256  # for fixed counts, followed by as many for any counts
+# indices in a key; LENGTH is the number of words of details
+METHOD, OPERATOR, ROOT, SEND, SEND_COUNT, RECV, RECV_COUNT, SAME_ADDRESS, LENGTH = range(9)
 KEYS = 9
-IDENTITY = -1  # the count of a buffer that is None or MPI.IN_PLACE
-MAX_CAPACITY = 8192  # words of details
-# bytes from the beginning of an object to its fields
+NO_ARRAY = -1  # the number of elements of a buffer that is None or MPI.IN_PLACE
+MAX_CAPACITY = 8192  # words for details
+# byte offsets of fields in objects
 TYPE, DATA, NDIM, DIMENSIONS, DTYPE, FLAGS = 8, 16, 24, 32, 56, 64
 CONTIGUOUS, ALIGNED, WRITEABLE = 0x1 | 0x2, 0x100, 0x400
 
 
 @njit
-def count_of(context, thing):  # type: ignore[no-untyped-def]
-    """Elements of an array that can be used as it is, IDENTITY for None and MPI.IN_PLACE, else below that."""
+def count_elements(context, thing):  # type: ignore[no-untyped-def]
+    """Return the elements of a contiguous, aligned array; NO_ARRAY for None and MPI.IN_PLACE; else less than that."""
     if thing == context[field.NONE] or thing == context[field.IN_PLACE]:
-        return IDENTITY
+        return NO_ARRAY
     if load(thing + TYPE) != context[field.NDARRAY]:
-        return IDENTITY - 1
+        return NO_ARRAY - 1
     flags = load_short(thing + FLAGS)
     if flags & CONTIGUOUS == 0 or flags & ALIGNED == 0:
-        return IDENTITY - 1
+        return NO_ARRAY - 1
     n, dimensions = 1, load(thing + DIMENSIONS)
     for i in range(load_short(thing + NDIM)):
         n *= load(dimensions + 8 * i)
@@ -56,8 +57,8 @@ def count_of(context, thing):  # type: ignore[no-untyped-def]
 
 
 @njit
-def put(context, kind, value):  # type: ignore[no-untyped-def]
-    """Two words more of the details; False where there is no room."""
+def put_detail(context, kind, value):  # type: ignore[no-untyped-def]
+    """Append two words to the details; return False if there is no room."""
     at = context[field.KEY + LENGTH]
     if at + 2 > context[field.CAPACITY]:
         return False
@@ -68,13 +69,13 @@ def put(context, kind, value):  # type: ignore[no-untyped-def]
 
 
 @njit
-def numbers(context, array):  # type: ignore[no-untyped-def]
-    """Return an array of integers as details; False for any other."""
+def put_integers(context, array):  # type: ignore[no-untyped-def]
+    """Append an array of integers to the details; return False for another array."""
     kind = load(array + DTYPE)
     if kind != context[field.LONGS] and kind != context[field.INTS]:
         return False
     flags, n = load_short(array + FLAGS), load(load(array + DIMENSIONS)) if load_short(array + NDIM) == 1 else -1
-    if n < 0 or flags & CONTIGUOUS == 0 or flags & ALIGNED == 0 or not put(context, kind, n):
+    if n < 0 or flags & CONTIGUOUS == 0 or flags & ALIGNED == 0 or not put_detail(context, kind, n):
         return False
     at, data = context[field.KEY + LENGTH], load(array + DATA)
     if at + n > context[field.CAPACITY]:
@@ -88,10 +89,10 @@ def numbers(context, array):  # type: ignore[no-untyped-def]
 
 @njit
 def is_predefined(context, thing):  # type: ignore[no-untyped-def]
-    """Return whether an object is one of MPI's own datatypes or operators."""
+    """Return whether an object is one of MPI's predefined datatypes or operators."""
     at = thing >> 4
     while True:
-        known = load(context[field.PREDEFINED] + 8 * (at % field.PLACES))
+        known = load(context[field.PREDEFINED] + 8 * (at % field.HASH_SLOTS))
         if known == thing or known == 0:
             return known != 0
         at += 1
@@ -99,17 +100,17 @@ def is_predefined(context, thing):  # type: ignore[no-untyped-def]
 
 @njit
 def handle_of(context, thing):  # type: ignore[no-untyped-def]
-    """Return the handle in a datatype or an operator of mpi4py's."""
+    """Return the MPI handle in a datatype or operator of mpi4py."""
     return handle_at(context, thing + context[field.TYPE_HANDLE])
 
 
 @njit
 def facts_of(context, thing):  # type: ignore[no-untyped-def]
-    """Return what tells a datatype: one of MPI's own itself, of others the address of facts; 0 if there are none.
+    """Return the word for a datatype: the address of a predefined one, else of its facts; 0 if facts are unknown.
 
-    Facts are those on the first datatype that was made alike. They are an attribute, so a handle that MPI gives to
-    another datatype has none, and then that is looked for by how it was made. The function of a user's operator gets
-    the datatype itself, so with one the facts are those on no other.
+    These are the facts on the first datatype with the same layout, an attribute of the datatype. (So if MPI reuses a
+    handle for another datatype, that has no attribute.) A datatype without the attribute is recognized by its recipe.
+    With a user's operator, whose function gets the datatype, the facts are those on this datatype alone.
     """
     if is_predefined(context, thing):
         return thing
@@ -121,30 +122,30 @@ def facts_of(context, thing):  # type: ignore[no-untyped-def]
     code = call_int(context[field.GET_ATTR], (handle, keyval, attribute, attribute + 8))
     if code == 0 and load_short(attribute + 8) != 0:
         return load(attribute)
-    return 0 if context[field.HAS_OWN_OP] else alike_of(context, handle)
+    return 0 if context[field.HAS_OWN_OP] else facts_of_recipe(context, handle)
 
 
 @njit
-def leaf(context, thing):  # type: ignore[no-untyped-def]
-    """Return what holds nothing else as details; False where it cannot be told."""
+def put_leaf(context, thing):  # type: ignore[no-untyped-def]
+    """Append an item that is no sequence to the details; return False for an item that has no representation."""
     kind = load(thing + TYPE)
     if kind == context[field.INTEGER]:
         value = call_long(context[field.VALUE], (thing,))
-        if value == -1:  # no count, or larger than a word, which raises
+        if value == -1:  # not a valid count, or an int above 64 bits, for which Python has set an error
             call_long(context[field.ERR_CLEAR], ())
             return False
-        return put(context, kind, value)
+        return put_detail(context, kind, value)
     if kind == context[field.DATATYPE]:
         known = facts_of(context, thing)
-        return known != 0 and put(context, kind, known)
+        return known != 0 and put_detail(context, kind, known)
     if kind == context[field.STRING] or thing == context[field.NONE]:
-        return put(context, kind, thing)
-    return kind == context[field.NDARRAY] and numbers(context, thing)
+        return put_detail(context, kind, thing)
+    return kind == context[field.NDARRAY] and put_integers(context, thing)
 
 
 @njit
-def length(context, thing):  # type: ignore[no-untyped-def]
-    """Return how many items a list or tuple has, -1 for another object."""
+def sequence_length(context, thing):  # type: ignore[no-untyped-def]
+    """Return the length of a list or tuple, -1 for another object."""
     kind = load(thing + TYPE)
     if kind == context[field.LIST]:
         return call_long(context[field.LIST_SIZE], (thing,))
@@ -155,20 +156,20 @@ def length(context, thing):  # type: ignore[no-untyped-def]
 
 @njit
 def item(context, thing, i):  # type: ignore[no-untyped-def]
-    """Return the address of an item of a list or tuple, which keeps it."""
+    """Return a borrowed reference to an item of a list or tuple."""
     is_list = load(thing + TYPE) == context[field.LIST]
     return call_long(context[field.LIST_ITEM] if is_list else context[field.TUPLE_ITEM], (thing, i))
 
 
-def _list_of(put_item: Any) -> Any:
-    """Return a kernel that puts down a list of what `put_item` puts down, or one of them."""
+def _put_list(put_item: Any) -> Any:
+    """Return a function that appends an item, or a list or tuple of items, to the details by `put_item`."""
 
     @njit
     def parts(context, thing):  # type: ignore[no-untyped-def]
-        n = length(context, thing)
+        n = sequence_length(context, thing)
         if n < 0:
             return put_item(context, thing)
-        right = put(context, load(thing + TYPE), n)
+        right = put_detail(context, load(thing + TYPE), n)
         for i in range(n):
             right = right and put_item(context, item(context, thing, i))
         return right
@@ -176,45 +177,45 @@ def _list_of(put_item: Any) -> Any:
     return parts
 
 
-part = _list_of(_list_of(leaf))  # what is in a message beside its buffer: counts, (counts, displacements), datatypes
+put_part = _put_list(_put_list(put_leaf))  # an item after the buffer: counts, (counts, displacements), datatypes
 
 
 @njit
-def array_of(context, message, side):  # type: ignore[no-untyped-def]
-    """Return the buffer of a message, whose other parts are put down; 0 where it cannot be told."""
+def array_in(context, message, side):  # type: ignore[no-untyped-def]
+    """Return the buffer of a message, and append its other items to the details; 0 if one has no representation."""
     kind = load(message + TYPE)
     if kind == context[field.NDARRAY]:
         return message
-    n = length(context, message)
+    n = sequence_length(context, message)
     if n < 0:
         return message
-    if n < 2 or not put(context, kind + side, n):  # objects begin at even addresses
+    if n < 2 or not put_detail(context, kind + side, n):  # addresses of objects are even, so `side` does not collide
         return 0
     for i in range(1, n):
-        if not part(context, item(context, message, i)):
+        if not put_part(context, item(context, message, i)):
             return 0
     return item(context, message, 0)
 
 
 @njit
-def find(context, arguments):  # type: ignore[no-untyped-def]
-    """Put down what kind of call it is, and in which row it would be: False where it is none that a row can be of."""
+def compute_key(context, arguments):  # type: ignore[no-untyped-def]
+    """Compute the key of a call and its first rows; return False if the call cannot be cached."""
     context[field.KEY + METHOD] = context[field.KEY + LENGTH] = 0
     op = load(arguments + 24)
     if op != context[field.NONE] and handle_of(context, op) == context[field.OP_NULL]:
-        return False  # it was freed
+        return False  # a freed operator
     context[field.HAS_OWN_OP] = op != context[field.NONE] and not is_predefined(context, op)
-    send, recv = array_of(context, load(arguments + 8), 0), array_of(context, load(arguments + 16), 1)
+    send, recv = array_in(context, load(arguments + 8), 0), array_in(context, load(arguments + 16), 1)
     if send == 0 or recv == 0:
         return False
-    sends, receives = count_of(context, send), count_of(context, recv)
-    if sends < IDENTITY or receives < IDENTITY:
+    sends, receives = count_elements(context, send), count_elements(context, recv)
+    if sends < NO_ARRAY or receives < NO_ARRAY:
         return False
     if receives >= 0 and load_short(recv + FLAGS) & WRITEABLE == 0:
         return False
     root = load(arguments + 32)
     if load(root + TYPE) != context[field.INTEGER]:  # recvcounts of Reduce_scatter
-        if root == context[field.NONE] or not part(context, root):
+        if root == context[field.NONE] or not put_part(context, root):
             return False
         root = 0
     context[field.SEND_ARRAY], context[field.RECV_ARRAY] = send, recv
@@ -224,36 +225,36 @@ def find(context, arguments):  # type: ignore[no-untyped-def]
     context[field.KEY + RECV] = load(recv + DTYPE) if receives >= 0 else recv
     context[field.KEY + SEND_COUNT], context[field.KEY + RECV_COUNT] = sends, receives
     both = sends >= 0 and receives >= 0
-    context[field.KEY + SAME] = both and load(send + DATA) == load(recv + DATA)
+    context[field.KEY + SAME_ADDRESS] = both and load(send + DATA) == load(recv + DATA)
     mixed, length = 0, context[field.KEY + LENGTH]
     for i in (METHOD, OPERATOR, ROOT, SEND, RECV):
         mixed = mixed * 31 + (context[field.KEY + i] >> 4)
-    context[field.ANY_ROW] = ROWS + row_of(mixed)
+    context[field.ANY_ROW] = ROWS + first_row(mixed)
     mixed = (mixed * 31 + sends) * 31 + receives
     details = line(context[field.DETAILS], length)
     for i in range(length):
         mixed = mixed * 31 + details[i]
-    context[field.ROW] = row_of(mixed)
+    context[field.ROW] = first_row(mixed)
     return True
 
 
 @njit
-def row_of(mixed):  # type: ignore[no-untyped-def]
-    """Return the first of the rows that a kind of call may be in, from a hash of its key."""
+def first_row(mixed):  # type: ignore[no-untyped-def]
+    """Return the first row for a key, from a hash of it."""
     return (mixed ^ (mixed >> 8) ^ (mixed >> 16)) & (ROWS - 1)
 
 
 @cache
-def check() -> str | None:
-    """Return None where Python and NumPy lay out their objects as is thought here, else what does not.
+def check_layouts() -> str | None:
+    """Return None if the objects of Python, NumPy and mpi4py have the layout that this module assumes; else a reason.
 
-    Nothing is followed before it is known what it is: peek() reads, and finds out where there is nothing to read.
+    The check uses peek(), which fails safely at addresses that cannot be read.
     """
     for thing in (np.zeros(2), [1, 2], (1, 2), 1, "f", MPI.FLOAT):
         if _word(id(thing) + TYPE) != id(type(thing)):
             return "Python's objects are not laid out as its header files have it"
     if not _has_attributes():
-        return "mpi4py's datatypes are not laid out as is thought here"
+        return "mpi4py's datatypes are not laid out as expected"
     for array in (np.zeros((3, 5), np.float32), np.zeros((4, 6, 2))[1:, ::2].T):
         words = [_word(id(array) + at) for at in (DATA, DTYPE)] + [_word(id(array) + at, 4) for at in (NDIM, FLAGS)]
         right = [array.ctypes.data, id(array.dtype), array.ndim, array.flags.num]
@@ -264,8 +265,8 @@ def check() -> str | None:
 
 
 def _has_attributes() -> bool:
-    """Return whether an attribute of a datatype is the address of the object that it was set to."""
-    from ..buffers import datatypes  # here, since kernels are compiled before MPI starts
+    """Return whether mpi4py stores handles, and the objects of attributes, at the expected addresses."""
+    from ..buffers import datatypes  # not at the top: the compiler process imports this module without MPI
 
     datatype, value = MPI.BYTE.Dup(), np.zeros(2, np.int64)
     thing = object()
@@ -284,6 +285,6 @@ def _has_attributes() -> bool:
 
 
 def _word(at: int, nbytes: int = 8) -> int | None:
-    """Return an integer at an address; None where there is nothing to read."""
+    """Return the integer at an address; None if it cannot be read."""
     data = peek(at, nbytes)
     return None if data is None else int.from_bytes(data, sys.byteorder)

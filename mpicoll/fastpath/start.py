@@ -1,4 +1,4 @@
-"""The fast path of a persistent collective: a start, and its end, without Python before its first message."""
+"""Start and finish persistent collectives on the fast path, without Python before the first message."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ if TYPE_CHECKING:
 
 
 class CompiledFastStart:
-    """The fast path of a persistent collective: functions of its request, which return 0 if nothing is left to do.
+    """The fast path of a persistent collective.
 
-    `fast_call` starts and completes it; `finish` makes it inactive again.
+    fast_call(request) starts it, and returns 0 if it is complete. finish(request) makes a complete request inactive
+    again, and returns 0 if it was complete.
     """
 
     def __init__(self, state: CommState, execution: compiled.Execution, started: np.ndarray, words: RowWords) -> None:
-        """For an execution that is bound for good; started is where the number of starts is."""
-        self.keep = execution, started, state.needing_python, state.numbers, np.empty(0, np.int64)
-        self.context = field.new(*self.keep[2:])
+        """Make the functions for an execution that stays bound; `started` has one word, the number of starts."""
+        self.keep = execution, started, state.needing_python, state.counters, np.empty(0, np.int64)
+        self.context = field.new_context(*self.keep[2:])
         self.tables = execution.table
         self.context[field.TABLE], self.context[field.STARTED] = map(MPI.Get_address, (self.tables, started))
         self.context[field.SPIN_NS] = spin_budget_ns(words.nbytes)
         self.context[field.ROW_WORDS : field.ROW_WORDS + len(words)] = words
         self.context[field.OPEN] = True
-        self.fast_call = entry.bound_to(self.context, entry.fast_start)
-        self.finish = entry.bound_to(self.context, entry.finish)
+        self.fast_call = entry.bind_to(self.context, entry.fast_start)
+        self.finish = entry.bind_to(self.context, entry.finish)
 
     @property
     def row(self) -> int:
-        """The serial of the row that the last start has in the history of calls."""
+        """Return the serial of the last start's row in the history of calls."""
         return int(self.context[field.LAST_ROW])
 
     def open(self) -> None:
@@ -49,8 +50,8 @@ class CompiledFastStart:
         """Serve no start until open() is called."""
         self.context[field.OPEN] = False
 
-    def is_under_way(self) -> bool:
-        """Return whether the last start has posted messages that no operation has taken over."""
+    def is_in_progress(self) -> bool:
+        """Return whether the last start posted messages and no operation completes it yet."""
         return int(self.context[field.OUTCOME]) not in (Outcome.NOT_SERVED, Outcome.COMPLETED)
 
     def outcome(self) -> int:

@@ -1,4 +1,4 @@
-"""The kinds of calls that a fast path serves: what it caches of each, and the row by which the function finds it."""
+"""Store the cached calls of a fast path, and the rows by which the compiled function finds them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from ..engines import compiled
 from ..selection.select import Choice
 from . import entry, signature
 from .any_counts import AnyCounts
-from .packs import Packs
+from .packed_buffers import PackedBuffers
 
-SEEN = 4 * signature.ROWS  # kinds that were served once and whose plans are recorded
+MAX_SEEN = 4 * signature.ROWS  # kinds of calls whose last plan, or last counts, are recorded
 
 
 @dataclass(frozen=True)
 class Key:
-    """The key of a kind of call: the words that its row in the function's table begins with, or would begin with.
+    """The key of a kind of call.
 
-    any_row: where its row would be if it were served whatever its counts.
+    - words: the first columns of its row.
+    - row: its row for fixed counts; any_row: its row for any counts.
+    - details: see signature.py.
     """
 
     row: int
@@ -37,12 +39,12 @@ class Key:
 
     @property
     def digest(self) -> int:
-        """Return a hash, which two kinds share only by a rare chance."""
+        """Return a hash of the key, by which it is recorded."""
         return hash((self.words.tobytes(), self.details.tobytes()))
 
     @property
     def any_words(self) -> np.ndarray:
-        """Return the words without counts."""
+        """Return the words with counts replaced, for a row for any counts."""
         words: np.ndarray = self.words.copy()
         words[COUNTS] = np.minimum(words[COUNTS], 0)
         return words
@@ -57,11 +59,13 @@ NEVER: Counts = b"", b""
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A cached kind of call: an execution that lacks only buffers and a tag; keep has the objects of its key.
+class CachedCall:
+    """A cached call: an execution that lacks only buffers and a tag.
 
-    any_counts binds the execution to the counts of each call; it is None where they are part of the kind. packs says
-    what is packed and unpacked, None for nothing. operator is a user's, which keeps the errors of its function.
+    - keep: the objects whose addresses the key has.
+    - any_counts: binds the execution to the counts of a call; None for fixed counts.
+    - packed: packs and unpacks buffers with holes; None if there are none.
+    - operator: a user's operator, which stores the errors of its function; else None.
     """
 
     execution: compiled.Execution
@@ -72,11 +76,11 @@ class Kind:
     details: np.ndarray
     keep: Any
     any_counts: AnyCounts | None = None
-    packs: Packs | None = None
+    packed: PackedBuffers | None = None
     operator: Operator | None = None
 
     def error(self) -> BaseException | None:
-        """Return the error that the function of a user's operator raised in the last call, once."""
+        """Return the error of a user's operator in the last call, and clear it; None if there is none."""
         errors = self.operator.errors if self.operator is not None else None
         if not errors:
             return None
@@ -84,13 +88,13 @@ class Kind:
         errors.clear()
         return first
 
-    def settle(self) -> None:
-        """Have the execution's plan say what the last call was bound to."""
+    def update_plan(self) -> None:
+        """Update the execution's plan to the counts of the last call."""
         if self.any_counts is not None:
-            self.any_counts.settle()
+            self.any_counts.update_plan()
 
     def record_of_call(self, **did: Any) -> Record:
-        """Return the record of the last call, once settled; did: its fields that say what the call did."""
+        """Return the record of the last call, after update_plan(); `did` are its fields for this call."""
         if self.any_counts is not None:
             plan = self.execution.plan
             did |= {"nbytes": self.any_counts.call_bytes, "lanes": plan.lanes, "received": plan.received_bytes}
@@ -98,7 +102,7 @@ class Kind:
 
 
 class Stats(NamedTuple):
-    """The contents of a fast path: kinds under the overrides in force, under all, how many overrides, bytes."""
+    """The contents of a fast path: cached calls under the overrides in force and under all, overrides, bytes."""
 
     kinds: int
     all_kinds: int
@@ -107,50 +111,50 @@ class Stats(NamedTuple):
 
 
 class Table:
-    """Kinds of calls by their row, as Python has them and as the function does."""
+    """Cached calls by row, as Python objects and as the rows that the compiled function reads."""
 
     def __init__(self) -> None:
         self.rows = np.zeros((2 * signature.ROWS, entry.COLUMNS), np.int64)
-        self.kinds: dict[int, tuple[Kind, np.ndarray]] = {}
+        self.kinds: dict[int, tuple[CachedCall, np.ndarray]] = {}
         self.seen: OrderedDict[int, Seen] = OrderedDict()  # by a hash of the key and the details
-        self.served: OrderedDict[Hashable, Counts] = OrderedDict()  # by what is alike in calls of any counts
+        self.served: OrderedDict[Hashable, Counts] = OrderedDict()  # last counts, by a key without counts
 
-    def was_seen(self, key: Key, served: Seen) -> bool:
-        """Return whether the same plan served the last call of that kind; record this one for the next."""
+    def was_served_alike(self, key: Key, served: Seen) -> bool:
+        """Return whether the last call with this key had the same plan; record this one for the next."""
         before, self.seen[key.digest] = self.seen.get(key.digest), served
         self.seen.move_to_end(key.digest)
-        if len(self.seen) > SEEN:
+        if len(self.seen) > MAX_SEEN:
             self.seen.popitem(last=False)
         return before == served
 
-    def varies(self, alike: Hashable, key: Key) -> bool:
-        """Return whether the last call that was alike had other counts; record those of this one for the next."""
+    def counts_vary(self, alike: Hashable, key: Key) -> bool:
+        """Return whether the last such call had other counts; record the counts of this one for the next."""
         counts = self.served.get(alike)
         if counts is NEVER:
             return False
         self.served[alike] = now = (key.words.tobytes(), key.details.tobytes())
         self.served.move_to_end(alike)
-        if len(self.served) > SEEN:
+        if len(self.served) > MAX_SEEN:
             self.served.popitem(last=False)
         return counts is not None and counts != now
 
-    def give_up(self, alike: Hashable) -> None:
-        """Have varies() return False for calls that are alike."""
+    def never_vary(self, alike: Hashable) -> None:
+        """Make counts_vary() return False for such calls."""
         self.served[alike] = NEVER
 
-    def put(self, at: int, kind: Kind, row: np.ndarray) -> None:
-        """Store a kind in a row, replacing the previous one."""
-        self.kinds[at] = kind, row
+    def put(self, at: int, cached: CachedCall, row: np.ndarray) -> None:
+        """Store a cached call in a row, replacing the previous one."""
+        self.kinds[at] = cached, row
         self.rows[at] = row
 
     def clear(self) -> None:
-        """Remove every kind."""
+        """Remove all cached calls, and all records of earlier ones."""
         self.rows[:] = 0
         self.kinds.clear()
         self.seen.clear()
         self.served.clear()
 
-    def take(self, at: int) -> tuple[Kind, np.ndarray] | None:
-        """Remove the kind in a row and return it, None if there is none."""
+    def take(self, at: int) -> tuple[CachedCall, np.ndarray] | None:
+        """Remove the cached call in a row and return it with its row; None if there is none."""
         self.rows[at] = 0
         return self.kinds.pop(at, None)

@@ -1,5 +1,5 @@
 """Advance operations in flight, whether or not the program calls mpicoll meanwhile.
 
-This package is independent of collectives. It advances plans that are rows of a table (table.py) in compiled code,
-without Python's lock (driver.py), and objects that it can poll (thread.py).
+This package does not depend on any collective. Compiled code advances the plans in a table (table.py) without the GIL
+(driver.py). A Python thread polls everything else (thread.py).
 """

@@ -1,4 +1,4 @@
-"""Errors that belong to no call: log them once, so that the thread that met them goes on."""
+"""Log errors that no call can raise, once for each kind, so that the thread continues."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from mpi4py import MPI
 from ..errors import MpicollError
 
 LOG = logging.getLogger("mpicoll")
-OURS = (MPI.Exception, MpicollError, MemoryError)  # what our code raises; a signal handler may raise anything else
+OURS = (MPI.Exception, MpicollError, MemoryError)  # errors that no signal handler is assumed to raise
 _logged = set[tuple[str, type[BaseException]]]()
 Result = TypeVar("Result")
 
 
 def may_be_an_interrupt(error: BaseException) -> bool:
-    """Return whether a signal handler may have raised this: then it is the program's, and must reach its caller."""
+    """Return whether a signal handler may have raised this error, which must then reach the program."""
     return threading.current_thread() is threading.main_thread() and not isinstance(error, OURS)
 
 
 def log_once(what: str, error: BaseException) -> None:
-    """Log an error that belongs to no call, once for each kind. Raises nothing."""
+    """Log an error that no call can raise: the first of its type as a warning, later ones at level DEBUG."""
     seen = (what, type(error)) in _logged
     _logged.add((what, type(error)))
-    with suppress(Exception):  # a handler of the program's, or an error that cannot be printed
+    with suppress(Exception):  # from a logging handler of the program, or an error that cannot be printed
         frames = traceback.extract_tb(error.__traceback__)
         where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
         LOG.log(
@@ -42,10 +42,10 @@ def log_once(what: str, error: BaseException) -> None:
 
 
 class contained:
-    """Log what the block raises, and go on behind it.
+    """Log an error that the block raises, and continue after the block.
 
-    What may be an interrupt of the main thread is raised, unless nothing could catch it: in a finalizer or a callback
-    of MPI's.
+    An error that may be an interrupt of the main thread is raised, unless in_callback: a finalizer or a callback of
+    MPI's has no caller that could catch it.
     """
 
     def __init__(self, what: str, in_callback: bool = False) -> None:
@@ -64,7 +64,7 @@ class contained:
 
 
 def attempt(what: str, function: Callable[[], Result], otherwise: Result) -> Result:
-    """Return what a function returns, or something else where it raises an error that belongs to no call."""
+    """Return the result of a function, or `otherwise` if it raises; the error is logged as by contained()."""
     with contained(what):
         return function()
     return otherwise

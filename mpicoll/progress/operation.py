@@ -1,4 +1,4 @@
-"""A collective in flight: a chain of stages, advanced without blocking until the last one is done."""
+"""Advance a collective in flight: a chain of stages, of which each begins when the previous one is done."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, NamedTuple, Protocol
 from ..schedules.collectives import BLOCKING
 from ..selection.select import Choice
 from .faults import contained, may_be_an_interrupt
-from .stages import Running, Stage
+from .stages import PlanStage, Stage
 from .times import Clock
 
-GLANCE = 1.0  # the most seconds between two polls of an operation that count as a stall
+MAX_POLL_GAP = 1.0  # seconds: if polls are further apart, the rest does not count as a stall
 
 
 class Raised(Exception):
-    """An error of the call itself, such as a user operator's, Ctrl-C too: raised in the thread that waits for it."""
+    """Wrap an error of the call itself, such as a user operator's or its Ctrl-C, for the thread that waits."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)
@@ -24,7 +24,7 @@ class Raised(Exception):
 
 
 class CallId(NamedTuple):
-    """The id of a call, the same on every rank: its number, how often a persistent one was started, its method."""
+    """Identify a call on every rank: its number, the start of a persistent collective (else 0), and its method."""
 
     call: int
     start: int
@@ -34,26 +34,27 @@ class CallId(NamedTuple):
         return f"{self.name} (call {self.call}{f', start {self.start}' if self.start else ''})"
 
 
-class Passed(NamedTuple):
-    """The arguments of a call in which ranks may differ: bytes as selection counts them, root or -1, operator."""
+class RecordedArguments(NamedTuple):
+    """The arguments of a call in its history row: bytes as selection counts them, root or -1, operator or ""."""
 
     nbytes: int = 0
     root: int = -1
     operator: str = ""
 
 
-class Explaining(Protocol):
-    """A communicator, which knows what an error of MPI means."""
+class ErrorExplainer(Protocol):
+    """The state of a communicator, which knows whether ranks have failed."""
 
     def explain(self, operation: Operation, error: BaseException) -> BaseException:
-        """Return the error that an operation ends with, for one that a stage has raised."""
+        """Return the error to raise from an operation for an error that a stage raised."""
 
 
 class Operation:
-    """One call of a collective in flight.
+    """One collective call in flight.
 
-    stages are made one after the other, each when the previous one is done. finish runs after the last.
-    keep holds the memory that the stages use. It is not freed if a stage broke off, since MPI may still write to it.
+    - stages: functions that make the stages; each is called when the previous stage is done.
+    - finish: called after the last stage.
+    - keep: the memory that the stages use. It is not freed if a stage was aborted, since MPI may still write to it.
     """
 
     def __init__(
@@ -69,45 +70,45 @@ class Operation:
         self.choice, self.sequence, self.keep, self.form = choice, sequence, keep, form
         self.name = name or choice.collective
         self.clock = Clock()
-        self.passed = Passed()
+        self.recorded_arguments = RecordedArguments()
         self.row = 0  # the serial of its row in the history of calls, 0 before it is written
-        self.start = 0  # which start of a persistent collective
-        self.is_begun = False  # whether its messages were posted before it was an operation
+        self.start = 0  # the number of the start of a persistent collective, else 0
+        self.is_posted = False  # whether the fast path posted messages of its first stage
         self.stages = list(stages)
         self.finish: Callable[[], None] | None = finish
         self.stage: Stage | None = None
-        self.after: Operation | None = None  # the earlier operation that must be done first
+        self.predecessor: Operation | None = None  # an operation that must be done before this one begins
         self.done = False
         self.error: BaseException | None = None
-        self.owner: Explaining | None = None  # the communicator on which it is in flight
+        self.owner: ErrorExplainer | None = None  # the state on whose queue it is
         self.on_done: Callable[[], None] | None = None
-        self.told = False  # whether the error has been raised to the user
-        self.is_message = False  # whether it concerns one other rank, and is no call that all ranks make
-        self.gives_up = False  # whether it ends with a StallError, not a report, when waiting cannot help
+        self.error_raised = False  # whether Wait or Test has raised the error
+        self.is_message = False  # whether it is a message to or from one rank, not a collective
+        self.raises_on_stall = False  # whether a stall that cannot end raises StallError instead of a report
         self.deadline = math.inf  # time.monotonic() after which it raises StallError
-        self.abandoned = False  # whether it ended so
-        self.progress = (0, 0, 0)  # of the last stage that is done
-        self.still, self.looked, self.seen, self.reported = 0.0, 0.0, (-1, -1, -1), False
-        self.asked = 0.0  # how long it had stalled when the other ranks were last asked
+        self.abandoned = False  # whether it ended with messages in flight, by StallError
+        self.progress = (0, 0, 0)  # of the last completed stage
+        self.stalled_for, self.polled_at, self.last_progress, self.reported = 0.0, 0.0, (-1, -1, -1), False
+        self.asked_after = 0.0  # the stalled seconds when this rank last asked the others
 
-    def take_up(self) -> None:
-        """Make the first stage, whose messages are posted already; it is not advanced."""
+    def adopt_posted(self) -> None:
+        """Make the first stage, whose messages the fast path has posted, without advancing it."""
         self.stage = self.stages[0]()
         del self.stages[0]
-        if isinstance(self.stage, Running):
-            self.stage.enlist()
+        if isinstance(self.stage, PlanStage):
+            self.stage.put_in_table()
 
     def step(self, seconds: float) -> bool:  # noqa: C901 - every way in which an operation ends
-        """Advance. Return True when done and announced, with or without an error.
+        """Advance the stages. Return True when the operation is done and its request complete, also after an error.
 
-        An exception from a signal handler, Ctrl-C or a timeout, does not end the operation: step() raises it.
+        An exception from a signal handler, such as Ctrl-C, does not end the operation: step() raises it.
         """
         if self.done:
-            return self._announce()  # if an interrupt or an error came before that
-        if self.after is not None:
-            if not self.after.done:
+            return self._announce()  # again, if an interrupt or an error came before
+        if self.predecessor is not None:
+            if not self.predecessor.done:
                 return False
-            self.after = None
+            self.predecessor = None
         try:
             while self.stage is not None or self.stages:
                 if self.stage is None:
@@ -124,14 +125,14 @@ class Operation:
         else:
             self._finish()
         self.done = True
-        if not self.broke_off:  # a request may outlive the operation; its memory need not
+        if not self.was_aborted:  # a request may outlive the operation; its memory need not
             self.keep = self.finish = self.stage = None
             self.stages.clear()
         return self._announce()
 
     def _withdraw(self) -> None:
-        """Have no thread advance the stage any more."""
-        if isinstance(self.stage, Running):
+        """Remove the stage from the table, so that no thread advances it."""
+        if isinstance(self.stage, PlanStage):
             self.stage.withdraw()
 
     def _finish(self) -> None:
@@ -146,39 +147,39 @@ class Operation:
             self.error = error
 
     def _announce(self) -> bool:
-        """Call on_done. Return False if that failed: the next step tries again."""
+        """Call on_done. Return False if that failed: the next step() tries again."""
         with contained("completing a request"):
             self.announce()
         return self.on_done is None
 
     def announce(self) -> None:
-        """Call on_done, if that is still due. Raises what that raises."""
+        """Complete the request by on_done, once. Raises the errors of on_done."""
         on_done = self.on_done
         if on_done is not None:
-            on_done()  # first: it may be called again after an interrupt, but must not be left out
-            self.on_done = None  # it knows this operation: no cycle stays
+            on_done()  # before it is cleared: after an interrupt on_done is called again
+            self.on_done = None  # it refers to this operation: break the cycle
 
     @property
-    def broke_off(self) -> bool:
-        """Return whether it ended with messages posted, so that MPI may still write to its memory."""
-        return self.done and (self.abandoned or (self.stage is not None and not self.stage.over))
+    def was_aborted(self) -> bool:
+        """Return whether the operation ended with messages posted, so that MPI may still write to its memory."""
+        return self.done and (self.abandoned or (self.stage is not None and not self.stage.is_over))
 
     @property
     def is_driven(self) -> bool:
-        """True while compiled code advances it, or the earlier operation that must be done first."""
-        if self.after is not None and not self.done:
-            return self.after.is_driven
-        return isinstance(self.stage, Running) and self.stage.is_driven
+        """Return whether compiled code advances the operation, or the predecessor for which it waits."""
+        if self.predecessor is not None and not self.done:
+            return self.predecessor.is_driven
+        return isinstance(self.stage, PlanStage) and self.stage.is_driven
 
     def abandon(self, error: BaseException) -> None:
-        """End with an error, even with messages in flight. Its memory stays, since MPI may still write to it."""
+        """End with an error, with messages in flight. The memory stays, since MPI may still write to it."""
         self._withdraw()
         self.error, self.abandoned, self.done = error, True, True
 
-    def tell(self) -> None:
-        """Raise the operation's error, the first time.
+    def raise_error(self) -> None:
+        """Raise the operation's error, if any; a second call does nothing.
 
-        The traceback holds the caller's frames, and these the caller's buffers, so no reference to it may stay here.
+        The traceback refers to the caller's frames, and these to its buffers, so no reference to it may stay here.
         """
         error, self.error = self.error, None
         if error is not None:
@@ -189,31 +190,32 @@ class Operation:
 
     @property
     def call_id(self) -> CallId:
-        """Return the id by which other ranks know this call."""
+        """Return the id of the call, the same on every rank."""
         return CallId(self.sequence, self.start, self.name)
 
     def stalled(self, now: float) -> float:
-        """Return the seconds in which polls found no progress; time in which the program computes does not count.
+        """Return for how many seconds polls have found no progress.
 
-        Nor does the time spent waiting for an earlier operation, which is checked itself.
+        The time between distant polls, in which the program computes, does not count. Nor does waiting for the
+        predecessor, which is checked itself.
         """
-        if self.after is not None and not self.after.done:
-            self.looked = now
+        if self.predecessor is not None and not self.predecessor.done:
+            self.polled_at = now
             return 0.0
-        seen = self.stage.progress if self.stage is not None else self.progress
-        if seen != self.seen:
-            self.seen, self.still, self.asked = seen, 0.0, 0.0
+        progress = self.stage.progress if self.stage is not None else self.progress
+        if progress != self.last_progress:
+            self.last_progress, self.stalled_for, self.asked_after = progress, 0.0, 0.0
         else:
-            self.still += min(now - self.looked, GLANCE)
-        self.looked = now
-        return self.still
+            self.stalled_for += min(now - self.polled_at, MAX_POLL_GAP)
+        self.polled_at = now
+        return self.stalled_for
 
     def describe(self) -> list[str]:
-        """Return what this operation waits for, a line each."""
-        if self.after is not None:
-            return [f"waits for call {self.after.sequence}, which must be done first"]
+        """Describe what this operation waits for, one item per line."""
+        if self.predecessor is not None:
+            return [f"waits for call {self.predecessor.sequence}, which must be done first"]
         return self.stage.describe() if self.stage is not None else ["not started"]
 
     def waited_for(self) -> tuple[int, ...]:
-        """Return the ranks whose messages it needs, or which have to take its own; none where only the MPI knows."""
+        """Return the ranks whose messages, or receives, it waits for; none if only MPI knows them."""
         return self.stage.waited_for() if self.stage is not None else ()

@@ -1,8 +1,8 @@
-"""The plans in flight in this process: rows of a table that compiled code advances, in any thread, without the GIL.
+"""Keep the plans in flight in this process in a table whose rows any thread advances in compiled code, without the GIL.
 
-A row holds the address of a C function, its argument, and where it counts what moves. Every thread that advances a row
-holds its lock meanwhile, which is a word that is set by one atomic instruction: a thread that finds it set takes
-the next row, or yields. A row is free once its plan has ended and `advance` has returned how.
+A row has the addresses of a C function, its argument, and its progress counters. A thread that advances a row holds the
+row's lock, a word that one atomic instruction sets. A thread that finds the lock taken goes to the next row, or yields.
+A row may be freed once its plan has ended and `advance` has returned its code.
 """
 
 from __future__ import annotations
@@ -21,58 +21,58 @@ from ..kernels.cache import jit
 from ..kernels.deferred import njit
 from ..kernels.memory import address_of, call_int, call_long, compare_and_set, line
 
-ROWS = 256  # plans that may be in the table at once; Python advances those beyond
-# words of a row; CODE is what the function returned last: 0 until the plan has ended
+ROWS = 256  # plans in the table at once; Python advances further ones
+# words of a row; CODE is the last return value of the function: IN_PROGRESS until the plan has ended
 LOCK, ARGUMENT, CODE, FUNCTION, COUNTERS = range(5)
 ROW = 8
-FREE, ADVANCED, HELD = range(3)  # what LOCK says: no thread has the row, one advances it, Python looks at it
-# Words that Python and the driver share: whether the driver is to end, whether it has begun, how it sleeps; how many
-# threads wait, whether the program works while something is in flight, whether threads wait for processors; since when
-# nothing has moved for a thread that waits, how many passes the driver has made, how many rows were ever used.
-STOP, BEGUN, SLEEP, WAITERS, WORKS_ON, CONTENDED, IDLE_SINCE, PASSES, USED = range(9)
-# The driver's own: when it last looked how long the main thread waited for a processor, how long that was in all, until
-# when processors count as taken; then addresses and descriptors.
-LOOKED, DELAYED, TAKEN_UNTIL, TABLE, WAKE, ENDED, DELAYS, POLL_ARGUMENT, TIME, BYTES = range(9, 19)
+FREE, ADVANCED, HELD = range(3)  # values of LOCK: no thread has the row, a thread advances it, Python reads its plan
+# Words that Python and the driver share: whether the driver must end, whether it has begun, how it sleeps; how many
+# threads wait, whether the program computes while calls are in flight, whether processors are contended; when a waiting
+# thread became idle, how many passes the driver has made, and 1 + the highest row that was ever used.
+STOP, BEGUN, SLEEP, WAITERS, COMPUTES, CONTENDED, IDLE_SINCE, PASSES, USED = range(9)
+# Words of the driver: when it last read the main thread's delay, that delay (the time in which the thread was ready to
+# run without a processor), until when processors count as contended; then addresses and descriptors.
+DELAY_READ_AT, DELAY, CONTENDED_UNTIL, TABLE, WAKE, ENDED, DELAYS, POLL_ARGUMENT, TIME, BYTES = range(9, 19)
 POLL, READ, PREAD, WRITE, YIELD, USLEEP, CLOCK = range(19, 26)
 CONTROL = 26
-AWAKE, RESTS, SLEEPS = range(3)  # how the thread sleeps: not for long, until some time is over, until it is woken
-UNDER_WAY = 0
-_TURNS = 100  # times that a thread offers the processor before it returns to its caller, which has waited for a row
+AWAKE, DOZING, ASLEEP = range(3)  # the driver sleeps briefly or not at all; for a longer, limited time; until woken
+IN_PROGRESS = 0
+_MAX_YIELDS = 100  # of a thread that waits for the lock of a row, before it returns to its caller
 DRAIN = 64  # bytes that are read from a pipe at once
 
 
 @njit
 def moves(address):  # type: ignore[no-untyped-def]
-    """Return the sum of what a plan has counted; it grows whenever anything has moved."""
+    """Return the sum of a plan's progress counters, which grows whenever anything moves."""
     counters = line(address, 3)
     return counters[0] + counters[1] + counters[2]
 
 
 @jit("void(int64, int64, int64, int64)", also=(memory.__file__,), in_python=False)
 def put(at, function, argument, counters):  # type: ignore[no-untyped-def]
-    """Put a plan into the row at an address, unless it is there, or has ended."""
+    """Put a plan into the row at an address, unless it was put there before."""
     row = line(at, ROW)
-    if row[ARGUMENT] == 0 and row[CODE] == UNDER_WAY:
+    if row[ARGUMENT] == 0 and row[CODE] == IN_PROGRESS:
         row[FUNCTION], row[COUNTERS] = function, counters
         compare_and_set(at + 8 * ARGUMENT, 0, argument)
 
 
 @jit("int64(int64, int64, int64)", also=(memory.__file__,), in_python=False)
 def advance(control_at, at, nanoseconds):  # type: ignore[no-untyped-def]
-    """Advance the plan in the row at an address; return its code: 0 until it has ended.
+    """Advance the plan in the row at an address; return its code, IN_PROGRESS until it has ended.
 
-    If another thread advances it, wait for that one for some microseconds.
+    If another thread holds the row, yield a few times, then return IN_PROGRESS.
     """
-    control, row, turns = line(control_at, CONTROL), line(at, ROW), 0
+    control, row, yields = line(control_at, CONTROL), line(at, ROW), 0
     while not compare_and_set(at, FREE, ADVANCED):
-        turns += 1
-        if nanoseconds <= 0 or turns > _TURNS:
-            return UNDER_WAY
+        yields += 1
+        if nanoseconds <= 0 or yields > _MAX_YIELDS:
+            return IN_PROGRESS
         call_int(control[YIELD], (0,))
-    if row[CODE] == UNDER_WAY and row[ARGUMENT] != 0:
+    if row[CODE] == IN_PROGRESS and row[ARGUMENT] != 0:
         row[CODE] = call_long(row[FUNCTION], (row[ARGUMENT], nanoseconds))
     code = row[CODE]
-    if code != UNDER_WAY:
+    if code != IN_PROGRESS:
         row[ARGUMENT] = 0
     compare_and_set(at, ADVANCED, FREE)
     return code
@@ -80,14 +80,14 @@ def advance(control_at, at, nanoseconds):  # type: ignore[no-untyped-def]
 
 @jit("void(int64, int64)", also=(memory.__file__,), in_python=False)
 def hold(control_at, at):  # type: ignore[no-untyped-def]
-    """Lock the row at an address, once no thread advances it. A second call of one holder does nothing."""
+    """Lock the row at an address for reading, once no thread advances it. A second call does nothing."""
     while line(at, ROW)[LOCK] != HELD and not compare_and_set(at, FREE, HELD):
         call_int(line(control_at, CONTROL)[YIELD], (0,))
 
 
 @jit("void(int64)", also=(memory.__file__,), in_python=False)
 def release(at):  # type: ignore[no-untyped-def]
-    """Unlock a row that is held; do nothing if it is not."""
+    """Unlock a row that hold() has locked; else do nothing."""
     compare_and_set(at, HELD, FREE)
 
 
@@ -97,36 +97,36 @@ def remove(control_at, at):  # type: ignore[no-untyped-def]
     while not compare_and_set(at, FREE, ADVANCED):
         call_int(line(control_at, CONTROL)[YIELD], (0,))
     row = line(at, ROW)
-    row[ARGUMENT], row[CODE] = 0, UNDER_WAY
+    row[ARGUMENT], row[CODE] = 0, IN_PROGRESS
     compare_and_set(at, ADVANCED, FREE)
 
 
 @njit
 def pass_over(control, advances):  # type: ignore[no-untyped-def]
-    """Advance every plan once, or none. Return how many have not ended, whether any moved, and whether any ended."""
+    """Advance every plan once if `advances`. Return how many were in progress, whether any moved, whether any ended."""
     alive, moved, ended = 0, False, False
     for i in range(control[USED]):
         at = control[TABLE] + 8 * ROW * i
         row = line(at, ROW)
-        if row[ARGUMENT] == 0 or row[CODE] != UNDER_WAY:
+        if row[ARGUMENT] == 0 or row[CODE] != IN_PROGRESS:
             continue
         alive += 1
         if not advances or not compare_and_set(at, FREE, ADVANCED):
             continue
-        if row[ARGUMENT] != 0 and row[CODE] == UNDER_WAY:
+        if row[ARGUMENT] != 0 and row[CODE] == IN_PROGRESS:
             before = moves(row[COUNTERS])
             row[CODE] = call_long(row[FUNCTION], (row[ARGUMENT], 0))
-            ended |= row[CODE] != UNDER_WAY
+            ended |= row[CODE] != IN_PROGRESS
             moved |= moves(row[COUNTERS]) != before
         compare_and_set(at, ADVANCED, FREE)
     return alive, moved, ended
 
 
 class Table:
-    """The table of this process, with the words that the thread shares with Python."""
+    """The table of this process, and the words that the driver shares with Python."""
 
     def __init__(self, wake: int, ended: int) -> None:
-        """Wake: the end of a pipe from which the thread reads when it is woken; ended: one to which it writes."""
+        """Make an empty table. The driver sleeps on the descriptor `wake`, and writes to `ended` when a plan ends."""
         self.rows = np.zeros((ROWS, ROW), np.int64)
         self.control = np.zeros(CONTROL, np.int64)
         self.free = list(range(ROWS))[::-1]
@@ -142,8 +142,8 @@ class Table:
         self.at = address_of(self.control)
 
     def row(self) -> Row | None:
-        """Return an empty row, None if there is none."""
-        with self._lock:  # else a thread could set USED to less than another thread has just done
+        """Return an empty row, None if all are in use."""
+        with self._lock:  # else two threads could leave USED too small
             if not self.free:
                 return None
             number = self.free.pop()
@@ -152,40 +152,40 @@ class Table:
 
 
 class Row:
-    """A plan's row. It must be given up when its plan has ended, or is no longer to be advanced."""
+    """A plan's row. Free it when the plan has ended, or must not be advanced any more."""
 
     def __init__(self, table: Table, number: int) -> None:
         self._table, self._number = table, number
         self.at = table.control.item(TABLE) + 8 * ROW * number
 
     def put(self, step: CompiledStep) -> None:
-        """Put a plan into it, once: a second call, after an interrupt, does nothing.
+        """Put a plan into the row. A second call, after an interrupt, does nothing.
 
-        The caller wakes the thread if SLEEP says so, which it reads after this.
+        After this the caller reads SLEEP, and wakes the driver if that is ASLEEP.
         """
         put.entry(self.at, step.function, step.argument, step.counters)
 
     @property
     def has_ended(self) -> bool:
-        """True once a thread has advanced the plan to its end."""
-        return bool(self._table.rows.item(self._number, CODE) != UNDER_WAY)
+        """Return whether a thread has advanced the plan to its end."""
+        return bool(self._table.rows.item(self._number, CODE) != IN_PROGRESS)
 
     def advance(self, seconds: float) -> int:
-        """Advance the plan for at most so many seconds; return its code: 0 until it has ended."""
+        """Advance the plan for at most so many seconds; return its code, IN_PROGRESS until it has ended."""
         code: int = advance.entry(self._table.at, self.at, int(seconds * 1e9))
         return code
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep all threads from advancing the plan within the block. One thread at a time may call this."""
+        """Within the block, no thread advances the plan. One thread at a time may call this."""
         try:
             hold.entry(self._table.at, self.at)
             yield
         finally:
             release.entry(self.at)  # no call in Python, at which a signal handler could raise
 
-    def give_up(self) -> None:
-        """Remove the plan, if it is still there, and free the row. A second call does nothing."""
+    def free(self) -> None:
+        """Remove the plan, and free the row. A second call does nothing."""
         if self._number >= 0:
             remove.entry(self._table.at, self.at)
             number, self._number = self._number, -1

@@ -1,16 +1,16 @@
-"""Progress of nonblocking collectives while the program computes or waits elsewhere.
+"""Progress nonblocking collectives in two threads while the program computes or waits elsewhere.
 
-MPI promises that a nonblocking collective progresses while its caller is inside another MPI call. mpicoll advances
-plans, so a process has two threads for that. The driver (driver.py) is compiled code: it advances the plans in the
-table without Python's lock, also while the program holds that lock inside MPI. It wakes the Python thread where a plan
-has ended or a call is stalled. That thread also polls what compiled code cannot advance: plans of the mpi4py engine,
-and collectives of MPI's own.
+MPI promises that a nonblocking collective progresses while its caller is inside another MPI call, so mpicoll needs
+threads to advance its plans. The driver (driver.py) is compiled code: it advances the plans in the table without the
+GIL, also while the program holds the GIL inside MPI. It wakes the Python thread when a plan has ended or a call has
+stalled. The Python thread completes requests, and polls what compiled code cannot advance: plans of the mpi4py engine,
+and MPI's own collectives.
 
-A thread that waits advances everything, so both leave that to it. Where every core has a rank, the driver takes a core
-from a rank for microseconds whenever it wakes up. So it wakes up rarely while nothing moves, and it predicts from what
-the program did last. If the program worked after a start, the next start wakes the driver. If the program waited at
-once, the driver sleeps on and looks now and then. Without MPI_THREAD_MULTIPLE, or with MPICOLL_PROGRESS=0, plans
-progress in Wait, Test and mpicoll's other calls only.
+A thread that waits advances everything, so both threads leave the work to it. If every core has a rank, the driver
+takes a core from a rank for microseconds whenever it wakes up. So it wakes up rarely while nothing moves. It predicts
+from what the program did last: if the program computed after a start, the next start wakes the driver. If the program
+waited at once, the driver keeps sleeping and polls now and then. Without MPI_THREAD_MULTIPLE, or with
+MPICOLL_PROGRESS=0, plans progress only in Wait, Test and mpicoll's other calls.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from ..engines.protocol import CompiledStep
 from ..kernels import background
 from ..kernels.background import NotCompiled
 from . import driver
-from .driver import MOST
+from .driver import MAX_PAUSE
 from .faults import contained, log_once
-from .table import BEGUN, CONTENDED, DELAYS, IDLE_SINCE, RESTS, SLEEP, SLEEPS, STOP, WAITERS, WORKS_ON, Row, Table
+from .table import ASLEEP, BEGUN, COMPUTES, CONTENDED, DELAYS, DOZING, IDLE_SINCE, SLEEP, STOP, WAITERS, Row, Table
 
-PAUSE = 50e-6  # seconds between two polls of what compiled code cannot advance
-REST = 500e-6  # seconds between two looks at what only Python advances, while another thread waits
-WORK = 200e-6  # seconds outside of mpicoll that count as work
-BEGINNING = 1.0  # the most seconds in which the driver begins
+POLL_PAUSE = 50e-6  # seconds between two polls of what compiled code cannot advance
+WAITING_PAUSE = 500e-6  # seconds between two polls of the same while another thread waits
+MIN_COMPUTE = 200e-6  # seconds outside of mpicoll that count as computing
+START_TIMEOUT = 1.0  # seconds to wait until the driver runs
 
 
 class Signal:
-    """An event that compiled code can set, too: by a byte in a pipe."""
+    """An event that compiled code can set too, by a byte in a pipe."""
 
     def __init__(self) -> None:
         self.reader, self.writer = os.pipe()
@@ -49,111 +49,111 @@ class Signal:
         self._poll.register(self.reader, select.POLLIN)
 
     def set(self) -> None:
-        """Wake the thread that waits, or the next one that will."""
-        with suppress(BlockingIOError):  # it is full of such bytes
+        """Set the event: end a wait(), or the next one."""
+        with suppress(BlockingIOError):  # the pipe is full
             os.write(self.writer, b"\0")
 
     def clear(self) -> None:
-        """Take back what set it."""
+        """Reset the event."""
         with suppress(BlockingIOError):
             os.read(self.reader, select.PIPE_BUF)
 
     def is_set(self) -> bool:
-        """Return whether a wait would end at once."""
+        """Return whether the event is set."""
         return bool(self._poll.poll(0))
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait until it is set, or until the seconds are over."""
+        """Wait until the event is set, at most so many seconds."""
         self._poll.poll(None if seconds is None else seconds * 1e3)
 
 
 class Pollable(Protocol):
-    """An object that the thread polls: a queue of operations."""
+    """A queue of operations, as the Python thread polls it."""
 
     in_flight: list[Any]
 
     def poll(self) -> bool:
-        """Advance what is in flight. Return whether anything is left."""
+        """Advance the operations in flight. Return whether any is left."""
 
     def needs_python(self) -> bool:
-        """Return whether anything in flight is none of the table's."""
+        """Return whether Python must advance or complete an operation."""
 
 
 class ProgressThread:
-    """Both threads, and what they share with the program."""
+    """The driver and the Python thread, and the state that they share with the program."""
 
     def __init__(self) -> None:
         self.queues: set[Pollable] = set()
-        self.waiters: set[int] = set()  # threads that wait for something
+        self.waiters: set[int] = set()  # ids of threads that wait for a call
         self.wake, self.lock = Signal(), threading.Lock()
         self.wake_driver = Signal()
         self.table = Table(self.wake_driver.reader, self.wake.writer)
         self.control = self.table.control
         self.stopping = self.asleep = False
-        self.left = self.worked = float("-inf")  # when it left mpicoll, and when it came back from work
+        self.left_at = self.computed_at = float("-inf")  # when the program left mpicoll, and returned from computing
         self.thread: threading.Thread | None = None
         self.driver: threading.Thread | None = None
-        self._asked, self._compiled = -1, False  # the generation of kernels in which it was looked, what was found
+        self._generation, self._compiled = -1, False  # for which kernels is_compiled() was evaluated, and its value
 
     @staticmethod
-    def possible() -> bool:
-        """Return whether this MPI may be called from several threads at once."""
+    def is_supported() -> bool:
+        """Return whether several threads may call this MPI at once."""
         return MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
     @property
-    def works_on(self) -> bool:
-        """True if the program did something else after it started what it waited for last."""
-        return bool(self.control.item(WORKS_ON))
+    def computes(self) -> bool:
+        """Return whether the program computed between starting and waiting for its last call."""
+        return bool(self.control.item(COMPUTES))
 
-    @works_on.setter
-    def works_on(self, works: bool) -> None:
-        self.control[WORKS_ON] = works
+    @computes.setter
+    def computes(self, computes: bool) -> None:
+        self.control[COMPUTES] = computes
 
     # -- the table -----------------------------------------------------------------------------------------
 
     def row(self) -> Row | None:
-        """Return an empty row for a plan; None where no compiled code can advance it, or there is no room."""
+        """Return an empty row for a plan; None if compiled code cannot advance plans, or the table is full."""
         return self.table.row() if self.is_compiled() else None
 
     def put(self, row: Row, step: CompiledStep) -> None:
-        """Put a plan into its row; see Row.put. A thread that waits advances it, else the driver does."""
+        """Put a plan into its row, and wake the driver unless a waiting thread advances the plan."""
         row.put(step)
         if not self.waiters:
             self.wake_sleeping_driver()
 
     def is_compiled(self) -> bool:
-        """Return whether compiled code can advance plans here. It looks again when kernels have arrived."""
-        if self._asked != background.state.generation:
-            self._asked, self._compiled = background.state.generation, _load()
+        """Return whether compiled code can advance plans; evaluated again when kernels have been compiled."""
+        if self._generation != background.state.generation:
+            self._generation, self._compiled = background.state.generation, _prepare_driver()
         return self._compiled
 
     def wait(self, seconds: float) -> None:
-        """Advance all plans in the table until one has ended, at most so long."""
+        """Advance all plans in the table until one has ended, at most so many seconds."""
         driver.wait.entry(self.table.at, 0, 0, 0, int(seconds * 1e9))
 
     def add_waiter(self) -> None:
-        """Note that this thread waits, and advances everything meanwhile."""
+        """Record that this thread waits for a call, and advances everything meanwhile."""
         self.waiters.add(threading.get_ident())
         self.control[WAITERS], self.control[IDLE_SINCE] = len(self.waiters), 0
 
     def remove_waiter(self) -> None:
-        """Note that this thread no longer waits. A second call is harmless."""
+        """Record that this thread no longer waits. A second call is harmless."""
         self.waiters.discard(threading.get_ident())
         self.control[WAITERS] = len(self.waiters)
-        if self.queues and not self.waiters:  # what is left is the threads' again
+        if self.queues and not self.waiters:  # the threads must advance what is left
             self.wake_sleeping_driver()
-            if not self.asleep or self._is_needed():  # what this thread waited in may have ended another plan
+            if not self.asleep or self._is_needed():  # this thread may have ended another plan while it waited
                 self.wake.set()
 
     def wake_sleeping_driver(self) -> None:
-        """Wake the driver if it sleeps until it is woken."""
-        if self.control.item(SLEEP) == SLEEPS:
+        """Wake the driver if it is ASLEEP."""
+        if self.control.item(SLEEP) == ASLEEP:
             self.wake_driver.set()
 
     # -- the threads ---------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the threads that do not run, unless they were stopped."""
+        """Start the threads that do not run yet, unless stop() was called."""
         if _is_alive(self.thread) and (_is_alive(self.driver) or not self.is_compiled()):
             return
         with self.lock:
@@ -162,19 +162,19 @@ class ProgressThread:
             if not _is_alive(self.driver) and self.is_compiled():
                 self.driver = self._start_driver()
             if not _is_alive(self.thread):
-                self.thread = _started("mpicoll-progress", self._run)
+                self.thread = _start_thread("mpicoll-progress", self._run)
 
     def _start_driver(self) -> threading.Thread | None:
-        """Return a thread that is in compiled code, and needs Python's lock no more."""
+        """Start the driver, and return its thread once that is in compiled code and needs no GIL."""
         self.control[[STOP, BEGUN]] = 0
         if self.control[DELAYS] < 0:
-            with suppress(OSError):  # where the system has no such file
+            with suppress(OSError):  # the system may have no such file
                 main = threading.main_thread().native_id
                 self.control[DELAYS] = os.open(f"/proc/self/task/{main}/schedstat", os.O_RDONLY)
-        thread = _started("mpicoll-driver", self._drive)
-        until = time.monotonic() + BEGINNING
+        thread = _start_thread("mpicoll-driver", self._drive)
+        until = time.monotonic() + START_TIMEOUT
         while _is_alive(thread) and not self.control.item(BEGUN) and time.monotonic() < until:
-            time.sleep(PAUSE)
+            time.sleep(POLL_PAUSE)
         return thread
 
     def _drive(self) -> None:
@@ -182,92 +182,92 @@ class ProgressThread:
         with contained("the driver"):
             driver.drive.entry(self.table.at)
 
-    def watch(self, queue: Pollable) -> None:
-        """Advance what is in flight in this queue until nothing is."""
+    def add_queue(self, queue: Pollable) -> None:
+        """Have the threads advance a queue until no operation is in flight on it."""
         with self.lock:
             self.queues.add(queue)
         self.start()
-        if not self.waiters:  # a thread that waited while the plan was put may have left before the queue was here
+        if not self.waiters:  # a thread may have stopped waiting between put() and the addition of the queue
             self.wake_sleeping_driver()
-        if self.works_on and self.control.item(SLEEP) == RESTS and not self.control.item(CONTENDED):
+        if self.computes and self.control.item(SLEEP) == DOZING and not self.control.item(CONTENDED):
             self.wake_driver.set()
-        if (self.asleep or self.works_on) and queue.needs_python():
+        if (self.asleep or self.computes) and queue.needs_python():
             self.wake.set()
 
-    def hurry(self) -> None:
-        """Poll now, and often: the program waits where mpicoll does not see it."""
-        self.works_on = True
+    def poll_now(self) -> None:
+        """Wake both threads: the program waits for a call by means that mpicoll does not see."""
+        self.computes = True
         self.wake_driver.set()
         self.wake.set()
 
-    # -- what the program does -----------------------------------------------------------------------------
+    # -- the program: in mpicoll, computing, or waiting ----------------------------------------------------
 
     def enter(self) -> float:
-        """Note that the program enters mpicoll, to start something or to wait. Return the time."""
+        """Record that the program enters mpicoll, to start a call or to wait for it. Return the time."""
         now = time.monotonic()
-        if now - self.left > WORK:
-            self.worked = now
+        if now - self.left_at > MIN_COMPUTE:
+            self.computed_at = now
         return now
 
     def leave(self) -> None:
-        """Note that the program leaves mpicoll."""
-        self.left = time.monotonic()
+        """Record that the program leaves mpicoll."""
+        self.left_at = time.monotonic()
 
     def wait_begins(self, started: float) -> None:
-        """Note that the program waits for what it started at that time, and whether it worked in between."""
+        """Record that the program waits for a call started at that time, and whether it computed in between."""
         self.enter()
-        self.works_on = self.worked > started
+        self.computes = self.computed_at > started
 
     # -- the Python thread ---------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        """Advance what is in flight until stop(), and log errors."""
+        """Poll the queues until stop(), and log errors."""
         while not self.stopping:
             with contained("the progress thread"):
                 self._advance()
-            time.sleep(REST)  # after an error
+            time.sleep(WAITING_PAUSE)  # after an error
 
     def _advance(self) -> None:
-        """Advance what is in flight until stop()."""
+        """Poll the queues until stop()."""
         passes = 0
         while True:
             self.wake.clear()
-            if self.stopping:  # checked after clear(), since stop() sets this and then the event
+            if self.stopping:  # read after clear(), since stop() sets this before the event
                 break
             if not self.waiters:
                 self._pass()
             if not self._is_needed():
                 passes, self.asleep = 0, True
-                if not self._is_needed():  # watch() adds a queue before it reads `asleep`
+                if not self._is_needed():  # add_queue() adds the queue before it reads `asleep`
                     self.wake.wait()
                 self.asleep = False
             elif self.waiters:
                 passes = 0
-                self.wake.wait(REST if self.works_on else MOST * 1e-9)
+                self.wake.wait(WAITING_PAUSE if self.computes else MAX_PAUSE * 1e-9)
             else:
                 passes += 1
-                if passes > 1:  # the program works, or waits for a list of requests by MPI's own Waitall
-                    self.works_on = True
-                time.sleep(PAUSE)
+                if passes > 1:  # the program computes, or waits in MPI's own Waitall
+                    self.computes = True
+                time.sleep(POLL_PAUSE)
 
     def _is_needed(self) -> bool:
-        """Return whether anything in flight is advanced by Python only."""
+        """Return whether Python must advance or complete any operation."""
         return any(queue.needs_python() for queue in list(self.queues))
 
     def _pass(self) -> None:
-        """Advance everything once."""
+        """Poll every queue once, and drop those without operations."""
         with self.lock:
             queues = list(self.queues)
         for queue in queues:
-            some = True
-            with contained("advancing what is in flight"):
-                some = queue.poll()
+            has_more = True
+            with contained("advancing operations in flight"):
+                has_more = queue.poll()
             with self.lock:
-                if not some and not queue.in_flight:
+                if not has_more and not queue.in_flight:
                     self.queues.discard(queue)
 
     def stop(self) -> None:
-        """End the threads; before MPI_Finalize."""
+        """End the threads, before MPI_Finalize."""
         self.stopping = True
         self.control[STOP] = 1
         self.wake.set()
@@ -279,14 +279,14 @@ class ProgressThread:
         self.control[BEGUN] = 0
 
 
-def _load() -> bool:
-    """Return whether what advances plans in compiled code could be loaded."""
+def _prepare_driver() -> bool:
+    """Return whether the driver's functions are compiled and loaded."""
     try:
         driver.prepare()
     except NotCompiled:
         return False
-    except Exception as error:  # there is no numba, or its inner parts are others
-        log_once("loading what advances plans without Python", error)
+    except Exception as error:  # without numba, or with an unknown version of it
+        log_once("loading the compiled driver", error)
         return False
     return True
 
@@ -295,8 +295,8 @@ def _is_alive(thread: threading.Thread | None) -> bool:
     return thread is not None and thread.is_alive()
 
 
-def _started(name: str, run: Any) -> threading.Thread | None:
-    """Return a thread that runs, None if the system has no more: Wait and Test advance everything then."""
+def _start_thread(name: str, run: Any) -> threading.Thread | None:
+    """Start a thread and return it; None if the system allows no more, and only Wait and Test progress plans."""
     thread = threading.Thread(target=run, name=name, daemon=True)
     try:
         thread.start()

@@ -1,4 +1,4 @@
-"""When a call began and ended, and from when on the program waited for it, while a timeline is recorded."""
+"""Record when a call began and ended, and when the program began to wait for it, for timelines."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ..engines.events import POSTED, RECORDING, Events
 
 
 class Times(NamedTuple):
-    """When a call began and ended on this rank, in seconds of MPI.Wtime, and the events of its plan.
+    """The times of a call on this rank, in seconds of MPI.Wtime, and the events of its plan.
 
-    waited is when the program began to wait for it: `ended` if the call was complete by then. events is None for MPI's
-    own collectives.
+    - waited: when the program began to wait for the call; equal to `ended` if the call was complete by then.
+    - events: None for MPI's own collectives.
     """
 
     began: float
@@ -23,21 +23,21 @@ class Times(NamedTuple):
 
 
 class Clock:
-    """Notes when a call begins and when the program begins to wait for it; it notes nothing if no timeline runs."""
+    """Record when a call begins and when the program begins to wait for it, if a timeline is recorded."""
 
     __slots__ = ("began", "is_blocking", "waited")
 
     def __init__(self, began: float = 0.0, is_blocking: bool = False) -> None:
-        """For a call that began then, in seconds of MPI.Wtime; 0: when its first message was posted."""
+        """Make the clock of a call that began at this MPI.Wtime; 0: when its first message was posted."""
         self.began, self.waited, self.is_blocking = began, 0.0, is_blocking
 
     def wait_begins(self) -> None:
-        """Note that the program waits from now on, the first time."""
+        """Record that the program waits from now on; a second call does nothing."""
         if RECORDING.users and not self.waited:
             self.waited = MPI.Wtime()
 
     def times(self, events: Events | None = None) -> Times | None:
-        """Return the times of the call, which ends now; None if no timeline runs."""
+        """Return the times of the call, which ends now; None if no timeline is recorded."""
         if not RECORDING.users:
             return None
         ended = MPI.Wtime()
@@ -47,5 +47,5 @@ class Clock:
 
 
 def now() -> float:
-    """Return the time if a timeline runs, else 0."""
+    """Return MPI.Wtime if a timeline is recorded, else 0."""
     return MPI.Wtime() if RECORDING.users else 0.0

@@ -1,1 +1,1 @@
-"""Keep for a communicator what its calls need: settings that all ranks agreed on, caches, tags, scratch."""
+"""The state that mpicoll keeps for a communicator: agreed settings, caches, tags, scratch."""

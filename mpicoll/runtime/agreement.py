@@ -1,4 +1,4 @@
-"""Agree on settings, the engine, nodes and the tuning table, when the first Comm of a communicator is made."""
+"""Agree on settings, engine, nodes, network and tuning table when the first Comm of a communicator is made."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ from ..selection.select import NO
 from ..selection.settings import Settings, read
 from ..selection.tables import READ, Table, library, node
 from .calibrate import measure
-from .kept_network import kept_network
+from .network_cache import cached_network
 
 LOG = logging.getLogger("mpicoll")
 COMPILING = "compiling kernels in the background, once per machine; using NumPy meanwhile"
-MEASURING = 0.04  # seconds for measuring the network; slow links take longer, since each size is exchanged a few times
-_measured: dict[Hashable, Network | None] = {}  # on rank 0, by library and nodes
-_said = set[str]()  # warnings that were given
+MEASURE_SECONDS = 0.04  # for the network; slow links take longer, since every size is exchanged a few times
+_measured: dict[Hashable, Network | None] = {}  # on rank 0, by MPI library and nodes
+_warned = set[str]()  # warnings that this process has logged
 
 
 @dataclass(frozen=True)
 class Agreed:
-    """The values that are the same on every rank.
+    """Settings and choices that are equal on every rank, except for the engine.
 
-    The engine alone may differ: which one serves for "auto". Both engines send the same messages.
+    With "auto" a rank that cannot run the compiled engine uses the other. Both engines send the same messages.
     """
 
     settings: Settings
     engine: str
     engine_why: str
     nodes: Partition  # the ranks of every node, in the order of their first ranks
-    network: Network | None  # by whose model auto goes; None for fixed rules
+    network: Network | None  # the cost model of auto; None for fixed rules
     table: Table | None
-    untuned: str  # why there is no table, though one was asked for
+    untuned: str  # why a requested tuning table is not used; empty if it is, or none was requested
 
     def measured(self, collective: str) -> Sequence[Rule]:
-        """Return the rules that the tuning table has for a collective."""
+        """Return the rules of the tuning table for a collective."""
         return self.table.rules.get(collective, ()) if self.table is not None else ()
 
 
 def agree(comm: MPI.Intracomm) -> Agreed:
     """Agree with all ranks. Collective, on a communicator that no other call uses meanwhile.
 
-    It takes O(log p) messages a rank. Every rank raises the error that rank 0 met in its environment variables, and
-    EngineError if a rank cannot run the engine that they name.
+    A rank sends O(log p) messages, apart from a measurement of the network. If rank 0 cannot parse its environment
+    variables, every rank raises that error. Raises EngineError if a rank cannot run the engine that they name.
     """
-    settings = _down_a_tree(comm, _settings() if comm.rank == 0 else None)
+    settings = _broadcast(comm, _settings() if comm.rank == 0 else None)
     if isinstance(settings, Exception):
         raise settings
     if settings.tuning is not None:
@@ -67,40 +67,40 @@ def agree(comm: MPI.Intracomm) -> Agreed:
     return Agreed(settings, *_engine(comm, settings.engine), nodes, network, *_table(comm, settings, nodes))
 
 
-def inherited(parent: Agreed, parent_comm: MPI.Intracomm, comm: MPI.Intracomm) -> Agreed:
-    """Return what the ranks of comm would agree on, worked out from what a communicator that holds them all agreed on.
+def inherit(parent: Agreed, parent_comm: MPI.Intracomm, comm: MPI.Intracomm) -> Agreed:
+    """Derive the values for comm from those of a communicator that contains its ranks, without messages.
 
-    Settings are the parent's; nodes and the tuning table are those of the ranks in comm. It sends no message.
+    Settings are the parent's. Nodes and tuning table are those of the ranks in comm.
     """
     groups = [communicator.Get_group() for communicator in (comm, parent_comm)]
-    place = MPI.Group.Translate_ranks(groups[0], None, groups[1])
+    parent_ranks = MPI.Group.Translate_ranks(groups[0], None, groups[1])
     for group in groups:
         group.Free()
-    if place == list(range(parent_comm.size)):
+    if parent_ranks == list(range(parent_comm.size)):
         return with_compiled_kernels(parent, comm)
-    here = {rank: i for i, rank in enumerate(place)}
-    parts = (sorted(here[rank] for rank in node if rank in here) for node in parent.nodes)
+    own_ranks = {parent_rank: rank for rank, parent_rank in enumerate(parent_ranks)}
+    parts = (sorted(own_ranks[rank] for rank in node if rank in own_ranks) for node in parent.nodes)
     nodes = tuple(sorted(tuple(part) for part in parts if part))
     table, untuned = _table(comm, parent.settings, nodes)
     return with_compiled_kernels(replace(parent, nodes=nodes, table=table, untuned=untuned), comm)
 
 
 def with_compiled_kernels(agreed: Agreed, comm: MPI.Intracomm) -> Agreed:
-    """Return the same values with the engine that serves now; the compiled one may have arrived meanwhile."""
+    """Return the same values, with the compiled engine if its kernels have been compiled meanwhile."""
     if agreed.engine_why != COMPILING:
         return agreed
     engine, why = _engine(comm, agreed.settings.engine)
     return replace(agreed, engine=engine, engine_why=why)
 
 
-def _down_a_tree(comm: MPI.Intracomm, value: Any) -> Any:
-    """Return rank 0's value on every rank. Intel MPI's Bcast hangs where threads make communicators at once.
+def _broadcast(comm: MPI.Intracomm, value: Any) -> Any:
+    """Return rank 0's value on every rank, sent down a binomial tree.
 
-    The messages have a tag of their own: MPI may reuse the context of a freed communicator, in which a status message
-    of a rank outside this one may still be unreceived.
+    Intel MPI's Bcast hangs if other threads make communicators meanwhile. The messages have a tag of their own: MPI
+    may reuse the context of a freed communicator, in which a status message may still be unreceived.
     """
     rank, size = comm.rank, comm.size
-    lowest = rank & -rank or 1 << (size - 1).bit_length()  # the lowest bit set: the tree is binomial
+    lowest = rank & -rank or 1 << (size - 1).bit_length()  # the lowest bit set in the rank
     if rank:
         value = comm.recv(source=rank - lowest, tag=AGREEMENT)
     while lowest := lowest >> 1:
@@ -110,33 +110,33 @@ def _down_a_tree(comm: MPI.Intracomm, value: Any) -> Any:
 
 
 def nodes_of(comm: MPI.Intracomm) -> Partition:
-    """Return the ranks of every node, in the order of their first ranks. Names are compared by digests of 64 bits.
+    """Return the ranks of every node, in the order of their first ranks. Their names are compared by 64-bit digests.
 
     >>> nodes_of(MPI.COMM_SELF)
     ((0,),)
     """
     own = np.frombuffer(digest(node(MPI).encode(), 8), np.int64)
-    every = np.empty(comm.size, np.int64)
-    comm.Allgather(own, every)
-    _, first, number = np.unique(every, return_index=True, return_inverse=True)
-    ranks = np.argsort(number, kind="stable")
-    ends = np.cumsum(np.bincount(number))[:-1]
-    groups = [group.tolist() for group in np.split(ranks, ends)]
-    return tuple(tuple(groups[at]) for at in np.argsort(first).tolist())
+    digests = np.empty(comm.size, np.int64)
+    comm.Allgather(own, digests)
+    _, first_ranks, node_numbers = np.unique(digests, return_index=True, return_inverse=True)
+    ranks = np.argsort(node_numbers, kind="stable")
+    ends = np.cumsum(np.bincount(node_numbers))[:-1]
+    nodes = [node_ranks.tolist() for node_ranks in np.split(ranks, ends)]
+    return tuple(tuple(nodes[number]) for number in np.argsort(first_ranks).tolist())
 
 
 def _network(comm: MPI.Intracomm, settings: Settings, nodes: Partition) -> Network | None:
-    """Return the network by whose model auto goes; measured once in a program for ranks that lie alike on its nodes."""
+    """Return the network for auto's cost model, measured once in a process for each placement of ranks on nodes."""
     if not settings.measures_network or comm.size == 1:
         return settings.network
     key = library(MPI), nodes, settings.keeps_network
-    network: Network | None = _down_a_tree(comm, _measured.get(key) if comm.rank == 0 else None)
+    network: Network | None = _broadcast(comm, _measured.get(key) if comm.rank == 0 else None)
     if network is None:
-        network = measure(comm, nodes, MEASURING, "the network as measured")
+        network = measure(comm, nodes, MEASURE_SECONDS, "the network as measured")
         if network is not None:
             network = replace(network, rough=True)
-            network = kept_network(network, library(MPI), nodes) if settings.keeps_network else network
-        network = _down_a_tree(comm, network)
+            network = cached_network(network, library(MPI), nodes) if settings.keeps_network else network
+        network = _broadcast(comm, network)
     if comm.rank == 0:
         _measured[key] = network
     return network
@@ -145,47 +145,47 @@ def _network(comm: MPI.Intracomm, settings: Settings, nodes: Partition) -> Netwo
 def _settings() -> Settings | Exception:
     try:
         return read()
-    except Exception as error:  # every rank raises it
+    except Exception as error:  # rank 0 broadcasts it, and every rank raises it
         return error
 
 
-def _engine(comm: MPI.Intracomm, asked: str) -> tuple[str, str]:
-    """Return the engine that auto means on this rank, and why."""
-    if asked == "compiled":
+def _engine(comm: MPI.Intracomm, requested: str) -> tuple[str, str]:
+    """Return the engine that this rank uses for a requested one or "auto", and why."""
+    if requested == "compiled":
         problems = comm.allgather(selftest.check())
         if failed := [rank for rank, problem in enumerate(problems) if problem is not None]:
             where = f"on rank {spans(failed)}: {problems[failed[0]]}"
             raise EngineError(f"MPICOLL_ENGINE asks for the compiled engine, and it cannot run {where}")
-    if asked != "auto":
-        return asked, "chosen by MPICOLL_ENGINE"
+    if requested != "auto":
+        return requested, "chosen by MPICOLL_ENGINE"
     try:
         problem = selftest.check(wait=False)
     except NotCompiled:
-        _say_once(comm, f"mpicoll: {COMPILING}")
+        _warn_once(comm, f"mpicoll: {COMPILING}")
         return "mpi4py", COMPILING
     if problem is None:
         return "compiled", "its self-test passed"
-    _say_once(comm, f"the mpi4py engine serves, which is slower; compiled cannot run: {problem}")
+    _warn_once(comm, f"the mpi4py engine serves, which is slower; compiled cannot run: {problem}")
     return "mpi4py", f"compiled cannot run: {problem}"
 
 
-def _say_once(comm: MPI.Intracomm, why: str) -> None:
-    """Warn once in a process, on rank 0 of a communicator of all ranks."""
-    if comm.rank == 0 and comm.size == MPI.COMM_WORLD.size and why not in _said:
-        _said.add(why)
-        LOG.warning("%s", why)
+def _warn_once(comm: MPI.Intracomm, message: str) -> None:
+    """Log a warning once in a process, on rank 0 of a communicator of all ranks."""
+    if comm.rank == 0 and comm.size == MPI.COMM_WORLD.size and message not in _warned:
+        _warned.add(message)
+        LOG.warning("%s", message)
 
 
 def _table(comm: MPI.Intracomm, settings: Settings, nodes: Partition) -> tuple[Table | None, str]:
-    """Return the tuning table for these ranks; or why there is none, though one was asked for."""
+    """Return the tuning table for these ranks and "", or None and why a requested table is not used."""
     tuning = settings.tuning
     if tuning is None:
         return None, ""
     if settings.engine != "auto":
-        return None, f"MPICOLL_ENGINE chooses, and {tuning.path} was measured without"
+        return None, f"{tuning.path} is ignored: it was measured with the default engine, but MPICOLL_ENGINE is set"
     table, why = tuning.table(library(MPI), nodes)
     if table is None and settings.learn != NO:
-        return None, ""  # what is learned will be the table
+        return None, ""  # calls will measure a new one
     if why:
-        _say_once(comm, f"{why}; run mpicoll tune here")
+        _warn_once(comm, f"{why}; run mpicoll tune here")
     return table, why

@@ -1,4 +1,4 @@
-"""A cache for the next calls of the same kind, limited in number and in memory."""
+"""Cache plans and templates for later calls, limited in number and in memory."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable
 from typing import Any
 
-LIMIT = 2048  # kinds of calls that are kept for a communicator
-LIMIT_BYTES = 64 << 20  # and the memory of their plans, the counts they are found by and their idle executions
-OVERRIDES = 64  # choices of overrides among them
+MAX_ENTRIES = 2048  # of a communicator
+MAX_BYTES = 64 << 20  # of their plans, idle executions, and the counts in their keys
+MAX_OVERRIDES = 64  # values of Overrides with entries
 
-Kinds = dict[Hashable, Any]
+Entries = dict[Hashable, Any]
 
 
 class Cache:
-    """Cached plans, by overrides in force and kind of call. Beyond a limit the oldest are evicted, never the last."""
+    """Map overrides and the key of a call to its plan. Beyond a limit evict the oldest entries, never the last."""
 
     def __init__(self) -> None:
-        self.tables: OrderedDict[Hashable, Kinds] = OrderedDict()
-        self.templates: Kinds = {}  # from which plans are bound, whatever overrides are in force
-        self.order: deque[tuple[Kinds, Hashable, int]] = deque()
+        self.tables: OrderedDict[Hashable, Entries] = OrderedDict()
+        self.templates: Entries = {}  # plans are bound from these, under any overrides
+        self.order: deque[tuple[Entries, Hashable, int]] = deque()
         self.nbytes = 0
         self.lock = threading.Lock()
 
-    def activate(self, overrides: Hashable) -> Kinds:
-        """Return the table of kinds that are cached under these overrides."""
+    def activate(self, overrides: Hashable) -> Entries:
+        """Return the entries for these overrides, which become the most recently used."""
         with self.lock:
             table = self.tables.setdefault(overrides, {})
             self.tables.move_to_end(overrides)
-            if len(self.tables) > OVERRIDES:
+            if len(self.tables) > MAX_OVERRIDES:
                 self.tables.popitem(last=False)[1].clear()
             return table
 
-    def add(self, table: Kinds, key: Hashable, served: Any, nbytes: int) -> None:
-        """Cache what serves a kind of call; nbytes is its memory."""
+    def add(self, table: Entries, key: Hashable, value: Any, nbytes: int) -> None:
+        """Add a value of nbytes to a table: the entries of activate(), or `templates`."""
         with self.lock:
-            table[key] = served
+            table[key] = value
             self.order.append((table, key, nbytes))
             self.nbytes += nbytes
-            while len(self.order) > 1 and (len(self.order) > LIMIT or self.nbytes > LIMIT_BYTES):
+            while len(self.order) > 1 and (len(self.order) > MAX_ENTRIES or self.nbytes > MAX_BYTES):
                 table, key, nbytes = self.order.popleft()
                 table.pop(key, None)
                 self.nbytes -= nbytes

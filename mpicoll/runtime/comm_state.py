@@ -1,7 +1,7 @@
-"""The state of a communicator: all that mpicoll keeps for one of the user's.
+"""Keep the state of a user's communicator.
 
-That is a private communicator for its messages, settings that all ranks agree on, the plans of earlier calls, and the
-operations in flight. Every handle on the communicator shares one state (see comm/lifetime.py).
+It consists of a private communicator for mpicoll's messages, the settings that all ranks agreed on, the plans of
+earlier calls, and the operations in flight. All handles on the communicator share one state (see comm/lifetime.py).
 """
 
 from __future__ import annotations
@@ -38,94 +38,95 @@ from ..selection.learning import Lessons
 from ..selection.rules import Rule
 from ..selection.select import NATIVE, Choice, Overrides
 from . import duplicate
-from .agreement import COMPILING, Agreed, agree, inherited, with_compiled_kernels
+from .agreement import COMPILING, Agreed, agree, inherit, with_compiled_kernels
 from .cache import Cache
 from .fast_path import FastPath
 from .free_barrier import FreeBarrier
 from .inbox import Inbox
 from .scratch import Scratch
 from .tags import TagPool
-from .topology import graph_of, with_topology
+from .topology import dup_with_topology, graph_of
 
 LOG = logging.getLogger("mpicoll")
-LIVE: dict[int, CommState] = {}  # of the communicators that are not freed, by id()
+LIVE: dict[int, CommState] = {}  # of communicators that are not freed, by id()
 OPENED: list[Callable[[CommState], None]] = []  # called for every new communicator, on all its ranks
 LEAKED: list[Any] = []  # memory to which MPI may write until the end of the process
 OpenFastPath = Callable[["CommState"], FastPath]
 
 
 class CommState:
-    """The state of one communicator, of which the user has handles."""
+    """The state of one of the user's communicators."""
 
     def __init__(
         self,
         comm: MPI.Intracomm,
         open_fast_path: OpenFastPath,
         parent: CommState | None = None,
-        own: Sequence[MPI.Intracomm] = (),
+        private_comms: Sequence[MPI.Intracomm] = (),
     ) -> None:
-        """Set up for a communicator. Collective, unless it is given private communicators that were made before.
+        """Make the state of a communicator. Collective, unless private communicators are passed.
 
-        parent: the state of the communicator that this one was made from; settings and engine are then the same.
+        parent: the state of the communicator from which this one was made; settings and engine are then the same.
         """
-        self.comm = own[0] if own else duplicate.without_attributes(comm)
+        self.comm = private_comms[0] if private_comms else duplicate.dup_without_attributes(comm)
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
-        self.user_handle = MPI._handleof(comm)  # an integer, which keeps nothing of the user's communicator alive
+        self.user_handle = MPI._handleof(comm)  # an integer: a reference would keep the user's communicator alive
         self.rank, self.size = comm.rank, comm.size
-        self.agreed: Agreed = self._agree() if parent is None else inherited(parent.agreed, parent.comm, self.comm)
+        self.agreed: Agreed = self._agree() if parent is None else inherit(parent.agreed, parent.comm, self.comm)
         self.settings = self.agreed.settings
         self.cache, self.lessons = Cache(), Lessons()
         RECORD.open()
-        self.numbers: np.ndarray
-        (self.numbers, slot), self.needing_python = RECORD.numbers(), needing_python
+        self.counters: np.ndarray
+        (self.counters, slot), self.needing_python = RECORD.numbers(), needing_python
         self.open_fast_path, self.kernels = open_fast_path, background.state.generation
         self.fast_path = open_fast_path(self)
         background.poll()  # starts the compiler process where kernels are missing
         self.override(Overrides(learn=self.settings.learn))
-        self.queue = Queue(self, self.numbers[IN_FLIGHT:], self.settings.progress)
+        self.queue = Queue(self, self.counters[IN_FLIGHT:], self.settings.progress)
         self.traces: list[Sink] = []
-        self.said: set[str] = set()
-        self.leaked: list[Any] = []  # operations that broke off with messages posted: their memory must stay
+        self.warned: set[str] = set()
+        self.leaked: list[Any] = []  # aborted operations with messages posted: MPI may still write to their memory
         self.scratch = Scratch(self.fast_path)
-        self.freed = False  # whether the user's communicator is
-        self.persistent = TagPool(self)
-        self.failures: list[Failure] = []  # the last errors by which this rank left calls
+        self.freed = False  # whether the user's communicator is freed
+        self.tag_pool = TagPool(self)
+        self.failures: list[Failure] = []  # the last errors with which calls failed on this rank
         self.peer_status = PeerStatus(self.comm)
         self.rank_failure = RankFailure(self)
         self.free_barrier, self.inbox = FreeBarrier(self.comm), Inbox(self.comm)
-        # In check mode MPI's own collectives start once the ranks have compared the call. That need not be in the order
-        # of calls, so they have a communicator to themselves.
-        self.compared = MPI.Intracomm(None)
+        # In check mode MPI's own collectives start once the ranks have compared their arguments, perhaps not in the
+        # order of calls, so they run on a communicator of their own.
+        self.check_comm = MPI.Intracomm(None)
         if self.settings.check:
-            self.compared = MPI.Intracomm(own[1]) if own[1:] else with_topology(self.comm, comm)
-        self.stencil: Stencil | None = None  # the offsets of neighbours, where the program said them
-        self.entered = 0  # threads that begin a call, which is counted and perhaps not in flight yet
-        self.compared_until = 0  # the calls up to this one are compared without check mode, too
-        self.any_form = False  # whether ranks may make a call in different forms
-        self.last_compared: Operation | None = None
+            is_made = len(private_comms) > 1
+            self.check_comm = MPI.Intracomm(private_comms[1]) if is_made else dup_with_topology(self.comm, comm)
+        self.stencil: Stencil | None = None  # the neighbour offsets passed to Create_stencil, if any
+        self.entered = 0  # threads in a call that has its sequence number but may not be in flight yet
+        self.checked_until = 0  # without check mode, calls up to this number are compared too
+        self.any_form = False  # whether a call may be blocking on one rank and nonblocking on another
+        self.last_checked: Operation | None = None
         self.waited_for: tuple[int, ...] = ()  # the ranks that the first call in flight waits for, if it has stalled
         self.place = RECORD.place(self.comm, slot)
         self.history = CommHistory(RECORD.history, *(self.place.name, self.place.number) if self.place else ("", 0))
-        if not own:
+        if not private_comms:
             await_others(self.comm)  # from here on, a rank may revoke the communicator
 
-    def compare_first(self, calls: int) -> None:
-        """Compare what the ranks give in so many of the next calls, as check mode does in all. Collective.
+    def check_next_calls(self, calls: int) -> None:
+        """Compare the ranks' arguments in the next `calls` calls, as check mode does in all. Collective.
 
-        From now on a call may be blocking on one rank and nonblocking on another, which MPI's own calls may not.
+        From now on a call may be blocking on one rank and nonblocking on another; MPI's own calls may not.
         """
         self.any_form = True
-        if self.compared == MPI.COMM_NULL:
-            self.compared = with_topology(self.comm, MPI.Intracomm.fromhandle(self.user_handle))
-        self.compared_until = self.sequence + calls
+        if self.check_comm == MPI.COMM_NULL:
+            self.check_comm = dup_with_topology(self.comm, MPI.Intracomm.fromhandle(self.user_handle))
+        self.checked_until = self.sequence + calls
 
-    def compares(self, sequence: int) -> bool:
-        """Return whether the ranks compare what they give in that call."""
-        return self.settings.check or 0 < sequence <= self.compared_until
+    def is_checked(self, sequence: int) -> bool:
+        """Return whether the ranks compare their arguments in the call with this number."""
+        return self.settings.check or 0 < sequence <= self.checked_until
 
-    def begin_copies(self) -> list[tuple[MPI.Intracomm, MPI.Request]]:
-        """Start making the communicators that a duplicate of this one has for itself. Collective."""
-        return [duplicate.begin(self.comm) for _ in range(1 + self.settings.check)]
+    def begin_private_duplicates(self) -> list[tuple[MPI.Intracomm, MPI.Request]]:
+        """Start to duplicate the private communicator, once for every one that a duplicate needs. Collective."""
+        return [duplicate.begin_dup(self.comm) for _ in range(1 + self.settings.check)]
 
     def _agree(self) -> Agreed:
         try:
@@ -136,9 +137,9 @@ class CommState:
             raise
 
     def use_engine(self, engine: str) -> None:
-        """Check that an engine chosen by using() can run. Raises EngineError."""
+        """Check that an engine chosen by using() can run. Raises EngineError if it cannot."""
         if engine == "compiled" and (problem := selftest.check()) is not None:
-            raise EngineError(f"the compiled engine was asked for and cannot run here: {problem}")
+            raise EngineError(f"engine is 'compiled', and that cannot run here: {problem}; choose mpi4py or auto")
 
     @property
     def engine(self) -> str:
@@ -151,7 +152,7 @@ class CommState:
         return self.agreed.engine_why == COMPILING and self.overrides.engine in (None, "auto")
 
     def update_kernels(self) -> None:
-        """Use the kernels that a compiler process has delivered since the last time: the engine and the fast path."""
+        """Switch engine and fast path to the kernels that the compiler process has finished since the last call."""
         background.poll()
         if self.kernels == background.state.generation:
             return
@@ -170,84 +171,84 @@ class CommState:
         """The graph of neighbourhood collectives. Raises CommError for a communicator without a topology."""
         return graph_of(MPI.Intracomm.fromhandle(self.user_handle)) if self.stencil is None else self.stencil
 
-    # -- what calls need --------------------------------------------------------------------------------
+    # -- choices and plans ------------------------------------------------------------------------------
 
     def override(self, overrides: Overrides) -> None:
-        """Put overrides in force; what served calls under them before is used again."""
+        """Put overrides in force, with the plans cached under them."""
         self.fast_path.activate(overrides)
         self.overrides, self.prepared = overrides, self.cache.activate(overrides)
 
     def measured(self, collective: str) -> Sequence[Rule]:
-        """Return the rules that calls taught under the overrides in force, and those of the tuning table."""
+        """Return the rules learned from calls under the overrides in force, then those of the tuning table."""
         return self.lessons.measured(collective, self.overrides.learn, self.agreed.measured(collective))
 
     def forget(self) -> None:
-        """Choose anew for every kind of call that was served under the overrides in force."""
+        """Drop the choices and plans cached under the overrides in force."""
         self.prepared.clear()
         self.fast_path.forget()
 
     def remember(self, key: Hashable, prepared: Any, nbytes: int) -> None:
-        """Cache what serves a kind of call and takes nbytes of memory; see cache.py."""
+        """Cache the choice and plan, of nbytes, for calls with this key; see cache.py."""
         self.cache.add(self.prepared, key, prepared, nbytes)
 
     # -- operations ----------------------------------------------------------------------------------------
 
     @property
     def sequence(self) -> int:
-        """The number of the last call, the same on every rank."""
-        number: int = self.numbers.item(CALLS)
+        """Return the number of the last call, the same on every rank."""
+        number: int = self.counters.item(CALLS)
         return number
 
     def next_sequence(self) -> int:
-        """Return the number of a call, the same on every rank."""
-        number: int = self.numbers.item(CALLS) + 1
-        self.numbers[CALLS] = number
+        """Count a call, and return its number, the same on every rank."""
+        number: int = self.counters.item(CALLS) + 1
+        self.counters[CALLS] = number
         return number
 
-    def leak(self, what: Any, sequence: int | None) -> None:
-        """Keep an operation that broke off with messages posted, since MPI may write to its memory at any time.
+    def leak(self, memory: Any, sequence: int | None) -> None:
+        """Keep the memory of an aborted call with messages posted, since MPI may write to it at any time.
 
-        The tags of that sequence number are not used again: a late message may still carry one.
+        The tags of this sequence number are not used again: a late message may carry one.
         """
-        self.leaked.append(what)
+        self.leaked.append(memory)
         if sequence is not None:
-            self.numbers[BROKEN + sequence % SEQUENCES] = sequence
+            self.counters[BROKEN + sequence % SEQUENCES] = sequence
 
     def check_tags(self) -> None:
-        """Raise CommError where the tags of the next call may be those of messages that a broken-off call left."""
-        if broken := self.numbers.item(BROKEN + (self.sequence + 1) % SEQUENCES):
+        """Raise CommError if the next call would use the tags of an aborted call with messages in flight."""
+        if broken := self.counters.item(BROKEN + (self.sequence + 1) % SEQUENCES):
             raise CommError(
                 f"call {broken} on this communicator was aborted with messages in flight, and call "
                 f"{self.sequence + 1} would use the same tags; use another communicator, such as comm.Dup()"
             )
 
-    # -- what its queue tells it: see progress/queue.py ---------------------------------------------------
+    # -- callbacks of the queue: see QueueOwner in progress/queue.py --------------------------------------
 
     def operation_begins(self, operation: Operation) -> None:
-        """Write the row of a call, unless it was written when the call began."""
+        """Write the row of a call into the history, unless that was done when the call began."""
         if not operation.row and not operation.is_message:
             how, start = (operation.name, operation.form, operation.choice.algorithm), operation.start
-            operation.row = self.history.begin(operation.sequence, *how, operation.passed, start)
+            operation.row = self.history.begin(operation.sequence, *how, operation.recorded_arguments, start)
 
     def operation_ended(self, operation: Operation) -> None:
-        """Keep the memory of an operation that broke off, and its error for other ranks."""
-        if operation.broke_off:
+        """Record the end of an operation: its row, its error for other ranks, and its memory if it was aborted."""
+        if operation.was_aborted:
             has_own_tags = operation.form == PERSISTENT or operation.choice.algorithm == NATIVE
             self.leak(operation, None if has_own_tags else operation.sequence)
         self.history.end(operation.row, FAILED if operation.error is not None else 0)
-        if operation.error is not None:  # no name for it here: its traceback holds this frame
+        if operation.error is not None:  # not in a local variable: its traceback refers to this frame
             self.fail(operation.call_id, operation.error)
 
     def explain(self, operation: Operation, error: BaseException) -> BaseException:
-        """Return the error that an operation ends with: where ranks have failed, one that says so."""
-        return self.explained(error, operation.call_id, operation.choice, operation.describe)
+        """Return the error to raise for one that a stage raised: if ranks have failed, an error that names them."""
+        return self.explain_error(error, operation.call_id, operation.choice, operation.describe)
 
     def operation_interrupted(self, operation: Operation, error: BaseException) -> None:
-        """Keep the error by which this rank left a call that is still in flight."""
+        """Record that an interrupt made this rank leave a call that is still in flight."""
         self.fail(operation.call_id, error)
 
     def check_stalls(self) -> None:
-        """Have the watchdog check what is in flight."""
+        """Have the watchdog check the operations in flight."""
         with contained("the watchdog"):
             watchdog.watch(self, time.monotonic())
         watchdog.record(LIVE, self)
@@ -260,17 +261,18 @@ class CommState:
         watchdog.record(LIVE)
 
     def fail(self, call_id: CallId, error: BaseException, was_made: bool = True) -> None:
-        """Record the error by which this rank left or refused a call, for status messages to other ranks."""
-        with contained("telling other ranks of an error"):
+        """Record the error with which this rank left a call, or refused its arguments, for the other ranks."""
+        with contained("notifying other ranks of an error"):
             self.failures = [*self.failures, Failure(*call_id, describe(error), was_made)][-RECENT:]
             watchdog.notify_error(self)
 
-    def explained(
+    def explain_error(
         self, error: BaseException, call_id: CallId, choice: Choice, waits: Callable[[], Sequence[str]] = list
     ) -> BaseException:
-        """Return the error to raise for one of MPI's: where ranks have failed, one that names them.
+        """Return the error to raise for one of MPI's: if ranks have failed, an error that names them.
 
-        Then no call on this communicator completes on any rank any more. waits returns what the call waited for.
+        In that case the communicator is revoked, so that no rank's call on it completes. `waits` describes what the
+        call waited for.
         """
         if isinstance(error, MpicollError) or not is_rank_failure(error, self.comm):
             return error
@@ -284,75 +286,75 @@ class CommState:
     def raise_if_ranks_failed(
         self, error: BaseException, call_id: CallId, choice: Choice, waits: Callable[[], Sequence[str]] = list
     ) -> None:
-        """Raise an error that names the ranks that failed, if that is why MPI raised this one; see explained()."""
-        explained = self.explained(error, call_id, choice, waits)
+        """Raise an error that names the failed ranks, if they are the cause of MPI's error; see explain_error()."""
+        explained = self.explain_error(error, call_id, choice, waits)
         try:
             if explained is not error:
                 raise explained from error
         finally:
-            del explained, error  # their tracebacks hold this frame, and the caller's with its buffers
+            del explained, error  # their tracebacks refer to this frame, and to the caller's with its buffers
 
     def private_communicators(self) -> list[MPI.Intracomm]:
-        """Return the communicators that the ranks have beside the program's."""
-        return [self.comm, self.compared, *self.persistent.comms]
+        """Return all private communicators of this state."""
+        return [self.comm, self.check_comm, *self.tag_pool.comms]
 
     def call_errhandler(self, error: MPI.Exception) -> None:
-        """Call the error handler of the user's communicator, as MPI does, once for each error."""
+        """Call the error handler of the user's communicator, once for each error."""
         if not self.freed and not getattr(error, "is_handled", False):
             error.is_handled = True  # type: ignore[attr-defined]
             MPI.Intracomm.fromhandle(self.user_handle).Call_errhandler(error.Get_error_code())
 
     def notify_exit(self) -> None:
-        """Tell every rank that this one has ended."""
+        """Send every rank the message that this rank has ended."""
         watchdog.notify_exit(self)
 
     def is_watched(self) -> bool:
-        """Return whether the watchdog may still report something in flight, or abort the run for it."""
+        """Return whether the watchdog may still report an operation in flight, or abort the run for it."""
         return any(self.settings.abort or not operation.reported for operation in self.queue.in_flight)
 
     def trace(self, sink: Sink) -> None:
-        """Append the records of all calls to this sink too."""
+        """Append the records of all calls to this sink, until untrace()."""
         self.traces.append(sink)
-        self.numbers[TRACES] = len(self.traces)
+        self.counters[TRACES] = len(self.traces)
 
     def untrace(self, sink: Sink) -> None:
-        """Append no more records to this sink."""
-        self.traces[:] = [other for other in self.traces if other is not sink]  # equal ones are others'
-        self.numbers[TRACES] = len(self.traces)
+        """Stop appending records to this sink."""
+        self.traces[:] = [other for other in self.traces if other is not sink]  # two sinks may be equal lists
+        self.counters[TRACES] = len(self.traces)
 
     def record(self, record: Record) -> None:
         """Append a record to every sink."""
         for trace in self.traces:
             trace.append(record)
 
-    def say_once(self, choice: Choice) -> None:
+    def warn_native_once(self, choice: Choice) -> None:
         """Warn on rank 0, once per reason, that a call runs native, chosen by neither using() nor a tuning table."""
-        if self.rank == 0 and not choice.forced and not choice.measured and choice.why not in self.said:
-            self.said.add(choice.why)
+        if self.rank == 0 and not choice.forced and not choice.measured and choice.why not in self.warned:
+            self.warned.add(choice.why)
             LOG.warning("%s runs native: %s", choice.collective, choice.why)
 
     # -- the end ----------------------------------------------------------------------------------------
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Refuse new calls, since the communicator is freed. Operations in flight continue. This calls no MPI."""
         self.freed = True
         self.scratch.close()
         LIVE.pop(id(self), None)
         self.fast_path.close()
-        self.persistent.close()
+        self.tag_pool.close()
 
     def is_quiet(self) -> bool:
-        """Return whether every rank has left and nothing is in flight. Answer status messages, and never wait."""
+        """Answer status messages; return whether every rank has freed the communicator and no message is in flight."""
         self.respond()
-        joins = not self.queue.in_flight and not self.leaked and self.peer_status.is_drained
-        return joins and self.free_barrier.is_complete()
+        is_drained = not self.queue.in_flight and not self.leaked and self.peer_status.is_drained
+        return is_drained and self.free_barrier.is_complete()
 
     def free(self, drain: bool = True) -> None:
-        """Complete what is in flight and free the private communicators. A second call does nothing.
+        """Complete the operations in flight and free the private communicators. A second call does nothing.
 
-        At the end of the program, where nothing is drained, MPI frees them itself.
-        Operations that broke off keep their memory, since messages of other ranks may still arrive in it. Where notes
-        may still be on their way the communicator stays: MPI would give its context to another, and them with it.
+        Aborted operations keep their memory, since messages of other ranks may still arrive in it. If status messages
+        may be in flight, the private communicator stays: MPI would reuse its context for a communicator that then
+        receives them. drain=False is for the end of the program, where MPI frees the communicators itself.
         """
         if self.queue.closed:
             return
@@ -360,16 +362,16 @@ class CommState:
             self.queue.drain()
         quiet = drain and self.is_quiet()
         with self.queue.lock:
-            self.leave()
+            self.close()
             self.queue.closed = True
-            self.queue.is_busy(False)
+            self.queue.mark_busy(False)
             self.fast_path.leak()
             self.fast_path.clear()
             self.cache.clear()
             self.prepared.clear()
             LEAKED.extend([*self.leaked, *self.peer_status.sent])
-            self.persistent.free()
-            for comm in (self.compared, self.comm) if quiet else (self.compared,):
+            self.tag_pool.free()
+            for comm in (self.check_comm, self.comm) if quiet else (self.check_comm,):
                 if comm != MPI.COMM_NULL:
-                    with suppress(MPI.Exception):  # MPICH's, where a rank never took what another sent
+                    with suppress(MPI.Exception):  # MPICH raises if a sent message was never received
                         comm.Free()

@@ -1,4 +1,4 @@
-"""Make communicators of the same ranks: without the program's attributes, or without waiting for the others."""
+"""Duplicate communicators: without the program's attributes, or without waiting for other ranks."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ from mpi4py import MPI
 from ..diagnostics.fault_tolerance import is_rank_failure
 from ..errors import CommError
 
-Kind = TypeVar("Kind", bound=MPI.Intracomm)
-_NO_ROOM = (MPI.ERR_OTHER, MPI.ERR_NO_MEM, MPI.ERR_INTERN)  # MPICH's is the first
+Comm = TypeVar("Comm", bound=MPI.Intracomm)
+_OUT_OF_COMMUNICATORS = (MPI.ERR_OTHER, MPI.ERR_NO_MEM, MPI.ERR_INTERN)  # MPICH's is the first
 
 
-def without_attributes(comm: MPI.Intracomm) -> MPI.Intracomm:
+def dup_without_attributes(comm: MPI.Intracomm) -> MPI.Intracomm:
     """Return a new communicator of the same ranks and of mpi4py's class, whose collectives are MPI's own. Collective.
 
     MPI_Comm_dup would call the copy functions of the program's attributes, which may count references or raise.
-    MPI_Comm_create of MPICH 5.0 hangs on a grid that some ranks are not in. Raises CommError where MPI has no room.
+    MPI_Comm_create of MPICH 5.0 hangs on a grid that some ranks are not in. Raises CommError if MPI has no more
+    communicators.
     """
     try:
         return MPI.Intracomm(MPI.Intracomm.Split(comm, 0, comm.rank))
     except MPI.Exception as error:
-        if error.Get_error_class() not in _NO_ROOM or is_rank_failure(error, comm):
+        if error.Get_error_class() not in _OUT_OF_COMMUNICATORS or is_rank_failure(error, comm):
             raise
         raise CommError(
-            "MPI makes no private communicator, which every Comm has beside the program's; MPICH has 2,048 of both "
-            f"kinds at a time: Free those that are not needed. MPI says: {error.Get_error_string().splitlines()[-1]}"
+            "MPI cannot make the private communicator that every Comm needs; MPICH has 2,048 communicators at a time, "
+            f"private ones included: Free those that are not needed. MPI: {error.Get_error_string().splitlines()[-1]}"
         ) from None
 
 
-def begin(comm: Kind, info: MPI.Info | None = None) -> tuple[Kind, MPI.Request]:
-    """Return a duplicate of a communicator and the request that it is complete with. Collective.
+def begin_dup(comm: Comm, info: MPI.Info | None = None) -> tuple[Comm, MPI.Request]:
+    """Return a duplicate of a communicator, and the request that completes when it is usable. Collective.
 
-    A communicator of one rank is duplicated at once, which waits for no other rank. Intel MPI's MPI_Comm_idup of one
+    A communicator of one rank is duplicated at once by MPI_Comm_dup. Intel MPI's MPI_Comm_idup of one
     rank never returns, and holds MPI's lock, while another thread's duplicate is in progress.
     """
     if comm.size == 1:
@@ -43,31 +44,31 @@ def begin(comm: Kind, info: MPI.Info | None = None) -> tuple[Kind, MPI.Request]:
     return MPI.Intracomm.Idup(comm, info)
 
 
-def _may_harm() -> bool:
-    """Return whether this MPI's MPI_Comm_idup may do harm to another thread that makes a communicator.
+def _idup_is_unsafe() -> bool:
+    """Return whether MPI_Comm_idup may crash or hang if another thread makes a communicator meanwhile.
 
-    MPICH 5.0 keeps what both wait for in one list of the process, which MPI_Comm_idup changes without the list's lock
-    (sched_cb_gcn_allocate_cid). It crashes or hangs, with mpi4py alone too.
+    MPICH 5.0 keeps the pending communicators of all threads in one list, which MPI_Comm_idup changes without the list's
+    lock (sched_cb_gcn_allocate_cid). This happens with mpi4py alone too.
     """
     other_threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE and not sys.is_finalizing()
     return MPI.get_vendor()[0] == "MPICH" and other_threads
 
 
 class Duplicate:
-    """A duplicate in progress, of a private communicator on which no other collective begins meanwhile.
+    """A duplicate in progress of a private communicator, on which no other collective may begin meanwhile.
 
-    It has the one method of a request that a stage needs. Where MPI_Comm_idup may do harm, a thread calls MPI_Comm_dup.
+    It has the method Test of a request. If MPI_Comm_idup is unsafe, a thread calls MPI_Comm_dup instead.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
-        """Begin. Collective."""
+        """Start to duplicate comm. Collective."""
         self.thread: threading.Thread | None = None
         self.error: BaseException | None = None
-        if comm.size > 1 and _may_harm():
+        if comm.size > 1 and _idup_is_unsafe():
             self.thread = threading.Thread(target=self._make, args=(comm,), name="mpicoll-duplicate", daemon=True)
             self.thread.start()
         else:
-            self.comm, self.request = begin(comm)
+            self.comm, self.request = begin_dup(comm)
 
     def _make(self, comm: MPI.Intracomm) -> None:
         try:
@@ -76,7 +77,7 @@ class Duplicate:
             self.error = error
 
     def Test(self, status: MPI.Status | None = None) -> bool:
-        """Return whether the duplicate is complete. Raises what MPI raised."""
+        """Return whether the duplicate is complete. Raises the error of MPI_Comm_dup."""
         if self.thread is None:
             return self.request.Test()
         if self.thread.is_alive():

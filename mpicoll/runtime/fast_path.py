@@ -1,4 +1,4 @@
-"""The protocol of a communicator's fast path, which is in a package above this one."""
+"""Declare the interface of a communicator's fast path; the package fastpath implements it."""
 
 from __future__ import annotations
 
@@ -13,45 +13,51 @@ from ..selection.select import Overrides
 
 
 class FastPath(Protocol):
-    """The fast path of a communicator, which serves calls that were made before."""
+    """The fast path of a communicator, which serves calls like earlier ones."""
 
     @property
     def fast_call(self) -> Callable[..., int]:
-        """The compiled function that a method tries first."""
+        """Return the compiled function that a method tries first; it returns 0 if it completed the call."""
 
     @property
     def closed(self) -> str:
-        """The reason why every call takes the slow path; empty if some need not."""
+        """Return the reason why every call takes the slow path; empty if the fast path is open."""
 
     def resume(self, method: Any, form: str) -> tuple[bool, Operation | None]:
-        """Return whether the function began this call, and the operation that completes it, None if it is complete."""
+        """Return (True, the operation that completes the call, None if it is complete), or (False, None).
+
+        False: fast_call did not begin this call, and the slow path must run it.
+        """
 
     def note_line(self) -> None:
-        """Note the program's line of the last call in its row, where other libraries are between it and the method."""
+        """Write the program's line into the history row of the last call, for callers that are libraries themselves."""
 
     def key(self, call: Any) -> Any:
-        """Compute the key of a kind of call; return None if the function cannot serve such calls."""
+        """Return the key by which fast_call would find this kind of call; None if it cannot serve such calls."""
 
     def insert(self, call: Any) -> None:
-        """Serve calls of this kind from now on, if it has a key, and the same served the last one."""
+        """Serve calls of this kind from now on, if the call has a key and its plan is that of the last such call."""
 
     def open_start(self, execution: Any, started: np.ndarray, words: RowWords) -> Any:
-        """Return the fast path of a persistent collective's starts, None where they take the slow path."""
+        """Return the fast path for the starts of a persistent collective; None if they take the slow path."""
 
     def activate(self, overrides: Overrides) -> None:
-        """Serve calls by what was inserted under these overrides."""
+        """Serve the kinds of calls that were inserted under these overrides."""
 
     def share_scratch(self, scratch: np.ndarray) -> bool:
-        """Let fast calls use this scratch. Return False if one in flight uses the previous one."""
+        """Let fast calls use this scratch. Return False if a fast call in flight uses the previous scratch."""
 
-    def reclaim_scratch(self, lent: bool = False) -> bool:
-        """Stop fast calls from using the scratch. Return False if one uses it, unless lent: its operation takes it."""
+    def reclaim_scratch(self, in_use: bool = False) -> bool:
+        """Stop fast calls from using the scratch. Return False if a fast call in flight uses it, unless in_use.
+
+        in_use: the operation that completes that call takes the scratch over.
+        """
 
     def close(self) -> None:
         """Serve no more calls."""
 
     def leak(self) -> None:
-        """Abandon what was begun. Its memory stays allocated, since MPI may still write to it."""
+        """Abandon the call in flight, if any. Its memory stays allocated, since MPI may still write to it."""
 
     def clear(self) -> None:
         """Remove every kind of call."""

@@ -1,4 +1,4 @@
-"""Find out, without waiting, whether every rank has freed a communicator."""
+"""Test, without blocking, whether every rank has freed a communicator."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from mpi4py import MPI
 
 
 class FreeBarrier:
-    """A nonblocking barrier on a private communicator, which each rank enters once it has freed the user's.
+    """A nonblocking barrier on a private communicator, which a rank enters after it has freed the user's communicator.
 
-    A rank enters when everything that it sent has arrived, so no message is in flight when the barrier completes.
+    A rank enters when all its messages have arrived, so no message is in flight when the barrier completes.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
@@ -17,10 +17,10 @@ class FreeBarrier:
         self.failed = False
 
     def is_complete(self) -> bool:
-        """Enter the barrier at the first call. Return whether every rank has entered, False for ever if it failed.
+        """Enter the barrier at the first call. Return whether every rank has entered; always False once it failed.
 
-        It fails where a rank aborted a native collective that another rank never started: MPI matches that rank's
-        barrier with the collective.
+        It fails if a rank aborted a native collective that another rank never started: MPI matches the other rank's
+        barrier with that collective.
         """
         if self.comm.size == 1:
             return True

@@ -1,4 +1,4 @@
-"""The arrays that ranks send each other in sparse exchanges: a receiver knows neither the sender nor the length."""
+"""Send and receive the arrays of sparse exchanges, of which a receiver knows neither sender nor length."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..errors import RequestError
 from ..plans.plan import NOTE_TAGS
 
 FIRST, CONTENTS = NOTE_TAGS[-2:]
-SHORT = 1 << 14  # bytes of an array that travels in its first message: copying them costs less than a second one
-_NUMBERS = struct.Struct("=3q")  # dimensions, bytes of the dtype, the exchange
+SHORT = 1 << 14  # bytes of an array that is copied into its first message, which is faster than a second message
+_NUMBERS = struct.Struct("=3q")  # number of dimensions, bytes of the dtype, number of the exchange
 
 
 class Arrival(NamedTuple):
-    """An array that another rank sends, and the request that completes when it is here."""
+    """An array from another rank, and the request that completes when its data has arrived."""
 
     source: int
     array: np.ndarray
@@ -29,29 +29,29 @@ class Arrival(NamedTuple):
 
 
 class Inbox:
-    """The arrays of sparse exchanges that this rank sends and receives on one communicator, by number of the exchange.
+    """The arrays that this rank sends and receives in sparse exchanges on one communicator, by exchange number.
 
-    The first message of an array has the contents of a short one, then shape, dtype (pickled), and numbers of a fixed
-    length. The contents of a long array follow in a second message. The first is sent synchronously, so its sender
-    knows when it has been matched. A rank may send for the next exchange before this rank has completed the last one;
-    messages of one sender stay in order.
+    The first message of an array contains its data if it is short, then shape, pickled dtype, and numbers of a fixed
+    length. The data of a long array follows in a second message. The first message is sent synchronously, so its
+    sender knows when it has been matched. Another rank may begin the next exchange before this rank has completed the
+    current one; messages of one sender stay in order.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.comm = comm
         self.arrivals: dict[int, list[Arrival]] = defaultdict(list)
-        self.is_posting = False  # still so after that: an interrupt came meanwhile
+        self.is_posting = False  # True outside of send() and poll(): an interrupt came while they posted messages
 
     def check(self) -> None:
         """Raise RequestError after an interrupt that lost messages."""
         if self.is_posting:
             raise RequestError(
-                "an interrupt came while messages of a sparse exchange were posted; which of them are in flight is not "
-                "known; use another communicator, such as comm.Dup()"
+                "an interrupt came while a sparse exchange posted messages, some perhaps in flight; use another "
+                "communicator, such as comm.Dup()"
             )
 
     def send(self, sequence: int, arrays: dict[int, np.ndarray]) -> dict[int, list[MPI.Request]]:
-        """Start sending contiguous arrays, which must not change until the requests are complete. Both by rank."""
+        """Start to send contiguous arrays, by destination rank. They must not change until their requests complete."""
         self.is_posting = True
         requests = {rank: self._send(sequence, rank, array) for rank, array in arrays.items()}
         self.is_posting = False

@@ -1,4 +1,4 @@
-"""The scratch of a communicator, kept from call to call and shared with its fast path."""
+"""Keep the scratch of a communicator from call to call, and share it with the fast path."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy as np
 from ..plans.plan import ALIGN
 from .fast_path import FastPath
 
-KEPT = 64 << 20  # bytes that are kept for the next call
+MAX_KEPT = 64 << 20  # bytes of an array that is kept for the next call
 
 
-def room(nbytes: int) -> int:
-    """Return the bytes to allocate: a power of two where they are kept, so that counts that grow need few arrays."""
+def allocation_size(nbytes: int) -> int:
+    """Return the bytes to allocate: a power of two if they can be kept, so that growing counts need few arrays."""
     power = 1 << max(0, nbytes - 1).bit_length()
-    return power if power + ALIGN <= KEPT else nbytes
+    return power if power + ALIGN <= MAX_KEPT else nbytes
 
 
 class Scratch:
-    """One array, or none while a call uses it; the fast path may share it."""
+    """At most one array, which a call takes and gives back; fast calls may use it meanwhile."""
 
     def __init__(self, fast_path: FastPath) -> None:
         self.array: np.ndarray | None = None
@@ -28,29 +28,29 @@ class Scratch:
         self._closed = False
 
     def close(self) -> None:
-        """Drop every array that is given back from now on."""
+        """Keep no array that is given back from now on."""
         self._closed = True
 
-    def take(self, nbytes: int, lent: bool = False) -> np.ndarray:
-        """Return an array that holds nbytes from an aligned address on. The progress thread may call this too.
+    def take(self, nbytes: int, in_use: bool = False) -> np.ndarray:
+        """Return an array with room for nbytes from an aligned address. The progress thread may call this too.
 
-        lent: return the array that a call of the fast path uses. Only the operation that completes that call asks.
+        in_use: return the array that a fast call in flight uses, for the operation that completes that call.
         """
         kept = None
         with self._lock:
-            if self._fast_path.reclaim_scratch(lent):
+            if self._fast_path.reclaim_scratch(in_use):
                 kept, self.array = self.array, None
         if kept is not None and len(kept) >= nbytes + ALIGN:
             return kept
-        return np.empty(room(nbytes) + ALIGN, np.uint8)
+        return np.empty(allocation_size(nbytes) + ALIGN, np.uint8)
 
-    def give(self, array: np.ndarray | None) -> None:
-        """Keep the larger of this array and the kept one for the next call.
+    def give_back(self, array: np.ndarray | None) -> None:
+        """Give back an array: keep the larger of it and the kept array for the next call.
 
-        Garbage collection calls this too, in any thread and at any time, even during another call of it. So it never
-        waits for the lock: if that is taken, the array is dropped.
+        Garbage collection calls this too, in any thread and at any time, even within another call of this method. So
+        this never waits for the lock: if that is taken, it drops the array.
         """
-        if array is None or self._closed or len(array) > KEPT or not self._lock.acquire(blocking=False):
+        if array is None or self._closed or len(array) > MAX_KEPT or not self._lock.acquire(blocking=False):
             return
         try:
             larger = self.array is None or len(self.array) < len(array)

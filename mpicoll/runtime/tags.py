@@ -1,7 +1,8 @@
-"""Tags for persistent collectives, which may be started in any order: a slot on a communicator of their own for each.
+"""Allocate tags for persistent collectives, which may be started in any order.
 
-Ranks free their requests when they like, garbage collection included, so which slot is free everywhere is agreed on
-when one is taken; that is collective, as making a persistent request is.
+Each has a slot, the tags of one sequence number, on communicators that only persistent collectives use. Ranks free
+their requests at different times, garbage collection included. So taking a slot is collective, as making the request
+is: the ranks agree on a slot that is free on all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from mpi4py import MPI
 from ..plans.plan import SEQUENCES
 from ..progress.operation import Operation
 from ..progress.queue import Queue
-from ..progress.stages import Gathering, RequestStage, Stage
+from ..progress.stages import AllgatherStage, RequestStage, Stage
 from ..selection.select import native_choice
 from . import duplicate
 
@@ -30,35 +31,35 @@ class FastStart(Protocol):
 
 
 class Communicator(Protocol):
-    """The communicator that slots belong to."""
+    """The state of the communicator to which the slots belong."""
 
     comm: MPI.Intracomm
     queue: Queue
 
     def next_sequence(self) -> int:
-        """Return the number of a call."""
+        """Count a call, and return its number."""
 
 
 class TagOwner(Protocol):
-    """A persistent collective, which takes a slot; name is the method that made it."""
+    """A persistent collective, which takes a slot."""
 
     @property
     def fast_start(self) -> FastStart | None:
-        """Its fast path."""
+        """Return the fast path of its starts, None if they take the slow path."""
 
     @property
     def name(self) -> str:
-        """The method's name."""
+        """Return the name of the method that made it."""
 
     def free_requests(self) -> None:
-        """Free MPI's persistent requests, since the program ends."""
+        """Free MPI's persistent requests at the end of the program."""
 
     def close(self) -> None:
         """Free the requests on the slot's communicator, which is about to be freed."""
 
 
 class TagSlot(NamedTuple):
-    """Tags on a communicator; `used` is where they are marked as taken."""
+    """The tags of a sequence number on a communicator; `used` has a word for every sequence number."""
 
     comm: MPI.Intracomm
     sequence: int
@@ -70,7 +71,7 @@ class TagSlot(NamedTuple):
 
 
 class TagPool:
-    """The communicators that one has beside it for persistent collectives, and which of their tags this rank uses."""
+    """The communicators for the persistent collectives of a communicator, and the slots that this rank uses on them."""
 
     def __init__(self, state: Communicator) -> None:
         self.state: Any = weakref.proxy(state)
@@ -80,17 +81,17 @@ class TagPool:
 
     def take(self, owner: TagOwner) -> TagSlot:
         """Return a slot that is free on every rank. Collective; operations in flight progress meanwhile."""
-        mine = np.concatenate([np.zeros(1, np.uint8), *self.used])  # one more: of no bytes, MPICH's waits for no rank
-        gathered = self._wait(lambda: Gathering(self.state.comm, mine, "the tags in use"), owner.name)
+        mine = np.concatenate([np.zeros(1, np.uint8), *self.used])  # not empty: MPICH would wait for no rank
+        gathered = self._wait(lambda: AllgatherStage(self.state.comm, mine, "the tags in use"), owner.name)
         free = np.flatnonzero(~gathered.all[:, 1:].any(axis=0))
         if not len(free):
-            self._add(owner.name)
+            self._add_communicator(owner.name)
             free = np.array([len(mine) - 1])
-        which, sequence = divmod(int(free[0]), SEQUENCES)
-        self.used[which][sequence] = 1
-        return TagSlot(self.comms[which], sequence, self.used[which])
+        index, sequence = divmod(int(free[0]), SEQUENCES)
+        self.used[index][sequence] = 1
+        return TagSlot(self.comms[index], sequence, self.used[index])
 
-    def _add(self, name: str) -> None:
+    def _add_communicator(self, name: str) -> None:
         copy = duplicate.Duplicate(self.state.comm)
         self._wait(lambda: RequestStage(copy, "a communicator"), name)
         comm = copy.comm
@@ -100,7 +101,7 @@ class TagPool:
 
     def _wait(self, begin: Callable[[], Any], name: str) -> Any:
         stage: Stage = begin()  # now, in the order of calls
-        choice = native_choice("a persistent collective", "finding tags for it")
+        choice = native_choice("a persistent collective", "allocating tags for it")
         sequence = self.state.next_sequence()
         self.state.queue.run(Operation(choice, sequence, [lambda: stage], lambda: None, stage, name=name))
         return stage
@@ -112,7 +113,7 @@ class TagPool:
                 owner.fast_start.close()
 
     def free_requests(self) -> None:
-        """Free MPI's persistent requests: MPICH prints a line for each that is left when a program ends."""
+        """Free MPI's persistent requests, since MPICH prints a line for every request that a program leaves."""
         for owner in list(self.owners):
             owner.free_requests()
 

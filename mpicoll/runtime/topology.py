@@ -1,6 +1,6 @@
-"""The topology of a communicator as the graph of its neighbourhood collectives. Every call here is local.
+"""Read the topology of a communicator as the graph of its neighbourhood collectives.
 
-Of a grid and of a Graphcomm every rank knows all edges; of a Distgraphcomm it knows its own.
+A rank knows all edges of a Cartcomm and of a Graphcomm, and its own edges of a Distgraphcomm.
 """
 
 from __future__ import annotations
@@ -16,29 +16,32 @@ from ..kernels.digest import digest
 from ..schedules.graphs import ABSENT, Ends, Graph, cartesian, listed, numbered
 from ..schedules.stencils import Stencil
 
-LONG = 200  # characters of a rank's offsets in an error
+MAX_CHARACTERS = 200  # of a rank's offsets in an error
 
 
 def graph_of(comm: MPI.Comm) -> Graph:
-    """Return the graph of a communicator. Raises CommError for one without a topology, ArgumentError.
+    """Return the graph of a communicator. Local. Raises CommError for a communicator without a topology.
 
-    A Graphcomm in which a rank is the neighbour of one that is not its neighbour raises: neighbours of a Graphcomm
-    send both ways, so a rank would wait for a message that is never sent.
+    Raises ArgumentError for a Graphcomm in which only one of two ranks names the other as a neighbour: messages go
+    both ways along an edge, so a rank would wait for a message that is never sent.
     """
-    kind, of = comm.Get_topology(), MPI.Intracomm(comm)
-    if kind == MPI.CART:
-        dims, periods, _ = MPI.Cartcomm(of).Get_topo()
+    topology, plain = comm.Get_topology(), MPI.Intracomm(comm)
+    if topology == MPI.CART:
+        dims, periods, _ = MPI.Cartcomm(plain).Get_topo()
         return cartesian(dims, list(map(bool, periods)))
-    if kind == MPI.GRAPH:
-        return _of_graphcomm(MPI.Graphcomm(of))
-    if kind == MPI.DIST_GRAPH:
-        sources, destinations, _ = MPI.Distgraphcomm(of).Get_dist_neighbors()
-        return _of_lists(comm.rank, comm.size, sources, destinations)
+    if topology == MPI.GRAPH:
+        return _graph_of_graphcomm(MPI.Graphcomm(plain))
+    if topology == MPI.DIST_GRAPH:
+        sources, destinations, _ = MPI.Distgraphcomm(plain).Get_dist_neighbors()
+        return _graph_of_own_edges(comm.rank, comm.size, sources, destinations)
     raise CommError("the communicator has no topology; make one with Create_cart or Create_dist_graph_adjacent")
 
 
 def stencil_of(comm: MPI.Cartcomm, offsets: Sequence[Sequence[int]]) -> Stencil:
-    """Return the stencil of a grid. Collective. Raises ArgumentError, MismatchError if the ranks' offsets differ."""
+    """Return the stencil with these offsets on a grid. Collective.
+
+    Raises ArgumentError for wrong offsets, MismatchError if the ranks' offsets differ.
+    """
     dims, periods, _ = MPI.Cartcomm.Get_topo(comm)
     checked: tuple[tuple[int, ...], ...] = ()
     wrong: object = None
@@ -56,45 +59,45 @@ def stencil_of(comm: MPI.Cartcomm, offsets: Sequence[Sequence[int]]) -> Stencil:
             f"offsets have {wrong!r:.60}; each must be a sequence of {len(dims)} integers, one for every dimension"
         )
     if values:
-        raise MismatchError("offsets", [value[:LONG] for value in values])
+        raise MismatchError("offsets", [value[:MAX_CHARACTERS] for value in values])
     return Stencil(dims, list(map(bool, periods)), checked)
 
 
-def with_topology(own: MPI.Intracomm, comm: MPI.Comm) -> MPI.Intracomm:
-    """Return a copy of a private communicator with the topology of the program's communicator of its ranks. Collective.
+def dup_with_topology(private: MPI.Intracomm, comm: MPI.Comm) -> MPI.Intracomm:
+    """Duplicate a private communicator, with the topology of the program's communicator. Collective.
 
-    MPI's own neighbourhood collectives can run on it.
+    MPI's own neighbourhood collectives can run on the duplicate.
     """
-    kind, of = comm.Get_topology(), MPI.Intracomm(comm)
-    if kind == MPI.CART:
-        dims, periods, _ = MPI.Cartcomm(of).Get_topo()
-        return MPI.Intracomm(MPI.Intracomm.Create_cart(own, dims, list(map(bool, periods))))
-    if kind == MPI.GRAPH:
-        return MPI.Intracomm(MPI.Intracomm.Create_graph(own, *MPI.Graphcomm(of).Get_topo()))
-    if kind == MPI.DIST_GRAPH:
-        sources, destinations, _ = MPI.Distgraphcomm(of).Get_dist_neighbors()
-        return MPI.Intracomm(MPI.Intracomm.Create_dist_graph_adjacent(own, sources, destinations))
-    return MPI.Intracomm(own.Dup())
+    topology, plain = comm.Get_topology(), MPI.Intracomm(comm)
+    if topology == MPI.CART:
+        dims, periods, _ = MPI.Cartcomm(plain).Get_topo()
+        return MPI.Intracomm(MPI.Intracomm.Create_cart(private, dims, list(map(bool, periods))))
+    if topology == MPI.GRAPH:
+        return MPI.Intracomm(MPI.Intracomm.Create_graph(private, *MPI.Graphcomm(plain).Get_topo()))
+    if topology == MPI.DIST_GRAPH:
+        sources, destinations, _ = MPI.Distgraphcomm(plain).Get_dist_neighbors()
+        return MPI.Intracomm(MPI.Intracomm.Create_dist_graph_adjacent(private, sources, destinations))
+    return MPI.Intracomm(private.Dup())
 
 
-def _of_graphcomm(comm: MPI.Graphcomm) -> Graph:
+def _graph_of_graphcomm(comm: MPI.Graphcomm) -> Graph:
     index, edges = comm.Get_topo()
     lists = [edges[first:end] for first, end in zip([0, *index], index)]
     graph = listed(len(lists), "graph", lambda rank: (lists[rank], lists[rank]))
-    for rank, near in enumerate(lists):
-        for other in near:
-            if near.count(other) != lists[other].count(rank):
+    for rank, neighbours in enumerate(lists):
+        for other in neighbours:
+            if neighbours.count(other) != lists[other].count(rank):
                 raise ArgumentError(
-                    f"in this Graphcomm rank {other} is a neighbour of rank {rank} {near.count(other)} times, and rank "
-                    f"{rank} one of rank {other} {lists[other].count(rank)} times; name each edge at both of its ranks"
+                    f"in this Graphcomm rank {other} is a neighbour of rank {rank} {neighbours.count(other)} times, "
+                    f"and rank {rank} one of rank {other} {lists[other].count(rank)} times; list an edge at both ranks"
                 )
     return graph
 
 
-def _of_lists(rank: int, p: int, sources: Sequence[int], destinations: Sequence[int]) -> Graph:
-    """Return the graph of a Distgraphcomm, which has the edges of this rank only."""
-    near = [[ABSENT if other == MPI.PROC_NULL else other for other in ranks] for ranks in (sources, destinations)]
-    own = numbered(rank, *near)
+def _graph_of_own_edges(rank: int, p: int, sources: Sequence[int], destinations: Sequence[int]) -> Graph:
+    """Return the graph of a Distgraphcomm, of which this rank knows its own edges only."""
+    neighbours = [[ABSENT if other == MPI.PROC_NULL else other for other in ranks] for ranks in (sources, destinations)]
+    own = numbered(rank, *neighbours)
 
     def ends(other: int) -> Ends:
         if other != rank:
@@ -104,9 +107,9 @@ def _of_lists(rank: int, p: int, sources: Sequence[int], destinations: Sequence[
     return Graph(p, "distributed graph", ends)
 
 
-def check_neighbours(what: str, ranks: Sequence[int], p: int) -> None:
-    """Raise RankError for neighbours that are not in a communicator of p ranks."""
+def check_neighbour_ranks(argument: str, ranks: Sequence[int], p: int) -> None:
+    """Raise RankError if an argument of ranks has any that are not in a communicator of p ranks."""
     if wrong := sorted({int(rank) for rank in ranks if not 0 <= rank < p and rank != MPI.PROC_NULL}):
         raise RankError(
-            f"{what} have rank{'s' * (len(wrong) > 1)} {spans(wrong)}; the communicator has ranks 0 to {p - 1}"
+            f"{argument} have rank{'s' * (len(wrong) > 1)} {spans(wrong)}; the communicator has ranks 0 to {p - 1}"
         )

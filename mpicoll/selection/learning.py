@@ -121,7 +121,7 @@ class Lessons:
     """
 
     def __init__(self) -> None:
-        self.under_way: dict[Kind, Lesson | None] = {}
+        self.active: dict[Kind, Lesson | None] = {}
         self.learned: dict[tuple[str, str], dict[int, Rule]] = {}
         self.sure: dict[tuple[str, str], dict[int, Rule]] = {}
 
@@ -137,7 +137,7 @@ class Lessons:
     def end(self, lesson: Lesson, rule: Rule) -> None:
         """End a lesson with its rule."""
         kind = lesson.kind
-        del self.under_way[kind]
+        del self.active[kind]
         for rules in (self.learned, *([] if lesson.is_in_doubt else [self.sure])):
             rules.setdefault((kind.collective, kind.learns), {})[kind.least] = rule
 

@@ -10,7 +10,7 @@ from typing import Any
 from mpi4py import MPI
 
 from ..runtime.comm_state import CommState
-from ..runtime.duplicate import without_attributes
+from ..runtime.duplicate import dup_without_attributes
 from ..stderr import say
 from . import clock, trace_events
 from .recorder import Recorder
@@ -23,7 +23,7 @@ class Timeline:
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         """Begin to record. Collective."""
-        self.comm = without_attributes(comm)
+        self.comm = dup_without_attributes(comm)
         self.recorder = Recorder(comm)
         self.first = clock.read(self.comm)
         self.trace: dict[str, Any] | None = None

@@ -48,7 +48,7 @@ class Calls:
         self.followers: list[Calls] = []  # which end with this group
         self.state = comm._open()
         debugs = os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL"
-        self.state.compare_first(_ALL if debugs else COMPARED)
+        self.state.check_next_calls(_ALL if debugs else COMPARED)
         self.logs = self.state.settings.log and comm.rank == 0
         self.over = False
         self.of_lanes: dict[str, Calls] = {}  # those that callbacks make, by their lane
@@ -86,7 +86,7 @@ class Calls:
         largest: Any = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
         tag = zlib.crc32(lane.name.encode()) % (largest // 2)
         try:
-            monitored_barrier(self.state.compared, self.timeout.total_seconds(), True, (2 * tag, 2 * tag + 1))
+            monitored_barrier(self.state.check_comm, self.timeout.total_seconds(), True, (2 * tag, 2 * tag + 1))
         except RuntimeError as error:
             raise StallError(f"a collective in {lane.name}: {error}") from None
         group = self.comm.Get_group()
@@ -217,7 +217,7 @@ class Calls:
             made_it = isinstance(error, (MismatchError, MessageLengthError))  # it went wrong later, on other ranks too
             if error.rank is None and not made_it and not self.over:
                 error.rank = self.state.rank
-                check_mode.refuse(self.state, error, NONBLOCKING, name)
+                check_mode.report_refusal(self.state, error, NONBLOCKING, name)
 
     def close(self) -> None:
         """Make no more calls, and free the communicator unless something is under way on it, which then stays."""

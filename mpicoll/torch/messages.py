@@ -39,11 +39,11 @@ class Transfer(RequestStage):
             if not self.request.Test(self.status):
                 return False
         except MPI.Exception as error:
-            self.over = True
+            self.is_over = True
             if error.Get_error_class() == MPI.ERR_TRUNCATE:
                 raise MessageLengthError(f"{self.what}: the message has more than {self.expected} bytes") from None
             raise
-        self.over = True
+        self.is_over = True
         if self.expected is not None and (arrived := self.status.Get_elements(MPI.BYTE)) != self.expected:
             raise MessageLengthError(f"{self.what}: the message has {arrived} bytes, and the tensor {self.expected}")
         return True

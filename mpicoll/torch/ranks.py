@@ -14,7 +14,7 @@ from mpi4py import MPI
 from ..comm.comm import Comm
 from ..errors import CommError
 from ..launcher import world_size
-from ..runtime.duplicate import without_attributes
+from ..runtime.duplicate import dup_without_attributes
 from . import meeting
 
 _MPIEXEC = "start the program with the mpiexec or srun of this MPI, as in: mpiexec -n 4 python PROGRAM"
@@ -51,7 +51,7 @@ def communicator_of(ranks: Sequence[int], name: str) -> Comm:
         group.Free()
         whole.Free()
     else:
-        comm = without_attributes(everyone)
+        comm = dup_without_attributes(everyone)
     comm.Set_errhandler(MPI.ERRORS_RETURN)
     return Comm(comm)
 
@@ -74,7 +74,7 @@ def begin(rank: int, size: int) -> None:
 
 def renumber(comm: MPI.Intracomm) -> None:
     """Count the ranks as a communicator does, which the default group has from now on. Collective."""
-    _shrunk.append(without_attributes(comm))
+    _shrunk.append(dup_without_attributes(comm))
 
 
 def check_is_world(rank: int, size: int) -> None:

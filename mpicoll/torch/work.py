@@ -92,7 +92,7 @@ class Work(TorchWork):  # type: ignore[misc]
     def launch(self, seconds: float) -> Work:
         """Start the operation. It fails by a StallError after so many seconds, or once waiting cannot help."""
         operation = self._operation
-        operation.gives_up, operation.deadline = True, time.monotonic() + seconds
+        operation.raises_on_stall, operation.deadline = True, time.monotonic() + seconds
         operation.on_done = self._end
         self._state.queue.begin(operation)
         return self
@@ -165,11 +165,11 @@ class Work(TorchWork):  # type: ignore[misc]
                 self._tell(future)
             else:
                 self._futures.append(future)
-        if not (self._state.settings.progress and ProgressThread.possible()):  # no other thread would complete it
+        if not (self._state.settings.progress and ProgressThread.is_supported()):  # no other thread would complete it
             with contextlib.suppress(Exception):
                 self.wait()
         elif not self._over:
-            THREAD.hurry()
+            THREAD.poll_now()
         return future.for_cpp(self._result_or_error) if is_backward() else future
 
     def _result_or_error(self) -> list[Tensor]:

@@ -133,10 +133,10 @@ def test_a_persistent_collective_that_one_rank_does_not_start(run, algorithm):
 
 
 MAKING = {      # what is asked before a call proper: (the call, its method, how)
-    "recvcounts": ("comm.Reduce_scatter(np.ones(2 * p), np.zeros(2))", "Reduce_scatter", "asking for recvcounts"),
+    "recvcounts": ("comm.Reduce_scatter(np.ones(2 * p), np.zeros(2))", "Reduce_scatter", "gathering recvcounts"),
     "recvcounts of Ireduce_scatter": ("comm.Ireduce_scatter(np.ones(2 * p), np.zeros(2))", "Ireduce_scatter",
-                                      "asking for recvcounts"),
-    "tags": (f"comm.Allreduce_init({X})", "Allreduce_init", "finding tags for it"),
+                                      "gathering recvcounts"),
+    "tags": (f"comm.Allreduce_init({X})", "Allreduce_init", "allocating tags for it"),
     "a native one": ("comm.Allreduce(np.ones(3, 'g'), np.zeros(3, 'g'))", "Allreduce", "no kernel .*"),
     "a native nonblocking one": ("comm.Iallreduce(np.ones(3, 'g'), np.zeros(3, 'g')).Wait()", "Iallreduce",
                                  "no kernel .*"),

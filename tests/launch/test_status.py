@@ -181,7 +181,7 @@ def test_without_records_nothing_is_noted(mpiexec):
         "comm = mpicoll.Comm(MPI.COMM_WORLD); x, y = np.ones(4), np.empty(4)\n"
         "for _ in range(9): comm.Allreduce(x, y); comm.Iallreduce(x, y).Wait()\n"
         "request = comm.Allreduce_init(x, y); request.Start(); request.Wait()\n"
-        "words = comm._state.fast_path.context[[field.HISTORY, field.LAST_ROW, field.UNKNOWN]].tolist()\n"
+        "words = comm._state.fast_path.context[[field.HISTORY, field.LAST_ROW, field.UNKNOWN_SITE]].tolist()\n"
         "print(comm.gather((y.tolist()[0], words, RECORD.memory, RECORD.history.ids)) or '', end='')\n"
     )
     done = mpiexec(2, "python", "-c", code, env={"MPICOLL_RECORD": "0"})

@@ -14,7 +14,7 @@ from support.cases import Case, Checks
 
 import mpicoll
 from mpicoll.errors import BufferTooSmallError, CountMismatch, MessageSpecError, OverlapError
-from mpicoll.fastpath import kinds
+from mpicoll.fastpath import cached_calls
 from mpicoll.schedules.collectives import BLOCKING, NONBLOCKING
 from mpicoll.selection.rules import rules
 
@@ -279,8 +279,8 @@ def test_memory_stays_flat(ours):
 def test_a_failed_kind_is_not_tried_again(ours, monkeypatch):
     """Of counts that compiled code cannot tell."""
     tried = []
-    kind = kinds.AnyCounts
-    monkeypatch.setattr(kinds, "AnyCounts", lambda *arguments: tried.append(1) or kind(*arguments))
+    kind = cached_calls.AnyCounts
+    monkeypatch.setattr(cached_calls, "AnyCounts", lambda *arguments: tried.append(1) or kind(*arguments))
     p = ours.size
     for n in range(1, 6):
         ours.Reduce_scatter(np.ones(n * p), np.zeros(n), [n] * p)

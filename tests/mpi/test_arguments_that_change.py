@@ -14,9 +14,9 @@ import pytest
 from mpi4py import MPI
 from support.cases import AGAIN
 
-from mpicoll.dispatch import calls
+from mpicoll.dispatch import slow_path
 from mpicoll.dispatch.methods import Invocation
-from mpicoll.fastpath import dispatch
+from mpicoll.fastpath import compiled_path
 from mpicoll.schedules.collectives import BLOCKING, NONBLOCKING
 
 POINTS = ["before it is parsed", "after it is parsed", "when it is learnt"]
@@ -31,7 +31,7 @@ def at(point, change, monkeypatch):
         while pending:
             pending.pop()()
 
-    snapshot, parse, insert = Invocation.snapshot, calls.check, dispatch.CompiledFastPath.insert
+    snapshot, parse, insert = Invocation.snapshot, slow_path.prepare_call, compiled_path.CompiledFastPath.insert
 
     def taken(invocation):
         made = snapshot(invocation)
@@ -51,8 +51,8 @@ def at(point, change, monkeypatch):
         insert(*arguments)
 
     monkeypatch.setattr(Invocation, "snapshot", taken)
-    monkeypatch.setattr(calls, "check", prepare)
-    monkeypatch.setattr(dispatch.CompiledFastPath, "insert", inserts)
+    monkeypatch.setattr(slow_path, "prepare_call", prepare)
+    monkeypatch.setattr(compiled_path.CompiledFastPath, "insert", inserts)
 
 
 @pytest.mark.parametrize("nth", range(LEARNT))

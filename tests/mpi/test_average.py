@@ -167,8 +167,8 @@ def test_derived_types_are_refused_as_for_any_predefined_operator(comm):
 def test_what_is_no_average_over_all_ranks_is_refused(collective):
     given, method = parse_allreduce(np.zeros(2), np.zeros(2)), methods.METHODS[collective.title()]
     with pytest.raises(OperatorError, match=f"AVG does not {collective}"):
-        call.describe(Invocation(method, None, None, mpicoll.AVG, 0), given)
-    assert call.describe(Invocation(method, None, None, MPI.SUM, 0), given).operator.name == "SUM"
+        call.describe_call(Invocation(method, None, None, mpicoll.AVG, 0), given)
+    assert call.describe_call(Invocation(method, None, None, MPI.SUM, 0), given).operator.name == "SUM"
 
 
 def test_long_double_by_a_chosen_algorithm_is_refused(comm):

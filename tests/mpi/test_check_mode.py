@@ -16,7 +16,7 @@ from support.in_form import FORMS, in_form
 import mpicoll
 from mpicoll import errors
 from mpicoll.comm.objects import NAMES
-from mpicoll.dispatch.check_mode import Exchange
+from mpicoll.dispatch.check_mode import SignatureExchange
 from mpicoll.dispatch.methods import METHODS
 from mpicoll.errors import MismatchError
 
@@ -249,7 +249,7 @@ def test_engines_may_differ(checked):
 def test_long_signatures_are_compared():
     """Counts of a thousand ranks, and what a rank says in letters of several bytes."""
     for signature in ({"count": (1_000_000,) * 1_200}, {"error": "ж" * 1_000, "sequence": 1}, {"algorithm": "é" * 999}):
-        exchange = Exchange(MPI.COMM_SELF, signature)
+        exchange = SignatureExchange(MPI.COMM_SELF, signature)
         try:
             while not exchange.advance(0.0):
                 pass

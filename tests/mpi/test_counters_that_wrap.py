@@ -50,7 +50,7 @@ class Standing:
 
 @several
 def test_a_request_stands_while_others_use_every_tag(comm, monkeypatch):
-    monkeypatch.setattr(proxies, "_TAGS", 64)
+    monkeypatch.setattr(proxies, "_TAGS_PER_COMM", 64)
     ours = mpicoll.Comm(comm)
     other, x, y = ours.Dup(), np.ones(1), np.zeros(1)
     standing = Standing(ours)
@@ -88,8 +88,8 @@ def test_a_fast_call_does_not_take_the_tags_of_one_in_flight(comm):
 @several
 def test_more_requests_than_tags(comm, monkeypatch):
     """A second communicator has tags where the first has none left."""
-    monkeypatch.setattr(proxies, "_TAGS", 4)
-    monkeypatch.setattr(proxies.SelfMessageProxy, "tags", proxies.Tags())
+    monkeypatch.setattr(proxies, "_TAGS_PER_COMM", 4)
+    monkeypatch.setattr(proxies.SelfMessageProxy, "tags", proxies.SelfTags())
     ours = mpicoll.Comm(comm)
     standing = [Standing(ours.Dup()) for _ in range(11)]
     assert all(each.end(comm) for each in reversed(standing))
@@ -99,8 +99,8 @@ def test_more_requests_than_tags(comm, monkeypatch):
 @several
 def test_a_dropped_request_keeps_its_tag(comm, monkeypatch):
     """Nobody waits for it any more, and it is under way all the same."""
-    monkeypatch.setattr(proxies, "_TAGS", 2)
-    monkeypatch.setattr(proxies.SelfMessageProxy, "tags", proxies.Tags())
+    monkeypatch.setattr(proxies, "_TAGS_PER_COMM", 2)
+    monkeypatch.setattr(proxies.SelfMessageProxy, "tags", proxies.SelfTags())
     ours = mpicoll.Comm(comm)
     first, second = Standing(ours), Standing(ours.Dup())
     first.request = None
@@ -115,13 +115,13 @@ def test_a_dropped_request_keeps_its_tag(comm, monkeypatch):
 
 @several
 def test_an_interrupted_wait_keeps_its_tag(comm, monkeypatch):
-    monkeypatch.setattr(proxies, "_TAGS", 2)
-    monkeypatch.setattr(proxies.SelfMessageProxy, "tags", proxies.Tags())
+    monkeypatch.setattr(proxies, "_TAGS_PER_COMM", 2)
+    monkeypatch.setattr(proxies.SelfMessageProxy, "tags", proxies.SelfTags())
     ours = mpicoll.Comm(comm)
     standing = Standing(ours)
     if standing.request is not None:
         with monkeypatch.context() as patch:
-            patch.setattr(standing.request._state.queue, "turn", interrupted)
+            patch.setattr(standing.request._state.queue, "advance_once", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 standing.request.Wait()
     others = [Standing(ours.Dup()) for _ in range(5)]
@@ -182,7 +182,7 @@ def test_the_tags_of_a_call_that_broke_off_are_not_used_again(ours, engine):
         return
     with pair.using(engine=engine, allreduce="recursive_doubling"):
         n = 8 if pair.rank else 4
-        broke_off = pair._state.sequence + 1
+        was_aborted = pair._state.sequence + 1
         with pytest.raises(MessageLengthError):
             pair.Allreduce(np.ones(n), np.zeros(n))
         for i in range(SEQUENCES - 1):
@@ -190,7 +190,7 @@ def test_the_tags_of_a_call_that_broke_off_are_not_used_again(ours, engine):
             pair.Allreduce(np.full(3, float(i)), y)
             assert (y == 2 * i).all()
         for call in (pair.Allreduce, pair.Iallreduce):
-            with pytest.raises(CommError, match=f"call {broke_off} .* was aborted .* call {broke_off + SEQUENCES}"):
+            with pytest.raises(CommError, match=f"call {was_aborted} .* was aborted .* call {was_aborted + SEQUENCES}"):
                 call(np.ones(3), np.zeros(3))
         again, y = pair.Dup(), np.zeros(1)
         again.Allreduce(np.ones(1), y)
@@ -199,7 +199,7 @@ def test_the_tags_of_a_call_that_broke_off_are_not_used_again(ours, engine):
 
 def test_a_request_is_completed_once(comm, monkeypatch):
     """An interrupt may have its end gone through again: its tag is given back once, and no message is left over."""
-    monkeypatch.setattr(proxies.SelfMessageProxy, "tags", proxies.Tags())
+    monkeypatch.setattr(proxies.SelfMessageProxy, "tags", proxies.SelfTags())
     operation = type("Operation", (), {"error": None, "told": False})()
     for _ in range(3):
         ticket, other = proxies.SelfMessageProxy(operation), proxies.SelfMessageProxy(operation)

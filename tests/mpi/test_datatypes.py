@@ -84,7 +84,7 @@ def test_what_it_is_made_of(kind):
         facts, (basic, *others) = datatypes.facts(datatype), predefined(KINDS[kind])
         assert facts.dense == (kind in DENSE)
         repeated = (basic, datatype.Get_size() // getattr(MPI, basic).Get_size())
-        assert datatypes.signature(datatype) == ((None, 0) if others else repeated)
+        assert (facts.basic, facts.nbasic) == ((None, 0) if others else repeated)
 
 
 @given(random_recipes, st.integers(0, 3))

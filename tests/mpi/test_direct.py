@@ -26,8 +26,8 @@ from mpicoll.errors import (
     RequestError,
     RootError,
 )
+from mpicoll.fastpath import compiled_path, entry, signature, spin
 from mpicoll.fastpath import context as field
-from mpicoll.fastpath import dispatch, entry, signature, spin
 from mpicoll.plans import plan
 from mpicoll.runtime import cache
 from mpicoll.runtime.comm_state import LEAKED
@@ -110,7 +110,7 @@ def test_every_kind_of_call_has_its_own(ours, comm, other):
                 kinds += turn == 0 and 2
     stats = ours._state.fast_path.stats()
     assert kinds > signature.ROWS - 20
-    assert 0 < stats.kinds <= 2 * signature.ROWS and 0 < stats.nbytes <= dispatch.MOST
+    assert 0 < stats.kinds <= 2 * signature.ROWS and 0 < stats.nbytes <= compiled_path.MAX_BYTES
 
 
 @pytest.mark.parametrize("column", range(signature.KEYS))
@@ -155,13 +155,13 @@ def test_kinds_that_fall_on_one_row(ours):
 
 
 def test_much_is_forgotten(ours, monkeypatch):
-    monkeypatch.setattr(dispatch, "MOST", 30_000)
+    monkeypatch.setattr(compiled_path, "MAX_BYTES", 30_000)
     for dtype in "bBhHiIlL":
         for op in (MPI.SUM, MPI.MAX, MPI.MIN):
             teach(lambda dtype=dtype, op=op: allreduce(ours, np.ones(9, dtype), op=op))
             teach(lambda dtype=dtype, op=op: allreduce(ours, np.ones(8, dtype), op=op))
             assert ours._state.fast_path.stats().nbytes <= 30_000
-    monkeypatch.setattr(dispatch, "LARGEST", 10)
+    monkeypatch.setattr(compiled_path, "MAX_PLAN_BYTES", 10)
     for n in (98, 99, 99, 99):
         assert not goes_short(ours, lambda n=n: allreduce(ours, np.ones(n)))
 
@@ -202,7 +202,7 @@ def test_scratch_that_a_call_uses_stays(ours, comm, form):
         def gives():
             for array in given:
                 time.sleep(0.001)
-                state.scratch.give(array)
+                state.scratch.give_back(array)
 
         thread = threading.Thread(target=gives)
         thread.start()
@@ -218,17 +218,17 @@ def test_scratch_that_a_call_uses_stays(ours, comm, form):
 def test_scratch_is_replaced_only_where_nobody_uses_it(ours):
     state = ours._state
     context, (first, second) = state.fast_path.context, (np.zeros(n << 20, np.uint8) for n in (1, 2))
-    state.scratch.give(first)
+    state.scratch.give_back(first)
     context[field.SCRATCH_SHARED] = 1
-    state.scratch.give(second)
+    state.scratch.give_back(second)
     assert state.scratch.array is first and context[field.SCRATCH_BYTES] == len(first) - plan.ALIGN
     assert state.scratch.take(1) is not first and state.scratch.array is first
     context[field.SCRATCH_SHARED] = 0
-    state.scratch.give(second)
+    state.scratch.give_back(second)
     assert state.scratch.array is second and context[field.SCRATCH_BYTES] == len(second) - plan.ALIGN
     assert 0 <= context[field.SCRATCH] - second.ctypes.data < plan.ALIGN
     context[field.SCRATCH_SHARED] = 1
-    assert state.scratch.take(1, lent=True) is second and state.scratch.array is None
+    assert state.scratch.take(1, in_use=True) is second and state.scratch.array is None
     assert not context[field.SCRATCH_SHARED] and context[field.SCRATCH_BYTES] == 0
 
 
@@ -361,7 +361,7 @@ def test_a_call_that_ends_under_another_choice(ours, comm):
 
 def test_choices_that_are_kept(ours, monkeypatch):
     """So many; then the one goes that was not in force for the longest."""
-    monkeypatch.setattr(cache, "OVERRIDES", 3)
+    monkeypatch.setattr(cache, "MAX_OVERRIDES", 3)
     call = lambda: allreduce(ours, np.ones(5))
     teach(call, AGAIN)
     for window in (1, 2, 3, 4, 5, 1):
@@ -427,7 +427,7 @@ def test_closed_where_each_call_is_looked_at(ours, comm, monkeypatch, variable, 
 
 def test_not_on_objects_that_are_laid_out_otherwise(comm, monkeypatch, caplog):
     """Why not is logged once, and explain() says it."""
-    monkeypatch.setattr(signature, "check", lambda: "another Python")
+    monkeypatch.setattr(signature, "check_layouts", lambda: "another Python")
     with caplog.at_level("WARNING", "mpicoll"):
         ours, other = mpicoll.Comm(comm), mpicoll.Comm(comm.Dup())
     said = [record.message for record in caplog.records if "another Python" in record.message]
@@ -495,7 +495,7 @@ def test_a_message_that_does_not_fit_a_persistent_collective(two, sent):
         request.Wait()
     assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
     for _ in range(2):
-        with pytest.raises(RequestError, match="failed with messages under way"):
+        with pytest.raises(RequestError, match="failed with messages in flight"):
             request.Start()
     slot = request._persistent.slot
     request.Free()

@@ -373,13 +373,13 @@ def test_a_list_that_loses_its_array_meanwhile(ours, comm, form, after, switch_i
 @pytest.mark.parametrize("field", ["TYPE", "DATA", "NDIM", "DIMENSIONS", "DTYPE", "FLAGS"])
 def test_layout_is_looked_at(monkeypatch, field):
     """Where objects are laid out otherwise the fast path is closed, with the reason, and nothing wrong is followed."""
-    assert signature.check() is None
+    assert signature.check_layouts() is None
     where = getattr(signature, field)
     others = [at for at in range(0, 80, 4) if at != where]
     for wrong in (*others, 1 << 20, 1 << 40, -(1 << 40)):   # of other fields, of other objects, and where nothing is
         monkeypatch.setattr(signature, field, wrong)
-        signature.check.cache_clear()
-        assert "not laid out" in (signature.check() or ""), (field, wrong)
+        signature.check_layouts.cache_clear()
+        assert "not laid out" in (signature.check_layouts() or ""), (field, wrong)
         monkeypatch.undo()
-    signature.check.cache_clear()
-    assert signature.check() is None
+    signature.check_layouts.cache_clear()
+    assert signature.check_layouts() is None

@@ -93,7 +93,7 @@ def quick(monkeypatch):
         (watchdog, "EARLY_PATIENCE", 0.05),
         (status_thread, "POLL_INTERVAL", 0.01),
         (peer_status, "ASK_INTERVAL", 0.02),
-        (progress, "WORK", 0.0),
+        (progress, "MIN_COMPUTE", 0.0),
     ):
         monkeypatch.setattr(module, name, value)
     faults._logged.clear()
@@ -118,9 +118,9 @@ def scenario(comm, late: bool):
     for x, y, engine in zip(send, received, ("mpi4py", "compiled")):
         with ours.using(allreduce="ring", engine=engine):
             requests.append(ours.Iallreduce(x, y))
-    THREAD.hurry()
+    THREAD.poll_now()
     for request in requests:
-        request._operation.gives_up, request._operation.deadline = True, time.monotonic() + SECONDS
+        request._operation.raises_on_stall, request._operation.deadline = True, time.monotonic() + SECONDS
     until = time.monotonic() + 0.2
     while not all(map(is_ended, requests)) and time.monotonic() < until:
         time.sleep(0.002)  # the progress thread alone advances them
@@ -167,7 +167,7 @@ def test_an_error_at_any_call_of_a_thread(comm, quick, caplog):
 def test_an_error_behind_the_last_operation(comm, quick, monkeypatch):
     """Nothing counts as under way for ever, which would keep all calls off the fast path."""
     restarted()
-    ours, own, failed = mpicoll.Comm(comm), Queue.is_busy, []
+    ours, own, failed = mpicoll.Comm(comm), Queue.mark_busy, []
 
     def once(queue, busy):
         if not busy and not failed and threading.current_thread() is not threading.main_thread():
@@ -175,7 +175,7 @@ def test_an_error_behind_the_last_operation(comm, quick, monkeypatch):
             raise Injected
         own(queue, busy)
 
-    monkeypatch.setattr(Queue, "is_busy", once)
+    monkeypatch.setattr(Queue, "mark_busy", once)
     y, deadline, turn = np.zeros(3), time.monotonic() + SECONDS, 0
     while not comm.allreduce(bool(failed), MPI.LAND):  # the calling thread may have ended a call as it began
         turn += 1
@@ -183,7 +183,7 @@ def test_an_error_behind_the_last_operation(comm, quick, monkeypatch):
             time.sleep(0.02)  # so that the thread ends the calls of the others
         with ours.using(allreduce="ring"):
             request = ours.Iallreduce(np.ones(3), y)
-            THREAD.hurry()
+            THREAD.poll_now()
             while (not is_ended(request) or anything_in_flight()) and time.monotonic() < deadline:
                 time.sleep(0.001)
             assert not anything_in_flight()
@@ -206,7 +206,7 @@ def test_notes_that_always_fail(comm, quick, monkeypatch, method):
     if comm.rank == 0:
         with ours.using(allreduce="ring"):
             request = ours.Iallreduce(np.ones(3), np.zeros(3))
-        request._operation.gives_up, request._operation.deadline = True, time.monotonic() + 0.3
+        request._operation.raises_on_stall, request._operation.deadline = True, time.monotonic() + 0.3
         with pytest.raises(StallError):
             request.Wait()
     comm.Barrier()
@@ -215,7 +215,7 @@ def test_notes_that_always_fail(comm, quick, monkeypatch, method):
 @pytest.mark.parametrize("waitall", [mpicoll.Request.Waitall, MPI.Request.Waitall])
 def test_completing_a_request_fails_once(comm, quick, monkeypatch, waitall):
     """It is tried again, so that MPI's own Waitall ends too."""
-    ours, own, failed = mpicoll.Comm(comm), proxies._once, []
+    ours, own, failed = mpicoll.Comm(comm), proxies._call_once, []
 
     def once(*arguments):
         if not failed:
@@ -223,7 +223,7 @@ def test_completing_a_request_fails_once(comm, quick, monkeypatch, waitall):
             raise MPI.Exception(MPI.ERR_OTHER)
         own(*arguments)
 
-    monkeypatch.setattr(proxies, "_once", once)
+    monkeypatch.setattr(proxies, "_call_once", once)
     y = np.zeros(3)
     with ours.using(allreduce="ring"):
         waitall([ours.Iallreduce(np.ones(3), y)])
@@ -234,7 +234,7 @@ def test_completing_a_request_always_fails(comm, quick, monkeypatch):
     """Wait raises the error."""
     ours = mpicoll.Comm(comm)
     with monkeypatch.context() as patch:
-        patch.setattr(proxies, "_once", refuse)
+        patch.setattr(proxies, "_call_once", refuse)
         with ours.using(allreduce="ring"):
             request = ours.Iallreduce(np.ones(3), np.zeros(3))
         with pytest.raises(MPI.Exception):
@@ -266,7 +266,7 @@ def test_an_error_of_a_callback_in_the_thread(comm, quick, error):
         if comm.rank:
             time.sleep(0.05)  # so that the thread advances the collective of rank 0
         request = ours.Iallreduce(np.ones(3), np.zeros(3))
-        THREAD.hurry()
+        THREAD.poll_now()
         while not is_ended(request):
             time.sleep(0.001)
         with pytest.raises(error) if raised else nullcontext():
@@ -286,7 +286,7 @@ def test_what_finalizers_give_back_whatever_one_of_them_meets(caplog):
         release.defer_free(give_back)
     release.run_deferred_frees()
     assert given[-2:] == [1, 2]
-    assert caplog.text.count("giving back to MPI failed") == 1
+    assert caplog.text.count("freeing an MPI object failed") == 1
 
 
 def test_a_finalizer_of_a_persistent_request_that_fails(comm, quick, monkeypatch):
@@ -296,7 +296,7 @@ def test_a_finalizer_of_a_persistent_request_that_fails(comm, quick, monkeypatch
         request = ours.Allreduce_init(np.ones(3000), np.zeros(3000))
     persistent, given = request._persistent, []
     monkeypatch.setattr(type(persistent.slot), "free", refuse)
-    monkeypatch.setattr(ours._state.scratch, "give", given.append)
+    monkeypatch.setattr(ours._state.scratch, "give_back", given.append)
     request.Free()
     assert len(given) == 1
 
@@ -307,7 +307,7 @@ def test_a_thread_that_ended_begins_again(comm, quick):
     THREAD.thread = threading.Thread(target=int)
     THREAD.thread.start()
     THREAD.thread.join()
-    THREAD.watch(mpicoll.Comm(comm)._state.queue)
+    THREAD.add_queue(mpicoll.Comm(comm)._state.queue)
     assert THREAD.thread.is_alive()
 
 
@@ -316,10 +316,10 @@ def test_a_communicator_that_is_left_whatever_fails(comm, quick, monkeypatch):
     ours = mpicoll.Comm(comm.Dup())
     state = ours._state
     with monkeypatch.context() as patch:
-        patch.setattr(CommState, "leave", refuse)
+        patch.setattr(CommState, "close", refuse)
         MPI.Intracomm(ours).Free()
-    assert state in lifetime.LEFT or state.queue.closed
+    assert state in lifetime.FREED or state.queue.closed
     with monkeypatch.context() as patch:
         patch.setattr(CommState, "is_quiet", refuse)
-        lifetime._give_back()
-    assert state in lifetime.LEFT or state.queue.closed
+        lifetime._free_private_comms()
+    assert state in lifetime.FREED or state.queue.closed

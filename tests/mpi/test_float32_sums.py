@@ -168,7 +168,7 @@ def test_check_mode_compares(comm, ours):
     if comm.size == 1:
         return
     checked = mpicoll.Comm(comm.Dup())
-    checked._open().compare_first(10)
+    checked._open().check_next_calls(10)
     x = np.ones(4, bfloat16)
     with checked.using(accumulate="float32" if comm.rank else "none"), pytest.raises(MismatchError, match="accumulate"):
         checked.Allreduce(x, x.copy())

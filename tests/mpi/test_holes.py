@@ -199,7 +199,7 @@ def test_the_facts_of_a_kind_stay(ours, column):
         bcast(ours, BLOCKING, column, turn)
     kinds = ours._state.fast_path.table.kinds
     ((kind, _),) = kinds.values()
-    assert kind.packs is not None and [type(known) for known, _ in kind.keep[1]] == [TypeFacts]
+    assert kind.packed is not None and [type(known) for known, _ in kind.keep[1]] == [TypeFacts]
 
 
 MADE = {

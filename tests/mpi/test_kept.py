@@ -13,7 +13,7 @@ from support import cases
 from support.calls import complete
 
 import mpicoll
-from mpicoll.dispatch.call import IDLE, IDLE_BYTES
+from mpicoll.dispatch.call import MAX_IDLE, MAX_IDLE_BYTES
 from mpicoll.errors import MismatchError, MpicollError
 from mpicoll.runtime import cache, scratch
 
@@ -151,7 +151,7 @@ def test_failed_calls_keep_no_buffer(comm, monkeypatch, form, why):
 
 def test_plans_are_limited_in_number(ours, monkeypatch):
     """By number: more sizes, roots and choices than are kept, and every call is right."""
-    monkeypatch.setattr(cache, "LIMIT", 40)
+    monkeypatch.setattr(cache, "MAX_ENTRIES", 40)
     memory = ours._state.cache
     with cases.Checks() as checks:
         for n in range(1, 60):
@@ -162,11 +162,11 @@ def test_plans_are_limited_in_number(ours, monkeypatch):
                 ours.Allreduce(np.ones(2), got[:2] if n > 1 else np.zeros(2))
             checks.that(len(memory.order) <= 40, n)
         checks.that(sum(map(len, memory.tables.values())) <= 40, "more in the tables than accounted for")
-        checks.that(len(memory.tables) <= cache.OVERRIDES, len(memory.tables))
+        checks.that(len(memory.tables) <= cache.MAX_OVERRIDES, len(memory.tables))
 
 
 def test_plans_are_limited_in_bytes(ours, monkeypatch):
-    monkeypatch.setattr(cache, "LIMIT_BYTES", 200_000)
+    monkeypatch.setattr(cache, "MAX_BYTES", 200_000)
     memory, most = ours._state.cache, 0
     with cases.Checks() as checks:
         for n in range(1, 120):
@@ -203,14 +203,14 @@ def test_idle_executions_are_limited(ours):
     """Many in flight at once leave a few for the next calls; large ones fewer."""
     mpicoll.Request.Waitall([ours.Iallreduce(np.ones(7), np.zeros(7)) for _ in range(30)])
     served = [x for table in ours._state.cache.tables.values() for x in table.values() if x.plan is not None]
-    assert served and max(len(x.idle) for x in served) <= IDLE
+    assert served and max(len(x.idle) for x in served) <= MAX_IDLE
     assert any(x.idle for x in served)
     for x in served:
-        assert len(x.idle) <= max(1, IDLE_BYTES // x.plan.nbytes)
+        assert len(x.idle) <= max(1, MAX_IDLE_BYTES // x.plan.nbytes)
 
 
 def test_large_scratch_is_not_kept(ours, monkeypatch):
-    monkeypatch.setattr(scratch, "KEPT", 1 << 12)
+    monkeypatch.setattr(scratch, "MAX_KEPT", 1 << 12)
     with ours.using(allreduce="ring", chunk_bytes=1 << 16):
         ours.Allreduce(np.ones(100_000), np.zeros(100_000))
         request = ours.Allreduce_init(np.ones(100_000), np.zeros(100_000))

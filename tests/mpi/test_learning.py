@@ -29,7 +29,7 @@ def ours(comm):
 
 
 def lesson_of(ours, collective, overlapping=False):
-    lessons = filter(None, ours._open().lessons.under_way.values())
+    lessons = filter(None, ours._open().lessons.active.values())
     return next((x for x in lessons if (x.kind.collective, x.kind.overlapping) == (collective, overlapping)), None)
 
 
@@ -224,7 +224,7 @@ def test_starts_of_a_persistent_request_take_turns(comm, ours, last_wins, learn)
             checks.that(of[-1].fast_path and (len(turns) == 1 or not any(r.fast_path for r in of[:over])))
     for request in requests:
         request.Free()
-    checks.that(not any(used.any() for used in ours._open().persistent.used))
+    checks.that(not any(used.any() for used in ours._open().tag_pool.used))
 
 
 def test_a_persistent_request_that_is_freed_before_its_last_turn(comm, ours):
@@ -240,7 +240,7 @@ def test_a_persistent_request_that_is_freed_before_its_last_turn(comm, ours):
             request.Free()
             with pytest.raises(MpicollError):
                 request.Start()
-    assert not any(used.any() for used in ours._open().persistent.used)
+    assert not any(used.any() for used in ours._open().tag_pool.used)
 
 
 def test_nothing_is_learned_of_nonblocking_calls_that_a_rank_ran_without_compiled_kernels(comm, ours, last_wins):
@@ -307,7 +307,7 @@ def test_what_is_forced_takes_no_turns(comm, ours):
         ours.Allreduce(x, total, op)
         op.Free()
     assert [record.algorithm for record in records][:5] == ["ring"] * 5
-    assert not ours._open().lessons.under_way
+    assert not ours._open().lessons.active
 
 
 def test_wrong_arguments_take_no_turn(comm, ours):
@@ -389,7 +389,7 @@ def test_what_was_learned_is_kept_and_begun_with(comm, monkeypatch, tmp_path):
     with second.trace() as records:
         for _ in range(4):
             second.Allreduce(x, total)
-    assert {record.algorithm for record in records} == {learned.algorithm} and not second._open().lessons.under_way
+    assert {record.algorithm for record in records} == {learned.algorithm} and not second._open().lessons.active
     second.Free()
 
 
@@ -402,7 +402,7 @@ def test_a_table_that_cannot_be_written_costs_nothing_else(comm, monkeypatch, ca
     for _ in range(TURNS + 1):
         ours.Allreduce(x, total)
     assert (total == comm.size * x).all()
-    said = [record.message for record in caplog.records if "is not kept" in record.message]
+    said = [record.message for record in caplog.records if "are not kept" in record.message]
     assert len(said) == (comm.rank == 0 and comm.size > 1)
     ours.Free()
 
@@ -412,7 +412,7 @@ def test_in_check_mode_nothing_is_learned(comm, monkeypatch):
     monkeypatch.setenv("MPICOLL_LEARN", "1")
     ours = mpicoll.Comm(comm.Dup())
     ours.Barrier()
-    assert not ours._open().lessons.under_way
+    assert not ours._open().lessons.active
     ours.Free()
 
 

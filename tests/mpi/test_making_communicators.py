@@ -38,7 +38,7 @@ def test_settings_come_down_a_tree(comm):
             part = comm.Split(0 if comm.rank < size else 1)
             if comm.rank < size:
                 counting = Counting(part)
-                value = agreement._down_a_tree(counting, {"of": size} if part.rank == 0 else None)
+                value = agreement._broadcast(counting, {"of": size} if part.rank == 0 else None)
                 checks.equal(value, {"of": size}, size)
                 checks.that(counting.sent <= (size - 1).bit_length(), counting.sent, "of", size)
                 checks.equal(part.allreduce(counting.sent), size - 1, "in all")
@@ -107,7 +107,7 @@ def test_a_child_has_what_its_ranks_would_agree_on(comm, monkeypatch, hosts, col
     parent = agreement.agree(comm)
     for key in (comm.rank, -comm.rank):
         child = comm.Split(color(comm.rank), key)
-        assert agreement.inherited(parent, comm, child) == agreement.agree(child)
+        assert agreement.inherit(parent, comm, child) == agreement.agree(child)
         child.Free()
 
 

@@ -246,7 +246,7 @@ def test_the_thread_sleeps_and_is_woken(threaded):
 
 
 def driver_sleeps():
-    return progress.THREAD.driver is None or progress.THREAD.control[table.SLEEP] == table.SLEEPS
+    return progress.THREAD.driver is None or progress.THREAD.control[table.SLEEP] == table.ASLEEP
 
 
 @need_thread

@@ -288,12 +288,12 @@ def test_misuse(ours, form):
     misused(request.Cancel, "cannot be cancelled Wait")
     misused(request.cancel, "cannot be cancelled Wait")
     if form == NONBLOCKING:
-        misused(request.Free, "under way cannot be freed Wait")
+        misused(request.Free, "in flight cannot be freed Wait")
         request.Wait()
         misused(request.Free, "complete nothing to free")
     else:
-        misused(request.Start, "under way wait")
-        misused(lambda: mpicoll.Prequest.Startall([request]), "under way wait")
+        misused(request.Start, "in flight wait")
+        misused(lambda: mpicoll.Prequest.Startall([request]), "in flight wait")
         request.Free()          # while it is under way: completes it
         assert (got == ours.size).all()
         request.Free()
@@ -402,13 +402,13 @@ def test_buffers_of_a_request_that_is_dropped_go_with_it(ours):
 
 def test_garbage_that_is_found_while_mpi_frees_a_communicator(ours, comm, form, monkeypatch):
     """MPICH holds a lock there that MPI_Request_free takes. Whatever is found calls no MPI before MPI has returned."""
-    found, leave = [], CommState.leave
+    found, close = [], CommState.close
 
-    def leaving(state):
+    def closing(state):
         found.append(gc.collect())
-        leave(state)
+        close(state)
 
-    monkeypatch.setattr(CommState, "leave", leaving)
+    monkeypatch.setattr(CommState, "close", closing)
     gc.freeze()     # what earlier tests left, so that collecting takes no time
     for _ in range(3):
         plain, cycle, other = MPI.Intracomm(comm.Dup()), [], ours.Dup()
@@ -434,7 +434,7 @@ def test_more_alive_at_once_than_there_are_tags(ours):
         assert all((buffer == i * ours.size).all() for i, buffer in enumerate(buffers))
         for i in np.random.default_rng(ours.rank).permutation(number):
             requests[i].Free()
-    assert len(ours._state.persistent.comms) <= 3
+    assert len(ours._state.tag_pool.comms) <= 3
 
 
 def test_dropped_while_under_way(ours, form):
@@ -533,8 +533,8 @@ def test_tags_of_a_freed_request_are_given_back(comm, started):
     ours = mpicoll.Comm(comm)
     for _ in range(3):
         request = ours.Allreduce_init(np.ones(5), np.zeros(5))
-        taken = sum(int(used.sum()) for used in ours._state.persistent.used)
+        taken = sum(int(used.sum()) for used in ours._state.tag_pool.used)
         if started:
             complete(request)
         request.Free()
-        assert taken == 1 and not any(used.any() for used in ours._state.persistent.used)
+        assert taken == 1 and not any(used.any() for used in ours._state.tag_pool.used)

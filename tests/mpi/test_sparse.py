@@ -223,7 +223,7 @@ WRONG = {
     "a rank that is not there": (lambda p: {p: [1]}, errors.RankError, "not in this communicator of"),
     "a negative rank": (lambda p: {-7: [1]}, errors.RankError, "rank -7"),
     "objects": (lambda p: {0: np.array([object()])}, errors.DatatypeError, "Python objects"),
-    "a ragged list": (lambda p: {0: [[1], [2, 3]]}, errors.MessageSpecError, "what goes to rank 0 is no array: "),
+    "a ragged list": (lambda p: {0: [[1], [2, 3]]}, errors.MessageSpecError, "the value for rank 0 is no array: "),
 }
 
 

@@ -178,7 +178,7 @@ def test_first_requests_of_threads_have_one_communicator(monkeypatch):
         time.sleep(0.05)
         return object()
 
-    tags, found = proxies.Tags(), []
+    tags, found = proxies.SelfTags(), []
     monkeypatch.setattr(proxies, "create_self_comm", slow)
     together(*[lambda: found.append(tags.take())] * 4)
     assert len({comm for comm, _ in found}) == 1 and len({tag for _, tag in found}) == 4

@@ -389,7 +389,7 @@ TABLE = {"mpi": "MPICH 5.0.2", "nodes": ["0-1"], "rules": {}}
         ({"MPICOLL_TIMEOUT": "soon"}, "MPICOLL_TIMEOUT is 'soon'", ""),
         ({"MPICOLL_TUNING": "{no}"}, "cannot read ", ""),
         ({"MPICOLL_TUNING": "{file}"}, "", ""),
-        ({"MPICOLL_TUNING": "{file}", "MPICOLL_ENGINE": "mpi4py"}, "", "MPICOLL_ENGINE chooses"),
+        ({"MPICOLL_TUNING": "{file}", "MPICOLL_ENGINE": "mpi4py"}, "", "MPICOLL_ENGINE is set"),
         ({"MPICOLL_TUNING": "{other}"}, "", "is not for MPICH 5.0.2, 2 ranks on one node"),
     ],
 )

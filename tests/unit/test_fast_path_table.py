@@ -6,7 +6,7 @@ import weakref
 from types import SimpleNamespace
 from typing import Any
 
-from mpicoll.fastpath.table import SEEN, Table
+from mpicoll.fastpath.table import MAX_SEEN, Table
 
 SIDES = ((0, 8), (8, 8))
 
@@ -21,15 +21,15 @@ def key(digest: int) -> Any:
 
 def test_a_kind_was_seen_when_the_same_served_it_twice():
     table, one, other = Table(), Prepared(), Prepared()
-    assert not table.was_seen(key(1), (weakref.ref(one), SIDES))
-    assert not table.was_seen(key(1), (weakref.ref(other), SIDES))
-    assert not table.was_seen(key(1), (weakref.ref(other), ((0, 8), (0, 8))))
-    assert table.was_seen(key(1), (weakref.ref(other), ((0, 8), (0, 8))))
+    assert not table.was_served_alike(key(1), (weakref.ref(one), SIDES))
+    assert not table.was_served_alike(key(1), (weakref.ref(other), SIDES))
+    assert not table.was_served_alike(key(1), (weakref.ref(other), ((0, 8), (0, 8))))
+    assert table.was_served_alike(key(1), (weakref.ref(other), ((0, 8), (0, 8))))
 
 
 def test_kinds_seen_long_ago_are_forgotten():
     table, one = Table(), Prepared()
-    for digest in range(SEEN + 1):
-        table.was_seen(key(digest), (weakref.ref(one), SIDES))
-    assert not table.was_seen(key(0), (weakref.ref(one), SIDES))
-    assert table.was_seen(key(SEEN), (weakref.ref(one), SIDES))
+    for digest in range(MAX_SEEN + 1):
+        table.was_served_alike(key(digest), (weakref.ref(one), SIDES))
+    assert not table.was_served_alike(key(0), (weakref.ref(one), SIDES))
+    assert table.was_served_alike(key(MAX_SEEN), (weakref.ref(one), SIDES))

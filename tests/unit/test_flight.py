@@ -11,13 +11,13 @@ from mpi4py import MPI
 from mpicoll.dispatch.execute import ActiveCall
 from mpicoll.engines import mpi4py as reference
 from mpicoll.errors import MismatchError, RequestError
-from mpicoll.progress.operation import GLANCE, Operation, Raised
+from mpicoll.progress.operation import MAX_POLL_GAP, Operation, Raised
 
 
 class Stage:
     """Raises what it is given, one a step, and then is done."""
 
-    progress, over = (0, 0, 0), False
+    progress, is_over = (0, 0, 0), False
 
     def __init__(self, *errors):
         self.errors = list(errors)
@@ -39,16 +39,16 @@ def test_what_a_signal_handler_raises_ends_nothing(error):
     with pytest.raises(type(error)):
         operation.step(0.0)
     assert not operation.done and operation.error is None
-    assert operation.step(0.0) and operation.error is None and not operation.broke_off
+    assert operation.step(0.0) and operation.error is None and not operation.was_aborted
 
 
 @pytest.mark.parametrize("error", [MPI.Exception(MPI.ERR_OTHER), MismatchError("root", [0, 1]), MemoryError()])
 def test_what_a_stage_raises_is_told_to_who_waits(error):
     operation = made(Stage(error))
-    assert operation.step(0.0) and operation.broke_off and operation.keep == "memory"
+    assert operation.step(0.0) and operation.was_aborted and operation.keep == "memory"
     with pytest.raises(type(error)):
-        operation.tell()
-    operation.tell()
+        operation.raise_error()
+    operation.raise_error()
 
 
 def test_in_another_thread_no_handler_raises():
@@ -65,9 +65,9 @@ def test_what_an_operator_raises_is_told_to_who_waits(error):
         raise Raised(error)
 
     operation = made(Stage(), finish=finish)
-    assert operation.step(0.0) and not operation.broke_off
+    assert operation.step(0.0) and not operation.was_aborted
     with pytest.raises(type(error)):
-        operation.tell()
+        operation.raise_error()
 
 
 def test_an_interrupt_before_the_request_is_told_of_the_end():
@@ -88,7 +88,7 @@ def test_an_interrupt_while_the_request_is_told_of_the_end():
 
 def test_what_waits_for_an_earlier_one_does_not_stand_still():
     first, second = made(Stage()), made(Stage())
-    second.after = first
+    second.predecessor = first
     for now in range(10):
         assert second.stalled(float(now)) == 0.0
     first.step(0.0)
@@ -99,7 +99,7 @@ def test_time_in_which_nobody_looked_is_no_standing_still():
     """A program that computes for a minute between two looks has waited for a moment of it."""
     operation = made(Stage())
     operation.stalled(0.0)
-    assert operation.stalled(60.0) == GLANCE and operation.stalled(60.5) == GLANCE + 0.5
+    assert operation.stalled(60.0) == MAX_POLL_GAP and operation.stalled(60.5) == MAX_POLL_GAP + 0.5
 
 
 class Interrupts:
@@ -118,11 +118,11 @@ class Interrupts:
 @pytest.mark.parametrize("where", ["after", "record"])
 def test_an_interrupted_end_gives_back_once(where):
     given, interrupted = [], Interrupts()
-    state = SimpleNamespace(next_sequence=lambda: 1, traces=[], scratch=SimpleNamespace(give=given.append))
-    prepared = SimpleNamespace(give=given.append, choice=None)
+    state = SimpleNamespace(next_sequence=lambda: 1, traces=[], scratch=SimpleNamespace(give_back=given.append))
+    prepared = SimpleNamespace(give_back=given.append, choice=None)
     under_way = ActiveCall(state, SimpleNamespace(operator=None, prepared=prepared, began=0.0, form="blocking"), 1)
     under_way.execution = "execution"
-    under_way.memory = SimpleNamespace(after=interrupted if where == "after" else None, scratch="scratch")
+    under_way.memory = SimpleNamespace(copy_result=interrupted if where == "after" else None, scratch="scratch")
     if where == "record":
         under_way._record = interrupted
     with pytest.raises(KeyboardInterrupt):

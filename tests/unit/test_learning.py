@@ -134,9 +134,9 @@ def test_what_is_in_doubt_serves_and_is_not_kept():
     lessons, sure, doubtful = Lessons(), taught((3e-6, 2e-6, 4e-6)), taught((3e-6, 2e-6, 4e-6), nbytes=5000)
     doubtful.is_in_doubt = True
     for lesson in (sure, doubtful):
-        lessons.under_way[lesson.kind] = lesson
+        lessons.active[lesson.kind] = lesson
         lessons.end(lesson, lesson.rule(lesson.measured()))
-    assert not lessons.under_way
+    assert not lessons.active
     rules = [[rule[:2] for rule in get("allreduce", "any", ())] for get in (lessons.measured, lessons.to_keep)]
     assert rules == [[(0, "auto"), (512, "tree"), (1024, "auto"), (4096, "tree"), (8192, "auto")],
                      [(0, "auto"), (512, "tree"), (1024, "auto")]]

@@ -74,26 +74,26 @@ def program(thread, clock, steps):
 ])
 def test_work_between_a_start_and_its_wait_is_seen(thread, clock, steps, works_on):
     program(thread, clock, steps)
-    assert thread.works_on == works_on
+    assert thread.computes == works_on
 
 
 @pytest.mark.parametrize("works_on", [False, True])
 @pytest.mark.parametrize("is_driven", [False, True])
 def test_a_start_wakes_who_advances_it_where_the_program_works_on(thread, works_on, is_driven, monkeypatch):
     monkeypatch.setattr(thread, "start", lambda: None)
-    thread.works_on = works_on
-    thread.control[table.SLEEP] = table.RESTS
-    thread.watch(CommState(1, is_driven))
+    thread.computes = works_on
+    thread.control[table.SLEEP] = table.DOZING
+    thread.add_queue(CommState(1, is_driven))
     assert thread.wake.is_set() == (works_on and not is_driven)
     assert thread.wake_driver.is_set() == works_on
 
 
 def test_the_thread_advances_a_queue_without_a_waiter_and_learns_that_it_was_needed(thread):
     state = CommState(50)
-    thread.watch(state)
-    assert state.done.wait(LIMIT) and thread.works_on
+    thread.add_queue(state)
+    assert state.done.wait(LIMIT) and thread.computes
     other = CommState(3)
-    thread.watch(other)
+    thread.add_queue(other)
     assert other.done.wait(LIMIT)
     thread.stop()
     assert thread.thread is None and thread.driver is None
@@ -102,7 +102,7 @@ def test_the_thread_advances_a_queue_without_a_waiter_and_learns_that_it_was_nee
 def test_the_thread_leaves_queues_to_a_thread_that_waits(thread):
     state = CommState(1000)
     thread.add_waiter()
-    thread.watch(state)
+    thread.add_queue(state)
     time.sleep(0.1)
     assert len(state.in_flight) == 1000
     state.in_flight = [1]
@@ -113,7 +113,7 @@ def test_the_thread_leaves_queues_to_a_thread_that_waits(thread):
 def test_a_waiter_wakes_the_sleeping_thread_for_a_plan_that_it_has_ended(thread):
     """A thread that waits for one plan ends others in compiled code, while the thread sleeps since all were driven."""
     state = CommState(1, is_driven=True)
-    thread.watch(state)
+    thread.add_queue(state)
     until = time.monotonic() + LIMIT
     while not thread.asleep and time.monotonic() < until:
         time.sleep(1e-3)
@@ -150,7 +150,7 @@ def advanced(thread, plan):
     """Return the row of a plan that the driver advances."""
     row = thread.row()
     row.put(plan.step)
-    thread.hurry()
+    thread.poll_now()
     return row
 
 
@@ -160,7 +160,7 @@ def countdown(calls, code):
 
     def function(argument, nanoseconds):
         made.append(threading.current_thread().name)
-        return code if len(made) >= calls else table.UNDER_WAY
+        return code if len(made) >= calls else table.IN_PROGRESS
 
     return Plan(function), made
 
@@ -175,8 +175,8 @@ def test_the_driver_advances_a_plan_and_says_how_it_ended(thread, code):
     row.put(plan.step)
     assert row.advance(0.0) == code and len(made) == 20, "a plan that has ended began again"
     assert thread.driver is not None and set(made) == {made[0]}
-    row.give_up()
-    row.give_up()
+    row.free()
+    row.free()
     assert len(thread.table.free) == table.ROWS
 
 
@@ -185,20 +185,20 @@ def test_the_driver_advances_a_plan_and_says_how_it_ended(thread, code):
 def test_a_sleeping_driver_is_woken_by_a_plan(thread, until_when, program_works):
     """At once, or when a thread no longer waits that would have advanced it."""
     thread.start()
-    thread.works_on = True      # so that it sleeps until it is woken
-    assert eventually(lambda: thread.asleep and thread.control[table.SLEEP] == table.SLEEPS)
-    thread.works_on = program_works
+    thread.computes = True      # so that it sleeps until it is woken
+    assert eventually(lambda: thread.asleep and thread.control[table.SLEEP] == table.ASLEEP)
+    thread.computes = program_works
     (plan, made), row, queue = countdown(5, 1), thread.row(), CommState(1, is_driven=True)
     if until_when != "never":
         thread.add_waiter()
     thread.put(row, plan.step)
     if until_when == "the plan is there, and no queue":
         thread.remove_waiter()
-    thread.watch(queue)
+    thread.add_queue(queue)
     if until_when == "the plan is there":
         thread.remove_waiter()
     assert eventually(lambda: len(made) == 5)
-    row.give_up()
+    row.free()
 
 
 def test_a_plan_that_was_given_up_is_not_advanced(thread):
@@ -206,7 +206,7 @@ def test_a_plan_that_was_given_up_is_not_advanced(thread):
     plan, made = countdown(10**9, 1)
     row = advanced(thread, plan)
     assert eventually(lambda: len(made) >= 5)
-    row.give_up()
+    row.free()
     before = len(made)
     time.sleep(0.1)
     assert 5 <= before == len(made)
@@ -219,11 +219,11 @@ def test_no_thread_advances_a_plan_that_is_held(thread):
     row.put(plan.step)
     with row.held():
         before = len(made)
-        thread.hurry()
+        thread.poll_now()
         time.sleep(0.05)
-        assert row.advance(0.001) == table.UNDER_WAY and len(made) == before
+        assert row.advance(0.001) == table.IN_PROGRESS and len(made) == before
     assert eventually(lambda: len(made) > before)
-    row.give_up()
+    row.free()
 
 
 def test_a_waiting_thread_advances_all_plans(thread):
@@ -233,12 +233,12 @@ def test_a_waiting_thread_advances_all_plans(thread):
         row.put(plan.step)
     thread.wait(LIMIT)
     assert len(plans[1][1]) == 30 and len(plans[0][1]) >= 29
-    assert [row.advance(0.0) for row in rows] == [table.UNDER_WAY, 1]
+    assert [row.advance(0.0) for row in rows] == [table.IN_PROGRESS, 1]
     before, began = len(plans[0][1]), time.monotonic()
-    rows[1].give_up()
+    rows[1].free()
     thread.wait(0.02)
     assert time.monotonic() - began > 0.01 and len(plans[0][1]) > before + 50
-    rows[0].give_up()
+    rows[0].free()
 
 
 def test_a_plan_beside_those_of_the_table(thread):
@@ -254,10 +254,10 @@ def test_a_plan_beside_those_of_the_table(thread):
     driver.wait.entry(thread.table.at, *own.step[:3], 10**9)
     assert thread.wake.is_set(), "no thread would complete the other one"
     (own, mine), began = countdown(10**9, 1), time.monotonic()
-    assert driver.wait.entry(thread.table.at, *own.step[:3], 10**7) == table.UNDER_WAY
+    assert driver.wait.entry(thread.table.at, *own.step[:3], 10**7) == table.IN_PROGRESS
     assert 0.01 < time.monotonic() - began < LIMIT and len(mine) > 10
-    row.give_up()
-    second.give_up()
+    row.free()
+    second.free()
 
 
 @pytest.mark.parametrize("share", [0.01, 0.5])
@@ -274,12 +274,12 @@ def test_the_driver_sees_that_processors_are_taken(thread, tmp_path, share):
     def waits():
         """Add this share of a millisecond; calls are at least one apart, so a late one adds no larger share."""
         os.pwrite(descriptor, f"1000 {int(next(waited) * share * 1e6):012} 7".encode(), 0)
-        measured.add(thread.control.item(table.LOOKED))
+        measured.add(thread.control.item(table.DELAY_READ_AT))
         return thread.control[table.CONTENDED] or (share < 0.1 and len(measured) > 20)
 
     assert eventually(waits)
     assert thread.control[table.CONTENDED] == (share > 0.1)
-    row.give_up()
+    row.free()
     thread.stop()
     os.close(descriptor)
 
@@ -311,7 +311,7 @@ def test_threads_that_take_rows_at_once_leave_none_out(thread):
 def test_a_full_table_has_no_row(thread):
     rows = [thread.row() for _ in range(table.ROWS)]
     assert all(rows) and thread.row() is None
-    rows[7].give_up()
+    rows[7].free()
     assert thread.row() is not None
 
 

@@ -7,26 +7,26 @@ from typing import Any
 
 import pytest
 
-from mpicoll.runtime.scratch import KEPT, Scratch
+from mpicoll.runtime.scratch import MAX_KEPT, Scratch
 
 
 def scratch() -> Scratch:
     """Scratch that no fast path shares."""
-    fast_path: Any = SimpleNamespace(share_scratch=lambda array: True, reclaim_scratch=lambda lent: True)
+    fast_path: Any = SimpleNamespace(share_scratch=lambda array: True, reclaim_scratch=lambda in_use: True)
     return Scratch(fast_path)
 
 
-@pytest.mark.parametrize("nbytes", [0, 1, 100, (KEPT >> 1) + 1, KEPT - 100])
+@pytest.mark.parametrize("nbytes", [0, 1, 100, (MAX_KEPT >> 1) + 1, MAX_KEPT - 100])
 def test_what_may_be_kept_is(nbytes):
     kept = scratch()
     array = kept.take(nbytes)
-    kept.give(array)
+    kept.give_back(array)
     assert kept.take(nbytes) is array
 
 
 def test_what_is_larger_is_not():
     kept = scratch()
-    kept.give(kept.take(KEPT + 1))
+    kept.give_back(kept.take(MAX_KEPT + 1))
     assert kept.array is None
 
 
@@ -35,5 +35,5 @@ def test_sizes_that_grow_need_few_arrays():
     for nbytes in range(1, 1 << 14, 7):
         array = kept.take(nbytes)
         arrays.add(len(array))
-        kept.give(array)
+        kept.give_back(array)
     assert len(arrays) <= 15

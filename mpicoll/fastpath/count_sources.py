@@ -1,6 +1,6 @@
-"""Find the counts and displacements of a call: in the lengths of its arrays, or among the details of its key.
+"""Find where a call says its counts and displacements: in the lengths of its arrays, or among the details of its key.
 
-signature.find() puts the details down in compiled code; Integers finds in Python where every integer is among them.
+signature.compute_key() writes the details in compiled code. Integers finds the index of every integer among them.
 """
 
 from __future__ import annotations
@@ -15,33 +15,34 @@ from ..buffers.buffer import Buffer
 from ..buffers.vector import Vector
 from ..dispatch.methods import Invocation
 
-Places = int | list[int] | None  # of one integer, or of one for every block; None if the call says none
+Indices = int | list[int] | None  # of an integer, or of an integer for every block; None if the call has none
 
 
 class UnknownCounts(Exception):
-    """Compiled code cannot tell the counts of such calls from their arguments."""
+    """Compiled code cannot read the counts of such calls from their arguments."""
 
 
 class Integers:
-    """The places of integers in the details of a call.
+    """The indices of integers in the details of a call.
 
-    send and recv have what stands beside either buffer: a place, a list or tuple of them, or None for no integer.
+    send and recv mirror the items after the buffer in either message: an index, a list or tuple of indices, or None for
+    an item that is no integer.
     """
 
     def __init__(self, invocation: Invocation) -> None:
         self.words = 0
-        self._places: list[int] = []
+        self._indices: list[int] = []
         self.send, self.recv = self._message(invocation.send), self._message(invocation.recv)
         if type(invocation.root) is not int:
             self._part(invocation.root)
 
     def mask(self) -> np.ndarray:
-        """Return 1 for every word of the details that is an integer of the caller's, else 0."""
+        """Return an array with 1 for every word of the details that is an integer of the caller's, else 0."""
         mask = np.zeros(self.words, np.int64)
-        mask[self._places] = 1
+        mask[self._indices] = 1
         return mask
 
-    def others(self, details: np.ndarray) -> bytes:
+    def without_integers(self, details: np.ndarray) -> bytes:
         """Return the details without the caller's integers."""
         return details.tobytes() if self.words != len(details) else details[self.mask() == 0].tobytes()
 
@@ -58,43 +59,43 @@ class Integers:
         if isinstance(part, np.ndarray):
             places = list(range(self.words, self.words + part.size))
             self.words += part.size
-            self._places += places
+            self._indices += places
             return places
         if type(part) is not int:
             return None
-        self._places.append(self.words - 1)
+        self._indices.append(self.words - 1)
         return self.words - 1
 
 
 @dataclass(frozen=True)
 class Side:
-    """The send or the receive side of a call: its buffer, the array that this is in, and where counts stand."""
+    """The send or receive side of a call: its buffer, the array that contains it, and the indices of its counts."""
 
     buffer: Buffer
     array: np.ndarray
-    counts: Places
-    displacements: Places
+    counts: Indices
+    displacements: Indices
 
     @property
     def is_vector(self) -> bool:
-        """Return whether every block has a count of its own."""
+        """Return whether every block has its own count."""
         return isinstance(self.counts, list)
 
     @property
     def blocks(self) -> int:
-        """Return how many blocks there are."""
+        """Return the number of blocks."""
         return len(self.counts) if isinstance(self.counts, list) else self.buffer.blocks
 
     @property
     def offset(self) -> int:
-        """Return how many bytes behind the beginning of the array the buffer begins."""
+        """Return the byte offset of the buffer in the array."""
         first: int = MPI.Get_address(self.array)
         return self.buffer.address - first
 
-    def check(self, details: np.ndarray, sizes: list[int], places: list[int]) -> None:
-        """Check that details say these blocks: sizes in bytes, and places from where the buffer begins.
+    def check_blocks(self, details: np.ndarray, sizes: list[int], places: list[int]) -> None:
+        """Check that the details give blocks of these sizes, at these offsets from the buffer, both in bytes.
 
-        Raises UnknownCounts.
+        Raises UnknownCounts if they do not.
         """
         extent, n = self.buffer.facts.extent, self.blocks
         lengths = [self.array.nbytes // n] if self.counts is None else _bytes_of(self.counts, details, extent)
@@ -105,13 +106,13 @@ class Side:
             offsets = [offsets[0] + sum(lengths[:i]) for i in range(n)]
         wrong = any(size and at != self.offset + place for size, at, place in zip(sizes, offsets, places))
         if lengths != sizes or wrong:
-            raise UnknownCounts("they stand elsewhere")
+            raise UnknownCounts("the details give other blocks")
         if self.buffer.facts.size != extent or extent <= 0:
-            raise UnknownCounts("elements have holes, or nothing in them")
+            raise UnknownCounts("elements have holes or no data")
 
 
 def side_of(message: Any, buffer: Buffer | None, integers: list[Any]) -> Side | None:
-    """Return a side of a call, None if it has none: from its argument, and what is read and what stands in that.
+    """Return a side of a call from its message, parsed buffer and integers; None if it has no array.
 
     Raises UnknownCounts.
     """
@@ -123,20 +124,20 @@ def side_of(message: Any, buffer: Buffer | None, integers: list[Any]) -> Side | 
         displacements, pair = None, tuple if isinstance(buffer, Vector) else (list, tuple)
         if isinstance(counts, pair) and len(counts) == 2:  # a vector's list has counts alone
             counts, displacements = counts
-    counts, displacements = _places(counts), _places(displacements)
+    counts, displacements = _indices(counts), _indices(displacements)
     if displacements is not None and isinstance(counts, list) != isinstance(displacements, list):
-        raise UnknownCounts("one displacement for all blocks, or one for each and no counts")
+        raise UnknownCounts("counts and displacements are not both lists or both single")
     return Side(buffer, array, counts, displacements)
 
 
 def _bytes_of(places: int | list[int], details: np.ndarray, extent: int) -> list[int]:
-    """Return integers among the details, which count elements, in bytes."""
+    """Return counts of elements among the details in bytes."""
     return [int(details[at]) * extent for at in (places if isinstance(places, list) else [places])]
 
 
-def _places(of: Any) -> Places:
+def _indices(of: Any) -> Indices:
     if isinstance(of, (list, tuple)):
         if not all(isinstance(place, int) for place in of):
-            raise UnknownCounts("not every one is an integer")
+            raise UnknownCounts("a list contains other things than integers")
         return list(of)
     return None if of is None else int(of)

@@ -1,4 +1,4 @@
-"""Buffers of a call on the fast path whose datatypes leave holes: what pack.py needs to know of them."""
+"""Make the words by which pack.py packs and unpacks buffers with holes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..dispatch.call import Call
 from ..kernels.memory import address_of
 from ..kernels.serving import pack_elements, unpack_elements
 from ..plans.plan import ALIGN
-from .pack import AFTER, BEFORE, BLOCK, HEADER, NOWHERE, PACK, SCRATCH, SEND_AT, SEND_DATA, UNPACK
+from .pack import AFTER, BEFORE, BLOCK, HEADER, NOT_PACKED, PACK, SCRATCH, SEND_AT, SEND_DATA, UNPACK
 
 
-class Packs:
-    """The words of one kind of call; nbytes is the scratch that it takes, behind `behind` bytes of the plan's."""
+class PackedBuffers:
+    """The words for one kind of call. nbytes is its scratch: `behind` bytes of the plan, then packed data."""
 
     def __init__(self, call: Call, rank: int, behind: int) -> None:
         assert call.arguments is not None
@@ -33,7 +33,7 @@ class Packs:
         self.nbytes = -(-behind // ALIGN) * ALIGN
         messages = call.invocation.send, call.invocation.recv
         for side, (buffer, message) in enumerate(zip((None if is_bcast else send, recv), messages)):
-            header[SEND_AT + side] = NOWHERE
+            header[SEND_AT + side] = NOT_PACKED
             if buffer is None or buffer.contiguous:
                 continue
             header[SEND_AT + side] = self.nbytes
@@ -48,14 +48,14 @@ class Packs:
         self.at = address_of(self.words)
 
     def unpack(self) -> None:
-        """Unpack what a call received that has left the fast path."""
+        """Unpack the output of a call that left the fast path."""
         header, blocks = self.words[:HEADER], self.words[HEADER:].reshape(-1, BLOCK)
         for at, side, place, *elements in blocks[header[BEFORE] :].tolist():
             packed, base = int(header[SCRATCH] + header[SEND_AT + side]) + at, int(header[SEND_DATA + side]) + place
             unpack_elements(packed, base, *elements)
 
     def _blocks(self, buffer: Buffer, array: np.ndarray) -> list[tuple[int, ...]]:
-        """Return (packed at, place, elements, extent, layout) of every block that is not empty."""
+        """Return (packed offset, offset, elements, extent, layout) of every block that is not empty."""
         first = buffer.address - MPI.Get_address(array)
         listed: list[tuple[int, int, int, Any]]  # the last is a ByRuns
         if isinstance(buffer, Vector):

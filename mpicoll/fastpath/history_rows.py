@@ -1,8 +1,8 @@
-"""Rows of the history of calls, written by compiled code: diagnostics/history.py has the layout.
+"""Write rows of the history of calls in compiled code; diagnostics/history.py defines their layout.
 
-A call takes two looks at the clock. The processor's own counter takes half of the time of clock_gettime (10 and 23 ns
-where it was measured), so rows have ticks of that, and now and then a pair of both is noted, by which a reader converts
-them. Where the counter is not known to be readable and steady, ticks are nanoseconds.
+A call reads the clock twice. The processor's time-stamp counter takes half of the time of clock_gettime (10 and 23 ns,
+measured), so rows contain its ticks. Now and then a pair of ticks and nanoseconds is stored, by which a reader converts
+ticks. On processors other than x86-64, ticks are nanoseconds.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from . import context as field
 from . import sites
 
 HAS_COUNTER = platform.machine() in ("x86_64", "AMD64")
-FEW, MANY = 1 << 16, 1 << 28  # ticks between two pairs: few at first, so that a short run has two
+MIN_INTERVAL, MAX_INTERVAL = 1 << 16, 1 << 28  # ticks between two pairs: few at first, for short runs
 
 
 def _counter(typing: Any) -> Any:
@@ -59,7 +59,7 @@ checksum = njit(history.checksum)
 
 @njit
 def nanoseconds(context):  # type: ignore[no-untyped-def]
-    """Return the time since 1970."""
+    """Return the nanoseconds since 1970."""
     at = context[field.HISTORY] + 8 * TIMESPEC
     call_int(context[field.CLOCK_GETTIME], (0, at))
     timespec = line(at, 2)
@@ -74,21 +74,21 @@ def ticks(context):  # type: ignore[no-untyped-def]
 
 @njit
 def note_pair(words, now, ns):  # type: ignore[no-untyped-def]
-    """Note the ticks and the nanoseconds of one moment, and from when on the next pair is due."""
+    """Store a pair of ticks and nanoseconds, and the ticks at which the next pair is due."""
     if words[FIRST_TICKS] == 0:
         words[FIRST_TICKS], words[FIRST_NS] = now, ns
     words[LAST_TICKS], words[LAST_NS] = now, ns
-    words[NEXT_TICKS] = now + min(max(now - words[FIRST_TICKS], FEW), MANY)
+    words[NEXT_TICKS] = now + min(max(now - words[FIRST_TICKS], MIN_INTERVAL), MAX_INTERVAL)
 
 
 @njit
-def begin(context, ids, sequence, start, nbytes, calls):  # type: ignore[no-untyped-def]
-    """Write the row of a call that begins, and keep its serial in LAST_ROW; 0 if nothing is recorded.
+def begin(context, ids, sequence, start, nbytes, frames):  # type: ignore[no-untyped-def]
+    """Write the row of a call that begins, and store its serial in LAST_ROW; 0 if no history is kept.
 
-    calls: how many frames of ours there are between the program's and this function.
+    frames: the number of mpicoll's frames between the program's frame and this function.
     """
     if context[field.HISTORY] != 0:
-        location = sites.location(context, calls)
+        location = sites.locate_call(context, frames)
         if location != 0:
             ids = (ids & ((1 << LOCATION_SHIFT) - 1)) | location
         words, now = line(context[field.HISTORY], HEADER), ticks(context)
@@ -107,7 +107,7 @@ def begin(context, ids, sequence, start, nbytes, calls):  # type: ignore[no-unty
 
 @njit
 def end(context):  # type: ignore[no-untyped-def]
-    """Note that the call of the last row has ended, unless its row has another call by now."""
+    """Store the end of the call in LAST_ROW, unless another call has overwritten its row."""
     serial = context[field.LAST_ROW]
     if serial != 0:
         row = line(context[field.HISTORY] + 8 * (HEADER + ((serial - 1) & (ROWS - 1)) * COLUMNS), COLUMNS)

@@ -1,4 +1,4 @@
-"""Make the kinds of calls that the fast path serves: what is cached of each, and its row in the function's table."""
+"""Make the cached calls of the fast path, and their rows in the function's table."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ from ..schedules.collectives import BLOCKING, NONBLOCKING
 from . import recipe_table
 from .any_counts import AnyCounts
 from .context import DATATYPES
-from .described import Integers
-from .packs import Packs
+from .count_sources import Integers
+from .packed_buffers import PackedBuffers
 from .spin import spin_budget_ns
-from .table import Kind
+from .table import CachedCall
 
 Sides = tuple[tuple[int, int], tuple[int, int]]
-UNBOUND = (0,) * 6  # what follows from counts, in a row of a kind of any counts
+UNBOUND = (0,) * 6  # columns that bind_counts() sets, in a row for any counts
 
 
-def exact(state: CommState, call: Call, sides: Sides) -> tuple[Kind, np.ndarray]:
-    """Return the kind of calls with the counts of this one, and its row."""
-    plan, packs = call.prepared.plan, None
+def with_counts(state: CommState, call: Call, sides: Sides) -> tuple[CachedCall, np.ndarray]:
+    """Return a cached call for the counts of this one, and its row."""
+    plan, packed = call.prepared.plan, None
     assert plan is not None
     execution = compiled.Execution(plan, state.comm)
     execution.bind(0, (0, 0, 0), execute.kernel_args(call, state.size))
     needed = plan.scratch_bytes
     if call.arguments is not None and not call.arguments.contiguous:
-        packs = Packs(call, state.rank, needed)
-        needed = packs.nbytes
-        state.scratch.give(state.scratch.take(needed))  # on the slow path calls pack into memory of their own
+        packed = PackedBuffers(call, state.rank, needed)
+        needed = packed.nbytes
+        state.scratch.give_back(state.scratch.take(needed))  # keep this much: the slow path packs into other memory
     sizes, offsets = zip(*sides)
     bound = *sizes, *offsets, spin_budget_ns(call.prepared.nbytes), needed
-    return _made(state, call, call.key.words, bound, execution, plan.nbytes, packs=packs)
+    return _make(state, call, call.key.words, bound, execution, plan.nbytes, packed=packed)
 
 
-def of_any_counts(state: CommState, call: Call, integers: Integers) -> tuple[Kind, np.ndarray]:
-    """Return the kind of calls like this one with any counts, and its row. Raises UnknownCounts."""
+def with_any_counts(state: CommState, call: Call, integers: Integers) -> tuple[CachedCall, np.ndarray]:
+    """Return a cached call for any counts, and its row. Raises UnknownCounts."""
     any_counts = AnyCounts(state, call, integers, call.key.details)
-    return _made(state, call, call.key.any_words, UNBOUND, any_counts.execution, any_counts.nbytes, any_counts)
+    return _make(state, call, call.key.any_words, UNBOUND, any_counts.execution, any_counts.nbytes, any_counts)
 
 
-def _made(
+def _make(
     state: CommState,
     call: Call,
     words: np.ndarray,
@@ -61,14 +61,14 @@ def _made(
     execution: compiled.Execution,
     nbytes: int,
     any_counts: AnyCounts | None = None,
-    packs: Packs | None = None,
-) -> tuple[Kind, np.ndarray]:
-    """Return a kind, and its row: the words of its key, what is bound to counts, and addresses."""
+    packed: PackedBuffers | None = None,
+) -> tuple[CachedCall, np.ndarray]:
+    """Return a cached call, and its row: the words of the key, columns that depend on counts, and addresses."""
     details, invocation, choice = call.key.details, call.invocation, call.prepared.choice
     operator = call.operator if call.operator is not None and call.operator.name == USER else None
-    addresses = (part.at if part is not None else 0 for part in (any_counts, packs))
+    addresses = (part.at if part is not None else 0 for part in (any_counts, packed))
     own = *addresses, operator.errors.at if operator is not None and operator.errors is not None else 0
-    passed, method = call.passed, invocation.method
+    passed, method = call.recorded_arguments, invocation.method
     of_history = *(
         state.history.ids(method.spelled(form), form, choice.algorithm, passed.operator)
         for form in (BLOCKING, NONBLOCKING)
@@ -76,21 +76,21 @@ def _made(
     tables = map(MPI.Get_address, (execution.table, details))
     row = np.array([*words, *bound, *tables, *own, *of_history], np.int64)
     leaves = _leaves((invocation.send, invocation.recv, invocation.counts))
-    kept = invocation.op, [_kept(leaf) for leaf in leaves if isinstance(leaf, (str, MPI.Datatype))]
+    kept = invocation.op, [_referenced(leaf) for leaf in leaves if isinstance(leaf, (str, MPI.Datatype))]
     if any_counts is not None:
-        choice = replace(choice, why=choice.rule or choice.why)  # without the bytes of this call
+        choice = replace(choice, why=choice.rule or choice.why)  # that do not mention the bytes of this call
     record, nbytes = execute.record(call, 0), nbytes + details.nbytes
-    kind = Kind(execution, choice, record, invocation.method, nbytes, details, kept, any_counts, packs, operator)
-    return kind, row
+    cached = CachedCall(execution, choice, record, method, nbytes, details, kept, any_counts, packed, operator)
+    return cached, row
 
 
-def are_single(invocation: Invocation) -> bool:
+def have_unique_objects(invocation: Invocation) -> bool:
     """Return whether every dtype, datatype and typecode in the arguments is the only object of its value."""
-    return all(map(_are_single, (invocation.send, invocation.recv, invocation.counts)))
+    return all(map(_has_unique_object, (invocation.send, invocation.recv, invocation.counts)))
 
 
 def sides(call: Call) -> Sides:
-    """Return for either side the bytes of its array, if it is used, and where in it the call's data begins."""
+    """Return for both sides the bytes of the array, 0 if unused, and the offset of the call's data in it."""
     invocation = call.invocation
     if call.arguments is None:
         return (0, 0), (0, 0)
@@ -104,7 +104,7 @@ def _side(message: Any, buffer: Buffer | None) -> tuple[int, int]:
 
 
 def _leaves(thing: Any) -> Iterator[Any]:
-    """Yield what lists hold, and what lists in them do."""
+    """Yield the items of nested lists and tuples."""
     if isinstance(thing, (list, tuple)):
         for item in thing:
             yield from _leaves(item)
@@ -112,8 +112,8 @@ def _leaves(thing: Any) -> Iterator[Any]:
         yield thing
 
 
-def _kept(leaf: str | MPI.Datatype) -> object:
-    """Return what the key has the address of for a typecode or a datatype."""
+def _referenced(leaf: str | MPI.Datatype) -> object:
+    """Return the object whose address the key has for a typecode or datatype."""
     if isinstance(leaf, str) or id(leaf) in DATATYPES:
         return leaf
     known = facts(leaf)
@@ -122,13 +122,13 @@ def _kept(leaf: str | MPI.Datatype) -> object:
     return known, known.alike
 
 
-def _are_single(thing: Any) -> bool:
-    """Return whether there is one object each of all dtypes and datatypes in such: of NumPy's own, and of MPI's.
+def _has_unique_object(thing: Any) -> bool:
+    """Return whether the dtypes and datatypes in an argument are the only objects of their values.
 
-    Of a datatype that the program has made there is one object of facts.
+    NumPy's and MPI's predefined ones are. For a datatype that the program made, the only object is its facts.
     """
     if isinstance(thing, np.ndarray):
         return thing.dtype.isbuiltin != 0 and thing.dtype is np.dtype(thing.dtype.type)
     if isinstance(thing, (list, tuple)):
-        return all(type(item) is int or _are_single(item) for item in thing)
+        return all(type(item) is int or _has_unique_object(item) for item in thing)
     return not isinstance(thing, MPI.Datatype) or id(thing) in DATATYPES or not facts(thing).predefined

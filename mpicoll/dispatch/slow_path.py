@@ -1,7 +1,8 @@
-"""Begin a call that the fast path did not serve, in any form: check, select, bind a plan, and make its operation.
+"""Run a call that the fast path did not serve: check its arguments, choose, plan, and execute.
 
-Every form enters here. A blocking call that completes at once becomes no operation: an operation's turn in the queue
-takes longer than all the rest of a small call (13 of 34 µs).
+Every form of a call enters here: blocking by run(), nonblocking by begin(), persistent by prepare_call(). A blocking
+call that completes at once never becomes an operation: the queue would take longer than the rest of a small call (13 of
+34 µs).
 """
 
 from __future__ import annotations
@@ -16,32 +17,32 @@ from ..runtime.comm_state import CommState
 from ..schedules.collectives import BLOCKING, PERSISTENT
 from ..selection.learning import Lesson
 from . import check_mode, execute, learning, prepare
-from .call import Call, describe
+from .call import Call, describe_call
 from .methods import Invocation, Method
 from .overlapping import OverlappingLesson
 
 
 class NativeRequest(NamedTuple):
-    """A request of MPI's own, and the call whose buffers it uses."""
+    """A request of MPI's own collective, and the call whose buffers it uses."""
 
     request: MPI.Request
     call: Call
 
 
 def run(state: CommState, comm: MPI.Intracomm, method: Method, *arguments: Any) -> None:
-    """Run a blocking call, or the rest of one that the fast path began, and return when it is complete.
+    """Run a blocking call, or complete one that the fast path began.
 
-    arguments, here and below: send buffer, receive buffer, operator, root or recvcounts.
+    arguments, here and below: send buffer, receive buffer, operator, root (Reduce_scatter: recvcounts).
     """
     begun, operation = state.fast_path.resume(method, BLOCKING)
     if operation is not None:
         state.queue.run(operation)
     if begun:
         return
-    if state.overrides.learns and (lesson := learning.lesson(state, Invocation(method, *arguments))):
+    if state.overrides.learns and (lesson := learning.blocking_lesson(state, Invocation(method, *arguments))):
         _run_turn(state, comm, lesson, method, *arguments)
         return
-    call = check(state, BLOCKING, method, *arguments)
+    call = prepare_call(state, BLOCKING, method, *arguments)
     execute.run(state, comm, call)
     state.fast_path.insert(call)
 
@@ -49,19 +50,20 @@ def run(state: CommState, comm: MPI.Intracomm, method: Method, *arguments: Any) 
 def begin(
     state: CommState, comm: MPI.Intracomm, form: str, method: Method, *arguments: Any, only_operations: bool = False
 ) -> Operation | NativeRequest | None:
-    """Begin a call that may return before it is complete. Return None if it is complete.
+    """Begin a call that may return before it is complete.
 
-    Else return the operation, which the caller launches, or MPI's own request unless only operations are wanted.
+    Return None if the call is complete. Else return an operation for the caller to launch, or, unless
+    only_operations, MPI's own request.
     """
     begun, operation = state.fast_path.resume(method, form)
     if begun:
-        if only_operations:  # a library is between the program and this call
+        if only_operations:  # the caller is a library: the program's line is further out
             state.fast_path.note_line()
         return operation
     if (operation := _turn_of_operation(state, form, method, *arguments)) is not None:
         return operation
     started: Operation | NativeRequest
-    call = check(state, form, method, *arguments)
+    call = prepare_call(state, form, method, *arguments)
     if not call.prepared.is_native:
         started = execute.operation(state, call)
     elif only_operations or execute.needs_operation(state, call):
@@ -72,50 +74,52 @@ def begin(
     return started
 
 
-def check(state: CommState, form: str, method: Method, *arguments: Any) -> Call:
-    """Check arguments, select, and plan; send no data. Raises MpicollError, and reports it to the other ranks."""
+def prepare_call(state: CommState, form: str, method: Method, *arguments: Any) -> Call:
+    """Check arguments, choose and plan, without sending data. Raises MpicollError, and reports it to other ranks."""
     invocation = Invocation(method, *arguments).snapshot()
     try:
         state.rank_failure.check()
         parsed = method.parse(state, invocation.send, invocation.recv, invocation.root)
         if parsed is not None and parsed.lacks_counts:
             check_mode.gather_recvcounts(state, parsed, method.spelled(form))
-        call = describe(invocation, parsed, form)
+        call = describe_call(invocation, parsed, form)
         prepare.prepare(state, call)
         if form != PERSISTENT and not call.prepared.is_native:
             state.check_tags()
-            if not (learning.is_under_way(state, call) or state.compares(state.sequence + 1)):
+            if not (learning.is_learning(state, call) or state.is_checked(state.sequence + 1)):
                 call.key = state.fast_path.key(call)
         return call
     except MismatchError:
         raise
     except MpicollError as error:
         error.rank = state.rank
-        check_mode.refuse(state, error, form, method.spelled(form))
+        check_mode.report_refusal(state, error, form, method.spelled(form))
         raise
 
 
-def check_turns(state: CommState, method: Method, *arguments: Any) -> tuple[OverlappingLesson, list[Call]] | None:
-    """Return the lesson of a persistent request and its call as checked for each candidate; None if it takes no turns.
+def prepare_candidates(
+    state: CommState, method: Method, *arguments: Any
+) -> tuple[OverlappingLesson, list[Call]] | None:
+    """Return the lesson of a persistent request, and its call prepared with every candidate; None if it takes no turns.
 
     Raises MpicollError.
     """
     if not state.overrides.learns:
         return None
-    lesson = learning.lesson_of_request(state, Invocation(method, *arguments))
+    lesson = learning.persistent_lesson(state, Invocation(method, *arguments))
     if lesson is None:
         return None
     calls = []
     for candidate in lesson.candidates:
         with learning.turn(state, lesson, candidate):
-            calls.append(check(state, PERSISTENT, method, *arguments))
+            calls.append(prepare_call(state, PERSISTENT, method, *arguments))
     return lesson, calls
 
 
 def _run_turn(state: CommState, comm: MPI.Intracomm, lesson: Lesson, method: Method, *arguments: Any) -> None:
-    """Run a call by the candidate whose turn it is, and time it. The last turn of a lesson ends it."""
+    """Run and time a call with the candidate whose turn it is. After the last turn, agree on the fastest."""
     with learning.turn(state, lesson, lesson.current):
-        learning.meet(state)
+        learning.wait_for_all_ranks(state)
         began = MPI.Wtime()
         if state.fast_path.fast_call(method, *arguments):
             run(state, comm, method, *arguments)
@@ -126,14 +130,14 @@ def _run_turn(state: CommState, comm: MPI.Intracomm, lesson: Lesson, method: Met
 
 
 def _turn_of_operation(state: CommState, form: str, method: Method, *arguments: Any) -> Operation | None:
-    """Return the operation of a call that takes its turn, or waits for the outcome; None if it does neither."""
+    """Return the operation of a call that takes a turn or waits for the agreement; None if it does neither."""
     if not state.overrides.learns:
         return None
     lesson = learning.overlapping_lesson(state, Invocation(method, *arguments))
     if lesson is None:
         return None
     with learning.turn(state, lesson, lesson.current):
-        operation = execute.operation(state, check(state, form, method, *arguments))
+        operation = execute.operation(state, prepare_call(state, form, method, *arguments))
     if lesson.is_over:
-        return lesson.follow(state, operation)
+        return lesson.wait_for_outcome(state, operation)
     return lesson.turn(operation, state.follows_kernels)

@@ -1,7 +1,7 @@
-"""Keep what a run measured of the network, so that a program chooses alike in every run on one machine.
+"""Cache the measured network in a file, so that a program makes the same choices in every run on a machine.
 
-Two measurements of one network differ, and where a choice depends on the difference sums may differ in their last bits.
-So what was measured first stands while a new measurement agrees with it.
+Two measurements of the same network differ a little, and with them auto's choices and the last bits of sums. So the
+first measurement is used as long as a new one agrees with it.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from ..kernels.digest import digest
 from ..schedules.grouping import Partition
 from ..selection.tables import layout
 
-FACTOR = 1.5  # by which the times of messages may differ
+FACTOR = 1.5  # by which message times may differ if two measurements agree
 SIZES = np.array([8.0, 16384.0, 1048576.0])  # bytes of the messages that are compared
 NAME = "the network as measured in an earlier run"
 
 
-def kept_network(measured: Network, library: str, nodes: Partition) -> Network:
-    """Return what is kept for this MPI and these nodes if it agrees with what was measured; else keep that, for later.
+def cached_network(measured: Network, library: str, nodes: Partition) -> Network:
+    """Return the cached network for this MPI and these nodes if it agrees with a measurement; else cache the latter.
 
-    A directory that cannot be written and a damaged file change nothing else.
+    A damaged file is replaced. If the directory cannot be written, nothing is cached.
     """
     path = _path(library, nodes)
     if path is None:
         return measured
     with suppress(ArgumentError):
-        kept = replace(network(path), name=NAME, rough=True)
-        if agree(kept, measured, max(map(len, nodes))):
-            return kept
+        cached = replace(network(path), name=NAME, rough=True)
+        if agree(cached, measured, max(map(len, nodes))):
+            return cached
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(f".{os.getpid()}")
@@ -49,12 +49,12 @@ def kept_network(measured: Network, library: str, nodes: Partition) -> Network:
     return measured
 
 
-def agree(kept: Network, measured: Network, ranks: int) -> bool:
-    """Return whether messages take alike in both, with so many ranks on a node."""
-    if kept.cores != measured.cores:
+def agree(cached: Network, measured: Network, ranks: int) -> bool:
+    """Return whether the message times of two networks differ by FACTOR at most, with so many ranks on a node."""
+    if cached.cores != measured.cores:
         return False
     times = np.array(
-        [np.concatenate([_times(net, level, ranks) for level in (net.node, net.links)]) for net in (kept, measured)]
+        [np.concatenate([_times(net, level, ranks) for level in (net.node, net.links)]) for net in (cached, measured)]
     )
     return bool((times.max(axis=0) <= FACTOR * times.min(axis=0)).all())
 

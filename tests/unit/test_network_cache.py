@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mpicoll.cost.network import Level, Network
-from mpicoll.runtime.kept_network import NAME, agree, kept_network
+from mpicoll.runtime.network_cache import NAME, agree, cached_network
 from mpicoll.schedules.grouping import by_blocks
 
 NODES = by_blocks(4, 2)
@@ -27,12 +27,12 @@ def with_links(**changed) -> Network:
 
 
 def test_the_first_stands_while_others_agree(directory):
-    assert kept_network(MEASURED, "MPICH 5", NODES) is MEASURED
-    again = kept_network(with_links(latency=26.0), "MPICH 5", NODES)
+    assert cached_network(MEASURED, "MPICH 5", NODES) is MEASURED
+    again = cached_network(with_links(latency=26.0), "MPICH 5", NODES)
     assert again == replace(MEASURED, name=NAME)
     other = with_links(latency=33.0)
-    assert kept_network(other, "MPICH 5", NODES) is other
-    assert kept_network(other, "MPICH 5", NODES) == replace(other, name=NAME)
+    assert cached_network(other, "MPICH 5", NODES) is other
+    assert cached_network(other, "MPICH 5", NODES) == replace(other, name=NAME)
     assert len(list(directory.iterdir())) == 1
 
 
@@ -40,29 +40,29 @@ def test_the_first_stands_while_others_agree(directory):
     ("library", "nodes"), [("MPICH 6", NODES), ("MPICH 5", by_blocks(4, 4)), ("MPICH 5", by_blocks(6, 2))]
 )
 def test_other_libraries_and_placements_have_their_own(directory, library, nodes):
-    kept_network(MEASURED, "MPICH 5", NODES)
+    cached_network(MEASURED, "MPICH 5", NODES)
     other = with_links(latency=21.0)
-    assert kept_network(other, library, nodes) is other
-    assert kept_network(MEASURED, "MPICH 5", NODES).links.latency == 20.0
+    assert cached_network(other, library, nodes) is other
+    assert cached_network(MEASURED, "MPICH 5", NODES).links.latency == 20.0
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"node": 1}', "\0\1"])
 def test_a_damaged_file_is_replaced(directory, text):
-    kept_network(MEASURED, "MPICH 5", NODES)
+    cached_network(MEASURED, "MPICH 5", NODES)
     (file,) = directory.iterdir()
     file.write_text(text)
-    assert kept_network(MEASURED, "MPICH 5", NODES) is MEASURED
-    assert kept_network(MEASURED, "MPICH 5", NODES).name == NAME
+    assert cached_network(MEASURED, "MPICH 5", NODES) is MEASURED
+    assert cached_network(MEASURED, "MPICH 5", NODES).name == NAME
 
 
 def test_without_a_directory_nothing_is_kept(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert kept_network(MEASURED, "MPICH 5", NODES) is MEASURED
-    assert kept_network(MEASURED, "MPICH 5", NODES) is MEASURED
+    assert cached_network(MEASURED, "MPICH 5", NODES) is MEASURED
+    assert cached_network(MEASURED, "MPICH 5", NODES) is MEASURED
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
-    assert kept_network(MEASURED, "MPICH 5", NODES) is MEASURED
+    assert cached_network(MEASURED, "MPICH 5", NODES) is MEASURED
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,15 @@ must equal the formulas of the docstring. check_plan.check_tables proves the low
 
 from __future__ import annotations
 
+from collections import defaultdict
 from fractions import Fraction
 from typing import Any
 
 from ..errors import VerifyError
+from ..schedules.collectives import Block
 from ..schedules.ir import REST, VALUE, Loc, Local
 from ..schedules.schedule import Schedule
-from .encodings import encodings_of
+from .encodings import Counts, encodings_of
 from .symbolic import Trace, execute
 from .values import Interval, Value, mask, show
 
@@ -137,8 +139,11 @@ def _check_encodings(schedule: Schedule) -> None:
     The root of a broadcast keeps its own block, so rooted collectives are left out.
     """
     claims, encodings = schedule.algorithm.claims, encodings_of(schedule)
-    for block in schedule.blocks if not schedule.collective.rooted else ():
-        counts = {rank: encodings.of(rank, block) for rank in range(schedule.p) if block in schedule.ends(rank)}
+    by_block: dict[Block, dict[int, Counts]] = defaultdict(dict)
+    for rank in range(schedule.p if not schedule.collective.rooted else 0):
+        for block in schedule.ends(rank):
+            by_block[block][rank] = encodings.of(rank, block)
+    for block, counts in by_block.items():
         odd = [rank for rank in counts if counts[rank] != counts[min(counts)]]
         if odd:
             raise VerifyError(

@@ -191,7 +191,7 @@ MUTATIONS = [
     Mutation("mpicoll/dispatch/overlapping.py", "if self.agreed is not None:", "if False:", "mpi/test_learning.py"),
     Mutation("mpicoll/dispatch/learning.py", "state.queue.advance_until_done(pending.last_turn)", "state.queue.poll()",
              "mpi/test_learning.py"),
-    Mutation("mpicoll/cost/simulation.py", "max(self._free[out], at) + transfer", "at + transfer",
+    Mutation("mpicoll/cost/simulation.py", "max(ports[first], at) + transfer", "at + transfer",
              "unit/test_simulation.py"),
     Mutation("mpicoll/cost/simulation.py", "number + self.window < self.lanes", "number < 0",
              "unit/test_simulation.py"),

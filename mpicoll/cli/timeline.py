@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from .explore import write
 from .group import alone, asking, console, extra
 from .sizes import format_size
 
@@ -64,6 +63,8 @@ def timeline(file: str, call: int | None, as_json: bool, output: str | None) -> 
     if output is not None:
         with extra("--output"):
             from ..describe import timeline_page as page
+        from .explore import write
+
         pictures = [page.of_collectives(sums), page.of_stragglers(late), page.of_call(slowest, steps, links)]
         shown = [table for table in tables if table.rows]
         title = f"Where the time of {Path(recorded.path).name} went"

@@ -610,7 +610,7 @@ MUTATIONS = [
     Mutation(
         "mpicoll/torch/work.py",
         "operation.raises_on_stall, operation.deadline = True, time.monotonic() + seconds",
-        "operation.gives_up = True",
+        "operation.raises_on_stall = True",
         "torch/test_failures.py",
     ),
     Mutation(

@@ -95,7 +95,6 @@ def _say(error: click.ClickException) -> None:
 
 
 
-
 @contextlib.contextmanager
 def asking() -> Iterator[None]:
     """Turn an error about the arguments into a usage error."""

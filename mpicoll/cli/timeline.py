@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from .group import alone, asking, console, extra
+from .group import alone, asking, console, extra, refuse
 from .sizes import format_size
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ def timeline(file: str, call: int | None, as_json: bool, output: str | None) -> 
     from ..describe.picture import many
     from ..timeline import path, read, waits
 
+    refuse("--json and --output are two forms; give one of them" if as_json and output is not None else "")
+
     with asking():
         try:
             recorded = read.read(file)
@@ -65,7 +67,9 @@ def timeline(file: str, call: int | None, as_json: bool, output: str | None) -> 
             from ..describe import timeline_page as page
         from .explore import write
 
-        pictures = [page.of_collectives(sums), page.of_stragglers(late), page.of_call(slowest, steps, links)]
+        pictures = [page.draw_collectives(sums), page.draw_call(slowest, steps, links)]
+        if late:
+            pictures.insert(1, page.draw_stragglers(late))
         shown = [table for table in tables if table.rows]
         title = f"Where the time of {Path(recorded.path).name} went"
         write(output, page.build(title, [headline, described], shown, pictures), many(len(pictures), "picture"))

@@ -42,7 +42,7 @@ from . import release
 
 _keyval: int | None = None
 FREED: deque[CommState] = deque()  # states of freed communicators whose private communicators are not freed yet
-EXIT_WAIT = 0.2  # seconds at the end of the program to wait until other ranks have freed communicators too
+FREE_WAIT = 0.2  # seconds at the end of the program to wait until other ranks have freed communicators too
 MAX_FREED = 64  # states in FREED that wait for other ranks; beyond, the oldest are freed without waiting
 # One thread at a time may use attributes. mpi4py calls MPI with the GIL held. Some MPIs hold a lock for all attributes
 # while a callback runs, and the callback waits for the GIL: two threads would deadlock. For the same reason code that
@@ -156,7 +156,7 @@ def _end() -> None:
             OF_PROGRAM.end()
         if all_have_ended:
             RECORD.remove()
-        _free_private_comms(EXIT_WAIT)  # MPIs complain about an incomplete barrier
+        _free_private_comms(FREE_WAIT)  # MPIs complain about an incomplete barrier
         for state in [*LIVE.values(), *FREED]:
             LEAKED.append(state)
             with contained("freeing persistent requests"):

@@ -50,7 +50,7 @@ class Level:
 class Network:
     """Both levels, the bytes up to which a message is short, and the rates at which a rank reduces and copies.
 
-    The ranks of a node share the rate of its link. Where a node has more ranks than processors they take turns.
+    The ranks of a node share the ports of its link. Where a node has more ranks than processors they take turns.
 
     - cores: the processors of a node; 0 where each rank has one.
     - turn: µs of a rank's turn on a processor that others wait for.

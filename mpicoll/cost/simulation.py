@@ -2,10 +2,9 @@
 
 Every rank carries out its steps one after the other, strands side by side, chunks as many at once as the window says.
 A short message leaves when its sender begins the step, a long one when its receiver has begun its own too. Messages
-between nodes go one after the other through the link of a node, those inside a node one after the other through that of
-a rank, in either direction on its own; as many at once as the level has ports. Between two messages of one step a rank
-leaves the gap. A rank reduces and
-copies one chunk after the other, while messages move.
+between nodes go through the link of a node, those inside a node through that of a rank, in either direction on its own.
+A link has as many ports as its level says, and a port carries one message at a time. Between two messages of one step a
+rank leaves the gap. A rank reduces and copies one chunk after the other, while messages move.
 """
 
 from __future__ import annotations
@@ -91,9 +90,8 @@ class Simulation:
         self.ends = [0.0] * self.p
         self.messages = 0
         self._free: dict[tuple[bool, bool, int], list[float]] = {}  # (is far, sends, whose): µs, by port
-        most = max(network.node.ports, network.links.ports)
-        # (rank, sends): when the last messages began and ended
-        self._last: dict[tuple[int, bool], deque[tuple[float, float]]] = defaultdict(lambda: deque(maxlen=most))
+        # (rank, sends, is far): when the last messages began and ended, one for each port
+        self._last: dict[tuple[int, bool, bool], deque[tuple[float, float]]] = {}
         self._open: dict[Name, Message] = {}
         self._numbers: dict[tuple[int, int, int, int], list[int]] = defaultdict(lambda: [0, 0])
         self._current: dict[Lane, Progress] = {}
@@ -170,9 +168,9 @@ class Simulation:
         """Send a message through the link of its sender."""
         far, level, long, transfer = self._cost(message)
         out = far, True, self.home[message.sender] if far else message.sender
-        left = max(self._through(out, level, at, transfer), self._after(message, True, level) + transfer)
+        left = max(self._through(out, level, at, transfer), self._after(message, True, far, level) + transfer)
         message.left = left - transfer
-        self._last[message.sender, True].append((message.left, left))
+        self._latest(message.sender, True, far, level).append((message.left, left))
         self.messages += 1
         if self.spans is not None:
             self.spans.append(Span(message.sender, SENDS, message.left, left))
@@ -185,9 +183,9 @@ class Simulation:
         """Receive a message, whose first byte is there, through the link of its receiver."""
         far, level, long, transfer = self._cost(message)
         into = far, False, self.home[message.receiver] if far else message.receiver
-        arrived = max(self._through(into, level, at, transfer), self._after(message, False, level) + transfer)
+        arrived = max(self._through(into, level, at, transfer), self._after(message, False, far, level) + transfer)
         message.arrived = arrived
-        self._last[message.receiver, False].append((arrived - transfer, arrived))
+        self._latest(message.receiver, False, far, level).append((arrived - transfer, arrived))
         if self.spans is not None:
             self.spans.append(Span(message.receiver, RECEIVES, arrived - transfer, arrived))
         for sends, lane in message.lanes.items():
@@ -202,19 +200,23 @@ class Simulation:
         return far, level, long, message.nbytes / (level.rate if long else level.short_rate)
 
     def _through(self, link: tuple[bool, bool, int], level: Level, at: float, transfer: float) -> float:
-        """Return when a message that is there is through a link: through the port that is free first."""
+        """Return when a message that waits at a link from a time on has passed it, by the port that is free first."""
         ports = self._free.setdefault(link, [0.0] * level.ports)
         first = min(range(level.ports), key=ports.__getitem__)
         ports[first] = max(ports[first], at) + transfer
         return ports[first]
 
-    def _after(self, message: Message, sends: bool, level: Level) -> float:
+    def _latest(self, rank: int, sends: bool, far: bool, level: Level) -> deque[tuple[float, float]]:
+        """Return when the last messages that a rank sent or received at a level began and ended, one for each port."""
+        return self._last.setdefault((rank, sends, far), deque(maxlen=level.ports))
+
+    def _after(self, message: Message, sends: bool, far: bool, level: Level) -> float:
         """Return when a rank may begin to send or receive a message that is not the first of a step."""
-        last = self._last[message.sender if sends else message.receiver, sends]
+        last = self._latest(message.sender if sends else message.receiver, sends, far, level)
         if not message.place.get(sends) or not last:
             return 0.0
-        ended = last[-level.ports][1] if len(last) >= level.ports else 0.0
-        return max(last[-1][0], ended) + level.gap
+        free = min(ended for _, ended in last) if len(last) == level.ports else 0.0
+        return max(last[-1][0], free) + level.gap
 
     def _done(self, lane: Lane, at: float) -> None:
         progress = self._current[lane]

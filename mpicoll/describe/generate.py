@@ -37,7 +37,9 @@ draws it.
 
 **How to read it.** p is the number of ranks and n the bytes of the vector: the whole vector for scatter, gather,
 allgather and reduce_scatter, one rank's send buffer for alltoall, what one neighbour gets for neighbourhood
-collectives. degree(graph) is the most neighbours that a rank sends to or receives from, itself left out. q is the
+collectives. degree(graph) is the most neighbours that a rank sends to or receives from, itself left out; of a stencil,
+dimensions(graph) are those of its grid, hops(graph) the blocks that a rank sends in all if each travels alone,
+branches(graph) those if one copy serves all neighbours that lie the same way. q is the
 largest power of two up to p, power(k) that of k; lg is the logarithm to base 2, rounded up, lg_k that to base k. [p >
 q] is 1 where that holds and 0 elsewhere; ones(i) is how many of 0..p−1 have bit i set, digit(k, i, z) how many have z
 as digit i in base k; steps(a, p), moved(a, p) and scratch(a, p) are what another algorithm takes. *Steps* is the

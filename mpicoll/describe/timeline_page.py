@@ -53,8 +53,8 @@ def build(title: str, paragraphs: Sequence[str], tables: Sequence[Table], pictur
     return environment.from_string(template).render(**content, version=__version__)
 
 
-def of_collectives(sums: Sequence[Sum]) -> Picture:
-    """Return a bar for each collective and size: for what its calls took their time, in means over ranks."""
+def draw_collectives(sums: Sequence[Sum]) -> Picture:
+    """Return a bar for each collective and size, with the parts of its calls' time, in means over ranks."""
     rows: Rows = []
     for total in sums[:BARS]:
         name = f"{total.name}, {total.nbytes:,} B"
@@ -62,20 +62,24 @@ def of_collectives(sums: Sequence[Sum]) -> Picture:
         for part, us in ((LATE, total.late), (PACE, pace), (BEYOND, total.beyond)):
             rows.append({"call": name, "part": part, "ms": max(0.0, us) / 1e3})
     bars = _chart(rows).mark_bar().encode(x=alt.X("ms:Q", title="ms in all calls"), y=_lines("call", rows))
-    return _drawn("Where the time went", bars, rows, "call")
+    return _picture("Where the time went", bars, rows, "call")
 
 
-def of_stragglers(late: Sequence[Straggler]) -> Picture:
+def draw_stragglers(late: Sequence[Straggler]) -> Picture:
     """Return a bar for each rank: how long other ranks waited for it."""
     rows: Rows = [{"rank": f"rank {rank.rank}", "part": LATE, "ms": rank.waited / 1e3} for rank in late[:BARS]]
     bars = _chart(rows).mark_bar().encode(x=alt.X("ms:Q", title="ms that others waited"), y=_lines("rank", rows))
-    return _drawn("Ranks that others waited for", bars, rows, "rank")
+    return _picture("Ranks that others waited for", bars, rows, "rank")
 
 
-def of_call(parts: Sequence[Part], steps: Sequence[Part], path: Sequence[Link]) -> Picture:
-    """Return a call in time: a line for each rank, what it did when, and the call's critical path across ranks."""
+def draw_call(parts: Sequence[Part], steps: Sequence[Part], path: Sequence[Link]) -> Picture:
+    """Return a call in time: a line for each rank with what it did, and the critical path across ranks.
+
+    Of many ranks, those of the critical path come first.
+    """
     first = min(part.began for part in parts)
-    ranks = sorted({part.rank for part in parts})[:BARS]
+    others = sorted({part.rank for part in parts} - (on_path := {link.rank for link in path}))
+    ranks = sorted([*sorted(on_path), *others][:BARS])
     rows: Rows = []
     for rank, part, *times in (*_spans(parts, steps), *((x.rank, PATH, x.began, x.ended) for x in path)):
         if rank in ranks:
@@ -90,7 +94,8 @@ def of_call(parts: Sequence[Part], steps: Sequence[Part], path: Sequence[Link]) 
             for part, share in size.items()
         )
     )
-    return _drawn("The call in time", bars, rows, "rank")
+    left = len(on_path) + len(others) - len(ranks)
+    return _picture("The call in time" + f", without {left} other ranks" * (left > 0), bars, rows, "rank")
 
 
 def _spans(parts: Sequence[Part], steps: Sequence[Part]) -> Iterator[tuple[int, str, float, float]]:
@@ -109,7 +114,7 @@ def _lines(field: str, rows: Rows) -> alt.Y:
     return alt.Y(f"{field}:N", title=None, sort=list(dict.fromkeys(row[field] for row in rows)))
 
 
-def _drawn(title: str, bars: Any, rows: Rows, line: str) -> Picture:
+def _picture(title: str, bars: Any, rows: Rows, line: str) -> Picture:
     """Return a picture with a colour for each kind of part and a legend, in both themes."""
     kinds = [part for part in COLOURS if any(row["part"] == part for row in rows)]
     scale = alt.Scale(domain=kinds, range=[COLOURS[part] for part in kinds])

@@ -23,7 +23,7 @@ from ..errors import MpicollError, spans
 from ..progress.operation import CallId
 
 LONG = 300  # characters that an error takes in an answer
-MANY = 64  # calls under way in an answer
+MANY = 64  # calls in progress in an answer
 RECENT = 8  # errors in an answer
 LINES = 8  # of a report on other ranks
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep

@@ -134,14 +134,14 @@ class StatusThread:
             if not attempt("a barrier", partial(_has_passed, state, barrier), True)
         }:
             for state in left:
-                with contained("advancing what is in flight"):
+                with contained("advancing operations in flight"):
                     state.queue.poll()
                 state.respond()
             seconds = time.monotonic() - began
             if not notified and (seconds > EXIT_WAIT or self.error is not None):
                 notified = True
                 for state in left:
-                    with contained("telling other ranks of the end"):
+                    with contained("notifying other ranks of the end"):
                         state.notify_exit()
             if seconds > EXIT_WAIT and (self._ends_the_run() or not any(state.is_watched() for state in left)):
                 break

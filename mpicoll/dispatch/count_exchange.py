@@ -62,7 +62,7 @@ class NumbersExchange(PlanStage):
 def exchange_counts(
     state: CommState, call: Call, sequence: int, on_counts: Callable[[tuple[int, ...]], None]
 ) -> NumbersExchange:
-    """Return a stage that allgathers the counts, and passes the count of every block to on_counts.
+    """Return a stage that allgathers the counts, and passes the count of every block that a plan needs to on_counts.
 
     In check mode ranks also send the counts that they expect; every rank raises MismatchError if any differs. Otherwise
     a rank that expects another count raises CountMismatch.
@@ -82,7 +82,7 @@ def plan_of_numbers(p: int, rank: int, width: int) -> RolledPlan:
 
 
 def _row(call: Call, rank: int, p: int, check: bool, graph: Graph | None = None) -> list[int]:
-    """Return the counts that a rank contributes: its row in an alltoall, of its edges in a graph, else of its block.
+    """Return the counts that a rank contributes: those of its row in an alltoall, of its edges in a graph, or its own.
 
     With check, the counts that it expects from others are there too.
     """

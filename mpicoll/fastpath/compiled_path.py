@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ..runtime.comm_state import CommState
 
 MAX_PLAN_BYTES = 256 << 10  # of the plan of a cached call
-MAX_BYTES = 8 << 20  # of all cached calls
+MAX_CACHED_BYTES = 8 << 20  # of all cached calls
 MAX_CACHED_INT = 256  # CPython has one object of every int up to this
 _decref = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_DecRef", ctypes.pythonapi))
 
@@ -158,7 +158,7 @@ class CompiledFastPath:
 
     def _put(self, at: int, cached: CachedCall, row: np.ndarray) -> None:
         """Store a cached call, after removing all others if they would take too much memory together."""
-        if self.stats().nbytes + cached.nbytes > MAX_BYTES:
+        if self.stats().nbytes + cached.nbytes > MAX_CACHED_BYTES:
             self.clear()
         self.table.put(at, cached, row)
         self.context[field.INSERTIONS] += 1

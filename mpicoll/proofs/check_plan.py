@@ -42,6 +42,7 @@ def cases(schedule: Schedule) -> Iterator[Case]:
     """Yield the counts and chunkings a schedule's tables are proved on: most up to FEW ranks, one or more beyond MANY.
 
     Between SEVERAL and MANY they are the case without chunks, and another one, which changes with p.
+    Each is proved in place and not.
     """
     p, naming = schedule.p, schedule.collective.naming
     k = max(1, len(schedule.blocks)) if naming == "vector" else 1
@@ -57,7 +58,7 @@ def cases(schedule: Schedule) -> Iterator[Case]:
             *sums(schedule, Case(k + 1, 2, None, 4, averages(schedule), float32_sums=True)),
             *blocks_of_many_sizes(schedule, 6, 2),
         ]
-        yield from others if p <= SEVERAL else (others[p % len(others)],)
+        yield from others if p <= SEVERAL else (others[p // 2 % len(others)],)
         if p <= FEW:
             yield Case(0, 1, None, 4)
             yield Case(1, 3, None, 4)

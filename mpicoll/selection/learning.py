@@ -113,7 +113,7 @@ class Lesson:
 
 
 class Lessons:
-    """The lessons of a communicator, under way and ended; the same on every rank, since all make the same calls.
+    """The lessons of a communicator, in progress and ended; the same on every rank, since all make the same calls.
 
     - under_way: what takes turns, by kind; None where there is no choice.
     - learned: rules by the least bytes of their classes, by collective and by what was learned from.

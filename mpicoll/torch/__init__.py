@@ -8,7 +8,7 @@ meeting     an error of one rank is raised on all; shrinking: smaller groups, of
 group       the process group: torch's operations as collectives; base: its rank, size and names; arguments: checked
 calls       how it makes a call: in which order, counted, waited for
 tensors     the memory of tensors; operators: torch's operators as MPI's; sparse: sums of sparse tensors
-work        what is under way; futures: its futures, and the lanes of their callbacks
+work        operations in flight; futures: their futures, and the lanes of their callbacks
 messages    send, recv, and the barrier that says who is missing
 hooks       codecs for DistributedDataParallel and fully_shard
 served      what was served: explain(), count(); profiling: ranges for torch's profiler; callers: whether DDP called

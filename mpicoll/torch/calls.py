@@ -220,7 +220,7 @@ class Calls:
                 check_mode.report_refusal(self.state, error, NONBLOCKING, name)
 
     def close(self) -> None:
-        """Make no more calls, and free the communicator unless something is under way on it, which then stays."""
+        """Make no more calls, and free the communicator unless an operation is in flight on it, which then stays."""
         with self.lock:
             if self.over:
                 return

@@ -58,7 +58,7 @@ class Transfer(RequestStage):
 
 
 class Message(Work):
-    """A message under way."""
+    """A message in flight."""
 
     def __init__(self, comm: Comm, transfer: Transfer, keep: Any, result: list[Tensor], finish: Finish | None) -> None:
         operation = Operation(

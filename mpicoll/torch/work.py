@@ -179,7 +179,7 @@ class Work(TorchWork):  # type: ignore[misc]
 
     def abort(self) -> None:
         """Raise, since no operation of mpicoll's can be called back."""
-        raise NotImplementedError("an operation under way cannot be aborted; destroy the process group")
+        raise NotImplementedError("an operation in flight cannot be aborted; destroy the process group")
 
 
 class Several(Done):

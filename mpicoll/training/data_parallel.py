@@ -37,7 +37,7 @@ class Bucket:
 def buckets(units: Sequence[Module], nbytes: int) -> list[Bucket]:
     """Return buckets of at most so many bytes, or of one parameter; the last layer comes first.
 
-    The first is smaller, so that something is under way soon.
+    The first is smaller, so that a message is in flight soon.
     """
     full_buckets: list[Bucket] = []
     members: list[Parameter] = []

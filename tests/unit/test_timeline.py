@@ -17,7 +17,7 @@ from support import command
 from support.trace_events import check_format
 
 from mpicoll import describe
-from mpicoll.describe.timeline_page import BEYOND, COLOURS, INSIDE, LATE, MESSAGES, PACE, PATH
+from mpicoll.describe.timeline_page import BARS, BEYOND, COLOURS, INSIDE, LATE, MESSAGES, PACE, PATH, draw_call
 from mpicoll.engines.events import NO_MESSAGE
 from mpicoll.errors import TimelineError
 from mpicoll.plans.plan import RECV, SEND
@@ -278,6 +278,21 @@ def test_the_page_has_what_the_terminal_says_and_pictures(tmp_path):
     assert COLOURS[BEYOND] in text
     refused = command.run("timeline", str(tmp_path / "t.json"), "-o", str(tmp_path / "no" / "page.html"))
     assert refused.exit_code == 1 and "cannot write" in refused.output
+    both = command.run("timeline", str(tmp_path / "t.json"), "-o", str(page), "--json")
+    assert both.exit_code == 2 and "give one of them" in both.output
+
+
+def test_of_many_ranks_those_of_the_critical_path_are_drawn(tmp_path):
+    late = of(40, call(100, 113, *(message(kind, 0, 101, 111, 113) for kind in (SEND, RECV))))
+    others = [of(rank, call(0, 113)) for rank in range(1, 40)]
+    first = of(0, call(0, 112, *(message(kind, 40, 1, 111, 112) for kind in (SEND, RECV))))
+    recorded = saved(tmp_path / "t.json", [first, *others, late])
+    (key,) = recorded.calls
+    path = critical_path(recorded.calls[key], recorded.steps[key])
+    assert {link.rank for link in path} >= {40}
+    picture = draw_call(recorded.calls[key], recorded.steps[key], path)
+    assert picture.title == f"The call in time, without {41 - BARS} other ranks"
+    assert ">rank 40<" in picture.svg["light"] and ">rank 39<" not in picture.svg["light"]
 
 
 def test_the_page_of_a_call_of_mpis_own(tmp_path):

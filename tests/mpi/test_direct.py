@@ -110,7 +110,7 @@ def test_every_kind_of_call_has_its_own(ours, comm, other):
                 kinds += turn == 0 and 2
     stats = ours._state.fast_path.stats()
     assert kinds > signature.ROWS - 20
-    assert 0 < stats.kinds <= 2 * signature.ROWS and 0 < stats.nbytes <= compiled_path.MAX_BYTES
+    assert 0 < stats.kinds <= 2 * signature.ROWS and 0 < stats.nbytes <= compiled_path.MAX_CACHED_BYTES
 
 
 @pytest.mark.parametrize("column", range(signature.KEYS))
@@ -155,7 +155,7 @@ def test_kinds_that_fall_on_one_row(ours):
 
 
 def test_much_is_forgotten(ours, monkeypatch):
-    monkeypatch.setattr(compiled_path, "MAX_BYTES", 30_000)
+    monkeypatch.setattr(compiled_path, "MAX_CACHED_BYTES", 30_000)
     for dtype in "bBhHiIlL":
         for op in (MPI.SUM, MPI.MAX, MPI.MIN):
             teach(lambda dtype=dtype, op=op: allreduce(ours, np.ones(9, dtype), op=op))

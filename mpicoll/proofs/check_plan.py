@@ -42,7 +42,7 @@ def cases(schedule: Schedule) -> Iterator[Case]:
     """Yield the counts and chunkings a schedule's tables are proved on: most up to FEW ranks, one or more beyond MANY.
 
     Between SEVERAL and MANY they are the case without chunks, and another one, which changes with p.
-    Each is proved in place and not.
+    Over these p, every case is proved in place and not.
     """
     p, naming = schedule.p, schedule.collective.naming
     k = max(1, len(schedule.blocks)) if naming == "vector" else 1

@@ -234,6 +234,26 @@ def test_cases(entry):
     assert ((False, True) in sums) == (entry.collective.reduces and made.codec is None)
 
 
+@pytest.mark.parametrize("spec", ["allgather ring", "allreduce ring", "allreduce recursive_doubling", "scan linear"])
+def test_each_case_is_proved_in_place_and_not_on_9_to_16_ranks(spec, monkeypatch):
+    """Case and placement both change with p, and not in step. All but the case without chunks, which is on every p."""
+    proved = set()
+
+    class Recorded:
+        def __init__(self, made, case, in_place, plans):
+            kind = type(case.counts).__name__, case.chunk_bytes, case.averaged, case.float32_sums
+            proved.add((kind, in_place))
+
+        def run(self):
+            pass
+
+    monkeypatch.setattr(check_plan, "Machine", Recorded)
+    for p in range(9, 17):
+        check_tables(schedule(*spec.split(), p))
+    kinds = {kind for kind, _ in proved}
+    assert len(kinds) > 2 and proved == {(kind, in_place) for kind in kinds for in_place in (False, True)}
+
+
 @pytest.mark.parametrize(
     ("forms", "collectives"),
     [

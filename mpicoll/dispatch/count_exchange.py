@@ -93,8 +93,7 @@ def _row(call: Call, rank: int, p: int, check: bool, graph: Graph | None = None)
         compared = _row_of_edges(shares, rank, p, graph) if check else []
         if not call.prepared.needs_counts:
             return compared
-        most = max(len(graph.leaving(other)) for other in range(p))
-        return [*compared, *shares.sends, *[0] * (most - len(shares.sends))]
+        return [*compared, *shares.sends, *[0] * (graph.most_sent - len(shares.sends))]
     if collective == "alltoall":
         return [*shares.sends, *shares.receives] if check else [*shares.sends]
     own, others = (shares.sends, shares.receives) if collective == "gather" else (shares.receives, shares.sends)

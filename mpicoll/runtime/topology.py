@@ -11,7 +11,7 @@ from operator import index
 import numpy as np
 from mpi4py import MPI
 
-from ..errors import ArgumentError, CommError, MismatchError, RankError, spans
+from ..errors import ArgumentError, CommError, MismatchError, PreconditionError, RankError, spans
 from ..kernels.digest import digest
 from ..schedules.graphs import ABSENT, Ends, Graph, cartesian, listed, numbered
 from ..schedules.stencils import Stencil
@@ -101,7 +101,10 @@ def _graph_of_own_edges(rank: int, p: int, sources: Sequence[int], destinations:
 
     def ends(other: int) -> Ends:
         if other != rank:
-            raise LookupError(f"rank {rank} does not know the neighbours of rank {other}")
+            raise PreconditionError(
+                f"rank {rank} of a distributed graph does not know the neighbours of rank {other}, which an algorithm "
+                "that forwards blocks needs; use direct, or Create_stencil"
+            )
         return own
 
     return Graph(p, "distributed graph", ends)

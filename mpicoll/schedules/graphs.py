@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 from typing import NamedTuple, overload
 
@@ -50,6 +50,11 @@ class Graph(Sequence[Block]):
     def entering(self, rank: int) -> tuple[Edge, ...]:
         """Return the edges along which a rank receives, in the order of its receive buffer."""
         return tuple(edge for edge in self.ends(rank).receives if edge is not None)
+
+    @cached_property
+    def most_sent(self) -> int:
+        """Return the most blocks that any rank sends, itself included."""
+        return max(len(self.leaving(rank)) for rank in range(self.p))
 
     @property
     def degree(self) -> int:

@@ -6,10 +6,11 @@ import pytest
 
 import mpicoll
 from mpicoll.algorithms.neighbor_alltoall import along_edges
-from mpicoll.errors import ParameterError, VerifyError
+from mpicoll.errors import ParameterError, PreconditionError, VerifyError
 from mpicoll.plans.lowering import lower
 from mpicoll.plans.plan import REDUCE, Shares
 from mpicoll.proofs.check_schedule import verify
+from mpicoll.runtime.topology import _graph_of_own_edges
 from mpicoll.schedules import registry
 from mpicoll.schedules.collectives import COLLECTIVES
 from mpicoll.schedules.graphs import cartesian, line, mixed, several, torus
@@ -30,6 +31,14 @@ def test_what_goes_one_way_arrives_from_the_other(dims, periods):
             if edge is not None:
                 assert edge[1] == rank
                 assert graph.ends(edge[0]).sends[place ^ 1] == edge
+
+
+def test_a_rank_of_a_distributed_graph_knows_its_own_edges_only():
+    graph = _graph_of_own_edges(0, 3, [1], [2])
+    assert (graph.leaving(0), graph.entering(0)) == (((0, 2, 0),), ((1, 0, 0),))
+    with pytest.raises(PreconditionError, match=r"know the neighbours of rank 1, .*use direct, or Create_sten"):
+        graph.leaving(1)
+    assert line(3).most_sent == 2
 
 
 @pytest.mark.parametrize("make", [line, mixed, torus, several, moore, bounded_moore, far])

@@ -205,19 +205,19 @@ def alltoall_split_rail(
 
 
 def _to_rails(groups: Partition, rails: int, group: Sequence[int], pair: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return what the rank at a place of its group sends one at another: what that keeps, and what its rail carries."""
+    """Return the blocks that one rank of a group sends a leader: the block for that rank, and those for its rail."""
     source, leader = pair
     onward = [to for other in groups if other is not group for to in other[leader::rails]] if leader < rails else []
     return [(group[source], to) for to in (group[leader], *onward)]
 
 
 def _between(groups: Partition, rails: int, rail: int, pair: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return what a rail carries from one group to another."""
+    """Return the blocks that a rail carries from one group to another."""
     return list(product(groups[pair[0]], groups[pair[1]][rail::rails]))
 
 
 def _from_rails(p: int, rails: int, group: Sequence[int], pair: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return what the leader at a place of its group hands on to a rank that is none."""
+    """Return the blocks from other groups that a leader passes to a rank of its group that is no leader."""
     leader, place = pair
     if leader == place or leader != place % rails:
         return []

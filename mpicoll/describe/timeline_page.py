@@ -62,14 +62,14 @@ def draw_collectives(sums: Sequence[Sum]) -> Picture:
         for part, us in ((LATE, total.late), (PACE, pace), (BEYOND, total.beyond)):
             rows.append({"call": name, "part": part, "ms": max(0.0, us) / 1e3})
     bars = _chart(rows).mark_bar().encode(x=alt.X("ms:Q", title="ms in all calls"), y=_lines("call", rows))
-    return _picture("Where the time went", bars, rows, "call")
+    return _picture("Where the time went" + _cut(len(sums)), bars, rows, "call")
 
 
 def draw_stragglers(late: Sequence[Straggler]) -> Picture:
     """Return a bar for each rank: how long other ranks waited for it."""
     rows: Rows = [{"rank": f"rank {rank.rank}", "part": LATE, "ms": rank.waited / 1e3} for rank in late[:BARS]]
     bars = _chart(rows).mark_bar().encode(x=alt.X("ms:Q", title="ms that others waited"), y=_lines("rank", rows))
-    return _picture("Ranks that others waited for", bars, rows, "rank")
+    return _picture("Ranks that others waited for" + _cut(len(late)), bars, rows, "rank")
 
 
 def draw_call(parts: Sequence[Part], steps: Sequence[Part], path: Sequence[Link]) -> Picture:
@@ -94,8 +94,12 @@ def draw_call(parts: Sequence[Part], steps: Sequence[Part], path: Sequence[Link]
             for part, share in size.items()
         )
     )
-    left = len(on_path) + len(others) - len(ranks)
-    return _picture("The call in time" + f", without {left} other ranks" * (left > 0), bars, rows, "rank")
+    return _picture("The call in time" + _cut(len(on_path) + len(others)), bars, rows, "rank")
+
+
+def _cut(number: int) -> str:
+    """Return what a title says of lines that are left out."""
+    return f", {BARS} of {number} lines" if number > BARS else ""
 
 
 def _spans(parts: Sequence[Part], steps: Sequence[Part]) -> Iterator[tuple[int, str, float, float]]:

@@ -29,11 +29,11 @@ HEAD = """\
 <!-- Written by `python tests/operator_table.py` from what the MPIs answered; do not edit. -->
 
 Which predefined operator reduces which predefined datatype is for each MPI to say, and all take more than the standard
-asks for. What the standard allows and a kernel serves runs by mpicoll's algorithms. What *this* MPI takes beyond that
-**runs native**, on MPI's own collective, in every form: rank 0 logs it once, `trace` and
-`comm.explain("allreduce", nbytes, MPI.SUM, MPI.CHAR)` say so, and a forced algorithm raises `PreconditionError`. What
-this MPI refuses raises `OperatorError`, which names the operators that it takes. A local reduction of no elements
-(`MPI.Op.Reduce_local`) tells, once for each pair, and so without a message.
+asks for. What the standard allows runs by mpicoll's algorithms: its kernels reduce, or `MPI_Reduce_local` where none is
+compiled, as for long double. What *this* MPI takes beyond that **runs native**, on MPI's own collective, in every form:
+rank 0 logs it once, `trace` and `comm.explain("allreduce", nbytes, MPI.SUM, MPI.CHAR)` say so, and a forced algorithm
+raises `PreconditionError`. What this MPI refuses raises `OperatorError`, which names the operators that it takes. A
+local reduction of no elements (`MPI.Op.Reduce_local`) tells, once for each pair, and so without a message.
 
 Datatypes in one row are served alike. An operator that is in no column is refused, here as by MPI's own collectives; so
 are REPLACE, NO_OP, and every predefined operator on derived datatypes. Of several names of one datatype the first is
@@ -113,10 +113,11 @@ def page(surveys: dict[str, Survey]) -> str:
                 sys.exit(f"{mpi}: {op} on {name}: MPI's own {'takes' if taken else 'refuses'} it, ours does not agree")
     rows: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for name in dict.fromkeys(name for survey in surveys.values() for name in survey.names):
-        there = [survey if name in survey.names else None for survey in surveys.values()]
-        (own,) = {survey.served(name, "ours") for survey in there if survey}
-        native = [words(survey.served(name, NATIVE)) if survey else ABSENT for survey in there]
-        rows[(words(own), *native)].append(name)
+        there = {TITLES[mpi]: survey if name in survey.names else None for mpi, survey in surveys.items()}
+        own = {title: words(survey.served(name, "ours")) for title, survey in there.items() if survey}
+        by = own.values() if len(set(own.values())) == 1 else (f"{ops} on {title}" for title, ops in own.items())
+        native = [words(survey.served(name, NATIVE)) if survey else ABSENT for survey in there.values()]
+        rows[("; ".join(dict.fromkeys(by)), *native)].append(name)
     text = HEAD.format(
         versions=", ".join(survey.version for survey in surveys.values()),
         heads=" | ".join(f"native on {TITLES[mpi]}" for mpi in surveys),

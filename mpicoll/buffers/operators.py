@@ -87,7 +87,7 @@ class Operator(NamedTuple):
 
     - kernel: the address of its kernel; 0 if there is none, and no_kernel_reason says why.
     - keep: an object that keeps the kernel alive.
-    - errors: the exceptions of a user's function, which cannot pass through C; None for predefined operators.
+    - errors: the exceptions of a kernel in Python, which cannot pass through C; None for compiled kernels.
     - averages: whether the sum is divided by the number of ranks.
     - dtype: the elements' dtype, for kernels that reduce or divide them; None if there are none.
     """
@@ -100,6 +100,11 @@ class Operator(NamedTuple):
     no_kernel_reason: str = ""
     averages: bool = False
     dtype: np.dtype[Any] | None = None
+
+    @property
+    def calls_python(self) -> bool:
+        """Return whether the kernel is in Python: a user's function, or MPI_Reduce_local where none is compiled."""
+        return self.errors is not None
 
     @property
     def is_low(self) -> bool:
@@ -198,18 +203,25 @@ def _average_operator(facts: TypeFacts) -> Operator | str:
         return f"mpicoll.AVG does not take {facts.name} ({facts.kind}); {why}"
     if facts.dtype is None:
         return f"mpicoll.AVG does not take {facts.name}, which NumPy cannot divide; use MPI.SUM"
-    total = _predefined_operator("SUM", facts)
-    if isinstance(total, str):
-        return total
-    return total._replace(name="AVG", averages=True, dtype=facts.dtype)
+    try:
+        kernel, reason = address("SUM", facts.dtype), ""
+    except LookupError:  # MPI sums, and NumPy divides
+        kernel, reason = 0, f"no kernel for AVG on {facts.name}"
+    return Operator("AVG", True, kernel, no_kernel_reason=reason, averages=True, dtype=facts.dtype)
 
 
 def _predefined_operator(name: str, facts: TypeFacts) -> Operator | str:
-    """Return an operator with mpicoll's kernel if the standard allows the pair, else without; or why MPI rejects it."""
+    """Return an operator, or the reason why MPI rejects the pair.
+
+    The kernel is mpicoll's. For a pair of the standard without one it is MPI_Reduce_local. MPIs accept other pairs
+    too, but Intel MPI's local reduction leaves some of them as they are, so these have no kernel.
+    """
     if _standard_allows(name, facts) and facts.dtype is not None:
         with suppress(LookupError):
             return Operator(name, True, address(name, facts.dtype), dtype=facts.dtype)
     if _mpi_accepts(getattr(MPI, name), facts.datatype):
+        if _standard_allows(name, facts):
+            return _python_operator(name, getattr(MPI, name), facts)
         return Operator(name, True, 0, no_kernel_reason=f"no kernel for {name} on {facts.name}")
     accepted = [n for n in _NAMES if _standard_allows(n, facts) or _mpi_accepts(getattr(MPI, n), facts.datatype)]
     advice = (
@@ -261,22 +273,31 @@ def _errors_return() -> Iterator[None]:
 def _user_operator(op: MPI.Op, facts: TypeFacts) -> Operator:
     if op in (MPI.OP_NULL, MPI.REPLACE, MPI.NO_OP):
         raise OperatorError("MPI.OP_NULL, MPI.REPLACE and MPI.NO_OP cannot reduce; pass a reduction operator")
+    return _python_operator(USER, op, facts)
+
+
+def _python_operator(name: str, op: MPI.Op, facts: TypeFacts) -> Operator:
+    """Return an operator whose kernel is in Python; without a kernel if the datatype has holes."""
     if facts.size and not facts.contiguous:
-        reason = f"a user operator on {facts.name}, which has holes"
-        return Operator(USER, op.Is_commutative(), 0, no_kernel_reason=reason)
+        subject = "a user operator" if name == USER else f"no kernel for {name}"
+        return Operator(
+            name, op.Is_commutative(), 0, no_kernel_reason=f"{subject} on {facts.name}, which has holes"
+        )
     errors = Errors()
-    kernel = _Signature(_user_kernel(op, facts, errors))
-    return Operator(USER, op.Is_commutative(), ctypes.cast(kernel, ctypes.c_void_p).value or 0, kernel, errors)
+    kernel = _Signature(_python_kernel(op, facts, errors))
+    return Operator(name, op.Is_commutative(), ctypes.cast(kernel, ctypes.c_void_p).value or 0, kernel, errors)
 
 
 def _function_of(op: MPI.Op) -> Callable[[Any, Any, MPI.Datatype], Any] | None:
-    """Return the Python function that was passed to MPI.Op.Create; None for an operator created in C.
+    """Return the Python function that was passed to MPI.Op.Create; None for a predefined one and one created in C.
 
     mpi4py exposes the function only when it pickles operators.
     """
     try:
         pickled: Any = op.__reduce__()
     except ValueError:  # mpi4py has no function
+        return None
+    if isinstance(pickled, str):  # the name of a predefined operator
         return None
     _create, (function, _commutes) = pickled
     return cast("Callable[[Any, Any, MPI.Datatype], Any]", function)
@@ -302,8 +323,8 @@ def _apply_function(op: MPI.Op) -> Callable[[MPI.buffer, MPI.buffer, int, MPI.Da
     return apply
 
 
-def _user_kernel(op: MPI.Op, facts: TypeFacts, errors: Errors) -> Any:
-    """Return a function of addresses and n that computes dst = a op b for a user's operator."""
+def _python_kernel(op: MPI.Op, facts: TypeFacts, errors: Errors) -> Any:
+    """Return a function of addresses and n that computes dst = a op b by Python or MPI_Reduce_local."""
     datatype, apply, extent, at = facts.datatype, _apply_function(op), facts.extent, MPI.buffer.fromaddress
 
     def kernel(dst: int, a: int, b: int, n: int) -> None:

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 from mpi4py import MPI
 
-from ..buffers.operators import USER
 from ..compression.codecs import check_finite
 from ..diagnostics.history import FAILED, HANDED_OVER
 from ..diagnostics.record import Record
@@ -199,14 +198,14 @@ class ActiveCall:
 
 def can_take_fast_path(call: Call) -> bool:
     """Return whether the call needs no copies and no Python code, only messages and kernels."""
-    calls_python = call.operator is not None and call.operator.name == USER
+    calls_python = call.operator is not None and call.operator.calls_python
     return runs_in_compiled_code(call) and not calls_python and (call.arguments is None or call.arguments.contiguous)
 
 
 def runs_in_compiled_code(call: Call) -> bool:
     """Return whether compiled code can run the plan, on contiguous or packed buffers.
 
-    A user's operator counts as compiled: the plan calls its function.
+    An operator whose kernel is in Python counts as compiled: the plan calls it.
     """
     prepared = call.prepared
     return prepared.is_compiled and prepared.codec is None and prepared.seed is None  # else it has parameters per call

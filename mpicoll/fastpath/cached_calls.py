@@ -11,7 +11,6 @@ from mpi4py import MPI
 
 from ..buffers.buffer import Buffer
 from ..buffers.datatypes import facts, recipe
-from ..buffers.operators import USER
 from ..diagnostics.history import with_root
 from ..dispatch import execute
 from ..dispatch.call import Call
@@ -65,7 +64,7 @@ def _make(
 ) -> tuple[CachedCall, np.ndarray]:
     """Return a cached call, and its row: the words of the key, columns that depend on counts, and addresses."""
     details, invocation, choice = call.key.details, call.invocation, call.prepared.choice
-    operator = call.operator if call.operator is not None and call.operator.name == USER else None
+    operator = call.operator if call.operator is not None and call.operator.calls_python else None
     addresses = (part.at if part is not None else 0 for part in (any_counts, packed))
     own = *addresses, operator.errors.at if operator is not None and operator.errors is not None else 0
     passed, method = call.recorded_arguments, invocation.method

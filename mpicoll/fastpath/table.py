@@ -65,7 +65,7 @@ class CachedCall:
     - keep: the objects whose addresses the key has.
     - any_counts: binds the execution to the counts of a call; None for fixed counts.
     - packed: packs and unpacks buffers with holes; None if there are none.
-    - operator: a user's operator, which stores the errors of its function; else None.
+    - operator: an operator whose kernel is in Python, which stores its errors; else None.
     """
 
     execution: compiled.Execution
@@ -80,7 +80,7 @@ class CachedCall:
     operator: Operator | None = None
 
     def error(self) -> BaseException | None:
-        """Return the error of a user's operator in the last call, and clear it; None if there is none."""
+        """Return the error of an operator's kernel in the last call, and clear it; None if there is none."""
         errors = self.operator.errors if self.operator is not None else None
         if not errors:
             return None

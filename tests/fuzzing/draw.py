@@ -70,8 +70,7 @@ def calls(draw: Any, comms: tuple[tuple[int, ...], ...], threads: int) -> Call:
     if bare.rooted:
         given["root"] = draw(st.integers(0, p - 1))
     if method == "Reduce_scatter" and not given["in_place"]:
-        alone = threads == 1 or kinds.served(given["type"])     # see faults.asks_for_counts
-        given["told"] = draw(st.sampled_from([True, True, *[False] * alone]))
+        given["told"] = draw(st.sampled_from([True, True, False]))
     if method != "Barrier":
         given |= draw(pieces(given, method))
     given["engine"] = draw(st.sampled_from(engines()))
@@ -137,8 +136,6 @@ def present(names: tuple[str, ...]) -> list[str]:
 def algorithms(call: Call, p: int, threads: int) -> st.SearchStrategy[str]:
     """One that can serve the call."""
     least = st.sampled_from(["auto"] if faults.known(call, p, threads) else ["auto", NATIVE])
-    if call.reduces and not kinds.served(call.type):
-        return least
     names, variants = specs(base_collective(call.collective), p, not kinds.commutes(call.op), call.graph)
     more = [st.sampled_from(some) for some in (names, names, variants) if some]     # twice as often without parameters
     return st.one_of(least, *more)

@@ -14,7 +14,7 @@ from support import ops
 
 import mpicoll
 
-# The NumPy dtype of one element by MPI's name. The last two are for reductions: one that has no kernel, and the
+# The NumPy dtype of one element by MPI's name. The last two are for reductions: one without a compiled kernel, and the
 # elements of a user's operator that are four numbers each.
 DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype([("value", code), ("index", "i")], align=True) if group == "pair" else np.dtype(code)
@@ -53,11 +53,6 @@ def takes(name: str, method: str) -> tuple[str, ...]:
 def commutes(op: str) -> bool:
     """Whether operands may change places."""
     return USER[op][1] if op in USER else True
-
-
-def served(name: str) -> bool:
-    """Whether there are kernels, without which a reduction is the MPI's own."""
-    return name != "LONG_DOUBLE"
 
 
 @_once

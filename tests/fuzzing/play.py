@@ -22,7 +22,7 @@ from support.neighbors import edges
 import mpicoll
 from mpicoll.schedules.collectives import NONBLOCKING, PERSISTENT
 
-from . import faults, graphs, kinds
+from . import faults, graphs
 from .buffers import Buffers, Edges, Nothing, Reducing, buffers
 from .program import METHODS, NATIVE, Call, Program, Where
 
@@ -259,7 +259,7 @@ class Player:
 
     def _keeps_order(self, i: int) -> bool:
         call = self.program.calls[i]
-        return call.form != PERSISTENT or _may_be_native(call)
+        return call.form != PERSISTENT or _is_native(call)
 
     # -- what must hold ----------------------------------------------------------------------------------
 
@@ -280,11 +280,11 @@ class Player:
             if missing := forced - ran:
                 self.wrong.append(f"the trace of communicator {where} lacks {dict(missing)}")
             engines = Counter((c.collective, c.form, c.engine) for c in calls * self.program.rounds
-                              if c.engine and not _may_be_native(c))
+                              if c.engine and not _is_native(c))
             if missing := engines - Counter((r.collective, r.form, r.engine) for r in found):
                 self.wrong.append(f"the trace of communicator {where} lacks {dict(missing)}")
-            want = sum(self.program.rounds for c in calls if not _may_be_native(c))
-            native = sum(_may_be_native(c) for c in calls)          # told when made, or every time
+            want = sum(self.program.rounds for c in calls if not _is_native(c))
+            native = sum(_is_native(c) for c in calls)          # told when made, or every time
             if not want + native <= len(found) <= want + native * self.program.rounds:
                 self.wrong.append(f"the trace of communicator {where} has {len(found)} calls, not {want} and {native}")
 
@@ -338,9 +338,9 @@ class Player:
                 comm.Free()
 
 
-def _may_be_native(call: Call) -> bool:
-    """Whether the MPI's own collective may serve a call."""
-    return call.algorithm == NATIVE or (call.reduces and not kinds.served(call.type))
+def _is_native(call: Call) -> bool:
+    """Whether MPI's own collective serves a call."""
+    return call.algorithm == NATIVE
 
 
 def _is_persistent_native(request: MPI.Request) -> bool:

@@ -47,7 +47,7 @@ CALLS = {
     "displacements": lambda c: (
         "Allgatherv", [new(2), [new(3 * c.size), [2] * c.size, [3 * r for r in range(c.size)], MPI.DOUBLE]], {}),
     "reduce_scatter": lambda c: ("Reduce_scatter", [new(2 * c.size), new(2)], {}),
-    "native": lambda c: ("Allreduce", [new(3, 1, "g"), new(3, 1, "g")], {}),
+    "native": lambda c: ("Allreduce", [new(3, 1, "S1"), new(3, 1, "S1")], {}),
     "user operator": lambda c: ("Allreduce", [new(4), new(4)], {"op": OP}),
 }
 CHOICES = {"counts": {"alltoallv": "pairwise"}, "counts asked for": {"alltoallv": "bruck"}}

@@ -58,17 +58,17 @@ def reduce(comm, name, x, way):
 @each("form", FORMS)
 @each("engine", [*cases.ENGINES, "native"])
 def test_is_in_place(comm, engine, form, check, monkeypatch):
-    """Also where the others say MPI.IN_PLACE. There is no kernel for long double."""
+    """Also where the others say MPI.IN_PLACE."""
     monkeypatch.setenv("MPICOLL_CHECK", check)
     ours = in_form(mpicoll.Comm, form)(comm.Dup())
-    dtype, how = (np.longdouble, {}) if engine == "native" else (float, {"engine": engine})
+    how = dict.fromkeys(cases.REDUCING, engine) if engine == "native" else {"engine": engine}
     with ours.using(**how), Checks() as checks:
         for name, way in product(REDUCING, WAYS):
-            want = reduce(ours, name, vector(comm, dtype), "in place")
+            want = reduce(ours, name, vector(comm, float), "in place")
             for who in (comm.rank, comm.rank % 2):
-                got = reduce(ours, name, vector(comm, dtype), way if who == comm.rank else "in place")
+                got = reduce(ours, name, vector(comm, float), way if who == comm.rank else "in place")
                 checks.equal(got, want, name, way)
-        x = vector(comm, dtype)
+        x = vector(comm, float)
         ours.Allreduce(x, x)
         checks.equal(x.tolist(), [FEW * comm.size + sum(range(comm.size)) + i * comm.size for i in range(x.size)])
     ours.Free()

@@ -175,6 +175,7 @@ MUTATIONS = [
     Mutation("mpicoll/cost/model.py", "waits + work / network.cores", "waits", "unit/test_cost.py"),
     Mutation("mpicoll/cost/model.py", "network.turn * ranks / network.cores", "network.turn", "unit/test_cost.py"),
     Mutation("mpicoll/cost/profile.py", "total * (len(ranks) / len(some))", "total", "unit/test_cost.py"),
+    Mutation("mpicoll/selection/kept_rules.py", "{p} {commutative} {nodes}", "{p} {nodes}", "unit/test_kept_rules.py"),
     Mutation("mpicoll/selection/modelled.py", "<= ROUGHLY * least[i]", "<= least[i]", "unit/test_cost.py"),
     Mutation("mpicoll/runtime/network_cache.py", "if agree(cached, measured, max(map(len, nodes))):", "if True:",
              "unit/test_network_cache.py"),

@@ -8,14 +8,13 @@ becomes a part of the algorithms that are proved with every algorithm of a colle
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 import platform
 from collections.abc import Iterable
 from pathlib import Path
 
+from .. import user_cache
 from .proofs import Name, Proof, Task
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -52,28 +51,12 @@ class KeptProofs:
         if self.path is None or not self.found or self.path != _path():
             return
         text = json.dumps({**_read(self.path), **self.found})
-        with contextlib.suppress(OSError):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            part = self.path.with_suffix(f".{os.getpid()}")
-            try:
-                part.write_text(f"{_digest(text)}\n{text}", encoding="utf-8")
-                part.replace(self.path)
-            finally:
-                part.unlink(missing_ok=True)
-            newest_first = sorted(self.path.parent.glob("*.json"), key=lambda x: x.stat().st_mtime, reverse=True)
-            for old in newest_first[FILES:]:
-                old.unlink()
+        user_cache.write(self.path, user_cache.with_checksum(text), FILES)
 
 
 def kept_proofs(use: bool) -> KeptProofs:
     """Return the proofs kept for these sources; an empty collection that saves nothing if they are not to be used."""
     return KeptProofs(_path() if use and not _has_foreign_algorithms() else None)
-
-
-def cache_directory() -> Path:
-    """Return where proofs are kept."""
-    chosen = os.environ.get("XDG_CACHE_HOME")
-    return Path(chosen or Path.home() / ".cache") / "mpicoll" / "proofs"
 
 
 def source_files() -> list[Path]:
@@ -95,9 +78,10 @@ def _path() -> Path | None:
             content = file.read_bytes()
             digest.update(f"\n{file.relative_to(PACKAGE)} {len(content)}\n".encode())
             digest.update(content)
-        return cache_directory() / f"{digest.hexdigest()}.json"
-    except (OSError, RuntimeError):  # RuntimeError: there is no home directory
+    except OSError:
         return None
+    directory = user_cache.directory("proofs")
+    return directory and directory / f"{digest.hexdigest()}.json"
 
 
 def _has_foreign_algorithms() -> bool:
@@ -112,15 +96,8 @@ def _key(algorithm: Name, p: int) -> str:
     return " ".join((*algorithm, str(p)))
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def _read(path: Path) -> dict[str, list[float]]:
     """Return what a file holds; nothing if it is absent or damaged."""
-    try:
-        digest, _, text = path.read_text(encoding="utf-8").partition("\n")
-        proofs: dict[str, list[float]] = json.loads(text) if digest == _digest(text) else {}
-    except (OSError, ValueError):
-        return {}
+    text = user_cache.read(path)
+    proofs: dict[str, list[float]] = {} if text is None else json.loads(text)
     return proofs

@@ -7,13 +7,13 @@ first measurement is used as long as a new one agrees with it.
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from .. import user_cache
 from ..cost.network import Level, Network, content, network
 from ..errors import ArgumentError
 from ..kernels.digest import digest
@@ -37,15 +37,8 @@ def cached_network(measured: Network, library: str, nodes: Partition) -> Network
         cached = replace(network(path), name=NAME, rough=True)
         if agree(cached, measured, max(map(len, nodes))):
             return cached
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f".{os.getpid()}")
-        try:
-            source = f"measured by a program, {library}, {sum(map(len, nodes))} ranks on {len(nodes)} nodes"
-            part.write_text(json.dumps({"source": source, **content(measured)}, indent=1) + "\n", encoding="utf-8")
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+    source = f"measured by a program, {library}, {sum(map(len, nodes))} ranks on {len(nodes)} nodes"
+    user_cache.write(path, json.dumps({"source": source, **content(measured)}, indent=1) + "\n")
     return measured
 
 
@@ -71,10 +64,5 @@ def _times(net: Network, level: Level, ranks: int) -> np.ndarray:
 
 def _path(library: str, nodes: Partition) -> Path | None:
     """Return the file for an MPI and a placement of ranks; None where there is no home directory."""
-    name = digest(" ".join((library, *layout(nodes))).encode(), 8).hex()
-    try:
-        return (
-            Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mpicoll" / "networks" / f"{name}.json"
-        )
-    except RuntimeError:
-        return None
+    directory, name = user_cache.directory("networks"), digest(" ".join((library, *layout(nodes))).encode(), 8).hex()
+    return directory and directory / f"{name}.json"

@@ -18,7 +18,7 @@ from ..schedules.graphs import Graph
 from ..schedules.grouping import Partition
 from ..schedules.registry import Chosen, check_order, find, parse_spec
 from ..schedules.stencils import Stencil
-from .modelled import modelled_rules
+from .kept_rules import kept_rules
 from .rules import MOVES_AS_CODES, RULES, Rule, rule_of, rules
 from .stencils import stencil_rules
 
@@ -214,7 +214,7 @@ def _rules(
         return rules(collective, p, commutative, nodes)
     if isinstance(graph, Stencil) and graph.has_equal_blocks and collective in NEIGHBORHOOD:
         return stencil_rules(network, collective, graph, nodes)
-    return modelled_rules(network, collective, p, commutative, nodes)
+    return kept_rules(network, collective, p, commutative, nodes)
 
 
 def _measured(

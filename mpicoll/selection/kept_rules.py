@@ -1,0 +1,66 @@
+"""Keep the model's rules in files, so that a later run on the same ranks and network need not evaluate the model.
+
+The rules are the same on every rank, whether a rank reads or computes them. A file is for one collective, number and
+placement of ranks, and network, and for the sources from which its rules were computed. A damaged file is replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from .. import user_cache
+from ..cost.network import Network
+from ..kernels.digest import digest
+from ..schedules.grouping import Partition
+from .modelled import modelled_rules
+from .rules import UNKNOWN_TO_ALL, Rule
+
+FILES = 256  # that are kept, the newest
+SOURCES = "algorithms", "cost", "schedules", "selection"
+
+
+@lru_cache(maxsize=256)
+def kept_rules(
+    network: Network, collective: str, p: int, commutative: bool, nodes: Partition | None
+) -> tuple[Rule, ...]:
+    """Return the rules that modelled_rules gives. They are read from a file if an earlier run wrote it."""
+    path = None if collective in UNKNOWN_TO_ALL else _path(network, collective, p, commutative, nodes)
+    if path is None:
+        return modelled_rules(network, collective, p, commutative, nodes)
+    text = user_cache.read(path)
+    if text is None:
+        text = json.dumps(modelled_rules(network, collective, p, commutative, nodes))
+        if user_cache.read(path) is None:  # no other rank has written it meanwhile
+            user_cache.write(path, user_cache.with_checksum(text), FILES)
+    return tuple(Rule(*row) for row in json.loads(text))
+
+
+def _path(network: Network, collective: str, p: int, commutative: bool, nodes: Partition | None) -> Path | None:
+    """Return the file for these arguments and sources; None if there is no home directory, or no source file."""
+    directory, sources = user_cache.directory("rules"), _sources()
+    if directory is None or not sources:
+        return None
+    text = f"{sources} {network!r} {collective} {p} {commutative} {nodes}"
+    return directory / f"{digest(text.encode(), 16).hex()}.json"
+
+
+@lru_cache(maxsize=1)
+def _sources() -> str:
+    """Return versions, and names, sizes and times of change of the sources; "" if they are not in files."""
+    package = Path(__file__).parent.parent
+    try:
+        files = sorted(
+            (file.name, file.stat().st_size, file.stat().st_mtime_ns)
+            for name in SOURCES
+            for file in os.scandir(package / name)
+            if file.name.endswith(".py")
+        )
+    except OSError:
+        return ""
+    return f"{sys.version} {np.__version__} {files}"

@@ -163,6 +163,18 @@ def test_messages_to_the_same_node_share_the_link_to_its_switch():
     assert us == pytest.approx(simulated("gather", "linear", 5, None).us)
 
 
+def test_a_chunk_slows_down_the_chunk_before_it_on_its_way():
+    """A chain from switch to switch and back; a chunk takes 8 µs alone, and its first byte 2 µs.
+
+    Rank 2 sends the first chunk on at 20 µs, while rank 0 sends its third since 16: that ends at 28, not at 24. From
+    then on both ranks send at half the rate until rank 0 has sent the fourth chunk, at 44. Rank 2 sends the second
+    until 48, the third until 56, and the fourth, which it has at 56, until 64.
+    """
+    tree, nodes = FatTree(nodes_per_switch=2, oversubscription=2.0), ((0,), (2,), (1,), (3,))
+    ends = simulated("bcast", "chain", 4, tree, nodes, 4 * 8 * RATE, chunk_bytes=8 * RATE, window=4).ends
+    assert ends == pytest.approx([44, 54, 64, 66])
+
+
 def test_spans_last_as_long_as_messages_keep_their_ports():
     tree = FatTree(nodes_per_switch=2, oversubscription=2.0)
     spans = simulated("allgather", "recursive_doubling", 4, tree, record=True).spans

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cache, lru_cache
+from functools import cache
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -140,7 +140,6 @@ def in_words(described: Network) -> tuple[str, ...]:
     return tuple(lines)
 
 
-@lru_cache(maxsize=64)
 def two_level(described: Network, nodes: int) -> Network:
     """Return a network without its topology, as the closed form takes it for calls on so many nodes.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from itertools import product
 from typing import Literal, get_args
@@ -13,6 +14,7 @@ from ..schedules.grouping import Partition
 Placement = Literal["block", "cyclic"]
 PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
 BLOCK: Placement = "block"
+MOST = 1 << 20  # nodes of a range or of a count
 _NAME = re.compile(r"(?:[^][,\s]|\[[^][]*\])+")  # of one or more nodes
 _PART = re.compile(r"\[([^][]*)\]")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
@@ -59,8 +61,8 @@ def node_names(text: str) -> tuple[str, ...]:
     if not expressions or ",".join(expressions) != "".join(text.split()):
         raise ArgumentError(f"the node list is {text!r}; write names as Slurm does: node[01-04,7],login1")
     names = [name for expression in expressions for name in _expanded(expression)]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ArgumentError(f"the node list {text!r} has {twice} twice")
+    if len(set(names)) < len(names):
+        raise ArgumentError(f"the node list {text!r} has {Counter(names).most_common(1)[0][0]} twice")
     return tuple(names)
 
 
@@ -78,6 +80,8 @@ def _numbers(text: str) -> list[str]:
         first, last = (match[1], match[2] or match[1]) if match else ("1", "0")
         if int(first) > int(last):
             raise ArgumentError(f"the node list has [{text}], and {part.strip()!r} is no range; write [01-04,7]")
+        if int(last) - int(first) >= MOST:
+            raise ArgumentError(f"the node list has [{text}], and {part.strip()!r} is more than {MOST:,} nodes")
         numbers += [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
     return numbers
 
@@ -94,5 +98,7 @@ def tasks_per_node(text: str) -> tuple[int, ...]:
         count, times = (int(match[1]), int(match[2] or 1)) if match else (0, 0)
         if not count or not times:
             raise ArgumentError(f"tasks per node are {text!r}, and {part.strip()!r} is no count; write 4(x3),2")
+        if times > MOST:
+            raise ArgumentError(f"tasks per node are {text!r}, and {part.strip()!r} is more than {MOST:,} nodes")
         tasks += [count] * times
     return tuple(tasks)

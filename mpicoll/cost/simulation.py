@@ -103,7 +103,7 @@ class Simulation:
         self._waiting: dict[int, dict[int, deque[Flow]]] = defaultdict(dict)  # by node and rank: for a port to send
         self._wakes: dict[int, float] = {}  # by node: when a rank that waits is past its gap
         self._used: dict[int, int] = defaultdict(int)  # by node: ports that send
-        self._settles = False  # whether rates are solved before time goes on
+        self._must_settle = False  # whether rates are solved before time goes on
         self._free: dict[tuple[bool, bool, int], list[float]] = {}  # (is far, sends, whose): µs, by port
         # (rank, sends, is far): when the last messages began and ended, one for each port
         self._last: dict[tuple[int, bool, bool], deque[Sequence[float]]] = {}
@@ -265,13 +265,13 @@ class Simulation:
 
     def _settle_soon(self, at: float) -> None:
         """Solve the rates once all messages that start or end at this time have."""
-        if not self._settles:
-            self._settles = True
+        if not self._must_settle:
+            self._must_settle = True
             self._push(at, self._settle, None, LAST)
 
     def _settle(self, at: float, _: None) -> None:
         assert self._fabric is not None
-        self._settles = False
+        self._must_settle = False
         for flow in self._fabric.settle(at):
             self._push(flow.end, self._sent, flow)
 
@@ -297,7 +297,7 @@ class Simulation:
         self._arrive(at, flow.message, flow)
 
     def _end_flow(self, flow: Flow) -> None:
-        """End a message when its last byte has left, and its receiver's port is known: when it has come and passed."""
+        """End a message that has left its sender and has its turn at a port of its receiver, once both are known."""
         if flow.receiving is not None and flow.sending[1] < math.inf:
             begin, passed = flow.receiving
             self._end(flow.message, begin, max(passed, flow.sending[1] + flow.latency))

@@ -147,6 +147,13 @@ def test_a_ring_on_a_torus_of_one_dimension(stride, shared):
     assert us == pytest.approx(14 * (ALPHA + stride * HOP + shared * N / 8 / RATE) + 7 * N / 8 / FOLD)
 
 
+@pytest.mark.parametrize("dims", [(4, 4), (2, 8), (2, 2, 4), (3, 3, 3)])
+def test_a_ring_in_the_order_of_a_torus_shares_no_link(dims):
+    size = int(np.prod(dims))
+    us = simulated("allgather", "ring", size, Torus(dims=dims)).us
+    assert us == pytest.approx((size - 1) * (ALPHA + N / size / RATE))
+
+
 @pytest.mark.parametrize("faster", [1.0, 2.0, 4.0])
 def test_links_of_a_dragonfly(faster):
     """Recursive doubling between the nodes of a router, two routers and two groups: 1, 2 and 4 messages on a link."""
@@ -341,6 +348,7 @@ def test_node_lists_of_slurm(text, names):
         ("node[4-1]", "the node list has [4-1], and '4-1' is no range"),
         ("node[x]", "the node list has [x], and 'x' is no range"),
         ("node[]", "the node list has [], and '' is no range"),
+        ("n[1-9999999]", "the node list has [1-9999999], and '1-9999999' is more than 1,048,576 nodes"),
         ("n[1-3],n2", "the node list 'n[1-3],n2' has n2 twice"),
     ],
 )
@@ -356,6 +364,8 @@ def test_tasks_per_node_of_slurm():
         with pytest.raises(ArgumentError) as caught:
             tasks_per_node(text)
         assert f"tasks per node are {text!r}, and {part!r} is no count; write 4(x3),2" in str(caught.value)
+    with pytest.raises(ArgumentError, match=r"'1\(x9999999\)' is more than 1,048,576 nodes"):
+        tasks_per_node("2,1(x9999999)")
 
 
 # -- commands ------------------------------------------------------------------------------------------------
@@ -387,6 +397,11 @@ def test_the_commands_place_ranks_alike(tree):
         shown = run("show", "allreduce", "ring", *placed).output
         drawn = f"allreduce ring, p = 14, 64 KiB, tree, 4 nodes{', cyclic' * (how == 'cyclic')}: {us:.4g} µs"
         assert shown.startswith(drawn)
+
+
+def test_a_node_list_with_equal_nodes(tree):
+    words = ["simulate", "bcast", "-p", "8", "--ranks-per-node", "4", "--sizes", "64K", "--network", tree, "--json"]
+    assert run(*words).output == run(*words, "--node-list", "n[1,3]").output
 
 
 def test_choose_uses_the_reduced_rate(tree, tmp_path):

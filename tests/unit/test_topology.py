@@ -19,7 +19,9 @@ from mpicoll.cost.topology import Dragonfly, FatTree, Torus, parse_topology
 from mpicoll.errors import ArgumentError
 from mpicoll.schedules.grouping import by_blocks, dealt
 from mpicoll.schedules.schedule import schedule
+from mpicoll.schedules.stencils import Stencil
 from mpicoll.selection.modelled import candidates, model_us
+from mpicoll.selection.stencils import stencil_rules
 
 HOP, N = 0.25, 8e4
 INF = np.inf
@@ -250,6 +252,15 @@ def test_auto_chooses_by_the_reduced_rate():
     layouts = (None, by_blocks(4, 1), by_blocks(4, 2))
     us = [model_us(net, "bcast", "binomial", 4, True, nodes, [N])[0] for nodes in layouts]
     assert us == pytest.approx([2 * (ALPHA + 4 * N / RATE)] * 2 + [2 * (ALPHA + N / RATE)])
+
+
+def test_stencils_are_served_by_the_reduced_rate():
+    moves = [(i, j, k) for i in (-1, 0, 1) for j in (-1, 0, 1) for k in (-1, 0, 1)]
+    grid, alone, flat = Stencil((2, 2, 2), (True,) * 3, moves), by_blocks(8, 1), network("fugaku")
+    net = replace(flat, topology=FatTree(nodes_per_switch=4, oversubscription=8.0))
+    nets = net, two_level(net, 8), flat
+    rules, reduced, others = (stencil_rules(on, "neighbor_alltoall", grid, alone) for on in nets)
+    assert rules == reduced != others
 
 
 # -- files and bad input -------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from mpicoll.cli.sizes import format_size, parse_sizes
 
 from ..cli.group import alone, asking, console
 from ..cli.names import canonical
+from ..cli.placement import Nodes, places_ranks
 from ..cost.network import network
-from ..schedules.grouping import by_blocks
 from ..selection.modelled import costs, modelled_rules, ranking
 from ..selection.rules import UNKNOWN_TO_ALL
 
@@ -23,22 +23,23 @@ BEST = 3  # choices that are listed for a size
 @click.command(short_help="What auto would choose on a network, by a model, without MPI.")
 @click.argument("collective")
 @click.option("-p", "--ranks", "p", type=click.IntRange(1, 1 << 20), required=True, help="Number of ranks.")
-@click.option("--ranks-per-node", default=1, show_default=True, type=click.IntRange(1), help="Placed by blocks.")
+@places_ranks
 @click.option("--sizes", default="8:16M:8", show_default=True, help="Bytes: a list of sizes and ranges.")
 @click.option("--network", "name", default="infiniband", show_default=True, help="A network's file, or a preset.")
 @click.option("--ordered", is_flag=True, help="For an operator that does not commute.")
 @click.option("--json", "as_json", is_flag=True, help="[{collective, bytes, p, algorithm, chunk_bytes, …}].")
-def choose(collective: str, p: int, ranks_per_node: int, sizes: str, name: str, ordered: bool, as_json: bool) -> None:
+def choose(collective: str, p: int, where: Nodes, sizes: str, name: str, ordered: bool, as_json: bool) -> None:
     """Show which algorithm and chunk the model calls the fastest for COLLECTIVE, and what it takes, in microseconds.
 
     That is what `auto` chooses where MPICOLL_NETWORK names the same network. Beside it stand the next fastest.
     """
     alone()
     with asking():
-        collective, numbers, net = canonical(collective), parse_sizes(sizes), network(name)
+        collective, numbers, net, nodes = canonical(collective), parse_sizes(sizes), network(name), where.partition(p)
+        if net.topology is not None:
+            net.topology.check(len(nodes))
         if collective in UNKNOWN_TO_ALL:
             raise ValueError(f"{collective}: its ranks know only their own counts, so bytes decide nothing")
-    nodes = by_blocks(p, ranks_per_node)
     rules = modelled_rules(net, collective, p, not ordered, nodes)
     lines = costs(net, collective, p, not ordered, nodes, np.array(numbers))
     rows = []
@@ -56,7 +57,7 @@ def choose(collective: str, p: int, ranks_per_node: int, sizes: str, name: str, 
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     else:
-        console().print(_table(f"{collective} on {p} ranks, {len(nodes)} nodes, {net.name}", rows))
+        console().print(_table(f"{collective} on {p} ranks, {where.in_words(nodes)}, {net.name}", rows))
 
 
 def _table(title: str, rows: list[dict[str, Any]]) -> Any:

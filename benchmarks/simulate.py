@@ -11,11 +11,11 @@ from mpicoll.cli.sizes import format_size, parse_size, parse_sizes
 
 from ..cli.group import alone, asking, console
 from ..cli.names import canonical
+from ..cli.placement import Nodes, places_ranks
 from ..cost.model import WHOLE
 from ..cost.network import network
 from ..cost.simulation import Simulation
 from ..schedules.collectives import base_collective
-from ..schedules.grouping import by_blocks
 from ..schedules.schedule import schedule
 from ..selection.modelled import candidates, model_us
 from ..selection.rules import UNKNOWN_TO_ALL
@@ -26,25 +26,24 @@ from .command.checks import ALL, listed
 @click.argument("collective")
 @click.option("--algorithms", default=ALL, show_default=True, help="A list of names; all: what auto chooses from.")
 @click.option("-p", "--ranks", "p", type=click.IntRange(1, 1 << 20), required=True, help="Number of ranks.")
-@click.option("--ranks-per-node", default=1, show_default=True, type=click.IntRange(1), help="Placed by blocks.")
+@places_ranks
 @click.option("--sizes", default="8:16M:64", show_default=True, help="Bytes: a list of sizes and ranges.")
 @click.option("--network", "name", default="infiniband", show_default=True, help="A network's file, or a preset.")
 @click.option("--chunk", help="Cut blocks into chunks of so many bytes.")
 @click.option("--window", default=2, show_default=True, type=click.IntRange(1), help="Chunks in flight.")
 @click.option("--json", "as_json", is_flag=True, help="[{collective, algorithm, bytes, p, played_us, model_us}].")
 def simulate(
-    collective: str, algorithms: str, p: int, ranks_per_node: int, sizes: str, name: str, chunk: str | None,
-    window: int, as_json: bool,
+    collective: str, algorithms: str, p: int, where: Nodes, sizes: str, name: str, chunk: str | None, window: int,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Simulate every message of COLLECTIVE on a network, and show when the last rank ends, in microseconds.
 
     The table also has the time of the closed form, by which `auto` chooses if MPICOLL_NETWORK names the network.
     """
     alone()
-    nodes = by_blocks(p, ranks_per_node)
     rows: list[dict[str, Any]] = []
     with asking():
-        collective, numbers, net = canonical(collective), parse_sizes(sizes), network(name)
+        collective, numbers, net, nodes = canonical(collective), parse_sizes(sizes), network(name), where.partition(p)
         if collective in UNKNOWN_TO_ALL:
             raise ValueError(f"{collective}: its ranks know only their own counts, so bytes decide nothing")
         base, bytes_of_chunk = base_collective(collective), parse_size(chunk) if chunk else None
@@ -60,7 +59,7 @@ def simulate(
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     else:
-        console().print(_table(f"{collective} on {p} ranks, {len(nodes)} nodes, {net.name}", rows))
+        console().print(_table(f"{collective} on {p} ranks, {where.in_words(nodes)}, {net.name}", rows))
 
 
 def _table(title: str, rows: list[dict[str, Any]]) -> Any:

@@ -199,6 +199,18 @@ MUTATIONS = [
     Mutation("mpicoll/cost/simulation.py", "max(self._busy[rank], at) + local", "at + local",
              "unit/test_simulation.py"),
     Mutation("mpicoll/cost/profile.py", "steps, not one_way", "steps, False", "unit/test_simulation.py"),
+    Mutation("mpicoll/cost/fabric.py", "room -= np.bincount(", "room -= 0 * np.bincount(", "unit/test_topology.py"),
+    Mutation("mpicoll/cost/fabric.py", "rates = fair_rates(", "rates = 0.5 * fair_rates(", "unit/test_topology.py"),
+    Mutation("mpicoll/cost/topology.py", "2 * ahead == size and coordinate % 2 == 0", "2 * ahead == size",
+             "unit/test_topology.py"),
+    Mutation("mpicoll/cost/topology.py", "% self.groups % self.routers", "% self.routers", "unit/test_topology.py"),
+    Mutation("mpicoll/cost/simulation.py", "if at != flow.end or", "if", "unit/test_topology.py"),
+    Mutation("mpicoll/cost/simulation.py", "max(passed, flow.sending[1] + flow.latency)", "passed",
+             "unit/test_topology.py"),
+    Mutation("mpicoll/cost/simulation.py", "if begin <= at), None)", "), None)", "unit/test_topology.py"),
+    Mutation("mpicoll/cost/network.py", "ports = ceil(links.ports / slowdown)", "ports = links.ports",
+             "unit/test_topology.py"),
+    Mutation("mpicoll/cost/placement.py", "0 if placement == BLOCK else turn", "turn", "unit/test_topology.py"),
     # selection
     Mutation(
         "mpicoll/selection/select.py",

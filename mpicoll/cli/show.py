@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from ..schedules.collectives import base_collective
-from ..schedules.grouping import by_blocks
 from .group import alone, asking, console
 from .names import WithRanks, canonical, check_order
+from .placement import Nodes, places_ranks
 
 if TYPE_CHECKING:
     from ..schedules.grouping import Partition
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 @click.option("--plain", is_flag=True, help="No colour, and never narrower than the picture needs.")
 @click.option("--network", "net", metavar="NAME", help="Draw it in time, on a network's file or a preset.")
 @click.option("--size", default="64K", show_default=True, help="Bytes of the call, in time.")
-@click.option("--ranks-per-node", type=click.IntRange(1), help="Placed by blocks; in time 1 if it is left out.")
+@places_ranks
 @click.option("--chunk", help="Cut blocks into chunks of so many bytes, in time.")
 @click.option("--window", default=2, show_default=True, type=click.IntRange(1), help="Chunks in flight, in time.")
 def show(
     collective: str, algorithm: str | None, p: int, root: int, svg: str | None, plain: bool, net: str | None,
-    size: str, ranks_per_node: int | None, chunk: str | None, window: int,
+    size: str, where: Nodes, chunk: str | None, window: int,
 ) -> None:  # fmt: skip
     """Draw a space-time picture of ALGORITHM, a name or "name(key=value)": who sends what, and who then holds whose.
 
@@ -49,8 +49,8 @@ def show(
     from ..describe.picture import Picture
     from ..schedules.schedule import schedule
 
-    nodes = by_blocks(p, ranks_per_node or 1) if net or ranks_per_node else None
     with asking():
+        nodes = where.partition(p) if net or where.are_named else None
         wanted = schedule(collective, algorithm, p, root, nodes=nodes)
         if root and not wanted.collective.rooted:
             raise ValueError(f"{collective} has no root")
@@ -58,7 +58,7 @@ def show(
         if net and nodes:
             if svg:
                 raise ValueError("--svg draws steps, and --network draws time as text: leave one out")
-            click.echo(_in_time(wanted, net, size, nodes, chunk, window), nl=False)
+            click.echo(_in_time(wanted, net, size, nodes, where, chunk, window), nl=False)
             return
     if svg:
         _write(svg, drawing.svg(wanted))
@@ -71,7 +71,9 @@ def show(
         to.print(text.render(wanted, to.width if to.is_terminal else None), soft_wrap=True, end="")
 
 
-def _in_time(wanted: Schedule, net: str, size: str, nodes: Partition, chunk: str | None, window: int) -> str:
+def _in_time(
+    wanted: Schedule, net: str, size: str, nodes: Partition, where: Nodes, chunk: str | None, window: int
+) -> str:
     """Return the picture in time. Raises ArgumentError for a network that cannot be read, ValueError for a size."""
     from ..cost.network import network
     from ..cost.simulation import Simulation
@@ -81,8 +83,8 @@ def _in_time(wanted: Schedule, net: str, size: str, nodes: Partition, chunk: str
     nbytes, chunk_bytes, on = parse_size(size), parse_size(chunk) if chunk else None, network(net)
     simulation = Simulation(wanted, on, nbytes, nodes, chunk_bytes, window, record=True)
     cut = f" in chunks of {format_size(chunk_bytes)}, {window} in flight" if chunk_bytes else ""
-    where = f"{on.name}, {len(nodes)} node{'s' * (len(nodes) > 1)}"
-    return times.draw(f"{wanted.title}, p = {wanted.p}, {format_size(nbytes)}{cut}, {where}", simulation)
+    place = f"{on.name}, {where.in_words(nodes)}"
+    return times.draw(f"{wanted.title}, p = {wanted.p}, {format_size(nbytes)}{cut}, {place}", simulation)
 
 
 def _ask_for_algorithm(collective: str) -> NoReturn:

@@ -46,7 +46,7 @@ class Goal:
     ) -> None:
         self.schedule, self.network, self.nbytes, self.window = schedule, network, nbytes, window
         self.block, self.chunks = cut(schedule, nbytes, chunk_bytes)
-        check_messages(schedule, self.chunks, "written")
+        check_messages(schedule, self.chunks, verb="written")
         self.programs = [schedule.program(rank) for rank in range(schedule.p)]
         steps = (step for strands in self.programs for strand in strands for step in strand)
         sizes = [self._bytes(op) for step in steps for op in step if isinstance(op, Send)]

@@ -8,21 +8,22 @@ microseconds, rates in bytes per microsecond, which are megabytes per second.
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError
+from .fields import check_names, number, positive, whole
+from .topology import Topology, parse_topology, topology_content
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
 SUFFIX = ".json"
-TURNS, PORTS = ("cores", "turn"), "ports"  # what a network's file may leave out
+TURNS, PORTS, TOPOLOGY = ("cores", "turn"), "ports", "topology"  # what a network's file may leave out
 NOT_KEPT = ("name", "rough")  # what it does not hold
 
 
@@ -55,6 +56,7 @@ class Network:
     - cores: the processors of a node; 0 where each rank has one.
     - turn: µs of a rank's turn on a processor that others wait for.
     - rough: whether it was measured in passing, so that small differences say nothing.
+    - topology: the links between switches that nodes share; None where messages share only the links of nodes.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Network:
     cores: int = 0
     turn: float = 0.0
     rough: bool = False
+    topology: Topology | None = None
 
 
 def network(name: str | os.PathLike[str]) -> Network:
@@ -99,18 +102,23 @@ def parse(text: str, where: str) -> Network:
         content = json.loads(text)
     except ValueError as error:
         raise ArgumentError(f"{where} is no JSON: {error}") from None
-    _check_names(content, {field.name for field in fields(Network)} - {*NOT_KEPT, *TURNS}, where, {"source", *TURNS})
+    optional = {*TURNS, TOPOLOGY}
+    names = {field.name for field in fields(Network)} - {*NOT_KEPT, *optional}
+    check_names(content, names, where, {"source", *optional})
     node, links = (_level(content[name], f"{where}: {name}") for name in ("node", "links"))
     short, fold, copy = (
-        _positive(content[name], f"{where}: {name}") for name in ("short_bytes", "fold_rate", "copy_rate")
+        positive(content[name], f"{where}: {name}") for name in ("short_bytes", "fold_rate", "copy_rate")
     )
-    cores, turn = (_number(content.get(name, 0.0), f"{where}: {name}", 0.0) for name in TURNS)
-    return Network(Path(where).name.removesuffix(SUFFIX), node, links, short, fold, copy, int(cores), turn)
+    cores, turn = (number(content.get(name, 0.0), f"{where}: {name}", 0.0) for name in TURNS)
+    topology = parse_topology(content[TOPOLOGY], f"{where}: {TOPOLOGY}") if TOPOLOGY in content else None
+    name = Path(where).name.removesuffix(SUFFIX)
+    return Network(name, node, links, short, fold, copy, int(cores), turn, topology=topology)
 
 
 def content(described: Network) -> dict[str, Any]:
     """Return what the file of a network holds."""
-    return {name: value for name, value in asdict(described).items() if name not in NOT_KEPT}
+    kept = {name: value for name, value in asdict(described).items() if name not in (*NOT_KEPT, TOPOLOGY)}
+    return kept if described.topology is None else {**kept, TOPOLOGY: topology_content(described.topology)}
 
 
 def in_words(described: Network) -> tuple[str, ...]:
@@ -126,37 +134,31 @@ def in_words(described: Network) -> tuple[str, ...]:
     lines.append(f"reduces {described.fold_rate:g} MB/s, copies {described.copy_rate:g} MB/s")
     if described.turn:
         lines.append(f"ranks of a node take turns of {described.turn:g} µs on its {described.cores} processors")
+    if described.topology is not None:
+        hop = described.topology.hop_latency
+        lines.append(described.topology.in_words() + f", {hop:g} µs more for each link between switches" * bool(hop))
     return tuple(lines)
+
+
+def two_level(described: Network, nodes: int) -> Network:
+    """Return a network without its topology, as the closed form takes it for calls on so many nodes.
+
+    Oversubscription divides what a node sends and receives, by fewer ports first: every message between nodes counts
+    as between switches, unless a single switch has all nodes.
+    """
+    topology, links = described.topology, described.links
+    if topology is None:
+        return described
+    if (slowdown := topology.slowdown(nodes)) > 1:
+        ports = ceil(links.ports / slowdown)
+        rate = links.ports * links.rate / slowdown / ports
+        links = replace(links, rate=rate, short_rate=min(links.short_rate, rate), ports=ports)
+    return replace(described, links=links, topology=None)
 
 
 def _level(content: Any, where: str) -> Level:
     names = {field.name for field in fields(Level)} - {PORTS}
-    _check_names(content, names, where, {PORTS})
-    rates = {name: _positive(content[name], f"{where}.{name}") for name in ("short_rate", "rate")}
-    times = {name: _number(content[name], f"{where}.{name}", 0.0) for name in names - rates.keys()}
-    ports = _number(content.get(PORTS, 1), f"{where}.{PORTS}", 1.0)
-    if not ports.is_integer():
-        raise ArgumentError(f"{where}.{PORTS} is {ports:g}; it must be a whole number")
-    return Level(**times, **rates, ports=int(ports))
-
-
-def _check_names(content: Any, wanted: set[str], where: str, optional: set[str] = frozenset()) -> None:  # type: ignore[assignment]
-    if not isinstance(content, Mapping):
-        raise ArgumentError(f"{where} must be an object with {', '.join(sorted(wanted))}")
-    missing, unknown = sorted(wanted - content.keys()), sorted(content.keys() - wanted - optional)
-    if missing or unknown:
-        has = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(unknown)}, which is unknown"
-        raise ArgumentError(f"{where} {has}")
-
-
-def _number(value: Any, where: str, least: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < least:
-        raise ArgumentError(f"{where} is {value!r}; it must be a number of at least {least:g}")
-    return float(value)
-
-
-def _positive(value: Any, where: str) -> float:
-    number = _number(value, where, 0.0)
-    if not number:
-        raise ArgumentError(f"{where} is {value!r}; it must be a number above 0")
-    return number
+    check_names(content, names, where, {PORTS})
+    rates = {name: positive(content[name], f"{where}.{name}") for name in ("short_rate", "rate")}
+    times = {name: number(content[name], f"{where}.{name}", 0.0) for name in names - rates.keys()}
+    return Level(**times, **rates, ports=whole(content.get(PORTS, 1), f"{where}.{PORTS}"))

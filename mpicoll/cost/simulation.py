@@ -5,13 +5,18 @@ A short message leaves when its sender begins the step, a long one when its rece
 between nodes go through the link of a node, those inside a node through that of a rank, in either direction on its own.
 A link has as many ports as its level says, and a port carries one message at a time. Between two messages of one step a
 rank leaves the gap. A rank reduces and copies one chunk after the other, while messages move.
+
+On a network with a topology a message between nodes also takes the links between switches on its route. Messages share
+these fairly (fabric.py), and a message keeps a port of its sender until its last byte has left. A port of its receiver
+takes the time of its bytes at the full rate, since the port serves others while a slow message comes in. Bytes that
+arrive before a port is free wait at the receiver, and hold up no link.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
@@ -20,6 +25,7 @@ from ..errors import ArgumentError
 from ..schedules.grouping import Partition, homes
 from ..schedules.ir import Local, Send, Step
 from ..schedules.schedule import Schedule
+from .fabric import Fabric, Flow
 from .network import Level, Network
 from .profile import blocks_of, reduced_and_copied
 
@@ -50,6 +56,8 @@ class Progress:
 
 
 MOST_MESSAGES = 3_000_000  # of all ranks and chunks: about 45 seconds
+MOST_ROUTED = 1_000_000  # the same on a topology: longer, where messages start and end at many different times
+LAST = 1 << 30  # the place of what comes after all else at its time
 SENDS, RECEIVES, COMPUTES = "sends", "receives", "computes"
 
 
@@ -66,7 +74,8 @@ class Simulation:
     """Simulate one call of nbytes on all ranks, from a common start; `ends` are the µs at which ranks end.
 
     chunk_bytes: None for whole blocks; window: chunks in flight. spans, if recorded, has what every rank does when.
-    Raises ArgumentError for a schedule of more than MOST_MESSAGES.
+    Raises ArgumentError for a schedule of more than MOST_MESSAGES, and for nodes for which the topology has no place.
+    Node i of `nodes` has place i of the topology.
     """
 
     def __init__(
@@ -84,14 +93,20 @@ class Simulation:
         self.network, self.p = network, schedule.p
         self.block, self.lanes = cut(schedule, nbytes, chunk_bytes)
         self.window = window
-        check_messages(schedule, self.lanes)
+        check_messages(schedule, self.lanes, MOST_MESSAGES if network.topology is None else MOST_ROUTED)
         self.home = homes(nodes) if nodes is not None else {rank: rank for rank in range(self.p)}
         self.programs = [schedule.program(rank) for rank in range(self.p)]
         self.ends = [0.0] * self.p
         self.messages = 0
+        topology, count = network.topology, len(set(self.home.values()))
+        self._fabric = Fabric(topology, network.links, count) if topology is not None else None
+        self._waiting: dict[int, dict[int, deque[Flow]]] = defaultdict(dict)  # by node and rank: for a port to send
+        self._wakes: dict[int, float] = {}  # by node: when a rank that waits is past its gap
+        self._used: dict[int, int] = defaultdict(int)  # by node: ports that send
+        self._must_settle = False  # whether rates are solved before time goes on
         self._free: dict[tuple[bool, bool, int], list[float]] = {}  # (is far, sends, whose): µs, by port
         # (rank, sends, is far): when the last messages began and ended, one for each port
-        self._last: dict[tuple[int, bool, bool], deque[tuple[float, float]]] = {}
+        self._last: dict[tuple[int, bool, bool], deque[Sequence[float]]] = {}
         self._open: dict[Name, Message] = {}
         self._numbers: dict[tuple[int, int, int, int], list[int]] = defaultdict(lambda: [0, 0])
         self._current: dict[Lane, Progress] = {}
@@ -117,7 +132,9 @@ class Simulation:
         if self._open:
             raise RuntimeError(f"{len(self._open)} messages of the schedule have no other side")
 
-    def _push(self, at: float, act: Callable[[float, Any], None], what: Lane | Message, place: int = -1) -> None:
+    def _push(
+        self, at: float, act: Callable[[float, Any], None], what: Lane | Message | Flow | int | None, place: int = -1
+    ) -> None:
         """Call act at a time, so that links and processors serve in the order of time.
 
         Messages that leave at the same time leave in the order of their places in a step.
@@ -167,6 +184,9 @@ class Simulation:
     def _leave(self, at: float, message: Message) -> None:
         """Send a message through the link of its sender."""
         far, level, long, transfer = self._cost(message)
+        if far and self._fabric is not None:
+            self._queue(at, message)
+            return
         out = far, True, self.home[message.sender] if far else message.sender
         left = max(self._through(out, level, at, transfer), self._after(message, True, far, level) + transfer)
         message.left = left - transfer
@@ -179,18 +199,108 @@ class Simulation:
         if not long:
             self._done(message.lanes[True], left)
 
-    def _arrive(self, at: float, message: Message) -> None:
+    def _arrive(self, at: float, message: Message, flow: Flow | None = None) -> None:
         """Receive a message, whose first byte is there, through the link of its receiver."""
-        far, level, long, transfer = self._cost(message)
+        far, level, _, transfer = self._cost(message)
         into = far, False, self.home[message.receiver] if far else message.receiver
         arrived = max(self._through(into, level, at, transfer), self._after(message, False, far, level) + transfer)
-        message.arrived = arrived
         self._latest(message.receiver, False, far, level).append((arrived - transfer, arrived))
+        if flow is None:
+            self._end(message, arrived - transfer, arrived)
+        else:
+            flow.receiving = arrived - transfer, arrived
+            self._end_flow(flow)
+
+    def _end(self, message: Message, begin: float, arrived: float) -> None:
+        """Note from when to when a message is received."""
+        message.arrived = arrived
         if self.spans is not None:
-            self.spans.append(Span(message.receiver, RECEIVES, arrived - transfer, arrived))
+            self.spans.append(Span(message.receiver, RECEIVES, begin, arrived))
+        long = message.nbytes > self.network.short_bytes
         for sends, lane in message.lanes.items():
             if long or not sends:
                 self._done(lane, arrived)
+
+    def _queue(self, at: float, message: Message) -> None:
+        """Let a message between nodes of a topology wait for a port of its sender's node."""
+        assert self._fabric is not None
+        node = self.home[message.sender]
+        _, level, long, _ = self._cost(message)
+        links = self._fabric.route(node, self.home[message.receiver])
+        latency = level.latency + (level.rendezvous if long else 0.0) + len(links) * self._fabric.topology.hop_latency
+        rate = level.rate if long else level.short_rate
+        ranks = self._waiting[node]
+        ranks.setdefault(message.sender, deque()).append(Flow(message, links, rate, message.nbytes, latency))
+        self._serve(at, node)
+
+    def _serve(self, at: float, node: int) -> None:
+        """Begin messages at the link of a node while it has a free port: the first one of a rank past its gap."""
+        ranks, level = self._waiting[node], self.network.links
+        while ranks and self._used[node] < level.ports:
+            ready = {rank: self._after(flows[0].message, True, True, level) for rank, flows in ranks.items()}
+            rank = next((rank for rank, begin in ready.items() if begin <= at), None)
+            if rank is None:
+                if self._wakes.get(node) != (begin := min(ready.values())):
+                    self._wakes[node] = begin
+                    self._push(begin, self._serve, node)
+                return
+            flows = ranks.pop(rank)
+            self._depart(at, node, flows.popleft())
+            if flows:
+                ranks[rank] = flows  # behind the other ranks
+
+    def _depart(self, at: float, node: int, flow: Flow) -> None:
+        """Send the first byte of a message on its way."""
+        flow.message.left = flow.sending[0] = at
+        self._latest(flow.message.sender, True, True, self.network.links).append(flow.sending)
+        self._used[node] += 1
+        self.messages += 1
+        self._push(at + flow.latency, self._land, flow)
+        if flow.links and self._fabric is not None:
+            self._fabric.start(flow, at)
+            self._settle_soon(at)
+        else:
+            flow.end = at + flow.left / flow.limit
+            self._push(flow.end, self._sent, flow)
+
+    def _settle_soon(self, at: float) -> None:
+        """Solve the rates once all messages that start or end at this time have."""
+        if not self._must_settle:
+            self._must_settle = True
+            self._push(at, self._settle, None, LAST)
+
+    def _settle(self, at: float, _: None) -> None:
+        assert self._fabric is not None
+        self._must_settle = False
+        for flow in self._fabric.settle(at):
+            self._push(flow.end, self._sent, flow)
+
+    def _sent(self, at: float, flow: Flow) -> None:
+        """Free the sender's port and the links, unless the message's rate has changed since this end was computed."""
+        if at != flow.end or flow.sending[1] < math.inf:
+            return
+        flow.sending[1] = at
+        if flow.links and self._fabric is not None:
+            self._fabric.stop(flow)
+            self._settle_soon(at)
+        message = flow.message
+        if self.spans is not None:
+            self.spans.append(Span(message.sender, SENDS, *flow.sending))
+        if message.nbytes <= self.network.short_bytes:
+            self._done(message.lanes[True], at)
+        self._end_flow(flow)
+        node = self.home[message.sender]
+        self._used[node] -= 1
+        self._serve(at, node)
+
+    def _land(self, at: float, flow: Flow) -> None:
+        self._arrive(at, flow.message, flow)
+
+    def _end_flow(self, flow: Flow) -> None:
+        """End a message that has left its sender and has its turn at a port of its receiver, once both are known."""
+        if flow.receiving is not None and flow.sending[1] < math.inf:
+            begin, passed = flow.receiving
+            self._end(flow.message, begin, max(passed, flow.sending[1] + flow.latency))
 
     def _cost(self, message: Message) -> tuple[bool, Level, bool, float]:
         """Return whether a message goes between nodes, its level, whether it is long, and the µs of its bytes."""
@@ -206,7 +316,7 @@ class Simulation:
         ports[first] = max(ports[first], at) + transfer
         return ports[first]
 
-    def _latest(self, rank: int, sends: bool, far: bool, level: Level) -> deque[tuple[float, float]]:
+    def _latest(self, rank: int, sends: bool, far: bool, level: Level) -> deque[Sequence[float]]:
         """Return when the last messages that a rank sent or received at a level began and ended, one for each port."""
         return self._last.setdefault((rank, sends, far), deque(maxlen=level.ports))
 
@@ -249,16 +359,16 @@ def local_us(step: Step, block: float, network: Network) -> float:
     return block * (reduced / network.fold_rate + copied / network.copy_rate)
 
 
-def check_messages(schedule: Schedule, lanes: int, verb: str = "simulated") -> None:
+def check_messages(schedule: Schedule, lanes: int, limit: int = MOST_MESSAGES, verb: str = "simulated") -> None:
     """Raise ArgumentError for a schedule of more messages than can be simulated, or written, in reasonable time."""
     most = max(
         sum(not isinstance(op, Local) for strand in schedule.program(rank) for step in strand for op in step)
         for rank in {0, schedule.p - 1}
     )
-    if most * schedule.p * lanes > MOST_MESSAGES:
+    if most * schedule.p * lanes > limit:
         chunks = f" in {lanes:,} chunks" if lanes > 1 else ""
         instead = "fewer ranks, or `mpicoll choose` for the closed form" if verb == "simulated" else "fewer ranks"
         raise ArgumentError(
             f"{schedule.title} on {schedule.p} ranks{chunks} has up to {most * schedule.p * lanes:,} messages, and "
-            f"{MOST_MESSAGES:,} are {verb} at most; take {instead}"
+            f"{limit:,} are {verb} at most; take {instead}"
         )

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..cost.model import WHOLE, cost, crowded_cost
-from ..cost.network import Network
+from ..cost.network import Network, two_level
 from ..cost.profile import load, profile
 from ..errors import MpicollError
 from ..plans.plan import WINDOW
@@ -131,7 +131,8 @@ def model_us(
     chunk_bytes: ArrayLike = WHOLE,
     window: ArrayLike = 1,
 ) -> np.ndarray:
-    """Return the µs that the model gives an algorithm for calls of nbytes; see `cost`."""
+    """Return the µs that the model gives an algorithm for calls of nbytes; see `cost`, for topologies `two_level`."""
+    network = two_level(network, p if nodes is None else len(nodes))
     steps = profile(collective, spec, p, nodes, commutative)
     if nodes is None or not is_crowded(network, nodes):
         return cost(steps, network, nbytes, chunk_bytes, window)

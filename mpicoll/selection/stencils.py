@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from ..cost.model import cost, crowded_cost
-from ..cost.network import Network
+from ..cost.network import Network, two_level
 from ..cost.profile import load_of, profile_of
 from ..schedules.grouping import Partition
 from ..schedules.registry import exact_algorithms
@@ -39,6 +39,7 @@ def stencil_rules(network: Network, collective: str, graph: Stencil, nodes: Part
 
 def _us(network: Network, collective: str, name: str, graph: Stencil, nodes: Partition | None) -> np.ndarray:
     """Return the µs that the model gives an algorithm for blocks of SIZES bytes."""
+    network = two_level(network, graph.p if nodes is None else len(nodes))
     planned = schedule(collective, name, graph.p, graph=graph)
     claims = planned.algorithm.claims
     chain = float(claims.evaluate(claims.steps, graph.p, 1, **planned.resolved))

@@ -1,0 +1,79 @@
+"""The options that place ranks on nodes, which the commands that simulate share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce, wraps
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from ..cost.placement import BLOCK, PLACEMENTS, Placement, equal_tasks, node_names, place, tasks_per_node
+from ..errors import ArgumentError
+
+if TYPE_CHECKING:
+    from ..schedules.grouping import Partition
+
+
+class Nodes(NamedTuple):
+    """The options that place ranks on nodes; None for those left out."""
+
+    ranks_per_node: int | None
+    placement: Placement
+    node_list: str | None
+    tasks: str | None
+
+    @property
+    def are_named(self) -> bool:
+        """Return whether an option gives the nodes."""
+        return bool(self.ranks_per_node or self.node_list or self.tasks)
+
+    def partition(self, p: int) -> Partition:
+        """Return the ranks of each node. Raises ArgumentError where the options contradict each other, or p."""
+        return place(self._counts(p), self.placement)
+
+    def _counts(self, p: int) -> Sequence[int]:
+        if self.ranks_per_node and self.tasks:
+            raise ArgumentError("--ranks-per-node and --tasks-per-node both count the ranks of a node: leave one out")
+        names = node_names(self.node_list) if self.node_list else ()
+        if not self.tasks:
+            counts = equal_tasks(p, self.ranks_per_node or 1)
+            if names and len(names) != len(counts):
+                raise ArgumentError(
+                    f"--node-list has {len(names)} nodes, and {p} ranks, {counts[0]} per node, take {len(counts)}; "
+                    "add --ranks-per-node or --tasks-per-node"
+                )
+            return counts
+        counts = tasks_per_node(self.tasks)
+        if names and len(names) != len(counts):
+            raise ArgumentError(f"--node-list has {len(names)} nodes, and --tasks-per-node is for {len(counts)}")
+        if sum(counts) != p:
+            raise ArgumentError(f"--tasks-per-node places {sum(counts)} ranks, and -p is {p}")
+        return counts
+
+    def in_words(self, partition: Partition) -> str:
+        """Return how many nodes there are, and how ranks are placed if it is not by blocks.
+
+        >>> Nodes(2, "cyclic", None, None).in_words(((0, 2), (1, 3)))
+        '2 nodes, cyclic'
+        """
+        count = len(partition)
+        return f"{count} node{'s' * (count > 1)}" + f", {self.placement}" * (self.placement != BLOCK)
+
+
+def places_ranks(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that place ranks; the command takes them as `where`, a Nodes."""
+
+    @wraps(command)
+    def run(
+        *, ranks_per_node: int | None, placement: Placement, node_list: str | None, tasks: str | None, **others: Any
+    ) -> Any:
+        return command(where=Nodes(ranks_per_node, placement, node_list, tasks), **others)
+
+    options = (
+        click.option("--ranks-per-node", type=click.IntRange(1), help="Of all nodes but the last.  [default: 1]"),
+        click.option("--tasks-per-node", "tasks", metavar="SPEC", help="As SLURM_TASKS_PER_NODE has it: 4(x3),2."),
+        click.option("--node-list", metavar="LIST", help="As SLURM_JOB_NODELIST has it: node[01-04,7]."),
+        click.option("--placement", type=click.Choice(PLACEMENTS), default=BLOCK, show_default=True, help="Of ranks."),
+    )
+    return reduce(lambda decorated, option: option(decorated), reversed(options), run)

@@ -120,6 +120,7 @@ def test_a_nonblocking_call_is_in_flight_and_its_wait_in_the_program(tmp_path):
 BAD = {
     "not JSON": ("hello", "is no JSON"),
     "cut off": ('{"traceEvents": [{"ph": "X", ', "its end is missing"),
+    "nested": ("[" * 100_000, "is nested too deeply"),
     "no events": ('{"a": 1}', "has no traceEvents"),
     "others' events": ('[{"ph": "X", "cat": "op", "name": "aten::mm"}]', "no collectives of mpicoll's among its 1"),
     "no messages": (
@@ -127,7 +128,7 @@ BAD = {
         '{"communicator": "a", "call": 1, "start": 0, "sends": [], "receives": [["a", 1, 1]]}}]',
         "event 0 is no message of mpicoll's",
     ),
-    "no facts": ('[{"ph": "X", "cat": "collective", "ts": 1, "dur": 1, "pid": 0, "args": {}}]', "event 0 is no"),
+    "no facts": ('[{"ph": "X", "cat": "collective", "ts": 1, "dur": 1, "args": {"communicator": 1}}]', "event 0 is no"),
 }
 
 

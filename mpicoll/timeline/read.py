@@ -5,15 +5,30 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from collections import defaultdict
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..errors import TimelineError
 from .trace_events import COLLECTIVE, MESSAGE
 
 Key = tuple[str, int, int]  # communicator, call and start: what names a call on all its ranks
-_FACTS = {"communicator": str, "call": int, "start": int}
-_OF_CALLS = {"collective": str, "form": str, "bytes": int, "algorithm": str, "exposed_us": (int, float)}
+Types = AbstractSet[type]
+NUMBER: Types = {int, float}
+DAMAGED = (KeyError, TypeError, ValueError, OverflowError)
+_PLACES: dict[str, Types] = {"pid": {int}, "tid": {int}, "name": {str}, "ts": NUMBER, "dur": NUMBER, "args": {dict}}
+_PLACE = itemgetter(*_PLACES)
+_FACTS: dict[str, Types] = {"communicator": {str}, "call": {int}, "start": {int}}
+_KEY = itemgetter(*_FACTS)
+_TEXTS: dict[str, Types] = {key: {str} for key in ("collective", "form", "algorithm")}
+_OF_CALLS = {**_TEXTS, "bytes": {int}, "exposed_us": NUMBER}
+_OF_FILE = {"clock_error_us", "dropped_calls", "lost_messages", "unmatched_messages"}
 
 
 class Part(NamedTuple):
@@ -70,7 +85,7 @@ def load(path: str | Path) -> Trace:
 
 def is_timeline(trace: Trace) -> bool:
     """Return whether mpicoll wrote a trace, not another program."""
-    return any(_is_part(event) and "communicator" in (event.get("args") or ()) for event in trace.events)
+    return any("communicator" in facts for event in _own(trace) if isinstance(facts := event.get("args"), dict))
 
 
 def read(path: str | Path) -> TimelineFile:
@@ -80,40 +95,84 @@ def read(path: str | Path) -> TimelineFile:
 
 def timeline_of(trace: Trace) -> TimelineFile:
     """Return the timeline that a trace is. Raises TimelineError if it is none."""
-    path = trace.path
-    calls: dict[Key, list[Part]] = {}
-    steps: dict[Key, list[Part]] = {}
-    for index, event in enumerate(trace.events):
-        if _is_part(event):
-            try:
-                part = _part(event)
-            except (KeyError, TypeError, ValueError) as error:
-                raise TimelineError(f"{path}: event {index} is no {event['cat']} of mpicoll's: {error}") from None
-            (calls if event["cat"] == COLLECTIVE else steps).setdefault(part.key, []).append(part)
+    path, facts = trace.path, trace.content.get("otherData")
+    events = _own(trace)
+    calls, steps = (_by_call(trace, [e for e in events if e["cat"] == cat], cat) for cat in (COLLECTIVE, MESSAGE))
     if not calls:
         raise TimelineError(f"{path} has no collectives of mpicoll's among its {len(trace.events)} events")
     for key, parts in calls.items():
         if len({part.rank for part in parts}) < len(parts):
             raise TimelineError(f"{path} has {_named(key)} twice on a rank: it is made of several runs")
-    facts = trace.content.get("otherData")
-    return TimelineFile(path, calls, steps, facts if isinstance(facts, dict) else {})
+    facts = facts if isinstance(facts, dict) else {}
+    for name in facts.keys() & _OF_FILE:
+        if type(facts[name]) not in NUMBER:
+            raise TimelineError(f"{path}: {name} of its otherData is no number")
+    return TimelineFile(path, calls, steps, facts)
 
 
-def _is_part(event: Any) -> bool:
-    return isinstance(event, dict) and event.get("ph") == "X" and event.get("cat") in (COLLECTIVE, MESSAGE)
+def _own(trace: Trace) -> list[dict[str, Any]]:
+    """Return the events that are of a category of mpicoll's parts."""
+    events = [event for event in trace.events if type(event) is dict and "cat" in event]
+    return [event for event in events if event["cat"] in (COLLECTIVE, MESSAGE) and event.get("ph") == "X"]
 
 
-def _part(event: dict[str, Any]) -> Part:
-    facts = event["args"]
-    for name, kind in (_FACTS | (_OF_CALLS if event["cat"] == COLLECTIVE else {})).items():
-        if not isinstance(facts[name], kind):  # type: ignore[arg-type]
-            raise ValueError(f"{name} is {facts[name]!r}")
-    if event["cat"] == MESSAGE and facts.keys() & {"sends", "receives"}:
-        for peer, nbytes, number in (*facts["sends"], *facts["receives"]):
-            if not all(isinstance(value, int) for value in (peer, nbytes, number)):
-                raise ValueError(f"a message is {[peer, nbytes, number]!r}")
-    began = float(event["ts"])
-    return Part(int(event["pid"]), int(event["tid"]), str(event["name"]), began, began + float(event["dur"]), facts)
+def _by_call(trace: Trace, events: Sequence[dict[str, Any]], category: str) -> dict[Key, list[Part]]:
+    """Return the parts that events are, by what names their calls. Raises TimelineError, which names a damaged one."""
+    try:
+        return _parts(events, category)
+    except DAMAGED:
+        for event in events:
+            try:
+                _parts([event], category)
+            except DAMAGED as error:
+                index = trace.events.index(event)
+                raise TimelineError(f"{trace.path}: event {index} is no {category} of mpicoll's: {error}") from None
+        raise
+
+
+def _parts(events: Sequence[dict[str, Any]], category: str) -> dict[Key, list[Part]]:
+    """Return the parts that events are, by what names their calls. Raises one of DAMAGED.
+
+    Values are checked a column at a time, since there may be a million of events.
+    """
+    parts = defaultdict[Key, list[Part]](list)
+    if not events:
+        return parts
+    ranks, tracks, names, began, took, facts = columns = list(zip(*map(_PLACE, events)))
+    for (name, types), values in zip(_PLACES.items(), columns):
+        _require(name, values, types)
+    for name, types in (_FACTS | (_OF_CALLS if category == COLLECTIVE else {})).items():
+        _require(name, [values[name] for values in facts], types)
+    if category == MESSAGE:
+        _check_messages(facts)
+    times = np.array([began, took], float)
+    if not np.isfinite(times).all():
+        raise ValueError("its time is not finite")
+    ended = (times[0] + times[1]).tolist()
+    for key, part in zip(map(_KEY, facts), map(Part, ranks, tracks, names, times[0].tolist(), ended, facts)):
+        parts[key].append(part)
+    return dict(parts)
+
+
+def _check_messages(facts: Sequence[dict[str, Any]]) -> None:
+    """Raise ValueError if the messages of steps are not rows of peer, bytes and number."""
+    rows = [
+        row
+        for values in facts
+        if "sends" in values or "receives" in values
+        for end in (values["sends"], values["receives"])
+        for row in end
+    ]
+    _require("a message", rows, {list})
+    if not {*map(len, rows)} <= {3}:
+        raise ValueError("a message has not three numbers")
+    _require("a number of a message", list(chain.from_iterable(rows)), {int})
+
+
+def _require(name: str, values: Sequence[Any], types: Types) -> None:
+    """Raise ValueError if a value has none of the types."""
+    if not types >= {*map(type, values)}:
+        raise ValueError(f"{name} is {next(value for value in values if type(value) not in types)!r}")
 
 
 def _named(key: Key) -> str:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 @click.option("--call", type=click.IntRange(1), help="The critical path of this call; else of the slowest.")
 @click.option("--json", "as_json", is_flag=True, help="Print the same as JSON, with all rows.")
 @click.option("-o", "--output", metavar="PAGE", help="Write the same as a page with pictures, with all rows.")
-def timeline(files: Sequence[str], call: int | None, as_json: bool, output: str | None) -> None:
+@click.option("--otf2", metavar="DIR", help="Write the timeline as an OTF2 archive, for Vampir and other tools.")
+def timeline(files: Sequence[str], call: int | None, as_json: bool, output: str | None, otf2: str | None) -> None:
     """Say where the time in collectives went, of a FILE that MPICOLL_TIMELINE or `mpicoll run --timeline` wrote.
 
     \b
@@ -46,7 +47,8 @@ def timeline(files: Sequence[str], call: int | None, as_json: bool, output: str 
     alone()
     from ..timeline import other_traces, read
 
-    refuse("--json and --output are two forms; give one of them" if as_json and output is not None else "")
+    forms = [name for name, has in (("--json", as_json), ("--output", output is not None), ("--otf2", otf2)) if has]
+    refuse(f"{' and '.join(forms)} are {len(forms)} forms; give one of them" if len(forms) > 1 else "")
     with asking():
         traces = [_loaded(file) for file in files]
         ours = [trace.path for trace in traces if read.is_timeline(trace)]
@@ -55,11 +57,30 @@ def timeline(files: Sequence[str], call: int | None, as_json: bool, output: str 
         if not ours:
             if call is not None:
                 raise ValueError(f"--call needs a timeline of mpicoll's, and {files[0]} is of another program")
+            if otf2 is not None:
+                raise ValueError(f"--otf2 needs a timeline of mpicoll's, and {files[0]} is of another program")
             run = other_traces.collect(traces)
-    if ours:
+    if otf2 is not None:
+        _write_otf2(traces[0], otf2)
+    elif ours:
         _report(traces[0], call, as_json, output)
     else:
         report_other(run, as_json, output)
+
+
+def _write_otf2(trace: Trace, folder: str) -> None:
+    """Write a timeline as an OTF2 archive."""
+    from ..timeline import read
+
+    with extra("--otf2", "pip install 'mpicoll[otf2]'"):
+        from ..timeline import otf2_archive
+    with asking():
+        recorded = read.timeline_of(trace)
+        try:
+            otf2_archive.write(recorded, folder)
+        except OSError as error:
+            raise click.ClickException(f"cannot write {folder}: {error.strerror}") from None
+    click.echo(f"{folder}: an OTF2 archive of {len(recorded.calls):,} calls; open {folder}/traces.otf2")
 
 
 def _loaded(file: str) -> Trace:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import TimelineError
-from .trace_events import COLLECTIVE, MESSAGE
+from .trace_events import COLLECTIVE, MESSAGE, SPAN, WAIT
 
 Key = tuple[str, int, int]  # communicator, call and start: what names a call on all its ranks
 Types = AbstractSet[type]
@@ -27,7 +27,7 @@ _PLACE = itemgetter(*_PLACES)
 _FACTS: dict[str, Types] = {"communicator": {str}, "call": {int}, "start": {int}}
 _KEY = itemgetter(*_FACTS)
 _TEXTS: dict[str, Types] = {key: {str} for key in ("collective", "form", "algorithm")}
-_OF_CALLS = {**_TEXTS, "bytes": {int}, "exposed_us": NUMBER}
+_OF_CATEGORY = {MESSAGE: _FACTS, COLLECTIVE: {**_FACTS, **_TEXTS, "bytes": {int}, "exposed_us": NUMBER}}
 _OF_FILE = {"clock_error_us", "dropped_calls", "lost_messages", "unmatched_messages"}
 
 
@@ -48,11 +48,15 @@ class Part(NamedTuple):
 
 
 class TimelineFile(NamedTuple):
-    """The contents of a file: by what names a call, its parts on all ranks, and the steps of its plans; and facts."""
+    """The contents of a file: by what names a call, its parts on all ranks, and the steps of its plans; and facts.
+
+    program has the waits and spans of the program.
+    """
 
     path: str
     calls: dict[Key, list[Part]]
     steps: dict[Key, list[Part]]
+    program: list[Part]
     facts: dict[str, Any]
 
 
@@ -97,7 +101,7 @@ def timeline_of(trace: Trace) -> TimelineFile:
     """Return the timeline that a trace is. Raises TimelineError if it is none."""
     path, facts = trace.path, trace.content.get("otherData")
     events = _own(trace)
-    calls, steps = (_by_call(trace, [e for e in events if e["cat"] == cat], cat) for cat in (COLLECTIVE, MESSAGE))
+    calls, steps = (_by_call(_checked(trace, events, category)) for category in (COLLECTIVE, MESSAGE))
     if not calls:
         raise TimelineError(f"{path} has no collectives of mpicoll's among its {len(trace.events)} events")
     for key, parts in calls.items():
@@ -107,17 +111,26 @@ def timeline_of(trace: Trace) -> TimelineFile:
     for name in facts.keys() & _OF_FILE:
         if type(facts[name]) not in NUMBER:
             raise TimelineError(f"{path}: {name} of its otherData is no number")
-    return TimelineFile(path, calls, steps, facts)
+    program = [part for category in (WAIT, SPAN) for part in _checked(trace, events, category)]
+    return TimelineFile(path, calls, steps, program, facts)
 
 
 def _own(trace: Trace) -> list[dict[str, Any]]:
     """Return the events that are of a category of mpicoll's parts."""
     events = [event for event in trace.events if type(event) is dict and "cat" in event]
-    return [event for event in events if event["cat"] in (COLLECTIVE, MESSAGE) and event.get("ph") == "X"]
+    return [event for event in events if event["cat"] in (COLLECTIVE, MESSAGE, WAIT, SPAN) and event.get("ph") == "X"]
 
 
-def _by_call(trace: Trace, events: Sequence[dict[str, Any]], category: str) -> dict[Key, list[Part]]:
-    """Return the parts that events are, by what names their calls. Raises TimelineError, which names a damaged one."""
+def _by_call(parts: Sequence[Part]) -> dict[Key, list[Part]]:
+    calls: dict[Key, list[Part]] = defaultdict(list)
+    for key, part in zip([_KEY(part.facts) for part in parts], parts):
+        calls[key].append(part)
+    return dict(calls)
+
+
+def _checked(trace: Trace, own: Sequence[dict[str, Any]], category: str) -> list[Part]:
+    """Return the parts of a category. Raises TimelineError, which names a damaged event."""
+    events = [event for event in own if event["cat"] == category]
     try:
         return _parts(events, category)
     except DAMAGED:
@@ -130,28 +143,24 @@ def _by_call(trace: Trace, events: Sequence[dict[str, Any]], category: str) -> d
         raise
 
 
-def _parts(events: Sequence[dict[str, Any]], category: str) -> dict[Key, list[Part]]:
-    """Return the parts that events are, by what names their calls. Raises one of DAMAGED.
+def _parts(events: Sequence[dict[str, Any]], category: str) -> list[Part]:
+    """Return the parts that events of a category are. Raises one of DAMAGED.
 
     Values are checked a column at a time, since there may be a million of events.
     """
-    parts = defaultdict[Key, list[Part]](list)
     if not events:
-        return parts
+        return []
     ranks, tracks, names, began, took, facts = columns = list(zip(*map(_PLACE, events)))
     for (name, types), values in zip(_PLACES.items(), columns):
         _require(name, values, types)
-    for name, types in (_FACTS | (_OF_CALLS if category == COLLECTIVE else {})).items():
+    for name, types in _OF_CATEGORY.get(category, {}).items():
         _require(name, [values[name] for values in facts], types)
     if category == MESSAGE:
         _check_messages(facts)
     times = np.array([began, took], float)
     if not np.isfinite(times).all():
         raise ValueError("its time is not finite")
-    ended = (times[0] + times[1]).tolist()
-    for key, part in zip(map(_KEY, facts), map(Part, ranks, tracks, names, times[0].tolist(), ended, facts)):
-        parts[key].append(part)
-    return dict(parts)
+    return list(map(Part, ranks, tracks, names, times[0].tolist(), (times[0] + times[1]).tolist(), facts))
 
 
 def _check_messages(facts: Sequence[dict[str, Any]]) -> None:

@@ -59,6 +59,16 @@ def write(content: dict[str, Any], path: str | Path) -> None:
         file.write(json.dumps(content, separators=(",", ":")) + "\n")  # ten times as fast as json.dump
 
 
+def track_name(track: int) -> str:
+    """Return the name of a track of a rank.
+
+    >>> [track_name(track) for track in (0, 1000, 2002)]
+    ['program', 'in flight', 'messages 3']
+    """
+    group = max((first for first in GROUPS if first <= track), default=PROGRAM)
+    return GROUPS[group] + (f" {track - group + 1}" if track != group else "")
+
+
 class _Rank:
     """Makes the events of one rank."""
 
@@ -71,9 +81,7 @@ class _Rank:
         title = f"rank {self.timeline.rank} on {self.timeline.host}"
         names = [self._name("process_name", title), self._name("process_sort_index", self.timeline.rank)]
         for track in sorted({event["tid"] for event in events}):
-            group = max(first for first in GROUPS if first <= track)
-            number = f" {track - group + 1}" if track > group else ""
-            names.append(self._name("thread_name", GROUPS[group] + number, track))
+            names.append(self._name("thread_name", track_name(track), track))
             names.append(self._name("thread_sort_index", track, track))
         return names + events
 

@@ -250,7 +250,7 @@ def test_sums_and_stragglers_are_those_of_a_loop(lengths):
                                 {"bytes": n % 2, "algorithm": "a", "exposed_us": exposed, "call": n})
                            for rank, (began, took, exposed) in enumerate(ranks)]
              for n, ranks in enumerate(lengths)}  # fmt: skip
-    recorded, waited, expected = reader.TimelineFile("t", parts, {}, {}), {}, {}
+    recorded, waited, expected = reader.TimelineFile("t", parts, {}, [], {}), {}, {}
     for (_, n, _), ranks in parts.items():
         last = max(ranks, key=lambda part: part.began)
         late = [min(last.began, part.ended) - part.began for part in ranks]

@@ -145,7 +145,8 @@ class _Tracer:
 
     def _region(self, kind: str, part: Part) -> Any:
         role, paradigm = ROLES[kind]
-        return self.definitions.region(part.name, region_role=role, paradigm=paradigm)
+        name = part.name.encode(errors="replace").decode()  # JSON has characters that UTF-8 has not
+        return self.definitions.region(name, region_role=role, paradigm=paradigm)
 
 
 def _operation(kind: str, part: Part) -> Any:

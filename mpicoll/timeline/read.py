@@ -157,6 +157,10 @@ def _parts(events: Sequence[dict[str, Any]], category: str) -> list[Part]:
         _require(name, [values[name] for values in facts], types)
     if category == MESSAGE:
         _check_messages(facts)
+    if category == COLLECTIVE:
+        texts = [values[name] for values in facts for name in ("communicator", *_TEXTS)]
+        if not all(map(str.isprintable, (*names, *texts))):
+            raise ValueError("a name has characters that control a terminal")
     times = np.array([began, took], float)
     if not np.isfinite(times).all():
         raise ValueError("its time is not finite")

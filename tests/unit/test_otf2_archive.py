@@ -44,14 +44,14 @@ def written(otf2, path, folder):
 
 def test_calls_messages_and_spans(otf2, tmp_path):
     ranks = exchange(late=5)
-    ranks[0].spans.append(Span("<step>", 0.0, 20 * US))
+    ranks[0].spans.append(Span("<step>\ud800", 0.0, 20 * US))
     ranks[1].calls.append(call(20, 30, number=2, form="nonblocking", name="Iallreduce", waited=25))
     saved(tmp_path / "t.json", ranks)
     records, comms = written(otf2, tmp_path / "t.json", tmp_path / "new" / "archive")
     assert comms == {"all ranks": ["rank 0", "rank 1"], "ranks 0-1": ["rank 0", "rank 1"]}
     assert records["rank 0", "program"] == [
-        ("Enter", 0, "<step>"), ("Enter", 0, "Allreduce"), ("MpiCollectiveBegin", 0),
-        ("MpiCollectiveEnd", 17, True, "ranks 0-1", 8), ("Leave", 17, "Allreduce"), ("Leave", 20, "<step>"),
+        ("Enter", 0, "<step>?"), ("Enter", 0, "Allreduce"), ("MpiCollectiveBegin", 0),
+        ("MpiCollectiveEnd", 17, True, "ranks 0-1", 8), ("Leave", 17, "Allreduce"), ("Leave", 20, "<step>?"),
     ]  # fmt: skip
     assert records["rank 0", "messages"] == [
         ("Enter", 1, "wait for rank 1"), ("MpiSend", 1, 1, 1, 8), ("MpiRecv", 16, 1, 0, 8),

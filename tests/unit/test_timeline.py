@@ -169,6 +169,17 @@ def test_one_damaged_event_is_named(tmp_path, name, value, words):
     assert result.exit_code == 2 and f"event {index} is no message of mpicoll's: {words}" in result.output
 
 
+@pytest.mark.parametrize("text", ["\ud800", "\x1b[31m"], ids=ascii)
+@pytest.mark.parametrize("place", ["name", "communicator", "algorithm"])
+def test_names_that_a_terminal_would_obey(tmp_path, text, place):
+    content = trace_events.trace(exchange())
+    event = next(event for event in content["traceEvents"] if event.get("cat") == "collective")
+    (event if place == "name" else event["args"])[place] = text
+    trace_events.write(content, tmp_path / "t.json")
+    result = command.run("timeline", str(tmp_path / "t.json"))
+    assert result.exit_code == 2 and "a name has characters that control a terminal" in result.output
+
+
 def test_damaged_facts_of_a_file(tmp_path):
     content = trace_events.trace(exchange())
     content["otherData"]["clock_error_us"] = "2"

@@ -39,8 +39,8 @@ def explore(
 ) -> None:  # fmt: skip
     """Write one HTML page that plays algorithms step by step: who holds what, which messages move, what it costs.
 
-    The page needs no network. It has every root up to 9 ranks, the default parameters and some of those that the
-    algorithm is proved on, and both operator orders where the algorithm keeps rank order.
+    The page needs no network. It has every root up to 9 ranks, all parameters that the algorithm is proved on, and
+    both operator orders where the algorithm keeps rank order. Name others: --algorithms "knomial(k=5)".
 
     With --network it also plays in time, as `mpicoll simulate` does, and draws the cost of calls over their size.
 

@@ -105,12 +105,12 @@ def asking() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def extra(needs: str) -> Iterator[None]:
-    """Turn a missing package of the extra `report`, which an option needs, into an error of one line."""
+def extra(needs: str, install: str = REPORT) -> Iterator[None]:
+    """Turn a missing package of an extra, which an option needs, into an error of one line."""
     try:
         yield
     except ImportError as error:
-        raise click.ClickException(f"{needs} needs {error.name or error}, which is not installed: {REPORT}") from None
+        raise click.ClickException(f"{needs} needs {error.name or error}, which is not installed: {install}") from None
 
 
 def refuse(trouble: str, together: bool = False) -> None:

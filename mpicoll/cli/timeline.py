@@ -6,50 +6,100 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
 from .group import alone, asking, console, extra, refuse
+from .other_traces import report_other
 from .sizes import format_size
+from .tables import Table, for_terminal, format_time
 
 if TYPE_CHECKING:
     from ..timeline.path import Link
-    from ..timeline.read import Part, TimelineFile
+    from ..timeline.read import Part, TimelineFile, Trace
     from ..timeline.waits import Straggler, Sum
-
-ROWS = 12  # of a table
 
 
 @click.command(short_help="Where the time of a recorded run went.")
-@click.argument("file")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option("--call", type=click.IntRange(1), help="The critical path of this call; else of the slowest.")
 @click.option("--json", "as_json", is_flag=True, help="Print the same as JSON, with all rows.")
 @click.option("-o", "--output", metavar="PAGE", help="Write the same as a page with pictures, with all rows.")
-def timeline(file: str, call: int | None, as_json: bool, output: str | None) -> None:
+@click.option("--otf2", metavar="DIR", help="Write the timeline as an OTF2 archive, for Vampir and other tools.")
+def timeline(files: Sequence[str], call: int | None, as_json: bool, output: str | None, otf2: str | None) -> None:
     """Say where the time in collectives went, of a FILE that MPICOLL_TIMELINE or `mpicoll run --timeline` wrote.
 
     \b
         mpiexec -n 4 mpicoll run --timeline run.json train.py
         mpicoll timeline run.json
         mpicoll timeline run.json -o page.html
+        mpicoll timeline rank0.json.gz rank1.json.gz
 
     By collective and size: the time inside, of which a rank waited for ranks that began later, and what was hidden
     behind the program's own work, as means over ranks; the fastest such call; and what the calls took beyond its pace.
     Then the ranks that others waited for, and the critical path of the slowest call, or of one that --call names. FILE
     is in the Trace Event Format, which viewers such as Perfetto read.
+
+    Of files that torch.profiler (export_chrome_trace) or another program wrote, one or more ranks in each: the time
+    inside, how much of it no computing hid, and what such files do not tell.
     """
     alone()
+    from ..timeline import other_traces, read
+
+    forms = [name for name, has in (("--json", as_json), ("--output", output is not None), ("--otf2", otf2)) if has]
+    refuse(f"{' and '.join(forms)} are {len(forms)} forms; give one of them" if len(forms) > 1 else "")
+    with asking():
+        traces = [_loaded(file) for file in files]
+        ours = [trace.path for trace in traces if read.is_timeline(trace)]
+        if ours and len(traces) > 1:
+            raise ValueError(f"{ours[0]} is mpicoll's timeline of all ranks; give it alone")
+        if not ours:
+            if call is not None:
+                raise ValueError(f"--call needs a timeline of mpicoll's, and {files[0]} is of another program")
+            if otf2 is not None:
+                raise ValueError(f"--otf2 needs a timeline of mpicoll's, and {files[0]} is of another program")
+            run = other_traces.collect(traces)
+    if otf2 is not None:
+        _write_otf2(traces[0], otf2)
+    elif ours:
+        _report(traces[0], call, as_json, output)
+    else:
+        report_other(run, as_json, output)
+
+
+def _write_otf2(trace: Trace, folder: str) -> None:
+    """Write a timeline as an OTF2 archive."""
+    from ..timeline import read
+
+    with extra("--otf2", "pip install 'mpicoll[otf2]'"):
+        from ..timeline import otf2_archive
+    with asking():
+        recorded = read.timeline_of(trace)
+        try:
+            otf2_archive.write(recorded, folder)
+        except OSError as error:
+            raise click.ClickException(f"cannot write {folder}: {error.strerror}") from None
+    click.echo(f"{folder}: an OTF2 archive of {len(recorded.calls):,} calls; open {folder}/traces.otf2")
+
+
+def _loaded(file: str) -> Trace:
+    """Return the events of a file. Raises ValueError."""
+    from ..timeline import read
+
+    try:
+        return read.load(file)
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error.strerror}") from None
+
+
+def _report(trace: Trace, call: int | None, as_json: bool, output: str | None) -> None:
+    """Print or write where the time of a timeline of mpicoll's went."""
     from ..describe.picture import many
     from ..timeline import path, read, waits
 
-    refuse("--json and --output are two forms; give one of them" if as_json and output is not None else "")
-
     with asking():
-        try:
-            recorded = read.read(file)
-        except OSError as error:
-            raise ValueError(f"{file} cannot be read: {error.strerror}") from None
+        recorded = read.timeline_of(trace)
         slowest = waits.slowest(recorded, call)
     steps = recorded.steps.get(slowest[0].key, [])
     links = path.critical_path(slowest, steps)
@@ -80,22 +130,14 @@ def timeline(file: str, call: int | None, as_json: bool, output: str | None) -> 
         if words:
             to.print(words, markup=False, soft_wrap=True)
         if table.rows:
-            to.print(_printed(table))
-
-
-class Table(NamedTuple):
-    """A title, the names of columns, and rows of text."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
+            to.print(for_terminal(table))
 
 
 def _of_collectives(sums: Sequence[Sum]) -> Table:
     columns = ("collective", "bytes", "calls", "inside", "late ranks", "hidden", "fastest", "beyond", "algorithms")
     rows = []
     for row in sums:
-        times = map(_time, (row.inside, row.late, row.hidden, row.fastest, row.beyond))
+        times = map(format_time, (row.inside, row.late, row.hidden, row.fastest, row.beyond))
         names = ", ".join(sorted(row.algorithms))
         rows.append((row.name, format_size(row.nbytes), f"{row.calls:,}", *times, names))
     return Table("Collectives", columns, rows)
@@ -103,7 +145,7 @@ def _of_collectives(sums: Sequence[Sum]) -> Table:
 
 def _of_stragglers(late: Sequence[Straggler]) -> Table:
     columns = ("rank", "began last", "others waited", "longest", "in")
-    rows = [(str(r.rank), f"{r.times:,}", _time(r.waited), _time(r.worst), r.where) for r in late]
+    rows = [(str(r.rank), f"{r.times:,}", format_time(r.waited), format_time(r.worst), r.where) for r in late]
     return Table("Late ranks", columns, rows)
 
 
@@ -111,8 +153,8 @@ def _headline(recorded: TimelineFile) -> str:
     ends = [end for parts in recorded.calls.values() for part in parts for end in (part.began, part.ended)]
     facts, ranks = recorded.facts, {part.rank for parts in recorded.calls.values() for part in parts}
     words = [
-        f"{recorded.path}: {len(ranks)} ranks, {len(recorded.calls):,} calls in {_time(max(ends) - min(ends))}",
-        f"clocks agree to {_time(facts.get('clock_error_us', 0.0))}",
+        f"{recorded.path}: {len(ranks)} ranks, {len(recorded.calls):,} calls in {format_time(max(ends) - min(ends))}",
+        f"clocks agree to {format_time(facts.get('clock_error_us', 0.0))}",
     ]
     for name, says in (
         ("dropped_calls", "earlier calls were too many to keep"),
@@ -129,7 +171,7 @@ def _described(parts: list[Part], is_slowest: bool) -> str:
     took = max(part.ended for part in parts) - min(part.began for part in parts)
     start = f", start {facts['start']}" if facts["start"] else ""
     name = f"{first.name} (call {facts['call']}{start}) of {format_size(facts['bytes'])} on {facts['communicator']}"
-    return f"{'The slowest call' if is_slowest else 'The call'} is {name}, {facts['algorithm']}, {_time(took)}"
+    return f"{'The slowest call' if is_slowest else 'The call'} is {name}, {facts['algorithm']}, {format_time(took)}"
 
 
 def _of_path(links: list[Link]) -> Table:
@@ -139,32 +181,5 @@ def _of_path(links: list[Link]) -> Table:
         sums[link.rank, link.what, link.source].append(link.ended - link.began)
     rows = []
     for (rank, what, source), times in sorted(sums.items(), key=lambda item: -sum(item[1])):
-        rows.append((str(rank), what, "" if source is None else str(source), str(len(times)), _time(sum(times))))
+        rows.append((str(rank), what, "" if source is None else str(source), str(len(times)), format_time(sum(times))))
     return Table("Critical path", ("rank", "what", "from rank", "times", "time"), rows)
-
-
-def _printed(table: Table) -> Any:
-    """Return the first rows of a table for the terminal."""
-    from rich import box
-    from rich.table import Table as Printed
-
-    printed = Printed(box=box.SIMPLE_HEAD)
-    for name in table.columns:
-        words = name in ("collective", "algorithms", "what", "in")
-        printed.add_column(name, justify="left" if words else "right", no_wrap=name != "algorithms")
-    for row in table.rows[:ROWS]:
-        printed.add_row(*row)
-    return printed
-
-
-def _time(microseconds: float) -> str:
-    """Return a time with three digits.
-
-    >>> [_time(t) for t in (0.0, 12.34, 5678.0, 4.2e6)]
-    ['0 µs', '12.3 µs', '5.68 ms', '4.2 s']
-    """
-    microseconds = round(microseconds, 3)
-    for unit, size in (("s", 1e6), ("ms", 1e3)):
-        if microseconds >= size:
-            return f"{microseconds / size:.3g} {unit}"
-    return f"{microseconds:.3g} µs"

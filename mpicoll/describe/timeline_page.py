@@ -16,6 +16,7 @@ import vl_convert
 from markupsafe import Markup
 
 from .._version import __version__
+from ..timeline.other_traces import OtherSum
 from ..timeline.path import Link
 from ..timeline.read import Part
 from ..timeline.waits import Straggler, Sum
@@ -23,11 +24,14 @@ from ..timeline.waits import Straggler, Sum
 BARS = 30  # of a picture at most
 WIDTH, BAR = 820, 24  # pixels: of a picture, and of a line of it
 LATE, PACE, BEYOND = "waits for late ranks", "pace of the fastest call", "beyond that pace"
+EXPOSED, HIDDEN = "exposed", "hidden behind computing"
 INSIDE, MESSAGES, WORK, PATH = "in the call", "waits for messages", "reduces or copies", "critical path"
 COLOURS = {  # told apart with red-green blindness too
     LATE: "#b4b400",
     PACE: "#0a84c6",
     BEYOND: "#e45460",
+    EXPOSED: "#e45460",
+    HIDDEN: "#0a84c6",
     INSIDE: "#8a8f98",
     MESSAGES: "#00c0d8",
     WORK: "#f09c60",
@@ -61,6 +65,18 @@ def draw_collectives(sums: Sequence[Sum]) -> Picture:
         pace = total.inside - total.late - total.beyond
         for part, us in ((LATE, total.late), (PACE, pace), (BEYOND, total.beyond)):
             rows.append({"call": name, "part": part, "ms": max(0.0, us) / 1e3})
+    bars = _chart(rows).mark_bar().encode(x=alt.X("ms:Q", title="ms in all calls"), y=_lines("call", rows))
+    return _picture("Where the time went" + _cut(len(sums)), bars, rows, "call")
+
+
+def draw_hidden(sums: Sequence[OtherSum]) -> Picture:
+    """Return a bar for each collective and size of another program's trace: how much of its time computing hid."""
+    rows: Rows = []
+    for total in sums[:BARS]:
+        name = total.name if total.nbytes is None else f"{total.name}, {total.nbytes:,} B"
+        known = total.hidden is not None and total.exposed is not None
+        parts = ((EXPOSED, total.exposed), (HIDDEN, total.hidden)) if known else ((INSIDE, total.inside),)
+        rows += [{"call": name, "part": part, "ms": (us or 0.0) / 1e3} for part, us in parts]
     bars = _chart(rows).mark_bar().encode(x=alt.X("ms:Q", title="ms in all calls"), y=_lines("call", rows))
     return _picture("Where the time went" + _cut(len(sums)), bars, rows, "call")
 

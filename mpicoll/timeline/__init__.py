@@ -1,6 +1,7 @@
 """Timelines: what every rank's collectives did, and when, as a file of the Trace Event Format.
 
 recorder.py and spans.py record on one rank, clock.py brings times to one clock, timeline.py gathers those of all ranks.
-The other modules need no MPI: match.py pairs sends with receives, trace_events.py and tracks.py make the file, read.py
-reads it, and waits.py and path.py find where the time went.
+The other modules need no MPI: match.py pairs sends with receives, steps.py and tracks.py place them, trace_events.py
+makes the file, read.py reads it, and waits.py and path.py find where the time went. otf2_archive.py writes an archive
+for other tools; other_traces.py, other_events.py and intervals.py read what other programs recorded.
 """

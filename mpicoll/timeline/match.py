@@ -2,50 +2,65 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from ..engines.events import KIND, NO_MESSAGE, PEER, SLOT, STRAND
+from ..engines.events import COLUMNS, KIND, NO_MESSAGE, PEER, SLOT, STRAND
 from ..plans.plan import SEND
 from .model import RankTimeline
 
 UNMATCHED = -1
 
 
-def pair(timelines: Sequence[RankTimeline]) -> tuple[list[list[np.ndarray]], int]:
-    """Return a number for every row of every call of every rank, the same for a send and its receive; and the pairs.
+def rows(timeline: RankTimeline) -> np.ndarray:
+    """Return the rows of messages of all calls of a rank, one call after the other."""
+    return np.concatenate([np.empty((0, COLUMNS), np.int64), *(call.messages for call in timeline.calls)])
+
+
+def is_receive(messages: np.ndarray) -> np.ndarray:
+    """Return for each row whether it is of a receive."""
+    kinds = messages[:, KIND]
+    receives: np.ndarray = (kinds != SEND) & (kinds != NO_MESSAGE)
+    return receives
+
+
+def pair(timelines: Sequence[RankTimeline]) -> tuple[list[np.ndarray], int]:
+    """Return a number for each of `rows` of every rank, the same for a send and its receive; and the pairs.
 
     Rows of messages whose other end was not recorded, or that are none, have UNMATCHED. Messages of one call with the
     same tag arrive in the order in which they were sent, as MPI promises.
     """
-    numbers = [[np.full(len(call.messages), UNMATCHED) for call in timeline.calls] for timeline in timelines]
-    calls: dict[tuple[str, int, int], list[tuple[int, int]]] = defaultdict(list)
-    for i, timeline in enumerate(timelines):
-        for j, call in enumerate(timeline.calls):
-            calls[call.key].append((i, j))
-    pairs = 0
-    for members in calls.values():
-        sent: dict[tuple[int, ...], deque[tuple[int, int, int]]] = defaultdict(deque)
-        for i, j, row, (kind, peer, strand, slot) in _rows(timelines, members):
-            if kind == SEND:
-                sent[timelines[i].rank, peer, strand, slot].append((i, j, row))
-        for i, j, row, (kind, peer, strand, slot) in _rows(timelines, members):
-            if kind not in (SEND, NO_MESSAGE):
-                queue = sent.get((peer, timelines[i].rank, strand, slot))
-                if queue:
-                    sender, sent_in, at = queue.popleft()
-                    numbers[sender][sent_in][at] = numbers[i][j][row] = pairs
-                    pairs += 1
-    return numbers, pairs
+    calls = [(timeline.rank, call.key, len(call.messages)) for timeline in timelines for call in timeline.calls]
+    ids = {key: number for number, key in enumerate(dict.fromkeys([key for _, key, _ in calls]))}
+    lengths = [length for *_, length in calls]
+    rank = np.repeat(np.array([rank for rank, *_ in calls], np.int64), lengths)
+    call = np.repeat(np.array([ids[key] for _, key, _ in calls], np.int64), lengths)
+    of_ranks = [rows(timeline) for timeline in timelines]
+    messages = np.concatenate([np.empty((0, COLUMNS), np.int64), *of_ranks])
+    sends, receives = messages[:, KIND] == SEND, is_receive(messages)
+    source, destination = (np.where(here, rank, messages[:, PEER]) for here in (sends, receives))
+    channels = np.stack([call, source, destination, messages[:, STRAND], messages[:, SLOT]], axis=1)
+    _, channel = np.unique(channels, axis=0, return_inverse=True)
+    by_call = np.argsort(call, kind="stable")
+    sent, taken = by_call[sends[by_call]], by_call[receives[by_call]]
+    of_sent, of_taken = (_count_up(channel.reshape(-1)[some]) for some in (sent, taken))
+    _, in_sent, in_taken = np.intersect1d(of_sent, of_taken, assume_unique=True, return_indices=True)
+    numbers = np.full(len(messages), UNMATCHED)
+    in_order = np.argsort(in_taken)
+    numbers[sent[in_sent[in_order]]] = numbers[taken[in_taken[in_order]]] = np.arange(len(in_order))
+    return np.split(numbers, np.cumsum([len(some) for some in of_ranks])[:-1]), len(in_order)
 
 
-def _rows(
-    timelines: Sequence[RankTimeline], members: Iterable[tuple[int, int]]
-) -> Iterable[tuple[int, int, int, list[int]]]:
-    """Yield every row of a call on its ranks: timeline, call, row, and its kind, peer, strand and slot."""
-    for i, j in members:
-        rows = timelines[i].calls[j].messages[:, [KIND, PEER, STRAND, SLOT]].tolist()
-        for row, values in enumerate(rows):
-            yield i, j, row, values
+def _count_up(channel: np.ndarray) -> np.ndarray:
+    """Return numbers that are different for the messages of a channel, and the same for the k-th of sends and receives.
+
+    >>> _count_up(np.array([2, 0, 2])).tolist()
+    [2, 0, 4294967298]
+    """
+    order = np.argsort(channel, kind="stable")
+    first = np.searchsorted(channel[order], channel)  # of its channel
+    place = np.empty(len(channel), np.int64)
+    place[order] = np.arange(len(channel))
+    numbers: np.ndarray = ((place - first) << 32) + channel
+    return numbers

@@ -5,15 +5,30 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from collections import defaultdict
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..errors import TimelineError
-from .trace_events import COLLECTIVE, MESSAGE
+from .trace_events import COLLECTIVE, MESSAGE, SPAN, WAIT
 
 Key = tuple[str, int, int]  # communicator, call and start: what names a call on all its ranks
-_FACTS = {"communicator": str, "call": int, "start": int}
-_OF_CALLS = {"collective": str, "form": str, "bytes": int, "algorithm": str, "exposed_us": (int, float)}
+Types = AbstractSet[type]
+NUMBER: Types = {int, float}
+DAMAGED = (KeyError, TypeError, ValueError, OverflowError)
+_PLACES: dict[str, Types] = {"pid": {int}, "tid": {int}, "name": {str}, "ts": NUMBER, "dur": NUMBER, "args": {dict}}
+_PLACE = itemgetter(*_PLACES)
+_FACTS: dict[str, Types] = {"communicator": {str}, "call": {int}, "start": {int}}
+_KEY = itemgetter(*_FACTS)
+_TEXTS: dict[str, Types] = {key: {str} for key in ("collective", "form", "algorithm")}
+_OF_CATEGORY = {MESSAGE: _FACTS, COLLECTIVE: {**_FACTS, **_TEXTS, "bytes": {int}, "exposed_us": NUMBER}}
+_OF_FILE = {"clock_error_us", "dropped_calls", "lost_messages", "unmatched_messages"}
 
 
 class Part(NamedTuple):
@@ -33,16 +48,28 @@ class Part(NamedTuple):
 
 
 class TimelineFile(NamedTuple):
-    """The contents of a file: by what names a call, its parts on all ranks, and the steps of its plans; and facts."""
+    """The contents of a file: by what names a call, its parts on all ranks, and the steps of its plans; and facts.
+
+    program has the waits and spans of the program.
+    """
 
     path: str
     calls: dict[Key, list[Part]]
     steps: dict[Key, list[Part]]
+    program: list[Part]
     facts: dict[str, Any]
 
 
-def read(path: str | Path) -> TimelineFile:
-    """Return a timeline. Raises TimelineError for a file that is none, OSError for one that cannot be read."""
+class Trace(NamedTuple):
+    """A file of the Trace Event Format: its events, and what it says beside them."""
+
+    path: str
+    events: list[Any]
+    content: dict[str, Any]
+
+
+def load(path: str | Path) -> Trace:
+    """Return the events of a file. Raises TimelineError for one without any, OSError for one that cannot be read."""
     opened = gzip.open if str(path).endswith(".gz") else open
     try:
         with opened(path, "rt", encoding="utf-8") as file:
@@ -50,40 +77,115 @@ def read(path: str | Path) -> TimelineFile:
     except json.JSONDecodeError as error:
         cut = "" if error.doc.rstrip().endswith(("}", "]")) else ": its end is missing"
         raise TimelineError(f"{path} is no JSON{cut} ({error})") from None
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+    except RecursionError:
+        raise TimelineError(f"{path} is no trace: its JSON is nested too deeply") from None
+    except (ValueError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise TimelineError(f"{path} cannot be decoded: {error}") from None
     events = content.get("traceEvents") if isinstance(content, dict) else content
     if not isinstance(events, list):
         raise TimelineError(f"{path} has no traceEvents; `mpicoll run --timeline FILE program.py` writes a timeline")
-    calls: dict[Key, list[Part]] = {}
-    steps: dict[Key, list[Part]] = {}
-    for index, event in enumerate(events):
-        if isinstance(event, dict) and event.get("ph") == "X" and event.get("cat") in (COLLECTIVE, MESSAGE):
-            try:
-                part = _part(event)
-            except (KeyError, TypeError, ValueError) as error:
-                raise TimelineError(f"{path}: event {index} is no {event['cat']} of mpicoll's: {error}") from None
-            (calls if event["cat"] == COLLECTIVE else steps).setdefault(part.key, []).append(part)
+    return Trace(str(path), events, content if isinstance(content, dict) else {})
+
+
+def is_timeline(trace: Trace) -> bool:
+    """Return whether mpicoll wrote a trace, not another program."""
+    return any("communicator" in facts for event in _own(trace) if isinstance(facts := event.get("args"), dict))
+
+
+def read(path: str | Path) -> TimelineFile:
+    """Return a timeline. Raises TimelineError for a file that is none, OSError for one that cannot be read."""
+    return timeline_of(load(path))
+
+
+def timeline_of(trace: Trace) -> TimelineFile:
+    """Return the timeline that a trace is. Raises TimelineError if it is none."""
+    path, facts = trace.path, trace.content.get("otherData")
+    events = _own(trace)
+    calls, steps = (_by_call(_checked(trace, events, category)) for category in (COLLECTIVE, MESSAGE))
     if not calls:
-        raise TimelineError(f"{path} has no collectives of mpicoll's among its {len(events)} events")
+        raise TimelineError(f"{path} has no collectives of mpicoll's among its {len(trace.events)} events")
     for key, parts in calls.items():
         if len({part.rank for part in parts}) < len(parts):
             raise TimelineError(f"{path} has {_named(key)} twice on a rank: it is made of several runs")
-    facts = content.get("otherData") if isinstance(content, dict) else None
-    return TimelineFile(str(path), calls, steps, facts if isinstance(facts, dict) else {})
+    facts = facts if isinstance(facts, dict) else {}
+    for name in facts.keys() & _OF_FILE:
+        if type(facts[name]) not in NUMBER:
+            raise TimelineError(f"{path}: {name} of its otherData is no number")
+    program = [part for category in (WAIT, SPAN) for part in _checked(trace, events, category)]
+    return TimelineFile(path, calls, steps, program, facts)
 
 
-def _part(event: dict[str, Any]) -> Part:
-    facts = event["args"]
-    for name, kind in (_FACTS | (_OF_CALLS if event["cat"] == COLLECTIVE else {})).items():
-        if not isinstance(facts[name], kind):  # type: ignore[arg-type]
-            raise ValueError(f"{name} is {facts[name]!r}")
-    if event["cat"] == MESSAGE and facts.keys() & {"sends", "receives"}:
-        for peer, nbytes, number in (*facts["sends"], *facts["receives"]):
-            if not all(isinstance(value, int) for value in (peer, nbytes, number)):
-                raise ValueError(f"a message is {[peer, nbytes, number]!r}")
-    began = float(event["ts"])
-    return Part(int(event["pid"]), int(event["tid"]), str(event["name"]), began, began + float(event["dur"]), facts)
+def _own(trace: Trace) -> list[dict[str, Any]]:
+    """Return the events that are of a category of mpicoll's parts."""
+    events = [event for event in trace.events if type(event) is dict and "cat" in event]
+    return [event for event in events if event["cat"] in (COLLECTIVE, MESSAGE, WAIT, SPAN) and event.get("ph") == "X"]
+
+
+def _by_call(parts: Sequence[Part]) -> dict[Key, list[Part]]:
+    calls: dict[Key, list[Part]] = defaultdict(list)
+    for key, part in zip([_KEY(part.facts) for part in parts], parts):
+        calls[key].append(part)
+    return dict(calls)
+
+
+def _checked(trace: Trace, own: Sequence[dict[str, Any]], category: str) -> list[Part]:
+    """Return the parts of a category. Raises TimelineError, which names a damaged event."""
+    events = [event for event in own if event["cat"] == category]
+    try:
+        return _parts(events, category)
+    except DAMAGED:
+        for event in events:
+            try:
+                _parts([event], category)
+            except DAMAGED as error:
+                index = trace.events.index(event)
+                raise TimelineError(f"{trace.path}: event {index} is no {category} of mpicoll's: {error}") from None
+        raise
+
+
+def _parts(events: Sequence[dict[str, Any]], category: str) -> list[Part]:
+    """Return the parts that events of a category are. Raises one of DAMAGED.
+
+    Values are checked a column at a time, since there may be a million of events.
+    """
+    if not events:
+        return []
+    ranks, tracks, names, began, took, facts = columns = list(zip(*map(_PLACE, events)))
+    for (name, types), values in zip(_PLACES.items(), columns):
+        _require(name, values, types)
+    for name, types in _OF_CATEGORY.get(category, {}).items():
+        _require(name, [values[name] for values in facts], types)
+    if category == MESSAGE:
+        _check_messages(facts)
+    if category == COLLECTIVE:
+        texts = [values[name] for values in facts for name in ("communicator", *_TEXTS)]
+        if not all(map(str.isprintable, (*names, *texts))):
+            raise ValueError("a name has characters that control a terminal")
+    times = np.array([began, took], float)
+    if not np.isfinite(times).all():
+        raise ValueError("its time is not finite")
+    return list(map(Part, ranks, tracks, names, times[0].tolist(), (times[0] + times[1]).tolist(), facts))
+
+
+def _check_messages(facts: Sequence[dict[str, Any]]) -> None:
+    """Raise ValueError if the messages of steps are not rows of peer, bytes and number."""
+    rows = [
+        row
+        for values in facts
+        if "sends" in values or "receives" in values
+        for end in (values["sends"], values["receives"])
+        for row in end
+    ]
+    _require("a message", rows, {list})
+    if not {*map(len, rows)} <= {3}:
+        raise ValueError("a message has not three numbers")
+    _require("a number of a message", list(chain.from_iterable(rows)), {int})
+
+
+def _require(name: str, values: Sequence[Any], types: Types) -> None:
+    """Raise ValueError if a value has none of the types."""
+    if not types >= {*map(type, values)}:
+        raise ValueError(f"{name} is {next(value for value in values if type(value) not in types)!r}")
 
 
 def _named(key: Key) -> str:

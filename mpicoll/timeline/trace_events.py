@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .._version import __version__
-from ..engines.events import ARRIVED, CHUNK, ENDED, KIND, NBYTES, NO_MESSAGE, PEER, POSTED, SLOT, STEP, STRAND
+from ..engines.events import ARRIVED, CHUNK, ENDED, KIND, NBYTES, NO_MESSAGE, PEER, POSTED, STEP, STRAND
 from ..plans.plan import SEND
-from .match import UNMATCHED, pair
+from .match import UNMATCHED, is_receive, pair, rows
 from .model import Call, RankTimeline
+from .steps import steps
 from .tracks import place
 
 COLLECTIVE, WAIT, MESSAGE, SPAN = "collective", "wait", "message", "span"  # categories
@@ -39,9 +37,9 @@ def trace(timelines: Sequence[RankTimeline]) -> dict[str, Any]:
     origin = min(began, default=0.0)
     numbers, pairs = pair(timelines)
     events: list[Event] = []
-    for timeline, numbers_of_calls in zip(timelines, numbers, strict=True):
-        events += _Rank(timeline, origin, numbers_of_calls).events()
-    receives = sum(int(_is_receive(call.messages).sum()) for t in timelines for call in t.calls)
+    for timeline, of_rank in zip(timelines, numbers, strict=True):
+        events += _Rank(timeline, origin, of_rank).events()
+    receives = sum(int(is_receive(rows(timeline)).sum()) for timeline in timelines)
     facts = {
         "mpicoll": __version__,
         "ranks": len(timelines),
@@ -61,28 +59,29 @@ def write(content: dict[str, Any], path: str | Path) -> None:
         file.write(json.dumps(content, separators=(",", ":")) + "\n")  # ten times as fast as json.dump
 
 
-def _is_receive(messages: np.ndarray) -> np.ndarray:
-    kinds = messages[:, KIND]
-    is_receive: np.ndarray = (kinds != SEND) & (kinds != NO_MESSAGE)
-    return is_receive
+def track_name(track: int) -> str:
+    """Return the name of a track of a rank.
+
+    >>> [track_name(track) for track in (0, 1000, 2002)]
+    ['program', 'in flight', 'messages 3']
+    """
+    group = max((first for first in GROUPS if first <= track), default=PROGRAM)
+    return GROUPS[group] + (f" {track - group + 1}" if track != group else "")
 
 
 class _Rank:
     """Makes the events of one rank."""
 
-    def __init__(self, timeline: RankTimeline, origin: float, numbers: Sequence[np.ndarray]) -> None:
+    def __init__(self, timeline: RankTimeline, origin: float, numbers: np.ndarray) -> None:
         self.timeline, self.origin, self.numbers = timeline, origin, numbers
-        self.tracks: set[int] = set()
 
     def events(self) -> list[Event]:
         """Return all of them, those that name the tracks first."""
         events = [*self._program(), *self._in_flight(), *self._messages()]
         title = f"rank {self.timeline.rank} on {self.timeline.host}"
         names = [self._name("process_name", title), self._name("process_sort_index", self.timeline.rank)]
-        for track in sorted(self.tracks):
-            group = max(first for first in GROUPS if first <= track)
-            number = f" {track - group + 1}" if track > group else ""
-            names.append(self._name("thread_name", GROUPS[group] + number, track))
+        for track in sorted({event["tid"] for event in events}):
+            names.append(self._name("thread_name", track_name(track), track))
             names.append(self._name("thread_sort_index", track, track))
         return names + events
 
@@ -111,54 +110,40 @@ class _Rank:
         for track, (name, category, began, ended, args) in zip(tracks, slices, strict=True):
             yield self._slice(name, category, began, ended, first + track, args)
 
-    def _messages(self) -> Iterator[Event]:
-        """Yield the steps of plans: how long each waits for its messages, and its local work after them."""
-        units = list(self._units())
-        spans = [(rows[0][POSTED] * 1e-9, max(rows[-1][POSTED], rows[-1][ENDED]) * 1e-9) for _, rows in units]
-        for track, (call, rows) in zip(place(spans, nested=False), units, strict=True):
-            for _, step in groupby(rows, key=itemgetter(CHUNK, STEP)):
-                yield from self._step(call, list(step), MESSAGES + track)
-
-    def _units(self) -> Iterator[tuple[Call, list[list[int]]]]:
-        """Yield the rows of each chunk slot of each call, in which step follows step, each with its number behind."""
-        for call, numbers in zip(self.timeline.calls, self.numbers, strict=True):
-            units: dict[tuple[int, int], list[list[int]]] = defaultdict(list)
-            for row, number in zip(call.messages.tolist(), numbers.tolist(), strict=True):
-                units[row[STRAND], row[SLOT]].append([*row, number])
-            for rows in units.values():
-                yield call, rows
-
-    def _step(self, call: Call, rows: list[list[int]], track: int) -> Iterator[Event]:
-        posted, arrived, ended = (rows[0][column] * 1e-9 for column in (POSTED, ARRIVED, ENDED))
-        arrived = max(arrived, posted)  # 0 if the call broke off
-        place = {"step": rows[0][STEP], "chunk": rows[0][CHUNK], "strand": rows[0][STRAND]}
-        ends: dict[str, list[list[int]]] = {"sends": [], "receives": []}
-        for *row, number in rows:
-            if row[KIND] != NO_MESSAGE:
-                ends["sends" if row[KIND] == SEND else "receives"].append([row[PEER], row[NBYTES], number])
-        peers = sorted({peer for peer, _, _ in ends["receives"]})
-        if ends["sends"] or peers:
-            name = f"wait for {_ranks(peers)}" if peers else f"send to {_ranks([peer for peer, _, _ in ends['sends']])}"
-            event = self._slice(name, MESSAGE, posted, arrived, track, _key(call) | place | ends)
-            yield event
-            yield from self._arrows(event, ends)
-        if ended > arrived:
-            yield self._slice("reduce or copy", MESSAGE, arrived, ended, track, _key(call) | place)
-
-    def _arrows(self, event: Event, ends: dict[str, list[list[int]]]) -> Iterator[Event]:
-        for _, _, number in ends["sends"]:
-            if number != UNMATCHED:
-                yield self._arrow("s", event, event["ts"], number)
-        for _, _, number in ends["receives"]:
-            if number != UNMATCHED:
-                yield self._arrow("f", event, event["ts"] + event["dur"] - SHORTEST / 2, number) | {"bp": "e"}
-
-    def _arrow(self, phase: str, event: Event, ts: float, number: int) -> Event:
-        place = {"pid": event["pid"], "tid": event["tid"], "ts": round(ts, 4)}
-        return {"ph": phase, "name": MESSAGE, "cat": MESSAGE, "id": number, **place}
+    def _messages(self) -> list[Event]:
+        """Return the steps of plans: how long each waits for its messages, its local work after them, and arrows."""
+        of_rank = steps(self.timeline, self.numbers)
+        table, keys, events = of_rank.messages, [_key(call) for call in self.timeline.calls], list[Event]()
+        rows_of_ends = np.stack([table[:, PEER], table[:, NBYTES], of_rank.numbers], axis=1).tolist()
+        ends = list(zip(table[:, KIND].tolist(), rows_of_ends))
+        first = table[of_rank.first]
+        posted, arrived, ended = ((first[:, column] * 1e-9 - self.origin) * 1e6 for column in (POSTED, ARRIVED, ENDED))
+        # A message of a call that broke off arrived at 0, so that its step is as short as can be.
+        ts, dur = np.round(posted, 3), np.round(np.maximum(arrived - posted, SHORTEST), 3)
+        work = np.where(ended > arrived, np.round(np.maximum(ended - arrived, SHORTEST), 3), 0.0)
+        times = np.stack([ts, dur, np.round(ts + dur - SHORTEST / 2, 4), np.round(arrived, 3), work], axis=1).tolist()
+        stops = np.append(of_rank.first[1:], len(table))[: len(first)]
+        bounds = np.stack([of_rank.first, stops, of_rank.call, MESSAGES + of_rank.track], axis=1).tolist()
+        places = first[:, (STEP, CHUNK, STRAND)].tolist()
+        for (at, stop, call, track), (step, chunk, strand), values in zip(bounds, places, times):
+            ts, dur, end, work_ts, work_dur = values
+            sends = [row for kind, row in ends[at:stop] if kind == SEND]
+            receives = [row for kind, row in ends[at:stop] if kind not in (SEND, NO_MESSAGE)]
+            place = {"pid": self.timeline.rank, "tid": track}
+            args = {**keys[call], "step": step, "chunk": chunk, "strand": strand}
+            if sends or receives:
+                event = {"ph": "X", "name": _waiting(sends, receives), "cat": MESSAGE, **place, "ts": ts, "dur": dur}
+                events += [{**event, "args": {**args, "sends": sends, "receives": receives}}]
+                arrow = {"name": MESSAGE, "cat": MESSAGE}
+                events += [{"ph": "s", **arrow, "id": n, **place, "ts": ts} for *_, n in sends if n != UNMATCHED]
+                into = {**place, "ts": end, "bp": "e"}
+                events += [{"ph": "f", **arrow, "id": n, **into} for *_, n in receives if n != UNMATCHED]
+            if work_dur:
+                event = {"ph": "X", "name": "reduce or copy", "cat": MESSAGE, **place, "ts": work_ts, "dur": work_dur}
+                events += [{**event, "args": args}]
+        return events
 
     def _slice(self, name: str, category: str, began: float, ended: float, track: int, args: Event) -> Event:
-        self.tracks.add(track)
         ts, end = ((time - self.origin) * 1e6 for time in (began, ended))
         times = {"ts": round(ts, 3), "dur": round(max(end - ts, SHORTEST), 3)}
         place = {"pid": self.timeline.rank, "tid": track}
@@ -176,6 +161,13 @@ def _key(call: Call) -> Event:
 
 def _facts(call: Call) -> Event:
     return _key(call) | call.facts | {"exposed_us": round(1e6 * (call.ended - call.waited), 3)}
+
+
+def _waiting(sends: Sequence[Sequence[int]], receives: Sequence[Sequence[int]]) -> str:
+    """Return the name of a step that sends or receives."""
+    if receives:
+        return f"wait for {_ranks(sorted({peer for peer, _, _ in receives}))}"
+    return f"send to {_ranks([peer for peer, _, _ in sends])}"
 
 
 def _ranks(peers: Sequence[int]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 
 def place(intervals: Sequence[tuple[float, float]], nested: bool = True) -> list[int]:
     """Return the track of each interval, counted from 0: the first on which it fits.
@@ -12,12 +14,15 @@ def place(intervals: Sequence[tuple[float, float]], nested: bool = True) -> list
 
     >>> place([(0, 10), (1, 3), (2, 4), (5, 12)])
     [0, 0, 1, 1]
+    >>> place([(0, 3), (0, 10)])
+    [0, 0]
     >>> place([(0, 10), (1, 3), (10, 12)], nested=False)
     [0, 1, 0]
     """
     tracks: list[list[float]] = []  # the ends of the intervals that are open on each track, the outermost first
     placed = [0] * len(intervals)
-    for index in sorted(range(len(intervals)), key=lambda i: (intervals[i][0], -intervals[i][1])):
+    times = np.array(intervals, float).reshape(-1, 2)
+    for index in np.lexsort((-times[:, 1], times[:, 0])).tolist():
         began, ended = intervals[index]
         for ends in tracks:
             while ends and ends[-1] <= began:

@@ -150,6 +150,14 @@ def test_the_page_has_every_algorithm_root_and_order():
     assert "bcast/knomial(k=2)/p=4" in keys
 
 
+def test_the_page_has_all_parameters_of_an_algorithm():
+    """The page executes nothing, so that it cannot show others."""
+    for collective, name in (("allgather", "gather_bcast"), ("bcast", "scatter_allgather")):
+        entry = find(collective, name)
+        specs = {key.spec for key, _ in choose.schedules([choose.Wanted(entry, None)], [8])}
+        assert specs == {choose.spec_of(entry, parameters) for parameters, _ in entry.choices(8)} and len(specs) > 9
+
+
 def test_tours_are_on_the_page():
     wanted = choose.with_tours(choose.wanted(["allreduce"]), (5, 8, 13))
     assert len(page.data(wanted)["presets"]) == len(PRESETS) == 4

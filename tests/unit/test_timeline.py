@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import cProfile
 import gzip
 import json
+import pstats
 import sys
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -27,6 +29,7 @@ from mpicoll.timeline import timeline, trace_events, waits
 from mpicoll.timeline.match import UNMATCHED, pair
 from mpicoll.timeline.model import Call, RankTimeline, Span
 from mpicoll.timeline.path import critical_path
+from mpicoll.timeline.read import Part
 from mpicoll.timeline.tracks import place
 
 US = 1e-6
@@ -80,7 +83,7 @@ def test_messages_of_the_same_tag_pair_in_order():
     taken = [message(RECV, 0, t, t + 3, step=t) for t in (0, 5)]
     other = message(SEND, 1, 2, 3, slot=1)
     numbers, pairs = pair([of(0, call(0, 9, two[0], other, two[1])), of(1, call(0, 9, *taken))])
-    assert pairs == 2 and [x.tolist() for x in numbers[0]] == [[0, UNMATCHED, 1]] and numbers[1][0].tolist() == [0, 1]
+    assert pairs == 2 and [x.tolist() for x in numbers] == [[0, UNMATCHED, 1], [0, 1]]
 
 
 def test_messages_of_different_calls_do_not_pair():
@@ -110,6 +113,22 @@ def test_a_file_has_every_call_step_and_span(tmp_path, name):
     assert recorded.facts["messages"] == 2 and recorded.facts["clock_error_us"] == 1.0
 
 
+def test_chunks_in_flight_have_tracks_of_their_own():
+    """Rows are in the order in which messages were posted: that of steps within a slot, but slots take turns."""
+    rows = [(0, 0, 1), (1, 0, 2), (0, 1, 4), (1, 1, 5), (0, 2, 7), (2, 3, 8)]  # slot, step, posted
+    messages = [message(SEND, 1, posted, posted + 2, slot=slot, chunk=slot, step=step) for slot, step, posted in rows]
+    content = trace_events.trace([of(0, call(0, 20, *messages))])
+    slices = [(e["tid"] - trace_events.MESSAGES, e["args"]["step"], e["ts"], e["dur"])
+              for e in content["traceEvents"] if e["ph"] == "X" and e["cat"] == "message"]  # fmt: skip
+    assert slices == [(0, 0, 1, 2), (0, 1, 4, 2), (0, 2, 7, 2), (1, 0, 2, 2), (1, 1, 5, 2), (1, 3, 8, 2)]
+
+
+def test_a_message_that_did_not_arrive_has_no_length():
+    content = trace_events.trace([of(0, call(0, 9, message(RECV, 1, 3, 0)))])
+    (event,) = (e for e in content["traceEvents"] if e["ph"] == "X" and e["cat"] == "message")
+    assert (event["ts"], event["dur"]) == (3, trace_events.SHORTEST)
+
+
 def test_a_nonblocking_call_is_in_flight_and_its_wait_in_the_program(tmp_path):
     content = trace_events.trace([of(0, call(0, 10, form="nonblocking", name="Iallreduce", waited=6))])
     slices = {e["name"]: (e["tid"], e["ts"], e["dur"]) for e in content["traceEvents"] if e["ph"] == "X"}
@@ -117,9 +136,11 @@ def test_a_nonblocking_call_is_in_flight_and_its_wait_in_the_program(tmp_path):
     assert slices["wait for Iallreduce"] == (trace_events.PROGRAM, 6.0, 4.0)
 
 
+EXCHANGED = {"communicator": "ranks 0-1", "call": 1, "start": 0, "sends": [], "receives": []}
 BAD = {
     "not JSON": ("hello", "is no JSON"),
     "cut off": ('{"traceEvents": [{"ph": "X", ', "its end is missing"),
+    "nested": ("[" * 100_000, "is nested too deeply"),
     "no events": ('{"a": 1}', "has no traceEvents"),
     "others' events": ('[{"ph": "X", "cat": "op", "name": "aten::mm"}]', "no collectives of mpicoll's among its 1"),
     "no messages": (
@@ -127,8 +148,64 @@ BAD = {
         '{"communicator": "a", "call": 1, "start": 0, "sends": [], "receives": [["a", 1, 1]]}}]',
         "event 0 is no message of mpicoll's",
     ),
-    "no facts": ('[{"ph": "X", "cat": "collective", "ts": 1, "dur": 1, "pid": 0, "args": {}}]', "event 0 is no"),
+    "no facts": ('[{"ph": "X", "cat": "collective", "ts": 1, "dur": 1, "args": {"communicator": 1}}]', "event 0 is no"),
 }
+DAMAGED = {
+    "time": ("ts", float("nan"), "its time is not finite"),
+    "rank": ("pid", "0", "pid is '0'"),
+    "huge": ("ts", 10**400, "int too large"),
+    "messages": ("args", {**EXCHANGED, "sends": [[1, 2]]}, "a message has not three numbers"),
+    "bytes": ("args", {**EXCHANGED, "receives": [[1, 8.5, 0]]}, "a number of a message is 8.5"),
+}
+
+
+@pytest.mark.parametrize(("name", "value", "words"), DAMAGED.values(), ids=DAMAGED)
+def test_one_damaged_event_is_named(tmp_path, name, value, words):
+    content = trace_events.trace(exchange())
+    index = next(i for i, event in enumerate(content["traceEvents"]) if "sends" in event.get("args", {}))
+    content["traceEvents"][index][name] = value
+    trace_events.write(content, tmp_path / "t.json")
+    result = command.run("timeline", str(tmp_path / "t.json"))
+    assert result.exit_code == 2 and f"event {index} is no message of mpicoll's: {words}" in result.output
+
+
+@pytest.mark.parametrize("text", ["\ud800", "\x1b[31m"], ids=ascii)
+@pytest.mark.parametrize("place", ["name", "communicator", "algorithm"])
+def test_names_that_a_terminal_would_obey(tmp_path, text, place):
+    content = trace_events.trace(exchange())
+    event = next(event for event in content["traceEvents"] if event.get("cat") == "collective")
+    (event if place == "name" else event["args"])[place] = text
+    trace_events.write(content, tmp_path / "t.json")
+    result = command.run("timeline", str(tmp_path / "t.json"))
+    assert result.exit_code == 2 and "a name has characters that control a terminal" in result.output
+
+
+def test_damaged_facts_of_a_file(tmp_path):
+    content = trace_events.trace(exchange())
+    content["otherData"]["clock_error_us"] = "2"
+    trace_events.write(content, tmp_path / "t.json")
+    result = command.run("timeline", str(tmp_path / "t.json"))
+    assert result.exit_code == 2 and "clock_error_us of its otherData is no number" in result.output
+
+
+def test_work_for_an_event(tmp_path):
+    """A million messages are gathered on rank 0 as a program ends, so that Python calls for each of them count."""
+    calls = [
+        [call(100 * n, 100 * n + 50, *(message(kind, 1 - rank, 100 * n + t, 100 * n + t + 1, step=t)
+                                       for t in range(8) for kind in (SEND, RECV)), number=n) for n in range(50)]
+        for rank in range(2)
+    ]  # fmt: skip
+    ranks, calls_of = [of(rank, *own) for rank, own in enumerate(calls)], []
+    content = {}
+    for work in (
+        lambda: content.update(trace_events.trace(ranks)),
+        lambda: trace_events.write(content, tmp_path / "t.json"),
+        lambda: waits.sums(reader.read(tmp_path / "t.json")),
+    ):
+        profile = cProfile.Profile()
+        profile.runcall(work)
+        calls_of.append(pstats.Stats(profile).total_calls / len(content["traceEvents"]))
+    assert calls_of[0] < 7 and calls_of[1] < 1 and calls_of[2] < 4, calls_of
 
 
 @pytest.mark.parametrize(("text", "words"), BAD.values(), ids=BAD)
@@ -176,6 +253,36 @@ def test_calls_beyond_the_pace_of_the_fastest(tmp_path):
     calls = [call(0, 10), call(20, 50, number=2)]
     (total,) = waits.sums(saved(tmp_path / "t.json", [of(0, *calls), of(1, *calls)]))
     assert total.fastest == pytest.approx(10) and total.beyond == pytest.approx(20)
+
+
+@given(st.lists(st.lists(st.tuples(*[st.integers(0, 50)] * 3), min_size=1, max_size=4), min_size=1, max_size=9))
+def test_sums_and_stragglers_are_those_of_a_loop(lengths):
+    parts = {("c", n, 0): [Part(rank, 0, "x", began, began + took,
+                                {"bytes": n % 2, "algorithm": "a", "exposed_us": exposed, "call": n})
+                           for rank, (began, took, exposed) in enumerate(ranks)]
+             for n, ranks in enumerate(lengths)}  # fmt: skip
+    recorded, waited, expected = reader.TimelineFile("t", parts, {}, [], {}), {}, {}
+    for (_, n, _), ranks in parts.items():
+        last = max(ranks, key=lambda part: part.began)
+        late = [min(last.began, part.ended) - part.began for part in ranks]
+        if sum(late) > 0:
+            waited[last.rank] = [*waited.get(last.rank, []), (sum(late) / max(1, len(ranks) - 1), -n)]
+        inside = sum(part.ended - part.began for part in ranks) / len(ranks)
+        hidden = max(0, inside - sum(part.facts["exposed_us"] for part in ranks) / len(ranks))
+        fastest = max(part.ended for part in ranks) - last.began
+        expected.setdefault(n % 2, []).append((1, inside, sum(late) / len(ranks), hidden, fastest))
+    got = {row.nbytes: (row.calls, row.inside, row.late, row.hidden, row.fastest) for row in waits.sums(recorded)}
+    for nbytes, rows in expected.items():
+        *columns, fastest = zip(*rows)
+        assert got[nbytes] == (*(pytest.approx(sum(column)) for column in columns), min(fastest))
+    for row in waits.stragglers(recorded):
+        times = waited.pop(row.rank)
+        worst, call = max(times)
+        assert (row.times, row.where) == (len(times), f"x, call {-call}") and row.worst == worst
+        assert row.waited == pytest.approx(sum(us for us, _ in times))
+    assert not waited
+    slowest = max(parts.values(), key=lambda ranks: max(p.ended for p in ranks) - min(p.began for p in ranks))
+    assert waits.slowest(recorded) is slowest
 
 
 def links(timeline, number=1):

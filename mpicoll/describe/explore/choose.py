@@ -15,7 +15,6 @@ from .presets import PRESETS
 RANKS = (*range(2, 10), 13, 16)
 MOST_RANKS = 64
 ALL_ROOTS = 9  # ranks up to which the page has every root; beyond, the first and the last
-CHOICES = 6  # parameters of one algorithm at one number of ranks
 
 
 class Wanted(NamedTuple):
@@ -117,13 +116,8 @@ def missing(
 
 
 def _choices(entry: Algorithm, p: int) -> list[dict[str, Any]]:
-    """Return the defaults, and the first of the parameters that the algorithm is proved on, each once."""
-    choices: dict[str, dict[str, Any]] = {}
-    for parameters, _ in entry.choices(p):
-        choices.setdefault(spec_of(entry, parameters), parameters)
-        if len(choices) == CHOICES:
-            break
-    return list(choices.values())
+    """Return the defaults, and the parameters that the algorithm is proved on, each once."""
+    return list({spec_of(entry, parameters): parameters for parameters, _ in entry.choices(p)}.values())
 
 
 def _roots(p: int) -> Sequence[int]:

@@ -55,8 +55,8 @@ class Progress:
     local: float
 
 
-MOST_MESSAGES = 3_000_000  # of all ranks and chunks: about 45 seconds
-MOST_ROUTED = 1_000_000  # the same on a topology: longer, where messages start and end at many different times
+MOST_MESSAGES = 1_500_000  # of all ranks and chunks: about 45 seconds
+MOST_ROUTED = 500_000  # the same on a topology: longer, where messages start and end at many different times
 LAST = 1 << 30  # the place of what comes after all else at its time
 SENDS, RECEIVES, COMPUTES = "sends", "receives", "computes"
 
@@ -361,14 +361,15 @@ def local_us(step: Step, block: float, network: Network) -> float:
 
 def check_messages(schedule: Schedule, lanes: int, limit: int = MOST_MESSAGES, verb: str = "simulated") -> None:
     """Raise ArgumentError for a schedule of more messages than can be simulated, or written, in reasonable time."""
-    most = max(
+    ends = max(
         sum(not isinstance(op, Local) for strand in schedule.program(rank) for step in strand for op in step)
         for rank in {0, schedule.p - 1}
     )
-    if most * schedule.p * lanes > limit:
+    most = ends * schedule.p * lanes // 2  # a message has two ends
+    if most > limit:
         chunks = f" in {lanes:,} chunks" if lanes > 1 else ""
         instead = "fewer ranks, or `mpicoll choose` for the closed form" if verb == "simulated" else "fewer ranks"
         raise ArgumentError(
-            f"{schedule.title} on {schedule.p} ranks{chunks} has up to {most * schedule.p * lanes:,} messages, and "
+            f"{schedule.title} on {schedule.p} ranks{chunks} has up to {most:,} messages, and "
             f"{limit:,} are {verb} at most; take {instead}"
         )

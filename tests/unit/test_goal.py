@@ -176,7 +176,7 @@ def test_the_checks_notice_a_circle():
 
 
 def test_a_schedule_of_too_many_messages_is_an_error():
-    with pytest.raises(ArgumentError, match=r"3,000,000 are written at most; take fewer ranks$"):
+    with pytest.raises(ArgumentError, match=r"1,500,000 are written at most; take fewer ranks$"):
         Goal(schedule("allreduce", "ring", 2000), NET, 8.0)
 
 

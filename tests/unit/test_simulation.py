@@ -84,7 +84,7 @@ def test_the_command_that_draws_in_time():
     in_steps = [CliRunner().invoke(main, [*words[:5], "--ranks-per-node", ranks]).output for ranks in ("2", "4")]
     assert all("hierarchical, p = 8: " in output for output in in_steps) and in_steps[0] != in_steps[1]
     for more, why in (("--svg x", "leave one out"), ("--size many", "not a size"), ("--network no", "presets are"),
-                      ("-p 2000 --chunk 8", "messages, and 3,000,000 are simulated at most")):
+                      ("-p 2000 --chunk 8", "messages, and 1,500,000 are simulated at most")):
         done = CliRunner().invoke(main, [*words, *more.split()])
         assert done.exit_code and why in done.output
 
@@ -225,7 +225,7 @@ def test_simulate_prints_the_times_of_algorithms():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("allreduce", "-p", "4096", "--algorithms", "ring"), "has up to 67,092,480 messages, and 3,000,000"),
+        (("allreduce", "-p", "4096", "--algorithms", "ring"), "has up to 33,546,240 messages, and 1,500,000"),
         (("allreduce", "-p", "4", "--algorithms", "rinng"), "ring"),
         (("allgather", "-p", "5", "--algorithms", "neighbor_exchange"), "an even number"),
         (("alltoallv", "-p", "4"), "its ranks know only their own counts"),

@@ -227,7 +227,7 @@ def test_cyclic_ranks_cross_switches_in_the_first_step_and_blocks_in_the_last():
 
 
 def test_too_many_messages_for_a_topology():
-    with pytest.raises(ArgumentError, match="has up to 1,046,528 messages, and 1,000,000 are simulated at m"):
+    with pytest.raises(ArgumentError, match="has up to 523,264 messages, and 500,000 are simulated at m"):
         simulated("allreduce", "ring", 512, FatTree(nodes_per_switch=8, oversubscription=2.0))
 
 

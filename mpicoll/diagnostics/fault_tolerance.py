@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -19,10 +19,12 @@ from mpi4py import MPI
 
 from ..engines.selftest import create_self_comm
 from ..errors import ProcFailedError, RevokedError
+from .groups import world_ranks
 
 _FUNCTIONS = ("MPI_Comm_shrink", "MPIX_Comm_shrink")
 _OTHER = "use Open MPI 5 and start it by mpiexec --with-ft ulfm …"
 _VARIABLE = b"mpi_ft_enable"  # of Open MPI's tool interface: whether fault tolerance is on in this run
+HOSTS: dict[int, str] = {}  # the names of the hosts of ranks of MPI.COMM_WORLD, as far as known
 DETECTION = 2.0  # seconds within which MPI tells a rank of a failure that another rank knows of
 
 
@@ -96,6 +98,17 @@ def failed_ranks(comm: MPI.Intracomm) -> list[int]:
         all_ranks.Free()
 
 
+def note_hosts(comm: MPI.Intracomm, hosts: Sequence[str]) -> None:
+    """Keep the names of the hosts of a communicator's ranks, in the order of ranks, for errors. Local."""
+    HOSTS.update((rank, host) for rank, host in zip(world_ranks(comm), hosts) if rank != MPI.UNDEFINED)
+
+
+def hosts_of(comm: MPI.Intracomm, ranks: Sequence[int]) -> list[str]:
+    """Return the name of the host of each of these ranks of a communicator, empty where it is unknown. Local."""
+    all_ranks = world_ranks(comm)
+    return [HOSTS.get(all_ranks[rank], "") for rank in ranks]
+
+
 class Communicator(Protocol):
     """The communicator whose ranks may fail."""
 
@@ -138,9 +151,10 @@ class RankFailure:
         until = time.monotonic() + DETECTION
         while True:
             if failed := failed_ranks(self.state.comm):
-                return ProcFailedError(call, failed)
+                return ProcFailedError(call, failed, hosts_of(self.state.comm, failed))
             if not self.state.freed and MPI.Intracomm.fromhandle(self.state.user_handle).Is_revoked():
-                return RevokedError(call)
+                failed = failed_ranks(MPI.COMM_WORLD)  # of another communicator, if any
+                return RevokedError(call, failed, hosts_of(MPI.COMM_WORLD, failed))
             if time.monotonic() > until:
                 return ProcFailedError(call, ())
             _progress()

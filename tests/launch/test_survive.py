@@ -93,6 +93,33 @@ for _ in range(20):
         made.Revoke()
 print("revoked", flush=True)
 """
+HOSTS = """
+import os, signal, sys
+from mpi4py import MPI
+import mpicoll
+from mpicoll.runtime import agreement
+
+rank = MPI.COMM_WORLD.rank
+agreement.node = lambda mpi: f"host{rank // 2} and what its start has"
+comm = mpicoll.Comm(MPI.COMM_WORLD).Split(0, -rank)     # rank 0 is the last of the program's
+half = comm.Split(rank // 2)
+comm.Barrier()
+if rank in (2, 3):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def say(call):
+    try:
+        while True:
+            call()
+    except mpicoll.errors.MPIError as error:
+        sys.stdout.write(f"{type(error).__name__} {error.ranks} {error.hosts} {error}\\n")
+        sys.stdout.flush()
+
+say(comm.Barrier)
+comm = comm.Shrink()        # since then this rank knows of both
+half.Revoke()
+say(half.Barrier)
+"""
 
 
 def run(program: str, tmp_path: Path, ranks: int = 4) -> str:
@@ -122,6 +149,17 @@ def test_ranks_are_killed_in_calls(forms):
 def test_a_rank_that_is_killed_is_named(tmp_path):
     said = run(PROGRAMS[0], tmp_path)
     assert said.count("failed: (1,)") == 3, said
+
+
+def test_hosts_of_failed_ranks_are_named(tmp_path):
+    """In the error of their communicator, and of one without them that was revoked."""
+    said = run(HOSTS, tmp_path)
+    failed = re.findall(r"^ProcFailedError \((.*)\) \((.*)\) ranks? (.*) ha(?:s|ve) failed, which", said, re.MULTILINE)
+    both = ("0, 1", "'host1', 'host1'", "0-1 on host host1")
+    first = [(f"{rank},", "'host1',", f"{rank} on host host1") for rank in (0, 1)]
+    assert len(failed) == 2 and set(failed) <= {both, *first}, said
+    revoked = "RevokedError (2, 3) ('host1', 'host1') the communicator was revoked, which ended Barrier "
+    assert said.count(revoked) == 2 and said.count("of MPI.COMM_WORLD ranks 2-3 on host host1 have failed;") == 2, said
 
 
 def test_training_goes_on(tmp_path):

@@ -120,6 +120,28 @@ comm = comm.Shrink()        # since then this rank knows of both
 half.Revoke()
 say(half.Barrier)
 """
+WAITING = """
+import os, signal, time
+from mpi4py import MPI
+import mpicoll
+
+os.environ["MPICOLL_TIMEOUT"] = "2"
+rank, comm = MPI.COMM_WORLD.rank, mpicoll.Comm(MPI.COMM_WORLD)
+
+def load():
+    time.sleep(60)
+
+if rank in KILLED:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    while KILLED:
+        comm.Barrier()
+except mpicoll.errors.ProcFailedError:
+    pass
+if rank == 1:
+    load()
+comm.CALL
+"""
 
 
 def run(program: str, tmp_path: Path, ranks: int = 4) -> str:
@@ -173,6 +195,20 @@ def test_sharded_training_goes_on(tmp_path):
     losses = [re.findall(r"loss after (\d+) steps on (\d) ranks: (\S+)", said) for said in runs]
     assert [[ranks for _, ranks, _ in of] for of in losses] == [["4"] * 4, ["4", "4", "3", "3"]], runs
     assert [loss for *_, loss in losses[1]] == [loss for *_, loss in losses[0]] and len({*losses[0]}) == 4, runs
+
+
+@pytest.mark.parametrize("killed", [[], [2]])
+@pytest.mark.parametrize("call", ["Agree(1)", "Shrink()"])
+def test_a_recovery_that_waits_is_reported(call, killed, tmp_path):
+    """By every rank that waits. Then MPICOLL_TIMEOUT ends the run, as for other calls."""
+    said = run(WAITING.replace("KILLED", str(killed)).replace("CALL", call), tmp_path)
+    for rank in {0, 2, 3} - {*killed}:
+        first = f"mpicoll: rank {rank}: {call.partition('(')[0]} has not returned for 2 s: it waits for every rank"
+        lines = ["rank 1 has not called it: now at script.py, line 10, in load"]
+        if killed:
+            lines = [r"rank 2 on host \S+ has failed", "after a failure the ranks cannot ask each other"]
+        assert first in said and all(re.search(f"mpicoll: rank {rank}:   {line}", said) for line in lines), said
+    assert "MPICOLL_TIMEOUT=2 is over, aborting" in said, said
 
 
 @pytest.mark.parametrize(("kills", "ends"), [

@@ -10,8 +10,8 @@ from typing import Any
 from mpi4py import MPI
 
 from ..diagnostics import watchdog
-from ..diagnostics.fault_tolerance import await_others, missing
-from ..errors import FaultToleranceError
+from ..diagnostics.fault_tolerance import agree_on, missing
+from ..errors import CommError, FaultToleranceError
 from ..runtime.comm_state import CommState
 
 
@@ -44,7 +44,7 @@ class FaultTolerance(MPI.Intracomm):
         check_supported("Shrink")
         with self._reported("Shrink"):
             comm: Any = super().Shrink()
-            await_others(comm)
+            agree_on(comm, 1)
             try:
                 return self._of_class_without_topology(comm)
             except MPI.Exception:
@@ -81,10 +81,15 @@ class FaultTolerance(MPI.Intracomm):
         return super().Ack_failed(num_to_ack)
 
     def Revoke(self) -> None:
-        """Revoke the communicator: calls on it fail on every rank."""
+        """Revoke the communicator: calls on it fail on every rank.
+
+        Raises CommError for a duplicate that Idup has not completed.
+        """
         check_supported("Revoke")
-        super().Revoke()
         state = self._state
+        if state is None and self != MPI.COMM_NULL:
+            raise CommError("this duplicate is not complete; wait for the request of Idup before you revoke it")
+        super().Revoke()
         if state is not None and not state.queue.closed:
             state.rank_failure.revoke()  # so that collectives in flight fail too
 

@@ -64,14 +64,20 @@ def _variable(library: ctypes.CDLL, name: bytes) -> bool | None:
         return None
 
 
-def await_others(comm: MPI.Intracomm) -> None:
-    """Wait until every rank that has not failed is here; where no rank may fail, for nothing. Collective.
+def agree_on(comm: MPI.Intracomm, flags: int) -> int:
+    """Return the flags that all surviving ranks have set; where no rank may fail, the rank's own. Collective.
 
-    Open MPI 5.0 crashes on a rank that still makes a communicator which another rank has made and revokes.
+    A rank also calls this before it may revoke a new communicator: Open MPI 5.0 crashes on a rank that still makes a
+    communicator which another rank has made and revokes.
     """
-    if not missing():
-        with suppress(MPI.Exception):  # of a rank that has failed: the next call meets it
-            comm.Agree(1)
+    while not missing():
+        comm.Ack_failed()
+        try:
+            return comm.Agree(flags)
+        except MPI.Exception as error:  # a rank failed meanwhile, and every rank gets this error
+            if not is_rank_failure(error, comm):
+                raise
+    return flags
 
 
 def is_rank_failure(error: BaseException, comm: MPI.Intracomm) -> bool:
@@ -86,6 +92,11 @@ def is_rank_failure(error: BaseException, comm: MPI.Intracomm) -> bool:
         with suppress(MPI.Exception):  # of a communicator that is freed
             return MPI.Intracomm.Is_revoked(comm) or bool(failed_ranks(comm))
     return kind in (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
+
+
+def is_revoked(comm: MPI.Comm) -> bool:
+    """Return whether this rank knows that a communicator was revoked; False where no rank may fail."""
+    return not missing() and MPI.Comm.Is_revoked(comm)
 
 
 def failed_ranks(comm: MPI.Intracomm) -> list[int]:
@@ -152,7 +163,7 @@ class RankFailure:
         while True:
             if failed := failed_ranks(self.state.comm):
                 return ProcFailedError(call, failed, hosts_of(self.state.comm, failed))
-            if not self.state.freed and MPI.Intracomm.fromhandle(self.state.user_handle).Is_revoked():
+            if not self.state.freed and is_revoked(MPI.Intracomm.fromhandle(self.state.user_handle)):
                 failed = failed_ranks(MPI.COMM_WORLD)  # of another communicator, if any
                 return RevokedError(call, failed, hosts_of(MPI.COMM_WORLD, failed))
             if time.monotonic() > until:

@@ -91,7 +91,13 @@ world = mpicoll.Comm(MPI.COMM_WORLD)
 for _ in range(20):
     for made in (mpicoll.Comm(MPI.COMM_WORLD.Dup()), world.Dup(), world.Shrink()):
         made.Revoke()
-print("revoked", flush=True)
+late = MPI.COMM_WORLD.Dup()
+world.Barrier()
+late.Revoke()
+try:
+    mpicoll.Comm(late).Barrier()
+except mpicoll.errors.RevokedError:
+    print("revoked", flush=True)
 """
 HOSTS = """
 import os, signal, sys
@@ -166,6 +172,18 @@ def test_ranks_are_killed_in_calls(forms):
         output.seek(0)
         said = output.read().decode(errors="replace")
     assert status == 0 and said.endswith(" passed, 0 failed\n"), said
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("situations", ["node,chunks,shrink,restore", "split,comm,idup_revoked,stopped"])
+def test_ranks_are_killed_elsewhere(situations):
+    """Once in each situation of tests/survive.py but those in which Open MPI itself crashes often."""
+    with tempfile.TemporaryFile() as output:
+        command = [sys.executable, str(TESTS / "survive.py"), "--situations", situations]
+        status = launcher.run_group(command, 220, output)
+        output.seek(0)
+        said = output.read().decode(errors="replace")
+    assert status == 0 and said.endswith("0 situations failed\n"), said
 
 
 def test_a_rank_that_is_killed_is_named(tmp_path):

@@ -239,11 +239,11 @@ def stop(comm: mpicoll.Comm, victim: int, seconds: float) -> None:
 
 
 def stopped(draw: random.Random) -> None:
-    """Stop a rank for 4 s: the others wait and report it, and the call completes when it continues."""
+    """Stop a rank for 8 s: the others wait and report it, and the call completes when it continues."""
     comm, victim = mpicoll.Comm(WORLD), draw.randrange(RANKS)
     state = comm._open()
     state.settings = replace(state.settings, timeout=1.0)  # of the report, without the abort
-    stop(comm, victim, 4)
+    stop(comm, victim, 8)
     for _ in range(20):
         total(comm)
 

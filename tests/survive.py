@@ -65,7 +65,7 @@ SITUATIONS = {
     "comm": Situation(),
     "idup": Situation(),
     "idup_revoked": Situation(0),
-    "stopped": Situation(0, "has not answered"),
+    "stopped": Situation(0, "has not moved for"),
 }
 
 

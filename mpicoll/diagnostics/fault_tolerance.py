@@ -17,7 +17,6 @@ from typing import Protocol
 
 from mpi4py import MPI
 
-from ..engines.selftest import create_self_comm
 from ..errors import ProcFailedError, RevokedError
 from .groups import world_ranks
 
@@ -187,12 +186,10 @@ class RankFailure:
             self.revoke()
 
 
-@cache
-def _itself() -> MPI.Intracomm:
-    return create_self_comm()
-
-
 def _progress() -> None:
-    """Have MPI progress, which is how it learns of failures; on no communicator that is revoked."""
+    """Have MPI progress, which is how it learns of failures; on no communicator that is revoked.
+
+    To make a communicator for this would wait for ever, if the failure has ended an MPI_Comm_idup.
+    """
     with suppress(MPI.Exception):
-        _itself().Iprobe()
+        MPI.COMM_SELF.Iprobe()

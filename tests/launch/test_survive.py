@@ -207,9 +207,10 @@ def test_training_goes_on(tmp_path):
     assert said.count("trained on 3 ranks") == 3, said
 
 
-def test_sharded_training_goes_on(tmp_path):
+@pytest.mark.parametrize("program", PROGRAMS[2:4], ids=["zero", "parameter_server"])
+def test_training_goes_on_from_copies(program, tmp_path):
     """With the losses of a run in which no rank is killed."""
-    runs = [run(f"import sys; sys.argv.append({word!r})\n{PROGRAMS[2]}", tmp_path) for word in ("", "kill")]
+    runs = [run(f"import sys; sys.argv.append({word!r})\n{program}", tmp_path) for word in ("", "kill")]
     losses = [re.findall(r"loss after (\d+) steps on (\d) ranks: (\S+)", said) for said in runs]
     assert [[ranks for _, ranks, _ in of] for of in losses] == [["4"] * 4, ["4", "4", "3", "3"]], runs
     assert [loss for *_, loss in losses[1]] == [loss for *_, loss in losses[0]] and len({*losses[0]}) == 4, runs
@@ -259,5 +260,5 @@ def test_a_communicator_may_be_revoked_as_soon_as_it_is_made(tmp_path):
 
 
 def test_the_page_is_read_whole():
-    """Three programs here; the one of torch is run by torch_programs/test_shrink.py."""
-    assert ["torch" in program for program in PROGRAMS] == [False, False, False, True]
+    """Four programs here; the one of torch is run by torch_programs/test_shrink.py."""
+    assert ["torch" in program for program in PROGRAMS] == [False, False, False, False, True]

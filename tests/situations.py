@@ -194,7 +194,10 @@ def comm(draw: random.Random) -> None:
 
 
 def idup(draw: random.Random) -> None:
-    """Kill a rank while duplicates are made by Idup: every rank's Wait raises, or its next call."""
+    """Kill a rank while duplicates are made by Idup: every rank's Wait raises, or its next call.
+
+    Shrink is not called: after that Open MPI 5.0 may never make a communicator again.
+    """
     comm, victim, delay = mpicoll.Comm(WORLD), draw.randrange(RANKS), draw.uniform(0.0001, 0.1)
     total(comm)
     if victim == ME:
@@ -209,7 +212,6 @@ def idup(draw: random.Random) -> None:
 
     error = failure_of(duplicate)
     assert {*error.ranks} <= {victim}, error
-    total(comm.Shrink())
 
 
 def idup_revoked(draw: random.Random) -> None:
